@@ -1,0 +1,56 @@
+//! Why a command failed, and the exit code that says so.
+
+use crate::dsl;
+use crate::graph::Cycle;
+
+/// A failure with its exit code.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Something went wrong: exit code 1.
+    #[error("{0:#}")]
+    Failed(#[from] anyhow::Error),
+    /// What was asked for makes no sense: exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// The schedule is invalid or deadlocks: exit code 3.
+    #[error("{0}")]
+    Schedule(String),
+    /// A `--fail-if` condition holds: exit code 4.
+    #[error("{0}")]
+    Threshold(String),
+    /// The machine lacks what was asked for: exit code 5.
+    #[error("{0}")]
+    Environment(String),
+    /// A device hung or died: exit code 6.
+    #[error("{0}")]
+    Hang(String),
+}
+
+impl Failure {
+    /// The process's exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::Failed(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Schedule(_) => 3,
+            Failure::Threshold(_) => 4,
+            Failure::Environment(_) => 5,
+            Failure::Hang(_) => 6,
+        }
+    }
+}
+
+impl From<dsl::Error> for Failure {
+    fn from(error: dsl::Error) -> Failure {
+        match error {
+            dsl::Error::Usage(text) => Failure::Usage(text),
+            dsl::Error::Invalid(text) => Failure::Schedule(text),
+        }
+    }
+}
+
+impl From<Cycle> for Failure {
+    fn from(cycle: Cycle) -> Failure {
+        Failure::Schedule(cycle.to_string())
+    }
+}

@@ -1,0 +1,61 @@
+//! The command line: verbs, exit codes, and where output goes.
+
+mod failure;
+mod options;
+mod output;
+mod predict;
+mod schedules;
+
+pub use failure::Failure;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Pipeline-parallel training schedules: predicted, really run, compared.
+///
+/// Examples:
+///   pipesim predict --stages 4 --micro 8
+///   pipesim run --stages 2 --micro 8
+///   pipesim predict --stages 8 --micro 32 --schedule zb-v --costs F=1,I=1,W=0.6,comm=0.05 -o zb-v.svg
+#[derive(Parser)]
+#[command(name = "pipesim", version, verbatim_doc_comment, after_help = AFTER)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const AFTER: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 invalid or deadlocking schedule, 4 threshold not met, \
+5 environment, 6 time-out or hang.";
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Predict timeline, bubble and memory of schedules
+    Predict(predict::Predict),
+    /// List the schedules that come with the program
+    Schedules(schedules::Schedules),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.verb {
+        Verb::Predict(verb) => verb.run(),
+        Verb::Schedules(verb) => verb.run(),
+        Verb::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "pipesim", &mut std::io::stdout());
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}

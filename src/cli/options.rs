@@ -1,0 +1,188 @@
+//! Options that several verbs share.
+
+use super::Failure;
+use crate::cost::{CostTable, Decimal, GivenCosts, Slow};
+use crate::dsl::{self, Budget, Request};
+use crate::graph::TaskGraph;
+use crate::schedule::Placement;
+use clap::{Args, ValueEnum};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The schedules that are taken when none is named.
+pub const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
+
+/// Which schedules, for how many devices and micro-batches.
+#[derive(Args, Clone, Debug)]
+pub struct ScheduleOptions {
+    /// Number of devices, p
+    #[arg(long, short = 'p', value_name = "P", alias = "pipeline-model-parallel-size", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub stages: u32,
+    /// Number of micro-batches a step, m
+    #[arg(long, short = 'm', value_name = "M", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
+    pub micro: u32,
+    /// Schedule: a name (see `pipesim schedules`) or a .star file; repeatable [default: naive, gpipe, 1f1b, zb-v]
+    #[arg(long, short = 's', value_name = "NAME|FILE", value_delimiter = ',')]
+    pub schedule: Vec<String>,
+    /// Stages a device, where the schedule leaves it open
+    #[arg(long, value_name = "V", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub chunks: Option<u32>,
+    /// An option of the schedule's own, repeatable
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub set: Vec<(String, String)>,
+    /// Budget of calls and loop turns for evaluating a schedule file
+    #[arg(long, value_name = "N", default_value_t = Budget::default().ticks)]
+    pub max_ticks: u64,
+    /// Budget of ops of a schedule
+    #[arg(long, value_name = "N", default_value_t = Budget::default().ops, value_parser = clap::value_parser!(u64).range(1..=Budget::MAX_OPS))]
+    pub max_ops: u64,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, as in group=4")?;
+    Ok((key.trim().to_string(), value.trim().to_string()))
+}
+
+impl ScheduleOptions {
+    /// Names of the schedules asked for.
+    pub fn names(&self) -> Vec<String> {
+        if self.schedule.is_empty() { DEFAULT_SCHEDULES.map(str::to_string).to_vec() } else { self.schedule.clone() }
+    }
+
+    /// The graph of each schedule asked for.
+    ///
+    /// # Errors
+    /// Unknown, invalid or deadlocking schedules; a step too large for this machine.
+    pub fn graphs(&self) -> Result<Vec<TaskGraph>, Failure> {
+        self.names().iter().map(|name| self.graph(name)).collect()
+    }
+
+    /// The graph of one schedule, by name or path.
+    ///
+    /// # Errors
+    /// As [`ScheduleOptions::graphs`].
+    pub fn graph(&self, name: &str) -> Result<TaskGraph, Failure> {
+        let path = dsl::resolve(name)?;
+        let chunks = u64::from(self.chunks.unwrap_or(1));
+        require_memory(2 * u64::from(self.stages) * u64::from(self.micro) * chunks)?;
+        let request = Request {
+            devices: self.stages,
+            microbatches: self.micro,
+            chunks: self.chunks,
+            options: self.set.iter().cloned().collect::<BTreeMap<_, _>>(),
+            budget: Budget { ticks: self.max_ticks, ops: self.max_ops, ..Budget::default() },
+        };
+        let compiled = dsl::compile(&path, &request)?;
+        let locate = |cycle: crate::graph::Cycle| {
+            let wait = &cycle.waits[0];
+            let place = compiled.location(wait.device, wait.index);
+            Failure::Schedule(format!("{place}: deadlock for p = {}, m = {}: {cycle}", self.stages, self.micro))
+        };
+        TaskGraph::new(compiled.schedule.clone()).map_err(locate)
+    }
+}
+
+/// Refuses what would not fit in this machine's free memory; where that is unknown, everything passes.
+fn require_memory(ops: u64) -> Result<(), Failure> {
+    const BYTES_PER_OP: u64 = 40; // op, upstream, order, start, end, and slack
+    let free = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    match free {
+        Some(free_kib) if ops.saturating_mul(BYTES_PER_OP) / 1024 > free_kib => Err(Failure::Schedule(format!(
+            "a step of {ops} ops needs about {} GiB of memory, but {} GiB are free; take fewer micro-batches",
+            ops.saturating_mul(BYTES_PER_OP) >> 30,
+            free_kib >> 20
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What ops cost when no run says so.
+#[derive(Args, Clone, Debug)]
+pub struct CostOptions {
+    /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1; B is I + W unless given [default: units]
+    #[arg(long, value_name = "F=..,I=..", value_parser = clap::value_parser!(GivenCosts), conflicts_with = "profile")]
+    pub costs: Option<GivenCosts>,
+    /// Measured costs, as `pipesim profile` writes them
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// A device that runs slower by a factor, repeatable: 2=1.3
+    #[arg(long, value_name = "DEVICE=FACTOR", value_parser = slow)]
+    pub slow: Vec<(u32, Decimal)>,
+    /// Blocks of each stage, in model order: 7,5 (with --profile)
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',')]
+    pub layers: Option<Vec<usize>>,
+}
+
+fn slow(text: &str) -> Result<(u32, Decimal), String> {
+    let (device, factor) = text.split_once('=').ok_or("expected DEVICE=FACTOR, as in 2=1.3")?;
+    let device = device.trim().parse().map_err(|_| format!("expected a device number, found '{device}'"))?;
+    let factor: Decimal = factor.trim().parse()?;
+    if factor.to_f64() <= 0.0 {
+        return Err("the factor must be above 0".to_string());
+    }
+    Ok((device, factor))
+}
+
+impl CostOptions {
+    /// The table of given costs for `placement`.
+    ///
+    /// # Errors
+    /// A slow device that does not exist, or costs that overflow.
+    pub fn given(&self, placement: &Placement, microbatches: u32) -> Result<CostTable, Failure> {
+        let slow: Slow = self.slow.iter().copied().collect();
+        self.costs.clone().unwrap_or_default().table(placement, microbatches, &slow).map_err(Failure::Usage)
+    }
+}
+
+/// Shape of what is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Table and timeline for people.
+    Table,
+    /// One object, full precision.
+    Json,
+    /// A row a schedule.
+    Csv,
+    /// A Markdown table.
+    Md,
+}
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Where output goes and what it looks like.
+#[derive(Args, Clone, Debug)]
+pub struct OutputOptions {
+    /// What is printed to stdout
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+    /// Write a file (.svg .png .html .json .csv .trace.json .trace.json.gz) or, with any other name, a report folder; repeatable
+    #[arg(long, short, value_name = "PATH")]
+    pub output: Vec<PathBuf>,
+    /// Colours in the terminal; NO_COLOR is respected
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+    /// ASCII instead of Unicode in the terminal
+    #[arg(long)]
+    pub ascii: bool,
+    /// Print nothing to stderr but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Print more to stderr; repeatable
+    #[arg(long, short, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Exit with code 4 where this holds for a schedule: 'bubble>0.15', 'makespan>=40'; repeatable
+    #[arg(long, value_name = "CONDITION", value_parser = clap::value_parser!(super::output::Condition))]
+    pub fail_if: Vec<super::output::Condition>,
+}

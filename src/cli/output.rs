@@ -1,0 +1,216 @@
+//! Prints a report to stdout and writes it to files.
+
+use super::Failure;
+use super::options::{Color, OutputOptions};
+use crate::metrics::Metrics;
+use crate::report::{self, Report};
+use crate::timeline::Timeline;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// A threshold on a figure: `bubble>0.15`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition {
+    text: String,
+    figure: String,
+    operator: String,
+    value: f64,
+}
+
+impl FromStr for Condition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Condition, String> {
+        let operator = [">=", "<=", ">", "<"].into_iter().find(|operator| text.contains(operator));
+        let operator = operator.ok_or_else(|| format!("expected FIGURE>NUMBER, as in 'bubble>0.15', found '{text}'"))?;
+        let (figure, value) = text.split_once(operator).unwrap_or((text, ""));
+        let value: f64 = value.trim().parse().map_err(|_| format!("expected a number after {operator}, found '{value}'"))?;
+        let figure = figure.trim().to_string();
+        let sample = Metrics::new(&[], &[], Some(0), 1.0);
+        if value.is_nan() || figure_of(&sample, &figure).is_none() {
+            return Err(format!("expected one of {}, compared with a number; found '{text}'", FIGURES.join(", ")));
+        }
+        Ok(Condition { text: text.to_string(), figure, operator: operator.to_string(), value })
+    }
+}
+
+const FIGURES: [&str; 8] = [
+    "makespan",
+    "span",
+    "bubble",
+    "span_bubble",
+    "bubble_over_ideal",
+    "efficiency",
+    "gap_to_bound",
+    "peak_activations",
+];
+
+fn figure_of(metrics: &Metrics, figure: &str) -> Option<f64> {
+    Some(match figure {
+        "makespan" => metrics.makespan,
+        "span" => metrics.span,
+        "bubble" => metrics.bubble,
+        "span_bubble" => metrics.span_bubble,
+        "bubble_over_ideal" => metrics.bubble_over_ideal,
+        "efficiency" => metrics.efficiency,
+        "gap_to_bound" => metrics.gap_to_bound?,
+        "peak_activations" => metrics.per_device.iter().map(|d| d.peak_activations).fold(0.0, f64::max),
+        _ => return None,
+    })
+}
+
+impl Condition {
+    /// Whether it holds for `metrics`.
+    pub fn holds(&self, metrics: &Metrics) -> bool {
+        let Some(found) = figure_of(metrics, &self.figure) else { return false };
+        match self.operator.as_str() {
+            ">=" => found >= self.value,
+            "<=" => found <= self.value,
+            ">" => found > self.value,
+            _ => found < self.value,
+        }
+    }
+}
+
+/// Prints to stdout; a reader that went away is no failure.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::Failed(anyhow::anyhow!("cannot write to stdout: {e}"))),
+        _ => Ok(()),
+    }
+}
+
+impl OutputOptions {
+    /// A remark for people, to stderr.
+    pub fn remark(&self, text: &str) {
+        if !self.quiet {
+            eprintln!("{text}");
+        }
+    }
+
+    fn colored(&self) -> bool {
+        match self.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => {
+                std::io::stdout().is_terminal()
+                    && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+                    && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+            }
+        }
+    }
+
+    /// The table and timelines for the terminal.
+    pub fn terminal(&self, report: &Report) -> String {
+        let width = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+        let width = width.or_else(terminal_width).unwrap_or(100);
+        format!("{}\n{}", report::terminal(report, width, self.ascii, self.colored()), report::table(report))
+    }
+
+    /// Fails now, not after the work, where a file cannot be written.
+    ///
+    /// # Errors
+    /// The folder of an output path does not exist or the path is a folder where a file is meant.
+    pub fn check_writable(&self) -> Result<(), Failure> {
+        for path in &self.output {
+            if kind_of(path) == Kind::Folder {
+                if path.exists() && !path.is_dir() {
+                    return Err(unwritable(path, "it is a file; a report needs a folder or a known file ending"));
+                }
+                continue;
+            }
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            if !parent.is_dir() {
+                return Err(unwritable(path, &format!("there is no folder {}", parent.display())));
+            }
+            if path.is_dir() {
+                return Err(unwritable(path, "it is a folder"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes every `-o`.
+    ///
+    /// # Errors
+    /// A place that cannot be written.
+    pub fn write(&self, report: &Report) -> Result<(), Failure> {
+        for path in &self.output {
+            write_one(report, path)?;
+            self.remark(&format!("wrote {}", path.display()));
+        }
+        Ok(())
+    }
+
+    /// Applies the thresholds.
+    ///
+    /// # Errors
+    /// The first that holds.
+    pub fn check_thresholds<'a>(&self, figures: impl Iterator<Item = (&'a str, &'a Metrics)>) -> Result<(), Failure> {
+        for (name, metrics) in figures {
+            if let Some(condition) = self.fail_if.iter().find(|condition| condition.holds(metrics)) {
+                let found = figure_of(metrics, &condition.figure).unwrap_or_default();
+                return Err(Failure::Threshold(format!("{name}: {} holds, found {} = {found}", condition.text, condition.figure)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unwritable(path: &Path, what: &str) -> Failure {
+    Failure::Failed(anyhow::anyhow!("expected to write {}: {what}; choose another place with -o", path.display()))
+}
+
+fn terminal_width() -> Option<usize> {
+    let (_, columns) = console::Term::stdout().size_checked()?;
+    Some(usize::from(columns))
+}
+
+/// What a path's ending asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Svg,
+    Png,
+    Html,
+    Trace,
+    TraceGz,
+    Json,
+    Csv,
+    Folder,
+}
+
+fn kind_of(path: &Path) -> Kind {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let endings = [
+        (".trace.json.gz", Kind::TraceGz),
+        (".trace.json", Kind::Trace),
+        (".svg", Kind::Svg),
+        (".png", Kind::Png),
+        (".html", Kind::Html),
+        (".json", Kind::Json),
+        (".csv", Kind::Csv),
+    ];
+    endings.into_iter().find(|(ending, _)| name.ends_with(ending)).map_or(Kind::Folder, |(_, kind)| kind)
+}
+
+fn write_one(report: &Report, path: &PathBuf) -> Result<(), Failure> {
+    let bytes = match kind_of(path) {
+        Kind::Svg => report::svg(report).into_bytes(),
+        Kind::Png => report::png(report)?,
+        Kind::Html => report::html(report).into_bytes(),
+        Kind::Trace => report::trace(report).into_bytes(),
+        Kind::TraceGz => report::trace_gz(report)?,
+        Kind::Csv => report::csv(report).into_bytes(),
+        Kind::Json => {
+            let timelines: Vec<&Timeline> = report.entries.iter().flat_map(|e| e.panels()).map(|p| &p.timeline).collect();
+            Timeline::list_to_json(&timelines).into_bytes()
+        }
+        Kind::Folder => {
+            report::folder(report, path)?;
+            return Ok(());
+        }
+    };
+    Ok(report::write_atomic(path, &bytes)?)
+}

@@ -1,0 +1,153 @@
+//! `pipesim predict`.
+
+use super::Failure;
+use super::options::{CostOptions, Format, OutputOptions, ScheduleOptions};
+use super::output::print;
+use crate::graph::TaskGraph;
+use crate::report::{Entry, Panel, Report};
+use crate::sim::{Prediction, StepCosts, StepSpan, Times};
+use crate::{cost::CostTable, sim};
+use clap::Args;
+use serde::Serialize;
+
+/// Largest step whose timeline is drawn in the terminal without being asked for.
+const MAX_DRAWN_OPS: usize = 200_000;
+
+/// Arguments of `predict`.
+#[derive(Args)]
+pub struct Predict {
+    #[command(flatten)]
+    schedules: ScheduleOptions,
+    #[command(flatten)]
+    costs: CostOptions,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+/// What `--format json` prints.
+#[derive(Serialize)]
+struct Predictions<'a> {
+    schema_version: u32,
+    predictions: Vec<&'a Prediction>,
+}
+
+struct Result1 {
+    graph: TaskGraph,
+    costs: CostTable,
+    prediction: Prediction,
+    times: Times,
+    steps: Vec<StepSpan>,
+}
+
+impl Predict {
+    /// Predicts, prints, writes.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn run(&self) -> Result<(), Failure> {
+        self.output.check_writable()?;
+        let mut results = Vec::new();
+        for graph in self.schedules.graphs()? {
+            let costs = self.costs.given(&graph.schedule().placement, self.schedules.micro)?;
+            let (prediction, times, steps) = sim::predict(&graph, &costs, &StepCosts::default());
+            results.push(Result1 { graph, costs, prediction, times, steps });
+        }
+        if self.costs.costs.is_none() {
+            self.output.remark("costs: units (F = I = W = 1, B = 2, no communication); give your own with --costs or --profile");
+        }
+        self.show(&results)?;
+        let figures = results.iter().map(|r| (r.prediction.schedule.as_str(), &r.prediction.metrics));
+        self.output.check_thresholds(figures)
+    }
+
+    fn show(&self, results: &[Result1]) -> Result<(), Failure> {
+        let ops: usize = results.iter().map(|r| r.graph.len()).sum();
+        let drawn = self.output.format == Format::Table && ops <= MAX_DRAWN_OPS;
+        let report = if drawn || !self.output.output.is_empty() { self.report(results) } else { self.figures(results) };
+        match self.output.format {
+            Format::Json => {
+                let predictions = results.iter().map(|r| &r.prediction).collect();
+                let json = serde_json::to_string_pretty(&Predictions { schema_version: 1, predictions });
+                print(&format!("{}\n", json.map_err(anyhow::Error::from)?))?;
+            }
+            Format::Table if drawn => print(&self.output.terminal(&report))?,
+            Format::Table => {
+                self.output.remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
+                print(&crate::report::table(&report))?;
+            }
+            Format::Md => print(&crate::report::markdown(&report))?,
+            Format::Csv => print(&csv(results))?,
+        }
+        self.output.write(&report)
+    }
+
+    fn report(&self, results: &[Result1]) -> Report {
+        let mut report = self.figures(results);
+        for (entry, result) in report.entries.iter_mut().zip(results) {
+            if let Some(panel) = &mut entry.predicted {
+                panel.timeline = result.prediction.timeline(&result.graph, &result.costs, &result.times, &result.steps);
+            }
+        }
+        report
+    }
+
+    /// The report without its timelines' spans.
+    fn figures(&self, results: &[Result1]) -> Report {
+        let (p, m) = (self.schedules.stages, self.schedules.micro);
+        let costs = results.first().map(|r| r.prediction.costs);
+        let subtitle = costs.map_or_else(String::new, |c| {
+            format!("costs per device: F = {}, I = {}, W = {}, B = {}, comm = {}, keep = {}", c.F, c.I, c.W, c.B, c.comm, c.keep)
+        });
+        Report {
+            title: format!("Predicted: {p} devices, {m} micro-batches"),
+            subtitle,
+            provenance: [("program".to_string(), format!("pipesim {}", env!("CARGO_PKG_VERSION")))].into(),
+            entries: results
+                .iter()
+                .map(|r| Entry {
+                    name: r.prediction.schedule.clone(),
+                    predicted: Some(Panel {
+                        timeline: r.prediction.empty_timeline(&r.costs),
+                        metrics: r.prediction.metrics.clone(),
+                    }),
+                    ..Entry::default()
+                })
+                .collect(),
+            extra_tables: Vec::new(),
+        }
+    }
+}
+
+/// A row a schedule.
+fn csv(results: &[Result1]) -> String {
+    let mut text = String::from(
+        "schedule,devices,chunks,microbatches,time_unit,makespan,span,ideal,bubble,span_bubble,bubble_over_ideal,\
+         efficiency,lower_bound,gap_to_bound,peak_activations\n",
+    );
+    for Result1 { prediction: p, .. } in results {
+        let m = &p.metrics;
+        let peak = m.per_device.iter().map(|d| d.peak_activations).fold(0.0, f64::max);
+        let name = if p.schedule.contains([',', '"', '\n']) {
+            format!("\"{}\"", p.schedule.replace('"', "\"\""))
+        } else {
+            p.schedule.clone()
+        };
+        text += &format!(
+            "{name},{},{},{},{},{},{},{},{},{},{},{},{},{},{peak}\n",
+            p.devices,
+            p.chunks,
+            p.microbatches,
+            p.time_unit,
+            m.makespan,
+            m.span,
+            m.ideal,
+            m.bubble,
+            m.span_bubble,
+            m.bubble_over_ideal,
+            m.efficiency,
+            m.lower_bound.unwrap_or_default(),
+            m.gap_to_bound.unwrap_or_default()
+        );
+    }
+    text
+}

@@ -1,0 +1,69 @@
+//! What ops cost, from whichever source, as one table of ticks by stage and kind.
+
+mod given;
+mod measured;
+
+pub use given::{Decimal, GivenCosts, Slow};
+pub use measured::{CostFile, Layers, Link, PartCost, StepRates};
+
+use crate::op::{Kind, Op};
+use crate::schedule::Placement;
+use crate::sim::OpTime;
+
+/// Durations of every (stage, kind) of one placement, in ticks.
+#[derive(Clone, Debug)]
+pub struct CostTable {
+    /// How many ticks one time unit has.
+    pub ticks_per_unit: f64,
+    /// `unit` or `ms`.
+    pub time_unit: &'static str,
+    /// Nanoseconds that stand for one time unit in a timeline.
+    pub unit_ns: u64,
+    /// Share of an activation that lives from I to W.
+    pub keep: f64,
+    /// Per device: its whole share of layers, in time units; what `predict --format json` repeats.
+    pub summary: Summary,
+    by_stage: Vec<[OpTime; 4]>,
+}
+
+/// Costs as users give them: per device, a chunk's op costs 1/v of it.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[allow(non_snake_case)] // the kinds' letters are the contract's field names
+pub struct Summary {
+    /// Forward.
+    pub F: f64,
+    /// Backward for the input.
+    pub I: f64,
+    /// Backward for the weights.
+    pub W: f64,
+    /// Full backward.
+    pub B: f64,
+    /// Latency of an edge between devices.
+    pub comm: f64,
+    /// Share of an activation that lives from I to W.
+    pub keep: f64,
+}
+
+impl CostTable {
+    /// The time of `op`.
+    pub fn of(&self, op: Op) -> OpTime {
+        self.by_stage[op.stage() as usize][op.kind() as usize]
+    }
+
+    /// A table from a function of (stage, kind).
+    pub fn new(
+        placement: &Placement,
+        units: (f64, &'static str, u64),
+        summary: Summary,
+        cost: impl Fn(u32, Kind) -> OpTime,
+    ) -> CostTable {
+        let (ticks_per_unit, time_unit, unit_ns) = units;
+        let by_stage = (0..placement.stages()).map(|stage| Kind::ALL.map(|kind| cost(stage, kind))).collect();
+        CostTable { ticks_per_unit, time_unit, unit_ns, keep: summary.keep, summary, by_stage }
+    }
+
+    /// Ticks as nanoseconds of a timeline.
+    pub fn to_ns(&self, ticks: u64) -> u64 {
+        (ticks as f64 * (self.unit_ns as f64 / self.ticks_per_unit)).round() as u64
+    }
+}

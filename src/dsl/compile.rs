@@ -1,0 +1,412 @@
+//! From a schedule file to a [`Schedule`]: evaluates `device(r, p, m)` for every device, counts the micro-batches, checks.
+
+use super::host::{self, Layout, LayoutValue, Refusal, as_word};
+use super::library::SchedulePath;
+use super::word::{Atom, Context, Word};
+use crate::op::{Kind, Op};
+use crate::schedule::{Fault, Phase, Placement, Schedule, Seen, grid};
+use starlark::ErrorKind;
+use starlark::codemap::FileSpanRef;
+use starlark::docs::{DocItem, DocMember};
+use starlark::environment::Module;
+use starlark::eval::{BeforeStmtFunc, Evaluator};
+use starlark::syntax::{AstModule, Dialect};
+use starlark::values::{Value, ValueLike};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How much a schedule file may use up.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Calls and loop turns of the language.
+    pub ticks: u64,
+    /// Memory of the language's values.
+    pub bytes: usize,
+    /// Ops of the whole schedule.
+    pub ops: u64,
+}
+
+impl Budget {
+    /// More ops than this cannot be numbered.
+    pub const MAX_OPS: u64 = (1 << 31) - 1;
+}
+
+impl Default for Budget {
+    /// 50 million ticks, 1 GiB, 2^31 - 1 ops.
+    fn default() -> Budget {
+        Budget { ticks: 50_000_000, bytes: 1 << 30, ops: Budget::MAX_OPS }
+    }
+}
+
+/// What is asked of a schedule file.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// p.
+    pub devices: u32,
+    /// m.
+    pub microbatches: u32,
+    /// v, where the schedule leaves it open.
+    pub chunks: Option<u32>,
+    /// The schedule's own options, as `--set` gives them.
+    pub options: BTreeMap<String, String>,
+    /// What evaluating it may use up.
+    pub budget: Budget,
+}
+
+/// Why there is no schedule.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request does not fit the file: an unknown option, chunks that the schedule does not leave open.
+    #[error("{0}")]
+    Usage(String),
+    /// The file is wrong, refuses these numbers, or exceeds a budget.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// A schedule and where its ops were written.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The schedule, valid by itself on every device.
+    pub schedule: Schedule,
+    words: Vec<Word>,
+    file: String,
+}
+
+impl Compiled {
+    /// `file:line` where op number `index` of `device` was written.
+    pub fn location(&self, device: u32, index: usize) -> String {
+        let mut expansion = Expansion::new(&self.schedule.placement, device, self.schedule.microbatches);
+        let mut line = 0;
+        let _ = self.words[device as usize].visit(&mut |atom, context| {
+            let kept = expansion.take(atom, context).map_err(drop)?;
+            line = atom.line;
+            if kept && expansion.ops.len() > index { Err(()) } else { Ok(()) }
+        });
+        format!("{}:{line}", self.file)
+    }
+}
+
+/// Compiles the schedule file at `path`.
+///
+/// # Errors
+/// See [`Error`].
+pub fn compile(path: &SchedulePath, request: &Request) -> Result<Compiled, Error> {
+    Module::with_temp_heap(|module| {
+        let mut evaluator = Evaluator::new(&module);
+        let file = Evaluation { path, request };
+        file.limit(&mut evaluator).map_err(|e| file.invalid(e))?;
+        let ast = AstModule::parse(&path.file, path.text.clone(), &dialect()).map_err(|e| file.invalid(e))?;
+        evaluator.eval_module(ast, &host::globals()).map_err(|e| file.invalid(e))?;
+        file.run(&module, &mut evaluator)
+    })
+}
+
+/// Standard Starlark with top-level statements, so that a file can compute its constants.
+pub(super) fn dialect() -> Dialect {
+    Dialect { enable_top_level_stmt: true, enable_f_strings: true, ..Dialect::Standard }
+}
+
+struct Evaluation<'a> {
+    path: &'a SchedulePath,
+    request: &'a Request,
+}
+
+/// What `device`'s signature says.
+struct Signature {
+    /// Options beyond r, p and m, with their defaults as written.
+    options: Vec<(String, Option<String>)>,
+}
+
+impl Evaluation<'_> {
+    fn limit(&self, evaluator: &mut Evaluator) -> starlark::Result<()> {
+        let budget = self.request.budget;
+        evaluator.set_max_tick_count(budget.ticks).map_err(starlark::Error::new_other)?;
+        evaluator.set_max_heap_size(budget.bytes).map_err(starlark::Error::new_other)?;
+        evaluator.set_max_callstack_size(200).map_err(starlark::Error::new_other)?;
+        evaluator.before_stmt_for_dap(BeforeStmtFunc::Fn(&|span: FileSpanRef<'_>, _, _| {
+            host::LINE.set(span.resolve_span().begin.line as u32 + 1);
+        }));
+        Ok(())
+    }
+
+    /// An error of the language, with the budget named where one ran out.
+    fn invalid(&self, error: starlark::Error) -> Error {
+        let (budget, numbers) = (self.request.budget, self.numbers());
+        if let ErrorKind::Other(cause) | ErrorKind::Native(cause) | ErrorKind::Value(cause) = error.kind()
+            && let Some(Refusal(reason)) = cause.downcast_ref()
+        {
+            return Error::Invalid(format!("{} does not exist for {numbers}: {reason}", self.path.name));
+        }
+        let text = format!("{error}");
+        let lower = text.to_lowercase();
+        let hint = if lower.contains("tick") {
+            format!("\nThe budget is {} evaluation ticks; a loop that does not end? Raise it with --max-ticks.", budget.ticks)
+        } else if lower.contains("heap") || lower.contains("memory") {
+            format!("\nThe budget is {} bytes for the language's values.", budget.bytes)
+        } else {
+            String::new()
+        };
+        Error::Invalid(format!("{} is not a schedule for {numbers}:\n{}{hint}", self.path.file, text.trim_end()))
+    }
+
+    fn numbers(&self) -> String {
+        format!("p = {}, m = {}", self.request.devices, self.request.microbatches)
+    }
+
+    fn run<'v>(&self, module: &Module<'v>, evaluator: &mut Evaluator<'v, '_, '_>) -> Result<Compiled, Error> {
+        let device = module.get("device").ok_or_else(|| {
+            Error::Invalid(format!(
+                "{} defines no function `device`; write def device(r, p, m): and return the word of device r",
+                self.path.file
+            ))
+        })?;
+        let signature = self.signature(device)?;
+        let options = self.options(&signature)?;
+        let placement = self.placement(module, evaluator, &signature)?;
+        let ops = 2 * u64::from(placement.stages()) * u64::from(self.request.microbatches);
+        if ops > self.request.budget.ops {
+            return Err(Error::Invalid(format!(
+                "{} for {} has at least {ops} ops; the budget is {} ops; take fewer micro-batches or raise --max-ops",
+                self.path.name,
+                self.numbers(),
+                self.request.budget.ops
+            )));
+        }
+        let words = self.words(device, &options, evaluator)?;
+        let schedule = self.expand(&placement, &words)?;
+        Ok(Compiled { schedule, words, file: self.path.file.clone() })
+    }
+
+    fn signature(&self, device: Value) -> Result<Signature, Error> {
+        let DocItem::Member(DocMember::Function(function)) = device.documentation() else {
+            return Err(Error::Invalid(format!("{}: `device` is no function; write def device(r, p, m):", self.path.file)));
+        };
+        let all = function.params.pos_or_named.iter().chain(&function.params.named_only).chain(&function.params.pos_only);
+        let all: Vec<_> = all.map(|param| (param.name.clone(), param.default_value.clone())).collect();
+        let required: Vec<&str> = all.iter().take(3).map(|(name, _)| name.as_str()).collect();
+        if required != ["r", "p", "m"] {
+            return Err(Error::Invalid(format!(
+                "{}: expected def device(r, p, m, ...), found ({})",
+                self.path.file,
+                required.join(", ")
+            )));
+        }
+        Ok(Signature { options: all.into_iter().skip(3).collect() })
+    }
+
+    /// The values of the options that the user set, chunks included.
+    fn options(&self, signature: &Signature) -> Result<BTreeMap<String, String>, Error> {
+        let mut options = self.request.options.clone();
+        let known: Vec<&str> = signature.options.iter().map(|(name, _)| name.as_str()).collect();
+        if let Some(chunks) = self.request.chunks
+            && known.contains(&"v")
+        {
+            options.insert("v".to_string(), chunks.to_string());
+        }
+        match options.keys().find(|name| !known.contains(&name.as_str())) {
+            None => Ok(options),
+            Some(unknown) => Err(Error::Usage(format!(
+                "{} has no option '{unknown}'; it has {}",
+                self.path.name,
+                if known.is_empty() { "none".to_string() } else { known.join(", ") }
+            ))),
+        }
+    }
+
+    fn placement<'v>(
+        &self,
+        module: &Module<'v>,
+        evaluator: &mut Evaluator<'v, '_, '_>,
+        signature: &Signature,
+    ) -> Result<Placement, Error> {
+        let devices = self.request.devices;
+        let given = module.get("placement");
+        let layout = match given {
+            None => Layout::Linear,
+            Some(value) => {
+                let value = if value.downcast_ref::<LayoutValue>().is_some() {
+                    value
+                } else {
+                    let p = evaluator.heap().alloc(devices);
+                    evaluator.eval_function(value, &[p], &[]).map_err(|e| self.invalid(e))?
+                };
+                match value.downcast_ref::<LayoutValue>() {
+                    Some(value) => value.layout.clone(),
+                    None => {
+                        return Err(Error::Invalid(format!(
+                            "{}: expected placement = linear, loop, v_shape, zigzag or def placement(p): return custom([...]), found {value}",
+                            self.path.file
+                        )));
+                    }
+                }
+            }
+        };
+        let default = signature.options.iter().find(|(name, _)| name == "v").and_then(|(_, default)| default.as_deref());
+        let chunks = match (layout.chunks(devices), self.request.chunks) {
+            (Some(fixed), Some(asked)) if fixed != asked => {
+                return Err(Error::Usage(format!(
+                    "{} has {fixed} {} a device, found --chunks {asked}; leave --chunks out",
+                    self.path.name,
+                    if fixed == 1 { "stage" } else { "stages" }
+                )));
+            }
+            (Some(fixed), _) => fixed,
+            (None, Some(asked)) => asked,
+            (None, None) => default.and_then(|text| text.parse().ok()).unwrap_or(1),
+        };
+        let stages = u64::from(devices) * u64::from(chunks);
+        if chunks == 0 || stages > u64::from(Op::MAX_STAGE) || 2 * stages > self.request.budget.ops {
+            return Err(Error::Usage(format!("expected 1 or more chunks and few enough for {stages} stages, found {chunks}")));
+        }
+        layout.placement(devices, chunks).map_err(|e| Error::Invalid(format!("{}: {e}", self.path.file)))
+    }
+
+    fn words<'v>(
+        &self,
+        device: Value<'v>,
+        options: &BTreeMap<String, String>,
+        evaluator: &mut Evaluator<'v, '_, '_>,
+    ) -> Result<Vec<Word>, Error> {
+        let heap = evaluator.heap();
+        let named: Vec<(&str, Value)> = options
+            .iter()
+            .map(|(name, text)| {
+                let value = match (text.as_str(), text.parse::<i64>()) {
+                    (_, Ok(number)) => heap.alloc(number),
+                    ("True" | "true", _) => Value::new_bool(true),
+                    ("False" | "false", _) => Value::new_bool(false),
+                    ("None" | "none", _) => Value::new_none(),
+                    (text, _) => heap.alloc(text),
+                };
+                (name.as_str(), value)
+            })
+            .collect();
+        (0..self.request.devices)
+            .map(|r| {
+                let numbers = [heap.alloc(r), heap.alloc(self.request.devices), heap.alloc(self.request.microbatches)];
+                let value = evaluator.eval_function(device, &numbers, &named).map_err(|e| self.invalid(e))?;
+                as_word(value).ok_or_else(|| {
+                    Error::Invalid(format!(
+                        "{}: expected device({r}, ...) to return a word such as m * (F + B), found {value}",
+                        self.path.file
+                    ))
+                })
+            })
+            .collect()
+    }
+
+    fn expand(&self, placement: &Placement, words: &[Word]) -> Result<Schedule, Error> {
+        let m = self.request.microbatches;
+        let mut programs = Vec::with_capacity(words.len());
+        let mut faults: Vec<(u32, usize, u32, String)> = Vec::new(); // device, op number, line, what
+        let mut total = 0;
+        for (device, word) in words.iter().enumerate() {
+            let mut expansion = Expansion::new(placement, device as u32, m);
+            let mut last_line = 0;
+            let result = word.visit(&mut |atom, context| {
+                last_line = atom.line;
+                expansion.take(atom, context).map(|_| ())
+            });
+            let result = result.and_then(|()| expansion.seen.missing().map_or(Ok(()), Err));
+            if let Err(what) = result {
+                faults.push((device as u32, expansion.ops.len(), last_line, what));
+            }
+            total += expansion.ops.len() as u64;
+            if total > self.request.budget.ops {
+                return Err(Error::Invalid(format!("{} is beyond the budget of {} ops", self.path.name, self.request.budget.ops)));
+            }
+            programs.push((expansion.ops, expansion.phases));
+        }
+        let Some((device, index, line, what)) = faults.into_iter().next() else {
+            return Ok(Schedule::new(&self.path.name, placement.clone(), m, programs));
+        };
+        let rows: Vec<&[Op]> = programs.iter().map(|(ops, _)| ops.as_slice()).collect();
+        let fault = Fault { device, index: Some(index), what, grid: grid(&rows, device, index) };
+        Err(Error::Invalid(format!("{}:{line}: not a schedule for {}: {fault}", self.path.file, self.numbers())))
+    }
+}
+
+/// Counts micro-batches along one device's word.
+struct Expansion<'a> {
+    stages: &'a [u32],
+    ops: Vec<Op>,
+    phases: Vec<Phase>,
+    seen: Seen,
+    /// By chunk: next F, next backward, micro-batches whose I is done and whose W is not.
+    counters: Vec<(u32, u32, VecDeque<u32>)>,
+    visited: u64,
+    visit_limit: u64,
+}
+
+impl<'a> Expansion<'a> {
+    fn new(placement: &'a Placement, device: u32, microbatches: u32) -> Expansion<'a> {
+        let stages = placement.stages_of(device);
+        let (v, p, m) = (stages.len() as u64, u64::from(placement.devices()), u64::from(microbatches));
+        Expansion {
+            stages,
+            ops: Vec::with_capacity((2 * v * m).min(1 << 24) as usize),
+            phases: Vec::new(),
+            seen: Seen::new(stages, microbatches),
+            counters: vec![Default::default(); stages.len()],
+            visited: 0,
+            // What `first` cuts off is visited too: allow patterns up to 64 times longer than what is left of them.
+            visit_limit: 64 * 3 * v * (m + 4 * p),
+        }
+    }
+
+    /// Takes the next op of the word; tells whether it stays in the program.
+    fn take(&mut self, atom: Atom, context: Context<'_>) -> Result<bool, String> {
+        self.visited += 1;
+        if self.visited > self.visit_limit {
+            return Err(format!("the word goes on after {} ops, far more than it can need", self.visit_limit));
+        }
+        let Some(&stage) = self.stages.get(atom.chunk as usize) else {
+            return Err(format!(
+                "{}[{}] names chunk {}, but a device holds {} here",
+                atom.kind.letter(),
+                atom.chunk,
+                atom.chunk,
+                self.stages.len()
+            ));
+        };
+        let microbatch = self.count(atom)?;
+        if microbatch >= context.limit {
+            return Ok(false);
+        }
+        let op = Op::new(atom.kind, stage, microbatch);
+        self.seen.add(op)?;
+        if self.phases.last().map_or("", |phase| phase.name.as_str()) != context.phase {
+            self.phases.push(Phase { start: self.ops.len(), name: context.phase.to_string() });
+        }
+        self.ops.push(op);
+        Ok(true)
+    }
+
+    fn count(&mut self, atom: Atom) -> Result<u32, String> {
+        let (forward, backward, pending) = &mut self.counters[atom.chunk as usize];
+        let (letter, chunk) = (atom.kind.letter(), atom.chunk);
+        let next = |counter: &mut u32| {
+            let number = atom.microbatch.unwrap_or(*counter);
+            *counter += 1;
+            number
+        };
+        Ok(match atom.kind {
+            Kind::F => next(forward),
+            Kind::B => next(backward),
+            Kind::I => {
+                let microbatch = next(backward);
+                pending.push_back(microbatch);
+                microbatch
+            }
+            Kind::W => match atom.microbatch {
+                Some(named) => {
+                    pending.retain(|&waiting| waiting != named);
+                    named
+                }
+                None => pending
+                    .pop_front()
+                    .ok_or_else(|| format!("{letter}[{chunk}] has no I of its chunk before it whose weights are left"))?,
+            },
+        })
+    }
+}

@@ -1,0 +1,335 @@
+//! The Starlark side: the values and functions that a schedule file sees.
+
+use super::word::{Atom, Word};
+use crate::op::Kind;
+use crate::schedule::Placement;
+use allocative::Allocative;
+use starlark::any::ProvidesStaticType;
+use starlark::environment::{Globals, GlobalsBuilder};
+use starlark::eval::{Arguments, Evaluator};
+use starlark::starlark_module;
+use starlark::starlark_simple_value;
+use starlark::values::list::UnpackList;
+use starlark::values::none::NoneType;
+use starlark::values::{Heap, NoSerialize, StarlarkPagable, StarlarkValue, UnpackValue, Value, ValueLike};
+use starlark_derive::starlark_value;
+use std::cell::Cell;
+use std::fmt;
+
+thread_local! {
+    /// Line of the statement being evaluated, noted before each; operators get no evaluator to ask.
+    pub static LINE: Cell<u32> = const { Cell::new(0) };
+}
+
+fn refuse<T>(text: String) -> starlark::Result<T> {
+    Err(starlark::Error::new_other(anyhow::anyhow!(text)))
+}
+
+fn allocate<'v>(heap: Heap<'v>, word: Result<Word, String>) -> starlark::Result<Value<'v>> {
+    match word {
+        Ok(word) => Ok(heap.alloc(WordValue { word })),
+        Err(text) => refuse(text),
+    }
+}
+
+/// A word as a Starlark value.
+#[derive(Clone, Debug, Allocative, NoSerialize, ProvidesStaticType, StarlarkPagable)]
+pub struct WordValue {
+    #[allocative(skip)]
+    #[starlark_pagable(skip = "Word::empty()")]
+    pub word: Word,
+}
+starlark_simple_value!(WordValue);
+
+impl fmt::Display for WordValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.word.len() {
+            Ok(len) => write!(f, "<word of {len} ops>"),
+            Err(_) => write!(f, "<word>"),
+        }
+    }
+}
+
+/// `F`, `I`, `W`, `B`, or one of them with a chunk: `F[1]`. Called with a number it names a micro-batch: `B[0](3)`.
+#[derive(Clone, Copy, Debug, Allocative, NoSerialize, ProvidesStaticType, StarlarkPagable)]
+pub struct KindValue {
+    #[allocative(skip)]
+    #[starlark_pagable(skip = "Kind::F")]
+    kind: Kind,
+    chunk: u32,
+}
+starlark_simple_value!(KindValue);
+
+impl fmt::Display for KindValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.kind.letter(), self.chunk)
+    }
+}
+
+impl KindValue {
+    fn word(self, microbatch: Option<u32>) -> Word {
+        Word::atom(Atom { kind: self.kind, chunk: self.chunk, microbatch, line: LINE.get() })
+    }
+}
+
+/// A word, or an op standing for the word of itself alone.
+struct AnyWord(Word);
+
+impl starlark::values::type_repr::StarlarkTypeRepr for AnyWord {
+    type Canonical = WordValue;
+    fn starlark_type_repr() -> starlark::typing::Ty {
+        WordValue::get_type_starlark_repr()
+    }
+}
+
+impl<'v> UnpackValue<'v> for AnyWord {
+    type Error = std::convert::Infallible;
+    fn unpack_value_impl(value: Value<'v>) -> Result<Option<Self>, Self::Error> {
+        Ok(as_word(value).map(AnyWord))
+    }
+}
+
+/// `value` as a word; an empty list counts as the empty word.
+pub fn as_word(value: Value) -> Option<Word> {
+    if let Some(value) = value.downcast_ref::<WordValue>() {
+        return Some(value.word.clone());
+    }
+    if let Some(kind) = value.downcast_ref::<KindValue>() {
+        return Some(kind.word(None));
+    }
+    None
+}
+
+fn add<'v>(a: Word, b: Value<'v>, heap: Heap<'v>) -> Option<starlark::Result<Value<'v>>> {
+    as_word(b).map(|b| allocate(heap, a.then(&b)))
+}
+
+fn times<'v>(word: &Word, count: Value<'v>, heap: Heap<'v>) -> Option<starlark::Result<Value<'v>>> {
+    i64::unpack_value(count).ok().flatten().map(|count| allocate(heap, word.times(count)))
+}
+
+#[starlark_value(type = "word")]
+impl<'v> StarlarkValue<'v> for WordValue {
+    fn add(&self, other: Value<'v>, heap: Heap<'v>) -> Option<starlark::Result<Value<'v>>> {
+        add(self.word.clone(), other, heap)
+    }
+
+    fn mul(&self, other: Value<'v>, heap: Heap<'v>) -> Option<starlark::Result<Value<'v>>> {
+        times(&self.word, other, heap)
+    }
+
+    fn rmul(&self, other: Value<'v>, heap: Heap<'v>) -> Option<starlark::Result<Value<'v>>> {
+        times(&self.word, other, heap)
+    }
+
+    fn length(&self) -> starlark::Result<i32> {
+        let len = self.word.len().or_else(refuse)?;
+        i32::try_from(len).or_else(|_| refuse(format!("the word's length {len} is beyond {}", i32::MAX)))
+    }
+
+    fn slice(
+        &self,
+        start: Option<Value<'v>>,
+        stop: Option<Value<'v>>,
+        stride: Option<Value<'v>>,
+        heap: Heap<'v>,
+    ) -> starlark::Result<Value<'v>> {
+        if stride.is_some() {
+            return refuse("a word is sliced as word[from:to], without a stride".to_string());
+        }
+        let len = self.word.len().or_else(refuse)? as i64;
+        let bound = |value: Option<Value<'v>>, default: i64| -> starlark::Result<u64> {
+            let given = match value {
+                Some(value) if !value.is_none() => i64::unpack_value(value)?,
+                _ => Some(default),
+            };
+            match given {
+                Some(n) => Ok(if n < 0 { (len + n).max(0) } else { n.min(len) } as u64),
+                None => refuse("expected whole numbers in word[from:to]".to_string()),
+            }
+        };
+        let range = bound(start, 0)?..bound(stop, len)?;
+        allocate(heap, self.word.slice(range))
+    }
+}
+
+#[starlark_value(type = "op")]
+impl<'v> StarlarkValue<'v> for KindValue {
+    fn add(&self, other: Value<'v>, heap: Heap<'v>) -> Option<starlark::Result<Value<'v>>> {
+        add(self.word(None), other, heap)
+    }
+
+    fn mul(&self, other: Value<'v>, heap: Heap<'v>) -> Option<starlark::Result<Value<'v>>> {
+        times(&self.word(None), other, heap)
+    }
+
+    fn rmul(&self, other: Value<'v>, heap: Heap<'v>) -> Option<starlark::Result<Value<'v>>> {
+        times(&self.word(None), other, heap)
+    }
+
+    fn at(&self, index: Value<'v>, heap: Heap<'v>) -> starlark::Result<Value<'v>> {
+        match u32::unpack_value(index)? {
+            Some(chunk) => Ok(heap.alloc(KindValue { chunk, ..*self })),
+            None => refuse(format!("expected a chunk number, as in {}[1], found {index}", self.kind.letter())),
+        }
+    }
+
+    fn invoke(
+        &self,
+        _me: Value<'v>,
+        args: &Arguments<'v, '_>,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<Value<'v>> {
+        args.no_named_args()?;
+        let [value] = args.positional(eval.heap())?;
+        match u32::unpack_value(value)? {
+            Some(microbatch) => Ok(eval.heap().alloc(WordValue { word: self.word(Some(microbatch)) })),
+            None => refuse(format!("expected a micro-batch number, as in {self}(3), found {value}")),
+        }
+    }
+}
+
+/// Where stages go, before the numbers of devices and chunks are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// One stage a device.
+    Linear,
+    /// Stage s on device s mod p.
+    Loop,
+    /// Stages r and 2p - 1 - r on device r.
+    V,
+    /// Down and up again, chunk after chunk.
+    Zigzag,
+    /// The device of each stage.
+    Custom(Vec<u32>),
+}
+
+impl Layout {
+    /// Chunks where the layout itself says how many.
+    pub fn chunks(&self, devices: u32) -> Option<u32> {
+        match self {
+            Layout::Linear => Some(1),
+            Layout::V => Some(2),
+            Layout::Custom(list) => u32::try_from(list.len()).ok()?.checked_div(devices),
+            Layout::Loop | Layout::Zigzag => None,
+        }
+    }
+
+    /// The layout as the outside calls it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Layout::Linear => "linear",
+            Layout::Loop => "loop",
+            Layout::V => "V",
+            Layout::Zigzag => "zigzag",
+            Layout::Custom(_) => "custom",
+        }
+    }
+
+    /// The placement on `devices` devices with `chunks` chunks.
+    ///
+    /// # Errors
+    /// A custom list that is not balanced.
+    pub fn placement(&self, devices: u32, chunks: u32) -> Result<Placement, String> {
+        Ok(match self {
+            Layout::Linear => Placement::linear(devices),
+            Layout::Loop => Placement::looped("loop", devices, chunks),
+            Layout::V => Placement::zigzag("V", devices, 2),
+            Layout::Zigzag => Placement::zigzag("zigzag", devices, chunks),
+            Layout::Custom(list) => return Placement::new("custom", devices, list.clone()),
+        })
+    }
+}
+
+/// A placement as a Starlark value: `linear`, `loop`, `v_shape`, `zigzag` or `custom([...])`.
+#[derive(Clone, Debug, Allocative, NoSerialize, ProvidesStaticType, StarlarkPagable)]
+pub struct LayoutValue {
+    #[allocative(skip)]
+    #[starlark_pagable(skip = "Layout::Linear")]
+    pub layout: Layout,
+}
+starlark_simple_value!(LayoutValue);
+
+impl fmt::Display for LayoutValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<placement {}>", self.layout.name())
+    }
+}
+
+#[starlark_value(type = "placement")]
+impl<'v> StarlarkValue<'v> for LayoutValue {}
+
+/// The functions of the language.
+#[starlark_module]
+fn functions(builder: &mut GlobalsBuilder) {
+    /// The words of a list one after the other.
+    fn concat<'v>(
+        #[starlark(require = pos)] words: UnpackList<AnyWord>,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<Value<'v>> {
+        let words = words.items.into_iter().map(|word| word.0).collect();
+        allocate(eval.heap(), Word::concat(words))
+    }
+
+    /// Ops of two words in turn, then what is left of the longer.
+    fn alternate<'v>(
+        #[starlark(require = pos)] a: AnyWord,
+        #[starlark(require = pos)] b: AnyWord,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<Value<'v>> {
+        allocate(eval.heap(), Word::alternate(&a.0, &b.0))
+    }
+
+    /// The word without the ops of micro-batches m and beyond; they are counted all the same.
+    fn first<'v>(
+        #[starlark(require = pos)] m: u32,
+        #[starlark(require = pos)] word: AnyWord,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<Value<'v>> {
+        allocate(eval.heap(), word.0.first(m))
+    }
+
+    /// The word under a name that timelines show.
+    fn phase<'v>(
+        #[starlark(require = pos)] name: &str,
+        #[starlark(require = pos)] word: AnyWord,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<Value<'v>> {
+        allocate(eval.heap(), word.0.phase(name))
+    }
+
+    /// Refuses the schedule with a reason where the condition does not hold.
+    fn require(
+        #[starlark(require = pos)] condition: bool,
+        #[starlark(require = pos)] reason: &str,
+    ) -> starlark::Result<NoneType> {
+        if condition { Ok(NoneType) } else { Err(starlark::Error::new_other(Refusal(reason.to_string()))) }
+    }
+
+    /// A placement that names the device of each stage.
+    fn custom<'v>(
+        #[starlark(require = pos)] devices: UnpackList<u32>,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<Value<'v>> {
+        Ok(eval.heap().alloc(LayoutValue { layout: Layout::Custom(devices.items) }))
+    }
+}
+
+/// A schedule's own reason why it does not exist for these numbers.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refusal(pub String);
+
+/// Everything that a schedule file can name.
+pub fn globals() -> Globals {
+    let mut builder = GlobalsBuilder::standard().with(functions);
+    for kind in Kind::ALL {
+        builder.set(&kind.letter().to_string(), KindValue { kind, chunk: 0 });
+    }
+    let layouts =
+        [("linear", Layout::Linear), ("loop", Layout::Loop), ("v_shape", Layout::V), ("zigzag", Layout::Zigzag)];
+    for (name, layout) in layouts {
+        builder.set(name, LayoutValue { layout });
+    }
+    builder.build()
+}

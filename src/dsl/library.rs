@@ -1,0 +1,135 @@
+//! The schedules that come with the program, and how a name or a path finds one.
+
+use super::compile::{Error, dialect};
+use super::host::{self, LayoutValue};
+use starlark::docs::{DocItem, DocMember};
+use starlark::environment::Module;
+use starlark::eval::Evaluator;
+use starlark::syntax::AstModule;
+use starlark::values::ValueLike;
+use std::path::Path;
+
+/// The embedded files, by name.
+const EMBEDDED: &[(&str, &str)] = &[
+    ("naive", include_str!("../../schedules/naive.star")),
+    ("gpipe", include_str!("../../schedules/gpipe.star")),
+    ("1f1b", include_str!("../../schedules/1f1b.star")),
+    ("interleaved-1f1b", include_str!("../../schedules/interleaved-1f1b.star")),
+    ("zb-h1", include_str!("../../schedules/zb-h1.star")),
+    ("zb-h2", include_str!("../../schedules/zb-h2.star")),
+    ("zb-v", include_str!("../../schedules/zb-v.star")),
+    ("looped-bfs", include_str!("../../schedules/looped-bfs.star")),
+];
+
+/// Largest schedule file that is read.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// A schedule file, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchedulePath {
+    /// The stem: what tables call it.
+    pub name: String,
+    /// What error messages call it.
+    pub file: String,
+    /// Its text.
+    pub text: String,
+}
+
+/// Names of the embedded schedules.
+pub fn names() -> Vec<&'static str> {
+    EMBEDDED.iter().map(|(name, _)| *name).collect()
+}
+
+/// Finds a schedule by name (case, `-`, `_` and spaces do not matter) or by path (anything with a `/` or ending in `.star`).
+///
+/// # Errors
+/// No such name, with the list and the nearest name; or an unreadable file.
+pub fn resolve(name: &str) -> Result<SchedulePath, Error> {
+    if name.contains('/') || name.ends_with(".star") {
+        return read(Path::new(name));
+    }
+    let plain = |text: &str| text.to_lowercase().replace(['-', '_', ' '], "");
+    if let Some((stem, text)) = EMBEDDED.iter().find(|(stem, _)| plain(stem) == plain(name)) {
+        let file = format!("schedules/{stem}.star");
+        return Ok(SchedulePath { name: (*stem).to_string(), file, text: (*text).to_string() });
+    }
+    let nearest = EMBEDDED.iter().map(|(stem, _)| (distance(&plain(stem), &plain(name)), *stem)).min();
+    let hint = match nearest {
+        Some((d, stem)) if d <= 3 => format!("; did you mean {stem}?"),
+        _ => String::new(),
+    };
+    Err(Error::Usage(format!("no schedule is called '{name}'{hint} Known: {}; or give the path of a .star file", names().join(", "))))
+}
+
+fn read(path: &Path) -> Result<SchedulePath, Error> {
+    let shown = path.display().to_string();
+    let fail = |what: String| Error::Usage(format!("expected a schedule file at {shown}: {what}"));
+    let metadata = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
+    if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES {
+        return Err(fail(format!("found no plain file of at most {MAX_FILE_BYTES} bytes")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
+    let name = path.file_stem().map_or_else(|| shown.clone(), |stem| stem.to_string_lossy().into_owned());
+    Ok(SchedulePath { name, file: shown, text })
+}
+
+/// Edit distance (insertions, deletions, substitutions).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let next = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], next);
+        }
+    }
+    row[b.len()]
+}
+
+/// What a file says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// The stem.
+    pub name: String,
+    /// First line of the file's docstring: name, paper, idea.
+    pub summary: String,
+    /// Rest of the docstring.
+    pub details: String,
+    /// Placement as the outside calls it.
+    pub placement: String,
+    /// Options with defaults, as `v = 2`.
+    pub options: Vec<String>,
+}
+
+/// Reads docstring, placement and options without compiling for any p.
+///
+/// # Errors
+/// The file does not evaluate.
+pub fn describe(path: &SchedulePath) -> Result<Description, Error> {
+    let invalid = |e: starlark::Error| Error::Invalid(format!("{}: {e}", path.file));
+    Module::with_temp_heap(|module| {
+        let mut evaluator = Evaluator::new(&module);
+        evaluator.set_max_tick_count(1_000_000).map_err(|e| Error::Invalid(e.to_string()))?;
+        let ast = AstModule::parse(&path.file, path.text.clone(), &dialect()).map_err(invalid)?;
+        evaluator.eval_module(ast, &host::globals()).map_err(invalid)?;
+        let placement = match module.get("placement") {
+            None => "linear".to_string(),
+            Some(value) => value.downcast_ref::<LayoutValue>().map_or("custom", |v| v.layout.name()).to_string(),
+        };
+        let options = match module.get("device").map(|device| device.documentation()) {
+            Some(DocItem::Member(DocMember::Function(function))) => function
+                .params
+                .pos_or_named
+                .iter()
+                .skip(3)
+                .map(|param| format!("{} = {}", param.name, param.default_value.as_deref().unwrap_or("?")))
+                .collect(),
+            _ => Vec::new(),
+        };
+        drop(evaluator);
+        let docs = module.freeze().map_err(|e| Error::Invalid(format!("{}: {e:?}", path.file)))?.documentation().docs;
+        let (summary, details) = docs.map_or_else(Default::default, |d| (d.summary, d.details.unwrap_or_default()));
+        Ok(Description { name: path.name.clone(), summary, details, placement, options })
+    })
+}

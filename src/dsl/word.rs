@@ -1,0 +1,307 @@
+//! The algebra of words: a device's program as a compressed sequence of ops whose micro-batches are not written.
+//!
+//! Repeats are nodes, not copies; only [`Word::visit`] walks them out, one op at a time.
+
+use crate::op::Kind;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Deepest nesting of a word. `word = F + word` in a loop reaches it; `concat([...])` does not nest.
+pub const MAX_DEPTH: u32 = 1000;
+
+/// Longest word, in ops: the budget of a whole schedule.
+pub const MAX_LEN: u64 = 1 << 31;
+
+/// One op of a word before micro-batches are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Atom {
+    /// What it computes.
+    pub kind: Kind,
+    /// On which of the device's chunks.
+    pub chunk: u32,
+    /// The micro-batch, where the schedule names it instead of letting it be counted.
+    pub microbatch: Option<u32>,
+    /// Line of the schedule file where the op was written; 0 where unknown.
+    pub line: u32,
+}
+
+/// A word. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Word {
+    node: Arc<Node>,
+    depth: u32,
+    /// Ops in it; `None` where only counting tells (`first`).
+    len: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Node {
+    Atom(Atom),
+    /// The first `count` words of a shared, growing list: `a + b` on the newest view appends in place.
+    Join {
+        words: Arc<Mutex<Vec<Word>>>,
+        count: usize,
+    },
+    Repeat {
+        count: u64,
+        word: Word,
+    },
+    Slice {
+        word: Word,
+        range: Range<u64>,
+    },
+    Alternate(Word, Word),
+    Phase {
+        name: Arc<str>,
+        word: Word,
+    },
+    First {
+        limit: u32,
+        word: Word,
+    },
+}
+
+/// What surrounds an op: the phase it stands in and the micro-batches that `first` lets through.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// Name of the innermost phase, empty outside any.
+    pub phase: &'a str,
+    /// Ops of micro-batches from here on are counted but dropped.
+    pub limit: u32,
+}
+
+impl Word {
+    fn new(node: Node, depth: u32, len: Option<u64>) -> Result<Word, String> {
+        if depth > MAX_DEPTH {
+            return Err(format!("the word is nested deeper than {MAX_DEPTH}; collect the parts in a list and use concat(list)"));
+        }
+        if len.is_some_and(|len| len > MAX_LEN) {
+            return Err(format!("the word is longer than the budget of {MAX_LEN} ops"));
+        }
+        Ok(Word { node: Arc::new(node), depth, len })
+    }
+
+    /// One op.
+    pub fn atom(atom: Atom) -> Word {
+        Word { node: Arc::new(Node::Atom(atom)), depth: 1, len: Some(1) }
+    }
+
+    /// No op.
+    pub fn empty() -> Word {
+        Word { node: Arc::new(Node::Join { words: Arc::default(), count: 0 }), depth: 1, len: Some(0) }
+    }
+
+    /// `words` one after the other.
+    ///
+    /// # Errors
+    /// Too deep or too long.
+    pub fn concat(words: Vec<Word>) -> Result<Word, String> {
+        let depth = words.iter().map(|word| word.depth).max().unwrap_or(0) + 1;
+        let len = words.iter().try_fold(0_u64, |sum, word| Some(sum.saturating_add(word.len?)));
+        let count = words.len();
+        Word::new(Node::Join { words: Arc::new(Mutex::new(words)), count }, depth, len)
+    }
+
+    /// This word, then `next`.
+    ///
+    /// # Errors
+    /// Too deep or too long.
+    pub fn then(&self, next: &Word) -> Result<Word, String> {
+        if self.len == Some(0) {
+            return Ok(next.clone());
+        }
+        let len = self.len.zip(next.len).map(|(a, b)| a.saturating_add(b));
+        let is_own_tail = |list: &Arc<Mutex<Vec<Word>>>| matches!(&*next.node, Node::Join { words, .. } if Arc::ptr_eq(words, list));
+        if let Node::Join { words, count } = &*self.node
+            && !is_own_tail(words)
+        {
+            let depth = self.depth.max(next.depth + 1);
+            let mut list = words.lock().unwrap_or_else(PoisonError::into_inner);
+            if list.len() == *count {
+                list.push(next.clone());
+                return Word::new(Node::Join { words: words.clone(), count: count + 1 }, depth, len);
+            }
+            let copy = list[..*count].iter().cloned().chain([next.clone()]).collect();
+            drop(list);
+            return Word::concat(copy);
+        }
+        Word::concat(vec![self.clone(), next.clone()])
+    }
+
+    /// `count` times this word; none for 0 or less.
+    ///
+    /// # Errors
+    /// Too deep or too long.
+    pub fn times(&self, count: i64) -> Result<Word, String> {
+        match count {
+            ..=0 => Ok(Word::empty()),
+            1 => Ok(self.clone()),
+            _ => {
+                let count = count as u64;
+                let len = self.len.map(|len| len.saturating_mul(count));
+                Word::new(Node::Repeat { count, word: self.clone() }, self.depth + 1, len)
+            }
+        }
+    }
+
+    /// Number of ops.
+    ///
+    /// # Errors
+    /// The word holds a `first`, whose length depends on the counting.
+    pub fn len(&self) -> Result<u64, String> {
+        self.len.ok_or_else(|| "first(m, word) has no length of its own: put it around the whole program".to_string())
+    }
+
+    /// The ops in `range`, which must lie within the word.
+    ///
+    /// # Errors
+    /// As [`Word::len`].
+    pub fn slice(&self, range: Range<u64>) -> Result<Word, String> {
+        let len = self.len()?;
+        let range = range.start.min(len)..range.end.min(len);
+        match range.end.saturating_sub(range.start) {
+            0 => Ok(Word::empty()),
+            n if n == len => Ok(self.clone()),
+            n => Word::new(Node::Slice { word: self.clone(), range }, self.depth + 1, Some(n)),
+        }
+    }
+
+    /// a0 b0 a1 b1 ..., then what is left of the longer.
+    ///
+    /// # Errors
+    /// As [`Word::len`].
+    pub fn alternate(a: &Word, b: &Word) -> Result<Word, String> {
+        let len = a.len()?.saturating_add(b.len()?);
+        Word::new(Node::Alternate(a.clone(), b.clone()), a.depth.max(b.depth) + 1, Some(len))
+    }
+
+    /// The same ops under a name.
+    ///
+    /// # Errors
+    /// Too deep.
+    pub fn phase(&self, name: &str) -> Result<Word, String> {
+        Word::new(Node::Phase { name: name.into(), word: self.clone() }, self.depth + 1, self.len)
+    }
+
+    /// The ops of micro-batches below `limit`; the others are counted, then dropped.
+    ///
+    /// # Errors
+    /// Too deep.
+    pub fn first(&self, limit: u32) -> Result<Word, String> {
+        let len = self.len.filter(|&len| len == 0); // only the empty word's length is known without counting
+        Word::new(Node::First { limit, word: self.clone() }, self.depth + 1, len)
+    }
+
+    /// Calls `sink` for every op in order; stops at its first error.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn visit<E>(&self, sink: &mut impl FnMut(Atom, Context<'_>) -> Result<(), E>) -> Result<(), E> {
+        self.walk(0..self.len.unwrap_or(u64::MAX), Context { phase: "", limit: u32::MAX }, sink)
+    }
+
+    /// The words of a join, none for other nodes.
+    fn joined(&self) -> Vec<Word> {
+        match &*self.node {
+            Node::Join { words, count } => words.lock().unwrap_or_else(PoisonError::into_inner)[..*count].to_vec(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn walk<E>(
+        &self,
+        range: Range<u64>,
+        context: Context<'_>,
+        sink: &mut impl FnMut(Atom, Context<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let range = range.start..range.end.min(self.len.unwrap_or(u64::MAX));
+        if range.start >= range.end {
+            return Ok(());
+        }
+        match &*self.node {
+            Node::Atom(atom) => sink(*atom, context),
+            Node::Join { .. } => walk_join(&self.joined(), range, context, sink),
+            Node::Repeat { count, word } => walk_repeat(word, *count, range, context, sink),
+            Node::Slice { word, range: inner } => {
+                word.walk(inner.start + range.start..(inner.start.saturating_add(range.end)).min(inner.end), context, sink)
+            }
+            Node::Alternate(a, b) => walk_alternate(a, b, range, context, sink),
+            Node::Phase { name, word } => word.walk(range, Context { phase: name, ..context }, sink),
+            Node::First { limit, word } => {
+                word.walk(range, Context { limit: context.limit.min(*limit), ..context }, sink)
+            }
+        }
+    }
+}
+
+fn walk_join<E>(
+    words: &[Word],
+    range: Range<u64>,
+    context: Context<'_>,
+    sink: &mut impl FnMut(Atom, Context<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut start = 0_u64; // of the word within the join; a word without length only occurs in a join walked whole
+    for word in words {
+        let len = word.len.unwrap_or(u64::MAX - start);
+        let (from, to) = (range.start.saturating_sub(start), (range.end - start.min(range.end)).min(len));
+        word.walk(from..to, context, sink)?;
+        start += word.len.unwrap_or(0);
+    }
+    Ok(())
+}
+
+fn walk_repeat<E>(
+    word: &Word,
+    count: u64,
+    range: Range<u64>,
+    context: Context<'_>,
+    sink: &mut impl FnMut(Atom, Context<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    if let Node::Atom(atom) = &*word.node {
+        return (range.start..range.end.min(count)).try_for_each(|_| sink(*atom, context));
+    }
+    let Some(len) = word.len else {
+        return (0..count).try_for_each(|_| word.walk(0..u64::MAX, context, sink));
+    };
+    if len == 0 {
+        return Ok(());
+    }
+    let joined = word.joined(); // looked up once, not once a turn
+    for turn in range.start / len..count.min(range.end.div_ceil(len)) {
+        let part = range.start.saturating_sub(turn * len)..(range.end - turn * len).min(len);
+        if joined.is_empty() { word.walk(part, context, sink)? } else { walk_join(&joined, part, context, sink)? }
+    }
+    Ok(())
+}
+
+/// Walks both words out over the part that is needed, then deals their ops in turn.
+fn walk_alternate<E>(
+    a: &Word,
+    b: &Word,
+    range: Range<u64>,
+    context: Context<'_>,
+    sink: &mut impl FnMut(Atom, Context<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let (a_len, b_len) = (a.len.unwrap_or(0), b.len.unwrap_or(0));
+    let paired = 2 * a_len.min(b_len);
+    // how many of the first n ops of the mix come from a
+    let of_a = |n: u64| if n <= paired { n.div_ceil(2) } else { paired / 2 + if a_len > b_len { n - paired } else { 0 } };
+    let collect = |word: &Word, part: Range<u64>| {
+        let mut ops: Vec<(Atom, String)> = Vec::new();
+        // Behind a pointer, or alternations within alternations would be a new type each.
+        let mut sink: &mut dyn FnMut(Atom, Context<'_>) -> Result<(), ()> = &mut |atom, inner| {
+            ops.push((atom, inner.phase.to_string()));
+            Ok(())
+        };
+        let _ = word.walk(part, context, &mut sink);
+        ops.into_iter()
+    };
+    let mut from_a = collect(a, of_a(range.start)..of_a(range.end));
+    let mut from_b = collect(b, range.start - of_a(range.start)..range.end - of_a(range.end));
+    for i in range {
+        let turn_of_a = if i < paired { i % 2 == 0 } else { a_len > b_len };
+        let Some((atom, phase)) = (if turn_of_a { from_a.next() } else { from_b.next() }) else { break };
+        sink(atom, Context { phase: &phase, ..context })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! A CPU thread as a device: its shard of the model.
+
+use super::device::{Batch, Device, Update};
+use crate::model::{Lap, Parameters, Shard, Signal, Snapshot};
+use crate::op::{Kind, Op};
+use std::sync::Arc;
+
+/// A device that computes on its own thread.
+pub struct Cpu {
+    shard: Shard,
+    batch: Arc<Batch>,
+    tokens_per_microbatch: usize,
+    saved: Option<Snapshot>,
+}
+
+impl Cpu {
+    /// The device that owns `shard`; a micro-batch has `tokens_per_microbatch` tokens.
+    pub fn new(shard: Shard, tokens_per_microbatch: usize) -> Cpu {
+        Cpu { shard, batch: Arc::default(), tokens_per_microbatch, saved: None }
+    }
+}
+
+impl Device for Cpu {
+    fn begin(&mut self, batch: &Arc<Batch>) {
+        self.batch = batch.clone();
+    }
+
+    fn compute(
+        &mut self,
+        op: Op,
+        input: Option<&[f32]>,
+        output: Option<&mut [f32]>,
+        laps: &mut Vec<Lap>,
+    ) -> anyhow::Result<()> {
+        let (stage, microbatch) = (op.stage(), op.microbatch());
+        let tokens = microbatch as usize * self.tokens_per_microbatch..(microbatch as usize + 1) * self.tokens_per_microbatch;
+        match op.kind() {
+            Kind::F => {
+                let batch = self.batch.clone();
+                let signal = input.map_or_else(|| Signal::Tokens(&batch.inputs[tokens.clone()]), Signal::Hidden);
+                let targets = output.is_none().then(|| &batch.targets[tokens]);
+                self.shard.forward(stage, microbatch, signal, targets, output, laps)
+            }
+            Kind::I => self.shard.backward_input(stage, microbatch, input, output, laps),
+            Kind::W => self.shard.backward_weight(stage, microbatch, laps),
+            Kind::B => {
+                self.shard.backward_input(stage, microbatch, input, output, laps)?;
+                self.shard.backward_weight(stage, microbatch, laps)
+            }
+        }
+    }
+
+    fn tied(&self) -> Option<(usize, &[f32])> {
+        match (self.shard.has_embedding(), self.shard.has_head()) {
+            (true, false) => Some((0, self.shard.tied_gradient())),
+            (false, true) => Some((1, self.shard.tied_gradient())),
+            _ => None,
+        }
+    }
+
+    fn add_tied(&mut self, other: &[f32]) {
+        self.shard.add_tied_gradient(other);
+    }
+
+    fn squared_norms(&self) -> Vec<(usize, f64)> {
+        self.shard.squared_norms()
+    }
+
+    fn update(&mut self, update: &Update, scale: f32) {
+        self.shard.adamw(update.number, &update.adamw, scale);
+        self.shard.zero_gradients();
+    }
+
+    fn clear(&mut self) {
+        self.shard.zero_gradients();
+    }
+
+    fn losses(&self) -> Option<&[f32]> {
+        self.shard.has_head().then(|| self.shard.losses())
+    }
+
+    fn save(&mut self) {
+        self.saved = Some(self.shard.snapshot());
+    }
+
+    fn restore(&mut self) {
+        if let Some(saved) = self.saved.take() {
+            self.shard.restore(&saved);
+        }
+    }
+
+    fn export(&self, into: &mut Parameters, gradients: bool) {
+        if gradients { self.shard.gradients(into) } else { self.shard.parameters(into) }
+    }
+
+    fn peak_held_bytes(&self) -> usize {
+        self.shard.peak_held_bytes()
+    }
+}

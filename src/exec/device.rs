@@ -1,0 +1,74 @@
+//! What a device must be able to do. Thread, link and clock are not its affair.
+
+use crate::model::{AdamW, Lap};
+use crate::op::Op;
+
+/// The tokens of one training step: m micro-batches one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Input tokens.
+    pub inputs: Vec<u32>,
+    /// The token after each.
+    pub targets: Vec<u32>,
+}
+
+/// How a step ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Update {
+    /// Number of this update, from 1.
+    pub number: u32,
+    /// The optimizer's settings.
+    pub adamw: AdamW,
+    /// Largest gradient norm; larger gradients are scaled down to it.
+    pub clip: Option<f32>,
+}
+
+/// A device: computes ops of its own stages and its part of the step ops.
+pub trait Device: Send {
+    /// Takes note of the step's tokens.
+    fn begin(&mut self, batch: &std::sync::Arc<Batch>);
+
+    /// Computes `op`. `input` is what the stage before (F) or after (I, B) made, absent at the ends; `output` is filled for
+    /// the next stage, absent at the ends and for W. Times of parts go to `laps`.
+    ///
+    /// # Errors
+    /// The op cannot be computed; the run ends.
+    fn compute(
+        &mut self,
+        op: Op,
+        input: Option<&[f32]>,
+        output: Option<&mut [f32]>,
+        laps: &mut Vec<Lap>,
+    ) -> anyhow::Result<()>;
+
+    /// This device's part of the tied embedding's gradient: side 0 holds the embedding, side 1 the head; `None` where both
+    /// or neither are here.
+    fn tied(&self) -> Option<(usize, &[f32])>;
+
+    /// Adds the other side's part.
+    fn add_tied(&mut self, other: &[f32]);
+
+    /// Partial squares of the gradient norm, by order number.
+    fn squared_norms(&self) -> Vec<(usize, f64)>;
+
+    /// Updates the parameters with gradients times `scale`, then clears the gradients.
+    fn update(&mut self, update: &Update, scale: f32);
+
+    /// Clears the gradients and what a step that was given up left behind.
+    fn clear(&mut self);
+
+    /// Loss of each micro-batch, on the device that holds the head.
+    fn losses(&self) -> Option<&[f32]>;
+
+    /// Remembers parameters and optimizer state.
+    fn save(&mut self);
+
+    /// Returns to what was remembered.
+    fn restore(&mut self);
+
+    /// Copies what this device owns into a whole model's tensors: parameters, or gradients.
+    fn export(&self, into: &mut crate::model::Parameters, gradients: bool);
+
+    /// Highest number of bytes held for backward passes so far.
+    fn peak_held_bytes(&self) -> usize;
+}

@@ -1,0 +1,125 @@
+//! What one training step did, measured; and the timeline made of it.
+
+use crate::graph::TaskGraph;
+use crate::model::Lap;
+use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
+use std::collections::BTreeMap;
+
+/// When one op ran, in ns of the session's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpRecord {
+    /// The op's index in the graph.
+    pub index: usize,
+    /// When its device turned to it: from here to `start` it waited for data.
+    pub turn: u64,
+    /// When it began to compute.
+    pub start: u64,
+    /// When it had computed.
+    pub end: u64,
+    /// When its output's put was done; `end` where nothing is put.
+    pub put_end: u64,
+}
+
+/// One device's part of a step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceRecord {
+    /// In program order.
+    pub ops: Vec<OpRecord>,
+    /// Times of the parts of the model, with the number (in program order) of the op that they belong to.
+    pub laps: Vec<(u32, Lap)>,
+    /// Step ops: name, start, end; waits for other devices are not in them.
+    pub steps: Vec<(&'static str, u64, u64)>,
+    /// When the device was ready to begin.
+    pub ready: u64,
+    /// Loss of each micro-batch, from the device that holds the head.
+    pub losses: Option<Vec<f32>>,
+}
+
+/// A step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepRecord {
+    /// By device. Times are from the step's time 0: when the last device was ready.
+    pub devices: Vec<DeviceRecord>,
+    /// Mean loss over the micro-batches; `None` where no device computes one.
+    pub loss: Option<f64>,
+}
+
+impl StepRecord {
+    /// Puts the devices' records on the step's own clock.
+    pub fn new(mut devices: Vec<DeviceRecord>) -> StepRecord {
+        let losses = devices.iter().find_map(|device| device.losses.as_ref());
+        let loss = losses.map(|l| l.iter().map(|&x| f64::from(x)).sum::<f64>() / l.len().max(1) as f64);
+        let zero = devices.iter().map(|d| d.ready).max().unwrap_or(0);
+        let shift = |time: &mut u64| *time = time.saturating_sub(zero);
+        for device in &mut devices {
+            for op in &mut device.ops {
+                [&mut op.turn, &mut op.start, &mut op.end, &mut op.put_end].into_iter().for_each(shift);
+            }
+            device.steps.iter_mut().for_each(|(_, start, end)| [start, end].into_iter().for_each(shift));
+            shift(&mut device.ready);
+        }
+        StepRecord { devices, loss }
+    }
+
+    /// End of the last pipeline op: the makespan, in ns.
+    pub fn makespan_ns(&self) -> u64 {
+        self.devices.iter().flat_map(|d| d.ops.last()).map(|op| op.end).max().unwrap_or(0)
+    }
+
+    /// End of the last op of any kind: the iteration, in ns.
+    pub fn iteration_ns(&self) -> u64 {
+        let steps = self.devices.iter().flat_map(|d| d.steps.last()).map(|&(_, _, end)| end).max();
+        self.makespan_ns().max(steps.unwrap_or(0))
+    }
+
+    /// The timeline. `keep` is the share of an activation that lives from I to W.
+    pub fn timeline(&self, graph: &TaskGraph, keep: f64) -> Timeline {
+        let schedule = graph.schedule();
+        let consumers = graph.consumers();
+        let mut spans = Vec::new();
+        for (device, record) in self.devices.iter().enumerate() {
+            let device = device as u32;
+            for (number, op) in record.ops.iter().enumerate() {
+                let mut span = |queue, partner: Option<usize>, start_ns, end_ns| {
+                    spans.push(Span {
+                        device,
+                        queue,
+                        op: graph.op(op.index).to_string(),
+                        partner: partner.map(|p| graph.op(p).to_string()),
+                        peer: partner.map(|p| graph.device_of(p)),
+                        phase: schedule.phase(device, number).map(str::to_string),
+                        start_ns,
+                        end_ns,
+                    });
+                };
+                if let Some(up) = graph.transfer(op.index) {
+                    span(Queue::Receive, Some(up), op.turn, op.start);
+                }
+                span(Queue::Compute, None, op.start, op.end);
+                if op.put_end > op.end {
+                    span(Queue::Send, consumers[op.index], op.end, op.put_end);
+                }
+            }
+            for &(name, start_ns, end_ns) in &record.steps {
+                let op = name.to_string();
+                spans.push(Span { device, queue: Queue::Compute, op, partner: None, peer: None, phase: None, start_ns, end_ns });
+            }
+        }
+        let mut timeline = Timeline {
+            schema_version: SCHEMA_VERSION,
+            source: Source::Measured,
+            schedule: schedule.name.clone(),
+            devices: schedule.devices(),
+            chunks: schedule.placement.chunks(),
+            microbatches: schedule.microbatches,
+            time_unit: "ms".to_string(),
+            unit_ns: 1_000_000,
+            keep,
+            clock_uncertainty_ns: 0,
+            provenance: BTreeMap::new(),
+            spans,
+        };
+        timeline.sort();
+        timeline
+    }
+}

@@ -1,0 +1,108 @@
+//! The figures of a timeline, each with the name of its definition. Published tables mix them, so all are always given.
+//!
+//! All are of the pipeline part: from time 0 to the end of the last F, I, W or B. Waits and transfers are never busy.
+
+use serde::{Deserialize, Serialize};
+
+/// What one device did, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Time in F, I, W and B.
+    pub busy: u64,
+    /// Start of its first op.
+    pub first_start: u64,
+    /// End of its last op.
+    pub last_end: u64,
+}
+
+/// One device's part of [`Metrics`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceMetrics {
+    /// The device, 0 to p - 1.
+    pub device: u32,
+    /// Time in F, I, W and B.
+    pub busy: f64,
+    /// makespan - busy.
+    pub idle: f64,
+    /// Highest number of activations held at once; 1 is what the device's whole share of layers keeps for one micro-batch.
+    pub peak_activations: f64,
+}
+
+/// The figures of a timeline, in its time unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Time 0 to the end of the last op.
+    pub makespan: f64,
+    /// Longest (last end - first start) over devices.
+    pub span: f64,
+    /// The busiest device's busy time.
+    pub ideal: f64,
+    /// 1 - sum of busy / (p * makespan).
+    pub bubble: f64,
+    /// (span - ideal) / span: the zero-bubble papers' "bubble rate".
+    pub span_bubble: f64,
+    /// (makespan - ideal) / ideal.
+    pub bubble_over_ideal: f64,
+    /// 1 - bubble.
+    pub efficiency: f64,
+    /// No schedule with this placement and these costs can have a smaller makespan. `null` where none was computed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lower_bound: Option<f64>,
+    /// makespan / lower_bound - 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub gap_to_bound: Option<f64>,
+    /// The same by device.
+    pub per_device: Vec<DeviceMetrics>,
+}
+
+impl Metrics {
+    /// The figures of `devices` (with the peaks of their activations), `ticks_per_unit` ticks being one time unit.
+    /// A pipeline that takes no time at all has no bubble.
+    pub fn new(devices: &[Activity], peaks: &[f64], lower_bound: Option<u64>, ticks_per_unit: f64) -> Metrics {
+        let longest = |f: &dyn Fn(&Activity) -> u64| devices.iter().map(f).max().unwrap_or(0);
+        let makespan = longest(&|d| d.last_end);
+        let span = longest(&|d| d.last_end - d.first_start);
+        let ideal = longest(&|d| d.busy);
+        let busy: u128 = devices.iter().map(|d| u128::from(d.busy)).sum();
+        let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
+        let whole = devices.len() as f64 * makespan as f64;
+        let bubble = ratio(whole - busy as f64, whole);
+        let unit = |ticks: u64| ticks as f64 / ticks_per_unit;
+        let per_device = devices.iter().zip(peaks).enumerate().map(|(device, (d, &peak_activations))| DeviceMetrics {
+            device: device as u32,
+            busy: unit(d.busy),
+            idle: unit(makespan - d.busy),
+            peak_activations,
+        });
+        Metrics {
+            makespan: unit(makespan),
+            span: unit(span),
+            ideal: unit(ideal),
+            bubble,
+            span_bubble: ratio((span - ideal) as f64, span as f64),
+            bubble_over_ideal: ratio((makespan - ideal) as f64, ideal as f64),
+            efficiency: 1.0 - bubble,
+            lower_bound: lower_bound.map(unit),
+            gap_to_bound: lower_bound.map(|bound| ratio((makespan - bound.min(makespan)) as f64, bound as f64)),
+            per_device: per_device.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_devices_by_hand() {
+        let devices = [
+            Activity { busy: 6, first_start: 0, last_end: 10 },
+            Activity { busy: 8, first_start: 1, last_end: 9 },
+        ];
+        let m = Metrics::new(&devices, &[1.0, 2.0], Some(9), 2.0);
+        assert_eq!((m.makespan, m.span, m.ideal, m.bubble), (5.0, 5.0, 4.0, 1.0 - 14.0 / 20.0));
+        assert_eq!((m.span_bubble, m.bubble_over_ideal), (0.2, 0.25));
+        assert_eq!((m.lower_bound, m.gap_to_bound), (Some(4.5), Some(1.0 / 9.0)));
+        assert_eq!(m.per_device[1].idle, 1.0);
+    }
+}

@@ -1,0 +1,247 @@
+//! One transformer block: x += attproj(attention(LN1(x))); x += fcproj(gelu(fc(LN2(x)))).
+
+use super::optimizer::Group;
+use super::pool::Pool;
+use super::{attention, gelu, layernorm, linear};
+
+/// The sizes of one micro-batch's hidden state.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    /// Sequences, B.
+    pub(super) sequences: usize,
+    /// Tokens a sequence, T.
+    pub(super) tokens: usize,
+    /// Attention heads, NH.
+    pub(super) heads: usize,
+    /// Channels, C.
+    pub(super) channels: usize,
+}
+
+impl Shape {
+    /// Tokens of all sequences, n.
+    pub(super) fn rows(&self) -> usize {
+        self.sequences * self.tokens
+    }
+
+    /// Elements of the hidden state, n * C.
+    pub(super) fn hidden(&self) -> usize {
+        self.rows() * self.channels
+    }
+}
+
+// Layers of a block's parameter group, each a weight and a bias, in llm.c's order.
+const LN1: usize = 0;
+const QKV: usize = 1;
+const ATTENTION_PROJECTION: usize = 2;
+const LN2: usize = 3;
+const FC: usize = 4;
+const FC_PROJECTION: usize = 5;
+
+/// Number of elements of weight and bias of each of a block's layers.
+pub(super) fn layer_lengths(channels: usize) -> [[usize; 2]; 6] {
+    let c = channels;
+    [[c, c], [3 * c * c, 3 * c], [c * c, c], [c, c], [4 * c * c, 4 * c], [4 * c * c, c]]
+}
+
+/// What the forward leaves behind for the backward for the input.
+pub(super) struct Forward {
+    input: Vec<f32>,           // (n, C)
+    ln1: Vec<f32>,             // (n, C)
+    ln1_statistics: Vec<f32>,  // (n, 2)
+    qkv: Vec<f32>,             // (n, 3C)
+    attention: Vec<f32>,       // (n, C)
+    log_sums: Vec<f32>,        // (B, NH, T)
+    middle: Vec<f32>,          // (n, C): the hidden state after the attention
+    ln2: Vec<f32>,             // (n, C)
+    ln2_statistics: Vec<f32>,  // (n, 2)
+    gelu_derivative: Vec<f32>, // (n, 4C)
+    gelu: Vec<f32>,            // (n, 4C)
+}
+
+/// What the backward for the input leaves behind: exactly the operands of the backward for the weights. Inputs of the four
+/// products (7C a token), gradients of their outputs (9C a token), sums of the two LayerNorms.
+pub(super) struct Weight {
+    ln1: Vec<f32>,
+    attention: Vec<f32>,
+    ln2: Vec<f32>,
+    gelu: Vec<f32>,
+    qkv_gradient: Vec<f32>,    // (n, 3C)
+    middle_gradient: Vec<f32>, // (n, C)
+    fc_gradient: Vec<f32>,     // (n, 4C)
+    output_gradient: Vec<f32>, // (n, C)
+    ln1_sums: Vec<f32>,        // (2, C)
+    ln2_sums: Vec<f32>,        // (2, C)
+}
+
+impl Forward {
+    /// All buffers, to be counted or given back.
+    pub(super) fn buffers(self) -> [Vec<f32>; 11] {
+        [
+            self.input,
+            self.ln1,
+            self.ln1_statistics,
+            self.qkv,
+            self.attention,
+            self.log_sums,
+            self.middle,
+            self.ln2,
+            self.ln2_statistics,
+            self.gelu_derivative,
+            self.gelu,
+        ]
+    }
+
+    /// Elements of all buffers.
+    pub(super) fn elements(shape: &Shape) -> usize {
+        shape.rows() * (16 * shape.channels + 4 + shape.heads)
+    }
+}
+
+impl Weight {
+    /// All buffers, to be counted or given back.
+    pub(super) fn buffers(self) -> [Vec<f32>; 10] {
+        [
+            self.ln1,
+            self.attention,
+            self.ln2,
+            self.gelu,
+            self.qkv_gradient,
+            self.middle_gradient,
+            self.fc_gradient,
+            self.output_gradient,
+            self.ln1_sums,
+            self.ln2_sums,
+        ]
+    }
+
+    /// Elements of all buffers.
+    pub(super) fn elements(shape: &Shape) -> usize {
+        shape.rows() * 16 * shape.channels + 4 * shape.channels
+    }
+}
+
+/// Forward pass: consumes the hidden state before the block, returns that after it.
+pub(super) fn forward(group: &Group, shape: &Shape, input: Vec<f32>, pool: &mut Pool) -> (Forward, Vec<f32>) {
+    let (n, c) = (shape.rows(), shape.channels);
+
+    let (mut ln1, mut ln1_statistics) = (pool.take(n * c), pool.take(n * 2));
+    let (weight, bias) = group.parameters(LN1);
+    layernorm::forward(&mut ln1, &mut ln1_statistics, &input, weight, bias);
+    let mut qkv = pool.take(n * 3 * c);
+    let (weight, bias) = group.parameters(QKV);
+    linear::forward(&mut qkv, &ln1, weight, bias);
+    let (mut attention, mut log_sums) = (pool.take(n * c), pool.take(n * shape.heads));
+    let mut scratch = pool.take(attention::forward_scratch(shape));
+    attention::forward(&mut attention, &mut log_sums, &qkv, &mut scratch, shape);
+    pool.give([scratch]);
+    let mut middle = pool.take(n * c);
+    let (weight, bias) = group.parameters(ATTENTION_PROJECTION);
+    linear::forward_residual(&mut middle, &input, &attention, weight, bias);
+
+    let (mut ln2, mut ln2_statistics) = (pool.take(n * c), pool.take(n * 2));
+    let (weight, bias) = group.parameters(LN2);
+    layernorm::forward(&mut ln2, &mut ln2_statistics, &middle, weight, bias);
+    let (mut gelu, mut gelu_derivative) = (pool.take(n * 4 * c), pool.take(n * 4 * c));
+    let (weight, bias) = group.parameters(FC);
+    linear::forward_without_bias(&mut gelu_derivative, &ln2, weight, 4 * c);
+    gelu::forward(&mut gelu, &mut gelu_derivative, bias);
+    let mut output = pool.take(n * c);
+    let (weight, bias) = group.parameters(FC_PROJECTION);
+    linear::forward_residual(&mut output, &middle, &gelu, weight, bias);
+
+    let stash = Forward {
+        input,
+        ln1,
+        ln1_statistics,
+        qkv,
+        attention,
+        log_sums,
+        middle,
+        ln2,
+        ln2_statistics,
+        gelu_derivative,
+        gelu,
+    };
+    (stash, output)
+}
+
+/// Backward for the input: consumes the gradient of the block's output, returns that of its input.
+pub(super) fn backward_input(
+    group: &Group,
+    shape: &Shape,
+    stash: Forward,
+    output_gradient: Vec<f32>,
+    pool: &mut Pool,
+) -> (Weight, Vec<f32>) {
+    let (n, c) = (shape.rows(), shape.channels);
+
+    let mut gradient = pool.take(n * 4 * c);
+    linear::backward_input(&mut gradient, &output_gradient, group.parameters(FC_PROJECTION).0, c);
+    let mut fc_gradient = stash.gelu_derivative;
+    gelu::backward(&mut fc_gradient, &gradient);
+    pool.give([gradient]);
+    let mut gradient = pool.take(n * c);
+    linear::backward_input(&mut gradient, &fc_gradient, group.parameters(FC).0, 4 * c);
+    let (mut middle_gradient, mut ln2_sums) = (pool.take(n * c), pool.take(2 * c));
+    let operands = layernorm::Operands {
+        gradient: &gradient,
+        input: &stash.middle,
+        statistics: &stash.ln2_statistics,
+        weight: group.parameters(LN2).0,
+    };
+    layernorm::backward_input(&mut middle_gradient, &mut ln2_sums, Some(&output_gradient), operands);
+    pool.give([stash.middle, stash.ln2_statistics]);
+
+    linear::backward_input(&mut gradient, &middle_gradient, group.parameters(ATTENTION_PROJECTION).0, c);
+    let mut qkv_gradient = pool.take(n * 3 * c);
+    let mut scratch = pool.take(attention::backward_scratch(shape));
+    let operands = attention::Operands {
+        gradient: &gradient,
+        qkv: &stash.qkv,
+        output: &stash.attention,
+        log_sums: &stash.log_sums,
+    };
+    attention::backward(&mut qkv_gradient, operands, &mut scratch, shape);
+    pool.give([scratch, stash.qkv, stash.log_sums]);
+    linear::backward_input(&mut gradient, &qkv_gradient, group.parameters(QKV).0, 3 * c);
+    let (mut input_gradient, mut ln1_sums) = (pool.take(n * c), pool.take(2 * c));
+    let operands = layernorm::Operands {
+        gradient: &gradient,
+        input: &stash.input,
+        statistics: &stash.ln1_statistics,
+        weight: group.parameters(LN1).0,
+    };
+    layernorm::backward_input(&mut input_gradient, &mut ln1_sums, Some(&middle_gradient), operands);
+    pool.give([gradient, stash.input, stash.ln1_statistics]);
+
+    let left = Weight {
+        ln1: stash.ln1,
+        attention: stash.attention,
+        ln2: stash.ln2,
+        gelu: stash.gelu,
+        qkv_gradient,
+        middle_gradient,
+        fc_gradient,
+        output_gradient,
+        ln1_sums,
+        ln2_sums,
+    };
+    (left, input_gradient)
+}
+
+/// Backward for the weights: adds this micro-batch's share to the gradients of the block's parameters.
+pub(super) fn backward_weight(group: &mut Group, stash: Weight, pool: &mut Pool) {
+    let products = [
+        (FC_PROJECTION, &stash.output_gradient, &stash.gelu),
+        (FC, &stash.fc_gradient, &stash.ln2),
+        (ATTENTION_PROJECTION, &stash.middle_gradient, &stash.attention),
+        (QKV, &stash.qkv_gradient, &stash.ln1),
+    ];
+    for (layer, gradient, input) in products {
+        let (weight_gradient, bias_gradient) = group.gradients(layer);
+        linear::backward_weight(weight_gradient, bias_gradient, gradient, input);
+    }
+    group.add_gradients(LN2, &stash.ln2_sums);
+    group.add_gradients(LN1, &stash.ln1_sums);
+    pool.give(stash.buffers());
+}

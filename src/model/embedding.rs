@@ -1,0 +1,36 @@
+//! Token and position embedding, as llm.c's `encoder_forward` and `encoder_backward`. Its input is tokens, so that its
+//! backward for the input is empty and all of its backward is the one for the weights.
+
+use super::vector;
+
+/// `out` (n, C) = `wte` (Vp, C) at each token + `wpe` (maxT, C) at its position, for sequences of `tokens_a_sequence`.
+pub(super) fn forward(
+    out: &mut [f32],
+    tokens: &[u32],
+    wte: &[f32],
+    wpe: &[f32],
+    tokens_a_sequence: usize,
+    channels: usize,
+) {
+    let positions = (0..tokens_a_sequence).cycle();
+    for ((out, &token), position) in out.chunks_exact_mut(channels).zip(tokens).zip(positions) {
+        out.copy_from_slice(&wte[token as usize * channels..][..channels]);
+        vector::add(out, &wpe[position * channels..][..channels]);
+    }
+}
+
+/// Adds `gradient` (n, C), row by row in the order of the tokens, to the rows of `wte_gradient` and `wpe_gradient`.
+pub(super) fn backward_weight(
+    wte_gradient: &mut [f32],
+    wpe_gradient: &mut [f32],
+    tokens: &[u32],
+    gradient: &[f32],
+    tokens_a_sequence: usize,
+    channels: usize,
+) {
+    let positions = (0..tokens_a_sequence).cycle();
+    for ((gradient, &token), position) in gradient.chunks_exact(channels).zip(tokens).zip(positions) {
+        vector::add(&mut wte_gradient[token as usize * channels..][..channels], gradient);
+        vector::add(&mut wpe_gradient[position * channels..][..channels], gradient);
+    }
+}

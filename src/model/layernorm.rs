@@ -1,0 +1,104 @@
+//! LayerNorm over the channels of each token, as llm.c's `layernorm_forward` and `layernorm_backward`.
+
+use super::vector::{self, LANES};
+
+const EPSILON: f32 = 1e-5;
+
+/// `out` (n, C) = (`input` - mean) / standard deviation * `weight` + `bias`. `statistics` (n, 2) receives each row's mean
+/// and reciprocal standard deviation.
+pub(super) fn forward(out: &mut [f32], statistics: &mut [f32], input: &[f32], weight: &[f32], bias: &[f32]) {
+    let channels = weight.len();
+    vector::widest(
+        #[inline(always)]
+        || {
+            let rows = out.chunks_exact_mut(channels).zip(input.chunks_exact(channels));
+            for ((out, input), statistics) in rows.zip(statistics.chunks_exact_mut(2)) {
+                let mean = vector::sum(input, |x| x) / channels as f32;
+                let variance = vector::sum(input, |x| (x - mean) * (x - mean)) / channels as f32;
+                let scale = 1.0 / (variance + EPSILON).sqrt();
+                for (((out, &x), &weight), &bias) in out.iter_mut().zip(input).zip(weight).zip(bias) {
+                    *out = ((x - mean) * scale).mul_add(weight, bias);
+                }
+                statistics.copy_from_slice(&[mean, scale]);
+            }
+        },
+    );
+}
+
+/// What [`backward_input`] reads: the operands of the forward pass and the gradient of its output.
+pub(super) struct Operands<'a> {
+    /// (n, C)
+    pub(super) gradient: &'a [f32],
+    /// (n, C)
+    pub(super) input: &'a [f32],
+    /// (n, 2)
+    pub(super) statistics: &'a [f32],
+    /// (C)
+    pub(super) weight: &'a [f32],
+}
+
+/// `out` (n, C) = `residual` (n, C) + gradient of the input. `sums` (2, C) receives the gradients of weight and bias:
+/// they fall out of the same pass, and are added to the parameter's gradients by the backward for the weights.
+pub(super) fn backward_input(out: &mut [f32], sums: &mut [f32], residual: Option<&[f32]>, operands: Operands) {
+    let Operands { gradient, input, statistics, weight } = operands;
+    let channels = weight.len();
+    sums.fill(0.0);
+    let (weight_sums, bias_sums) = sums.split_at_mut(channels);
+    vector::widest(
+        #[inline(always)]
+        || {
+            let rows = gradient.chunks_exact(channels).zip(input.chunks_exact(channels));
+            let rows = rows.zip(statistics.chunks_exact(2)).zip(out.chunks_exact_mut(channels));
+            for (row, (((gradient, input), statistics), out)) in rows.enumerate() {
+                let (mean, scale) = (statistics[0], statistics[1]);
+                let (first, second) = row_sums(gradient, input, weight, mean, scale, weight_sums, bias_sums);
+                let (first, second) = (first / channels as f32, second / channels as f32);
+                let values = gradient.iter().zip(input).zip(weight);
+                if let Some(residual) = residual {
+                    let residual = &residual[row * channels..][..channels];
+                    for ((out, ((&g, &x), &w)), &residual) in out.iter_mut().zip(values).zip(residual) {
+                        let normal = (x - mean) * scale;
+                        *out = (g * w - first - normal * second).mul_add(scale, residual);
+                    }
+                } else {
+                    for (out, ((&g, &x), &w)) in out.iter_mut().zip(values) {
+                        let normal = (x - mean) * scale;
+                        *out = (g * w - first - normal * second) * scale;
+                    }
+                }
+            }
+        },
+    );
+}
+
+/// Sums over one row of g·w and of g·w·normal; adds g·normal to `weight_sums` and g to `bias_sums`.
+#[inline(always)]
+fn row_sums(
+    gradient: &[f32],
+    input: &[f32],
+    weight: &[f32],
+    mean: f32,
+    scale: f32,
+    weight_sums: &mut [f32],
+    bias_sums: &mut [f32],
+) -> (f32, f32) {
+    let (mut first, mut second) = ([0.0; LANES], [0.0; LANES]);
+    let chunks = gradient.chunks(LANES).zip(input.chunks(LANES)).zip(weight.chunks(LANES));
+    let chunks = chunks.zip(weight_sums.chunks_mut(LANES)).zip(bias_sums.chunks_mut(LANES));
+    for ((((gradient, input), weight), weight_sums), bias_sums) in chunks {
+        let mut body = |lane: usize| {
+            let normal = (input[lane] - mean) * scale;
+            let product = gradient[lane] * weight[lane];
+            first[lane] += product;
+            second[lane] = product.mul_add(normal, second[lane]);
+            weight_sums[lane] = gradient[lane].mul_add(normal, weight_sums[lane]);
+            bias_sums[lane] += gradient[lane];
+        };
+        if gradient.len() == LANES {
+            (0..LANES).for_each(&mut body);
+        } else {
+            (0..gradient.len()).for_each(&mut body);
+        }
+    }
+    (vector::tree(first), vector::tree(second))
+}

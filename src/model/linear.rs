@@ -1,0 +1,96 @@
+//! Linear layer: y = x Wᵀ + b with weights (OC, C), as llm.c's `matmul_forward` and `matmul_backward`. Rows are tokens.
+
+use super::matrix::{Matrix, MatrixMut, add_product, set_product};
+use super::vector;
+
+/// `out` (n, OC) = `input` (n, C) · `weight` (OC, C)ᵀ + `bias` (OC).
+pub(super) fn forward(out: &mut [f32], input: &[f32], weight: &[f32], bias: &[f32]) {
+    for row in out.chunks_exact_mut(bias.len()) {
+        row.copy_from_slice(bias);
+    }
+    let (n, oc) = (out.len() / bias.len(), bias.len());
+    let c = weight.len() / oc;
+    add_product(
+        MatrixMut::new(out, n, oc, oc),
+        Matrix::new(input, n, c, c),
+        Matrix::new(weight, oc, c, c).transposed(),
+    );
+}
+
+/// `out` (n, OC) = `residual` (n, OC) + `input` (n, C) · `weight` (OC, C)ᵀ + `bias` (OC).
+pub(super) fn forward_residual(out: &mut [f32], residual: &[f32], input: &[f32], weight: &[f32], bias: &[f32]) {
+    let (n, oc) = (out.len() / bias.len(), bias.len());
+    let c = weight.len() / oc;
+    vector::widest(
+        #[inline(always)]
+        || {
+            for (out, residual) in out.chunks_exact_mut(oc).zip(residual.chunks_exact(oc)) {
+                for ((out, &residual), &bias) in out.iter_mut().zip(residual).zip(bias) {
+                    *out = residual + bias;
+                }
+            }
+        },
+    );
+    add_product(
+        MatrixMut::new(out, n, oc, oc),
+        Matrix::new(input, n, c, c),
+        Matrix::new(weight, oc, c, c).transposed(),
+    );
+}
+
+/// `out` (n, OC) = `input` (n, C) · `weight` (OC, C)ᵀ; whoever uses it adds the bias.
+pub(super) fn forward_without_bias(out: &mut [f32], input: &[f32], weight: &[f32], oc: usize) {
+    let (n, c) = (out.len() / oc, weight.len() / oc);
+    set_product(
+        MatrixMut::new(out, n, oc, oc),
+        Matrix::new(input, n, c, c),
+        Matrix::new(weight, oc, c, c).transposed(),
+    );
+}
+
+/// `input_gradient` (n, C) = `gradient` (n, OC) · `weight` (OC, C).
+pub(super) fn backward_input(input_gradient: &mut [f32], gradient: &[f32], weight: &[f32], oc: usize) {
+    let (n, c) = (gradient.len() / oc, weight.len() / oc);
+    set_product(
+        MatrixMut::new(input_gradient, n, c, c),
+        Matrix::new(gradient, n, oc, oc),
+        Matrix::new(weight, oc, c, c),
+    );
+}
+
+/// `weight_gradient` (OC, C) += `gradient` (n, OC)ᵀ · `input` (n, C); `bias_gradient` (OC) += column sums of `gradient`.
+pub(super) fn backward_weight(weight_gradient: &mut [f32], bias_gradient: &mut [f32], gradient: &[f32], input: &[f32]) {
+    let oc = bias_gradient.len();
+    let (n, c) = (gradient.len() / oc, weight_gradient.len() / oc);
+    add_product(
+        MatrixMut::new(weight_gradient, oc, c, c),
+        Matrix::new(gradient, n, oc, oc).transposed(),
+        Matrix::new(input, n, c, c),
+    );
+    add_column_sums(bias_gradient, gradient);
+}
+
+/// `sums` (OC) += the sum of the rows of `values` (n, OC). Four rows at a time, to pass fewer times over the sums.
+fn add_column_sums(sums: &mut [f32], values: &[f32]) {
+    let oc = sums.len();
+    vector::widest(
+        #[inline(always)]
+        || {
+            let groups = values.chunks_exact(4 * oc);
+            let rest = groups.remainder();
+            for rows in groups {
+                let (first, rows) = rows.split_at(oc);
+                let (second, rows) = rows.split_at(oc);
+                let (third, fourth) = rows.split_at(oc);
+                for ((((sum, a), b), c), d) in sums.iter_mut().zip(first).zip(second).zip(third).zip(fourth) {
+                    *sum += (a + b) + (c + d);
+                }
+            }
+            for row in rest.chunks_exact(oc) {
+                for (sum, &value) in sums.iter_mut().zip(row) {
+                    *sum += value;
+                }
+            }
+        },
+    );
+}

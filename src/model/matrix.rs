@@ -1,0 +1,115 @@
+//! Matrix products on row-major, strided views. The only place that calls the product library.
+
+/// A view of a matrix: element (i, j) is `data[i * row_stride + j * column_stride]`.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    data: &'a [f32],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// `rows` rows of `columns` consecutive elements; a row starts `row_stride` elements after the one before.
+    pub(super) fn new(data: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Matrix<'a> {
+        Matrix { data, rows, columns, row_stride, column_stride: 1 }
+    }
+
+    /// The same elements with rows and columns swapped.
+    pub(super) fn transposed(self) -> Matrix<'a> {
+        Matrix {
+            data: self.data,
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+        }
+    }
+}
+
+/// Where a product goes: rows that do not overlap, elements of a row consecutive.
+pub(super) struct MatrixMut<'a> {
+    data: &'a mut [f32],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+}
+
+impl<'a> MatrixMut<'a> {
+    /// `rows` rows of `columns` consecutive elements; a row starts `row_stride` elements after the one before.
+    pub(super) fn new(data: &'a mut [f32], rows: usize, columns: usize, row_stride: usize) -> MatrixMut<'a> {
+        MatrixMut { data, rows, columns, row_stride }
+    }
+}
+
+/// `out = a b`; what was in `out` is not read.
+pub(super) fn set_product(out: MatrixMut, a: Matrix, b: Matrix) {
+    product(out, false, a, b);
+}
+
+/// `out += a b`.
+pub(super) fn add_product(out: MatrixMut, a: Matrix, b: Matrix) {
+    product(out, true, a, b);
+}
+
+/// Elements that a view of these sizes and strides reaches.
+fn extent(rows: usize, columns: usize, row_stride: usize, column_stride: usize) -> usize {
+    if rows == 0 || columns == 0 { 0 } else { (rows - 1) * row_stride + (columns - 1) * column_stride + 1 }
+}
+
+fn product(out: MatrixMut, accumulate: bool, a: Matrix, b: Matrix) {
+    assert!(a.rows == out.rows && b.columns == out.columns && a.columns == b.rows, "the shapes of a product differ");
+    assert!(out.row_stride >= out.columns, "rows of a product overlap");
+    assert!(extent(out.rows, out.columns, out.row_stride, 1) <= out.data.len());
+    assert!(extent(a.rows, a.columns, a.row_stride, a.column_stride) <= a.data.len());
+    assert!(extent(b.rows, b.columns, b.row_stride, b.column_stride) <= b.data.len());
+    // SAFETY: every element that the call reads or writes is inside its slice: the extents were just checked against
+    // the slices' lengths. `out` is borrowed exclusively, so it overlaps neither `a` nor `b`, its rows do not overlap,
+    // and every element of a `Vec<f32>` is initialised.
+    unsafe {
+        gemm::gemm(
+            out.rows,
+            out.columns,
+            a.columns,
+            out.data.as_mut_ptr(),
+            1,
+            out.row_stride as isize,
+            accumulate,
+            a.data.as_ptr(),
+            a.column_stride as isize,
+            a.row_stride as isize,
+            b.data.as_ptr(),
+            b.column_stride as isize,
+            b.row_stride as isize,
+            1.0,
+            1.0,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_of_strided_and_transposed_views() {
+        let a: Vec<f32> = (0..40).map(|i| i as f32).collect();
+        let b: Vec<f32> = (0..40).map(|i| (i * i % 7) as f32).collect();
+        // a is 3 x 5 with rows 8 apart, b is 4 x 5 with rows 6 apart, used transposed
+        let mut out = vec![1.0; 3 * 7];
+        set_product(MatrixMut::new(&mut out, 3, 4, 7), Matrix::new(&a, 3, 5, 8), Matrix::new(&b, 4, 5, 6).transposed());
+        add_product(MatrixMut::new(&mut out, 3, 4, 7), Matrix::new(&a, 3, 5, 8), Matrix::new(&b, 4, 5, 6).transposed());
+        for i in 0..3 {
+            for j in 0..4 {
+                let expected: f32 = (0..5).map(|k| 2.0 * a[i * 8 + k] * b[j * 6 + k]).sum();
+                assert_eq!(out[i * 7 + j], expected);
+            }
+            assert!(i == 2 || out[i * 7 + 4..i * 7 + 7] == [1.0; 3]);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! GPT-2 on the CPU in float32, split by pipeline stage, with a real split backward.
+//!
+//! A [`Shard`] is what one device owns: the parameters, gradients and optimizer state of its stages, and what its forward
+//! passes leave behind. Its ops are the schedule's ops: [`Shard::forward`], [`Shard::backward_input`] and
+//! [`Shard::backward_weight`]; a full backward is the second followed by the third. The backward for the input leaves
+//! behind exactly the operands that the backward for the weights needs, and every parameter gradient accumulates there,
+//! in the order of those calls: so no partition and no interleaving of stages changes a bit of a result.
+//!
+//! The arithmetic is llm.c's (<https://github.com/karpathy/llm.c>, `train_gpt2.c`), and so are the files.
+
+mod attention;
+mod block;
+mod config;
+mod debug_state;
+mod embedding;
+mod gelu;
+mod head;
+mod lap;
+mod layernorm;
+mod linear;
+mod loss;
+mod matrix;
+mod optimizer;
+mod parameters;
+mod pool;
+mod shard;
+mod stages;
+mod stash;
+mod step;
+mod text;
+mod tokens;
+mod vector;
+
+pub use config::Config;
+pub use debug_state::DebugState;
+pub use lap::{Lap, Part};
+pub use optimizer::AdamW;
+pub use parameters::{Parameters, TENSOR_NAMES};
+pub use shard::{Shard, Signal};
+pub use stages::{StageLayers, split_layers};
+pub use step::Snapshot;
+pub use tokens::{Tokenizer, Tokens};

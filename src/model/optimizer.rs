@@ -1,0 +1,153 @@
+//! Parameters with their gradients and AdamW's moments.
+
+use super::vector::{self, LANES};
+
+/// The settings of AdamW. The update is p -= lr (m̂ / (√v̂ + eps) + wd p), on all parameters alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// lr
+    pub learning_rate: f32,
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// eps, added to the root of the second moment.
+    pub epsilon: f32,
+    /// wd, decoupled from the gradient.
+    pub weight_decay: f32,
+}
+
+impl Default for AdamW {
+    fn default() -> AdamW {
+        AdamW { learning_rate: 3e-4, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }
+    }
+}
+
+/// Parameters that live together: some layers' weights and biases in one row.
+pub(super) struct Group {
+    pub(super) values: Vec<f32>,
+    pub(super) gradients: Vec<f32>,
+    pub(super) first_moments: Vec<f32>,
+    pub(super) second_moments: Vec<f32>,
+    /// Number of elements of each layer's weight and bias.
+    layers: Vec<[usize; 2]>,
+}
+
+impl Group {
+    /// A group whose values are yet to be filled in.
+    pub(super) fn new(layers: &[[usize; 2]]) -> Group {
+        let zeros = vec![0.0; layers.iter().flatten().sum()];
+        Group {
+            values: zeros.clone(),
+            gradients: zeros.clone(),
+            first_moments: zeros.clone(),
+            second_moments: zeros,
+            layers: layers.to_vec(),
+        }
+    }
+
+    fn start(&self, layer: usize) -> usize {
+        self.layers[..layer].iter().flatten().sum()
+    }
+
+    /// Weight and bias of a layer.
+    pub(super) fn parameters(&self, layer: usize) -> (&[f32], &[f32]) {
+        let [weight, bias] = self.layers[layer];
+        self.values[self.start(layer)..][..weight + bias].split_at(weight)
+    }
+
+    /// Gradients of weight and bias of a layer.
+    pub(super) fn gradients(&mut self, layer: usize) -> (&mut [f32], &mut [f32]) {
+        let ([weight, bias], start) = (self.layers[layer], self.start(layer));
+        self.gradients[start..][..weight + bias].split_at_mut(weight)
+    }
+
+    /// Adds to the gradients of weight and bias of a layer, given one after the other.
+    pub(super) fn add_gradients(&mut self, layer: usize, sums: &[f32]) {
+        let ([weight, bias], start) = (self.layers[layer], self.start(layer));
+        vector::add(&mut self.gradients[start..][..weight + bias], sums);
+    }
+
+    /// One step of AdamW on the whole group. `tied` is a second part of the gradient, added to the first.
+    pub(super) fn adamw(&mut self, tied: Option<&[f32]>, step: u32, hyper: &AdamW, gradient_scale: f32) {
+        let correction = |beta: f32| (1.0 / (1.0 - f64::from(beta).powf(f64::from(step)))) as f32;
+        let update = Update {
+            hyper: *hyper,
+            gradient_scale,
+            first_correction: correction(hyper.beta1),
+            second_correction: correction(hyper.beta2),
+        };
+        let moments = self.first_moments.iter_mut().zip(&mut self.second_moments);
+        let all = self.values.iter_mut().zip(moments).zip(&self.gradients);
+        vector::widest(
+            #[inline(always)]
+            || match tied {
+                None => {
+                    for ((value, (first, second)), &gradient) in all {
+                        update.apply(value, first, second, gradient);
+                    }
+                }
+                Some(tied) => {
+                    for (((value, (first, second)), &gradient), &other) in all.zip(tied) {
+                        update.apply(value, first, second, gradient + other);
+                    }
+                }
+            },
+        );
+    }
+
+    /// The sum of the squares of the gradients, in double precision and in a fixed order.
+    pub(super) fn squared_norm(&self, tied: Option<&[f32]>) -> f64 {
+        match tied {
+            None => squared_norm(&self.gradients, &[]),
+            Some(tied) => squared_norm(&self.gradients, tied),
+        }
+    }
+}
+
+/// One step's update of one parameter.
+#[derive(Clone, Copy)]
+struct Update {
+    hyper: AdamW,
+    gradient_scale: f32,
+    /// 1 / (1 - beta1^step)
+    first_correction: f32,
+    /// 1 / (1 - beta2^step)
+    second_correction: f32,
+}
+
+impl Update {
+    #[inline(always)]
+    fn apply(self, value: &mut f32, first: &mut f32, second: &mut f32, gradient: f32) {
+        let AdamW { learning_rate, beta1, beta2, epsilon, weight_decay } = self.hyper;
+        let gradient = gradient * self.gradient_scale;
+        *first = beta1.mul_add(*first, (1.0 - beta1) * gradient);
+        *second = beta2.mul_add(*second, (1.0 - beta2) * gradient * gradient);
+        let denominator = (*second * self.second_correction).sqrt() + epsilon;
+        let direction = *first * self.first_correction / denominator;
+        *value -= learning_rate * weight_decay.mul_add(*value, direction);
+    }
+}
+
+/// The sum of (a + b)² in double precision; an empty `b` is all zeros.
+fn squared_norm(a: &[f32], b: &[f32]) -> f64 {
+    vector::widest(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0f64; LANES];
+            let mut start = 0;
+            for chunk in a.chunks(LANES) {
+                let mut values = [0.0f32; LANES];
+                values[..chunk.len()].copy_from_slice(chunk);
+                if let Some(other) = b.get(start..start + chunk.len()) {
+                    values.iter_mut().zip(other).for_each(|(value, &other)| *value += other);
+                }
+                for (lane, &value) in lanes.iter_mut().zip(&values) {
+                    *lane = f64::from(value).mul_add(f64::from(value), *lane);
+                }
+                start += chunk.len();
+            }
+            lanes.iter().sum()
+        },
+    )
+}

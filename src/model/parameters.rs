@@ -1,0 +1,247 @@
+//! The whole model's parameters, and llm.c's checkpoint file that holds them.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::config::Config;
+
+/// llm.c's names of the 16 tensors, in the order of its files.
+pub const TENSOR_NAMES: [&str; 16] = [
+    "wte", "wpe", "ln1w", "ln1b", "qkvw", "qkvb", "attprojw", "attprojb", "ln2w", "ln2b", "fcw", "fcb", "fcprojw",
+    "fcprojb", "lnfw", "lnfb",
+];
+
+pub(super) const WTE: usize = 0;
+pub(super) const WPE: usize = 1;
+pub(super) const BLOCK_TENSORS: [usize; 12] = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13];
+pub(super) const LNF_TENSORS: [usize; 2] = [14, 15];
+
+const MAGIC: i32 = 20240326;
+const FLOAT32: i32 = 3;
+const BFLOAT16: i32 = 5;
+
+/// Words of every llm.c header, 32 bits each.
+pub(super) const HEADER_WORDS: usize = 256;
+
+/// All parameters of a model in float32, or anything else of their shapes, such as their gradients.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameters {
+    pub config: Config,
+    /// llm.c's tensors, row-major, the layers of a tensor one after the other: wte (Vp, C), wpe (maxT, C), ln1w (L, C),
+    /// ln1b (L, C), qkvw (L, 3C, C), qkvb (L, 3C), attprojw (L, C, C), attprojb (L, C), ln2w (L, C), ln2b (L, C), fcw
+    /// (L, 4C, C), fcb (L, 4C), fcprojw (L, C, 4C), fcprojb (L, C), lnfw (C), lnfb (C).
+    pub tensors: [Vec<f32>; 16],
+}
+
+impl Parameters {
+    /// All zeros.
+    pub fn zeros(config: &Config) -> Result<Parameters> {
+        config.validate()?;
+        Ok(Parameters { config: *config, tensors: config.tensor_lengths().map(|length| vec![0.0; length]) })
+    }
+
+    /// GPT-2's initialisation: weights from N(0, 0.02), the two projections back into the hidden state from
+    /// N(0, 0.02 / √(2L)), biases 0, LayerNorm weights 1, padding rows 0. The same seed gives the same parameters.
+    pub fn random(config: &Config, seed: u64) -> Result<Parameters> {
+        let mut parameters = Parameters::zeros(config)?;
+        let mut normal = Normal::new(seed);
+        let projection = 0.02 / (2.0 * config.layers as f64).sqrt();
+        for (name, tensor) in TENSOR_NAMES.into_iter().zip(&mut parameters.tensors) {
+            match name {
+                "wte" => normal.fill(&mut tensor[..config.vocabulary * config.channels], 0.02),
+                "wpe" | "qkvw" | "fcw" => normal.fill(tensor, 0.02),
+                "attprojw" | "fcprojw" => normal.fill(tensor, projection),
+                "ln1w" | "ln2w" | "lnfw" => tensor.fill(1.0),
+                _ => {}
+            }
+        }
+        Ok(parameters)
+    }
+
+    /// One tensor, or one layer's part of it.
+    pub(super) fn part(&self, tensor: usize, layer: Option<usize>) -> &[f32] {
+        let length = self.tensors[tensor].len() / self.config.layers;
+        layer.map_or(&self.tensors[tensor][..], |layer| &self.tensors[tensor][layer * length..][..length])
+    }
+
+    /// One tensor, or one layer's part of it.
+    pub(super) fn part_mut(&mut self, tensor: usize, layer: Option<usize>) -> &mut [f32] {
+        let length = self.tensors[tensor].len() / self.config.layers;
+        let tensor = &mut self.tensors[tensor];
+        match layer {
+            None => tensor,
+            Some(layer) => &mut tensor[layer * length..][..length],
+        }
+    }
+
+    /// Reads llm.c's checkpoint, version 3 (float32) or 5 (bfloat16).
+    pub fn read(path: &Path) -> Result<Parameters> {
+        read(path).with_context(|| format!("reading the checkpoint {}", path.display()))
+    }
+
+    /// Writes llm.c's checkpoint, version 3 (float32), under a temporary name first, so that no reader sees half of it.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        write(self, path).with_context(|| format!("writing the checkpoint {}", path.display()))
+    }
+}
+
+/// Normally distributed numbers by Box and Muller's transform, from a generator that is the same everywhere.
+struct Normal {
+    generator: ChaCha8Rng,
+}
+
+impl Normal {
+    fn new(seed: u64) -> Normal {
+        Normal { generator: ChaCha8Rng::seed_from_u64(seed) }
+    }
+
+    fn fill(&mut self, values: &mut [f32], deviation: f64) {
+        // 1 to 2^32, over 2^32: never 0, whose logarithm is infinite
+        let mut uniform = || (f64::from(self.generator.next_u32()) + 1.0) / 4_294_967_296.0;
+        for pair in values.chunks_mut(2) {
+            let radius = deviation * (-2.0 * uniform().ln()).sqrt();
+            let (sine, cosine) = (std::f64::consts::TAU * uniform()).sin_cos();
+            pair[0] = (radius * cosine) as f32;
+            if let Some(second) = pair.get_mut(1) {
+                *second = (radius * sine) as f32;
+            }
+        }
+    }
+}
+
+/// Opens a file and reads llm.c's header. Returns the file's length in bytes too.
+pub(super) fn open(path: &Path) -> Result<(BufReader<File>, [i32; HEADER_WORDS], u64)> {
+    let file = File::open(path).context("cannot open it: check the path")?;
+    let length = file.metadata()?.len();
+    let mut reader = BufReader::with_capacity(1 << 20, file);
+    let mut bytes = [0; HEADER_WORDS * 4];
+    ensure!(
+        length >= bytes.len() as u64,
+        "expected a header of 1024 bytes, found a file of {length}: use a complete file"
+    );
+    reader.read_exact(&mut bytes)?;
+    let mut header = [0; HEADER_WORDS];
+    for (word, bytes) in header.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *word = i32::from_le_bytes(*bytes);
+    }
+    Ok((reader, header, length))
+}
+
+/// Fills `values` from little-endian float32.
+pub(super) fn read_floats(reader: &mut impl Read, values: &mut [f32]) -> Result<()> {
+    reader.read_exact(bytemuck::cast_slice_mut(values))?;
+    if cfg!(target_endian = "big") {
+        values.iter_mut().for_each(|value| *value = f32::from_bits(value.to_bits().swap_bytes()));
+    }
+    Ok(())
+}
+
+/// Compares a file's length with what its header says.
+pub(super) fn check_length(found: u64, expected: u128) -> Result<()> {
+    match u128::from(found).cmp(&expected) {
+        std::cmp::Ordering::Equal => Ok(()),
+        std::cmp::Ordering::Less => {
+            bail!("expected {expected} bytes by its header, found {found}: the file is cut short, fetch it again")
+        }
+        std::cmp::Ordering::Greater => bail!(
+            "expected {expected} bytes by its header, found {found}: bytes follow the end, use the file as it was written"
+        ),
+    }
+}
+
+fn read(path: &Path) -> Result<Parameters> {
+    let (mut reader, header, length) = open(path)?;
+    ensure!(
+        header[0] == MAGIC,
+        "expected a checkpoint of llm.c, which starts with {MAGIC}, found {}: pass a model file such as gpt2_124M.bin",
+        header[0]
+    );
+    let version = header[1];
+    ensure!(
+        version == FLOAT32 || version == BFLOAT16,
+        "expected version {FLOAT32} (float32) or {BFLOAT16} (bfloat16), found {version}: write it again with llm.c's train_gpt2.py"
+    );
+    let size = |word: usize, name: &str| {
+        usize::try_from(header[word]).with_context(|| {
+            format!("expected a positive {name} in the header, found {}: use an undamaged file", header[word])
+        })
+    };
+    let config = Config {
+        max_sequence: size(2, "max_sequence")?,
+        vocabulary: size(3, "vocabulary")?,
+        layers: size(4, "layers")?,
+        heads: size(5, "heads")?,
+        channels: size(6, "channels")?,
+    };
+    config.validate().context("the header's sizes")?;
+    ensure!(
+        size(7, "padded vocabulary")? == config.padded_vocabulary(),
+        "expected a vocabulary of {} padded to {}, found {}: pad it to a multiple of 128 when writing the file",
+        config.vocabulary,
+        config.padded_vocabulary(),
+        header[7]
+    );
+    let width = if version == FLOAT32 { 4 } else { 2 };
+    check_length(length, HEADER_WORDS as u128 * 4 + config.parameter_count() as u128 * width)?;
+    // the file has as many bytes as the header says: what is allocated now is bounded by twice its length
+    let mut parameters = Parameters::zeros(&config)?;
+    for tensor in &mut parameters.tensors {
+        if version == FLOAT32 {
+            read_floats(&mut reader, tensor)?;
+        } else {
+            let mut bytes = [0; 4096];
+            for values in tensor.chunks_mut(bytes.len() / 2) {
+                reader.read_exact(&mut bytes[..2 * values.len()])?;
+                for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                    *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+                }
+            }
+        }
+    }
+    Ok(parameters)
+}
+
+fn write(parameters: &Parameters, path: &Path) -> Result<()> {
+    let config = &parameters.config;
+    config.validate()?;
+    let lengths = parameters.tensors.each_ref().map(Vec::len);
+    ensure!(
+        lengths == config.tensor_lengths(),
+        "expected tensors of {:?} elements, found {lengths:?}",
+        config.tensor_lengths()
+    );
+    let sizes = [config.max_sequence, config.vocabulary, config.layers, config.heads, config.channels];
+    let mut header = [0i32; HEADER_WORDS];
+    (header[0], header[1], header[7]) = (MAGIC, FLOAT32, i32::try_from(config.padded_vocabulary())?);
+    for (word, size) in header[2..7].iter_mut().zip(sizes) {
+        *word = i32::try_from(size)?;
+    }
+    let name = path.file_name().context("expected the name of a file, found none: add one to the path")?;
+    let temporary = path.with_file_name(format!(".{}.{}.partial", name.to_string_lossy(), std::process::id()));
+    let outcome = write_to(&temporary, &header, parameters).and_then(|()| Ok(std::fs::rename(&temporary, path)?));
+    if outcome.is_err() {
+        let _ = std::fs::remove_file(&temporary); // the first error is the one to report
+    }
+    outcome
+}
+
+fn write_to(path: &Path, header: &[i32], parameters: &Parameters) -> Result<()> {
+    let mut writer = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    for word in header {
+        writer.write_all(&word.to_le_bytes())?;
+    }
+    for tensor in &parameters.tensors {
+        if cfg!(target_endian = "little") {
+            writer.write_all(bytemuck::cast_slice(tensor))?;
+        } else {
+            tensor.iter().try_for_each(|value| writer.write_all(&value.to_le_bytes()))?;
+        }
+    }
+    writer.into_inner().map_err(|error| error.into_error())?.sync_all()?;
+    Ok(())
+}

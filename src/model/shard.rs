@@ -1,0 +1,404 @@
+//! What one device owns of the model, and its pipeline ops: forward, backward for the input, backward for the weights.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::block::{self, Shape};
+use super::config::Config;
+use super::lap::{Lap, Laps, Part};
+use super::optimizer::Group;
+use super::parameters::{BLOCK_TENSORS, LNF_TENSORS, Parameters, WPE, WTE};
+use super::pool::Pool;
+use super::stages::StageLayers;
+use super::stash::{Stage, Stash, find};
+use super::{embedding, head};
+use crate::op::Kind;
+
+/// The input of a stage.
+#[derive(Clone, Copy, Debug)]
+pub enum Signal<'a> {
+    /// Of the stage with the embedding: token ids (B, T).
+    Tokens(&'a [u32]),
+    /// Of all others: the hidden state (B, T, C).
+    Hidden(&'a [f32]),
+}
+
+/// Everything that one device owns: parameters, gradients and AdamW's moments of its stages (the tied token embedding
+/// once, even if embedding and head are both here), and what ops leave behind for each stage and micro-batch.
+///
+/// The token embedding's gradient has two parts, the embedding's and the head's, kept apart and added last: the result has
+/// the same bits whether they were computed here or on two devices.
+pub struct Shard {
+    pub(super) config: Config,
+    shape: Shape,
+    microbatches: usize,
+    pub(super) stages: BTreeMap<u32, Stage>,
+    /// Token embedding (Vp, C), the logits' weights too; its gradients are the embedding's part.
+    pub(super) wte: Option<Group>,
+    /// The head's part of the token embedding's gradient.
+    pub(super) wte_head_gradients: Vec<f32>,
+    /// Whether both parts of the token embedding's gradient are here, this device's own or received.
+    pub(super) tied_parts: TiedParts,
+    pub(super) wpe: Option<Group>,
+    pub(super) lnf: Option<Group>,
+    losses: Vec<f32>,
+    keep_logits: bool,
+    logits: Vec<Option<Vec<f32>>>,
+    pool: Pool,
+    held_elements: usize,
+    peak_held_elements: usize,
+}
+
+/// Which parts of the tied gradient a shard has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TiedParts {
+    /// Neither embedding nor head is here.
+    None,
+    /// Embedding and head are both here.
+    Both,
+    /// One of them is here; whether the other's part has arrived this step.
+    One { received: bool },
+}
+
+impl Shard {
+    /// Copies what `stages` hold out of `parameters`. A micro-batch has `sequences` sequences of `tokens` tokens, a step
+    /// `microbatches` of them: the loss is the mean over all tokens of the step.
+    pub fn new(
+        parameters: &Parameters,
+        stages: &[(u32, StageLayers)],
+        sequences: usize,
+        tokens: usize,
+        microbatches: usize,
+    ) -> Result<Shard> {
+        let config = parameters.config;
+        config.validate()?;
+        ensure!(
+            (1..=config.max_sequence).contains(&tokens),
+            "expected sequences of 1 to {} tokens, found {tokens}: choose a length that the model has positions for",
+            config.max_sequence
+        );
+        ensure!(
+            sequences > 0 && microbatches > 0,
+            "expected at least 1 sequence and 1 micro-batch, found {sequences} and {microbatches}: ask for more"
+        );
+        for (index, (id, layers)) in stages.iter().enumerate() {
+            let StageLayers { embedding, blocks, head } = layers;
+            ensure!(
+                blocks.start <= blocks.end
+                    && blocks.end <= config.layers
+                    && (!embedding || blocks.start == 0)
+                    && (!head || blocks.end == config.layers),
+                "expected stage {id} to hold a run of the model's {} blocks, found {layers:?}: correct its layers",
+                config.layers
+            );
+            for (other, others) in &stages[..index] {
+                let apart = blocks.end <= others.blocks.start || others.blocks.end <= blocks.start;
+                ensure!(
+                    id != other
+                        && (apart || blocks.is_empty() || others.blocks.is_empty())
+                        && !(*embedding && others.embedding)
+                        && !(*head && others.head),
+                    "expected every layer once on a device, found stages {other} {others:?} and {id} {layers:?}: \
+                     give each its own layers"
+                );
+            }
+        }
+        let vp = config.padded_vocabulary();
+        let c = config.channels;
+        let filled = |layers: &[[usize; 2]], tensors: &[usize], part: Option<usize>| {
+            let mut group = Group::new(layers);
+            copy(parameters, tensors, part, &mut group.values);
+            group
+        };
+        let (embedding, head) = (stages.iter().any(|s| s.1.embedding), stages.iter().any(|s| s.1.head));
+        let stages = stages.iter().map(|(id, layers)| {
+            let block = |index| filled(&block::layer_lengths(c), &BLOCK_TENSORS, Some(index));
+            let blocks = layers.blocks.clone().map(block).collect();
+            let stashes = (0..microbatches).map(|_| Stash::Empty).collect();
+            (*id, Stage { layers: layers.clone(), blocks, stashes })
+        });
+        Ok(Shard {
+            config,
+            shape: Shape { sequences, tokens, heads: config.heads, channels: c },
+            microbatches,
+            stages: stages.collect(),
+            wte: (embedding || head).then(|| filled(&[[vp * c, 0]], &[WTE], None)),
+            wte_head_gradients: if embedding || head { vec![0.0; vp * c] } else { Vec::new() },
+            tied_parts: match (embedding, head) {
+                (false, false) => TiedParts::None,
+                (true, true) => TiedParts::Both,
+                _ => TiedParts::One { received: false },
+            },
+            wpe: embedding.then(|| filled(&[[config.max_sequence * c, 0]], &[WPE], None)),
+            lnf: head.then(|| filled(&[[c, c]], &LNF_TENSORS, None)),
+            losses: vec![0.0; if head { microbatches } else { 0 }],
+            keep_logits: false,
+            logits: vec![None; if head { microbatches } else { 0 }],
+            pool: Pool::default(),
+            held_elements: 0,
+            peak_held_elements: 0,
+        })
+    }
+
+    /// Elements of a hidden state, B * T * C: what stages hand to each other.
+    pub fn hidden_len(&self) -> usize {
+        self.shape.hidden()
+    }
+
+    /// Forward of `stage` for `microbatch`. A stage without the head fills `output` (B, T, C); the one with it needs
+    /// `targets` (B, T) and keeps the loss.
+    pub fn forward(
+        &mut self,
+        stage: u32,
+        microbatch: u32,
+        input: Signal,
+        targets: Option<&[u32]>,
+        output: Option<&mut [f32]>,
+        laps: &mut Vec<Lap>,
+    ) -> Result<()> {
+        let (shape, vocabulary) = (self.shape, self.config.vocabulary);
+        let call = || format!("forward of stage {stage}, micro-batch {microbatch}");
+        let entry = find(&mut self.stages, stage, microbatch).with_context(call)?;
+        let index = microbatch as usize;
+        if !matches!(entry.stashes[index], Stash::Empty) {
+            bail!("{}: expected its first, found a second before the backward: run the backward first", call());
+        }
+        check_length(output.as_deref().map(<[f32]>::len), !entry.layers.head, shape.hidden(), "output")
+            .with_context(call)?;
+        check_length(targets.map(<[u32]>::len), entry.layers.head, shape.rows(), "targets").with_context(call)?;
+        check_tokens(targets.unwrap_or_default(), vocabulary).with_context(call)?;
+
+        let mut laps = Laps::start(laps, Kind::F);
+        let mut hidden;
+        let tokens = match input {
+            Signal::Tokens(tokens) => {
+                check_length(Some(tokens.len()), entry.layers.embedding, shape.rows(), "tokens").with_context(call)?;
+                check_tokens(tokens, vocabulary).with_context(call)?;
+                hidden = self.pool.take(shape.hidden());
+                let (Some(wte), Some(wpe)) = (&self.wte, &self.wpe) else { unreachable!("the embedding is here") };
+                embedding::forward(&mut hidden, tokens, &wte.values, &wpe.values, shape.tokens, shape.channels);
+                laps.end(Part::Embedding);
+                Some(tokens.to_vec())
+            }
+            Signal::Hidden(state) => {
+                let length = Some(state.len());
+                check_length(length, !entry.layers.embedding, shape.hidden(), "hidden state").with_context(call)?;
+                hidden = self.pool.take(shape.hidden());
+                hidden.copy_from_slice(state);
+                None
+            }
+        };
+        let mut blocks = Vec::with_capacity(entry.blocks.len());
+        for group in &entry.blocks {
+            let (stash, next) = block::forward(group, &shape, hidden, &mut self.pool);
+            blocks.push(stash);
+            hidden = next;
+            laps.end(Part::Block);
+        }
+        let head = if let Some(targets) = targets {
+            let context = head_context(&shape, vocabulary, &self.lnf, &self.wte);
+            let weight = 1.0 / (self.microbatches * shape.rows()) as f32;
+            let keep = self.keep_logits.then(|| self.logits[index].get_or_insert_default());
+            let (stash, loss) = head::forward(&context, hidden, targets, weight, keep, &mut self.pool);
+            self.losses[index] = loss;
+            laps.end(Part::Head);
+            Some(stash)
+        } else {
+            output.into_iter().for_each(|output| output.copy_from_slice(&hidden));
+            self.pool.give([hidden]);
+            None
+        };
+        let stash = Stash::Forward { tokens, blocks, head };
+        self.held_elements += stash.elements(&shape, vocabulary);
+        self.peak_held_elements = self.peak_held_elements.max(self.held_elements);
+        entry.stashes[index] = stash;
+        Ok(())
+    }
+
+    /// Backward for the input. `gradient` (B, T, C) is that of the stage's output, absent for the stage with the head;
+    /// `output` receives the gradient of the stage's input, absent for the stage with the embedding.
+    pub fn backward_input(
+        &mut self,
+        stage: u32,
+        microbatch: u32,
+        gradient: Option<&[f32]>,
+        output: Option<&mut [f32]>,
+        laps: &mut Vec<Lap>,
+    ) -> Result<()> {
+        let (shape, vocabulary) = (self.shape, self.config.vocabulary);
+        let call = || format!("backward for the input of stage {stage}, micro-batch {microbatch}");
+        let entry = find(&mut self.stages, stage, microbatch).with_context(call)?;
+        let layers = &entry.layers;
+        check_length(gradient.map(<[f32]>::len), !layers.head, shape.hidden(), "gradient").with_context(call)?;
+        check_length(output.as_deref().map(<[f32]>::len), !layers.embedding, shape.hidden(), "output")
+            .with_context(call)?;
+        let place = &mut entry.stashes[microbatch as usize];
+        if !matches!(place, Stash::Forward { .. }) {
+            bail!("{}: expected its forward before it, found none: run that first", call());
+        }
+        self.held_elements -= place.elements(&shape, vocabulary);
+        let Stash::Forward { tokens, blocks, head } = std::mem::replace(place, Stash::Empty) else {
+            unreachable!("just matched")
+        };
+
+        let mut laps = Laps::start(laps, Kind::I);
+        let mut hidden;
+        let head = match head {
+            Some(stash) => {
+                let context = head_context(&shape, vocabulary, &self.lnf, &self.wte);
+                let (stash, gradient) = head::backward_input(&context, stash, &mut self.pool);
+                hidden = gradient;
+                laps.end(Part::Head);
+                Some(stash)
+            }
+            None => {
+                hidden = self.pool.take(shape.hidden());
+                gradient.into_iter().for_each(|gradient| hidden.copy_from_slice(gradient));
+                None
+            }
+        };
+        let mut left = Vec::with_capacity(blocks.len());
+        for (group, stash) in entry.blocks.iter().zip(blocks).rev() {
+            let (stash, next) = block::backward_input(group, &shape, stash, hidden, &mut self.pool);
+            left.push(stash);
+            hidden = next;
+            laps.end(Part::Block);
+        }
+        let tokens = match tokens {
+            Some(tokens) => {
+                laps.end(Part::Embedding);
+                Some((tokens, hidden))
+            }
+            None => {
+                output.into_iter().for_each(|output| output.copy_from_slice(&hidden));
+                self.pool.give([hidden]);
+                None
+            }
+        };
+        let stash = Stash::Weight { tokens, blocks: left, head };
+        self.held_elements += stash.elements(&shape, vocabulary);
+        self.peak_held_elements = self.peak_held_elements.max(self.held_elements);
+        *place = stash;
+        Ok(())
+    }
+
+    /// Backward for the weights: adds this micro-batch's share to the gradients of the stage's parameters.
+    pub fn backward_weight(&mut self, stage: u32, microbatch: u32, laps: &mut Vec<Lap>) -> Result<()> {
+        let (shape, vocabulary) = (self.shape, self.config.vocabulary);
+        let call = || format!("backward for the weights of stage {stage}, micro-batch {microbatch}");
+        let entry = find(&mut self.stages, stage, microbatch).with_context(call)?;
+        let place = &mut entry.stashes[microbatch as usize];
+        if !matches!(place, Stash::Weight { .. }) {
+            bail!("{}: expected its backward for the input before it, found none: run that first", call());
+        }
+        self.held_elements -= place.elements(&shape, vocabulary);
+        let Stash::Weight { tokens, blocks, head } = std::mem::replace(place, Stash::Empty) else {
+            unreachable!("just matched")
+        };
+
+        let mut laps = Laps::start(laps, Kind::W);
+        if let (Some(stash), Some(lnf)) = (head, &mut self.lnf) {
+            head::backward_weight(lnf, &mut self.wte_head_gradients, &shape, vocabulary, stash, &mut self.pool);
+            laps.end(Part::Head);
+        }
+        for (group, stash) in entry.blocks.iter_mut().rev().zip(blocks) {
+            block::backward_weight(group, stash, &mut self.pool);
+            laps.end(Part::Block);
+        }
+        if let (Some((tokens, gradient)), Some(wte), Some(wpe)) = (tokens, &mut self.wte, &mut self.wpe) {
+            let (wte, wpe) = (&mut wte.gradients, &mut wpe.gradients);
+            embedding::backward_weight(wte, wpe, &tokens, &gradient, shape.tokens, shape.channels);
+            self.pool.give([gradient]);
+            laps.end(Part::Embedding);
+        }
+        Ok(())
+    }
+
+    /// Loss of each micro-batch's last forward, the mean over its tokens; empty where the head is not.
+    pub fn losses(&self) -> &[f32] {
+        &self.losses
+    }
+
+    /// Whether forwards keep a copy of the logits, for tests; they do not unless told to.
+    pub fn keep_logits(&mut self, keep: bool) {
+        self.keep_logits = keep;
+        if !keep {
+            self.logits.fill(None);
+        }
+    }
+
+    /// Logits (B, T, V) of a micro-batch's last forward, where the head is and they were kept.
+    pub fn logits(&self, microbatch: u32) -> Option<&[f32]> {
+        self.logits.get(microbatch as usize)?.as_deref()
+    }
+
+    /// Bytes that finished ops hold for those still to come.
+    pub fn held_bytes(&self) -> usize {
+        self.held_elements * size_of::<f32>()
+    }
+
+    /// The most that [`Shard::held_bytes`] has been.
+    pub fn peak_held_bytes(&self) -> usize {
+        self.peak_held_elements * size_of::<f32>()
+    }
+
+    /// Drops what the ops of a step that was given up left behind.
+    pub(super) fn drop_stashes(&mut self) {
+        for place in self.stages.values_mut().flat_map(|stage| &mut stage.stashes) {
+            std::mem::replace(place, Stash::Empty).give_back(&mut self.pool);
+        }
+        self.held_elements = 0;
+    }
+
+    /// The number in the model of each block here, with its parameters.
+    pub(super) fn numbered_blocks(&self) -> impl Iterator<Item = (usize, &Group)> {
+        self.stages.values().flat_map(|stage| stage.layers.blocks.clone().zip(&stage.blocks))
+    }
+}
+
+/// Copies the given tensors, or one layer's part of them, into `values`, one after the other.
+fn copy(parameters: &Parameters, tensors: &[usize], layer: Option<usize>, values: &mut [f32]) {
+    let mut values = values;
+    for &tensor in tensors {
+        let from = parameters.part(tensor, layer);
+        let (into, rest) = values.split_at_mut(from.len());
+        into.copy_from_slice(from);
+        values = rest;
+    }
+}
+
+fn head_context<'a>(
+    shape: &'a Shape,
+    vocabulary: usize,
+    lnf: &'a Option<Group>,
+    wte: &'a Option<Group>,
+) -> head::Context<'a> {
+    let (Some(lnf), Some(wte)) = (lnf, wte) else { unreachable!("the head is here") };
+    head::Context { shape, vocabulary, lnf, wte: &wte.values }
+}
+
+/// Whether something is there exactly when it should be, and of the right length.
+fn check_length(found: Option<usize>, wanted: bool, expected: usize, what: &str) -> Result<()> {
+    match (found, wanted) {
+        (Some(length), true) => {
+            ensure!(
+                length == expected,
+                "expected {what} of {expected} elements, found {length}: pass a whole micro-batch"
+            );
+        }
+        (None, true) => bail!("expected {what} of {expected} elements, found none: pass it"),
+        (Some(_), false) => bail!("expected no {what} for a stage with these layers, found one: leave it out"),
+        (None, false) => {}
+    }
+    Ok(())
+}
+
+fn check_tokens(tokens: &[u32], vocabulary: usize) -> Result<()> {
+    match tokens.iter().find(|&&token| token as usize >= vocabulary) {
+        Some(token) => bail!(
+            "expected token ids below the vocabulary's {vocabulary}, found {token}: use data or a tokenizer that fits the model"
+        ),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,154 @@
+//! What a shard does once a step, around the pipeline: gradients to zero, the tied embedding, the norm, AdamW.
+
+use super::optimizer::{AdamW, Group};
+use super::parameters::{BLOCK_TENSORS, LNF_TENSORS, Parameters, WPE, WTE};
+use super::shard::{Shard, TiedParts};
+
+/// A copy of a shard's parameters and optimizer state.
+#[derive(Clone)]
+pub struct Snapshot {
+    /// Values, first and second moments of each group.
+    groups: Vec<[Vec<f32>; 3]>,
+}
+
+impl Shard {
+    /// Starts a step: all gradients to zero. Drops what the ops of a step that was given up left behind.
+    pub fn zero_gradients(&mut self) {
+        self.drop_stashes();
+        self.groups_mut().for_each(|group| group.gradients.fill(0.0));
+        self.wte_head_gradients.fill(0.0);
+        if let TiedParts::One { received } = &mut self.tied_parts {
+            *received = false;
+        }
+    }
+
+    /// Whether this device has the embedding.
+    pub fn has_embedding(&self) -> bool {
+        self.wpe.is_some()
+    }
+
+    /// Whether this device has the head.
+    pub fn has_head(&self) -> bool {
+        self.lnf.is_some()
+    }
+
+    /// This device's part of the gradient of the token embedding (Vp, C), where it has embedding or head but not both;
+    /// empty elsewhere, where nothing needs to be exchanged.
+    pub fn tied_gradient(&self) -> &[f32] {
+        match (&self.tied_parts, &self.wte) {
+            (TiedParts::One { .. }, Some(wte)) if self.has_embedding() => &wte.gradients,
+            (TiedParts::One { .. }, Some(_)) => &self.wte_head_gradients,
+            _ => &[],
+        }
+    }
+
+    /// Takes in the other device's part of the gradient of the token embedding. On both devices it then is the embedding's
+    /// part + the head's part, as where both live on one. To be called once a step, after the last backward for the
+    /// weights; panics where nothing is to be exchanged or the length is wrong.
+    pub fn add_tied_gradient(&mut self, other: &[f32]) {
+        let embedding = self.has_embedding();
+        let (TiedParts::One { received }, Some(wte)) = (&mut self.tied_parts, &mut self.wte) else {
+            panic!("this device has both embedding and head, or neither: its gradient is complete");
+        };
+        *received = true;
+        if embedding {
+            self.wte_head_gradients.copy_from_slice(other);
+        } else {
+            wte.gradients.copy_from_slice(other);
+        }
+    }
+
+    /// The squared norm of the gradients of each part of the model that is here, with its place in the order in which they
+    /// are to be added up: 0 the token embedding (on the embedding's device only, both parts summed), 1 the position
+    /// embedding, 2 + l block l, 2 + L the final LayerNorm.
+    pub fn squared_norms(&self) -> Vec<(usize, f64)> {
+        let mut norms = Vec::new();
+        if let (Some(wte), Some(wpe)) = (&self.wte, &self.wpe) {
+            self.assert_tied_gradient_complete();
+            norms.push((0, wte.squared_norm(Some(&self.wte_head_gradients))));
+            norms.push((1, wpe.squared_norm(None)));
+        }
+        let mut blocks: Vec<_> = self.numbered_blocks().map(|(l, group)| (2 + l, group.squared_norm(None))).collect();
+        blocks.sort_by_key(|&(order, _)| order);
+        norms.append(&mut blocks);
+        norms.extend(self.lnf.as_ref().map(|lnf| (2 + self.config.layers, lnf.squared_norm(None))));
+        norms
+    }
+
+    /// AdamW on all parameters here, with their gradients times `gradient_scale`. Steps count from 1. Panics if the other
+    /// part of the tied gradient has not been added.
+    pub fn adamw(&mut self, step: u32, hyper: &AdamW, gradient_scale: f32) {
+        self.assert_tied_gradient_complete();
+        if let Some(wte) = &mut self.wte {
+            wte.adamw(Some(&self.wte_head_gradients), step, hyper, gradient_scale);
+        }
+        let blocks = self.stages.values_mut().flat_map(|stage| &mut stage.blocks);
+        for group in self.wpe.iter_mut().chain(blocks).chain(&mut self.lnf) {
+            group.adamw(None, step, hyper, gradient_scale);
+        }
+    }
+
+    /// A copy of parameters and optimizer state.
+    pub fn snapshot(&self) -> Snapshot {
+        let copy = |group: &Group| [group.values.clone(), group.first_moments.clone(), group.second_moments.clone()];
+        Snapshot { groups: self.groups().map(copy).collect() }
+    }
+
+    /// Goes back to parameters and optimizer state of a snapshot of this shard. Panics if it is another shard's.
+    pub fn restore(&mut self, snapshot: &Snapshot) {
+        assert_eq!(self.groups().count(), snapshot.groups.len(), "the snapshot is of another shard");
+        for (group, [values, first_moments, second_moments]) in self.groups_mut().zip(&snapshot.groups) {
+            group.values.copy_from_slice(values);
+            group.first_moments.copy_from_slice(first_moments);
+            group.second_moments.copy_from_slice(second_moments);
+        }
+    }
+
+    /// Writes the parameters that are here into the whole model's.
+    pub fn parameters(&self, into: &mut Parameters) {
+        self.write(into, |group| &group.values);
+    }
+
+    /// Writes the gradients of the parameters that are here into tensors of the whole model. The token embedding's is the
+    /// sum of the parts that are here.
+    pub fn gradients(&self, into: &mut Parameters) {
+        self.write(into, |group| &group.gradients);
+        if self.wte.is_some() {
+            super::vector::add(&mut into.tensors[WTE], &self.wte_head_gradients);
+        }
+    }
+
+    fn write(&self, into: &mut Parameters, values: impl Fn(&Group) -> &Vec<f32>) {
+        assert_eq!(self.config, into.config, "the tensors are of a model of other sizes");
+        let mut write = |tensors: &[usize], layer: Option<usize>, group: &Group| {
+            let mut values = values(group).as_slice();
+            for &tensor in tensors {
+                let part = into.part_mut(tensor, layer);
+                let (from, rest) = values.split_at(part.len());
+                part.copy_from_slice(from);
+                values = rest;
+            }
+        };
+        self.wte.iter().for_each(|wte| write(&[WTE], None, wte));
+        self.wpe.iter().for_each(|wpe| write(&[WPE], None, wpe));
+        self.numbered_blocks().for_each(|(layer, group)| write(&BLOCK_TENSORS, Some(layer), group));
+        self.lnf.iter().for_each(|lnf| write(&LNF_TENSORS, None, lnf));
+    }
+
+    fn groups(&self) -> impl Iterator<Item = &Group> {
+        let blocks = self.stages.values().flat_map(|stage| &stage.blocks);
+        self.wte.iter().chain(&self.wpe).chain(blocks).chain(&self.lnf)
+    }
+
+    fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        let blocks = self.stages.values_mut().flat_map(|stage| &mut stage.blocks);
+        self.wte.iter_mut().chain(&mut self.wpe).chain(blocks).chain(&mut self.lnf)
+    }
+
+    fn assert_tied_gradient_complete(&self) {
+        assert!(
+            self.tied_parts != TiedParts::One { received: false },
+            "the other device's part of the token embedding's gradient has not been added"
+        );
+    }
+}

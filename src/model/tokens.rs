@@ -1,0 +1,125 @@
+//! Training data: token ids in a row, and the batches that are cut from it.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::text;
+
+const MAGIC: i32 = 20240520;
+const MAGIC_32_BIT: i32 = 20240801;
+const VERSION: i32 = 1;
+const HEADER_BYTES: usize = 1024;
+
+/// How text becomes tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tokenizer {
+    /// Every byte is a token.
+    #[default]
+    Bytes,
+    /// GPT-2's byte pair encoding.
+    Gpt2,
+}
+
+/// Token ids in a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tokens {
+    /// What a model's vocabulary must be at least: the largest id + 1.
+    pub vocabulary_needed: usize,
+    ids: Vec<u16>,
+}
+
+impl Tokens {
+    /// Reads llm.c's token file (magic 20240520, version 1), or any other file as text. The tokenizer is for text only.
+    pub fn read(path: &Path, tokenizer: Tokenizer) -> Result<Tokens> {
+        let read = || {
+            let bytes = std::fs::read(path).context("cannot read it: check the path")?;
+            let magic = bytes.first_chunk().map(|&word| i32::from_le_bytes(word));
+            match magic {
+                Some(MAGIC) => from_token_file(&bytes),
+                Some(MAGIC_32_BIT) => bail!(
+                    "expected tokens of 16 bits (magic {MAGIC}), found a file of 32-bit tokens (magic {MAGIC_32_BIT}): \
+                     tokenize the text with GPT-2's tokenizer"
+                ),
+                Some(20240326..=20240328 | 20240522) => bail!(
+                    "expected a token file (magic {MAGIC}) or text, found another of llm.c's files: pass the data file"
+                ),
+                _ => from_text(bytes, tokenizer),
+            }
+        };
+        read().with_context(|| format!("reading the data {}", path.display()))
+    }
+
+    /// A text that needs no file: some 300 kB of simple English made up from a fixed seed, as bytes, an end-of-text token
+    /// (256) before every story.
+    pub fn embedded() -> Tokens {
+        Tokens::from_ids(text::stories())
+    }
+
+    fn from_ids(ids: Vec<u16>) -> Tokens {
+        Tokens { vocabulary_needed: ids.iter().max().map_or(0, |&most| usize::from(most) + 1), ids }
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Inputs and targets (B, T) of a training step, counted from 0. Batches are consecutive and unshuffled: batch k holds
+    /// tokens k·B·T to k·B·T + B·T - 1, targets are one further. After floor((n - 1) / (B·T)) batches it starts again.
+    pub fn batch(&self, step: usize, sequences: usize, tokens: usize) -> Result<(Vec<u32>, Vec<u32>)> {
+        let length = sequences.checked_mul(tokens).filter(|&length| length > 0);
+        let length = length.with_context(|| {
+            format!("expected a batch of at least 1 token, found {sequences} sequences of {tokens}: choose other sizes")
+        })?;
+        let batches = self.ids.len().saturating_sub(1) / length;
+        ensure!(
+            batches > 0,
+            "expected data of at least {length} + 1 tokens for a batch of {sequences} sequences of {tokens} tokens, \
+             found {}: use longer data or a smaller batch",
+            self.ids.len()
+        );
+        let start = step % batches * length;
+        let widen = |ids: &[u16]| ids.iter().map(|&id| u32::from(id)).collect();
+        Ok((widen(&self.ids[start..start + length]), widen(&self.ids[start + 1..start + 1 + length])))
+    }
+}
+
+fn from_token_file(bytes: &[u8]) -> Result<Tokens> {
+    let word =
+        |index: usize| bytes.get(4 * index..).and_then(<[u8]>::first_chunk).map(|&word| i32::from_le_bytes(word));
+    let (Some(version), Some(count), Some(body)) = (word(1), word(2), bytes.get(HEADER_BYTES..)) else {
+        bail!("expected a header of {HEADER_BYTES} bytes, found a file of {}: use a complete file", bytes.len());
+    };
+    ensure!(
+        version == VERSION,
+        "expected version {VERSION}, found {version}: write it again with llm.c's dev/data scripts"
+    );
+    let expected = HEADER_BYTES as i64 + 2 * i64::from(count);
+    ensure!(
+        count >= 0 && bytes.len() as i64 == expected,
+        "expected {expected} bytes for the {count} tokens of its header, found {}: fetch the file again",
+        bytes.len()
+    );
+    Ok(Tokens::from_ids(body.as_chunks::<2>().0.iter().map(|id| u16::from_le_bytes(*id)).collect()))
+}
+
+fn from_text(bytes: Vec<u8>, tokenizer: Tokenizer) -> Result<Tokens> {
+    ensure!(!bytes.is_empty(), "expected a text, found an empty file: use one with text");
+    match tokenizer {
+        Tokenizer::Bytes => Ok(Tokens::from_ids(bytes.into_iter().map(u16::from).collect())),
+        Tokenizer::Gpt2 => {
+            let text = String::from_utf8(bytes).context("expected UTF-8 text: convert it, or read it as bytes")?;
+            let ids = tiktoken_rs::r50k_base_singleton().encode_ordinary(&text);
+            let ids = ids.into_iter().map(u16::try_from).collect::<Result<_, _>>();
+            Ok(Tokens::from_ids(ids.context("expected GPT-2's token ids to fit 16 bits")?))
+        }
+    }
+}

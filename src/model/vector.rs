@@ -1,0 +1,156 @@
+//! Loops over slices, compiled for the widest vectors of the machine at hand, and the few functions they need.
+//! Sums have a fixed order: LANES interleaved sums, then a tree.
+
+/// Number of interleaved partial sums of a reduction: two vectors of AVX-512.
+pub(super) const LANES: usize = 32;
+
+/// Runs `work` compiled for the widest vector instructions that this machine has. `work` must be `#[inline(always)]`.
+#[inline(always)]
+pub(super) fn widest<R>(work: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(work)
+}
+
+/// e^x, good to 2 units in the last place; 0 below -87, e^88 above 88. Argument reduction by powers of two and the
+/// polynomial of Cephes' `expf`; no branch and no table, so that loops over it vectorise.
+#[inline(always)]
+pub(super) fn exp(x: f32) -> f32 {
+    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+    let clamped = if x > 88.0 { 88.0 } else { x };
+    let clamped = if clamped < -87.0 { -87.0 } else { clamped };
+    let shifted = clamped.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let power = shifted - ROUND;
+    let r = power.mul_add(2.121_944_4e-4, power.mul_add(-0.693_359_4, clamped));
+    let p = 1.987_569_1e-4_f32;
+    let p = p.mul_add(r, 1.398_199_9e-3);
+    let p = p.mul_add(r, 8.333_452e-3);
+    let p = p.mul_add(r, 4.166_579_6e-2);
+    let p = p.mul_add(r, 1.666_666_5e-1);
+    let p = p.mul_add(r, 5e-1);
+    let p = p.mul_add(r * r, r) + 1.0;
+    let value = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
+    if x < -87.0 { 0.0 } else { value }
+}
+
+/// The sum of the lanes.
+#[inline(always)]
+pub(super) fn tree(mut lanes: [f32; LANES]) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// The sum of `term(x)` over a slice.
+#[inline(always)]
+pub(super) fn sum(values: &[f32], term: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let chunks = values.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane += term(value);
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(rest) {
+        *lane += term(value);
+    }
+    tree(lanes)
+}
+
+/// The inner product of two slices of the same length.
+#[inline(always)]
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let (a_chunks, b_chunks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let rest = a_chunks.remainder().iter().zip(b_chunks.remainder());
+    for (a, b) in a_chunks.zip(b_chunks) {
+        for lane in 0..LANES {
+            lanes[lane] = a[lane].mul_add(b[lane], lanes[lane]);
+        }
+    }
+    for (lane, (&a, &b)) in lanes.iter_mut().zip(rest) {
+        *lane = a.mul_add(b, *lane);
+    }
+    tree(lanes)
+}
+
+/// The largest element of a slice, minus infinity for an empty one.
+#[inline(always)]
+pub(super) fn max(values: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let chunks = values.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane = if value > *lane { value } else { *lane };
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(rest) {
+        *lane = if value > *lane { value } else { *lane };
+    }
+    lanes.into_iter().fold(f32::NEG_INFINITY, |most, lane| if lane > most { lane } else { most })
+}
+
+/// Replaces each value by e^(value * scale - shift) and returns the sum of the results.
+#[inline(always)]
+pub(super) fn exponentials(values: &mut [f32], scale: f32, shift: f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let mut chunks = values.chunks_exact_mut(LANES);
+    for chunk in &mut chunks {
+        for lane in 0..LANES {
+            chunk[lane] = exp(chunk[lane].mul_add(scale, -shift));
+            lanes[lane] += chunk[lane];
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(chunks.into_remainder()) {
+        *value = exp(value.mul_add(scale, -shift));
+        *lane += *value;
+    }
+    tree(lanes)
+}
+
+/// `out[i] += values[i]`.
+pub(super) fn add(out: &mut [f32], values: &[f32]) {
+    widest(
+        #[inline(always)]
+        || {
+            for (out, &value) in out.iter_mut().zip(values) {
+                *out += value;
+            }
+        },
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_good_to_two_units_in_the_last_place() {
+        for step in -870_000..880_000 {
+            let x = step as f32 * 1e-4;
+            let exact = f64::from(x).exp();
+            assert!((f64::from(exp(x)) - exact).abs() <= exact * 2.4e-7, "exp({x})");
+        }
+        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
+        assert_eq!(exp(-88.0), 0.0);
+        assert_eq!(exp(0.0), 1.0);
+        assert!(exp(1e30).is_finite());
+    }
+
+    #[test]
+    fn reductions_count_every_element_once() {
+        for length in 0..100 {
+            let values: Vec<f32> = (0..length).map(|i| i as f32).collect();
+            let total = (length * (length - 1) / 2) as f32;
+            assert_eq!(sum(&values, |x| x), total);
+            assert_eq!(dot(&values, &vec![1.0; values.len()]), total);
+            assert_eq!(exponentials(&mut vec![0.0; values.len()], 1.0, 0.0), length as f32);
+            assert_eq!(max(&values), values.last().copied().unwrap_or(f32::NEG_INFINITY));
+        }
+    }
+}

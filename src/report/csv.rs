@@ -1,0 +1,62 @@
+//! One line a span, for spreadsheets and data frames.
+
+use super::Report;
+use crate::op::Op;
+use crate::timeline::{Queue, Source};
+use std::fmt::Write;
+
+/// Comma-separated values (RFC 4180): one line a span, times in full precision in the timeline's unit.
+pub fn csv(report: &Report) -> String {
+    let mut out = String::from("schedule,source,device,queue,op,kind,stage,microbatch,phase,start,end,unit\r\n");
+    for entry in &report.entries {
+        let schedule = field(&entry.name);
+        for panel in entry.panels() {
+            let t = &panel.timeline;
+            let (source, unit) = (source_name(t.source), field(&t.time_unit));
+            for span in &t.spans {
+                let op: Option<Op> = span.op.parse().ok();
+                let kind = op.map(|op| op.kind().letter().to_string()).unwrap_or_default();
+                let stage = op.map(|op| op.stage().to_string()).unwrap_or_default();
+                let microbatch = op.map(|op| op.microbatch().to_string()).unwrap_or_default();
+                let time = |ns: u64| ns as f64 / t.unit_ns.max(1) as f64;
+                let _ = write!(
+                    out,
+                    "{schedule},{source},{},{},{},{kind},{stage},{microbatch},{},{},{},{unit}\r\n",
+                    span.device,
+                    queue_name(span.queue),
+                    field(&span.op),
+                    field(span.phase.as_deref().unwrap_or("")),
+                    time(span.start_ns),
+                    time(span.end_ns),
+                );
+            }
+        }
+    }
+    out
+}
+
+/// A field, quoted where it must be.
+fn field(text: &str) -> String {
+    if text.contains([',', '"', '\r', '\n']) || text.starts_with(' ') || text.ends_with(' ') {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_string()
+    }
+}
+
+/// As in the timeline's JSON.
+pub(super) fn source_name(source: Source) -> &'static str {
+    match source {
+        Source::Predicted => "predicted",
+        Source::Measured => "measured",
+    }
+}
+
+/// As in the timeline's JSON.
+pub(super) fn queue_name(queue: Queue) -> &'static str {
+    match queue {
+        Queue::Compute => "compute",
+        Queue::Send => "send",
+        Queue::Receive => "receive",
+    }
+}

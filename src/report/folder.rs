@@ -1,0 +1,105 @@
+//! Files: written whole or not at all.
+
+use super::csv::source_name;
+use super::{Report, html, json, svg, trace_gz};
+use anyhow::{Context, Result};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// Writes `bytes` to `path`: first under another name in the same folder, then renamed, so that a reader sees the old file
+/// or the new one and nothing between. Pipes and device files are written directly.
+///
+/// # Errors
+/// When `path` cannot be written; nothing is left behind.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    let context = || format!("expected to write {}, but could not; choose another place with -o", path.display());
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    match fs::metadata(&target) {
+        Ok(found) if found.is_dir() => {
+            return Err(anyhow::anyhow!("a folder of this name is there")).with_context(context);
+        }
+        Ok(found) if !found.is_file() => return fs::write(&target, bytes).with_context(context),
+        _ => {}
+    }
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let temporary = folder.join(format!(".pipesim-{}-{count}.tmp", std::process::id()));
+    let written = (|| {
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        drop(file);
+        if let Ok(old) = fs::metadata(&target) {
+            fs::set_permissions(&temporary, old.permissions())?;
+        }
+        fs::rename(&temporary, &target)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written.with_context(context)
+}
+
+/// Writes a report folder: `index.html`, `timeline.svg`, `report.json`, `trace.json.gz` and each timeline as
+/// `NAME-predicted.json` or `NAME-measured.json`. Returns the files' paths.
+///
+/// # Errors
+/// When the folder or a file in it cannot be written.
+pub fn folder(report: &Report, path: &Path) -> Result<Vec<PathBuf>> {
+    fs::create_dir_all(path).with_context(|| {
+        format!("expected to make the folder {}, but could not; choose another place with -o", path.display())
+    })?;
+    let mut written = Vec::new();
+    let mut write = |name: &str, bytes: &[u8]| -> Result<()> {
+        let file = path.join(name);
+        write_atomic(&file, bytes)?;
+        written.push(file);
+        Ok(())
+    };
+    for (entry, name) in report.entries.iter().zip(file_names(report)) {
+        for panel in entry.panels() {
+            let mut text = serde_json::to_string(&panel.timeline).context("expected a timeline that fits JSON")?;
+            text.push('\n');
+            write(&format!("{name}-{}.json", source_name(panel.timeline.source)), text.as_bytes())?;
+        }
+    }
+    write("timeline.svg", svg(report).as_bytes())?;
+    write("trace.json.gz", &trace_gz(report)?)?;
+    write("report.json", json(report).as_bytes())?;
+    write("index.html", html(report).as_bytes())?;
+    Ok(written)
+}
+
+/// A file name's stem for each entry: harmless characters, none twice, on disks that ignore case neither.
+pub(super) fn file_names(report: &Report) -> Vec<String> {
+    let mut taken = BTreeSet::from(["report".to_string()]);
+    let mut names = Vec::new();
+    for entry in &report.entries {
+        let mut stem: String =
+            entry
+                .name
+                .chars()
+                .map(|c| {
+                    if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c.to_ascii_lowercase() } else { '-' }
+                })
+                .take(80)
+                .collect();
+        stem = stem.trim_matches(['-', '.']).to_string();
+        if stem.is_empty() {
+            stem = "schedule".into();
+        }
+        let mut name = stem.clone();
+        let mut count = 2;
+        while !taken.insert(name.clone()) {
+            name = format!("{stem}-{count}");
+            count += 1;
+        }
+        names.push(name);
+    }
+    names
+}

@@ -1,0 +1,191 @@
+//! One self-contained page: the template, the scripts and the data in one file that needs no network.
+
+use super::palette::{Class, hex, wants_white_text};
+use super::scene::{Mark, Row, Scale, activations, rows};
+use super::text::escape;
+use super::{Entry, Panel, Report};
+use crate::op::Op;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPTS: [&str; 5] = [
+    include_str!("page/data.js"),
+    include_str!("page/pen.js"),
+    include_str!("page/paint.js"),
+    include_str!("page/facts.js"),
+    include_str!("page/page.js"),
+];
+
+/// A page that opens from disk, in any browser, without a server or a network.
+pub fn html(report: &Report) -> String {
+    let title = if report.title.is_empty() { "pipesim report" } else { &report.title };
+    let parts = [
+        ("{{title}}", escape(title)),
+        ("{{style}}", STYLE.to_string()),
+        ("{{data}}", inside_script(&data(report))),
+        ("{{script}}", SCRIPTS.concat()),
+    ];
+    // Each mark is looked for in the template alone, so that no text put in can hold one.
+    let mut out = String::new();
+    let mut rest = PAGE;
+    for (mark, text) in &parts {
+        let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
+        out.push_str(before);
+        out.push_str(text);
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// JSON that cannot end the element it stands in: `<`, `>` and `&` are written as escapes, as are line separators.
+fn inside_script(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn data(report: &Report) -> String {
+    let scale = Scale::readable(report, f64::INFINITY, 0.0);
+    let classes: Vec<Value> = Class::ALL
+        .into_iter()
+        .map(|class| {
+            let shades: Vec<Value> = (0..4)
+                .map(|shade| {
+                    let color = class.color(shade);
+                    json!([hex(color), if wants_white_text(color) { "#fff" } else { "#111" }])
+                })
+                .collect();
+            json!({"name": class.name(), "shades": shades})
+        })
+        .collect();
+    let head = json!({
+        "title": report.title,
+        "subtitle": report.subtitle,
+        "provenance": report.provenance,
+        "tables": report.extra_tables,
+        "start": first_view(report, &scale),
+        "mixed": scale.is_mixed(),
+        "classes": classes,
+    });
+    let entries: Vec<String> = report.entries.iter().map(|entry| entry_data(entry, &scale)).collect();
+    let mut out = head.to_string();
+    out.pop();
+    let _ = write!(out, ",\"entries\":[{}]}}", entries.join(","));
+    out
+}
+
+/// The share of the time axis that is seen at first.
+fn first_view(report: &Report, scale: &Scale) -> f64 {
+    let readable = Scale::readable(report, 1100.0, 10.0);
+    let shares = report.entries.iter().flat_map(|entry| entry.panels()).map(|p| readable.end(p) / scale.end(p));
+    shares.fold(1.0, f64::min)
+}
+
+fn entry_data(entry: &Entry, scale: &Scale) -> String {
+    let panels: Vec<String> = entry.panels().map(|panel| panel_data(panel, scale)).collect();
+    let mut out = json!({"name": entry.name, "notes": entry.notes, "error": entry.error}).to_string();
+    out.pop();
+    let _ = write!(out, ",\"panels\":[{}]}}", panels.join(","));
+    out
+}
+
+/// Names by number.
+#[derive(Default)]
+struct Names<'a>(Vec<&'a str>, std::collections::HashMap<&'a str, usize>);
+
+impl<'a> Names<'a> {
+    fn number(&mut self, name: &'a str) -> usize {
+        let next = self.0.len();
+        *self.1.entry(name).or_insert_with(|| {
+            self.0.push(name);
+            next
+        })
+    }
+}
+
+/// A panel: header, figures, and rows of plain numbers. A row is `[compute, send, receive, memory]`.
+///
+/// A compute span is 8 numbers: code, stage, micro-batch, gap since the previous span's end, duration, phase, shade, lane.
+/// A send or receive span is 9: code, stage, micro-batch, gap, duration, partner's code, stage and micro-batch, peer.
+/// Times are ticks of `tick` ns, the greatest number of which all times are multiples. A code below 4 is a kind of op
+/// (F I W B); beyond that, names follow. Missing phases, partners and peers are -1. Memory is pairs: ticks since the change
+/// before, activations held from then on.
+fn panel_data(panel: &Panel, scale: &Scale) -> String {
+    let t = &panel.timeline;
+    let rows = rows(t);
+    let tick = t.spans.iter().fold(0, |tick, span| gcd(gcd(tick, span.start_ns), span.end_ns)).max(1);
+    let (mut names, mut phases) = (Names::default(), Names::default());
+    let mut out = String::new();
+    for (device, row) in rows.iter().enumerate() {
+        out.push_str(if device == 0 { "[" } else { ",[" });
+        row_data(&mut out, row, tick, &mut names, &mut phases);
+        out.push_str(",[");
+        let mut previous = 0;
+        let curve = if row.compute.is_empty() { Vec::new() } else { activations(t, device as u32, row) };
+        for (i, (ns, held)) in curve.into_iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            let _ = write!(out, "{comma}{},{}", ns / tick - previous, (held * 1e4).round() / 1e4);
+            previous = ns / tick;
+        }
+        out.push_str("]]");
+    }
+    let mut head = json!({
+        "source": super::csv::source_name(t.source), "devices": t.devices, "chunks": t.chunks, "microbatches": t.microbatches,
+        "unit": t.time_unit, "unitNs": t.unit_ns.max(1), "tick": tick, "end": scale.end(panel),
+        "iteration": panel.iteration(), "uncertainty": t.clock_uncertainty_ns as f64 / t.unit_ns.max(1) as f64,
+        "metrics": panel.metrics, "provenance": t.provenance, "names": names.0, "phases": phases.0,
+    })
+    .to_string();
+    head.pop();
+    format!("{head},\"rows\":[{out}]}}")
+}
+
+fn row_data<'a>(out: &mut String, row: &Row<'a>, tick: u64, names: &mut Names<'a>, phases: &mut Names<'a>) {
+    for (queue, marks) in [&row.compute, &row.send, &row.receive].into_iter().enumerate() {
+        out.push_str(if queue == 0 { "[" } else { ",[" });
+        let mut previous = 0i128;
+        for (i, mark) in marks.iter().enumerate() {
+            let span = mark.span;
+            let [kind, stage, microbatch] = code(mark.op, &span.op, names);
+            let (start, end) = (i128::from(span.start_ns / tick), i128::from(span.end_ns / tick));
+            let comma = if i == 0 { "" } else { "," };
+            let _ = write!(out, "{comma}{kind},{stage},{microbatch},{},{},", start - previous, end - start);
+            previous = end;
+            if queue == 0 {
+                let phase = span.phase.as_deref().map_or(-1, |phase| phases.number(phase) as i64);
+                let _ = write!(out, "{phase},{},{}", mark.shade, lane(mark));
+            } else {
+                let partner = span.partner.as_deref().map_or([-1, 0, 0], |name| code(name.parse().ok(), name, names));
+                let peer = span.peer.map_or(-1, i64::from);
+                let _ = write!(out, "{},{},{},{peer}", partner[0], partner[1], partner[2]);
+            }
+        }
+        out.push(']');
+    }
+}
+
+/// Lane and number of lanes in one number.
+fn lane(mark: &Mark) -> u32 {
+    mark.lane * 64 + mark.lanes.min(63)
+}
+
+fn code<'a>(op: Option<Op>, name: &'a str, names: &mut Names<'a>) -> [i64; 3] {
+    match op {
+        Some(op) => [op.kind() as i64, op.stage().into(), op.microbatch().into()],
+        None => [4 + names.number(name) as i64, 0, 0],
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

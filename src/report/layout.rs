@@ -1,0 +1,315 @@
+//! The one layout of still pictures: title, legend, a block of rows for each schedule, axes, definitions.
+
+use super::canvas::{Anchor, Ink, Picture, Shape, Style};
+use super::number::{number, percent, quantity, signed_percent, ticks, trimmed};
+use super::palette::Class;
+use super::row::{Band, Heights, draw};
+use super::scene::{Row, Scale, activations, classes, rows};
+use super::text::{fit_pixels, pixels, plain};
+use super::{Entry, Panel, Report};
+use crate::timeline::Source;
+
+const WIDTH: f64 = 1200.0;
+const MARGIN: f64 = 16.0;
+const LEFT: f64 = 124.0;
+const RIGHT: f64 = 1092.0;
+/// Schedules with more devices show every n-th only.
+const MOST_DEVICES: usize = 256;
+
+const TITLE: Style = Style { ink: Ink::Text, size: 17.0, anchor: Anchor::Start, bold: true };
+const HEAD: Style = Style { ink: Ink::Text, size: 14.0, anchor: Anchor::Start, bold: true };
+const BODY: Style = Style { ink: Ink::Text, size: 11.5, anchor: Anchor::Start, bold: false };
+const MUTED: Style = Style { ink: Ink::Muted, size: 10.5, anchor: Anchor::Start, bold: false };
+const SMALL: Style = Style { ink: Ink::Muted, size: 9.5, anchor: Anchor::Start, bold: false };
+
+fn to(style: Style, anchor: Anchor) -> Style {
+    Style { anchor, ..style }
+}
+
+/// The picture of a report.
+pub(super) fn picture(report: &Report) -> Picture {
+    let mut picture = Picture { width: WIDTH, title: summary(report), ..Picture::default() };
+    let mut y = MARGIN + 14.0;
+    if !report.title.is_empty() {
+        picture.text(TITLE, MARGIN, y, fit_pixels(&report.title, WIDTH - 2.0 * MARGIN - 60.0, TITLE.size));
+        y += 18.0;
+    }
+    if !report.subtitle.is_empty() {
+        picture.text(BODY, MARGIN, y, fit_pixels(&report.subtitle, WIDTH - 2.0 * MARGIN, BODY.size));
+        y += 18.0;
+    }
+    y = legend(&mut picture, report, y);
+    let scale = Scale::readable(report, RIGHT - LEFT, 9.0);
+    let prepared: Vec<Vec<Prepared>> =
+        report.entries.iter().map(|entry| entry.panels().map(Prepared::new).collect()).collect();
+    let memory_top = prepared.iter().flatten().map(|p| p.peak).fold(0.0, f64::max);
+    for (entry, panels) in report.entries.iter().zip(&prepared) {
+        y = block(&mut picture, entry, panels, &scale, memory_top, y + 10.0);
+    }
+    if report.entries.is_empty() {
+        picture.text(BODY, MARGIN, y + 14.0, "No schedules.");
+        y += 24.0;
+    }
+    y = footer(&mut picture, report, &scale, y + 6.0);
+    picture.height = (y + MARGIN - 6.0).ceil();
+    picture
+}
+
+fn summary(report: &Report) -> String {
+    let names: Vec<String> = report.entries.iter().map(|entry| plain(&entry.name)).collect();
+    let title = if report.title.is_empty() { "Pipeline timelines".into() } else { plain(&report.title) };
+    if names.is_empty() { title } else { format!("{title}: {}", names.join(", ")) }
+}
+
+/// A panel with what drawing it needs.
+struct Prepared<'a> {
+    panel: &'a Panel,
+    rows: Vec<Row<'a>>,
+    memory: Vec<Vec<(u64, f64)>>,
+    peak: f64,
+    end_ns: u64,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(panel: &'a Panel) -> Prepared<'a> {
+        let rows = rows(&panel.timeline);
+        let memory: Vec<_> = if rows.len() > 16 {
+            vec![Vec::new(); rows.len()]
+        } else {
+            rows.iter().enumerate().map(|(device, row)| activations(&panel.timeline, device as u32, row)).collect()
+        };
+        let peak = memory.iter().flatten().map(|&(_, units)| units).fold(0.0, f64::max);
+        Prepared { panel, rows, memory, peak, end_ns: panel.timeline.end_ns() }
+    }
+}
+
+fn legend(picture: &mut Picture, report: &Report, y: f64) -> f64 {
+    let mut x = MARGIN;
+    let (mut y, top) = (y + 2.0, y + 2.0);
+    let found = classes(report);
+    if found.is_empty() {
+        return y;
+    }
+    let mut item = |picture: &mut Picture, ink: Ink, name: &str| {
+        let width = 16.0 + pixels(name, MUTED.size) + 20.0;
+        if x + width > WIDTH - MARGIN {
+            x = MARGIN;
+            y += 16.0;
+        }
+        let thin = matches!(ink, Ink::Box(Class::Send | Class::Receive, _));
+        let rect = if thin { [x, y - 6.0, 12.0, 4.0] } else { [x, y - 9.0, 12.0, 10.0] };
+        match ink {
+            Ink::Memory => picture.shapes.push(Shape::Steps {
+                ink,
+                base: y + 1.0,
+                points: vec![(x, y - 3.0), (x + 4.0, y - 8.0), (x + 8.0, y - 3.0), (x + 12.0, y + 1.0)],
+            }),
+            _ => picture.boxes(ink, vec![rect]),
+        }
+        picture.text(MUTED, x + 17.0, y, name);
+        x += width;
+    };
+    for class in found {
+        item(picture, Ink::Box(class, 0), class.name());
+    }
+    item(picture, Ink::Idle, "idle");
+    if Heights::new(most_devices(report), false).memory > 0.0 {
+        item(picture, Ink::Memory, "activations held");
+    }
+    if report.entries.iter().flat_map(|e| e.panels()).any(|p| p.timeline.chunks > 1) {
+        item(picture, Ink::Box(Class::Forward, 2), "lighter: later chunk");
+    }
+    y.max(top) + 6.0
+}
+
+fn most_devices(report: &Report) -> usize {
+    report.entries.iter().flat_map(|e| e.panels()).map(|p| p.timeline.devices as usize).max().unwrap_or(0)
+}
+
+/// Name, sizes and figures, one line for each panel.
+fn heading(picture: &mut Picture, entry: &Entry, y: f64) -> f64 {
+    let name = fit_pixels(&entry.name, 420.0, HEAD.size);
+    picture.text(HEAD, MARGIN, y, &*name);
+    let mut x = MARGIN + pixels(&name, HEAD.size) * 1.06 + 14.0;
+    let Some(first) = entry.panels().next() else {
+        picture.text(MUTED, x, y, "no timeline");
+        return y + 8.0;
+    };
+    let t = &first.timeline;
+    let sizes = format!(
+        "{} devices · {} micro-batches{}",
+        t.devices,
+        t.microbatches,
+        if t.chunks > 1 { format!(" · {} chunks a device", t.chunks) } else { String::new() }
+    );
+    picture.text(MUTED, x, y, &*sizes);
+    x += pixels(&sizes, MUTED.size) * 1.03 + 18.0;
+    for (i, panel) in entry.panels().enumerate() {
+        let (m, unit) = (&panel.metrics, &panel.timeline.time_unit);
+        let mut line = format!(
+            "makespan {} · bubble {} · span bubble {} · bubble over ideal {}",
+            quantity(m.makespan, &plain(unit)),
+            percent(m.bubble),
+            percent(m.span_bubble),
+            percent(m.bubble_over_ideal)
+        );
+        if let Some(bound) = m.lower_bound {
+            line += &format!(" · lower bound {}", number(bound));
+        }
+        if entry.predicted.is_some() && entry.measured.is_some() {
+            line = format!("{} {line}", name_of(panel.timeline.source));
+        }
+        if i == 1
+            && let Some(error) = &entry.error
+        {
+            line += &format!(" · makespan error {}", signed_percent(error.makespan));
+        }
+        picture.text(BODY, x, y + 15.0 * i as f64, fit_pixels(&line, WIDTH - MARGIN - x, BODY.size));
+    }
+    y + 15.0 * (entry.panels().count() - 1) as f64
+}
+
+fn name_of(source: Source) -> &'static str {
+    match source {
+        Source::Predicted => "predicted",
+        Source::Measured => "measured",
+    }
+}
+
+fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], scale: &Scale, top: f64, y: f64) -> f64 {
+    let mut y = heading(picture, entry, y + 14.0) + 8.0;
+    let Some(devices) = panels.iter().map(|p| p.rows.len()).max() else { return y };
+    let heights = Heights::new(devices, panels.len() > 1);
+    let step = devices.div_ceil(MOST_DEVICES).max(1);
+    let lanes: [bool; 2] = [
+        panels.iter().any(|p| p.rows.iter().any(|row| !row.send.is_empty())),
+        panels.iter().any(|p| p.rows.iter().any(|row| !row.receive.is_empty())),
+    ];
+    let band_height = heights.total(lanes.iter().filter(|&&shown| shown).count());
+    let has_phases = panels.iter().any(|p| p.rows.first().is_some_and(|row| !row.phases().is_empty()));
+    if heights.phase > 0.0 && has_phases {
+        y += 10.0;
+    }
+    if heights.compute >= 8.0 {
+        let head = to(SMALL, Anchor::End);
+        picture.text(head, WIDTH - MARGIN - 42.0, y - 1.0, "busy");
+        picture.text(head, WIDTH - MARGIN, y - 1.0, "peak");
+    }
+    if let Some(prepared) = panels.iter().find(|p| scale.cuts(p.panel)) {
+        let end = quantity(prepared.panel.iteration(), &plain(&prepared.panel.timeline.time_unit));
+        picture.text(to(SMALL, Anchor::End), RIGHT, y - 1.0, format!("cut here; goes on to {end} »"));
+    }
+    y += 2.0;
+    let first_top = y;
+    let grid_at = picture.shapes.len();
+    for device in (0..devices).step_by(step) {
+        let row_top = y;
+        for (i, prepared) in panels.iter().enumerate() {
+            let Some(row) = prepared.rows.get(device) else { continue };
+            let cut = scale.cuts(prepared.panel);
+            let x = |ns: u64| (LEFT + scale.share(prepared.panel, ns) * (RIGHT - LEFT)).min(RIGHT);
+            let band = Band {
+                top: y,
+                heights,
+                lanes,
+                x: &x,
+                end_ns: if cut { scale.end_ns(prepared.panel) } else { prepared.end_ns },
+                stages: prepared.panel.timeline.chunks > 1,
+                memory: &prepared.memory[device],
+                memory_top: top,
+                clip: if cut { RIGHT } else { f64::INFINITY },
+                narrow: if devices > 16 { 2.0 } else { 1.0 },
+                phases: i == 0,
+                phase_names: device == 0 && i == 0,
+            };
+            draw(picture, row, &band);
+            margins(picture, prepared, device, y, &heights, panels.len() > 1);
+            y += band_height + if panels.len() > 1 { 1.0 } else { 0.0 };
+        }
+        if heights.compute >= 8.0 || device % 16 == 0 {
+            let size = heights.compute.clamp(8.0, 11.5);
+            let label = if heights.compute >= 14.0 { format!("device {device}") } else { device.to_string() };
+            let style = Style { size, ..BODY };
+            let height = heights.compute.max(8.0);
+            picture.text(style, MARGIN, row_top + heights.phase + height / 2.0 + size * 0.36, label);
+        }
+        y += if heights.compute >= 14.0 {
+            5.0
+        } else if heights.compute >= 8.0 {
+            2.0
+        } else {
+            0.5
+        };
+    }
+    if let Some(prepared) = panels.first() {
+        let (end, unit) = (scale.end(prepared.panel), plain(&prepared.panel.timeline.time_unit));
+        let (at, decimals) = ticks(end, 10);
+        let px = |value: f64| LEFT + value / end * (RIGHT - LEFT);
+        let grid: Vec<[f64; 4]> = at.iter().map(|&v| [px(v), first_top, px(v), y]).collect();
+        if !grid.is_empty() {
+            picture.shapes.insert(grid_at, Shape::Lines(Ink::Grid, grid));
+        }
+        let mut axis = vec![[LEFT, y, RIGHT, y]];
+        axis.extend(at.iter().map(|&v| [px(v), y, px(v), y + 4.0]));
+        picture.lines(Ink::Axis, axis);
+        let labels = at.iter().map(|&v| (px(v), y + 13.0, trimmed(v, decimals))).collect();
+        picture.texts(to(SMALL, Anchor::Middle), labels);
+        picture.text(SMALL, RIGHT + 6.0, y + 4.0, fit_pixels(&unit, WIDTH - MARGIN - RIGHT, SMALL.size));
+        y += 16.0;
+    }
+    if step > 1 {
+        picture.text(SMALL, LEFT, y + 8.0, format!("Every {step}th of {devices} devices is shown."));
+        y += 14.0;
+    }
+    for note in &entry.notes {
+        picture.text(SMALL, LEFT, y + 8.0, fit_pixels(note, RIGHT - LEFT, SMALL.size));
+        y += 13.0;
+    }
+    y
+}
+
+/// Left: which band; right: busy share and peak of activations.
+fn margins(picture: &mut Picture, prepared: &Prepared, device: usize, y: f64, heights: &Heights, both: bool) {
+    if heights.compute < 8.0 {
+        return;
+    }
+    let size = heights.compute.clamp(8.0, 11.0);
+    let base = y + heights.phase + heights.compute / 2.0 + size * 0.36;
+    let style = Style { size, ..MUTED };
+    if both && heights.compute >= 14.0 {
+        let name = name_of(prepared.panel.timeline.source);
+        picture.text(Style { size: 9.0, ..to(style, Anchor::End) }, LEFT - 5.0, base - 0.5, name);
+    }
+    let m = &prepared.panel.metrics;
+    if let Some(d) = m.per_device.iter().find(|d| d.device as usize == device) {
+        let busy = if m.makespan > 0.0 { percent(d.busy / m.makespan) } else { percent(0.0) };
+        picture.text(to(style, Anchor::End), WIDTH - MARGIN - 42.0, base, busy);
+        picture.text(to(style, Anchor::End), WIDTH - MARGIN, base, number(d.peak_activations));
+    }
+}
+
+fn footer(picture: &mut Picture, report: &Report, scale: &Scale, y: f64) -> f64 {
+    let mut lines = Vec::new();
+    if !report.entries.is_empty() {
+        lines.push(
+            "bubble = 1 − Σ busy / (p · makespan); span bubble = (span − ideal) / span; bubble over ideal = (makespan − ideal) \
+             / ideal. Step ops are drawn but count in none of them."
+                .to_string(),
+        );
+    }
+    if scale.is_mixed() {
+        lines.push(
+            "Panels of different time units are each drawn on their own scale; the axis is the upper one's.".into(),
+        );
+    }
+    if !report.provenance.is_empty() {
+        let facts: Vec<String> = report.provenance.iter().map(|(k, v)| format!("{k}: {v}")).collect();
+        lines.push(facts.join(" · "));
+    }
+    let mut y = y;
+    for line in lines {
+        picture.text(SMALL, MARGIN, y + 10.0, fit_pixels(&line, WIDTH - 2.0 * MARGIN, SMALL.size));
+        y += 14.0;
+    }
+    y
+}

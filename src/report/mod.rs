@@ -1,0 +1,140 @@
+//! Pictures, pages, tables and files made from timelines.
+//!
+//! A [`Report`] goes in, text or bytes come out. Nothing here simulates, executes or reads a clock: the same report gives
+//! the same bytes. Only [`write_atomic`] and [`folder`] touch the disk.
+//!
+//! Three layers: `scene` sorts a timeline's spans into rows, `layout` turns a report into a list of shapes, and each
+//! format (`svg`, `png`, `html`, `trace`, `csv`, `table`, `terminal`) writes what it is given.
+
+mod canvas;
+mod csv;
+mod folder;
+mod html;
+mod json;
+mod layout;
+mod number;
+mod palette;
+mod png;
+mod row;
+mod scene;
+mod svg;
+mod table;
+mod terminal;
+mod text;
+mod trace;
+
+pub use csv::csv;
+pub use folder::{folder, write_atomic};
+pub use html::html;
+pub use json::json;
+pub use number::{number, percent, quantity};
+pub use png::png;
+pub use svg::svg;
+pub use table::{markdown, table};
+pub use terminal::terminal;
+pub use trace::{trace, trace_gz};
+
+use crate::metrics::Metrics;
+use crate::timeline::Timeline;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What is shown together: schedules on one time scale.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Headline.
+    pub title: String,
+    /// One line under it: model, hardware, costs.
+    pub subtitle: String,
+    /// Program version, machine, date, costs; free text by key.
+    pub provenance: BTreeMap<String, String>,
+    /// The schedules, in the order in which they are shown.
+    pub entries: Vec<Entry>,
+    /// Further tables, shown after the figures.
+    pub extra_tables: Vec<Table>,
+}
+
+/// One schedule in a report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Entry {
+    /// The schedule's name.
+    pub name: String,
+    /// What a simulation predicts.
+    pub predicted: Option<Panel>,
+    /// What an execution measured.
+    pub measured: Option<Panel>,
+    /// How far the two are apart.
+    pub error: Option<Error>,
+    /// Remarks for the reader, one sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Entry {
+    /// The panels there are, predicted first.
+    pub fn panels(&self) -> impl Iterator<Item = &Panel> {
+        self.predicted.iter().chain(&self.measured)
+    }
+}
+
+/// A timeline with its figures.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Panel {
+    /// The spans.
+    pub timeline: Timeline,
+    /// The figures, in the timeline's unit.
+    pub metrics: Metrics,
+}
+
+impl Panel {
+    /// The iteration time, step ops included, in the timeline's unit.
+    pub fn iteration(&self) -> f64 {
+        self.timeline.end_ns() as f64 / self.timeline.unit_ns.max(1) as f64
+    }
+}
+
+/// How far a prediction is from its measurement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Error {
+    /// Predicted / measured - 1.
+    pub makespan: f64,
+    /// Predicted bubble - measured bubble, in percentage points.
+    pub bubble: f64,
+    /// Median over ops of |predicted start - measured start|, as a fraction of the measured iteration.
+    pub op_start_p50: f64,
+    /// 95th percentile of the same.
+    pub op_start_p95: f64,
+    /// Makespan error when the run's own durations are fed back into the simulation.
+    pub self_replay: f64,
+    /// Durations by kind of op.
+    pub per_kind: Vec<KindError>,
+    /// Measured time that each device waited for data, in ms.
+    pub wait_ms_per_device: Vec<f64>,
+    /// Measured time that each device's transfers took, in ms.
+    pub transfer_ms_per_device: Vec<f64>,
+    /// Distribution of the op start error: (error as a fraction of the iteration, share of ops at or below it).
+    pub op_start_cdf: Vec<(f64, f64)>,
+}
+
+/// Predicted and measured mean duration of one kind of op.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KindError {
+    /// `F`, `I`, `W`, `B` or a step op's name.
+    pub kind: String,
+    /// Mean predicted duration.
+    pub predicted_ms: f64,
+    /// Mean measured duration.
+    pub measured_ms: f64,
+    /// How many ops were compared.
+    pub count: u64,
+}
+
+/// A table of texts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// What it shows.
+    pub caption: String,
+    /// Column names.
+    pub header: Vec<String>,
+    /// Rows; short ones are filled with empty cells.
+    pub rows: Vec<Vec<String>>,
+}

@@ -1,0 +1,232 @@
+// The data: decoding, what an op needs and unblocks, why it waited.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const KINDS = ["F", "I", "W", "B"];
+// Class numbers as in the legend, by kind of op.
+const [FORWARD, INPUT, WEIGHT, BACKWARD, STEP, SEND, RECEIVE] = [0, 1, 2, 3, 4, 5, 6];
+const MISSING = "–";
+
+// Four significant digits, thousands separated by commas.
+function number(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return MISSING;
+  if (value === 0) return "0";
+  const magnitude = Math.floor(Math.log10(Math.abs(value)));
+  if (magnitude < -6 || magnitude > 14) return value.toExponential(3);
+  return trimmed(value, Math.min(9, Math.max(0, 3 - magnitude)));
+}
+function trimmed(value, decimals) {
+  let [whole, fraction = ""] = value.toFixed(decimals).split(".");
+  fraction = fraction.replace(/0+$/, "");
+  whole = whole.replace(/\B(?=(\d{3})+$)/g, ",");
+  return fraction ? whole + "." + fraction : whole === "-0" ? "0" : whole;
+}
+const percent = value => Number.isFinite(value) ? (value * 100).toFixed(1).replace(/^-0\.0$/, "0.0") + " %" : MISSING;
+const signed = value => (value > 0 && percent(value) !== "0.0 %" ? "+" : "") + percent(value);
+const points = value => Number.isFinite(value) ? ((value > 0 ? "+" : "") + value.toFixed(1)).replace(/^[+-]0\.0$/, "0.0") + " points" : MISSING;
+const quantity = (value, unit) => number(value) + " " + unit + (unit === "unit" && number(value) !== "1" ? "s" : "");
+
+// Spans of one queue of one device: flat arrays, times in the panel's unit.
+class Spans {
+  constructor(flat, queue, panel) {
+    const stride = queue === 0 ? 8 : 9, n = flat.length / stride, scale = panel.tick / panel.unitNs;
+    this.n = n;
+    this.start = new Float64Array(n);
+    this.end = new Float64Array(n);
+    this.code = new Int32Array(n);
+    this.stage = new Int32Array(n);
+    this.microbatch = new Int32Array(n);
+    this.extra = new Int32Array(n * 4);
+    this.lanes = 1;
+    let at = 0;
+    for (let i = 0, j = 0; i < n; i++, j += stride) {
+      this.code[i] = flat[j];
+      this.stage[i] = flat[j + 1];
+      this.microbatch[i] = flat[j + 2];
+      at += flat[j + 3];
+      this.start[i] = at * scale;
+      at += flat[j + 4];
+      this.end[i] = at * scale;
+      for (let k = 5; k < stride; k++) this.extra[i * 4 + k - 5] = flat[j + k];
+      if (queue === 0) this.lanes = Math.max(this.lanes, flat[j + 7] % 64);
+    }
+  }
+  // The first span that may reach beyond `time`.
+  from(time) {
+    let low = 0, high = this.n;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.end[middle] < time) low = middle + 1; else high = middle;
+    }
+    return this.lanes > 1 ? Math.max(0, low - 2 * this.lanes) : low;
+  }
+  phase(i) { return this.extra[i * 4]; }
+  shade(i) { return this.extra[i * 4 + 1]; }
+  lane(i) { return Math.floor(this.extra[i * 4 + 2] / 64); }
+  laneCount(i) { return this.extra[i * 4 + 2] % 64; }
+  partner(i) { return this.extra[i * 4] < 0 ? null : [this.extra[i * 4], this.extra[i * 4 + 1], this.extra[i * 4 + 2]]; }
+  peer(i) { return this.extra[i * 4 + 3]; }
+}
+
+class Panel {
+  constructor(raw, entry, index) {
+    Object.assign(this, raw);
+    this.entry = entry;
+    this.index = index;
+    this.queues = raw.rows.map(row => [0, 1, 2].map(queue => new Spans(row[queue], queue, raw)));
+    this.peak = 0;
+    this.memory = raw.rows.map(row => {
+      const flat = row[3], n = flat.length / 2, time = new Float64Array(n), held = new Float64Array(n);
+      for (let i = 0, at = 0; i < n; i++) {
+        at += flat[2 * i];
+        time[i] = at * raw.tick / raw.unitNs;
+        held[i] = flat[2 * i + 1];
+        this.peak = Math.max(this.peak, held[i]);
+      }
+      return { time, held };
+    });
+    delete this.rows;
+    this.hasSend = this.queues.some(queues => queues[1].n);
+    this.hasReceive = this.queues.some(queues => queues[2].n);
+    this.stages = this.devices * this.chunks;
+  }
+  // A moment, to a hundred-thousandth of the time axis.
+  at(time) { return trimmed(time, Math.min(9, Math.max(0, 5 - Math.ceil(Math.log10(this.end))))); }
+  opName(code, stage, microbatch) { return code < 4 ? stage + KINDS[code] + microbatch : this.names[code - 4]; }
+  name(ref) {
+    const spans = this.queues[ref.device][ref.queue];
+    return this.opName(spans.code[ref.i], spans.stage[ref.i], spans.microbatch[ref.i]);
+  }
+  start(ref) { return this.queues[ref.device][ref.queue].start[ref.i]; }
+  end_(ref) { return this.queues[ref.device][ref.queue].end[ref.i]; }
+  key(code, stage, microbatch) { return (stage * (this.microbatches + 1) + microbatch) * 4 + code; }
+
+  // Where each op is computed, sent and waited for; made when first asked for.
+  get index_() {
+    if (this.found) return this.found;
+    const compute = new Map(), sends = new Map(), receives = new Map();
+    this.queues.forEach((queues, device) => queues.forEach((spans, queue) => {
+      for (let i = 0; i < spans.n; i++) {
+        if (spans.code[i] >= 4) continue;
+        const key = this.key(spans.code[i], spans.stage[i], spans.microbatch[i]);
+        const map = queue === 0 ? compute : queue === 1 ? sends : receives, ref = { device, queue, i };
+        if (queue === 0) { if (!map.has(key)) map.set(key, ref); }
+        else if (map.has(key)) map.get(key).push(ref); else map.set(key, [ref]);
+      }
+    }));
+    return this.found = { compute, sends, receives };
+  }
+  compute(code, stage, microbatch) { return this.index_.compute.get(this.key(code, stage, microbatch)); }
+  byName(name) {
+    const match = /^(\d+)([FIWB])(\d+)$/.exec(name);
+    return match ? this.compute(KINDS.indexOf(match[2]), +match[1], +match[3]) : undefined;
+  }
+
+  // The ops whose outputs the op at `ref` needs: the rule of the pipeline, the same as the program's.
+  needs(ref) {
+    const spans = this.queues[ref.device][0], code = spans.code[ref.i], stage = spans.stage[ref.i], m = spans.microbatch[ref.i];
+    const backward = s => this.compute(INPUT, s, m) || this.compute(3, s, m);
+    const found = [];
+    if (code === 0 && stage > 0) found.push(this.compute(0, stage - 1, m));
+    if (code === 1 || code === 3) {
+      if (stage + 1 < this.stages) found.push(backward(stage + 1));
+      found.push(this.compute(0, stage, m));
+    }
+    if (code === 2) found.push(this.compute(1, stage, m));
+    return found.filter(Boolean);
+  }
+  unblocks(ref) {
+    const spans = this.queues[ref.device][0], code = spans.code[ref.i], stage = spans.stage[ref.i], m = spans.microbatch[ref.i];
+    const backward = s => this.compute(1, s, m) || this.compute(3, s, m);
+    const found = [];
+    if (code === 0) {
+      if (stage + 1 < this.stages) found.push(this.compute(0, stage + 1, m));
+      else found.push(backward(stage));
+    }
+    if ((code === 1 || code === 3) && stage > 0) found.push(backward(stage - 1));
+    if (code === 1) found.push(this.compute(2, stage, m));
+    return found.filter(Boolean);
+  }
+  // When the output of `from` was at the device of `to`.
+  arrival(from, to) {
+    const source = this.queues[from.device][0], end = source.end[from.i];
+    if (from.device === to.device) return end;
+    const target = this.queues[to.device][0];
+    const sameOp = (spans, j, of, i) =>
+      spans.extra[j * 4] === of.code[i] && spans.extra[j * 4 + 1] === of.stage[i] && spans.extra[j * 4 + 2] === of.microbatch[i];
+    const sent = this.index_.sends.get(this.key(source.code[from.i], source.stage[from.i], source.microbatch[from.i])) || [];
+    for (const ref of sent) {
+      const spans = this.queues[ref.device][1];
+      if (sameOp(spans, ref.i, target, to.i)) return Math.max(end, spans.end[ref.i]);
+    }
+    const waited = this.index_.receives.get(this.key(target.code[to.i], target.stage[to.i], target.microbatch[to.i])) || [];
+    for (const ref of waited) {
+      const spans = this.queues[ref.device][2];
+      if (sameOp(spans, ref.i, source, from.i)) return Math.max(end, spans.end[ref.i]);
+    }
+    return end;
+  }
+  // What held the op at `ref` back: {free, gap, need, arrival}.
+  held(ref) {
+    const spans = this.queues[ref.device][0];
+    let free = 0;
+    for (let j = Math.max(0, ref.i - spans.lanes); j < ref.i; j++) if (spans.end[j] <= spans.start[ref.i] + 1e-12) free = Math.max(free, spans.end[j]);
+    let need = null, arrival = 0;
+    if (spans.code[ref.i] < 4) {
+      for (const candidate of this.needs(ref)) {
+        const at = this.arrival(candidate, ref);
+        if (!need || at > arrival) [need, arrival] = [candidate, at];
+      }
+    }
+    return { free, gap: spans.start[ref.i] - free, need, arrival };
+  }
+  // Why the op at `ref` did not start earlier, in one or two sentences.
+  why(ref) {
+    const { free, gap, need, arrival } = this.held(ref);
+    const small = this.end * 1e-6 + this.uncertainty, start = this.start(ref);
+    const time = value => quantity(value, this.unit);
+    if (start <= small) return "It starts the step.";
+    if (gap <= small) {
+      const before = ref.i > 0 ? this.name({ ...ref, i: ref.i - 1 }) : "";
+      return "No wait: the device was busy with " + before + " until then.";
+    }
+    const where = need && need.device !== ref.device ? " on device " + need.device : "";
+    if (need && arrival > free + small) {
+      const way = arrival - this.end_(need), more = start - arrival;
+      let text = "Waited " + time(Math.min(arrival, start) - free) + " for " + this.name(need) + where + ", which ended at " + this.at(this.end_(need)) + ".";
+      if (way > small) text += " Its data took " + time(way) + " more to arrive.";
+      if (more > small) text += " Then it took " + time(more) + " to start.";
+      return text;
+    }
+    if (need) return "Its data was there and the device idle since " + this.at(Math.max(free, arrival)) + ": it took " + time(start - Math.max(free, arrival)) + " to start.";
+    return "The device was idle for " + time(gap) + " before it.";
+  }
+  // The chain of ops that decides the makespan, from the last one back.
+  criticalPath() {
+    if (this.path) return this.path;
+    let last = null;
+    this.queues.forEach((queues, device) => {
+      const spans = queues[0];
+      for (let i = 0; i < spans.n; i++) {
+        if (spans.code[i] < 4 && (!last || spans.end[i] > this.end_(last))) last = { device, queue: 0, i };
+      }
+    });
+    const path = [];
+    for (let guard = 0; last && guard < 1e6; guard++) {
+      path.push(last);
+      const { free, need, arrival } = this.held(last);
+      const before = last.i > 0 ? { device: last.device, queue: 0, i: last.i - 1 } : null;
+      if (need && (arrival >= free - this.end * 1e-9 && (need.device !== last.device || !before) || !before)) last = need;
+      else last = before;
+    }
+    return this.path = path;
+  }
+}
+
+const entries = data.entries.map((raw, e) => {
+  const entry = { name: raw.name, notes: raw.notes, error: raw.error, number: e, panels: [] };
+  entry.panels = raw.panels.map((panel, i) => new Panel(panel, entry, i));
+  return entry;
+});
+const panels = entries.flatMap(entry => entry.panels);
+data.entries = null;
+

@@ -1,0 +1,116 @@
+// What stands under the timeline: figures, errors, distribution, definitions, provenance.
+
+function element(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes || {})) if (value !== undefined) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+function tableOf(caption, header, rows) {
+  const head = element("tr", {}, ...header.map(name => element("th", { scope: "col" }, name)));
+  const body = rows.map(row => element("tr", {}, ...header.map((_, i) => {
+    const text = row[i] === undefined ? "" : String(row[i]);
+    return element("td", { class: i > 0 && /^[^\d+\-–]/.test(text) ? "text" : undefined, title: text.length > 40 ? text : undefined }, text);
+  })));
+  return element("div", { class: "wide" }, element("table", {}, ...(caption ? [element("caption", {}, caption)] : []), element("thead", {}, head), element("tbody", {}, ...body)));
+}
+const svgNode = (tag, attributes, ...children) => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+};
+
+function figures() {
+  const header = ["schedule", "", "makespan", "iteration", "bubble", "span bubble", "bubble over ideal", "efficiency", "lower bound", "gap to bound", "span", "ideal", "peak activations"];
+  const rows = panels.map(p => {
+    const m = p.metrics;
+    return [p.entry.name, p.source, quantity(m.makespan, p.unit), quantity(p.iteration, p.unit), percent(m.bubble), percent(m.span_bubble), percent(m.bubble_over_ideal), percent(m.efficiency),
+      number(m.lower_bound), m.gap_to_bound === undefined ? MISSING : percent(m.gap_to_bound), number(m.span), number(m.ideal), number(Math.max(0, ...m.per_device.map(d => d.peak_activations)))];
+  });
+  const definitions = element("dl", { class: "definitions" });
+  for (const [name, text] of [
+    ["makespan", "time 0 to the end of the last F, I, W or B"],
+    ["iteration", "time 0 to the end of the last span of any kind, step ops included"],
+    ["span", "longest (last end − first start) over devices"],
+    ["ideal", "the busiest device's time in F, I, W and B; waits and transfers are never busy"],
+    ["bubble", "1 − Σ busy / (p · makespan)"],
+    ["span bubble", "(span − ideal) / span; the zero-bubble papers' “bubble rate”"],
+    ["bubble over ideal", "(makespan − ideal) / ideal"],
+    ["efficiency", "1 − bubble"],
+    ["lower bound", "no schedule with this placement and these costs has a smaller makespan; gap to bound = makespan / lower bound − 1"],
+    ["activations", "1 is what a device's whole share of layers keeps for one micro-batch; the curve and its peak count what is held between F and the backward"],
+  ]) definitions.append(element("dt", {}, name), element("dd", {}, text));
+  return [element("h2", {}, "Figures"), tableOf("", header, rows), definitions];
+}
+
+function errors() {
+  const found = entries.filter(entry => entry.error);
+  if (!found.length) return [];
+  const out = [element("h2", {}, "Predicted against measured")];
+  out.push(tableOf("", ["schedule", "makespan error", "bubble error", "op start error, median", "op start error, 95 %", "self-replay error"],
+    found.map(({ name, error: e }) => [name, signed(e.makespan), points(e.bubble), percent(e.op_start_p50), percent(e.op_start_p95), signed(e.self_replay)])));
+  out.push(element("p", { class: "note" }, "Makespan error: predicted / measured − 1. Bubble error: percentage points. Op start error: |predicted − measured start| as a fraction of the iteration. Self-replay: the run's own durations fed back into the simulation."));
+  const columns = element("div", { class: "columns" });
+  const curves = found.filter(entry => entry.error.op_start_cdf.length);
+  if (curves.length) columns.append(element("div", {}, element("h3", {}, "Op start error: share of ops at or below"), distribution(curves)));
+  const kinds = found.flatMap(({ name, error }) => error.per_kind.map(k => [name, k.kind, number(k.predicted_ms), number(k.measured_ms), k.measured_ms ? signed(k.predicted_ms / k.measured_ms - 1) : MISSING, number(k.count)]));
+  if (kinds.length) columns.append(element("div", {}, element("h3", {}, "Duration by kind"), tableOf("", ["schedule", "kind", "predicted ms", "measured ms", "error", "ops"], kinds)));
+  out.push(columns);
+  return out;
+}
+
+function distribution(list) {
+  const w = 460, h = 240, left = 42, right = 96, top = 8, bottom = 30;
+  const most = Math.max(1e-6, ...list.flatMap(entry => entry.error.op_start_cdf.map(point => point[0])));
+  const x = value => left + Math.min(1, value / most) * (w - left - right), y = share => h - bottom - share * (h - top - bottom);
+  const plot = svgNode("svg", { class: "plot", width: w, height: h, viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": "distribution of the op start error" });
+  for (const share of [0, 0.25, 0.5, 0.75, 1]) plot.append(svgNode("path", { class: share ? "grid" : "axis", d: `M${left} ${y(share)}H${w - right}` }), svgNode("text", { x: left - 6, y: y(share) + 4, "text-anchor": "end" }, share * 100 + " %"));
+  const { found } = ticks(0, most * 100, 5);
+  for (const t of found) plot.append(svgNode("path", { class: "axis", d: `M${x(t / 100)} ${h - bottom}v4` }), svgNode("text", { x: x(t / 100), y: h - bottom + 16, "text-anchor": "middle" }, number(t)));
+  plot.append(svgNode("text", { x: (left + w - right) / 2, y: h - 1, "text-anchor": "middle" }, "error, % of the iteration"));
+  const inks = [FORWARD, BACKWARD, INPUT, SEND, RECEIVE, WEIGHT, STEP].map(cls => data.classes[cls].shades[0][0]), dashes = ["", "6 3", "2 2", "8 2 2 2"];
+  list.slice(0, 12).forEach((entry, k) => {
+    const points = entry.error.op_start_cdf;
+    let d = "";
+    points.forEach(([e, share], i) => { d += i ? `H${x(e).toFixed(1)}V${y(share).toFixed(1)}` : `M${x(e).toFixed(1)} ${y(share).toFixed(1)}`; });
+    plot.append(svgNode("path", { class: "curve", d, stroke: inks[k % inks.length], "stroke-dasharray": dashes[k % 4] }));
+    plot.append(svgNode("path", { class: "curve", d: `M${w - right + 8} ${14 + 16 * k}h18`, stroke: inks[k % inks.length], "stroke-dasharray": dashes[k % 4] }));
+    plot.append(svgNode("text", { class: "name", x: w - right + 30, y: 18 + 16 * k }, shorten(entry.name, right - 34, 11)));
+  });
+  return plot;
+}
+
+function devices() {
+  const out = [];
+  for (const entry of entries) for (const panel of entry.panels) {
+    const m = panel.metrics, error = panel.source === "measured" ? entry.error : null;
+    const rows = m.per_device.map(d => [d.device, number(d.busy), number(d.idle), percent(m.makespan > 0 ? d.busy / m.makespan : 0), number(d.peak_activations)]
+      .concat(error ? [number(error.wait_ms_per_device[d.device]), number(error.transfer_ms_per_device[d.device])] : []));
+    const header = ["device", "busy " + panel.unit, "idle " + panel.unit, "busy", "peak activations"].concat(error ? ["waited ms", "transfers ms"] : []);
+    out.push(element("details", {}, element("summary", {}, entry.name + ", " + panel.source), tableOf("", header, rows)));
+  }
+  return out.length ? [element("h2", {}, "By device"), ...out] : [];
+}
+
+function remarks() {
+  const out = [];
+  for (const entry of entries) for (const note of entry.notes) out.push(element("p", { class: "note" }, entry.name + ": " + note));
+  if (data.mixed) out.push(element("p", { class: "note" }, "Panels of different time units are each drawn on their own scale; an axis is its upper panel's."));
+  const uncertain = panels.filter(p => p.uncertainty > 0);
+  for (const p of uncertain) out.push(element("p", { class: "note" }, `${p.entry.name}, ${p.source}: clocks of different devices may disagree by up to ${quantity(p.uncertainty, p.unit)}.`));
+  if (out.length) out.unshift(element("h2", {}, "Notes"));
+  for (const table of data.tables) out.push(element("h2", {}, table.caption), tableOf("", table.header, table.rows));
+  const facts = element("dl", { class: "definitions" }), add = (key, value) => facts.append(element("dt", {}, key), element("dd", {}, value));
+  for (const [key, value] of Object.entries(data.provenance)) add(key, value);
+  for (const p of panels) for (const [key, value] of Object.entries(p.provenance)) add(`${p.entry.name}, ${p.source}: ${key}`, value);
+  if (facts.children.length) out.push(element("h2", {}, "Provenance"), facts);
+  return out;
+}
+
+function fillPage() {
+  document.getElementById("title").textContent = data.title || "pipesim report";
+  document.getElementById("subtitle").textContent = data.subtitle;
+  document.getElementById("facts").append(...figures(), ...errors(), ...devices(), ...remarks());
+}
+

@@ -1,0 +1,186 @@
+//! The figures side by side, for the terminal and as Markdown.
+
+use super::number::{MISSING, number, percent, points, quantity, signed_percent};
+use super::text::fit;
+use super::{Entry, Panel, Report};
+use comfy_table::{CellAlignment, LineStyle, Table as Grid, TableStyle};
+
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
+/// A header and its rows.
+type Columns = (Vec<&'static str>, Vec<Vec<String>>);
+
+fn time(value: f64, panel: &Panel) -> String {
+    quantity(value, &fit(&panel.timeline.time_unit, 8, "…"))
+}
+
+fn name(entry: &Entry) -> String {
+    fit(&entry.name, 40, "…")
+}
+
+/// The figures that both kinds of panel have.
+fn common(panel: &Panel) -> [String; 5] {
+    let m = &panel.metrics;
+    [
+        time(m.makespan, panel),
+        percent(m.bubble),
+        percent(m.span_bubble),
+        percent(m.bubble_over_ideal),
+        number(peak(panel)),
+    ]
+}
+
+const COMMON: [&str; 5] = ["makespan", "bubble", "span bubble", "bubble over ideal", "peak activations"];
+
+/// What is predicted, `None` where nothing is.
+fn predicted(report: &Report) -> Option<Columns> {
+    if report.entries.iter().all(|entry| entry.predicted.is_none()) {
+        return None;
+    }
+    let bound = report.entries.iter().flat_map(|entry| &entry.predicted).any(|p| p.metrics.lower_bound.is_some());
+    let mut header = vec!["schedule"];
+    header.extend(COMMON);
+    header.extend(["lower bound", "gap"].into_iter().filter(|_| bound));
+    let row = |entry: &Entry| {
+        let mut cells = vec![name(entry)];
+        if let Some(panel) = &entry.predicted {
+            cells.extend(common(panel));
+            if bound {
+                cells.push(panel.metrics.lower_bound.map_or(MISSING.into(), number));
+                cells.push(panel.metrics.gap_to_bound.map_or(MISSING.into(), percent));
+            }
+        }
+        cells.resize(header.len(), MISSING.into());
+        cells
+    };
+    let rows = report.entries.iter().map(row).collect();
+    Some((header, rows))
+}
+
+/// What was measured, and how far the prediction is from it; `None` where nothing was.
+fn measured(report: &Report) -> Option<Columns> {
+    if report.entries.iter().all(|entry| entry.measured.is_none()) {
+        return None;
+    }
+    let errors = report.entries.iter().any(|entry| entry.error.is_some());
+    let mut header = vec!["schedule", "iteration"];
+    // Beside errors, rates that say the same as the bubble would make the table too wide for a terminal.
+    let shown = |i: usize| !errors || i < 2;
+    header.extend(COMMON.into_iter().enumerate().filter(|&(i, _)| shown(i)).map(|(_, name)| name));
+    header.extend(["makespan error", "bubble error", "op start error p95"].into_iter().filter(|_| errors));
+    let row = |entry: &Entry| {
+        let mut cells = vec![name(entry)];
+        if let Some(panel) = &entry.measured {
+            cells.push(time(panel.iteration(), panel));
+            cells.extend(common(panel).into_iter().enumerate().filter(|&(i, _)| shown(i)).map(|(_, cell)| cell));
+            if let Some(error) = &entry.error {
+                cells.extend([signed_percent(error.makespan), points(error.bubble), percent(error.op_start_p95)]);
+            }
+        }
+        cells.resize(header.len(), MISSING.into());
+        cells
+    };
+    let rows = report.entries.iter().map(row).collect();
+    Some((header, rows))
+}
+
+/// The tables of a report with their captions; a lone table of figures needs none.
+fn tables(report: &Report) -> Vec<(String, Vec<String>, Vec<Vec<String>>)> {
+    let (predicted, measured) = (predicted(report), measured(report));
+    let captions = if predicted.is_some() && measured.is_some() { ["Predicted", "Measured"] } else { [""; 2] };
+    let figures =
+        [predicted, measured].into_iter().zip(captions).filter_map(|(table, caption)| Some((table?, caption)));
+    let mut tables: Vec<_> = figures
+        .map(|((header, rows), caption)| (caption.to_string(), header.into_iter().map(String::from).collect(), rows))
+        .collect();
+    if tables.is_empty() {
+        tables.push((String::new(), ["schedule"].into_iter().chain(COMMON).map(String::from).collect(), Vec::new()));
+    }
+    tables.extend(report.extra_tables.iter().map(|t| (t.caption.clone(), t.header.clone(), t.rows.clone())));
+    tables
+}
+
+/// The highest peak over devices.
+fn peak(panel: &Panel) -> f64 {
+    panel.metrics.per_device.iter().map(|d| d.peak_activations).fold(0.0, f64::max)
+}
+
+/// The figures as tables for the terminal: predicted, measured, then the extra ones.
+pub fn table(report: &Report) -> String {
+    let one = |(caption, header, rows): (String, Vec<String>, Vec<Vec<String>>)| {
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        let caption = if caption.is_empty() { caption } else { fit(&caption, 100, "…") + "\n" };
+        caption + &grid(&header, rows)
+    };
+    tables(report).into_iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+fn grid(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut grid = Grid::new();
+    grid.load_style(STYLE);
+    grid.set_header(header.iter().map(|name| broken(name)));
+    for mut row in rows {
+        row.resize(header.len().max(row.len()), String::new());
+        grid.add_row(row.iter().map(|cell| super::text::plain(cell)));
+    }
+    for (i, column) in grid.column_iter_mut().enumerate() {
+        column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right });
+        column.set_padding((0, 1));
+    }
+    let mut out: String = grid.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+    if out.is_empty() {
+        out.push('\n');
+    }
+    out
+}
+
+/// A column's name over two lines, so that columns stay narrow.
+fn broken(name: &str) -> String {
+    let name = super::text::plain(name);
+    if name.len() < 9 {
+        return name;
+    }
+    match name.char_indices().filter(|&(_, c)| c == ' ').min_by_key(|&(i, _)| i.abs_diff(name.len() / 2)) {
+        Some((i, _)) => format!("{}\n{}", &name[..i], &name[i + 1..]),
+        None => name,
+    }
+}
+
+/// The same tables in Markdown.
+pub fn markdown(report: &Report) -> String {
+    let one = |(caption, header, rows): (String, Vec<String>, Vec<Vec<String>>)| {
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        let caption = if caption.is_empty() { caption } else { cell(&caption) + "\n\n" };
+        caption + &markdown_grid(&header, &rows)
+    };
+    tables(report).into_iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+fn markdown_grid(header: &[&str], rows: &[Vec<String>]) -> String {
+    let width = rows.iter().map(Vec::len).chain([header.len()]).max().unwrap_or(0);
+    let line = |cells: &mut dyn Iterator<Item = String>| -> String {
+        let mut cells: Vec<String> = cells.collect();
+        cells.resize(width, String::new());
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let mut out = line(&mut header.iter().map(|name| cell(name)));
+    out.push_str(&line(&mut (0..width).map(|i| if i == 0 { ":---".into() } else { "---:".into() })));
+    for row in rows {
+        out.push_str(&line(&mut row.iter().map(|text| cell(text))));
+    }
+    out
+}
+
+/// A text that cannot end its cell or become markup.
+fn cell(text: &str) -> String {
+    let mut out = String::new();
+    for c in super::text::plain(text).chars() {
+        match c {
+            '|' | '\\' | '`' | '*' | '_' | '[' | ']' => out.extend(['\\', c]),
+            '<' => out.push_str("&lt;"),
+            '&' => out.push_str("&amp;"),
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,107 @@
+//! Texts of strangers made safe: control characters out, markup escaped, cut to a width.
+
+/// `text` without control characters; those become spaces.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() || is_invisible(c) { ' ' } else { c }).collect()
+}
+
+/// Marks that reorder or hide their neighbours.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+}
+
+/// `text` for XML and HTML, in content or in a quoted attribute.
+pub(super) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in plain(text).chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Columns that a character takes in a terminal.
+pub(super) fn columns_of(c: char) -> usize {
+    match u32::from(c) {
+        0x300..=0x36f | 0xfe00..=0xfe0f => 0,
+        0x1100..=0x115f | 0x2e80..=0xa4cf | 0xac00..=0xd7a3 | 0xf900..=0xfaff | 0xfe30..=0xfe6f | 0xff00..=0xff60 => 2,
+        0x1f300..=0x1faff | 0x20000..=0x3fffd => 2,
+        _ => 1,
+    }
+}
+
+/// Columns that `text` takes in a terminal.
+pub(super) fn columns(text: &str) -> usize {
+    text.chars().map(columns_of).sum()
+}
+
+/// `text`, plain, cut to `width` columns; a cut is shown by `mark`.
+pub(super) fn fit(text: &str, width: usize, mark: &str) -> String {
+    let text = plain(text);
+    if columns(&text) <= width {
+        return text;
+    }
+    let room = width.saturating_sub(columns(mark));
+    let (mut out, mut used) = (String::new(), 0);
+    for c in text.chars() {
+        used += columns_of(c);
+        if used > room {
+            break;
+        }
+        out.push(c);
+    }
+    if columns(mark) <= width {
+        out.push_str(mark);
+    }
+    out
+}
+
+/// Estimated width in pixels of `text` in a proportional font of `size` pixels.
+pub(super) fn pixels(text: &str, size: f64) -> f64 {
+    text.chars()
+        .map(|c| match c {
+            'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '|' | '!' | '\'' | ' ' | '·' => 0.29,
+            'm' | 'w' | 'M' | 'W' => 0.87,
+            c if c.is_uppercase() => 0.68,
+            c => 0.56 * columns_of(c) as f64,
+        })
+        .sum::<f64>()
+        * size
+}
+
+/// `text`, plain, cut to `width` pixels in a proportional font of `size` pixels.
+pub(super) fn fit_pixels(text: &str, width: f64, size: f64) -> String {
+    let text = plain(text);
+    if pixels(&text, size) <= width {
+        return text;
+    }
+    let mut out = String::new();
+    let mut used = pixels("…", size);
+    for c in text.chars() {
+        used += pixels(c.encode_utf8(&mut [0; 4]), size);
+        if used > width {
+            break;
+        }
+        out.push(c);
+    }
+    out + "…"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_texts() {
+        assert_eq!(escape("</script>\u{1b}[31m&'\""), "&lt;/script&gt; [31m&amp;&#39;&quot;");
+        assert_eq!(fit("日本語のスケジュール", 7, "…"), "日本語…");
+        assert_eq!(columns(&fit(&"x".repeat(500), 20, "…")), 20);
+        assert_eq!(fit("abc", 0, "…"), "");
+    }
+}

@@ -1,0 +1,201 @@
+//! From a graph and costs to the prediction that the outside sees: figures and a timeline.
+
+use super::bound::lower_bound;
+use super::sweep::{OpTime, Times, sweep};
+use crate::cost::{CostTable, Summary};
+use crate::graph::TaskGraph;
+use crate::metrics::{Activity, Metrics};
+use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// One entry of `predict --format json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// The schedule's name.
+    pub schedule: String,
+    /// p.
+    pub devices: u32,
+    /// v.
+    pub chunks: u32,
+    /// m.
+    pub microbatches: u32,
+    /// `unit` or `ms`.
+    pub time_unit: String,
+    /// Per device.
+    pub costs: Summary,
+    /// The figures.
+    #[serde(flatten)]
+    pub metrics: Metrics,
+}
+
+/// What follows the last backward, in ticks by device.
+#[derive(Clone, Debug, Default)]
+pub struct StepCosts {
+    /// Two devices that exchange the tied embedding's gradient: their numbers, how long a put holds the sender up, how
+    /// long after it the other may read, and how long adding takes.
+    pub tied: Option<(u32, u32, OpTime)>,
+    /// By device, its share of the gradient norm; empty without clipping. The norm is a global barrier.
+    pub norm: Vec<u64>,
+    /// By device, its optimizer step; empty where there is none.
+    pub optimizer: Vec<u64>,
+}
+
+/// Predicts the timeline of `graph` under `costs`, then of the step ops.
+pub fn predict(graph: &TaskGraph, costs: &CostTable, step: &StepCosts) -> (Prediction, Times, Vec<StepSpan>) {
+    let times = sweep(graph, |index| costs.of(graph.op(index)));
+    let schedule = graph.schedule();
+    let peaks: Vec<f64> = (0..schedule.devices()).map(|d| schedule.peak_activations(d, costs.keep)).collect();
+    let bound = lower_bound(graph, costs);
+    let metrics = Metrics::new(&activities(graph, &times), &peaks, Some(bound), costs.ticks_per_unit);
+    let prediction = Prediction {
+        schedule: schedule.name.clone(),
+        devices: schedule.devices(),
+        chunks: schedule.placement.chunks(),
+        microbatches: schedule.microbatches,
+        time_unit: costs.time_unit.to_string(),
+        costs: costs.summary,
+        metrics,
+    };
+    let steps = step_spans(graph, costs, &times, step);
+    (prediction, times, steps)
+}
+
+/// The makespan in ns of `graph` when each op lasts `durations_ns[index]` and everything else costs what `costs` says:
+/// a run's own durations fed back.
+pub fn replay(graph: &TaskGraph, costs: &CostTable, durations_ns: &[u64]) -> u64 {
+    let times = sweep(graph, |index| OpTime { duration: durations_ns[index], ..costs.of(graph.op(index)) });
+    times.end.iter().copied().max().unwrap_or(0)
+}
+
+fn activities(graph: &TaskGraph, times: &Times) -> Vec<Activity> {
+    (0..graph.schedule().devices())
+        .map(|device| {
+            let range = graph.schedule().range(device);
+            if range.is_empty() {
+                return Activity::default();
+            }
+            let busy = range.clone().map(|index| times.end[index] - times.start[index]).sum();
+            Activity { busy, first_start: times.start[range.start], last_end: times.end[range.end - 1] }
+        })
+        .collect()
+}
+
+/// One step op.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepSpan {
+    /// The device.
+    pub device: u32,
+    /// `reduce`, `norm` or `optimizer`.
+    pub name: &'static str,
+    /// Start, in ticks.
+    pub start: u64,
+    /// End, in ticks.
+    pub end: u64,
+}
+
+fn step_spans(graph: &TaskGraph, costs: &CostTable, times: &Times, step: &StepCosts) -> Vec<StepSpan> {
+    let schedule = graph.schedule();
+    let mut free: Vec<u64> = (0..schedule.devices())
+        .map(|device| {
+            let last = schedule.range(device).end.checked_sub(1).filter(|&last| last >= schedule.range(device).start);
+            last.map_or(0, |last| times.end[last] + costs.of(graph.op(last)).after)
+        })
+        .collect();
+    let mut spans = Vec::new();
+    let mut run = |free: &mut Vec<u64>, device: u32, name, ready: u64, duration: u64| {
+        let start = free[device as usize].max(ready);
+        free[device as usize] = start + duration;
+        spans.push(StepSpan { device, name, start, end: start + duration });
+    };
+    if let Some((a, b, cost)) = step.tied {
+        let sent = [a, b].map(|device| free[device as usize] + cost.after);
+        for (device, own, other) in [(a, sent[0], sent[1]), (b, sent[1], sent[0])] {
+            run(&mut free, device, "reduce", own.max(other + cost.arrival), cost.duration);
+        }
+    }
+    if !step.norm.is_empty() {
+        (0..schedule.devices()).for_each(|d| run(&mut free, d, "norm", 0, step.norm[d as usize]));
+        let all = free.iter().copied().max().unwrap_or(0);
+        free.fill(all);
+    }
+    if !step.optimizer.is_empty() {
+        (0..schedule.devices()).for_each(|d| run(&mut free, d, "optimizer", 0, step.optimizer[d as usize]));
+    }
+    spans
+}
+
+impl Prediction {
+    /// The timeline of a prediction: computes, transfers and waits.
+    pub fn timeline(&self, graph: &TaskGraph, costs: &CostTable, times: &Times, steps: &[StepSpan]) -> Timeline {
+        let mut spans = Vec::with_capacity(2 * graph.len());
+        let consumers = graph.consumers();
+        for device in 0..self.devices {
+            let mut free = 0;
+            for (number, index) in graph.schedule().range(device).enumerate() {
+                op_spans(graph, costs, times, (number, index, consumers[index]), &mut free, &mut spans);
+            }
+        }
+        for step in steps {
+            let (start_ns, end_ns) = (costs.to_ns(step.start), costs.to_ns(step.end));
+            let op = step.name.to_string();
+            spans.push(Span { device: step.device, queue: Queue::Compute, op, partner: None, peer: None, phase: None, start_ns, end_ns });
+        }
+        let mut timeline = Timeline { spans, ..self.empty_timeline(costs) };
+        timeline.sort();
+        timeline
+    }
+
+    /// The timeline's header, without spans.
+    pub fn empty_timeline(&self, costs: &CostTable) -> Timeline {
+        Timeline {
+            schema_version: SCHEMA_VERSION,
+            source: Source::Predicted,
+            schedule: self.schedule.clone(),
+            devices: self.devices,
+            chunks: self.chunks,
+            microbatches: self.microbatches,
+            time_unit: self.time_unit.clone(),
+            unit_ns: costs.unit_ns,
+            keep: costs.keep,
+            clock_uncertainty_ns: 0,
+            provenance: BTreeMap::new(),
+            spans: Vec::new(),
+        }
+    }
+}
+
+/// The spans of one op: its wait for a transfer, its compute, the transfer of its output.
+fn op_spans(
+    graph: &TaskGraph,
+    costs: &CostTable,
+    times: &Times,
+    (number, index, consumer): (usize, usize, Option<usize>),
+    free: &mut u64,
+    spans: &mut Vec<Span>,
+) {
+    let (op, time, device) = (graph.op(index), costs.of(graph.op(index)), graph.device_of(index));
+    let mut span = |queue, partner: Option<usize>, start: u64, end: u64| {
+        spans.push(Span {
+            device,
+            queue,
+            op: op.to_string(),
+            partner: partner.map(|p| graph.op(p).to_string()),
+            peer: partner.map(|p| graph.device_of(p)),
+            phase: graph.schedule().phase(device, number).map(str::to_string),
+            start_ns: costs.to_ns(start),
+            end_ns: costs.to_ns(end),
+        });
+    };
+    if let Some(up) = graph.transfer(index)
+        && times.start[index] > *free
+    {
+        span(Queue::Receive, Some(up), *free, times.start[index]);
+    }
+    span(Queue::Compute, None, times.start[index], times.end[index]);
+    let transfer = time.after.max(time.arrival);
+    if transfer > 0 && graph.schedule().placement.leaves_device(op) {
+        span(Queue::Send, consumer, times.end[index], times.end[index] + transfer);
+    }
+    *free = times.end[index] + time.after;
+}

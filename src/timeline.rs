@@ -1,0 +1,212 @@
+//! The timeline: what a simulation predicts and what an execution measures, in one versioned JSON schema.
+//!
+//! `compare`, the pictures and the pages read nothing else. Times are whole nanoseconds from the step's time 0. A timeline
+//! predicted from given costs has no nanoseconds: there one unit of cost stands as 10^9 ns (`unit_ns`).
+
+use crate::metrics::{Activity, Metrics};
+use crate::op::{Kind, Op};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version of the JSON schema that this program writes and reads.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Where a timeline comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// A simulation.
+    Predicted,
+    /// An execution.
+    Measured,
+}
+
+/// One of a device's in-order queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Queue {
+    /// Ops and step ops.
+    Compute,
+    /// Puts to other devices.
+    Send,
+    /// Waits for what others put.
+    Receive,
+}
+
+/// What a device did from `start_ns` to `end_ns`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// The device, 0 to p - 1.
+    pub device: u32,
+    /// Which of its queues was occupied.
+    pub queue: Queue,
+    /// On the compute queue the op (`0F3`) or step op (`reduce`, `norm`, `optimizer`); on the send queue the op whose
+    /// output is put; on the receive queue the op that waits.
+    pub op: String,
+    /// Send queue: the op that will use the data. Receive queue: the op whose output is waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partner: Option<String>,
+    /// The other device of a send or a receive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<u32>,
+    /// The schedule's name for this part of the word: `warm-up`, `steady`, `drain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Start, in ns from the step's time 0.
+    pub start_ns: u64,
+    /// End, in ns from the step's time 0.
+    pub end_ns: u64,
+}
+
+impl Span {
+    /// The pipeline op of a span on the compute queue, `None` for step ops and other queues.
+    pub fn pipeline_op(&self) -> Option<Op> {
+        if self.queue == Queue::Compute { self.op.parse().ok() } else { None }
+    }
+}
+
+/// What happened, or is predicted to happen, in one training step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timeline {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Predicted or measured.
+    pub source: Source,
+    /// The schedule's name.
+    pub schedule: String,
+    /// p.
+    pub devices: u32,
+    /// v, stages a device.
+    pub chunks: u32,
+    /// m.
+    pub microbatches: u32,
+    /// `unit` (costs were given) or `ms`.
+    pub time_unit: String,
+    /// How many of the spans' nanoseconds are one `time_unit`.
+    pub unit_ns: u64,
+    /// Share of an activation that lives on from I to W (DESIGN: cost key `keep`).
+    pub keep: f64,
+    /// How far clocks of different devices may disagree; 0 for a simulation or a single clock.
+    pub clock_uncertainty_ns: u64,
+    /// Who made it: program version, machine, date, device kind; free text by key.
+    #[serde(default)]
+    pub provenance: BTreeMap<String, String>,
+    /// By device, then queue, then start.
+    pub spans: Vec<Span>,
+}
+
+impl Timeline {
+    /// Sorts the spans as the schema promises.
+    pub fn sort(&mut self) {
+        self.spans.sort_by(|a, b| {
+            (a.device, a.queue, a.start_ns, a.end_ns, &a.op).cmp(&(b.device, b.queue, b.start_ns, b.end_ns, &b.op))
+        });
+    }
+
+    /// Reads a timeline.
+    ///
+    /// # Errors
+    /// Not JSON, another schema, another version, or spans that contradict the header; the text says what to do.
+    pub fn from_json(text: &str) -> anyhow::Result<Timeline> {
+        let timeline: Timeline = serde_json::from_str(text)
+            .map_err(|e| anyhow::anyhow!("expected a pipesim timeline, found other JSON ({e}); write one with -o FILE.json"))?;
+        timeline.validate()?;
+        Ok(timeline)
+    }
+
+    /// Reads a file of timelines: one, or a list as [`Timeline::list_to_json`] writes it.
+    ///
+    /// # Errors
+    /// As [`Timeline::from_json`].
+    pub fn list_from_json(text: &str) -> anyhow::Result<Vec<Timeline>> {
+        #[derive(Deserialize)]
+        struct List {
+            timelines: Vec<Timeline>,
+        }
+        match serde_json::from_str::<List>(text) {
+            Ok(list) => {
+                list.timelines.iter().try_for_each(Timeline::validate)?;
+                Ok(list.timelines)
+            }
+            Err(_) => Ok(vec![Timeline::from_json(text)?]),
+        }
+    }
+
+    /// Several timelines as one JSON text.
+    pub fn list_to_json(timelines: &[&Timeline]) -> String {
+        let list = serde_json::json!({"schema_version": SCHEMA_VERSION, "timelines": timelines});
+        format!("{list}\n")
+    }
+
+    fn validate(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.schema_version == SCHEMA_VERSION,
+            "expected timeline schema version {SCHEMA_VERSION}, found {}; write the file again with this program",
+            self.schema_version
+        );
+        anyhow::ensure!(self.devices > 0 && self.chunks > 0 && self.unit_ns > 0, "a timeline needs devices, chunks and unit_ns above 0");
+        for span in &self.spans {
+            anyhow::ensure!(span.device < self.devices, "span {} is on device {}, but there are {}", span.op, span.device, self.devices);
+            anyhow::ensure!(span.end_ns >= span.start_ns, "span {} ends before it starts", span.op);
+        }
+        Ok(())
+    }
+
+    /// The compute spans of pipeline ops, with their ops, in time order on each device.
+    pub fn ops(&self) -> impl Iterator<Item = (Op, &Span)> {
+        self.spans.iter().filter_map(|span| span.pipeline_op().map(|op| (op, span)))
+    }
+
+    /// Busy time, first start and last end of each device's pipeline part, in ns.
+    pub fn activities(&self) -> Vec<Activity> {
+        let mut activities: Vec<Option<Activity>> = vec![None; self.devices as usize];
+        for (_, span) in self.ops() {
+            let a = activities[span.device as usize].get_or_insert(Activity { busy: 0, first_start: span.start_ns, last_end: 0 });
+            a.busy += span.end_ns - span.start_ns;
+            a.first_start = a.first_start.min(span.start_ns);
+            a.last_end = a.last_end.max(span.end_ns);
+        }
+        activities.into_iter().map(Option::unwrap_or_default).collect()
+    }
+
+    /// The figures, in the timeline's unit.
+    pub fn metrics(&self) -> Metrics {
+        let peaks: Vec<f64> = (0..self.devices)
+            .map(|d| self.activations(d).into_iter().map(|(_, held)| held).fold(0.0, f64::max))
+            .collect();
+        Metrics::new(&self.activities(), &peaks, None, self.unit_ns as f64)
+    }
+
+    /// End of the last span of any kind: the iteration time, step ops included, in ns.
+    pub fn end_ns(&self) -> u64 {
+        self.spans.iter().map(|span| span.end_ns).max().unwrap_or(0)
+    }
+
+    /// Activations held on `device` over time: (ns, units) after each change. A chunk's op takes 1/v at the start of F
+    /// and returns it at the end of B, or (1 - keep)/v at the end of I and keep/v at the end of W.
+    pub fn activations(&self, device: u32) -> Vec<(u64, f64)> {
+        let mut changes: Vec<(u64, i32, i32)> = Vec::new(); // time, whole chunks, kept remainders
+        for (op, span) in self.ops().filter(|(_, span)| span.device == device) {
+            changes.push(match op.kind() {
+                Kind::F => (span.start_ns, 1, 0),
+                Kind::I => (span.end_ns, -1, 1),
+                Kind::W => (span.end_ns, 0, -1),
+                Kind::B => (span.end_ns, -1, 0),
+            });
+        }
+        changes.sort_by_key(|&(time, whole, _)| (time, whole)); // what ends makes room for what starts at that moment
+        let (mut whole, mut kept) = (0, 0);
+        let mut curve: Vec<(u64, f64)> = vec![(0, 0.0)];
+        for (time, w, k) in changes {
+            whole += w;
+            kept += k;
+            let held = (f64::from(whole) + f64::from(kept) * self.keep) / f64::from(self.chunks);
+            match curve.last_mut() {
+                Some(last) if last.0 == time => last.1 = held,
+                _ => curve.push((time, held)),
+            }
+        }
+        curve
+    }
+}

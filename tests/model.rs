@@ -1,0 +1,512 @@
+//! The model against PyTorch's numbers, against itself under every partition, and its readers against bad files.
+
+use std::path::{Path, PathBuf};
+
+use pipesim::model::*;
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gpt2").join(name)
+}
+
+fn checkpoint() -> Parameters {
+    Parameters::read(&golden("model.bin")).unwrap()
+}
+
+fn debug_state() -> DebugState {
+    DebugState::read(&golden("debug_state.bin"), &checkpoint().config).unwrap()
+}
+
+/// Order of the ops of one step.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    /// One micro-batch after the other, W right after I.
+    FullBackward,
+    /// All forwards, all backwards for the input, then all backwards for the weights, the last stage's first.
+    DelayedWeights,
+    /// Like the one before, micro-batches of the backward for the input in reverse, and the first stage's weights first.
+    Reversed,
+}
+
+/// Devices that run a pipeline's ops one after the other.
+struct Pipeline {
+    shards: Vec<Shard>,
+    device_of_stage: Vec<usize>,
+    microbatches: usize,
+    tokens_a_microbatch: usize,
+}
+
+impl Pipeline {
+    /// Stage s lives on device `devices[s]`.
+    fn new(parameters: &Parameters, devices: &[usize], batch: usize, tokens: usize, microbatches: usize) -> Pipeline {
+        let layers = split_layers(&parameters.config, devices.len(), None).unwrap();
+        let sequences = batch / microbatches;
+        let shard = |device: usize| {
+            let stages = layers.iter().enumerate().filter(|(stage, _)| devices[*stage] == device);
+            let stages: Vec<_> = stages.map(|(stage, layers)| (stage as u32, layers.clone())).collect();
+            Shard::new(parameters, &stages, sequences, tokens, microbatches).unwrap()
+        };
+        Pipeline {
+            shards: (0..=*devices.iter().max().unwrap()).map(shard).collect(),
+            device_of_stage: devices.to_vec(),
+            microbatches,
+            tokens_a_microbatch: sequences * tokens,
+        }
+    }
+
+    fn shard(&mut self, stage: usize) -> &mut Shard {
+        &mut self.shards[self.device_of_stage[stage]]
+    }
+
+    fn forward(&mut self, microbatch: usize, inputs: &[u32], targets: &[u32]) {
+        let stages = self.device_of_stage.len();
+        let range = microbatch * self.tokens_a_microbatch..(microbatch + 1) * self.tokens_a_microbatch;
+        let mut hidden = vec![0.0; self.shards[0].hidden_len()];
+        for stage in 0..stages {
+            let before = hidden.clone();
+            let input = if stage == 0 { Signal::Tokens(&inputs[range.clone()]) } else { Signal::Hidden(&before) };
+            let last = stage == stages - 1;
+            let (targets, output) = (last.then(|| &targets[range.clone()]), (!last).then_some(&mut hidden[..]));
+            let (stage_id, microbatch) = (stage as u32, microbatch as u32);
+            self.shard(stage).forward(stage_id, microbatch, input, targets, output, &mut Vec::new()).unwrap();
+        }
+    }
+
+    fn backward_input(&mut self, microbatch: usize) {
+        let stages = self.device_of_stage.len();
+        let mut gradient = vec![0.0; self.shards[0].hidden_len()];
+        for stage in (0..stages).rev() {
+            let after = gradient.clone();
+            let (input, output) =
+                ((stage < stages - 1).then_some(&after[..]), (stage > 0).then_some(&mut gradient[..]));
+            let (stage_id, microbatch) = (stage as u32, microbatch as u32);
+            self.shard(stage).backward_input(stage_id, microbatch, input, output, &mut Vec::new()).unwrap();
+        }
+    }
+
+    fn backward_weight(&mut self, stage: usize, microbatch: usize) {
+        self.shard(stage).backward_weight(stage as u32, microbatch as u32, &mut Vec::new()).unwrap();
+    }
+
+    /// Everything of a step but the update; returns the loss.
+    fn gradients(&mut self, inputs: &[u32], targets: &[u32], order: Order) -> f32 {
+        self.shards.iter_mut().for_each(Shard::zero_gradients);
+        let (stages, microbatches) = (self.device_of_stage.len(), self.microbatches);
+        match order {
+            Order::FullBackward => {
+                for microbatch in 0..microbatches {
+                    self.forward(microbatch, inputs, targets);
+                    self.backward_input(microbatch);
+                    (0..stages).rev().for_each(|stage| self.backward_weight(stage, microbatch));
+                }
+            }
+            Order::DelayedWeights => {
+                (0..microbatches).for_each(|microbatch| self.forward(microbatch, inputs, targets));
+                (0..microbatches).for_each(|microbatch| self.backward_input(microbatch));
+                for stage in (0..stages).rev() {
+                    (0..microbatches).for_each(|microbatch| self.backward_weight(stage, microbatch));
+                }
+            }
+            Order::Reversed => {
+                (0..microbatches).for_each(|microbatch| self.forward(microbatch, inputs, targets));
+                (0..microbatches).rev().for_each(|microbatch| self.backward_input(microbatch));
+                for stage in 0..stages {
+                    (0..microbatches).for_each(|microbatch| self.backward_weight(stage, microbatch));
+                }
+            }
+        }
+        assert!(self.shards.iter().all(|shard| shard.held_bytes() == 0), "all that was kept has been used");
+        let (first, last) = (self.device_of_stage[0], self.device_of_stage[stages - 1]);
+        if first != last {
+            let embedding = self.shards[first].tied_gradient().to_vec();
+            let head = self.shards[last].tied_gradient().to_vec();
+            self.shards[first].add_tied_gradient(&head);
+            self.shards[last].add_tied_gradient(&embedding);
+        }
+        self.shards[last].losses().iter().sum::<f32>() / microbatches as f32
+    }
+
+    fn all_gradients(&self) -> Parameters {
+        let mut all = Parameters::zeros(&checkpoint().config).unwrap();
+        self.shards.iter().for_each(|shard| shard.gradients(&mut all));
+        all
+    }
+
+    fn all_parameters(&self) -> Parameters {
+        let mut all = Parameters::zeros(&checkpoint().config).unwrap();
+        self.shards.iter().for_each(|shard| shard.parameters(&mut all));
+        all
+    }
+
+    fn norm(&self) -> f64 {
+        let mut parts: Vec<_> = self.shards.iter().flat_map(Shard::squared_norms).collect();
+        parts.sort_by_key(|part| part.0);
+        let orders: Vec<usize> = parts.iter().map(|part| part.0).collect();
+        assert_eq!(orders, (0..checkpoint().config.layers + 3).collect::<Vec<_>>(), "every part once");
+        parts.iter().map(|part| part.1).sum::<f64>().sqrt()
+    }
+
+    /// A whole training step; returns the loss before the update.
+    fn step(&mut self, step: u32, batch: (&[u32], &[u32]), order: Order, hyper: &AdamW, clip: Option<f64>) -> f32 {
+        let loss = self.gradients(batch.0, batch.1, order);
+        let scale = clip.map_or(1.0, |clip| (clip / (self.norm() + 1e-6)).min(1.0));
+        self.shards.iter_mut().for_each(|shard| shard.adamw(step, hyper, scale as f32));
+        loss
+    }
+}
+
+fn relative_distance(found: &[f32], expected: &[f32]) -> f64 {
+    let square = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    let differences = &mut found.iter().zip(expected).map(|(&a, &b)| f64::from(a) - f64::from(b));
+    square(differences) / square(&mut expected.iter().map(|&x| f64::from(x))).max(1e-30)
+}
+
+const PARTITIONS: &[&[usize]] = &[&[0], &[0, 1], &[0, 0], &[0, 1, 1, 0], &[0, 1, 0, 1], &[0, 1, 2, 3]];
+
+#[test]
+fn loss_logits_and_gradients_are_pytorchs_under_every_partition() {
+    let state = debug_state();
+    for devices in PARTITIONS {
+        for (microbatches, order) in [(1, Order::FullBackward), (2, Order::DelayedWeights), (8, Order::Reversed)] {
+            let mut pipeline = Pipeline::new(&checkpoint(), devices, state.batch, state.tokens, microbatches);
+            pipeline.shards.iter_mut().for_each(|shard| shard.keep_logits(true));
+            let loss = pipeline.gradients(&state.inputs, &state.targets, order);
+            assert!((loss - state.loss).abs() < 1e-5, "loss {loss}, PyTorch's {}", state.loss);
+            let head = pipeline.shard(devices.len() - 1);
+            let logits: Vec<f32> = (0..microbatches as u32).flat_map(|k| head.logits(k).unwrap()).copied().collect();
+            let distance = relative_distance(&logits, &state.logits);
+            assert!(distance < 1e-5, "logits differ by {distance:e}");
+            let found = pipeline.all_gradients();
+            for ((name, found), expected) in TENSOR_NAMES.iter().zip(&found.tensors).zip(&state.gradients) {
+                let distance = relative_distance(found, expected);
+                assert!(distance < 1e-5, "{devices:?}, {microbatches} micro-batches: {name} differs by {distance:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ten_steps_of_adamw_give_pytorchs_losses() {
+    let expected: serde_json::Value = serde_json::from_slice(&std::fs::read(golden("expected.json")).unwrap()).unwrap();
+    let state = debug_state();
+    let data = Tokens::read(&golden("tokens.bin"), Tokenizer::Bytes).unwrap();
+    let hyper = AdamW { learning_rate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    let settings = [
+        ("A_same_batch_b0.9_0.999_wd0.01", AdamW { weight_decay: 0.01, ..hyper }, None),
+        ("B_same_batch_b0.9_0.95_wd0_clip1", AdamW { beta2: 0.95, ..hyper }, Some(1.0)),
+        ("C_stream_b0.9_0.999_wd0", hyper, None),
+    ];
+    for (name, hyper, clip) in settings {
+        for devices in [&[0][..], &[0, 1, 2, 3]] {
+            let mut pipeline = Pipeline::new(&checkpoint(), devices, state.batch, state.tokens, 4);
+            for (step, expected) in expected[name].as_array().unwrap().iter().enumerate() {
+                let batch = if name.starts_with('C') { step } else { 0 };
+                let (inputs, targets) = data.batch(batch, state.batch, state.tokens).unwrap();
+                let batch = (&inputs[..], &targets[..]);
+                let loss = pipeline.step(step as u32 + 1, batch, Order::FullBackward, &hyper, clip);
+                let expected = expected.as_f64().unwrap();
+                assert!((f64::from(loss) - expected).abs() < 1e-4, "{name} step {step}: {loss}, PyTorch's {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_partition_and_no_order_changes_a_bit() {
+    let state = debug_state();
+    let run = |devices: &[usize], order: Order| {
+        let mut pipeline = Pipeline::new(&checkpoint(), devices, state.batch, state.tokens, 4);
+        let batch = (&state.inputs[..], &state.targets[..]);
+        let losses: Vec<f32> =
+            (1..4).map(|step| pipeline.step(step, batch, order, &AdamW::default(), Some(0.5))).collect();
+        (losses, pipeline.norm(), pipeline.all_gradients(), pipeline.all_parameters())
+    };
+    let reference = run(&[0], Order::FullBackward);
+    for devices in PARTITIONS {
+        for order in [Order::FullBackward, Order::DelayedWeights, Order::Reversed] {
+            assert!(run(devices, order) == reference, "{devices:?} differs");
+        }
+    }
+}
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    let config = Config { max_sequence: 70, vocabulary: 37, layers: 2, heads: 3, channels: 24 };
+    let mut parameters = Parameters::random(&config, 3).unwrap();
+    parameters.tensors.iter_mut().flatten().for_each(|value| *value *= 5.0);
+    let layers = split_layers(&config, 1, None).unwrap();
+    let tokens: Vec<u32> = (0..2 * 70 + 1).map(|i| i * i * 7 % 37).collect();
+    let (inputs, targets) = (&tokens[..140], &tokens[1..]);
+    let evaluate = |parameters: &Parameters| {
+        let mut shard = Shard::new(parameters, &[(0, layers[0].clone())], 2, 70, 1).unwrap();
+        let laps = &mut Vec::new();
+        shard.forward(0, 0, Signal::Tokens(inputs), Some(targets), None, laps).unwrap();
+        let loss = shard.losses()[0];
+        shard.backward_input(0, 0, None, None, laps).unwrap();
+        shard.backward_weight(0, 0, laps).unwrap();
+        let mut gradients = Parameters::zeros(&config).unwrap();
+        shard.gradients(&mut gradients);
+        (f64::from(loss), gradients)
+    };
+    let (_, gradients) = evaluate(&parameters);
+    for (tensor, name) in TENSOR_NAMES.iter().enumerate() {
+        // along the gradient itself, where the loss changes most
+        let length = gradients.tensors[tensor].iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>().sqrt();
+        let shifted = |sign: f64| {
+            let mut parameters = parameters.clone();
+            for (value, &g) in parameters.tensors[tensor].iter_mut().zip(&gradients.tensors[tensor]) {
+                *value += (sign * 1e-3 * f64::from(g) / length) as f32;
+            }
+            evaluate(&parameters).0
+        };
+        let slope = (shifted(1.0) - shifted(-1.0)) / 2e-3;
+        let error = (slope - length).abs() / (length + 1e-2);
+        assert!(error < 2e-2, "{name}: slope {slope}, gradient {length}");
+    }
+}
+
+#[test]
+fn snapshot_and_restore_give_the_same_step_again() {
+    let state = debug_state();
+    let mut pipeline = Pipeline::new(&checkpoint(), &[0, 1], state.batch, state.tokens, 2);
+    let batch = (&state.inputs[..], &state.targets[..]);
+    pipeline.step(1, batch, Order::FullBackward, &AdamW::default(), None);
+    let snapshots: Vec<Snapshot> = pipeline.shards.iter().map(Shard::snapshot).collect();
+    let first = pipeline.step(2, batch, Order::FullBackward, &AdamW::default(), None);
+    let after = pipeline.all_parameters();
+    pipeline.shards.iter_mut().zip(&snapshots).for_each(|(shard, snapshot)| shard.restore(snapshot));
+    assert!(pipeline.all_parameters() != after);
+    assert_eq!(pipeline.step(2, batch, Order::FullBackward, &AdamW::default(), None), first);
+    assert!(pipeline.all_parameters() == after);
+}
+
+#[test]
+fn laps_cover_every_part_once_and_memory_is_counted() {
+    let state = debug_state();
+    let parameters = checkpoint();
+    let layers = split_layers(&parameters.config, 1, None).unwrap();
+    let mut shard = Shard::new(&parameters, &[(0, layers[0].clone())], state.batch, state.tokens, 1).unwrap();
+    let mut laps = Vec::new();
+    shard.forward(0, 0, Signal::Tokens(&state.inputs), Some(&state.targets), None, &mut laps).unwrap();
+    let after_forward = shard.held_bytes();
+    shard.backward_input(0, 0, None, None, &mut laps).unwrap();
+    assert!(shard.held_bytes() > 0 && shard.peak_held_bytes() >= after_forward.max(shard.held_bytes()));
+    shard.backward_weight(0, 0, &mut laps).unwrap();
+    assert_eq!(shard.held_bytes(), 0);
+    let count = |part| laps.iter().filter(|lap| lap.part == part).count();
+    assert_eq!((count(Part::Embedding), count(Part::Block), count(Part::Head)), (3, 12, 3));
+}
+
+#[test]
+fn wrong_calls_are_refused() {
+    let state = debug_state();
+    let parameters = checkpoint();
+    let layers = split_layers(&parameters.config, 2, None).unwrap();
+    let new = |stages: &[(u32, StageLayers)], tokens| Shard::new(&parameters, stages, 1, tokens, 8);
+    assert!(new(&[(0, layers[0].clone())], 65).is_err_and(|error| error.to_string().contains("found 65")));
+    assert!(new(&[(0, layers[0].clone()), (1, layers[0].clone())], 32).is_err());
+    assert!(new(&[(0, StageLayers { embedding: false, blocks: 3..5, head: false })], 32).is_err());
+
+    let mut shard = new(&[(0, layers[0].clone())], 32).unwrap();
+    let (mut output, laps) = (vec![0.0; shard.hidden_len()], &mut Vec::new());
+    let tokens = &state.inputs[..32];
+    let mut outside = tokens.to_vec();
+    outside[3] = 257;
+    let hidden = vec![0.0; shard.hidden_len()];
+    assert!(shard.forward(1, 0, Signal::Tokens(tokens), None, Some(&mut output), laps).is_err());
+    assert!(shard.forward(0, 8, Signal::Tokens(tokens), None, Some(&mut output), laps).is_err());
+    assert!(shard.forward(0, 0, Signal::Tokens(&outside), None, Some(&mut output), laps).is_err());
+    assert!(shard.forward(0, 0, Signal::Tokens(&tokens[1..]), None, Some(&mut output), laps).is_err());
+    assert!(shard.forward(0, 0, Signal::Hidden(&hidden), None, Some(&mut output), laps).is_err());
+    assert!(shard.forward(0, 0, Signal::Tokens(tokens), None, None, laps).is_err());
+    assert!(shard.forward(0, 0, Signal::Tokens(tokens), Some(tokens), Some(&mut output), laps).is_err());
+    assert!(shard.backward_input(0, 0, Some(&hidden), None, laps).is_err());
+    assert!(shard.backward_weight(0, 0, laps).is_err());
+
+    shard.forward(0, 0, Signal::Tokens(tokens), None, Some(&mut output), laps).unwrap();
+    assert!(shard.forward(0, 0, Signal::Tokens(tokens), None, Some(&mut output), laps).is_err());
+    assert!(shard.backward_weight(0, 0, laps).is_err());
+    assert!(shard.backward_input(0, 0, None, None, laps).is_err());
+    shard.backward_input(0, 0, Some(&hidden), None, laps).unwrap();
+    assert!(shard.backward_input(0, 0, Some(&hidden), None, laps).is_err());
+
+    // a step that is given up leaves nothing behind
+    shard.zero_gradients();
+    assert_eq!(shard.held_bytes(), 0);
+    shard.forward(0, 0, Signal::Tokens(tokens), None, Some(&mut output), laps).unwrap();
+}
+
+#[test]
+fn layers_are_split_evenly_or_as_told() {
+    let config = Config::preset("tiny").unwrap();
+    let counts = |stages, explicit: Option<&[usize]>| -> Vec<usize> {
+        split_layers(&config, stages, explicit).unwrap().iter().map(|stage| stage.blocks.len()).collect()
+    };
+    assert_eq!(counts(3, None), [3, 3, 2]);
+    assert_eq!(counts(8, None), [1; 8]);
+    assert_eq!(counts(3, Some(&[0, 8, 0])), [0, 8, 0]);
+    let ends = split_layers(&config, 2, Some(&[5, 3])).unwrap();
+    assert_eq!(ends[0], StageLayers { embedding: true, blocks: 0..5, head: false });
+    assert_eq!(ends[1], StageLayers { embedding: false, blocks: 5..8, head: true });
+    for (stages, explicit) in [
+        (0, None),
+        (9, None),
+        (2, Some(&[4, 5][..])),
+        (3, Some(&[4, 4])),
+        (3, Some(&[4, 0, 4])),
+        (2, Some(&[usize::MAX, 9])),
+    ] {
+        assert!(split_layers(&config, stages, explicit).is_err(), "{stages} {explicit:?}");
+    }
+    assert!(split_layers(&config, 9, None).unwrap_err().to_string().contains("8 layers"));
+}
+
+#[test]
+fn presets_are_gpt2s_sizes() {
+    for (name, config) in Config::PRESETS {
+        config.validate().unwrap();
+        assert_eq!(Config::preset(name), Some(*config));
+    }
+    let gpt2 = Config::preset("gpt2").unwrap();
+    assert_eq!((gpt2.padded_vocabulary(), gpt2.parameter_count()), (50304, 124_475_904));
+    assert_eq!(Config::preset("gpt3"), None);
+    assert!(Config { heads: 5, ..gpt2 }.validate().is_err());
+    assert!(Config { layers: 0, ..gpt2 }.validate().is_err());
+    assert!(Config { channels: usize::MAX, ..gpt2 }.validate().is_err());
+    assert!(Config { channels: 12 << 20, ..gpt2 }.validate().is_err());
+}
+
+#[test]
+fn random_parameters_are_gpt2s_initialisation() {
+    let config = Config::preset("tiny").unwrap();
+    let parameters = Parameters::random(&config, 1).unwrap();
+    assert!(parameters == Parameters::random(&config, 1).unwrap());
+    assert!(parameters != Parameters::random(&config, 2).unwrap());
+    let deviation = |name: &str| {
+        let tensor = &parameters.tensors[TENSOR_NAMES.iter().position(|tensor| *tensor == name).unwrap()];
+        (tensor.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() / tensor.len() as f64).sqrt()
+    };
+    assert!((deviation("qkvw") - 0.02).abs() < 1e-4);
+    assert!((deviation("fcprojw") - 0.02 / 4.0).abs() < 1e-4);
+    assert_eq!((deviation("ln1w"), deviation("fcb")), (1.0, 0.0));
+    assert!(parameters.tensors[0][257 * 384..].iter().all(|&x| x == 0.0));
+}
+
+#[test]
+fn a_checkpoint_that_is_written_and_read_is_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.bin");
+    let parameters = checkpoint();
+    parameters.write(&path).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(golden("model.bin")).unwrap());
+    assert!(Parameters::read(&path).unwrap() == parameters);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+    assert!(parameters.write(&folder.path().join("missing/model.bin")).is_err());
+}
+
+#[test]
+fn a_bfloat16_checkpoint_is_widened() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.bin");
+    let parameters = checkpoint();
+    let mut bytes = std::fs::read(golden("model.bin")).unwrap()[..1024].to_vec();
+    bytes[4] = 5;
+    let values = parameters.tensors.iter().flatten();
+    bytes.extend(values.clone().flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()));
+    std::fs::write(&path, bytes).unwrap();
+    let read = Parameters::read(&path).unwrap();
+    let cut = values.map(|value| f32::from_bits(value.to_bits() & 0xffff_0000));
+    assert!(read.tensors.iter().flatten().copied().eq(cut));
+}
+
+/// Writes `bytes`, reads them with `read` and returns the message of the error that must come.
+fn refusal<T>(bytes: &[u8], read: impl Fn(&Path) -> anyhow::Result<T>) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file.bin");
+    std::fs::write(&path, bytes).unwrap();
+    let error = read(&path).err().expect("a wrong file must be refused");
+    format!("{error:#}")
+}
+
+#[test]
+fn wrong_checkpoints_are_refused() {
+    let good = std::fs::read(golden("model.bin")).unwrap();
+    let refused = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = good.clone();
+        change(&mut bytes);
+        refusal(&bytes, Parameters::read)
+    };
+    let word = |index: usize, value: i32| {
+        move |bytes: &mut Vec<u8>| bytes[4 * index..4 * index + 4].copy_from_slice(&value.to_le_bytes())
+    };
+    assert!(refused(&word(0, 7)).contains("found 7"));
+    assert!(refused(&word(1, 4)).contains("found 4"));
+    assert!(refused(&word(4, 0)).contains("layers"));
+    assert!(refused(&word(4, -3)).contains("-3"));
+    assert!(refused(&word(5, 3)).contains("multiple of heads"));
+    assert!(refused(&word(4, i32::MAX)).contains("2^31"));
+    assert!(refused(&word(4, 1 << 30)).contains("at most 2^40"));
+    assert!(refused(&word(2, 100_000_000)).contains("cut short"));
+    assert!(refused(&word(7, 257)).contains("padded"));
+    assert!(refused(&|bytes| bytes.truncate(5000)).contains("cut short"));
+    assert!(refused(&|bytes| bytes.truncate(500)).contains("1024"));
+    assert!(refused(&|bytes| bytes.push(0)).contains("bytes follow"));
+    assert!(refused(&|bytes| bytes.clear()).contains("found a file of 0"));
+    assert!(Parameters::read(Path::new("missing.bin")).is_err());
+}
+
+#[test]
+fn wrong_debug_states_are_refused() {
+    let config = checkpoint().config;
+    let good = std::fs::read(golden("debug_state.bin")).unwrap();
+    let refused = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = good.clone();
+        change(&mut bytes);
+        refusal(&bytes, |path| DebugState::read(path, &config))
+    };
+    assert!(refused(&|bytes| bytes[0] ^= 1).contains("starts with"));
+    assert!(refused(&|bytes| bytes[4] = 9).contains("found 9"));
+    assert!(refused(&|bytes| bytes[11] = 255).contains("at least 1 sequence"));
+    assert!(refused(&|bytes| bytes[8] = 200).contains("cut short"));
+    assert!(refused(&|bytes| bytes.push(0)).contains("bytes follow"));
+    assert!(refused(&|bytes| bytes[1027] = 1).contains("token ids below"));
+}
+
+#[test]
+fn token_files_and_texts_become_tokens() {
+    let tokens = Tokens::read(&golden("tokens.bin"), Tokenizer::Gpt2).unwrap();
+    assert_eq!((tokens.len(), tokens.vocabulary_needed), (10241, 257));
+    let good = std::fs::read(golden("tokens.bin")).unwrap();
+    let read = |path: &Path| Tokens::read(path, Tokenizer::Bytes);
+    assert!(refusal(&good[..good.len() - 2], read).contains("found 21504"));
+    assert!(refusal(&[&good[..], &[0]].concat(), read).contains("found 21507"));
+    assert!(refusal(&good[..20], read).contains("1024"));
+    assert!(refusal(&[&good[..4], &[2], &good[5..]].concat(), read).contains("version"));
+    assert!(refusal(&[], read).contains("empty"));
+    assert!(refusal(&std::fs::read(golden("model.bin")).unwrap(), read).contains("another of llm.c's files"));
+    assert!(refusal(&[0xff, 0xfe, 0xfd, 0xfc], |path| Tokens::read(path, Tokenizer::Gpt2)).contains("UTF-8"));
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("text.txt");
+    std::fs::write(&path, "Hello world").unwrap();
+    let bytes = Tokens::read(&path, Tokenizer::Bytes).unwrap();
+    assert_eq!(bytes.batch(0, 1, 4).unwrap().0, [72, 101, 108, 108]);
+    let gpt2 = Tokens::read(&path, Tokenizer::Gpt2).unwrap();
+    assert_eq!((gpt2.len(), gpt2.batch(0, 1, 1).unwrap()), (2, (vec![15496], vec![995])));
+}
+
+#[test]
+fn batches_are_consecutive_and_start_again() {
+    let tokens = Tokens::embedded();
+    assert!(tokens == Tokens::embedded());
+    assert_eq!(tokens.vocabulary_needed, 257);
+    assert!((290_000..320_000).contains(&tokens.len()));
+    let (inputs, targets) = tokens.batch(3, 4, 32).unwrap();
+    assert_eq!(inputs[1..], targets[..127]);
+    assert_eq!(tokens.batch(2, 4, 32).unwrap().1[127], inputs[0]);
+    let batches = (tokens.len() - 1) / 128;
+    assert_eq!(tokens.batch(batches + 3, 4, 32).unwrap().0, inputs);
+    assert!(tokens.batch(0, 1, tokens.len() - 1).is_ok());
+    assert!(tokens.batch(0, 1, tokens.len()).unwrap_err().to_string().contains("longer data"));
+    assert!(tokens.batch(0, 0, 1).is_err());
+    assert!(tokens.batch(0, usize::MAX, 2).is_err());
+}

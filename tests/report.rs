@@ -1,0 +1,625 @@
+//! Reports: every format from timelines made here by a small as-soon-as-possible simulator.
+
+use pipesim::op::{Kind, Op};
+use pipesim::report::{self, Entry, Error, KindError, Panel, Report, Table};
+use pipesim::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+/// Nanoseconds of one unit of cost.
+const UNIT: u64 = 1_000_000_000;
+
+/// A schedule's words by device, and its chunks a device.
+pub type Words = (Vec<Vec<Op>>, u32);
+
+fn ops(kind: Kind, stage: u32, microbatches: std::ops::Range<u32>) -> Vec<Op> {
+    microbatches.map(|i| Op::new(kind, stage, i)).collect()
+}
+
+/// All forwards, then all backwards.
+pub fn gpipe(p: u32, m: u32) -> Words {
+    ((0..p).map(|r| [ops(Kind::F, r, 0..m), ops(Kind::B, r, 0..m)].concat()).collect(), 1)
+}
+
+/// One micro-batch at a time.
+pub fn naive(p: u32, m: u32) -> Words {
+    let word = |r| (0..m).flat_map(|i| [Op::new(Kind::F, r, i), Op::new(Kind::B, r, i)]).collect();
+    ((0..p).map(word).collect(), 1)
+}
+
+/// One forward, one backward.
+pub fn one_f_one_b(p: u32, m: u32) -> Words {
+    let word = |r: u32| {
+        let warm = (p - 1 - r).min(m);
+        let mut word = ops(Kind::F, r, 0..warm);
+        word.extend((warm..m).flat_map(|i| [Op::new(Kind::F, r, i), Op::new(Kind::B, r, i - warm)]));
+        word.extend(ops(Kind::B, r, m - warm..m));
+        word
+    };
+    ((0..p).map(word).collect(), 1)
+}
+
+/// Zero bubble on a V of two chunks.
+pub fn zb_v(p: u32, m: u32) -> Words {
+    let n = m.max(2 * p - 1);
+    let word = |r: u32| {
+        let stage = [r, 2 * p - 1 - r];
+        let mut count: HashMap<(Kind, usize), u32> = HashMap::new();
+        let mut word = Vec::new();
+        let mut add = |times: u32, part: &[(Kind, usize)]| {
+            for _ in 0..times {
+                for &(kind, chunk) in part {
+                    let i = count.entry((kind, chunk)).or_default();
+                    word.push(Op::new(kind, stage[chunk], *i));
+                    *i += 1;
+                }
+            }
+        };
+        let (f0, i0, w0) = ((Kind::F, 0), (Kind::I, 0), (Kind::W, 0));
+        let (f1, i1, w1) = ((Kind::F, 1), (Kind::I, 1), (Kind::W, 1));
+        add(2 * (p - r) - 1, &[f0]);
+        add(r, &[f1, f0]);
+        add(p - r, &[f1, i1, w1]);
+        add(n + r + 1 - 2 * p, &[f0, i0, w0, f1, i1, w1]);
+        add(p - r - 1, &[i0, w0, f1, i1, w1]);
+        add(r, &[i0, i1]);
+        add(p - r, &[i0, w0]);
+        add(r, &[w1]);
+        add(r, &[w0]);
+        word.retain(|op| op.microbatch() < m);
+        word
+    };
+    ((0..p).map(word).collect(), 2)
+}
+
+/// The timeline of words played as soon as possible. Costs 1 for F, I and W and 2 for B, `comm` between devices.
+/// With `jitter`, durations wander by some percent as measured ones do, in ms instead of units.
+pub fn play(name: &str, (words, chunks): &Words, m: u32, comm: f64, jitter: bool) -> Timeline {
+    let p = words.len() as u32;
+    let stages = p * chunks;
+    let unit = if jitter { 1_000_000 } else { UNIT };
+    let device_of: HashMap<u32, u32> =
+        words.iter().enumerate().flat_map(|(r, word)| word.iter().map(move |op| (op.stage(), r as u32))).collect();
+    let mut state = 88_172_645_463_325_252u64 ^ name.len() as u64;
+    let mut noise = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        if jitter { 0.97 + 0.09 * (state >> 40) as f64 / (1u64 << 24) as f64 } else { 1.0 }
+    };
+    let mut done: HashMap<Op, (u64, u32)> = HashMap::new();
+    let (mut at, mut free) = (vec![0usize; p as usize], vec![0u64; p as usize]);
+    let mut spans = Vec::new();
+    loop {
+        let mut moved = false;
+        for r in 0..p as usize {
+            while let Some(&op) = words[r].get(at[r]) {
+                let maker = op.upstream(stages).map(|stage| {
+                    let kinds: &[Kind] = if op.kind() == Kind::F { &[Kind::F] } else { &[Kind::I, Kind::B] };
+                    kinds
+                        .iter()
+                        .map(|&kind| Op::new(kind, stage, op.microbatch()))
+                        .find(|maker| done.contains_key(maker))
+                });
+                if maker == Some(None) {
+                    break;
+                }
+                let mut start = free[r];
+                if let Some(Some(maker)) = maker {
+                    let (end, from) = done[&maker];
+                    let way = if from == r as u32 { 0 } else { (comm * unit as f64 * noise()) as u64 };
+                    if from != r as u32 {
+                        let mut span = |device, queue, op: Op, partner: Op, peer, start_ns, end_ns| {
+                            let (op, partner) = (op.to_string(), Some(partner.to_string()));
+                            spans.push(Span {
+                                device,
+                                queue,
+                                op,
+                                partner,
+                                peer: Some(peer),
+                                phase: None,
+                                start_ns,
+                                end_ns,
+                            });
+                        };
+                        if way > 0 {
+                            span(from, Queue::Send, maker, op, r as u32, end, end + way);
+                        }
+                        if end + way > start && comm > 0.0 {
+                            span(r as u32, Queue::Receive, op, maker, from, start, end + way);
+                        }
+                    }
+                    start = start.max(end + way);
+                }
+                let cost = if op.kind() == Kind::B { 2.0 } else { 1.0 } / f64::from(*chunks);
+                let end = start + (cost * unit as f64 * noise()) as u64;
+                let phase = match at[r] {
+                    k if k < p as usize - r => "warm-up",
+                    k if k + 2 * (p as usize - r) >= words[r].len() => "drain",
+                    _ => "steady",
+                };
+                spans.push(Span {
+                    device: r as u32,
+                    queue: Queue::Compute,
+                    op: op.to_string(),
+                    partner: None,
+                    peer: None,
+                    phase: Some(phase.into()),
+                    start_ns: start,
+                    end_ns: end,
+                });
+                done.insert(op, (end, device_of[&op.stage()]));
+                (free[r], at[r], moved) = (end, at[r] + 1, true);
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+    assert!(at.iter().zip(words).all(|(&at, word)| at == word.len()), "the words of {name} wait for each other");
+    for (r, &start_ns) in free.iter().enumerate().filter(|_| jitter) {
+        spans.push(Span {
+            device: r as u32,
+            queue: Queue::Compute,
+            op: "optimizer".into(),
+            partner: None,
+            peer: None,
+            phase: None,
+            start_ns,
+            end_ns: start_ns + unit,
+        });
+    }
+    let mut timeline = Timeline {
+        schema_version: SCHEMA_VERSION,
+        source: if jitter { Source::Measured } else { Source::Predicted },
+        schedule: name.into(),
+        devices: p,
+        chunks: *chunks,
+        microbatches: m,
+        time_unit: if jitter { "ms" } else { "unit" }.into(),
+        unit_ns: unit,
+        keep: 1.0,
+        clock_uncertainty_ns: 0,
+        provenance: BTreeMap::new(),
+        spans,
+    };
+    timeline.sort();
+    timeline
+}
+
+/// The same times in ms instead of units.
+pub fn in_ms(mut timeline: Timeline) -> Timeline {
+    for span in &mut timeline.spans {
+        span.start_ns /= 1000;
+        span.end_ns /= 1000;
+    }
+    (timeline.unit_ns, timeline.time_unit) = (1_000_000, "ms".into());
+    timeline
+}
+
+pub fn panel(timeline: Timeline) -> Panel {
+    let mut metrics = timeline.metrics();
+    metrics.lower_bound = Some(metrics.ideal);
+    metrics.gap_to_bound = Some(metrics.makespan / metrics.ideal - 1.0);
+    Panel { metrics, timeline }
+}
+
+fn entry(name: &str, words: &Words, m: u32, comm: f64, measured: bool) -> Entry {
+    let mut entry = Entry { name: name.into(), ..Entry::default() };
+    let predicted = play(name, words, m, comm, false);
+    if measured {
+        let (predicted, measured) = (panel(in_ms(predicted)), panel(play(name, words, m, comm, true)));
+        entry.error = Some(Error {
+            makespan: predicted.metrics.makespan / measured.metrics.makespan - 1.0,
+            bubble: (predicted.metrics.bubble - measured.metrics.bubble) * 100.0,
+            op_start_p50: 0.006,
+            op_start_p95: 0.0181,
+            self_replay: 0.002,
+            per_kind: [("F", 1.0, 1.013), ("B", 2.0, 2.031)]
+                .map(|(kind, predicted_ms, measured_ms)| KindError {
+                    kind: kind.into(),
+                    predicted_ms,
+                    measured_ms,
+                    count: 32,
+                })
+                .into(),
+            wait_ms_per_device: vec![3.0, 2.5, 2.0, 1.5],
+            transfer_ms_per_device: vec![0.8; 4],
+            op_start_cdf: (0..=20).map(|i| (f64::from(i * i) * 5e-5, f64::from(i) / 20.0)).collect(),
+        });
+        (entry.predicted, entry.measured) = (Some(predicted), Some(measured));
+    } else {
+        entry.predicted = Some(panel(predicted));
+    }
+    entry
+}
+
+/// naive, gpipe, 1f1b and zb-v.
+pub fn sample(p: u32, m: u32, comm: f64, measured: bool) -> Report {
+    let words = [("naive", naive(p, m)), ("gpipe", gpipe(p, m)), ("1f1b", one_f_one_b(p, m)), ("zb-v", zb_v(p, m))];
+    Report {
+        title: "Four schedules".into(),
+        subtitle: "4 devices, 8 micro-batches".into(),
+        provenance: [("program", "pipesim 0.1.0"), ("costs", "F=1,I=1,W=1")].map(|(k, v)| (k.into(), v.into())).into(),
+        entries: words.iter().map(|(name, words)| entry(name, words, m, comm, measured)).collect(),
+        extra_tables: vec![Table {
+            caption: "Idle time".into(),
+            header: ["schedule", "cause", "share"].map(String::from).into(),
+            rows: vec![vec!["1f1b".into(), "fill".into(), "9.1 %".into()]],
+        }],
+    }
+}
+
+fn hostile() -> Report {
+    let mut report = sample(2, 3, 0.5, true);
+    let name = "</script><!-- \"a,b\"\r\n\u{1b}[31m & <b>'日本語'</b> ]]> {{data}} %s \u{202e}\\";
+    report.title = name.into();
+    report.subtitle = name.into();
+    report.provenance.insert(name.into(), name.into());
+    report.extra_tables.push(Table {
+        caption: name.into(),
+        header: vec![name.into()],
+        rows: vec![vec![name.into(); 3], vec![]],
+    });
+    for entry in &mut report.entries {
+        entry.name = name.into();
+        entry.notes.push(name.into());
+        for panel in [&mut entry.predicted, &mut entry.measured].into_iter().flatten() {
+            panel.timeline.schedule = name.into();
+            panel.timeline.time_unit = name.into();
+            panel.timeline.provenance.insert(name.into(), name.into());
+            for span in &mut panel.timeline.spans {
+                span.phase = Some(name.into());
+                if span.op == "optimizer" {
+                    span.op = name.into();
+                }
+            }
+        }
+    }
+    report
+}
+
+fn single(start_ns: u64, end_ns: u64) -> Report {
+    let mut timeline = play("one", &naive(1, 1), 1, 0.0, false);
+    timeline.spans.truncate(1);
+    (timeline.spans[0].start_ns, timeline.spans[0].end_ns) = (start_ns, end_ns);
+    let predicted = Some(Panel { metrics: timeline.metrics(), timeline });
+    Report { entries: vec![Entry { name: "one".into(), predicted, ..Entry::default() }], ..Report::default() }
+}
+
+fn overlapping() -> Report {
+    let mut report = single(0, UNIT);
+    let timeline = &mut report.entries[0].predicted.as_mut().unwrap().timeline;
+    let mut second = timeline.spans[0].clone();
+    (second.op, second.start_ns, second.end_ns) = ("0B0".into(), UNIT / 2, 2 * UNIT);
+    timeline.spans.push(second);
+    report
+}
+
+/// Every kind of report that could break a format.
+fn all() -> Vec<(&'static str, Report)> {
+    let mut long = sample(2, 2, 0.0, false);
+    long.entries[0].name = "x".repeat(5000);
+    let mut empty_entry = Report::default();
+    empty_entry.entries.push(Entry { name: "nothing".into(), ..Entry::default() });
+    let mut mixed = sample(2, 2, 0.0, true);
+    mixed.entries[0].predicted = Some(panel(play("naive", &naive(2, 2), 2, 0.0, false)));
+    mixed.entries[1].predicted = None;
+    vec![
+        ("plain", sample(4, 8, 0.0, false)),
+        ("both", sample(4, 8, 0.2, true)),
+        ("hostile", hostile()),
+        ("empty", Report::default()),
+        ("empty entry", empty_entry),
+        ("zero-length", single(0, 0)),
+        ("zero-length later", single(7, 7)),
+        ("far away", single(u64::MAX - 1, u64::MAX)),
+        ("overlapping", overlapping()),
+        ("long name", long),
+        ("mixed units", mixed),
+        ("64 devices", sample(64, 70, 0.1, false)),
+        (
+            "300 devices",
+            Report { entries: vec![entry("1f1b", &one_f_one_b(300, 2), 2, 0.0, false)], ..Report::default() },
+        ),
+    ]
+}
+
+/// Panics unless `text` is well-formed XML, as far as this program writes it.
+fn check_xml(name: &str, text: &str) {
+    let mut open = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('<') {
+        check_entities(name, &rest[..at]);
+        let end = rest[at..].find('>').unwrap_or_else(|| panic!("{name}: unclosed tag")) + at;
+        let tag = &rest[at + 1..end];
+        rest = &rest[end + 1..];
+        if let Some(closed) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(closed), "{name}: closes what is not open");
+            continue;
+        }
+        assert_eq!(tag.matches('"').count() % 2, 0, "{name}: quotes in {tag}");
+        assert!(!tag.contains('<'), "{name}: {tag}");
+        check_entities(name, tag);
+        if !tag.ends_with('/') {
+            open.push(tag.split_whitespace().next().unwrap());
+        }
+    }
+    assert!(open.is_empty() && rest.trim().is_empty(), "{name}: left open {open:?}");
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{name}: control characters");
+}
+
+fn check_entities(name: &str, text: &str) {
+    for part in text.split('&').skip(1) {
+        assert!(["amp;", "lt;", "gt;", "quot;", "#39;"].iter().any(|e| part.starts_with(e)), "{name}: &{part:.9}");
+    }
+}
+
+#[test]
+fn svg_is_well_formed_and_bounded() {
+    for (name, report) in all() {
+        let svg = report::svg(&report);
+        check_xml(name, &svg);
+        assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""), "{name}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}: a coordinate is no number");
+    }
+    let svg = report::svg(&sample(4, 8, 0.0, false));
+    for text in [">F7<", ">device 3<", "bubble 27.3 %", "makespan 25.5 units", ">steady<", "prefers-color-scheme:dark"]
+    {
+        assert!(svg.contains(text), "the picture lacks {text}");
+    }
+    assert!(svg.len() < 60_000, "the picture of four schedules takes {} bytes", svg.len());
+    let many =
+        report::svg(&Report { entries: vec![entry("zb-v", &zb_v(64, 512), 512, 0.0, false)], ..Report::default() });
+    assert!(many.len() < 2_500_000, "the picture of 196,608 ops takes {} bytes", many.len());
+}
+
+#[test]
+fn png_has_its_header_size_and_pixels() {
+    for (name, report) in all() {
+        let png = report::png(&report).unwrap();
+        assert!(png.starts_with(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"), "{name}");
+        let number = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap()) as usize;
+        let (width, height) = (number(16), number(20));
+        assert!(width == 2400 && height >= 100, "{name}: {width} x {height}");
+        let length = number(33);
+        assert_eq!(&png[37..41], b"IDAT");
+        let mut pixels = Vec::new();
+        flate2::read::ZlibDecoder::new(&png[41..41 + length]).read_to_end(&mut pixels).unwrap();
+        assert_eq!(pixels.len(), height * (1 + width * 3), "{name}");
+        assert!(png.ends_with(b"\0\0\0\0IEND\xae\x42\x60\x82"), "{name}");
+    }
+}
+
+#[test]
+fn traces_have_paired_arrows_and_slices_that_do_not_overlap() {
+    for (name, report) in all() {
+        let trace: Value = serde_json::from_str(&report::trace(&report)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(trace["displayTimeUnit"], "ns");
+        let events = trace["traceEvents"].as_array().unwrap();
+        let of = |phase: &str| events.iter().filter(|e| e["ph"] == phase).collect::<Vec<_>>();
+        let time = |e: &Value, key: &str| (e[key].as_f64().unwrap() * 1000.0).round();
+        let mut threads: BTreeMap<(u64, u64), Vec<(f64, f64)>> = BTreeMap::new();
+        for slice in of("X") {
+            let thread = (slice["pid"].as_u64().unwrap(), slice["tid"].as_u64().unwrap());
+            threads.entry(thread).or_default().push((time(slice, "ts"), time(slice, "ts") + time(slice, "dur")));
+        }
+        for (thread, slices) in &threads {
+            for pair in slices.windows(2) {
+                assert!(pair[0].1 <= pair[1].0 && pair[0].0 <= pair[1].0, "{name}: {thread:?} {pair:?}");
+            }
+        }
+        let spans: usize = report.entries.iter().flat_map(|e| e.panels()).map(|p| p.timeline.spans.len()).sum();
+        assert_eq!(of("X").len(), spans, "{name}");
+        let (starts, ends) = (of("s"), of("f"));
+        let finish: HashMap<u64, &Value> = ends.iter().map(|e| (e["id"].as_u64().unwrap(), *e)).collect();
+        assert_eq!((starts.len(), ends.len()), (finish.len(), finish.len()), "{name}");
+        for start in starts {
+            let end = finish[&start["id"].as_u64().unwrap()];
+            assert!(time(start, "ts") <= time(end, "ts"), "{name}: an arrow leads back in time");
+            for place in [start, end] {
+                let thread = (place["pid"].as_u64().unwrap(), place["tid"].as_u64().unwrap());
+                let at = time(place, "ts");
+                assert!(threads[&thread].iter().any(|s| s.0 <= at && at <= s.1), "{name}: an arrow hangs in the air");
+            }
+        }
+    }
+    let trace = report::trace(&sample(4, 8, 0.2, true));
+    for text in
+        ["\"1f1b measured · device 0\"", "\"name\":\"0F3\"", "\"activations\"", "\"phase\":\"steady\"", "\"receive\""]
+    {
+        assert!(trace.contains(text), "the trace lacks {text}");
+    }
+    let mut unpacked = String::new();
+    let packed = report::trace_gz(&sample(4, 8, 0.2, true)).unwrap();
+    flate2::read::GzDecoder::new(&packed[..]).read_to_string(&mut unpacked).unwrap();
+    assert_eq!(unpacked, trace);
+    assert!(report::trace(&sample(4, 8, 0.0, false)).contains("\"ph\":\"s\""), "without sends arrows start at ops");
+}
+
+/// Fields of RFC 4180 text.
+fn parse_csv(text: &str) -> Vec<Vec<String>> {
+    let (mut rows, mut row, mut field) = (Vec::new(), Vec::new(), String::new());
+    let mut chars = text.chars().peekable();
+    let mut quoted = false;
+    while let Some(c) = chars.next() {
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => field.extend(chars.next()),
+            '"' => quoted = !quoted,
+            ',' if !quoted => row.push(std::mem::take(&mut field)),
+            '\r' if !quoted && chars.next_if_eq(&'\n').is_some() => {
+                row.push(std::mem::take(&mut field));
+                rows.push(std::mem::take(&mut row));
+            }
+            c => field.push(c),
+        }
+    }
+    assert!(row.is_empty() && field.is_empty(), "the last line has no end");
+    rows
+}
+
+#[test]
+fn csv_has_a_line_for_each_span_and_quotes() {
+    for (name, report) in all() {
+        let rows = parse_csv(&report::csv(&report));
+        let spans: Vec<(&Entry, &Panel, &Span)> = report
+            .entries
+            .iter()
+            .flat_map(|e| e.panels().flat_map(move |p| p.timeline.spans.iter().map(move |s| (e, p, s))))
+            .collect();
+        assert_eq!(rows.len(), spans.len() + 1, "{name}");
+        for (row, (entry, panel, span)) in rows[1..].iter().zip(spans) {
+            assert_eq!(row.len(), 12, "{name}");
+            assert_eq!((&row[0], &row[4], &row[11]), (&entry.name, &span.op, &panel.timeline.time_unit));
+            assert_eq!(row[10].parse::<f64>().unwrap(), span.end_ns as f64 / panel.timeline.unit_ns as f64);
+        }
+    }
+}
+
+fn integer(value: &Value) -> i128 {
+    value.as_i64().map(i128::from).or(value.as_u64().map(i128::from)).unwrap()
+}
+
+#[test]
+fn pages_are_self_contained_and_nothing_breaks_out() {
+    for (name, report) in all() {
+        let html = report::html(&report);
+        assert_eq!(html.matches("</script").count(), 2, "{name}: a text ends a script");
+        assert_eq!(html.matches("<!--").count(), 0, "{name}");
+        assert_eq!(html.matches("<html").count(), 1, "{name}");
+        for outside in ["src=\"http", "href=\"http", "@import", "fetch(", "XMLHttpRequest", "{{style}}", "{{script}}"] {
+            assert!(!html.contains(outside), "{name}: {outside}");
+        }
+        let (_, rest) = html.split_once("id=\"data\">").unwrap();
+        let data: Value = serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
+        assert_eq!(data["title"], report.title.as_str());
+        for (entry, raw) in report.entries.iter().zip(data["entries"].as_array().unwrap()) {
+            for (panel, raw) in entry.panels().zip(raw["panels"].as_array().unwrap()) {
+                let mut end = 0i128;
+                let compute = raw["rows"][0][0].as_array().unwrap();
+                let tick = raw["tick"].as_u64().unwrap();
+                let spans = panel.timeline.spans.iter().filter(|s| s.device == 0 && s.queue == Queue::Compute);
+                for (span, numbers) in spans.zip(compute.chunks(8)) {
+                    let start = end + integer(&numbers[3]);
+                    end = start + integer(&numbers[4]);
+                    let times = [span.start_ns, span.end_ns].map(i128::from);
+                    assert_eq!([start * i128::from(tick), end * i128::from(tick)], times, "{name}");
+                }
+            }
+        }
+    }
+}
+
+/// Text without ANSI escapes.
+fn visible(line: &str) -> String {
+    let mut parts = line.split("\x1b[");
+    let first = parts.next().unwrap_or("").to_string();
+    parts.fold(first, |text, part| text + part.split_once('m').map_or("", |(_, rest)| rest))
+}
+
+#[test]
+fn terminals_are_never_overrun() {
+    let wide =
+        |c: char| if ('\u{1100}'..'\u{ff60}').contains(&c) && !('\u{2010}'..'\u{2600}').contains(&c) { 2 } else { 1 };
+    for (name, report) in all() {
+        for width in [20, 33, 60, 80, 120, 200] {
+            for (ascii, color) in [(false, false), (false, true), (true, false), (true, true)] {
+                let text = report::terminal(&report, width, ascii, color);
+                for line in text.lines().map(visible) {
+                    let columns: usize = line.chars().map(wide).sum();
+                    assert!(columns <= width, "{name} in {width} columns: {columns}\n{line}");
+                    assert!(!ascii || line.is_ascii(), "{name}: not ASCII: {line}");
+                    assert!(!line.chars().any(char::is_control), "{name}: control characters in {line:?}");
+                }
+                assert!(color || !text.contains('\x1b'), "{name}");
+            }
+        }
+    }
+    let text = report::terminal(&sample(4, 8, 0.0, false), 80, false, false);
+    for part in ["1f1b  33 units, bubble 27.3 %", "0 │F0F1F2F3···", "B7━", "unit", "F forward", "94 %"] {
+        assert!(text.contains(part), "no {part} in\n{text}");
+    }
+}
+
+#[test]
+fn tables_name_every_figure() {
+    let both = sample(4, 8, 0.2, true);
+    let (table, markdown) = (report::table(&both), report::markdown(&both));
+    for part in ["zb-v", "27.3 %", "lower", "Predicted", "Measured", "Idle time"] {
+        let text = if part == "27.3 %" { report::table(&sample(4, 8, 0.0, false)) } else { table.clone() };
+        assert!(text.contains(part), "no {part} in\n{text}");
+    }
+    for name in [
+        "makespan",
+        "bubble",
+        "span bubble",
+        "bubble over ideal",
+        "peak activations",
+        "lower bound",
+        "gap",
+        "iteration",
+    ] {
+        assert!(markdown.contains(&format!("| {name} |")), "no {name} in\n{markdown}");
+    }
+    for (name, report) in all() {
+        let mut columns = 0;
+        for line in report::markdown(&report).lines() {
+            let bars = line.replace("\\\\", "").replace("\\|", "").matches('|').count();
+            columns = if line.starts_with('|') && columns > 0 { columns } else { bars };
+            assert_eq!(bars, columns, "{name}: {line}");
+        }
+        assert!(report::table(&report).ends_with('\n'), "{name}");
+    }
+    assert!(report::table(&sample(4, 8, 0.0, false)).lines().all(|line| line.chars().count() <= 80));
+}
+
+#[test]
+fn the_same_report_gives_the_same_bytes() {
+    let files = |folder: &Path| -> BTreeMap<String, Vec<u8>> {
+        let paths = report::folder(&sample(4, 8, 0.2, true), folder).unwrap();
+        paths.iter().map(|p| (p.file_name().unwrap().to_string_lossy().into(), fs::read(p).unwrap())).collect()
+    };
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (first, second) = (files(first.path()), files(&second.path().join("made/on/the/way")));
+    assert!(first == second, "two writings differ");
+    let names: Vec<&str> = first.keys().map(String::as_str).collect();
+    for name in
+        ["index.html", "timeline.svg", "report.json", "trace.json.gz", "1f1b-predicted.json", "zb-v-measured.json"]
+    {
+        assert!(names.contains(&name), "no {name} in {names:?}");
+    }
+    let timeline = Timeline::from_json(std::str::from_utf8(&first["zb-v-measured.json"]).unwrap()).unwrap();
+    assert_eq!(Some(timeline), sample(4, 8, 0.2, true).entries.remove(3).measured.map(|p| p.timeline));
+    let json: Value = serde_json::from_slice(&first["report.json"]).unwrap();
+    assert_eq!(json["schedules"][2]["predicted"]["timeline"], "1f1b-predicted.json");
+    assert!(json["schedules"][2]["error"]["makespan"].is_f64());
+    let plain: Value = serde_json::from_str(&report::json(&sample(4, 8, 0.0, false))).unwrap();
+    assert_eq!(plain["schedules"][2]["predicted"]["bubble"].as_f64(), Some(36.0 / 132.0));
+    assert!(report::png(&sample(4, 8, 0.2, true)).unwrap() == report::png(&sample(4, 8, 0.2, true)).unwrap());
+}
+
+#[test]
+fn files_are_whole_or_absent() {
+    let folder = tempfile::tempdir().unwrap();
+    let count = || fs::read_dir(folder.path()).unwrap().count();
+    let file = folder.path().join("a.svg");
+    report::write_atomic(&file, b"one").unwrap();
+    report::write_atomic(&file, b"two").unwrap();
+    assert_eq!((fs::read(&file).unwrap(), count()), (b"two".to_vec(), 1));
+    for unwritable in [folder.path().to_path_buf(), folder.path().join("absent/a.svg"), file.join("a.svg")] {
+        let error = format!("{:#}", report::write_atomic(&unwritable, b"three").unwrap_err());
+        assert!(error.contains("expected to write") && error.contains("-o"), "{error}");
+        assert_eq!(count(), 1, "something was left behind");
+    }
+    assert!(report::folder(&sample(2, 2, 0.0, false), &file).is_err());
+    let twice = Report {
+        entries: ["A b", "a/b", "../..", ""].map(|n| entry(n, &naive(2, 2), 2, 0.0, false)).into(),
+        ..Report::default()
+    };
+    let written = report::folder(&twice, &folder.path().join("r")).unwrap();
+    assert!(written.iter().all(|path| path.parent() == Some(&folder.path().join("r")) && path.is_file()));
+    assert_eq!(written.len(), 8, "files of one name overwrite each other: {written:?}");
+}

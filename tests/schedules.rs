@@ -1,0 +1,216 @@
+//! Schedules against facts that others state: PyTorch's op orders and figures, closed forms, and refusals.
+
+use pipesim::cost::{GivenCosts, Slow};
+use pipesim::dsl::{self, Budget, Request};
+use pipesim::graph::TaskGraph;
+use pipesim::op::{Kind, Op};
+use pipesim::sim::{self, Prediction, StepCosts};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn request(devices: u32, microbatches: u32, chunks: Option<u32>) -> Request {
+    Request { devices, microbatches, chunks, options: BTreeMap::new(), budget: Budget::default() }
+}
+
+fn graph(name: &str, p: u32, m: u32, v: Option<u32>) -> Result<TaskGraph, String> {
+    let path = dsl::resolve(name).map_err(|e| e.to_string())?;
+    let compiled = dsl::compile(&path, &request(p, m, v)).map_err(|e| e.to_string())?;
+    compiled.schedule.validate().map_err(|e| e.to_string())?;
+    TaskGraph::new(compiled.schedule).map_err(|e| e.to_string())
+}
+
+fn predict(name: &str, p: u32, m: u32, v: Option<u32>, costs: &str) -> Prediction {
+    let graph = graph(name, p, m, v).unwrap();
+    let costs: GivenCosts = costs.parse().unwrap();
+    let table = costs.table(&graph.schedule().placement, m, &Slow::new()).unwrap();
+    sim::predict(&graph, &table, &StepCosts::default()).0
+}
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pytorch")
+}
+
+const PYTORCH: [(&str, &str); 5] = [
+    ("ScheduleGPipe", "gpipe"),
+    ("Schedule1F1B", "1f1b"),
+    ("ScheduleInterleaved1F1B", "interleaved-1f1b"),
+    ("ScheduleZBVZeroBubble", "zb-v"),
+    ("ScheduleLoopedBFS", "looped-bfs"),
+];
+
+/// The file's op orders, idle slots left out.
+fn orders(file: &Path) -> Vec<Vec<Op>> {
+    let text = std::fs::read_to_string(file).unwrap();
+    let cells = |line: &str| line.split(',').filter(|cell| !cell.is_empty()).map(|cell| cell.parse().unwrap()).collect();
+    text.lines().map(cells).collect()
+}
+
+fn expected() -> Vec<serde_json::Value> {
+    serde_json::from_str(&std::fs::read_to_string(golden().join("expected.json")).unwrap()).unwrap()
+}
+
+fn number(value: &serde_json::Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap_or_else(|| panic!("{key} in {value}"))
+}
+
+#[test]
+fn op_orders_are_pytorchs_cell_for_cell() {
+    let mut compared = 0;
+    for entry in expected().iter().filter(|entry| entry["costset"] == "unit") {
+        let (class, p, v, m) = (entry["cls"].as_str().unwrap(), number(entry, "p"), number(entry, "v"), number(entry, "m"));
+        let name = PYTORCH.iter().find(|(theirs, _)| *theirs == class).unwrap().1;
+        let chunks = ["interleaved-1f1b", "looped-bfs"].contains(&name).then_some(v as u32);
+        let graph = graph(name, p as u32, m as u32, chunks).unwrap();
+        let theirs = orders(&golden().join(format!("{}.csv", entry["name"].as_str().unwrap())));
+        for (device, program) in theirs.iter().enumerate() {
+            assert_eq!(graph.schedule().program(device as u32), program, "{name} p={p} v={v} m={m} device {device}");
+        }
+        compared += 1;
+    }
+    assert_eq!(compared, 20 + 18 + 45 + 20 + 60);
+}
+
+#[test]
+fn figures_are_pytorchs() {
+    for entry in expected() {
+        let (class, p, v, m) = (entry["cls"].as_str().unwrap(), number(&entry, "p"), number(&entry, "v"), number(&entry, "m"));
+        let name = PYTORCH.iter().find(|(theirs, _)| *theirs == class).unwrap().1;
+        let chunks = ["interleaved-1f1b", "looped-bfs"].contains(&name).then_some(v as u32);
+        let cost = |key: &str| number(&entry["costs"], key);
+        // Their costs are per op; ours are per device, and a chunk's op costs 1/v.
+        let costs = format!(
+            "F={},I={:.3},W={:.3},B={:.3},comm={}",
+            cost("F") * v,
+            cost("I") * v,
+            cost("W") * v,
+            cost("B") * v,
+            cost("comm")
+        );
+        let found = predict(name, p as u32, m as u32, chunks, &costs);
+        let close = |ours: f64, theirs: f64, what: &str| {
+            assert!((ours - theirs).abs() < 1e-9, "{name} p={p} v={v} m={m} {what}: ours {ours}, theirs {theirs}");
+        };
+        close(found.metrics.makespan, number(&entry, "makespan"), "makespan");
+        close(found.metrics.bubble, number(&entry, "bubble"), "bubble");
+        for (device, ours) in found.metrics.per_device.iter().enumerate() {
+            close(ours.busy, entry["busy_per_rank"][device].as_f64().unwrap(), "busy");
+            close(ours.peak_activations * v, entry["peak_activations_per_rank"][device].as_f64().unwrap(), "peak");
+        }
+        let span = entry["window_per_rank"].as_array().unwrap().iter().map(|w| w.as_f64().unwrap()).fold(0.0, f64::max);
+        close(found.metrics.span, span, "span");
+    }
+}
+
+#[test]
+fn closed_forms_at_unit_costs() {
+    for p in 1..=8_u32 {
+        for m in 1..=16_u32 {
+            let (pf, mf) = (f64::from(p), f64::from(m));
+            let makespan = |name: &str| predict(name, p, m, None, "").metrics.makespan;
+            assert_eq!(makespan("naive"), 3.0 * mf * pf, "naive {p} {m}");
+            assert_eq!(makespan("gpipe"), 3.0 * (mf + pf - 1.0), "gpipe {p} {m}");
+            assert_eq!(makespan("1f1b"), 3.0 * (mf + pf - 1.0), "1f1b {p} {m}");
+            let bubble = predict("1f1b", p, m, None, "").metrics.bubble;
+            assert!((bubble - (pf - 1.0) / (mf + pf - 1.0)).abs() < 1e-12, "1f1b bubble {p} {m}");
+            let naive = predict("naive", p, m, None, "").metrics.bubble;
+            assert!((naive - (1.0 - 1.0 / pf)).abs() < 1e-12, "naive bubble {p} {m}");
+            if m >= p {
+                assert_eq!(makespan("zb-h1"), 3.0 * mf + pf - 1.0, "zb-h1 {p} {m}");
+            }
+            if m >= 2 * p {
+                let zbv = predict("zb-v", p, m, None, "").metrics;
+                assert_eq!(zbv.makespan, 3.0 * mf + (pf - 1.0) / 2.0, "zb-v {p} {m}");
+                assert_eq!(zbv.span, 3.0 * mf, "zb-v span {p} {m}");
+                let h2 = predict("zb-h2", p, m, None, "").metrics;
+                assert_eq!(h2.span, 3.0 * mf, "zb-h2 span {p} {m}");
+            }
+            for v in 1..=4 {
+                if m % p == 0 {
+                    let found = predict("interleaved-1f1b", p, m, Some(v), "").metrics.makespan;
+                    let expected = 3.0 * mf + 3.0 * (pf - 1.0) / f64::from(v);
+                    assert!((found - expected).abs() < 1e-9, "interleaved {p} {m} {v}: {found} {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn peaks_at_p_4_m_8() {
+    let peaks = |name: &str, v| -> Vec<f64> {
+        predict(name, 4, 8, v, "").metrics.per_device.iter().map(|d| d.peak_activations).collect()
+    };
+    assert_eq!(peaks("naive", None), [1.0; 4]);
+    assert_eq!(peaks("gpipe", None), [8.0; 4]);
+    assert_eq!(peaks("1f1b", None), [4.0, 3.0, 2.0, 1.0]);
+    assert_eq!(peaks("zb-v", None), [4.0; 4]);
+    assert_eq!(peaks("zb-h1", None), [4.0; 4]);
+    assert_eq!(peaks("zb-h2", None), [7.0; 4]);
+    assert_eq!(peaks("interleaved-1f1b", Some(2)), [5.5, 4.5, 3.5, 2.5]);
+}
+
+#[test]
+fn every_file_is_valid_or_refused_with_a_reason() {
+    let (mut valid, mut refused) = (0, 0);
+    for name in dsl::names() {
+        let open = ["interleaved-1f1b", "looped-bfs"].contains(&name);
+        for p in 1..=12 {
+            for m in 1..=24 {
+                for v in if open { 1..=4 } else { 1..=1 } {
+                    match graph(name, p, m, open.then_some(v)) {
+                        Ok(graph) => {
+                            valid += 1;
+                            assert_eq!(graph.order().len(), graph.len());
+                        }
+                        Err(reason) => {
+                            refused += 1;
+                            assert!(reason.contains("does not exist for") && reason.contains("no whole number"), "{name}: {reason}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(valid > 3000 && refused > 100, "{valid} valid, {refused} refused");
+}
+
+#[test]
+fn files_are_short() {
+    for name in dsl::names() {
+        let lines = dsl::resolve(name).unwrap().text.lines().count();
+        assert!(lines <= 25, "{name} has {lines} lines");
+    }
+}
+
+#[test]
+fn a_makespan_is_never_below_its_bound_and_scales_with_the_costs() {
+    for name in dsl::names() {
+        for (p, m) in [(1, 1), (2, 4), (3, 6), (4, 8), (5, 5), (8, 16)] {
+            if graph(name, p, m, None).is_err() {
+                continue;
+            }
+            let once = predict(name, p, m, None, "F=1,I=1.1,W=0.7,comm=0.2").metrics;
+            let thrice = predict(name, p, m, None, "F=3,I=3.3,W=2.1,comm=0.6").metrics;
+            assert!((3.0 * once.makespan - thrice.makespan).abs() < 1e-9, "{name} {p} {m}");
+            assert!(once.lower_bound.unwrap() <= once.makespan, "{name} {p} {m}: {once:?}");
+            let longer = predict(name, p, m, None, "F=1,I=1.1,W=0.8,comm=0.2").metrics;
+            assert!(longer.makespan >= once.makespan, "{name} {p} {m}: a longer op shortened a fixed order");
+        }
+    }
+}
+
+#[test]
+fn petgraph_agrees_that_the_order_is_topological() {
+    let graph = graph("zb-v", 3, 5, None).unwrap();
+    let order = petgraph::algo::toposort(&graph, None).unwrap();
+    assert_eq!(order.len(), graph.len());
+    let longest = petgraph::algo::is_cyclic_directed(&graph);
+    assert!(!longest);
+}
+
+#[test]
+fn ops_of_the_kinds_that_a_schedule_uses() {
+    let graph = graph("zb-h1", 2, 3, None).unwrap();
+    assert!(graph.schedule().splits_backward());
+    assert!(graph.schedule().ops().iter().all(|op| op.kind() != Kind::B));
+}
