@@ -1,1 +1,1 @@
-pub mod op; pub mod metrics; pub mod timeline; pub mod schedule; pub mod dsl; pub mod graph; pub mod cost; pub mod sim; pub mod model; pub mod exec; pub mod report; pub mod cli;
+pub mod op; pub mod metrics; pub mod timeline; pub mod schedule; pub mod dsl; pub mod graph; pub mod cost; pub mod sim; pub mod model; pub mod exec; pub mod training; pub mod statistics; pub mod calibrate; pub mod comparison; pub mod report; pub mod provenance; pub mod cli;

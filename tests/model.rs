@@ -230,14 +230,14 @@ fn no_partition_and_no_order_changes_a_bit() {
 
 #[test]
 fn gradients_agree_with_finite_differences() {
-    let config = Config { max_sequence: 70, vocabulary: 37, layers: 2, heads: 3, channels: 24 };
+    let config = Config { max_sequence: 100, vocabulary: 37, layers: 2, heads: 3, channels: 24 };
     let mut parameters = Parameters::random(&config, 3).unwrap();
     parameters.tensors.iter_mut().flatten().for_each(|value| *value *= 5.0);
     let layers = split_layers(&config, 1, None).unwrap();
-    let tokens: Vec<u32> = (0..2 * 70 + 1).map(|i| i * i * 7 % 37).collect();
-    let (inputs, targets) = (&tokens[..140], &tokens[1..]);
+    let tokens: Vec<u32> = (0..2 * 100 + 1).map(|i| i * i * 7 % 37).collect();
+    let (inputs, targets) = (&tokens[..200], &tokens[1..]);
     let evaluate = |parameters: &Parameters| {
-        let mut shard = Shard::new(parameters, &[(0, layers[0].clone())], 2, 70, 1).unwrap();
+        let mut shard = Shard::new(parameters, &[(0, layers[0].clone())], 2, 100, 1).unwrap();
         let laps = &mut Vec::new();
         shard.forward(0, 0, Signal::Tokens(inputs), Some(targets), None, laps).unwrap();
         let loss = shard.losses()[0];

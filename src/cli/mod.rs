@@ -1,9 +1,12 @@
 //! The command line: verbs, exit codes, and where output goes.
 
 mod failure;
+mod measure;
+mod model;
 mod options;
 mod output;
 mod predict;
+mod run;
 mod schedules;
 
 pub use failure::Failure;
@@ -31,6 +34,8 @@ const AFTER: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 invalid or deadloc
 enum Verb {
     /// Predict timeline, bubble and memory of schedules
     Predict(predict::Predict),
+    /// Really train GPT-2 under schedules, measure, and compare with the prediction
+    Run(Box<run::Run>),
     /// List the schedules that come with the program
     Schedules(schedules::Schedules),
     /// Print a completion script for a shell
@@ -45,6 +50,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.verb {
         Verb::Predict(verb) => verb.run(),
+        Verb::Run(verb) => verb.run(),
         Verb::Schedules(verb) => verb.run(),
         Verb::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "pipesim", &mut std::io::stdout());

@@ -1,7 +1,7 @@
 //! Options that several verbs share.
 
 use super::Failure;
-use crate::cost::{CostTable, Decimal, GivenCosts, Slow};
+use crate::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow};
 use crate::dsl::{self, Budget, Request};
 use crate::graph::TaskGraph;
 use crate::schedule::Placement;
@@ -49,6 +49,11 @@ impl ScheduleOptions {
         if self.schedule.is_empty() { DEFAULT_SCHEDULES.map(str::to_string).to_vec() } else { self.schedule.clone() }
     }
 
+    /// The same without chunks and options of a schedule's own: for another schedule than those asked for.
+    pub fn without_options(&self) -> ScheduleOptions {
+        ScheduleOptions { chunks: None, set: Vec::new(), ..self.clone() }
+    }
+
     /// The graph of each schedule asked for.
     ///
     /// # Errors
@@ -82,18 +87,22 @@ impl ScheduleOptions {
     }
 }
 
+/// Memory that is free on this machine, where the system tells.
+pub fn free_memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// Refuses what would not fit in this machine's free memory; where that is unknown, everything passes.
 fn require_memory(ops: u64) -> Result<(), Failure> {
     const BYTES_PER_OP: u64 = 40; // op, upstream, order, start, end, and slack
-    let free = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    match free {
-        Some(free_kib) if ops.saturating_mul(BYTES_PER_OP) / 1024 > free_kib => Err(Failure::Schedule(format!(
+    let needed = ops.saturating_mul(BYTES_PER_OP);
+    match free_memory_bytes() {
+        Some(free) if needed > free => Err(Failure::Schedule(format!(
             "a step of {ops} ops needs about {} GiB of memory, but {} GiB are free; take fewer micro-batches",
-            ops.saturating_mul(BYTES_PER_OP) >> 30,
-            free_kib >> 20
+            needed >> 30,
+            free >> 30
         ))),
         _ => Ok(()),
     }
@@ -127,6 +136,16 @@ fn slow(text: &str) -> Result<(u32, Decimal), String> {
 }
 
 impl CostOptions {
+    /// The cost file, where one is given.
+    ///
+    /// # Errors
+    /// It cannot be read or is none.
+    pub fn file(&self) -> Result<Option<CostFile>, Failure> {
+        let Some(path) = &self.profile else { return Ok(None) };
+        let text = std::fs::read_to_string(path).map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
+        CostFile::from_json(&text).map(Some).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))
+    }
+
     /// The table of given costs for `placement`.
     ///
     /// # Errors

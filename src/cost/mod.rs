@@ -4,7 +4,7 @@ mod given;
 mod measured;
 
 pub use given::{Decimal, GivenCosts, Slow};
-pub use measured::{CostFile, Layers, Link, PartCost, StepRates};
+pub use measured::{CostFile, Layers, Link, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
 use crate::op::{Kind, Op};
 use crate::schedule::Placement;
@@ -60,6 +60,22 @@ impl CostTable {
         let (ticks_per_unit, time_unit, unit_ns) = units;
         let by_stage = (0..placement.stages()).map(|stage| Kind::ALL.map(|kind| cost(stage, kind))).collect();
         CostTable { ticks_per_unit, time_unit, unit_ns, keep: summary.keep, summary, by_stage }
+    }
+
+    #[allow(non_snake_case)] // the kinds' letters
+    /// The same costs in milliseconds, one unit of these being `unit_ms`; ticks become nanoseconds.
+    pub fn in_milliseconds(&self, unit_ms: f64) -> CostTable {
+        let ns = |ticks: u64| (ticks as f64 / self.ticks_per_unit * unit_ms * 1e6).round() as u64;
+        let time = |t: &OpTime| OpTime { duration: ns(t.duration), after: ns(t.after), arrival: ns(t.arrival) };
+        let Summary { F, I, W, B, comm, keep } = self.summary;
+        CostTable {
+            ticks_per_unit: 1e6,
+            time_unit: "ms",
+            unit_ns: 1_000_000,
+            keep: self.keep,
+            summary: Summary { F: F * unit_ms, I: I * unit_ms, W: W * unit_ms, B: B * unit_ms, comm: comm * unit_ms, keep },
+            by_stage: self.by_stage.iter().map(|kinds| [0, 1, 2, 3].map(|kind| time(&kinds[kind]))).collect(),
+        }
     }
 
     /// Ticks as nanoseconds of a timeline.

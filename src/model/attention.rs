@@ -7,7 +7,7 @@ use super::matrix::{Matrix, MatrixMut, add_product, set_product};
 use super::vector::{self, LANES};
 
 /// Queries in a block.
-const BLOCK: usize = 64;
+const BLOCK: usize = 96;
 
 /// Elements of scratch that [`forward`] needs.
 pub(super) fn forward_scratch(shape: &Shape) -> usize {

@@ -31,6 +31,7 @@ pub(super) const HEADER_WORDS: usize = 256;
 /// All parameters of a model in float32, or anything else of their shapes, such as their gradients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameters {
+    /// The model's sizes.
     pub config: Config,
     /// llm.c's tensors, row-major, the layers of a tensor one after the other: wte (Vp, C), wpe (maxT, C), ln1w (L, C),
     /// ln1b (L, C), qkvw (L, 3C, C), qkvb (L, 3C), attprojw (L, C, C), attprojb (L, C), ln2w (L, C), ln2b (L, C), fcw
@@ -76,6 +77,17 @@ impl Parameters {
         match layer {
             None => tensor,
             Some(layer) => &mut tensor[layer * length..][..length],
+        }
+    }
+
+    /// Copies the given tensors, or one layer's part of each, into `values`, one after the other.
+    pub(super) fn copy_parts(&self, tensors: &[usize], layer: Option<usize>, values: &mut [f32]) {
+        let mut values = values;
+        for &tensor in tensors {
+            let from = self.part(tensor, layer);
+            let (into, rest) = values.split_at_mut(from.len());
+            into.copy_from_slice(from);
+            values = rest;
         }
     }
 

@@ -108,7 +108,7 @@ impl Shard {
         let c = config.channels;
         let filled = |layers: &[[usize; 2]], tensors: &[usize], part: Option<usize>| {
             let mut group = Group::new(layers);
-            copy(parameters, tensors, part, &mut group.values);
+            parameters.copy_parts(tensors, part, &mut group.values);
             group
         };
         let (embedding, head) = (stages.iter().any(|s| s.1.embedding), stages.iter().any(|s| s.1.head));
@@ -354,17 +354,6 @@ impl Shard {
     /// The number in the model of each block here, with its parameters.
     pub(super) fn numbered_blocks(&self) -> impl Iterator<Item = (usize, &Group)> {
         self.stages.values().flat_map(|stage| stage.layers.blocks.clone().zip(&stage.blocks))
-    }
-}
-
-/// Copies the given tensors, or one layer's part of them, into `values`, one after the other.
-fn copy(parameters: &Parameters, tensors: &[usize], layer: Option<usize>, values: &mut [f32]) {
-    let mut values = values;
-    for &tensor in tensors {
-        let from = parameters.part(tensor, layer);
-        let (into, rest) = values.split_at_mut(from.len());
-        into.copy_from_slice(from);
-        values = rest;
     }
 }
 

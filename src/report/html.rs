@@ -2,7 +2,7 @@
 
 use super::palette::{Class, hex, wants_white_text};
 use super::scene::{Mark, Row, Scale, activations, rows};
-use super::text::escape;
+use super::text::{escape, plain};
 use super::{Entry, Panel, Report};
 use crate::op::Op;
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ fn data(report: &Report) -> String {
         "classes": classes,
     });
     let entries: Vec<String> = report.entries.iter().map(|entry| entry_data(entry, &scale)).collect();
-    let mut out = head.to_string();
+    let mut out = clean(head).to_string();
     out.pop();
     let _ = write!(out, ",\"entries\":[{}]}}", entries.join(","));
     out
@@ -93,10 +93,21 @@ fn first_view(report: &Report, scale: &Scale) -> f64 {
 
 fn entry_data(entry: &Entry, scale: &Scale) -> String {
     let panels: Vec<String> = entry.panels().map(|panel| panel_data(panel, scale)).collect();
-    let mut out = json!({"name": entry.name, "notes": entry.notes, "error": entry.error}).to_string();
+    let head = json!({"name": entry.name, "notes": entry.notes, "error": entry.error});
+    let mut out = clean(head).to_string();
     out.pop();
     let _ = write!(out, ",\"panels\":[{}]}}", panels.join(","));
     out
+}
+
+/// `value` with all its texts plain: marks that reverse or hide text would do so in tables and labels.
+fn clean(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(plain(&text)),
+        Value::Array(items) => items.into_iter().map(clean).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(key, value)| (plain(&key), clean(value))).collect(),
+        other => other,
+    }
 }
 
 /// Names by number.
@@ -139,13 +150,13 @@ fn panel_data(panel: &Panel, scale: &Scale) -> String {
         }
         out.push_str("]]");
     }
-    let mut head = json!({
+    let head = json!({
         "source": super::csv::source_name(t.source), "devices": t.devices, "chunks": t.chunks, "microbatches": t.microbatches,
         "unit": t.time_unit, "unitNs": t.unit_ns.max(1), "tick": tick, "end": scale.end(panel),
         "iteration": panel.iteration(), "uncertainty": t.clock_uncertainty_ns as f64 / t.unit_ns.max(1) as f64,
         "metrics": panel.metrics, "provenance": t.provenance, "names": names.0, "phases": phases.0,
-    })
-    .to_string();
+    });
+    let mut head = clean(head).to_string();
     head.pop();
     format!("{head},\"rows\":[{out}]}}")
 }

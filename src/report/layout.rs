@@ -258,7 +258,7 @@ fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], scale: &Scal
         y += 16.0;
     }
     if step > 1 {
-        picture.text(SMALL, LEFT, y + 8.0, format!("Every {step}th of {devices} devices is shown."));
+        picture.text(SMALL, LEFT, y + 8.0, format!("One device in {step} is shown, of {devices}."));
         y += 14.0;
     }
     for note in &entry.notes {

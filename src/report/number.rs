@@ -42,10 +42,13 @@ pub(super) fn trimmed(value: f64, decimals: usize) -> String {
     format!("{sign}{out}")
 }
 
-/// A fraction in percent with one decimal: `27.3 %`.
+/// A fraction in percent with one decimal, from 1,000 % on with none: `27.3 %`, `14,950 %`.
 pub fn percent(fraction: f64) -> String {
     if !fraction.is_finite() {
         return MISSING.into();
+    }
+    if fraction.abs() >= 10.0 {
+        return format!("{} %", trimmed(fraction * 100.0, 0));
     }
     let text = format!("{:.1}", fraction * 100.0);
     format!("{} %", if text == "-0.0" { "0.0" } else { &text })
@@ -115,6 +118,7 @@ mod tests {
     fn percents_points_and_units() {
         assert_eq!(percent(0.2727), "27.3 %");
         assert_eq!(percent(-0.00001), "0.0 %");
+        assert_eq!(percent(149.5), "14,950 %");
         assert_eq!(signed_percent(0.012), "+1.2 %");
         assert_eq!(signed_percent(-0.012), "-1.2 %");
         assert_eq!(points(0.04), "0.0 points");

@@ -68,7 +68,7 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, color: bool) -> Stri
             }
         }
         if step > 1 {
-            let text = format!("every {step}th of {devices} devices is shown");
+            let text = format!("one device in {step} is shown, of {devices}");
             let _ = writeln!(out, "{}", shortened(&text, width, &look));
         }
     }
@@ -218,7 +218,6 @@ fn colored(marks: &[Mark], filled: &[Filled], text: &[Option<char>], look: &Look
     // Odd micro-batches are a little darker, so that neighbours of one kind stay apart.
     let dark = |mark: &Mark| if mark.op.is_some_and(|op| op.microbatch() % 2 == 1) { 0.14 } else { 0.0 };
     let color = |filling: Filled| filling.map(|i| mix(marks[i].class.color(marks[i].shade), [0; 3], dark(&marks[i])));
-    let blocks = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
     let mut out = String::new();
     let mut pen: (Option<Rgb>, Option<Rgb>) = (None, None);
     for (cell, &label) in text.iter().enumerate() {
@@ -227,16 +226,13 @@ fn colored(marks: &[Mark], filled: &[Filled], text: &[Option<char>], look: &Look
         let split = (1..8).find(|&i| color(part[i]) != color(part[0]));
         let (front, back, c) = match (label, split) {
             (Some(c), _) => {
-                let white = color(main).is_some_and(wants_white_text);
+                let white = main.is_some_and(|i| wants_white_text(marks[i].class.color(marks[i].shade)));
                 (Some(if white { [255; 3] } else { [16; 3] }), color(main), c)
             }
             (None, None) if main.is_none() => (None, None, if look.ascii { '.' } else { '·' }),
             (None, None) => (None, color(main), ' '),
             (None, Some(_)) if look.ascii => (None, color(main), if main.is_none() { '.' } else { ' ' }),
-            (None, Some(at)) => match (color(part[0]), color(part[7])) {
-                (None, right @ Some(_)) => (None, right, ' ').pick_edge(at, &blocks),
-                (left, right) => (left, right, blocks[at - 1]),
-            },
+            (None, Some(at)) => edge(color(part[0]), color(part[7]), at),
         };
         set_pen(&mut out, &mut pen, (front, back));
         out.push(c);
@@ -245,18 +241,14 @@ fn colored(marks: &[Mark], filled: &[Filled], text: &[Option<char>], look: &Look
     out
 }
 
-/// A cell that starts empty and ends filled has no block character of its own: it is filled from its half on.
-trait Edge {
-    fn pick_edge(self, at: usize, blocks: &[char; 7]) -> Self;
-}
-
-impl Edge for (Option<Rgb>, Option<Rgb>, char) {
-    fn pick_edge(self, at: usize, _: &[char; 7]) -> Self {
-        match at {
-            0..=2 => self,
-            3..=5 => (self.1, None, '▐'),
-            _ => (None, None, '·'),
-        }
+/// A cell that changes from `left` to `right` after `at` eighths: front, back and character. No character is empty to the
+/// left of any eighth, so a cell that starts idle is filled from its half on, whole or not at all.
+fn edge(left: Option<Rgb>, right: Option<Rgb>, at: usize) -> (Option<Rgb>, Option<Rgb>, char) {
+    match (left, at) {
+        (None, 1..=2) => (None, right, ' '),
+        (None, 3..=5) => (right, None, '▐'),
+        (None, _) => (None, None, '·'),
+        _ => (left, right, ['▏', '▎', '▍', '▌', '▋', '▊', '▉'][at - 1]),
     }
 }
 

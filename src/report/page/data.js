@@ -20,7 +20,7 @@ function trimmed(value, decimals) {
   whole = whole.replace(/\B(?=(\d{3})+$)/g, ",");
   return fraction ? whole + "." + fraction : whole === "-0" ? "0" : whole;
 }
-const percent = value => Number.isFinite(value) ? (value * 100).toFixed(1).replace(/^-0\.0$/, "0.0") + " %" : MISSING;
+const percent = value => Number.isFinite(value) ? Math.abs(value) >= 10 ? trimmed(value * 100, 0) + " %" : (value * 100).toFixed(1).replace(/^-0\.0$/, "0.0") + " %" : MISSING;
 const signed = value => (value > 0 && percent(value) !== "0.0 %" ? "+" : "") + percent(value);
 const points = value => Number.isFinite(value) ? ((value > 0 ? "+" : "") + value.toFixed(1)).replace(/^[+-]0\.0$/, "0.0") + " points" : MISSING;
 const quantity = (value, unit) => number(value) + " " + unit + (unit === "unit" && number(value) !== "1" ? "s" : "");

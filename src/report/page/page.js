@@ -10,7 +10,7 @@ function redraw() {
     waiting = false;
     const ratio = window.devicePixelRatio || 1;
     width = pane.clientWidth;
-    height = Math.round(Math.max(140, Math.min(contentHeight + 4, window.innerHeight - 90)));
+    height = Math.round(Math.max(140, Math.min(contentHeight + 4, Math.max(360, window.innerHeight - 190))));
     view.top = Math.max(0, Math.min(view.top, contentHeight - height));
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);
@@ -218,6 +218,7 @@ function connect() {
   on("save-svg", () => save("timeline.svg", "image/svg+xml", viewSvg()));
   on("save-png", () => canvas.toBlob(blob => save("timeline.png", "image/png", blob)));
   on("help", help);
+  on("down", event => { event.preventDefault(); document.getElementById("facts").scrollIntoView({ behavior: "smooth" }); });
   on("theme", () => {
     const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
     document.documentElement.dataset.theme = dark ? "light" : "dark";

@@ -164,8 +164,9 @@ function paintBand(pen, band, width, dy, color) {
   if (hasPhases && shown.phases && band.high >= 8) paintPhases(pen, band, queues[0], width, dy, color);
 }
 
-// Boxes narrower than a pixel are added up by column; a column gets the colour that covers most of it, as strong as all
+// Narrow boxes are added up by column; a column gets the colour that covers most of it, as strong as all
 // that covers it.
+const NARROW = 2.5;
 const columns = { best: new Int16Array(0), most: new Float32Array(0), total: new Float32Array(0) };
 function paintSpans(pen, band, spans, queue, y, high, width) {
   const panel = band.panel, plot = plotWidth(width), scale = plot / (view.to - view.from) / panel.end, shift = GUTTER - view.from * panel.end * scale;
@@ -180,13 +181,16 @@ function paintSpans(pen, band, spans, queue, y, high, width) {
     const cls = queue === 0 ? classOf(spans.code[i]) : queue === 1 ? SEND : RECEIVE;
     if (!shown.classes[cls]) continue;
     const shade = queue === 0 ? spans.shade(i) : 0;
-    if (w < 1) {
-      const at = Math.max(0, Math.floor(x - GUTTER)), ink = cls * 4 + shade, part = Math.max(w, 0.02);
+    if (w < NARROW) {
       if (!narrow) { narrow = true; total.fill(0); }
-      if (at !== column) { cover.fill(0); column = at; most[at] = 0; }
-      cover[ink] += part;
-      total[at] += part;
-      if (cover[ink] > most[at]) { most[at] = cover[ink]; best[at] = ink; }
+      const ink = cls * 4 + shade, from = x - GUTTER, to = from + Math.max(w, 0.02);
+      for (let at = Math.max(0, Math.floor(from)); at < to && at < wide; at++) {
+        if (at !== column) { cover.fill(0); column = at; most[at] = 0; }
+        const part = Math.min(to, at + 1) - Math.max(from, at);
+        cover[ink] += part;
+        total[at] += part;
+        if (cover[ink] > most[at]) { most[at] = cover[ink]; best[at] = ink; }
+      }
       continue;
     }
     const [fill, ink] = data.classes[cls].shades[shade];
@@ -210,20 +214,23 @@ function label(panel, spans, i, room, size) {
 
 function paintMemory(pen, band, width, dy, color) {
   const { time, held } = band.panel.memory[band.device], base = band.memory + band.memoryHigh + dy, right = GUTTER + plotWidth(width);
-  let x = -Infinity, top = 0;
-  for (let i = 0; i <= time.length; i++) {
-    const next = i < time.length ? toX(band.panel, time[i], width) : toX(band.panel, band.panel.iteration, width);
-    if (next - x >= 1 || i === time.length) {
-      if (x > -Infinity && next > GUTTER && x < right && top > 0) {
-        const from = Math.max(x, GUTTER - 1), h = top / band.peak * band.memoryHigh;
-        pen.box(from, base - h, Math.min(next, right) - from, h, color.memory);
-      }
-      if (x > right) break;
-      x = next;
-      top = 0;
+  // Within a pixel the highest value counts; what is equally high is one box.
+  let x = -Infinity, top = 0, runFrom = 0, runTo = 0, runTop = 0;
+  const flush = () => {
+    const h = runTop / band.peak * band.memoryHigh;
+    if (runTop > 0 && runTo > GUTTER) pen.box(Math.max(runFrom, GUTTER - 1), base - h, Math.min(runTo, right) - Math.max(runFrom, GUTTER - 1), h, color.memory);
+  };
+  for (let i = 0; i <= time.length && x <= right; i++) {
+    const next = toX(band.panel, i < time.length ? time[i] : band.panel.iteration, width);
+    if (next - x < 1 && i < time.length) { top = Math.max(top, held[i]); continue; }
+    if (x > -Infinity) {
+      if (top !== runTop || x !== runTo) { flush(); runFrom = x; runTop = top; }
+      runTo = next;
     }
-    if (i < time.length) top = next - x < 1 ? Math.max(next === x ? 0 : top, held[i]) : held[i];
+    x = next;
+    top = held[i];
   }
+  flush();
 }
 
 function paintPhases(pen, band, spans, width, dy, color) {

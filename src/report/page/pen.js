@@ -109,7 +109,7 @@ function hatchPattern(context, color) {
   }
   c.stroke();
   const pattern = context.createPattern(tile, "repeat");
-  pattern.setTransform(new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0]));
+  if (ratio !== 1) pattern.setTransform(new DOMMatrix([1 / ratio, 0, 0, 1 / ratio, 0, 0]));
   return pattern;
 }
 

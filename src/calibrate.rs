@@ -1,0 +1,128 @@
+//! From measured steps to costs: one schedule's run yields the atoms that predict every other.
+
+use crate::cost::{CostFile, Link, MEASURED_SCHEMA_VERSION, PartCost, StepRates};
+use crate::exec::{OpRecord, StepRecord};
+use crate::graph::TaskGraph;
+use crate::model::{Config, Part};
+use crate::op::Kind;
+use crate::statistics::typical;
+use std::collections::BTreeMap;
+
+/// What the measured model looked like.
+#[derive(Clone, Copy, Debug)]
+pub struct Measure<'a> {
+    /// Its sizes.
+    pub config: &'a Config,
+    /// Sequences in a micro-batch, and tokens in a sequence.
+    pub size: (u32, u32),
+    /// Share of an activation that lives from I to W.
+    pub keep: f64,
+    /// Parameters that each device holds.
+    pub device_parameters: &'a [u64],
+}
+
+/// Calibrates the costs from the `records` of `graph`. A B is timed as I then W, so any schedule yields every kind.
+pub fn calibrate(
+    graph: &TaskGraph,
+    records: &[StepRecord],
+    measure: Measure<'_>,
+    provenance: BTreeMap<String, String>,
+) -> CostFile {
+    let devices = || records.iter().flat_map(|record| record.devices.iter());
+    let (sequences, tokens) = measure.size;
+    let mut laps: BTreeMap<(Part, Kind), Vec<u64>> = BTreeMap::new();
+    for (_, lap) in devices().flat_map(|device| &device.laps) {
+        laps.entry((lap.part, lap.kind)).or_default().push(lap.duration_ns);
+    }
+    let parts = laps.iter().map(|(&(part, kind), durations)| PartCost {
+        part: part_name(part).to_string(),
+        kind: kind.letter().to_string(),
+        sequences,
+        tokens,
+        duration_ns: typical(durations),
+        samples: durations.len() as u64,
+    });
+    let hidden_bytes = u64::from(sequences) * u64::from(tokens) * measure.config.channels as u64 * 4;
+    CostFile {
+        schema_version: MEASURED_SCHEMA_VERSION,
+        provenance,
+        layers: measure.config.layers as u32,
+        parts: parts.collect(),
+        op_overhead_ns: overheads(graph, records),
+        gap_ns: gap(records),
+        link: link(graph, records, hidden_bytes),
+        step: step_rates(records, &measure),
+        keep: measure.keep,
+    }
+}
+
+fn part_name(part: Part) -> &'static str {
+    match part {
+        Part::Embedding => "embedding",
+        Part::Block => "block",
+        Part::Head => "head",
+    }
+}
+
+/// What ops take beyond their parts; a B's is shared by its I and its W.
+fn overheads(graph: &TaskGraph, records: &[StepRecord]) -> BTreeMap<String, u64> {
+    let mut samples: BTreeMap<Kind, Vec<u64>> = BTreeMap::new();
+    for device in records.iter().flat_map(|record| &record.devices) {
+        let mut inside = vec![0; device.ops.len()];
+        device.laps.iter().for_each(|(number, lap)| inside[*number as usize] += lap.duration_ns);
+        for (op, inside) in device.ops.iter().zip(inside) {
+            let rest = (op.end - op.start).saturating_sub(inside);
+            match graph.op(op.index).kind() {
+                Kind::B => [Kind::I, Kind::W].into_iter().for_each(|kind| samples.entry(kind).or_default().push(rest / 2)),
+                kind => samples.entry(kind).or_default().push(rest),
+            }
+        }
+    }
+    samples.into_iter().map(|(kind, rest)| (kind.letter().to_string(), typical(&rest))).collect()
+}
+
+/// Host time between one op's last act and the next op's turn.
+fn gap(records: &[StepRecord]) -> u64 {
+    let pairs = records.iter().flat_map(|record| &record.devices).flat_map(|device| device.ops.windows(2));
+    typical(&pairs.map(|pair| pair[1].turn.saturating_sub(pair[0].put_end)).collect::<Vec<_>>())
+}
+
+fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> Link {
+    let (mut puts, mut latencies) = (Vec::new(), Vec::new());
+    for record in records {
+        let mut by_index: Vec<Option<&OpRecord>> = vec![None; graph.len()];
+        record.devices.iter().flat_map(|device| &device.ops).for_each(|op| by_index[op.index] = Some(op));
+        for op in by_index.iter().flatten() {
+            if op.put_end > op.end {
+                puts.push(op.put_end - op.end);
+            }
+            let producer = graph.transfer(op.index).and_then(|up| by_index[up]);
+            if let Some(producer) = producer.filter(|producer| producer.put_end > op.turn) {
+                latencies.push(op.start.saturating_sub(producer.put_end));
+            }
+        }
+    }
+    Link { put_ns: typical(&puts), bytes, latency_ns: typical(&latencies) }
+}
+
+fn step_rates(records: &[StepRecord], measure: &Measure<'_>) -> StepRates {
+    let durations = |name: &str, device: usize| -> Vec<u64> {
+        let steps = records.iter().filter_map(|record| record.devices.get(device)).flat_map(|device| &device.steps);
+        steps.filter(|step| step.0 == name).map(|(_, start, end)| end - start).collect()
+    };
+    let devices = 0..measure.device_parameters.len();
+    let all: u64 = measure.device_parameters.iter().sum::<u64>().max(1);
+    // Time goes with the number of parameters.
+    let rate = |name: &str| devices.clone().map(|d| typical(&durations(name, d))).sum::<u64>() as f64 / all as f64;
+    let any = |name: &str| typical(&devices.clone().flat_map(|d| durations(name, d)).collect::<Vec<_>>());
+    let config = measure.config;
+    let embedding = (config.padded_vocabulary() + config.max_sequence) * config.channels;
+    let block = (12 * config.channels + 13) * config.channels;
+    StepRates {
+        optimizer_embedding_ns: (rate("optimizer") * embedding as f64) as u64,
+        optimizer_block_ns: (rate("optimizer") * block as f64) as u64,
+        norm_block_ns: (rate("norm") * block as f64) as u64,
+        reduce_put_ns: any("put"),
+        reduce_add_ns: any("reduce"),
+    }
+}

@@ -1,0 +1,409 @@
+//! The measured experiment behind `run`, `profile` and the accuracy report: all schedules in one process, warmed, their
+//! steps interleaved round-robin, predictions calibrated on one of them.
+
+use super::Failure;
+use super::model::ModelOptions;
+use super::options::{CostOptions, OutputOptions, ScheduleOptions};
+use crate::calibrate::{Measure, calibrate};
+use crate::comparison;
+use crate::cost::{CostFile, CostTable};
+use crate::exec::{Batch, Device, Error, Session, Timed};
+use crate::graph::TaskGraph;
+use crate::model::StageLayers;
+use crate::provenance;
+use crate::report::{Entry, Panel, Report, Table};
+use crate::sim::{self, Prediction, StepCosts};
+use crate::statistics::{median, median_ci95};
+use crate::training::{Measured, Training, layers_of, settings};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is to be measured.
+pub struct Experiment<'a> {
+    /// Which schedules.
+    pub schedules: &'a ScheduleOptions,
+    /// What is trained.
+    pub model: &'a ModelOptions,
+    /// A cost file, where one is given.
+    pub costs: &'a CostOptions,
+    /// The schedule to calibrate on.
+    pub calibrate: &'a str,
+    /// Measured steps of each schedule.
+    pub steps: u32,
+    /// Steps before them.
+    pub warmup: u32,
+    /// For remarks.
+    pub output: &'a OutputOptions,
+}
+
+/// The iteration time over the steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Iteration {
+    /// Median.
+    pub median: f64,
+    /// 95 % confidence interval of the median.
+    pub ci95: [f64; 2],
+}
+
+/// The errors that the contract names.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Errors {
+    /// predicted / measured - 1.
+    pub makespan: f64,
+    /// Percentage points.
+    pub bubble: f64,
+    /// 95th percentile, as a fraction of the iteration.
+    pub op_start_p95: f64,
+    /// The run's own durations fed back.
+    pub self_replay: f64,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The schedule's name.
+    pub schedule: String,
+    /// p.
+    pub devices: u32,
+    /// m.
+    pub microbatches: u32,
+    /// `cpu` or `timed`.
+    pub device_kind: &'static str,
+    /// `local`.
+    pub link: &'static str,
+    /// Loss of each training step before its update; empty for timed devices.
+    pub losses: Vec<f64>,
+    /// Of the median iteration.
+    pub tokens_per_second: f64,
+    /// Over the steps.
+    pub iteration_ms: Iteration,
+    /// From the calibrated costs.
+    pub predicted: Prediction,
+    /// Of the step with the median makespan.
+    pub measured: Prediction,
+    /// Prediction against measurement.
+    pub error: Errors,
+}
+
+/// What an experiment found.
+pub struct Finding {
+    /// What the predictions were calibrated on.
+    pub calibrated_on: serde_json::Value,
+    /// In the order asked for.
+    pub outcomes: Vec<Outcome>,
+    /// The same to look at.
+    pub report: Report,
+    /// The costs.
+    pub costs: Option<CostFile>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::Hang { .. } | Error::Dead { .. } => Failure::Hang(error.to_string()),
+            Error::Failed { .. } => Failure::Failed(error.into()),
+        }
+    }
+}
+
+impl Experiment<'_> {
+    /// Trains on CPU devices.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn train(&self) -> Result<Finding, Failure> {
+        let training = self.model.training(self.schedules.micro, self.costs.layers.clone())?;
+        let graphs = self.schedules.graphs()?;
+        for graph in &graphs {
+            training.stages(graph).map_err(|e| Failure::Usage(format!("{}: {e:#}", graph.schedule().name)))?;
+        }
+        let given = self.cost_file()?;
+        let calibration = if given.is_some() { None } else { Some(self.calibration_graph(&training)?) };
+        self.remark_cores();
+        let mut runs = Vec::new();
+        for graph in calibration.into_iter().chain(graphs) {
+            let graph = Arc::new(graph);
+            runs.push(Measured { session: training.session(&graph)?, graph, records: Vec::new() });
+        }
+        let bar = self.bar(runs.len());
+        measure(&training, &mut runs, self.warmup, self.steps, &bar)?;
+        let mut calibrated_on = serde_json::json!({"file": self.costs.profile});
+        let costs = match given {
+            Some(costs) => costs,
+            None => {
+                let run = runs.remove(0);
+                calibrated_on = serde_json::json!({
+                    "schedule": run.graph.schedule().name, "devices": run.graph.schedule().devices(),
+                    "microbatches": run.graph.schedule().microbatches, "steps": run.records.len()});
+                calibrate_on(&training, &run)?
+            }
+        };
+        let mut finding = Finding { calibrated_on, outcomes: Vec::new(), report: self.header(&training), costs: None };
+        for run in &runs {
+            let stages = training.stages(&run.graph)?;
+            let (table, steps) = tables(&costs, &training, run, &stages).map_err(Failure::Usage)?;
+            let tokens = training.sequences * training.sequence_tokens;
+            let (outcome, entry) = judge(run, &table, &steps, "cpu", tokens);
+            finding.outcomes.push(outcome);
+            finding.report.entries.push(entry);
+        }
+        finding.costs = Some(costs);
+        finding.report.extra_tables = extra_tables(&finding.outcomes);
+        Ok(finding)
+    }
+
+    /// Runs on timed devices: one unit of cost lasts `unit_ms`, a profile's times last themselves.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn timed(&self, unit_ms: f64) -> Result<Finding, Failure> {
+        if !unit_ms.is_finite() || unit_ms <= 0.0 || unit_ms > 1e6 {
+            return Err(Failure::Usage(format!("expected --unit-ms above 0 and at most a million, found {unit_ms}")));
+        }
+        let m = self.schedules.micro;
+        let timeout = Duration::from_secs_f32(self.model.timeout.unwrap_or(30.0));
+        let mut runs = Vec::new();
+        let mut tables = Vec::new();
+        for graph in self.schedules.graphs()? {
+            let graph = Arc::new(graph);
+            let table = Arc::new(self.costs.given(&graph.schedule().placement, m)?.in_milliseconds(unit_ms));
+            let devices = graph.schedule().devices();
+            let spin = if devices <= crate::training::cores() { Duration::from_millis(1) } else { Duration::ZERO };
+            let device = || -> Box<dyn Device> { Box::new(Timed::new(table.clone(), spin)) };
+            let mut settings = settings(devices, timeout, self.model.inject);
+            settings.pin = false;
+            let session = Session::start(graph.clone(), (0..devices).map(|_| device()).collect(), 1, 0, settings);
+            tables.push(table);
+            runs.push(Measured { graph, session, records: Vec::new() });
+        }
+        let bar = self.bar(runs.len());
+        let batch = Arc::new(Batch::default());
+        for step in 0..self.steps {
+            for run in &mut runs {
+                let record = run.session.step(&batch, None)?;
+                if step >= self.warmup.min(self.steps - 1) {
+                    run.records.push(record);
+                }
+                bar.inc(1);
+            }
+        }
+        bar.finish_and_clear();
+        let provenance = provenance::here();
+        let report = Report {
+            title: format!("Timed devices: {} devices, {m} micro-batches", self.schedules.stages),
+            subtitle: "each op lasts as long as its cost says; waits and transfers are real".to_string(),
+            provenance,
+            ..Report::default()
+        };
+        let mut finding = Finding { calibrated_on: serde_json::json!({"costs": "given"}), outcomes: Vec::new(), report, costs: None };
+        for (run, table) in runs.iter().zip(&tables) {
+            let (outcome, entry) = judge(run, table, &StepCosts::default(), "timed", 0);
+            finding.outcomes.push(outcome);
+            finding.report.entries.push(entry);
+        }
+        Ok(finding)
+    }
+
+    fn cost_file(&self) -> Result<Option<CostFile>, Failure> {
+        self.costs.file()
+    }
+
+    /// The schedule to calibrate on; where it does not exist for these numbers, 1F1B.
+    fn calibration_graph(&self, training: &Training) -> Result<TaskGraph, Failure> {
+        let graph = self.schedules.without_options().graph(self.calibrate)?;
+        training.stages(&graph).map_err(|e| Failure::Usage(format!("calibrating on {}: {e:#}", self.calibrate)))?;
+        Ok(graph)
+    }
+
+    fn remark_cores(&self) {
+        let (p, cores) = (self.schedules.stages, crate::training::cores());
+        if p > cores {
+            self.output.remark(&format!(
+                "warning: {p} devices share {cores} cores: results are right, but times and their errors mean little"
+            ));
+        }
+    }
+
+    fn bar(&self, runs: usize) -> ProgressBar {
+        let bar = ProgressBar::new(u64::from(self.steps) * runs as u64);
+        if self.output.quiet || !std::io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} steps, {eta} left");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar
+    }
+
+    fn header(&self, training: &Training) -> Report {
+        let c = training.config();
+        let provenance = provenance::here();
+        Report {
+            title: format!("Predicted and measured: {} devices, {} micro-batches", self.schedules.stages, self.schedules.micro),
+            subtitle: format!(
+                "GPT-2 with {} blocks, {} heads, {} channels, vocabulary {}; micro-batches of {} x {} tokens; CPU threads; {}",
+                c.layers,
+                c.heads,
+                c.channels,
+                c.vocabulary,
+                training.sequences,
+                training.sequence_tokens,
+                provenance.get("machine").map_or("", String::as_str)
+            ),
+            provenance,
+            ..Report::default()
+        }
+    }
+}
+
+/// Warms all runs up, then measures `steps` training steps of each, one step of each in turn.
+///
+/// # Errors
+/// A device failed, died or hung.
+pub fn measure(training: &Training, runs: &mut [Measured], warmup: u32, steps: u32, bar: &ProgressBar) -> Result<(), Failure> {
+    for run in runs.iter_mut() {
+        bar.set_message(format!("warming up {}", run.graph.schedule().name));
+        let batch = training.batch(0, run.graph.schedule().microbatches)?;
+        training.warm_up(&mut run.session, &batch, warmup as usize)?;
+    }
+    for step in 0..steps as usize {
+        for run in runs.iter_mut() {
+            bar.set_message(run.graph.schedule().name.clone());
+            let batch = training.batch(step, run.graph.schedule().microbatches)?;
+            run.records.push(run.session.step(&batch, Some(training.update(step)))?);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// The cost file of one measured run.
+///
+/// # Errors
+/// The data is too short.
+pub fn calibrate_on(training: &Training, run: &Measured) -> Result<CostFile, Failure> {
+    let stages = training.stages(&run.graph)?;
+    let config = training.config();
+    let placement = &run.graph.schedule().placement;
+    let count = |stage: &StageLayers| -> u64 {
+        let block = (12 * config.channels + 13) * config.channels;
+        let ends = if stage.embedding || stage.head { config.padded_vocabulary() * config.channels } else { 0 };
+        (stage.blocks.len() * block + ends) as u64
+    };
+    let of_device = |device| placement.stages_of(device).iter().map(|&stage| count(&stages[stage as usize])).sum();
+    let device_parameters: Vec<u64> = (0..placement.devices()).map(of_device).collect();
+    let measure = Measure {
+        config,
+        size: (training.sequences as u32, training.sequence_tokens as u32),
+        keep: training.keep()?,
+        device_parameters: &device_parameters,
+    };
+    let mut provenance = provenance::here();
+    let schedule = run.graph.schedule();
+    provenance.insert("schedule".to_string(), schedule.name.clone());
+    provenance.insert("devices".to_string(), schedule.devices().to_string());
+    provenance.insert("microbatches".to_string(), schedule.microbatches.to_string());
+    provenance.insert("steps".to_string(), run.records.len().to_string());
+    Ok(calibrate(&run.graph, &run.records, measure, provenance))
+}
+
+/// The cost table and step costs of `run` from a cost file.
+///
+/// # Errors
+/// The file lacks a part at this micro-batch size.
+pub fn tables(
+    costs: &CostFile,
+    training: &Training,
+    run: &Measured,
+    stages: &[StageLayers],
+) -> Result<(CostTable, StepCosts), String> {
+    let layers = layers_of(stages);
+    let placement = &run.graph.schedule().placement;
+    let table = costs.table(placement, &layers, (training.sequences as u32, training.sequence_tokens as u32))?;
+    Ok((table, costs.step_costs(placement, &layers, training.clip.is_some())))
+}
+
+/// Predicts `run` from `table` and holds it against what was measured.
+pub fn judge(
+    run: &Measured,
+    table: &CostTable,
+    steps: &StepCosts,
+    device_kind: &'static str,
+    microbatch_tokens: usize,
+) -> (Outcome, Entry) {
+    let schedule = run.graph.schedule();
+    let (predicted, times, step_spans) = sim::predict(&run.graph, table, steps);
+    let mut predicted_timeline = predicted.timeline(&run.graph, table, &times, &step_spans);
+    let mut measured_timeline = run.median_step().timeline(&run.graph, table.keep);
+    for timeline in [&mut predicted_timeline, &mut measured_timeline] {
+        timeline.provenance = provenance::here();
+    }
+    let mut error = comparison::compare(&predicted_timeline, &measured_timeline).unwrap_or_default();
+    comparison::refine(&mut error, (&predicted_timeline, &predicted.metrics), &run.graph, table, &run.records);
+    let iterations: Vec<f64> = run.records.iter().map(|record| record.iteration_ns() as f64 / 1e6).collect();
+    let iteration = Iteration { median: median(&iterations), ci95: median_ci95(&iterations) };
+    let metrics = measured_timeline.metrics();
+    let measured = Prediction { metrics: metrics.clone(), ..predicted.clone() };
+    let tokens = f64::from(schedule.microbatches) * microbatch_tokens as f64;
+    let outcome = Outcome {
+        schedule: schedule.name.clone(),
+        devices: schedule.devices(),
+        microbatches: schedule.microbatches,
+        device_kind,
+        link: "local",
+        losses: run.records.iter().filter_map(|record| record.loss).collect(),
+        tokens_per_second: tokens / (iteration.median / 1e3).max(1e-9),
+        iteration_ms: iteration,
+        error: Errors {
+            makespan: error.makespan,
+            bubble: error.bubble,
+            op_start_p95: error.op_start_p95,
+            self_replay: error.self_replay,
+        },
+        measured,
+        predicted,
+    };
+    let entry = Entry {
+        name: schedule.name.clone(),
+        predicted: Some(Panel { timeline: predicted_timeline, metrics: outcome.predicted.metrics.clone() }),
+        measured: Some(Panel { timeline: measured_timeline, metrics }),
+        error: Some(error),
+        notes: Vec::new(),
+    };
+    (outcome, entry)
+}
+
+/// Speed and losses as tables.
+fn extra_tables(outcomes: &[Outcome]) -> Vec<Table> {
+    let base = outcomes.iter().find(|o| o.schedule == "naive").map(|o| o.iteration_ms.median);
+    let speed = Table {
+        caption: "Training speed".to_string(),
+        header: ["schedule", "iteration ms", "95 % interval", "tokens/s", "against naive"].map(str::to_string).to_vec(),
+        rows: outcomes
+            .iter()
+            .map(|o| {
+                let Iteration { median, ci95: [low, high] } = o.iteration_ms;
+                vec![
+                    o.schedule.clone(),
+                    format!("{median:.1}"),
+                    format!("{low:.1} to {high:.1}"),
+                    format!("{:.0}", o.tokens_per_second),
+                    base.map_or_else(String::new, |base| format!("{:.2} x", base / median)),
+                ]
+            })
+            .collect(),
+    };
+    let mut rows: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for outcome in outcomes {
+        for (step, loss) in outcome.losses.iter().enumerate() {
+            rows.entry(step).or_insert_with(|| vec![step.to_string()]).push(format!("{loss:.6}"));
+        }
+    }
+    let header = ["step".to_string()].into_iter().chain(outcomes.iter().map(|o| o.schedule.clone())).collect();
+    let losses = Table { caption: "Loss of each training step, before its update".to_string(), header, rows: rows.into_values().collect() };
+    vec![speed, losses]
+}

@@ -1,0 +1,103 @@
+//! Prediction against measurement, as numbers.
+
+use crate::cost::CostTable;
+use crate::exec::StepRecord;
+use crate::graph::TaskGraph;
+use crate::metrics::Metrics;
+use crate::op::Op;
+use crate::report::{Error, KindError};
+use crate::sim::replay;
+use crate::statistics::{median, quantile, typical};
+use crate::timeline::{Queue, Timeline};
+use std::collections::BTreeMap;
+
+/// Compares two timelines of the same schedule op by op.
+///
+/// # Errors
+/// They are not of the same schedule, p and m, or their units differ.
+pub fn compare(predicted: &Timeline, measured: &Timeline) -> anyhow::Result<Error> {
+    let shape = |t: &Timeline| (t.devices, t.chunks, t.microbatches, t.time_unit.clone());
+    anyhow::ensure!(
+        shape(predicted) == shape(measured),
+        "expected two timelines of one schedule; found (devices, chunks, micro-batches, unit) {:?} and {:?}",
+        shape(predicted),
+        shape(measured)
+    );
+    let starts: BTreeMap<Op, f64> = measured.ops().map(|(op, span)| (op, span.start_ns as f64)).collect();
+    let (p, m) = (predicted.metrics(), measured.metrics());
+    let mut error = Error { makespan: ratio(p.makespan, m.makespan), bubble: 100.0 * (p.bubble - m.bubble), ..Error::default() };
+    let iteration = (m.makespan * measured.unit_ns as f64).max(1.0);
+    let predicted_starts = predicted.ops().map(|(op, span)| (op, span.start_ns as f64));
+    start_errors(&mut error, predicted_starts, &starts, iteration);
+    error.per_kind = per_kind(predicted, measured);
+    error.wait_ms_per_device = per_device_ms(measured, Queue::Receive);
+    error.transfer_ms_per_device = per_device_ms(measured, Queue::Send);
+    Ok(error)
+}
+
+/// predicted / measured - 1.
+fn ratio(predicted: f64, measured: f64) -> f64 {
+    if measured > 0.0 { predicted / measured - 1.0 } else { 0.0 }
+}
+
+fn start_errors(
+    error: &mut Error,
+    predicted: impl Iterator<Item = (Op, f64)>,
+    measured: &BTreeMap<Op, f64>,
+    iteration: f64,
+) {
+    let errors = predicted.filter_map(|(op, start)| Some((start - measured.get(&op)?).abs() / iteration));
+    let errors: Vec<f64> = errors.collect();
+    error.op_start_p50 = median(&errors);
+    error.op_start_p95 = quantile(&errors, 0.95);
+    error.op_start_cdf = (0..=20).map(|i| f64::from(i) / 20.0).map(|share| (quantile(&errors, share), share)).collect();
+}
+
+fn per_kind(predicted: &Timeline, measured: &Timeline) -> Vec<KindError> {
+    let means = |timeline: &Timeline| {
+        let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        for span in timeline.spans.iter().filter(|span| span.queue == Queue::Compute) {
+            let kind = span.pipeline_op().map_or_else(|| span.op.clone(), |op| op.kind().letter().to_string());
+            let (sum, count) = sums.entry(kind).or_default();
+            *sum += span.end_ns - span.start_ns;
+            *count += 1;
+        }
+        sums
+    };
+    let (ours, theirs) = (means(predicted), means(measured));
+    let in_ms = |(sum, count): (u64, u64)| sum as f64 / count.max(1) as f64 / 1e6;
+    let both = theirs.into_iter().filter_map(|(kind, found)| Some((ours.get(&kind).copied()?, kind, found)));
+    both.map(|(expected, kind, found)| KindError {
+        kind,
+        predicted_ms: in_ms(expected),
+        measured_ms: in_ms(found),
+        count: found.1,
+    })
+    .collect()
+}
+
+fn per_device_ms(timeline: &Timeline, queue: Queue) -> Vec<f64> {
+    let mut sums = vec![0_u64; timeline.devices as usize];
+    for span in timeline.spans.iter().filter(|span| span.queue == queue) {
+        sums[span.device as usize] += span.end_ns - span.start_ns;
+    }
+    sums.into_iter().map(|ns| ns as f64 / 1e6).collect()
+}
+
+/// The same over all steps of a run: the makespan's error against the median makespan, op starts against their medians,
+/// and the run's own typical durations fed back.
+pub fn refine(error: &mut Error, predicted: (&Timeline, &Metrics), graph: &TaskGraph, costs: &CostTable, records: &[StepRecord]) {
+    let makespans: Vec<f64> = records.iter().map(|record| record.makespan_ns() as f64).collect();
+    let measured = median(&makespans);
+    error.makespan = ratio(predicted.1.makespan * 1e6, measured);
+    let mut starts: Vec<Vec<f64>> = vec![Vec::new(); graph.len()];
+    let mut durations: Vec<Vec<u64>> = vec![Vec::new(); graph.len()];
+    for op in records.iter().flat_map(|record| &record.devices).flat_map(|device| &device.ops) {
+        starts[op.index].push(op.start as f64);
+        durations[op.index].push(op.end - op.start);
+    }
+    let by_op = (0..graph.len()).map(|index| (graph.op(index), median(&starts[index]))).collect();
+    start_errors(error, predicted.0.ops().map(|(op, span)| (op, span.start_ns as f64)), &by_op, measured.max(1.0));
+    let own: Vec<u64> = durations.iter().map(|samples| typical(samples)).collect();
+    error.self_replay = ratio(replay(graph, costs, &own) as f64, measured);
+}

@@ -1,0 +1,56 @@
+//! Few numbers for many measurements.
+
+/// Mean of the middle four fifths: as steady as a median against a machine's hiccups, and it adds up like a mean.
+pub fn typical(samples: &[u64]) -> u64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    let cut = sorted.len() / 10;
+    let middle = &sorted[cut..sorted.len() - cut];
+    if middle.is_empty() { 0 } else { (middle.iter().map(|&x| u128::from(x)).sum::<u128>() / middle.len() as u128) as u64 }
+}
+
+/// The median; of an even number the mean of the middle two. 0 for none.
+pub fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+/// Quantile `q` by linear interpolation. 0 for none.
+pub fn quantile(values: &[f64], q: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
+    let at = q * last as f64;
+    let (low, high) = (at.floor() as usize, at.ceil() as usize);
+    sorted[low] + (sorted[high] - sorted[low]) * (at - low as f64)
+}
+
+/// A 95 % confidence interval of the median, by order statistics (binomial, normal approximation); the whole range for
+/// fewer than 6 values.
+pub fn median_ci95(values: &[f64]) -> [f64; 2] {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else { return [0.0, 0.0] };
+    if sorted.len() < 6 {
+        return [sorted[0], sorted[last]];
+    }
+    let n = sorted.len() as f64;
+    let half = 1.96 * n.sqrt() / 2.0;
+    let low = (n / 2.0 - half).floor().max(1.0) as usize - 1;
+    let high = ((n / 2.0 + half).ceil() as usize).min(last);
+    [sorted[low], sorted[high]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn by_hand() {
+        assert_eq!(typical(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 1000]), 5);
+        assert_eq!((typical(&[]), typical(&[7])), (0, 7));
+        assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[1.0, 2.0]), median(&[])), (2.0, 1.5, 0.0));
+        assert_eq!(median_ci95(&[5.0, 1.0, 3.0]), [1.0, 5.0]);
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(median_ci95(&hundred), [40.0, 61.0]); // the tabulated ranks for n = 100
+    }
+}

@@ -1,0 +1,148 @@
+//! What is trained, on which data, and the sessions that train it: the executor's side of `run`.
+
+use crate::cost::Layers;
+use crate::exec::{Batch, Cpu, Device, Error, Fault, Session, Settings, StepRecord, Update};
+use crate::graph::TaskGraph;
+use crate::model::{AdamW, Config, Parameters, Shard, Signal, StageLayers, Tokens, split_layers};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A training run, whatever its schedule.
+pub struct Training {
+    /// Where every schedule starts.
+    pub parameters: Parameters,
+    /// The data.
+    pub tokens: Tokens,
+    /// Sequences in a micro-batch.
+    pub sequences: usize,
+    /// Tokens in a sequence, T.
+    pub sequence_tokens: usize,
+    /// Blocks of each stage, where they are not split evenly.
+    pub layers: Option<Vec<usize>>,
+    /// The optimizer.
+    pub adamw: AdamW,
+    /// Largest gradient norm.
+    pub clip: Option<f32>,
+    /// The same batch every step.
+    pub repeat_batch: bool,
+    /// Longest wait of a device.
+    pub timeout: Duration,
+    /// A fault to inject into every session.
+    pub fault: Option<Fault>,
+}
+
+impl Training {
+    /// The model's sizes.
+    pub fn config(&self) -> &Config {
+        &self.parameters.config
+    }
+
+    /// Which layers each stage of `graph` holds.
+    ///
+    /// # Errors
+    /// More stages than layers, or layers that do not add up.
+    pub fn stages(&self, graph: &TaskGraph) -> anyhow::Result<Vec<StageLayers>> {
+        split_layers(self.config(), graph.schedule().placement.stages() as usize, self.layers.as_deref())
+    }
+
+    /// The tokens of training step `step`, from 0, for `microbatches` micro-batches.
+    ///
+    /// # Errors
+    /// The data is too short for one batch.
+    pub fn batch(&self, step: usize, microbatches: u32) -> anyhow::Result<Arc<Batch>> {
+        let step = if self.repeat_batch { 0 } else { step };
+        let (inputs, targets) = self.tokens.batch(step, self.sequences * microbatches as usize, self.sequence_tokens)?;
+        Ok(Arc::new(Batch { inputs, targets }))
+    }
+
+    /// How step `step`, from 0, ends.
+    pub fn update(&self, step: usize) -> Update {
+        Update { number: step as u32 + 1, adamw: self.adamw, clip: self.clip }
+    }
+
+    /// Threads, buffers and a copy of the model for `graph`, on CPU devices.
+    ///
+    /// # Errors
+    /// The model does not split into the schedule's stages.
+    pub fn session(&self, graph: &Arc<TaskGraph>) -> anyhow::Result<Session> {
+        let stages = self.stages(graph)?;
+        let schedule = graph.schedule();
+        let mut devices: Vec<Box<dyn Device>> = Vec::new();
+        for device in 0..schedule.devices() {
+            let held = schedule.placement.stages_of(device).iter();
+            let held: Vec<(u32, StageLayers)> = held.map(|&stage| (stage, stages[stage as usize].clone())).collect();
+            let microbatches = schedule.microbatches as usize;
+            let shard = Shard::new(&self.parameters, &held, self.sequences, self.sequence_tokens, microbatches)?;
+            devices.push(Box::new(Cpu::new(shard, self.sequences * self.sequence_tokens)));
+        }
+        let config = self.config();
+        let hidden_len = self.sequences * self.sequence_tokens * config.channels;
+        let tied_len = config.padded_vocabulary() * config.channels;
+        Ok(Session::start(graph.clone(), devices, hidden_len, tied_len, settings(schedule.devices(), self.timeout, self.fault)))
+    }
+
+    /// Runs `steps` steps that leave no trace: parameters, optimizer and data are as before.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn warm_up(&self, session: &mut Session, batch: &Arc<Batch>, steps: usize) -> Result<(), Error> {
+        session.call(|_, device| device.save())?;
+        for step in 0..steps {
+            session.step(batch, Some(self.update(step)))?;
+        }
+        session.call(|_, device| device.restore())
+    }
+
+    /// Share of what F leaves behind that lives on from I to W, measured on one micro-batch of the whole model.
+    ///
+    /// # Errors
+    /// The data is too short.
+    pub fn keep(&self) -> anyhow::Result<f64> {
+        let whole = StageLayers { embedding: true, blocks: 0..self.config().layers, head: true };
+        let mut shard = Shard::new(&self.parameters, &[(0, whole)], self.sequences, self.sequence_tokens, 1)?;
+        let batch = self.batch(0, 1)?;
+        let mut laps = Vec::new();
+        shard.forward(0, 0, Signal::Tokens(&batch.inputs), Some(&batch.targets), None, &mut laps)?;
+        let forward = shard.held_bytes();
+        shard.backward_input(0, 0, None, None, &mut laps)?;
+        let kept = shard.held_bytes();
+        Ok((kept as f64 / forward.max(1) as f64).min(1.0))
+    }
+}
+
+/// Cores that this process may use.
+pub fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
+}
+
+/// Spin and pin where every device has a core of its own; else park soon and leave placing to the system.
+pub fn settings(devices: u32, timeout: Duration, fault: Option<Fault>) -> Settings {
+    let room = devices <= cores();
+    let spin = if room { Duration::from_millis(10) } else { Duration::from_micros(20) };
+    Settings { pin: room, spin, timeout, fault }
+}
+
+/// What a stage's layers are for the cost table.
+pub fn layers_of(stages: &[StageLayers]) -> Vec<Layers> {
+    let of = |s: &StageLayers| Layers { embedding: s.embedding, blocks: s.blocks.len() as u32, head: s.head };
+    stages.iter().map(of).collect()
+}
+
+/// A schedule with the steps measured so far.
+pub struct Measured {
+    /// What is executed.
+    pub graph: Arc<TaskGraph>,
+    /// Where.
+    pub session: Session,
+    /// The steps, in order.
+    pub records: Vec<StepRecord>,
+}
+
+impl Measured {
+    /// The recorded step with the median makespan: the one that is drawn.
+    pub fn median_step(&self) -> &StepRecord {
+        let mut order: Vec<&StepRecord> = self.records.iter().collect();
+        order.sort_by_key(|record| record.makespan_ns());
+        order[(order.len() - 1) / 2]
+    }
+}
