@@ -100,7 +100,7 @@ mod tests {
             Activity { busy: 8, first_start: 1, last_end: 9 },
         ];
         let m = Metrics::new(&devices, &[1.0, 2.0], Some(9), 2.0);
-        assert_eq!((m.makespan, m.span, m.ideal, m.bubble), (5.0, 5.0, 4.0, 1.0 - 14.0 / 20.0));
+        assert_eq!((m.makespan, m.span, m.ideal, m.bubble), (5.0, 5.0, 4.0, 6.0 / 20.0));
         assert_eq!((m.span_bubble, m.bubble_over_ideal), (0.2, 0.25));
         assert_eq!((m.lower_bound, m.gap_to_bound), (Some(4.5), Some(1.0 / 9.0)));
         assert_eq!(m.per_device[1].idle, 1.0);

@@ -1,11 +1,14 @@
 //! The command line: verbs, exit codes, and where output goes.
 
+mod accuracy;
+mod compare;
 mod failure;
 mod measure;
 mod model;
 mod options;
 mod output;
 mod predict;
+mod profile;
 mod run;
 mod schedules;
 
@@ -36,6 +39,15 @@ enum Verb {
     Predict(predict::Predict),
     /// Really train GPT-2 under schedules, measure, and compare with the prediction
     Run(Box<run::Run>),
+    /// Measure costs under one schedule, for predict --profile
+    Profile(Box<profile::Profile>),
+    /// Hold timelines from files against each other
+    Compare(compare::Compare),
+    /// Make a report from measurements of its own
+    Report {
+        #[command(subcommand)]
+        report: ReportVerb,
+    },
     /// List the schedules that come with the program
     Schedules(schedules::Schedules),
     /// Print a completion script for a shell
@@ -45,12 +57,21 @@ enum Verb {
     },
 }
 
+#[derive(Subcommand)]
+enum ReportVerb {
+    /// Calibrate on one schedule and one m, predict all others for several m, measure them all
+    Accuracy(Box<accuracy::Accuracy>),
+}
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.verb {
         Verb::Predict(verb) => verb.run(),
         Verb::Run(verb) => verb.run(),
+        Verb::Profile(verb) => verb.run(),
+        Verb::Compare(verb) => verb.run(),
+        Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),
         Verb::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "pipesim", &mut std::io::stdout());

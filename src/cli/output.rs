@@ -83,6 +83,19 @@ pub fn print(text: &str) -> Result<(), Failure> {
 }
 
 impl OutputOptions {
+    /// Options of a verb that only writes `paths`.
+    pub fn files(paths: Vec<PathBuf>, quiet: bool) -> OutputOptions {
+        OutputOptions {
+            format: super::options::Format::Table,
+            output: paths,
+            color: Color::Never,
+            ascii: false,
+            quiet,
+            verbose: 0,
+            fail_if: Vec::new(),
+        }
+    }
+
     /// A remark for people, to stderr.
     pub fn remark(&self, text: &str) {
         if !self.quiet {

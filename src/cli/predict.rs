@@ -6,7 +6,10 @@ use super::output::print;
 use crate::graph::TaskGraph;
 use crate::report::{Entry, Panel, Report};
 use crate::sim::{Prediction, StepCosts, StepSpan, Times};
-use crate::{cost::CostTable, sim};
+use crate::cost::{CostFile, CostTable};
+use crate::model::split_blocks;
+use crate::sim;
+use crate::training::layers_of;
 use clap::Args;
 use serde::Serialize;
 
@@ -31,7 +34,7 @@ struct Predictions<'a> {
     predictions: Vec<&'a Prediction>,
 }
 
-struct Result1 {
+struct Predicted {
     graph: TaskGraph,
     costs: CostTable,
     prediction: Prediction,
@@ -46,13 +49,20 @@ impl Predict {
     /// See [`Failure`].
     pub fn run(&self) -> Result<(), Failure> {
         self.output.check_writable()?;
+        let file = self.costs.file()?;
+        if file.is_none() && self.costs.layers.is_some() {
+            return Err(Failure::Usage("--layers splits a measured model: give its costs with --profile".to_string()));
+        }
         let mut results = Vec::new();
         for graph in self.schedules.graphs()? {
-            let costs = self.costs.given(&graph.schedule().placement, self.schedules.micro)?;
-            let (prediction, times, steps) = sim::predict(&graph, &costs, &StepCosts::default());
-            results.push(Result1 { graph, costs, prediction, times, steps });
+            let (costs, step) = match &file {
+                Some(file) => self.measured(file, &graph)?,
+                None => (self.costs.given(&graph.schedule().placement, self.schedules.micro)?, StepCosts::default()),
+            };
+            let (prediction, times, steps) = sim::predict(&graph, &costs, &step);
+            results.push(Predicted { graph, costs, prediction, times, steps });
         }
-        if self.costs.costs.is_none() {
+        if self.costs.costs.is_none() && file.is_none() {
             self.output.remark("costs: units (F = I = W = 1, B = 2, no communication); give your own with --costs or --profile");
         }
         self.show(&results)?;
@@ -60,7 +70,20 @@ impl Predict {
         self.output.check_thresholds(figures)
     }
 
-    fn show(&self, results: &[Result1]) -> Result<(), Failure> {
+    /// The costs of a profile for `graph`, at the profile's micro-batch size.
+    fn measured(&self, file: &CostFile, graph: &TaskGraph) -> Result<(CostTable, StepCosts), Failure> {
+        if !self.costs.slow.is_empty() {
+            return Err(Failure::Usage("--slow goes with --costs; a profile's devices are as measured".to_string()));
+        }
+        let placement = &graph.schedule().placement;
+        let stages = split_blocks(file.layers as usize, placement.stages() as usize, self.costs.layers.as_deref());
+        let layers = layers_of(&stages.map_err(|e| Failure::Usage(format!("{}: {e:#}", graph.schedule().name)))?);
+        let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
+        let table = file.table(placement, &layers, size).map_err(Failure::Usage)?;
+        Ok((table, file.step_costs(placement, &layers, false)))
+    }
+
+    fn show(&self, results: &[Predicted]) -> Result<(), Failure> {
         let ops: usize = results.iter().map(|r| r.graph.len()).sum();
         let drawn = self.output.format == Format::Table && ops <= MAX_DRAWN_OPS;
         let report = if drawn || !self.output.output.is_empty() { self.report(results) } else { self.figures(results) };
@@ -81,7 +104,7 @@ impl Predict {
         self.output.write(&report)
     }
 
-    fn report(&self, results: &[Result1]) -> Report {
+    fn report(&self, results: &[Predicted]) -> Report {
         let mut report = self.figures(results);
         for (entry, result) in report.entries.iter_mut().zip(results) {
             if let Some(panel) = &mut entry.predicted {
@@ -92,7 +115,7 @@ impl Predict {
     }
 
     /// The report without its timelines' spans.
-    fn figures(&self, results: &[Result1]) -> Report {
+    fn figures(&self, results: &[Predicted]) -> Report {
         let (p, m) = (self.schedules.stages, self.schedules.micro);
         let costs = results.first().map(|r| r.prediction.costs);
         let subtitle = costs.map_or_else(String::new, |c| {
@@ -119,12 +142,12 @@ impl Predict {
 }
 
 /// A row a schedule.
-fn csv(results: &[Result1]) -> String {
+fn csv(results: &[Predicted]) -> String {
     let mut text = String::from(
         "schedule,devices,chunks,microbatches,time_unit,makespan,span,ideal,bubble,span_bubble,bubble_over_ideal,\
          efficiency,lower_bound,gap_to_bound,peak_activations\n",
     );
-    for Result1 { prediction: p, .. } in results {
+    for Predicted { prediction: p, .. } in results {
         let m = &p.metrics;
         let peak = m.per_device.iter().map(|d| d.peak_activations).fold(0.0, f64::max);
         let name = if p.schedule.contains([',', '"', '\n']) {

@@ -20,8 +20,12 @@ pub struct StageLayers {
 /// Splits the model's blocks into `stages` runs: evenly, earlier stages taking the remainder since the last one has the
 /// head, or by the number of blocks of each stage. Only the first and the last stage may be without blocks.
 pub fn split_layers(config: &Config, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<StageLayers>> {
+    split_blocks(config.layers, stages, explicit)
+}
+
+/// [`split_layers`] for a model of which only the number of blocks is known.
+pub fn split_blocks(layers: usize, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<StageLayers>> {
     ensure!(stages > 0, "expected at least 1 stage, found 0: ask for one or more");
-    let layers = config.layers;
     let counts = match explicit {
         Some(counts) => {
             ensure!(

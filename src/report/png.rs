@@ -75,6 +75,10 @@ impl Raster {
             for column in left as usize..(right.ceil() as usize).min(self.width) {
                 let across = (right.min(column as f64 + 1.0) - left.max(column as f64)).min(1.0);
                 let at = (row * self.width + column) * 3;
+                if across * down > 0.999 {
+                    self.pixels[at..at + 3].copy_from_slice(&color);
+                    continue;
+                }
                 for (pixel, &c) in self.pixels[at..at + 3].iter_mut().zip(&color) {
                     *pixel = (f64::from(*pixel) + (f64::from(c) - f64::from(*pixel)) * across * down).round() as u8;
                 }

@@ -1,0 +1,82 @@
+//! `pipesim compare`: timelines from files, side by side, predicted against measured.
+
+use super::Failure;
+use super::options::{Format, OutputOptions};
+use super::output::print;
+use crate::comparison;
+use crate::report::{Entry, Error, Panel, Report};
+use crate::timeline::{Source, Timeline};
+use clap::Args;
+use std::path::PathBuf;
+
+/// Arguments of `compare`.
+#[derive(Args)]
+pub struct Compare {
+    /// Timelines, as `-o FILE.json` and report folders hold them
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+impl Compare {
+    /// Reads, pairs, prints.
+    ///
+    /// # Errors
+    /// A file that holds no timeline.
+    pub fn run(&self) -> Result<(), Failure> {
+        self.output.check_writable()?;
+        let mut timelines = Vec::new();
+        for path in &self.files {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
+            let read = Timeline::list_from_json(&text);
+            timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
+        }
+        let report = report(timelines);
+        match self.output.format {
+            Format::Json => print(&format!("{}\n", crate::report::json(&report).trim_end()))?,
+            Format::Table => print(&self.output.terminal(&report))?,
+            Format::Md => print(&crate::report::markdown(&report))?,
+            Format::Csv => print(&crate::report::csv(&report))?,
+        }
+        self.output.write(&report)?;
+        let panels = report.entries.iter().flat_map(|entry| entry.panels().map(|panel| (entry.name.as_str(), &panel.metrics)));
+        self.output.check_thresholds(panels)
+    }
+}
+
+/// A measured timeline joins the first prediction of the same schedule, devices, chunks and micro-batches; any other
+/// timeline stands alone.
+fn report(timelines: Vec<Timeline>) -> Report {
+    let mut entries: Vec<Entry> = Vec::new();
+    let shape = |t: &Timeline| (t.schedule.clone(), t.devices, t.chunks, t.microbatches, t.time_unit.clone());
+    for timeline in timelines {
+        let (source, name, key) = (timeline.source, timeline.schedule.clone(), shape(&timeline));
+        let panel = Panel { metrics: timeline.metrics(), timeline };
+        let waiting = entries.iter_mut().find(|entry| {
+            let (free, other) = match source {
+                Source::Predicted => (entry.predicted.is_none(), &entry.measured),
+                Source::Measured => (entry.measured.is_none(), &entry.predicted),
+            };
+            free && other.as_ref().is_some_and(|other| shape(&other.timeline) == key)
+        });
+        let entry = match waiting {
+            Some(entry) => entry,
+            None => {
+                entries.push(Entry { name, ..Entry::default() });
+                entries.last_mut().expect("just pushed")
+            }
+        };
+        match source {
+            Source::Predicted => entry.predicted = Some(panel),
+            Source::Measured => entry.measured = Some(panel),
+        }
+    }
+    for entry in &mut entries {
+        if let (Some(predicted), Some(measured)) = (&entry.predicted, &entry.measured) {
+            entry.error = comparison::compare(&predicted.timeline, &measured.timeline).ok().map(|error| Error { self_replay: 0.0, ..error });
+        }
+    }
+    Report { title: "Compared timelines".to_string(), entries, ..Report::default() }
+}

@@ -1,0 +1,65 @@
+//! `pipesim profile`: measure costs under one schedule and write them down.
+
+use super::Failure;
+use super::measure::{calibrate_on, measure};
+use super::model::ModelOptions;
+use super::options::{OutputOptions, ScheduleOptions};
+use super::output::print;
+use crate::report::write_atomic;
+use crate::training::Measured;
+use clap::Args;
+use indicatif::ProgressBar;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Arguments of `profile`.
+#[derive(Args)]
+pub struct Profile {
+    #[command(flatten)]
+    schedules: ScheduleOptions,
+    #[command(flatten)]
+    model: ModelOptions,
+    /// Blocks of each stage, in model order: 7,5
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',')]
+    layers: Option<Vec<usize>>,
+    /// Measured training steps
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..1_000_000))]
+    steps: u32,
+    /// Steps before them
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..1000))]
+    warmup: u32,
+    /// Where to write the cost file [default: stdout]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print nothing to stderr but errors
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Profile {
+    /// Measures and writes the cost file. The first schedule asked for counts; 1F1B where none is.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn run(&self) -> Result<(), Failure> {
+        let output = OutputOptions::files(self.output.iter().cloned().collect(), self.quiet);
+        output.check_writable()?;
+        let name = self.schedules.schedule.first().map_or("1f1b", String::as_str);
+        let graph = Arc::new(self.schedules.graph(name)?);
+        let training = self.model.training(self.schedules.micro, self.layers.clone())?;
+        training.stages(&graph).map_err(|e| Failure::Usage(format!("{e:#}")))?;
+        let session = training.session(&graph)?;
+        let mut runs = [Measured { graph, session, records: Vec::new() }];
+        measure(&training, &mut runs, self.warmup, self.steps, &ProgressBar::hidden())?;
+        let costs = calibrate_on(&training, &runs[0])?;
+        let text = format!("{}\n", serde_json::to_string_pretty(&costs).map_err(anyhow::Error::from)?);
+        match &self.output {
+            Some(path) => {
+                write_atomic(path, text.as_bytes())?;
+                output.remark(&format!("wrote {}; use it with pipesim predict --profile {}", path.display(), path.display()));
+                Ok(())
+            }
+            None => print(&text),
+        }
+    }
+}
