@@ -1,7 +1,7 @@
 //! From measured steps to costs: one schedule's run yields the atoms that predict every other.
 
-use crate::cost::{CostFile, Link, MEASURED_SCHEMA_VERSION, PartCost, StepRates};
-use crate::exec::{OpRecord, StepRecord};
+use crate::cost::{CostFile, CostTable, Layers, Link, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL};
+use crate::exec::{DeviceRecord, OpRecord, StepRecord};
 use crate::graph::TaskGraph;
 use crate::model::{Config, Part};
 use crate::op::Kind;
@@ -17,17 +17,22 @@ pub struct Measure<'a> {
     pub size: (u32, u32),
     /// Share of an activation that lives from I to W.
     pub keep: f64,
+    /// What each stage consists of.
+    pub layers: &'a [Layers],
     /// Parameters that each device holds.
     pub device_parameters: &'a [u64],
 }
 
 /// Calibrates the costs from the `records` of `graph`. A B is timed as I then W, so any schedule yields every kind.
+///
+/// # Errors
+/// Nothing was measured.
 pub fn calibrate(
     graph: &TaskGraph,
     records: &[StepRecord],
     measure: Measure<'_>,
     provenance: BTreeMap<String, String>,
-) -> CostFile {
+) -> Result<CostFile, String> {
     let devices = || records.iter().flat_map(|record| record.devices.iter());
     let (sequences, tokens) = measure.size;
     let mut laps: BTreeMap<(Part, Kind), Vec<u64>> = BTreeMap::new();
@@ -43,7 +48,7 @@ pub fn calibrate(
         samples: durations.len() as u64,
     });
     let hidden_bytes = u64::from(sequences) * u64::from(tokens) * measure.config.channels as u64 * 4;
-    CostFile {
+    let mut costs = CostFile {
         schema_version: MEASURED_SCHEMA_VERSION,
         provenance,
         layers: measure.config.layers as u32,
@@ -53,7 +58,25 @@ pub fn calibrate(
         link: link(graph, records, hidden_bytes),
         step: step_rates(records, &measure),
         keep: measure.keep,
-    }
+        speeds: Vec::new(),
+    };
+    let table = costs.table(&graph.schedule().placement, measure.layers, measure.size)?;
+    costs.speeds = records.iter().map(|record| speed(graph, record, &table)).collect();
+    Ok(costs)
+}
+
+/// How long the ops of one step took against what they typically take. A wait counts to the op after it.
+fn speed(graph: &TaskGraph, record: &StepRecord, table: &CostTable) -> Speed {
+    let stretch = |op: &OpRecord| {
+        let typical = table.of(graph.op(op.index)).duration.max(1);
+        (op.end, ((op.end - op.start) as u128 * u128::from(TYPICAL) / u128::from(typical)) as u64)
+    };
+    let of_device = |device: &DeviceRecord| {
+        let mut stretches: Vec<(u64, u64)> = device.ops.iter().map(stretch).collect();
+        stretches.dedup_by_key(|&mut (end, _)| end);
+        stretches
+    };
+    Speed { devices: record.devices.iter().map(of_device).collect() }
 }
 
 fn part_name(part: Part) -> &'static str {
@@ -73,7 +96,9 @@ fn overheads(graph: &TaskGraph, records: &[StepRecord]) -> BTreeMap<String, u64>
         for (op, inside) in device.ops.iter().zip(inside) {
             let rest = (op.end - op.start).saturating_sub(inside);
             match graph.op(op.index).kind() {
-                Kind::B => [Kind::I, Kind::W].into_iter().for_each(|kind| samples.entry(kind).or_default().push(rest / 2)),
+                Kind::B => {
+                    [Kind::I, Kind::W].into_iter().for_each(|kind| samples.entry(kind).or_default().push(rest / 2))
+                }
                 kind => samples.entry(kind).or_default().push(rest),
             }
         }

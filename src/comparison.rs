@@ -7,7 +7,7 @@ use crate::metrics::Metrics;
 use crate::op::Op;
 use crate::report::{Error, KindError};
 use crate::sim::replay;
-use crate::statistics::{median, quantile, typical};
+use crate::statistics::{median, quantile};
 use crate::timeline::{Queue, Timeline};
 use std::collections::BTreeMap;
 
@@ -25,7 +25,8 @@ pub fn compare(predicted: &Timeline, measured: &Timeline) -> anyhow::Result<Erro
     );
     let starts: BTreeMap<Op, f64> = measured.ops().map(|(op, span)| (op, span.start_ns as f64)).collect();
     let (p, m) = (predicted.metrics(), measured.metrics());
-    let mut error = Error { makespan: ratio(p.makespan, m.makespan), bubble: 100.0 * (p.bubble - m.bubble), ..Error::default() };
+    let mut error =
+        Error { makespan: ratio(p.makespan, m.makespan), bubble: 100.0 * (p.bubble - m.bubble), ..Error::default() };
     let iteration = (m.makespan * measured.unit_ns as f64).max(1.0);
     let predicted_starts = predicted.ops().map(|(op, span)| (op, span.start_ns as f64));
     start_errors(&mut error, predicted_starts, &starts, iteration);
@@ -85,8 +86,14 @@ fn per_device_ms(timeline: &Timeline, queue: Queue) -> Vec<f64> {
 }
 
 /// The same over all steps of a run: the makespan's error against the median makespan, op starts against their medians,
-/// and the run's own typical durations fed back.
-pub fn refine(error: &mut Error, predicted: (&Timeline, &Metrics), graph: &TaskGraph, costs: &CostTable, records: &[StepRecord]) {
+/// and each step's own durations fed back (the median of those errors).
+pub fn refine(
+    error: &mut Error,
+    predicted: (&Timeline, &Metrics),
+    graph: &TaskGraph,
+    costs: &CostTable,
+    records: &[StepRecord],
+) {
     let makespans: Vec<f64> = records.iter().map(|record| record.makespan_ns() as f64).collect();
     let measured = median(&makespans);
     error.makespan = ratio(predicted.1.makespan * 1e6, measured);
@@ -98,6 +105,11 @@ pub fn refine(error: &mut Error, predicted: (&Timeline, &Metrics), graph: &TaskG
     }
     let by_op = (0..graph.len()).map(|index| (graph.op(index), median(&starts[index]))).collect();
     start_errors(error, predicted.0.ops().map(|(op, span)| (op, span.start_ns as f64)), &by_op, measured.max(1.0));
-    let own: Vec<u64> = durations.iter().map(|samples| typical(samples)).collect();
-    error.self_replay = ratio(replay(graph, costs, &own) as f64, measured);
+    let replays: Vec<f64> = (0..records.len())
+        .map(|step| {
+            let own: Vec<u64> = durations.iter().map(|samples| samples[step]).collect();
+            ratio(replay(graph, costs, &own) as f64, makespans[step])
+        })
+        .collect();
+    error.self_replay = median(&replays);
 }

@@ -56,7 +56,10 @@ impl fmt::Display for Cycle {
         writeln!(f, "the devices wait for one another in a circle:")?;
         for wait in &self.waits {
             let Wait { device, index, op, awaited, on } = wait;
-            writeln!(f, "  device {device} at op number {index} ({op}) waits for {awaited}, which stands later on device {on}")?;
+            writeln!(
+                f,
+                "  device {device} at op number {index} ({op}) waits for {awaited}, which stands later on device {on}"
+            )?;
         }
         write!(f, "{}", self.grid)
     }

@@ -1,1 +1,60 @@
-pub mod op; pub mod metrics; pub mod timeline; pub mod schedule; pub mod dsl; pub mod graph; pub mod cost; pub mod sim; pub mod model; pub mod exec; pub mod training; pub mod statistics; pub mod calibrate; pub mod comparison; pub mod report; pub mod provenance; pub mod cli;
+//! pipesim: which pipeline schedule, and what will it really cost?
+//!
+//! A schedule is written once, in a small language. It compiles to one task graph. The same graph is **simulated**
+//! (predicted timeline, bubble, memory) and **executed** (a real GPT-2 trained on real devices), and both give the same
+//! kind of timeline, so that prediction and measurement lie on one axis and their difference is a number.
+//!
+//! ```text
+//! schedules/*.star ─ dsl ─▶ Schedule ─▶ TaskGraph ─┬─ sim ──┬─▶ Timeline ─▶ metrics ─▶ report
+//!                             costs ───────────────┘        │
+//!                               ▲              └─ exec ─────┘
+//!                               └── calibrate ◀──┘
+//! ```
+//!
+//! Data flows one way, and a module uses only modules above it in the list below. `tests/architecture.rs` reads the `use`
+//! lines and fails on any other edge:
+//!
+//! ```text
+//! op
+//! metrics
+//! timeline     op metrics
+//! schedule     op
+//! dsl          op schedule
+//! graph        op schedule
+//! cost         op schedule
+//! sim          op schedule graph cost metrics timeline
+//! model        op
+//! exec         op schedule graph cost model timeline
+//! training     graph cost model exec
+//! statistics
+//! provenance   training
+//! calibrate    op graph cost model exec statistics
+//! report       op metrics timeline
+//! comparison   op metrics timeline graph cost sim exec statistics report
+//! cli          op metrics timeline schedule dsl graph cost sim model exec training statistics provenance calibrate report comparison
+//! ```
+//!
+//! Invariants:
+//! - A schedule never mentions communication, time or hardware: what is sent follows from placement and order.
+//! - `sim` and `exec` never see each other: they are joined by data. `sim` reads no clock and no file.
+//! - Time is whole ticks or nanoseconds; whatever is iterated is ordered. Same input, same bytes.
+//! - What a pipeline's ops wait for is stated once, in [`op::Op::upstream`].
+//! - A panic is a bug of ours; what a user can cause is an error that says what was expected, what was found and one thing to do.
+
+pub mod calibrate;
+pub mod cli;
+pub mod comparison;
+pub mod cost;
+pub mod dsl;
+pub mod exec;
+pub mod graph;
+pub mod metrics;
+pub mod model;
+pub mod op;
+pub mod provenance;
+pub mod report;
+pub mod schedule;
+pub mod sim;
+pub mod statistics;
+pub mod timeline;
+pub mod training;

@@ -95,10 +95,8 @@ mod tests {
 
     #[test]
     fn two_devices_by_hand() {
-        let devices = [
-            Activity { busy: 6, first_start: 0, last_end: 10 },
-            Activity { busy: 8, first_start: 1, last_end: 9 },
-        ];
+        let devices =
+            [Activity { busy: 6, first_start: 0, last_end: 10 }, Activity { busy: 8, first_start: 1, last_end: 9 }];
         let m = Metrics::new(&devices, &[1.0, 2.0], Some(9), 2.0);
         assert_eq!((m.makespan, m.span, m.ideal, m.bubble), (5.0, 5.0, 4.0, 6.0 / 20.0));
         assert_eq!((m.span_bubble, m.bubble_over_ideal), (0.2, 0.25));

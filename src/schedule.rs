@@ -22,9 +22,9 @@ impl Placement {
     pub fn new(name: &str, devices: u32, device_of: Vec<u32>) -> Result<Placement, String> {
         let mut stages_of = vec![Vec::new(); devices as usize];
         for (stage, &device) in device_of.iter().enumerate() {
-            let stages = stages_of
-                .get_mut(device as usize)
-                .ok_or_else(|| format!("placement puts stage {stage} on device {device}, but there are {devices} devices"))?;
+            let stages = stages_of.get_mut(device as usize).ok_or_else(|| {
+                format!("placement puts stage {stage} on device {device}, but there are {devices} devices")
+            })?;
             stages.push(stage as u32);
         }
         let chunks = stages_of.first().map_or(0, Vec::len);

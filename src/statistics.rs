@@ -6,7 +6,11 @@ pub fn typical(samples: &[u64]) -> u64 {
     sorted.sort_unstable();
     let cut = sorted.len() / 10;
     let middle = &sorted[cut..sorted.len() - cut];
-    if middle.is_empty() { 0 } else { (middle.iter().map(|&x| u128::from(x)).sum::<u128>() / middle.len() as u128) as u64 }
+    if middle.is_empty() {
+        0
+    } else {
+        (middle.iter().map(|&x| u128::from(x)).sum::<u128>() / middle.len() as u128) as u64
+    }
 }
 
 /// The median; of an even number the mean of the middle two. 0 for none.

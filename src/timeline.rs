@@ -109,8 +109,9 @@ impl Timeline {
     /// # Errors
     /// Not JSON, another schema, another version, or spans that contradict the header; the text says what to do.
     pub fn from_json(text: &str) -> anyhow::Result<Timeline> {
-        let timeline: Timeline = serde_json::from_str(text)
-            .map_err(|e| anyhow::anyhow!("expected a pipesim timeline, found other JSON ({e}); write one with -o FILE.json"))?;
+        let timeline: Timeline = serde_json::from_str(text).map_err(|e| {
+            anyhow::anyhow!("expected a pipesim timeline, found other JSON ({e}); write one with -o FILE.json")
+        })?;
         timeline.validate()?;
         Ok(timeline)
     }
@@ -145,9 +146,18 @@ impl Timeline {
             "expected timeline schema version {SCHEMA_VERSION}, found {}; write the file again with this program",
             self.schema_version
         );
-        anyhow::ensure!(self.devices > 0 && self.chunks > 0 && self.unit_ns > 0, "a timeline needs devices, chunks and unit_ns above 0");
+        anyhow::ensure!(
+            self.devices > 0 && self.chunks > 0 && self.unit_ns > 0,
+            "a timeline needs devices, chunks and unit_ns above 0"
+        );
         for span in &self.spans {
-            anyhow::ensure!(span.device < self.devices, "span {} is on device {}, but there are {}", span.op, span.device, self.devices);
+            anyhow::ensure!(
+                span.device < self.devices,
+                "span {} is on device {}, but there are {}",
+                span.op,
+                span.device,
+                self.devices
+            );
             anyhow::ensure!(span.end_ns >= span.start_ns, "span {} ends before it starts", span.op);
         }
         Ok(())
@@ -162,7 +172,11 @@ impl Timeline {
     pub fn activities(&self) -> Vec<Activity> {
         let mut activities: Vec<Option<Activity>> = vec![None; self.devices as usize];
         for (_, span) in self.ops() {
-            let a = activities[span.device as usize].get_or_insert(Activity { busy: 0, first_start: span.start_ns, last_end: 0 });
+            let a = activities[span.device as usize].get_or_insert(Activity {
+                busy: 0,
+                first_start: span.start_ns,
+                last_end: 0,
+            });
             a.busy += span.end_ns - span.start_ns;
             a.first_start = a.first_start.min(span.start_ns);
             a.last_end = a.last_end.max(span.end_ns);

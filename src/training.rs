@@ -51,7 +51,8 @@ impl Training {
     /// The data is too short for one batch.
     pub fn batch(&self, step: usize, microbatches: u32) -> anyhow::Result<Arc<Batch>> {
         let step = if self.repeat_batch { 0 } else { step };
-        let (inputs, targets) = self.tokens.batch(step, self.sequences * microbatches as usize, self.sequence_tokens)?;
+        let (inputs, targets) =
+            self.tokens.batch(step, self.sequences * microbatches as usize, self.sequence_tokens)?;
         Ok(Arc::new(Batch { inputs, targets }))
     }
 
@@ -78,7 +79,13 @@ impl Training {
         let config = self.config();
         let hidden_len = self.sequences * self.sequence_tokens * config.channels;
         let tied_len = config.padded_vocabulary() * config.channels;
-        Ok(Session::start(graph.clone(), devices, hidden_len, tied_len, settings(schedule.devices(), self.timeout, self.fault)))
+        Ok(Session::start(
+            graph.clone(),
+            devices,
+            hidden_len,
+            tied_len,
+            settings(schedule.devices(), self.timeout, self.fault),
+        ))
     }
 
     /// Runs `steps` steps that leave no trace: parameters, optimizer and data are as before.

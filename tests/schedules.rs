@@ -1,10 +1,10 @@
 //! Schedules against facts that others state: PyTorch's op orders and figures, closed forms, and refusals.
 
-use pipesim::cost::{GivenCosts, Slow};
+use pipesim::cost::{GivenCosts, Slow, StepCosts};
 use pipesim::dsl::{self, Budget, Request};
 use pipesim::graph::TaskGraph;
 use pipesim::op::{Kind, Op};
-use pipesim::sim::{self, Prediction, StepCosts};
+use pipesim::sim::{self, Prediction};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,8 @@ const PYTORCH: [(&str, &str); 5] = [
 /// The file's op orders, idle slots left out.
 fn orders(file: &Path) -> Vec<Vec<Op>> {
     let text = std::fs::read_to_string(file).unwrap();
-    let cells = |line: &str| line.split(',').filter(|cell| !cell.is_empty()).map(|cell| cell.parse().unwrap()).collect();
+    let cells =
+        |line: &str| line.split(',').filter(|cell| !cell.is_empty()).map(|cell| cell.parse().unwrap()).collect();
     text.lines().map(cells).collect()
 }
 
@@ -57,7 +58,8 @@ fn number(value: &serde_json::Value, key: &str) -> f64 {
 fn op_orders_are_pytorchs_cell_for_cell() {
     let mut compared = 0;
     for entry in expected().iter().filter(|entry| entry["costset"] == "unit") {
-        let (class, p, v, m) = (entry["cls"].as_str().unwrap(), number(entry, "p"), number(entry, "v"), number(entry, "m"));
+        let (class, p, v, m) =
+            (entry["cls"].as_str().unwrap(), number(entry, "p"), number(entry, "v"), number(entry, "m"));
         let name = PYTORCH.iter().find(|(theirs, _)| *theirs == class).unwrap().1;
         let chunks = ["interleaved-1f1b", "looped-bfs"].contains(&name).then_some(v as u32);
         let graph = graph(name, p as u32, m as u32, chunks).unwrap();
@@ -73,7 +75,8 @@ fn op_orders_are_pytorchs_cell_for_cell() {
 #[test]
 fn figures_are_pytorchs() {
     for entry in expected() {
-        let (class, p, v, m) = (entry["cls"].as_str().unwrap(), number(&entry, "p"), number(&entry, "v"), number(&entry, "m"));
+        let (class, p, v, m) =
+            (entry["cls"].as_str().unwrap(), number(&entry, "p"), number(&entry, "v"), number(&entry, "m"));
         let name = PYTORCH.iter().find(|(theirs, _)| *theirs == class).unwrap().1;
         let chunks = ["interleaved-1f1b", "looped-bfs"].contains(&name).then_some(v as u32);
         let cost = |key: &str| number(&entry["costs"], key);
@@ -164,7 +167,10 @@ fn every_file_is_valid_or_refused_with_a_reason() {
                         }
                         Err(reason) => {
                             refused += 1;
-                            assert!(reason.contains("does not exist for") && reason.contains("no whole number"), "{name}: {reason}");
+                            assert!(
+                                reason.contains("does not exist for") && reason.contains("no whole number"),
+                                "{name}: {reason}"
+                            );
                         }
                     }
                 }

@@ -79,7 +79,10 @@ impl Accuracy {
         let costs = calibrate_on(&training, &calibration)?;
         let config = training.config();
         let mut report = Report {
-            title: format!("Accuracy: {} devices, calibrated on {} at m = {}", self.stages, self.calibrate, self.calibrate_micro),
+            title: format!(
+                "Accuracy: {} devices, calibrated on {} at m = {}",
+                self.stages, self.calibrate, self.calibrate_micro
+            ),
             subtitle: format!(
                 "GPT-2 with {} blocks, {} channels; micro-batches of 1 x {} tokens; {} steps each, interleaved; CPU threads",
                 config.layers, config.channels, training.sequence_tokens, self.steps
@@ -123,7 +126,8 @@ impl Accuracy {
     }
 
     fn summary(&self, outcomes: &[Outcome], calibration: &Measured) -> Table {
-        let unseen: Vec<&Outcome> = outcomes.iter().filter(|o| o.schedule != calibration.graph.schedule().name).collect();
+        let unseen: Vec<&Outcome> =
+            outcomes.iter().filter(|o| o.schedule != calibration.graph.schedule().name).collect();
         let errors: Vec<f64> = unseen.iter().map(|o| 100.0 * o.error.makespan).collect();
         let absolute: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
@@ -133,16 +137,25 @@ impl Accuracy {
         let (right, pairs) = ranking(outcomes);
         let row = |what: &str, value: String| vec![what.to_string(), value];
         Table {
-            caption: format!("Summary: schedules other than {}, which was calibrated on", calibration.graph.schedule().name),
+            caption: format!(
+                "Summary: schedules other than {}, which was calibrated on",
+                calibration.graph.schedule().name
+            ),
             header: ["what", "value"].map(str::to_string).to_vec(),
             rows: vec![
                 row("mean absolute makespan error", format!("{:.2} %", mean(&absolute))),
-                row("its middle half (quartiles)", format!("{:.2} to {:.2} %", quantile(&absolute, 0.25), quantile(&absolute, 0.75))),
+                row(
+                    "its middle half (quartiles)",
+                    format!("{:.2} to {:.2} %", quantile(&absolute, 0.25), quantile(&absolute, 0.75)),
+                ),
                 row("largest makespan error", format!("{:.2} %", largest(&absolute))),
                 row("mean signed makespan error", format!("{:+.2} %", mean(&errors))),
                 row("mean absolute bubble error", format!("{:.2} points", mean(&bubbles))),
                 row("mean self-replay error, all", format!("{:.2} %", mean(&replays))),
-                row("pairs of schedules ordered right, of those further apart than their intervals", format!("{right} of {pairs}")),
+                row(
+                    "pairs of schedules ordered right, of those further apart than their intervals",
+                    format!("{right} of {pairs}"),
+                ),
                 row("drift of the machine over the run", format!("{:+.2} %", 100.0 * drift(calibration))),
             ],
         }
@@ -173,7 +186,18 @@ fn ranking(outcomes: &[Outcome]) -> (usize, usize) {
 }
 
 fn rows(outcomes: &[Outcome]) -> Table {
-    let header = ["schedule", "m", "measured ms", "95 % interval of the iteration", "predicted ms", "error", "bubble measured", "bubble error", "op start p95", "self-replay"];
+    let header = [
+        "schedule",
+        "m",
+        "measured ms",
+        "95 % interval of the iteration",
+        "predicted ms",
+        "error",
+        "bubble measured",
+        "bubble error",
+        "op start p95",
+        "self-replay",
+    ];
     Table {
         caption: "Makespan, predicted and measured".to_string(),
         header: header.map(str::to_string).to_vec(),

@@ -41,7 +41,8 @@ impl Compare {
             Format::Csv => print(&crate::report::csv(&report))?,
         }
         self.output.write(&report)?;
-        let panels = report.entries.iter().flat_map(|entry| entry.panels().map(|panel| (entry.name.as_str(), &panel.metrics)));
+        let panels =
+            report.entries.iter().flat_map(|entry| entry.panels().map(|panel| (entry.name.as_str(), &panel.metrics)));
         self.output.check_thresholds(panels)
     }
 }
@@ -75,7 +76,9 @@ fn report(timelines: Vec<Timeline>) -> Report {
     }
     for entry in &mut entries {
         if let (Some(predicted), Some(measured)) = (&entry.predicted, &entry.measured) {
-            entry.error = comparison::compare(&predicted.timeline, &measured.timeline).ok().map(|error| Error { self_replay: 0.0, ..error });
+            entry.error = comparison::compare(&predicted.timeline, &measured.timeline)
+                .ok()
+                .map(|error| Error { self_replay: 0.0, ..error });
         }
     }
     Report { title: "Compared timelines".to_string(), entries, ..Report::default() }

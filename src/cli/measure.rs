@@ -6,13 +6,13 @@ use super::model::ModelOptions;
 use super::options::{CostOptions, OutputOptions, ScheduleOptions};
 use crate::calibrate::{Measure, calibrate};
 use crate::comparison;
-use crate::cost::{CostFile, CostTable};
+use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::exec::{Batch, Device, Error, Session, Timed};
 use crate::graph::TaskGraph;
 use crate::model::StageLayers;
 use crate::provenance;
 use crate::report::{Entry, Panel, Report, Table};
-use crate::sim::{self, Prediction, StepCosts};
+use crate::sim::{self, Prediction};
 use crate::statistics::{median, median_ci95};
 use crate::training::{Measured, Training, layers_of, settings};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -199,7 +199,8 @@ impl Experiment<'_> {
             provenance,
             ..Report::default()
         };
-        let mut finding = Finding { calibrated_on: serde_json::json!({"costs": "given"}), outcomes: Vec::new(), report, costs: None };
+        let mut finding =
+            Finding { calibrated_on: serde_json::json!({"costs": "given"}), outcomes: Vec::new(), report, costs: None };
         for (run, table) in runs.iter().zip(&tables) {
             let (outcome, entry) = judge(run, table, &StepCosts::default(), "timed", 0);
             finding.outcomes.push(outcome);
@@ -242,7 +243,10 @@ impl Experiment<'_> {
         let c = training.config();
         let provenance = provenance::here();
         Report {
-            title: format!("Predicted and measured: {} devices, {} micro-batches", self.schedules.stages, self.schedules.micro),
+            title: format!(
+                "Predicted and measured: {} devices, {} micro-batches",
+                self.schedules.stages, self.schedules.micro
+            ),
             subtitle: format!(
                 "GPT-2 with {} blocks, {} heads, {} channels, vocabulary {}; micro-batches of {} x {} tokens; CPU threads; {}",
                 c.layers,
@@ -263,7 +267,13 @@ impl Experiment<'_> {
 ///
 /// # Errors
 /// A device failed, died or hung.
-pub fn measure(training: &Training, runs: &mut [Measured], warmup: u32, steps: u32, bar: &ProgressBar) -> Result<(), Failure> {
+pub fn measure(
+    training: &Training,
+    runs: &mut [Measured],
+    warmup: u32,
+    steps: u32,
+    bar: &ProgressBar,
+) -> Result<(), Failure> {
     for run in runs.iter_mut() {
         bar.set_message(format!("warming up {}", run.graph.schedule().name));
         let batch = training.batch(0, run.graph.schedule().microbatches)?;
@@ -300,6 +310,7 @@ pub fn calibrate_on(training: &Training, run: &Measured) -> Result<CostFile, Fai
         config,
         size: (training.sequences as u32, training.sequence_tokens as u32),
         keep: training.keep()?,
+        layers: &layers_of(&stages),
         device_parameters: &device_parameters,
     };
     let mut provenance = provenance::here();
@@ -308,7 +319,7 @@ pub fn calibrate_on(training: &Training, run: &Measured) -> Result<CostFile, Fai
     provenance.insert("devices".to_string(), schedule.devices().to_string());
     provenance.insert("microbatches".to_string(), schedule.microbatches.to_string());
     provenance.insert("steps".to_string(), run.records.len().to_string());
-    Ok(calibrate(&run.graph, &run.records, measure, provenance))
+    calibrate(&run.graph, &run.records, measure, provenance).map_err(|e| Failure::Failed(anyhow::anyhow!(e)))
 }
 
 /// The cost table and step costs of `run` from a cost file.
@@ -404,6 +415,10 @@ fn extra_tables(outcomes: &[Outcome]) -> Vec<Table> {
         }
     }
     let header = ["step".to_string()].into_iter().chain(outcomes.iter().map(|o| o.schedule.clone())).collect();
-    let losses = Table { caption: "Loss of each training step, before its update".to_string(), header, rows: rows.into_values().collect() };
+    let losses = Table {
+        caption: "Loss of each training step, before its update".to_string(),
+        header,
+        rows: rows.into_values().collect(),
+    };
     vec![speed, losses]
 }

@@ -163,7 +163,8 @@ impl ModelOptions {
         }
         let names = || Config::PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let preset = Config::preset(&self.model.to_lowercase());
-        let preset = preset.ok_or_else(|| Failure::Usage(format!("no model is called '{}'; known: {}", self.model, names())))?;
+        let preset =
+            preset.ok_or_else(|| Failure::Usage(format!("no model is called '{}'; known: {}", self.model, names())))?;
         let config = Config {
             max_sequence: self.max_sequence.unwrap_or(preset.max_sequence),
             vocabulary: self.vocabulary.unwrap_or(preset.vocabulary),

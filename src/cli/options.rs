@@ -142,7 +142,8 @@ impl CostOptions {
     /// It cannot be read or is none.
     pub fn file(&self) -> Result<Option<CostFile>, Failure> {
         let Some(path) = &self.profile else { return Ok(None) };
-        let text = std::fs::read_to_string(path).map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
         CostFile::from_json(&text).map(Some).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))
     }
 

@@ -23,9 +23,11 @@ impl FromStr for Condition {
 
     fn from_str(text: &str) -> Result<Condition, String> {
         let operator = [">=", "<=", ">", "<"].into_iter().find(|operator| text.contains(operator));
-        let operator = operator.ok_or_else(|| format!("expected FIGURE>NUMBER, as in 'bubble>0.15', found '{text}'"))?;
+        let operator =
+            operator.ok_or_else(|| format!("expected FIGURE>NUMBER, as in 'bubble>0.15', found '{text}'"))?;
         let (figure, value) = text.split_once(operator).unwrap_or((text, ""));
-        let value: f64 = value.trim().parse().map_err(|_| format!("expected a number after {operator}, found '{value}'"))?;
+        let value: f64 =
+            value.trim().parse().map_err(|_| format!("expected a number after {operator}, found '{value}'"))?;
         let figure = figure.trim().to_string();
         let sample = Metrics::new(&[], &[], Some(0), 1.0);
         if value.is_nan() || figure_of(&sample, &figure).is_none() {
@@ -77,7 +79,9 @@ impl Condition {
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::Failed(anyhow::anyhow!("cannot write to stdout: {e}"))),
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::Failed(anyhow::anyhow!("cannot write to stdout: {e}")))
+        }
         _ => Ok(()),
     }
 }
@@ -165,7 +169,10 @@ impl OutputOptions {
         for (name, metrics) in figures {
             if let Some(condition) = self.fail_if.iter().find(|condition| condition.holds(metrics)) {
                 let found = figure_of(metrics, &condition.figure).unwrap_or_default();
-                return Err(Failure::Threshold(format!("{name}: {} holds, found {} = {found}", condition.text, condition.figure)));
+                return Err(Failure::Threshold(format!(
+                    "{name}: {} holds, found {} = {found}",
+                    condition.text, condition.figure
+                )));
             }
         }
         Ok(())
@@ -217,7 +224,8 @@ fn write_one(report: &Report, path: &PathBuf) -> Result<(), Failure> {
         Kind::TraceGz => report::trace_gz(report)?,
         Kind::Csv => report::csv(report).into_bytes(),
         Kind::Json => {
-            let timelines: Vec<&Timeline> = report.entries.iter().flat_map(|e| e.panels()).map(|p| &p.timeline).collect();
+            let timelines: Vec<&Timeline> =
+                report.entries.iter().flat_map(|e| e.panels()).map(|p| &p.timeline).collect();
             Timeline::list_to_json(&timelines).into_bytes()
         }
         Kind::Folder => {

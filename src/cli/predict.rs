@@ -3,12 +3,12 @@
 use super::Failure;
 use super::options::{CostOptions, Format, OutputOptions, ScheduleOptions};
 use super::output::print;
+use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::graph::TaskGraph;
-use crate::report::{Entry, Panel, Report};
-use crate::sim::{Prediction, StepCosts, StepSpan, Times};
-use crate::cost::{CostFile, CostTable};
 use crate::model::split_blocks;
+use crate::report::{Entry, Panel, Report};
 use crate::sim;
+use crate::sim::{Prediction, StepSpan, Times};
 use crate::training::layers_of;
 use clap::Args;
 use serde::Serialize;
@@ -63,7 +63,9 @@ impl Predict {
             results.push(Predicted { graph, costs, prediction, times, steps });
         }
         if self.costs.costs.is_none() && file.is_none() {
-            self.output.remark("costs: units (F = I = W = 1, B = 2, no communication); give your own with --costs or --profile");
+            self.output.remark(
+                "costs: units (F = I = W = 1, B = 2, no communication); give your own with --costs or --profile",
+            );
         }
         self.show(&results)?;
         let figures = results.iter().map(|r| (r.prediction.schedule.as_str(), &r.prediction.metrics));
@@ -95,7 +97,8 @@ impl Predict {
             }
             Format::Table if drawn => print(&self.output.terminal(&report))?,
             Format::Table => {
-                self.output.remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
+                self.output
+                    .remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
                 print(&crate::report::table(&report))?;
             }
             Format::Md => print(&crate::report::markdown(&report))?,
@@ -119,7 +122,10 @@ impl Predict {
         let (p, m) = (self.schedules.stages, self.schedules.micro);
         let costs = results.first().map(|r| r.prediction.costs);
         let subtitle = costs.map_or_else(String::new, |c| {
-            format!("costs per device: F = {}, I = {}, W = {}, B = {}, comm = {}, keep = {}", c.F, c.I, c.W, c.B, c.comm, c.keep)
+            format!(
+                "costs per device: F = {}, I = {}, W = {}, B = {}, comm = {}, keep = {}",
+                c.F, c.I, c.W, c.B, c.comm, c.keep
+            )
         });
         Report {
             title: format!("Predicted: {p} devices, {m} micro-batches"),

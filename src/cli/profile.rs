@@ -56,7 +56,11 @@ impl Profile {
         match &self.output {
             Some(path) => {
                 write_atomic(path, text.as_bytes())?;
-                output.remark(&format!("wrote {}; use it with pipesim predict --profile {}", path.display(), path.display()));
+                output.remark(&format!(
+                    "wrote {}; use it with pipesim predict --profile {}",
+                    path.display(),
+                    path.display()
+                ));
                 Ok(())
             }
             None => print(&text),

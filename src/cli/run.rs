@@ -131,7 +131,9 @@ impl Run {
             LinkKind::Auto | LinkKind::Local => Ok(()),
             other => {
                 let name = other.to_possible_value().map_or_else(String::new, |v| v.get_name().to_string());
-                Err(Failure::Usage(format!("the CPU and timed devices use --link local, found {name}; leave --link out")))
+                Err(Failure::Usage(format!(
+                    "the CPU and timed devices use --link local, found {name}; leave --link out"
+                )))
             }
         }
     }

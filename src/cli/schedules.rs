@@ -55,5 +55,7 @@ fn table(all: &[Description]) -> String {
     for d in all {
         table.add_row([d.name.as_str(), d.placement.as_str(), memory(d), &d.options.join(", "), d.summary.as_str()]);
     }
-    format!("{table}\nPeak activations of device r, in what a device's whole share of layers keeps for one micro-batch.\n")
+    format!(
+        "{table}\nPeak activations of device r, in what a device's whole share of layers keeps for one micro-batch.\n"
+    )
 }

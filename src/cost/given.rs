@@ -1,9 +1,8 @@
 //! Costs given on the command line: `F=1,I=1,W=1,B=2,comm=0.1,keep=1`, per device, exact.
 
-use super::{CostTable, Summary};
+use super::{CostTable, OpTime, Summary};
 use crate::op::Kind;
 use crate::schedule::Placement;
-use crate::sim::OpTime;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
@@ -46,7 +45,9 @@ impl FromStr for Decimal {
     fn from_str(text: &str) -> Result<Decimal, String> {
         let fail = |what: &str| Err(format!("expected a number such as 1.25, found '{text}': {what}"));
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
-            Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().map_err(|_| format!("'{text}' has no whole exponent"))?),
+            Some((mantissa, exponent)) => {
+                (mantissa, exponent.parse::<i32>().map_err(|_| format!("'{text}' has no whole exponent"))?)
+            }
             None => (text, 0),
         };
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -101,8 +102,9 @@ impl FromStr for GivenCosts {
     fn from_str(text: &str) -> Result<GivenCosts, String> {
         let mut given: BTreeMap<&str, Decimal> = BTreeMap::new();
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-            let (key, value) =
-                pair.split_once('=').ok_or_else(|| format!("expected key=number, as in F=1,I=1,W=1, found '{pair}'"))?;
+            let (key, value) = pair
+                .split_once('=')
+                .ok_or_else(|| format!("expected key=number, as in F=1,I=1,W=1, found '{pair}'"))?;
             let key = key.trim();
             if !["F", "I", "W", "B", "comm", "keep"].contains(&key) {
                 return Err(format!("no cost is called '{key}'; known: F, I, W, B, comm, keep"));
@@ -130,7 +132,10 @@ impl GivenCosts {
     /// A device of `slow` that does not exist, or costs so large that `microbatches` of them overflow.
     pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, String> {
         if let Some(device) = slow.keys().find(|&&device| device >= placement.devices()) {
-            return Err(format!("--slow names device {device}, but there are devices 0 to {}", placement.devices() - 1));
+            return Err(format!(
+                "--slow names device {device}, but there are devices 0 to {}",
+                placement.devices() - 1
+            ));
         }
         let all = self.durations.iter().chain([&self.comm]);
         let cost_scale = all.map(|cost| cost.scale).max().unwrap_or(0);
@@ -142,7 +147,8 @@ impl GivenCosts {
             cost.scaled(cost_scale) * factor
         };
         let comm = self.comm.scaled(cost_scale) * 10_u128.pow(slow_scale) * v;
-        let slowest = (0..placement.devices()).flat_map(|d| self.durations.map(|cost| ticks(cost, d))).max().unwrap_or(0);
+        let slowest =
+            (0..placement.devices()).flat_map(|d| self.durations.map(|cost| ticks(cost, d))).max().unwrap_or(0);
         let ops = 4 * u128::from(placement.stages()) * u128::from(microbatches);
         if (slowest + comm).saturating_mul(ops) >= 1 << 63 {
             return Err("these costs times so many ops overflow the clock; give smaller or rounder numbers".to_string());
@@ -169,10 +175,20 @@ mod tests {
 
     #[test]
     fn decimals_are_exact_and_bounded() {
-        for (text, digits, scale) in [("1", 1, 0), ("0.1", 1, 1), ("18.522", 18522, 3), ("1e3", 1000, 0), ("25e-2", 25, 2), ("0", 0, 0), ("1.50", 15, 1)] {
+        for (text, digits, scale) in [
+            ("1", 1, 0),
+            ("0.1", 1, 1),
+            ("18.522", 18522, 3),
+            ("1e3", 1000, 0),
+            ("25e-2", 25, 2),
+            ("0", 0, 0),
+            ("1.50", 15, 1),
+        ] {
             assert_eq!(text.parse::<Decimal>().unwrap(), Decimal { digits, scale }, "{text}");
         }
-        for text in ["", ".", "-1", "NaN", "inf", "1e99", "1e-99", "1.0000000000001", "9999999999999", "0x1", "1,5", "é"] {
+        for text in
+            ["", ".", "-1", "NaN", "inf", "1e99", "1e-99", "1.0000000000001", "9999999999999", "0x1", "1,5", "é"]
+        {
             assert!(text.parse::<Decimal>().is_err(), "{text}");
         }
     }

@@ -3,10 +3,9 @@
 //! The atom is (part of the model, kind, micro-batch size); a stage is the sum of its parts, so what was measured under one
 //! schedule or split serves every other.
 
-use super::{CostTable, Summary};
+use super::{CostTable, OpTime, Speed, StepCosts, Summary};
 use crate::op::Kind;
 use crate::schedule::Placement;
-use crate::sim::{OpTime, StepCosts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -92,6 +91,9 @@ pub struct CostFile {
     pub step: StepRates,
     /// Share of an activation that lives from I to W.
     pub keep: f64,
+    /// How the machine's speed went in each measured step.
+    #[serde(default)]
+    pub speeds: Vec<Speed>,
 }
 
 impl CostFile {
@@ -111,9 +113,19 @@ impl CostFile {
         if !(0.0..=1.0).contains(&file.keep) {
             return Err(format!("keep is a share between 0 and 1, found {}", file.keep));
         }
+        if !file.speeds.iter().all(Speed::is_ordered) {
+            return Err("the measured speeds are out of order; measure again with `pipesim profile`".to_string());
+        }
         let sane = |ns: u64| ns < 1 << 50;
         let link = [file.gap_ns, file.link.put_ns, file.link.latency_ns];
-        if !file.parts.iter().map(|part| part.duration_ns).chain(link).chain(file.op_overhead_ns.values().copied()).all(sane) {
+        if !file
+            .parts
+            .iter()
+            .map(|part| part.duration_ns)
+            .chain(link)
+            .chain(file.op_overhead_ns.values().copied())
+            .all(sane)
+        {
             return Err("a duration is longer than 13 days; measure again with `pipesim profile`".to_string());
         }
         Ok(file)
@@ -125,7 +137,10 @@ impl CostFile {
     /// It was not measured.
     fn part(&self, part: &str, kind: Kind, (sequences, tokens): (u32, u32)) -> Result<u64, String> {
         let letter = kind.letter().to_string();
-        let found = self.parts.iter().find(|c| c.part == part && c.kind == letter && (c.sequences, c.tokens) == (sequences, tokens));
+        let found = self
+            .parts
+            .iter()
+            .find(|c| c.part == part && c.kind == letter && (c.sequences, c.tokens) == (sequences, tokens));
         found.map(|c| c.duration_ns).ok_or_else(|| {
             format!(
                 "the cost file has no {letter} of the {part} for micro-batches of {sequences} x {tokens} tokens; \
@@ -144,7 +159,11 @@ impl CostFile {
         for stage in layers {
             let mut of = [0_u64; 4];
             for kind in kinds {
-                let parts = [("embedding", u64::from(stage.embedding)), ("block", u64::from(stage.blocks)), ("head", u64::from(stage.head))];
+                let parts = [
+                    ("embedding", u64::from(stage.embedding)),
+                    ("block", u64::from(stage.blocks)),
+                    ("head", u64::from(stage.head)),
+                ];
                 let mut sum = self.op_overhead_ns.get(&kind.letter().to_string()).copied().unwrap_or(0);
                 for (part, count) in parts.into_iter().filter(|&(_, count)| count > 0) {
                     sum += count * self.part(part, kind, size)?;
@@ -157,14 +176,14 @@ impl CostFile {
         let p = f64::from(placement.devices());
         let mean = |kind: Kind| durations.iter().map(|of| of[kind as usize] as f64).sum::<f64>() / p / 1e6;
         let (comm, keep) = ((self.link.put_ns + self.link.latency_ns) as f64 / 1e6, self.keep);
-        let summary =
-            Summary { F: mean(Kind::F), I: mean(Kind::I), W: mean(Kind::W), B: mean(Kind::B), comm, keep };
-        Ok(CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |stage, kind| {
+        let summary = Summary { F: mean(Kind::F), I: mean(Kind::I), W: mean(Kind::W), B: mean(Kind::B), comm, keep };
+        let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |stage, kind| {
             let leaves = placement.leaves_device(crate::op::Op::new(kind, stage, 0));
             let put = if leaves { self.link.put_ns } else { 0 };
             let duration = durations[stage as usize][kind as usize];
             OpTime { duration, after: self.gap_ns + put, arrival: put + self.link.latency_ns }
-        }))
+        });
+        Ok(CostTable { speeds: self.speeds.clone(), ..table })
     }
 
     /// What follows the last backward: the tied embedding's reduction where it is on two devices, the norm where
@@ -181,19 +200,22 @@ impl CostFile {
         };
         let embedding = devices.clone().find(|&d| held(d).embedding);
         let head = devices.clone().find(|&d| held(d).head);
-        let reduce = OpTime {
-            duration: self.step.reduce_add_ns,
-            after: self.step.reduce_put_ns,
-            arrival: self.link.latency_ns,
-        };
+        let reduce =
+            OpTime { duration: self.step.reduce_add_ns, after: self.step.reduce_put_ns, arrival: self.link.latency_ns };
         let share = |device: u32, block_ns: u64, embedding_ns: u64| {
             let held = held(device);
             u64::from(held.blocks) * block_ns + if held.embedding || held.head { embedding_ns } else { 0 }
         };
         StepCosts {
             tied: embedding.zip(head).filter(|(a, b)| a != b).map(|(a, b)| (a, b, reduce)),
-            norm: if clip { devices.clone().map(|d| share(d, self.step.norm_block_ns, 0)).collect() } else { Vec::new() },
-            optimizer: devices.map(|d| share(d, self.step.optimizer_block_ns, self.step.optimizer_embedding_ns)).collect(),
+            norm: if clip {
+                devices.clone().map(|d| share(d, self.step.norm_block_ns, 0)).collect()
+            } else {
+                Vec::new()
+            },
+            optimizer: devices
+                .map(|d| share(d, self.step.optimizer_block_ns, self.step.optimizer_embedding_ns))
+                .collect(),
         }
     }
 }

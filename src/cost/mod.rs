@@ -2,13 +2,38 @@
 
 mod given;
 mod measured;
+mod speed;
 
 pub use given::{Decimal, GivenCosts, Slow};
 pub use measured::{CostFile, Layers, Link, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
+pub use speed::{Speed, TYPICAL};
+
 use crate::op::{Kind, Op};
 use crate::schedule::Placement;
-use crate::sim::OpTime;
+
+/// What an op costs, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpTime {
+    /// How long it computes.
+    pub duration: u64,
+    /// How long its device is held up between its end and the start of the next op (host overhead, its put).
+    pub after: u64,
+    /// From its end until another device may use its output.
+    pub arrival: u64,
+}
+
+/// What follows the last backward, in ticks by device.
+#[derive(Clone, Debug, Default)]
+pub struct StepCosts {
+    /// Two devices that exchange the tied embedding's gradient: their numbers, how long a put holds the sender up, how
+    /// long after it the other may read, and how long adding takes.
+    pub tied: Option<(u32, u32, OpTime)>,
+    /// By device, its share of the gradient norm; empty without clipping. The norm is a global barrier.
+    pub norm: Vec<u64>,
+    /// By device, its optimizer step; empty where there is none.
+    pub optimizer: Vec<u64>,
+}
 
 /// Durations of every (stage, kind) of one placement, in ticks.
 #[derive(Clone, Debug)]
@@ -23,6 +48,8 @@ pub struct CostTable {
     pub keep: f64,
     /// Per device: its whole share of layers, in time units; what `predict --format json` repeats.
     pub summary: Summary,
+    /// How the machine's speed went in measured steps; empty where costs are given. Ticks are nanoseconds then.
+    pub speeds: Vec<Speed>,
     by_stage: Vec<[OpTime; 4]>,
 }
 
@@ -59,7 +86,7 @@ impl CostTable {
     ) -> CostTable {
         let (ticks_per_unit, time_unit, unit_ns) = units;
         let by_stage = (0..placement.stages()).map(|stage| Kind::ALL.map(|kind| cost(stage, kind))).collect();
-        CostTable { ticks_per_unit, time_unit, unit_ns, keep: summary.keep, summary, by_stage }
+        CostTable { ticks_per_unit, time_unit, unit_ns, keep: summary.keep, summary, speeds: Vec::new(), by_stage }
     }
 
     #[allow(non_snake_case)] // the kinds' letters
@@ -73,7 +100,15 @@ impl CostTable {
             time_unit: "ms",
             unit_ns: 1_000_000,
             keep: self.keep,
-            summary: Summary { F: F * unit_ms, I: I * unit_ms, W: W * unit_ms, B: B * unit_ms, comm: comm * unit_ms, keep },
+            summary: Summary {
+                F: F * unit_ms,
+                I: I * unit_ms,
+                W: W * unit_ms,
+                B: B * unit_ms,
+                comm: comm * unit_ms,
+                keep,
+            },
+            speeds: Vec::new(),
             by_stage: self.by_stage.iter().map(|kinds| [0, 1, 2, 3].map(|kind| time(&kinds[kind]))).collect(),
         }
     }

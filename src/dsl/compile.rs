@@ -140,7 +140,10 @@ impl Evaluation<'_> {
         let text = format!("{error}");
         let lower = text.to_lowercase();
         let hint = if lower.contains("tick") {
-            format!("\nThe budget is {} evaluation ticks; a loop that does not end? Raise it with --max-ticks.", budget.ticks)
+            format!(
+                "\nThe budget is {} evaluation ticks; a loop that does not end? Raise it with --max-ticks.",
+                budget.ticks
+            )
         } else if lower.contains("heap") || lower.contains("memory") {
             format!("\nThe budget is {} bytes for the language's values.", budget.bytes)
         } else {
@@ -179,9 +182,13 @@ impl Evaluation<'_> {
 
     fn signature(&self, device: Value) -> Result<Signature, Error> {
         let DocItem::Member(DocMember::Function(function)) = device.documentation() else {
-            return Err(Error::Invalid(format!("{}: `device` is no function; write def device(r, p, m):", self.path.file)));
+            return Err(Error::Invalid(format!(
+                "{}: `device` is no function; write def device(r, p, m):",
+                self.path.file
+            )));
         };
-        let all = function.params.pos_or_named.iter().chain(&function.params.named_only).chain(&function.params.pos_only);
+        let all =
+            function.params.pos_or_named.iter().chain(&function.params.named_only).chain(&function.params.pos_only);
         let all: Vec<_> = all.map(|param| (param.name.clone(), param.default_value.clone())).collect();
         let required: Vec<&str> = all.iter().take(3).map(|(name, _)| name.as_str()).collect();
         if required != ["r", "p", "m"] {
@@ -241,7 +248,8 @@ impl Evaluation<'_> {
                 }
             }
         };
-        let default = signature.options.iter().find(|(name, _)| name == "v").and_then(|(_, default)| default.as_deref());
+        let default =
+            signature.options.iter().find(|(name, _)| name == "v").and_then(|(_, default)| default.as_deref());
         let chunks = match (layout.chunks(devices), self.request.chunks) {
             (Some(fixed), Some(asked)) if fixed != asked => {
                 return Err(Error::Usage(format!(
@@ -256,7 +264,9 @@ impl Evaluation<'_> {
         };
         let stages = u64::from(devices) * u64::from(chunks);
         if chunks == 0 || stages > u64::from(Op::MAX_STAGE) || 2 * stages > self.request.budget.ops {
-            return Err(Error::Usage(format!("expected 1 or more chunks and few enough for {stages} stages, found {chunks}")));
+            return Err(Error::Usage(format!(
+                "expected 1 or more chunks and few enough for {stages} stages, found {chunks}"
+            )));
         }
         layout.placement(devices, chunks).map_err(|e| Error::Invalid(format!("{}: {e}", self.path.file)))
     }
@@ -313,7 +323,10 @@ impl Evaluation<'_> {
             }
             total += expansion.ops.len() as u64;
             if total > self.request.budget.ops {
-                return Err(Error::Invalid(format!("{} is beyond the budget of {} ops", self.path.name, self.request.budget.ops)));
+                return Err(Error::Invalid(format!(
+                    "{} is beyond the budget of {} ops",
+                    self.path.name, self.request.budget.ops
+                )));
             }
             programs.push((expansion.ops, expansion.phases));
         }
@@ -403,9 +416,9 @@ impl<'a> Expansion<'a> {
                     pending.retain(|&waiting| waiting != named);
                     named
                 }
-                None => pending
-                    .pop_front()
-                    .ok_or_else(|| format!("{letter}[{chunk}] has no I of its chunk before it whose weights are left"))?,
+                None => pending.pop_front().ok_or_else(|| {
+                    format!("{letter}[{chunk}] has no I of its chunk before it whose weights are left")
+                })?,
             },
         })
     }

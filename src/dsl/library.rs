@@ -58,7 +58,10 @@ pub fn resolve(name: &str) -> Result<SchedulePath, Error> {
         Some((d, stem)) if d <= 3 => format!("; did you mean {stem}?"),
         _ => String::new(),
     };
-    Err(Error::Usage(format!("no schedule is called '{name}'{hint} Known: {}; or give the path of a .star file", names().join(", "))))
+    Err(Error::Usage(format!(
+        "no schedule is called '{name}'{hint} Known: {}; or give the path of a .star file",
+        names().join(", ")
+    )))
 }
 
 fn read(path: &Path) -> Result<SchedulePath, Error> {

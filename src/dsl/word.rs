@@ -73,7 +73,9 @@ pub struct Context<'a> {
 impl Word {
     fn new(node: Node, depth: u32, len: Option<u64>) -> Result<Word, String> {
         if depth > MAX_DEPTH {
-            return Err(format!("the word is nested deeper than {MAX_DEPTH}; collect the parts in a list and use concat(list)"));
+            return Err(format!(
+                "the word is nested deeper than {MAX_DEPTH}; collect the parts in a list and use concat(list)"
+            ));
         }
         if len.is_some_and(|len| len > MAX_LEN) {
             return Err(format!("the word is longer than the budget of {MAX_LEN} ops"));
@@ -111,7 +113,8 @@ impl Word {
             return Ok(next.clone());
         }
         let len = self.len.zip(next.len).map(|(a, b)| a.saturating_add(b));
-        let is_own_tail = |list: &Arc<Mutex<Vec<Word>>>| matches!(&*next.node, Node::Join { words, .. } if Arc::ptr_eq(words, list));
+        let is_own_tail =
+            |list: &Arc<Mutex<Vec<Word>>>| matches!(&*next.node, Node::Join { words, .. } if Arc::ptr_eq(words, list));
         if let Node::Join { words, count } = &*self.node
             && !is_own_tail(words)
         {
@@ -222,9 +225,11 @@ impl Word {
             Node::Atom(atom) => sink(*atom, context),
             Node::Join { .. } => walk_join(&self.joined(), range, context, sink),
             Node::Repeat { count, word } => walk_repeat(word, *count, range, context, sink),
-            Node::Slice { word, range: inner } => {
-                word.walk(inner.start + range.start..(inner.start.saturating_add(range.end)).min(inner.end), context, sink)
-            }
+            Node::Slice { word, range: inner } => word.walk(
+                inner.start + range.start..(inner.start.saturating_add(range.end)).min(inner.end),
+                context,
+                sink,
+            ),
             Node::Alternate(a, b) => walk_alternate(a, b, range, context, sink),
             Node::Phase { name, word } => word.walk(range, Context { phase: name, ..context }, sink),
             Node::First { limit, word } => {
@@ -285,7 +290,8 @@ fn walk_alternate<E>(
     let (a_len, b_len) = (a.len.unwrap_or(0), b.len.unwrap_or(0));
     let paired = 2 * a_len.min(b_len);
     // how many of the first n ops of the mix come from a
-    let of_a = |n: u64| if n <= paired { n.div_ceil(2) } else { paired / 2 + if a_len > b_len { n - paired } else { 0 } };
+    let of_a =
+        |n: u64| if n <= paired { n.div_ceil(2) } else { paired / 2 + if a_len > b_len { n - paired } else { 0 } };
     let collect = |word: &Word, part: Range<u64>| {
         let mut ops: Vec<(Atom, String)> = Vec::new();
         // Behind a pointer, or alternations within alternations would be a new type each.

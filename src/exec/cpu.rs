@@ -33,7 +33,8 @@ impl Device for Cpu {
         laps: &mut Vec<Lap>,
     ) -> anyhow::Result<()> {
         let (stage, microbatch) = (op.stage(), op.microbatch());
-        let tokens = microbatch as usize * self.tokens_per_microbatch..(microbatch as usize + 1) * self.tokens_per_microbatch;
+        let tokens =
+            microbatch as usize * self.tokens_per_microbatch..(microbatch as usize + 1) * self.tokens_per_microbatch;
         match op.kind() {
             Kind::F => {
                 let batch = self.batch.clone();

@@ -73,12 +73,12 @@ impl Plan {
     fn deal(&mut self, channel: usize, messages: &[(usize, usize)], ancestors: &[Vec<u32>]) {
         let graph = self.graph.clone();
         let number = |op: usize| (op - graph.schedule().range(graph.device_of(op)).start) as u32;
-        let follows = |producer: usize, reader: usize| {
-            ancestors[producer][graph.device_of(reader) as usize] > number(reader)
-        };
+        let follows =
+            |producer: usize, reader: usize| ancestors[producer][graph.device_of(reader) as usize] > number(reader);
         let mut slots: Vec<Vec<usize>> = Vec::new(); // by slot: its messages
         for (message, &(producer, _)) in messages.iter().enumerate() {
-            let free = slots.iter().position(|slot| slot.last().is_none_or(|&last| follows(producer, messages[last].1)));
+            let free =
+                slots.iter().position(|slot| slot.last().is_none_or(|&last| follows(producer, messages[last].1)));
             match free {
                 Some(slot) => slots[slot].push(message),
                 None => slots.push(vec![message]),

@@ -102,7 +102,16 @@ impl StepRecord {
             }
             for &(name, start_ns, end_ns) in &record.steps {
                 let op = name.to_string();
-                spans.push(Span { device, queue: Queue::Compute, op, partner: None, peer: None, phase: None, start_ns, end_ns });
+                spans.push(Span {
+                    device,
+                    queue: Queue::Compute,
+                    op,
+                    partner: None,
+                    peer: None,
+                    phase: None,
+                    start_ns,
+                    end_ns,
+                });
             }
         }
         let mut timeline = Timeline {

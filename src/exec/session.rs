@@ -30,7 +30,9 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A device waited too long.
-    #[error("schedule {schedule}: a device has waited for {seconds} s, longer than the limit; all devices were stopped:\n{report}")]
+    #[error(
+        "schedule {schedule}: a device has waited for {seconds} s, longer than the limit; all devices were stopped:\n{report}"
+    )]
     Hang {
         /// The schedule.
         schedule: String,
@@ -117,7 +119,10 @@ impl Session {
             let (command, inbox) = channel();
             let answer = answer.clone();
             let body = move || serve(worker, device, settings.pin, &inbox, &answer);
-            std::thread::Builder::new().name(format!("device {number}")).spawn(body).expect("the system gives a thread");
+            std::thread::Builder::new()
+                .name(format!("device {number}"))
+                .spawn(body)
+                .expect("the system gives a thread");
             commands.push(command);
         }
         Session { plan, watch, timeout: settings.timeout, commands, answers, steps: 0 }

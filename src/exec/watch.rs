@@ -113,8 +113,15 @@ impl Watch {
             let _ = match next {
                 Some(next) => match graph.transfer(next).filter(|_| waits) {
                     Some(up) => {
-                        let seconds = self.now_ns().saturating_sub(status.waits_since.load(Ordering::Relaxed)) / 1_000_000_000;
-                        writeln!(text, ", {} waits for {} on device {} since {seconds} s", graph.op(next), graph.op(up), graph.device_of(up))
+                        let seconds =
+                            self.now_ns().saturating_sub(status.waits_since.load(Ordering::Relaxed)) / 1_000_000_000;
+                        writeln!(
+                            text,
+                            ", {} waits for {} on device {} since {seconds} s",
+                            graph.op(next),
+                            graph.op(up),
+                            graph.device_of(up)
+                        )
                     }
                     None => writeln!(text, ", in or before {}", graph.op(next)),
                 },

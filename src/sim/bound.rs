@@ -29,13 +29,14 @@ pub fn lower_bound(graph: &TaskGraph, costs: &CostTable) -> u64 {
     let own_weights = |s: u32| if fused(s) { 0 } else { time(Kind::W, s).duration };
     let mut tail = vec![0; stages as usize];
     for s in 0..stages {
-        let onward = s.checked_sub(1).map_or(0, |below| {
-            hop(back(s), s, below) + time(back(below), below).duration + tail[below as usize]
-        });
+        let onward = s
+            .checked_sub(1)
+            .map_or(0, |below| hop(back(s), s, below) + time(back(below), below).duration + tail[below as usize]);
         tail[s as usize] = own_weights(s).max(onward);
     }
     let last = stages - 1;
-    let path = head[last as usize] + time(Kind::F, last).duration + time(back(last), last).duration + tail[last as usize];
+    let path =
+        head[last as usize] + time(Kind::F, last).duration + time(back(last), last).duration + tail[last as usize];
 
     let mut bound = if graph.is_empty() { 0 } else { path };
     for device in 0..placement.devices() {

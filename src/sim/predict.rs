@@ -1,8 +1,8 @@
 //! From a graph and costs to the prediction that the outside sees: figures and a timeline.
 
 use super::bound::lower_bound;
-use super::sweep::{OpTime, Times, sweep};
-use crate::cost::{CostTable, Summary};
+use super::sweep::{Times, sweep, sweep_at_speed};
+use crate::cost::{CostTable, OpTime, Speed, StepCosts, Summary};
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, Metrics};
 use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
@@ -29,24 +29,13 @@ pub struct Prediction {
     pub metrics: Metrics,
 }
 
-/// What follows the last backward, in ticks by device.
-#[derive(Clone, Debug, Default)]
-pub struct StepCosts {
-    /// Two devices that exchange the tied embedding's gradient: their numbers, how long a put holds the sender up, how
-    /// long after it the other may read, and how long adding takes.
-    pub tied: Option<(u32, u32, OpTime)>,
-    /// By device, its share of the gradient norm; empty without clipping. The norm is a global barrier.
-    pub norm: Vec<u64>,
-    /// By device, its optimizer step; empty where there is none.
-    pub optimizer: Vec<u64>,
-}
-
 /// Predicts the timeline of `graph` under `costs`, then of the step ops.
 pub fn predict(graph: &TaskGraph, costs: &CostTable, step: &StepCosts) -> (Prediction, Times, Vec<StepSpan>) {
-    let times = sweep(graph, |index| costs.of(graph.op(index)));
+    let times = times(graph, costs);
     let schedule = graph.schedule();
     let peaks: Vec<f64> = (0..schedule.devices()).map(|d| schedule.peak_activations(d, costs.keep)).collect();
-    let bound = lower_bound(graph, costs);
+    // Durations that vary can fall below those that the bound is made of.
+    let bound = lower_bound(graph, costs).min(times.end.iter().copied().max().unwrap_or(0));
     let metrics = Metrics::new(&activities(graph, &times), &peaks, Some(bound), costs.ticks_per_unit);
     let prediction = Prediction {
         schedule: schedule.name.clone(),
@@ -59,6 +48,18 @@ pub fn predict(graph: &TaskGraph, costs: &CostTable, step: &StepCosts) -> (Predi
     };
     let steps = step_spans(graph, costs, &times, step);
     (prediction, times, steps)
+}
+
+/// One sweep at constant speed; where the machine's speed was measured, one sweep under each measured step's, of which
+/// the one with the median makespan counts.
+fn times(graph: &TaskGraph, costs: &CostTable) -> Times {
+    let cost = |index: usize| costs.of(graph.op(index));
+    let under =
+        |speed: &Speed| sweep_at_speed(graph, cost, |device, start, duration| speed.stretch(device, start, duration));
+    let mut all: Vec<Times> = costs.speeds.iter().map(under).collect();
+    all.sort_by_key(|times| times.end.iter().copied().max());
+    let middle = all.len().saturating_sub(1) / 2;
+    if all.is_empty() { sweep(graph, cost) } else { all.swap_remove(middle) }
 }
 
 /// The makespan in ns of `graph` when each op lasts `durations_ns[index]` and everything else costs what `costs` says:
@@ -139,7 +140,16 @@ impl Prediction {
         for step in steps {
             let (start_ns, end_ns) = (costs.to_ns(step.start), costs.to_ns(step.end));
             let op = step.name.to_string();
-            spans.push(Span { device: step.device, queue: Queue::Compute, op, partner: None, peer: None, phase: None, start_ns, end_ns });
+            spans.push(Span {
+                device: step.device,
+                queue: Queue::Compute,
+                op,
+                partner: None,
+                peer: None,
+                phase: None,
+                start_ns,
+                end_ns,
+            });
         }
         let mut timeline = Timeline { spans, ..self.empty_timeline(costs) };
         timeline.sort();

@@ -1,17 +1,7 @@
 //! The sweep engine: a fixed order per device and no contention make the timeline one max/add pass over the graph.
 
+use crate::cost::OpTime;
 use crate::graph::TaskGraph;
-
-/// What an op costs, in ticks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpTime {
-    /// How long it computes.
-    pub duration: u64,
-    /// How long its device is held up between its end and the start of the next op (host overhead, its put).
-    pub after: u64,
-    /// From its end until another device may use its output.
-    pub arrival: u64,
-}
 
 /// When each op runs, in ticks, by the graph's op index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,11 +14,21 @@ pub struct Times {
 
 /// One pass: an op starts when its device is free and its input is there. `cost` gives each op's [`OpTime`] by index.
 pub fn sweep(graph: &TaskGraph, cost: impl Fn(usize) -> OpTime) -> Times {
+    sweep_at_speed(graph, cost, |_, _, duration| duration)
+}
+
+/// [`sweep`] on devices whose speed changes: `stretch(device, start, duration)` is how long an op really lasts.
+pub fn sweep_at_speed(
+    graph: &TaskGraph,
+    cost: impl Fn(usize) -> OpTime,
+    stretch: impl Fn(u32, u64, u64) -> u64,
+) -> Times {
     let mut times = Times { start: vec![0; graph.len()], end: vec![0; graph.len()] };
     let mut free = vec![0_u64; graph.schedule().devices() as usize];
     for &index in graph.order() {
         let index = index as usize;
         let device = graph.device_of(index) as usize;
+        let number = device as u32;
         let arrived = match (graph.transfer(index), graph.upstream(index)) {
             (Some(up), _) => times.end[up] + cost(up).arrival,
             (None, Some(up)) => times.end[up],
@@ -37,9 +37,11 @@ pub fn sweep(graph: &TaskGraph, cost: impl Fn(usize) -> OpTime) -> Times {
         let OpTime { duration, after, .. } = cost(index);
         let start = free[device].max(arrived);
         times.start[index] = start;
-        times.end[index] = start + duration;
-        free[device] = start + duration + after;
+        times.end[index] = start + stretch(number, start, duration);
+        free[device] = times.end[index] + after;
     }
-    debug_assert!((0..graph.len()).all(|index| graph.upstream(index).is_none_or(|up| times.end[up] <= times.start[index])));
+    debug_assert!(
+        (0..graph.len()).all(|index| graph.upstream(index).is_none_or(|up| times.end[up] <= times.start[index]))
+    );
     times
 }

@@ -1,0 +1,88 @@
+//! How a machine's speed went during a step.
+//!
+//! Processors are shared, throttled and interrupted: the same op now takes 60 ms, now 70. In a pipeline such variation
+//! costs more than its mean, since each device waits for the slower one; and it comes in phases, not op by op. So the
+//! variation that one measured step met is kept as it went, and a prediction runs under it.
+
+use serde::{Deserialize, Serialize};
+
+/// One measured step: by device, when (ns from the step's start) each stretch of time ended, and how slow the device was in
+/// it: how long ops took, in millionths of what they typically take.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Speed {
+    /// By device: (end, slowness), ends growing.
+    pub devices: Vec<Vec<(u64, u64)>>,
+}
+
+/// Slowness of a device at its typical speed.
+pub const TYPICAL: u64 = 1_000_000;
+
+/// Ops faster or slower than this many times typical are taken for this.
+const EXTREME: u64 = 100;
+
+impl Speed {
+    /// How long an op of typical length `duration` lasts on `device` from `start`. After its end the step begins anew; a
+    /// device beyond those measured goes as device number modulo their count did.
+    pub fn stretch(&self, device: u32, start: u64, duration: u64) -> u64 {
+        let Some(stretches) = self.devices.get(device as usize % self.devices.len().max(1)) else { return duration };
+        let Some(&(period, _)) = stretches.last().filter(|&&(end, _)| end > 0) else { return duration };
+        let mut time = start % period;
+        let mut at = stretches.partition_point(|&(end, _)| end <= time);
+        let (mut work, mut lasted) = (u128::from(duration) * u128::from(TYPICAL), 0_u128);
+        loop {
+            let (end, slowness) = stretches[at];
+            let slowness = bounded(slowness);
+            let room = u128::from(end - time);
+            let left = work * slowness / u128::from(TYPICAL) / u128::from(TYPICAL);
+            if left <= room {
+                return (lasted + left) as u64;
+            }
+            lasted += room;
+            work -= (room * u128::from(TYPICAL) * u128::from(TYPICAL) / slowness).min(work);
+            time = end;
+            at += 1;
+            if at == stretches.len() {
+                (at, time) = (0, 0);
+                let each = work_of(stretches).max(1);
+                lasted += work / each * u128::from(period); // whole repetitions at once
+                work %= each;
+            }
+        }
+    }
+
+    /// Whether ends grow on every device.
+    pub fn is_ordered(&self) -> bool {
+        self.devices.iter().all(|stretches| stretches.windows(2).all(|pair| pair[0].0 < pair[1].0))
+    }
+}
+
+fn bounded(slowness: u64) -> u128 {
+    u128::from(slowness.clamp(TYPICAL / EXTREME, TYPICAL * EXTREME))
+}
+
+/// Typical ns, times [`TYPICAL`], that a device gets done in one step's stretches.
+fn work_of(stretches: &[(u64, u64)]) -> u128 {
+    let starts = std::iter::once(0).chain(stretches.iter().map(|&(end, _)| end));
+    let square = u128::from(TYPICAL) * u128::from(TYPICAL);
+    stretches
+        .iter()
+        .zip(starts)
+        .map(|(&(end, slowness), start)| u128::from(end - start) * square / bounded(slowness))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_speed_doubles_and_the_step_repeats() {
+        let speed = Speed { devices: vec![vec![(100, TYPICAL), (200, 2 * TYPICAL)]] };
+        assert_eq!(speed.stretch(0, 0, 50), 50);
+        assert_eq!(speed.stretch(0, 100, 30), 60);
+        assert_eq!(speed.stretch(0, 50, 70), 50 + 40);
+        assert_eq!(speed.stretch(0, 180, 30), 20 + 20, "wraps into the fast part");
+        assert_eq!(speed.stretch(3, 300, 10), 20, "other devices and later times are taken modulo");
+        assert_eq!(Speed::default().stretch(0, 5, 7), 7);
+    }
+}

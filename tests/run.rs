@@ -1,0 +1,216 @@
+//! The executor against PyTorch's losses, against itself bit by bit, and when devices die or hang.
+
+use pipesim::dsl::{self, Budget, Request};
+use pipesim::exec::{Plan, Session, StepRecord};
+use pipesim::graph::TaskGraph;
+use pipesim::model::{AdamW, Parameters, Tokenizer, Tokens};
+use pipesim::training::Training;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gpt2").join(name)
+}
+
+fn graph(name: &str, p: u32, m: u32, v: Option<u32>) -> Option<Arc<TaskGraph>> {
+    let request =
+        Request { devices: p, microbatches: m, chunks: v, options: BTreeMap::new(), budget: Budget::default() };
+    let compiled = dsl::compile(&dsl::resolve(name).unwrap(), &request).ok()?;
+    Some(Arc::new(TaskGraph::new(compiled.schedule).unwrap()))
+}
+
+/// The golden model: 4 blocks, 8 sequences of 32 tokens a step in `m` micro-batches.
+fn training(m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) -> Training {
+    Training {
+        parameters: Parameters::read(&golden("model.bin")).unwrap(),
+        tokens: Tokens::read(&golden("tokens.bin"), Tokenizer::Bytes).unwrap(),
+        sequences: (8 / m) as usize,
+        sequence_tokens: 32,
+        layers: None,
+        adamw,
+        clip,
+        repeat_batch,
+        timeout: Duration::from_secs(30),
+        fault: None,
+    }
+}
+
+fn adamw(beta2: f32, weight_decay: f32) -> AdamW {
+    AdamW { learning_rate: 1e-3, beta1: 0.9, beta2, epsilon: 1e-8, weight_decay }
+}
+
+fn train(training: &Training, session: &mut Session, m: u32, steps: usize) -> Vec<StepRecord> {
+    let step = |step| session.step(&training.batch(step, m).unwrap(), Some(training.update(step))).unwrap();
+    (0..steps).map(step).collect()
+}
+
+fn losses(records: &[StepRecord]) -> Vec<f64> {
+    records.iter().map(|record| record.loss.unwrap()).collect()
+}
+
+/// All schedules that exist for p devices and m micro-batches and need at most 4 stages.
+fn schedules(p: u32, m: u32) -> Vec<Arc<TaskGraph>> {
+    let open = |name: &str| ["interleaved-1f1b", "looped-bfs"].contains(&name);
+    let all =
+        dsl::names().into_iter().filter_map(|name| graph(name, p, m, open(name).then_some(if p <= 2 { 2 } else { 1 })));
+    all.filter(|graph| graph.schedule().placement.stages() <= 4).collect()
+}
+
+fn expected(key: &str) -> Vec<f64> {
+    let text = std::fs::read_to_string(golden("expected.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    json[key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+fn check(key: &str, m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) {
+    let theirs = expected(key);
+    let training = training(m, adamw, clip, repeat_batch);
+    let mut count = 0;
+    for p in 1..=4 {
+        for graph in schedules(p, m) {
+            let ours = losses(&train(&training, &mut training.session(&graph).unwrap(), m, 10));
+            for (step, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+                let name = &graph.schedule().name;
+                assert!((ours - theirs).abs() < 1e-4, "{key} {name} p={p} m={m} step {step}: {ours}, PyTorch {theirs}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count >= 20, "only {count} runs");
+}
+
+#[test]
+fn losses_of_setting_a_are_pytorchs_under_every_schedule() {
+    check("A_same_batch_b0.9_0.999_wd0.01", 4, adamw(0.999, 0.01), None, true);
+    check("A_same_batch_b0.9_0.999_wd0.01", 8, adamw(0.999, 0.01), None, true);
+}
+
+#[test]
+fn losses_of_setting_b_are_pytorchs_under_every_schedule() {
+    check("B_same_batch_b0.9_0.95_wd0_clip1", 8, adamw(0.95, 0.0), Some(1.0), true);
+    check("B_same_batch_b0.9_0.95_wd0_clip1", 2, adamw(0.95, 0.0), Some(1.0), true);
+}
+
+#[test]
+fn losses_of_setting_c_are_pytorchs_under_every_schedule() {
+    check("C_stream_b0.9_0.999_wd0", 8, adamw(0.999, 0.0), None, false);
+    check("C_stream_b0.9_0.999_wd0", 1, adamw(0.999, 0.0), None, false);
+}
+
+/// Losses and final parameters as bits.
+fn bits(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u32>) {
+    let mut session = training.session(graph).unwrap();
+    let records = train(training, &mut session, m, 3);
+    let parameters = Arc::new(Mutex::new(Parameters::zeros(training.config()).unwrap()));
+    let into = parameters.clone();
+    session.call(move |_, device| device.export(&mut into.lock().unwrap(), false)).unwrap();
+    let parameters = parameters.lock().unwrap();
+    let values = parameters.tensors.iter().flatten().map(|x| x.to_bits()).collect();
+    (losses(&records).iter().map(|x| x.to_bits()).collect(), values)
+}
+
+#[test]
+fn every_schedule_gives_the_same_bits() {
+    for clip in [None, Some(0.5)] {
+        let training = training(4, adamw(0.95, 0.01), clip, false);
+        let reference = bits(&training, &graph("gpipe", 1, 4, None).unwrap(), 4);
+        for p in 1..=4 {
+            // Looped BFS accumulates micro-batches in reverse: other sums.
+            for graph in schedules(p, 4).into_iter().filter(|graph| graph.schedule().name != "looped-bfs") {
+                let found = bits(&training, &graph, 4);
+                assert!(found == reference, "{} on {p} devices, clip {clip:?}", graph.schedule().name);
+            }
+        }
+    }
+}
+
+#[test]
+fn warm_up_leaves_no_trace() {
+    let training = training(4, adamw(0.95, 0.01), Some(1.0), false);
+    let graph = graph("zb-v", 2, 4, None).unwrap();
+    let mut cold = training.session(&graph).unwrap();
+    let mut warm = training.session(&graph).unwrap();
+    training.warm_up(&mut warm, &training.batch(2, 4).unwrap(), 3).unwrap();
+    assert_eq!(losses(&train(&training, &mut warm, 4, 3)), losses(&train(&training, &mut cold, 4, 3)));
+}
+
+#[test]
+fn records_hold_every_op_once_in_order_and_never_overlap() {
+    let training = training(8, adamw(0.999, 0.0), None, false);
+    let graph = graph("zb-v", 2, 8, None).unwrap();
+    let record = &train(&training, &mut training.session(&graph).unwrap(), 8, 1)[0];
+    for (device, ops) in record.devices.iter().enumerate() {
+        let indices: Vec<usize> = ops.ops.iter().map(|op| op.index).collect();
+        assert_eq!(indices, graph.schedule().range(device as u32).collect::<Vec<_>>());
+        for pair in ops.ops.windows(2) {
+            assert!(pair[0].end <= pair[0].put_end && pair[0].put_end <= pair[1].turn && pair[1].turn <= pair[1].start);
+        }
+    }
+    let ends: BTreeMap<usize, u64> = record.devices.iter().flat_map(|d| &d.ops).map(|op| (op.index, op.end)).collect();
+    for op in record.devices.iter().flat_map(|d| &d.ops) {
+        if let Some(up) = graph.upstream(op.index) {
+            assert!(ends[&up] <= op.start, "{} starts before its input is there", graph.op(op.index));
+        }
+    }
+    let timeline = record.timeline(&graph, 1.0);
+    assert_eq!(timeline.ops().count(), graph.len());
+    let peaks: Vec<f64> = timeline.metrics().per_device.iter().map(|d| d.peak_activations).collect();
+    assert_eq!(peaks, [graph.schedule().peak_activations(0, 1.0), graph.schedule().peak_activations(1, 1.0)]);
+}
+
+#[test]
+fn slots_are_reused_only_by_descendants_of_their_last_reader() {
+    for name in dsl::names() {
+        for (p, m) in [(2, 4), (3, 6), (4, 8)] {
+            let Some(graph) = graph(name, p, m, None) else { continue };
+            let plan = Plan::new(graph.clone());
+            let mut slots: BTreeMap<(usize, usize), Vec<(u64, usize, usize)>> = BTreeMap::new();
+            for (reader, input) in plan.inputs.iter().enumerate() {
+                let Some(port) = input else { continue };
+                let writer = graph.upstream(reader).unwrap();
+                assert_eq!(plan.outputs[writer], *input, "both sides name the same place");
+                slots.entry((port.channel, port.slot)).or_default().push((port.turn, writer, reader));
+            }
+            for uses in slots.values_mut() {
+                uses.sort_unstable();
+                for pair in uses.windows(2) {
+                    let (reader, writer) = (pair[0].2, pair[1].1);
+                    let path = petgraph::algo::has_path_connecting(&*graph, reader, writer, None);
+                    assert!(
+                        path,
+                        "{name} p={p} m={m}: {} may overwrite what {} reads",
+                        graph.op(writer),
+                        graph.op(reader)
+                    );
+                }
+            }
+        }
+    }
+    let one = Plan::new(graph("naive", 4, 8, None).unwrap());
+    assert!(one.slots.iter().all(|&slots| slots == 1), "one micro-batch in flight needs one slot a channel");
+}
+
+#[test]
+fn a_dead_device_ends_the_run_and_is_named() {
+    let mut training = training(4, adamw(0.999, 0.0), None, false);
+    training.fault = Some("die@1:3".parse().unwrap());
+    let graph = graph("1f1b", 2, 4, None).unwrap();
+    let mut session = training.session(&graph).unwrap();
+    let error = session.step(&training.batch(0, 4).unwrap(), Some(training.update(0))).unwrap_err().to_string();
+    assert!(error.contains("device 1 died") && error.contains("injected fault at op number 3"), "{error}");
+    assert!(error.contains("device 1: last op done 1F1"), "{error}");
+}
+
+#[test]
+fn a_hang_is_ended_by_the_watchdog_with_who_waits_for_whom() {
+    let mut training = training(4, adamw(0.999, 0.0), None, false);
+    training.fault = Some("hang@1:1".parse().unwrap());
+    training.timeout = Duration::from_millis(300);
+    let graph = graph("1f1b", 2, 4, None).unwrap();
+    let mut session = training.session(&graph).unwrap();
+    let error = session.step(&training.batch(0, 4).unwrap(), Some(training.update(0))).unwrap_err().to_string();
+    assert!(error.contains("0B0 waits for 1B0 on device 1"), "{error}");
+    assert!(error.contains("device 1: last op done 1F0, in or before 1B0"), "{error}");
+}
