@@ -6,10 +6,13 @@
 use crate::metrics::{Activity, Metrics};
 use crate::op::{Kind, Op};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Version of the JSON schema that this program writes and reads.
 pub const SCHEMA_VERSION: u32 = 1;
+
+/// Latest time and longest unit in a file that is read: 2^50 ns, 13 days. Sums over many spans still fit.
+const MAX_NS: u64 = 1 << 50;
 
 /// Where a timeline comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,19 +149,26 @@ impl Timeline {
             "expected timeline schema version {SCHEMA_VERSION}, found {}; write the file again with this program",
             self.schema_version
         );
+        let sizes = [self.devices, self.chunks].iter().all(|size| (1..=1 << 20).contains(size));
         anyhow::ensure!(
-            self.devices > 0 && self.chunks > 0 && self.unit_ns > 0,
-            "a timeline needs devices, chunks and unit_ns above 0"
+            sizes && self.unit_ns > 0 && self.unit_ns <= MAX_NS,
+            "expected 1 to 2^20 devices and chunks and a unit_ns above 0, found {}, {} and {}",
+            self.devices,
+            self.chunks,
+            self.unit_ns
         );
-        for span in &self.spans {
-            anyhow::ensure!(
-                span.device < self.devices,
-                "span {} is on device {}, but there are {}",
-                span.op,
-                span.device,
-                self.devices
-            );
-            anyhow::ensure!(span.end_ns >= span.start_ns, "span {} ends before it starts", span.op);
+        anyhow::ensure!((0.0..=1.0).contains(&self.keep), "keep is a share between 0 and 1, found {}", self.keep);
+        for Span { device, op, start_ns, end_ns, .. } in &self.spans {
+            anyhow::ensure!(*device < self.devices, "span {op} is on device {device}, but there are {}", self.devices);
+            anyhow::ensure!(end_ns >= start_ns, "span {op} ends before it starts");
+            anyhow::ensure!(*end_ns <= MAX_NS, "span {op} ends later than 13 days after the start");
+        }
+        let stages = u64::from(self.devices) * u64::from(self.chunks);
+        let mut seen = BTreeSet::new();
+        for (op, _) in self.ops() {
+            let exists = u64::from(op.stage()) < stages && op.microbatch() < self.microbatches;
+            anyhow::ensure!(exists, "op {op} names a stage or a micro-batch that the timeline's header does not have");
+            anyhow::ensure!(seen.insert(op), "op {op} stands twice in the timeline");
         }
         Ok(())
     }
@@ -186,9 +196,8 @@ impl Timeline {
 
     /// The figures, in the timeline's unit.
     pub fn metrics(&self) -> Metrics {
-        let peaks: Vec<f64> = (0..self.devices)
-            .map(|d| self.activations(d).into_iter().map(|(_, held)| held).fold(0.0, f64::max))
-            .collect();
+        let highest = |curve: Vec<(u64, f64)>| curve.into_iter().map(|(_, held)| held).fold(0.0, f64::max);
+        let peaks: Vec<f64> = self.changes().into_iter().map(|changes| highest(self.curve(changes))).collect();
         Metrics::new(&self.activities(), &peaks, None, self.unit_ns as f64)
     }
 
@@ -200,15 +209,24 @@ impl Timeline {
     /// Activations held on `device` over time: (ns, units) after each change. A chunk's op takes 1/v at the start of F
     /// and returns it at the end of B, or (1 - keep)/v at the end of I and keep/v at the end of W.
     pub fn activations(&self, device: u32) -> Vec<(u64, f64)> {
-        let mut changes: Vec<(u64, i32, i32)> = Vec::new(); // time, whole chunks, kept remainders
-        for (op, span) in self.ops().filter(|(_, span)| span.device == device) {
-            changes.push(match op.kind() {
+        self.curve(self.changes().swap_remove(device as usize))
+    }
+
+    /// By device: when how many whole chunks' activations, and how many kept remainders, are taken or given back.
+    fn changes(&self) -> Vec<Vec<(u64, i32, i32)>> {
+        let mut changes = vec![Vec::new(); self.devices as usize];
+        for (op, span) in self.ops() {
+            changes[span.device as usize].push(match op.kind() {
                 Kind::F => (span.start_ns, 1, 0),
                 Kind::I => (span.end_ns, -1, 1),
                 Kind::W => (span.end_ns, 0, -1),
                 Kind::B => (span.end_ns, -1, 0),
             });
         }
+        changes
+    }
+
+    fn curve(&self, mut changes: Vec<(u64, i32, i32)>) -> Vec<(u64, f64)> {
         changes.sort_by_key(|&(time, whole, _)| (time, whole)); // what ends makes room for what starts at that moment
         let (mut whole, mut kept) = (0, 0);
         let mut curve: Vec<(u64, f64)> = vec![(0, 0.0)];

@@ -1,7 +1,7 @@
 //! `pipesim compare`: timelines from files, side by side, predicted against measured.
 
 use super::Failure;
-use super::options::{Format, OutputOptions};
+use super::options::{Format, OutputOptions, read_text};
 use super::output::print;
 use crate::comparison;
 use crate::report::{Entry, Error, Panel, Report};
@@ -28,8 +28,7 @@ impl Compare {
         self.output.check_writable()?;
         let mut timelines = Vec::new();
         for path in &self.files {
-            let text = std::fs::read_to_string(path);
-            let text = text.map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
+            let text = read_text(path, 4 << 30)?;
             let read = Timeline::list_from_json(&text);
             timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
         }

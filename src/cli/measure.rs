@@ -36,6 +36,8 @@ pub struct Experiment<'a> {
     pub steps: u32,
     /// Steps before them.
     pub warmup: u32,
+    /// Measure one device too, interleaved with the others.
+    pub baseline: bool,
     /// For remarks.
     pub output: &'a OutputOptions,
 }
@@ -99,6 +101,8 @@ pub struct Finding {
     pub report: Report,
     /// The costs.
     pub costs: Option<CostFile>,
+    /// One device with the same micro-batches, where that was asked for.
+    pub baseline: Option<Iteration>,
 }
 
 impl From<Error> for Failure {
@@ -125,7 +129,9 @@ impl Experiment<'_> {
         let calibration = if given.is_some() { None } else { Some(self.calibration_graph(&training)?) };
         self.remark_cores();
         let mut runs = Vec::new();
-        for graph in calibration.into_iter().chain(graphs) {
+        let one = ScheduleOptions { stages: 1, ..self.schedules.without_options() };
+        let baseline = if self.baseline { Some(one.graph("1f1b")?) } else { None };
+        for graph in calibration.into_iter().chain(graphs).chain(baseline) {
             let graph = Arc::new(graph);
             runs.push(Measured { session: training.session(&graph)?, graph, records: Vec::new() });
         }
@@ -142,7 +148,9 @@ impl Experiment<'_> {
                 calibrate_on(&training, &run)?
             }
         };
-        let mut finding = Finding { calibrated_on, outcomes: Vec::new(), report: self.header(&training), costs: None };
+        let baseline = if self.baseline { runs.pop().map(|run| iteration(&run)) } else { None };
+        let mut finding =
+            Finding { calibrated_on, outcomes: Vec::new(), report: self.header(&training), costs: None, baseline };
         for run in &runs {
             let stages = training.stages(&run.graph)?;
             let (table, steps) = tables(&costs, &training, run, &stages).map_err(Failure::Usage)?;
@@ -152,7 +160,7 @@ impl Experiment<'_> {
             finding.report.entries.push(entry);
         }
         finding.costs = Some(costs);
-        finding.report.extra_tables = extra_tables(&finding.outcomes);
+        finding.report.extra_tables = extra_tables(&finding.outcomes, finding.baseline);
         Ok(finding)
     }
 
@@ -165,7 +173,7 @@ impl Experiment<'_> {
             return Err(Failure::Usage(format!("expected --unit-ms above 0 and at most a million, found {unit_ms}")));
         }
         let m = self.schedules.micro;
-        let timeout = Duration::from_secs_f32(self.model.timeout.unwrap_or(30.0));
+        let timeout = self.model.timeout();
         let mut runs = Vec::new();
         let mut tables = Vec::new();
         for graph in self.schedules.graphs()? {
@@ -200,7 +208,7 @@ impl Experiment<'_> {
             ..Report::default()
         };
         let mut finding =
-            Finding { calibrated_on: serde_json::json!({"costs": "given"}), outcomes: Vec::new(), report, costs: None };
+            Finding { calibrated_on: serde_json::json!({"costs": "given"}), outcomes: Vec::new(), report, costs: None, baseline: None };
         for (run, table) in runs.iter().zip(&tables) {
             let (outcome, entry) = judge(run, table, &StepCosts::default(), "timed", 0);
             finding.outcomes.push(outcome);
@@ -338,6 +346,12 @@ pub fn tables(
     Ok((table, costs.step_costs(placement, &layers, training.clip.is_some())))
 }
 
+/// The iteration time of a run in ms.
+fn iteration(run: &Measured) -> Iteration {
+    let iterations: Vec<f64> = run.records.iter().map(|record| record.iteration_ns() as f64 / 1e6).collect();
+    Iteration { median: median(&iterations), ci95: median_ci95(&iterations) }
+}
+
 /// Predicts `run` from `table` and holds it against what was measured.
 pub fn judge(
     run: &Measured,
@@ -355,8 +369,7 @@ pub fn judge(
     }
     let mut error = comparison::compare(&predicted_timeline, &measured_timeline).unwrap_or_default();
     comparison::refine(&mut error, (&predicted_timeline, &predicted.metrics), &run.graph, table, &run.records);
-    let iterations: Vec<f64> = run.records.iter().map(|record| record.iteration_ns() as f64 / 1e6).collect();
-    let iteration = Iteration { median: median(&iterations), ci95: median_ci95(&iterations) };
+    let iteration = iteration(run);
     let metrics = measured_timeline.metrics();
     let measured = Prediction { metrics: metrics.clone(), ..predicted.clone() };
     let tokens = f64::from(schedule.microbatches) * microbatch_tokens as f64;
@@ -389,24 +402,23 @@ pub fn judge(
 }
 
 /// Speed and losses as tables.
-fn extra_tables(outcomes: &[Outcome]) -> Vec<Table> {
-    let base = outcomes.iter().find(|o| o.schedule == "naive").map(|o| o.iteration_ms.median);
+fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table> {
+    let naive = outcomes.iter().find(|o| o.schedule == "naive").map(|o| o.iteration_ms);
+    let (base, column) = if baseline.is_some() { (baseline, "against one device") } else { (naive, "against naive") };
+    let row = |name: &str, Iteration { median, ci95: [low, high] }: Iteration, tokens_per_second: String| {
+        vec![
+            name.to_string(),
+            format!("{median:.1}"),
+            format!("{low:.1} to {high:.1}"),
+            tokens_per_second,
+            base.map_or_else(String::new, |base| format!("{:.2} x", base.median / median)),
+        ]
+    };
+    let of_outcome = |o: &Outcome| row(&o.schedule, o.iteration_ms, format!("{:.0}", o.tokens_per_second));
     let speed = Table {
         caption: "Training speed".to_string(),
-        header: ["schedule", "iteration ms", "95 % interval", "tokens/s", "against naive"].map(str::to_string).to_vec(),
-        rows: outcomes
-            .iter()
-            .map(|o| {
-                let Iteration { median, ci95: [low, high] } = o.iteration_ms;
-                vec![
-                    o.schedule.clone(),
-                    format!("{median:.1}"),
-                    format!("{low:.1} to {high:.1}"),
-                    format!("{:.0}", o.tokens_per_second),
-                    base.map_or_else(String::new, |base| format!("{:.2} x", base / median)),
-                ]
-            })
-            .collect(),
+        header: ["schedule", "iteration ms", "95 % interval", "tokens/s", column].map(str::to_string).to_vec(),
+        rows: baseline.map(|one| row("one device", one, String::new())).into_iter().chain(outcomes.iter().map(of_outcome)).collect(),
     };
     let mut rows: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for outcome in outcomes {

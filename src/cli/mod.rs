@@ -66,7 +66,26 @@ enum ReportVerb {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = match cli.verb {
+    // A panic becomes an error below, or is reported by the session whose thread it ended: not printed twice.
+    if std::env::var_os("RUST_BACKTRACE").is_none() {
+        std::panic::set_hook(Box::new(|_| ()));
+    }
+    let result = std::panic::catch_unwind(|| run(cli.verb)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        let text = text.unwrap_or("a panic without a text");
+        Err(anyhow::anyhow!("a bug in pipesim: {text}; run again with RUST_BACKTRACE=1 and report what it prints").into())
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::tell(&format!("error: {failure}"));
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<(), Failure> {
+    match verb {
         Verb::Predict(verb) => verb.run(),
         Verb::Run(verb) => verb.run(),
         Verb::Profile(verb) => verb.run(),
@@ -74,15 +93,9 @@ pub fn main() -> ExitCode {
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),
         Verb::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "pipesim", &mut std::io::stdout());
-            Ok(())
-        }
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("error: {failure}");
-            ExitCode::from(failure.code())
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "pipesim", &mut text);
+            output::print(&String::from_utf8_lossy(&text))
         }
     }
 }

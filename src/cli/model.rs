@@ -150,15 +150,23 @@ impl ModelOptions {
             adamw,
             clip: self.clip,
             repeat_batch: self.repeat_batch,
-            timeout: Duration::from_secs_f32(self.timeout.unwrap_or(30.0).min(1e6)),
+            timeout: self.timeout(),
             fault: self.inject,
         };
         training.batch(0, microbatches).map_err(|e| Failure::Usage(format!("{e:#}")))?;
         Ok(training)
     }
 
+    /// Longest wait of a device.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs_f32(self.timeout.unwrap_or(30.0).min(1e6))
+    }
+
     fn parameters(&self) -> Result<Parameters, Failure> {
         if let Some(path) = &self.checkpoint {
+            if !path.is_file() {
+                return Err(Failure::Usage(format!("expected a checkpoint at {}, found no file", path.display())));
+            }
             return Ok(Parameters::read(path)?);
         }
         let names = || Config::PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
@@ -199,6 +207,7 @@ impl ModelOptions {
             TokenizerChoice::Auto => Tokenizer::Bytes,
         };
         match &self.data {
+            Some(path) if !path.is_file() => Err(Failure::Usage(format!("expected a data file at {}, found none", path.display()))),
             Some(path) => Ok(Tokens::read(path, tokenizer)?),
             None => Ok(Tokens::embedded()),
         }

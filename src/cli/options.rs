@@ -7,7 +7,10 @@ use crate::graph::TaskGraph;
 use crate::schedule::Placement;
 use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// The schedules that are taken when none is named.
 pub const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
@@ -77,7 +80,9 @@ impl ScheduleOptions {
             options: self.set.iter().cloned().collect::<BTreeMap<_, _>>(),
             budget: Budget { ticks: self.max_ticks, ops: self.max_ops, ..Budget::default() },
         };
+        let guard = Guard::start(&path.file, request.budget);
         let compiled = dsl::compile(&path, &request)?;
+        drop(guard);
         let locate = |cycle: crate::graph::Cycle| {
             let wait = &cycle.waits[0];
             let place = compiled.location(wait.device, wait.index);
@@ -85,6 +90,67 @@ impl ScheduleOptions {
         };
         TaskGraph::new(compiled.schedule.clone()).map_err(locate)
     }
+}
+
+/// Longest evaluation of a schedule file.
+const EVALUATION_LIMIT: Duration = Duration::from_secs(60);
+
+/// Ends the process where a schedule file is evaluated beyond its budget within one built-in call, which the language's
+/// own limits see only afterwards.
+struct Guard {
+    done: Arc<AtomicBool>,
+}
+
+impl Guard {
+    /// Watches from now until the guard is dropped.
+    fn start(file: &str, budget: Budget) -> Guard {
+        let done = Arc::new(AtomicBool::new(false));
+        let (watched, file) = (done.clone(), file.to_string());
+        let (begin, before) = (Instant::now(), resident_bytes());
+        std::thread::spawn(move || {
+            while !watched.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(2));
+                let used = resident_bytes().saturating_sub(before);
+                let what = if used > 2 * budget.bytes as u64 {
+                    format!("the budget is {} bytes of memory for the language's values", budget.bytes)
+                } else if begin.elapsed() > EVALUATION_LIMIT {
+                    format!("the budget is {} s for evaluating it", EVALUATION_LIMIT.as_secs())
+                } else {
+                    continue;
+                };
+                if !watched.swap(true, Ordering::SeqCst) {
+                    super::output::tell(&format!("error: {file} was stopped: {what}"));
+                    std::process::exit(3);
+                }
+            }
+        });
+        Guard { done }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Memory of this process; 0 where the system does not tell.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+}
+
+/// Reads a plain file of at most `limit` bytes as text.
+///
+/// # Errors
+/// It is none, too long, or no text.
+pub fn read_text(path: &Path, limit: u64) -> Result<String, Failure> {
+    let fail = |what: String| Failure::Usage(format!("cannot read {}: {what}", path.display()));
+    let metadata = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
+    if !metadata.is_file() || metadata.len() > limit {
+        return Err(fail(format!("expected a plain file of at most {} MiB", limit >> 20)));
+    }
+    std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))
 }
 
 /// Memory that is free on this machine, where the system tells.

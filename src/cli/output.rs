@@ -86,6 +86,11 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// A line to stderr; one that is closed or full is no failure.
+pub fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 impl OutputOptions {
     /// Options of a verb that only writes `paths`.
     pub fn files(paths: Vec<PathBuf>, quiet: bool) -> OutputOptions {
@@ -103,7 +108,7 @@ impl OutputOptions {
     /// A remark for people, to stderr.
     pub fn remark(&self, text: &str) {
         if !self.quiet {
-            eprintln!("{text}");
+            tell(text);
         }
     }
 

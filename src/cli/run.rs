@@ -64,6 +64,9 @@ pub struct Run {
     /// The schedule whose run calibrates the predictions of all others
     #[arg(long, default_value = "1f1b", value_name = "NAME|FILE")]
     calibrate: String,
+    /// Measure one device with the same micro-batches too, interleaved with the others, and give speed-ups over it
+    #[arg(long)]
+    baseline: bool,
     /// With --device timed: milliseconds that one unit of --costs lasts
     #[arg(long, default_value_t = 2.0, value_name = "MS")]
     unit_ms: f64,
@@ -76,6 +79,8 @@ pub struct Run {
 struct Runs<'a> {
     schema_version: u32,
     calibrated_on: &'a serde_json::Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    baseline: Option<super::measure::Iteration>,
     runs: Vec<&'a Outcome>,
 }
 
@@ -98,6 +103,7 @@ impl Run {
             calibrate: &self.calibrate,
             steps: self.steps,
             warmup: self.warmup,
+            baseline: self.baseline,
             output: &output,
         };
         if self.device == DeviceKind::Auto {
@@ -110,7 +116,7 @@ impl Run {
         match self.output.format {
             Format::Json => {
                 let runs = finding.outcomes.iter().collect();
-                let json = Runs { schema_version: 1, calibrated_on: &finding.calibrated_on, runs };
+                let json = Runs { schema_version: 1, calibrated_on: &finding.calibrated_on, baseline: finding.baseline, runs };
                 print(&format!("{}\n", serde_json::to_string_pretty(&json).map_err(anyhow::Error::from)?))?;
             }
             Format::Table => print(&output.terminal(&finding.report))?,

@@ -13,6 +13,7 @@ use starlark::eval::{BeforeStmtFunc, Evaluator};
 use starlark::syntax::{AstModule, Dialect};
 use starlark::values::{Value, ValueLike};
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How much a schedule file may use up.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +92,16 @@ impl Compiled {
 /// # Errors
 /// See [`Error`].
 pub fn compile(path: &SchedulePath, request: &Request) -> Result<Compiled, Error> {
+    // Some values of the language are too large for it to say so other than by a panic.
+    catch_unwind(AssertUnwindSafe(|| evaluate(path, request))).unwrap_or_else(|_| {
+        Err(Error::Invalid(format!(
+            "{} makes a value beyond the budget of {} bytes for the language's values",
+            path.file, request.budget.bytes
+        )))
+    })
+}
+
+fn evaluate(path: &SchedulePath, request: &Request) -> Result<Compiled, Error> {
     Module::with_temp_heap(|module| {
         let mut evaluator = Evaluator::new(&module);
         let file = Evaluation { path, request };
@@ -165,7 +176,7 @@ impl Evaluation<'_> {
         })?;
         let signature = self.signature(device)?;
         let options = self.options(&signature)?;
-        let placement = self.placement(module, evaluator, &signature)?;
+        let placement = self.placement(module, evaluator, &signature, self.chunks(&options)?)?;
         let ops = 2 * u64::from(placement.stages()) * u64::from(self.request.microbatches);
         if ops > self.request.budget.ops {
             return Err(Error::Invalid(format!(
@@ -220,11 +231,23 @@ impl Evaluation<'_> {
         }
     }
 
+    /// v as asked for, by --chunks or as an option of the schedule's own.
+    fn chunks(&self, options: &BTreeMap<String, String>) -> Result<Option<u32>, Error> {
+        match options.get("v") {
+            None => Ok(self.request.chunks),
+            Some(text) => match text.parse() {
+                Ok(v) if v > 0 => Ok(Some(v)),
+                _ => Err(Error::Usage(format!("expected v, the stages a device, to be 1 or more, found {text}"))),
+            },
+        }
+    }
+
     fn placement<'v>(
         &self,
         module: &Module<'v>,
         evaluator: &mut Evaluator<'v, '_, '_>,
         signature: &Signature,
+        asked: Option<u32>,
     ) -> Result<Placement, Error> {
         let devices = self.request.devices;
         let given = module.get("placement");
@@ -250,7 +273,7 @@ impl Evaluation<'_> {
         };
         let default =
             signature.options.iter().find(|(name, _)| name == "v").and_then(|(_, default)| default.as_deref());
-        let chunks = match (layout.chunks(devices), self.request.chunks) {
+        let chunks = match (layout.chunks(devices), asked) {
             (Some(fixed), Some(asked)) if fixed != asked => {
                 return Err(Error::Usage(format!(
                     "{} has {fixed} {} a device, found --chunks {asked}; leave --chunks out",
