@@ -423,7 +423,7 @@ fn apply(step: &Step, words: &[Plain]) -> (Plain, String) {
     match step {
         Step::Op(chunk) => (vec![(*chunk, String::new())], format!("1 * F[{chunk}]")),
         Step::Add(a, b) => ([&words[at(a)][..], &words[at(b)]].concat(), format!("w{} + w{}", at(a), at(b))),
-        Step::Times(a, n) => (words[at(a)].repeat((*n).max(0) as usize), format!("{n} * w{}", at(a))),
+        Step::Times(a, n) => (vec![words[at(a)].clone(); (*n).max(0) as usize].concat(), format!("{n} * w{}", at(a))),
         Step::Slice(a, from, to) => {
             let word = &words[at(a)];
             let (start, end) = (clamp(from.unwrap_or(0), word.len()), clamp(to.unwrap_or(i64::MAX), word.len()));

@@ -173,13 +173,14 @@ impl Experiment<'_> {
             return Err(Failure::Usage(format!("expected --unit-ms above 0 and at most a million, found {unit_ms}")));
         }
         let m = self.schedules.micro;
-        let timeout = self.model.timeout();
         let mut runs = Vec::new();
         let mut tables = Vec::new();
         for graph in self.schedules.graphs()? {
             let graph = Arc::new(graph);
             let table = Arc::new(self.costs.given(&graph.schedule().placement, m)?.in_milliseconds(unit_ms));
             let devices = graph.schedule().devices();
+            let (prediction, _, _) = sim::predict(&graph, &table, &StepCosts::default());
+            let timeout = self.model.timeout(prediction.metrics.makespan / 1e3);
             let spin = if devices <= crate::training::cores() { Duration::from_millis(1) } else { Duration::ZERO };
             let device = || -> Box<dyn Device> { Box::new(Timed::new(table.clone(), spin)) };
             let mut settings = settings(devices, timeout, self.model.inject);

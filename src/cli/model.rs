@@ -8,6 +8,9 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What even a slow core does in a second, for the watchdog's patience.
+const SLOW_CORE_FLOPS: f64 = 1e10;
+
 /// How a text file becomes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TokenizerChoice {
@@ -134,6 +137,8 @@ impl ModelOptions {
                 config.vocabulary
             )));
         }
+        // Forward and backward: 6 operations a parameter and token (Narayanan et al. 2021, without attention).
+        let step_flops = 6.0 * config.parameter_count() as f64 * f64::from(batch) * sequence_tokens as f64;
         let adamw = AdamW {
             learning_rate: self.lr,
             beta1: self.beta1,
@@ -150,16 +155,17 @@ impl ModelOptions {
             adamw,
             clip: self.clip,
             repeat_batch: self.repeat_batch,
-            timeout: self.timeout(),
+            timeout: self.timeout(step_flops / SLOW_CORE_FLOPS),
             fault: self.inject,
         };
         training.batch(0, microbatches).map_err(|e| Failure::Usage(format!("{e:#}")))?;
         Ok(training)
     }
 
-    /// Longest wait of a device.
-    pub fn timeout(&self) -> Duration {
-        Duration::from_secs_f32(self.timeout.unwrap_or(30.0).min(1e6))
+    /// Longest wait of a device: as given, or 30 s, or 20 times a step that is expected to last `step_seconds`.
+    pub fn timeout(&self, step_seconds: f64) -> Duration {
+        let seconds = self.timeout.map_or((20.0 * step_seconds).max(30.0), f64::from);
+        Duration::from_secs_f64(seconds.min(1e6))
     }
 
     fn parameters(&self) -> Result<Parameters, Failure> {

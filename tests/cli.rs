@@ -1,0 +1,523 @@
+//! The outside contract: what each verb prints and writes, where, and with which exit code.
+
+use assert_cmd::Command;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_pipesim");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/gpt2");
+const SMALL: &str = "predict --stages 4 --micro 8";
+
+/// Code, stdout and stderr of a command.
+type Done = (i32, String, String);
+
+fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.timeout(Duration::from_secs(120)).env_remove("NO_COLOR").env_remove("COLUMNS").env("RUST_BACKTRACE", "0");
+    command
+}
+
+fn finish(mut command: Command) -> Done {
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let done = (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr));
+    assert!(!done.2.contains("panicked"), "{}", done.2);
+    done
+}
+
+/// Runs the program; arguments are separated by spaces.
+fn pipesim(arguments: &str) -> Done {
+    let mut command = command(PROGRAM);
+    command.args(arguments.split_whitespace());
+    finish(command)
+}
+
+/// Runs a shell line in which `$P` is the program.
+fn shell(line: &str) -> Done {
+    let mut command = command("bash");
+    command.env("P", PROGRAM).args(["-c", line]);
+    finish(command)
+}
+
+#[track_caller]
+fn fails(arguments: &str, code: i32, parts: &[&str]) {
+    let (found, out, err) = pipesim(arguments);
+    assert_eq!(found, code, "{arguments}: {err}");
+    assert!(out.is_empty(), "{arguments} printed {out}");
+    parts.iter().for_each(|part| assert!(err.contains(part), "{arguments}: expected '{part}' in {err}"));
+}
+
+#[track_caller]
+fn json(arguments: &str) -> Value {
+    let (code, out, err) = pipesim(arguments);
+    assert_eq!(code, 0, "{arguments}: {err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+fn numbers(list: &Value, key: &str) -> Vec<f64> {
+    list.as_array().unwrap().iter().map(|entry| entry[key].as_f64().unwrap()).collect()
+}
+
+fn file(folder: &TempDir, name: &str, text: impl AsRef<[u8]>) -> String {
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+const PREDICTION: [&str; 16] = [
+    "schedule",
+    "devices",
+    "chunks",
+    "microbatches",
+    "time_unit",
+    "costs",
+    "makespan",
+    "span",
+    "ideal",
+    "bubble",
+    "span_bubble",
+    "bubble_over_ideal",
+    "efficiency",
+    "lower_bound",
+    "gap_to_bound",
+    "per_device",
+];
+
+#[test]
+fn predict_prints_the_documented_object() {
+    let found = json(&format!("{SMALL} --format json"));
+    assert_eq!((keys(&found), &found["schema_version"]), (vec!["schema_version", "predictions"], &Value::from(1)));
+    let list = &found["predictions"];
+    let schedules: Vec<&str> = list.as_array().unwrap().iter().map(|p| p["schedule"].as_str().unwrap()).collect();
+    assert_eq!(schedules, ["naive", "gpipe", "1f1b", "zb-v"]);
+    assert_eq!(numbers(list, "makespan"), [96.0, 33.0, 33.0, 25.5]);
+    assert_eq!(numbers(list, "span")[3], 24.0);
+    let peak = |p: &Value| numbers(&p["per_device"], "peak_activations").into_iter().fold(0.0, f64::max);
+    assert_eq!(list.as_array().unwrap().iter().map(peak).collect::<Vec<_>>(), [1.0, 8.0, 4.0, 4.0]);
+    for p in list.as_array().unwrap() {
+        assert_eq!(keys(p), PREDICTION);
+        assert_eq!(keys(&p["costs"]), ["F", "I", "W", "B", "comm", "keep"]);
+        assert_eq!(keys(&p["per_device"][0]), ["device", "busy", "idle", "peak_activations"]);
+        assert_eq!((&p["time_unit"], p["per_device"].as_array().unwrap().len()), (&Value::from("unit"), 4));
+    }
+    let p = &list[2];
+    let close = |key: &str, value: f64| assert!((p[key].as_f64().unwrap() - value).abs() < 1e-12, "{key}: {p}");
+    [("ideal", 24.0), ("bubble", 3.0 / 11.0), ("span_bubble", 3.0 / 11.0), ("bubble_over_ideal", 0.375)]
+        .map(|(key, value)| close(key, value));
+    [("efficiency", 8.0 / 11.0), ("lower_bound", 33.0), ("gap_to_bound", 0.0)].map(|(key, value)| close(key, value));
+}
+
+#[test]
+fn data_goes_to_stdout_and_remarks_to_stderr() {
+    for format in ["table", "json", "csv", "md"] {
+        let (code, out, err) = pipesim(&format!("{SMALL} --format {format}"));
+        assert!(code == 0 && err.contains("costs: units") && !out.contains("costs: units"), "{format}: {err}");
+        let (_, quiet_out, quiet) = pipesim(&format!("{SMALL} --format {format} -q"));
+        assert_eq!((quiet.as_str(), quiet_out), ("", out));
+    }
+    let csv = pipesim(&format!("{SMALL} --format csv")).1;
+    let widths: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
+    assert_eq!(widths, [15; 5]);
+    assert!(csv.starts_with("schedule,devices,chunks,microbatches,time_unit,makespan"), "{csv}");
+    assert!(pipesim(&format!("{SMALL} --format md")).1.lines().any(|line| line.starts_with("| zb-v")));
+}
+
+#[test]
+fn names_are_forgiving() {
+    let makespan = |name: &str| json(&format!("{SMALL} --format json -s {name}"))["predictions"][0]["makespan"].clone();
+    for name in ["zb-v", "ZB-V", "zbv", "Zb_V", "ZBV"] {
+        assert_eq!(makespan(name), 25.5, "{name}");
+    }
+}
+
+#[test]
+fn bad_numbers_and_names_are_usage_errors() {
+    fails("predict --stages 0 --micro 8", 2, &["0"]);
+    fails("predict --stages 4 --micro 0", 2, &["0"]);
+    fails("predict --stages -1 --micro 8", 2, &[]);
+    fails("predict --stages 4 --micro 1000000000000", 2, &["1000000000000"]);
+    fails("predict --stages 4 --micro 1.5", 2, &["1.5"]);
+    fails("predict --stages 4", 2, &["--micro"]);
+    fails("frobnicate", 2, &["frobnicate"]);
+    for costs in ["F=NaN", "F=-1", "F=inf", "F=1e99", "F=1e400", "F", "F=", "X=1", "F=1,F=2", "keep=2", "comm=-0.1"] {
+        fails(&format!("{SMALL} --costs {costs}"), 2, &["--costs"]);
+    }
+    fails(&format!("{SMALL} --costs F=999999999999,W=0.000000000001"), 2, &["overflow"]);
+    for slow in ["1=NaN", "1=-1", "1=0", "x=1", "1", "9=2"] {
+        fails(&format!("{SMALL} --slow {slow}"), 2, &["--slow"]);
+    }
+    fails(&format!("{SMALL} -s zbb"), 2, &["no schedule is called 'zbb'", "did you mean zb-v", "looped-bfs"]);
+    fails(&format!("{SMALL} -s 1f1b --set group=4"), 2, &["no option 'group'"]);
+    fails(&format!("{SMALL} -s interleaved-1f1b --set group=4"), 2, &["no option 'group'; it has v"]);
+    fails(&format!("{SMALL} -s 1f1b --set group"), 2, &["KEY=VALUE"]);
+    fails(&format!("{SMALL} -s 1f1b --chunks 2"), 2, &["1f1b has 1 stage a device, found --chunks 2"]);
+    fails(&format!("{SMALL} -s zb-v --chunks 3"), 2, &["zb-v has 2 stages a device"]);
+    fails(&format!("{SMALL} --layers 1,2"), 2, &["--layers"]);
+    for condition in ["bubble", "bubble>x", "bubble>NaN", "speed>1"] {
+        fails(&format!("{SMALL} --fail-if {condition}"), 2, &["--fail-if"]);
+    }
+    fails(&format!("{SMALL} -s /no/such.star"), 2, &["/no/such.star"]);
+    fails(&format!("{SMALL} --profile /no/such.json"), 2, &["/no/such.json"]);
+}
+
+#[test]
+fn training_options_that_do_not_fit_are_usage_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |rest: &str| format!("run -q --stages 2 --micro 4 -o {}/r {rest}", folder.path().display());
+    let golden = format!("--checkpoint {GOLDEN}/model.bin --data {GOLDEN}/tokens.bin");
+    fails(&run("--layers 3,4"), 2, &["add up to the model's 8", "[3, 4]"]);
+    fails(&run("--layers 18446744073709551615,9"), 2, &["add up"]);
+    fails(&run("--batch 6"), 2, &["multiple of --micro 4, found 6; try 8"]);
+    fails(&run(&format!("{golden} --seq 65")), 2, &["--seq of at most 64"]);
+    fails(&run(&format!("{golden} --batch 4000000")), 2, &[]);
+    fails(&run("--model gpt5"), 2, &["no model is called 'gpt5'", "gpt2"]);
+    for flag in
+        ["--lr nan", "--lr -1", "--beta1 1", "--clip 0", "--timeout 0", "--timeout nan", "--steps 0", "--heads 0"]
+    {
+        fails(&run(flag), 2, &[]);
+    }
+    fails(&run("--blocks 99999999999"), 2, &["99999999999"]);
+    fails(&run("--link nccl"), 2, &["--link local"]);
+    fails(&run("--device timed --unit-ms nan"), 2, &["--unit-ms"]);
+    assert!(names(folder.path()).is_empty(), "something was written");
+}
+
+#[test]
+fn a_long_timeout_is_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = format!("run -q --stages 1 --micro 1 -s 1f1b --steps 1 -o {}/r", folder.path().display());
+    for rest in ["--device timed --timeout 1e30", "--device timed --timeout 3e38", "--timeout 1e30"] {
+        assert_eq!(pipesim(&format!("{run} {rest}")).0, 0, "{rest}");
+    }
+}
+
+#[test]
+fn broken_schedules_exit_with_3_and_show_the_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let deadlock = "def device(r, p, m):\n    return m * (F + B) if r == 0 else m * F + m * B\n";
+    let cases = [
+        ("def device(r, p, m):\n    return m * F\n", "<-- here"),
+        (deadlock, "deadlock for p = 4, m = 8: the devices wait for one another in a circle"),
+        ("def device(r, p, m):\n    require(False, 'never')\n", "never"),
+        ("def device(r, p, m):\n    return 1000000000000000 * F\n", "budget"),
+    ];
+    for (text, part) in cases {
+        fails(&format!("{SMALL} -s {}", file(&folder, "try.star", text)), 3, &["try", part]);
+    }
+    fails(
+        &format!("{SMALL} -s {}", file(&folder, "try.star", deadlock)),
+        3,
+        &["try.star:2: deadlock", "<-- here", "(0B0)"],
+    );
+    fails(&format!("{SMALL} -s 1f1b --max-ops 10"), 3, &["budget is 10 ops", "--max-ops"]);
+    fails("predict -p 1048576 -m 2147483647 -s 1f1b", 3, &["GiB"]);
+}
+
+/// Memory is limited from outside: without a budget of their own these would take all there is.
+#[test]
+fn words_and_values_that_would_fill_memory_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = "def device(r, p, m):\n    return ";
+    let values = ["[F] * 1000000000", "list(range(1000000000))", "(\"a\" * 2000000000).replace(\"a\", \"bbbb\")"];
+    let mut texts = vec![
+        format!("{device}alternate(1000000000 * F, 1000000000 * B)\n"),
+        format!("x = 'a'\nfor i in range(60):\n    x = x + x\n{device}m * (F + B)\n"),
+    ];
+    texts.extend(values.map(|value| format!("x = {value}\n{device}m * (F + B)\n")));
+    let mut wrong = Vec::new();
+    for text in &texts {
+        let path = file(&folder, "try.star", text);
+        let line = format!("ulimit -v 3500000; timeout 60 $P {SMALL} -q -s {path} 2>{path}.err");
+        let (code, ..) = shell(&line);
+        if code != 3 {
+            wrong.push((code, text));
+        }
+    }
+    assert!(wrong.is_empty(), "expected exit code 3, found {wrong:?}");
+}
+
+#[test]
+fn thresholds_exit_with_4_after_printing() {
+    let (code, out, err) = pipesim(&format!("{SMALL} --format json --fail-if bubble>0.7"));
+    assert!(code == 4 && err.contains("naive: bubble>0.7 holds, found bubble = 0.75"), "{code}: {err}");
+    serde_json::from_str::<Value>(&out).unwrap();
+    assert_eq!(pipesim(&format!("{SMALL} --fail-if bubble>0.75 --fail-if peak_activations>8")).0, 0);
+    assert_eq!(pipesim(&format!("{SMALL} --fail-if makespan>=96")).0, 4);
+}
+
+#[test]
+fn a_device_kind_that_is_not_there_exits_with_5() {
+    fails("run -q --stages 2 --micro 2 --device cuda", 5, &["--device cpu"]);
+}
+
+#[test]
+fn dead_and_hanging_devices_exit_with_6() {
+    let folder = tempfile::tempdir().unwrap();
+    for fault in ["die@1:3", "hang@1:1"] {
+        let out = folder.path().display();
+        let (code, _, err) = pipesim(&format!(
+            "run -q --stages 2 --micro 4 -s 1f1b --checkpoint {GOLDEN}/model.bin --data {GOLDEN}/tokens.bin --seq 32 \
+             --batch 8 --timeout 1 --inject {fault} -o {out}/r"
+        ));
+        assert!(code == 6 && err.contains("device 1"), "{fault}: {code} {err}");
+    }
+    assert!(names(folder.path()).is_empty(), "something was written");
+}
+
+#[test]
+fn what_cannot_be_read_or_written_exits_with_1_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().display();
+    fails(&format!("{SMALL} -q -o {at}/none/x.svg"), 1, &["there is no folder"]);
+    file(&folder, "plain", "x");
+    fails(&format!("{SMALL} -q -o {at}/plain"), 1, &["it is a file"]);
+    std::fs::create_dir(folder.path().join("f.svg")).unwrap();
+    fails(&format!("{SMALL} -q -o {at}/f.svg"), 1, &["it is a folder"]);
+    assert_eq!(shell(&format!("$P {SMALL} -q >/dev/full")).0, 1);
+    let (model, tokens) =
+        (std::fs::read(format!("{GOLDEN}/model.bin")).unwrap(), std::fs::read(format!("{GOLDEN}/tokens.bin")).unwrap());
+    let mut sizes = model.clone();
+    sizes[8..32].fill(0x7f);
+    let checkpoints: [(&str, &[u8]); 4] =
+        [("empty", &[]), ("half", &model[..model.len() / 2]), ("sizes", &sizes), ("magic", &tokens)];
+    for (name, bytes) in checkpoints {
+        let path = file(&folder, name, bytes);
+        fails(&format!("run -q --stages 2 --micro 2 --checkpoint {path} -o {at}/r"), 1, &[name, "checkpoint"]);
+    }
+    let half = file(&folder, "tokens", &tokens[..tokens.len() / 2]);
+    fails(
+        &format!("run -q --stages 2 --micro 2 --checkpoint {GOLDEN}/model.bin --data {half} -o {at}/r"),
+        1,
+        &["tokens"],
+    );
+    let left = names(folder.path());
+    assert_eq!(left, ["empty", "f.svg", "half", "magic", "plain", "sizes", "tokens"]);
+}
+
+const ENDINGS: [&str; 7] = ["x.svg", "x.png", "x.html", "x.json", "x.csv", "x.trace.json", "x.trace.json.gz"];
+
+#[test]
+fn every_kind_of_file_is_written_twice_with_the_same_bytes() {
+    let write = || {
+        let folder = tempfile::tempdir().unwrap();
+        let outputs = ENDINGS.map(|name| format!("-o {}/{name}", folder.path().display())).join(" ");
+        let (code, _, err) = pipesim(&format!("{SMALL} {outputs} -o {}/report", folder.path().display()));
+        assert!(code == 0 && err.matches("wrote ").count() == 8, "{err}");
+        folder
+    };
+    let (one, two) = (write(), write());
+    let read = |folder: &TempDir| -> Vec<(PathBuf, Vec<u8>)> {
+        let of = |sub: &str| names(&folder.path().join(sub)).into_iter().map(move |name| PathBuf::from(sub).join(name));
+        let files = of("").chain(of("report")).filter(|path| folder.path().join(path).is_file());
+        files.map(|path| (path.clone(), std::fs::read(folder.path().join(&path)).unwrap())).collect()
+    };
+    let (one, two) = (read(&one), read(&two));
+    assert!(one.len() > 8 && one.iter().all(|(_, bytes)| !bytes.is_empty()));
+    one.iter().zip(&two).for_each(|(a, b)| assert!(a == b, "{} differs from {}", a.0.display(), b.0.display()));
+    let bytes = |name: &str| &one.iter().find(|(path, _)| path == Path::new(name)).unwrap().1;
+    assert!(bytes("x.png").starts_with(b"\x89PNG") && bytes("x.trace.json.gz").starts_with(&[0x1f, 0x8b]));
+    for name in ["x.json", "x.trace.json"] {
+        serde_json::from_slice::<Value>(bytes(name)).unwrap();
+    }
+    for arguments in [format!("{SMALL} --format json"), SMALL.to_string()] {
+        assert_eq!(pipesim(&arguments), pipesim(&arguments));
+    }
+}
+
+#[test]
+fn the_terminal_is_respected() {
+    let escape = |out: &str| out.contains('\u{1b}');
+    assert!(escape(&pipesim(&format!("{SMALL} --color always")).1));
+    assert!(!escape(&pipesim(SMALL).1) && !escape(&shell(&format!("NO_COLOR=1 $P {SMALL}")).1));
+    for verb in [SMALL, "predict --stages 16 --micro 64", "predict -p 4 -m 8 -s interleaved-1f1b --chunks 3"] {
+        let (_, out, _) = pipesim(&format!("{verb} --ascii"));
+        assert!(out.is_ascii() && !out.is_empty(), "{out}");
+        for columns in [80, 100] {
+            let (_, out, _) = shell(&format!("COLUMNS={columns} $P {verb}"));
+            out.lines().for_each(|line| assert!(line.chars().count() <= columns, "{columns} columns: {line}"));
+        }
+        for columns in ["0", "1", "7", "1000000000", "many"] {
+            assert_eq!(shell(&format!("COLUMNS={columns} $P {verb}")).0, 0, "{columns} columns");
+        }
+    }
+}
+
+#[test]
+fn readers_that_go_away_are_no_failure() {
+    for verb in [SMALL, "predict -p 64 -m 512", "schedules", "completions bash", "completions zsh"] {
+        let (_, out, _) = shell(&format!("(sleep 0.2; $P {verb} 2>&1; echo $? >&3) 3>&1 | true"));
+        assert_eq!(out.trim(), "0", "{verb}, both closed");
+        let (_, out, _) = shell(&format!("($P {verb} 2>/dev/null; echo $? >&3) 3>&1 | head -1 >/dev/null"));
+        assert_eq!(out.trim(), "0", "{verb} | head -1");
+    }
+    assert_eq!(shell(&format!("$P {SMALL} 2>/dev/full")).0, 0);
+    assert_eq!(shell("$P completions bash >/dev/full").0, 1);
+}
+
+#[test]
+fn schedules_and_completions_are_listed() {
+    let (code, out, _) = pipesim("schedules");
+    let all = ["naive", "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "looped-bfs"];
+    assert!(code == 0 && all.iter().all(|name| out.contains(name)), "{out}");
+    let list = json("schedules --json");
+    assert_eq!(list["schedules"].as_array().unwrap().len(), all.len());
+    assert_eq!(pipesim("schedules ZBV").1, include_str!("../schedules/zb-v.star"));
+    fails("schedules zbx", 2, &["did you mean zb-v"]);
+    assert!(pipesim("completions bash").1.contains("pipesim"));
+}
+
+#[test]
+fn many_chunks_and_devices_take_seconds() {
+    assert_eq!(pipesim("predict -p 1 -m 1 -s looped-bfs --chunks 1000000 --format csv").0, 0);
+    assert_eq!(pipesim("predict -p 200000 -m 1 -s 1f1b --format csv").0, 0);
+}
+
+#[test]
+fn duplicate_schedules_are_kept_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let found = json(&format!("{SMALL} -s 1f1b,1F1B -s 1f1b --format json -o {}/r", folder.path().display()));
+    assert_eq!(numbers(&found["predictions"], "makespan"), [33.0; 3]);
+    assert_eq!(names(&folder.path().join("r")).iter().filter(|name| name.ends_with("predicted.json")).count(), 3);
+}
+
+#[test]
+fn run_prints_the_documented_object_and_its_losses_are_pytorchs() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().display();
+    let found = json(&format!(
+        "run --stages 2 --micro 4 -s zb-v,gpipe,gpipe --checkpoint {GOLDEN}/model.bin --data {GOLDEN}/tokens.bin --seq 32 \
+         --batch 8 --lr 1e-3 --steps 10 --format json -o {at}/r"
+    ));
+    let expected: Value =
+        serde_json::from_str(&std::fs::read_to_string(format!("{GOLDEN}/expected.json")).unwrap()).unwrap();
+    assert_eq!(keys(&found), ["schema_version", "calibrated_on", "runs"]);
+    assert_eq!(found["calibrated_on"]["schedule"], "1f1b");
+    let runs = found["runs"].as_array().unwrap();
+    assert_eq!(runs.iter().map(|r| r["schedule"].as_str().unwrap()).collect::<Vec<_>>(), ["zb-v", "gpipe", "gpipe"]);
+    for run in runs {
+        for key in ["devices", "microbatches", "device_kind", "link", "losses", "tokens_per_second"] {
+            assert!(!run[key].is_null(), "{key}");
+        }
+        assert_eq!(keys(&run["iteration_ms"]), ["median", "ci95"]);
+        assert_eq!(keys(&run["error"]), ["makespan", "bubble", "op_start_p95", "self_replay"]);
+        for side in ["predicted", "measured"] {
+            assert_eq!((keys(&run[side]), &run[side]["time_unit"]), (PREDICTION.to_vec(), &Value::from("ms")));
+        }
+        let theirs = expected["C_stream_b0.9_0.999_wd0"].as_array().unwrap();
+        let losses = run["losses"].as_array().unwrap();
+        assert_eq!((losses.len(), losses), (10, runs[0]["losses"].as_array().unwrap()));
+        for (ours, theirs) in losses.iter().zip(theirs) {
+            assert!((ours.as_f64().unwrap() - theirs.as_f64().unwrap()).abs() < 1e-4, "{ours}, PyTorch {theirs}");
+        }
+    }
+    let timelines = names(&folder.path().join("r"));
+    let of = |side: &str| timelines.iter().find(|name| name.starts_with("zb-v") && name.ends_with(side)).unwrap();
+    let both = format!("{at}/r/{} {at}/r/{}", of("predicted.json"), of("measured.json"));
+    assert!(pipesim(&format!("compare {both}")).1.contains("zb-v"));
+    json(&format!("compare {both} --format json"));
+}
+
+#[test]
+fn a_profile_predicts() {
+    let folder = tempfile::tempdir().unwrap();
+    let costs = format!("{}/costs.json", folder.path().display());
+    let golden = format!("--checkpoint {GOLDEN}/model.bin --data {GOLDEN}/tokens.bin --seq 32 --batch 8");
+    assert_eq!(pipesim(&format!("profile --stages 2 --micro 4 {golden} --steps 3 -o {costs}")).0, 0);
+    let found = json(&format!("predict --stages 2 --micro 4 --profile {costs} --format json"));
+    assert!(numbers(&found["predictions"], "makespan").iter().all(|&ms| ms > 0.0 && ms.is_finite()));
+    assert_eq!(found["predictions"][0]["time_unit"], "ms");
+    fails(&format!("predict --stages 2 --micro 4 --profile {costs} --costs F=1"), 2, &["--costs"]);
+    fails(&format!("predict --stages 5 --micro 4 -s 1f1b --profile {costs}"), 2, &["1f1b"]);
+    let text = std::fs::read_to_string(&costs).unwrap();
+    let value: Value = serde_json::from_str(&text).unwrap();
+    for key in keys(&value) {
+        for bad in [
+            Value::from(-1),
+            Value::from(u64::MAX),
+            Value::from(1e308),
+            Value::from("x"),
+            Value::Null,
+            Value::from("gone"),
+        ] {
+            let mut broken = value.clone();
+            broken[key] = bad.clone();
+            if bad == "gone" {
+                broken.as_object_mut().unwrap().remove(key);
+            }
+            let path = file(&folder, "broken.json", broken.to_string());
+            let (code, _, err) = pipesim(&format!("predict -q --stages 2 --micro 4 --profile {path}"));
+            assert!(code == 2 || code == 0 && key == "provenance" && bad == "gone", "{key} = {bad}: {code} {err}");
+        }
+    }
+    let path = file(&folder, "broken.json", &text[..text.len() / 2]);
+    fails(&format!("predict -q --stages 2 --micro 4 --profile {path}"), 2, &["broken.json"]);
+}
+
+#[test]
+fn corrupt_timelines_are_usage_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = format!("{}/t.json", folder.path().display());
+    assert_eq!(pipesim(&format!("predict -q -p 2 -m 2 -s 1f1b -o {path}")).0, 0);
+    assert_eq!(pipesim(&format!("compare {path}")).0, 0);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let changes = [
+        ("\"devices\":2", "\"devices\":4000000000"),
+        ("\"devices\":2", "\"devices\":0"),
+        ("\"devices\":2", "\"devices\":-1"),
+        ("\"devices\":2", "\"devices\":1"),
+        ("\"keep\":1.0", "\"keep\":NaN"),
+        ("\"keep\":1.0", "\"keep\":-5"),
+        ("\"keep\":1.0", "\"keep\":1e308"),
+        ("\"keep\":1.0", "\"keep\":1e999"),
+        ("\"keep\":1.0", "\"kept\":1.0"),
+        ("\"schema_version\":1", "\"schema_version\":2"),
+        ("\"start_ns\":0", "\"start_ns\":-1"),
+        ("\"start_ns\":0", "\"start_ns\":18446744073709551615"),
+        ("\"start_ns\":0", "\"start_ns\":0.5"),
+        ("\"0F1\"", "\"0F0\""),
+        ("\"0F1\"", "\"9F1\""),
+        ("\"0F1\"", "\"0F4294967295\""),
+        ("\"unit_ns\":", "\"unit_ns\":-"),
+    ];
+    let mut wrong = Vec::new();
+    for (from, to) in changes {
+        assert!(text.contains(from), "{from} in {text}");
+        let path = file(&folder, "broken.json", text.replace(from, to));
+        let (code, ..) = shell(&format!("ulimit -v 4000000; $P compare {path} 2>{path}.err"));
+        if code != 2 {
+            wrong.push((code, to));
+        }
+    }
+    for (name, text) in
+        [("empty", ""), ("deep", &"[".repeat(100_000)), ("half", &text[..text.len() / 2]), ("list", "[]")]
+    {
+        fails(&format!("compare {}", file(&folder, name, text)), 2, &[name]);
+    }
+    fails(&format!("compare {}/none.json", folder.path().display()), 2, &["none.json"]);
+    assert!(wrong.is_empty(), "expected exit code 2, found {wrong:?}");
+}
+
+#[test]
+fn endless_files_are_not_read() {
+    for line in [
+        "predict -p 2 -m 2 --profile /dev/zero",
+        "compare /dev/zero",
+        "run -q -p 2 -m 2 --data /dev/zero -o /dev/null/x",
+    ] {
+        let (code, out, _) = shell(&format!("ulimit -v 4000000; $P {line} 2>&1"));
+        assert!(matches!(code, 1 | 2) && !out.contains("memory"), "{line}: {code} {out}");
+    }
+}
