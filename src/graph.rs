@@ -4,28 +4,56 @@
 //! for at most one op elsewhere (`upstream`): every other need (a W for its I, a backward for its own F) is on its device
 //! and before it, which [`Schedule::validate`] has checked. A transfer is the edge between an op and its upstream op on
 //! another device.
+//!
+//! What an op hands on lies in a cell of its own: a row for the forwards and one for the backwards of each stage, a cell
+//! for each micro-batch. An op's cells follow from its key ([`Route`]), so no edge is stored.
 
 use crate::op::{Kind, Op};
-use crate::schedule::Schedule;
+use crate::schedule::{Placement, Schedule};
 use fixedbitset::FixedBitSet;
 use petgraph::visit::{
     GraphBase, IntoNeighbors, IntoNeighborsDirected, IntoNodeIdentifiers, NodeCount, NodeIndexable, Visitable,
 };
 use std::fmt;
 
-/// No upstream op.
+/// A cell that no op has filled.
 const NONE: u32 = u32::MAX;
-/// Bit of an upstream entry that says: on another device.
-const CROSSES: u32 = 1 << 31;
+/// First cell of the row that holds what is there before the step: the input of ops that wait for no other stage.
+const SOURCE: usize = 0;
 
 /// The graph of one training step's pipeline part.
 #[derive(Clone, Debug)]
 pub struct TaskGraph {
     schedule: Schedule,
-    /// By op: index of the op whose output it waits for, with [`CROSSES`]; or [`NONE`].
-    upstream: Vec<u32>,
-    /// An order in which every op comes after all it waits for.
-    order: Vec<u32>,
+    /// By [`Op::slot`].
+    routes: Vec<Route>,
+    /// By cell: index of the op that fills it.
+    makers: Vec<u32>,
+    /// All ops in an order in which each comes after what it waits for.
+    runs: Vec<Run>,
+}
+
+/// Where the ops of one stage and kind take their input and leave their output: the cells of micro-batch 0, those of the
+/// others follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// What they wait for.
+    pub input: usize,
+    /// What they hand on. W's have a row that nobody reads.
+    pub output: usize,
+    /// The device where their output is used; their own where it is used nowhere.
+    consumer: u32,
+    /// What their output's users hand on in turn; [`SOURCE`] where it is used nowhere.
+    consumer_output: usize,
+}
+
+/// Ops of one device that run one after the other: those up to `end` that no earlier run held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The device.
+    pub device: u32,
+    /// Index after the run's last op.
+    pub end: u32,
 }
 
 /// One device of a wait cycle.
@@ -67,33 +95,34 @@ impl fmt::Display for Cycle {
 
 impl std::error::Error for Cycle {}
 
-/// Where each (stage, micro-batch)'s forward and backward stand.
-struct Positions {
-    microbatches: usize,
-    forward: Vec<u32>,
-    backward: Vec<u32>,
-}
-
-impl Positions {
-    fn new(schedule: &Schedule) -> Positions {
-        let microbatches = schedule.microbatches as usize;
-        let cells = schedule.placement.stages() as usize * microbatches;
-        let mut positions = Positions { microbatches, forward: vec![NONE; cells], backward: vec![NONE; cells] };
-        for (index, op) in schedule.ops().iter().enumerate() {
-            let cell = op.stage() as usize * microbatches + op.microbatch() as usize;
-            match op.kind() {
-                Kind::F => positions.forward[cell] = index as u32,
-                Kind::I | Kind::B => positions.backward[cell] = index as u32,
-                Kind::W => {}
-            }
+/// The routes of all stages and kinds, and the number of cells.
+fn routes(placement: &Placement, microbatches: u32) -> (Vec<Route>, usize) {
+    let stages = placement.stages();
+    // Rows of 2^n cells would compete for the same few lines of the processor's caches.
+    let width = microbatches as usize + (microbatches as usize / 8).min(24);
+    let row = |number: u32| number as usize * width;
+    let output = |kind: Kind, stage: u32| match kind {
+        Kind::F => row(1 + stage),
+        Kind::I | Kind::B => row(1 + stages + stage),
+        Kind::W => row(1 + 2 * stages),
+    };
+    let ops = || (0..stages).flat_map(|stage| Kind::ALL.map(|kind| Op::new(kind, stage, 0)));
+    let mut routes: Vec<Route> = ops()
+        .map(|op| Route {
+            input: op.upstream(stages).map_or(SOURCE, |stage| output(op.kind(), stage)),
+            output: output(op.kind(), op.stage()),
+            consumer: placement.device_of(op.stage()),
+            consumer_output: SOURCE,
+        })
+        .collect();
+    for op in ops() {
+        if let Some(stage) = op.upstream(stages) {
+            let maker = &mut routes[Op::new(op.kind(), stage, 0).slot()];
+            maker.consumer = placement.device_of(op.stage());
+            maker.consumer_output = output(op.kind(), op.stage());
         }
-        positions
     }
-
-    fn of(&self, kind: Kind, stage: u32, microbatch: u32) -> u32 {
-        let cell = stage as usize * self.microbatches + microbatch as usize;
-        if kind == Kind::F { self.forward[cell] } else { self.backward[cell] }
-    }
+    (routes, row(2 + 2 * stages))
 }
 
 impl TaskGraph {
@@ -105,62 +134,56 @@ impl TaskGraph {
     /// # Panics
     /// The schedule has 2^31 ops or more.
     pub fn new(schedule: Schedule) -> Result<TaskGraph, Cycle> {
-        assert!(schedule.ops().len() < CROSSES as usize, "a schedule has less than 2^31 ops");
-        let positions = Positions::new(&schedule);
-        let (placement, stages) = (&schedule.placement, schedule.placement.stages());
-        let mut upstream = Vec::with_capacity(schedule.ops().len());
-        for op in schedule.ops() {
-            upstream.push(op.upstream(stages).map_or(NONE, |stage| {
-                let crosses = placement.device_of(stage) != placement.device_of(op.stage());
-                positions.of(op.kind(), stage, op.microbatch()) | if crosses { CROSSES } else { 0 }
-            }));
-        }
-        let mut graph = TaskGraph { schedule, upstream, order: Vec::new() };
-        graph.order = graph.sweep_order(&positions)?;
+        assert!(schedule.ops().len() < 1 << 31, "a schedule has less than 2^31 ops");
+        let (routes, cells) = routes(&schedule.placement, schedule.microbatches);
+        let mut makers = vec![NONE; cells];
+        makers[SOURCE..SOURCE + schedule.microbatches as usize].fill(0); // there from the start, whoever made it
+        let mut graph = TaskGraph { schedule, routes, makers, runs: Vec::new() };
+        graph.order_runs()?;
         Ok(graph)
     }
 
-    /// Runs each device until it must wait, wakes it when what it waits for has run.
-    fn sweep_order(&self, positions: &Positions) -> Result<Vec<u32>, Cycle> {
-        let schedule = &self.schedule;
-        let devices = schedule.devices();
-        let mut next: Vec<usize> = (0..devices).map(|device| schedule.range(device).start).collect();
-        let mut order = Vec::with_capacity(schedule.ops().len());
+    /// Runs each device until it must wait, wakes it when what it waits for has run; an op that has run is its cell's maker.
+    fn order_runs(&mut self) -> Result<(), Cycle> {
+        let devices = self.schedule.devices();
+        let mut next: Vec<usize> = (0..devices).map(|device| self.schedule.range(device).start).collect();
+        let mut awaited: Vec<usize> = vec![SOURCE; devices as usize]; // by device: the cell that it waits for
         let mut runnable: Vec<u32> = (0..devices).rev().collect();
-        // What has run is what lies before its device's `next`.
         while let Some(device) = runnable.pop() {
-            let end = schedule.range(device).end;
-            while next[device as usize] < end {
-                let index = next[device as usize];
-                if let Some(up) = self.upstream(index)
-                    && up >= next[self.device_of(up) as usize]
-                {
+            let rest = next[device as usize]..self.schedule.range(device).end;
+            let mut index = rest.start;
+            for op in &self.schedule.ops()[rest.clone()] {
+                let (route, microbatch) = (&self.routes[op.slot()], op.microbatch() as usize);
+                if self.makers[route.input + microbatch] == NONE {
+                    awaited[device as usize] = route.input + microbatch;
                     break;
                 }
-                order.push(index as u32);
-                next[device as usize] += 1;
-                if let Some(consumer) = self.downstream(index, positions)
-                    && next[self.device_of(consumer) as usize] == consumer
-                    && self.device_of(consumer) != device
-                {
-                    runnable.push(self.device_of(consumer));
+                let output = route.output + microbatch;
+                self.makers[output] = index as u32;
+                if awaited[route.consumer as usize] == output {
+                    awaited[route.consumer as usize] = SOURCE;
+                    runnable.push(route.consumer);
                 }
+                index += 1;
+            }
+            next[device as usize] = index;
+            if index > rest.start {
+                self.runs.push(Run { device, end: index as u32 });
             }
         }
-        if order.len() == schedule.ops().len() { Ok(order) } else { Err(self.cycle(&next)) }
+        let done = (0..devices).all(|device| next[device as usize] == self.schedule.range(device).end);
+        if done { Ok(()) } else { Err(self.cycle(&next)) }
     }
 
-    fn downstream(&self, index: usize, positions: &Positions) -> Option<usize> {
-        let op = self.op(index);
-        let stage = match op.kind() {
-            Kind::F => Some(op.stage() + 1).filter(|&stage| stage < self.schedule.placement.stages()),
-            Kind::I | Kind::B => op.stage().checked_sub(1),
-            Kind::W => None,
-        }?;
-        Some(positions.of(op.kind(), stage, op.microbatch()) as usize)
+    /// The circle in which devices wait that stand at their ops `next`.
+    fn cycle(&mut self, next: &[usize]) -> Cycle {
+        for (index, op) in self.schedule.ops().iter().enumerate() {
+            self.makers[self.routes[op.slot()].output + op.microbatch() as usize] = index as u32;
+        }
+        self.circle(next)
     }
 
-    fn cycle(&self, next: &[usize]) -> Cycle {
+    fn circle(&self, next: &[usize]) -> Cycle {
         let stuck = |device: u32| -> Wait {
             let index = next[device as usize];
             let up = self.upstream(index).expect("only a wait can stop a device");
@@ -186,12 +209,12 @@ impl TaskGraph {
 
     /// Number of ops.
     pub fn len(&self) -> usize {
-        self.upstream.len()
+        self.schedule.ops().len()
     }
 
     /// Whether there is no op.
     pub fn is_empty(&self) -> bool {
-        self.upstream.is_empty()
+        self.schedule.ops().is_empty()
     }
 
     /// Op number `index`.
@@ -206,14 +229,21 @@ impl TaskGraph {
 
     /// The op whose output op number `index` waits for, wherever it is.
     pub fn upstream(&self, index: usize) -> Option<usize> {
-        let entry = self.upstream[index];
-        (entry != NONE).then_some((entry & !CROSSES) as usize)
+        let op = self.op(index);
+        op.upstream(self.schedule.placement.stages())?;
+        Some(self.makers[self.routes[op.slot()].input + op.microbatch() as usize] as usize)
     }
 
     /// The op whose output must be transferred to op number `index` from another device.
     pub fn transfer(&self, index: usize) -> Option<usize> {
-        let entry = self.upstream[index];
-        (entry != NONE && entry & CROSSES != 0).then_some((entry & !CROSSES) as usize)
+        self.upstream(index).filter(|&up| self.device_of(up) != self.device_of(index))
+    }
+
+    /// The op that waits for the output of op number `index`, wherever it is.
+    pub fn consumer(&self, index: usize) -> Option<usize> {
+        let op = self.op(index);
+        let cell = self.routes[op.slot()].consumer_output;
+        (cell != SOURCE).then(|| self.makers[cell + op.microbatch() as usize] as usize)
     }
 
     /// The op before it on its device.
@@ -221,20 +251,36 @@ impl TaskGraph {
         (index > self.schedule.range(self.device_of(index)).start).then(|| index - 1)
     }
 
+    /// Where ops take their input and leave their output, by [`Op::slot`].
+    pub fn routes(&self) -> &[Route] {
+        &self.routes
+    }
+
+    /// Number of cells that [`TaskGraph::routes`] lead to.
+    pub fn cells(&self) -> usize {
+        self.makers.len()
+    }
+
+    /// Every op, after all it waits for, as runs of ops of one device.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
     /// Every op, after all it waits for.
-    pub fn order(&self) -> &[u32] {
-        &self.order
+    pub fn order(&self) -> Vec<usize> {
+        let mut next: Vec<usize> =
+            (0..self.schedule.devices()).map(|device| self.schedule.range(device).start).collect();
+        let mut order = Vec::with_capacity(self.len());
+        for run in &self.runs {
+            let start = std::mem::replace(&mut next[run.device as usize], run.end as usize);
+            order.extend(start..run.end as usize);
+        }
+        order
     }
 
     /// By op: the op that uses its output elsewhere, if any.
     pub fn consumers(&self) -> Vec<Option<usize>> {
-        let mut consumers = vec![None; self.len()];
-        for index in 0..self.len() {
-            if let Some(up) = self.upstream(index) {
-                consumers[up] = Some(index);
-            }
-        }
-        consumers
+        (0..self.len()).map(|index| self.consumer(index)).collect()
     }
 
     /// By op: how many ops of each device are among what it waits for, directly or not, itself included.
@@ -242,8 +288,7 @@ impl TaskGraph {
     pub fn ancestors(&self) -> Vec<Vec<u32>> {
         let devices = self.schedule.devices() as usize;
         let mut clocks: Vec<Vec<u32>> = vec![Vec::new(); self.len()];
-        for &index in &self.order {
-            let index = index as usize;
+        for index in self.order() {
             let mut clock = self.before(index).map_or_else(|| vec![0; devices], |before| clocks[before].clone());
             if let Some(up) = self.upstream(index) {
                 clock.iter_mut().zip(&clocks[up]).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
@@ -313,26 +358,9 @@ impl IntoNeighborsDirected for &TaskGraph {
             petgraph::Direction::Incoming => self.before(node).into_iter().chain(self.upstream(node)).collect(),
             petgraph::Direction::Outgoing => {
                 let after = Some(node + 1).filter(|&next| next < self.len() && self.before(next) == Some(node));
-                let op = self.op(node);
-                // The op that waits for this one, found by its key: few enough to look through for an algorithm's use.
-                let range = self.consumer_range(op);
-                let consumer = range.into_iter().flatten().find(|&other| self.upstream(other) == Some(node));
-                after.into_iter().chain(consumer).collect()
+                after.into_iter().chain(self.consumer(node)).collect()
             }
         };
         neighbors.into_iter()
-    }
-}
-
-impl TaskGraph {
-    /// The program in which the consumer of `op`'s output stands.
-    fn consumer_range(&self, op: Op) -> Option<std::ops::Range<usize>> {
-        let placement = &self.schedule.placement;
-        let stage = match op.kind() {
-            Kind::F => Some(op.stage() + 1).filter(|&stage| stage < placement.stages()),
-            Kind::I | Kind::B => op.stage().checked_sub(1),
-            Kind::W => None,
-        }?;
-        Some(self.schedule.range(placement.device_of(stage)))
     }
 }

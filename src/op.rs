@@ -69,6 +69,11 @@ impl Op {
         self.stage_and_kind >> 2
     }
 
+    /// Number of its (stage, kind) among all: 4 * stage + kind. Tables by stage and kind are indexed with it.
+    pub fn slot(self) -> usize {
+        self.stage_and_kind as usize
+    }
+
     /// The micro-batch it works on.
     pub fn microbatch(self) -> u32 {
         self.microbatch

@@ -111,6 +111,34 @@ pub struct Phase {
     pub name: String,
 }
 
+/// The programs of devices 0, 1, 2, ... as they are written, one after the other.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// The finished programs and, at the end, the one being written.
+    pub ops: Vec<Op>,
+    starts: Vec<usize>,
+    phases: Vec<Vec<Phase>>,
+}
+
+impl Default for Programs {
+    fn default() -> Programs {
+        Programs { ops: Vec::new(), starts: vec![0], phases: Vec::new() }
+    }
+}
+
+impl Programs {
+    /// Ends the program that is being written.
+    pub fn finish(&mut self, phases: Vec<Phase>) {
+        self.starts.push(self.ops.len());
+        self.phases.push(phases);
+    }
+
+    /// The finished programs.
+    pub fn rows(&self) -> Vec<&[Op]> {
+        self.starts.windows(2).map(|pair| &self.ops[pair[0]..pair[1]]).collect()
+    }
+}
+
 /// One fixed order of ops for each device. Flat: a device's ops are contiguous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
@@ -126,16 +154,9 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule of `programs[device]`; [`Schedule::validate`] tells whether it is one.
-    pub fn new(name: &str, placement: Placement, microbatches: u32, programs: Vec<(Vec<Op>, Vec<Phase>)>) -> Schedule {
-        let mut ops = Vec::with_capacity(programs.iter().map(|(ops, _)| ops.len()).sum());
-        let mut starts = vec![0];
-        let mut phases = Vec::with_capacity(programs.len());
-        for (program, phase) in programs {
-            ops.extend_from_slice(&program);
-            starts.push(ops.len());
-            phases.push(phase);
-        }
+    /// A schedule of the programs of all devices; [`Schedule::validate`] tells whether it is one.
+    pub fn new(name: &str, placement: Placement, microbatches: u32, programs: Programs) -> Schedule {
+        let Programs { ops, starts, phases } = programs;
         Schedule { name: name.to_string(), placement, microbatches, ops, starts, phases }
     }
 
@@ -171,6 +192,13 @@ impl Schedule {
         Some(phases[at].name.as_str()).filter(|name| !name.is_empty())
     }
 
+    /// How many ops each (stage, kind) has, by [`Op::slot`].
+    pub fn counts(&self) -> Vec<u64> {
+        let mut counts = vec![0; self.placement.stages() as usize * Kind::ALL.len()];
+        self.ops.iter().for_each(|op| counts[op.slot()] += 1);
+        counts
+    }
+
     /// Whether any backward is split into I and W.
     pub fn splits_backward(&self) -> bool {
         self.ops.iter().any(|op| op.kind() == Kind::I)
@@ -178,14 +206,12 @@ impl Schedule {
 
     /// Highest number of activations that `device` holds at once, under `keep` (DESIGN, cost key): its order alone decides.
     pub fn peak_activations(&self, device: u32, keep: f64) -> f64 {
-        let (mut whole, mut kept, mut peak) = (0_i64, 0_i64, 0.0_f64);
+        // By kind: whole activations, and what is kept of others from I to W.
+        const CHANGES: [(i64, i64); 4] = [(1, 0), (-1, 1), (0, -1), (-1, 0)];
+        let (mut whole, mut kept, mut peak) = (0, 0, 0.0_f64);
         for op in self.program(device) {
-            match op.kind() {
-                Kind::F => whole += 1,
-                Kind::B => whole -= 1,
-                Kind::I => (whole, kept) = (whole - 1, kept + 1),
-                Kind::W => kept -= 1,
-            }
+            let change = CHANGES[op.kind() as usize];
+            (whole, kept) = (whole + change.0, kept + change.1);
             peak = peak.max(whole as f64 + kept as f64 * keep);
         }
         peak / f64::from(self.placement.chunks())
@@ -199,8 +225,12 @@ impl Schedule {
     pub fn validate(&self) -> Result<(), Fault> {
         for device in 0..self.devices() {
             let mut seen = Seen::new(self.placement.stages_of(device), self.microbatches);
+            let stages = self.placement.stages_of(device);
             for (index, &op) in self.program(device).iter().enumerate() {
-                seen.add(op).map_err(|what| self.fault(device, Some(index), what))?;
+                let chunk = stages.iter().position(|&stage| stage == op.stage());
+                let chunk = chunk.ok_or_else(|| format!("{op} is on a device that holds stages {stages:?}"));
+                let added = chunk.and_then(|chunk| seen.add(chunk, op));
+                added.map_err(|what| self.fault(device, Some(index), what))?;
             }
             if let Some(what) = seen.missing() {
                 return Err(self.fault(device, None, what));
@@ -234,31 +264,26 @@ impl Seen {
         Seen { stages: stages.to_vec(), microbatches, bits: vec![0; cells], complete: vec![0; stages.len()] }
     }
 
-    /// Notes that `op` runs.
+    /// Notes that `op`, which is on the device's chunk number `chunk`, runs.
     ///
     /// # Errors
     /// Why it cannot run here and now.
-    pub fn add(&mut self, op: Op) -> Result<(), String> {
-        let Some(chunk) = self.stages.iter().position(|&stage| stage == op.stage()) else {
-            return Err(format!("{op} is on a device that holds stages {:?}", self.stages));
-        };
+    #[inline]
+    pub fn add(&mut self, chunk: usize, op: Op) -> Result<(), String> {
         if op.microbatch() >= self.microbatches {
             return Err(format!("{op} names micro-batch {}, but m = {}", op.microbatch(), self.microbatches));
         }
         let bits = &mut self.bits[chunk * self.microbatches as usize + op.microbatch() as usize];
-        let (bit, has) = (1 << op.kind() as u8, |kind: Kind| *bits & 1 << kind as u8 != 0);
-        let of = |kind: Kind| Op::new(kind, op.stage(), op.microbatch());
-        match op.kind() {
-            kind if has(kind) => return Err(format!("{op} runs twice")),
-            Kind::I | Kind::B if !has(Kind::F) => return Err(format!("{op} runs before {}", of(Kind::F))),
-            Kind::I if has(Kind::B) => return Err(format!("{op} runs although {} did its work", of(Kind::B))),
-            Kind::B if has(Kind::I) => return Err(format!("{op} runs although {} did half its work", of(Kind::I))),
-            Kind::W if !has(Kind::I) => return Err(format!("{op} has no {} before it", of(Kind::I))),
-            _ => *bits |= bit,
+        let (needed, excluded) = match op.kind() {
+            Kind::F => (0, bit(Kind::F)),
+            Kind::I | Kind::B => (bit(Kind::F), bit(Kind::I) | bit(Kind::B)),
+            Kind::W => (bit(Kind::I), bit(Kind::W)),
+        };
+        if *bits & (needed | excluded) != needed {
+            return Err(refusal(op, *bits));
         }
-        if matches!(op.kind(), Kind::W | Kind::B) {
-            self.complete[chunk] += 1;
-        }
+        *bits |= bit(op.kind());
+        self.complete[chunk] += u32::from(bit(op.kind()) & COMPLETE != 0);
         Ok(())
     }
 
@@ -266,16 +291,37 @@ impl Seen {
     pub fn missing(&self) -> Option<String> {
         let chunk = self.complete.iter().position(|&n| n < self.microbatches)?;
         let cells = &self.bits[chunk * self.microbatches as usize..][..self.microbatches as usize];
-        let complete = |bits: u8| bits & (1 << Kind::W as u8 | 1 << Kind::B as u8) != 0;
-        let microbatch = cells.iter().position(|&bits| !complete(bits))?;
+        let microbatch = cells.iter().position(|&bits| bits & COMPLETE == 0)?;
         let of = |kind: Kind| Op::new(kind, self.stages[chunk], microbatch as u32);
-        Some(if cells[microbatch] & 1 << Kind::F as u8 == 0 {
+        Some(if cells[microbatch] & bit(Kind::F) == 0 {
             format!("{} is missing", of(Kind::F))
-        } else if cells[microbatch] & 1 << Kind::I as u8 == 0 {
+        } else if cells[microbatch] & bit(Kind::I) == 0 {
             format!("{} has no backward: neither {} nor {}", of(Kind::F), of(Kind::B), of(Kind::I))
         } else {
             format!("{} is missing: {} is left without its weights", of(Kind::W), of(Kind::I))
         })
+    }
+}
+
+/// The kind in a set of kinds.
+const fn bit(kind: Kind) -> u8 {
+    1 << kind as u8
+}
+
+/// One of these ends what a stage does for a micro-batch.
+const COMPLETE: u8 = bit(Kind::W) | bit(Kind::B);
+
+/// Why `op` cannot run after the kinds in `bits` of its stage and micro-batch.
+#[cold]
+fn refusal(op: Op, bits: u8) -> String {
+    let of = |kind: Kind| Op::new(kind, op.stage(), op.microbatch());
+    let has = |kind: Kind| bits & bit(kind) != 0;
+    match op.kind() {
+        kind if has(kind) => format!("{op} runs twice"),
+        Kind::I | Kind::B if !has(Kind::F) => format!("{op} runs before {}", of(Kind::F)),
+        Kind::I => format!("{op} runs although {} did its work", of(Kind::B)),
+        Kind::B => format!("{op} runs although {} did half its work", of(Kind::I)),
+        Kind::F | Kind::W => format!("{op} has no {} before it", of(Kind::I)),
     }
 }
 

@@ -194,11 +194,14 @@ impl Timeline {
         activities.into_iter().map(Option::unwrap_or_default).collect()
     }
 
-    /// The figures, in the timeline's unit.
+    /// The figures, in the timeline's unit. The lower bound is the busiest device's busy time: more is not known of a
+    /// timeline alone.
     pub fn metrics(&self) -> Metrics {
         let highest = |curve: Vec<(u64, f64)>| curve.into_iter().map(|(_, held)| held).fold(0.0, f64::max);
         let peaks: Vec<f64> = self.changes().into_iter().map(|changes| highest(self.curve(changes))).collect();
-        Metrics::new(&self.activities(), &peaks, None, self.unit_ns as f64)
+        let activities = self.activities();
+        let busiest = activities.iter().map(|activity| activity.busy).max();
+        Metrics::new(&activities, &peaks, busiest, self.unit_ns as f64)
     }
 
     /// End of the last span of any kind: the iteration time, step ops included, in ns.

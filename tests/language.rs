@@ -137,7 +137,9 @@ fn a_cycle_lists_who_waits_for_whom() {
             "<-- here",
         ],
     );
-    let three = cycle("def device(r, p, m):\n    return m * (F + B) if r == 0 else m * F + m * B\n", 3, 2);
+    let three = "placement = loop\ndef device(r, p, m, v = 2):\n    return m * (F[1] + F[0]) + m * (B[1] + B[0])\n";
+    let three = cycle(three, 3, 1);
+    says(&three, &["(3F0) waits for 2F0", "(5F0) waits for 4F0", "(4F0) waits for 3F0"]);
     assert_eq!(three.matches("waits for").count(), 3, "{three}");
 }
 

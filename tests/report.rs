@@ -4,7 +4,7 @@ use pipesim::op::{Kind, Op};
 use pipesim::report::{self, Entry, Error, KindError, Panel, Report, Table};
 use pipesim::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -47,7 +47,7 @@ pub fn zb_v(p: u32, m: u32) -> Words {
     let n = m.max(2 * p - 1);
     let word = |r: u32| {
         let stage = [r, 2 * p - 1 - r];
-        let mut count: HashMap<(Kind, usize), u32> = HashMap::new();
+        let mut count: BTreeMap<(Kind, usize), u32> = BTreeMap::new();
         let mut word = Vec::new();
         let mut add = |times: u32, part: &[(Kind, usize)]| {
             for _ in 0..times {
@@ -81,7 +81,7 @@ pub fn play(name: &str, (words, chunks): &Words, m: u32, comm: f64, jitter: bool
     let p = words.len() as u32;
     let stages = p * chunks;
     let unit = if jitter { 1_000_000 } else { UNIT };
-    let device_of: HashMap<u32, u32> =
+    let device_of: BTreeMap<u32, u32> =
         words.iter().enumerate().flat_map(|(r, word)| word.iter().map(move |op| (op.stage(), r as u32))).collect();
     let mut state = 88_172_645_463_325_252u64 ^ name.len() as u64;
     let mut noise = || {
@@ -90,7 +90,7 @@ pub fn play(name: &str, (words, chunks): &Words, m: u32, comm: f64, jitter: bool
         state ^= state << 17;
         if jitter { 0.97 + 0.09 * (state >> 40) as f64 / (1u64 << 24) as f64 } else { 1.0 }
     };
-    let mut done: HashMap<Op, (u64, u32)> = HashMap::new();
+    let mut done: BTreeMap<Op, (u64, u32)> = BTreeMap::new();
     let (mut at, mut free) = (vec![0usize; p as usize], vec![0u64; p as usize]);
     let mut spans = Vec::new();
     loop {
@@ -425,7 +425,7 @@ fn traces_have_paired_arrows_and_slices_that_do_not_overlap() {
         let spans: usize = report.entries.iter().flat_map(|e| e.panels()).map(|p| p.timeline.spans.len()).sum();
         assert_eq!(of("X").len(), spans, "{name}");
         let (starts, ends) = (of("s"), of("f"));
-        let finish: HashMap<u64, &Value> = ends.iter().map(|e| (e["id"].as_u64().unwrap(), *e)).collect();
+        let finish: BTreeMap<u64, &Value> = ends.iter().map(|e| (e["id"].as_u64().unwrap(), *e)).collect();
         assert_eq!((starts.len(), ends.len()), (finish.len(), finish.len()), "{name}");
         for start in starts {
             let end = finish[&start["id"].as_u64().unwrap()];

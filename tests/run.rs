@@ -166,7 +166,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
         for (p, m) in [(2, 4), (3, 6), (4, 8)] {
             let Some(graph) = graph(name, p, m, None) else { continue };
             let plan = Plan::new(graph.clone());
-            let mut slots: BTreeMap<(usize, usize), Vec<(u64, usize, usize)>> = BTreeMap::new();
+            let mut slots: BTreeMap<_, Vec<_>> = BTreeMap::new();
             for (reader, input) in plan.inputs.iter().enumerate() {
                 let Some(port) = input else { continue };
                 let writer = graph.upstream(reader).unwrap();

@@ -208,8 +208,13 @@ impl Experiment<'_> {
             provenance,
             ..Report::default()
         };
-        let mut finding =
-            Finding { calibrated_on: serde_json::json!({"costs": "given"}), outcomes: Vec::new(), report, costs: None, baseline: None };
+        let mut finding = Finding {
+            calibrated_on: serde_json::json!({"costs": "given"}),
+            outcomes: Vec::new(),
+            report,
+            costs: None,
+            baseline: None,
+        };
         for (run, table) in runs.iter().zip(&tables) {
             let (outcome, entry) = judge(run, table, &StepCosts::default(), "timed", 0);
             finding.outcomes.push(outcome);
@@ -419,7 +424,11 @@ fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table>
     let speed = Table {
         caption: "Training speed".to_string(),
         header: ["schedule", "iteration ms", "95 % interval", "tokens/s", column].map(str::to_string).to_vec(),
-        rows: baseline.map(|one| row("one device", one, String::new())).into_iter().chain(outcomes.iter().map(of_outcome)).collect(),
+        rows: baseline
+            .map(|one| row("one device", one, String::new()))
+            .into_iter()
+            .chain(outcomes.iter().map(of_outcome))
+            .collect(),
     };
     let mut rows: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for outcome in outcomes {

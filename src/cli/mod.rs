@@ -36,7 +36,7 @@ const AFTER: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 invalid or deadloc
 #[derive(Subcommand)]
 enum Verb {
     /// Predict timeline, bubble and memory of schedules
-    Predict(predict::Predict),
+    Predict(Box<predict::Predict>),
     /// Really train GPT-2 under schedules, measure, and compare with the prediction
     Run(Box<run::Run>),
     /// Measure costs under one schedule, for predict --profile
@@ -73,7 +73,8 @@ pub fn main() -> ExitCode {
     let result = std::panic::catch_unwind(|| run(cli.verb)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
         let text = text.unwrap_or("a panic without a text");
-        Err(anyhow::anyhow!("a bug in pipesim: {text}; run again with RUST_BACKTRACE=1 and report what it prints").into())
+        Err(anyhow::anyhow!("a bug in pipesim: {text}; run again with RUST_BACKTRACE=1 and report what it prints")
+            .into())
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

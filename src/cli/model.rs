@@ -116,7 +116,7 @@ impl ModelOptions {
         let parameters = self.parameters()?;
         let config = parameters.config;
         let batch = self.batch.unwrap_or(microbatches);
-        if batch % microbatches != 0 {
+        if !batch.is_multiple_of(microbatches) {
             return Err(Failure::Usage(format!(
                 "expected --batch to be a multiple of --micro {microbatches}, found {batch}; try {}",
                 batch.next_multiple_of(microbatches)
@@ -213,7 +213,9 @@ impl ModelOptions {
             TokenizerChoice::Auto => Tokenizer::Bytes,
         };
         match &self.data {
-            Some(path) if !path.is_file() => Err(Failure::Usage(format!("expected a data file at {}, found none", path.display()))),
+            Some(path) if !path.is_file() => {
+                Err(Failure::Usage(format!("expected a data file at {}, found none", path.display())))
+            }
             Some(path) => Ok(Tokens::read(path, tokenizer)?),
             None => Ok(Tokens::embedded()),
         }

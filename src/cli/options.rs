@@ -85,10 +85,10 @@ impl ScheduleOptions {
         drop(guard);
         let locate = |cycle: crate::graph::Cycle| {
             let wait = &cycle.waits[0];
-            let place = compiled.location(wait.device, wait.index);
+            let place = compiled.source.location(wait.device, wait.index);
             Failure::Schedule(format!("{place}: deadlock for p = {}, m = {}: {cycle}", self.stages, self.micro))
         };
-        TaskGraph::new(compiled.schedule.clone()).map_err(locate)
+        TaskGraph::new(compiled.schedule).map_err(locate)
     }
 }
 

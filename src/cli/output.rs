@@ -128,7 +128,9 @@ impl OutputOptions {
     pub fn terminal(&self, report: &Report) -> String {
         let width = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
         let width = width.or_else(terminal_width).unwrap_or(100);
-        format!("{}\n{}", report::terminal(report, width, self.ascii, self.colored()), report::table(report))
+        let table = report::table(report);
+        let table = if self.ascii { table.chars().map(ascii).collect() } else { table };
+        format!("{}\n{table}", report::terminal(report, width, self.ascii, self.colored()))
     }
 
     /// Fails now, not after the work, where a file cannot be written.
@@ -184,6 +186,19 @@ impl OutputOptions {
     }
 }
 
+/// The nearest ASCII character.
+fn ascii(c: char) -> char {
+    match c {
+        '─' | '–' | '—' => '-',
+        '═' => '=',
+        '│' => '|',
+        'µ' | 'μ' => 'u',
+        '×' => 'x',
+        c if c.is_ascii() => c,
+        _ => '.',
+    }
+}
+
 fn unwritable(path: &Path, what: &str) -> Failure {
     Failure::Failed(anyhow::anyhow!("expected to write {}: {what}; choose another place with -o", path.display()))
 }
@@ -220,7 +235,7 @@ fn kind_of(path: &Path) -> Kind {
     endings.into_iter().find(|(ending, _)| name.ends_with(ending)).map_or(Kind::Folder, |(_, kind)| kind)
 }
 
-fn write_one(report: &Report, path: &PathBuf) -> Result<(), Failure> {
+fn write_one(report: &Report, path: &Path) -> Result<(), Failure> {
     let bytes = match kind_of(path) {
         Kind::Svg => report::svg(report).into_bytes(),
         Kind::Png => report::png(report)?,

@@ -116,7 +116,8 @@ impl Run {
         match self.output.format {
             Format::Json => {
                 let runs = finding.outcomes.iter().collect();
-                let json = Runs { schema_version: 1, calibrated_on: &finding.calibrated_on, baseline: finding.baseline, runs };
+                let json =
+                    Runs { schema_version: 1, calibrated_on: &finding.calibrated_on, baseline: finding.baseline, runs };
                 print(&format!("{}\n", serde_json::to_string_pretty(&json).map_err(anyhow::Error::from)?))?;
             }
             Format::Table => print(&output.terminal(&finding.report))?,

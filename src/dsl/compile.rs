@@ -4,7 +4,7 @@ use super::host::{self, Layout, LayoutValue, Refusal, as_word};
 use super::library::SchedulePath;
 use super::word::{Atom, Context, Word};
 use crate::op::{Kind, Op};
-use crate::schedule::{Fault, Phase, Placement, Schedule, Seen, grid};
+use crate::schedule::{Fault, Phase, Placement, Programs, Schedule, Seen, grid};
 use starlark::ErrorKind;
 use starlark::codemap::FileSpanRef;
 use starlark::docs::{DocItem, DocMember};
@@ -69,21 +69,31 @@ pub enum Error {
 pub struct Compiled {
     /// The schedule, valid by itself on every device.
     pub schedule: Schedule,
+    /// Its text.
+    pub source: Source,
+}
+
+/// What a schedule was expanded from.
+#[derive(Debug)]
+pub struct Source {
+    placement: Placement,
+    microbatches: u32,
     words: Vec<Word>,
     file: String,
 }
 
-impl Compiled {
+impl Source {
     /// `file:line` where op number `index` of `device` was written.
     pub fn location(&self, device: u32, index: usize) -> String {
-        let mut expansion = Expansion::new(&self.schedule.placement, device, self.schedule.microbatches);
-        let mut line = 0;
-        let _ = self.words[device as usize].visit(&mut |atom, context| {
-            let kept = expansion.take(atom, context).map_err(drop)?;
-            line = atom.line;
-            if kept && expansion.ops.len() > index { Err(()) } else { Ok(()) }
+        let mut ops = Vec::new();
+        let mut expansion = Expansion::new(&self.placement, device, self.microbatches, &mut ops);
+        let _ = self.words[device as usize].visit(&mut |atoms, context| {
+            atoms.iter().try_for_each(|atom| {
+                let kept = expansion.take(atom, context.limit).map_err(drop)?;
+                if kept && expansion.len() > index { Err(()) } else { Ok(()) }
+            })
         });
-        format!("{}:{line}", self.file)
+        format!("{}:{}", self.file, expansion.line)
     }
 }
 
@@ -188,7 +198,8 @@ impl Evaluation<'_> {
         }
         let words = self.words(device, &options, evaluator)?;
         let schedule = self.expand(&placement, &words)?;
-        Ok(Compiled { schedule, words, file: self.path.file.clone() })
+        let file = self.path.file.clone();
+        Ok(Compiled { schedule, source: Source { placement, microbatches: self.request.microbatches, words, file } })
     }
 
     fn signature(&self, device: Value) -> Result<Signature, Error> {
@@ -330,116 +341,147 @@ impl Evaluation<'_> {
 
     fn expand(&self, placement: &Placement, words: &[Word]) -> Result<Schedule, Error> {
         let m = self.request.microbatches;
-        let mut programs = Vec::with_capacity(words.len());
-        let mut faults: Vec<(u32, usize, u32, String)> = Vec::new(); // device, op number, line, what
-        let mut total = 0;
+        let mut programs = Programs::default();
+        let mut fault: Option<(u32, usize, u32, String)> = None; // the first one's device, op number, line, what
         for (device, word) in words.iter().enumerate() {
-            let mut expansion = Expansion::new(placement, device as u32, m);
-            let mut last_line = 0;
-            let result = word.visit(&mut |atom, context| {
-                last_line = atom.line;
-                expansion.take(atom, context).map(|_| ())
-            });
+            let mut expansion = Expansion::new(placement, device as u32, m, &mut programs.ops);
+            let result = word.visit(&mut |atoms, context| expansion.take_all(atoms, context));
             let result = result.and_then(|()| expansion.seen.missing().map_or(Ok(()), Err));
-            if let Err(what) = result {
-                faults.push((device as u32, expansion.ops.len(), last_line, what));
+            if let (Err(what), None) = (result, &fault) {
+                fault = Some((device as u32, expansion.len(), expansion.line, what));
             }
-            total += expansion.ops.len() as u64;
-            if total > self.request.budget.ops {
+            let phases = expansion.phases;
+            programs.finish(phases);
+            if programs.ops.len() as u64 > self.request.budget.ops {
                 return Err(Error::Invalid(format!(
                     "{} is beyond the budget of {} ops",
                     self.path.name, self.request.budget.ops
                 )));
             }
-            programs.push((expansion.ops, expansion.phases));
+            if device == 0 {
+                // Most devices have as many ops as the first.
+                programs.ops.reserve((programs.ops.len() * (words.len() - 1)).min(MAX_RESERVED_OPS));
+            }
         }
-        let Some((device, index, line, what)) = faults.into_iter().next() else {
+        let Some((device, index, line, what)) = fault else {
             return Ok(Schedule::new(&self.path.name, placement.clone(), m, programs));
         };
-        let rows: Vec<&[Op]> = programs.iter().map(|(ops, _)| ops.as_slice()).collect();
-        let fault = Fault { device, index: Some(index), what, grid: grid(&rows, device, index) };
+        let fault = Fault { device, index: Some(index), what, grid: grid(&programs.rows(), device, index) };
         Err(Error::Invalid(format!("{}:{line}: not a schedule for {}: {fault}", self.path.file, self.numbers())))
     }
 }
 
+/// Room made for ops before they are known to come: address space, not yet memory.
+const MAX_RESERVED_OPS: usize = 1 << 26;
+
+/// One stage of the device: what of it was counted.
+struct Chunk {
+    stage: u32,
+    /// Next F.
+    forward: u32,
+    /// Next I or B.
+    backward: u32,
+    /// Micro-batches whose I is done and whose W is not.
+    pending: VecDeque<u32>,
+}
+
 /// Counts micro-batches along one device's word.
 struct Expansion<'a> {
-    stages: &'a [u32],
-    ops: Vec<Op>,
+    /// Those of the devices before, then this one's.
+    ops: &'a mut Vec<Op>,
+    start: usize,
     phases: Vec<Phase>,
     seen: Seen,
-    /// By chunk: next F, next backward, micro-batches whose I is done and whose W is not.
-    counters: Vec<(u32, u32, VecDeque<u32>)>,
+    chunks: Vec<Chunk>,
+    /// Line of the op taken last.
+    line: u32,
     visited: u64,
     visit_limit: u64,
 }
 
 impl<'a> Expansion<'a> {
-    fn new(placement: &'a Placement, device: u32, microbatches: u32) -> Expansion<'a> {
+    fn new(placement: &Placement, device: u32, microbatches: u32, ops: &'a mut Vec<Op>) -> Expansion<'a> {
         let stages = placement.stages_of(device);
         let (v, p, m) = (stages.len() as u64, u64::from(placement.devices()), u64::from(microbatches));
+        let chunk = |&stage: &u32| Chunk { stage, forward: 0, backward: 0, pending: VecDeque::new() };
         Expansion {
-            stages,
-            ops: Vec::with_capacity((2 * v * m).min(1 << 24) as usize),
+            start: ops.len(),
+            ops,
             phases: Vec::new(),
             seen: Seen::new(stages, microbatches),
-            counters: vec![Default::default(); stages.len()],
+            chunks: stages.iter().map(chunk).collect(),
+            line: 0,
             visited: 0,
             // What `first` cuts off is visited too: allow patterns up to 64 times longer than what is left of them.
             visit_limit: 64 * 3 * v * (m + 4 * p),
         }
     }
 
+    /// Number of ops in the program.
+    fn len(&self) -> usize {
+        self.ops.len() - self.start
+    }
+
+    /// Takes the next ops of the word, which are all of one phase.
+    fn take_all(&mut self, atoms: &[Atom], context: Context<'_>) -> Result<(), String> {
+        let before = self.ops.len();
+        let result = atoms.iter().try_for_each(|atom| self.take(atom, context.limit).map(drop));
+        if self.ops.len() > before && self.phases.last().map_or("", |phase| phase.name.as_str()) != context.phase {
+            self.phases.push(Phase { start: before - self.start, name: context.phase.to_string() });
+        }
+        result
+    }
+
     /// Takes the next op of the word; tells whether it stays in the program.
-    fn take(&mut self, atom: Atom, context: Context<'_>) -> Result<bool, String> {
+    fn take(&mut self, atom: &Atom, limit: u32) -> Result<bool, String> {
+        self.line = atom.line;
         self.visited += 1;
         if self.visited > self.visit_limit {
             return Err(format!("the word goes on after {} ops, far more than it can need", self.visit_limit));
         }
-        let Some(&stage) = self.stages.get(atom.chunk as usize) else {
+        let Some(chunk) = self.chunks.get_mut(atom.chunk as usize) else {
             return Err(format!(
                 "{}[{}] names chunk {}, but a device holds {} here",
                 atom.kind.letter(),
                 atom.chunk,
                 atom.chunk,
-                self.stages.len()
+                self.chunks.len()
             ));
         };
-        let microbatch = self.count(atom)?;
-        if microbatch >= context.limit {
+        let microbatch = chunk.count(atom)?;
+        if microbatch >= limit {
             return Ok(false);
         }
-        let op = Op::new(atom.kind, stage, microbatch);
-        self.seen.add(op)?;
-        if self.phases.last().map_or("", |phase| phase.name.as_str()) != context.phase {
-            self.phases.push(Phase { start: self.ops.len(), name: context.phase.to_string() });
-        }
+        let op = Op::new(atom.kind, chunk.stage, microbatch);
+        self.seen.add(atom.chunk as usize, op)?;
         self.ops.push(op);
         Ok(true)
     }
+}
 
-    fn count(&mut self, atom: Atom) -> Result<u32, String> {
-        let (forward, backward, pending) = &mut self.counters[atom.chunk as usize];
-        let (letter, chunk) = (atom.kind.letter(), atom.chunk);
+impl Chunk {
+    /// The micro-batch of the next op.
+    fn count(&mut self, atom: &Atom) -> Result<u32, String> {
         let next = |counter: &mut u32| {
             let number = atom.microbatch.unwrap_or(*counter);
             *counter += 1;
             number
         };
         Ok(match atom.kind {
-            Kind::F => next(forward),
-            Kind::B => next(backward),
+            Kind::F => next(&mut self.forward),
+            Kind::B => next(&mut self.backward),
             Kind::I => {
-                let microbatch = next(backward);
-                pending.push_back(microbatch);
+                let microbatch = next(&mut self.backward);
+                self.pending.push_back(microbatch);
                 microbatch
             }
             Kind::W => match atom.microbatch {
                 Some(named) => {
-                    pending.retain(|&waiting| waiting != named);
+                    self.pending.retain(|&waiting| waiting != named);
                     named
                 }
-                None => pending.pop_front().ok_or_else(|| {
+                None => self.pending.pop_front().ok_or_else(|| {
+                    let (letter, chunk) = (atom.kind.letter(), atom.chunk);
                     format!("{letter}[{chunk}] has no I of its chunk before it whose weights are left")
                 })?,
             },

@@ -210,7 +210,7 @@ impl Layout {
         match self {
             Layout::Linear => Some(1),
             Layout::V => Some(2),
-            Layout::Custom(list) => u32::try_from(list.len()).ok()?.checked_div(devices),
+            Layout::Custom(list) => u32::try_from(list.len()).ok()?.checked_div(devices).map(|v| v.max(1)),
             Layout::Loop | Layout::Zigzag => None,
         }
     }

@@ -55,7 +55,7 @@ pub fn resolve(name: &str) -> Result<SchedulePath, Error> {
     }
     let nearest = EMBEDDED.iter().map(|(stem, _)| (distance(&plain(stem), &plain(name)), *stem)).min();
     let hint = match nearest {
-        Some((d, stem)) if d <= 3 => format!("; did you mean {stem}?"),
+        Some((d, stem)) if d <= 3 && d < plain(name).len() => format!("; did you mean {stem}?"),
         _ => String::new(),
     };
     Err(Error::Usage(format!(

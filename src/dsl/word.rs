@@ -1,6 +1,6 @@
 //! The algebra of words: a device's program as a compressed sequence of ops whose micro-batches are not written.
 //!
-//! Repeats are nodes, not copies; only [`Word::visit`] walks them out, one op at a time.
+//! Repeats are nodes, not copies; only [`Word::visit`] walks them out, a few ops at a time.
 
 use crate::op::Kind;
 use std::ops::Range;
@@ -11,6 +11,9 @@ pub const MAX_DEPTH: u32 = 1000;
 
 /// Longest word, in ops: the budget of a whole schedule.
 pub const MAX_LEN: u64 = 1 << 31;
+
+/// Ops that are repeated without a walk through their word.
+const MAX_PLAIN: usize = 1 << 10;
 
 /// One op of a word before micro-batches are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +64,7 @@ enum Node {
     },
 }
 
-/// What surrounds an op: the phase it stands in and the micro-batches that `first` lets through.
+/// What surrounds ops: the phase it stands in and the micro-batches that `first` lets through.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     /// Name of the innermost phase, empty outside any.
@@ -195,11 +198,11 @@ impl Word {
         Word::new(Node::First { limit, word: self.clone() }, self.depth + 1, len)
     }
 
-    /// Calls `sink` for every op in order; stops at its first error.
+    /// Calls `sink` for all ops in order, for one or several neighbours at a time; stops at its first error.
     ///
     /// # Errors
     /// The sink's.
-    pub fn visit<E>(&self, sink: &mut impl FnMut(Atom, Context<'_>) -> Result<(), E>) -> Result<(), E> {
+    pub fn visit<E>(&self, sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>) -> Result<(), E> {
         self.walk(0..self.len.unwrap_or(u64::MAX), Context { phase: "", limit: u32::MAX }, sink)
     }
 
@@ -211,18 +214,30 @@ impl Word {
         }
     }
 
+    /// Its ops, where they are so few and plain that repeating them needs no walk.
+    fn atoms(&self) -> Option<Vec<Atom>> {
+        let atom = |word: &Word| match &*word.node {
+            Node::Atom(atom) => Some(*atom),
+            _ => None,
+        };
+        match &*self.node {
+            Node::Join { count: ..=MAX_PLAIN, .. } => self.joined().iter().map(atom).collect(),
+            _ => atom(self).map(|atom| vec![atom]),
+        }
+    }
+
     fn walk<E>(
         &self,
         range: Range<u64>,
         context: Context<'_>,
-        sink: &mut impl FnMut(Atom, Context<'_>) -> Result<(), E>,
+        sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let range = range.start..range.end.min(self.len.unwrap_or(u64::MAX));
         if range.start >= range.end {
             return Ok(());
         }
         match &*self.node {
-            Node::Atom(atom) => sink(*atom, context),
+            Node::Atom(atom) => sink(std::slice::from_ref(atom), context),
             Node::Join { .. } => walk_join(&self.joined(), range, context, sink),
             Node::Repeat { count, word } => walk_repeat(word, *count, range, context, sink),
             Node::Slice { word, range: inner } => word.walk(
@@ -243,7 +258,7 @@ fn walk_join<E>(
     words: &[Word],
     range: Range<u64>,
     context: Context<'_>,
-    sink: &mut impl FnMut(Atom, Context<'_>) -> Result<(), E>,
+    sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut start = 0_u64; // of the word within the join; a word without length only occurs in a join walked whole
     for word in words {
@@ -260,24 +275,28 @@ fn walk_repeat<E>(
     count: u64,
     range: Range<u64>,
     context: Context<'_>,
-    sink: &mut impl FnMut(Atom, Context<'_>) -> Result<(), E>,
+    sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
-    if let Node::Atom(atom) = &*word.node {
-        return (range.start..range.end.min(count)).try_for_each(|_| sink(*atom, context));
-    }
     let Some(len) = word.len else {
         return (0..count).try_for_each(|_| word.walk(0..u64::MAX, context, sink));
     };
     if len == 0 {
         return Ok(());
     }
-    let joined = word.joined(); // looked up once, not once a turn
+    let (atoms, joined) = (word.atoms(), word.joined()); // looked up once, not once a turn
     for turn in range.start / len..count.min(range.end.div_ceil(len)) {
         let part = range.start.saturating_sub(turn * len)..(range.end - turn * len).min(len);
-        if joined.is_empty() { word.walk(part, context, sink)? } else { walk_join(&joined, part, context, sink)? }
+        match &atoms {
+            Some(atoms) => sink(&atoms[part.start as usize..part.end as usize], context)?,
+            None if joined.is_empty() => word.walk(part, context, sink)?,
+            None => walk_join(&joined, part, context, sink)?,
+        }
     }
     Ok(())
 }
+
+/// A sink behind a pointer.
+type Collect<'a> = &'a mut dyn FnMut(&[Atom], Context<'_>) -> Result<(), ()>;
 
 /// Walks both words out over the part that is needed, then deals their ops in turn.
 fn walk_alternate<E>(
@@ -285,7 +304,7 @@ fn walk_alternate<E>(
     b: &Word,
     range: Range<u64>,
     context: Context<'_>,
-    sink: &mut impl FnMut(Atom, Context<'_>) -> Result<(), E>,
+    sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     let (a_len, b_len) = (a.len.unwrap_or(0), b.len.unwrap_or(0));
     let paired = 2 * a_len.min(b_len);
@@ -295,8 +314,8 @@ fn walk_alternate<E>(
     let collect = |word: &Word, part: Range<u64>| {
         let mut ops: Vec<(Atom, String)> = Vec::new();
         // Behind a pointer, or alternations within alternations would be a new type each.
-        let mut sink: &mut dyn FnMut(Atom, Context<'_>) -> Result<(), ()> = &mut |atom, inner| {
-            ops.push((atom, inner.phase.to_string()));
+        let mut sink: Collect<'_> = &mut |atoms, inner| {
+            ops.extend(atoms.iter().map(|&atom| (atom, inner.phase.to_string())));
             Ok(())
         };
         let _ = word.walk(part, context, &mut sink);
@@ -307,7 +326,7 @@ fn walk_alternate<E>(
     for i in range {
         let turn_of_a = if i < paired { i % 2 == 0 } else { a_len > b_len };
         let Some((atom, phase)) = (if turn_of_a { from_a.next() } else { from_b.next() }) else { break };
-        sink(atom, Context { phase: &phase, ..context })?;
+        sink(&[atom], Context { phase: &phase, ..context })?;
     }
     Ok(())
 }

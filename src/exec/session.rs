@@ -65,9 +65,11 @@ pub enum Error {
     },
 }
 
+type DeviceCall = Box<dyn FnOnce(&mut dyn Device) + Send>;
+
 enum Command {
     Step { step: u64, batch: Arc<Batch>, update: Option<Update> },
-    Call(Box<dyn FnOnce(&mut dyn Device) + Send>),
+    Call(DeviceCall),
 }
 
 enum Answer {

@@ -112,7 +112,7 @@ fn clean(value: Value) -> Value {
 
 /// Names by number.
 #[derive(Default)]
-struct Names<'a>(Vec<&'a str>, std::collections::HashMap<&'a str, usize>);
+struct Names<'a>(Vec<&'a str>, std::collections::BTreeMap<&'a str, usize>);
 
 impl<'a> Names<'a> {
     fn number(&mut self, name: &'a str) -> usize {

@@ -3,7 +3,7 @@
 use super::number::{MISSING, number, percent, points, quantity, signed_percent};
 use super::text::fit;
 use super::{Entry, Panel, Report};
-use comfy_table::{CellAlignment, LineStyle, Table as Grid, TableStyle};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table as Grid, TableStyle};
 
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
@@ -84,6 +84,9 @@ fn measured(report: &Report) -> Option<Columns> {
     Some((header, rows))
 }
 
+/// Widest line of a table in the terminal; cells that do not fit are broken.
+const WIDTH: u16 = 80;
+
 /// The tables of a report with their captions; a lone table of figures needs none.
 fn tables(report: &Report) -> Vec<(String, Vec<String>, Vec<Vec<String>>)> {
     let (predicted, measured) = (predicted(report), measured(report));
@@ -118,6 +121,7 @@ pub fn table(report: &Report) -> String {
 fn grid(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut grid = Grid::new();
     grid.load_style(STYLE);
+    grid.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     grid.set_header(header.iter().map(|name| broken(name)));
     for mut row in rows {
         row.resize(header.len().max(row.len()), String::new());

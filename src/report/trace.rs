@@ -8,7 +8,7 @@ use super::scene::{Mark, Row, activations, rows};
 use super::{Panel, Report};
 use crate::op::{Kind, Op};
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -170,7 +170,7 @@ fn flows(rows: &[Row], stages: u32, first_process: u32) -> Vec<(Place, Place)> {
         ns: mark.span.start_ns,
         op,
     };
-    let mut computed: HashMap<Op, Place> = HashMap::new();
+    let mut computed: BTreeMap<Op, Place> = BTreeMap::new();
     for mark in rows.iter().flat_map(|row| &row.compute) {
         if let Some(op) = mark.op {
             computed.entry(op).or_insert(place(mark, op, 0));

@@ -12,10 +12,10 @@ use crate::op::{Kind, Op};
 pub fn lower_bound(graph: &TaskGraph, costs: &CostTable) -> u64 {
     let placement = &graph.schedule().placement;
     let stages = placement.stages();
-    let mut used = vec![[false; 4]; stages as usize];
-    graph.schedule().ops().iter().for_each(|op| used[op.stage() as usize][op.kind() as usize] = true);
+    let counts = graph.schedule().counts();
+    let count = |kind: Kind, stage: u32| counts[Op::new(kind, stage, 0).slot()];
     let time = |kind: Kind, stage: u32| costs.of(Op::new(kind, stage, 0));
-    let fused = |stage: u32| !used[stage as usize][Kind::I as usize];
+    let fused = |stage: u32| count(Kind::I, stage) == 0;
     let back = |stage: u32| if fused(stage) { Kind::B } else { Kind::I };
     let hop = |kind: Kind, from: u32, to: u32| {
         if placement.device_of(from) == placement.device_of(to) { 0 } else { time(kind, from).arrival }
@@ -41,14 +41,16 @@ pub fn lower_bound(graph: &TaskGraph, costs: &CostTable) -> u64 {
     let mut bound = if graph.is_empty() { 0 } else { path };
     for device in 0..placement.devices() {
         let (mut work, mut without_weights, mut shortest_tail) = (0, 0, u64::MAX);
-        for &op in graph.schedule().program(device) {
-            let duration = costs.of(op).duration;
-            work += duration;
-            if op.kind() != Kind::W {
-                without_weights += duration;
-            }
-            if op.kind().is_backward() {
-                shortest_tail = shortest_tail.min(tail[op.stage() as usize]);
+        for &stage in placement.stages_of(device) {
+            for kind in Kind::ALL.into_iter().filter(|&kind| count(kind, stage) > 0) {
+                let duration = count(kind, stage) * time(kind, stage).duration;
+                work += duration;
+                if kind != Kind::W {
+                    without_weights += duration;
+                }
+                if kind.is_backward() {
+                    shortest_tail = shortest_tail.min(tail[stage as usize]);
+                }
             }
         }
         let first = placement.stages_of(device).iter().map(|&s| head[s as usize]).min().unwrap_or(0);

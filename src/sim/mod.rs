@@ -5,5 +5,5 @@ mod predict;
 mod sweep;
 
 pub use bound::lower_bound;
-pub use predict::{Prediction, StepSpan, predict, replay};
-pub use sweep::{Times, sweep, sweep_at_speed};
+pub use predict::{Prediction, StepSpan, Times, predict, replay};
+pub use sweep::{sweep, sweep_lasting};

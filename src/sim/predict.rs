@@ -1,8 +1,8 @@
 //! From a graph and costs to the prediction that the outside sees: figures and a timeline.
 
 use super::bound::lower_bound;
-use super::sweep::{Times, sweep, sweep_at_speed};
-use crate::cost::{CostTable, OpTime, Speed, StepCosts, Summary};
+use super::sweep::{sweep, sweep_lasting};
+use crate::cost::{CostTable, StepCosts, Summary};
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, Metrics};
 use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
@@ -35,8 +35,8 @@ pub fn predict(graph: &TaskGraph, costs: &CostTable, step: &StepCosts) -> (Predi
     let schedule = graph.schedule();
     let peaks: Vec<f64> = (0..schedule.devices()).map(|d| schedule.peak_activations(d, costs.keep)).collect();
     // Durations that vary can fall below those that the bound is made of.
-    let bound = lower_bound(graph, costs).min(times.end.iter().copied().max().unwrap_or(0));
-    let metrics = Metrics::new(&activities(graph, &times), &peaks, Some(bound), costs.ticks_per_unit);
+    let bound = lower_bound(graph, costs).min(times.makespan());
+    let metrics = Metrics::new(&times.devices, &peaks, Some(bound), costs.ticks_per_unit);
     let prediction = Prediction {
         schedule: schedule.name.clone(),
         devices: schedule.devices(),
@@ -50,36 +50,72 @@ pub fn predict(graph: &TaskGraph, costs: &CostTable, step: &StepCosts) -> (Predi
     (prediction, times, steps)
 }
 
+/// When devices run, in ticks; when each op does, [`Times::of_ops`] sweeps again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// What each device did.
+    pub devices: Vec<Activity>,
+    /// Number of the measured step under whose speed they did it; `None`: at constant speed.
+    speed: Option<usize>,
+}
+
+/// When each op runs, in ticks, by the graph's op index.
+struct OpTimes {
+    start: Vec<u64>,
+    end: Vec<u64>,
+}
+
+impl Times {
+    fn new(graph: &TaskGraph, costs: &CostTable, speed: Option<usize>) -> Times {
+        let devices = match speed {
+            None => sweep(graph, costs),
+            Some(speed) => sweep_at_speed(graph, costs, speed, |_, _, _| ()),
+        };
+        Times { devices, speed }
+    }
+
+    /// End of the last op.
+    pub fn makespan(&self) -> u64 {
+        self.devices.iter().map(|device| device.last_end).max().unwrap_or(0)
+    }
+
+    /// The ops' own times, for the graph and costs that these are of.
+    fn of_ops(&self, graph: &TaskGraph, costs: &CostTable) -> OpTimes {
+        let mut times = OpTimes { start: vec![0; graph.len()], end: vec![0; graph.len()] };
+        let note = |index: usize, start, end| (times.start[index], times.end[index]) = (start, end);
+        match self.speed {
+            None => sweep_lasting(graph, costs, |_, _, _, duration| duration, note),
+            Some(speed) => sweep_at_speed(graph, costs, speed, note),
+        };
+        times
+    }
+}
+
+/// A sweep under the speed of measured step number `speed`.
+fn sweep_at_speed(
+    graph: &TaskGraph,
+    costs: &CostTable,
+    speed: usize,
+    note: impl FnMut(usize, u64, u64),
+) -> Vec<Activity> {
+    let speed = &costs.speeds[speed];
+    sweep_lasting(graph, costs, |_, device, start, duration| speed.stretch(device, start, duration), note)
+}
+
 /// One sweep at constant speed; where the machine's speed was measured, one sweep under each measured step's, of which
 /// the one with the median makespan counts.
 fn times(graph: &TaskGraph, costs: &CostTable) -> Times {
-    let cost = |index: usize| costs.of(graph.op(index));
-    let under =
-        |speed: &Speed| sweep_at_speed(graph, cost, |device, start, duration| speed.stretch(device, start, duration));
-    let mut all: Vec<Times> = costs.speeds.iter().map(under).collect();
-    all.sort_by_key(|times| times.end.iter().copied().max());
+    let mut all: Vec<Times> = (0..costs.speeds.len()).map(|speed| Times::new(graph, costs, Some(speed))).collect();
+    all.sort_by_key(Times::makespan);
     let middle = all.len().saturating_sub(1) / 2;
-    if all.is_empty() { sweep(graph, cost) } else { all.swap_remove(middle) }
+    if all.is_empty() { Times::new(graph, costs, None) } else { all.swap_remove(middle) }
 }
 
 /// The makespan in ns of `graph` when each op lasts `durations_ns[index]` and everything else costs what `costs` says:
 /// a run's own durations fed back.
 pub fn replay(graph: &TaskGraph, costs: &CostTable, durations_ns: &[u64]) -> u64 {
-    let times = sweep(graph, |index| OpTime { duration: durations_ns[index], ..costs.of(graph.op(index)) });
-    times.end.iter().copied().max().unwrap_or(0)
-}
-
-fn activities(graph: &TaskGraph, times: &Times) -> Vec<Activity> {
-    (0..graph.schedule().devices())
-        .map(|device| {
-            let range = graph.schedule().range(device);
-            if range.is_empty() {
-                return Activity::default();
-            }
-            let busy = range.clone().map(|index| times.end[index] - times.start[index]).sum();
-            Activity { busy, first_start: times.start[range.start], last_end: times.end[range.end - 1] }
-        })
-        .collect()
+    let devices = sweep_lasting(graph, costs, |index, _, _, _| durations_ns[index], |_, _, _| ());
+    devices.iter().map(|device| device.last_end).max().unwrap_or(0)
 }
 
 /// One step op.
@@ -99,8 +135,8 @@ fn step_spans(graph: &TaskGraph, costs: &CostTable, times: &Times, step: &StepCo
     let schedule = graph.schedule();
     let mut free: Vec<u64> = (0..schedule.devices())
         .map(|device| {
-            let last = schedule.range(device).end.checked_sub(1).filter(|&last| last >= schedule.range(device).start);
-            last.map_or(0, |last| times.end[last] + costs.of(graph.op(last)).after)
+            let last = schedule.program(device).last();
+            last.map_or(0, |&last| times.devices[device as usize].last_end + costs.of(last).after)
         })
         .collect();
     let mut spans = Vec::new();
@@ -129,12 +165,13 @@ fn step_spans(graph: &TaskGraph, costs: &CostTable, times: &Times, step: &StepCo
 impl Prediction {
     /// The timeline of a prediction: computes, transfers and waits.
     pub fn timeline(&self, graph: &TaskGraph, costs: &CostTable, times: &Times, steps: &[StepSpan]) -> Timeline {
+        let times = times.of_ops(graph, costs);
         let mut spans = Vec::with_capacity(2 * graph.len());
         let consumers = graph.consumers();
         for device in 0..self.devices {
             let mut free = 0;
             for (number, index) in graph.schedule().range(device).enumerate() {
-                op_spans(graph, costs, times, (number, index, consumers[index]), &mut free, &mut spans);
+                op_spans(graph, costs, &times, (number, index, consumers[index]), &mut free, &mut spans);
             }
         }
         for step in steps {
@@ -179,7 +216,7 @@ impl Prediction {
 fn op_spans(
     graph: &TaskGraph,
     costs: &CostTable,
-    times: &Times,
+    times: &OpTimes,
     (number, index, consumer): (usize, usize, Option<usize>),
     free: &mut u64,
     spans: &mut Vec<Span>,
