@@ -80,7 +80,8 @@ impl ScheduleOptions {
             options: self.set.iter().cloned().collect::<BTreeMap<_, _>>(),
             budget: Budget { ticks: self.max_ticks, ops: self.max_ops, ..Budget::default() },
         };
-        let guard = Guard::start(&path.file, request.budget);
+        let guard =
+            Guard::start(&path.file, request.budget, 16 * 3 * u64::from(self.stages) * u64::from(self.micro) * chunks);
         let compiled = dsl::compile(&path, &request)?;
         drop(guard);
         let locate = |cycle: crate::graph::Cycle| {
@@ -102,8 +103,8 @@ struct Guard {
 }
 
 impl Guard {
-    /// Watches from now until the guard is dropped.
-    fn start(file: &str, budget: Budget) -> Guard {
+    /// Watches from now until the guard is dropped. The schedule itself may take `schedule_bytes` besides.
+    fn start(file: &str, budget: Budget, schedule_bytes: u64) -> Guard {
         let done = Arc::new(AtomicBool::new(false));
         let (watched, file) = (done.clone(), file.to_string());
         let (begin, before) = (Instant::now(), resident_bytes());
@@ -111,7 +112,7 @@ impl Guard {
             while !watched.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(2));
                 let used = resident_bytes().saturating_sub(before);
-                let what = if used > 2 * budget.bytes as u64 {
+                let what = if used > (2 * budget.bytes as u64).saturating_add(schedule_bytes) {
                     format!("the budget is {} bytes of memory for the language's values", budget.bytes)
                 } else if begin.elapsed() > EVALUATION_LIMIT {
                     format!("the budget is {} s for evaluating it", EVALUATION_LIMIT.as_secs())
@@ -208,8 +209,7 @@ impl CostOptions {
     /// It cannot be read or is none.
     pub fn file(&self) -> Result<Option<CostFile>, Failure> {
         let Some(path) = &self.profile else { return Ok(None) };
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| Failure::Usage(format!("cannot read {}: {e}", path.display())))?;
+        let text = read_text(path, 256 << 20)?;
         CostFile::from_json(&text).map(Some).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))
     }
 

@@ -367,7 +367,8 @@ impl Evaluation<'_> {
             return Ok(Schedule::new(&self.path.name, placement.clone(), m, programs));
         };
         let fault = Fault { device, index: Some(index), what, grid: grid(&programs.rows(), device, index) };
-        Err(Error::Invalid(format!("{}:{line}: not a schedule for {}: {fault}", self.path.file, self.numbers())))
+        let place = if line > 0 { format!("{}:{line}", self.path.file) } else { self.path.file.clone() };
+        Err(Error::Invalid(format!("{place}: not a schedule for {}: {fault}", self.numbers())))
     }
 }
 
@@ -433,7 +434,7 @@ impl<'a> Expansion<'a> {
     }
 
     /// Takes the next op of the word; tells whether it stays in the program.
-    fn take(&mut self, atom: &Atom, limit: u32) -> Result<bool, String> {
+    fn take(&mut self, atom: &Atom, limit: u64) -> Result<bool, String> {
         self.line = atom.line;
         self.visited += 1;
         if self.visited > self.visit_limit {
@@ -449,7 +450,7 @@ impl<'a> Expansion<'a> {
             ));
         };
         let microbatch = chunk.count(atom)?;
-        if microbatch >= limit {
+        if u64::from(microbatch) >= limit {
             return Ok(false);
         }
         let op = Op::new(atom.kind, chunk.stage, microbatch);

@@ -37,12 +37,27 @@ pub struct Word {
     len: Option<u64>,
 }
 
+/// Words one after the other, with where each ends. A word without a length counts as 0: its join has none either.
+#[derive(Debug, Default)]
+struct List {
+    words: Vec<Word>,
+    ends: Vec<u64>,
+}
+
+impl List {
+    fn push(&mut self, word: Word) {
+        let start = self.ends.last().copied().unwrap_or(0);
+        self.ends.push(start.saturating_add(word.len.unwrap_or(0)));
+        self.words.push(word);
+    }
+}
+
 #[derive(Debug)]
 enum Node {
     Atom(Atom),
     /// The first `count` words of a shared, growing list: `a + b` on the newest view appends in place.
     Join {
-        words: Arc<Mutex<Vec<Word>>>,
+        list: Arc<Mutex<List>>,
         count: usize,
     },
     Repeat {
@@ -70,7 +85,7 @@ pub struct Context<'a> {
     /// Name of the innermost phase, empty outside any.
     pub phase: &'a str,
     /// Ops of micro-batches from here on are counted but dropped.
-    pub limit: u32,
+    pub limit: u64,
 }
 
 impl Word {
@@ -93,7 +108,7 @@ impl Word {
 
     /// No op.
     pub fn empty() -> Word {
-        Word { node: Arc::new(Node::Join { words: Arc::default(), count: 0 }), depth: 1, len: Some(0) }
+        Word { node: Arc::new(Node::Join { list: Arc::default(), count: 0 }), depth: 1, len: Some(0) }
     }
 
     /// `words` one after the other.
@@ -101,10 +116,12 @@ impl Word {
     /// # Errors
     /// Too deep or too long.
     pub fn concat(words: Vec<Word>) -> Result<Word, String> {
-        let depth = words.iter().map(|word| word.depth).max().unwrap_or(0) + 1;
-        let len = words.iter().try_fold(0_u64, |sum, word| Some(sum.saturating_add(word.len?)));
-        let count = words.len();
-        Word::new(Node::Join { words: Arc::new(Mutex::new(words)), count }, depth, len)
+        let mut list = List::default();
+        words.into_iter().filter(|word| word.len != Some(0)).for_each(|word| list.push(word));
+        let depth = list.words.iter().map(|word| word.depth).max().unwrap_or(0) + 1;
+        let len = list.words.iter().try_fold(0_u64, |sum, word| Some(sum.saturating_add(word.len?)));
+        let count = list.words.len();
+        Word::new(Node::Join { list: Arc::new(Mutex::new(list)), count }, depth, len)
     }
 
     /// This word, then `next`.
@@ -112,26 +129,25 @@ impl Word {
     /// # Errors
     /// Too deep or too long.
     pub fn then(&self, next: &Word) -> Result<Word, String> {
-        if self.len == Some(0) {
-            return Ok(next.clone());
+        match (self.len, next.len) {
+            (Some(0), _) => return Ok(next.clone()),
+            (_, Some(0)) => return Ok(self.clone()),
+            _ => {}
         }
-        let len = self.len.zip(next.len).map(|(a, b)| a.saturating_add(b));
-        let is_own_tail =
-            |list: &Arc<Mutex<Vec<Word>>>| matches!(&*next.node, Node::Join { words, .. } if Arc::ptr_eq(words, list));
-        if let Node::Join { words, count } = &*self.node
-            && !is_own_tail(words)
-        {
-            let depth = self.depth.max(next.depth + 1);
-            let mut list = words.lock().unwrap_or_else(PoisonError::into_inner);
-            if list.len() == *count {
-                list.push(next.clone());
-                return Word::new(Node::Join { words: words.clone(), count: count + 1 }, depth, len);
-            }
-            let copy = list[..*count].iter().cloned().chain([next.clone()]).collect();
-            drop(list);
-            return Word::concat(copy);
+        let Node::Join { list, count } = &*self.node else {
+            return Word::concat(vec![self.clone(), next.clone()]);
+        };
+        let is_own_tail = matches!(&*next.node, Node::Join { list: other, .. } if Arc::ptr_eq(list, other));
+        let mut newest = list.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_own_tail && newest.words.len() == *count {
+            newest.push(next.clone());
+            let (depth, len) =
+                (self.depth.max(next.depth + 1), self.len.zip(next.len).map(|(a, b)| a.saturating_add(b)));
+            return Word::new(Node::Join { list: list.clone(), count: count + 1 }, depth, len);
         }
-        Word::concat(vec![self.clone(), next.clone()])
+        let copy = newest.words[..*count].iter().cloned().chain([next.clone()]).collect();
+        drop(newest);
+        Word::concat(copy)
     }
 
     /// `count` times this word; none for 0 or less.
@@ -203,15 +219,21 @@ impl Word {
     /// # Errors
     /// The sink's.
     pub fn visit<E>(&self, sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>) -> Result<(), E> {
-        self.walk(0..self.len.unwrap_or(u64::MAX), Context { phase: "", limit: u32::MAX }, sink)
+        self.walk(0..self.len.unwrap_or(u64::MAX), Context { phase: "", limit: u64::MAX }, sink)
     }
 
-    /// The words of a join, none for other nodes.
-    fn joined(&self) -> Vec<Word> {
-        match &*self.node {
-            Node::Join { words, count } => words.lock().unwrap_or_else(PoisonError::into_inner)[..*count].to_vec(),
-            _ => Vec::new(),
+    /// The words of a join that hold ops in `range`, and where the first of them starts; none for other nodes.
+    fn joined(&self, range: &Range<u64>) -> (Vec<Word>, u64) {
+        let Node::Join { list, count } = &*self.node else { return (Vec::new(), 0) };
+        let list = list.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.len.is_none() {
+            return (list.words[..*count].to_vec(), 0);
         }
+        let ends = &list.ends[..*count];
+        let first = ends.partition_point(|&end| end <= range.start);
+        let last = ends.partition_point(|&end| end < range.end).min(count.saturating_sub(1));
+        let start = first.checked_sub(1).map_or(0, |before| ends[before]);
+        (list.words.get(first..=last).unwrap_or_default().to_vec(), start)
     }
 
     /// Its ops, where they are so few and plain that repeating them needs no walk.
@@ -221,7 +243,7 @@ impl Word {
             _ => None,
         };
         match &*self.node {
-            Node::Join { count: ..=MAX_PLAIN, .. } => self.joined().iter().map(atom).collect(),
+            Node::Join { count: ..=MAX_PLAIN, .. } => self.joined(&(0..u64::MAX)).0.iter().map(atom).collect(),
             _ => atom(self).map(|atom| vec![atom]),
         }
     }
@@ -238,7 +260,10 @@ impl Word {
         }
         match &*self.node {
             Node::Atom(atom) => sink(std::slice::from_ref(atom), context),
-            Node::Join { .. } => walk_join(&self.joined(), range, context, sink),
+            Node::Join { .. } => {
+                let (words, start) = self.joined(&range);
+                walk_join(&words, range.start - start..range.end.saturating_sub(start), context, sink)
+            }
             Node::Repeat { count, word } => walk_repeat(word, *count, range, context, sink),
             Node::Slice { word, range: inner } => word.walk(
                 inner.start + range.start..(inner.start.saturating_add(range.end)).min(inner.end),
@@ -248,7 +273,7 @@ impl Word {
             Node::Alternate(a, b) => walk_alternate(a, b, range, context, sink),
             Node::Phase { name, word } => word.walk(range, Context { phase: name, ..context }, sink),
             Node::First { limit, word } => {
-                word.walk(range, Context { limit: context.limit.min(*limit), ..context }, sink)
+                word.walk(range, Context { limit: context.limit.min(u64::from(*limit)), ..context }, sink)
             }
         }
     }
@@ -262,6 +287,9 @@ fn walk_join<E>(
 ) -> Result<(), E> {
     let mut start = 0_u64; // of the word within the join; a word without length only occurs in a join walked whole
     for word in words {
+        if start >= range.end {
+            break;
+        }
         let len = word.len.unwrap_or(u64::MAX - start);
         let (from, to) = (range.start.saturating_sub(start), (range.end - start.min(range.end)).min(len));
         word.walk(from..to, context, sink)?;
@@ -283,7 +311,7 @@ fn walk_repeat<E>(
     if len == 0 {
         return Ok(());
     }
-    let (atoms, joined) = (word.atoms(), word.joined()); // looked up once, not once a turn
+    let (atoms, (joined, _)) = (word.atoms(), word.joined(&(0..u64::MAX))); // looked up once, not once a turn
     for turn in range.start / len..count.min(range.end.div_ceil(len)) {
         let part = range.start.saturating_sub(turn * len)..(range.end - turn * len).min(len);
         match &atoms {
@@ -294,6 +322,9 @@ fn walk_repeat<E>(
     }
     Ok(())
 }
+
+/// Ops of an alternation that are dealt at a time.
+const PIECE: u64 = 1 << 16;
 
 /// A sink behind a pointer.
 type Collect<'a> = &'a mut dyn FnMut(&[Atom], Context<'_>) -> Result<(), ()>;
@@ -321,12 +352,18 @@ fn walk_alternate<E>(
         let _ = word.walk(part, context, &mut sink);
         ops.into_iter()
     };
-    let mut from_a = collect(a, of_a(range.start)..of_a(range.end));
-    let mut from_b = collect(b, range.start - of_a(range.start)..range.end - of_a(range.end));
-    for i in range {
-        let turn_of_a = if i < paired { i % 2 == 0 } else { a_len > b_len };
-        let Some((atom, phase)) = (if turn_of_a { from_a.next() } else { from_b.next() }) else { break };
-        sink(&[atom], Context { phase: &phase, ..context })?;
+    // In pieces, so that a sink that has had enough stops it.
+    let mut from = range.start;
+    while from < range.end {
+        let piece = from..range.end.min(from + PIECE);
+        let mut from_a = collect(a, of_a(piece.start)..of_a(piece.end));
+        let mut from_b = collect(b, piece.start - of_a(piece.start)..piece.end - of_a(piece.end));
+        for i in piece {
+            let turn_of_a = if i < paired { i % 2 == 0 } else { a_len > b_len };
+            let Some((atom, phase)) = (if turn_of_a { from_a.next() } else { from_b.next() }) else { return Ok(()) };
+            sink(&[atom], Context { phase: &phase, ..context })?;
+        }
+        from = from.saturating_add(PIECE);
     }
     Ok(())
 }
