@@ -17,16 +17,16 @@
 //! ```text
 //! op
 //! metrics
+//! statistics
 //! timeline     op metrics
 //! schedule     op
 //! dsl          op schedule
 //! graph        op schedule
 //! cost         op schedule
-//! sim          op schedule graph cost metrics timeline
+//! sim          op schedule graph cost metrics timeline statistics
 //! model        op
 //! exec         op schedule graph cost model timeline
-//! training     graph cost model exec
-//! statistics
+//! training     graph cost model exec statistics
 //! provenance   training
 //! calibrate    op graph cost model exec statistics
 //! report       op metrics timeline

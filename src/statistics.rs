@@ -44,6 +44,16 @@ pub fn median_ci95(values: &[f64]) -> [f64; 2] {
     [sorted[low], sorted[high]]
 }
 
+/// Of several measurements of two figures, the number of the one that is nearest to both medians, relatively; the first
+/// of equals. 0 for none.
+pub fn most_typical(points: &[(f64, f64)]) -> usize {
+    let middle = |figure: fn(&(f64, f64)) -> f64| median(&points.iter().map(figure).collect::<Vec<_>>()).max(1e-9);
+    let (a, b) = (middle(|point| point.0), middle(|point| point.1));
+    let distance = |point: &(f64, f64)| (point.0 / a - 1.0).abs() + (point.1 / b - 1.0).abs();
+    let by_distance = |x: &usize, y: &usize| distance(&points[*x]).total_cmp(&distance(&points[*y]));
+    (0..points.len()).min_by(by_distance).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,6 +63,7 @@ mod tests {
         assert_eq!(typical(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 1000]), 5);
         assert_eq!((typical(&[]), typical(&[7])), (0, 7));
         assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[1.0, 2.0]), median(&[])), (2.0, 1.5, 0.0));
+        assert_eq!(most_typical(&[(9.0, 1.0), (10.0, 5.0), (11.0, 5.0), (10.0, 9.0)]), 1);
         assert_eq!(median_ci95(&[5.0, 1.0, 3.0]), [1.0, 5.0]);
         let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(median_ci95(&hundred), [40.0, 61.0]); // the tabulated ranks for n = 100

@@ -4,6 +4,7 @@ use crate::cost::Layers;
 use crate::exec::{Batch, Cpu, Device, Error, Fault, Session, Settings, StepRecord, Update};
 use crate::graph::TaskGraph;
 use crate::model::{AdamW, Config, Parameters, Shard, Signal, StageLayers, Tokens, split_layers};
+use crate::statistics::{median, most_typical};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,10 +147,19 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// The recorded step with the median makespan: the one that is drawn.
-    pub fn median_step(&self) -> &StepRecord {
-        let mut order: Vec<&StepRecord> = self.records.iter().collect();
-        order.sort_by_key(|record| record.makespan_ns());
-        order[(order.len() - 1) / 2]
+    /// How much slower the second half of the steps was than the first: the machine's drift.
+    pub fn drift(&self) -> f64 {
+        let makespans: Vec<f64> = self.records.iter().map(|record| record.makespan_ns() as f64).collect();
+        let (first, second) = makespans.split_at(makespans.len() / 2);
+        if first.is_empty() { 0.0 } else { median(second) / median(first) - 1.0 }
+    }
+
+    /// The recorded step with the most typical makespan and busy time: the one that is drawn.
+    pub fn typical_step(&self) -> &StepRecord {
+        let busy = |record: &StepRecord| -> u64 {
+            record.devices.iter().flat_map(|device| &device.ops).map(|op| op.end - op.start).sum()
+        };
+        let figures = |record: &StepRecord| (record.makespan_ns() as f64, busy(record) as f64);
+        &self.records[most_typical(&self.records.iter().map(figures).collect::<Vec<_>>())]
     }
 }

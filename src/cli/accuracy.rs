@@ -1,14 +1,15 @@
 //! `pipesim report accuracy`: calibrate on one schedule and one m, predict all others for several m, measure them all.
 
 use super::Failure;
-use super::measure::{Outcome, calibrate_on, judge, measure, tables};
+use super::measure::{calibrate_on, measure, tables};
 use super::model::ModelOptions;
 use super::options::{OutputOptions, ScheduleOptions};
+use super::outcome::{Outcome, judge};
 use super::output::print;
 use crate::dsl::Budget;
 use crate::provenance;
 use crate::report::{self, Report, Table};
-use crate::statistics::{median, quantile};
+use crate::statistics::quantile;
 use crate::training::{Measured, layers_of};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget};
@@ -48,6 +49,9 @@ pub struct Accuracy {
     /// Print nothing to stderr but errors
     #[arg(long, short)]
     quiet: bool,
+    /// Print a line a step to stderr
+    #[arg(long, short, action = clap::ArgAction::Count)]
+    verbose: u8,
 }
 
 impl Accuracy {
@@ -74,7 +78,8 @@ impl Accuracy {
         if self.quiet || !std::io::stderr().is_terminal() {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        measure(&training, &mut runs, self.warmup, self.steps, &bar)?;
+        let verbose = self.verbose > 0;
+        measure(&training, &mut runs, self.warmup, self.steps, &bar, |line| if verbose { output.remark(line) })?;
         let calibration = runs.remove(0);
         let costs = calibrate_on(&training, &calibration)?;
         let config = training.config();
@@ -156,17 +161,10 @@ impl Accuracy {
                     "pairs of schedules ordered right, of those further apart than their intervals",
                     format!("{right} of {pairs}"),
                 ),
-                row("drift of the machine over the run", format!("{:+.2} %", 100.0 * drift(calibration))),
+                row("drift of the machine over the run", format!("{:+.2} %", 100.0 * calibration.drift())),
             ],
         }
     }
-}
-
-/// The calibration schedule's makespan, second half of its steps against the first.
-fn drift(calibration: &Measured) -> f64 {
-    let makespans: Vec<f64> = calibration.records.iter().map(|record| record.makespan_ns() as f64).collect();
-    let (first, second) = makespans.split_at(makespans.len() / 2);
-    if first.is_empty() { 0.0 } else { median(second) / median(first) - 1.0 }
 }
 
 /// Of all pairs at one m whose confidence intervals do not overlap: how many the prediction orders as measured.

@@ -4,20 +4,17 @@
 use super::Failure;
 use super::model::ModelOptions;
 use super::options::{CostOptions, OutputOptions, ScheduleOptions};
+use super::outcome::{Iteration, Outcome, extra_tables, iteration, judge};
 use crate::calibrate::{Measure, calibrate};
-use crate::comparison;
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::exec::{Batch, Device, Error, Session, Timed};
 use crate::graph::TaskGraph;
 use crate::model::StageLayers;
 use crate::provenance;
-use crate::report::{Entry, Panel, Report, Table};
-use crate::sim::{self, Prediction};
-use crate::statistics::{median, median_ci95};
+use crate::report::Report;
+use crate::sim;
 use crate::training::{Measured, Training, layers_of, settings};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Serialize;
-use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,55 +37,6 @@ pub struct Experiment<'a> {
     pub baseline: bool,
     /// For remarks.
     pub output: &'a OutputOptions,
-}
-
-/// The iteration time over the steps.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Iteration {
-    /// Median.
-    pub median: f64,
-    /// 95 % confidence interval of the median.
-    pub ci95: [f64; 2],
-}
-
-/// The errors that the contract names.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Errors {
-    /// predicted / measured - 1.
-    pub makespan: f64,
-    /// Percentage points.
-    pub bubble: f64,
-    /// 95th percentile, as a fraction of the iteration.
-    pub op_start_p95: f64,
-    /// The run's own durations fed back.
-    pub self_replay: f64,
-}
-
-/// One run.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// The schedule's name.
-    pub schedule: String,
-    /// p.
-    pub devices: u32,
-    /// m.
-    pub microbatches: u32,
-    /// `cpu` or `timed`.
-    pub device_kind: &'static str,
-    /// `local`.
-    pub link: &'static str,
-    /// Loss of each training step before its update; empty for timed devices.
-    pub losses: Vec<f64>,
-    /// Of the median iteration.
-    pub tokens_per_second: f64,
-    /// Over the steps.
-    pub iteration_ms: Iteration,
-    /// From the calibrated costs.
-    pub predicted: Prediction,
-    /// Of the step with the median makespan.
-    pub measured: Prediction,
-    /// Prediction against measurement.
-    pub error: Errors,
 }
 
 /// What an experiment found.
@@ -136,7 +84,9 @@ impl Experiment<'_> {
             runs.push(Measured { session: training.session(&graph)?, graph, records: Vec::new() });
         }
         let bar = self.bar(runs.len());
-        measure(&training, &mut runs, self.warmup, self.steps, &bar)?;
+        measure(&training, &mut runs, self.warmup, self.steps, &bar, |line| self.output.remark(line))?;
+        let drift = 100.0 * runs[0].drift();
+        self.output.remark(&format!("drift of the machine over the run: {drift:+.1} % (second half of the steps against the first)"));
         let mut calibrated_on = serde_json::json!({"file": self.costs.profile});
         let costs = match given {
             Some(costs) => costs,
@@ -277,7 +227,7 @@ impl Experiment<'_> {
     }
 }
 
-/// Warms all runs up, then measures `steps` training steps of each, one step of each in turn.
+/// Warms all runs up, then measures `steps` training steps of each, one step of each in turn. `tell` hears of each.
 ///
 /// # Errors
 /// A device failed, died or hung.
@@ -287,7 +237,9 @@ pub fn measure(
     warmup: u32,
     steps: u32,
     bar: &ProgressBar,
+    tell: impl Fn(&str),
 ) -> Result<(), Failure> {
+    let tokens = (training.sequences * training.sequence_tokens) as f64;
     for run in runs.iter_mut() {
         bar.set_message(format!("warming up {}", run.graph.schedule().name));
         let batch = training.batch(0, run.graph.schedule().microbatches)?;
@@ -297,7 +249,13 @@ pub fn measure(
         for run in runs.iter_mut() {
             bar.set_message(run.graph.schedule().name.clone());
             let batch = training.batch(step, run.graph.schedule().microbatches)?;
-            run.records.push(run.session.step(&batch, Some(training.update(step)))?);
+            let record = run.session.step(&batch, Some(training.update(step)))?;
+            let (ms, schedule) = (record.iteration_ns() as f64 / 1e6, run.graph.schedule());
+            let speed = f64::from(schedule.microbatches) * tokens / (ms / 1e3);
+            let loss = record.loss.unwrap_or_default();
+            let line = format!("step {step} {:<16} loss {loss:.6}  {ms:.1} ms  {speed:.0} tokens/s", schedule.name);
+            bar.suspend(|| tell(&line));
+            run.records.push(record);
             bar.inc(1);
         }
     }
@@ -350,97 +308,4 @@ pub fn tables(
     let placement = &run.graph.schedule().placement;
     let table = costs.table(placement, &layers, (training.sequences as u32, training.sequence_tokens as u32))?;
     Ok((table, costs.step_costs(placement, &layers, training.clip.is_some())))
-}
-
-/// The iteration time of a run in ms.
-fn iteration(run: &Measured) -> Iteration {
-    let iterations: Vec<f64> = run.records.iter().map(|record| record.iteration_ns() as f64 / 1e6).collect();
-    Iteration { median: median(&iterations), ci95: median_ci95(&iterations) }
-}
-
-/// Predicts `run` from `table` and holds it against what was measured.
-pub fn judge(
-    run: &Measured,
-    table: &CostTable,
-    steps: &StepCosts,
-    device_kind: &'static str,
-    microbatch_tokens: usize,
-) -> (Outcome, Entry) {
-    let schedule = run.graph.schedule();
-    let (predicted, times, step_spans) = sim::predict(&run.graph, table, steps);
-    let mut predicted_timeline = predicted.timeline(&run.graph, table, &times, &step_spans);
-    let mut measured_timeline = run.median_step().timeline(&run.graph, table.keep);
-    for timeline in [&mut predicted_timeline, &mut measured_timeline] {
-        timeline.provenance = provenance::here();
-    }
-    let mut error = comparison::compare(&predicted_timeline, &measured_timeline).unwrap_or_default();
-    comparison::refine(&mut error, (&predicted_timeline, &predicted.metrics), &run.graph, table, &run.records);
-    let iteration = iteration(run);
-    let metrics = measured_timeline.metrics();
-    let measured = Prediction { metrics: metrics.clone(), ..predicted.clone() };
-    let tokens = f64::from(schedule.microbatches) * microbatch_tokens as f64;
-    let outcome = Outcome {
-        schedule: schedule.name.clone(),
-        devices: schedule.devices(),
-        microbatches: schedule.microbatches,
-        device_kind,
-        link: "local",
-        losses: run.records.iter().filter_map(|record| record.loss).collect(),
-        tokens_per_second: tokens / (iteration.median / 1e3).max(1e-9),
-        iteration_ms: iteration,
-        error: Errors {
-            makespan: error.makespan,
-            bubble: error.bubble,
-            op_start_p95: error.op_start_p95,
-            self_replay: error.self_replay,
-        },
-        measured,
-        predicted,
-    };
-    let entry = Entry {
-        name: schedule.name.clone(),
-        predicted: Some(Panel { timeline: predicted_timeline, metrics: outcome.predicted.metrics.clone() }),
-        measured: Some(Panel { timeline: measured_timeline, metrics }),
-        error: Some(error),
-        notes: Vec::new(),
-    };
-    (outcome, entry)
-}
-
-/// Speed and losses as tables.
-fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table> {
-    let naive = outcomes.iter().find(|o| o.schedule == "naive").map(|o| o.iteration_ms);
-    let (base, column) = if baseline.is_some() { (baseline, "against one device") } else { (naive, "against naive") };
-    let row = |name: &str, Iteration { median, ci95: [low, high] }: Iteration, tokens_per_second: String| {
-        vec![
-            name.to_string(),
-            format!("{median:.1}"),
-            format!("{low:.1} to {high:.1}"),
-            tokens_per_second,
-            base.map_or_else(String::new, |base| format!("{:.2} x", base.median / median)),
-        ]
-    };
-    let of_outcome = |o: &Outcome| row(&o.schedule, o.iteration_ms, format!("{:.0}", o.tokens_per_second));
-    let speed = Table {
-        caption: "Training speed".to_string(),
-        header: ["schedule", "iteration ms", "95 % interval", "tokens/s", column].map(str::to_string).to_vec(),
-        rows: baseline
-            .map(|one| row("one device", one, String::new()))
-            .into_iter()
-            .chain(outcomes.iter().map(of_outcome))
-            .collect(),
-    };
-    let mut rows: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-    for outcome in outcomes {
-        for (step, loss) in outcome.losses.iter().enumerate() {
-            rows.entry(step).or_insert_with(|| vec![step.to_string()]).push(format!("{loss:.6}"));
-        }
-    }
-    let header = ["step".to_string()].into_iter().chain(outcomes.iter().map(|o| o.schedule.clone())).collect();
-    let losses = Table {
-        caption: "Loss of each training step, before its update".to_string(),
-        header,
-        rows: rows.into_values().collect(),
-    };
-    vec![speed, losses]
 }

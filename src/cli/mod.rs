@@ -6,6 +6,7 @@ mod failure;
 mod measure;
 mod model;
 mod options;
+mod outcome;
 mod output;
 mod predict;
 mod profile;

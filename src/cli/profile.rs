@@ -50,7 +50,7 @@ impl Profile {
         training.stages(&graph).map_err(|e| Failure::Usage(format!("{e:#}")))?;
         let session = training.session(&graph)?;
         let mut runs = [Measured { graph, session, records: Vec::new() }];
-        measure(&training, &mut runs, self.warmup, self.steps, &ProgressBar::hidden())?;
+        measure(&training, &mut runs, self.warmup, self.steps, &ProgressBar::hidden(), |line| output.remark(line))?;
         let costs = calibrate_on(&training, &runs[0])?;
         let text = format!("{}\n", serde_json::to_string_pretty(&costs).map_err(anyhow::Error::from)?);
         match &self.output {

@@ -1,9 +1,10 @@
 //! `pipesim run`: really train, measure, predict from one calibrated schedule, compare.
 
 use super::Failure;
-use super::measure::{Experiment, Outcome};
+use super::measure::Experiment;
 use super::model::ModelOptions;
 use super::options::{CostOptions, Format, OutputOptions, ScheduleOptions};
+use super::outcome::{Iteration, Outcome};
 use super::output::print;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -80,7 +81,7 @@ struct Runs<'a> {
     schema_version: u32,
     calibrated_on: &'a serde_json::Value,
     #[serde(skip_serializing_if = "Option::is_none")]
-    baseline: Option<super::measure::Iteration>,
+    baseline: Option<Iteration>,
     runs: Vec<&'a Outcome>,
 }
 

@@ -5,6 +5,7 @@ use super::sweep::{sweep, sweep_lasting};
 use crate::cost::{CostTable, StepCosts, Summary};
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, Metrics};
+use crate::statistics::most_typical;
 use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -103,12 +104,12 @@ fn sweep_at_speed(
 }
 
 /// One sweep at constant speed; where the machine's speed was measured, one sweep under each measured step's, of which
-/// the one with the median makespan counts.
+/// the one with the most typical makespan and busy time counts.
 fn times(graph: &TaskGraph, costs: &CostTable) -> Times {
     let mut all: Vec<Times> = (0..costs.speeds.len()).map(|speed| Times::new(graph, costs, Some(speed))).collect();
-    all.sort_by_key(Times::makespan);
-    let middle = all.len().saturating_sub(1) / 2;
-    if all.is_empty() { Times::new(graph, costs, None) } else { all.swap_remove(middle) }
+    let busy = |times: &Times| times.devices.iter().map(|device| device.busy as f64).sum();
+    let figures: Vec<(f64, f64)> = all.iter().map(|times| (times.makespan() as f64, busy(times))).collect();
+    if all.is_empty() { Times::new(graph, costs, None) } else { all.swap_remove(most_typical(&figures)) }
 }
 
 /// The makespan in ns of `graph` when each op lasts `durations_ns[index]` and everything else costs what `costs` says:
