@@ -79,7 +79,11 @@ impl Accuracy {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
         let verbose = self.verbose > 0;
-        measure(&training, &mut runs, self.warmup, self.steps, &bar, |line| if verbose { output.remark(line) })?;
+        measure(&training, &mut runs, self.warmup, self.steps, &bar, |line| {
+            if verbose {
+                output.remark(line)
+            }
+        })?;
         let calibration = runs.remove(0);
         let costs = calibrate_on(&training, &calibration)?;
         let config = training.config();

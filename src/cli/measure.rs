@@ -86,7 +86,9 @@ impl Experiment<'_> {
         let bar = self.bar(runs.len());
         measure(&training, &mut runs, self.warmup, self.steps, &bar, |line| self.output.remark(line))?;
         let drift = 100.0 * runs[0].drift();
-        self.output.remark(&format!("drift of the machine over the run: {drift:+.1} % (second half of the steps against the first)"));
+        self.output.remark(&format!(
+            "drift of the machine over the run: {drift:+.1} % (second half of the steps against the first)"
+        ));
         let mut calibrated_on = serde_json::json!({"file": self.costs.profile});
         let costs = match given {
             Some(costs) => costs,
