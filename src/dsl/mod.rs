@@ -1,7 +1,7 @@
 //! The schedule language: Starlark plus an algebra of words.
 //!
 //! A schedule file defines `device(r, p, m)`, which returns the word that device r runs, and may set `placement`. The
-//! [`host`] evaluates it, [`word`] holds what comes out, [`compile`] counts the micro-batches and checks the result.
+//! `host` evaluates it, `word` holds what comes out, `compile` counts the micro-batches and checks the result.
 
 mod compile;
 mod host;

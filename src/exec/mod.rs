@@ -1,7 +1,7 @@
 //! Execution: the settled graph enqueued on real devices, and what they did measured.
 //!
-//! Data flows: [`plan`] turns a graph into buffers and ports, a [`session`] holds one thread a device, each [`worker`]
-//! runs its device's program in order, a [`link`] moves data between them by put with signal, and the [`watch`] ends
+//! Data flows: `plan` turns a graph into buffers and ports, a `session` holds one thread a device, each `worker`
+//! runs its device's program in order, a `link` moves data between them by put with signal, and the `watch` ends
 //! everything when one of them hangs or dies. No barrier inside a step.
 
 mod cpu;

@@ -51,7 +51,7 @@ pub fn predict(graph: &TaskGraph, costs: &CostTable, step: &StepCosts) -> (Predi
     (prediction, times, steps)
 }
 
-/// When devices run, in ticks; when each op does, [`Times::of_ops`] sweeps again.
+/// When devices run, in ticks; when each op does, another sweep tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Times {
     /// What each device did.
