@@ -1,10 +1,11 @@
 //! From a schedule file to a [`Schedule`]: evaluates `device(r, p, m)` for every device, counts the micro-batches, checks.
 
+use super::expansion::Expansion;
 use super::host::{self, Layout, LayoutValue, Refusal, as_word};
 use super::library::SchedulePath;
-use super::word::{Atom, Context, Word};
-use crate::op::{Kind, Op};
-use crate::schedule::{Fault, Phase, Placement, Programs, Schedule, Seen, grid};
+use super::word::Word;
+use crate::op::Op;
+use crate::schedule::{Fault, Placement, Programs, Schedule, grid};
 use starlark::ErrorKind;
 use starlark::codemap::FileSpanRef;
 use starlark::docs::{DocItem, DocMember};
@@ -12,8 +13,11 @@ use starlark::environment::Module;
 use starlark::eval::{BeforeStmtFunc, Evaluator};
 use starlark::syntax::{AstModule, Dialect};
 use starlark::values::{Value, ValueLike};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Room made for ops before they are known to come: address space, not yet memory.
+const MAX_RESERVED_OPS: usize = 1 << 26;
 
 /// How much a schedule file may use up.
 #[derive(Clone, Copy, Debug)]
@@ -369,123 +373,5 @@ impl Evaluation<'_> {
         let fault = Fault { device, index: Some(index), what, grid: grid(&programs.rows(), device, index) };
         let place = if line > 0 { format!("{}:{line}", self.path.file) } else { self.path.file.clone() };
         Err(Error::Invalid(format!("{place}: not a schedule for {}: {fault}", self.numbers())))
-    }
-}
-
-/// Room made for ops before they are known to come: address space, not yet memory.
-const MAX_RESERVED_OPS: usize = 1 << 26;
-
-/// One stage of the device: what of it was counted.
-struct Chunk {
-    stage: u32,
-    /// Next F.
-    forward: u32,
-    /// Next I or B.
-    backward: u32,
-    /// Micro-batches whose I is done and whose W is not.
-    pending: VecDeque<u32>,
-}
-
-/// Counts micro-batches along one device's word.
-struct Expansion<'a> {
-    /// Those of the devices before, then this one's.
-    ops: &'a mut Vec<Op>,
-    start: usize,
-    phases: Vec<Phase>,
-    seen: Seen,
-    chunks: Vec<Chunk>,
-    /// Line of the op taken last.
-    line: u32,
-    visited: u64,
-    visit_limit: u64,
-}
-
-impl<'a> Expansion<'a> {
-    fn new(placement: &Placement, device: u32, microbatches: u32, ops: &'a mut Vec<Op>) -> Expansion<'a> {
-        let stages = placement.stages_of(device);
-        let (v, p, m) = (stages.len() as u64, u64::from(placement.devices()), u64::from(microbatches));
-        let chunk = |&stage: &u32| Chunk { stage, forward: 0, backward: 0, pending: VecDeque::new() };
-        Expansion {
-            start: ops.len(),
-            ops,
-            phases: Vec::new(),
-            seen: Seen::new(stages, microbatches),
-            chunks: stages.iter().map(chunk).collect(),
-            line: 0,
-            visited: 0,
-            // What `first` cuts off is visited too: allow patterns up to 64 times longer than what is left of them.
-            visit_limit: 64 * 3 * v * (m + 4 * p),
-        }
-    }
-
-    /// Number of ops in the program.
-    fn len(&self) -> usize {
-        self.ops.len() - self.start
-    }
-
-    /// Takes the next ops of the word, which are all of one phase.
-    fn take_all(&mut self, atoms: &[Atom], context: Context<'_>) -> Result<(), String> {
-        let before = self.ops.len();
-        let result = atoms.iter().try_for_each(|atom| self.take(atom, context.limit).map(drop));
-        if self.ops.len() > before && self.phases.last().map_or("", |phase| phase.name.as_str()) != context.phase {
-            self.phases.push(Phase { start: before - self.start, name: context.phase.to_string() });
-        }
-        result
-    }
-
-    /// Takes the next op of the word; tells whether it stays in the program.
-    fn take(&mut self, atom: &Atom, limit: u64) -> Result<bool, String> {
-        self.line = atom.line;
-        self.visited += 1;
-        if self.visited > self.visit_limit {
-            return Err(format!("the word goes on after {} ops, far more than it can need", self.visit_limit));
-        }
-        let Some(chunk) = self.chunks.get_mut(atom.chunk as usize) else {
-            return Err(format!(
-                "{}[{}] names chunk {}, but a device holds {} here",
-                atom.kind.letter(),
-                atom.chunk,
-                atom.chunk,
-                self.chunks.len()
-            ));
-        };
-        let microbatch = chunk.count(atom)?;
-        if u64::from(microbatch) >= limit {
-            return Ok(false);
-        }
-        let op = Op::new(atom.kind, chunk.stage, microbatch);
-        self.seen.add(atom.chunk as usize, op)?;
-        self.ops.push(op);
-        Ok(true)
-    }
-}
-
-impl Chunk {
-    /// The micro-batch of the next op.
-    fn count(&mut self, atom: &Atom) -> Result<u32, String> {
-        let next = |counter: &mut u32| {
-            let number = atom.microbatch.unwrap_or(*counter);
-            *counter += 1;
-            number
-        };
-        Ok(match atom.kind {
-            Kind::F => next(&mut self.forward),
-            Kind::B => next(&mut self.backward),
-            Kind::I => {
-                let microbatch = next(&mut self.backward);
-                self.pending.push_back(microbatch);
-                microbatch
-            }
-            Kind::W => match atom.microbatch {
-                Some(named) => {
-                    self.pending.retain(|&waiting| waiting != named);
-                    named
-                }
-                None => self.pending.pop_front().ok_or_else(|| {
-                    let (letter, chunk) = (atom.kind.letter(), atom.chunk);
-                    format!("{letter}[{chunk}] has no I of its chunk before it whose weights are left")
-                })?,
-            },
-        })
     }
 }
