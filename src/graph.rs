@@ -1,5 +1,8 @@
 //! The task graph: compute ops, the transfers between them, and what each waits for.
 //!
+//! The two ops of an overlapped pair count as one where the graph's [`Overlap`] says so: what either hands on leaves at
+//! the end of the second.
+//!
 //! Flat arrays; a device's ops are contiguous, in the schedule's order. An op waits for the op before it on its device and
 //! for at most one op elsewhere (`upstream`): every other need (a W for its I, a backward for its own F) is on its device
 //! and before it, which [`Schedule::validate`] has checked. A transfer is the edge between an op and its upstream op on
@@ -9,7 +12,8 @@
 //! for each micro-batch. An op's cells follow from its key ([`Route`]), so no edge is stored.
 
 use crate::op::{Kind, Op};
-use crate::schedule::{Placement, Schedule};
+use crate::placement::Placement;
+use crate::schedule::{Overlap, Schedule};
 use fixedbitset::FixedBitSet;
 use petgraph::visit::{
     GraphBase, IntoNeighbors, IntoNeighborsDirected, IntoNodeIdentifiers, NodeCount, NodeIndexable, Visitable,
@@ -25,6 +29,7 @@ const SOURCE: usize = 0;
 #[derive(Clone, Debug)]
 pub struct TaskGraph {
     schedule: Schedule,
+    overlap: Overlap,
     /// By [`Op::slot`].
     routes: Vec<Route>,
     /// By cell: index of the op that fills it.
@@ -67,8 +72,10 @@ pub struct Wait {
     pub op: Op,
     /// The op it waits for.
     pub awaited: Op,
-    /// The device where that op stands, behind another stuck op.
+    /// The device where that op stands.
     pub on: u32,
+    /// Whether it stands behind the op at which that device is stuck, or is that op itself.
+    pub behind: bool,
 }
 
 /// Devices that wait for one another in a circle.
@@ -83,11 +90,12 @@ impl fmt::Display for Cycle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "the devices wait for one another in a circle:")?;
         for wait in &self.waits {
-            let Wait { device, index, op, awaited, on } = wait;
-            writeln!(
-                f,
-                "  device {device} at op number {index} ({op}) waits for {awaited}, which stands later on device {on}"
-            )?;
+            let Wait { device, index, op, awaited, on, behind } = wait;
+            write!(f, "  device {device} at op number {index} ({op}) waits for {awaited}, ")?;
+            match behind {
+                true => writeln!(f, "which stands later on device {on}")?,
+                false => writeln!(f, "at which device {on} is itself stuck")?,
+            }
         }
         write!(f, "{}", self.grid)
     }
@@ -95,7 +103,7 @@ impl fmt::Display for Cycle {
 
 impl std::error::Error for Cycle {}
 
-/// The routes of all stages and kinds, and the number of cells.
+/// The routes of all stages, directions and kinds, and the number of cells.
 fn routes(placement: &Placement, microbatches: u32) -> (Vec<Route>, usize) {
     let stages = placement.stages();
     // Rows of 2^n cells would compete for the same few lines of the processor's caches.
@@ -106,19 +114,17 @@ fn routes(placement: &Placement, microbatches: u32) -> (Vec<Route>, usize) {
         Kind::I | Kind::B => row(1 + stages + stage),
         Kind::W => row(1 + 2 * stages),
     };
-    let ops = || (0..stages).flat_map(|stage| Kind::ALL.map(|kind| Op::new(kind, stage, 0)));
-    let mut routes: Vec<Route> = ops()
-        .map(|op| Route {
-            input: op.upstream(stages).map_or(SOURCE, |stage| output(op.kind(), stage)),
-            output: output(op.kind(), op.stage()),
-            consumer: placement.device_of(op.stage()),
-            consumer_output: SOURCE,
-        })
-        .collect();
-    for op in ops() {
+    let nowhere = Route { input: SOURCE, output: SOURCE, consumer: 0, consumer_output: SOURCE };
+    let mut routes = vec![nowhere; stages as usize * Op::SLOTS_PER_STAGE];
+    for op in placement.op_kinds() {
+        let input = op.upstream(stages).map_or(SOURCE, |stage| output(op.kind(), stage));
+        let (output, consumer) = (output(op.kind(), op.stage()), placement.device_of(op));
+        routes[op.slot()] = Route { input, output, consumer, consumer_output: SOURCE };
+    }
+    for op in placement.op_kinds() {
         if let Some(stage) = op.upstream(stages) {
-            let maker = &mut routes[Op::new(op.kind(), stage, 0).slot()];
-            maker.consumer = placement.device_of(op.stage());
+            let maker = &mut routes[Op::new(op.kind(), stage, 0).in_direction(op.direction()).slot()];
+            maker.consumer = placement.device_of(op);
             maker.consumer_output = output(op.kind(), op.stage());
         }
     }
@@ -126,7 +132,7 @@ fn routes(placement: &Placement, microbatches: u32) -> (Vec<Route>, usize) {
 }
 
 impl TaskGraph {
-    /// The graph of a schedule that [`Schedule::validate`] accepts.
+    /// The graph of a schedule that [`Schedule::validate`] accepts; its overlapped pairs are atomic.
     ///
     /// # Errors
     /// Devices that wait for one another in a circle.
@@ -134,11 +140,23 @@ impl TaskGraph {
     /// # Panics
     /// The schedule has 2^31 ops or more.
     pub fn new(schedule: Schedule) -> Result<TaskGraph, Cycle> {
+        TaskGraph::with_overlap(schedule, Overlap::Atomic)
+    }
+
+    /// [`TaskGraph::new`] with another meaning of overlapped pairs.
+    ///
+    /// # Errors
+    /// As [`TaskGraph::new`].
+    ///
+    /// # Panics
+    /// As [`TaskGraph::new`].
+    pub fn with_overlap(schedule: Schedule, overlap: Overlap) -> Result<TaskGraph, Cycle> {
         assert!(schedule.ops().len() < 1 << 31, "a schedule has less than 2^31 ops");
+        let schedule = if overlap == Overlap::Serial { schedule.without_pairs() } else { schedule };
         let (routes, cells) = routes(&schedule.placement, schedule.microbatches);
         let mut makers = vec![NONE; cells];
         makers[SOURCE..SOURCE + schedule.microbatches as usize].fill(0); // there from the start, whoever made it
-        let mut graph = TaskGraph { schedule, routes, makers, runs: Vec::new() };
+        let mut graph = TaskGraph { schedule, overlap, routes, makers, runs: Vec::new() };
         graph.order_runs()?;
         Ok(graph)
     }
@@ -152,12 +170,20 @@ impl TaskGraph {
         while let Some(device) = runnable.pop() {
             let rest = next[device as usize]..self.schedule.range(device).end;
             let mut index = rest.start;
-            for op in &self.schedule.ops()[rest.clone()] {
+            let ops = &self.schedule.ops()[rest.clone()];
+            let mut paired = false; // the op before opened a pair: both inputs are there
+            for (at, op) in ops.iter().enumerate() {
                 let (route, microbatch) = (&self.routes[op.slot()], op.microbatch() as usize);
-                if self.makers[route.input + microbatch] == NONE {
-                    awaited[device as usize] = route.input + microbatch;
+                let mut input = route.input + microbatch;
+                if op.opens_pair() && self.makers[input] != NONE {
+                    let second = ops[at + 1];
+                    input = self.routes[second.slot()].input + second.microbatch() as usize;
+                }
+                if !paired && self.makers[input] == NONE {
+                    awaited[device as usize] = input;
                     break;
                 }
+                paired = op.opens_pair();
                 let output = route.output + microbatch;
                 self.makers[output] = index as u32;
                 if awaited[route.consumer as usize] == output {
@@ -185,10 +211,15 @@ impl TaskGraph {
 
     fn circle(&self, next: &[usize]) -> Cycle {
         let stuck = |device: u32| -> Wait {
-            let index = next[device as usize];
-            let up = self.upstream(index).expect("only a wait can stop a device");
-            let number = index - self.schedule.range(device).start;
-            Wait { device, index: number, op: self.op(index), awaited: self.op(up), on: self.device_of(up) }
+            let at = next[device as usize];
+            let unmade =
+                |index: &usize| self.upstream(*index).is_some_and(|up| up >= next[self.device_of(up) as usize]);
+            let (first, last) = self.pair(at).unwrap_or((at, at));
+            let index = (first..=last).find(unmade).expect("only a wait can stop a device");
+            let up = self.upstream(index).expect("it waits for another op");
+            let (number, on) = (index - self.schedule.range(device).start, self.device_of(up));
+            let behind = up > self.pair(next[on as usize]).map_or(next[on as usize], |(_, last)| last);
+            Wait { device, index: number, op: self.op(index), awaited: self.op(up), on, behind }
         };
         let first = (0..self.schedule.devices()).find(|&d| next[d as usize] < self.schedule.range(d).end);
         let mut waits: Vec<Wait> = vec![stuck(first.expect("some device is stuck"))];
@@ -200,6 +231,46 @@ impl TaskGraph {
             }
             waits.push(stuck(device));
         }
+    }
+
+    /// What overlapped pairs mean here. Under [`Overlap::Serial`] there are none.
+    pub fn overlap(&self) -> Overlap {
+        self.overlap
+    }
+
+    /// The overlapped pair that op number `index` belongs to.
+    pub fn pair(&self, index: usize) -> Option<(usize, usize)> {
+        if self.op(index).opens_pair() {
+            return Some((index, index + 1));
+        }
+        let first = self.before(index)?;
+        self.op(first).opens_pair().then_some((first, index))
+    }
+
+    /// Every op whose end must come before op number `index` may start.
+    pub fn needs(&self, index: usize) -> impl Iterator<Item = usize> {
+        let last = |op: usize| self.pair(op).map_or(op, |(_, last)| last);
+        let waits_with = match self.overlap {
+            Overlap::Atomic | Overlap::Max if self.op(index).opens_pair() => self.upstream(index + 1),
+            _ => None,
+        };
+        let others = [self.upstream(index), waits_with].into_iter().flatten().map(last);
+        self.before(index).into_iter().chain(others)
+    }
+
+    /// Every op that may only start after the end of op number `index`: the inverse of [`TaskGraph::needs`].
+    pub fn needed_by(&self, index: usize) -> Vec<usize> {
+        let mut list: Vec<usize> = self.after(index).into_iter().collect();
+        if self.op(index).opens_pair() {
+            return list; // what it made leaves with the second
+        }
+        let pair = self.pair(index).map(|(first, _)| first);
+        for user in pair.into_iter().chain([index]).filter_map(|maker| self.consumer(maker)) {
+            list.push(user);
+            let first = self.pair(user).map(|(first, _)| first).filter(|&first| first != user);
+            list.extend(first.filter(|_| matches!(self.overlap, Overlap::Atomic | Overlap::Max)));
+        }
+        list
     }
 
     /// The schedule that this is the graph of.
@@ -224,7 +295,7 @@ impl TaskGraph {
 
     /// The device of op number `index`.
     pub fn device_of(&self, index: usize) -> u32 {
-        self.schedule.placement.device_of(self.op(index).stage())
+        self.schedule.placement.device_of(self.op(index))
     }
 
     /// The op whose output op number `index` waits for, wherever it is.
@@ -249,6 +320,11 @@ impl TaskGraph {
     /// The op before it on its device.
     pub fn before(&self, index: usize) -> Option<usize> {
         (index > self.schedule.range(self.device_of(index)).start).then(|| index - 1)
+    }
+
+    /// The op after it on its device.
+    pub fn after(&self, index: usize) -> Option<usize> {
+        (index + 1 < self.schedule.range(self.device_of(index)).end).then_some(index + 1)
     }
 
     /// Where ops take their input and leave their output, by [`Op::slot`].
@@ -289,9 +365,9 @@ impl TaskGraph {
         let devices = self.schedule.devices() as usize;
         let mut clocks: Vec<Vec<u32>> = vec![Vec::new(); self.len()];
         for index in self.order() {
-            let mut clock = self.before(index).map_or_else(|| vec![0; devices], |before| clocks[before].clone());
-            if let Some(up) = self.upstream(index) {
-                clock.iter_mut().zip(&clocks[up]).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
+            let mut clock = vec![0; devices];
+            for need in self.needs(index) {
+                clock.iter_mut().zip(&clocks[need]).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
             }
             let device = self.device_of(index);
             clock[device as usize] = (index - self.schedule.range(device).start) as u32 + 1;
@@ -355,11 +431,8 @@ impl IntoNeighborsDirected for &TaskGraph {
     type NeighborsDirected = std::vec::IntoIter<usize>;
     fn neighbors_directed(self, node: usize, direction: petgraph::Direction) -> Self::NeighborsDirected {
         let neighbors: Vec<usize> = match direction {
-            petgraph::Direction::Incoming => self.before(node).into_iter().chain(self.upstream(node)).collect(),
-            petgraph::Direction::Outgoing => {
-                let after = Some(node + 1).filter(|&next| next < self.len() && self.before(next) == Some(node));
-                after.into_iter().chain(self.consumer(node)).collect()
-            }
+            petgraph::Direction::Incoming => self.needs(node).collect(),
+            petgraph::Direction::Outgoing => self.needed_by(node),
         };
         neighbors.into_iter()
     }

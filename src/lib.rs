@@ -22,16 +22,16 @@
 //! schedule     op
 //! dsl          op schedule
 //! graph        op schedule
-//! cost         op schedule
+//! cost         op placement
 //! sim          op schedule graph cost metrics timeline statistics
 //! model        op
-//! exec         op schedule graph cost model timeline
-//! training     graph cost model exec statistics
+//! exec         op placement schedule graph cost model timeline
+//! training     placement graph cost model exec statistics
 //! provenance   training
-//! calibrate    op graph cost model exec statistics
+//! calibrate    op placement graph cost model exec statistics
 //! report       op metrics timeline
 //! comparison   op metrics timeline graph cost sim exec statistics report
-//! cli          op metrics timeline schedule dsl graph cost sim model exec training statistics provenance calibrate report comparison
+//! cli          op placement metrics timeline schedule dsl graph cost sim model exec training statistics provenance calibrate report comparison
 //! ```
 //!
 //! Invariants:
@@ -51,6 +51,7 @@ pub mod graph;
 pub mod metrics;
 pub mod model;
 pub mod op;
+pub mod placement;
 pub mod provenance;
 pub mod report;
 pub mod schedule;

@@ -43,35 +43,76 @@ impl Kind {
 }
 
 /// One op. Eight bytes: a schedule of 50 million ops fits in 400 MB.
+///
+/// In a bidirectional placement two devices hold each stage, one for the micro-batches of either direction; an op knows
+/// its direction, so that its device follows from it alone. An op may open an overlapped pair with the next op of its
+/// device's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Op {
     microbatch: u32,
-    stage_and_kind: u32,
+    /// From the top: 1 bit opens a pair, 28 bits stage, 1 bit direction, 2 bits kind.
+    bits: u32,
 }
+
+/// Set in an op that opens an overlapped pair.
+const PAIR: u32 = 1 << 31;
+/// Set in an op of direction 1.
+const DIRECTION: u32 = 1 << 2;
 
 impl Op {
     /// Largest stage number that an op can hold.
-    pub const MAX_STAGE: u32 = (1 << 30) - 1;
+    pub const MAX_STAGE: u32 = (1 << 28) - 1;
 
-    /// The op of `kind` on `stage` for `microbatch`. `stage` is at most [`Op::MAX_STAGE`].
+    /// How many values of [`Op::slot`] a stage takes: two directions of four kinds.
+    pub const SLOTS_PER_STAGE: usize = 8;
+
+    /// The op of `kind` on `stage` for `microbatch`, direction 0. `stage` is at most [`Op::MAX_STAGE`].
     pub fn new(kind: Kind, stage: u32, microbatch: u32) -> Op {
         assert!(stage <= Op::MAX_STAGE, "stage {stage} is beyond {}", Op::MAX_STAGE);
-        Op { microbatch, stage_and_kind: stage << 2 | kind as u32 }
+        Op { microbatch, bits: stage << 3 | kind as u32 }
+    }
+
+    /// The same op in `direction` 0 or 1.
+    pub fn in_direction(self, direction: u32) -> Op {
+        let bits = if direction == 0 { self.bits & !DIRECTION } else { self.bits | DIRECTION };
+        Op { bits, ..self }
+    }
+
+    /// The same op as the first of an overlapped pair; the next op of the device's program is the second.
+    pub fn opening_pair(self) -> Op {
+        Op { bits: self.bits | PAIR, ..self }
+    }
+
+    /// The same op without the note that it opens a pair.
+    pub fn alone(self) -> Op {
+        Op { bits: self.bits & !PAIR, ..self }
+    }
+
+    /// Whether it opens an overlapped pair with the next op of its device's program.
+    #[inline]
+    pub fn opens_pair(self) -> bool {
+        self.bits & PAIR != 0
     }
 
     /// What it computes.
     pub fn kind(self) -> Kind {
-        Kind::ALL[(self.stage_and_kind & 3) as usize]
+        Kind::ALL[(self.bits & 3) as usize]
     }
 
     /// The stage it belongs to, 0 to S - 1 in model order.
     pub fn stage(self) -> u32 {
-        self.stage_and_kind >> 2
+        (self.bits & !PAIR) >> 3
     }
 
-    /// Number of its (stage, kind) among all: 4 * stage + kind. Tables by stage and kind are indexed with it.
+    /// The direction of its micro-batch: 0, or 1 where a bidirectional placement runs it the other way.
+    pub fn direction(self) -> u32 {
+        (self.bits & DIRECTION) >> 2
+    }
+
+    /// Number of its (stage, direction, kind) among all. Tables by these are indexed with it.
+    #[inline]
     pub fn slot(self) -> usize {
-        self.stage_and_kind as usize
+        (self.bits & !PAIR) as usize
     }
 
     /// The micro-batch it works on.
@@ -128,10 +169,16 @@ mod tests {
 
     #[test]
     fn prints_and_parses_as_pytorch_does() {
-        for text in ["0F0", "7B12", "3I1", "1073741823W4294967295"] {
+        for text in ["0F0", "7B12", "3I1", "268435455W4294967295"] {
             assert_eq!(text.parse::<Op>().unwrap().to_string(), text);
         }
-        for text in ["", "F0", "0", "0F", "0X1", "0F-1", "0F1 ", "-1F0", "1073741824F0", "0F4294967296", "0é1"] {
+        let op = Op::new(Kind::I, 5, 7).in_direction(1).opening_pair();
+        assert_eq!((op.kind(), op.stage(), op.microbatch(), op.direction()), (Kind::I, 5, 7, 1));
+        assert_eq!(
+            (op.slot(), op.opens_pair(), op.alone().opens_pair()),
+            (5 * Op::SLOTS_PER_STAGE + 4 + 1, true, false)
+        );
+        for text in ["", "F0", "0", "0F", "0X1", "0F-1", "0F1 ", "-1F0", "268435456F0", "0F4294967296", "0é1"] {
             assert!(text.parse::<Op>().is_err(), "{text} must be refused");
         }
     }

@@ -1,104 +1,36 @@
-//! A schedule: where the stages are, and one fixed order of ops per device.
+//! A schedule: one fixed order of ops per device.
 
 use crate::op::{Kind, Op};
+use crate::placement::{Chunk, Placement};
 use std::fmt;
+use std::ops::Range;
 
-/// Which device holds which stage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
-    name: String,
-    devices: u32,
-    /// By stage.
-    device_of: Vec<u32>,
-    /// By device, the stages of its chunks in chunk order.
-    stages_of: Vec<Vec<u32>>,
+/// What an overlapped pair means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overlap {
+    /// Starts when the inputs of both are there, lasts as long as both, both outputs leave at its end.
+    #[default]
+    Atomic,
+    /// Two ops in turn, as if they were no pair.
+    Serial,
+    /// Two ops in turn, but both outputs leave at the end of the second.
+    Runtime,
+    /// As `Atomic`, but it lasts only as long as the longer of the two.
+    Max,
 }
 
-impl Placement {
-    /// The placement that puts stage `s` on device `device_of[s]`; chunk numbers follow stage order on each device.
-    ///
-    /// # Errors
-    /// A device outside 0..devices, or devices that hold different numbers of stages.
-    pub fn new(name: &str, devices: u32, device_of: Vec<u32>) -> Result<Placement, String> {
-        let mut stages_of = vec![Vec::new(); devices as usize];
-        for (stage, &device) in device_of.iter().enumerate() {
-            let stages = stages_of.get_mut(device as usize).ok_or_else(|| {
-                format!("placement puts stage {stage} on device {device}, but there are {devices} devices")
-            })?;
-            stages.push(stage as u32);
+impl Overlap {
+    /// Every meaning.
+    pub const ALL: [Overlap; 4] = [Overlap::Atomic, Overlap::Serial, Overlap::Runtime, Overlap::Max];
+
+    /// As the command line calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Overlap::Atomic => "atomic",
+            Overlap::Serial => "serial",
+            Overlap::Runtime => "runtime",
+            Overlap::Max => "max",
         }
-        let chunks = stages_of.first().map_or(0, Vec::len);
-        match stages_of.iter().position(|stages| stages.len() != chunks || chunks == 0) {
-            Some(device) => Err(format!(
-                "every device must hold the same number of stages; device 0 holds {chunks}, device {device} holds {}",
-                stages_of[device].len()
-            )),
-            None => Ok(Placement { name: name.to_string(), devices, device_of, stages_of }),
-        }
-    }
-
-    /// One stage a device.
-    pub fn linear(devices: u32) -> Placement {
-        Placement::looped("linear", devices, 1)
-    }
-
-    /// Stage s on device s mod p (Narayanan et al. 2021, the interleaved schedule).
-    pub fn looped(name: &str, devices: u32, chunks: u32) -> Placement {
-        let device_of = (0..devices * chunks).map(|stage| stage % devices).collect();
-        Placement::new(name, devices, device_of).expect("a loop is balanced")
-    }
-
-    /// Down the devices and up again, `chunks` times in all: stages r and 2p-1-r on device r for two chunks
-    /// (Qi et al., arXiv 2401.10241 section 6), a zigzag for more (Liu et al. 2023, Hanayo).
-    pub fn zigzag(name: &str, devices: u32, chunks: u32) -> Placement {
-        let device_of = (0..devices * chunks)
-            .map(|stage| {
-                let (wave, step) = (stage / devices, stage % devices);
-                if wave % 2 == 0 { step } else { devices - 1 - step }
-            })
-            .collect();
-        Placement::new(name, devices, device_of).expect("a zigzag is balanced")
-    }
-
-    /// What the schedule's author calls it: `linear`, `loop`, `V`, ...
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// p.
-    pub fn devices(&self) -> u32 {
-        self.devices
-    }
-
-    /// v, stages a device.
-    pub fn chunks(&self) -> u32 {
-        self.stages_of[0].len() as u32
-    }
-
-    /// S = p * v.
-    pub fn stages(&self) -> u32 {
-        self.device_of.len() as u32
-    }
-
-    /// The device that holds `stage`.
-    pub fn device_of(&self, stage: u32) -> u32 {
-        self.device_of[stage as usize]
-    }
-
-    /// The stages of `device`, by chunk.
-    pub fn stages_of(&self, device: u32) -> &[u32] {
-        &self.stages_of[device as usize]
-    }
-
-    /// Whether the output of `op` goes to another device. The last stage's F and the first stage's backward go nowhere.
-    pub fn leaves_device(&self, op: Op) -> bool {
-        let stage = op.stage();
-        let next = match op.kind() {
-            Kind::F => Some(stage + 1).filter(|&s| s < self.stages()),
-            Kind::I | Kind::B => stage.checked_sub(1),
-            Kind::W => None,
-        };
-        next.is_some_and(|next| self.device_of(next) != self.device_of(stage))
     }
 }
 
@@ -151,13 +83,15 @@ pub struct Schedule {
     ops: Vec<Op>,
     starts: Vec<usize>,
     phases: Vec<Vec<Phase>>,
+    pairs: bool,
 }
 
 impl Schedule {
     /// A schedule of the programs of all devices; [`Schedule::validate`] tells whether it is one.
     pub fn new(name: &str, placement: Placement, microbatches: u32, programs: Programs) -> Schedule {
         let Programs { ops, starts, phases } = programs;
-        Schedule { name: name.to_string(), placement, microbatches, ops, starts, phases }
+        let pairs = ops.iter().any(|op| op.opens_pair());
+        Schedule { name: name.to_string(), placement, microbatches, ops, starts, phases, pairs }
     }
 
     /// p.
@@ -171,7 +105,7 @@ impl Schedule {
     }
 
     /// Where the ops of `device` are in [`Schedule::ops`].
-    pub fn range(&self, device: u32) -> std::ops::Range<usize> {
+    pub fn range(&self, device: u32) -> Range<usize> {
         self.starts[device as usize]..self.starts[device as usize + 1]
     }
 
@@ -192,9 +126,9 @@ impl Schedule {
         Some(phases[at].name.as_str()).filter(|name| !name.is_empty())
     }
 
-    /// How many ops each (stage, kind) has, by [`Op::slot`].
+    /// How many ops each (stage, direction, kind) has, by [`Op::slot`].
     pub fn counts(&self) -> Vec<u64> {
-        let mut counts = vec![0; self.placement.stages() as usize * Kind::ALL.len()];
+        let mut counts = vec![0; self.placement.stages() as usize * Op::SLOTS_PER_STAGE];
         self.ops.iter().for_each(|op| counts[op.slot()] += 1);
         counts
     }
@@ -202,6 +136,20 @@ impl Schedule {
     /// Whether any backward is split into I and W.
     pub fn splits_backward(&self) -> bool {
         self.ops.iter().any(|op| op.kind() == Kind::I)
+    }
+
+    /// Whether any two ops are an overlapped pair.
+    pub fn has_pairs(&self) -> bool {
+        self.pairs
+    }
+
+    /// The same schedule with no overlapped pair: their ops run in turn.
+    pub fn without_pairs(mut self) -> Schedule {
+        if self.pairs {
+            self.ops.iter_mut().for_each(|op| *op = op.alone());
+            self.pairs = false;
+        }
+        self
     }
 
     /// Highest number of activations that `device` holds at once, under `keep` (DESIGN, cost key): its order alone decides.
@@ -224,12 +172,16 @@ impl Schedule {
     /// The first fault, with the place.
     pub fn validate(&self) -> Result<(), Fault> {
         for device in 0..self.devices() {
-            let mut seen = Seen::new(self.placement.stages_of(device), self.microbatches);
-            let stages = self.placement.stages_of(device);
+            let chunks = self.placement.held_by(device);
+            let mut seen = Seen::new(&self.placement, device, self.microbatches);
             for (index, &op) in self.program(device).iter().enumerate() {
-                let chunk = stages.iter().position(|&stage| stage == op.stage());
-                let chunk = chunk.ok_or_else(|| format!("{op} is on a device that holds stages {stages:?}"));
-                let added = chunk.and_then(|chunk| seen.add(chunk, op));
+                let here = Chunk { stage: op.stage(), direction: op.direction() };
+                let chunk = chunks.iter().position(|&chunk| chunk == here);
+                let chunk = chunk.ok_or_else(|| {
+                    let stages: Vec<u32> = self.placement.stages_of(device).collect();
+                    format!("{op} is on a device that holds stages {stages:?}")
+                });
+                let added = chunk.and_then(|chunk| seen.add(chunk, op)).and_then(|()| self.check_pair(device, index));
                 added.map_err(|what| self.fault(device, Some(index), what))?;
             }
             if let Some(what) = seen.missing() {
@@ -237,6 +189,19 @@ impl Schedule {
             }
         }
         Ok(())
+    }
+
+    /// An overlapped pair is one forward and one backward that do not need each other.
+    fn check_pair(&self, device: u32, index: usize) -> Result<(), String> {
+        let program = self.program(device);
+        let op = program[index];
+        if !op.opens_pair() {
+            return Ok(());
+        }
+        let Some(&second) = program.get(index + 1) else {
+            return Err(format!("{op} opens an overlapped pair, but no op comes after it"));
+        };
+        pair_fault(op, second).map_or(Ok(()), Err)
     }
 
     /// A fault of this schedule at op number `index` of `device`.
@@ -247,9 +212,23 @@ impl Schedule {
     }
 }
 
+/// Why `first` and `second` cannot be an overlapped pair.
+pub fn pair_fault(first: Op, second: Op) -> Option<String> {
+    let forwards = [first, second].iter().filter(|op| op.kind() == Kind::F).count();
+    if forwards != 1 || first.kind() == Kind::W || second.kind() == Kind::W {
+        return Some(format!("({first};{second}) is no overlapped pair: one is a forward, the other I or B"));
+    }
+    if second.opens_pair() {
+        return Some(format!("{second} ends one overlapped pair and opens another"));
+    }
+    let own = (first.stage(), first.microbatch()) == (second.stage(), second.microbatch());
+    own.then(|| format!("({first};{second}) is no overlapped pair: the backward needs this very forward"))
+}
+
 /// Which ops a device has run: the bookkeeping behind [`Schedule::validate`].
 pub struct Seen {
-    stages: Vec<u32>,
+    /// By chunk: its stage and its micro-batches.
+    chunks: Vec<(Chunk, Range<u32>)>,
     microbatches: u32,
     /// By (chunk, micro-batch) the kinds run, as bits 1 << kind.
     bits: Vec<u8>,
@@ -258,10 +237,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Nothing run yet on a device that holds `stages`.
-    pub fn new(stages: &[u32], microbatches: u32) -> Seen {
-        let cells = stages.len() * microbatches as usize;
-        Seen { stages: stages.to_vec(), microbatches, bits: vec![0; cells], complete: vec![0; stages.len()] }
+    /// Nothing run yet on `device`.
+    pub fn new(placement: &Placement, device: u32, microbatches: u32) -> Seen {
+        let chunk = |&chunk: &Chunk| (chunk, placement.microbatches_of(chunk.direction, microbatches));
+        let chunks: Vec<_> = placement.held_by(device).iter().map(chunk).collect();
+        let cells = chunks.len() * microbatches as usize;
+        Seen { microbatches, bits: vec![0; cells], complete: vec![0; chunks.len()], chunks }
     }
 
     /// Notes that `op`, which is on the device's chunk number `chunk`, runs.
@@ -270,8 +251,8 @@ impl Seen {
     /// Why it cannot run here and now.
     #[inline]
     pub fn add(&mut self, chunk: usize, op: Op) -> Result<(), String> {
-        if op.microbatch() >= self.microbatches {
-            return Err(format!("{op} names micro-batch {}, but m = {}", op.microbatch(), self.microbatches));
+        if !self.chunks[chunk].1.contains(&op.microbatch()) {
+            return Err(self.stranger(chunk, op));
         }
         let bits = &mut self.bits[chunk * self.microbatches as usize + op.microbatch() as usize];
         let (needed, excluded) = match op.kind() {
@@ -287,12 +268,23 @@ impl Seen {
         Ok(())
     }
 
+    /// Why `op` is none of the chunk's micro-batches.
+    #[cold]
+    fn stranger(&self, chunk: usize, op: Op) -> String {
+        let ((_, own), m) = (&self.chunks[chunk], self.microbatches);
+        if op.microbatch() >= m {
+            return format!("{op} names micro-batch {}, but m = {m}", op.microbatch());
+        }
+        format!("{op} is of the other direction: this stage runs micro-batches {} to {} here", own.start, own.end - 1)
+    }
+
     /// What is missing at the end of the program.
     pub fn missing(&self) -> Option<String> {
-        let chunk = self.complete.iter().position(|&n| n < self.microbatches)?;
+        let chunk = self.chunks.iter().zip(&self.complete).position(|((_, own), &n)| (n as usize) < own.len())?;
+        let (Chunk { stage, direction }, own) = &self.chunks[chunk];
         let cells = &self.bits[chunk * self.microbatches as usize..][..self.microbatches as usize];
-        let microbatch = cells.iter().position(|&bits| bits & COMPLETE == 0)?;
-        let of = |kind: Kind| Op::new(kind, self.stages[chunk], microbatch as u32);
+        let microbatch = own.clone().map(|i| i as usize).find(|&i| cells[i] & COMPLETE == 0)?;
+        let of = |kind: Kind| Op::new(kind, *stage, microbatch as u32).in_direction(*direction);
         Some(if cells[microbatch] & bit(Kind::F) == 0 {
             format!("{} is missing", of(Kind::F))
         } else if cells[microbatch] & bit(Kind::I) == 0 {
@@ -314,7 +306,7 @@ const COMPLETE: u8 = bit(Kind::W) | bit(Kind::B);
 /// Why `op` cannot run after the kinds in `bits` of its stage and micro-batch.
 #[cold]
 fn refusal(op: Op, bits: u8) -> String {
-    let of = |kind: Kind| Op::new(kind, op.stage(), op.microbatch());
+    let of = |kind: Kind| Op::new(kind, op.stage(), op.microbatch()).in_direction(op.direction());
     let has = |kind: Kind| bits & bit(kind) != 0;
     match op.kind() {
         kind if has(kind) => format!("{op} runs twice"),

@@ -71,8 +71,8 @@ impl Training {
         let schedule = graph.schedule();
         let mut devices: Vec<Box<dyn Device>> = Vec::new();
         for device in 0..schedule.devices() {
-            let held = schedule.placement.stages_of(device).iter();
-            let held: Vec<(u32, StageLayers)> = held.map(|&stage| (stage, stages[stage as usize].clone())).collect();
+            let held = schedule.placement.stages_of(device);
+            let held: Vec<(u32, StageLayers)> = held.map(|stage| (stage, stages[stage as usize].clone())).collect();
             let microbatches = schedule.microbatches as usize;
             let shard = Shard::new(&self.parameters, &held, self.sequences, self.sequence_tokens, microbatches)?;
             devices.push(Box::new(Cpu::new(shard, self.sequences * self.sequence_tokens)));

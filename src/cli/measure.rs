@@ -278,7 +278,7 @@ pub fn calibrate_on(training: &Training, run: &Measured) -> Result<CostFile, Fai
         let ends = if stage.embedding || stage.head { config.padded_vocabulary() * config.channels } else { 0 };
         (stage.blocks.len() * block + ends) as u64
     };
-    let of_device = |device| placement.stages_of(device).iter().map(|&stage| count(&stages[stage as usize])).sum();
+    let of_device = |device| placement.stages_of(device).map(|stage| count(&stages[stage as usize])).sum();
     let device_parameters: Vec<u64> = (0..placement.devices()).map(of_device).collect();
     let measure = Measure {
         config,

@@ -4,7 +4,7 @@ use super::Failure;
 use crate::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow};
 use crate::dsl::{self, Budget, Request};
 use crate::graph::TaskGraph;
-use crate::schedule::Placement;
+use crate::placement::Placement;
 use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use super::{CostTable, OpTime, Summary};
 use crate::op::Kind;
-use crate::schedule::Placement;
+use crate::placement::Placement;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
@@ -154,8 +154,8 @@ impl GivenCosts {
             return Err("these costs times so many ops overflow the clock; give smaller or rounder numbers".to_string());
         }
         let units = (10_f64.powi(scale as i32) * f64::from(placement.chunks()), "unit", 1_000_000_000);
-        Ok(CostTable::new(placement, units, self.summary(), |stage, kind| OpTime {
-            duration: ticks(self.durations[kind as usize], placement.device_of(stage)) as u64,
+        Ok(CostTable::new(placement, units, self.summary(), |op| OpTime {
+            duration: ticks(self.durations[op.kind() as usize], placement.device_of(op)) as u64,
             after: 0,
             arrival: comm as u64,
         }))

@@ -5,7 +5,7 @@
 
 use super::{CostTable, OpTime, Speed, StepCosts, Summary};
 use crate::op::Kind;
-use crate::schedule::Placement;
+use crate::placement::Placement;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -177,10 +177,9 @@ impl CostFile {
         let mean = |kind: Kind| durations.iter().map(|of| of[kind as usize] as f64).sum::<f64>() / p / 1e6;
         let (comm, keep) = ((self.link.put_ns + self.link.latency_ns) as f64 / 1e6, self.keep);
         let summary = Summary { F: mean(Kind::F), I: mean(Kind::I), W: mean(Kind::W), B: mean(Kind::B), comm, keep };
-        let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |stage, kind| {
-            let leaves = placement.leaves_device(crate::op::Op::new(kind, stage, 0));
-            let put = if leaves { self.link.put_ns } else { 0 };
-            let duration = durations[stage as usize][kind as usize];
+        let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op| {
+            let put = if placement.leaves_device(op) { self.link.put_ns } else { 0 };
+            let duration = durations[op.stage() as usize][op.kind() as usize];
             OpTime { duration, after: self.gap_ns + put, arrival: put + self.link.latency_ns }
         });
         Ok(CostTable { speeds: self.speeds.clone(), ..table })
@@ -191,7 +190,7 @@ impl CostFile {
     pub fn step_costs(&self, placement: &Placement, layers: &[Layers], clip: bool) -> StepCosts {
         let devices = 0..placement.devices();
         let held = |device: u32| {
-            let stages = placement.stages_of(device).iter().map(|&stage| layers[stage as usize]);
+            let stages = placement.stages_of(device).map(|stage| layers[stage as usize]);
             stages.fold(Layers::default(), |sum, stage| Layers {
                 embedding: sum.embedding || stage.embedding,
                 blocks: sum.blocks + stage.blocks,

@@ -9,8 +9,8 @@ pub use measured::{CostFile, Layers, Link, PartCost, SCHEMA_VERSION as MEASURED_
 
 pub use speed::{Speed, TYPICAL};
 
-use crate::op::{Kind, Op};
-use crate::schedule::Placement;
+use crate::op::Op;
+use crate::placement::Placement;
 
 /// What an op costs, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct StepCosts {
     pub optimizer: Vec<u64>,
 }
 
-/// Durations of every (stage, kind) of one placement, in ticks.
+/// Durations of every (stage, direction, kind) of one placement, in ticks.
 #[derive(Clone, Debug)]
 pub struct CostTable {
     /// How many ticks one time unit has.
@@ -50,7 +50,8 @@ pub struct CostTable {
     pub summary: Summary,
     /// How the machine's speed went in measured steps; empty where costs are given. Ticks are nanoseconds then.
     pub speeds: Vec<Speed>,
-    by_stage: Vec<[OpTime; 4]>,
+    /// By [`Op::slot`].
+    times: Vec<OpTime>,
 }
 
 /// Costs as users give them: per device, a chunk's op costs 1/v of it.
@@ -74,19 +75,20 @@ pub struct Summary {
 impl CostTable {
     /// The time of `op`.
     pub fn of(&self, op: Op) -> OpTime {
-        self.by_stage[op.stage() as usize][op.kind() as usize]
+        self.times[op.slot()]
     }
 
-    /// A table from a function of (stage, kind).
+    /// A table from a function of each stage's, direction's and kind's op of micro-batch 0.
     pub fn new(
         placement: &Placement,
         units: (f64, &'static str, u64),
         summary: Summary,
-        cost: impl Fn(u32, Kind) -> OpTime,
+        cost: impl Fn(Op) -> OpTime,
     ) -> CostTable {
         let (ticks_per_unit, time_unit, unit_ns) = units;
-        let by_stage = (0..placement.stages()).map(|stage| Kind::ALL.map(|kind| cost(stage, kind))).collect();
-        CostTable { ticks_per_unit, time_unit, unit_ns, keep: summary.keep, summary, speeds: Vec::new(), by_stage }
+        let mut times = vec![OpTime::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
+        placement.op_kinds().for_each(|op| times[op.slot()] = cost(op));
+        CostTable { ticks_per_unit, time_unit, unit_ns, keep: summary.keep, summary, speeds: Vec::new(), times }
     }
 
     #[allow(non_snake_case)] // the kinds' letters
@@ -109,7 +111,7 @@ impl CostTable {
                 keep,
             },
             speeds: Vec::new(),
-            by_stage: self.by_stage.iter().map(|kinds| [0, 1, 2, 3].map(|kind| time(&kinds[kind]))).collect(),
+            times: self.times.iter().map(time).collect(),
         }
     }
 

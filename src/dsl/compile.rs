@@ -5,7 +5,8 @@ use super::host::{self, Layout, LayoutValue, Refusal, as_word};
 use super::library::SchedulePath;
 use super::word::Word;
 use crate::op::Op;
-use crate::schedule::{Fault, Placement, Programs, Schedule, grid};
+use crate::placement::Placement;
+use crate::schedule::{Fault, Programs, Schedule, grid};
 use starlark::ErrorKind;
 use starlark::codemap::FileSpanRef;
 use starlark::docs::{DocItem, DocMember};
@@ -279,7 +280,7 @@ impl Evaluation<'_> {
                     Some(value) => value.layout.clone(),
                     None => {
                         return Err(Error::Invalid(format!(
-                            "{}: expected placement = linear, loop, v_shape, zigzag or def placement(p): return custom([...]), found {value}",
+                            "{}: expected placement = linear, loop, v_shape, zigzag, bidirectional or def placement(p): return custom([...]), found {value}",
                             self.path.file
                         )));
                     }
@@ -350,7 +351,7 @@ impl Evaluation<'_> {
         for (device, word) in words.iter().enumerate() {
             let mut expansion = Expansion::new(placement, device as u32, m, &mut programs.ops);
             let result = word.visit(&mut |atoms, context| expansion.take_all(atoms, context));
-            let result = result.and_then(|()| expansion.seen.missing().map_or(Ok(()), Err));
+            let result = result.and_then(|()| expansion.missing().map_or(Ok(()), Err));
             if let (Err(what), None) = (result, &fault) {
                 fault = Some((device as u32, expansion.len(), expansion.line, what));
             }

@@ -2,12 +2,14 @@
 
 use super::word::{Atom, Context};
 use crate::op::{Kind, Op};
-use crate::schedule::{Phase, Placement, Seen};
+use crate::placement::{self, Placement};
+use crate::schedule::{Phase, Seen, pair_fault};
 use std::collections::VecDeque;
 
 /// One stage of the device: what of it was counted.
 struct Chunk {
     stage: u32,
+    direction: u32,
     /// Next F.
     forward: u32,
     /// Next I or B.
@@ -24,7 +26,9 @@ pub struct Expansion<'a> {
     /// Where the program's phases begin.
     pub phases: Vec<Phase>,
     /// What has run.
-    pub seen: Seen,
+    seen: Seen,
+    /// Whether the op taken last opens a pair.
+    opened: bool,
     chunks: Vec<Chunk>,
     /// Line of the op taken last.
     pub line: u32,
@@ -35,15 +39,19 @@ pub struct Expansion<'a> {
 impl<'a> Expansion<'a> {
     /// Nothing taken yet of the program of `device`, whose ops go to `ops`.
     pub fn new(placement: &Placement, device: u32, microbatches: u32, ops: &'a mut Vec<Op>) -> Expansion<'a> {
-        let stages = placement.stages_of(device);
-        let (v, p, m) = (stages.len() as u64, u64::from(placement.devices()), u64::from(microbatches));
-        let chunk = |&stage: &u32| Chunk { stage, forward: 0, backward: 0, pending: VecDeque::new() };
+        let held = placement.held_by(device);
+        let (v, p, m) = (held.len() as u64, u64::from(placement.devices()), u64::from(microbatches));
+        let chunk = |&placement::Chunk { stage, direction }: &placement::Chunk| {
+            let first = placement.microbatches_of(direction, microbatches).start;
+            Chunk { stage, direction, forward: first, backward: first, pending: VecDeque::new() }
+        };
         Expansion {
             start: ops.len(),
             ops,
             phases: Vec::new(),
-            seen: Seen::new(stages, microbatches),
-            chunks: stages.iter().map(chunk).collect(),
+            seen: Seen::new(placement, device, microbatches),
+            chunks: held.iter().map(chunk).collect(),
+            opened: false,
             line: 0,
             visited: 0,
             // What `first` cuts off is visited too: allow patterns up to 64 times longer than what is left of them.
@@ -83,13 +91,37 @@ impl<'a> Expansion<'a> {
             ));
         };
         let microbatch = chunk.count(atom)?;
-        if u64::from(microbatch) >= limit {
+        let kept = u64::from(microbatch) < limit;
+        let op = Op::new(atom.kind, chunk.stage, microbatch).in_direction(chunk.direction);
+        if self.opened {
+            self.close_pair(op, kept)?;
+        }
+        if !kept {
             return Ok(false);
         }
-        let op = Op::new(atom.kind, chunk.stage, microbatch);
+        self.opened = atom.opens_pair;
         self.seen.add(atom.chunk as usize, op)?;
-        self.ops.push(op);
+        self.ops.push(if atom.opens_pair { op.opening_pair() } else { op });
         Ok(true)
+    }
+
+    /// The op taken last opened a pair and `op` follows it, unless `first` cuts that off.
+    #[cold]
+    fn close_pair(&mut self, op: Op, kept: bool) -> Result<(), String> {
+        self.opened = false;
+        let Some(opener) = self.ops.last_mut() else { return Ok(()) };
+        if kept {
+            return pair_fault(*opener, op).map_or(Ok(()), Err);
+        }
+        *opener = opener.alone();
+        Ok(())
+    }
+
+    /// What is missing at the end of the program.
+    pub fn missing(&self) -> Option<String> {
+        let open = self.ops.last().filter(|_| self.opened);
+        let open = open.map(|op| format!("{op} opens an overlapped pair, but no op comes after it"));
+        open.or_else(|| self.seen.missing())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::word::{Atom, Word};
 use crate::op::Kind;
-use crate::schedule::Placement;
+use crate::placement::Placement;
 use allocative::Allocative;
 use starlark::any::ProvidesStaticType;
 use starlark::environment::{Globals, GlobalsBuilder};
@@ -68,7 +68,7 @@ impl fmt::Display for KindValue {
 
 impl KindValue {
     fn word(self, microbatch: Option<u32>) -> Word {
-        Word::atom(Atom { kind: self.kind, chunk: self.chunk, microbatch, line: LINE.get() })
+        Word::atom(Atom { kind: self.kind, chunk: self.chunk, microbatch, opens_pair: false, line: LINE.get() })
     }
 }
 
@@ -200,6 +200,8 @@ pub enum Layout {
     V,
     /// Down and up again, chunk after chunk.
     Zigzag,
+    /// Half the micro-batches down the devices, half up: two copies of each stage.
+    Bidirectional,
     /// The device of each stage.
     Custom(Vec<u32>),
 }
@@ -211,7 +213,7 @@ impl Layout {
             Layout::Linear => Some(1),
             Layout::V => Some(2),
             Layout::Custom(list) => u32::try_from(list.len()).ok()?.checked_div(devices).map(|v| v.max(1)),
-            Layout::Loop | Layout::Zigzag => None,
+            Layout::Loop | Layout::Zigzag | Layout::Bidirectional => None,
         }
     }
 
@@ -222,6 +224,7 @@ impl Layout {
             Layout::Loop => "loop",
             Layout::V => "V",
             Layout::Zigzag => "zigzag",
+            Layout::Bidirectional => "bidirectional",
             Layout::Custom(_) => "custom",
         }
     }
@@ -229,19 +232,20 @@ impl Layout {
     /// The placement on `devices` devices with `chunks` chunks.
     ///
     /// # Errors
-    /// A custom list that is not balanced.
+    /// A custom list that is not balanced; an odd number of devices for two directions.
     pub fn placement(&self, devices: u32, chunks: u32) -> Result<Placement, String> {
         Ok(match self {
             Layout::Linear => Placement::linear(devices),
             Layout::Loop => Placement::looped("loop", devices, chunks),
             Layout::V => Placement::zigzag("V", devices, 2),
             Layout::Zigzag => Placement::zigzag("zigzag", devices, chunks),
+            Layout::Bidirectional => return Placement::bidirectional(devices, chunks),
             Layout::Custom(list) => return Placement::new("custom", devices, list.clone()),
         })
     }
 }
 
-/// A placement as a Starlark value: `linear`, `loop`, `v_shape`, `zigzag` or `custom([...])`.
+/// A placement as a Starlark value: `linear`, `loop`, `v_shape`, `zigzag`, `bidirectional` or `custom([...])`.
 #[derive(Clone, Debug, Allocative, NoSerialize, ProvidesStaticType, StarlarkPagable)]
 pub struct LayoutValue {
     #[allocative(skip)]
@@ -278,6 +282,15 @@ fn functions(builder: &mut GlobalsBuilder) {
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> starlark::Result<Value<'v>> {
         allocate(eval.heap(), Word::alternate(&a.0, &b.0))
+    }
+
+    /// A forward and a backward of different micro-batches that run as one.
+    fn overlap<'v>(
+        #[starlark(require = pos)] first: AnyWord,
+        #[starlark(require = pos)] second: AnyWord,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<Value<'v>> {
+        allocate(eval.heap(), Word::overlap(&first.0, &second.0))
     }
 
     /// The word without the ops of micro-batches m and beyond; they are counted all the same.
@@ -326,8 +339,13 @@ pub fn globals() -> Globals {
     for kind in Kind::ALL {
         builder.set(&kind.letter().to_string(), KindValue { kind, chunk: 0 });
     }
-    let layouts =
-        [("linear", Layout::Linear), ("loop", Layout::Loop), ("v_shape", Layout::V), ("zigzag", Layout::Zigzag)];
+    let layouts = [
+        ("linear", Layout::Linear),
+        ("loop", Layout::Loop),
+        ("v_shape", Layout::V),
+        ("zigzag", Layout::Zigzag),
+        ("bidirectional", Layout::Bidirectional),
+    ];
     for (name, layout) in layouts {
         builder.set(name, LayoutValue { layout });
     }

@@ -24,6 +24,8 @@ pub struct Atom {
     pub chunk: u32,
     /// The micro-batch, where the schedule names it instead of letting it be counted.
     pub microbatch: Option<u32>,
+    /// Whether it is the first of an overlapped pair whose second op follows.
+    pub opens_pair: bool,
     /// Line of the schedule file where the op was written; 0 where unknown.
     pub line: u32,
 }
@@ -109,6 +111,19 @@ impl Word {
     /// No op.
     pub fn empty() -> Word {
         Word { node: Arc::new(Node::Join { list: Arc::default(), count: 0 }), depth: 1, len: Some(0) }
+    }
+
+    /// Two ops as an overlapped pair.
+    ///
+    /// # Errors
+    /// One of the words is not a single op.
+    pub fn overlap(first: &Word, second: &Word) -> Result<Word, String> {
+        let single = |word: &Word| match word.atoms().as_deref() {
+            Some([atom]) => Ok(*atom),
+            _ => Err("overlap(a, b) takes two single ops, as in overlap(F[0], B[1])".to_string()),
+        };
+        let first = Atom { opens_pair: true, ..single(first)? };
+        Word::concat(vec![Word::atom(first), Word::atom(single(second)?)])
     }
 
     /// `words` one after the other.

@@ -18,7 +18,11 @@ pub fn lower_bound(graph: &TaskGraph, costs: &CostTable) -> u64 {
     let fused = |stage: u32| count(Kind::I, stage) == 0;
     let back = |stage: u32| if fused(stage) { Kind::B } else { Kind::I };
     let hop = |kind: Kind, from: u32, to: u32| {
-        if placement.device_of(from) == placement.device_of(to) { 0 } else { time(kind, from).arrival }
+        if placement.device_of_stage(from, 0) == placement.device_of_stage(to, 0) {
+            0
+        } else {
+            time(kind, from).arrival
+        }
     };
 
     // head[s]: earliest start of a forward of stage s. tail[s]: what must follow the end of a backward of stage s.
@@ -41,7 +45,7 @@ pub fn lower_bound(graph: &TaskGraph, costs: &CostTable) -> u64 {
     let mut bound = if graph.is_empty() { 0 } else { path };
     for device in 0..placement.devices() {
         let (mut work, mut without_weights, mut shortest_tail) = (0, 0, u64::MAX);
-        for &stage in placement.stages_of(device) {
+        for stage in placement.stages_of(device) {
             for kind in Kind::ALL.into_iter().filter(|&kind| count(kind, stage) > 0) {
                 let duration = count(kind, stage) * time(kind, stage).duration;
                 work += duration;
@@ -53,8 +57,8 @@ pub fn lower_bound(graph: &TaskGraph, costs: &CostTable) -> u64 {
                 }
             }
         }
-        let first = placement.stages_of(device).iter().map(|&s| head[s as usize]).min().unwrap_or(0);
-        let any_weights = placement.stages_of(device).iter().any(|&s| !fused(s));
+        let first = placement.stages_of(device).map(|s| head[s as usize]).min().unwrap_or(0);
+        let any_weights = placement.stages_of(device).any(|s| !fused(s));
         let all_tail = if any_weights || shortest_tail == u64::MAX { 0 } else { shortest_tail };
         let last_tail = if shortest_tail == u64::MAX { 0 } else { shortest_tail };
         bound = bound.max(first + work + all_tail).max(first + without_weights + last_tail);

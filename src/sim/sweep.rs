@@ -1,12 +1,13 @@
 //! The sweep engine: a fixed order per device and no contention make the timeline one max/add pass over the graph.
 
-use crate::cost::CostTable;
+use crate::cost::{CostTable, OpTime};
 use crate::graph::{Run, TaskGraph};
 use crate::metrics::Activity;
-use crate::op::{Kind, Op};
+use crate::op::Op;
+use crate::schedule::Overlap;
 
-/// How the ops of one stage and kind run: their costs in ticks, and where their input and output are noted.
-#[derive(Clone, Copy)]
+/// How the ops of one stage, direction and kind run: their costs in ticks, and where their input and output are noted.
+#[derive(Clone, Copy, Default)]
 struct Rule {
     duration: u64,
     /// From an op's end until its device is free again.
@@ -20,13 +21,41 @@ struct Rule {
 /// The rules by [`Op::slot`].
 fn rules(graph: &TaskGraph, costs: &CostTable) -> Vec<Rule> {
     let placement = &graph.schedule().placement;
-    let ops = (0..placement.stages()).flat_map(|stage| Kind::ALL.map(|kind| Op::new(kind, stage, 0)));
-    let rule = |op: Op| {
+    let mut rules = vec![Rule::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
+    for op in placement.op_kinds() {
         let (time, route) = (costs.of(op), graph.routes()[op.slot()]);
         let arrival = if placement.leaves_device(op) { time.arrival } else { 0 };
-        Rule { duration: time.duration, after: time.after, arrival, input: route.input, output: route.output }
-    };
-    ops.map(rule).collect()
+        let OpTime { duration, after, .. } = time;
+        rules[op.slot()] = Rule { duration, after, arrival, input: route.input, output: route.output };
+    }
+    rules
+}
+
+/// When the two ops of an overlapped pair run.
+struct Pair {
+    starts: [u64; 2],
+    ends: [u64; 2],
+}
+
+impl Pair {
+    /// The pair on a device that is free from `free` on, its inputs there at `inputs`; `lasts(which, start)` is how long
+    /// either op takes by itself. Under [`Overlap::Max`] both run side by side: they are given shares of the pair's time, one
+    /// after the other, in proportion to what they take alone.
+    fn new(overlap: Overlap, free: u64, inputs: [u64; 2], lasts: impl Fn(usize, u64) -> u64) -> Pair {
+        let start = free.max(inputs[0]);
+        if overlap == Overlap::Runtime || overlap == Overlap::Serial {
+            let end = start + lasts(0, start);
+            let second = end.max(inputs[1]);
+            return Pair { starts: [start, second], ends: [end, second + lasts(1, second)] };
+        }
+        let start = start.max(inputs[1]);
+        let first = lasts(0, start);
+        let second = lasts(1, if overlap == Overlap::Max { start } else { start + first });
+        let whole = if overlap == Overlap::Max { first.max(second) } else { first + second };
+        let share = u128::from(whole) * u128::from(first) / u128::from((first + second).max(1));
+        let middle = start + share as u64;
+        Pair { starts: [start, middle], ends: [middle, start + whole] }
+    }
 }
 
 /// A device on the way through its program.
@@ -63,8 +92,32 @@ pub fn sweep_lasting(
     for &Run { device, end } in graph.runs() {
         let Progress { next, mut free, mut activity } = progress[device as usize];
         let end = end as usize;
-        for (index, op) in (next..end).zip(&schedule.ops()[next..end]) {
+        let ops = &schedule.ops()[next..end];
+        let mut closes = false; // the op before opened a pair, which ran as a whole
+        for (index, op) in (next..end).zip(ops) {
             let (rule, microbatch) = (&rules[op.slot()], op.microbatch() as usize);
+            if closes {
+                closes = false;
+                continue;
+            }
+            if op.opens_pair() {
+                closes = true;
+                let second = ops[index + 1 - next];
+                let (other, other_microbatch) = (&rules[second.slot()], second.microbatch() as usize);
+                let inputs = [ready[rule.input + microbatch], ready[other.input + other_microbatch]];
+                let durations = [rule.duration, other.duration];
+                let last = |which: usize, start| lasts(index + which, device, start, durations[which]);
+                let Pair { starts, ends } = Pair::new(graph.overlap(), free, inputs, last);
+                ready[rule.output + microbatch] = ends[1] + rule.arrival;
+                ready[other.output + other_microbatch] = ends[1] + rule.after + other.arrival;
+                free = ends[1] + rule.after + other.after;
+                activity.busy += ends[0] - starts[0] + ends[1] - starts[1];
+                activity.first_start = activity.first_start.min(starts[0]);
+                activity.last_end = ends[1];
+                note(index, starts[0], ends[0]);
+                note(index + 1, starts[1], ends[1]);
+                continue;
+            }
             let start = free.max(ready[rule.input + microbatch]);
             let duration = lasts(index, device, start, rule.duration);
             let end = start + duration;

@@ -1,0 +1,399 @@
+//! Checker: whether a schedule can run under a delivery, and who waits for whom where it cannot.
+//!
+//! Each device and each of its communication queues is a party that does its entries in a fixed order and waits where the
+//! next one cannot be done yet. What a party has done, no other can undo, so whoever goes first, all end at the same place:
+//! letting each run as far as it can, waking those that its progress may help, is an exact proof in time linear in the
+//! ops. Under one-sided delivery nothing but the task graph's own cycles can block, and a [`TaskGraph`] has none.
+
+use crate::delivery::{ChannelOptions, Delivery, Queues, Receives};
+use crate::graph::TaskGraph;
+use crate::lowering::{Entry, Lowering, inputs};
+use crate::op::Op;
+use fixedbitset::FixedBitSet;
+use std::fmt;
+
+/// The deliveries that `check` reports on.
+pub fn standard_deliveries() -> Vec<Delivery> {
+    let channel = |queues, receives| Delivery::Channel(ChannelOptions { queues, receives });
+    let mut list = vec![Delivery::OneSided, Delivery::Buffered(1), Delivery::Buffered(2)];
+    for queues in [Queues::One, Queues::PerPeer, Queues::PerDirection] {
+        list.extend([Receives::JustInTime, Receives::FrontLoaded].map(|receives| channel(queues, receives)));
+    }
+    list
+}
+
+/// Checks that `graph` runs to its end under `delivery`, whatever its ops and transfers last.
+///
+/// # Errors
+/// Devices or queues that wait for one another in a circle.
+pub fn check(graph: &TaskGraph, delivery: Delivery) -> Result<(), Deadlock> {
+    let lowering = Lowering::new(graph, delivery);
+    if lowering.queues().is_empty() {
+        return Ok(());
+    }
+    let mut machine = Machine::new(graph, &lowering, delivery);
+    machine.run();
+    if machine.is_complete() { Ok(()) } else { Err(machine.deadlock()) }
+}
+
+/// The verdict under each of the standard deliveries.
+pub fn survives(graph: &TaskGraph) -> Vec<(Delivery, Result<(), Deadlock>)> {
+    standard_deliveries().into_iter().map(|delivery| (delivery, check(graph, delivery))).collect()
+}
+
+/// The smallest k for which `graph` runs to its end under buffered(k). More slots never hurt, and with a slot for each
+/// micro-batch no send waits for one.
+pub fn fewest_slots(graph: &TaskGraph) -> u32 {
+    let (mut fails, mut runs) = (0, graph.schedule().microbatches.max(1));
+    while runs - fails > 1 {
+        let middle = fails + (runs - fails) / 2;
+        if check(graph, Delivery::Buffered(middle)).is_ok() { runs = middle } else { fails = middle }
+    }
+    runs
+}
+
+/// Who is stuck.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Party {
+    /// A device at an op of its program.
+    Device {
+        /// The device.
+        device: u32,
+        /// The op's number in its program.
+        number: usize,
+        /// The op.
+        op: Op,
+    },
+    /// A communication queue at its head.
+    Queue {
+        /// The queue's device.
+        device: u32,
+        /// What the queue is called.
+        queue: String,
+        /// The entry at its head, such as `2SEND_F3`.
+        head: String,
+    },
+}
+
+impl Party {
+    /// The device, or the queue's device.
+    pub fn device(&self) -> u32 {
+        match self {
+            Party::Device { device, .. } | Party::Queue { device, .. } => *device,
+        }
+    }
+
+    /// The op or entry at which it is stuck.
+    fn at(&self) -> String {
+        match self {
+            Party::Device { op, .. } => op.alone().to_string(),
+            Party::Queue { head, .. } => head.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Party::Device { device, number, op } => write!(f, "device {device} at op number {number} ({})", op.alone()),
+            Party::Queue { device, queue, head } => write!(f, "device {device}, {head} at the head of its {queue}"),
+        }
+    }
+}
+
+/// What a party waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// The end of an op.
+    Op(Op),
+    /// The other side of a transfer, or the receive of an op's own input.
+    Entry(String),
+    /// A free slot of a full channel: this op's end frees the next.
+    Slot(Op),
+}
+
+/// One party of a circle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Who is stuck, and where.
+    pub party: Party,
+    /// On what, which the circle's next party would have to do first.
+    pub awaited: Awaited,
+}
+
+/// Devices and queues that wait for one another in a circle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock {
+    /// Under which delivery.
+    pub delivery: Delivery,
+    /// Who waits for whom: each for the next, the last for the first.
+    pub waits: Vec<Wait>,
+    grid: String,
+}
+
+impl Deadlock {
+    /// The devices of the circle.
+    pub fn devices(&self) -> Vec<u32> {
+        let mut devices: Vec<u32> = self.waits.iter().map(|wait| wait.party.device()).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    }
+}
+
+impl fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "under {} delivery the devices wait for one another in a circle:", self.delivery)?;
+        for (number, Wait { party, awaited }) in self.waits.iter().enumerate() {
+            let next = &self.waits[(number + 1) % self.waits.len()].party;
+            write!(f, "  {party} waits for ")?;
+            let awaited = match awaited {
+                Awaited::Op(op) => op.alone().to_string(),
+                Awaited::Entry(entry) => entry.clone(),
+                Awaited::Slot(op) => {
+                    write!(f, "a free slot of its channel; the next is freed by ")?;
+                    op.alone().to_string()
+                }
+            };
+            match next {
+                Party::Device { device, .. } if awaited == next.at() => {
+                    writeln!(f, "{awaited}, at which device {device} is itself stuck")?;
+                }
+                Party::Device { device, .. } => writeln!(f, "{awaited}, which stands later on device {device}")?,
+                Party::Queue { device, queue, .. } if awaited == next.at() => {
+                    writeln!(f, "{awaited}, at the head of device {device}'s {queue}")?;
+                }
+                Party::Queue { device, queue, head } => {
+                    writeln!(f, "{awaited}, behind {head} at the head of device {device}'s {queue}")?;
+                }
+            }
+        }
+        write!(f, "{}", self.grid)
+    }
+}
+
+impl std::error::Error for Deadlock {}
+
+/// All parties at work. Parties are numbered: first the devices, then the queues.
+struct Machine<'a> {
+    graph: &'a TaskGraph,
+    lowering: &'a Lowering,
+    delivery: Delivery,
+    /// By device: its first op that has not run.
+    next: Vec<usize>,
+    /// By queue: number of entries done.
+    done: Vec<usize>,
+    /// The messages that have arrived.
+    arrived: FixedBitSet,
+    /// By channel: messages that have arrived and are not yet used.
+    full: Vec<u32>,
+    /// Parties that may go on, and whether each is among them.
+    awake: Vec<usize>,
+    is_awake: FixedBitSet,
+}
+
+impl<'a> Machine<'a> {
+    fn new(graph: &'a TaskGraph, lowering: &'a Lowering, delivery: Delivery) -> Machine<'a> {
+        let devices = graph.schedule().devices();
+        let next: Vec<usize> = (0..devices).map(|device| graph.schedule().range(device).start).collect();
+        let parties = next.len() + lowering.queues().len();
+        Machine {
+            graph,
+            lowering,
+            delivery,
+            next,
+            done: vec![0; lowering.queues().len()],
+            arrived: FixedBitSet::with_capacity(graph.len()),
+            full: vec![0; lowering.channels()],
+            awake: (0..parties).rev().collect(),
+            is_awake: (0..parties).collect(),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        (0..self.graph.schedule().devices()).all(|d| self.next[d as usize] == self.graph.schedule().range(d).end)
+    }
+
+    fn wake(&mut self, party: usize) {
+        if !self.is_awake.put(party) {
+            self.awake.push(party);
+        }
+    }
+
+    fn wake_queue(&mut self, queue: usize) {
+        self.wake(self.next.len() + queue);
+    }
+
+    fn run(&mut self) {
+        while let Some(party) = self.awake.pop() {
+            self.is_awake.remove(party);
+            match party.checked_sub(self.next.len()) {
+                None => self.run_device(party),
+                Some(queue) => self.run_queue(queue),
+            }
+        }
+    }
+
+    /// The op whose end is also the end of op number `index`: the second of an overlapped pair.
+    fn last(&self, index: usize) -> usize {
+        self.graph.pair(index).map_or(index, |(_, second)| second)
+    }
+
+    /// Whether op number `index` has ended, so that its output can leave.
+    fn has_ended(&self, index: usize) -> bool {
+        self.last(index) < self.next[self.graph.device_of(index) as usize]
+    }
+
+    /// The message that keeps op number `index` from starting.
+    fn missing(&self, index: usize) -> Option<usize> {
+        let crosses = |message: &usize| self.lowering.route(self.graph.op(*message)).is_some();
+        inputs(self.graph, index).into_iter().flatten().filter(crosses).find(|&message| !self.arrived.contains(message))
+    }
+
+    fn run_device(&mut self, device: usize) {
+        let end = self.graph.schedule().range(device as u32).end;
+        while self.next[device] < end {
+            let index = self.next[device];
+            if self.missing(index).is_some() {
+                return;
+            }
+            self.next[device] += 1;
+            if self.last(index) == index {
+                let first = self.graph.pair(index).map_or(index, |(first, _)| first);
+                (first..=index).for_each(|op| self.end(op));
+            }
+        }
+    }
+
+    /// Op number `index` has ended: what it made can leave, the slot of what it used is free.
+    fn end(&mut self, index: usize) {
+        if let Some(route) = self.lowering.route(self.graph.op(index)) {
+            self.wake_queue(route.send);
+        }
+        if !matches!(self.delivery, Delivery::Buffered(_)) {
+            return;
+        }
+        let used = self.graph.upstream(index).and_then(|message| self.lowering.route(self.graph.op(message)));
+        if let Some(route) = used {
+            self.full[route.channel] -= 1;
+            self.wake_queue(route.send);
+        }
+    }
+
+    fn head(&self, queue: usize) -> Option<Entry> {
+        self.lowering.queues()[queue].entries.get(self.done[queue]).copied()
+    }
+
+    /// The queue where the partner of `entry` stands; under buffered delivery there is no partner.
+    fn partner_queue(&self, entry: Entry) -> Option<usize> {
+        let route = self.lowering.route(self.graph.op(entry.message()))?;
+        let partner = if entry.is_receive() { route.send } else { route.receive };
+        (!matches!(self.delivery, Delivery::Buffered(_))).then_some(partner)
+    }
+
+    /// Whether a slot is free for `message`.
+    fn has_slot(&self, message: usize) -> bool {
+        let Delivery::Buffered(slots) = self.delivery else { return true };
+        self.lowering.route(self.graph.op(message)).is_some_and(|route| self.full[route.channel] < slots)
+    }
+
+    fn run_queue(&mut self, queue: usize) {
+        while let Some(entry) = self.head(queue) {
+            let (message, partner) = (entry.message(), self.partner_queue(entry));
+            let meets = partner.is_none_or(|partner| self.head(partner) == Some(entry.partner()));
+            if !meets || !self.has_ended(message) || !self.has_slot(message) {
+                return;
+            }
+            self.done[queue] += 1;
+            match (partner, self.lowering.route(self.graph.op(message))) {
+                (Some(partner), _) => {
+                    self.done[partner] += 1;
+                    self.wake_queue(partner);
+                }
+                (None, Some(route)) => self.full[route.channel] += 1,
+                (None, None) => (),
+            }
+            self.arrived.insert(message);
+            if let Some(user) = self.graph.consumer(message) {
+                self.wake(self.graph.device_of(user) as usize);
+            }
+        }
+    }
+
+    /// The circle in which the parties wait, once none can go on.
+    fn deadlock(&self) -> Deadlock {
+        let is_stuck = |device: &usize| self.next[*device] < self.graph.schedule().range(*device as u32).end;
+        let mut path: Vec<(usize, Awaited)> = Vec::new();
+        let mut at = FixedBitSet::with_capacity(self.next.len() + self.done.len());
+        let mut party = (0..self.next.len()).find(is_stuck).unwrap_or(0);
+        while !at.put(party) {
+            let (awaited, next) = self.awaits(party);
+            path.push((party, awaited));
+            party = next;
+        }
+        let start = path.iter().position(|&(passed, _)| passed == party).unwrap_or(0);
+        let waits: Vec<Wait> = path
+            .split_off(start)
+            .into_iter()
+            .map(|(party, awaited)| Wait { party: self.party(party), awaited })
+            .collect();
+        let device = waits[0].party.device();
+        let range = self.graph.schedule().range(device);
+        let place = self.next[device as usize];
+        let number = (place < range.end).then(|| place - range.start);
+        let grid = self.graph.schedule().fault(device, number, String::new()).grid;
+        Deadlock { delivery: self.delivery, waits, grid }
+    }
+
+    fn party(&self, party: usize) -> Party {
+        match party.checked_sub(self.next.len()) {
+            None => {
+                let index = self.next[party];
+                let number = index - self.graph.schedule().range(party as u32).start;
+                Party::Device { device: party as u32, number, op: self.graph.op(index) }
+            }
+            Some(number) => {
+                let queue = &self.lowering.queues()[number];
+                let head = self.head(number).map_or_else(String::new, |entry| entry.name(self.graph));
+                Party::Queue { device: queue.device, queue: queue.name(), head }
+            }
+        }
+    }
+
+    /// What a stuck party waits for, and the party that would have to do it.
+    fn awaits(&self, party: usize) -> (Awaited, usize) {
+        let name = |entry: Entry| Awaited::Entry(entry.name(self.graph));
+        let Some(queue) = party.checked_sub(self.next.len()) else {
+            let message = self.missing(self.next[party]).expect("only an input that is missing stops a device");
+            let route = self.lowering.route(self.graph.op(message)).expect("it comes from another device");
+            let buffered = matches!(self.delivery, Delivery::Buffered(_));
+            let entry = if buffered { Entry::send(message) } else { Entry::receive(message) };
+            return (name(entry), self.next.len() + route.receive);
+        };
+        let entry = self.head(queue).expect("a queue that is waited for has entries left");
+        if let Some(partner) = self.partner_queue(entry)
+            && self.head(partner) != Some(entry.partner())
+        {
+            return (name(entry.partner()), self.next.len() + partner);
+        }
+        let message = entry.message();
+        if !self.has_ended(message) {
+            return (Awaited::Op(self.graph.op(message)), self.graph.device_of(message) as usize);
+        }
+        let user = self.graph.consumer(message).expect("only what is used is sent");
+        let device = self.graph.device_of(user);
+        (Awaited::Slot(self.graph.op(self.next_to_free(message, device))), device as usize)
+    }
+
+    /// The op of `device` that is the next to free a slot of the channel of `message`.
+    fn next_to_free(&self, message: usize, device: u32) -> usize {
+        let channel = |message: usize| self.lowering.route(self.graph.op(message)).map(|route| route.channel);
+        let frees = |index: &usize| {
+            let used = self.graph.upstream(*index);
+            used.is_some_and(|used| channel(used) == channel(message) && self.arrived.contains(used))
+        };
+        let next = self.next[device as usize];
+        let next = self.graph.pair(next).map_or(next, |(first, _)| first);
+        (next..self.graph.schedule().range(device).end).find(frees).expect("a full channel's messages wait for their ops")
+    }
+}

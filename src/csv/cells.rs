@@ -1,0 +1,190 @@
+//! The cells of a comma-separated file, and the actions that stand in them.
+
+use crate::op::{Kind, Op};
+use std::borrow::Cow;
+
+/// What an action does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// An op of this letter.
+    Op(Kind),
+    /// The full backward as PyTorch wrote it before December 2024: `BW`.
+    WholeBackward,
+    /// Output or gradient leaves the device; `true`: a gradient.
+    Send(bool),
+    /// Input or gradient comes to the device; `true`: a gradient.
+    Receive(bool),
+    /// Parameters gathered or freed, gradients reduced.
+    Sharding,
+}
+
+/// One action of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Action {
+    /// Global stage number.
+    pub stage: u32,
+    /// Micro-batch; 0 where the action has none.
+    pub microbatch: u32,
+    /// Number of its cell in the row, from 1.
+    pub cell: u32,
+    /// What it does.
+    pub what: What,
+    /// Whether it is the first of an overlapped pair.
+    pub opens_pair: bool,
+}
+
+impl Action {
+    /// As it stands in the file.
+    pub fn text(self) -> String {
+        let Action { stage, microbatch, .. } = self;
+        match self.what {
+            What::Op(kind) => format!("{stage}{}{microbatch}", kind.letter()),
+            What::WholeBackward => format!("{stage}BW{microbatch}"),
+            What::Send(gradient) => format!("{stage}SEND_{}{microbatch}", edge(gradient)),
+            What::Receive(gradient) => format!("{stage}RECV_{}{microbatch}", edge(gradient)),
+            What::Sharding => format!("{stage}UNSHARD"),
+        }
+    }
+}
+
+/// PyTorch's letter for what crosses a stage boundary.
+pub fn edge(gradient: bool) -> char {
+    if gradient { 'B' } else { 'F' }
+}
+
+/// The cells of a text by row, as Python's `csv` module with its defaults splits them.
+pub struct Cells<'a> {
+    text: &'a str,
+    at: usize,
+    /// The row that the next cell is in, from 0.
+    row: usize,
+    /// How many cells of that row were given.
+    column: usize,
+}
+
+/// One cell: row from 0, column from 1, text without quotes; `None` where its quote never ends.
+pub struct Cell<'a> {
+    pub row: usize,
+    pub column: usize,
+    pub text: Option<Cow<'a, str>>,
+}
+
+impl<'a> Cells<'a> {
+    /// The cells of `text`; a byte-order mark before them is passed over.
+    pub fn new(text: &'a str) -> Cells<'a> {
+        Cells { text: text.strip_prefix('\u{feff}').unwrap_or(text), at: 0, row: 0, column: 0 }
+    }
+
+    /// The next cell's text, up to what ends it.
+    fn take(&mut self) -> Option<Cow<'a, str>> {
+        if self.text.as_bytes().get(self.at) != Some(&b'"') {
+            return Some(Cow::Borrowed(self.plain()));
+        }
+        let mut content = String::new();
+        loop {
+            self.at += 1;
+            let length = self.text[self.at..].find('"')?;
+            content += &self.text[self.at..self.at + length];
+            self.at += length + 1;
+            if self.text.as_bytes().get(self.at) != Some(&b'"') {
+                break;
+            }
+            content.push('"'); // doubled: the quote itself
+        }
+        content += self.plain();
+        Some(Cow::Owned(content))
+    }
+
+    /// What stands before the next comma or line end.
+    fn plain(&mut self) -> &'a str {
+        let rest = &self.text[self.at..];
+        let length = rest.bytes().position(|b| matches!(b, b',' | b'\n' | b'\r')).unwrap_or(rest.len());
+        self.at += length;
+        &rest[..length]
+    }
+}
+
+impl<'a> Iterator for Cells<'a> {
+    type Item = Cell<'a>;
+
+    fn next(&mut self) -> Option<Cell<'a>> {
+        if self.at >= self.text.len() {
+            return None;
+        }
+        let row = self.row;
+        self.column += 1;
+        let column = self.column;
+        let text = self.take();
+        if text.is_none() {
+            self.at = self.text.len();
+        }
+        match self.text.as_bytes().get(self.at) {
+            Some(b',') => self.at += 1,
+            end => {
+                let both = end == Some(&b'\r') && self.text.as_bytes().get(self.at + 1) == Some(&b'\n');
+                self.at += if both { 2 } else { 1 };
+                (self.row, self.column) = (self.row + 1, 0);
+            }
+        }
+        Some(Cell { row, column, text })
+    }
+}
+
+/// What a cell may hold, for messages.
+pub const CELL: &str =
+    "an op such as 0F3 (stage, one of F I W B, micro-batch), a pair such as (0F7;3B2)OVERLAP_F_B or nothing";
+
+/// Appends the actions of a cell that is not blank; `cell` is its number.
+///
+/// # Errors
+/// What was expected in its place. Nothing is appended then.
+pub fn parse(text: &str, cell: u32, actions: &mut Vec<Action>) -> Result<(), String> {
+    let Some(pair) = text.strip_prefix('(') else {
+        actions.push(action(text, cell)?);
+        return Ok(());
+    };
+    let malformed = || "a pair such as (0F7;3B2)OVERLAP_F_B: two ops in parentheses, a semicolon between".to_string();
+    let (inner, name) = pair.split_once(')').ok_or_else(malformed)?;
+    let (first, second) = inner.split_once(';').ok_or_else(malformed)?;
+    if name.trim() != "OVERLAP_F_B" {
+        return Err(malformed());
+    }
+    let (first, second) = (action(first.trim(), cell)?, action(second.trim(), cell)?);
+    if [first, second].iter().any(|a| !matches!(a.what, What::Op(_) | What::WholeBackward)) {
+        return Err(malformed());
+    }
+    actions.extend([Action { opens_pair: true, ..first }, second]);
+    Ok(())
+}
+
+fn action(text: &str, cell: u32) -> Result<Action, String> {
+    let expected = || CELL.to_string();
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let (stage, rest) = text.split_at(digits(text));
+    let letters = rest.bytes().take_while(|b| b.is_ascii_uppercase() || *b == b'_').count();
+    let (name, microbatch) = rest.split_at(letters);
+    if stage.is_empty() || digits(microbatch) != microbatch.len() {
+        return Err(expected());
+    }
+    let what = match name {
+        "F" => What::Op(Kind::F),
+        "I" => What::Op(Kind::I),
+        "W" => What::Op(Kind::W),
+        "B" => What::Op(Kind::B),
+        "BW" => What::WholeBackward,
+        "SEND_F" => What::Send(false),
+        "SEND_B" => What::Send(true),
+        "RECV_F" => What::Receive(false),
+        "RECV_B" => What::Receive(true),
+        "UNSHARD" | "RESHARD" | "REDUCE_GRAD" => What::Sharding,
+        _ => return Err(expected()),
+    };
+    let microbatch = match (microbatch, what) {
+        ("", What::Sharding) => 0,
+        ("", _) => return Err(format!("a micro-batch number after {name}")),
+        (digits, _) => digits.parse().map_err(|_| "a micro-batch number below 2^32".to_string())?,
+    };
+    let stage = stage.parse().ok().filter(|&stage| stage <= Op::MAX_STAGE);
+    let stage = stage.ok_or_else(|| format!("a stage number of at most {}", Op::MAX_STAGE))?;
+    Ok(Action { stage, microbatch, cell, what, opens_pair: false })
+}

@@ -1,0 +1,130 @@
+//! What a `compute_comms` file sends and receives, held against what its placement asks for.
+
+use super::Error;
+use super::cells::{Action, What, edge};
+use super::read::{Table, direction};
+use crate::op::{Kind, Op};
+use crate::schedule::Schedule;
+
+/// What a stage has done for a micro-batch so far.
+const FORWARD: u8 = 1;
+const BACKWARD: u8 = 2;
+const SENT: u8 = 4; // shifted by 1 for a gradient
+const RECEIVED: u8 = 16; // shifted by 1 for a gradient
+
+/// Checks that exactly what leaves a device is sent after the op that makes it and received before the op that needs it.
+/// A file without any send or receive passes.
+pub fn check(table: &Table, schedule: &Schedule) -> Result<(), Error> {
+    if !table.actions.iter().any(|action| matches!(action.what, What::Send(_) | What::Receive(_))) {
+        return Ok(());
+    }
+    let mut ledger = Ledger::new(table, schedule);
+    for (row, range) in table.rows.iter().enumerate() {
+        for action in &table.actions[range.clone()] {
+            ledger.note(row, action)?;
+        }
+    }
+    ledger.check_sent()
+}
+
+struct Ledger<'a> {
+    table: &'a Table<'a>,
+    schedule: &'a Schedule,
+    /// By (stage, micro-batch).
+    done: Vec<u8>,
+}
+
+impl<'a> Ledger<'a> {
+    fn new(table: &'a Table<'a>, schedule: &'a Schedule) -> Ledger<'a> {
+        let cells = schedule.placement.stages() as usize * schedule.microbatches as usize;
+        Ledger { table, schedule, done: vec![0; cells] }
+    }
+
+    fn place(&self, action: &Action) -> usize {
+        action.stage as usize * self.schedule.microbatches as usize + action.microbatch as usize
+    }
+
+    /// The op that makes (or needs, with `W` for nothing) what crosses: a forward or a backward of the action's stage.
+    fn op(&self, action: &Action, gradient: bool) -> Op {
+        let kind = if gradient { Kind::B } else { Kind::F };
+        let direction = direction(&self.schedule.placement, action.microbatch, self.schedule.microbatches);
+        Op::new(kind, action.stage, action.microbatch).in_direction(direction)
+    }
+
+    /// Whether what `op` needs comes from another device.
+    fn comes_from_afar(&self, op: Op) -> bool {
+        let placement = &self.schedule.placement;
+        let from = op.upstream(placement.stages());
+        from.is_some_and(|stage| placement.device_of_stage(stage, op.direction()) != placement.device_of(op))
+    }
+
+    fn note(&mut self, row: usize, action: &Action) -> Result<(), Error> {
+        match action.what {
+            What::Op(Kind::W) | What::Sharding | What::WholeBackward => Ok(()),
+            What::Op(kind) => self.compute(row, action, kind != Kind::F),
+            What::Send(gradient) => self.transfer(row, action, gradient, true),
+            What::Receive(gradient) => self.transfer(row, action, gradient, false),
+        }
+    }
+
+    fn compute(&mut self, row: usize, action: &Action, gradient: bool) -> Result<(), Error> {
+        let place = self.place(action);
+        if self.comes_from_afar(self.op(action, gradient)) && self.done[place] & RECEIVED << u8::from(gradient) == 0 {
+            let receive = Action { what: What::Receive(gradient), ..*action }.text();
+            let expected = format!("{receive} before it, for its input is made on another device");
+            return Err(self.table.action_fault(row, action, &expected, &format!("add {receive} before this cell")));
+        }
+        self.done[place] |= if gradient { BACKWARD } else { FORWARD };
+        Ok(())
+    }
+
+    fn transfer(&mut self, row: usize, action: &Action, gradient: bool, send: bool) -> Result<(), Error> {
+        let Schedule { placement, microbatches, .. } = self.schedule;
+        let known = action.stage < placement.stages() && action.microbatch < *microbatches;
+        let refuse = |expected: &str| Err(self.table.action_fault(row, action, expected, "remove or move this cell"));
+        if !known {
+            return refuse(&format!("stages below {}, micro-batches below {microbatches}", placement.stages()));
+        }
+        let op = self.op(action, gradient);
+        let what = if gradient { "gradient" } else { "activation" };
+        if placement.device_of(op) != row as u32 {
+            return refuse(&format!(
+                "this {what} in row {}, where stage {} is",
+                placement.device_of(op) + 1,
+                op.stage()
+            ));
+        }
+        let crosses = if send { placement.leaves_device(op) } else { self.comes_from_afar(op) };
+        if !crosses {
+            return refuse(&format!("no transfer: no {what} of stage {} crosses devices here", op.stage()));
+        }
+        let place = self.place(action);
+        let (bit, computed) = (if send { SENT } else { RECEIVED } << u8::from(gradient), 1 << u8::from(gradient));
+        if self.done[place] & bit != 0 {
+            return refuse("each transfer once");
+        }
+        if (self.done[place] & computed != 0) != send {
+            return refuse(if send {
+                "a send after the op that makes it"
+            } else {
+                "a receive before the op that needs it"
+            });
+        }
+        self.done[place] |= bit;
+        Ok(())
+    }
+
+    /// That nothing that leaves a device stays unsent.
+    fn check_sent(&self) -> Result<(), Error> {
+        for (row, kind, action) in self.table.ops().filter(|(_, kind, _)| *kind != Kind::W) {
+            let gradient = kind != Kind::F;
+            let sent = self.done[self.place(action)] & SENT << u8::from(gradient) != 0;
+            if !sent && self.schedule.placement.leaves_device(self.op(action, gradient)) {
+                let send = format!("{}SEND_{}{}", action.stage, edge(gradient), action.microbatch);
+                let expected = format!("{send} after it, for the next stage is on another device");
+                return Err(self.table.action_fault(row, action, &expected, &format!("add {send} after this cell")));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! Where sends and receives stand in the rows of a file.
+
+use super::Error;
+use super::cells::edge;
+use super::write::{cell, next_unit, push};
+use crate::op::{Kind, Op};
+use crate::schedule::Schedule;
+use std::collections::VecDeque;
+
+/// Puts transfers into the rows while all devices' programs advance together. A device does not go on before what it has
+/// made is sent; a transfer takes place when the receiver's next op needs it, or, when no device can go on, for the send
+/// that has waited longest. Each transfer is written into both rows at once: that is the global order.
+pub struct Lowering<'a> {
+    schedule: &'a Schedule,
+    rows: Vec<String>,
+    /// By device, how many ops of its program are done.
+    done: Vec<usize>,
+    /// By device, what it has made and not sent.
+    unsent: Vec<Vec<Transfer>>,
+    /// All sends in the order in which they could be made; some are done.
+    waiting: VecDeque<Transfer>,
+    /// By (stage, micro-batch, gradient or not): what has become of the input.
+    inputs: Vec<Input>,
+    /// By stage, how many ops it has, and how many of them are to come.
+    counts: Vec<(usize, usize)>,
+    /// By device, the stages that have run their last op and whose gradients are to be reduced.
+    finished: Vec<Vec<u32>>,
+    /// Devices that may be able to go on.
+    ready: VecDeque<u32>,
+}
+
+/// What goes to another device: the output of an op, as the input that it is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Transfer {
+    from: u32,
+    to: u32,
+    /// Of the sending stage.
+    stage: u32,
+    /// Of the receiving stage.
+    next: u32,
+    microbatch: u32,
+    gradient: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Input {
+    Unmade,
+    Unsent,
+    Here,
+}
+
+impl<'a> Lowering<'a> {
+    /// Nothing placed yet.
+    pub fn new(schedule: &'a Schedule) -> Lowering<'a> {
+        let (devices, stages) = (schedule.devices(), schedule.placement.stages() as usize);
+        let mut counts = vec![(0, 0); stages];
+        for op in schedule.ops() {
+            let (all, remaining) = &mut counts[op.stage() as usize];
+            (*all, *remaining) = (*all + 1, *remaining + 1);
+        }
+        Lowering {
+            schedule,
+            rows: vec![String::new(); devices as usize],
+            done: vec![0; devices as usize],
+            unsent: vec![Vec::new(); devices as usize],
+            waiting: VecDeque::new(),
+            inputs: vec![Input::Unmade; stages * schedule.microbatches as usize * 2],
+            counts,
+            finished: vec![Vec::new(); devices as usize],
+            ready: (0..devices).collect(),
+        }
+    }
+
+    /// The rows.
+    ///
+    /// # Errors
+    /// The order of ops deadlocks.
+    pub fn run(mut self) -> Result<Vec<String>, Error> {
+        loop {
+            while let Some(device) = self.ready.pop_front() {
+                while self.advance(device) {}
+            }
+            let oldest = loop {
+                match self.waiting.pop_front() {
+                    Some(transfer) if !self.unsent[transfer.from as usize].contains(&transfer) => {}
+                    other => break other,
+                }
+            };
+            match oldest {
+                Some(transfer) => self.transfer(transfer),
+                None => break,
+            }
+        }
+        match (0..self.schedule.devices()).find_map(|device| Some((device, *self.rest(device).first()?))) {
+            None => {
+                (0..self.schedule.devices()).for_each(|device| self.reduce(device));
+                Ok(self.rows)
+            }
+            Some((device, op)) => Err(Error::Schedule {
+                schedule: self.schedule.name.clone(),
+                reason: format!("its order of ops deadlocks: device {device} waits at {} for good", op.alone()),
+                remedy: "run pipesim check on it to see the circle".to_string(),
+            }),
+        }
+    }
+
+    /// What `device` has not run yet.
+    fn rest(&self, device: u32) -> &'a [Op] {
+        &self.schedule.program(device)[self.done[device as usize]..]
+    }
+
+    /// Where the input of (stage, micro-batch) is noted.
+    fn place(&self, stage: u32, microbatch: u32, gradient: bool) -> usize {
+        (stage as usize * self.schedule.microbatches as usize + microbatch as usize) * 2 + usize::from(gradient)
+    }
+
+    /// Runs the next op or pair of `device`; `false` where it must wait.
+    fn advance(&mut self, device: u32) -> bool {
+        let Some(unit) = next_unit(self.rest(device)) else { return false };
+        let mut complete = true;
+        for op in unit.iter().filter(|op| op.upstream(self.schedule.placement.stages()).is_some()) {
+            let place = self.place(op.stage(), op.microbatch(), op.kind() != Kind::F);
+            if self.inputs[place] == Input::Unsent {
+                let producer = op.upstream(self.schedule.placement.stages()).unwrap_or(op.stage());
+                self.transfer(self.crossing(producer, *op));
+            }
+            complete &= self.inputs[place] == Input::Here;
+        }
+        if !complete || !self.unsent[device as usize].is_empty() {
+            return false;
+        }
+        self.compute(device, unit);
+        true
+    }
+
+    /// The transfer from stage `producer` that `consumer` needs.
+    fn crossing(&self, producer: u32, consumer: Op) -> Transfer {
+        let placement = &self.schedule.placement;
+        Transfer {
+            from: placement.device_of_stage(producer, 0),
+            to: placement.device_of_stage(consumer.stage(), 0),
+            stage: producer,
+            next: consumer.stage(),
+            microbatch: consumer.microbatch(),
+            gradient: consumer.kind() != Kind::F,
+        }
+    }
+
+    /// Writes `unit` into the row of `device` and notes what it has made.
+    fn compute(&mut self, device: u32, unit: &[Op]) {
+        let (index, placement) = (device as usize, &self.schedule.placement);
+        self.reduce(device);
+        for op in unit {
+            let (all, remaining) = &mut self.counts[op.stage() as usize];
+            if remaining == all {
+                push(&mut self.rows[index], &format!("{}UNSHARD", op.stage()));
+            }
+            *remaining -= 1;
+            if *remaining == 0 {
+                self.finished[index].push(op.stage());
+            }
+        }
+        push(&mut self.rows[index], &cell(unit));
+        self.done[index] += unit.len();
+        for op in unit {
+            let next = match op.kind() {
+                Kind::F => Some(op.stage() + 1).filter(|&next| next < placement.stages()),
+                Kind::I | Kind::B => op.stage().checked_sub(1),
+                Kind::W => None,
+            };
+            let Some(next) = next else { continue };
+            let kind = if op.kind() == Kind::F { Kind::F } else { Kind::B };
+            let transfer = self.crossing(op.stage(), Op::new(kind, next, op.microbatch()));
+            let place = self.place(next, op.microbatch(), transfer.gradient);
+            if !placement.leaves_device(*op) {
+                self.inputs[place] = Input::Here;
+                continue;
+            }
+            self.inputs[place] = Input::Unsent;
+            self.unsent[index].push(transfer);
+            self.waiting.push_back(transfer);
+            self.ready.push_back(transfer.to);
+        }
+    }
+
+    /// Writes a transfer into both rows.
+    fn transfer(&mut self, transfer: Transfer) {
+        let Transfer { from, to, stage, next, microbatch, gradient } = transfer;
+        push(&mut self.rows[from as usize], &format!("{stage}SEND_{}{microbatch}", edge(gradient)));
+        push(&mut self.rows[to as usize], &format!("{next}RECV_{}{microbatch}", edge(gradient)));
+        self.unsent[from as usize].retain(|unsent| *unsent != transfer);
+        let place = self.place(next, microbatch, gradient);
+        self.inputs[place] = Input::Here;
+        self.ready.extend([from, to]);
+    }
+
+    /// Writes what follows the last op of a stage.
+    fn reduce(&mut self, device: u32) {
+        for stage in std::mem::take(&mut self.finished[device as usize]) {
+            push(&mut self.rows[device as usize], &format!("{stage}REDUCE_GRAD"));
+            push(&mut self.rows[device as usize], &format!("{stage}RESHARD"));
+        }
+    }
+}

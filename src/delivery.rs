@@ -1,0 +1,180 @@
+//! Delivery: what a link promises about when a send completes and what it holds up meanwhile.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What a link promises. Compute never waits for a send of its own, only for what it receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Delivery {
+    /// A put needs only a free slot at the receiver; nothing waits for the receiver to arrive.
+    #[default]
+    OneSided,
+    /// A device's sends leave in program order; one completes when one of so many slots of its channel (stage boundary
+    /// and direction) is free. At least 1.
+    Buffered(u32),
+    /// As NCCL's send and receive behave: an entry of a communication queue completes only together with its partner, when
+    /// both are at the heads of their queues.
+    Channel(ChannelOptions),
+}
+
+/// How a device's communication queues are laid out under [`Delivery::Channel`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChannelOptions {
+    /// How many queues a device has.
+    pub queues: Queues,
+    /// Where receives stand in them.
+    pub receives: Receives,
+}
+
+/// How many communication queues a device has; entries of one queue complete in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Queues {
+    /// One, for sends and receives alike: one communicator on one stream.
+    #[default]
+    One,
+    /// One for each device that it exchanges data with.
+    PerPeer,
+    /// One for each device that it sends to and one for each that it receives from.
+    PerDirection,
+}
+
+/// Where a queue's receives stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Receives {
+    /// Just before the op that uses the data: enqueued when the op before it has started.
+    #[default]
+    JustInTime,
+    /// As early as PyTorch's `_add_send_recv` puts them: into the receiver's program as soon as the send stands in the
+    /// sender's, devices taking turns.
+    FrontLoaded,
+}
+
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Delivery::OneSided => write!(f, "one-sided"),
+            Delivery::Buffered(slots) => write!(f, "buffered({slots})"),
+            Delivery::Channel(ChannelOptions { queues, receives }) => {
+                let queues = match queues {
+                    Queues::One => None,
+                    Queues::PerPeer => Some("per-peer"),
+                    Queues::PerDirection => Some("per-direction"),
+                };
+                let receives = match receives {
+                    Receives::JustInTime => None,
+                    Receives::FrontLoaded => Some("front-loaded"),
+                };
+                write!(f, "channel")?;
+                for (number, option) in queues.into_iter().chain(receives).enumerate() {
+                    write!(f, "{}{option}", if number == 0 { ':' } else { ',' })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Why a text is no delivery.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected one-sided, buffered(k) with k from 1, or channel[:per-peer|per-direction][,front-loaded], found '{found}'{why}"
+)]
+pub struct ParseDeliveryError {
+    found: String,
+    why: String,
+}
+
+impl FromStr for Delivery {
+    type Err = ParseDeliveryError;
+
+    fn from_str(text: &str) -> Result<Delivery, ParseDeliveryError> {
+        let error = |why: &str| ParseDeliveryError { found: text.chars().take(60).collect(), why: why.to_string() };
+        let trimmed = text.trim();
+        if trimmed == "one-sided" {
+            return Ok(Delivery::OneSided);
+        }
+        if let Some(rest) = trimmed.strip_prefix("buffered") {
+            let inside = rest.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+            let slots =
+                inside.or_else(|| rest.strip_prefix('=')).ok_or_else(|| error(": give the slots of a channel"))?;
+            return match slots.trim().parse() {
+                Ok(0) => Err(error(": without a slot no send completes")),
+                Ok(slots) => Ok(Delivery::Buffered(slots)),
+                Err(_) => Err(error(": the slots of a channel are a whole number")),
+            };
+        }
+        let rest = trimmed.strip_prefix("channel").ok_or_else(|| error(""))?;
+        let options = match rest.strip_prefix(':') {
+            None if rest.is_empty() => "",
+            None => return Err(error("")),
+            Some("") => return Err(error(": nothing follows the colon")),
+            Some(options) => options,
+        };
+        let (mut queues, mut receives) = (None, None);
+        for option in options.split(',').map(str::trim).filter(|_| !options.is_empty()) {
+            let twice = match option {
+                "one-queue" => queues.replace(Queues::One).is_some(),
+                "per-peer" => queues.replace(Queues::PerPeer).is_some(),
+                "per-direction" => queues.replace(Queues::PerDirection).is_some(),
+                "just-in-time" => receives.replace(Receives::JustInTime).is_some(),
+                "front-loaded" => receives.replace(Receives::FrontLoaded).is_some(),
+                _ => return Err(error(&format!(": no channel option is called '{option}'"))),
+            };
+            if twice {
+                return Err(error(&format!(": '{option}' says once more what another option has said")));
+            }
+        }
+        let (queues, receives) = (queues.unwrap_or_default(), receives.unwrap_or_default());
+        Ok(Delivery::Channel(ChannelOptions { queues, receives }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channel(queues: Queues, receives: Receives) -> Delivery {
+        Delivery::Channel(ChannelOptions { queues, receives })
+    }
+
+    #[test]
+    fn is_read_as_it_is_written() {
+        for (text, delivery) in [
+            ("one-sided", Delivery::OneSided),
+            ("buffered(2)", Delivery::Buffered(2)),
+            ("channel", channel(Queues::One, Receives::JustInTime)),
+            ("channel:per-peer", channel(Queues::PerPeer, Receives::JustInTime)),
+            ("channel:per-direction", channel(Queues::PerDirection, Receives::JustInTime)),
+            ("channel:front-loaded", channel(Queues::One, Receives::FrontLoaded)),
+            ("channel:per-peer,front-loaded", channel(Queues::PerPeer, Receives::FrontLoaded)),
+        ] {
+            assert_eq!(text.parse::<Delivery>().unwrap(), delivery);
+            assert_eq!(delivery.to_string(), text);
+        }
+        assert_eq!("buffered=3".parse::<Delivery>().unwrap(), Delivery::Buffered(3));
+        assert_eq!("channel:front-loaded,per-peer".parse(), "channel:per-peer,front-loaded".parse::<Delivery>());
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for text in [
+            "",
+            "onesided",
+            "buffered",
+            "buffered()",
+            "buffered(0)",
+            "buffered=-1",
+            "buffered(1",
+            "buffered(99999999999)",
+            "channel:",
+            "channels",
+            "channel:per-peer,",
+            "channel:per-peer,per-peer",
+            "channel:per-peer,per-direction",
+            "channel,per-peer",
+            "channel:é",
+        ] {
+            assert!(text.parse::<Delivery>().is_err(), "{text} must be refused");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Lowering: the sends and receives that a schedule's ops become under a delivery, in the queues where they stand.
+//!
+//! Every entry stands in its queue from the step's start: what enqueues it runs ahead of the devices. So the order in each
+//! queue is fixed by the schedule alone, and with it whether the devices can block one another: no timing changes it.
+
+use crate::delivery::{ChannelOptions, Delivery, Queues, Receives};
+use crate::graph::TaskGraph;
+use crate::op::{Kind, Op};
+use crate::schedule::Overlap;
+use fixedbitset::FixedBitSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// One side of a message's transfer. A message goes by the index of the op that makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry(u32);
+
+impl Entry {
+    pub(crate) fn send(message: usize) -> Entry {
+        Entry((message as u32) << 1)
+    }
+
+    pub(crate) fn receive(message: usize) -> Entry {
+        Entry((message as u32) << 1 | 1)
+    }
+
+    /// The op whose output is sent or received.
+    pub fn message(self) -> usize {
+        (self.0 >> 1) as usize
+    }
+
+    /// Whether it is the receiver's side.
+    pub fn is_receive(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// The other side of the same transfer.
+    pub fn partner(self) -> Entry {
+        Entry(self.0 ^ 1)
+    }
+
+    /// As PyTorch calls it: `2SEND_F3` by the sending stage, `3RECV_F3` by the receiving one.
+    pub fn name(self, graph: &TaskGraph) -> String {
+        let maker = graph.op(self.message());
+        let stage = match (graph.consumer(self.message()), self.is_receive()) {
+            (Some(user), true) => graph.op(user).stage(),
+            _ => maker.stage(),
+        };
+        let side = if self.is_receive() { "RECV" } else { "SEND" };
+        let letter = if maker.kind() == Kind::F { 'F' } else { 'B' };
+        format!("{stage}{side}_{letter}{}", maker.microbatch())
+    }
+}
+
+/// Which entries of its device a queue holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holds {
+    /// All of them; under buffered delivery these are sends only.
+    All,
+    /// Those exchanged with this device.
+    Peer(u32),
+    /// The sends to this device.
+    SendsTo(u32),
+    /// The receives from this device.
+    ReceivesFrom(u32),
+}
+
+/// A communication queue: entries that complete in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// The device.
+    pub device: u32,
+    /// Which of the device's entries.
+    pub holds: Holds,
+    /// In order.
+    pub entries: Vec<Entry>,
+}
+
+impl Queue {
+    /// How messages call it, after "its" or "device 3's".
+    pub fn name(&self) -> String {
+        match self.holds {
+            Holds::All => "communication queue".to_string(),
+            Holds::Peer(peer) => format!("queue with device {peer}"),
+            Holds::SendsTo(peer) => format!("queue of sends to device {peer}"),
+            Holds::ReceivesFrom(peer) => format!("queue of receives from device {peer}"),
+        }
+    }
+}
+
+/// Where the messages of ops of one stage, direction and kind go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The channel: stage boundary and direction.
+    pub channel: usize,
+    /// The queue of their sends.
+    pub send: usize,
+    /// The queue of their receives; under buffered delivery there is none, and this is the queue of their sends.
+    pub receive: usize,
+}
+
+/// A graph's communication queues.
+#[derive(Clone, Debug)]
+pub struct Lowering {
+    queues: Vec<Queue>,
+    /// By [`Op::slot`]; `None` where the output stays on its device.
+    routes: Vec<Option<Route>>,
+    channels: usize,
+}
+
+impl Lowering {
+    /// The queues of `graph` under `delivery`; none under one-sided delivery.
+    pub fn new(graph: &TaskGraph, delivery: Delivery) -> Lowering {
+        let mut lowering = Lowering { queues: Vec::new(), routes: Vec::new(), channels: 0 };
+        lowering.lay_out(graph, delivery);
+        match delivery {
+            Delivery::OneSided => (),
+            Delivery::Buffered(_) => lowering.fill(graph, false),
+            Delivery::Channel(ChannelOptions { receives: Receives::JustInTime, .. }) => lowering.fill(graph, true),
+            Delivery::Channel(ChannelOptions { receives: Receives::FrontLoaded, .. }) => lowering.front_load(graph),
+        }
+        lowering
+    }
+
+    /// All queues, by device.
+    pub fn queues(&self) -> &[Queue] {
+        &self.queues
+    }
+
+    /// Where the output of `op` goes; `None` where it stays on its device or is used nowhere, and under one-sided delivery.
+    pub fn route(&self, op: Op) -> Option<Route> {
+        self.routes[op.slot()]
+    }
+
+    /// Number of channels.
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// Numbers channels and queues; the queues are left empty.
+    fn lay_out(&mut self, graph: &TaskGraph, delivery: Delivery) {
+        let placement = &graph.schedule().placement;
+        let stages = placement.stages();
+        self.routes = vec![None; stages as usize * Op::SLOTS_PER_STAGE];
+        let Some(holds) = holds(delivery) else { return };
+        let mut ends = Vec::new(); // by channel: the slots of its makers, the queues of its two ends
+        for direction in 0..placement.directions() {
+            for stage in 0..stages {
+                for kind in [Kind::F, Kind::B] {
+                    let user = Op::new(kind, stage, 0).in_direction(direction);
+                    let Some(from) = user.upstream(stages) else { continue };
+                    let made_by = |kind| Op::new(kind, from, 0).in_direction(direction);
+                    let (sender, receiver) = (placement.device_of(made_by(kind)), placement.device_of(user));
+                    if sender == receiver {
+                        continue;
+                    }
+                    let makers = if kind == Kind::F { vec![Kind::F] } else { vec![Kind::B, Kind::I] };
+                    let slots: Vec<usize> = makers.into_iter().map(|kind| made_by(kind).slot()).collect();
+                    let send = (sender, holds(true, receiver));
+                    let buffered = matches!(delivery, Delivery::Buffered(_));
+                    let receive = if buffered { send } else { (receiver, holds(false, sender)) };
+                    ends.push((slots, send, receive));
+                }
+            }
+        }
+        let mut numbers: BTreeMap<(u32, Holds), usize> =
+            ends.iter().flat_map(|&(_, send, receive)| [(send, 0), (receive, 0)]).collect();
+        for (number, (&(device, holds), entry)) in numbers.iter_mut().enumerate() {
+            *entry = number;
+            self.queues.push(Queue { device, holds, entries: Vec::new() });
+        }
+        self.channels = ends.len();
+        for (channel, (slots, send, receive)) in ends.into_iter().enumerate() {
+            let route = Route { channel, send: numbers[&send], receive: numbers[&receive] };
+            slots.into_iter().for_each(|slot| self.routes[slot] = Some(route));
+        }
+    }
+
+    /// Sends right after the ops that make them; where there are `receives`, each just before the op that uses it.
+    fn fill(&mut self, graph: &TaskGraph, receives: bool) {
+        for device in 0..graph.schedule().devices() {
+            for index in graph.schedule().range(device) {
+                for message in inputs(graph, index).into_iter().flatten().filter(|_| receives) {
+                    self.push(graph, Entry::receive(message));
+                }
+                for message in outputs(graph, index).into_iter().flatten() {
+                    self.push(graph, Entry::send(message));
+                }
+            }
+        }
+    }
+
+    /// Appends `entry` to its queue, where its data leaves its device at all.
+    fn push(&mut self, graph: &TaskGraph, entry: Entry) {
+        if let Some(route) = self.routes[graph.op(entry.message()).slot()] {
+            self.queues[if entry.is_receive() { route.receive } else { route.send }].entries.push(entry);
+        }
+    }
+
+    /// As PyTorch's `_add_send_recv` does: the devices take turns, an op each; one whose inputs have no receives yet lets its
+    /// turn pass. An op that is taken puts its send into its own device's list and at once the receive into the user's.
+    fn front_load(&mut self, graph: &TaskGraph) {
+        let schedule = graph.schedule();
+        let mut next: Vec<usize> = (0..schedule.devices()).map(|device| schedule.range(device).start).collect();
+        let mut listed = FixedBitSet::with_capacity(graph.len()); // messages whose receive stands in its list
+        let mut passes = vec![false; next.len()];
+        let mut turns: BinaryHeap<Reverse<(usize, u32)>> =
+            (0..schedule.devices()).map(|device| Reverse((0, device))).collect();
+        while let Some(Reverse((round, device))) = turns.pop() {
+            let index = next[device as usize];
+            if index == schedule.range(device).end {
+                continue;
+            }
+            let last = graph.pair(index).map_or(index, |(_, second)| second);
+            let crossing = |message: &usize| self.routes[graph.op(*message).slot()].is_some();
+            let mut awaited = (index..=last).flat_map(|op| inputs(graph, op)).flatten().filter(crossing);
+            if awaited.any(|message| !listed.contains(message)) {
+                passes[device as usize] = true;
+                continue;
+            }
+            for message in (index..=last).flat_map(|op| outputs(graph, op)).flatten() {
+                let Some(route) = self.routes[graph.op(message).slot()] else { continue };
+                self.push(graph, Entry::send(message));
+                self.push(graph, Entry::receive(message));
+                listed.insert(message);
+                let user = self.queues[route.receive].device;
+                if std::mem::replace(&mut passes[user as usize], false) {
+                    turns.push(Reverse((if user > device { round } else { round + 1 }, user)));
+                }
+            }
+            next[device as usize] = last + 1;
+            turns.push(Reverse((round + 1, device)));
+        }
+    }
+}
+
+/// Which queue of its device an entry stands in, by whether it is a send and by the other device.
+fn holds(delivery: Delivery) -> Option<fn(bool, u32) -> Holds> {
+    Some(match delivery {
+        Delivery::OneSided => return None,
+        Delivery::Buffered(_) => |_, _| Holds::All,
+        Delivery::Channel(options) => match options.queues {
+            Queues::One => |_, _| Holds::All,
+            Queues::PerPeer => |_, peer| Holds::Peer(peer),
+            Queues::PerDirection => |send, peer| if send { Holds::SendsTo(peer) } else { Holds::ReceivesFrom(peer) },
+        },
+    })
+}
+
+/// The messages, wherever they are made, that op number `index` is the first to wait for. An overlapped pair waits for both its
+/// inputs before it starts, unless its ops run in turn.
+pub fn inputs(graph: &TaskGraph, index: usize) -> [Option<usize>; 2] {
+    match graph.pair(index).filter(|_| matches!(graph.overlap(), Overlap::Atomic | Overlap::Max)) {
+        None => [graph.upstream(index), None],
+        Some((first, second)) if index == first => [graph.upstream(first), graph.upstream(second)],
+        Some(_) => [None, None],
+    }
+}
+
+/// The messages, wherever they are used, that leave when op number `index` ends: an overlapped pair's both at its end.
+pub fn outputs(graph: &TaskGraph, index: usize) -> [Option<usize>; 2] {
+    let used = |index: usize| graph.consumer(index).map(|_| index);
+    match graph.pair(index) {
+        None => [used(index), None],
+        Some((first, second)) if index == second => [used(first), used(second)],
+        Some(_) => [None, None],
+    }
+}

@@ -1,0 +1,182 @@
+//! Where the stages are: which device runs which stage for which micro-batches.
+
+use crate::op::{Kind, Op};
+use std::ops::Range;
+
+/// Which device holds which stage. In a bidirectional placement each stage stands on two devices: one runs it for the
+/// micro-batches of direction 0, the other for those of direction 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    name: String,
+    devices: u32,
+    stages: u32,
+    /// By (direction, stage).
+    device_of: Vec<u32>,
+    /// By device, what its chunks hold, in chunk order.
+    chunks_of: Vec<Vec<Chunk>>,
+}
+
+/// What one chunk of a device holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// The stage.
+    pub stage: u32,
+    /// For the micro-batches of which direction.
+    pub direction: u32,
+}
+
+impl Placement {
+    /// The placement that puts stage `s` on device `device_of[s]`; chunk numbers follow stage order on each device.
+    ///
+    /// # Errors
+    /// A device outside 0..devices, or devices that hold different numbers of stages.
+    pub fn new(name: &str, devices: u32, device_of: Vec<u32>) -> Result<Placement, String> {
+        let stages = device_of.len() as u32;
+        Placement::with_directions(name, devices, stages, device_of)
+    }
+
+    /// The placement that runs micro-batches of direction d through stage `s` on device `device_of[d][s]`.
+    ///
+    /// # Errors
+    /// As [`Placement::new`]; a stage that has both its directions on one device, or directions that differ in length.
+    pub fn two_directions(name: &str, devices: u32, device_of: [Vec<u32>; 2]) -> Result<Placement, String> {
+        let [one, other] = device_of;
+        if one.len() != other.len() {
+            let (one, other) = (one.len(), other.len());
+            return Err(format!("both directions run through all stages; direction 0 has {one}, direction 1 {other}"));
+        }
+        if let Some(stage) = one.iter().zip(&other).position(|(a, b)| a == b) {
+            let device = one[stage];
+            return Err(format!("stage {stage} has both its directions on device {device}; put them on two devices"));
+        }
+        let stages = one.len() as u32;
+        Placement::with_directions(name, devices, stages, [one, other].concat())
+    }
+
+    fn with_directions(name: &str, devices: u32, stages: u32, device_of: Vec<u32>) -> Result<Placement, String> {
+        let mut chunks_of = vec![Vec::new(); devices as usize];
+        for (place, &device) in device_of.iter().enumerate() {
+            let (stage, direction) = (place as u32 % stages, place as u32 / stages);
+            let chunks = chunks_of.get_mut(device as usize).ok_or_else(|| {
+                format!("placement puts stage {stage} on device {device}, but there are {devices} devices")
+            })?;
+            chunks.push(Chunk { stage, direction });
+        }
+        let of_first = chunks_of.first().map_or(0, Vec::len);
+        match chunks_of.iter().position(|chunks| chunks.len() != of_first || of_first == 0) {
+            Some(device) => Err(format!(
+                "every device must hold the same number of stages; device 0 holds {of_first}, device {device} holds {}",
+                chunks_of[device].len()
+            )),
+            None => Ok(Placement { name: name.to_string(), devices, stages, device_of, chunks_of }),
+        }
+    }
+
+    /// One stage a device.
+    pub fn linear(devices: u32) -> Placement {
+        Placement::looped("linear", devices, 1)
+    }
+
+    /// Stage s on device s mod p (Narayanan et al. 2021, the interleaved schedule).
+    pub fn looped(name: &str, devices: u32, chunks: u32) -> Placement {
+        let device_of = (0..devices * chunks).map(|stage| stage % devices).collect();
+        Placement::new(name, devices, device_of).expect("a loop is balanced")
+    }
+
+    /// Down the devices and up again, `chunks` times in all: stages r and 2p-1-r on device r for two chunks
+    /// (Qi et al., arXiv 2401.10241 section 6), a zigzag for more (Liu et al. 2023, Hanayo).
+    pub fn zigzag(name: &str, devices: u32, chunks: u32) -> Placement {
+        let device_of = (0..devices * chunks)
+            .map(|stage| {
+                let (wave, step) = (stage / devices, stage % devices);
+                if wave % 2 == 0 { step } else { devices - 1 - step }
+            })
+            .collect();
+        Placement::new(name, devices, device_of).expect("a zigzag is balanced")
+    }
+
+    /// Stage s on device s for one direction and on device p-1-s for the other (Li & Hoefler 2021, Chimera; DeepSeek's
+    /// DualPipe); with v chunks the first goes around a loop from device 0 up, the other from device p-1 down.
+    ///
+    /// # Errors
+    /// p is odd: the middle device would hold both copies of a stage.
+    pub fn bidirectional(devices: u32, chunks: u32) -> Result<Placement, String> {
+        if devices % 2 == 1 {
+            return Err(format!("a bidirectional placement needs an even number of devices, found {devices}"));
+        }
+        let down: Vec<u32> = (0..devices * chunks).map(|stage| stage % devices).collect();
+        let up = down.iter().map(|device| devices - 1 - device).collect();
+        Placement::two_directions("bidirectional", devices, [down, up])
+    }
+
+    /// What the schedule's author calls it: `linear`, `loop`, `V`, ...
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// p.
+    pub fn devices(&self) -> u32 {
+        self.devices
+    }
+
+    /// v, stages a device; of each direction, where there are two.
+    pub fn chunks(&self) -> u32 {
+        self.stages / self.devices
+    }
+
+    /// How many ways micro-batches run: 1 or 2.
+    pub fn directions(&self) -> u32 {
+        self.device_of.len() as u32 / self.stages
+    }
+
+    /// S = p * v.
+    pub fn stages(&self) -> u32 {
+        self.stages
+    }
+
+    /// The device that runs `op`.
+    pub fn device_of(&self, op: Op) -> u32 {
+        self.device_of_stage(op.stage(), op.direction())
+    }
+
+    /// The device that holds `stage` for micro-batches of `direction`.
+    pub fn device_of_stage(&self, stage: u32, direction: u32) -> u32 {
+        self.device_of[(direction * self.stages + stage) as usize]
+    }
+
+    /// What `device` holds, by chunk.
+    pub fn held_by(&self, device: u32) -> &[Chunk] {
+        &self.chunks_of[device as usize]
+    }
+
+    /// The stages of `device`, by chunk.
+    pub fn stages_of(&self, device: u32) -> impl Iterator<Item = u32> {
+        self.held_by(device).iter().map(|chunk| chunk.stage)
+    }
+
+    /// The micro-batches of `direction`, of m in all: the first half, rounded up, runs in direction 0.
+    pub fn microbatches_of(&self, direction: u32, microbatches: u32) -> Range<u32> {
+        match (self.directions(), direction) {
+            (1, _) => 0..microbatches,
+            (_, 0) => 0..microbatches.div_ceil(2),
+            _ => microbatches.div_ceil(2)..microbatches,
+        }
+    }
+
+    /// One op, of micro-batch 0, for every stage, direction and kind.
+    pub fn op_kinds(&self) -> impl Iterator<Item = Op> {
+        let kinds = |stage, direction| Kind::ALL.map(|kind| Op::new(kind, stage, 0).in_direction(direction));
+        (0..self.stages()).flat_map(move |stage| (0..self.directions()).flat_map(move |d| kinds(stage, d)))
+    }
+
+    /// Whether the output of `op` goes to another device. The last stage's F and the first stage's backward go nowhere.
+    pub fn leaves_device(&self, op: Op) -> bool {
+        let stage = op.stage();
+        let next = match op.kind() {
+            Kind::F => Some(stage + 1).filter(|&s| s < self.stages()),
+            Kind::I | Kind::B => stage.checked_sub(1),
+            Kind::W => None,
+        };
+        next.is_some_and(|next| self.device_of_stage(next, op.direction()) != self.device_of(op))
+    }
+}

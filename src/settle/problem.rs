@@ -1,0 +1,142 @@
+//! The problem: costs, memory and dependences of one placement as flat tables by [`Op::slot`], for fast trials.
+
+use crate::cost::CostTable;
+use crate::op::{Kind, Op};
+use crate::placement::Placement;
+
+/// Memory units that one chunk's activation takes.
+pub(super) const WHOLE: i64 = 1 << 20;
+
+/// No cap.
+pub(super) const UNLIMITED: i64 = i64::MAX / 4;
+
+/// Where the input of a first forward lies: there from the start.
+pub(super) const SOURCE: u32 = 0;
+
+/// How the ops of one (stage, direction, kind) run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rule {
+    /// How long it computes.
+    pub duration: u64,
+    /// How long its device is taken: with what it is held up afterwards.
+    pub hold: u64,
+    /// From its end until the op that waits for it may start.
+    pub lag: u64,
+    /// First cell of the row where its inputs lie.
+    pub input: u32,
+    /// First cell of the row where its outputs lie.
+    pub output: u32,
+    /// The device that waits for its output.
+    pub consumer: u32,
+    /// What it adds to its device's memory.
+    pub change: i64,
+    /// Number of its counter: B counts as I.
+    pub counter: u32,
+}
+
+/// A device's caps, costs and dependences.
+#[derive(Clone, Debug)]
+pub(super) struct Problem {
+    pub placement: Placement,
+    pub microbatches: u32,
+    /// By slot.
+    pub rules: Vec<Rule>,
+    /// By device, in memory units.
+    pub caps: Vec<i64>,
+    /// Number of cells.
+    pub cells: usize,
+    /// What is kept from I to W, in memory units.
+    pub kept: i64,
+}
+
+impl Problem {
+    /// The problem of `placement` under `costs`; `caps` in activations by device.
+    pub fn new(placement: &Placement, microbatches: u32, costs: &CostTable, caps: &[Option<f64>]) -> Problem {
+        let stages = placement.stages();
+        let width = microbatches + (microbatches / 8).min(24);
+        let kept = (costs.keep * WHOLE as f64).round() as i64;
+        let lane = |stage: u32, direction: u32| stage + direction * stages;
+        let lanes = stages * placement.directions();
+        let mut rules = vec![Rule::default(); stages as usize * Op::SLOTS_PER_STAGE];
+        for op in placement.op_kinds() {
+            let (stage, direction, time) = (op.stage(), op.direction(), costs.of(op));
+            let forward = op.kind() == Kind::F;
+            let row = |stage: u32| (1 + lane(stage, direction) + if forward { 0 } else { lanes }) * width;
+            let next = if forward { Some(stage + 1).filter(|&s| s < stages) } else { stage.checked_sub(1) };
+            rules[op.slot()] = Rule {
+                duration: time.duration,
+                hold: time.duration + time.after,
+                lag: if placement.leaves_device(op) { time.arrival } else { 0 },
+                input: op.upstream(stages).map_or(SOURCE, row),
+                output: if op.kind() == Kind::W { (1 + 2 * lanes) * width } else { row(stage) },
+                consumer: placement.device_of_stage(next.unwrap_or(stage), direction),
+                change: match op.kind() {
+                    Kind::F => WHOLE,
+                    Kind::I => kept - WHOLE,
+                    Kind::W => -kept,
+                    Kind::B => -WHOLE,
+                },
+                counter: 3 * lane(stage, direction) + [0, 1, 2, 1][op.kind() as usize],
+            };
+        }
+        let unit = f64::from(placement.chunks()) * WHOLE as f64;
+        let cap = |cap: &Option<f64>| cap.map_or(UNLIMITED, |cap| (cap * unit + 0.5).min(UNLIMITED as f64) as i64);
+        Problem {
+            placement: placement.clone(),
+            microbatches,
+            rules,
+            caps: caps.iter().map(cap).collect(),
+            cells: ((2 + 2 * lanes) * width) as usize,
+            kept,
+        }
+    }
+
+    /// The same problem with another number of micro-batches.
+    pub fn with_microbatches(&self, microbatches: u32, costs: &CostTable) -> Problem {
+        let caps = vec![None; self.caps.len()];
+        Problem { caps: self.caps.clone(), ..Problem::new(&self.placement, microbatches, costs, &caps) }
+    }
+
+    /// p.
+    pub fn devices(&self) -> usize {
+        self.placement.devices() as usize
+    }
+
+    /// How many micro-batches run in `direction`.
+    pub fn share(&self, direction: u32) -> u32 {
+        self.placement.microbatches_of(direction, self.microbatches).len() as u32
+    }
+
+    /// Sum of the times of the ops of `device`, I + W or B each.
+    pub fn work(&self, device: usize, split: bool) -> u64 {
+        let kinds: &[Kind] = if split { &[Kind::F, Kind::I, Kind::W] } else { &[Kind::F, Kind::B] };
+        let chunks = self.placement.held_by(device as u32).iter();
+        let of = |kind: Kind, stage, direction| self.rules[Op::new(kind, stage, 0).in_direction(direction).slot()].hold;
+        chunks
+            .map(|chunk| {
+                let one: u64 = kinds.iter().map(|&kind| of(kind, chunk.stage, chunk.direction)).sum();
+                one * u64::from(self.share(chunk.direction))
+            })
+            .sum()
+    }
+
+    /// Head + work + tail (schedules.md 6.2): earliest start of a device's first op, its work, and what must follow its last op.
+    pub fn makespan_bound(&self, split: bool) -> u64 {
+        (0..self.devices()).map(|device| self.head(device) + self.work(device, split)).max().unwrap_or(0)
+    }
+
+    /// Span: nobody works faster than its work.
+    pub fn span_bound(&self, split: bool) -> u64 {
+        (0..self.devices()).map(|device| self.work(device, split)).max().unwrap_or(0)
+    }
+
+    /// Earliest start of the first op of `device`.
+    fn head(&self, device: usize) -> u64 {
+        let arrives = |stage: u32, direction: u32| -> u64 {
+            let before = (0..stage).map(|s| self.rules[Op::new(Kind::F, s, 0).in_direction(direction).slot()]);
+            before.map(|rule| rule.duration + rule.lag).sum()
+        };
+        let chunks = self.placement.held_by(device as u32).iter();
+        chunks.map(|chunk| arrives(chunk.stage, chunk.direction)).min().unwrap_or(0)
+    }
+}

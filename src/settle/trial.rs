@@ -1,0 +1,295 @@
+//! A trial: when the ops of words run, without allocating anything.
+//!
+//! A word is a device's order as slots ([`Op::slot`]): the k-th F of a stage is micro-batch k of its direction, so is its
+//! k-th backward. In a word with floating weights the W's are left out: one runs, the one whose I is oldest, where its
+//! device would idle long enough (or nearly: `slack`), where the next F would not fit into memory, and at the end.
+
+use super::problem::{Problem, SOURCE};
+use crate::op::{Kind, Op};
+
+const NONE: u32 = u32::MAX;
+const NEVER: u64 = u64::MAX;
+
+/// One order per device, flat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Words {
+    pub slots: Vec<u32>,
+    /// Where devices begin; one more at the end.
+    pub starts: Vec<usize>,
+}
+
+impl Words {
+    /// The words of devices 0, 1, 2, ...
+    pub fn new(words: &[Vec<u32>]) -> Words {
+        let mut starts = vec![0];
+        words.iter().for_each(|word| starts.push(starts[starts.len() - 1] + word.len()));
+        Words { slots: words.concat(), starts }
+    }
+
+    /// Where `device`'s word is.
+    pub fn range(&self, device: usize) -> std::ops::Range<usize> {
+        self.starts[device]..self.starts[device + 1]
+    }
+
+    /// The word of `device`.
+    pub fn word(&self, device: usize) -> &[u32] {
+        &self.slots[self.range(device)]
+    }
+}
+
+/// The kind of a slot.
+pub(super) fn kind_of(slot: u32) -> Kind {
+    Kind::ALL[(slot & 3) as usize]
+}
+
+/// The slot of another kind of the same stage.
+pub(super) fn slot_of(slot: u32, kind: Kind) -> u32 {
+    slot & !3 | kind as u32
+}
+
+/// What came out of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Score {
+    pub makespan: u64,
+    pub span: u64,
+    /// Sum over devices of when they end: what still differs where the others are equal.
+    pub ends: u64,
+}
+
+/// How far a device is.
+#[derive(Clone, Copy, Default)]
+struct Device {
+    next: usize,
+    free: u64,
+    first: u64,
+    last: u64,
+    live: i64,
+    /// The cell it waits for.
+    awaited: u32,
+    /// I's run, and W's run, in the queue of I's.
+    queued: usize,
+    taken: usize,
+}
+
+/// Room for trials of one problem.
+pub(super) struct Trial<'a> {
+    problem: &'a Problem,
+    ready: Vec<u64>,
+    counts: Vec<u32>,
+    devices: Vec<Device>,
+    runnable: Vec<u32>,
+    queue: Vec<u32>,
+    /// By op of the words: when it starts.
+    pub begins: Vec<u64>,
+    /// By cell: the op of the words that filled it.
+    pub makers: Vec<u32>,
+    /// By op of the words: the cell that it read.
+    pub reads: Vec<u32>,
+    /// How many trials were made, in ops run.
+    pub work: u64,
+}
+
+impl<'a> Trial<'a> {
+    pub fn new(problem: &'a Problem) -> Trial<'a> {
+        let devices = problem.devices();
+        let lanes = problem.placement.stages() as usize * problem.placement.directions() as usize;
+        Trial {
+            problem,
+            ready: vec![0; problem.cells],
+            counts: vec![0; 3 * lanes],
+            devices: vec![Device::default(); devices],
+            runnable: Vec::with_capacity(devices),
+            queue: Vec::new(),
+            begins: Vec::new(),
+            makers: vec![NONE; problem.cells],
+            reads: Vec::new(),
+            work: 0,
+        }
+    }
+
+    fn reset(&mut self, words: &Words) {
+        let sources = self.problem.microbatches as usize;
+        self.ready[..sources].fill(0);
+        self.ready[sources..].fill(NEVER);
+        self.counts.fill(0);
+        self.begins.resize(words.slots.len(), 0);
+        self.reads.resize(words.slots.len(), 0);
+        self.queue.resize(words.slots.len(), 0);
+        self.runnable.clear();
+        for (number, device) in self.devices.iter_mut().enumerate() {
+            let start = words.starts[number];
+            *device =
+                Device { next: start, first: NEVER, awaited: NONE, queued: start, taken: start, ..Device::default() };
+        }
+        self.runnable.extend((0..self.devices.len() as u32).rev());
+        self.work += words.slots.len() as u64;
+    }
+
+    /// Runs complete words. `None`: they wait for one another in a circle.
+    pub fn run(&mut self, words: &Words) -> Option<Score> {
+        self.reset(words);
+        let rules = &self.problem.rules;
+        let mut left = words.slots.len();
+        while let Some(number) = self.runnable.pop() {
+            let end = words.starts[number as usize + 1];
+            let mut device = self.devices[number as usize];
+            while device.next < end {
+                let at = device.next;
+                let rule = &rules[words.slots[at] as usize];
+                let count = &mut self.counts[rule.counter as usize];
+                let input = rule.input + *count;
+                let mut start = device.free;
+                if rule.counter % 3 != 2 {
+                    let arrival = self.ready[input as usize];
+                    if arrival == NEVER {
+                        device.awaited = input;
+                        break;
+                    }
+                    start = start.max(arrival);
+                    let output = rule.output + *count;
+                    self.reads[at] = input;
+                    self.ready[output as usize] = start + rule.duration + rule.lag;
+                    self.makers[output as usize] = at as u32;
+                    let consumer = &mut self.devices[rule.consumer as usize];
+                    if consumer.awaited == output {
+                        consumer.awaited = NONE;
+                        if rule.consumer != number {
+                            self.runnable.push(rule.consumer);
+                        }
+                    }
+                } else {
+                    self.reads[at] = SOURCE;
+                }
+                *count += 1;
+                self.begins[at] = start;
+                device.first = device.first.min(start);
+                device.last = start + rule.duration;
+                device.free = start + rule.hold;
+                device.next += 1;
+                left -= 1;
+            }
+            self.devices[number as usize] = device;
+        }
+        (left == 0).then(|| self.score())
+    }
+
+    /// Runs words without W's, putting these where they fit. `None`: a circle, or a cap exceeded.
+    /// `emit` is told every op of each device in the order in which it runs.
+    pub fn fill(&mut self, words: &Words, slack: u64, mut emit: impl FnMut(u32, u32)) -> Option<Score> {
+        self.reset(words);
+        let rules = &self.problem.rules;
+        let mut left = words.slots.len();
+        while let Some(number) = self.runnable.pop() {
+            let end = words.starts[number as usize + 1];
+            let cap = self.problem.caps[number as usize];
+            let mut device = self.devices[number as usize];
+            while device.next < end {
+                let at = device.next;
+                let slot = words.slots[at];
+                let rule = &rules[slot as usize];
+                let count = &mut self.counts[rule.counter as usize];
+                let input = rule.input + *count;
+                let arrival = self.ready[input as usize];
+                if arrival == NEVER {
+                    device.awaited = input;
+                    break;
+                }
+                while device.taken < device.queued {
+                    let weights = self.queue[device.taken];
+                    let w = &rules[weights as usize];
+                    if device.free + w.hold > arrival + slack && device.live + rule.change <= cap {
+                        break;
+                    }
+                    device.free += w.hold;
+                    device.live += w.change;
+                    device.taken += 1;
+                    emit(number, weights);
+                }
+                if device.live + rule.change > cap {
+                    return None;
+                }
+                let start = device.free.max(arrival);
+                let output = rule.output + *count;
+                self.reads[at] = input;
+                self.ready[output as usize] = start + rule.duration + rule.lag;
+                self.makers[output as usize] = at as u32;
+                let consumer = &mut self.devices[rule.consumer as usize];
+                if consumer.awaited == output {
+                    consumer.awaited = NONE;
+                    if rule.consumer != number {
+                        self.runnable.push(rule.consumer);
+                    }
+                }
+                *count += 1;
+                if slot & 3 == Kind::I as u32 {
+                    self.queue[device.queued] = slot_of(slot, Kind::W);
+                    device.queued += 1;
+                }
+                emit(number, slot);
+                self.begins[at] = start;
+                device.first = device.first.min(start);
+                device.last = start + rule.duration;
+                device.free = start + rule.hold;
+                device.live += rule.change;
+                device.next += 1;
+                left -= 1;
+            }
+            if device.next == end {
+                for &weights in &self.queue[device.taken..device.queued] {
+                    let w = &rules[weights as usize];
+                    device.last = device.free + w.duration;
+                    device.free += w.hold;
+                    emit(number, weights);
+                }
+                device.taken = device.queued;
+            }
+            self.devices[number as usize] = device;
+        }
+        (left == 0).then(|| self.score())
+    }
+
+    fn score(&self) -> Score {
+        let mut score = Score { makespan: 0, span: 0, ends: 0 };
+        for device in &self.devices {
+            let first = if device.first == NEVER { 0 } else { device.first };
+            score.makespan = score.makespan.max(device.last);
+            score.span = score.span.max(device.last - first);
+            score.ends += device.last;
+        }
+        score
+    }
+
+    /// When `device` ended.
+    pub fn last(&self, device: usize) -> u64 {
+        self.devices[device].last
+    }
+
+    /// When `device` began.
+    pub fn first(&self, device: usize) -> u64 {
+        self.devices[device].first
+    }
+}
+
+/// Whether a word keeps to `cap` and runs every backward after its forward and every W after its I.
+pub(super) fn fits(problem: &Problem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
+    counts.fill(0);
+    let (mut live, cap) = (0, problem.caps[device]);
+    for &slot in word {
+        let rule = &problem.rules[slot as usize];
+        live += rule.change;
+        let counter = rule.counter as usize;
+        counts[counter] += 1;
+        if live > cap || (!counter.is_multiple_of(3) && counts[counter] > counts[counter - 1]) {
+            return false;
+        }
+    }
+    true
+}
+
+/// The op that slot number `slot` is, for micro-batch number `count` of its direction.
+pub(super) fn op_of(problem: &Problem, slot: u32, count: u32) -> Op {
+    let stage = slot / Op::SLOTS_PER_STAGE as u32;
+    let direction = slot >> 2 & 1;
+    let first = problem.placement.microbatches_of(direction, problem.microbatches).start;
+    Op::new(kind_of(slot), stage, first + count).in_direction(direction)
+}

@@ -1,0 +1,222 @@
+//! The event engine: time goes from event to event, and resources that several ops or messages want decide who comes first.
+//!
+//! Where the [sweep](super::sweep) needs a fixed order and links that nobody shares, this engine lets messages queue for
+//! links and buffer slots, lets communication queues block at their heads, lets devices share a processor and lets ops last
+//! by chance. Where both engines apply they agree to the tick.
+//!
+//! Time is whole ticks; work that is shared is counted in exact fractions of a tick ([`share`]) and ends at the first whole
+//! tick at which it is done. Events of one tick are handled by device, then by kind: a link is ready, a message arrives, a
+//! device is free, an op ends. So the same input gives the same output, on every machine.
+
+mod chance;
+mod engine;
+mod link;
+mod plan;
+mod queue;
+mod share;
+mod straight;
+mod stuck;
+
+pub use chance::{Distribution, Jitter, Makespans, monte_carlo};
+pub use plan::{EventError, Plan};
+pub use stuck::{Deadlock, Party, Stuck};
+
+use crate::cost::CostTable;
+use crate::delivery::Delivery;
+use crate::graph::TaskGraph;
+use crate::metrics::Activity;
+
+/// What the machine does to a schedule. The default is what the sweep assumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// When a send completes and what it holds up.
+    pub delivery: Delivery,
+    /// Under [`Delivery::OneSided`]: how many messages each channel (stage boundary and direction) has room for at its
+    /// receiver, until the ops that use them have ended. `None`: for all.
+    pub slots: Option<u32>,
+    /// The links between devices.
+    pub network: Network,
+    /// Processors that several devices share. A device that stands in none has one of its own.
+    pub processors: Vec<Processor>,
+    /// How long an op of a device takes while a message leaves for it or comes from it, per mille of what it takes
+    /// otherwise: 1000 means no slow-down.
+    pub overlap_per_mille: u32,
+    /// Durations that vary by chance.
+    pub jitter: Option<Jitter>,
+    /// How many ticks of the result one tick of the cost table has; more than 1 where fractions matter, as costs of whole
+    /// units with shared processors or jitter.
+    pub subticks: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            delivery: Delivery::OneSided,
+            slots: None,
+            network: Network::default(),
+            processors: Vec::new(),
+            overlap_per_mille: 1000,
+            jitter: None,
+            subticks: 1,
+        }
+    }
+}
+
+/// The links between devices. A message first occupies its link for its transfer time, then travels for its latency.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// Latency of every message in ticks of the cost table; `None`: the table's `arrival`.
+    pub latency: Option<u64>,
+    /// How long a message occupies its link.
+    pub transfer: Transfer,
+    /// What happens when several messages want one link.
+    pub sharing: Sharing,
+    /// What one link is.
+    pub scope: Scope,
+}
+
+/// How long a message occupies its link, in ticks of the cost table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Transfer {
+    /// Not at all: links are as wide as it takes.
+    #[default]
+    Instant,
+    /// Every message as long.
+    Ticks(u64),
+    /// By bandwidth, rounded up.
+    Bytes {
+        /// Size of a message.
+        bytes_per_message: u64,
+        /// Ticks for 2^20 bytes. At 25 GB/s, in nanoseconds: 41943.
+        ticks_per_mebibyte: u64,
+    },
+    /// By the boundary between stages s and s + 1: forward, backward. S - 1 of them.
+    Boundaries(Vec<[u64; 2]>),
+}
+
+/// What happens when several messages want one link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Each goes as if it were alone.
+    #[default]
+    Unlimited,
+    /// One after the other, in the order in which they could have begun.
+    FirstComeFirstServed,
+    /// All at once, each at an equal share of the link's speed (max-min fair: no message has another bottleneck).
+    FairShare,
+}
+
+/// What one link is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// From one device to one other.
+    #[default]
+    Pair,
+    /// From one device to all others: its egress port.
+    Egress,
+}
+
+/// A processor that several devices share: with n of their ops running, each goes at min(1, cores / n) of its speed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Processor {
+    /// The devices.
+    pub devices: Vec<u32>,
+    /// How many ops it runs at full speed.
+    pub cores: u32,
+}
+
+/// When a message was on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferTime {
+    /// Index of the op whose output it is.
+    pub op: usize,
+    /// It could be sent.
+    pub queued: u64,
+    /// It began to leave: its turn in the communication queue, a slot or partner, and the link were there.
+    pub start: u64,
+    /// The receiver could use it.
+    pub end: u64,
+}
+
+/// Why a device idled before its ops, in ticks. What is left of its idle time is `after` and the time behind its last op.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// The op whose output it waited for had not ended.
+    pub dependence: u64,
+    /// The message stood in a communication queue, without a slot, without a partner, or before an occupied link.
+    pub queue: u64,
+    /// The message was on its way.
+    pub transfer: u64,
+}
+
+/// What a simulation yields besides what it tells its observer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// By device. Busy is the time from start to end of its ops, however slowly they ran.
+    pub devices: Vec<Activity>,
+    /// By device.
+    pub waits: Vec<Waits>,
+    /// How many events were handled.
+    pub events: u64,
+}
+
+impl Outcome {
+    /// End of the last op.
+    pub fn makespan(&self) -> u64 {
+        self.devices.iter().map(|device| device.last_end).max().unwrap_or(0)
+    }
+}
+
+/// Who is told what happens, in the order in which it ends.
+pub trait Observer {
+    /// Op number `index` ran from `start` to `end`.
+    fn op(&mut self, index: usize, start: u64, end: u64) {
+        let _ = (index, start, end);
+    }
+    /// A message was delivered.
+    fn transfer(&mut self, transfer: TransferTime) {
+        let _ = transfer;
+    }
+}
+
+/// Nobody wants to know.
+impl Observer for () {}
+
+/// An observer that notes everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Start and end by op index.
+    pub ops: Vec<(u64, u64)>,
+    /// In order of their ends.
+    pub transfers: Vec<TransferTime>,
+}
+
+impl Record {
+    /// Room for the ops of `graph`.
+    pub fn new(graph: &TaskGraph) -> Record {
+        Record { ops: vec![(0, 0); graph.len()], transfers: Vec::new() }
+    }
+}
+
+impl Observer for Record {
+    fn op(&mut self, index: usize, start: u64, end: u64) {
+        self.ops[index] = (start, end);
+    }
+    fn transfer(&mut self, transfer: TransferTime) {
+        self.transfers.push(transfer);
+    }
+}
+
+/// Simulates `graph` under `costs` on the machine of `config`.
+///
+/// # Errors
+/// A configuration that fits no such graph, costs that overflow the clock, or a deadlock, with the circle of who waits for
+/// whom.
+pub fn simulate(
+    graph: &TaskGraph,
+    costs: &CostTable,
+    config: &Config,
+    observer: &mut impl Observer,
+) -> Result<Outcome, EventError> {
+    Plan::new(graph, costs, config)?.run(observer)
+}

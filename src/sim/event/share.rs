@@ -1,0 +1,63 @@
+//! Shares of a resource: exact fractions of a tick's work.
+//!
+//! Work is counted in grains. A tick at full speed does as many grains as there are in [`Grain`], a number that all the
+//! shares which occur divide, so that no share is ever rounded; only where more than 40 ops or messages share one resource
+//! (or fewer, with an odd slow-down factor) is a share rounded down, by less than one part in 2^40.
+
+/// How many grains a tick at full speed does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grain(pub u64);
+
+/// Largest number of grains in a tick: with 2^63 ticks of work they fit in 128 bits.
+const MAX_GRAINS: u64 = 1 << 60;
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl Grain {
+    /// The grain for up to `most` sharers, each possibly slowed down to 1000 / `per_mille`.
+    pub fn new(most: u64, per_mille: u32) -> Grain {
+        let mut grains = u64::from(per_mille) / gcd(1000, u64::from(per_mille));
+        for n in 2..=most.min(40) {
+            match grains.checked_mul(n / gcd(grains, n)) {
+                Some(more) if more <= MAX_GRAINS => grains = more,
+                _ => break,
+            }
+        }
+        // Where one of the shares is not exact after all, its error is small.
+        while grains < 1 << 40 && most > 40 {
+            grains *= 2;
+        }
+        Grain(grains)
+    }
+
+    /// Grains that a tick does at `share` / `of` of full speed; at least 1.
+    pub fn speed(self, share: u64, of: u64) -> u64 {
+        ((u128::from(self.0) * u128::from(share) / u128::from(of)) as u64).max(1)
+    }
+
+    /// The grains of so many ticks at full speed.
+    pub fn work(self, ticks: u64) -> u128 {
+        u128::from(self.0) * u128::from(ticks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_exact() {
+        let grain = Grain::new(12, 1300);
+        for n in 1..=12 {
+            assert_eq!(u128::from(grain.speed(1, n)) * u128::from(n), grain.work(1), "1/{n}");
+        }
+        assert_eq!(u128::from(grain.speed(1000, 1300)) * 1300, grain.work(1000));
+        assert_eq!(Grain::new(1, 1000), Grain(1));
+        for (most, per_mille) in [(40, 1000), (1000, 1999), (u64::MAX, u32::MAX)] {
+            let Grain(grains) = Grain::new(most, per_mille);
+            assert!(grains <= MAX_GRAINS && grains >= 1 << 20, "{most} {per_mille}: {grains}");
+        }
+    }
+}
