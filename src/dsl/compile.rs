@@ -307,7 +307,10 @@ impl Evaluation<'_> {
                 "expected 1 or more chunks and few enough for {stages} stages, found {chunks}"
             )));
         }
-        layout.placement(devices, chunks).map_err(|e| Error::Invalid(format!("{}: {e}", self.path.file)))
+        layout.placement(devices, chunks).map_err(|reason| match layout {
+            Layout::Custom(_) => Error::Invalid(format!("{}: {reason}", self.path.file)),
+            _ => Error::Invalid(format!("{} does not exist for {}: {reason}", self.path.name, self.numbers())),
+        })
     }
 
     fn words<'v>(

@@ -14,11 +14,16 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("naive", include_str!("../../schedules/naive.star")),
     ("gpipe", include_str!("../../schedules/gpipe.star")),
     ("1f1b", include_str!("../../schedules/1f1b.star")),
+    ("eager-1f1b", include_str!("../../schedules/eager-1f1b.star")),
     ("interleaved-1f1b", include_str!("../../schedules/interleaved-1f1b.star")),
+    ("looped-bfs", include_str!("../../schedules/looped-bfs.star")),
     ("zb-h1", include_str!("../../schedules/zb-h1.star")),
     ("zb-h2", include_str!("../../schedules/zb-h2.star")),
     ("zb-v", include_str!("../../schedules/zb-v.star")),
-    ("looped-bfs", include_str!("../../schedules/looped-bfs.star")),
+    ("interleaved-zb", include_str!("../../schedules/interleaved-zb.star")),
+    ("dualpipe", include_str!("../../schedules/dualpipe.star")),
+    ("dualpipe-v", include_str!("../../schedules/dualpipe-v.star")),
+    ("group-interleaved", include_str!("../../schedules/group-interleaved.star")),
 ];
 
 /// Largest schedule file that is read.

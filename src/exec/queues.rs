@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Queues {
     lowering: Lowering,
-    /// By message: its channel, the queues of its send and receive.
+    /// Slots of a channel, under buffered delivery.
     slots: Option<u64>,
     state: Mutex<State>,
 }
@@ -50,16 +50,17 @@ impl Queues {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Op number `message` has made its output, which another device waits for: the messages that arrive thereby.
-    pub fn post(&self, graph: &TaskGraph, message: usize) -> Vec<usize> {
+    /// Op number `message` has made its output, which another device waits for: the messages that arrive thereby, each with
+    /// its step.
+    pub fn post(&self, graph: &TaskGraph, message: usize) -> Vec<(usize, u64)> {
         let mut state = self.lock();
         state.made[message] += 1;
         let sends = self.lowering.route(graph.op(message)).map(|route| route.send);
         sends.map_or_else(Vec::new, |queue| self.advance(graph, &mut state, queue))
     }
 
-    /// The output of op number `message` has been used: the messages that arrive thereby.
-    pub fn release(&self, graph: &TaskGraph, message: usize) -> Vec<usize> {
+    /// The output of op number `message` has been used: the messages that arrive thereby, each with its step.
+    pub fn release(&self, graph: &TaskGraph, message: usize) -> Vec<(usize, u64)> {
         let Some(route) = self.lowering.route(graph.op(message)).filter(|_| self.slots.is_some()) else {
             return Vec::new();
         };
@@ -69,34 +70,34 @@ impl Queues {
     }
 
     /// Completes what can be completed now that something changed for `queue`.
-    fn advance(&self, graph: &TaskGraph, state: &mut State, queue: usize) -> Vec<usize> {
+    fn advance(&self, graph: &TaskGraph, state: &mut State, queue: usize) -> Vec<(usize, u64)> {
         let mut arrived = Vec::new();
         let mut look = vec![queue];
         while let Some(queue) = look.pop() {
-            while let Some((message, queues)) = self.completable(graph, state, queue) {
+            while let Some((message, step, queues)) = self.completable(graph, state, queue) {
                 queues.iter().for_each(|&queue| state.done[queue] += 1);
                 look.extend(queues.into_iter().filter(|&other| other != queue));
                 if let (Some(_), Some(route)) = (self.slots, self.lowering.route(graph.op(message))) {
                     state.held[route.channel] += 1;
                 }
-                arrived.push(message);
+                arrived.push((message, step));
             }
         }
         arrived
     }
 
-    /// The message at the head of `queue`, if its transfer can be completed, and the queues that this takes it from.
-    fn completable(&self, graph: &TaskGraph, state: &State, queue: usize) -> Option<(usize, Vec<usize>)> {
+    /// The message at the head of `queue`, if its transfer can be completed, its step, and the queues that it leaves then.
+    fn completable(&self, graph: &TaskGraph, state: &State, queue: usize) -> Option<(usize, u64, Vec<usize>)> {
         let (entry, step) = self.head(state, queue)?;
         let message = entry.message();
         let route = self.lowering.route(graph.op(message))?;
         let made = state.made[message] > step;
         match self.slots {
-            Some(slots) => (made && state.held[route.channel] < slots).then(|| (message, vec![queue])),
+            Some(slots) => (made && state.held[route.channel] < slots).then(|| (message, step, vec![queue])),
             None => {
-                let other = if queue == route.send && !entry.is_receive() { route.receive } else { route.send };
+                let other = if entry.is_receive() { route.send } else { route.receive };
                 let meets = self.head(state, other) == Some((entry.partner(), step));
-                (made && meets).then(|| (message, vec![queue, other]))
+                (made && meets).then(|| (message, step, vec![queue, other]))
             }
         }
     }

@@ -1,0 +1,202 @@
+//! The polish: local search on the orders, guided by the critical path.
+
+use super::problem::Problem;
+use super::trial::{Score, Trial, Words, fits, kind_of};
+use super::Goal;
+use crate::op::Kind;
+
+/// A small generator of numbers that look random (Steele, Lea and Flood 2014, SplitMix64); the same seed, the same numbers.
+pub(super) struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`, which is not 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        ((u128::from(self.next()) * n as u128) >> 64) as usize
+    }
+}
+
+/// What is minimised, first to last.
+pub(super) fn order(goal: Goal, score: Score) -> (u64, u64, u64) {
+    match goal {
+        Goal::Makespan => (score.makespan, score.span, score.ends),
+        Goal::Span => (score.span, score.makespan, score.ends),
+    }
+}
+
+/// How words are tried.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mode {
+    /// Without W's, which fill; with this slack.
+    Fill(u64),
+    /// Complete.
+    Explicit,
+}
+
+/// A search from one start.
+pub(super) struct Polish<'a, 'b> {
+    pub problem: &'a Problem,
+    pub trial: &'b mut Trial<'a>,
+    pub goal: Goal,
+    pub mode: Mode,
+    pub random: Random,
+    /// Nothing is better than this.
+    pub bound: u64,
+    /// Largest worsening accepted at the beginning.
+    pub heat: u64,
+}
+
+impl Polish<'_, '_> {
+    fn try_words(&mut self, words: &Words) -> Option<Score> {
+        match self.mode {
+            Mode::Fill(slack) => self.trial.fill(words, slack, |_, _| ()),
+            Mode::Explicit => self.trial.run(words),
+        }
+    }
+
+    fn cost(&self, score: Score) -> u64 {
+        let (first, second, ends) = order(self.goal, score);
+        8 * first + second + 2 * ends / self.problem.devices() as u64
+    }
+
+    /// Improves `words` with `trials` trials; the best, and its score.
+    pub fn run(&mut self, mut words: Words, trials: u64) -> Option<(Words, Score)> {
+        let score = self.try_words(&words)?;
+        let mut best = (words.clone(), score);
+        let mut current = self.cost(score);
+        let mut path = Vec::new();
+        self.critical(&words, &mut path);
+        let mut counts = vec![0; self.problem.rules.len() / 2];
+        for turn in 0..trials {
+            if order(self.goal, best.1).0 <= self.bound && self.trial_done(best.1) {
+                break;
+            }
+            let Some((device, from, to)) = self.propose(&words, &path) else { continue };
+            rotate(&mut words.slots, from, to);
+            let range = words.range(device);
+            let fine = match self.mode {
+                Mode::Explicit => fits(self.problem, device, &words.slots[range], &mut counts),
+                Mode::Fill(_) => ordered(self.problem, &words.slots[range], &mut counts),
+            };
+            let score = if fine { self.try_words(&words) } else { None };
+            let heat = self.heat * (trials - turn) / trials;
+            let limit = current + if heat > 0 { self.random.below(heat as usize + 1) as u64 } else { 0 };
+            match score {
+                Some(score) if self.cost(score) <= limit => {
+                    current = self.cost(score);
+                    if order(self.goal, score) < order(self.goal, best.1) {
+                        best = (words.clone(), score);
+                    }
+                    self.critical(&words, &mut path);
+                }
+                _ => rotate(&mut words.slots, to, from),
+            }
+        }
+        Some(best)
+    }
+
+    fn trial_done(&self, score: Score) -> bool {
+        let (_, other, _) = order(self.goal, score);
+        match self.goal {
+            Goal::Makespan => true,
+            Goal::Span => other <= self.bound,
+        }
+    }
+
+    /// A move: the device, and the op number that goes to another op number's place.
+    fn propose(&mut self, words: &Words, path: &[u32]) -> Option<(usize, usize, usize)> {
+        let dice = self.random.below(16);
+        if dice < 12 && !path.is_empty() {
+            // An op on the critical path that waits for its device goes earlier, or what is before it later.
+            let at = path[self.random.below(path.len())] as usize;
+            let device = words.starts.partition_point(|&start| start <= at) - 1;
+            let range = words.range(device);
+            let reach = 1 + self.random.below(if dice < 6 { 2 } else { 12 });
+            return if dice % 2 == 0 {
+                let to = at.saturating_sub(reach).max(range.start);
+                (words.slots[at] != words.slots[at - 1] || reach > 1).then_some((device, at, to))
+            } else {
+                Some((device, at - 1, (at - 1 + reach).min(range.end - 1)))
+            };
+        }
+        let at = self.random.below(words.slots.len());
+        let device = words.starts.partition_point(|&start| start <= at) - 1;
+        let range = words.range(device);
+        let reach = 1 + self.random.below(12);
+        let to = if dice % 2 == 0 { at.saturating_sub(reach).max(range.start) } else { (at + reach).min(range.end - 1) };
+        (at != to).then_some((device, at, to))
+    }
+
+    /// The ops on a critical path that wait for their device, and not for their input.
+    fn critical(&mut self, words: &Words, path: &mut Vec<u32>) {
+        path.clear();
+        let devices = self.problem.devices();
+        let length = |trial: &Trial<'_>, d: usize| match self.goal {
+            Goal::Makespan => trial.last(d),
+            Goal::Span => trial.last(d) - trial.first(d),
+        };
+        let longest = (0..devices).map(|d| length(self.trial, d)).max().unwrap_or(0);
+        let last: Vec<usize> =
+            (0..devices).filter(|&d| length(self.trial, d) == longest && !words.range(d).is_empty()).collect();
+        if last.is_empty() {
+            return;
+        }
+        let mut device = last[self.random.below(last.len())];
+        let mut at = words.starts[device + 1] - 1;
+        loop {
+            let rule = &self.problem.rules[words.slots[at] as usize];
+            let input = self.trial.reads[at];
+            let begin = self.trial.begins[at];
+            let sourced = input < self.problem.microbatches;
+            let maker = self.trial.makers[input as usize] as usize;
+            let arrival = if sourced {
+                0
+            } else {
+                let made = &self.problem.rules[words.slots[maker] as usize];
+                self.trial.begins[maker] + made.duration + made.lag
+            };
+            let _ = rule;
+            if begin > arrival || (sourced && begin > 0) {
+                if at == words.starts[device] {
+                    return;
+                }
+                path.push(at as u32);
+                at -= 1;
+            } else if sourced {
+                return;
+            } else {
+                at = maker;
+                device = words.starts.partition_point(|&start| start <= at) - 1;
+            }
+        }
+    }
+}
+
+/// Moves element `from` to place `to`, those between by one.
+pub(super) fn rotate(slots: &mut [u32], from: usize, to: usize) {
+    if from < to {
+        slots[from..=to].rotate_left(1);
+    } else {
+        slots[to..=from].rotate_right(1);
+    }
+}
+
+/// Whether every backward comes after its forward.
+fn ordered(problem: &Problem, word: &[u32], counts: &mut [u32]) -> bool {
+    counts.fill(0);
+    for &slot in word {
+        let counter = problem.rules[slot as usize].counter as usize;
+        counts[counter] += 1;
+        if kind_of(slot) != Kind::F && counts[counter] > counts[counter - 1] {
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,220 @@
+//! Chance: durations that vary, the same way for the same seed on every machine and in whatever order ops run.
+
+use super::plan::EventError;
+use super::{Config, Plan};
+use crate::cost::CostTable;
+use crate::graph::TaskGraph;
+
+/// How durations vary. Both have the mean 1: on average an op takes what the costs say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distribution {
+    /// The factor's logarithm is normal with this standard deviation, per mille, at most 2000. Cut off at 3.7 of them.
+    LogNormal {
+        /// Standard deviation of the logarithm, per mille.
+        sigma_per_mille: u32,
+    },
+    /// Evenly from 1 - w to 1 + w.
+    Uniform {
+        /// w, per mille, at most 1000.
+        half_width_per_mille: u32,
+    },
+}
+
+/// Durations that vary by chance: each op's factor depends on the seed, the sample and the op's index, on nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Jitter {
+    /// How durations vary.
+    pub distribution: Distribution,
+    /// Same seed, same factors.
+    pub seed: u64,
+    /// Number of the sample.
+    pub sample: u64,
+}
+
+/// The makespans of many samples, in ticks of the result. Percentiles are by nearest rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Makespans {
+    /// How many.
+    pub samples: u32,
+    /// Their mean, rounded.
+    pub mean: u64,
+    /// 5 % are not longer.
+    pub p5: u64,
+    /// Half are not longer.
+    pub p50: u64,
+    /// 95 % are not longer.
+    pub p95: u64,
+    /// 99 % are not longer.
+    pub p99: u64,
+}
+
+/// Simulates samples 0 to `samples` - 1 of `config`'s jitter with `seed`.
+///
+/// # Errors
+/// As [`super::simulate`]; no sample at all.
+pub fn monte_carlo(
+    graph: &TaskGraph,
+    costs: &CostTable,
+    config: &Config,
+    samples: u32,
+    seed: u64,
+) -> Result<Makespans, EventError> {
+    if samples == 0 {
+        return Err(EventError::Config("a distribution needs at least one sample, found 0".to_string()));
+    }
+    let plan = Plan::new(graph, costs, config)?;
+    let mut table = config.jitter.map(|jitter| Jitter { seed, ..jitter }.table());
+    let mut makespans = Vec::with_capacity(samples as usize);
+    for sample in 0..samples {
+        let outcome = match &mut table {
+            None => plan.run_lasting(|_, _, _, duration| duration, &mut ())?,
+            Some(table) => {
+                table.choose(seed, u64::from(sample));
+                plan.run_lasting(|index, _, _, duration| table.stretch(index, duration), &mut ())?
+            }
+        };
+        makespans.push(outcome.makespan());
+    }
+    makespans.sort_unstable();
+    let rank = |percent: usize| makespans[(makespans.len() * percent).div_ceil(100).max(1) - 1];
+    let sum: u128 = makespans.iter().map(|&makespan| u128::from(makespan)).sum();
+    let mean = ((sum + u128::from(samples) / 2) / u128::from(samples)) as u64;
+    Ok(Makespans { samples, mean, p5: rank(5), p50: rank(50), p95: rank(95), p99: rank(99) })
+}
+
+/// Factors are counted in parts of 2^32.
+const ONE: u64 = 1 << 32;
+/// Cells between two neighbouring knots of a table: a factor is interpolated between them.
+const CELLS: usize = 4096;
+
+/// The factors of a distribution at evenly spaced quantiles, and whose turn it is.
+pub(super) struct Table {
+    knots: Vec<u64>,
+    key: u64,
+}
+
+impl Jitter {
+    /// Longest stretch of any op, rounded up.
+    pub(super) fn longest(&self) -> u64 {
+        self.table().knots[CELLS].div_ceil(ONE)
+    }
+
+    /// The factors of this jitter.
+    pub(super) fn table(&self) -> Table {
+        let knots = match self.distribution {
+            Distribution::Uniform { half_width_per_mille } => {
+                let half_width = u64::from(half_width_per_mille.min(1000)) * (ONE / 1000);
+                (0..=CELLS as u64).map(|knot| ONE - half_width + 2 * half_width * knot / CELLS as u64).collect()
+            }
+            Distribution::LogNormal { sigma_per_mille } => log_normal(f64::from(sigma_per_mille.min(2000)) / 1000.0),
+        };
+        let mut table = Table { knots, key: 0 };
+        table.choose(self.seed, self.sample);
+        table
+    }
+}
+
+impl Table {
+    /// Takes the turn of a sample.
+    fn choose(&mut self, seed: u64, sample: u64) {
+        self.key = mix(mix(seed) ^ sample);
+    }
+
+    /// How long op number `index` takes whose cost is `duration`.
+    pub(super) fn stretch(&self, index: usize, duration: u64) -> u64 {
+        let bits = mix(self.key ^ index as u64);
+        let (cell, part) = ((bits >> 52) as usize, bits >> 20 & 0xffff_ffff);
+        let (low, high) = (self.knots[cell], self.knots[cell + 1]);
+        let factor = low + ((u128::from(high - low) * u128::from(part)) >> 32) as u64;
+        ((u128::from(duration) * u128::from(factor) + u128::from(ONE / 2)) >> 32) as u64
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea & Flood 2014) after one step of its counter.
+fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+/// exp(`sigma` z) at the quantiles of the normal distribution, scaled to mean 1. Only sums, products and quotients of
+/// floating-point numbers, which every machine rounds the same way; a mathematics library's functions differ in last bits.
+fn log_normal(sigma: f64) -> Vec<u64> {
+    let factors: Vec<f64> = normal_quantiles().iter().map(|z| exp(sigma * z)).collect();
+    // The mean of what interpolation between the knots yields.
+    let mean = factors.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0).sum::<f64>() / CELLS as f64;
+    factors.iter().map(|factor| (factor / mean * ONE as f64 + 0.5) as u64).collect()
+}
+
+/// The normal distribution's quantiles at 0, 1/n, 2/n, ...; in place of the infinite ones, at 1/2n from the ends.
+fn normal_quantiles() -> Vec<f64> {
+    let mut upper = vec![0.0];
+    let mut z = 0.0;
+    for knot in CELLS / 2 + 1..=CELLS {
+        let target = if knot == CELLS { 1.0 - 0.5 / CELLS as f64 } else { knot as f64 / CELLS as f64 };
+        for _ in 0..20 {
+            let (below, density) = normal(z);
+            z += (target - below) / density; // Newton's method; convex from here on, so it comes from one side
+        }
+        upper.push(z);
+    }
+    let lower = upper.iter().skip(1).rev().map(|z| -z);
+    lower.chain(upper.iter().copied()).collect()
+}
+
+/// The normal distribution below z >= 0, and its density there: 1/2 + density (z + z^3/3 + z^5/15 + ...) (Marsaglia 2004).
+fn normal(z: f64) -> (f64, f64) {
+    const SQRT_2_PI: f64 = 2.506_628_274_631_000_5;
+    let density = exp(-z * z / 2.0) / SQRT_2_PI;
+    let (mut term, mut sum) = (z, z);
+    for k in 1..60 {
+        term *= z * z / f64::from(2 * k + 1);
+        sum += term;
+    }
+    (0.5 + density * sum, density)
+}
+
+/// e^x for |x| up to some tens: (e^(x / 1024))^1024.
+fn exp(x: f64) -> f64 {
+    let small = x / 1024.0;
+    let mut value = 1.0;
+    for k in (1..=10).rev() {
+        value = 1.0 + small / f64::from(k) * value;
+    }
+    (0..10).fold(value, |power, _| power * power)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_the_tabulated_ones() {
+        let z = normal_quantiles();
+        assert_eq!((z.len(), z[CELLS / 2]), (CELLS + 1, 0.0));
+        // Of 3/4: 0.67448975; of 1023/1024: 3.09...; of 31/32: 1.86273187; symmetric.
+        for (knot, value) in [(3 * CELLS / 4, 0.674_489_75), (31 * CELLS / 32, 1.862_731_87)] {
+            assert!((z[knot] - value).abs() < 1e-7, "{} {value}", z[knot]);
+            assert_eq!(z[CELLS - knot], -z[knot]);
+        }
+        assert!(z.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!((exp(1.0) - std::f64::consts::E).abs() < 1e-12 && (exp(-8.0) - 3.354_626_279e-4).abs() < 1e-12);
+    }
+
+    #[test]
+    fn factors_have_the_stated_moments() {
+        let moments = |distribution| {
+            let table = Jitter { distribution, seed: 7, sample: 3 }.table();
+            let factors = (0..200_000).map(|index| table.stretch(index, 1_000_000) as f64 / 1e6);
+            let (sum, squares) = factors.fold((0.0, 0.0), |(sum, squares), f| (sum + f, squares + f * f));
+            let mean = sum / 2e5;
+            (mean, (squares / 2e5 - mean * mean).sqrt())
+        };
+        // Log-normal with mean 1: standard deviation sqrt(exp(sigma^2) - 1). Uniform: w / sqrt(3).
+        let (mean, deviation) = moments(Distribution::LogNormal { sigma_per_mille: 200 });
+        assert!((mean - 1.0).abs() < 0.002 && (deviation - 0.2020).abs() < 0.002, "{mean} {deviation}");
+        let (mean, deviation) = moments(Distribution::Uniform { half_width_per_mille: 300 });
+        assert!((mean - 1.0).abs() < 0.002 && (deviation - 0.1732).abs() < 0.001, "{mean} {deviation}");
+    }
+}

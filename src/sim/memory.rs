@@ -1,0 +1,104 @@
+//! Activations over time: what each device holds from the times of its ops, under `keep`, and whether a cap is kept.
+
+use super::waits::OpTimes;
+use crate::cost::CostTable;
+use crate::graph::TaskGraph;
+use crate::op::Kind;
+use serde::Serialize;
+
+/// What a device holds, in chunks' activations: whole ones, and what I left of others for W.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Whole activations.
+    pub whole: i64,
+    /// Activations of which only the share `keep` is left.
+    pub kept: i64,
+}
+
+impl Held {
+    /// In activation units (DESIGN section 2), `chunks` chunks being a device's whole share of one direction.
+    pub fn units(self, keep: f64, chunks: u32) -> f64 {
+        (self.whole as f64 + self.kept as f64 * keep) / f64::from(chunks)
+    }
+
+    /// After an op of `kind`: F takes a chunk's activation, I returns all of it but `keep`, W that, B the whole.
+    pub fn after(self, kind: Kind) -> Held {
+        let (whole, kept) = match kind {
+            Kind::F => (1, 0),
+            Kind::I => (-1, 1),
+            Kind::W => (0, -1),
+            Kind::B => (-1, 0),
+        };
+        Held { whole: self.whole + whole, kept: self.kept + kept }
+    }
+}
+
+/// From a time on a device holds so many activation units.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Level {
+    /// In the time unit of the costs.
+    pub time: f64,
+    /// Activation units.
+    pub held: f64,
+}
+
+/// Activations of one device over time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MemoryCurve {
+    /// The device.
+    pub device: u32,
+    /// Levels by time; before the first the device holds nothing.
+    pub levels: Vec<Level>,
+    /// The highest level.
+    pub peak: f64,
+    /// The F that first reaches it; `None` where nothing is held.
+    pub peak_op: Option<String>,
+    /// When that F starts, in time units.
+    pub peak_time: f64,
+    /// The most that may be held, where there is such a cap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cap: Option<f64>,
+    /// Whether the peak is within the cap; true without one.
+    pub within_cap: bool,
+}
+
+/// Slack for caps and levels that are sums of decimal fractions.
+const TOLERANCE: f64 = 1e-9;
+
+/// Whether `held` activation units are within `cap`.
+pub fn within(held: f64, cap: f64) -> bool {
+    held <= cap + TOLERANCE * cap.abs().max(1.0)
+}
+
+/// The curve of every device: a chunk's activation is taken at the start of its F and returned at the end of its B, or in
+/// two parts at the ends of its I and W. The peaks are those of [`crate::schedule::Schedule::peak_activations`].
+pub fn memory(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Option<f64>) -> Vec<MemoryCurve> {
+    (0..graph.schedule().devices()).map(|device| curve(graph, costs, times, device, cap)).collect()
+}
+
+fn curve(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, device: u32, cap: Option<f64>) -> MemoryCurve {
+    let schedule = graph.schedule();
+    let chunks = schedule.placement.chunks();
+    let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+    let mut held = Held::default();
+    let mut levels: Vec<Level> = Vec::new();
+    let (mut peak, mut peak_index) = (0.0, None);
+    for index in schedule.range(device) {
+        let kind = graph.op(index).kind();
+        held = held.after(kind);
+        let level = held.units(costs.keep, chunks);
+        let time = unit(if kind == Kind::F { times.start[index] } else { times.end[index] });
+        match levels.last_mut() {
+            Some(last) if last.time == time => last.held = level,
+            Some(last) if last.held == level => {}
+            _ => levels.push(Level { time, held: level }),
+        }
+        if level > peak {
+            (peak, peak_index) = (level, Some(index));
+        }
+    }
+    let peak_time = peak_index.map_or(0.0, |index| unit(times.start[index]));
+    let peak_op = peak_index.map(|index| graph.op(index).to_string());
+    let within_cap = cap.is_none_or(|cap| within(peak, cap));
+    MemoryCurve { device, levels, peak, peak_op, peak_time, cap, within_cap }
+}
