@@ -109,7 +109,8 @@ fn overheads(graph: &TaskGraph, records: &[StepRecord]) -> BTreeMap<String, u64>
 /// Host time between one op's last act and the next op's turn.
 fn gap(records: &[StepRecord]) -> u64 {
     let pairs = records.iter().flat_map(|record| &record.devices).flat_map(|device| device.ops.windows(2));
-    typical(&pairs.map(|pair| pair[1].turn.saturating_sub(pair[0].put_end)).collect::<Vec<_>>())
+    // within an overlapped pair nothing is put between the two
+    typical(&pairs.filter_map(|pair| pair[1].turn.checked_sub(pair[0].put_end)).collect::<Vec<_>>())
 }
 
 fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> Link {
@@ -118,8 +119,8 @@ fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> Link {
         let mut by_index: Vec<Option<&OpRecord>> = vec![None; graph.len()];
         record.devices.iter().flat_map(|device| &device.ops).for_each(|op| by_index[op.index] = Some(op));
         for op in by_index.iter().flatten() {
-            if op.put_end > op.end {
-                puts.push(op.put_end - op.end);
+            if op.put_end > op.put_start {
+                puts.push(op.put_end - op.put_start);
             }
             let producer = graph.transfer(op.index).and_then(|up| by_index[up]);
             if let Some(producer) = producer.filter(|producer| producer.put_end > op.turn) {

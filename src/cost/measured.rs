@@ -185,6 +185,32 @@ impl CostFile {
         Ok(CostTable { speeds: self.speeds.clone(), ..table })
     }
 
+    /// The exchange of the gradients of every stage that stands on two devices, `embedding` being that of the token
+    /// embedding's alone. Time goes with the number of parameters, as the optimizer's does.
+    fn replica_reductions(
+        &self,
+        placement: &Placement,
+        layers: &[Layers],
+        embedding: OpTime,
+    ) -> Vec<(u32, u32, OpTime)> {
+        let StepRates { optimizer_block_ns, optimizer_embedding_ns, .. } = self.step;
+        let scaled = |ns: u64, layers: &Layers| {
+            let ends = u128::from(layers.embedding) + u128::from(layers.head);
+            let weight =
+                u128::from(layers.blocks) * u128::from(optimizer_block_ns) + ends * u128::from(optimizer_embedding_ns);
+            (u128::from(ns) * weight / u128::from(optimizer_embedding_ns.max(1))) as u64
+        };
+        let mut pairs: BTreeMap<(u32, u32), OpTime> = BTreeMap::new();
+        for (stage, layers) in layers.iter().enumerate() {
+            let [a, b] = [0, 1].map(|direction| placement.device_of_stage(stage as u32, direction));
+            let time =
+                pairs.entry((a.min(b), a.max(b))).or_insert(OpTime { arrival: embedding.arrival, ..OpTime::default() });
+            time.duration += scaled(embedding.duration, layers);
+            time.after += scaled(embedding.after, layers);
+        }
+        pairs.into_iter().map(|((a, b), time)| (a, b, time)).collect()
+    }
+
     /// What follows the last backward: the tied embedding's reduction where it is on two devices, the norm where
     /// gradients are clipped, the optimizer.
     pub fn step_costs(&self, placement: &Placement, layers: &[Layers], clip: bool) -> StepCosts {
@@ -206,7 +232,10 @@ impl CostFile {
             u64::from(held.blocks) * block_ns + if held.embedding || held.head { embedding_ns } else { 0 }
         };
         StepCosts {
-            tied: embedding.zip(head).filter(|(a, b)| a != b).map(|(a, b)| (a, b, reduce)),
+            reductions: match placement.directions() {
+                1 => embedding.zip(head).filter(|(a, b)| a != b).map(|(a, b)| (a, b, reduce)).into_iter().collect(),
+                _ => self.replica_reductions(placement, layers, reduce),
+            },
             norm: if clip {
                 devices.clone().map(|d| share(d, self.step.norm_block_ns, 0)).collect()
             } else {

@@ -26,9 +26,9 @@ pub struct OpTime {
 /// What follows the last backward, in ticks by device.
 #[derive(Clone, Debug, Default)]
 pub struct StepCosts {
-    /// Two devices that exchange the tied embedding's gradient: their numbers, how long a put holds the sender up, how
-    /// long after it the other may read, and how long adding takes.
-    pub tied: Option<(u32, u32, OpTime)>,
+    /// Pairs of devices that exchange gradients (of the tied embedding, of stages that both hold): their numbers, how long
+    /// a put holds the sender up, how long after it the other may read, and how long adding takes.
+    pub reductions: Vec<(u32, u32, OpTime)>,
     /// By device, its share of the gradient norm; empty without clipping. The norm is a global barrier.
     pub norm: Vec<u64>,
     /// By device, its optimizer step; empty where there is none.

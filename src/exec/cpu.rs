@@ -63,6 +63,14 @@ impl Device for Cpu {
         self.shard.add_tied_gradient(other);
     }
 
+    fn stage_gradient(&mut self, stage: u32, into: &mut Vec<f32>) {
+        self.shard.stage_gradient(stage, into);
+    }
+
+    fn add_stage_gradient(&mut self, stage: u32, other: &[f32]) {
+        self.shard.add_stage_gradient(stage, other);
+    }
+
     fn squared_norms(&self) -> Vec<(usize, f64)> {
         self.shard.squared_norms()
     }

@@ -48,6 +48,12 @@ pub trait Device: Send {
     /// Adds the other side's part.
     fn add_tied(&mut self, other: &[f32]);
 
+    /// Writes the gradient of `stage` so far, for the device that holds a copy of that stage.
+    fn stage_gradient(&mut self, stage: u32, into: &mut Vec<f32>);
+
+    /// Adds the gradient of another copy of `stage`.
+    fn add_stage_gradient(&mut self, stage: u32, other: &[f32]);
+
     /// Partial squares of the gradient norm, by order number.
     fn squared_norms(&self) -> Vec<(usize, f64)>;
 

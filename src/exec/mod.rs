@@ -9,6 +9,7 @@ mod device;
 mod link;
 mod plan;
 mod record;
+mod replicas;
 mod session;
 mod signal;
 mod timed;

@@ -16,7 +16,9 @@ pub struct OpRecord {
     pub start: u64,
     /// When it had computed.
     pub end: u64,
-    /// When its output's put was done; `end` where nothing is put.
+    /// When its output's put began: at `end`, or for the first of an overlapped pair at the end of the second.
+    pub put_start: u64,
+    /// When its output's put was done; `put_start` where nothing is put.
     pub put_end: u64,
 }
 
@@ -31,7 +33,7 @@ pub struct DeviceRecord {
     pub steps: Vec<(&'static str, u64, u64)>,
     /// When the device was ready to begin.
     pub ready: u64,
-    /// Loss of each micro-batch, from the device that holds the head.
+    /// Loss of each micro-batch that ended here, 0 for the others; from devices that hold the head.
     pub losses: Option<Vec<f32>>,
 }
 
@@ -47,13 +49,18 @@ pub struct StepRecord {
 impl StepRecord {
     /// Puts the devices' records on the step's own clock.
     pub fn new(mut devices: Vec<DeviceRecord>) -> StepRecord {
-        let losses = devices.iter().find_map(|device| device.losses.as_ref());
+        // Where micro-batches run both ways, either end computes some of the losses and leaves the others 0.
+        let losses = devices.iter().filter_map(|device| device.losses.clone()).reduce(|mut sum, other| {
+            sum.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
+            sum
+        });
         let loss = losses.map(|l| l.iter().map(|&x| f64::from(x)).sum::<f64>() / l.len().max(1) as f64);
         let zero = devices.iter().map(|d| d.ready).max().unwrap_or(0);
         let shift = |time: &mut u64| *time = time.saturating_sub(zero);
         for device in &mut devices {
             for op in &mut device.ops {
-                [&mut op.turn, &mut op.start, &mut op.end, &mut op.put_end].into_iter().for_each(shift);
+                let OpRecord { turn, start, end, put_start, put_end, .. } = op;
+                [turn, start, end, put_start, put_end].into_iter().for_each(shift);
             }
             device.steps.iter_mut().for_each(|(_, start, end)| [start, end].into_iter().for_each(shift));
             shift(&mut device.ready);
@@ -96,8 +103,8 @@ impl StepRecord {
                     span(Queue::Receive, Some(up), op.turn, op.start);
                 }
                 span(Queue::Compute, None, op.start, op.end);
-                if op.put_end > op.end {
-                    span(Queue::Send, consumers[op.index], op.end, op.put_end);
+                if op.put_end > op.put_start {
+                    span(Queue::Send, consumers[op.index], op.put_start, op.put_end);
                 }
             }
             for &(name, start_ns, end_ns) in &record.steps {

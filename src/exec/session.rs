@@ -4,6 +4,7 @@ use super::device::{Batch, Device, Update};
 use super::link::Local;
 use super::plan::Plan;
 use super::record::{DeviceRecord, StepRecord};
+use super::replicas::Replicas;
 use super::watch::{Aborted, Fault, Watch};
 use super::worker::Worker;
 use crate::graph::TaskGraph;
@@ -68,7 +69,13 @@ pub enum Error {
 type DeviceCall = Box<dyn FnOnce(&mut dyn Device) + Send>;
 
 enum Command {
-    Step { step: u64, batch: Arc<Batch>, update: Option<Update> },
+    /// Step number `step`, before which `updates` steps ended with an update.
+    Step {
+        step: u64,
+        updates: u64,
+        batch: Arc<Batch>,
+        update: Option<Update>,
+    },
     Call(DeviceCall),
 }
 
@@ -86,6 +93,7 @@ pub struct Session {
     commands: Vec<Sender<Command>>,
     answers: Receiver<(u32, Answer)>,
     steps: u64,
+    updates: u64,
 }
 
 impl Session {
@@ -103,6 +111,7 @@ impl Session {
         assert_eq!(devices.len(), graph.schedule().devices() as usize, "one device for each of the schedule's");
         let plan = Arc::new(Plan::new(graph));
         let link = Arc::new(Local::new(&plan, hidden_len, tied_len));
+        let replicas = Arc::new(Replicas::new(&plan.graph.schedule().placement));
         let watch = Arc::new(Watch::new(devices.len() as u32, settings.spin));
         let gate = Arc::new(AtomicU64::new(0));
         let (answer, answers) = channel();
@@ -115,7 +124,8 @@ impl Session {
                 link: link.clone(),
                 watch: watch.clone(),
                 gate: gate.clone(),
-                staging: vec![0.0; hidden_len],
+                replicas: replicas.clone(),
+                staging: [vec![0.0; hidden_len], vec![0.0; hidden_len]],
                 fault: settings.fault,
             };
             let (command, inbox) = channel();
@@ -127,7 +137,7 @@ impl Session {
                 .expect("the system gives a thread");
             commands.push(command);
         }
-        Session { plan, watch, timeout: settings.timeout, commands, answers, steps: 0 }
+        Session { plan, watch, timeout: settings.timeout, commands, answers, steps: 0, updates: 0 }
     }
 
     /// The graph that this session executes.
@@ -146,9 +156,11 @@ impl Session {
     /// See [`Error`]. After one, the session is of no more use.
     pub fn step(&mut self, batch: &Arc<Batch>, update: Option<Update>) -> Result<StepRecord, Error> {
         let step = self.steps;
+        let updates = self.updates;
         self.steps += 1;
+        self.updates += u64::from(update.is_some());
         for command in &self.commands {
-            let _ = command.send(Command::Step { step, batch: batch.clone(), update });
+            let _ = command.send(Command::Step { step, updates, batch: batch.clone(), update });
         }
         let mut records: Vec<Option<DeviceRecord>> = vec![None; self.commands.len()];
         let mut collect = |device: u32, answer| {
@@ -242,8 +254,8 @@ fn serve(
                 call(device.as_mut());
                 Answer::Called
             }
-            Command::Step { step, batch, update } => {
-                let result = worker.step(device.as_mut(), step, &batch, update.as_ref());
+            Command::Step { step, updates, batch, update } => {
+                let result = worker.step(device.as_mut(), (step, updates), &batch, update.as_ref());
                 if update.is_none() {
                     device.clear();
                 }

@@ -49,6 +49,10 @@ impl Device for Timed {
 
     fn add_tied(&mut self, _other: &[f32]) {}
 
+    fn stage_gradient(&mut self, _stage: u32, _into: &mut Vec<f32>) {}
+
+    fn add_stage_gradient(&mut self, _stage: u32, _other: &[f32]) {}
+
     fn squared_norms(&self) -> Vec<(usize, f64)> {
         Vec::new()
     }

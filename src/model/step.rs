@@ -58,6 +58,37 @@ impl Shard {
         }
     }
 
+    /// Writes the gradients of all parameters of `stage`, in one fixed order.
+    pub fn stage_gradient(&mut self, stage: u32, into: &mut Vec<f32>) {
+        into.clear();
+        self.stage_gradients(stage, |gradients| into.extend_from_slice(gradients));
+    }
+
+    /// Adds what [`Shard::stage_gradient`] wrote on the device that holds another copy of `stage`. Both then hold the same
+    /// bits. Panics if the length is another stage's.
+    pub fn add_stage_gradient(&mut self, stage: u32, other: &[f32]) {
+        let mut rest = other;
+        self.stage_gradients(stage, |gradients| {
+            let (part, after) = rest.split_at(gradients.len());
+            gradients.iter_mut().zip(part).for_each(|(gradient, other)| *gradient += other);
+            rest = after;
+        });
+        assert!(rest.is_empty(), "the gradient is of another stage");
+    }
+
+    /// The gradients of the parameters of `stage`, group by group.
+    fn stage_gradients(&mut self, stage: u32, mut each: impl FnMut(&mut [f32])) {
+        let Some(held) = self.stages.get_mut(&stage) else { return };
+        held.blocks.iter_mut().for_each(|block| each(&mut block.gradients));
+        if held.layers.embedding {
+            self.wte.iter_mut().chain(&mut self.wpe).for_each(|group| each(&mut group.gradients));
+        }
+        if held.layers.head {
+            self.lnf.iter_mut().for_each(|group| each(&mut group.gradients));
+            each(&mut self.wte_head_gradients);
+        }
+    }
+
     /// The squared norm of the gradients of each part of the model that is here, with its place in the order in which they
     /// are to be added up: 0 the token embedding (on the embedding's device only, both parts summed), 1 the position
     /// embedding, 2 + l block l, 2 + L the final LayerNorm.

@@ -1,67 +1,414 @@
-//! How fast any schedule with this placement, these kinds of ops and these costs could be.
+//! How fast any schedule with this placement, these kinds of ops and these costs could be; within a memory cap, too.
 
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
+use crate::placement::Chunk;
+use crate::schedule::Overlap;
+use serde::Serialize;
+use std::collections::BTreeMap;
 
-/// A lower bound of the makespan in ticks: the largest of
-/// - work: a device's ops one after the other;
-/// - critical path: one micro-batch there and back, with the weights' half of any stage after it;
-/// - head + work + tail: before a device's first op its input must be made, after its last op that op's result must
-///   travel on; once for all its ops, once for all but the W's (a W has no tail, but the last backward has).
+/// Lower bounds of the makespan in ticks, by the reason why none can be faster.
+///
+/// They hold for every schedule that runs the same ops on the same devices, whatever its order. Where overlapped pairs last
+/// only as long as the longer op, for every schedule with the same pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Bounds {
+    /// The busiest device's ops one after the other.
+    pub work: u64,
+    /// One micro-batch there and back, with the weights' half of any stage after it.
+    pub critical_path: u64,
+    /// Of any set of a device's ops: what must come before the first of them, all of them, what must come after the last.
+    pub head_work_tail: u64,
+    /// What the memory cap adds; `None` without a cap, or where no schedule keeps it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+}
+
+impl Bounds {
+    /// The largest, with its name.
+    pub fn best(&self) -> (u64, &'static str) {
+        let named = [
+            (self.work, "work"),
+            (self.critical_path, "critical path"),
+            (self.head_work_tail, "head + work + tail"),
+            (self.memory.unwrap_or(0), "memory"),
+        ];
+        // Of equal ones the simplest.
+        named.into_iter().rev().max_by_key(|&(ticks, _)| ticks).unwrap_or((0, "work"))
+    }
+}
+
+/// The largest bound without a memory cap, in ticks.
 pub fn lower_bound(graph: &TaskGraph, costs: &CostTable) -> u64 {
-    let placement = &graph.schedule().placement;
-    let stages = placement.stages();
-    let counts = graph.schedule().counts();
-    let count = |kind: Kind, stage: u32| counts[Op::new(kind, stage, 0).slot()];
-    let time = |kind: Kind, stage: u32| costs.of(Op::new(kind, stage, 0));
-    let fused = |stage: u32| count(Kind::I, stage) == 0;
-    let back = |stage: u32| if fused(stage) { Kind::B } else { Kind::I };
-    let hop = |kind: Kind, from: u32, to: u32| {
-        if placement.device_of_stage(from, 0) == placement.device_of_stage(to, 0) {
-            0
-        } else {
-            time(kind, from).arrival
+    bounds(graph, costs, None).best().0
+}
+
+/// The bounds of every schedule in which no device holds more than `cap` activation units.
+pub fn bounds(graph: &TaskGraph, costs: &CostTable, cap: Option<f64>) -> Bounds {
+    bounds_with(graph, costs, |_| cap)
+}
+
+/// The bounds of every schedule in which no device holds more than it does in this one.
+pub fn bounds_at_own_peaks(graph: &TaskGraph, costs: &CostTable) -> Bounds {
+    bounds_with(graph, costs, |device| Some(graph.schedule().peak_activations(device, costs.keep)))
+}
+
+fn bounds_with(graph: &TaskGraph, costs: &CostTable, cap: impl Fn(u32) -> Option<f64>) -> Bounds {
+    let paths = Paths::new(graph, costs);
+    let mut bounds = Bounds { critical_path: paths.longest(), ..Bounds::default() };
+    for device in 0..graph.schedule().devices() {
+        let device_jobs = Jobs::new(&paths, device);
+        bounds.work = bounds.work.max(device_jobs.work());
+        bounds.head_work_tail = bounds.head_work_tail.max(device_jobs.head_work_tail());
+        if let Some(cap) = cap(device) {
+            let memory = Limited::new(&paths, &device_jobs, device, cap).map(|limited| limited.bound());
+            bounds.memory = bounds.memory.max(memory);
         }
-    };
-
-    // head[s]: earliest start of a forward of stage s. tail[s]: what must follow the end of a backward of stage s.
-    let mut head = vec![0; stages as usize];
-    for s in 1..stages {
-        head[s as usize] = head[s as usize - 1] + time(Kind::F, s - 1).duration + hop(Kind::F, s - 1, s);
     }
-    let own_weights = |s: u32| if fused(s) { 0 } else { time(Kind::W, s).duration };
-    let mut tail = vec![0; stages as usize];
-    for s in 0..stages {
-        let onward = s
-            .checked_sub(1)
-            .map_or(0, |below| hop(back(s), s, below) + time(back(below), below).duration + tail[below as usize]);
-        tail[s as usize] = own_weights(s).max(onward);
-    }
-    let last = stages - 1;
-    let path =
-        head[last as usize] + time(Kind::F, last).duration + time(back(last), last).duration + tail[last as usize];
+    bounds
+}
 
-    let mut bound = if graph.is_empty() { 0 } else { path };
-    for device in 0..placement.devices() {
-        let (mut work, mut without_weights, mut shortest_tail) = (0, 0, u64::MAX);
-        for stage in placement.stages_of(device) {
-            for kind in Kind::ALL.into_iter().filter(|&kind| count(kind, stage) > 0) {
-                let duration = count(kind, stage) * time(kind, stage).duration;
-                work += duration;
-                if kind != Kind::W {
-                    without_weights += duration;
-                }
-                if kind.is_backward() {
-                    shortest_tail = shortest_tail.min(tail[stage as usize]);
+/// Shortest ways through the pipeline, by (direction, stage): what must come before an op and after it.
+struct Paths<'a> {
+    graph: &'a TaskGraph,
+    costs: &'a CostTable,
+    counts: Vec<u64>,
+    /// Earliest start of a forward.
+    head_forward: Vec<u64>,
+    /// Earliest start of a backward.
+    head_backward: Vec<u64>,
+    /// From the end of a forward to the end of all that needs it.
+    tail_forward: Vec<u64>,
+    /// The same for I and B.
+    tail_backward: Vec<[u64; 2]>,
+}
+
+/// The kinds that hand a gradient on, in the order of [`Paths::tail_backward`].
+const BACKWARDS: [Kind; 2] = [Kind::I, Kind::B];
+
+impl<'a> Paths<'a> {
+    fn new(graph: &'a TaskGraph, costs: &'a CostTable) -> Paths<'a> {
+        let placement = &graph.schedule().placement;
+        let places = (placement.stages() * placement.directions()) as usize;
+        let zero = || vec![0; places];
+        let mut paths = Paths {
+            graph,
+            costs,
+            counts: graph.schedule().counts(),
+            head_forward: zero(),
+            head_backward: zero(),
+            tail_forward: zero(),
+            tail_backward: vec![[0; 2]; places],
+        };
+        (0..placement.directions()).for_each(|direction| paths.follow(direction));
+        paths
+    }
+
+    fn place(&self, chunk: Chunk) -> usize {
+        (chunk.direction * self.graph.schedule().placement.stages() + chunk.stage) as usize
+    }
+
+    fn op(kind: Kind, chunk: Chunk) -> Op {
+        Op::new(kind, chunk.stage, 0).in_direction(chunk.direction)
+    }
+
+    fn count(&self, kind: Kind, chunk: Chunk) -> u64 {
+        self.counts[Paths::op(kind, chunk).slot()]
+    }
+
+    fn duration(&self, kind: Kind, chunk: Chunk) -> u64 {
+        self.costs.of(Paths::op(kind, chunk)).duration
+    }
+
+    /// How long the device is taken by such an op.
+    fn occupancy(&self, kind: Kind, chunk: Chunk) -> u64 {
+        let time = self.costs.of(Paths::op(kind, chunk));
+        time.duration + time.after
+    }
+
+    fn transfer(&self, kind: Kind, chunk: Chunk) -> u64 {
+        let op = Paths::op(kind, chunk);
+        if self.graph.schedule().placement.leaves_device(op) { self.costs.of(op).arrival } else { 0 }
+    }
+
+    /// The least of `f` over the backward kinds that `chunk` has.
+    fn least(&self, chunk: Chunk, f: impl Fn(usize, Kind) -> u64) -> u64 {
+        let kinds = BACKWARDS.into_iter().enumerate().filter(|&(_, kind)| self.count(kind, chunk) > 0);
+        kinds.map(|(number, kind)| f(number, kind)).min().unwrap_or(0)
+    }
+
+    fn follow(&mut self, direction: u32) {
+        let stages = self.graph.schedule().placement.stages();
+        let chunk = |stage| Chunk { stage, direction };
+        for stage in 1..stages {
+            let (from, to) = (chunk(stage - 1), self.place(chunk(stage)));
+            let head = self.head_forward[self.place(from)];
+            self.head_forward[to] = head + self.duration(Kind::F, from) + self.transfer(Kind::F, from);
+        }
+        let last = chunk(stages - 1);
+        let place = self.place(last);
+        self.head_backward[place] = self.head_forward[place] + self.duration(Kind::F, last);
+        for stage in (1..stages).rev() {
+            let (from, to) = (chunk(stage), self.place(chunk(stage - 1)));
+            let step = self.least(from, |_, kind| self.duration(kind, from) + self.transfer(kind, from));
+            self.head_backward[to] = self.head_backward[self.place(from)] + step;
+        }
+        for stage in 0..stages {
+            let here = chunk(stage);
+            let onward = |kind: Kind| {
+                let Some(below) = stage.checked_sub(1).map(chunk) else { return 0 };
+                let tails = self.tail_backward[self.place(below)];
+                self.transfer(kind, here)
+                    + self.least(below, |number, kind| self.duration(kind, below) + tails[number])
+            };
+            let tails = [onward(Kind::I).max(self.duration(Kind::W, here)), onward(Kind::B)];
+            let place = self.place(here);
+            self.tail_backward[place] = tails;
+        }
+        for stage in (0..stages).rev() {
+            let here = chunk(stage);
+            let tail = if stage == stages - 1 {
+                let tails = self.tail_backward[self.place(here)];
+                self.least(here, |number, kind| self.duration(kind, here) + tails[number])
+            } else {
+                let next = chunk(stage + 1);
+                self.transfer(Kind::F, here) + self.duration(Kind::F, next) + self.tail_forward[self.place(next)]
+            };
+            let place = self.place(here);
+            self.tail_forward[place] = tail;
+        }
+    }
+
+    /// What must come before such an op starts.
+    fn head(&self, kind: Kind, chunk: Chunk) -> u64 {
+        let place = self.place(chunk);
+        match kind {
+            Kind::F => self.head_forward[place],
+            Kind::I | Kind::B => self.head_backward[place],
+            Kind::W => self.head_backward[place] + self.duration(Kind::I, chunk),
+        }
+    }
+
+    /// What must come after such an op ends.
+    fn tail(&self, kind: Kind, chunk: Chunk) -> u64 {
+        let place = self.place(chunk);
+        match kind {
+            Kind::F => self.tail_forward[place],
+            Kind::I => self.tail_backward[place][0],
+            Kind::B => self.tail_backward[place][1],
+            Kind::W => 0,
+        }
+    }
+
+    /// The longest way through any op there is.
+    fn longest(&self) -> u64 {
+        let placement = &self.graph.schedule().placement;
+        let through = |op: Op| {
+            let chunk = Chunk { stage: op.stage(), direction: op.direction() };
+            self.head(op.kind(), chunk) + self.duration(op.kind(), chunk) + self.tail(op.kind(), chunk)
+        };
+        placement.op_kinds().filter(|op| self.counts[op.slot()] > 0).map(through).max().unwrap_or(0)
+    }
+}
+
+/// Equal ops of one device.
+#[derive(Clone, Copy)]
+struct Job {
+    op: Op,
+    count: i128,
+    /// Duration and the host overhead after it.
+    occupancy: i128,
+    after: i128,
+    head: i128,
+    tail: i128,
+}
+
+/// All ops of one device.
+struct Jobs {
+    list: Vec<Job>,
+    /// Of overlapped pairs that last as long as the longer op: by the slots of both, how often, and the time saved each time.
+    saved: BTreeMap<(usize, usize), (i128, i128)>,
+}
+
+impl Jobs {
+    fn new(paths: &Paths, device: u32) -> Jobs {
+        let schedule = paths.graph.schedule();
+        let chunks = schedule.placement.held_by(device);
+        let job = |(&chunk, kind): (&Chunk, Kind)| {
+            let (occupancy, duration) = (paths.occupancy(kind, chunk), paths.duration(kind, chunk));
+            Job {
+                op: Paths::op(kind, chunk),
+                count: i128::from(paths.count(kind, chunk)),
+                occupancy: i128::from(occupancy),
+                after: i128::from(occupancy - duration),
+                head: i128::from(paths.head(kind, chunk)),
+                tail: i128::from(paths.tail(kind, chunk)),
+            }
+        };
+        let all = chunks.iter().flat_map(|chunk| Kind::ALL.map(|kind| (chunk, kind)));
+        let list = all.map(job).filter(|job| job.count > 0).collect();
+        let mut saved = BTreeMap::new();
+        if paths.graph.overlap() == Overlap::Max && schedule.has_pairs() {
+            for pair in schedule.program(device).windows(2).filter(|pair| pair[0].opens_pair()) {
+                let shorter = paths.costs.of(pair[0]).duration.min(paths.costs.of(pair[1]).duration);
+                saved.entry((pair[0].slot(), pair[1].slot())).or_insert((0, i128::from(shorter))).0 += 1;
+            }
+        }
+        Jobs { list, saved }
+    }
+
+    /// From the start of the first of the ops that `these` names to the end of the last, the device never idle between.
+    fn lasting(&self, these: impl Fn(&Job) -> bool) -> i128 {
+        let chosen = || self.list.iter().filter(|job| these(job));
+        let has = |slot: usize| chosen().any(|job| job.op.slot() == slot);
+        let saved = self.saved.iter().filter(|((a, b), _)| has(*a) && has(*b)).map(|(_, (count, each))| count * each);
+        let work: i128 = chosen().map(|job| job.count * job.occupancy).sum();
+        work - saved.sum::<i128>()
+    }
+
+    fn work(&self) -> u64 {
+        let after = self.list.iter().map(|job| job.after).max().unwrap_or(0);
+        to_ticks(self.lasting(|_| true) - after)
+    }
+
+    /// The preemptive bound of one machine with release times and delivery times (Carlier 1982): some set of the form "no
+    /// sooner than h and no less than t after it" attains the maximum over all sets.
+    fn head_work_tail(&self) -> u64 {
+        let mut bound = 0;
+        for head in self.list.iter().map(|job| job.head) {
+            for tail in self.list.iter().map(|job| job.tail - job.after) {
+                let these = |job: &Job| job.head >= head && job.tail - job.after >= tail;
+                if self.list.iter().any(these) {
+                    bound = bound.max(head + self.lasting(these) + tail);
                 }
             }
         }
-        let first = placement.stages_of(device).map(|s| head[s as usize]).min().unwrap_or(0);
-        let any_weights = placement.stages_of(device).any(|s| !fused(s));
-        let all_tail = if any_weights || shortest_tail == u64::MAX { 0 } else { shortest_tail };
-        let last_tail = if shortest_tail == u64::MAX { 0 } else { shortest_tail };
-        bound = bound.max(first + work + all_tail).max(first + without_weights + last_tail);
+        to_ticks(bound)
     }
-    bound
+}
+
+fn to_ticks(time: i128) -> u64 {
+    u64::try_from(time.max(0)).unwrap_or(u64::MAX)
+}
+
+/// One device that may hold only so much.
+///
+/// Two arguments, each valid for any placement and any costs:
+/// - *Lifespans.* An activation is held at least from its F's start along the shortest way to its backward's end. The sum of
+///   all lifespans is at most the cap times the time between the device's first F and its last release.
+/// - *Two ends.* Before the device's first backward can start it runs at most as many F's as the cap allows, however long
+///   that takes; after its last F it has only what it then holds left to do, and the way of that last micro-batch to the end
+///   of the pipeline is long. Idle time follows at both ends; they do not overlap as long as there are more F's than the cap
+///   allows at once. For a linear placement the first end is Qi et al., arXiv 2401.10241 appendix; for a V with unit costs
+///   both together, on the device of the turn, give the 6m + 6p - 1 - 3k of Qi et al., arXiv 2405.15362 figure 13.
+struct Limited<'a> {
+    paths: &'a Paths<'a>,
+    jobs: &'a Jobs,
+    chunks: &'a [Chunk],
+    keep: f64,
+    /// The cap in chunks' activations; whole where every activation counts as a whole.
+    cap: f64,
+    /// How many F's may start before anything is released.
+    most: i128,
+}
+
+impl<'a> Limited<'a> {
+    /// `None` where the cap is too small for a single activation, so that nothing runs, or the device has nothing to run.
+    fn new(paths: &'a Paths, jobs: &'a Jobs, device: u32, cap: f64) -> Option<Limited<'a>> {
+        let schedule = paths.graph.schedule();
+        let (v, keep) = (f64::from(schedule.placement.chunks()), paths.costs.keep);
+        // A cap that is a sum of decimal fractions may lie a little below what it means.
+        let cap = (cap * v * (1.0 + 1e-9) + 1e-9).clamp(0.0, 1e15);
+        let most = cap.floor() as i128;
+        let cap = if keep == 1.0 { cap.floor() } else { cap };
+        let chunks = schedule.placement.held_by(device);
+        (most > 0 && !jobs.list.is_empty()).then_some(Limited { paths, jobs, chunks, keep, cap, most })
+    }
+
+    fn bound(&self) -> u64 {
+        self.lifespans().max(to_ticks(self.two_ends(true))).max(to_ticks(self.two_ends(false)))
+    }
+
+    fn lifespans(&self) -> u64 {
+        let mut area = 0.0;
+        for &chunk in self.chunks {
+            let place = self.paths.place(chunk);
+            let way = self.paths.head_backward[place] - self.paths.head_forward[place];
+            let whole = |kind: Kind| (way + self.paths.duration(kind, chunk)) as f64;
+            let left = self.keep * self.paths.duration(Kind::W, chunk) as f64;
+            area += self.paths.count(Kind::I, chunk) as f64 * (whole(Kind::I) + left);
+            area += self.paths.count(Kind::B, chunk) as f64 * whole(Kind::B);
+        }
+        let head = self.forwards().map(|job| job.head).min().unwrap_or(0);
+        let releases = |job: &&Job| match job.op.kind() {
+            Kind::F => false,
+            Kind::I => self.keep < 1.0,
+            Kind::W => self.keep > 0.0,
+            Kind::B => true,
+        };
+        let tail = self.jobs.list.iter().filter(releases).map(|job| job.tail).min().unwrap_or(0);
+        // Rounded down a little: sums of floating-point numbers.
+        to_ticks(head + tail).saturating_add((area / self.cap * (1.0 - 1e-12)).ceil() as u64)
+    }
+
+    fn forwards(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.list.iter().filter(|job| job.op.kind() == Kind::F)
+    }
+
+    /// The bound from both ends, of all ops or (without `weights`) of all but the W's.
+    fn two_ends(&self, weights: bool) -> i128 {
+        let counts = |job: &Job| weights || job.op.kind() != Kind::W;
+        let jobs = || self.jobs.list.iter().filter(|job| counts(job));
+        let head = jobs().map(|job| job.head).min().unwrap_or(0);
+        let tail = jobs().map(|job| job.tail - job.after).min().unwrap_or(0);
+        let first_backward = jobs().filter(|job| job.op.kind().is_backward()).map(|job| job.head).min();
+        let early = most_of(self.forwards().map(|job| (job.occupancy, job.count)), self.most);
+        let begin = head.max(first_backward.unwrap_or(0) - early);
+        let last_forward = self.forwards().map(|job| job.tail).min().unwrap_or(0);
+        let overhead = self.forwards().map(|job| job.after).max().unwrap_or(0);
+        let end = self.left(weights).map_or(tail, |left| tail.max(last_forward - left - overhead));
+        let work = self.jobs.lasting(counts);
+        let apart = self.forwards().map(|job| job.count).sum::<i128>() > self.most;
+        if apart { begin + work + end } else { (begin + work + tail).max(head + work + end) }
+    }
+
+    /// The most that is left to do when all F's are done. `None`: there is no limit.
+    fn left(&self, weights: bool) -> Option<i128> {
+        let of = |kind: Kind, chunk: Chunk| match self.paths.count(kind, chunk) {
+            0 => 0,
+            _ => i128::from(self.paths.occupancy(kind, chunk)),
+        };
+        let whole = |chunk: Chunk| {
+            let split = of(Kind::I, chunk) + if weights { of(Kind::W, chunk) } else { 0 };
+            (split.max(of(Kind::B, chunk)), i128::from(self.paths.count(Kind::F, chunk)))
+        };
+        let whole = most_of(self.chunks.iter().map(|&chunk| whole(chunk)), self.most);
+        if !weights || self.keep == 1.0 || self.chunks.iter().all(|&chunk| self.paths.count(Kind::I, chunk) == 0) {
+            return Some(whole);
+        }
+        if self.keep == 0.0 {
+            return None;
+        }
+        // What is held may be whole activations or, more of them, what I left.
+        let rate = |&chunk: &Chunk| {
+            let split = of(Kind::I, chunk) + of(Kind::W, chunk);
+            (split.max(of(Kind::B, chunk)) as f64).max(of(Kind::W, chunk) as f64 / self.keep)
+        };
+        let rate = self.chunks.iter().map(rate).fold(0.0, f64::max);
+        Some((rate * self.cap * (1.0 + 1e-12)).ceil() as i128)
+    }
+}
+
+/// The most that `number` of these (size, count) add up to.
+fn most_of(these: impl Iterator<Item = (i128, i128)>, number: i128) -> i128 {
+    let mut these: Vec<(i128, i128)> = these.collect();
+    these.sort_unstable_by(|a, b| b.cmp(a));
+    let mut left = number;
+    let take = |(size, count): (i128, i128)| {
+        let taken = count.min(left);
+        left -= taken;
+        size * taken
+    };
+    these.into_iter().map(take).sum()
 }

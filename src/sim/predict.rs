@@ -146,7 +146,7 @@ fn step_spans(graph: &TaskGraph, costs: &CostTable, times: &Times, step: &StepCo
         free[device as usize] = start + duration;
         spans.push(StepSpan { device, name, start, end: start + duration });
     };
-    if let Some((a, b, cost)) = step.tied {
+    for &(a, b, cost) in &step.reductions {
         let sent = [a, b].map(|device| free[device as usize] + cost.after);
         for (device, own, other) in [(a, sent[0], sent[1]), (b, sent[1], sent[0])] {
             run(&mut free, device, "reduce", own.max(other + cost.arrival), cost.duration);

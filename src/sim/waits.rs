@@ -154,7 +154,8 @@ impl<'a> Chain<'a> {
     }
 
     fn piece(&mut self, start: u64, doing: Doing) -> Option<Piece> {
-        let end = std::mem::replace(&mut self.at, start.min(self.at));
+        let end = self.at;
+        self.at = start.min(end);
         (start < end).then_some(Piece { start, end, doing })
     }
 }
