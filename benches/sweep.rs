@@ -13,7 +13,7 @@ use std::time::Duration;
 fn graph(name: &str, devices: u32, microbatches: u32) -> TaskGraph {
     let request = Request { devices, microbatches, chunks: None, options: BTreeMap::new(), budget: Budget::default() };
     let compiled = dsl::compile(&dsl::resolve(name).expect("embedded"), &request).expect("valid");
-    TaskGraph::new(compiled.schedule).expect("no cycle")
+    TaskGraph::new(compiled.order.fixed().expect("fixed")).expect("no cycle")
 }
 
 fn costs(graph: &TaskGraph) -> CostTable {

@@ -233,6 +233,12 @@ impl TaskGraph {
         }
     }
 
+    /// The same graph with the schedule's name changed.
+    pub fn renamed(mut self, name: impl FnOnce(&str) -> String) -> TaskGraph {
+        self.schedule.name = name(&self.schedule.name);
+        self
+    }
+
     /// What overlapped pairs mean here. Under [`Overlap::Serial`] there are none.
     pub fn overlap(&self) -> Overlap {
         self.overlap

@@ -45,6 +45,8 @@ pub mod calibrate;
 pub mod cli;
 pub mod comparison;
 pub mod cost;
+pub mod csv;
+pub mod delivery;
 pub mod dsl;
 pub mod exec;
 pub mod graph;
@@ -54,7 +56,9 @@ pub mod op;
 pub mod placement;
 pub mod provenance;
 pub mod report;
+pub mod rough;
 pub mod schedule;
+
 pub mod sim;
 pub mod statistics;
 pub mod timeline;

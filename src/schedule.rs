@@ -165,6 +165,11 @@ impl Schedule {
         peak / f64::from(self.placement.chunks())
     }
 
+    /// The highest peak of all devices.
+    pub fn peak(&self, keep: f64) -> f64 {
+        (0..self.devices()).map(|device| self.peak_activations(device, keep)).fold(0.0, f64::max)
+    }
+
     /// Checks that each device runs every micro-batch of its stages once forward and once backward (B, or I and later W),
     /// and that F comes before its backward. What waits across devices is the task graph's to check.
     ///

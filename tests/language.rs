@@ -18,7 +18,7 @@ fn compile(text: impl AsRef<[u8]>, request: &Request) -> Result<Schedule, dsl::E
     std::fs::write(&path, text).unwrap();
     let mut file = dsl::resolve(&path.display().to_string())?;
     file.file = "try.star".to_string();
-    dsl::compile(&file, request).map(|compiled| compiled.schedule)
+    dsl::compile(&file, request).map(|compiled| compiled.order.fixed().unwrap())
 }
 
 /// The program of each device, ops separated by spaces.
@@ -381,7 +381,7 @@ fn other_words_for_an_embedded_schedule_give_the_same_ops() {
     let one_by_one = "def device(r, p, m):\n    w, f, b = [], 0, 0\n    for i in range(2 * m):\n        if f < m and f - b < p - r:\n            w.append(F(f))\n            f += 1\n        else:\n            w.append(B(b))\n            b += 1\n    return concat(w)\n";
     let embedded = dsl::resolve("1f1b").unwrap();
     for (p, m) in [(1, 1), (1, 5), (2, 1), (3, 2), (4, 8), (5, 5), (4, 17)] {
-        let theirs = dsl::compile(&embedded, &request(p, m)).unwrap().schedule;
+        let theirs = dsl::compile(&embedded, &request(p, m)).unwrap().order.fixed().unwrap();
         assert_eq!(programs(one_by_one, p, m), show(&theirs), "p = {p}, m = {m}");
     }
 }

@@ -18,7 +18,7 @@ fn graph(name: &str, p: u32, m: u32, v: Option<u32>) -> Option<Arc<TaskGraph>> {
     let request =
         Request { devices: p, microbatches: m, chunks: v, options: BTreeMap::new(), budget: Budget::default() };
     let compiled = dsl::compile(&dsl::resolve(name).unwrap(), &request).ok()?;
-    Some(Arc::new(TaskGraph::new(compiled.schedule).unwrap()))
+    Some(Arc::new(TaskGraph::new(compiled.order.fixed().unwrap()).unwrap()))
 }
 
 /// The golden model: 4 blocks, 8 sequences of 32 tokens a step in `m` micro-batches.

@@ -20,8 +20,9 @@ fn graph(name: &str, p: u32, m: u32, v: Option<u32>) -> Result<TaskGraph, String
 fn graph_with(name: &str, p: u32, m: u32, v: Option<u32>, overlap: Overlap) -> Result<TaskGraph, String> {
     let path = dsl::resolve(name).map_err(|e| e.to_string())?;
     let compiled = dsl::compile(&path, &request(p, m, v)).map_err(|e| e.to_string())?;
-    compiled.schedule.validate().map_err(|e| e.to_string())?;
-    TaskGraph::with_overlap(compiled.schedule, overlap).map_err(|e| e.to_string())
+    let schedule = compiled.order.fixed().unwrap();
+    schedule.validate().map_err(|e| e.to_string())?;
+    TaskGraph::with_overlap(schedule, overlap).map_err(|e| e.to_string())
 }
 
 fn predict(name: &str, p: u32, m: u32, v: Option<u32>, costs: &str) -> Prediction {

@@ -3,9 +3,11 @@
 use super::Failure;
 use super::measure::{calibrate_on, measure, tables};
 use super::model::ModelOptions;
-use super::options::{OutputOptions, ScheduleOptions};
+use super::options::OutputOptions;
+use super::selection::{ScheduleOptions, unknown_costs};
 use super::outcome::{Outcome, judge};
 use super::output::print;
+use crate::schedule::Overlap;
 use crate::dsl::Budget;
 use crate::provenance;
 use crate::report::{self, Report, Table};
@@ -70,7 +72,7 @@ impl Accuracy {
         let calibration = std::iter::once((self.calibrate.as_str(), self.calibrate_micro));
         let wanted = self.micro.iter().flat_map(|&m| self.schedule.iter().map(move |name| (name.as_str(), m)));
         for (name, m) in calibration.chain(wanted) {
-            let graph = Arc::new(self.options(m).graph(name)?);
+            let graph = Arc::new(self.options(m).graph(name, &unknown_costs)?);
             training.stages(&graph).map_err(|e| Failure::Usage(format!("{name}: {e:#}")))?;
             runs.push(Measured { session: training.session(&graph)?, graph, records: Vec::new() });
         }
@@ -131,6 +133,8 @@ impl Accuracy {
             schedule: Vec::new(),
             chunks: None,
             set: Vec::new(),
+            memory_cap: None,
+            overlap: Overlap::Atomic,
             max_ticks: ticks,
             max_ops: ops,
         }

@@ -3,21 +3,27 @@
 
 use super::Failure;
 use super::model::ModelOptions;
-use super::options::{CostOptions, OutputOptions, ScheduleOptions};
+use super::options::{CostOptions, OutputOptions};
+use super::selection::{ScheduleOptions, unknown_costs};
 use super::outcome::{Iteration, Outcome, extra_tables, iteration, judge};
 use crate::calibrate::{Measure, calibrate};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::exec::{Batch, Device, Error, Session, Timed};
 use crate::graph::TaskGraph;
 use crate::model::StageLayers;
+use crate::placement::Placement;
 use crate::provenance;
 use crate::report::Report;
 use crate::sim;
 use crate::training::{Measured, Training, layers_of, settings};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::cell::OnceCell;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Steps that are measured for the costs that decide orders.
+const FIRST_STEPS: u32 = 4;
 
 /// What is to be measured.
 pub struct Experiment<'a> {
@@ -69,16 +75,27 @@ impl Experiment<'_> {
     /// See [`Failure`].
     pub fn train(&self) -> Result<Finding, Failure> {
         let training = self.model.training(self.schedules.micro, self.costs.layers.clone())?;
-        let graphs = self.schedules.graphs()?;
+        let given = self.cost_file()?;
+        let first = OnceCell::new(); // costs that decide orders, measured only where some order asks for them
+        let graphs = self.schedules.graphs(&|name, placement| {
+            let file = match (&given, first.get()) {
+                (Some(file), _) | (None, Some(file)) => file,
+                (None, None) => {
+                    let file = self.first_costs(&training, name)?;
+                    first.get_or_init(|| file)
+                }
+            };
+            Ok(self.costs.table(Some(file), name, placement, self.schedules.micro)?.0)
+        })?;
         for graph in &graphs {
             training.stages(graph).map_err(|e| Failure::Usage(format!("{}: {e:#}", graph.schedule().name)))?;
+            self.schedules.remark_cap(graph, training.keep()?, self.output);
         }
-        let given = self.cost_file()?;
         let calibration = if given.is_some() { None } else { Some(self.calibration_graph(&training)?) };
         self.remark_cores();
         let mut runs = Vec::new();
         let one = ScheduleOptions { stages: 1, ..self.schedules.without_options() };
-        let baseline = if self.baseline { Some(one.graph("1f1b")?) } else { None };
+        let baseline = if self.baseline { Some(one.graph("1f1b", &unknown_costs)?) } else { None };
         for graph in calibration.into_iter().chain(graphs).chain(baseline) {
             let graph = Arc::new(graph);
             runs.push(Measured { session: training.session(&graph)?, graph, records: Vec::new() });
@@ -127,7 +144,8 @@ impl Experiment<'_> {
         let m = self.schedules.micro;
         let mut runs = Vec::new();
         let mut tables = Vec::new();
-        for graph in self.schedules.graphs()? {
+        let given = |_: &str, placement: &Placement| self.costs.given(placement, m);
+        for graph in self.schedules.graphs(&given)? {
             let graph = Arc::new(graph);
             let table = Arc::new(self.costs.given(&graph.schedule().placement, m)?.in_milliseconds(unit_ms));
             let devices = graph.schedule().devices();
@@ -179,9 +197,18 @@ impl Experiment<'_> {
         self.costs.file()
     }
 
+    /// Costs from a few steps of the schedule to calibrate on, for schedules whose order depends on costs.
+    fn first_costs(&self, training: &Training, name: &str) -> Result<CostFile, Failure> {
+        self.output.remark(&format!("measuring {} first: costs decide the order of {name}", self.calibrate));
+        let graph = Arc::new(self.calibration_graph(training)?);
+        let mut runs = [Measured { session: training.session(&graph)?, graph, records: Vec::new() }];
+        measure(training, &mut runs, self.warmup, FIRST_STEPS, &ProgressBar::hidden(), |_| ())?;
+        calibrate_on(training, &runs[0])
+    }
+
     /// The schedule to calibrate on; where it does not exist for these numbers, 1F1B.
     fn calibration_graph(&self, training: &Training) -> Result<TaskGraph, Failure> {
-        let graph = self.schedules.without_options().graph(self.calibrate)?;
+        let graph = self.schedules.without_options().graph(self.calibrate, &unknown_costs)?;
         training.stages(&graph).map_err(|e| Failure::Usage(format!("calibrating on {}: {e:#}", self.calibrate)))?;
         Ok(graph)
     }

@@ -3,6 +3,7 @@
 mod accuracy;
 mod compare;
 mod failure;
+mod guard;
 mod measure;
 mod model;
 mod options;
@@ -12,6 +13,7 @@ mod predict;
 mod profile;
 mod run;
 mod schedules;
+mod selection;
 
 pub use failure::Failure;
 

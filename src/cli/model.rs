@@ -194,7 +194,7 @@ impl ModelOptions {
     /// Refuses a model whose parameters, gradients and moments would not fit in free memory.
     fn require_memory(&self, config: &Config) -> Result<(), Failure> {
         let bytes = (config.parameter_count() as u64).saturating_mul(4 * 5);
-        match super::options::free_memory_bytes() {
+        match super::guard::free_memory_bytes() {
             Some(free) if bytes > free => Err(Failure::Environment(format!(
                 "the model's {} parameters need {} GiB in float32 with gradients and moments, {} GiB are free; choose a smaller --model",
                 config.parameter_count(),

@@ -1,145 +1,12 @@
 //! Options that several verbs share.
 
 use super::Failure;
-use crate::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow};
-use crate::dsl::{self, Budget, Request};
-use crate::graph::TaskGraph;
+use crate::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow, StepCosts};
+use crate::model::split_blocks;
 use crate::placement::Placement;
+use crate::training::layers_of;
 use clap::{Args, ValueEnum};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-/// The schedules that are taken when none is named.
-pub const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
-
-/// Which schedules, for how many devices and micro-batches.
-#[derive(Args, Clone, Debug)]
-pub struct ScheduleOptions {
-    /// Number of devices, p
-    #[arg(long, short = 'p', value_name = "P", alias = "pipeline-model-parallel-size", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub stages: u32,
-    /// Number of micro-batches a step, m
-    #[arg(long, short = 'm', value_name = "M", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
-    pub micro: u32,
-    /// Schedule: a name (see `pipesim schedules`) or a .star file; repeatable [default: naive, gpipe, 1f1b, zb-v]
-    #[arg(long, short = 's', value_name = "NAME|FILE", value_delimiter = ',')]
-    pub schedule: Vec<String>,
-    /// Stages a device, where the schedule leaves it open
-    #[arg(long, value_name = "V", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub chunks: Option<u32>,
-    /// An option of the schedule's own, repeatable
-    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
-    pub set: Vec<(String, String)>,
-    /// Budget of calls and loop turns for evaluating a schedule file
-    #[arg(long, value_name = "N", default_value_t = Budget::default().ticks)]
-    pub max_ticks: u64,
-    /// Budget of ops of a schedule
-    #[arg(long, value_name = "N", default_value_t = Budget::default().ops, value_parser = clap::value_parser!(u64).range(1..=Budget::MAX_OPS))]
-    pub max_ops: u64,
-}
-
-fn key_value(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, as in group=4")?;
-    Ok((key.trim().to_string(), value.trim().to_string()))
-}
-
-impl ScheduleOptions {
-    /// Names of the schedules asked for.
-    pub fn names(&self) -> Vec<String> {
-        if self.schedule.is_empty() { DEFAULT_SCHEDULES.map(str::to_string).to_vec() } else { self.schedule.clone() }
-    }
-
-    /// The same without chunks and options of a schedule's own: for another schedule than those asked for.
-    pub fn without_options(&self) -> ScheduleOptions {
-        ScheduleOptions { chunks: None, set: Vec::new(), ..self.clone() }
-    }
-
-    /// The graph of each schedule asked for.
-    ///
-    /// # Errors
-    /// Unknown, invalid or deadlocking schedules; a step too large for this machine.
-    pub fn graphs(&self) -> Result<Vec<TaskGraph>, Failure> {
-        self.names().iter().map(|name| self.graph(name)).collect()
-    }
-
-    /// The graph of one schedule, by name or path.
-    ///
-    /// # Errors
-    /// As [`ScheduleOptions::graphs`].
-    pub fn graph(&self, name: &str) -> Result<TaskGraph, Failure> {
-        let path = dsl::resolve(name)?;
-        let chunks = u64::from(self.chunks.unwrap_or(1));
-        require_memory(2 * u64::from(self.stages) * u64::from(self.micro) * chunks)?;
-        let request = Request {
-            devices: self.stages,
-            microbatches: self.micro,
-            chunks: self.chunks,
-            options: self.set.iter().cloned().collect::<BTreeMap<_, _>>(),
-            budget: Budget { ticks: self.max_ticks, ops: self.max_ops, ..Budget::default() },
-        };
-        let guard =
-            Guard::start(&path.file, request.budget, 16 * 3 * u64::from(self.stages) * u64::from(self.micro) * chunks);
-        let compiled = dsl::compile(&path, &request)?;
-        drop(guard);
-        let locate = |cycle: crate::graph::Cycle| {
-            let wait = &cycle.waits[0];
-            let place = compiled.source.location(wait.device, wait.index);
-            Failure::Schedule(format!("{place}: deadlock for p = {}, m = {}: {cycle}", self.stages, self.micro))
-        };
-        TaskGraph::new(compiled.schedule).map_err(locate)
-    }
-}
-
-/// Longest evaluation of a schedule file.
-const EVALUATION_LIMIT: Duration = Duration::from_secs(60);
-
-/// Ends the process where a schedule file is evaluated beyond its budget within one built-in call, which the language's
-/// own limits see only afterwards.
-struct Guard {
-    done: Arc<AtomicBool>,
-}
-
-impl Guard {
-    /// Watches from now until the guard is dropped. The schedule itself may take `schedule_bytes` besides.
-    fn start(file: &str, budget: Budget, schedule_bytes: u64) -> Guard {
-        let done = Arc::new(AtomicBool::new(false));
-        let (watched, file) = (done.clone(), file.to_string());
-        let (begin, before) = (Instant::now(), resident_bytes());
-        std::thread::spawn(move || {
-            while !watched.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(2));
-                let used = resident_bytes().saturating_sub(before);
-                let what = if used > (2 * budget.bytes as u64).saturating_add(schedule_bytes) {
-                    format!("the budget is {} bytes of memory for the language's values", budget.bytes)
-                } else if begin.elapsed() > EVALUATION_LIMIT {
-                    format!("the budget is {} s for evaluating it", EVALUATION_LIMIT.as_secs())
-                } else {
-                    continue;
-                };
-                if !watched.swap(true, Ordering::SeqCst) {
-                    super::output::tell(&format!("error: {file} was stopped: {what}"));
-                    std::process::exit(3);
-                }
-            }
-        });
-        Guard { done }
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.done.store(true, Ordering::SeqCst);
-    }
-}
-
-/// Memory of this process; 0 where the system does not tell.
-fn resident_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
-}
 
 /// Reads a plain file of at most `limit` bytes as text.
 ///
@@ -152,27 +19,6 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, Failure> {
         return Err(fail(format!("expected a plain file of at most {} MiB", limit >> 20)));
     }
     std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))
-}
-
-/// Memory that is free on this machine, where the system tells.
-pub fn free_memory_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
-/// Refuses what would not fit in this machine's free memory; where that is unknown, everything passes.
-fn require_memory(ops: u64) -> Result<(), Failure> {
-    const BYTES_PER_OP: u64 = 40; // op, upstream, order, start, end, and slack
-    let needed = ops.saturating_mul(BYTES_PER_OP);
-    match free_memory_bytes() {
-        Some(free) if needed > free => Err(Failure::Schedule(format!(
-            "a step of {ops} ops needs about {} GiB of memory, but {} GiB are free; take fewer micro-batches",
-            needed >> 30,
-            free >> 30
-        ))),
-        _ => Ok(()),
-    }
 }
 
 /// What ops cost when no run says so.
@@ -211,6 +57,28 @@ impl CostOptions {
         let Some(path) = &self.profile else { return Ok(None) };
         let text = read_text(path, 256 << 20)?;
         CostFile::from_json(&text).map(Some).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))
+    }
+
+    /// The costs of a schedule called `name` on `placement`: those of `file`, at its micro-batch size, else the given ones.
+    ///
+    /// # Errors
+    /// A model that does not split into so many stages; as [`CostOptions::given`].
+    pub fn table(
+        &self,
+        file: Option<&CostFile>,
+        name: &str,
+        placement: &Placement,
+        microbatches: u32,
+    ) -> Result<(CostTable, StepCosts), Failure> {
+        let Some(file) = file else { return Ok((self.given(placement, microbatches)?, StepCosts::default())) };
+        if !self.slow.is_empty() {
+            return Err(Failure::Usage("--slow goes with --costs; a profile's devices are as measured".to_string()));
+        }
+        let stages = split_blocks(file.layers as usize, placement.stages() as usize, self.layers.as_deref());
+        let layers = layers_of(&stages.map_err(|e| Failure::Usage(format!("{name}: {e:#}")))?);
+        let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
+        let table = file.table(placement, &layers, size).map_err(Failure::Usage)?;
+        Ok((table, file.step_costs(placement, &layers, false)))
     }
 
     /// The table of given costs for `placement`.

@@ -1,15 +1,15 @@
 //! `pipesim predict`.
 
 use super::Failure;
-use super::options::{CostOptions, Format, OutputOptions, ScheduleOptions};
+use super::options::{CostOptions, Format, OutputOptions};
+use super::selection::ScheduleOptions;
 use super::output::print;
-use crate::cost::{CostFile, CostTable, StepCosts};
+use crate::cost::CostTable;
 use crate::graph::TaskGraph;
-use crate::model::split_blocks;
+use crate::placement::Placement;
 use crate::report::{Entry, Panel, Report};
 use crate::sim;
 use crate::sim::{Prediction, StepSpan, Times};
-use crate::training::layers_of;
 use clap::Args;
 use serde::Serialize;
 
@@ -54,11 +54,12 @@ impl Predict {
             return Err(Failure::Usage("--layers splits a measured model: give its costs with --profile".to_string()));
         }
         let mut results = Vec::new();
-        for graph in self.schedules.graphs()? {
-            let (costs, step) = match &file {
-                Some(file) => self.measured(file, &graph)?,
-                None => (self.costs.given(&graph.schedule().placement, self.schedules.micro)?, StepCosts::default()),
-            };
+        let table = |name: &str, placement: &Placement| {
+            self.costs.table(file.as_ref(), name, placement, self.schedules.micro)
+        };
+        for graph in self.schedules.graphs(&|name, placement| table(name, placement).map(|(costs, _)| costs))? {
+            let (costs, step) = table(&graph.schedule().name, &graph.schedule().placement)?;
+            self.schedules.remark_cap(&graph, costs.keep, &self.output);
             let (prediction, times, steps) = sim::predict(&graph, &costs, &step);
             results.push(Predicted { graph, costs, prediction, times, steps });
         }
@@ -70,19 +71,6 @@ impl Predict {
         self.show(&results)?;
         let figures = results.iter().map(|r| (r.prediction.schedule.as_str(), &r.prediction.metrics));
         self.output.check_thresholds(figures)
-    }
-
-    /// The costs of a profile for `graph`, at the profile's micro-batch size.
-    fn measured(&self, file: &CostFile, graph: &TaskGraph) -> Result<(CostTable, StepCosts), Failure> {
-        if !self.costs.slow.is_empty() {
-            return Err(Failure::Usage("--slow goes with --costs; a profile's devices are as measured".to_string()));
-        }
-        let placement = &graph.schedule().placement;
-        let stages = split_blocks(file.layers as usize, placement.stages() as usize, self.costs.layers.as_deref());
-        let layers = layers_of(&stages.map_err(|e| Failure::Usage(format!("{}: {e:#}", graph.schedule().name)))?);
-        let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
-        let table = file.table(placement, &layers, size).map_err(Failure::Usage)?;
-        Ok((table, file.step_costs(placement, &layers, false)))
     }
 
     fn show(&self, results: &[Predicted]) -> Result<(), Failure> {

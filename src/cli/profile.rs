@@ -3,7 +3,8 @@
 use super::Failure;
 use super::measure::{calibrate_on, measure};
 use super::model::ModelOptions;
-use super::options::{OutputOptions, ScheduleOptions};
+use super::options::OutputOptions;
+use super::selection::{ScheduleOptions, unknown_costs};
 use super::output::print;
 use crate::report::write_atomic;
 use crate::training::Measured;
@@ -45,7 +46,7 @@ impl Profile {
         let output = OutputOptions::files(self.output.iter().cloned().collect(), self.quiet);
         output.check_writable()?;
         let name = self.schedules.schedule.first().map_or("1f1b", String::as_str);
-        let graph = Arc::new(self.schedules.graph(name)?);
+        let graph = Arc::new(self.schedules.graph(name, &unknown_costs)?);
         let training = self.model.training(self.schedules.micro, self.layers.clone())?;
         training.stages(&graph).map_err(|e| Failure::Usage(format!("{e:#}")))?;
         let session = training.session(&graph)?;

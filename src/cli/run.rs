@@ -3,7 +3,8 @@
 use super::Failure;
 use super::measure::Experiment;
 use super::model::ModelOptions;
-use super::options::{CostOptions, Format, OutputOptions, ScheduleOptions};
+use super::options::{CostOptions, Format, OutputOptions};
+use super::selection::ScheduleOptions;
 use super::outcome::{Iteration, Outcome};
 use super::output::print;
 use clap::{Args, ValueEnum};

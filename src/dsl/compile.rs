@@ -1,20 +1,22 @@
 //! From a schedule file to a [`Schedule`]: evaluates `device(r, p, m)` for every device, counts the micro-batches, checks.
 
+use super::draft::{Draft, as_draft};
 use super::expansion::Expansion;
-use super::host::{self, Layout, LayoutValue, Refusal, as_word};
+use super::host::{self, Layout, LayoutValue, Refusal};
 use super::library::SchedulePath;
 use super::word::Word;
 use crate::op::Op;
 use crate::placement::Placement;
+use crate::rough::{Order, Program, Rough};
 use crate::schedule::{Fault, Programs, Schedule, grid};
 use starlark::ErrorKind;
 use starlark::codemap::FileSpanRef;
-use starlark::docs::{DocItem, DocMember};
+use starlark::docs::{DocFunction, DocItem, DocMember, DocParams};
 use starlark::environment::Module;
 use starlark::eval::{BeforeStmtFunc, Evaluator};
 use starlark::syntax::{AstModule, Dialect};
 use starlark::values::{Value, ValueLike};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Room made for ops before they are known to come: address space, not yet memory.
@@ -69,11 +71,11 @@ pub enum Error {
     Invalid(String),
 }
 
-/// A schedule and where its ops were written.
+/// An order of ops, or what costs will make into one, and where it was written.
 #[derive(Debug)]
 pub struct Compiled {
-    /// The schedule, valid by itself on every device.
-    pub schedule: Schedule,
+    /// The order; every device's ops are complete and valid by themselves.
+    pub order: Order,
     /// Its text.
     pub source: Source,
 }
@@ -90,9 +92,10 @@ pub struct Source {
 impl Source {
     /// `file:line` where op number `index` of `device` was written.
     pub fn location(&self, device: u32, index: usize) -> String {
+        let Some(word) = self.words.get(device as usize) else { return self.file.clone() };
         let mut ops = Vec::new();
         let mut expansion = Expansion::new(&self.placement, device, self.microbatches, &mut ops);
-        let _ = self.words[device as usize].visit(&mut |atoms, context| {
+        let _ = word.visit(&mut |atoms, context| {
             atoms.iter().try_for_each(|atom| {
                 let kept = expansion.take(atom, context.limit).map_err(drop)?;
                 if kept && expansion.len() > index { Err(()) } else { Ok(()) }
@@ -143,6 +146,21 @@ struct Signature {
     options: Vec<(String, Option<String>)>,
 }
 
+/// The parameters of a function: names, and defaults as written.
+fn params(function: &DocFunction) -> impl Iterator<Item = (String, Option<String>)> {
+    let DocParams { pos_only, pos_or_named, named_only, .. } = &function.params;
+    let all = pos_or_named.iter().chain(named_only).chain(pos_only);
+    all.map(|param| (param.name.clone(), param.default_value.clone()))
+}
+
+/// Names of the parameters of `value`, where it is a function.
+fn parameters(value: Value) -> BTreeSet<String> {
+    match value.documentation() {
+        DocItem::Member(DocMember::Function(function)) => params(&function).map(|(name, _)| name).collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
 impl Evaluation<'_> {
     fn limit(&self, evaluator: &mut Evaluator) -> starlark::Result<()> {
         let budget = self.request.budget;
@@ -191,7 +209,7 @@ impl Evaluation<'_> {
         })?;
         let signature = self.signature(device)?;
         let options = self.options(&signature)?;
-        let placement = self.placement(module, evaluator, &signature, self.chunks(&options)?)?;
+        let placement = self.placement(module, evaluator, &signature, &options)?;
         let ops = 2 * u64::from(placement.stages()) * u64::from(self.request.microbatches);
         if ops > self.request.budget.ops {
             return Err(Error::Invalid(format!(
@@ -201,10 +219,17 @@ impl Evaluation<'_> {
                 self.request.budget.ops
             )));
         }
-        let words = self.words(device, &options, evaluator)?;
-        let schedule = self.expand(&placement, &words)?;
-        let file = self.path.file.clone();
-        Ok(Compiled { schedule, source: Source { placement, microbatches: self.request.microbatches, words, file } })
+        let drafts = self.drafts(device, &options, evaluator)?;
+        let (file, microbatches) = (self.path.file.clone(), self.request.microbatches);
+        let word = |draft: &Draft| match draft {
+            Draft::Word(word) => Some(word.clone()),
+            _ => None,
+        };
+        let (order, words) = match drafts.iter().map(word).collect::<Option<Vec<Word>>>() {
+            Some(words) => (Order::Fixed(self.expand(&placement, &words)?), words),
+            None => (Order::Rough(self.rough(&placement, &drafts)?), Vec::new()),
+        };
+        Ok(Compiled { order, source: Source { placement, microbatches, words, file } })
     }
 
     fn signature(&self, device: Value) -> Result<Signature, Error> {
@@ -214,9 +239,7 @@ impl Evaluation<'_> {
                 self.path.file
             )));
         };
-        let all =
-            function.params.pos_or_named.iter().chain(&function.params.named_only).chain(&function.params.pos_only);
-        let all: Vec<_> = all.map(|param| (param.name.clone(), param.default_value.clone())).collect();
+        let all: Vec<_> = params(&function).collect();
         let required: Vec<&str> = all.iter().take(3).map(|(name, _)| name.as_str()).collect();
         if required != ["r", "p", "m"] {
             return Err(Error::Invalid(format!(
@@ -263,21 +286,25 @@ impl Evaluation<'_> {
         module: &Module<'v>,
         evaluator: &mut Evaluator<'v, '_, '_>,
         signature: &Signature,
-        asked: Option<u32>,
+        options: &BTreeMap<String, String>,
     ) -> Result<Placement, Error> {
+        let asked = self.chunks(options)?;
         let devices = self.request.devices;
         let given = module.get("placement");
-        let layout = match given {
-            None => Layout::Linear,
+        let (layout, fixed) = match given {
+            None => (Layout::Linear, None),
             Some(value) => {
                 let value = if value.downcast_ref::<LayoutValue>().is_some() {
                     value
                 } else {
                     let p = evaluator.heap().alloc(devices);
-                    evaluator.eval_function(value, &[p], &[]).map_err(|e| self.invalid(e))?
+                    let known = parameters(value);
+                    let named: Vec<(&str, Value)> =
+                        self.named(options, evaluator).into_iter().filter(|(name, _)| known.contains(*name)).collect();
+                    evaluator.eval_function(value, &[p], &named).map_err(|e| self.invalid(e))?
                 };
                 match value.downcast_ref::<LayoutValue>() {
-                    Some(value) => value.layout.clone(),
+                    Some(value) => (value.layout.clone(), value.chunks),
                     None => {
                         return Err(Error::Invalid(format!(
                             "{}: expected placement = linear, loop, v_shape, zigzag, bidirectional or def placement(p): return custom([...]), found {value}",
@@ -289,7 +316,7 @@ impl Evaluation<'_> {
         };
         let default =
             signature.options.iter().find(|(name, _)| name == "v").and_then(|(_, default)| default.as_deref());
-        let chunks = match (layout.chunks(devices), asked) {
+        let chunks = match (fixed.or(layout.chunks(devices)), asked) {
             (Some(fixed), Some(asked)) if fixed != asked => {
                 return Err(Error::Usage(format!(
                     "{} has {fixed} {} a device, found --chunks {asked}; leave --chunks out",
@@ -313,33 +340,38 @@ impl Evaluation<'_> {
         })
     }
 
-    fn words<'v>(
+    /// The options as values of the language.
+    fn named<'o, 'v>(
+        &self,
+        options: &'o BTreeMap<String, String>,
+        evaluator: &Evaluator<'v, '_, '_>,
+    ) -> Vec<(&'o str, Value<'v>)> {
+        let heap = evaluator.heap();
+        let value = |text: &str| match (text, text.parse::<i64>()) {
+            (_, Ok(number)) => heap.alloc(number),
+            ("True" | "true", _) => Value::new_bool(true),
+            ("False" | "false", _) => Value::new_bool(false),
+            ("None" | "none", _) => Value::new_none(),
+            (text, _) => heap.alloc(text),
+        };
+        options.iter().map(|(name, text)| (name.as_str(), value(text))).collect()
+    }
+
+    fn drafts<'v>(
         &self,
         device: Value<'v>,
         options: &BTreeMap<String, String>,
         evaluator: &mut Evaluator<'v, '_, '_>,
-    ) -> Result<Vec<Word>, Error> {
+    ) -> Result<Vec<Draft>, Error> {
         let heap = evaluator.heap();
-        let named: Vec<(&str, Value)> = options
-            .iter()
-            .map(|(name, text)| {
-                let value = match (text.as_str(), text.parse::<i64>()) {
-                    (_, Ok(number)) => heap.alloc(number),
-                    ("True" | "true", _) => Value::new_bool(true),
-                    ("False" | "false", _) => Value::new_bool(false),
-                    ("None" | "none", _) => Value::new_none(),
-                    (text, _) => heap.alloc(text),
-                };
-                (name.as_str(), value)
-            })
-            .collect();
+        let named = self.named(options, evaluator);
         (0..self.request.devices)
             .map(|r| {
                 let numbers = [heap.alloc(r), heap.alloc(self.request.devices), heap.alloc(self.request.microbatches)];
                 let value = evaluator.eval_function(device, &numbers, &named).map_err(|e| self.invalid(e))?;
-                as_word(value).ok_or_else(|| {
+                as_draft(value).ok_or_else(|| {
                     Error::Invalid(format!(
-                        "{}: expected device({r}, ...) to return a word such as m * (F + B), found {value}",
+                        "{}: expected device({r}, ...) to return a word such as m * (F + B), or fill, greedy or search, found {value}",
                         self.path.file
                     ))
                 })
@@ -371,11 +403,57 @@ impl Evaluation<'_> {
                 programs.ops.reserve((programs.ops.len() * (words.len() - 1)).min(MAX_RESERVED_OPS));
             }
         }
-        let Some((device, index, line, what)) = fault else {
-            return Ok(Schedule::new(&self.path.name, placement.clone(), m, programs));
+        match fault {
+            None => Ok(Schedule::new(&self.path.name, placement.clone(), m, programs)),
+            Some(fault) => Err(self.fault(&programs, fault)),
+        }
+    }
+
+    /// What costs are to settle. A search's goal is that of the first device that names one.
+    fn rough(&self, placement: &Placement, drafts: &[Draft]) -> Result<Rough, Error> {
+        let programs = drafts.iter().enumerate().map(|(device, draft)| self.program(placement, device as u32, draft));
+        Ok(Rough {
+            name: self.path.name.clone(),
+            placement: placement.clone(),
+            microbatches: self.request.microbatches,
+            programs: programs.collect::<Result<_, _>>()?,
+            goal: drafts.iter().find_map(Draft::goal).unwrap_or_default(),
+        })
+    }
+
+    fn program(&self, placement: &Placement, device: u32, draft: &Draft) -> Result<Program, Error> {
+        let expand = |word: &Word, floating: bool| -> Result<Vec<Op>, Error> {
+            let mut programs = Programs::default();
+            (0..device).for_each(|_| programs.finish(Vec::new()));
+            let mut expansion = Expansion::new(placement, device, self.request.microbatches, &mut programs.ops);
+            let result = word.visit(&mut |atoms, context| expansion.take_all(atoms, context));
+            if floating {
+                expansion.complete_weights();
+            }
+            match result.and_then(|()| expansion.missing().map_or(Ok(()), Err)) {
+                Ok(()) => Ok(programs.ops),
+                Err(what) => {
+                    let (index, line) = (expansion.len(), expansion.line);
+                    programs.finish(Vec::new());
+                    Err(self.fault(&programs, (device, index, line, what)))
+                }
+            }
         };
+        Ok(match draft {
+            Draft::Word(word) => Program::Fixed(expand(word, false)?),
+            Draft::Fill { word, cap } => Program::Fill { ops: expand(word, true)?, cap: *cap },
+            Draft::Greedy { priority, cap } => Program::Greedy { priority: priority.clone(), cap: *cap },
+            Draft::Search { split, cap, start, .. } => {
+                let start = start.as_ref().map(|start| self.program(placement, device, start).map(Box::new));
+                Program::Search { split: *split, cap: *cap, start: start.transpose()? }
+            }
+        })
+    }
+
+    /// The fault at op number `index` of `device`, written on `line`.
+    fn fault(&self, programs: &Programs, (device, index, line, what): (u32, usize, u32, String)) -> Error {
         let fault = Fault { device, index: Some(index), what, grid: grid(&programs.rows(), device, index) };
         let place = if line > 0 { format!("{}:{line}", self.path.file) } else { self.path.file.clone() };
-        Err(Error::Invalid(format!("{place}: not a schedule for {}: {fault}", self.numbers())))
+        Error::Invalid(format!("{place}: not a schedule for {}: {fault}", self.numbers()))
     }
 }

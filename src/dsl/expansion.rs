@@ -117,6 +117,16 @@ impl<'a> Expansion<'a> {
         Ok(())
     }
 
+    /// Counts the W of every I that has none as run, without a place in the program: they float.
+    pub fn complete_weights(&mut self) {
+        for (number, chunk) in self.chunks.iter_mut().enumerate() {
+            for microbatch in std::mem::take(&mut chunk.pending) {
+                let op = Op::new(Kind::W, chunk.stage, microbatch).in_direction(chunk.direction);
+                let _ = self.seen.add(number, op); // its I has run and it has not
+            }
+        }
+    }
+
     /// What is missing at the end of the program.
     pub fn missing(&self) -> Option<String> {
         let open = self.ops.last().filter(|_| self.opened);

@@ -21,7 +21,7 @@ thread_local! {
     pub static LINE: Cell<u32> = const { Cell::new(0) };
 }
 
-fn refuse<T>(text: String) -> starlark::Result<T> {
+pub(super) fn refuse<T>(text: String) -> starlark::Result<T> {
     Err(starlark::Error::new_other(anyhow::anyhow!(text)))
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for WordValue {
 pub struct KindValue {
     #[allocative(skip)]
     #[starlark_pagable(skip = "Kind::F")]
-    kind: Kind,
+    pub(super) kind: Kind,
     chunk: u32,
 }
 starlark_simple_value!(KindValue);
@@ -245,12 +245,15 @@ impl Layout {
     }
 }
 
-/// A placement as a Starlark value: `linear`, `loop`, `v_shape`, `zigzag`, `bidirectional` or `custom([...])`.
+/// A placement as a Starlark value: `linear`, `loop`, `v_shape`, `zigzag`, `bidirectional` or `custom([...])`. Called with a
+/// number it fixes the chunks: `zigzag(4)`.
 #[derive(Clone, Debug, Allocative, NoSerialize, ProvidesStaticType, StarlarkPagable)]
 pub struct LayoutValue {
     #[allocative(skip)]
     #[starlark_pagable(skip = "Layout::Linear")]
     pub layout: Layout,
+    /// Chunks a device, where the schedule fixes them.
+    pub chunks: Option<u32>,
 }
 starlark_simple_value!(LayoutValue);
 
@@ -261,7 +264,24 @@ impl fmt::Display for LayoutValue {
 }
 
 #[starlark_value(type = "placement")]
-impl<'v> StarlarkValue<'v> for LayoutValue {}
+impl<'v> StarlarkValue<'v> for LayoutValue {
+    fn invoke(
+        &self,
+        _me: Value<'v>,
+        args: &Arguments<'v, '_>,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<Value<'v>> {
+        args.no_named_args()?;
+        let [value] = args.positional(eval.heap())?;
+        match (u32::unpack_value(value)?.filter(|&chunks| chunks > 0), &self.layout) {
+            (Some(chunks), Layout::Loop | Layout::Zigzag | Layout::Bidirectional) => {
+                Ok(eval.heap().alloc(LayoutValue { layout: self.layout.clone(), chunks: Some(chunks) }))
+            }
+            (Some(_), _) => refuse(format!("{self} has a number of chunks of its own")),
+            (None, _) => refuse(format!("expected a number of chunks, 1 or more, as in zigzag(4), found {value}")),
+        }
+    }
+}
 
 /// The functions of the language.
 #[starlark_module]
@@ -324,7 +344,7 @@ fn functions(builder: &mut GlobalsBuilder) {
         #[starlark(require = pos)] devices: UnpackList<u32>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> starlark::Result<Value<'v>> {
-        Ok(eval.heap().alloc(LayoutValue { layout: Layout::Custom(devices.items) }))
+        Ok(eval.heap().alloc(LayoutValue { layout: Layout::Custom(devices.items), chunks: None }))
     }
 }
 
@@ -335,7 +355,7 @@ pub struct Refusal(pub String);
 
 /// Everything that a schedule file can name.
 pub fn globals() -> Globals {
-    let mut builder = GlobalsBuilder::standard().with(functions);
+    let mut builder = GlobalsBuilder::standard().with(functions).with(super::draft::functions);
     for kind in Kind::ALL {
         builder.set(&kind.letter().to_string(), KindValue { kind, chunk: 0 });
     }
@@ -347,7 +367,7 @@ pub fn globals() -> Globals {
         ("bidirectional", Layout::Bidirectional),
     ];
     for (name, layout) in layouts {
-        builder.set(name, LayoutValue { layout });
+        builder.set(name, LayoutValue { layout, chunks: None });
     }
     builder.build()
 }

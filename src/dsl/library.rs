@@ -19,10 +19,19 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("looped-bfs", include_str!("../../schedules/looped-bfs.star")),
     ("zb-h1", include_str!("../../schedules/zb-h1.star")),
     ("zb-h2", include_str!("../../schedules/zb-h2.star")),
+    ("zb-1p", include_str!("../../schedules/zb-1p.star")),
+    ("zb-2p", include_str!("../../schedules/zb-2p.star")),
     ("zb-v", include_str!("../../schedules/zb-v.star")),
+    ("zb-v-greedy", include_str!("../../schedules/zb-v-greedy.star")),
+    ("v-half", include_str!("../../schedules/v-half.star")),
+    ("v-min", include_str!("../../schedules/v-min.star")),
+    ("v-zb", include_str!("../../schedules/v-zb.star")),
+    ("1f1b-v", include_str!("../../schedules/1f1b-v.star")),
     ("interleaved-zb", include_str!("../../schedules/interleaved-zb.star")),
     ("dualpipe", include_str!("../../schedules/dualpipe.star")),
     ("dualpipe-v", include_str!("../../schedules/dualpipe-v.star")),
+    ("chimera", include_str!("../../schedules/chimera.star")),
+    ("hanayo", include_str!("../../schedules/hanayo.star")),
     ("group-interleaved", include_str!("../../schedules/group-interleaved.star")),
 ];
 
@@ -123,7 +132,15 @@ pub fn describe(path: &SchedulePath) -> Result<Description, Error> {
         evaluator.eval_module(ast, &host::globals()).map_err(invalid)?;
         let placement = match module.get("placement") {
             None => "linear".to_string(),
-            Some(value) => value.downcast_ref::<LayoutValue>().map_or("custom", |v| v.layout.name()).to_string(),
+            Some(value) => match value.downcast_ref::<LayoutValue>() {
+                Some(value) => value.layout.name().to_string(),
+                // a function of p: what it says for two devices
+                None => {
+                    let p = evaluator.heap().alloc(2);
+                    let value = evaluator.eval_function(value, &[p], &[]).map_err(invalid)?;
+                    value.downcast_ref::<LayoutValue>().map_or("custom", |v| v.layout.name()).to_string()
+                }
+            },
         };
         let options = match module.get("device").map(|device| device.documentation()) {
             Some(DocItem::Member(DocMember::Function(function))) => function

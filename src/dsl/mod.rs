@@ -5,10 +5,11 @@
 //! micro-batches, `compile` leads through it all.
 
 mod compile;
+mod draft;
 mod expansion;
 mod host;
 mod library;
 mod word;
 
-pub use compile::{Budget, Error, Request, compile};
+pub use compile::{Budget, Compiled, Error, Request, Source, compile};
 pub use library::{Description, SchedulePath, describe, names, resolve};

@@ -1,0 +1,147 @@
+//! What `device` may return besides a word: ops that float, or rules by which costs decide what runs when.
+
+use super::host::{KindValue, as_word, refuse};
+use super::word::Word;
+use crate::op::Kind;
+use crate::rough::Goal;
+use allocative::Allocative;
+use starlark::any::ProvidesStaticType;
+use starlark::environment::GlobalsBuilder;
+use starlark::eval::Evaluator;
+use starlark::values::float::UnpackFloat;
+use starlark::values::list::UnpackList;
+use starlark::values::none::NoneOr;
+use starlark::values::{NoSerialize, StarlarkPagable, StarlarkValue, Value, ValueLike};
+use starlark::{starlark_module, starlark_simple_value};
+use starlark_derive::starlark_value;
+use std::fmt;
+
+/// One device's program as its schedule file states it.
+#[derive(Clone, Debug)]
+pub enum Draft {
+    /// Every op in its place.
+    Word(Word),
+    /// The word's ops in order, W's wherever the device would idle.
+    Fill { word: Word, cap: Option<f64> },
+    /// Whatever is ready, by priority of kinds.
+    Greedy { priority: Vec<Kind>, cap: Option<f64> },
+    /// The best that is found.
+    Search { split: bool, cap: Option<f64>, goal: Goal, start: Option<Box<Draft>> },
+}
+
+impl Draft {
+    /// What a search over this device's program is to make small; `None` where it does not say.
+    pub fn goal(&self) -> Option<Goal> {
+        match self {
+            Draft::Search { goal, .. } => Some(*goal),
+            _ => None,
+        }
+    }
+}
+
+/// A draft as a Starlark value.
+#[derive(Clone, Debug, Allocative, NoSerialize, ProvidesStaticType, StarlarkPagable)]
+pub struct DraftValue {
+    #[allocative(skip)]
+    #[starlark_pagable(skip = "Draft::Word(Word::empty())")]
+    pub draft: Draft,
+}
+starlark_simple_value!(DraftValue);
+
+impl fmt::Display for DraftValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.draft {
+            Draft::Word(_) => "word",
+            Draft::Fill { .. } => "fill",
+            Draft::Greedy { .. } => "greedy",
+            Draft::Search { .. } => "search",
+        };
+        write!(f, "<{name}>")
+    }
+}
+
+#[starlark_value(type = "program")]
+impl<'v> StarlarkValue<'v> for DraftValue {}
+
+/// `value` as a program: a word, or what `fill`, `greedy` or `search` made.
+pub fn as_draft(value: Value) -> Option<Draft> {
+    match value.downcast_ref::<DraftValue>() {
+        Some(value) => Some(value.draft.clone()),
+        None => as_word(value).map(Draft::Word),
+    }
+}
+
+fn positive(cap: NoneOr<UnpackFloat>) -> starlark::Result<Option<f64>> {
+    match cap {
+        NoneOr::None => Ok(None),
+        NoneOr::Other(UnpackFloat(cap)) if cap.is_finite() && cap > 0.0 => Ok(Some(cap)),
+        NoneOr::Other(UnpackFloat(cap)) => refuse(format!("expected a cap of activations above 0, found {cap}")),
+    }
+}
+
+fn kind_of(value: Value) -> starlark::Result<Kind> {
+    match value.downcast_ref::<KindValue>() {
+        Some(value) => Ok(value.kind),
+        None => refuse(format!("expected one of F, I, W, B, found {value}")),
+    }
+}
+
+/// The functions that make drafts.
+#[starlark_module]
+pub fn functions(builder: &mut GlobalsBuilder) {
+    /// The word's ops in order; those of `floating` (W) run where the device would idle, never beyond `cap` activations.
+    fn fill<'v>(
+        #[starlark(require = pos)] word: Value<'v>,
+        #[starlark(require = pos)] floating: Value<'v>,
+        #[starlark(default = NoneOr::None)] cap: NoneOr<UnpackFloat>,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<Value<'v>> {
+        let Some(word) = as_word(word) else { return refuse(format!("expected fill(word, W), found {word}")) };
+        if kind_of(floating)? != Kind::W {
+            return refuse("only W can float: fill(word, W)".to_string());
+        }
+        let draft = Draft::Fill { word, cap: positive(cap)? };
+        Ok(eval.heap().alloc(DraftValue { draft }))
+    }
+
+    /// Runs whatever is ready: the first kind in `priority` that is, of it the oldest micro-batch.
+    fn greedy<'v>(
+        #[starlark(require = pos)] priority: UnpackList<Value<'v>>,
+        #[starlark(default = NoneOr::None)] cap: NoneOr<UnpackFloat>,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<Value<'v>> {
+        let priority: Vec<Kind> = priority.items.into_iter().map(kind_of).collect::<Result<_, _>>()?;
+        let mut sorted = priority.clone();
+        sorted.sort();
+        if sorted != [Kind::F, Kind::B] && sorted != [Kind::F, Kind::I, Kind::W] {
+            return refuse("expected a priority of F and B, or of F, I and W, each once".to_string());
+        }
+        let draft = Draft::Greedy { priority, cap: positive(cap)? };
+        Ok(eval.heap().alloc(DraftValue { draft }))
+    }
+
+    /// The best order that is found under `cap` activations: `goal` is "makespan" or "span"; `split` backwards or not;
+    /// `start` is a program to begin with.
+    fn search<'v>(
+        #[starlark(default = NoneOr::None)] cap: NoneOr<UnpackFloat>,
+        #[starlark(default = "makespan")] goal: &str,
+        #[starlark(default = true)] split: bool,
+        #[starlark(default = NoneOr::None)] start: NoneOr<Value<'v>>,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<Value<'v>> {
+        let goal = match goal {
+            "makespan" => Goal::Makespan,
+            "span" => Goal::Span,
+            other => return refuse(format!("expected goal = \"makespan\" or \"span\", found \"{other}\"")),
+        };
+        let start = match start {
+            NoneOr::None => None,
+            NoneOr::Other(value) => match as_draft(value) {
+                Some(draft) => Some(Box::new(draft)),
+                None => return refuse(format!("expected start = a word, fill(...) or greedy(...), found {value}")),
+            },
+        };
+        let draft = Draft::Search { split, cap: positive(cap)?, goal, start };
+        Ok(eval.heap().alloc(DraftValue { draft }))
+    }
+}

@@ -1,0 +1,106 @@
+//! A schedule before costs are known: some ops float, or rules alone say what runs when.
+
+use crate::op::{Kind, Op};
+use crate::placement::Placement;
+use crate::schedule::Schedule;
+
+/// One device's program before costs are known.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Program {
+    /// A fixed order.
+    Fixed(Vec<Op>),
+    /// A fixed order of forwards and backwards; the W's of its I's run where the device would idle, before an op that
+    /// would exceed the cap, and at the end.
+    Fill {
+        /// F, I and B, in order.
+        ops: Vec<Op>,
+        /// Most activations held at once, in units of a device's whole share of layers.
+        cap: Option<f64>,
+    },
+    /// Whatever is ready: the first kind of `priority` that is, of it the oldest micro-batch.
+    Greedy {
+        /// Kinds, the most urgent first. With `I` in it backwards are split.
+        priority: Vec<Kind>,
+        /// Most activations held at once.
+        cap: Option<f64>,
+    },
+    /// The best order that can be found.
+    Search {
+        /// Whether backwards are split into I and W.
+        split: bool,
+        /// Most activations held at once.
+        cap: Option<f64>,
+        /// An order to begin with.
+        start: Option<Box<Program>>,
+    },
+}
+
+/// What a search makes small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Goal {
+    /// Time 0 to the end of the last op.
+    #[default]
+    Makespan,
+    /// Longest time from first start to last end over devices.
+    Span,
+}
+
+/// A schedule that costs are yet to settle.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rough {
+    /// The file's stem.
+    pub name: String,
+    /// Stage to device.
+    pub placement: Placement,
+    /// m.
+    pub microbatches: u32,
+    /// By device.
+    pub programs: Vec<Program>,
+    /// What a search makes small.
+    pub goal: Goal,
+}
+
+/// A schedule as its file states it.
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// One order whatever the costs.
+    Fixed(Schedule),
+    /// Costs decide.
+    Rough(Rough),
+}
+
+impl Order {
+    /// The schedule, where costs do not decide.
+    pub fn fixed(self) -> Option<Schedule> {
+        match self {
+            Order::Fixed(schedule) => Some(schedule),
+            Order::Rough(_) => None,
+        }
+    }
+
+    /// Stage to device.
+    pub fn placement(&self) -> &Placement {
+        match self {
+            Order::Fixed(schedule) => &schedule.placement,
+            Order::Rough(rough) => &rough.placement,
+        }
+    }
+}
+
+impl Rough {
+    /// The same with no device's cap above `limit` activations.
+    pub fn capped(mut self, limit: f64) -> Rough {
+        fn lower(program: &mut Program, limit: f64) {
+            match program {
+                Program::Fixed(_) => {}
+                Program::Fill { cap, .. } | Program::Greedy { cap, .. } => *cap = Some(cap.unwrap_or(limit).min(limit)),
+                Program::Search { cap, start, .. } => {
+                    *cap = Some(cap.unwrap_or(limit).min(limit));
+                    start.iter_mut().for_each(|start| lower(start, limit));
+                }
+            }
+        }
+        self.programs.iter_mut().for_each(|program| lower(program, limit));
+        self
+    }
+}
