@@ -7,7 +7,7 @@
 
 use crate::delivery::{ChannelOptions, Delivery, Queues, Receives};
 use crate::graph::TaskGraph;
-use crate::lowering::{Entry, Lowering, inputs};
+use crate::lowering::{Entry, Lowering, inputs, outputs};
 use crate::op::Op;
 use fixedbitset::FixedBitSet;
 use std::fmt;
@@ -44,10 +44,14 @@ pub fn survives(graph: &TaskGraph) -> Vec<(Delivery, Result<(), Deadlock>)> {
 /// The smallest k for which `graph` runs to its end under buffered(k). More slots never hurt, and with a slot for each
 /// micro-batch no send waits for one.
 pub fn fewest_slots(graph: &TaskGraph) -> u32 {
-    let (mut fails, mut runs) = (0, graph.schedule().microbatches.max(1));
+    let survives = |slots| check(graph, Delivery::Buffered(slots)).is_ok();
+    let (mut fails, mut runs) = (0, 1_u32);
+    while !survives(runs) && runs < graph.schedule().microbatches {
+        (fails, runs) = (runs, runs.saturating_mul(2));
+    }
     while runs - fails > 1 {
         let middle = fails + (runs - fails) / 2;
-        if check(graph, Delivery::Buffered(middle)).is_ok() { runs = middle } else { fails = middle }
+        if survives(middle) { runs = middle } else { fails = middle }
     }
     runs
 }
@@ -258,25 +262,21 @@ impl<'a> Machine<'a> {
                 return;
             }
             self.next[device] += 1;
-            if self.last(index) == index {
-                let first = self.graph.pair(index).map_or(index, |(first, _)| first);
-                (first..=index).for_each(|op| self.end(op));
-            }
+            self.end(index);
         }
     }
 
-    /// Op number `index` has ended: what it made can leave, the slot of what it used is free.
+    /// Op number `index` has ended: the slot of what it used is free, and what is made by now can leave.
     fn end(&mut self, index: usize) {
-        if let Some(route) = self.lowering.route(self.graph.op(index)) {
-            self.wake_queue(route.send);
-        }
-        if !matches!(self.delivery, Delivery::Buffered(_)) {
-            return;
-        }
         let used = self.graph.upstream(index).and_then(|message| self.lowering.route(self.graph.op(message)));
-        if let Some(route) = used {
+        if let Some(route) = used.filter(|_| matches!(self.delivery, Delivery::Buffered(_))) {
             self.full[route.channel] -= 1;
             self.wake_queue(route.send);
+        }
+        for message in outputs(self.graph, index).into_iter().flatten() {
+            if let Some(route) = self.lowering.route(self.graph.op(message)) {
+                self.wake_queue(route.send);
+            }
         }
     }
 
@@ -392,8 +392,8 @@ impl<'a> Machine<'a> {
             let used = self.graph.upstream(*index);
             used.is_some_and(|used| channel(used) == channel(message) && self.arrived.contains(used))
         };
-        let next = self.next[device as usize];
-        let next = self.graph.pair(next).map_or(next, |(first, _)| first);
-        (next..self.graph.schedule().range(device).end).find(frees).expect("a full channel's messages wait for their ops")
+        (self.next[device as usize]..self.graph.schedule().range(device).end)
+            .find(frees)
+            .expect("a full channel's messages wait for their ops")
     }
 }

@@ -41,7 +41,7 @@ pub enum Queues {
 /// Where a queue's receives stand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Receives {
-    /// Just before the op that uses the data: enqueued when the op before it has started.
+    /// In program order just before the op that uses the data.
     #[default]
     JustInTime,
     /// As early as PyTorch's `_add_send_recv` puts them: into the receiver's program as soon as the send stands in the

@@ -18,20 +18,28 @@
 //! op
 //! metrics
 //! statistics
+//! delivery
 //! timeline     op metrics
-//! schedule     op
-//! dsl          op schedule
-//! graph        op schedule
+//! placement    op
+//! schedule     op placement
+//! rough        op placement schedule
+//! dsl          op placement schedule rough
+//! csv          op placement schedule
+//! graph        op placement schedule
+//! lowering     op placement schedule graph delivery
+//! check        op placement schedule graph delivery lowering
+//! export       op placement schedule graph
 //! cost         op placement
-//! sim          op schedule graph cost metrics timeline statistics
+//! settle       op placement schedule rough graph cost
+//! sim          op placement schedule graph lowering delivery cost metrics timeline statistics
 //! model        op
-//! exec         op placement schedule graph cost model timeline
-//! training     placement graph cost model exec statistics
+//! exec         op placement schedule graph lowering delivery check cost model timeline
+//! training     placement graph delivery cost model exec statistics
 //! provenance   training
 //! calibrate    op placement graph cost model exec statistics
 //! report       op metrics timeline
 //! comparison   op metrics timeline graph cost sim exec statistics report
-//! cli          op placement metrics timeline schedule dsl graph cost sim model exec training statistics provenance calibrate report comparison
+//! cli          op placement metrics timeline delivery schedule rough dsl csv graph check export cost settle sim model exec training statistics provenance calibrate report comparison
 //! ```
 //!
 //! Invariants:
@@ -42,6 +50,7 @@
 //! - A panic is a bug of ours; what a user can cause is an error that says what was expected, what was found and one thing to do.
 
 pub mod calibrate;
+pub mod check;
 pub mod cli;
 pub mod comparison;
 pub mod cost;
@@ -49,7 +58,9 @@ pub mod csv;
 pub mod delivery;
 pub mod dsl;
 pub mod exec;
+pub mod export;
 pub mod graph;
+pub mod lowering;
 pub mod metrics;
 pub mod model;
 pub mod op;

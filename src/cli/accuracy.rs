@@ -118,11 +118,9 @@ impl Accuracy {
         report::write_atomic(&self.output.join("accuracy.json"), text.as_bytes())?;
         let only_tables = Report { entries: Vec::new(), ..report };
         let markdown = report::markdown(&only_tables);
-        // What stands before the first caption is the table of no schedules.
-        let markdown = markdown.split_once("\n\n").map_or(markdown.as_str(), |(_, tables)| tables);
         report::write_atomic(&self.output.join("accuracy.md"), markdown.as_bytes())?;
         output.remark(&format!("wrote {}", self.output.display()));
-        print(markdown)
+        print(&markdown)
     }
 
     fn options(&self, m: u32) -> ScheduleOptions {

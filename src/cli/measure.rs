@@ -4,8 +4,8 @@
 use super::Failure;
 use super::model::ModelOptions;
 use super::options::{CostOptions, OutputOptions};
-use super::selection::{ScheduleOptions, unknown_costs};
 use super::outcome::{Iteration, Outcome, extra_tables, iteration, judge};
+use super::selection::{ScheduleOptions, unknown_costs};
 use crate::calibrate::{Measure, calibrate};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::exec::{Batch, Device, Error, Session, Timed};

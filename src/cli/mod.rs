@@ -1,7 +1,10 @@
 //! The command line: verbs, exit codes, and where output goes.
 
 mod accuracy;
+mod check;
 mod compare;
+mod explain;
+mod export;
 mod failure;
 mod guard;
 mod measure;
@@ -44,6 +47,12 @@ enum Verb {
     Run(Box<run::Run>),
     /// Measure costs under one schedule, for predict --profile
     Profile(Box<profile::Profile>),
+    /// Say whether schedules are valid, and under which deliveries they run to their end
+    Check(Box<check::Check>),
+    /// Say why devices idle, what bounds the makespan and what would shorten it
+    Explain(Box<explain::Explain>),
+    /// Write a schedule for other programs
+    Export(Box<export::Export>),
     /// Hold timelines from files against each other
     Compare(compare::Compare),
     /// Make a report from measurements of its own
@@ -93,6 +102,9 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Predict(verb) => verb.run(),
         Verb::Run(verb) => verb.run(),
         Verb::Profile(verb) => verb.run(),
+        Verb::Check(verb) => verb.run(),
+        Verb::Explain(verb) => verb.run(),
+        Verb::Export(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(),
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),

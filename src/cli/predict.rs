@@ -2,8 +2,8 @@
 
 use super::Failure;
 use super::options::{CostOptions, Format, OutputOptions};
-use super::selection::ScheduleOptions;
 use super::output::print;
+use super::selection::ScheduleOptions;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::placement::Placement;
@@ -54,9 +54,8 @@ impl Predict {
             return Err(Failure::Usage("--layers splits a measured model: give its costs with --profile".to_string()));
         }
         let mut results = Vec::new();
-        let table = |name: &str, placement: &Placement| {
-            self.costs.table(file.as_ref(), name, placement, self.schedules.micro)
-        };
+        let table =
+            |name: &str, placement: &Placement| self.costs.table(file.as_ref(), name, placement, self.schedules.micro);
         for graph in self.schedules.graphs(&|name, placement| table(name, placement).map(|(costs, _)| costs))? {
             let (costs, step) = table(&graph.schedule().name, &graph.schedule().placement)?;
             self.schedules.remark_cap(&graph, costs.keep, &self.output);

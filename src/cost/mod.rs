@@ -91,6 +91,11 @@ impl CostTable {
         CostTable { ticks_per_unit, time_unit, unit_ns, keep: summary.keep, summary, speeds: Vec::new(), times }
     }
 
+    /// The same costs at the speed that they were made of, however the machine's went.
+    pub fn at_constant_speed(&self) -> CostTable {
+        CostTable { speeds: Vec::new(), ..self.clone() }
+    }
+
     #[allow(non_snake_case)] // the kinds' letters
     /// The same costs in milliseconds, one unit of these being `unit_ms`; ticks become nanoseconds.
     pub fn in_milliseconds(&self, unit_ms: f64) -> CostTable {

@@ -52,7 +52,7 @@ pub fn edge(gradient: bool) -> char {
     if gradient { 'B' } else { 'F' }
 }
 
-/// The cells of a text by row, as Python's `csv` module with its defaults splits them.
+/// The cells of a text by row, as Python's `csv` module splits them, blanks before a quote passed over.
 pub struct Cells<'a> {
     text: &'a str,
     at: usize,
@@ -77,9 +77,11 @@ impl<'a> Cells<'a> {
 
     /// The next cell's text, up to what ends it.
     fn take(&mut self) -> Option<Cow<'a, str>> {
-        if self.text.as_bytes().get(self.at) != Some(&b'"') {
+        let blanks = self.text[self.at..].bytes().take_while(|b| matches!(b, b' ' | b'\t')).count();
+        if self.text.as_bytes().get(self.at + blanks) != Some(&b'"') {
             return Some(Cow::Borrowed(self.plain()));
         }
+        self.at += blanks;
         let mut content = String::new();
         loop {
             self.at += 1;

@@ -5,6 +5,7 @@ use super::cells::Action;
 use super::read::Table;
 use crate::op::Kind;
 use crate::placement::Placement;
+use std::cmp::Reverse;
 
 /// No row yet.
 const NOWHERE: u32 = u32::MAX;
@@ -33,7 +34,7 @@ pub fn infer(table: &Table) -> Result<(Placement, u32), Error> {
 /// One more than the highest number that `of` gives; a number that the count of ops rules out is an error.
 fn highest(table: &Table, noun: &str, of: impl Fn(&Action) -> u32) -> Result<u32, Error> {
     let count = table.ops().count();
-    let Some((row, _, action)) = table.ops().max_by_key(|(_, _, action)| of(action)) else { return Ok(0) };
+    let Some((row, _, action)) = table.ops().min_by_key(|(_, _, action)| Reverse(of(action))) else { return Ok(0) };
     if of(action) as usize >= count {
         let expected = format!("{noun} numbers from 0 without gaps, so below {count}, the file's number of ops");
         return Err(table.action_fault(row, action, &expected, &format!("correct the {noun} number")));
@@ -56,7 +57,7 @@ fn check_complete(table: &Table, stages: u32, microbatches: u32) -> Result<(), E
         0 => action.stage,
         _ => action.microbatch,
     };
-    let Some((row, _, action)) = table.ops().max_by_key(last) else { return Ok(()) };
+    let Some((row, _, action)) = table.ops().min_by_key(|op| Reverse(last(op))) else { return Ok(()) };
     let expected = format!(
         "every stage to run every micro-batch of the file (stages 0 to {}, micro-batches 0 to {}), but {stage}F{missing} is missing",
         stages - 1,
@@ -68,7 +69,7 @@ fn check_complete(table: &Table, stages: u32, microbatches: u32) -> Result<(), E
 /// The placement of stages that stand on one row each.
 fn one_way(devices: u32, rows: Vec<u32>) -> Result<Placement, String> {
     let stages = rows.len() as u32;
-    if devices > 0 && stages % devices == 0 {
+    if devices > 0 && stages.is_multiple_of(devices) {
         let chunks = stages / devices;
         let down = if chunks == 1 { "linear" } else { "loop" };
         let up = if chunks == 2 { "V" } else { "zigzag" };
@@ -92,18 +93,16 @@ fn bidirectional(table: &Table, stages: u32, microbatches: u32) -> Result<Result
             *place = row as u32;
         } else if *place != row as u32 {
             let expected = format!(
-                "stage {} with micro-batches {} on row {} alone: a stage may stand on two rows only if one runs \
-                 micro-batches 0 to {} and the other the rest",
-                action.stage,
-                if direction == 0 { format!("0 to {}", half - 1) } else { format!("{half} to {}", microbatches - 1) },
+                "this op on row {} with others of stage {}: a stage may stand on two rows only if one runs micro-batches \
+                 below {half} and the other the rest",
                 *place + 1,
-                half - 1
+                action.stage
             );
             return Err(table.action_fault(row, action, &expected, "move the op to that row"));
         }
     }
     let devices = table.rows.len() as u32;
-    if devices > 0 && devices % 2 == 0 && stages % devices == 0 {
+    if devices > 0 && devices.is_multiple_of(2) && stages.is_multiple_of(devices) {
         let known = Placement::bidirectional(devices, stages / devices);
         if known.as_ref().is_ok_and(|known| {
             let same = |(stage, direction): (u32, u32)| {

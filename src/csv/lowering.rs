@@ -118,10 +118,10 @@ impl<'a> Lowering<'a> {
     fn advance(&mut self, device: u32) -> bool {
         let Some(unit) = next_unit(self.rest(device)) else { return false };
         let mut complete = true;
-        for op in unit.iter().filter(|op| op.upstream(self.schedule.placement.stages()).is_some()) {
+        for op in unit {
+            let Some(producer) = op.upstream(self.schedule.placement.stages()) else { continue };
             let place = self.place(op.stage(), op.microbatch(), op.kind() != Kind::F);
             if self.inputs[place] == Input::Unsent {
-                let producer = op.upstream(self.schedule.placement.stages()).unwrap_or(op.stage());
                 self.transfer(self.crossing(producer, *op));
             }
             complete &= self.inputs[place] == Input::Here;

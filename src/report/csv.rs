@@ -36,7 +36,7 @@ pub fn csv(report: &Report) -> String {
 }
 
 /// A field, quoted where it must be.
-fn field(text: &str) -> String {
+pub fn field(text: &str) -> String {
     if text.contains([',', '"', '\r', '\n']) || text.starts_with(' ') || text.ends_with(' ') {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {

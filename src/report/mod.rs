@@ -23,7 +23,7 @@ mod terminal;
 mod text;
 mod trace;
 
-pub use csv::csv;
+pub use csv::{csv, field as csv_cell};
 pub use folder::{folder, write_atomic};
 pub use html::html;
 pub use json::json;

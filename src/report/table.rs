@@ -85,7 +85,7 @@ fn measured(report: &Report) -> Option<Columns> {
 }
 
 /// Widest line of a table in the terminal; cells that do not fit are broken.
-const WIDTH: u16 = 80;
+const WIDTH: u16 = 100;
 
 /// The tables of a report with their captions; a lone table of figures needs none.
 fn tables(report: &Report) -> Vec<(String, Vec<String>, Vec<Vec<String>>)> {
@@ -96,7 +96,7 @@ fn tables(report: &Report) -> Vec<(String, Vec<String>, Vec<Vec<String>>)> {
     let mut tables: Vec<_> = figures
         .map(|((header, rows), caption)| (caption.to_string(), header.into_iter().map(String::from).collect(), rows))
         .collect();
-    if tables.is_empty() {
+    if tables.is_empty() && report.extra_tables.is_empty() {
         tables.push((String::new(), ["schedule"].into_iter().chain(COMMON).map(String::from).collect(), Vec::new()));
     }
     tables.extend(report.extra_tables.iter().map(|t| (t.caption.clone(), t.header.clone(), t.rows.clone())));

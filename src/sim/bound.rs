@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 ///
 /// They hold for every schedule that runs the same ops on the same devices, whatever its order. Where overlapped pairs last
 /// only as long as the longer op, for every schedule with the same pairs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     /// The busiest device's ops one after the other.
     pub work: u64,
@@ -21,7 +21,6 @@ pub struct Bounds {
     /// Of any set of a device's ops: what must come before the first of them, all of them, what must come after the last.
     pub head_work_tail: u64,
     /// What the memory cap adds; `None` without a cap, or where no schedule keeps it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
 }
 
@@ -37,6 +36,38 @@ impl Bounds {
         // Of equal ones the simplest.
         named.into_iter().rev().max_by_key(|&(ticks, _)| ticks).unwrap_or((0, "work"))
     }
+
+    /// The same for readers.
+    pub fn report(&self, costs: &CostTable) -> BoundsReport {
+        let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+        let (best, best_name) = self.best();
+        BoundsReport {
+            work: unit(self.work),
+            critical_path: unit(self.critical_path),
+            head_work_tail: unit(self.head_work_tail),
+            memory: self.memory.map(unit),
+            best: unit(best),
+            best_name,
+        }
+    }
+}
+
+/// [`Bounds`] for readers, in the costs' unit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BoundsReport {
+    /// [`Bounds::work`].
+    pub work: f64,
+    /// [`Bounds::critical_path`].
+    pub critical_path: f64,
+    /// [`Bounds::head_work_tail`].
+    pub head_work_tail: f64,
+    /// [`Bounds::memory`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<f64>,
+    /// The largest.
+    pub best: f64,
+    /// Its name.
+    pub best_name: &'static str,
 }
 
 /// The largest bound without a memory cap, in ticks.
@@ -159,8 +190,7 @@ impl<'a> Paths<'a> {
             let onward = |kind: Kind| {
                 let Some(below) = stage.checked_sub(1).map(chunk) else { return 0 };
                 let tails = self.tail_backward[self.place(below)];
-                self.transfer(kind, here)
-                    + self.least(below, |number, kind| self.duration(kind, below) + tails[number])
+                self.transfer(kind, here) + self.least(below, |number, kind| self.duration(kind, below) + tails[number])
             };
             let tails = [onward(Kind::I).max(self.duration(Kind::W, here)), onward(Kind::B)];
             let place = self.place(here);
@@ -275,13 +305,19 @@ impl Jobs {
     /// The preemptive bound of one machine with release times and delivery times (Carlier 1982): some set of the form "no
     /// sooner than h and no less than t after it" attains the maximum over all sets.
     fn head_work_tail(&self) -> u64 {
-        let mut bound = 0;
-        for head in self.list.iter().map(|job| job.head) {
-            for tail in self.list.iter().map(|job| job.tail - job.after) {
-                let these = |job: &Job| job.head >= head && job.tail - job.after >= tail;
-                if self.list.iter().any(these) {
-                    bound = bound.max(head + self.lasting(these) + tail);
-                }
+        let mut latest_first: Vec<&Job> = self.list.iter().collect();
+        latest_first.sort_by_key(|job| std::cmp::Reverse(job.head));
+        let (mut bound, mut chosen) = (0, Vec::new());
+        for tail in self.list.iter().map(|job| job.tail - job.after) {
+            let mut work = 0;
+            chosen.clear();
+            for job in latest_first.iter().filter(|job| job.tail - job.after >= tail) {
+                work += job.count * job.occupancy;
+                chosen.push(job.op.slot());
+                let closed = |a: &usize, b: &usize| *b == job.op.slot() && chosen.contains(a);
+                let saved = self.saved.iter().filter(|((a, b), _)| closed(a, b) || closed(b, a));
+                work -= saved.map(|(_, (count, each))| count * each).sum::<i128>();
+                bound = bound.max(job.head + work + tail);
             }
         }
         to_ticks(bound)
@@ -331,11 +367,16 @@ impl<'a> Limited<'a> {
     }
 
     fn lifespans(&self) -> u64 {
+        // Ops that overlap share the time in which they hold an activation: count only what is between.
+        let overlapping = !self.jobs.saved.is_empty();
         let mut area = 0.0;
         for &chunk in self.chunks {
             let place = self.paths.place(chunk);
             let way = self.paths.head_backward[place] - self.paths.head_forward[place];
-            let whole = |kind: Kind| (way + self.paths.duration(kind, chunk)) as f64;
+            let whole = |kind: Kind| match overlapping {
+                false => (way + self.paths.duration(kind, chunk)) as f64,
+                true => (way - self.paths.duration(Kind::F, chunk)) as f64,
+            };
             let left = self.keep * self.paths.duration(Kind::W, chunk) as f64;
             area += self.paths.count(Kind::I, chunk) as f64 * (whole(Kind::I) + left);
             area += self.paths.count(Kind::B, chunk) as f64 * whole(Kind::B);

@@ -1,11 +1,19 @@
 //! Simulation: when each op runs, from the graph and what ops cost. No clock, no I/O.
 
 mod bound;
+mod critical;
+mod explain;
+mod idle;
 mod memory;
 mod predict;
 mod sweep;
 mod waits;
 
-pub use bound::lower_bound;
+pub use bound::{Bounds, bounds, bounds_at_own_peaks, lower_bound};
+pub use critical::{CriticalSpan, Part, Sensitivity, critical_path, critical_spans, sensitivities, slacks};
+pub use explain::explain;
+pub use idle::{Cause, Explanation, IdleReport, IdleTime};
+pub use memory::{MemoryCurve, memory};
 pub use predict::{Prediction, StepSpan, Times, predict, replay};
 pub use sweep::{sweep, sweep_lasting};
+pub use waits::{Doing, OpTimes, Piece};

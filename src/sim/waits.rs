@@ -3,6 +3,7 @@
 use super::sweep::sweep_lasting;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
+use crate::op::Op;
 use crate::schedule::Overlap;
 
 /// When each op runs, in ticks, by the graph's op index.
@@ -124,8 +125,8 @@ pub struct Piece {
     pub doing: Doing,
 }
 
-/// The chain of binding waits that ends at the start of an op, from there back to time 0 without a hole: what would have to
-/// be shorter for that op to start earlier. Pieces of no length are left out.
+/// The chain of binding waits that ends with an op, from there back to time 0 without a hole: what would have to be shorter
+/// for that op to end earlier. Pieces of no length are left out.
 pub struct Chain<'a> {
     graph: &'a TaskGraph,
     costs: &'a CostTable,
@@ -143,11 +144,6 @@ enum Step {
 }
 
 impl<'a> Chain<'a> {
-    /// The chain behind the start of op number `index`.
-    pub fn before(graph: &'a TaskGraph, costs: &'a CostTable, times: &'a OpTimes, index: usize) -> Chain<'a> {
-        Chain { graph, costs, times, at: times.start[index], next: Step::Wait(index) }
-    }
-
     /// The chain that ends with op number `index`.
     pub fn through(graph: &'a TaskGraph, costs: &'a CostTable, times: &'a OpTimes, index: usize) -> Chain<'a> {
         Chain { graph, costs, times, at: times.end[index], next: Step::Run(index) }
@@ -174,8 +170,8 @@ impl Iterator for Chain<'_> {
                 Step::Wait(index) => match binding(self.graph, self.costs, self.times, index) {
                     Some(Need { end_of, maker, .. }) => {
                         self.next = Step::Run(end_of);
-                        let doing = maker
-                            .map_or(Doing::Overhead(end_of), |maker| Doing::Transfer { maker, user: index });
+                        let doing =
+                            maker.map_or(Doing::Overhead(end_of), |maker| Doing::Transfer { maker, user: index });
                         self.piece(self.times.end[end_of], doing)
                     }
                     None => {
@@ -189,5 +185,85 @@ impl Iterator for Chain<'_> {
             }
         }
         None
+    }
+}
+
+/// What ops of each kind take on average by the costs: (sum, number) by kind.
+struct Averages([(u128, u128); 4]);
+
+impl Averages {
+    fn new(graph: &TaskGraph, costs: &CostTable) -> Averages {
+        let (counts, mut sums) = (graph.schedule().counts(), [(0, 0); 4]);
+        for op in graph.schedule().placement.op_kinds() {
+            let (sum, number) = &mut sums[op.kind() as usize];
+            *sum += u128::from(counts[op.slot()]) * u128::from(costs.of(op).duration);
+            *number += u128::from(counts[op.slot()]);
+        }
+        Averages(sums)
+    }
+
+    /// By how many 2^-[`Way::FINENESS`] ticks an op that ran for `duration` is longer than the average of its kind; in
+    /// proportion where it ran slower or faster than the costs say.
+    fn excess(&self, costs: &CostTable, op: Op, duration: u64) -> i128 {
+        let (sum, number) = self.0[op.kind() as usize];
+        let nominal = u128::from(costs.of(op).duration) * number;
+        let fine = u128::from(duration) << Way::FINENESS;
+        let share = |over: u128| fine.saturating_mul(over).checked_div(nominal).unwrap_or(0) as i128;
+        if nominal >= sum { share(nominal - sum) } else { -share(sum - nominal) }
+    }
+}
+
+/// What a chain of binding waits consists of.
+#[derive(Clone, Copy, Default)]
+pub struct Way {
+    /// Ticks in transfers and host overheads.
+    pub underway: i64,
+    /// By how much its ops exceed the average, in 2^-[`Way::FINENESS`] ticks: an op may exceed it by less than one.
+    excess: i128,
+    /// The last op in it that does.
+    pub slow: Option<usize>,
+}
+
+impl Way {
+    const FINENESS: u32 = 20;
+
+    /// The same chain and so many ticks of transfers and host overheads more.
+    pub fn and(self, underway: u64) -> Way {
+        Way { underway: self.underway + underway as i64, ..self }
+    }
+
+    /// By how many ticks more than those of `other` its ops exceed the average, not less than 0.
+    pub fn excess_over(self, other: Way) -> u64 {
+        let more = (self.excess - other.excess).max(0) + (1 << (Way::FINENESS - 1));
+        (more >> Way::FINENESS) as u64
+    }
+}
+
+/// By op: the chain of binding waits that ends at its start.
+pub struct Ways {
+    averages: Averages,
+    /// The chains.
+    pub starts: Vec<Way>,
+}
+
+impl Ways {
+    /// The chains of all ops.
+    pub fn new(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Ways {
+        let mut ways = Ways { averages: Averages::new(graph, costs), starts: vec![Way::default(); graph.len()] };
+        for index in graph.order() {
+            if let Some(need) = binding(graph, costs, times, index) {
+                let way = ways.end(graph, costs, times, need.end_of);
+                let underway = times.start[index].saturating_sub(times.end[need.end_of]);
+                ways.starts[index] = way.and(underway);
+            }
+        }
+        ways
+    }
+
+    /// The chain that ends at the end of op number `index`.
+    pub fn end(&self, graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> Way {
+        let (way, excess) = (self.starts[index], self.averages.excess(costs, graph.op(index), times.duration(index)));
+        let slow = if excess > 0 { Some(index) } else { way.slow };
+        Way { excess: way.excess + excess, slow, ..way }
     }
 }

@@ -63,7 +63,7 @@ pub fn monte_carlo(
         return Err(EventError::Config("a distribution needs at least one sample, found 0".to_string()));
     }
     let plan = Plan::new(graph, costs, config)?;
-    let mut table = config.jitter.map(|jitter| Jitter { seed, ..jitter }.table());
+    let mut table = plan.chance.clone();
     let mut makespans = Vec::with_capacity(samples as usize);
     for sample in 0..samples {
         let outcome = match &mut table {
@@ -88,17 +88,13 @@ const ONE: u64 = 1 << 32;
 const CELLS: usize = 4096;
 
 /// The factors of a distribution at evenly spaced quantiles, and whose turn it is.
+#[derive(Clone, Debug)]
 pub(super) struct Table {
     knots: Vec<u64>,
     key: u64,
 }
 
 impl Jitter {
-    /// Longest stretch of any op, rounded up.
-    pub(super) fn longest(&self) -> u64 {
-        self.table().knots[CELLS].div_ceil(ONE)
-    }
-
     /// The factors of this jitter.
     pub(super) fn table(&self) -> Table {
         let knots = match self.distribution {
@@ -115,6 +111,11 @@ impl Jitter {
 }
 
 impl Table {
+    /// Longest stretch of any op, rounded up.
+    pub(super) fn longest(&self) -> u64 {
+        self.knots[CELLS].div_ceil(ONE)
+    }
+
     /// Takes the turn of a sample.
     fn choose(&mut self, seed: u64, sample: u64) {
         self.key = mix(mix(seed) ^ sample);
@@ -153,9 +154,10 @@ fn normal_quantiles() -> Vec<f64> {
     let mut z = 0.0;
     for knot in CELLS / 2 + 1..=CELLS {
         let target = if knot == CELLS { 1.0 - 0.5 / CELLS as f64 } else { knot as f64 / CELLS as f64 };
-        for _ in 0..20 {
+        // Newton's method from the quantile before: the last digits settle in a few steps.
+        for _ in 0..if knot == CELLS { 20 } else { 5 } {
             let (below, density) = normal(z);
-            z += (target - below) / density; // Newton's method; convex from here on, so it comes from one side
+            z += (target - below) / density;
         }
         upper.push(z);
     }
@@ -171,6 +173,9 @@ fn normal(z: f64) -> (f64, f64) {
     for k in 1..60 {
         term *= z * z / f64::from(2 * k + 1);
         sum += term;
+        if term < 1e-18 {
+            break;
+        }
     }
     (0.5 + density * sum, density)
 }

@@ -1,5 +1,6 @@
 //! A plan: what stays the same from one simulation of a graph to the next.
 
+use super::chance::Table;
 use super::engine::Engine;
 use super::queue::Messages;
 use super::stuck::Deadlock;
@@ -28,8 +29,6 @@ pub(super) struct Rule {
     pub output: usize,
     /// The device where the output is used; its own where it is used nowhere.
     pub consumer: u32,
-    /// How long what comes in was on its way.
-    pub input_arrival: u64,
 }
 
 /// Why a simulation has no result.
@@ -55,6 +54,7 @@ pub struct Plan<'a> {
     pub(super) config: &'a Config,
     /// By [`Op::slot`].
     pub(super) rules: Vec<Rule>,
+    pub(super) chance: Option<Table>,
     /// What the general engine needs; `None` where nothing is shared and nothing queues.
     messages: Option<Messages>,
 }
@@ -67,9 +67,10 @@ impl<'a> Plan<'a> {
     pub fn new(graph: &'a TaskGraph, costs: &CostTable, config: &'a Config) -> Result<Plan<'a>, EventError> {
         check(graph, config).map_err(EventError::Config)?;
         let rules = rules(graph, costs, config).ok_or(EventError::Overflow)?;
-        check_clock(graph, config, &rules)?;
+        let chance = config.jitter.map(|jitter| jitter.table());
+        check_clock(graph, config, &rules, chance.as_ref().map_or(1, Table::longest))?;
         let messages = (!is_straight(config)).then(|| Messages::new(graph, config, &rules));
-        Ok(Plan { graph, config, rules, messages })
+        Ok(Plan { graph, config, rules, chance, messages })
     }
 
     /// One simulation.
@@ -77,7 +78,7 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// A deadlock.
     pub fn run(&self, observer: &mut impl Observer) -> Result<Outcome, EventError> {
-        match self.config.jitter.as_ref().map(|jitter| jitter.table()) {
+        match &self.chance {
             None => self.run_lasting(|_, _, _, duration| duration, observer),
             Some(table) => self.run_lasting(|index, _, _, duration| table.stretch(index, duration), observer),
         }
@@ -138,7 +139,9 @@ fn check(graph: &TaskGraph, config: &Config) -> Result<(), String> {
         }
         for &device in &processor.devices {
             match owned.get_mut(device as usize) {
-                None => return Err(format!("a processor has device {device}, but there are devices 0 to {}", devices - 1)),
+                None => {
+                    return Err(format!("a processor has device {device}, but there are devices 0 to {}", devices - 1));
+                }
                 Some(true) => return Err(format!("device {device} is on two processors; name it once")),
                 Some(free) => *free = true,
             }
@@ -183,19 +186,18 @@ fn rules(graph: &TaskGraph, costs: &CostTable, config: &Config) -> Option<Vec<Ru
         if let Some(stage) = op.upstream(placement.stages()) {
             let maker = Op::new(op.kind(), stage, 0).in_direction(op.direction()).slot();
             rules[maker].consumer = placement.device_of(op);
-            rules[op.slot()].input_arrival = rules[maker].transfer.checked_add(rules[maker].latency)?;
         }
     }
     Some(rules)
 }
 
 /// At any time either an op runs, at no less than 1000 per mille over the slow-down of its work, or a message is on its
-/// way: all of it one after the other is the longest that a step can take.
-fn check_clock(graph: &TaskGraph, config: &Config, rules: &[Rule]) -> Result<(), EventError> {
-    let longest = config.jitter.as_ref().map_or(1, |jitter| jitter.longest());
+/// way: all of it one after the other is the longest that a step can take. `longest` is the longest stretch by chance.
+fn check_clock(graph: &TaskGraph, config: &Config, rules: &[Rule], longest: u64) -> Result<(), EventError> {
     let mut total = 0_u128;
     for (rule, count) in rules.iter().zip(graph.schedule().counts()) {
-        let work = u128::from(rule.duration) * u128::from(config.overlap_per_mille).div_ceil(1000) * u128::from(longest);
+        let work =
+            u128::from(rule.duration) * u128::from(config.overlap_per_mille).div_ceil(1000) * u128::from(longest);
         let rest = u128::from(rule.after) + u128::from(rule.transfer) + u128::from(rule.latency);
         total = total.saturating_add(work.saturating_add(rest + 2).saturating_mul(u128::from(count)));
     }

@@ -18,13 +18,15 @@ fn gcd(a: u64, b: u64) -> u64 {
 impl Grain {
     /// The grain for up to `most` sharers, each possibly slowed down to 1000 / `per_mille`.
     pub fn new(most: u64, per_mille: u32) -> Grain {
-        let mut grains = u64::from(per_mille) / gcd(1000, u64::from(per_mille));
+        let slow = u64::from(per_mille) / gcd(1000, u64::from(per_mille));
+        let mut multiple = 1_u64; // of all numbers of sharers
         for n in 2..=most.min(40) {
-            match grains.checked_mul(n / gcd(grains, n)) {
-                Some(more) if more <= MAX_GRAINS => grains = more,
+            match multiple.checked_mul(n / gcd(multiple, n)) {
+                Some(more) if u128::from(more) * u128::from(slow) <= u128::from(MAX_GRAINS) => multiple = more,
                 _ => break,
             }
         }
+        let mut grains = multiple * slow;
         // Where one of the shares is not exact after all, its error is small.
         while grains < 1 << 40 && most > 40 {
             grains *= 2;
@@ -49,11 +51,11 @@ mod tests {
 
     #[test]
     fn shares_are_exact() {
-        let grain = Grain::new(12, 1300);
-        for n in 1..=12 {
+        let grain = Grain::new(13, 1300);
+        for n in 1..=13 {
             assert_eq!(u128::from(grain.speed(1, n)) * u128::from(n), grain.work(1), "1/{n}");
+            assert_eq!(u128::from(grain.speed(1000, 1300 * n)) * u128::from(1300 * n), grain.work(1000), "1/1.3/{n}");
         }
-        assert_eq!(u128::from(grain.speed(1000, 1300)) * 1300, grain.work(1000));
         assert_eq!(Grain::new(1, 1000), Grain(1));
         for (most, per_mille) in [(40, 1000), (1000, 1999), (u64::MAX, u32::MAX)] {
             let Grain(grains) = Grain::new(most, per_mille);

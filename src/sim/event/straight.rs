@@ -12,19 +12,19 @@ use crate::op::Op;
 use crate::schedule::Overlap;
 
 /// Not known yet.
-const UNKNOWN: u64 = u64::MAX;
+pub(super) const UNKNOWN: u64 = u64::MAX;
 /// The cell of a device that waits for nothing: [`TaskGraph`] keeps it for what is there from the start.
 const NOTHING: usize = 0;
 
 /// The earliest of the devices' next events: each inner node holds the earlier of its two children, by (time, device).
-struct Tournament {
+pub(super) struct Tournament {
     /// Number of leaves, a power of two; node n has the children 2n and 2n + 1.
     leaves: usize,
     nodes: Vec<(u64, u32)>,
 }
 
 impl Tournament {
-    fn new(devices: usize) -> Tournament {
+    pub fn new(devices: usize) -> Tournament {
         let leaves = devices.next_power_of_two();
         let mut nodes = vec![(UNKNOWN, u32::MAX); 2 * leaves];
         (0..leaves).for_each(|device| nodes[leaves + device].1 = device as u32);
@@ -32,13 +32,13 @@ impl Tournament {
     }
 
     /// The earliest event; [`UNKNOWN`] when there is none.
-    fn first(&self) -> (u64, u32) {
+    pub fn first(&self) -> (u64, u32) {
         self.nodes[1]
     }
 
     /// Sets the next event of `device`.
     #[inline]
-    fn set(&mut self, device: u32, time: u64) {
+    pub fn set(&mut self, device: u32, time: u64) {
         let nodes = self.nodes.as_mut_slice();
         let mut node = self.leaves + device as usize;
         let mut best = (time, device);
@@ -176,8 +176,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Straight<'_, L, O> {
         }
         let (&rule, microbatch) = self.rule(next);
         let cell = rule.input + microbatch;
-        let mut input = self.ready[cell];
-        let mut arrival = rule.input_arrival;
+        let (mut input, mut later) = (self.ready[cell], next);
         if input == UNKNOWN {
             return self.wait(device, cell);
         }
@@ -188,8 +187,8 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Straight<'_, L, O> {
             if self.ready[cell] == UNKNOWN {
                 return self.wait(device, cell);
             }
-            if self.ready[cell] > input {
-                (input, arrival) = (self.ready[cell], second.input_arrival);
+            if self.ready[cell] >= input {
+                (input, later) = (self.ready[cell], next + 1);
             }
         }
         let start = free.max(input);
@@ -198,12 +197,21 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Straight<'_, L, O> {
             Unit::Whole => self.pair(next + 1, device, start, first),
             _ => (start, start + first),
         };
+        if start > free {
+            self.note_wait(device, later, free, start);
+        }
         let state = &mut self.devices[device as usize];
-        let sent = input.saturating_sub(arrival).max(free);
-        state.waits.dependence += sent.min(start) - free;
-        state.waits.transfer += start - sent.min(start);
         (state.start, state.middle) = (start, middle);
         self.events.set(device, end);
+    }
+
+    /// `device` waited from `free` to `start` for what op number `index` needs.
+    fn note_wait(&mut self, device: u32, index: usize, free: u64, start: u64) {
+        let maker = self.graph.upstream(index).map(|maker| self.rule(maker).0);
+        let sent = start - maker.map_or(0, |maker| maker.transfer + maker.latency).min(start - free);
+        let waits = &mut self.devices[device as usize].waits;
+        waits.dependence += sent - free;
+        waits.transfer += start - sent;
     }
 
     #[inline]
@@ -243,7 +251,9 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Straight<'_, L, O> {
             Unit::First => {}
             Unit::Single => self.hand_on(device, index, time),
             Unit::Whole => (index..=last).for_each(|op| self.hand_on(device, op, self.devices[device as usize].free)),
-            Unit::Second => (index - 1..=index).for_each(|op| self.hand_on(device, op, self.devices[device as usize].free)),
+            Unit::Second => {
+                (index - 1..=index).for_each(|op| self.hand_on(device, op, self.devices[device as usize].free))
+            }
         }
         self.begin(device);
     }

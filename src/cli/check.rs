@@ -1,0 +1,152 @@
+//! `pipesim check`: whether schedules are valid, and under which deliveries they run to their end.
+
+use super::Failure;
+use super::options::{CostOptions, Format, OutputOptions};
+use super::output::print;
+use super::selection::ScheduleOptions;
+use crate::check;
+use crate::delivery::Delivery;
+use crate::graph::TaskGraph;
+use crate::placement::Placement;
+use crate::report::{self, Report, Table};
+use clap::Args;
+use serde::Serialize;
+
+/// Arguments of `check`.
+#[derive(Args)]
+#[command(
+    after_help = "Without --delivery all are tried, and only a schedule that is invalid or deadlocks whatever the \
+link fails. With it, a schedule that deadlocks under any delivery named fails: exit code 3."
+)]
+pub struct Check {
+    #[command(flatten)]
+    schedules: ScheduleOptions,
+    #[command(flatten)]
+    costs: CostOptions,
+    /// A delivery that the schedules must survive: one-sided, buffered(k), channel[:per-peer|per-direction][,front-loaded]; repeatable
+    #[arg(long, value_name = "DELIVERY")]
+    delivery: Vec<Delivery>,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+/// What `--format json` prints.
+#[derive(Serialize)]
+struct Checks {
+    schema_version: u32,
+    checks: Vec<Checked>,
+}
+
+#[derive(Serialize)]
+struct Checked {
+    schedule: String,
+    devices: u32,
+    chunks: u32,
+    microbatches: u32,
+    ops: usize,
+    /// Fewest slots of a channel with which buffered delivery runs to its end.
+    fewest_slots: u32,
+    deliveries: Vec<Verdict>,
+}
+
+#[derive(Serialize)]
+struct Verdict {
+    delivery: String,
+    survives: bool,
+    /// Who waits for whom.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadlock: Option<String>,
+}
+
+impl Check {
+    /// Checks, prints.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn run(&self) -> Result<(), Failure> {
+        self.output.check_writable()?;
+        let file = self.costs.file()?;
+        let costs = |name: &str, placement: &Placement| {
+            self.costs.table(file.as_ref(), name, placement, self.schedules.micro).map(|(costs, _)| costs)
+        };
+        let graphs = self.schedules.graphs(&costs)?;
+        let checks: Vec<Checked> = graphs.iter().map(|graph| self.check(graph)).collect();
+        let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();
+        let report = Report { extra_tables: vec![self.table(&checks)], ..Report::default() };
+        match self.output.format {
+            Format::Json => {
+                let json = serde_json::to_string_pretty(&Checks { schema_version: 1, checks });
+                print(&format!("{}\n", json.map_err(anyhow::Error::from)?))?;
+            }
+            Format::Md => print(&report::markdown(&report))?,
+            Format::Csv => print(&rows(&checks))?,
+            Format::Table => print(&report::table(&report))?,
+        }
+        self.output.write(&report)?;
+        if self.output.verbose > 0 && self.delivery.is_empty() {
+            stuck.iter().for_each(|(schedule, text)| self.output.remark(&format!("{schedule}: {text}")));
+        }
+        match stuck.first() {
+            Some((schedule, text)) if !self.delivery.is_empty() => {
+                Err(Failure::Schedule(format!("{schedule}: {text}")))
+            }
+            Some(_) if self.output.verbose == 0 => {
+                self.output.remark("who waits for whom: again with -v, or --delivery and the one of interest");
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn deliveries(&self) -> Vec<Delivery> {
+        if self.delivery.is_empty() { check::standard_deliveries() } else { self.delivery.clone() }
+    }
+
+    fn check(&self, graph: &TaskGraph) -> Checked {
+        let verdict = |delivery: Delivery| {
+            let deadlock = check::check(graph, delivery).err().map(|deadlock| deadlock.to_string());
+            Verdict { delivery: delivery.to_string(), survives: deadlock.is_none(), deadlock }
+        };
+        let schedule = graph.schedule();
+        Checked {
+            schedule: schedule.name.clone(),
+            devices: schedule.devices(),
+            chunks: schedule.placement.chunks(),
+            microbatches: schedule.microbatches,
+            ops: graph.len(),
+            fewest_slots: check::fewest_slots(graph),
+            deliveries: self.deliveries().into_iter().map(verdict).collect(),
+        }
+    }
+
+    fn table(&self, checks: &[Checked]) -> Table {
+        let names: Vec<String> = self.deliveries().iter().map(Delivery::to_string).collect();
+        let header = ["delivery".to_string()].into_iter().chain(checks.iter().map(|c| c.schedule.clone())).collect();
+        let word = |survives: bool| if survives { "runs" } else { "DEADLOCK" }.to_string();
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        for (number, name) in names.into_iter().enumerate() {
+            rows.push([name].into_iter().chain(checks.iter().map(|c| word(c.deliveries[number].survives))).collect());
+        }
+        let slots = checks.iter().map(|c| c.fewest_slots.to_string());
+        rows.push(["fewest slots when buffered".to_string()].into_iter().chain(slots).collect());
+        Table { caption: "Every op is there once and in order; under each delivery the step".to_string(), header, rows }
+    }
+}
+
+fn deadlocks(checked: &Checked) -> Vec<(String, String)> {
+    let text = |verdict: &Verdict| verdict.deadlock.clone().map(|text| (checked.schedule.clone(), text));
+    checked.deliveries.iter().filter_map(text).collect()
+}
+
+/// A row a schedule and delivery.
+fn rows(checks: &[Checked]) -> String {
+    let mut text = String::from("schedule,delivery,survives,fewest_slots\n");
+    for checked in checks {
+        let name = report::csv_cell(&checked.schedule);
+        for verdict in &checked.deliveries {
+            let delivery = report::csv_cell(&verdict.delivery);
+            text += &format!("{name},{delivery},{},{}\n", verdict.survives, checked.fewest_slots);
+        }
+    }
+    text
+}

@@ -1,0 +1,289 @@
+//! `pipesim explain`: where the time goes, what bounds it, and what would shorten it.
+
+use super::Failure;
+use super::options::{CostOptions, Format, OutputOptions};
+use super::output::print;
+use super::selection::ScheduleOptions;
+use crate::cost::CostTable;
+use crate::graph::TaskGraph;
+use crate::metrics::Metrics;
+use crate::placement::Placement;
+use crate::report::{self, Report, Table, number, percent};
+use crate::sim::{
+    self, Bounds, CriticalSpan, IdleReport, MemoryCurve, OpTimes, Part, Sensitivity, bounds, bounds_at_own_peaks,
+};
+use clap::Args;
+use serde::Serialize;
+
+/// Sensitivities that the table shows.
+const SHOWN_PARTS: usize = 8;
+/// Pieces of the critical path that the table shows at either end.
+const SHOWN_PIECES: usize = 8;
+/// Largest step whose every op is explained.
+const MAX_OPS: usize = 2_000_000;
+
+/// Arguments of `explain`.
+#[derive(Args)]
+pub struct Explain {
+    #[command(flatten)]
+    schedules: ScheduleOptions,
+    #[command(flatten)]
+    costs: CostOptions,
+    #[command(flatten)]
+    output: OutputOptions,
+}
+
+/// What `--format json` prints.
+#[derive(Serialize)]
+struct Explanations {
+    schema_version: u32,
+    explanations: Vec<Explained>,
+}
+
+/// One schedule, times in the unit of its costs.
+#[derive(Serialize)]
+struct Explained {
+    schedule: String,
+    devices: u32,
+    microbatches: u32,
+    time_unit: String,
+    #[serde(flatten)]
+    metrics: Metrics,
+    bounds: NamedBounds,
+    /// The same, no device holding more than it does in this schedule.
+    bounds_at_own_peaks: NamedBounds,
+    idle: IdleReport,
+    /// Zero: the makespan hangs on the op.
+    slack: Vec<Slack>,
+    critical_path: Vec<CriticalSpan>,
+    /// By what percentage the makespan shrinks when a part's times shrink by one percent.
+    sensitivities: Vec<Sensitivity>,
+    memory: Vec<MemoryCurve>,
+}
+
+/// [`Bounds`] in the costs' unit.
+#[derive(Serialize)]
+struct NamedBounds {
+    work: f64,
+    critical_path: f64,
+    head_work_tail: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<f64>,
+    best: f64,
+    best_name: &'static str,
+}
+
+/// How much longer an op may last.
+#[derive(Serialize)]
+struct Slack {
+    op: String,
+    device: u32,
+    slack: f64,
+}
+
+impl Explain {
+    /// Explains, prints, writes.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn run(&self) -> Result<(), Failure> {
+        self.output.check_writable()?;
+        let file = self.costs.file()?;
+        let table = |name: &str, placement: &Placement| {
+            self.costs.table(file.as_ref(), name, placement, self.schedules.micro).map(|(costs, _)| costs)
+        };
+        let mut explanations = Vec::new();
+        for graph in self.schedules.graphs(&table)? {
+            if graph.len() > MAX_OPS {
+                return Err(Failure::Usage(format!(
+                    "{} has {} ops; explain takes up to {MAX_OPS}: ask for fewer micro-batches",
+                    graph.schedule().name,
+                    graph.len()
+                )));
+            }
+            let costs = table(&graph.schedule().name, &graph.schedule().placement)?;
+            explanations.push(self.explain(&graph, &costs));
+        }
+        let report = Report { extra_tables: explanations.iter().flat_map(tables).collect(), ..Report::default() };
+        match self.output.format {
+            Format::Json => {
+                let json = serde_json::to_string_pretty(&Explanations { schema_version: 1, explanations });
+                print(&format!("{}\n", json.map_err(anyhow::Error::from)?))?;
+            }
+            Format::Csv => print(&intervals(&explanations))?,
+            Format::Md => print(&report::markdown(&report))?,
+            Format::Table => print(&report::table(&report))?,
+        }
+        self.output.write(&report)
+    }
+
+    fn explain(&self, graph: &TaskGraph, costs: &CostTable) -> Explained {
+        // one timeline, at the costs' constant speed
+        let costs = &costs.at_constant_speed();
+        let times = OpTimes::swept(graph, costs);
+        let cap = self.schedules.memory_cap;
+        let (prediction, _, _) = sim::predict(graph, costs, &Default::default());
+        let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+        let named = |bounds: Bounds| {
+            let (best, best_name) = bounds.best();
+            let Bounds { work, critical_path, head_work_tail, memory } = bounds;
+            NamedBounds {
+                work: unit(work),
+                critical_path: unit(critical_path),
+                head_work_tail: unit(head_work_tail),
+                memory: memory.map(unit),
+                best: unit(best),
+                best_name,
+            }
+        };
+        let path = sim::critical_path(graph, costs, &times);
+        let mut sensitivities = sim::sensitivities(graph, costs, &Part::all(graph));
+        sensitivities.sort_by(|a, b| b.percent.total_cmp(&a.percent));
+        let slack = |(index, slack): (usize, u64)| Slack {
+            op: graph.op(index).to_string(),
+            device: graph.device_of(index),
+            slack: unit(slack),
+        };
+        Explained {
+            schedule: graph.schedule().name.clone(),
+            devices: graph.schedule().devices(),
+            microbatches: graph.schedule().microbatches,
+            time_unit: costs.time_unit.to_string(),
+            metrics: prediction.metrics,
+            bounds: named(bounds(graph, costs, cap)),
+            bounds_at_own_peaks: named(bounds_at_own_peaks(graph, costs)),
+            idle: sim::explain(graph, costs, &times, cap).report(graph, costs),
+            slack: sim::slacks(graph, costs, &times).into_iter().enumerate().map(slack).collect(),
+            critical_path: sim::critical_spans(graph, costs, &path),
+            sensitivities,
+            memory: sim::memory(graph, costs, &times, cap),
+        }
+    }
+}
+
+fn texts<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_string).to_vec()
+}
+
+fn tables(e: &Explained) -> Vec<Table> {
+    vec![idle_table(e), bound_table(e), sensitivity_table(e), path_table(e), memory_table(e)]
+}
+
+fn idle_table(e: &Explained) -> Table {
+    let whole = f64::from(e.devices) * e.metrics.makespan;
+    let row = |name: String, t: &sim::IdleTime| {
+        let cells = [t.idle, t.fill, t.drain, t.dependence, t.communication, t.imbalance, t.memory, t.order];
+        [name].into_iter().chain(cells.map(number)).collect::<Vec<_>>()
+    };
+    let mut rows: Vec<Vec<String>> =
+        e.idle.per_device.iter().enumerate().map(|(device, t)| row(format!("device {device}"), t)).collect();
+    rows.push(row("all".to_string(), &e.idle.total));
+    let t = &e.idle.total;
+    let shares = [t.idle, t.fill, t.drain, t.dependence, t.communication, t.imbalance, t.memory, t.order];
+    let share = |time: f64| percent(if whole > 0.0 { time / whole } else { 0.0 });
+    rows.push(["share of the step".to_string()].into_iter().chain(shares.map(share)).collect());
+    Table {
+        caption: format!(
+            "{}: why devices idle ({}; makespan {}, bubble {})",
+            e.schedule,
+            e.time_unit,
+            number(e.metrics.makespan),
+            percent(e.metrics.bubble)
+        ),
+        header: texts(["", "idle", "fill", "drain", "dependence", "communication", "imbalance", "memory cap", "order"]),
+        rows,
+    }
+}
+
+fn bound_table(e: &Explained) -> Table {
+    let gap = |bound: f64| if bound > 0.0 { percent(e.metrics.makespan / bound - 1.0) } else { String::new() };
+    let row = |name: &str, bound: f64| vec![name.to_string(), number(bound), gap(bound)];
+    let b = &e.bounds;
+    let mut rows = vec![
+        row("work of the busiest device", b.work),
+        row("critical path of one micro-batch", b.critical_path),
+        row("head + work + tail", b.head_work_tail),
+    ];
+    rows.extend(b.memory.map(|memory| row("within the memory cap", memory)));
+    rows.extend(e.bounds_at_own_peaks.memory.map(|memory| row("within this schedule's own peaks", memory)));
+    Table {
+        caption: format!("{}: no order of these ops is faster than", e.schedule),
+        header: texts(["bound", "makespan", "gap"]),
+        rows,
+    }
+}
+
+fn sensitivity_table(e: &Explained) -> Table {
+    let row = |s: &Sensitivity| vec![s.part.clone(), format!("{:.3} %", s.percent)];
+    Table {
+        caption: format!("{}: what 1 % less of a part's time saves", e.schedule),
+        header: texts(["part", "of the makespan"]),
+        rows: e.sensitivities.iter().filter(|s| s.percent > 0.0).take(SHOWN_PARTS).map(row).collect(),
+    }
+}
+
+fn path_table(e: &Explained) -> Table {
+    let critical = e.slack.iter().filter(|slack| slack.slack == 0.0).count();
+    let row = |p: &CriticalSpan| {
+        let what = match (&p.to, p.what) {
+            (Some(to), _) => format!("{} to {to}", p.op),
+            (None, "overhead") => format!("overhead after {}", p.op),
+            (None, _) => p.op.clone(),
+        };
+        vec![what, p.device.to_string(), number(p.start), number(p.end)]
+    };
+    let path = &e.critical_path;
+    let rows = if path.len() <= 2 * SHOWN_PIECES {
+        path.iter().map(row).collect()
+    } else {
+        let left = path.len() - 2 * SHOWN_PIECES;
+        let first = path[..SHOWN_PIECES].iter().map(row);
+        let last = path[path.len() - SHOWN_PIECES..].iter().map(row);
+        first.chain([vec![format!("... {left} more")]]).chain(last).collect()
+    };
+    Table {
+        caption: format!(
+            "{}: a critical path of {} pieces; {critical} of {} ops have no slack",
+            e.schedule,
+            path.len(),
+            e.slack.len()
+        ),
+        header: texts(["piece", "device", "start", "end"]),
+        rows,
+    }
+}
+
+fn memory_table(e: &Explained) -> Table {
+    let row = |m: &MemoryCurve| {
+        let cap = m
+            .cap
+            .map_or_else(String::new, |cap| format!("{} of {}", if m.within_cap { "yes" } else { "no" }, number(cap)));
+        vec![m.device.to_string(), number(m.peak), m.peak_op.clone().unwrap_or_default(), number(m.peak_time), cap]
+    };
+    Table {
+        caption: format!("{}: activations", e.schedule),
+        header: texts(["device", "peak", "reached by", "at", "within the cap"]),
+        rows: e.memory.iter().map(row).collect(),
+    }
+}
+
+/// A row an idle interval.
+fn intervals(explanations: &[Explained]) -> String {
+    let mut text = String::from("schedule,device,start,end,cause,next,op,on\n");
+    for e in explanations {
+        for idle in &e.idle.idle {
+            let cause = serde_json::to_value(idle.cause).ok().and_then(|cause| cause.as_str().map(str::to_string));
+            let on = idle.on.map_or_else(String::new, |on| on.to_string());
+            let [next, op] = [&idle.next, &idle.op].map(|op| op.clone().unwrap_or_default());
+            text += &format!(
+                "{},{},{},{},{},{next},{op},{on}\n",
+                report::csv_cell(&e.schedule),
+                idle.device,
+                idle.start,
+                idle.end,
+                cause.unwrap_or_default()
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,98 @@
+//! A schedule as JSON, and its task graph for Graphviz.
+
+use crate::graph::TaskGraph;
+use crate::op::{Kind, Op};
+use crate::schedule::Schedule;
+use serde::Serialize;
+
+/// Version of the JSON's layout.
+pub const SCHEMA_VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct Json<'a> {
+    schema_version: u32,
+    schedule: &'a str,
+    devices: u32,
+    chunks: u32,
+    microbatches: u32,
+    placement: Place<'a>,
+    /// By device. An overlapped pair is one entry, `(0F7;3B2)OVERLAP_F_B`.
+    programs: Vec<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct Place<'a> {
+    name: &'a str,
+    /// By direction, the device of each stage.
+    device_of_stage: Vec<Vec<u32>>,
+}
+
+/// Placement and programs as one JSON object.
+pub fn json(schedule: &Schedule) -> String {
+    let placement = &schedule.placement;
+    let devices_of = |direction| (0..placement.stages()).map(|s| placement.device_of_stage(s, direction)).collect();
+    let json = Json {
+        schema_version: SCHEMA_VERSION,
+        schedule: &schedule.name,
+        devices: schedule.devices(),
+        chunks: placement.chunks(),
+        microbatches: schedule.microbatches,
+        placement: Place {
+            name: placement.name(),
+            device_of_stage: (0..placement.directions()).map(devices_of).collect(),
+        },
+        programs: (0..schedule.devices()).map(|device| entries(schedule.program(device))).collect(),
+    };
+    serde_json::to_string_pretty(&json).expect("numbers and texts are JSON") + "\n"
+}
+
+fn entries(program: &[Op]) -> Vec<String> {
+    let mut entries = Vec::with_capacity(program.len());
+    let mut ops = program.iter();
+    while let Some(op) = ops.next() {
+        match ops.as_slice().first() {
+            Some(second) if op.opens_pair() => {
+                entries.push(format!("({op};{second})OVERLAP_F_B"));
+                ops.next();
+            }
+            _ => entries.push(op.to_string()),
+        }
+    }
+    entries
+}
+
+/// The graph in Graphviz's language: a row a device, its order as grey arrows, transfers between devices as blue ones and
+/// data that stays on its device as dashed ones.
+pub fn dot(graph: &TaskGraph) -> String {
+    let schedule = graph.schedule();
+    let mut text =
+        String::from("digraph schedule {\n  rankdir=LR;\n  node [shape=box, style=filled, fontname=\"sans-serif\"];\n");
+    for device in 0..schedule.devices() {
+        text += &format!("  subgraph cluster_{device} {{\n    label=\"device {device}\";\n");
+        for index in schedule.range(device) {
+            let op = graph.op(index);
+            text += &format!("    n{index} [label=\"{op}\", fillcolor=\"{}\"];\n", color(op.kind()));
+        }
+        text += "  }\n";
+    }
+    for index in 0..graph.len() {
+        if let Some(next) = graph.after(index) {
+            let style = if graph.op(index).opens_pair() { ", penwidth=3" } else { "" };
+            text += &format!("  n{index} -> n{next} [color=\"gray60\"{style}];\n");
+        }
+        if let Some(user) = graph.consumer(index) {
+            let style = if graph.device_of(user) == graph.device_of(index) { "dashed" } else { "solid" };
+            text += &format!("  n{index} -> n{user} [color=\"blue\", style={style}, constraint=false];\n");
+        }
+    }
+    text + "}\n"
+}
+
+fn color(kind: Kind) -> &'static str {
+    match kind {
+        Kind::F => "lightskyblue",
+        Kind::I => "lightsalmon",
+        Kind::W => "palegreen",
+        Kind::B => "plum",
+    }
+}

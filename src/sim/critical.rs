@@ -1,0 +1,198 @@
+//! What the makespan hangs on: the critical path, the slack of every op, and what one percent less of each cost would save.
+
+use super::sweep::sweep;
+use super::waits::{Chain, Doing, OpTimes, Piece, needs};
+use crate::cost::{CostTable, OpTime};
+use crate::graph::TaskGraph;
+use crate::op::{Kind, Op};
+use crate::placement::Placement;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// One chain of ops, transfers and host overheads from time 0 to the makespan without a hole, by time: the ops that end last
+/// (on the lowest device), each with what it waited for longest. Where several chains are as long, it is one of them.
+pub fn critical_path(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Vec<Piece> {
+    let makespan = times.makespan();
+    let Some(last) = times.end.iter().position(|&end| end == makespan) else { return Vec::new() };
+    let mut path: Vec<Piece> = Chain::through(graph, costs, times, last).collect();
+    path.reverse();
+    path
+}
+
+/// By op: how many ticks longer it alone may last on this order without lengthening the makespan. The shorter op of a pair
+/// that lasts only as long as the longer one may last even longer.
+pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Vec<u64> {
+    let makespan = times.makespan();
+    let mut latest_end = vec![makespan; graph.len()];
+    for index in graph.order().into_iter().rev() {
+        let latest_start = latest_end[index].saturating_sub(times.duration(index));
+        for need in needs(graph, costs, index) {
+            let latest = latest_start.saturating_sub(need.lag);
+            latest_end[need.end_of] = latest_end[need.end_of].min(latest);
+        }
+    }
+    let slack = |index: usize| latest_end[index].saturating_sub(times.end[index]);
+    (0..graph.len()).map(slack).collect()
+}
+
+/// A share of the costs that could be made cheaper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// All ops of a device.
+    Device(u32),
+    /// All ops of a stage.
+    Stage(u32),
+    /// All ops of a kind.
+    Kind(Kind),
+    /// All transfers and host overheads.
+    Communication,
+    /// The transfers from one device to another.
+    Link {
+        /// The sender.
+        from: u32,
+        /// The receiver.
+        to: u32,
+    },
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Device(device) => write!(f, "device {device}"),
+            Part::Stage(stage) => write!(f, "stage {stage}"),
+            Part::Kind(kind) => write!(f, "{}", kind.letter()),
+            Part::Communication => write!(f, "communication"),
+            Part::Link { from, to } => write!(f, "link {from} to {to}"),
+        }
+    }
+}
+
+/// The devices between which the output of `op` is transferred.
+fn link(placement: &Placement, op: Op) -> Option<(u32, u32)> {
+    let next = match op.kind() {
+        Kind::F => Some(op.stage() + 1).filter(|&stage| stage < placement.stages()),
+        Kind::I | Kind::B => op.stage().checked_sub(1),
+        Kind::W => None,
+    };
+    let to = placement.device_of_stage(next?, op.direction());
+    placement.leaves_device(op).then(|| (placement.device_of(op), to))
+}
+
+impl Part {
+    /// Every part that `graph` has: devices, stages (where a device has several), kinds, communication, links.
+    pub fn all(graph: &TaskGraph) -> Vec<Part> {
+        let schedule = graph.schedule();
+        let (placement, counts) = (&schedule.placement, schedule.counts());
+        let used = || placement.op_kinds().filter(|op| counts[op.slot()] > 0);
+        let mut parts: Vec<Part> = (0..schedule.devices()).map(Part::Device).collect();
+        if placement.stages() > schedule.devices() || placement.directions() > 1 {
+            parts.extend((0..placement.stages()).map(Part::Stage));
+        }
+        parts.extend(Kind::ALL.into_iter().filter(|&kind| used().any(|op| op.kind() == kind)).map(Part::Kind));
+        parts.push(Part::Communication);
+        let links: BTreeSet<(u32, u32)> = used().filter_map(|op| link(placement, op)).collect();
+        parts.extend(links.into_iter().map(|(from, to)| Part::Link { from, to }));
+        parts
+    }
+
+    /// Whether ops such as `op` run faster when this part does.
+    fn computes(self, placement: &Placement, op: Op) -> bool {
+        match self {
+            Part::Device(device) => placement.device_of(op) == device,
+            Part::Stage(stage) => op.stage() == stage,
+            Part::Kind(kind) => op.kind() == kind,
+            Part::Communication | Part::Link { .. } => false,
+        }
+    }
+
+    /// Whether the output of ops such as `op` travels faster when this part does.
+    fn carries(self, placement: &Placement, op: Op) -> bool {
+        match self {
+            Part::Communication => true,
+            Part::Link { from, to } => link(placement, op) == Some((from, to)),
+            Part::Device(_) | Part::Stage(_) | Part::Kind(_) => false,
+        }
+    }
+}
+
+/// What one percent less of a part's time saves.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sensitivity {
+    /// The part's name: `device 2`, `stage 3`, `W`, `communication`, `link 0 to 1`.
+    pub part: String,
+    /// By how many percent the makespan shrinks when all times of the part shrink by one percent: 1 where the whole step
+    /// hangs on it, 0 where nothing does.
+    pub percent: f64,
+}
+
+/// One percent of the costs is a whole number of ticks once they are multiplied by this.
+const FINENESS: u64 = 100;
+
+/// What one percent less of each of `parts` saves, by a sweep with those costs: one sweep a part, at constant speed.
+pub fn sensitivities(graph: &TaskGraph, costs: &CostTable, parts: &[Part]) -> Vec<Sensitivity> {
+    let placement = &graph.schedule().placement;
+    let total = |time: OpTime| u128::from(time.duration) + u128::from(time.after) + u128::from(time.arrival);
+    let most = placement.op_kinds().map(|op| total(costs.of(op))).max().unwrap_or(0);
+    // Ticks so large that they cannot be divided further are fine enough as they are.
+    let bound = most.saturating_mul(graph.len() as u128);
+    let scale = if bound < u128::from(u64::MAX / FINENESS) { FINENESS } else { 1 };
+    let makespan = |part: Option<Part>| {
+        let less = |ticks: u64, less: bool| {
+            let percent = if less { FINENESS - 1 } else { FINENESS };
+            (u128::from(ticks) * u128::from(scale) * u128::from(percent) / u128::from(FINENESS)) as u64
+        };
+        let units = (costs.ticks_per_unit * scale as f64, costs.time_unit, costs.unit_ns);
+        let table = CostTable::new(placement, units, costs.summary, |op| {
+            let time = costs.of(op);
+            let computes = part.is_some_and(|part| part.computes(placement, op));
+            let carries = part.is_some_and(|part| part.carries(placement, op));
+            OpTime {
+                duration: less(time.duration, computes),
+                after: less(time.after, part == Some(Part::Communication)),
+                arrival: less(time.arrival, carries),
+            }
+        });
+        sweep(graph, &table).iter().map(|device| device.last_end).max().unwrap_or(0)
+    };
+    let whole = makespan(None);
+    let percent = |part: Part| match whole {
+        0 => 0.0,
+        whole => whole.saturating_sub(makespan(Some(part))) as f64 / whole as f64 * FINENESS as f64,
+    };
+    parts.iter().map(|&part| Sensitivity { part: part.to_string(), percent: percent(part) }).collect()
+}
+
+/// A piece of the critical path for readers: times in the costs' unit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CriticalSpan {
+    /// `run`, `transfer` or `overhead`.
+    pub what: &'static str,
+    /// The op that runs, whose output is transferred, or after which its device is held up.
+    pub op: String,
+    /// The op's device.
+    pub device: u32,
+    /// The op that the transfer is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Its start.
+    pub start: f64,
+    /// Its end.
+    pub end: f64,
+}
+
+/// The critical path for readers.
+pub fn critical_spans(graph: &TaskGraph, costs: &CostTable, path: &[Piece]) -> Vec<CriticalSpan> {
+    let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+    let span = |&Piece { start, end, doing }: &Piece| {
+        let (what, op, user) = match doing {
+            Doing::Running(op) => ("run", op, None),
+            Doing::Transfer { maker, user } => ("transfer", maker, Some(user)),
+            Doing::Overhead(op) => ("overhead", op, None),
+        };
+        let name = |index: usize| graph.op(index).to_string();
+        let device = graph.device_of(op);
+        CriticalSpan { what, op: name(op), device, to: user.map(name), start: unit(start), end: unit(end) }
+    };
+    path.iter().map(span).collect()
+}

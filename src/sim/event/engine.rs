@@ -1,0 +1,579 @@
+//! The general engine: ops and messages that wait for processors, queues, slots, partners and links.
+
+use super::link::Link;
+use super::plan::{Plan, Rule};
+use super::queue::{Entry, Lane, Messages, NONE};
+use super::share::Grain;
+use super::straight::{Tournament, UNKNOWN, divide, share};
+use super::stuck::Deadlock;
+use super::{Observer, Outcome, Sharing, TransferTime, Waits};
+use crate::delivery::Delivery;
+use crate::metrics::Activity;
+use crate::op::Op;
+use crate::schedule::Overlap;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Not yet.
+const NEVER: u64 = u64::MAX;
+
+/// What happens besides ends of ops. The order of kinds is the order in which events of one time and device are handled;
+/// an op's end comes after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// A message is through its link, on its sender's side.
+    Through,
+    /// A message arrives at its receiver.
+    Arrival,
+    /// The second output of a pair can be sent, after the first has held its device up.
+    Ready,
+    /// A device is free again after an op has held it up.
+    Free,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Event {
+    time: u64,
+    /// Device and kind: 8 times the one and the other.
+    place: u64,
+    /// Link or message.
+    which: u32,
+    /// Of [`Kind::Through`] on shared links: void unless it is the link's latest.
+    turn: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its next op, if any, waits for its input.
+    Idle,
+    /// An op or a pair of ops runs.
+    Running,
+    /// The op that ended holds it up.
+    Held,
+}
+
+/// A device on the way through its program.
+#[derive(Clone, Debug)]
+struct Device {
+    next: usize,
+    end: usize,
+    state: State,
+    free: u64,
+    start: u64,
+    /// What the op that runs takes alone; of a pair that runs as one, both.
+    alone: [u64; 2],
+    /// Grains that are left of it, since when it runs at how many a tick.
+    left: u128,
+    since: u64,
+    speed: u64,
+    /// Number of its processor, if it shares one.
+    processor: Option<usize>,
+    /// Messages on their way from it or to it.
+    transfers: u32,
+    activity: Activity,
+    waits: Waits,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    queued: u64,
+    start: u64,
+    end: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    next: u32,
+    end: u32,
+    /// Its head is on its way.
+    busy: bool,
+}
+
+/// One simulation.
+pub(super) struct Engine<'a, L, O> {
+    pub(super) plan: &'a Plan<'a>,
+    pub(super) messages: &'a Messages,
+    lasts: L,
+    observer: &'a mut O,
+    now: u64,
+    grain: Grain,
+    /// When the ops end that run.
+    ends: Tournament,
+    events: BinaryHeap<Reverse<Event>>,
+    /// Whether there are overlapped pairs.
+    pairs: bool,
+    devices: Vec<Device>,
+    /// By processor: how many of its devices run an op.
+    running: Vec<u32>,
+    progress: Vec<Progress>,
+    queues: Vec<Queue>,
+    /// By channel: messages that hold a slot.
+    held: Vec<u32>,
+    links: Vec<Link>,
+}
+
+impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
+    pub(super) fn new(plan: &'a Plan<'a>, messages: &'a Messages, lasts: L, observer: &'a mut O) -> Self {
+        let (schedule, config) = (plan.graph.schedule(), plan.config);
+        let device = |device: u32| Device {
+            next: schedule.range(device).start,
+            end: schedule.range(device).end,
+            state: State::Idle,
+            free: 0,
+            start: 0,
+            alone: [0; 2],
+            left: 0,
+            since: 0,
+            speed: 0,
+            processor: config.processors.iter().position(|processor| processor.devices.contains(&device)),
+            transfers: 0,
+            activity: Activity { busy: 0, first_start: NEVER, last_end: 0 },
+            waits: Waits::default(),
+        };
+        let largest = config.processors.iter().map(|processor| processor.devices.len()).max().unwrap_or(1);
+        let flows = if config.network.sharing == Sharing::FairShare { 16 } else { 1 };
+        Engine {
+            plan,
+            messages,
+            lasts,
+            observer,
+            now: 0,
+            grain: Grain::new(largest.max(flows) as u64, config.overlap_per_mille),
+            ends: Tournament::new(schedule.devices() as usize),
+            events: BinaryHeap::with_capacity(4 * schedule.devices() as usize),
+            pairs: schedule.has_pairs(),
+            devices: (0..schedule.devices()).map(device).collect(),
+            running: vec![0; config.processors.len()],
+            progress: vec![Progress { queued: NEVER, start: NEVER, end: NEVER }; messages.all.len()],
+            queues: messages.starts.windows(2).map(|w| Queue { next: w[0], end: w[1], busy: false }).collect(),
+            held: vec![0; messages.channels],
+            links: vec![Link::default(); messages.links],
+        }
+    }
+
+    /// Runs it to its end.
+    pub(super) fn run(mut self) -> Result<Outcome, Deadlock> {
+        (0..self.devices.len() as u32).for_each(|device| self.try_start(device));
+        (0..self.queues.len()).for_each(|queue| self.advance(queue));
+        let mut events = 0;
+        loop {
+            let (time, device) = self.ends.first();
+            match self.events.peek() {
+                Some(Reverse(event)) if (event.time, event.place >> 3) <= (time, u64::from(device)) => {
+                    let event = *event;
+                    self.events.pop();
+                    self.now = event.time;
+                    events += u64::from(self.handle(event));
+                }
+                _ if time == UNKNOWN => break,
+                _ => {
+                    self.now = time;
+                    self.finish(device);
+                    events += 1;
+                }
+            }
+        }
+        if let Some(deadlock) = self.deadlock() {
+            return Err(deadlock);
+        }
+        let activity = |activity: Activity| if activity.first_start == NEVER { Activity::default() } else { activity };
+        Ok(Outcome {
+            devices: self.devices.iter().map(|device| activity(device.activity)).collect(),
+            waits: self.devices.iter().map(|device| device.waits).collect(),
+            events,
+        })
+    }
+
+    /// Handles an event; `false` where it was void.
+    fn handle(&mut self, Event { place, which, turn, .. }: Event) -> bool {
+        const THROUGH: u64 = Kind::Through as u64;
+        const ARRIVAL: u64 = Kind::Arrival as u64;
+        const READY: u64 = Kind::Ready as u64;
+        match place & 7 {
+            THROUGH => return self.link_event(which, turn),
+            ARRIVAL => self.arrive(which),
+            READY => self.enqueue(which),
+            _ => {
+                let device = (place >> 3) as u32;
+                self.devices[device as usize].state = State::Idle;
+                self.try_start(device);
+            }
+        }
+        true
+    }
+
+    fn schedule(&mut self, time: u64, device: u32, kind: Kind, which: u32, turn: u32) {
+        self.events.push(Reverse(Event { time, place: u64::from(device) << 3 | kind as u64, which, turn }));
+    }
+
+    fn rule(&self, index: usize) -> &Rule {
+        &self.plan.rules[self.plan.graph.op(index).slot()]
+    }
+
+    fn lane(&self, message: u32) -> &'a Lane {
+        self.messages.lane(message)
+    }
+}
+
+// Compute.
+impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
+    /// The op that a device does not get past.
+    pub(super) fn next_op(&self, device: u32) -> Option<usize> {
+        let Device { next, end, .. } = self.devices[device as usize];
+        (next < end).then_some(next)
+    }
+
+    fn op(&self, index: usize) -> Op {
+        self.plan.graph.op(index)
+    }
+
+    /// How many ops start and end together with op number `index`, itself included, if it is the first.
+    fn width(&self, index: usize) -> usize {
+        let whole = || matches!(self.plan.graph.overlap(), Overlap::Atomic | Overlap::Max);
+        if self.pairs && whole() && self.op(index).opens_pair() { 2 } else { 1 }
+    }
+
+    /// The messages that the next op of a device, or its next pair, waits for.
+    fn inputs(&self, device: u32) -> impl Iterator<Item = u32> {
+        let next = self.devices[device as usize].next;
+        self.messages.input[next..next + self.width(next)].iter().copied().filter(|&message| message != NONE)
+    }
+
+    /// The first of them that is not there.
+    pub(super) fn missing_input(&self, device: u32) -> Option<u32> {
+        self.inputs(device).find(|&message| self.progress[message as usize].end == NEVER)
+    }
+
+    /// Starts the next op of a device if nothing keeps it from it.
+    fn try_start(&mut self, device: u32) {
+        if self.devices[device as usize].state != State::Idle
+            || self.next_op(device).is_none()
+            || self.missing_input(device).is_some()
+        {
+            return;
+        }
+        self.note_wait(device);
+        let (next, now) = (self.devices[device as usize].next, self.now);
+        let first = (self.lasts)(next, device, now, self.rule(next).duration);
+        let mut alone = [first, 0];
+        let mut whole = first;
+        if self.width(next) == 2 {
+            let side_by_side = self.plan.graph.overlap() == Overlap::Max;
+            let from = if side_by_side { now } else { now + first };
+            alone[1] = (self.lasts)(next + 1, device, from, self.rule(next + 1).duration);
+            whole = divide(0, first, alone[1], side_by_side).1;
+        }
+        let left = self.grain.work(whole);
+        let state = &mut self.devices[device as usize];
+        (state.state, state.start, state.alone) = (State::Running, now, alone);
+        (state.left, state.since, state.speed) = (left, now, 0);
+        self.change_running(device, 1);
+    }
+
+    fn note_wait(&mut self, device: u32) {
+        let last = self.inputs(device).map(|message| self.progress[message as usize]).max_by_key(|message| message.end);
+        let (now, state) = (self.now, &mut self.devices[device as usize]);
+        let Some(Progress { queued, start, .. }) = last.filter(|_| now > state.free) else { return };
+        let (queued, start) = (queued.clamp(state.free, now), start.clamp(state.free, now));
+        state.waits.dependence += queued - state.free;
+        state.waits.queue += start - queued;
+        state.waits.transfer += now - start;
+    }
+
+    /// An op of `device` has started (1) or ended (-1).
+    fn change_running(&mut self, device: u32, by: i32) {
+        let Some(processor) = self.devices[device as usize].processor else {
+            return self.set_speed(device);
+        };
+        let plan = self.plan;
+        let cores = plan.config.processors[processor].cores;
+        let before = self.running[processor];
+        let after = before.saturating_add_signed(by);
+        self.running[processor] = after;
+        if before.max(after) > cores {
+            plan.config.processors[processor].devices.iter().for_each(|&device| self.set_speed(device));
+        } else {
+            self.set_speed(device);
+        }
+    }
+
+    /// Lets the op of `device`, if one runs, go on at the speed that the circumstances now allow.
+    fn set_speed(&mut self, device: u32) {
+        let config = self.plan.config;
+        let state = &self.devices[device as usize];
+        if state.state != State::Running {
+            return;
+        }
+        let (cores, running) = state.processor.map_or((1, 1), |processor| {
+            let running = self.running[processor].max(1);
+            (config.processors[processor].cores.min(running), running)
+        });
+        let (mut share, mut of) = (u64::from(cores), u64::from(running));
+        if state.transfers > 0 {
+            (share, of) = (share * 1000, of * u64::from(config.overlap_per_mille));
+        }
+        let (speed, now) = (self.grain.speed(share, of), self.now);
+        let state = &mut self.devices[device as usize];
+        if speed == state.speed {
+            return;
+        }
+        state.left = state.left.saturating_sub(u128::from(now - state.since) * u128::from(state.speed));
+        (state.since, state.speed) = (now, speed);
+        let ticks = match u64::try_from(state.left) {
+            Ok(left) => left.div_ceil(speed),
+            Err(_) => state.left.div_ceil(u128::from(speed)) as u64,
+        };
+        self.ends.set(device, now + ticks);
+    }
+
+    /// The op or pair that `device` runs ends.
+    fn finish(&mut self, device: u32) {
+        let now = self.now;
+        let state = &mut self.devices[device as usize];
+        let (index, start, alone) = (state.next, state.start, state.alone);
+        state.activity.busy += now - start;
+        state.activity.first_start = state.activity.first_start.min(start);
+        state.activity.last_end = now;
+        state.state = State::Held;
+        let width = self.width(index);
+        self.devices[device as usize].next = index + width;
+        if width == 2 {
+            let middle = start + share(now - start, alone[0], alone[1]);
+            self.observer.op(index, start, middle);
+            self.observer.op(index + 1, middle, now);
+        } else {
+            self.observer.op(index, start, now);
+        }
+        self.change_running(device, -1);
+        (index..index + width).for_each(|op| self.release_slot(op));
+        let opens = self.op(index).opens_pair();
+        let closes = self.pairs && width == 1 && self.plan.graph.pair(index).is_some();
+        let free = match () {
+            () if width == 2 => self.hand_on(index..index + 2),
+            () if closes && !opens => self.hand_on(index - 1..index + 1),
+            () if opens => now,
+            () => self.hand_on(index..index + 1),
+        };
+        self.devices[device as usize].free = free;
+        self.ends.set(device, UNKNOWN);
+        if free > now {
+            self.schedule(free, device, Kind::Free, 0, 0);
+        } else {
+            self.devices[device as usize].state = State::Idle;
+            self.try_start(device);
+        }
+    }
+
+    /// The outputs of ops that ended together can be sent, each after the one before has held the device up. When the device
+    /// is free again.
+    fn hand_on(&mut self, ops: std::ops::Range<usize>) -> u64 {
+        let mut time = self.now;
+        for index in ops {
+            let message = self.messages.output[index];
+            if message != NONE && time > self.now {
+                self.schedule(time, self.lane(message).from, Kind::Ready, message, 0);
+            } else if message != NONE {
+                self.enqueue(message);
+            }
+            time += self.rule(index).after;
+        }
+        time
+    }
+}
+
+// Communication.
+impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
+    /// Whether the op that makes a message has ended.
+    pub(super) fn is_queued(&self, message: u32) -> bool {
+        self.progress[message as usize].queued != NEVER
+    }
+
+    /// The entry at the head of a queue.
+    pub(super) fn head(&self, queue: usize) -> Option<Entry> {
+        let Queue { next, end, .. } = self.queues[queue];
+        (next < end).then(|| self.messages.entries[next as usize])
+    }
+
+    /// A message can be sent, if its queue lets it.
+    fn enqueue(&mut self, message: u32) {
+        self.progress[message as usize].queued = self.now;
+        match self.lane(message).send_queue {
+            NONE => _ = self.launch(message),
+            queue => self.advance(queue as usize),
+        }
+    }
+
+    /// Lets the entries of a queue go as far as they can.
+    fn advance(&mut self, queue: usize) {
+        while let Some(Entry { message, receives }) = self.head(queue) {
+            if self.queues[queue].busy || !self.is_queued(message) {
+                return;
+            }
+            let &Lane { channel, send_queue, receive_queue, .. } = self.lane(message);
+            let slots = match self.plan.config.delivery {
+                Delivery::Channel(_) => {
+                    let partner = if receives { send_queue } else { receive_queue } as usize;
+                    if self.head(partner) == Some(Entry { message, receives: !receives }) {
+                        (self.queues[queue].busy, self.queues[partner].busy) = (true, true);
+                        self.launch(message);
+                    }
+                    return;
+                }
+                Delivery::OneSided => self.plan.config.slots.unwrap_or(u32::MAX),
+                Delivery::Buffered(slots) => slots,
+            };
+            if self.held[channel as usize] >= slots {
+                return;
+            }
+            self.held[channel as usize] += 1;
+            let gone = self.launch(message);
+            if self.plan.config.delivery == Delivery::OneSided || gone {
+                self.queues[queue].next += 1;
+            } else {
+                self.queues[queue].busy = true;
+            }
+        }
+    }
+
+    /// The op has ended that used a message: the message's slot is free.
+    fn release_slot(&mut self, op: usize) {
+        let message = self.messages.input[op];
+        if message == NONE {
+            return;
+        }
+        let &Lane { channel, send_queue, receive_queue, .. } = self.lane(message);
+        if send_queue != NONE && receive_queue == NONE {
+            self.held[channel as usize] -= 1;
+            self.advance(send_queue as usize);
+        }
+    }
+
+    /// Brings a message to its link. Whether it has left its sender already.
+    fn launch(&mut self, message: u32) -> bool {
+        let &Lane { link, from, transfer: ticks, .. } = self.lane(message);
+        match self.plan.config.network.sharing {
+            Sharing::Unlimited if ticks == 0 => {
+                self.begin(message);
+                self.travel(message);
+                return true;
+            }
+            Sharing::Unlimited => {
+                self.begin(message);
+                // No turn: `which` is the message itself.
+                self.schedule(self.now + ticks, from, Kind::Through, message, 0);
+            }
+            Sharing::FirstComeFirstServed => {
+                if self.links[link as usize].join(message, ticks) {
+                    self.serve(link);
+                }
+            }
+            Sharing::FairShare => {
+                self.begin(message);
+                let (now, grain) = (self.now, self.grain);
+                self.links[link as usize].share(now, message, ticks, grain);
+                self.expect(link, from);
+            }
+        }
+        false
+    }
+
+    /// The message whose turn it is begins to leave through `link`.
+    fn serve(&mut self, link: u32) {
+        if let Some((message, ticks)) = self.links[link as usize].served() {
+            self.begin(message);
+            self.schedule(self.now + ticks, self.lane(message).from, Kind::Through, link, 0);
+        }
+    }
+
+    /// Sets the next event of a shared link.
+    fn expect(&mut self, link: u32, device: u32) {
+        let state = &mut self.links[link as usize];
+        state.turn = state.turn.wrapping_add(1);
+        if let (Some(time), turn) = (state.next(self.grain), state.turn) {
+            self.schedule(time, device, Kind::Through, link, turn);
+        }
+    }
+
+    /// Messages are through a link; `which` is the link or, where links are unlimited, the message. `false` for a void event.
+    fn link_event(&mut self, which: u32, turn: u32) -> bool {
+        match self.plan.config.network.sharing {
+            Sharing::Unlimited => self.leave(which),
+            Sharing::FirstComeFirstServed => {
+                if let Some(message) = self.links[which as usize].leave() {
+                    self.serve(which);
+                    self.leave(message);
+                }
+            }
+            Sharing::FairShare => {
+                if self.links[which as usize].turn != turn {
+                    return false;
+                }
+                let (now, grain) = (self.now, self.grain);
+                let mut device = None;
+                while let Some(message) = self.links[which as usize].through(now, grain) {
+                    device = Some(self.lane(message).from);
+                    self.leave(message);
+                }
+                if let Some(device) = device {
+                    self.expect(which, device);
+                }
+            }
+        }
+        true
+    }
+
+    /// A message begins to leave.
+    fn begin(&mut self, message: u32) {
+        self.progress[message as usize].start = self.now;
+        self.change_transfers(message, 1);
+    }
+
+    /// A message has left its sender, whose queue goes on, unless it is a channel's.
+    fn leave(&mut self, message: u32) {
+        self.travel(message);
+        let &Lane { send_queue, .. } = self.lane(message);
+        if let Delivery::Buffered(_) = self.plan.config.delivery {
+            self.pop(send_queue);
+        }
+    }
+
+    fn travel(&mut self, message: u32) {
+        let &Lane { to, latency, .. } = self.lane(message);
+        self.schedule(self.now + latency, to, Kind::Arrival, message, 0);
+    }
+
+    /// A message is there.
+    fn arrive(&mut self, message: u32) {
+        let &Lane { to, send_queue, receive_queue, .. } = self.lane(message);
+        let op = self.messages.all[message as usize].op as usize;
+        let Progress { queued, start, end } = &mut self.progress[message as usize];
+        *end = self.now;
+        self.observer.transfer(TransferTime { op, queued: *queued, start: *start, end: *end });
+        self.change_transfers(message, -1);
+        if let Delivery::Channel(_) = self.plan.config.delivery {
+            self.pop(send_queue);
+            self.pop(receive_queue);
+        }
+        self.try_start(to);
+    }
+
+    /// The head of a queue is done.
+    fn pop(&mut self, queue: u32) {
+        let state = &mut self.queues[queue as usize];
+        state.next += 1;
+        state.busy = false;
+        self.advance(queue as usize);
+    }
+
+    /// A message to and from two devices begins (1) or ends (-1) to be on its way: it may slow their ops down.
+    fn change_transfers(&mut self, message: u32, by: i32) {
+        let &Lane { from, to, .. } = self.lane(message);
+        for device in [from, to] {
+            let transfers = &mut self.devices[device as usize].transfers;
+            *transfers = transfers.saturating_add_signed(by);
+            if self.plan.config.overlap_per_mille != 1000 {
+                self.set_speed(device);
+            }
+        }
+    }
+}
