@@ -14,6 +14,8 @@ pub struct Placement {
     device_of: Vec<u32>,
     /// By device, what its chunks hold, in chunk order.
     chunks_of: Vec<Vec<Chunk>>,
+    /// By (direction, stage): the number of that chunk on its device.
+    number_of: Vec<u32>,
 }
 
 /// What one chunk of a device holds.
@@ -55,11 +57,13 @@ impl Placement {
 
     fn with_directions(name: &str, devices: u32, stages: u32, device_of: Vec<u32>) -> Result<Placement, String> {
         let mut chunks_of = vec![Vec::new(); devices as usize];
+        let mut number_of = Vec::with_capacity(device_of.len());
         for (place, &device) in device_of.iter().enumerate() {
             let (stage, direction) = (place as u32 % stages, place as u32 / stages);
             let chunks = chunks_of.get_mut(device as usize).ok_or_else(|| {
                 format!("placement puts stage {stage} on device {device}, but there are {devices} devices")
             })?;
+            number_of.push(chunks.len() as u32);
             chunks.push(Chunk { stage, direction });
         }
         let of_first = chunks_of.first().map_or(0, Vec::len);
@@ -68,7 +72,7 @@ impl Placement {
                 "every device must hold the same number of stages; device 0 holds {of_first}, device {device} holds {}",
                 chunks_of[device].len()
             )),
-            None => Ok(Placement { name: name.to_string(), devices, stages, device_of, chunks_of }),
+            None => Ok(Placement { name: name.to_string(), devices, stages, device_of, chunks_of, number_of }),
         }
     }
 
@@ -142,6 +146,13 @@ impl Placement {
     /// The device that holds `stage` for micro-batches of `direction`.
     pub fn device_of_stage(&self, stage: u32, direction: u32) -> u32 {
         self.device_of[(direction * self.stages + stage) as usize]
+    }
+
+    /// The chunk of `device` that runs `op`; `None` where it is on another device or on none.
+    pub fn chunk_of(&self, device: u32, op: Op) -> Option<usize> {
+        let known = op.stage() < self.stages && op.direction() < self.directions();
+        (known && self.device_of(op) == device)
+            .then(|| self.number_of[(op.direction() * self.stages + op.stage()) as usize] as usize)
     }
 
     /// What `device` holds, by chunk.

@@ -177,12 +177,9 @@ impl Schedule {
     /// The first fault, with the place.
     pub fn validate(&self) -> Result<(), Fault> {
         for device in 0..self.devices() {
-            let chunks = self.placement.held_by(device);
             let mut seen = Seen::new(&self.placement, device, self.microbatches);
             for (index, &op) in self.program(device).iter().enumerate() {
-                let here = Chunk { stage: op.stage(), direction: op.direction() };
-                let chunk = chunks.iter().position(|&chunk| chunk == here);
-                let chunk = chunk.ok_or_else(|| {
+                let chunk = self.placement.chunk_of(device, op).ok_or_else(|| {
                     let stages: Vec<u32> = self.placement.stages_of(device).collect();
                     format!("{op} is on a device that holds stages {stages:?}")
                 });
