@@ -5,7 +5,6 @@ use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::placement::Chunk;
 use crate::schedule::Overlap;
-use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Lower bounds of the makespan in ticks, by the reason why none can be faster.
@@ -36,38 +35,6 @@ impl Bounds {
         // Of equal ones the simplest.
         named.into_iter().rev().max_by_key(|&(ticks, _)| ticks).unwrap_or((0, "work"))
     }
-
-    /// The same for readers.
-    pub fn report(&self, costs: &CostTable) -> BoundsReport {
-        let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
-        let (best, best_name) = self.best();
-        BoundsReport {
-            work: unit(self.work),
-            critical_path: unit(self.critical_path),
-            head_work_tail: unit(self.head_work_tail),
-            memory: self.memory.map(unit),
-            best: unit(best),
-            best_name,
-        }
-    }
-}
-
-/// [`Bounds`] for readers, in the costs' unit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct BoundsReport {
-    /// [`Bounds::work`].
-    pub work: f64,
-    /// [`Bounds::critical_path`].
-    pub critical_path: f64,
-    /// [`Bounds::head_work_tail`].
-    pub head_work_tail: f64,
-    /// [`Bounds::memory`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory: Option<f64>,
-    /// The largest.
-    pub best: f64,
-    /// Its name.
-    pub best_name: &'static str,
 }
 
 /// The largest bound without a memory cap, in ticks.
