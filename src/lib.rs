@@ -69,6 +69,7 @@ pub mod provenance;
 pub mod report;
 pub mod rough;
 pub mod schedule;
+pub mod settle;
 
 pub mod sim;
 pub mod statistics;

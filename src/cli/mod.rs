@@ -1,6 +1,7 @@
 //! The command line: verbs, exit codes, and where output goes.
 
 mod accuracy;
+mod auto;
 mod check;
 mod compare;
 mod explain;

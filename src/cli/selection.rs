@@ -1,6 +1,7 @@
 //! Which schedules a command is about: by name, file or `auto`, for how many devices and micro-batches.
 
 use super::Failure;
+use super::auto::{self, Candidate};
 use super::guard::{Guard, require_memory};
 use super::options::{OutputOptions, read_text};
 use crate::cost::CostTable;
@@ -10,7 +11,7 @@ use crate::graph::{Cycle, TaskGraph};
 use crate::placement::Placement;
 use crate::rough::Order;
 use crate::schedule::{Overlap, Schedule};
-use crate::sim;
+use crate::settle::settle;
 use clap::Args;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -177,25 +178,17 @@ impl ScheduleOptions {
     /// `auto`: of all schedules that come with the program and exist for these numbers the one with the smallest makespan
     /// that keeps the cap; among equals the smaller span, then the smaller peak, then the earlier in the list.
     fn best(&self, costs: Costs<'_>) -> Result<TaskGraph, Failure> {
-        let mut best: Option<((u64, u64, u64), TaskGraph)> = None;
+        let mut candidates = Vec::new();
         for name in dsl::names() {
-            let Ok(graph) = self.without_options().graph(name, costs) else { continue };
-            let table = costs(name, &graph.schedule().placement)?;
-            let devices = sim::sweep(&graph, &table);
-            let peak = graph.schedule().peak(table.keep);
-            if self.memory_cap.is_some_and(|cap| peak > cap + 1e-9) {
-                continue;
-            }
-            let makespan = devices.iter().map(|d| d.last_end).max().unwrap_or(0);
-            let span = devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0);
-            // Placements differ in the ticks that make their costs whole numbers.
-            let ns = |ticks: u64| table.to_ns(ticks);
-            let rank = (ns(makespan), ns(span), (peak * 1e6) as u64);
-            if best.as_ref().is_none_or(|(other, _)| rank < *other) {
-                best = Some((rank, graph));
-            }
+            let Ok((order, _)) = self.without_options().order(name) else { continue };
+            let costs = costs(name, order.placement())?;
+            let order = match (order, self.memory_cap) {
+                (Order::Rough(rough), Some(cap)) => Order::Rough(rough.capped(cap)),
+                (order, _) => order,
+            };
+            candidates.push(Candidate { order, costs });
         }
-        let (_, graph) = best.ok_or_else(|| {
+        let graph = auto::best(candidates, self.overlap, self.memory_cap).ok_or_else(|| {
             let cap = self.memory_cap.map_or_else(String::new, |cap| format!(" within {cap} activations"));
             Failure::Schedule(format!(
                 "no schedule for p = {}, m = {} runs{cap}; naive holds 1: raise --memory-cap",
@@ -219,8 +212,4 @@ pub fn unknown_costs(name: &str, _: &Placement) -> Result<CostTable, Failure> {
     Err(Failure::Usage(format!(
         "costs decide the order of {name}, but none are known before it is measured; calibrate on a schedule of fixed order, such as 1f1b"
     )))
-}
-
-fn settle(_: &crate::rough::Rough, _: &CostTable) -> Result<Schedule, String> {
-    Err("not yet".to_string())
 }

@@ -114,7 +114,8 @@ impl Queues {
         let (state, mut text) = (self.lock(), String::new());
         for (number, queue) in self.lowering.queues().iter().enumerate() {
             let Some((entry, _)) = self.head(&state, number).filter(|&(_, of)| of <= step) else { continue };
-            let _ = writeln!(text, "  device {}: {} at the head of its {}", queue.device, entry.name(graph), queue.name());
+            let _ =
+                writeln!(text, "  device {}: {} at the head of its {}", queue.device, entry.name(graph), queue.name());
         }
         text
     }

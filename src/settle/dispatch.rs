@@ -1,10 +1,11 @@
-//! The dispatcher: devices take ops as time goes by, each from its list or by its own rule, until all have run.
+//! The dispatcher: devices take ops as time goes by, each from its list or by its own policy, until all have run.
 //!
 //! **No deadlock under a cap.** Let j be the oldest micro-batch of a direction whose forwards are not complete. Older
 //! ones drain whatever happens, for no backward needs memory. A forward of a younger one is taken only while the forwards
 //! that a device holds of micro-batches younger than j leave room for one micro-batch on all its chunks: then j can always be
 //! completed, and after it the next, so that a cap of one micro-batch on all chunks is enough.
 
+use super::of_kind;
 use super::problem::{Problem, UNLIMITED, WHOLE};
 use crate::op::{Kind, Op};
 use std::cmp::Reverse;
@@ -23,7 +24,7 @@ pub(super) enum Rank {
 
 /// How a device chooses.
 #[derive(Clone, Debug)]
-pub(super) struct Rule {
+pub(super) struct Policy {
     pub rank: Rank,
     /// Whether backwards are split.
     pub split: bool,
@@ -33,8 +34,6 @@ pub(super) struct Rule {
     pub slack: u64,
     /// How long the device may wait for an op that it prefers to one that is ready.
     pub patience: u64,
-    /// By slot of F: most forwards without backward on that chunk.
-    pub depth: Option<Vec<u32>>,
 }
 
 /// What a device runs.
@@ -42,10 +41,10 @@ pub(super) struct Rule {
 pub(super) enum Course<'a> {
     /// These ops in this order.
     Fixed(&'a [Op]),
-    /// These ops in this order, W's where they fit.
-    Fill(&'a [Op]),
-    /// Whatever the rule prefers.
-    Choose(&'a Rule),
+    /// These ops in this order, W's that are not among them (the second list, in order, has those that are) where they fit.
+    Fill(&'a [Op], &'a [Op]),
+    /// Whatever the policy prefers.
+    Choose(&'a Policy),
 }
 
 struct Device {
@@ -123,7 +122,7 @@ pub(super) fn dispatch(problem: &Problem, courses: &[Course<'_>]) -> Result<Vec<
 impl Dispatch<'_> {
     fn is_done(&self, device: usize) -> bool {
         match self.courses[device] {
-            Course::Fixed(ops) | Course::Fill(ops) => self.devices[device].next == ops.len(),
+            Course::Fixed(ops) | Course::Fill(ops, _) => self.devices[device].next == ops.len(),
             Course::Choose(_) => self.devices[device].left == 0,
         }
     }
@@ -131,7 +130,7 @@ impl Dispatch<'_> {
     /// The op at which a listed device stands.
     fn listed(&self, device: usize) -> Option<Op> {
         match self.courses[device] {
-            Course::Fixed(ops) | Course::Fill(ops) => ops.get(self.devices[device].next).copied(),
+            Course::Fixed(ops) | Course::Fill(ops, _) => ops.get(self.devices[device].next).copied(),
             Course::Choose(_) => None,
         }
     }
@@ -143,8 +142,8 @@ impl Dispatch<'_> {
         }
         let step = match self.courses[device] {
             Course::Fixed(ops) => self.follow(device, ops, false),
-            Course::Fill(ops) => self.follow(device, ops, true),
-            Course::Choose(rule) => self.choose(device, rule, now),
+            Course::Fill(ops, _) => self.follow(device, ops, true),
+            Course::Choose(policy) => self.choose(device, policy, now),
         };
         match step {
             Step::Run(_, arrival) if arrival > now => self.events.push(Reverse((arrival, device as u32))),
@@ -188,8 +187,8 @@ impl Dispatch<'_> {
         op.microbatch().saturating_sub(share.start)
     }
 
-    /// What the rule prefers.
-    fn choose(&self, device: usize, rule: &Rule, now: u64) -> Step {
+    /// What the policy prefers.
+    fn choose(&self, device: usize, policy: &Policy, now: u64) -> Step {
         let state = &self.devices[device];
         if state.left == 0 {
             return Step::Done;
@@ -202,7 +201,7 @@ impl Dispatch<'_> {
             }
         };
         for (number, chunk) in self.problem.placement.held_by(device as u32).iter().enumerate() {
-            for kind in [Kind::F, if rule.split { Kind::I } else { Kind::B }] {
+            for kind in [Kind::F, if policy.split { Kind::I } else { Kind::B }] {
                 let first = Op::new(kind, chunk.stage, 0).in_direction(chunk.direction);
                 let count = self.count(first);
                 if count == self.problem.share(chunk.direction) {
@@ -212,22 +211,22 @@ impl Dispatch<'_> {
                     continue;
                 }
                 let arrival = self.ready[(self.problem.rules[first.slot()].input + count) as usize];
-                if arrival == NEVER || (kind == Kind::F && !self.admits(device, first, count, rule)) {
+                if arrival == NEVER || (kind == Kind::F && !self.admits(device, first, count)) {
                     continue;
                 }
-                if arrival > now.saturating_add(rule.patience) {
-                    wake = wake.min(arrival - rule.patience);
+                if arrival > now.saturating_add(policy.patience) {
+                    wake = wake.min(arrival - policy.patience);
                     continue;
                 }
                 let base = self.problem.placement.microbatches_of(chunk.direction, self.problem.microbatches).start;
                 let op = Op::new(kind, chunk.stage, base + count).in_direction(chunk.direction);
                 let full = state.live + self.problem.rules[op.slot()].change > self.problem.caps[device];
                 let step = if full { Step::Weights } else { Step::Run(op, arrival) };
-                consider(rule.rank.key(first, count, number), step);
+                consider(policy.rank.key(first, count, number), step);
             }
         }
-        if rule.compete && let Some(&weights) = state.pending.front() {
-            consider(rule.rank.key(weights, self.local(weights), 0), Step::Weights);
+        if policy.compete && let Some(&weights) = state.pending.front() {
+            consider(policy.rank.key(weights, self.local(weights), 0), Step::Weights);
         }
         best.map_or(Step::Sleep(Some(wake).filter(|&wake| wake != NEVER)), |(_, step)| step)
     }
@@ -239,7 +238,7 @@ impl Dispatch<'_> {
     }
 
     /// Whether `device` may take the forward number `count` of a chunk without barring the way of older micro-batches.
-    fn admits(&self, device: usize, forward: Op, count: u32, rule: &Rule) -> bool {
+    fn admits(&self, device: usize, forward: Op, count: u32) -> bool {
         let state = &self.devices[device];
         let stages = self.problem.placement.stages();
         let oldest = |direction: u32| self.count(Op::new(Kind::F, stages - 1, 0).in_direction(direction));
@@ -250,12 +249,6 @@ impl Dispatch<'_> {
         }
         if count == oldest(forward.direction()) {
             return true;
-        }
-        if let Some(depth) = &rule.depth {
-            let backward = self.count(Op::new(Kind::I, forward.stage(), 0).in_direction(forward.direction()));
-            if count - backward >= depth[forward.slot()] {
-                return false;
-            }
         }
         if cap >= UNLIMITED {
             return true;
@@ -274,8 +267,8 @@ impl Dispatch<'_> {
         let (change, cap) = (self.problem.rules[op.slot()].change, self.problem.caps[device]);
         match self.courses[device] {
             Course::Fixed(_) => return,
-            Course::Fill(_) => self.fill_gap(device, arrival, 0),
-            Course::Choose(rule) if !rule.compete => self.fill_gap(device, arrival, rule.slack),
+            Course::Fill(..) => self.fill_gap(device, arrival, 0),
+            Course::Choose(policy) if !policy.compete => self.fill_gap(device, arrival, policy.slack),
             Course::Choose(_) => {}
         }
         while self.devices[device].live + change > cap && !self.devices[device].pending.is_empty() {
@@ -320,7 +313,7 @@ impl Dispatch<'_> {
         state.out.push(op);
         match (op.kind(), &self.courses[device]) {
             (Kind::I, Course::Choose(_)) => state.pending.push_back(of_kind(op, Kind::W)),
-            (Kind::I, Course::Fill(ops)) if !ops.contains(&of_kind(op, Kind::W)) => {
+            (Kind::I, Course::Fill(_, listed)) if listed.binary_search(&of_kind(op, Kind::W)).is_err() => {
                 state.pending.push_back(of_kind(op, Kind::W));
             }
             _ => {}
@@ -337,28 +330,22 @@ impl Dispatch<'_> {
         self.wake(rule.consumer as usize, now, arrival);
         if op.kind() == Kind::F && op.stage() + 1 == self.problem.placement.stages() {
             // What was refused for the sake of older micro-batches may be taken now.
-            (0..self.devices.len()).filter(|&d| self.problem.caps[d] < UNLIMITED || self.has_depth(d)).for_each(|d| {
-                self.events.push(Reverse((now.max(self.devices[d].free), d as u32)));
-            });
+            for device in 0..self.devices.len() {
+                if self.problem.caps[device] < UNLIMITED {
+                    self.events.push(Reverse((now.max(self.devices[device].free), device as u32)));
+                }
+            }
         }
-    }
-
-    fn has_depth(&self, device: usize) -> bool {
-        matches!(self.courses[device], Course::Choose(rule) if rule.depth.is_some())
     }
 
     /// Tells `device` at `now` that something arrives at `arrival`.
     fn wake(&mut self, device: usize, now: u64, arrival: u64) {
         let time = match self.courses[device] {
-            Course::Choose(rule) if rule.patience > 0 => arrival.saturating_sub(rule.patience).max(now),
+            Course::Choose(policy) if policy.patience > 0 => arrival.saturating_sub(policy.patience).max(now),
             _ => arrival,
         };
         self.events.push(Reverse((time.max(self.devices[device].free), device as u32)));
     }
-}
-
-fn of_kind(op: Op, kind: Kind) -> Op {
-    Op::new(kind, op.stage(), op.microbatch()).in_direction(op.direction())
 }
 
 impl Rank {

@@ -1,11 +1,315 @@
-//! Settling.
-pub mod problem; pub mod trial; pub mod dispatch; pub mod polish; pub mod search;
-pub use search::*;
-/// What is minimised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
-    /// Time 0 to the end of the last op.
-    Makespan,
-    /// Longest time from first start to last end over devices.
-    Span,
+//! Settling: from a rough schedule and costs to one fixed order of ops per device. The only place where costs reach an order.
+//!
+//! - A program in **fixed** order passes through.
+//! - A program to **fill** keeps its order of F, I and B; the oldest pending W runs where the device would idle long enough,
+//!   before an op that would exceed the cap, and at the end.
+//! - A **greedy** program is list scheduling (`dispatch`), which cannot get stuck under a cap that holds one micro-batch.
+//! - A **search** looks for the best order. Its passes:
+//!   1. *Starts*: closed forms (ZB-H1 to ZB-H2 and beyond, ZB-V: Qi et al., arXiv 2401.10241 sections 2 and 6), building
+//!      blocks repeated once a period (V-Min, V-Half, V-ZB and a grid around them: Qi et al., arXiv 2405.15362 section 3), and
+//!      list schedules with the blocks' times as priorities under the cap.
+//!   2. *Squeeze*: every start is replayed as soon as possible with the real costs, W's put into gaps (`trial`).
+//!   3. *Polish*: local search on the orders. Moves take ops on the critical path that wait for their device, and put them
+//!      earlier or what stands before them later (the neighbourhood of job-shop scheduling, van Laarhoven et al. 1992);
+//!      a little worsening is accepted at first. Many starts are polished a little, the better half of them on (a tournament).
+//!      The same then with W's in the order, so that they move, too.
+//!   4. *Expansion*: all that is done for few micro-batches first, with the period in the middle fenced; repeating the
+//!      period gives the order for many, at one period's cost for each. That is then polished again.
+//!
+//! A search's work is counted in ops run, so the same input gives the same order on any machine.
+
+mod dispatch;
+mod expand;
+mod pattern;
+mod polish;
+mod problem;
+mod search;
+mod starts;
+mod trial;
+
+use crate::cost::CostTable;
+use crate::graph::{Cycle, TaskGraph};
+use crate::op::{Kind, Op};
+use crate::rough::{Program, Rough};
+use crate::schedule::{Fault, Programs, Schedule};
+use dispatch::{Course, Policy, Rank, dispatch};
+use problem::Problem;
+use std::fmt::Write;
+
+/// Why costs settle no order.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A cap that no order keeps, or not this one.
+    #[error("device {device} may hold {cap} activations at once, but {why} needs {needed}; raise the cap to {needed}")]
+    Cap {
+        /// Whose cap.
+        device: u32,
+        /// The cap.
+        cap: f64,
+        /// What needs more.
+        why: &'static str,
+        /// The smallest cap that works.
+        needed: f64,
+    },
+    /// An op that its device cannot run.
+    #[error("device {device} lists {op}, which {what}; list only ops of its own stages and micro-batches")]
+    Foreign {
+        /// The device.
+        device: u32,
+        /// The op.
+        op: Op,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// Searches and other programs side by side, or searches that differ.
+    #[error("device {device} is {found}, device 0 is {expected}; search for all devices alike, or for none")]
+    Mixed {
+        /// The first device that differs.
+        device: u32,
+        /// What it is.
+        found: &'static str,
+        /// What device 0 is.
+        expected: &'static str,
+    },
+    /// Lists and list scheduling that wait for one another.
+    #[error("nothing can run any more: {0}; move the op that is waited for to an earlier place")]
+    Stuck(String),
+    /// Too much for the tables.
+    #[error("{stages} stages times {microbatches} micro-batches are too many to settle; take fewer micro-batches")]
+    TooLarge {
+        /// S.
+        stages: u32,
+        /// m.
+        microbatches: u32,
+    },
+    /// As [`Schedule::validate`].
+    #[error(transparent)]
+    Invalid(#[from] Fault),
+    /// As [`TaskGraph::new`].
+    #[error(transparent)]
+    Cycle(#[from] Cycle),
+}
+
+/// One fixed order per device: what `rough` leaves open is decided by `costs`. The result is valid and free of wait cycles.
+/// Overlapped pairs stay together; where they decide what fills a gap their ops count as if they ran in turn.
+///
+/// # Errors
+/// See [`Error`].
+pub fn settle(rough: &Rough, costs: &CostTable) -> Result<Schedule, Error> {
+    let rows = rows(rough, costs)?;
+    let mut programs = Programs::default();
+    for row in &rows {
+        programs.ops.extend(row);
+        programs.finish(Vec::new());
+    }
+    let schedule = Schedule::new(&rough.name, rough.placement.clone(), rough.microbatches, programs);
+    schedule.validate()?;
+    Ok(TaskGraph::new(schedule)?.schedule().clone())
+}
+
+fn rows(rough: &Rough, costs: &CostTable) -> Result<Vec<Vec<Op>>, Error> {
+    check_size(rough)?;
+    check_ops(rough)?;
+    let caps: Vec<Option<f64>> = rough.programs.iter().map(cap_of).collect();
+    check_caps(rough, costs.keep)?;
+    if rough.microbatches == 0 {
+        return Ok(vec![Vec::new(); rough.programs.len()]);
+    }
+    let problem = Problem::new(&rough.placement, rough.microbatches, costs, &caps);
+    match searched(rough)? {
+        Some(split) => Ok(search_rows(rough, costs, &problem, split)),
+        None => dispatch_rows(rough, &problem),
+    }
+}
+
+fn cap_of(program: &Program) -> Option<f64> {
+    match program {
+        Program::Fixed(_) => None,
+        Program::Fill { cap, .. } | Program::Greedy { cap, .. } | Program::Search { cap, .. } => *cap,
+    }
+}
+
+fn listed(program: &Program) -> &[Op] {
+    match program {
+        Program::Fixed(ops) | Program::Fill { ops, .. } => ops,
+        Program::Greedy { .. } | Program::Search { .. } => &[],
+    }
+}
+
+fn check_size(rough: &Rough) -> Result<(), Error> {
+    let (stages, microbatches) = (rough.placement.stages(), rough.microbatches);
+    let rows = 2 + 2 * u64::from(stages) * u64::from(rough.placement.directions());
+    if rows * (u64::from(microbatches) + 24) > u64::from(u32::MAX) {
+        return Err(Error::TooLarge { stages, microbatches });
+    }
+    Ok(())
+}
+
+/// Whether listed ops are their device's.
+fn check_ops(rough: &Rough) -> Result<(), Error> {
+    let placement = &rough.placement;
+    for (device, program) in (0..).zip(&rough.programs) {
+        for &op in listed(program) {
+            let foreign = |what| Err(Error::Foreign { device, op, what });
+            if op.stage() >= placement.stages() || op.direction() >= placement.directions() {
+                return foreign("no device holds");
+            }
+            if placement.device_of(op) != device {
+                return foreign("another device holds");
+            }
+            if !placement.microbatches_of(op.direction(), rough.microbatches).contains(&op.microbatch()) {
+                return foreign("names a micro-batch that does not come this way");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether caps leave room: for one micro-batch on all chunks, or for the order given.
+fn check_caps(rough: &Rough, keep: f64) -> Result<(), Error> {
+    for (device, program) in (0..).zip(&rough.programs) {
+        let Some(cap) = cap_of(program) else { continue };
+        let (why, needed) = match program {
+            Program::Fill { ops, .. } => ("its order", peak(ops, keep) / f64::from(rough.placement.chunks())),
+            _ => ("one micro-batch on all its chunks", f64::from(rough.placement.directions())),
+        };
+        if cap + 1e-9 < needed {
+            return Err(Error::Cap { device, cap, why, needed });
+        }
+    }
+    Ok(())
+}
+
+/// Most chunks' activations held at once where W's that are not listed run as early as they can.
+fn peak(ops: &[Op], keep: f64) -> f64 {
+    let weights: Vec<Op> = weights(ops);
+    let (mut live, mut peak) = (0.0_f64, 0.0_f64);
+    for &op in ops {
+        live += match op.kind() {
+            Kind::F => 1.0,
+            Kind::I if weights.binary_search(&of_kind(op, Kind::W)).is_ok() => keep - 1.0,
+            Kind::I | Kind::B => -1.0,
+            Kind::W => -keep,
+        };
+        peak = peak.max(live);
+    }
+    peak
+}
+
+/// The W's among `ops`, sorted.
+fn weights(ops: &[Op]) -> Vec<Op> {
+    let mut weights: Vec<Op> = ops.iter().filter(|op| op.kind() == Kind::W).map(|op| op.alone()).collect();
+    weights.sort_unstable();
+    weights
+}
+
+/// The op of another kind of the same stage, direction and micro-batch.
+fn of_kind(op: Op, kind: Kind) -> Op {
+    Op::new(kind, op.stage(), op.microbatch()).in_direction(op.direction())
+}
+
+/// Whether to search, and then whether for split backwards.
+fn searched(rough: &Rough) -> Result<Option<bool>, Error> {
+    let what = |program: &Program| match program {
+        Program::Search { split: true, .. } => "searched with backwards split",
+        Program::Search { .. } => "searched with full backwards",
+        _ => "given an order or a rule",
+    };
+    let expected = rough.programs.first().map_or("", what);
+    match rough.programs.iter().position(|program| what(program) != expected) {
+        Some(device) => Err(Error::Mixed { device: device as u32, found: what(&rough.programs[device]), expected }),
+        None => Ok(match rough.programs.first() {
+            Some(Program::Search { split, .. }) => Some(*split),
+            _ => None,
+        }),
+    }
+}
+
+fn search_rows(rough: &Rough, costs: &CostTable, problem: &Problem, split: bool) -> Vec<Vec<Op>> {
+    let start = given_start(rough, costs, split);
+    let words = search::search(problem, costs, rough.goal, split, start);
+    let words = words.expect("the list schedule among the starts cannot get stuck, and keeps the caps");
+    (0..problem.devices())
+        .map(|device| {
+            let mut counts = vec![0; problem.rules.len()];
+            let number = |slot: &u32| {
+                counts[*slot as usize] += 1;
+                trial::op_of(problem, *slot, counts[*slot as usize] - 1)
+            };
+            words.word(device).iter().map(number).collect()
+        })
+        .collect()
+}
+
+/// The words of the order to begin with, if every device has one that can be settled and takes micro-batches in order.
+fn given_start(rough: &Rough, costs: &CostTable, split: bool) -> Option<trial::Words> {
+    let start = |program: &Program| match program {
+        Program::Search { start, .. } => start.as_deref().cloned(),
+        _ => None,
+    };
+    let programs: Vec<Program> = rough.programs.iter().map(start).collect::<Option<_>>()?;
+    let schedule = settle(&Rough { programs, ..rough.clone() }, costs).ok()?;
+    let wrong = if split { Kind::B } else { Kind::I };
+    let in_order = |device: u32| {
+        let mut next = vec![None; rough.placement.stages() as usize * Op::SLOTS_PER_STAGE];
+        schedule.program(device).iter().all(|op| {
+            let first = rough.placement.microbatches_of(op.direction(), rough.microbatches).start;
+            let expected = next[op.slot()].map_or(first, |last: u32| last + 1);
+            next[op.slot()] = Some(op.microbatch());
+            op.microbatch() == expected && op.kind() != wrong
+        })
+    };
+    let rows: Vec<Vec<Op>> = (0..schedule.devices()).map(|device| schedule.program(device).to_vec()).collect();
+    (0..schedule.devices()).all(in_order).then(|| starts::words_of(&rows))
+}
+
+/// Lets all devices run.
+fn dispatch_rows(rough: &Rough, problem: &Problem) -> Result<Vec<Vec<Op>>, Error> {
+    let lists: Vec<Vec<Op>> = rough.programs.iter().map(|program| weights(listed(program))).collect();
+    let policies: Vec<Option<Policy>> = rough.programs.iter().map(policy).collect();
+    let course = |device: usize| match (&rough.programs[device], &policies[device]) {
+        (_, Some(policy)) => Course::Choose(policy),
+        (Program::Fill { ops, .. }, _) => Course::Fill(ops, &lists[device]),
+        (program, _) => Course::Fixed(listed(program)),
+    };
+    let courses: Vec<Course> = (0..rough.programs.len()).map(course).collect();
+    match dispatch(problem, &courses) {
+        Ok(rows) => Ok(rows),
+        // The task graph draws the circle.
+        Err(_) if policies.iter().all(Option::is_none) => {
+            Ok(rough.programs.iter().zip(&lists).map(|(program, listed)| eager(program, listed)).collect())
+        }
+        Err(stuck) => {
+            let mut text = format!("device {} has not finished", stuck.device);
+            if let Some(op) = stuck.op {
+                let _ = write!(text, ", it stands at {op}");
+            }
+            Err(Error::Stuck(text))
+        }
+    }
+}
+
+/// A listed program with every W that floats at once after its I.
+fn eager(program: &Program, weights: &[Op]) -> Vec<Op> {
+    let fills = matches!(program, Program::Fill { .. });
+    let mut row = Vec::new();
+    for &op in listed(program) {
+        row.push(op);
+        let w = of_kind(op, Kind::W);
+        if fills && op.kind() == Kind::I && weights.binary_search(&w).is_err() {
+            row.push(w);
+        }
+    }
+    row
+}
+
+fn policy(program: &Program) -> Option<Policy> {
+    let Program::Greedy { priority, .. } = program else { return None };
+    Some(Policy {
+        rank: Rank::Kinds(priority.clone()),
+        split: priority.contains(&Kind::I),
+        compete: priority.contains(&Kind::W),
+        slack: 0,
+        patience: 0,
+    })
 }

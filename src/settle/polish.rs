@@ -1,9 +1,10 @@
 //! The polish: local search on the orders, guided by the critical path.
 
-use super::problem::Problem;
+use super::problem::{Problem, WHOLE};
 use super::trial::{Score, Trial, Words, fits, kind_of};
-use super::Goal;
+use super::expand::Cuts;
 use crate::op::Kind;
+use crate::rough::Goal;
 
 /// A small generator of numbers that look random (Steele, Lea and Flood 2014, SplitMix64); the same seed, the same numbers.
 pub(super) struct Random(pub u64);
@@ -32,7 +33,7 @@ pub(super) fn order(goal: Goal, score: Score) -> (u64, u64, u64) {
 }
 
 /// How words are tried.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
     /// Without W's, which fill; with this slack.
     Fill(u64),
@@ -47,16 +48,22 @@ pub(super) struct Polish<'a, 'b> {
     pub goal: Goal,
     pub mode: Mode,
     pub random: Random,
-    /// Nothing is better than this.
-    pub bound: u64,
+    /// No schedule has a smaller makespan, or a smaller span.
+    pub bounds: [u64; 2],
+    /// By device a range of ops that stay as they are.
+    pub fence: Option<&'b Cuts>,
     /// Largest worsening accepted at the beginning.
     pub heat: u64,
 }
 
 impl Polish<'_, '_> {
-    fn try_words(&mut self, words: &Words) -> Option<Score> {
+    fn try_words(&mut self, words: &Words, limit: u64) -> Option<Score> {
+        let limits = match self.goal {
+            Goal::Makespan => [limit / 8, u64::MAX],
+            Goal::Span => [u64::MAX, limit / 8],
+        };
         match self.mode {
-            Mode::Fill(slack) => self.trial.fill(words, slack, |_, _| ()),
+            Mode::Fill(slack) => self.trial.fill_within(words, slack, limits, |_, _| ()),
             Mode::Explicit => self.trial.run(words),
         }
     }
@@ -66,28 +73,36 @@ impl Polish<'_, '_> {
         8 * first + second + 2 * ends / self.problem.devices() as u64
     }
 
-    /// Improves `words` with `trials` trials; the best, and its score.
-    pub fn run(&mut self, mut words: Words, trials: u64) -> Option<(Words, Score)> {
-        let score = self.try_words(&words)?;
+    /// Improves `words` by work on `budget` ops; the best, and its score.
+    pub fn run(&mut self, mut words: Words, budget: u64) -> Option<(Words, Score)> {
+        let score = self.try_words(&words, u64::MAX)?;
         let mut best = (words.clone(), score);
         let mut current = self.cost(score);
         let mut path = Vec::new();
         self.critical(&words, &mut path);
-        let mut counts = vec![0; self.problem.rules.len() / 2];
-        for turn in 0..trials {
-            if order(self.goal, best.1).0 <= self.bound && self.trial_done(best.1) {
+        let mut counts = vec![0; self.problem.rules.len()];
+        let (from_work, until) = (self.trial.work, self.trial.work + budget);
+        while self.trial.work < until {
+            if best.1.makespan <= self.bounds[0] && (self.goal == Goal::Makespan || best.1.span <= self.bounds[1]) {
                 break;
             }
+            self.trial.work += 16; // a move that is refused at once is work, too
             let Some((device, from, to)) = self.propose(&words, &path) else { continue };
+            if let Some(fence) = self.fence
+                && from.max(to) >= fence[device].0
+                && from.min(to) < fence[device].1
+            {
+                continue;
+            }
             rotate(&mut words.slots, from, to);
             let range = words.range(device);
             let fine = match self.mode {
                 Mode::Explicit => fits(self.problem, device, &words.slots[range], &mut counts),
-                Mode::Fill(_) => ordered(self.problem, &words.slots[range], &mut counts),
+                Mode::Fill(_) => ordered(self.problem, device, &words.slots[range], &mut counts),
             };
-            let score = if fine { self.try_words(&words) } else { None };
-            let heat = self.heat * (trials - turn) / trials;
+            let heat = self.heat * until.saturating_sub(self.trial.work) / (until - from_work);
             let limit = current + if heat > 0 { self.random.below(heat as usize + 1) as u64 } else { 0 };
+            let score = if fine { self.try_words(&words, limit) } else { None };
             match score {
                 Some(score) if self.cost(score) <= limit => {
                     current = self.cost(score);
@@ -102,23 +117,15 @@ impl Polish<'_, '_> {
         Some(best)
     }
 
-    fn trial_done(&self, score: Score) -> bool {
-        let (_, other, _) = order(self.goal, score);
-        match self.goal {
-            Goal::Makespan => true,
-            Goal::Span => other <= self.bound,
-        }
-    }
-
     /// A move: the device, and the op number that goes to another op number's place.
     fn propose(&mut self, words: &Words, path: &[u32]) -> Option<(usize, usize, usize)> {
         let dice = self.random.below(16);
-        if dice < 12 && !path.is_empty() {
+        if dice < env("A", 12) && !path.is_empty() {
             // An op on the critical path that waits for its device goes earlier, or what is before it later.
             let at = path[self.random.below(path.len())] as usize;
             let device = words.starts.partition_point(|&start| start <= at) - 1;
             let range = words.range(device);
-            let reach = 1 + self.random.below(if dice < 6 { 2 } else { 12 });
+            let reach = 1 + self.random.below(if dice < env("B", 6) { 2 } else { env("C", 12) });
             return if dice % 2 == 0 {
                 let to = at.saturating_sub(reach).max(range.start);
                 (words.slots[at] != words.slots[at - 1] || reach > 1).then_some((device, at, to))
@@ -151,7 +158,6 @@ impl Polish<'_, '_> {
         let mut device = last[self.random.below(last.len())];
         let mut at = words.starts[device + 1] - 1;
         loop {
-            let rule = &self.problem.rules[words.slots[at] as usize];
             let input = self.trial.reads[at];
             let begin = self.trial.begins[at];
             let sourced = input < self.problem.microbatches;
@@ -162,7 +168,6 @@ impl Polish<'_, '_> {
                 let made = &self.problem.rules[words.slots[maker] as usize];
                 self.trial.begins[maker] + made.duration + made.lag
             };
-            let _ = rule;
             if begin > arrival || (sourced && begin > 0) {
                 if at == words.starts[device] {
                     return;
@@ -189,9 +194,14 @@ pub(super) fn rotate(slots: &mut [u32], from: usize, to: usize) {
 }
 
 /// Whether every backward comes after its forward.
-fn ordered(problem: &Problem, word: &[u32], counts: &mut [u32]) -> bool {
+fn ordered(problem: &Problem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
     counts.fill(0);
+    let (mut live, cap) = (0, problem.caps[device]);
     for &slot in word {
+        live += if kind_of(slot) == Kind::F { WHOLE } else { -WHOLE };
+        if live > cap {
+            return false;
+        }
         let counter = problem.rules[slot as usize].counter as usize;
         counts[counter] += 1;
         if kind_of(slot) != Kind::F && counts[counter] > counts[counter - 1] {
@@ -200,3 +210,5 @@ fn ordered(problem: &Problem, word: &[u32], counts: &mut [u32]) -> bool {
     }
     true
 }
+
+fn env(k: &str, d: usize) -> usize { static V: std::sync::OnceLock<[Option<usize>; 3]> = std::sync::OnceLock::new(); V.get_or_init(|| ["A","B","C"].map(|k| std::env::var(k).ok().map(|v| v.parse().unwrap())))[["A","B","C"].iter().position(|x| *x == k).unwrap()].unwrap_or(d) }

@@ -34,7 +34,7 @@ pub(super) struct Rule {
     pub counter: u32,
 }
 
-/// A device's caps, costs and dependences.
+/// Costs, caps and dependences of one placement and number of micro-batches.
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
     pub placement: Placement,
@@ -54,7 +54,7 @@ impl Problem {
     pub fn new(placement: &Placement, microbatches: u32, costs: &CostTable, caps: &[Option<f64>]) -> Problem {
         let stages = placement.stages();
         let width = microbatches + (microbatches / 8).min(24);
-        let kept = (costs.keep * WHOLE as f64).round() as i64;
+        let kept = (costs.keep * WHOLE as f64).ceil() as i64; // never less than it is
         let lane = |stage: u32, direction: u32| stage + direction * stages;
         let lanes = stages * placement.directions();
         let mut rules = vec![Rule::default(); stages as usize * Op::SLOTS_PER_STAGE];
@@ -80,7 +80,7 @@ impl Problem {
             };
         }
         let unit = f64::from(placement.chunks()) * WHOLE as f64;
-        let cap = |cap: &Option<f64>| cap.map_or(UNLIMITED, |cap| (cap * unit + 0.5).min(UNLIMITED as f64) as i64);
+        let cap = |cap: &Option<f64>| cap.map_or(UNLIMITED, |cap| (cap * unit + 1e-3).min(UNLIMITED as f64) as i64);
         Problem {
             placement: placement.clone(),
             microbatches,
@@ -107,11 +107,11 @@ impl Problem {
         self.placement.microbatches_of(direction, self.microbatches).len() as u32
     }
 
-    /// Sum of the times of the ops of `device`, I + W or B each.
+    /// How long the ops of `device` compute, I and W or B for each F.
     pub fn work(&self, device: usize, split: bool) -> u64 {
         let kinds: &[Kind] = if split { &[Kind::F, Kind::I, Kind::W] } else { &[Kind::F, Kind::B] };
         let chunks = self.placement.held_by(device as u32).iter();
-        let of = |kind: Kind, stage, direction| self.rules[Op::new(kind, stage, 0).in_direction(direction).slot()].hold;
+        let of = |kind, stage, direction| self.rules[Op::new(kind, stage, 0).in_direction(direction).slot()].duration;
         chunks
             .map(|chunk| {
                 let one: u64 = kinds.iter().map(|&kind| of(kind, chunk.stage, chunk.direction)).sum();
@@ -120,12 +120,12 @@ impl Problem {
             .sum()
     }
 
-    /// Head + work + tail (schedules.md 6.2): earliest start of a device's first op, its work, and what must follow its last op.
+    /// No makespan is smaller: each device's work, which cannot begin before its first input can be there.
     pub fn makespan_bound(&self, split: bool) -> u64 {
         (0..self.devices()).map(|device| self.head(device) + self.work(device, split)).max().unwrap_or(0)
     }
 
-    /// Span: nobody works faster than its work.
+    /// No span is smaller: the busiest device's work.
     pub fn span_bound(&self, split: bool) -> u64 {
         (0..self.devices()).map(|device| self.work(device, split)).max().unwrap_or(0)
     }

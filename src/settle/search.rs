@@ -1,116 +1,289 @@
-//! Search (experiment).
-use super::Goal;
-use super::dispatch::{Course, Rank, Rule, dispatch};
+//! The search: patterns and list schedules as starts, polished in a tournament, expanded to all micro-batches.
+//!
+//! Work is counted in ops run, never in time, so that the same input gives the same schedule.
+
+use super::expand::{Cuts, cuts, expanded};
 use super::polish::{Mode, Polish, Random, order};
 use super::problem::Problem;
 use super::trial::{Score, Trial, Words};
-use crate::op::{Kind, Op};
+use crate::cost::CostTable;
+use crate::op::Kind;
+use crate::rough::Goal;
 
-pub struct Outcome { pub makespan: u64, pub span: u64, pub first: (u64,u64), pub tried: usize, pub work: u64 }
+/// Ops that a search runs in all, for 8 devices or fewer.
+const BUDGET: u64 = 20_000_000;
+/// Most often that all ops are run at one number of micro-batches: small problems need no more.
+const TRIALS: u64 = 60_000;
+/// How many starts enter a tournament, of those fenced and of those not.
+const ENTRANTS: usize = 12;
+/// Rounds of a tournament; after each the better half goes on.
+const ROUNDS: u64 = 4;
+
+/// Words, how they are run, what came of it.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub words: Words,
+    pub mode: Mode,
+    pub score: Score,
+    /// A period that stays as it is, so that it can be repeated.
+    pub fence: Option<Cuts>,
+}
+
+/// The search with one number of micro-batches.
+pub(super) struct Search<'a> {
+    pub problem: &'a Problem,
+    pub trial: Trial<'a>,
+    pub goal: Goal,
+    /// I or B.
+    pub backward: Kind,
+    /// Mean time of a chunk's F, backward, W.
+    pub times: [i64; 3],
+    pub found: Vec<Found>,
+}
+
+/// The best complete words found.
+pub(super) fn search(problem: &Problem, costs: &CostTable, goal: Goal, split: bool, given: Option<Words>) -> Option<Words> {
+    let levels = levels(problem);
+    let scale = (problem.devices() as u64).clamp(8, 24).pow(2) / 64;
+    let budget = std::env::var("BUDGET").map_or(BUDGET, |b| b.parse().unwrap()) * scale;
+    let mut below: Option<(Problem, Vec<Found>)> = None;
+    for &level in &levels {
+        let here = problem.with_microbatches(level, costs);
+        let budget = match (levels.len(), level == problem.microbatches) {
+            (1, _) => budget,
+            (2, _) => budget / 2,
+            (_, true) => budget * 3 / 10,
+            (_, false) if level == levels[0] => budget * 2 / 10,
+            _ => budget / 2,
+        };
+        let ops = u64::from(level) * u64::from(problem.placement.stages()) * if split { 3 } else { 2 };
+        let budget = budget.min(TRIALS * ops);
+        let mut search = Search::new(&here, goal, split);
+        if let Some((smaller, found)) = &below {
+            search.expand(smaller, found, level < problem.microbatches);
+        }
+        if level == problem.microbatches
+            && let Some(words) = &given
+        {
+            search.consider(words.clone());
+        }
+        if levels.len() < 3 || level < problem.microbatches || search.found.is_empty() {
+            search.starts(budget / 5);
+        }
+        if level < problem.microbatches {
+            search.fence();
+        }
+        search.tournament(budget * 3 / 4);
+        search.complete(budget / 4);
+        if level == problem.microbatches {
+            return search.best();
+        }
+        let found = search.carried();
+        below = Some((here, found));
+    }
+    None
+}
+
+/// The numbers of micro-batches to search with, growing: what is found for few is expanded to more.
+fn levels(problem: &Problem) -> Vec<u32> {
+    let (p, m) = (problem.devices() as u32, problem.microbatches);
+    let mut levels = vec![p + p / 2 + 2, 2 * p + p / 2 + 4];
+    levels.drain(..usize::from(problem.placement.chunks() == 1));
+    levels.retain(|&level| level + 2 < m && problem.placement.directions() == 1);
+    levels.iter_mut().for_each(|level| *level += (m - *level) % 2);
+    levels.push(m);
+    levels
+}
 
 fn mean(problem: &Problem, kind: Kind) -> i64 {
-    let s: Vec<u64> = problem.placement.op_kinds().filter(|op| op.kind()==kind).map(|op| problem.rules[op.slot()].hold).collect();
-    (s.iter().sum::<u64>() / s.len() as u64) as i64
+    let ops = problem.placement.op_kinds().filter(|op| op.kind() == kind);
+    let (sum, n) = ops.fold((0, 0), |(sum, n), op| (sum + problem.rules[op.slot()].hold, n + 1));
+    (sum / n) as i64
 }
 
-/// Offsets of a pattern: per chunk, extra delay per hop of the F wave and the backward wave in units of `unit`, turn delay.
-pub(super) fn offsets(problem: &Problem, split: bool, extra: impl Fn(u32, bool) -> i64, turn: i64) -> Vec<i64> {
-    let stages = problem.placement.stages();
-    let mut off = vec![0i64; problem.rules.len()];
-    let back = if split { Kind::I } else { Kind::B };
-    for d in 0..problem.placement.directions() {
-        let mut t = 0i64;
-        for s in 0..stages {
-            let op = Op::new(Kind::F, s, 0).in_direction(d);
-            off[op.slot()] = t;
-            let r = problem.rules[op.slot()];
-            t += (r.duration + r.lag) as i64;
-            if r.lag > 0 || r.consumer != problem.placement.device_of(op) { t += extra(s / problem.placement.devices(), true); }
-        }
-        t += turn;
-        for s in (0..stages).rev() {
-            let op = Op::new(back, s, 0).in_direction(d);
-            off[op.slot()] = t;
-            let r = problem.rules[op.slot()];
-            t += (r.duration + r.lag) as i64;
-            if r.lag > 0 || r.consumer != problem.placement.device_of(op) { t += extra(s / problem.placement.devices(), false); }
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem, goal: Goal, split: bool) -> Search<'a> {
+        let backward = if split { Kind::I } else { Kind::B };
+        let w = if split { mean(problem, Kind::W) } else { 0 };
+        let times = [mean(problem, Kind::F), mean(problem, backward), w];
+        Search { problem, trial: Trial::new(problem, split), goal, backward, times, found: Vec::new() }
+    }
+
+    /// A third of what a chunk takes for a micro-batch.
+    pub fn unit(&self) -> i64 {
+        (self.times.iter().sum::<i64>() / 3).max(1)
+    }
+
+    /// Mean time from one micro-batch to the next where no device idles.
+    pub fn period(&self) -> i64 {
+        self.times.iter().sum::<i64>() * self.problem.placement.held_by(0).len() as i64
+    }
+
+    /// Runs what was found, which is for this problem.
+    fn run(trial: &mut Trial<'_>, found: &Found) -> Option<Score> {
+        match found.mode {
+            Mode::Fill(slack) => trial.fill(&found.words, slack, |_, _| ()),
+            Mode::Explicit => trial.run(&found.words),
         }
     }
-    off
-}
 
-pub(super) fn words_of(problem: &Problem, out: &[Vec<Op>], weights: bool) -> Words {
-    let _ = problem;
-    let w: Vec<Vec<u32>> = out.iter().map(|ops| ops.iter().filter(|op| weights || op.kind()!=Kind::W).map(|op| op.slot() as u32).collect()).collect();
-    Words::new(&w)
-}
-
-pub fn strict(problem: &Problem, split: bool, off: &[i64], period: i64) -> Words {
-    let back = if split { Kind::I } else { Kind::B };
-    let mut words = Vec::new();
-    for d in 0..problem.devices() {
-        let mut ops: Vec<(i64, u32)> = Vec::new();
-        for c in problem.placement.held_by(d as u32) {
-            for kind in [Kind::F, back] {
-                let slot = Op::new(kind, c.stage, 0).in_direction(c.direction).slot();
-                for j in 0..problem.share(c.direction) { ops.push((off[slot] + period * j as i64, slot as u32)); }
+    /// `words` with the slack that suits them best.
+    pub fn rate(&mut self, words: Words) -> Option<Found> {
+        let w = self.times[2] as u64;
+        let slacks = if w == 0 { vec![0] } else { vec![0, w / 3, 2 * w / 3, w] };
+        let mut best: Option<(Score, u64)> = None;
+        for slack in slacks {
+            if let Some(score) = self.trial.fill(&words, slack, |_, _| ())
+                && best.is_none_or(|(other, _)| order(self.goal, score) < order(self.goal, other))
+            {
+                best = Some((score, slack));
             }
         }
-        ops.sort();
-        words.push(ops.into_iter().map(|x| x.1).collect());
+        best.map(|(score, slack)| Found { words, mode: Mode::Fill(slack), score, fence: None })
     }
-    Words::new(&words)
-}
 
-pub fn experiment(problem: &Problem, goal: Goal, split: bool, trials: u64, keep: usize, heat: f64, verbose: bool) -> Outcome {
-    let mut trial = Trial::new(problem);
-    let (f, i, w, b) = (mean(problem, Kind::F), mean(problem, Kind::I), mean(problem, Kind::W), mean(problem, Kind::B));
-    let unit = if split { (f + i + w) / 3 } else { (f + b) / 3 };
-    let period = problem.span_bound(split) as i64 / problem.microbatches as i64;
-    let mut found: Vec<((u64,u64,u64), Words, Score, u64, String)> = Vec::new();
-    let mut tried = 0;
-    let mut consider = |trial: &mut Trial, words: Words, what: String, found: &mut Vec<_>| {
-        let mut best: Option<(Score, u64)> = None;
-        for slack in if split { vec![0, w as u64 / 3, 2 * w as u64 / 3, w as u64] } else { vec![0] } {
-            tried += 1;
-            if let Some(score) = trial.fill(&words, slack, |_, _| ()) && best.is_none_or(|b| order(goal, score) < order(goal, b.0)) { best = Some((score, slack)); }
-        }
-        if let Some((score, slack)) = best { found.push((order(goal, score), words, score, slack, what)); }
-    };
-    let extras: Vec<[i64; 4]> = if problem.placement.chunks() == 1 { 
-        (0..8).map(|k| [0, 0, k, k]).chain([[1,1,1,1],[1,1,0,0]]).collect()
-    } else {
-        let mut e = Vec::new();
-        for a in 0..4 { for bb in 0..3 { for (c, d) in [(a,bb),(a,a),(bb,a),(0,0)] { e.push([a,bb,c,d]); } } }
-        e.sort(); e.dedup(); e
-    };
-    for e in extras {
-        for turn in 0..3 {
-            let off = offsets(problem, split, |c, fwd| e[(c.min(1) + if fwd {0} else {2}) as usize] * unit, turn * unit);
-            let ws = strict(problem, split, &off, period);
-            consider(&mut trial, ws, format!("strict {e:?} {turn}"), &mut found);
-            for patience in [0, unit / 2] { for slack in [0, w] {
-                let rule = Rule { rank: Rank::Times { offsets: off.clone(), period }, split, compete: false, slack: slack as u64, patience: patience as u64, depth: None };
-                let courses: Vec<Course> = (0..problem.devices()).map(|_| Course::Choose(&rule)).collect();
-                match dispatch(problem, &courses) {
-                    Ok(out) => consider(&mut trial, words_of(problem, &out, false), format!("greedy {e:?} {turn} pat {patience} slack {slack}"), &mut found),
-                    Err(s) => if verbose { println!("stuck {:?}", s) },
+    /// Takes note of `words`; what they reach.
+    pub fn consider(&mut self, words: Words) -> Option<(u64, u64, u64)> {
+        let found = self.rate(words)?;
+        let key = order(self.goal, found.score);
+        self.found.push(found);
+        Some(key)
+    }
+
+    /// Expands what was found for fewer micro-batches; `again`: it will be expanded once more.
+    fn expand(&mut self, smaller: &Problem, found: &[Found], again: bool) {
+        let mut trial = Trial::new(smaller, self.backward == Kind::I);
+        let more = self.problem.microbatches - smaller.microbatches;
+        for start in found {
+            let mut all: Vec<(Cuts, u32)> = Vec::new();
+            if let Some(fence) = &start.fence {
+                all.push((fence.clone(), more));
+            } else {
+                Search::run(&mut trial, start);
+                for q in (1..=3).filter(|&q| more.is_multiple_of(q)) {
+                    all.extend(cuts(smaller, &trial, &start.words, q, 3).into_iter().map(|cuts| (cuts, more / q)));
                 }
-            } }
+            }
+            for (cuts, times) in all {
+                let (words, moved) = expanded(&start.words, &cuts, times);
+                let candidate = Found { words, fence: None, ..start.clone() };
+                let Some(score) = Search::run(&mut self.trial, &candidate) else { continue };
+                let free = Found { score, ..candidate };
+                if again {
+                    self.found.push(Found { fence: Some(moved), ..free.clone() });
+                }
+                self.found.push(free);
+            }
         }
+        self.sort();
     }
-    found.sort_by(|a, b| a.0.cmp(&b.0));
-    found.dedup_by(|a, b| a.1 == b.1);
-    if verbose { for x in found.iter().take(4) { println!("   cand {:?} slack {} {}", x.2, x.3, x.4); } }
-    let first = (found[0].2.makespan, found[0].2.span);
-    let bound = match goal { Goal::Makespan => problem.makespan_bound(split), Goal::Span => problem.span_bound(split) };
-    let mut best = found[0].2;
-    for (n, x) in found.iter().take(keep).enumerate() {
-        let mut polish = Polish { problem, trial: &mut trial, goal, mode: Mode::Fill(x.3), random: Random(n as u64), bound, heat: (heat * 8.0 * unit as f64) as u64 };
-        if let Some((_, s)) = polish.run(x.1.clone(), trials) {
-            if verbose { println!("   polished {n} {:?} -> {:?}", x.2, s); }
-            if order(goal, s) < order(goal, best) { best = s; }
+
+    /// Adds what was found once more, with a period fenced.
+    fn fence(&mut self) {
+        for start in self.found.iter().take(4 * ENTRANTS).cloned().collect::<Vec<Found>>() {
+            if start.fence.is_none() {
+                Search::run(&mut self.trial, &start);
+                let fence = cuts(self.problem, &self.trial, &start.words, 1, 1).pop();
+                self.found.extend(fence.map(|fence| Found { fence: Some(fence), ..start }));
+            }
         }
+        self.sort();
     }
-    Outcome { makespan: best.makespan, span: best.span, first, tried, work: trial.work }
+
+    /// Sorts what was found, the best first, and takes out what is there twice.
+    pub fn sort(&mut self) {
+        let goal = self.goal;
+        self.found.sort_by(|a, b| order(goal, a.score).cmp(&order(goal, b.score)).then(a.mode.cmp(&b.mode)));
+        self.found.dedup_by(|a, b| a.words == b.words && a.mode == b.mode && a.fence == b.fence);
+    }
+
+    /// By how much a schedule exceeds the work of the busiest device.
+    fn excess(&self, found: &Found) -> u64 {
+        order(self.goal, found.score).0.saturating_sub(self.problem.span_bound(self.backward == Kind::I))
+    }
+
+    /// The best found, few of the same score.
+    fn entrants(&self, fenced: bool) -> Vec<Found> {
+        let mut chosen: Vec<Found> = Vec::new();
+        let least = self.found.iter().map(|found| self.excess(found)).min().unwrap_or(0);
+        let near = |found: &&Found| self.excess(found) <= least + least / 5 + 2 * self.unit() as u64;
+        for found in self.found.iter().filter(near).filter(|found| found.fence.is_some() == fenced) {
+            let alike = chosen.iter().filter(|other| other.score == found.score).count();
+            if alike < ENTRANTS / 3 && chosen.len() < ENTRANTS && chosen.iter().all(|other| other.words != found.words) {
+                chosen.push(found.clone());
+            }
+        }
+        chosen
+    }
+
+    fn polish(&mut self, start: &Found, budget: u64, heat: i64, seed: u64) -> Option<Found> {
+        let split = self.backward == Kind::I;
+        let mut polish = Polish {
+            problem: self.problem,
+            trial: &mut self.trial,
+            goal: self.goal,
+            mode: start.mode,
+            random: Random(seed),
+            bounds: [self.problem.makespan_bound(split), self.problem.span_bound(split)],
+            fence: start.fence.as_ref(),
+            heat: heat as u64,
+        };
+        let (words, score) = polish.run(start.words.clone(), budget)?;
+        Some(Found { words, score, ..start.clone() })
+    }
+
+    /// Polishes the best of what was found; after each round the better half goes on.
+    fn tournament(&mut self, budget: u64) {
+        for fenced in [false, true] {
+            let mut field = self.entrants(fenced);
+            if field.len() == 1 {
+                field = vec![field[0].clone(); 3];
+            }
+            let both = self.found.iter().any(|found| found.fence.is_some() != fenced);
+            let budget = if both { budget / 2 } else { budget };
+            for round in 0..ROUNDS {
+                let share = budget / ROUNDS / field.len().max(1) as u64;
+                let heat = 2 * self.unit();
+                for (n, start) in field.iter_mut().enumerate() {
+                    if let Some(better) = self.polish(start, share, heat, 100 * round + n as u64) {
+                        *start = better;
+                    }
+                }
+                field.sort_by(|a, b| order(self.goal, a.score).cmp(&order(self.goal, b.score)));
+                self.found.extend(field.iter().cloned());
+                field.truncate(field.len().div_ceil(2));
+            }
+        }
+        self.sort();
+    }
+
+    /// What goes on to more micro-batches.
+    fn carried(&self) -> Vec<Found> {
+        [false, true].iter().flat_map(|&fenced| self.entrants(fenced)).collect()
+    }
+
+    /// Adds the best with their W's, after a polish in which these move freely.
+    fn complete(&mut self, budget: u64) {
+        let fenced = [false, true].map(|fenced| self.entrants(fenced).into_iter().take(2).collect::<Vec<Found>>());
+        let number = fenced.iter().map(Vec::len).sum::<usize>().max(1) as u64;
+        for start in fenced.concat() {
+            let mut words = start.words.clone();
+            if let Mode::Fill(slack) = start.mode {
+                let mut rows = vec![Vec::new(); self.problem.devices()];
+                self.trial.fill(&start.words, slack, |device, slot| rows[device as usize].push(slot));
+                words = Words::new(&rows);
+            }
+            let Some(score) = self.trial.run(&words) else { continue };
+            let fence = start.fence.and_then(|_| cuts(self.problem, &self.trial, &words, 1, 1).pop());
+            let complete = Found { words, mode: Mode::Explicit, score, fence };
+            let better = self.polish(&complete, budget / number, 2 * self.unit(), 5);
+            self.found.extend(better);
+        }
+        self.sort();
+    }
+
+    /// The best words with their W's.
+    fn best(&mut self) -> Option<Words> {
+        self.found.iter().find(|found| found.mode == Mode::Explicit).map(|found| found.words.clone())
+    }
 }

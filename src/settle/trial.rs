@@ -4,7 +4,7 @@
 //! k-th backward. In a word with floating weights the W's are left out: one runs, the one whose I is oldest, where its
 //! device would idle long enough (or nearly: `slack`), where the next F would not fit into memory, and at the end.
 
-use super::problem::{Problem, SOURCE};
+use super::problem::{Problem, Rule, SOURCE};
 use crate::op::{Kind, Op};
 
 const NONE: u32 = u32::MAX;
@@ -64,11 +64,23 @@ struct Device {
     first: u64,
     last: u64,
     live: i64,
+    idle: u64,
     /// The cell it waits for.
     awaited: u32,
     /// I's run, and W's run, in the queue of I's.
     queued: usize,
     taken: usize,
+}
+
+impl Device {
+    /// Runs the W that has waited longest.
+    #[inline]
+    fn take(&mut self, rule: &Rule) {
+        self.last = self.free + rule.duration;
+        self.free += rule.hold;
+        self.live += rule.change;
+        self.taken += 1;
+    }
 }
 
 /// Room for trials of one problem.
@@ -79,18 +91,21 @@ pub(super) struct Trial<'a> {
     devices: Vec<Device>,
     runnable: Vec<u32>,
     queue: Vec<u32>,
+    /// By device: sum of its ops' times.
+    works: Vec<u64>,
     /// By op of the words: when it starts.
     pub begins: Vec<u64>,
     /// By cell: the op of the words that filled it.
     pub makers: Vec<u32>,
     /// By op of the words: the cell that it read.
     pub reads: Vec<u32>,
-    /// How many trials were made, in ops run.
+    /// Ops run in all trials: what searching is counted in.
     pub work: u64,
 }
 
 impl<'a> Trial<'a> {
-    pub fn new(problem: &'a Problem) -> Trial<'a> {
+    /// Room for trials of `problem`, backwards split or not.
+    pub fn new(problem: &'a Problem, split: bool) -> Trial<'a> {
         let devices = problem.devices();
         let lanes = problem.placement.stages() as usize * problem.placement.directions() as usize;
         Trial {
@@ -100,6 +115,7 @@ impl<'a> Trial<'a> {
             devices: vec![Device::default(); devices],
             runnable: Vec::with_capacity(devices),
             queue: Vec::new(),
+            works: (0..devices).map(|device| problem.work(device, split)).collect(),
             begins: Vec::new(),
             makers: vec![NONE; problem.cells],
             reads: Vec::new(),
@@ -122,130 +138,155 @@ impl<'a> Trial<'a> {
                 Device { next: start, first: NEVER, awaited: NONE, queued: start, taken: start, ..Device::default() };
         }
         self.runnable.extend((0..self.devices.len() as u32).rev());
-        self.work += words.slots.len() as u64;
     }
 
     /// Runs complete words. `None`: they wait for one another in a circle.
     pub fn run(&mut self, words: &Words) -> Option<Score> {
         self.reset(words);
-        let rules = &self.problem.rules;
         let mut left = words.slots.len();
         while let Some(number) = self.runnable.pop() {
-            let end = words.starts[number as usize + 1];
-            let mut device = self.devices[number as usize];
-            while device.next < end {
-                let at = device.next;
-                let rule = &rules[words.slots[at] as usize];
-                let count = &mut self.counts[rule.counter as usize];
-                let input = rule.input + *count;
-                let mut start = device.free;
-                if rule.counter % 3 != 2 {
-                    let arrival = self.ready[input as usize];
-                    if arrival == NEVER {
-                        device.awaited = input;
-                        break;
-                    }
-                    start = start.max(arrival);
-                    let output = rule.output + *count;
-                    self.reads[at] = input;
-                    self.ready[output as usize] = start + rule.duration + rule.lag;
-                    self.makers[output as usize] = at as u32;
-                    let consumer = &mut self.devices[rule.consumer as usize];
-                    if consumer.awaited == output {
-                        consumer.awaited = NONE;
-                        if rule.consumer != number {
-                            self.runnable.push(rule.consumer);
-                        }
-                    }
-                } else {
-                    self.reads[at] = SOURCE;
-                }
-                *count += 1;
-                self.begins[at] = start;
-                device.first = device.first.min(start);
-                device.last = start + rule.duration;
-                device.free = start + rule.hold;
-                device.next += 1;
-                left -= 1;
-            }
-            self.devices[number as usize] = device;
+            left -= self.advance(words, number);
         }
+        self.work += (words.slots.len() - left) as u64;
         (left == 0).then(|| self.score())
     }
 
-    /// Runs words without W's, putting these where they fit. `None`: a circle, or a cap exceeded.
-    /// `emit` is told every op of each device in the order in which it runs.
-    pub fn fill(&mut self, words: &Words, slack: u64, mut emit: impl FnMut(u32, u32)) -> Option<Score> {
-        self.reset(words);
-        let rules = &self.problem.rules;
-        let mut left = words.slots.len();
-        while let Some(number) = self.runnable.pop() {
-            let end = words.starts[number as usize + 1];
-            let cap = self.problem.caps[number as usize];
-            let mut device = self.devices[number as usize];
-            while device.next < end {
-                let at = device.next;
-                let slot = words.slots[at];
-                let rule = &rules[slot as usize];
-                let count = &mut self.counts[rule.counter as usize];
-                let input = rule.input + *count;
+    /// Runs device `number` until it must wait: how many ops.
+    fn advance(&mut self, words: &Words, number: u32) -> usize {
+        let mut device = self.devices[number as usize];
+        let (from, end) = (device.next, words.starts[number as usize + 1]);
+        while device.next < end {
+            let at = device.next;
+            let rule = self.problem.rules[words.slots[at] as usize];
+            let count = self.counts[rule.counter as usize];
+            let mut start = device.free;
+            self.reads[at] = SOURCE;
+            if rule.counter % 3 != 2 {
+                let input = rule.input + count;
                 let arrival = self.ready[input as usize];
                 if arrival == NEVER {
                     device.awaited = input;
                     break;
                 }
-                while device.taken < device.queued {
-                    let weights = self.queue[device.taken];
-                    let w = &rules[weights as usize];
-                    if device.free + w.hold > arrival + slack && device.live + rule.change <= cap {
-                        break;
-                    }
-                    device.free += w.hold;
-                    device.live += w.change;
-                    device.taken += 1;
-                    emit(number, weights);
-                }
-                if device.live + rule.change > cap {
-                    return None;
-                }
-                let start = device.free.max(arrival);
-                let output = rule.output + *count;
+                start = start.max(arrival);
                 self.reads[at] = input;
-                self.ready[output as usize] = start + rule.duration + rule.lag;
-                self.makers[output as usize] = at as u32;
-                let consumer = &mut self.devices[rule.consumer as usize];
-                if consumer.awaited == output {
-                    consumer.awaited = NONE;
-                    if rule.consumer != number {
-                        self.runnable.push(rule.consumer);
-                    }
-                }
-                *count += 1;
-                if slot & 3 == Kind::I as u32 {
-                    self.queue[device.queued] = slot_of(slot, Kind::W);
-                    device.queued += 1;
-                }
-                emit(number, slot);
-                self.begins[at] = start;
-                device.first = device.first.min(start);
-                device.last = start + rule.duration;
-                device.free = start + rule.hold;
-                device.live += rule.change;
-                device.next += 1;
-                left -= 1;
+                self.leave(at, number, rule.output + count, start + rule.duration + rule.lag, rule.consumer);
             }
-            if device.next == end {
-                for &weights in &self.queue[device.taken..device.queued] {
-                    let w = &rules[weights as usize];
-                    device.last = device.free + w.duration;
-                    device.free += w.hold;
-                    emit(number, weights);
-                }
-                device.taken = device.queued;
-            }
-            self.devices[number as usize] = device;
+            self.counts[rule.counter as usize] += 1;
+            self.begins[at] = start;
+            device.first = device.first.min(start);
+            device.last = start + rule.duration;
+            device.free = start + rule.hold;
+            device.next += 1;
         }
-        (left == 0).then(|| self.score())
+        self.devices[number as usize] = device;
+        device.next - from
+    }
+
+    /// Op number `at`, of device `number`, fills cell `output` at `arrival`; wakes `consumer` if it waits for that.
+    #[inline]
+    fn leave(&mut self, at: usize, number: u32, output: u32, arrival: u64, consumer: u32) {
+        self.ready[output as usize] = arrival;
+        self.makers[output as usize] = at as u32;
+        let waiting = &mut self.devices[consumer as usize];
+        if waiting.awaited == output {
+            waiting.awaited = NONE;
+            if consumer != number {
+                self.runnable.push(consumer);
+            }
+        }
+    }
+
+    /// Runs words without W's, putting these where they fit. `None`: a circle, or a cap exceeded.
+    /// `emit` is told every op of each device in the order in which it runs.
+    pub fn fill(&mut self, words: &Words, slack: u64, emit: impl FnMut(u32, u32)) -> Option<Score> {
+        self.fill_within(words, slack, [u64::MAX; 2], emit)
+    }
+
+    /// [`Trial::fill`] that gives up as soon as the makespan or the span is sure to exceed its limit.
+    pub fn fill_within(
+        &mut self,
+        words: &Words,
+        slack: u64,
+        limits: [u64; 2],
+        mut emit: impl FnMut(u32, u32),
+    ) -> Option<Score> {
+        self.reset(words);
+        let mut left = words.slots.len();
+        let mut good = true;
+        while let Some(number) = self.runnable.pop() {
+            let from = self.devices[number as usize].next;
+            good = self.advance_filling(words, number, slack, limits, &mut emit);
+            left -= self.devices[number as usize].next - from;
+            if !good {
+                break;
+            }
+        }
+        self.work += (words.slots.len() - left) as u64;
+        (good && left == 0).then(|| self.score())
+    }
+
+    /// Runs device `number` until it must wait; false: its cap or a limit is exceeded.
+    #[inline]
+    fn advance_filling(
+        &mut self,
+        words: &Words,
+        number: u32,
+        slack: u64,
+        limits: [u64; 2],
+        emit: &mut impl FnMut(u32, u32),
+    ) -> bool {
+        let end = words.starts[number as usize + 1];
+        let (cap, work) = (self.problem.caps[number as usize], self.works[number as usize]);
+        let mut device = self.devices[number as usize];
+        let mut good = true;
+        while device.next < end {
+            let at = device.next;
+            let slot = words.slots[at];
+            let rule = self.problem.rules[slot as usize];
+            let count = self.counts[rule.counter as usize];
+            let input = rule.input + count;
+            let arrival = self.ready[input as usize];
+            if arrival == NEVER {
+                device.awaited = input;
+                break;
+            }
+            while device.taken < device.queued {
+                let w = &self.problem.rules[self.queue[device.taken] as usize];
+                if device.free + w.hold > arrival + slack && device.live + rule.change <= cap {
+                    break;
+                }
+                emit(number, self.queue[device.taken]);
+                device.take(w);
+            }
+            let start = device.free.max(arrival);
+            device.first = device.first.min(start);
+            device.idle += start - device.free;
+            let sure = device.idle + work;
+            if device.live + rule.change > cap || sure > limits[0] || sure - device.first.min(sure) > limits[1] {
+                good = false;
+                break;
+            }
+            self.reads[at] = input;
+            self.leave(at, number, rule.output + count, start + rule.duration + rule.lag, rule.consumer);
+            self.counts[rule.counter as usize] += 1;
+            if slot & 3 == Kind::I as u32 {
+                self.queue[device.queued] = slot_of(slot, Kind::W);
+                device.queued += 1;
+            }
+            emit(number, slot);
+            self.begins[at] = start;
+            device.last = start + rule.duration;
+            device.free = start + rule.hold;
+            device.live += rule.change;
+            device.next += 1;
+        }
+        while device.next == end && device.taken < device.queued {
+            emit(number, self.queue[device.taken]);
+            device.take(&self.problem.rules[self.queue[device.taken] as usize]);
+        }
+        self.devices[number as usize] = device;
+        good
     }
 
     fn score(&self) -> Score {
@@ -253,7 +294,7 @@ impl<'a> Trial<'a> {
         for device in &self.devices {
             let first = if device.first == NEVER { 0 } else { device.first };
             score.makespan = score.makespan.max(device.last);
-            score.span = score.span.max(device.last - first);
+            score.span = score.span.max(device.last.saturating_sub(first));
             score.ends += device.last;
         }
         score
