@@ -1,6 +1,7 @@
 //! What is trained, on which data, and the sessions that train it: the executor's side of `run`.
 
 use crate::cost::Layers;
+use crate::delivery::Delivery;
 use crate::exec::{Batch, Cpu, Device, Error, Fault, Session, Settings, StepRecord, Update};
 use crate::graph::TaskGraph;
 use crate::model::{AdamW, Config, Parameters, Shard, Signal, StageLayers, Tokens, split_layers};
@@ -127,7 +128,7 @@ pub fn cores() -> u32 {
 pub fn settings(devices: u32, timeout: Duration, fault: Option<Fault>) -> Settings {
     let room = devices <= cores();
     let spin = if room { Duration::from_millis(10) } else { Duration::from_micros(20) };
-    Settings { pin: room, spin, timeout, fault }
+    Settings { pin: room, spin, timeout, fault, delivery: Delivery::OneSided }
 }
 
 /// What a stage's layers are for the cost table.

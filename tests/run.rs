@@ -1,9 +1,12 @@
 //! The executor against PyTorch's losses, against itself bit by bit, and when devices die or hang.
 
+use pipesim::cost::{GivenCosts, Slow};
 use pipesim::dsl::{self, Budget, Request};
 use pipesim::exec::{Plan, Session, StepRecord};
 use pipesim::graph::TaskGraph;
 use pipesim::model::{AdamW, Parameters, Tokenizer, Tokens};
+use pipesim::rough::Order;
+use pipesim::settle::settle;
 use pipesim::training::Training;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +21,14 @@ fn graph(name: &str, p: u32, m: u32, v: Option<u32>) -> Option<Arc<TaskGraph>> {
     let request =
         Request { devices: p, microbatches: m, chunks: v, options: BTreeMap::new(), budget: Budget::default() };
     let compiled = dsl::compile(&dsl::resolve(name).unwrap(), &request).ok()?;
-    Some(Arc::new(TaskGraph::new(compiled.order.fixed().unwrap()).unwrap()))
+    let schedule = match compiled.order {
+        Order::Fixed(schedule) => schedule,
+        Order::Rough(rough) => {
+            let costs = GivenCosts::default().table(&rough.placement, m, &Slow::new()).unwrap();
+            settle(&rough, &costs).unwrap()
+        }
+    };
+    Some(Arc::new(TaskGraph::new(schedule).unwrap()))
 }
 
 /// The golden model: 4 blocks, 8 sequences of 32 tokens a step in `m` micro-batches.

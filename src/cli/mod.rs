@@ -4,6 +4,7 @@ mod accuracy;
 mod auto;
 mod check;
 mod compare;
+mod engine;
 mod explain;
 mod export;
 mod failure;

@@ -1,15 +1,17 @@
 //! `pipesim predict`.
 
 use super::Failure;
+use super::engine::EngineOptions;
 use super::options::{CostOptions, Format, OutputOptions};
 use super::output::print;
 use super::selection::ScheduleOptions;
-use crate::cost::CostTable;
+use crate::cost::{CostTable, StepCosts};
 use crate::graph::TaskGraph;
 use crate::placement::Placement;
-use crate::report::{Entry, Panel, Report};
+use crate::report::{Entry, Panel, Report, Table, number};
 use crate::sim;
-use crate::sim::{Prediction, StepSpan, Times};
+use crate::sim::event::{Config, EventError, monte_carlo};
+use crate::sim::{Prediction, Spread, StepSpan, Times};
 use clap::Args;
 use serde::Serialize;
 
@@ -23,6 +25,8 @@ pub struct Predict {
     schedules: ScheduleOptions,
     #[command(flatten)]
     costs: CostOptions,
+    #[command(flatten)]
+    engine: EngineOptions,
     #[command(flatten)]
     output: OutputOptions,
 }
@@ -59,8 +63,7 @@ impl Predict {
         for graph in self.schedules.graphs(&|name, placement| table(name, placement).map(|(costs, _)| costs))? {
             let (costs, step) = table(&graph.schedule().name, &graph.schedule().placement)?;
             self.schedules.remark_cap(&graph, costs.keep, &self.output);
-            let (prediction, times, steps) = sim::predict(&graph, &costs, &step);
-            results.push(Predicted { graph, costs, prediction, times, steps });
+            results.push(self.predict(graph, costs, &step)?);
         }
         if self.costs.costs.is_none() && file.is_none() {
             self.output.remark(
@@ -70,6 +73,31 @@ impl Predict {
         self.show(&results)?;
         let figures = results.iter().map(|r| (r.prediction.schedule.as_str(), &r.prediction.metrics));
         self.output.check_thresholds(figures)
+    }
+
+    /// By the sweep, or by the event engine where the machine does more than costs say.
+    fn predict(&self, graph: TaskGraph, costs: CostTable, step: &StepCosts) -> Result<Predicted, Failure> {
+        let costs = self.engine.costs(&costs);
+        let (mut prediction, times, steps) = if self.engine.is_plain() {
+            sim::predict(&graph, &costs, step)
+        } else {
+            let place = |e: EventError| match Failure::from(e) {
+                Failure::Schedule(text) => Failure::Schedule(format!("{}: {text}", graph.schedule().name)),
+                other => other,
+            };
+            let config = self.engine.config(&graph, &costs)?;
+            let (mut prediction, times, steps) = sim::predict_on(&config, &graph, &costs, step).map_err(place)?;
+            if let Some((jitter, samples, seed)) = self.engine.chance() {
+                let config = Config { jitter: Some(jitter), ..config };
+                let makespans = monte_carlo(&graph, &costs, &config, samples, seed).map_err(place)?;
+                prediction.jitter = Some(Spread::new(&makespans, seed, &costs));
+            }
+            (prediction, times, steps)
+        };
+        if let Some(cap) = self.schedules.memory_cap {
+            prediction = prediction.within(cap, &graph, &costs);
+        }
+        Ok(Predicted { graph, costs, prediction, times, steps })
     }
 
     fn show(&self, results: &[Predicted]) -> Result<(), Failure> {
@@ -129,9 +157,25 @@ impl Predict {
                     ..Entry::default()
                 })
                 .collect(),
-            extra_tables: Vec::new(),
+            extra_tables: spreads(results).into_iter().collect(),
         }
     }
+}
+
+/// How makespans are spread under chance, where that was asked for.
+fn spreads(results: &[Predicted]) -> Option<Table> {
+    let row = |p: &Prediction| {
+        let s = p.jitter?;
+        let times = [s.mean, s.p5, s.p50, s.p95, s.p99].map(number);
+        Some([p.schedule.clone()].into_iter().chain(times).collect())
+    };
+    let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
+    let s = results.first()?.prediction.jitter?;
+    Some(Table {
+        caption: format!("Makespans of {} steps with durations that vary by chance (seed {})", s.samples, s.seed),
+        header: ["schedule", "mean", "5 %", "median", "95 %", "99 %"].map(str::to_string).to_vec(),
+        rows,
+    })
 }
 
 /// A row a schedule.

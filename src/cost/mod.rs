@@ -91,6 +91,15 @@ impl CostTable {
         CostTable { ticks_per_unit, time_unit, unit_ns, keep: summary.keep, summary, speeds: Vec::new(), times }
     }
 
+    /// The same costs in ticks that are `n` times finer.
+    pub fn finer(&self, n: u32) -> CostTable {
+        let ticks = |ticks: u64| ticks.saturating_mul(u64::from(n));
+        let time =
+            |t: &OpTime| OpTime { duration: ticks(t.duration), after: ticks(t.after), arrival: ticks(t.arrival) };
+        let ticks_per_unit = self.ticks_per_unit * f64::from(n);
+        CostTable { ticks_per_unit, times: self.times.iter().map(time).collect(), ..self.clone() }
+    }
+
     /// The same costs at the speed that they were made of, however the machine's went.
     pub fn at_constant_speed(&self) -> CostTable {
         CostTable { speeds: Vec::new(), ..self.clone() }

@@ -1,17 +1,13 @@
 //! How data gets from one device to another.
 
 use super::plan::{Plan, Port};
+use super::queues::Queues;
 use super::signal::Signal;
 use super::watch::{Aborted, Watch};
+use crate::delivery::Delivery;
+use crate::graph::TaskGraph;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// What a link promises about when a send completes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
-    /// A put needs only a free slot at the receiver; nothing waits for the receiver to arrive.
-    OneSided,
-}
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One buffer slot: data, how many messages have arrived in it, how many were read.
 #[derive(Debug)]
@@ -31,9 +27,21 @@ impl Slot {
     }
 }
 
-/// The link of threads in one process: shared memory, one-sided put with signal.
+/// A delivery that is not one-sided, on top of one-sided puts.
+#[derive(Debug)]
+struct Emulation {
+    queues: Queues,
+    graph: Arc<TaskGraph>,
+    /// By message.
+    ports: Vec<Option<Port>>,
+}
+
+/// The link of threads in one process: shared memory, one-sided put with signal; on request it holds messages back as another
+/// delivery would.
 #[derive(Debug)]
 pub struct Local {
+    delivery: Delivery,
+    emulation: Option<Emulation>,
     devices: u64,
     slots: Vec<Vec<Slot>>,
     /// The two halves of the tied embedding's gradient, by sender: embedding's device, head's device.
@@ -45,16 +53,24 @@ pub struct Local {
 
 impl Local {
     /// Buffers for `plan`, each message `hidden_len` numbers, the tied embedding's gradient `tied_len`.
-    pub fn new(plan: &Plan, hidden_len: usize, tied_len: usize) -> Local {
+    pub fn new(plan: &Plan, delivery: Delivery, hidden_len: usize, tied_len: usize) -> Local {
         let slots = plan.slots.iter().map(|&n| (0..n).map(|_| Slot::new(hidden_len)).collect()).collect();
         let devices = u64::from(plan.graph.schedule().devices());
         let tied = [Slot::new(tied_len), Slot::new(tied_len)];
-        Local { devices, slots, tied, norms: Default::default(), norms_in: Signal::default() }
+        let queues = Queues::new(&plan.graph, delivery);
+        let emulation =
+            queues.map(|queues| Emulation { queues, graph: plan.graph.clone(), ports: plan.outputs.clone() });
+        Local { delivery, emulation, devices, slots, tied, norms: Default::default(), norms_in: Signal::default() }
     }
 
     /// What this link promises.
     pub fn delivery(&self) -> Delivery {
-        Delivery::OneSided
+        self.delivery
+    }
+
+    /// What stands at the heads of communication queues in step `step`; empty under one-sided delivery.
+    pub fn report(&self, step: u64) -> String {
+        self.emulation.as_ref().map_or_else(String::new, |all| all.queues.report(&all.graph, step))
     }
 
     fn slot(&self, port: &Port) -> &Slot {
@@ -69,10 +85,22 @@ impl Local {
         if port.credit { self.slot(port).read.wait(port.signal(step) - 1, watch) } else { Ok(()) }
     }
 
-    /// Copies `data` into the receiver's slot, then signals.
+    /// Copies `data` into the receiver's slot, then signals, as soon as the delivery allows it.
     pub fn put(&self, port: &Port, step: u64, data: &[f32]) {
         self.slot(port).lock().copy_from_slice(data);
-        self.slot(port).arrived.raise(port.signal(step));
+        match &self.emulation {
+            None => self.slot(port).arrived.raise(port.signal(step)),
+            Some(all) => self.arrive(all, all.queues.post(&all.graph, port.message)),
+        }
+    }
+
+    /// Signals the arrival of `messages`, each with its step.
+    fn arrive(&self, emulation: &Emulation, messages: Vec<(usize, u64)>) {
+        for (message, step) in messages {
+            if let Some(port) = &emulation.ports[message] {
+                self.slot(port).arrived.raise(port.signal(step));
+            }
+        }
     }
 
     /// Waits for the message.
@@ -90,8 +118,12 @@ impl Local {
 
     /// The receiver has read the message.
     pub fn release(&self, port: &Port, step: u64) {
-        if port.crosses {
-            self.slot(port).read.raise(port.signal(step));
+        if !port.crosses {
+            return;
+        }
+        self.slot(port).read.raise(port.signal(step));
+        if let Some(all) = &self.emulation {
+            self.arrive(all, all.queues.release(&all.graph, port.message));
         }
     }
 

@@ -8,6 +8,7 @@ mod cpu;
 mod device;
 mod link;
 mod plan;
+mod queues;
 mod record;
 mod replicas;
 mod session;
@@ -18,8 +19,9 @@ mod worker;
 
 pub use cpu::Cpu;
 pub use device::{Batch, Device, Update};
-pub use link::{Delivery, Local};
+pub use link::Local;
 pub use plan::{Plan, Port};
+pub use queues::Queues;
 pub use record::{DeviceRecord, OpRecord, StepRecord};
 pub use session::{Error, Session, Settings};
 pub use timed::Timed;

@@ -13,6 +13,8 @@ use std::sync::Arc;
 /// A slot of a channel as one op of each step sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
+    /// The message: index of the op that makes it.
+    pub message: usize,
     /// The channel.
     pub channel: usize,
     /// The slot in it.
@@ -100,7 +102,7 @@ impl Plan {
                 let crosses = graph.device_of(producer) != graph.device_of(consumer);
                 let credit = turn == 0 && !covered;
                 let turns = list.len() as u64;
-                let port = Port { channel, slot, turn: turn as u64, turns, crosses, credit };
+                let port = Port { message: producer, channel, slot, turn: turn as u64, turns, crosses, credit };
                 self.outputs[producer] = Some(port);
                 self.inputs[consumer] = Some(port);
             }

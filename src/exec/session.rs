@@ -7,12 +7,16 @@ use super::record::{DeviceRecord, StepRecord};
 use super::replicas::Replicas;
 use super::watch::{Aborted, Fault, Watch};
 use super::worker::Worker;
+use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
+
+/// How often a session looks whether a device waits too long.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// How a session treats its threads.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +29,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// A fault to inject.
     pub fault: Option<Fault>,
+    /// How the link delivers.
+    pub delivery: Delivery,
 }
 
 /// Why a step did not end.
@@ -88,6 +94,7 @@ enum Answer {
 /// The session.
 pub struct Session {
     plan: Arc<Plan>,
+    link: Arc<Local>,
     watch: Arc<Watch>,
     timeout: Duration,
     commands: Vec<Sender<Command>>,
@@ -110,7 +117,7 @@ impl Session {
     ) -> Session {
         assert_eq!(devices.len(), graph.schedule().devices() as usize, "one device for each of the schedule's");
         let plan = Arc::new(Plan::new(graph));
-        let link = Arc::new(Local::new(&plan, hidden_len, tied_len));
+        let link = Arc::new(Local::new(&plan, settings.delivery, hidden_len, tied_len));
         let replicas = Arc::new(Replicas::new(&plan.graph.schedule().placement));
         let watch = Arc::new(Watch::new(devices.len() as u32, settings.spin));
         let gate = Arc::new(AtomicU64::new(0));
@@ -137,7 +144,7 @@ impl Session {
                 .expect("the system gives a thread");
             commands.push(command);
         }
-        Session { plan, watch, timeout: settings.timeout, commands, answers, steps: 0, updates: 0 }
+        Session { plan, link, watch, timeout: settings.timeout, commands, answers, steps: 0, updates: 0 }
     }
 
     /// The graph that this session executes.
@@ -188,9 +195,11 @@ impl Session {
     fn gather(&self, collect: &mut dyn FnMut(u32, Answer)) -> Result<(), Error> {
         let mut left = self.commands.len();
         while left > 0 {
-            match self.answers.recv_timeout(Duration::from_millis(50)) {
-                Ok((device, Answer::Died(cause))) => return Err(self.give_up(device, Answer::Died(cause))),
-                Ok((device, Answer::Step(Err(cause)))) => return Err(self.give_up(device, Answer::Step(Err(cause)))),
+            match self.answers.recv_timeout(LOOK.min(self.timeout / 2)) {
+                Ok((device, Answer::Died(cause))) => return Err(self.give_up(device, Answer::Died(cause), left - 1)),
+                Ok((device, Answer::Step(Err(cause)))) => {
+                    return Err(self.give_up(device, Answer::Step(Err(cause)), left - 1));
+                }
                 Ok((device, answer)) => {
                     collect(device, answer);
                     left -= 1;
@@ -199,12 +208,12 @@ impl Session {
                     let waited = self.watch.longest_wait();
                     if waited > self.timeout {
                         let (schedule, report) = self.place();
-                        self.stop();
+                        self.stop(left);
                         return Err(Error::Hang { schedule, seconds: waited.as_secs(), report });
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(self.give_up(0, Answer::Died("all threads are gone".to_string())));
+                    return Err(self.give_up(0, Answer::Died("all threads are gone".to_string()), 0));
                 }
             }
         }
@@ -212,12 +221,13 @@ impl Session {
     }
 
     fn place(&self) -> (String, String) {
-        (self.plan.graph.schedule().name.clone(), self.watch.report(&self.plan.graph))
+        let report = self.watch.report(&self.plan.graph) + &self.link.report(self.steps.saturating_sub(1));
+        (self.plan.graph.schedule().name.clone(), report)
     }
 
-    fn give_up(&self, device: u32, answer: Answer) -> Error {
+    fn give_up(&self, device: u32, answer: Answer, left: usize) -> Error {
         let (schedule, report) = self.place();
-        self.stop();
+        self.stop(left);
         match answer {
             Answer::Step(Err(cause)) if !cause.is::<Aborted>() => Error::Failed { schedule, device, cause },
             Answer::Died(cause) => Error::Dead { schedule, device, cause, report },
@@ -225,11 +235,14 @@ impl Session {
         }
     }
 
-    /// Calls everything off and gives the threads a moment to notice; one that hangs is left behind.
-    fn stop(&self) {
+    /// Calls everything off and gives the `left` threads that have not answered a moment to notice; one that hangs is left
+    /// behind.
+    fn stop(&self, mut left: usize) {
         self.watch.abort();
         let end = Instant::now() + Duration::from_secs(1);
-        while Instant::now() < end && self.answers.recv_timeout(Duration::from_millis(100)).is_ok() {}
+        while left > 0 && Instant::now() < end && self.answers.recv_timeout(Duration::from_millis(100)).is_ok() {
+            left -= 1;
+        }
     }
 }
 

@@ -207,7 +207,9 @@ impl Dispatch<'_> {
                 if count == self.problem.share(chunk.direction) {
                     continue;
                 }
-                if kind != Kind::F && count == self.count(Op::new(Kind::F, chunk.stage, 0).in_direction(chunk.direction)) {
+                if kind != Kind::F
+                    && count == self.count(Op::new(Kind::F, chunk.stage, 0).in_direction(chunk.direction))
+                {
                     continue;
                 }
                 let arrival = self.ready[(self.problem.rules[first.slot()].input + count) as usize];
@@ -225,7 +227,9 @@ impl Dispatch<'_> {
                 consider(policy.rank.key(first, count, number), step);
             }
         }
-        if policy.compete && let Some(&weights) = state.pending.front() {
+        if policy.compete
+            && let Some(&weights) = state.pending.front()
+        {
             consider(policy.rank.key(weights, self.local(weights), 0), Step::Weights);
         }
         best.map_or(Step::Sleep(Some(wake).filter(|&wake| wake != NEVER)), |(_, step)| step)

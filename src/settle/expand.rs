@@ -23,7 +23,14 @@ fn middle_out(n: usize) -> impl Iterator<Item = usize> {
     (0..n).map(move |k| if k % 2 == 0 { n / 2 + k / 2 } else { n / 2 - k.div_ceil(2) }).filter(move |&k| k < n)
 }
 
-fn cut(problem: &Problem, trial: &Trial<'_>, words: &Words, moment: u64, q: u32, device: usize) -> Option<(usize, usize)> {
+fn cut(
+    problem: &Problem,
+    trial: &Trial<'_>,
+    words: &Words,
+    moment: u64,
+    q: u32,
+    device: usize,
+) -> Option<(usize, usize)> {
     let range = words.range(device);
     let begins = &trial.begins[range.clone()];
     let start = range.start + begins.partition_point(|&begin| begin < moment);

@@ -1,8 +1,8 @@
 //! The polish: local search on the orders, guided by the critical path.
 
+use super::expand::Cuts;
 use super::problem::{Problem, WHOLE};
 use super::trial::{Score, Trial, Words, fits, kind_of};
-use super::expand::Cuts;
 use crate::op::Kind;
 use crate::rough::Goal;
 
@@ -120,13 +120,13 @@ impl Polish<'_, '_> {
     /// A move: the device, and the op number that goes to another op number's place.
     fn propose(&mut self, words: &Words, path: &[u32]) -> Option<(usize, usize, usize)> {
         let dice = self.random.below(16);
-        if dice < env("A", 12) && !path.is_empty() {
+        if dice < 12 && !path.is_empty() {
             // An op on the critical path that waits for its device goes earlier, or what is before it later.
             let at = path[self.random.below(path.len())] as usize;
             let device = words.starts.partition_point(|&start| start <= at) - 1;
             let range = words.range(device);
-            let reach = 1 + self.random.below(if dice < env("B", 6) { 2 } else { env("C", 12) });
-            return if dice % 2 == 0 {
+            let reach = 1 + self.random.below(if dice < 6 { 2 } else { 12 });
+            return if dice.is_multiple_of(2) {
                 let to = at.saturating_sub(reach).max(range.start);
                 (words.slots[at] != words.slots[at - 1] || reach > 1).then_some((device, at, to))
             } else {
@@ -137,7 +137,8 @@ impl Polish<'_, '_> {
         let device = words.starts.partition_point(|&start| start <= at) - 1;
         let range = words.range(device);
         let reach = 1 + self.random.below(12);
-        let to = if dice % 2 == 0 { at.saturating_sub(reach).max(range.start) } else { (at + reach).min(range.end - 1) };
+        let to =
+            if dice.is_multiple_of(2) { at.saturating_sub(reach).max(range.start) } else { (at + reach).min(range.end - 1) };
         (at != to).then_some((device, at, to))
     }
 
@@ -210,5 +211,3 @@ fn ordered(problem: &Problem, device: usize, word: &[u32], counts: &mut [u32]) -
     }
     true
 }
-
-fn env(k: &str, d: usize) -> usize { static V: std::sync::OnceLock<[Option<usize>; 3]> = std::sync::OnceLock::new(); V.get_or_init(|| ["A","B","C"].map(|k| std::env::var(k).ok().map(|v| v.parse().unwrap())))[["A","B","C"].iter().position(|x| *x == k).unwrap()].unwrap_or(d) }

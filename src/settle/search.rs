@@ -10,14 +10,14 @@ use crate::cost::CostTable;
 use crate::op::Kind;
 use crate::rough::Goal;
 
-/// Ops that a search runs in all, for 8 devices or fewer.
-const BUDGET: u64 = 20_000_000;
+/// Ops that a search runs in all, for 8 devices or fewer; it grows with the cube of the devices up to 20.
+const BUDGET: u64 = 14_000_000;
 /// Most often that all ops are run at one number of micro-batches: small problems need no more.
 const TRIALS: u64 = 60_000;
 /// How many starts enter a tournament, of those fenced and of those not.
-const ENTRANTS: usize = 12;
+const ENTRANTS: usize = 16;
 /// Rounds of a tournament; after each the better half goes on.
-const ROUNDS: u64 = 4;
+const ROUNDS: u64 = 5;
 
 /// Words, how they are run, what came of it.
 #[derive(Clone, Debug)]
@@ -42,10 +42,16 @@ pub(super) struct Search<'a> {
 }
 
 /// The best complete words found.
-pub(super) fn search(problem: &Problem, costs: &CostTable, goal: Goal, split: bool, given: Option<Words>) -> Option<Words> {
+pub(super) fn search(
+    problem: &Problem,
+    costs: &CostTable,
+    goal: Goal,
+    split: bool,
+    given: Option<Words>,
+) -> Option<Words> {
     let levels = levels(problem);
-    let scale = (problem.devices() as u64).clamp(8, 24).pow(2) / 64;
-    let budget = std::env::var("BUDGET").map_or(BUDGET, |b| b.parse().unwrap()) * scale;
+    let scale = (problem.devices() as u64).clamp(8, 20).pow(3);
+    let budget = BUDGET * scale / 512;
     let mut below: Option<(Problem, Vec<Found>)> = None;
     for &level in &levels {
         let here = problem.with_microbatches(level, costs);
@@ -73,8 +79,9 @@ pub(super) fn search(problem: &Problem, costs: &CostTable, goal: Goal, split: bo
         if level < problem.microbatches {
             search.fence();
         }
-        search.tournament(budget * 3 / 4);
-        search.complete(budget / 4);
+        let raw = [false, true].map(|fenced| search.entrants(fenced).into_iter().next());
+        search.tournament(budget * 7 / 10);
+        search.complete(raw, budget * 3 / 10);
         if level == problem.microbatches {
             return search.best();
         }
@@ -209,7 +216,8 @@ impl<'a> Search<'a> {
         let near = |found: &&Found| self.excess(found) <= least + least / 5 + 2 * self.unit() as u64;
         for found in self.found.iter().filter(near).filter(|found| found.fence.is_some() == fenced) {
             let alike = chosen.iter().filter(|other| other.score == found.score).count();
-            if alike < ENTRANTS / 3 && chosen.len() < ENTRANTS && chosen.iter().all(|other| other.words != found.words) {
+            if alike < ENTRANTS / 2 && chosen.len() < ENTRANTS && chosen.iter().all(|other| other.words != found.words)
+            {
                 chosen.push(found.clone());
             }
         }
@@ -249,7 +257,7 @@ impl<'a> Search<'a> {
                         *start = better;
                     }
                 }
-                field.sort_by(|a, b| order(self.goal, a.score).cmp(&order(self.goal, b.score)));
+                field.sort_by_key(|found| order(self.goal, found.score));
                 self.found.extend(field.iter().cloned());
                 field.truncate(field.len().div_ceil(2));
             }
@@ -262,11 +270,15 @@ impl<'a> Search<'a> {
         [false, true].iter().flat_map(|&fenced| self.entrants(fenced)).collect()
     }
 
-    /// Adds the best with their W's, after a polish in which these move freely.
-    fn complete(&mut self, budget: u64) {
-        let fenced = [false, true].map(|fenced| self.entrants(fenced).into_iter().take(2).collect::<Vec<Found>>());
-        let number = fenced.iter().map(Vec::len).sum::<usize>().max(1) as u64;
-        for start in fenced.concat() {
+    /// Adds the best with their W's, after a polish in which these move freely; `raw` ones too, for a polish without W's
+    /// may have led them where W's have no room.
+    fn complete(&mut self, raw: [Option<Found>; 2], budget: u64) {
+        let mut starts: Vec<Found> = Vec::new();
+        for (fenced, raw) in [false, true].into_iter().zip(raw) {
+            starts.extend(self.entrants(fenced).into_iter().take(2).chain(raw));
+        }
+        let number = starts.len().max(1) as u64;
+        for start in starts {
             let mut words = start.words.clone();
             if let Mode::Fill(slack) = start.mode {
                 let mut rows = vec![Vec::new(); self.problem.devices()];

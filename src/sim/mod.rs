@@ -2,6 +2,7 @@
 
 mod bound;
 mod critical;
+pub mod event;
 mod explain;
 mod idle;
 mod memory;
@@ -14,6 +15,6 @@ pub use critical::{CriticalSpan, Part, Sensitivity, critical_path, critical_span
 pub use explain::explain;
 pub use idle::{Cause, Explanation, IdleReport, IdleTime};
 pub use memory::{MemoryCurve, memory};
-pub use predict::{Prediction, StepSpan, Times, predict, replay};
+pub use predict::{Prediction, Spread, StepSpan, Times, predict, predict_on, replay};
 pub use sweep::{sweep, sweep_lasting};
 pub use waits::{Doing, OpTimes, Piece};

@@ -1,7 +1,9 @@
 //! From a graph and costs to the prediction that the outside sees: figures and a timeline.
 
-use super::bound::lower_bound;
+use super::bound::{bounds, lower_bound};
+use super::event::{Config, EventError, Makespans, Record, simulate};
 use super::sweep::{sweep, sweep_lasting};
+use super::waits::OpTimes;
 use crate::cost::{CostTable, StepCosts, Summary};
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, Metrics};
@@ -28,27 +30,61 @@ pub struct Prediction {
     /// The figures.
     #[serde(flatten)]
     pub metrics: Metrics,
+    /// How makespans are spread where durations vary by chance.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub jitter: Option<Spread>,
+}
+
+/// Makespans of many steps with durations that vary by chance, in the prediction's time unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// How many steps.
+    pub samples: u32,
+    /// Seed of the chance.
+    pub seed: u64,
+    /// Mean.
+    pub mean: f64,
+    /// 5 % are not longer.
+    pub p5: f64,
+    /// Half are not longer.
+    pub p50: f64,
+    /// 95 % are not longer.
+    pub p95: f64,
+    /// 99 % are not longer.
+    pub p99: f64,
+}
+
+impl Spread {
+    /// The spread of `makespans` under `seed`.
+    pub fn new(makespans: &Makespans, seed: u64, costs: &CostTable) -> Spread {
+        let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+        let Makespans { samples, mean, p5, p50, p95, p99 } = *makespans;
+        Spread { samples, seed, mean: unit(mean), p5: unit(p5), p50: unit(p50), p95: unit(p95), p99: unit(p99) }
+    }
 }
 
 /// Predicts the timeline of `graph` under `costs`, then of the step ops.
 pub fn predict(graph: &TaskGraph, costs: &CostTable, step: &StepCosts) -> (Prediction, Times, Vec<StepSpan>) {
     let times = times(graph, costs);
-    let schedule = graph.schedule();
-    let peaks: Vec<f64> = (0..schedule.devices()).map(|d| schedule.peak_activations(d, costs.keep)).collect();
-    // Durations that vary can fall below those that the bound is made of.
-    let bound = lower_bound(graph, costs).min(times.makespan());
-    let metrics = Metrics::new(&times.devices, &peaks, Some(bound), costs.ticks_per_unit);
-    let prediction = Prediction {
-        schedule: schedule.name.clone(),
-        devices: schedule.devices(),
-        chunks: schedule.placement.chunks(),
-        microbatches: schedule.microbatches,
-        time_unit: costs.time_unit.to_string(),
-        costs: costs.summary,
-        metrics,
-    };
     let steps = step_spans(graph, costs, &times, step);
-    (prediction, times, steps)
+    (Prediction::new(graph, costs, &times), times, steps)
+}
+
+/// [`predict`] on the machine of `config`, by the event engine.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn predict_on(
+    config: &Config,
+    graph: &TaskGraph,
+    costs: &CostTable,
+    step: &StepCosts,
+) -> Result<(Prediction, Times, Vec<StepSpan>), EventError> {
+    let mut record = Record::new(graph);
+    let outcome = simulate(graph, costs, config, &mut record)?;
+    let times = Times { devices: outcome.devices, source: Origin::Events(Box::new(record)) };
+    let steps = step_spans(graph, costs, &times, step);
+    Ok((Prediction::new(graph, costs, &times), times, steps))
 }
 
 /// When devices run, in ticks; when each op does, another sweep tells.
@@ -56,14 +92,18 @@ pub fn predict(graph: &TaskGraph, costs: &CostTable, step: &StepCosts) -> (Predi
 pub struct Times {
     /// What each device did.
     pub devices: Vec<Activity>,
-    /// Number of the measured step under whose speed they did it; `None`: at constant speed.
-    speed: Option<usize>,
+    source: Origin,
 }
 
-/// When each op runs, in ticks, by the graph's op index.
-struct OpTimes {
-    start: Vec<u64>,
-    end: Vec<u64>,
+/// How [`Times`] came about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    /// A sweep at constant speed.
+    Sweep,
+    /// A sweep under the speed of this measured step.
+    Speed(usize),
+    /// The event engine, which noted every op and transfer.
+    Events(Box<Record>),
 }
 
 impl Times {
@@ -72,7 +112,7 @@ impl Times {
             None => sweep(graph, costs),
             Some(speed) => sweep_at_speed(graph, costs, speed, |_, _, _| ()),
         };
-        Times { devices, speed }
+        Times { devices, source: speed.map_or(Origin::Sweep, Origin::Speed) }
     }
 
     /// End of the last op.
@@ -83,12 +123,27 @@ impl Times {
     /// The ops' own times, for the graph and costs that these are of.
     fn of_ops(&self, graph: &TaskGraph, costs: &CostTable) -> OpTimes {
         let mut times = OpTimes { start: vec![0; graph.len()], end: vec![0; graph.len()] };
-        let note = |index: usize, start, end| (times.start[index], times.end[index]) = (start, end);
-        match self.speed {
-            None => sweep_lasting(graph, costs, |_, _, _, duration| duration, note),
-            Some(speed) => sweep_at_speed(graph, costs, speed, note),
-        };
+        let mut note = |index: usize, start, end| (times.start[index], times.end[index]) = (start, end);
+        match &self.source {
+            Origin::Sweep => {
+                sweep_lasting(graph, costs, |_, _, _, duration| duration, note);
+            }
+            Origin::Speed(speed) => {
+                sweep_at_speed(graph, costs, *speed, note);
+            }
+            Origin::Events(record) => {
+                record.ops.iter().enumerate().for_each(|(index, &(start, end))| note(index, start, end));
+            }
+        }
         times
+    }
+
+    /// When the output of each op travelled, where the event engine knows.
+    fn transfers(&self) -> Option<BTreeMap<usize, (u64, u64)>> {
+        match &self.source {
+            Origin::Events(record) => Some(record.transfers.iter().map(|t| (t.op, (t.start, t.end))).collect()),
+            Origin::Sweep | Origin::Speed(_) => None,
+        }
     }
 }
 
@@ -164,15 +219,44 @@ fn step_spans(graph: &TaskGraph, costs: &CostTable, times: &Times, step: &StepCo
 }
 
 impl Prediction {
+    fn new(graph: &TaskGraph, costs: &CostTable, times: &Times) -> Prediction {
+        let schedule = graph.schedule();
+        let peaks: Vec<f64> = (0..schedule.devices()).map(|d| schedule.peak_activations(d, costs.keep)).collect();
+        // Durations that vary can fall below those that the bound is made of.
+        let bound = lower_bound(graph, costs).min(times.makespan());
+        Prediction {
+            schedule: schedule.name.clone(),
+            devices: schedule.devices(),
+            chunks: schedule.placement.chunks(),
+            microbatches: schedule.microbatches,
+            time_unit: costs.time_unit.to_string(),
+            costs: costs.summary,
+            metrics: Metrics::new(&times.devices, &peaks, Some(bound), costs.ticks_per_unit),
+            jitter: None,
+        }
+    }
+
+    /// The same, its lower bound that of schedules in which no device holds more than `cap` activations, if this is one.
+    pub fn within(mut self, cap: f64, graph: &TaskGraph, costs: &CostTable) -> Prediction {
+        if graph.schedule().peak(costs.keep) <= cap + 1e-9 {
+            let bound = bounds(graph, costs, Some(cap)).best().0 as f64 / costs.ticks_per_unit;
+            let bound = bound.min(self.metrics.makespan);
+            self.metrics.lower_bound = Some(bound);
+            self.metrics.gap_to_bound = Some(if bound > 0.0 { self.metrics.makespan / bound - 1.0 } else { 0.0 });
+        }
+        self
+    }
+
     /// The timeline of a prediction: computes, transfers and waits.
     pub fn timeline(&self, graph: &TaskGraph, costs: &CostTable, times: &Times, steps: &[StepSpan]) -> Timeline {
-        let times = times.of_ops(graph, costs);
+        let (times, transfers) = (times.of_ops(graph, costs), times.transfers());
         let mut spans = Vec::with_capacity(2 * graph.len());
         let consumers = graph.consumers();
         for device in 0..self.devices {
             let mut free = 0;
             for (number, index) in graph.schedule().range(device).enumerate() {
-                op_spans(graph, costs, &times, (number, index, consumers[index]), &mut free, &mut spans);
+                let sent = transfers.as_ref().map(|transfers| transfers.get(&index).copied());
+                op_spans(graph, costs, &times, (number, index, consumers[index], sent), &mut free, &mut spans);
             }
         }
         for step in steps {
@@ -218,7 +302,7 @@ fn op_spans(
     graph: &TaskGraph,
     costs: &CostTable,
     times: &OpTimes,
-    (number, index, consumer): (usize, usize, Option<usize>),
+    (number, index, consumer, sent): (usize, usize, Option<usize>, Option<Option<(u64, u64)>>),
     free: &mut u64,
     spans: &mut Vec<Span>,
 ) {
@@ -241,9 +325,13 @@ fn op_spans(
         span(Queue::Receive, Some(up), *free, times.start[index]);
     }
     span(Queue::Compute, None, times.start[index], times.end[index]);
+    // What an overlapped pair hands on leaves at its end.
+    let last = graph.pair(index).map_or(index, |(_, last)| last);
     let transfer = time.after.max(time.arrival);
-    if transfer > 0 && graph.schedule().placement.leaves_device(op) {
-        span(Queue::Send, consumer, times.end[index], times.end[index] + transfer);
+    let estimate = (transfer > 0 && graph.schedule().placement.leaves_device(op))
+        .then(|| (times.end[last], times.end[last] + transfer));
+    if let Some((start, end)) = sent.unwrap_or(estimate) {
+        span(Queue::Send, consumer, start, end);
     }
     *free = times.end[index] + time.after;
 }

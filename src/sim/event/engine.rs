@@ -2,12 +2,11 @@
 
 use super::link::Link;
 use super::plan::{Plan, Rule};
-use super::queue::{Entry, Lane, Messages, NONE};
+use super::queue::{Lane, Messages, NONE};
 use super::share::Grain;
 use super::straight::{Tournament, UNKNOWN, divide, share};
 use super::stuck::Deadlock;
-use super::{Observer, Outcome, Sharing, TransferTime, Waits};
-use crate::delivery::Delivery;
+use super::{Observer, Outcome, Sharing, Waits};
 use crate::metrics::Activity;
 use crate::op::Op;
 use crate::schedule::Overlap;
@@ -15,12 +14,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Not yet.
-const NEVER: u64 = u64::MAX;
+pub(super) const NEVER: u64 = u64::MAX;
 
 /// What happens besides ends of ops. The order of kinds is the order in which events of one time and device are handled;
 /// an op's end comes after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+pub(super) enum Kind {
     /// A message is through its link, on its sender's side.
     Through,
     /// A message arrives at its receiver.
@@ -32,7 +31,7 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Event {
+pub(super) struct Event {
     time: u64,
     /// Device and kind: 8 times the one and the other.
     place: u64,
@@ -54,7 +53,7 @@ enum State {
 
 /// A device on the way through its program.
 #[derive(Clone, Debug)]
-struct Device {
+pub(super) struct Device {
     next: usize,
     end: usize,
     state: State,
@@ -69,47 +68,47 @@ struct Device {
     /// Number of its processor, if it shares one.
     processor: Option<usize>,
     /// Messages on their way from it or to it.
-    transfers: u32,
+    pub(super) transfers: u32,
     activity: Activity,
     waits: Waits,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Progress {
-    queued: u64,
-    start: u64,
-    end: u64,
+pub(super) struct Progress {
+    pub(super) queued: u64,
+    pub(super) start: u64,
+    pub(super) end: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Queue {
-    next: u32,
-    end: u32,
+pub(super) struct Queue {
+    pub(super) next: u32,
+    pub(super) end: u32,
     /// Its head is on its way.
-    busy: bool,
+    pub(super) busy: bool,
 }
 
 /// One simulation.
 pub(super) struct Engine<'a, L, O> {
     pub(super) plan: &'a Plan<'a>,
     pub(super) messages: &'a Messages,
-    lasts: L,
-    observer: &'a mut O,
-    now: u64,
-    grain: Grain,
+    pub(super) lasts: L,
+    pub(super) observer: &'a mut O,
+    pub(super) now: u64,
+    pub(super) grain: Grain,
     /// When the ops end that run.
-    ends: Tournament,
-    events: BinaryHeap<Reverse<Event>>,
+    pub(super) ends: Tournament,
+    pub(super) events: BinaryHeap<Reverse<Event>>,
     /// Whether there are overlapped pairs.
-    pairs: bool,
-    devices: Vec<Device>,
+    pub(super) pairs: bool,
+    pub(super) devices: Vec<Device>,
     /// By processor: how many of its devices run an op.
-    running: Vec<u32>,
-    progress: Vec<Progress>,
-    queues: Vec<Queue>,
+    pub(super) running: Vec<u32>,
+    pub(super) progress: Vec<Progress>,
+    pub(super) queues: Vec<Queue>,
     /// By channel: messages that hold a slot.
-    held: Vec<u32>,
-    links: Vec<Link>,
+    pub(super) held: Vec<u32>,
+    pub(super) links: Vec<Link>,
 }
 
 impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
@@ -202,15 +201,15 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
         true
     }
 
-    fn schedule(&mut self, time: u64, device: u32, kind: Kind, which: u32, turn: u32) {
+    pub(super) fn schedule(&mut self, time: u64, device: u32, kind: Kind, which: u32, turn: u32) {
         self.events.push(Reverse(Event { time, place: u64::from(device) << 3 | kind as u64, which, turn }));
     }
 
-    fn rule(&self, index: usize) -> &Rule {
+    pub(super) fn rule(&self, index: usize) -> &Rule {
         &self.plan.rules[self.plan.graph.op(index).slot()]
     }
 
-    fn lane(&self, message: u32) -> &'a Lane {
+    pub(super) fn lane(&self, message: u32) -> &'a Lane {
         self.messages.lane(message)
     }
 }
@@ -245,7 +244,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
     }
 
     /// Starts the next op of a device if nothing keeps it from it.
-    fn try_start(&mut self, device: u32) {
+    pub(super) fn try_start(&mut self, device: u32) {
         if self.devices[device as usize].state != State::Idle
             || self.next_op(device).is_none()
             || self.missing_input(device).is_some()
@@ -298,7 +297,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
     }
 
     /// Lets the op of `device`, if one runs, go on at the speed that the circumstances now allow.
-    fn set_speed(&mut self, device: u32) {
+    pub(super) fn set_speed(&mut self, device: u32) {
         let config = self.plan.config;
         let state = &self.devices[device as usize];
         if state.state != State::Running {
@@ -378,202 +377,5 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
             time += self.rule(index).after;
         }
         time
-    }
-}
-
-// Communication.
-impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
-    /// Whether the op that makes a message has ended.
-    pub(super) fn is_queued(&self, message: u32) -> bool {
-        self.progress[message as usize].queued != NEVER
-    }
-
-    /// The entry at the head of a queue.
-    pub(super) fn head(&self, queue: usize) -> Option<Entry> {
-        let Queue { next, end, .. } = self.queues[queue];
-        (next < end).then(|| self.messages.entries[next as usize])
-    }
-
-    /// A message can be sent, if its queue lets it.
-    fn enqueue(&mut self, message: u32) {
-        self.progress[message as usize].queued = self.now;
-        match self.lane(message).send_queue {
-            NONE => _ = self.launch(message),
-            queue => self.advance(queue as usize),
-        }
-    }
-
-    /// Lets the entries of a queue go as far as they can.
-    fn advance(&mut self, queue: usize) {
-        while let Some(Entry { message, receives }) = self.head(queue) {
-            if self.queues[queue].busy || !self.is_queued(message) {
-                return;
-            }
-            let &Lane { channel, send_queue, receive_queue, .. } = self.lane(message);
-            let slots = match self.plan.config.delivery {
-                Delivery::Channel(_) => {
-                    let partner = if receives { send_queue } else { receive_queue } as usize;
-                    if self.head(partner) == Some(Entry { message, receives: !receives }) {
-                        (self.queues[queue].busy, self.queues[partner].busy) = (true, true);
-                        self.launch(message);
-                    }
-                    return;
-                }
-                Delivery::OneSided => self.plan.config.slots.unwrap_or(u32::MAX),
-                Delivery::Buffered(slots) => slots,
-            };
-            if self.held[channel as usize] >= slots {
-                return;
-            }
-            self.held[channel as usize] += 1;
-            let gone = self.launch(message);
-            if self.plan.config.delivery == Delivery::OneSided || gone {
-                self.queues[queue].next += 1;
-            } else {
-                self.queues[queue].busy = true;
-            }
-        }
-    }
-
-    /// The op has ended that used a message: the message's slot is free.
-    fn release_slot(&mut self, op: usize) {
-        let message = self.messages.input[op];
-        if message == NONE {
-            return;
-        }
-        let &Lane { channel, send_queue, receive_queue, .. } = self.lane(message);
-        if send_queue != NONE && receive_queue == NONE {
-            self.held[channel as usize] -= 1;
-            self.advance(send_queue as usize);
-        }
-    }
-
-    /// Brings a message to its link. Whether it has left its sender already.
-    fn launch(&mut self, message: u32) -> bool {
-        let &Lane { link, from, transfer: ticks, .. } = self.lane(message);
-        match self.plan.config.network.sharing {
-            Sharing::Unlimited if ticks == 0 => {
-                self.begin(message);
-                self.travel(message);
-                return true;
-            }
-            Sharing::Unlimited => {
-                self.begin(message);
-                // No turn: `which` is the message itself.
-                self.schedule(self.now + ticks, from, Kind::Through, message, 0);
-            }
-            Sharing::FirstComeFirstServed => {
-                if self.links[link as usize].join(message, ticks) {
-                    self.serve(link);
-                }
-            }
-            Sharing::FairShare => {
-                self.begin(message);
-                let (now, grain) = (self.now, self.grain);
-                self.links[link as usize].share(now, message, ticks, grain);
-                self.expect(link, from);
-            }
-        }
-        false
-    }
-
-    /// The message whose turn it is begins to leave through `link`.
-    fn serve(&mut self, link: u32) {
-        if let Some((message, ticks)) = self.links[link as usize].served() {
-            self.begin(message);
-            self.schedule(self.now + ticks, self.lane(message).from, Kind::Through, link, 0);
-        }
-    }
-
-    /// Sets the next event of a shared link.
-    fn expect(&mut self, link: u32, device: u32) {
-        let state = &mut self.links[link as usize];
-        state.turn = state.turn.wrapping_add(1);
-        if let (Some(time), turn) = (state.next(self.grain), state.turn) {
-            self.schedule(time, device, Kind::Through, link, turn);
-        }
-    }
-
-    /// Messages are through a link; `which` is the link or, where links are unlimited, the message. `false` for a void event.
-    fn link_event(&mut self, which: u32, turn: u32) -> bool {
-        match self.plan.config.network.sharing {
-            Sharing::Unlimited => self.leave(which),
-            Sharing::FirstComeFirstServed => {
-                if let Some(message) = self.links[which as usize].leave() {
-                    self.serve(which);
-                    self.leave(message);
-                }
-            }
-            Sharing::FairShare => {
-                if self.links[which as usize].turn != turn {
-                    return false;
-                }
-                let (now, grain) = (self.now, self.grain);
-                let mut device = None;
-                while let Some(message) = self.links[which as usize].through(now, grain) {
-                    device = Some(self.lane(message).from);
-                    self.leave(message);
-                }
-                if let Some(device) = device {
-                    self.expect(which, device);
-                }
-            }
-        }
-        true
-    }
-
-    /// A message begins to leave.
-    fn begin(&mut self, message: u32) {
-        self.progress[message as usize].start = self.now;
-        self.change_transfers(message, 1);
-    }
-
-    /// A message has left its sender, whose queue goes on, unless it is a channel's.
-    fn leave(&mut self, message: u32) {
-        self.travel(message);
-        let &Lane { send_queue, .. } = self.lane(message);
-        if let Delivery::Buffered(_) = self.plan.config.delivery {
-            self.pop(send_queue);
-        }
-    }
-
-    fn travel(&mut self, message: u32) {
-        let &Lane { to, latency, .. } = self.lane(message);
-        self.schedule(self.now + latency, to, Kind::Arrival, message, 0);
-    }
-
-    /// A message is there.
-    fn arrive(&mut self, message: u32) {
-        let &Lane { to, send_queue, receive_queue, .. } = self.lane(message);
-        let op = self.messages.all[message as usize].op as usize;
-        let Progress { queued, start, end } = &mut self.progress[message as usize];
-        *end = self.now;
-        self.observer.transfer(TransferTime { op, queued: *queued, start: *start, end: *end });
-        self.change_transfers(message, -1);
-        if let Delivery::Channel(_) = self.plan.config.delivery {
-            self.pop(send_queue);
-            self.pop(receive_queue);
-        }
-        self.try_start(to);
-    }
-
-    /// The head of a queue is done.
-    fn pop(&mut self, queue: u32) {
-        let state = &mut self.queues[queue as usize];
-        state.next += 1;
-        state.busy = false;
-        self.advance(queue as usize);
-    }
-
-    /// A message to and from two devices begins (1) or ends (-1) to be on its way: it may slow their ops down.
-    fn change_transfers(&mut self, message: u32, by: i32) {
-        let &Lane { from, to, .. } = self.lane(message);
-        for device in [from, to] {
-            let transfers = &mut self.devices[device as usize].transfers;
-            *transfers = transfers.saturating_add_signed(by);
-            if self.plan.config.overlap_per_mille != 1000 {
-                self.set_speed(device);
-            }
-        }
     }
 }

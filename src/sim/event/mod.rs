@@ -1,10 +1,10 @@
 //! The event engine: time goes from event to event, and resources that several ops or messages want decide who comes first.
 //!
-//! Where the [sweep](super::sweep) needs a fixed order and links that nobody shares, this engine lets messages queue for
+//! Where the [sweep](super::sweep()) needs a fixed order and links that nobody shares, this engine lets messages queue for
 //! links and buffer slots, lets communication queues block at their heads, lets devices share a processor and lets ops last
 //! by chance. Where both engines apply they agree to the tick.
 //!
-//! Time is whole ticks; work that is shared is counted in exact fractions of a tick ([`share`]) and ends at the first whole
+//! Time is whole ticks; work that is shared is counted in exact fractions of a tick and ends at the first whole
 //! tick at which it is done. Events of one tick are handled by device, then by kind: a link is ready, a message arrives, a
 //! device is free, an op ends. So the same input gives the same output, on every machine.
 
@@ -16,6 +16,7 @@ mod queue;
 mod share;
 mod straight;
 mod stuck;
+mod traffic;
 
 pub use chance::{Distribution, Jitter, Makespans, monte_carlo};
 pub use plan::{EventError, Plan};

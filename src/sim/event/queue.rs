@@ -2,10 +2,10 @@
 
 use super::plan::Rule;
 use super::{Config, Scope};
-use crate::delivery::{ChannelOptions, Delivery, Queues, Receives};
+use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
+use crate::lowering::Lowering;
 use crate::op::{Kind, Op};
-use crate::schedule::Overlap;
 
 /// No message, no queue.
 pub(super) const NONE: u32 = u32::MAX;
@@ -112,98 +112,46 @@ impl Messages {
         self.links = keys.len();
     }
 
-    /// Puts every device's entries, which stand in program order, into its queues.
+    /// Fills the queues: under a delivery without queues there is one for each channel whose slots are limited.
     fn fill_queues(&mut self, graph: &TaskGraph, config: &Config) {
-        let programs = match config.delivery {
-            Delivery::Channel(ChannelOptions { receives: Receives::FrontLoaded, .. }) => self.front_loaded(graph),
-            Delivery::Channel(_) => self.in_place(graph, true),
-            Delivery::OneSided if config.slots.is_none() => return,
-            Delivery::OneSided | Delivery::Buffered(_) => self.in_place(graph, false),
-        };
-        let key = |lane: &Lane, receives: bool| {
-            let peer = if receives { lane.from } else { lane.to };
-            match config.delivery {
-                Delivery::OneSided => (lane.channel, false), // channels do not wait for one another
-                Delivery::Buffered(_) => (0, false),
-                Delivery::Channel(ChannelOptions { queues: Queues::One, .. }) => (0, false),
-                Delivery::Channel(ChannelOptions { queues: Queues::PerPeer, .. }) => (peer, false),
-                Delivery::Channel(ChannelOptions { queues: Queues::PerDirection, .. }) => (peer, receives),
-            }
-        };
-        for (device, program) in programs.into_iter().enumerate() {
-            let (all, lanes) = (&self.all, &self.lanes);
-            let lane = |message: u32| &lanes[all[message as usize].slot as usize];
-            let key = |entry: &Entry| key(lane(entry.message), entry.receives);
-            let mut program = program;
-            program.sort_by_key(key); // stable: program order stays within a queue
-            for queue in program.chunk_by(|a, b| key(a) == key(b)) {
-                self.entries.extend_from_slice(queue);
-                self.starts.push(self.entries.len() as u32);
-                self.owners.push(device as u32);
-            }
+        if config.delivery == Delivery::OneSided {
+            return if config.slots.is_some() {
+                self.queue_by_channel()
+            };
         }
-        for queue in 0..self.owners.len() {
-            for entry in &self.entries[self.starts[queue] as usize..self.starts[queue + 1] as usize] {
-                let lane = &mut self.lanes[self.all[entry.message as usize].slot as usize];
+        for queue in Lowering::new(graph, config.delivery).queues() {
+            let number = self.owners.len() as u32;
+            for entry in &queue.entries {
+                let message = self.output[entry.message()];
+                let entry = Entry { message, receives: entry.is_receive() };
+                let lane = &mut self.lanes[self.all[message as usize].slot as usize];
                 let place = if entry.receives { &mut lane.receive_queue } else { &mut lane.send_queue };
-                *place = queue as u32;
+                *place = number;
+                self.entries.push(entry);
+            }
+            self.end_queue(queue.device);
+        }
+    }
+
+    /// One queue of sends for each channel: channels do not wait for one another.
+    fn queue_by_channel(&mut self) {
+        let mut order: Vec<u32> = (0..self.all.len() as u32).collect();
+        order.sort_by_key(|&message| self.lane(message).channel); // stable: in program order within a channel
+        for (at, &message) in order.iter().enumerate() {
+            let number = self.owners.len() as u32;
+            self.lanes[self.all[message as usize].slot as usize].send_queue = number;
+            self.entries.push(Entry { message, receives: false });
+            let &Lane { channel, from, .. } = self.lane(message);
+            if order.get(at + 1).is_none_or(|&next| self.lane(next).channel != channel) {
+                self.end_queue(from);
             }
         }
     }
 
-    /// By device: what each op receives just before it, if `receives`, and what it sends just after. An overlapped pair
-    /// that is one op receives for both before it.
-    fn in_place(&self, graph: &TaskGraph, receives: bool) -> Vec<Vec<Entry>> {
-        let program = |device: u32| {
-            let mut entries = Vec::new();
-            for unit in units(graph, device) {
-                if receives {
-                    entries.extend(self.received(unit.clone()));
-                }
-                entries.extend(self.sent(unit));
-            }
-            entries
-        };
-        (0..graph.schedule().devices()).map(program).collect()
-    }
-
-    /// By device: the order into which PyTorch lowers a schedule. Devices take turns; who can run its next op (all that
-    /// it needs has been entered as received) runs it, enters what it sends, and enters it as received in the program of
-    /// whoever uses it, at once.
-    fn front_loaded(&self, graph: &TaskGraph) -> Vec<Vec<Entry>> {
-        let devices = graph.schedule().devices();
-        let mut units: Vec<_> = (0..devices).map(|device| units(graph, device).peekable()).collect();
-        let mut entries: Vec<Vec<Entry>> = vec![Vec::new(); devices as usize];
-        let mut entered = vec![false; self.all.len()];
-        loop {
-            let mut progress = false;
-            for device in 0..devices as usize {
-                let can = |unit: &std::ops::Range<usize>| {
-                    self.received(unit.clone()).all(|entry| entered[entry.message as usize])
-                };
-                let Some(unit) = units[device].next_if(can) else { continue };
-                progress = true;
-                for sent in self.sent(unit) {
-                    let to = self.lane(sent.message).to;
-                    entered[sent.message as usize] = true;
-                    entries[device].push(sent);
-                    entries[to as usize].push(Entry { receives: true, ..sent });
-                }
-            }
-            if !progress {
-                return entries; // the graph has no circle, so nothing is left
-            }
-        }
-    }
-
-    fn received(&self, unit: std::ops::Range<usize>) -> impl Iterator<Item = Entry> {
-        let messages = self.input[unit].iter().filter(|&&message| message != NONE);
-        messages.map(|&message| Entry { message, receives: true })
-    }
-
-    fn sent(&self, unit: std::ops::Range<usize>) -> impl Iterator<Item = Entry> {
-        let messages = self.output[unit].iter().filter(|&&message| message != NONE);
-        messages.map(|&message| Entry { message, receives: false })
+    /// What has been entered since the last queue's end is a queue of `device`.
+    fn end_queue(&mut self, device: u32) {
+        self.starts.push(self.entries.len() as u32);
+        self.owners.push(device);
     }
 }
 
@@ -220,80 +168,4 @@ fn lanes(graph: &TaskGraph, rules: &[Rule]) -> Vec<Lane> {
         lanes[op.slot()] = Lane { from, to, link, channel, send_queue, receive_queue, transfer, latency };
     }
     lanes
-}
-
-/// The ops of a device, an overlapped pair as one wherever its outputs leave together.
-fn units(graph: &TaskGraph, device: u32) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let range = graph.schedule().range(device);
-    let paired = graph.overlap() != Overlap::Serial;
-    let mut next = range.start;
-    std::iter::from_fn(move || {
-        let start = next;
-        if start == range.end {
-            return None;
-        }
-        next += if paired && graph.op(start).opens_pair() { 2 } else { 1 };
-        Some(start..next)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::placement::Placement;
-    use crate::schedule::{Programs, Schedule};
-
-    /// Compute and communication in one order: an op is entered before what it sends and after what it receives.
-    fn lowered(rows: [&str; 2], receives: Receives) -> [Vec<String>; 2] {
-        let mut programs = Programs::default();
-        for row in rows {
-            programs.ops.extend(row.split(' ').map(|op| op.parse::<Op>().unwrap()));
-            programs.finish(Vec::new());
-        }
-        let schedule = Schedule::new("interleaved", Placement::looped("loop", 2, 2), 2, programs);
-        schedule.validate().unwrap();
-        let graph = TaskGraph::new(schedule).unwrap();
-        let delivery = Delivery::Channel(ChannelOptions { queues: Queues::One, receives });
-        let config = Config { delivery, ..Config::default() };
-        let costs =
-            crate::cost::GivenCosts::default().table(&graph.schedule().placement, 2, &Default::default()).unwrap();
-        let plan = super::super::Plan::new(&graph, &costs, &config).unwrap();
-        let messages = Messages::new(&graph, &config, &plan.rules);
-        [0, 1].map(|queue: usize| {
-            let range = messages.starts[queue] as usize..messages.starts[queue + 1] as usize;
-            let name = |entry: &Entry| {
-                let op = graph.op(messages.all[entry.message as usize].op as usize);
-                let (stage, letter) = match (op.kind(), entry.receives) {
-                    (Kind::F, false) => (op.stage(), "SEND_F"),
-                    (Kind::F, true) => (op.stage() + 1, "RECV_F"),
-                    (_, false) => (op.stage(), "SEND_B"),
-                    (_, true) => (op.stage() - 1, "RECV_B"),
-                };
-                format!("{stage}{letter}{}", op.microbatch())
-            };
-            messages.entries[range].iter().map(name).collect()
-        })
-    }
-
-    const ROWS: [&str; 2] = ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"];
-
-    #[test]
-    fn front_loading_is_pytorchs() {
-        // The sends and receives of the program printed in pytorch/pytorch issue 172668.
-        let printed = [
-            "0SEND_F0 2RECV_F0 0SEND_F1 2RECV_F1 2SEND_F0 2SEND_F1 2RECV_B0 2SEND_B0 2RECV_B1 2SEND_B1 0RECV_B0 0RECV_B1",
-            "1RECV_F0 1SEND_F0 1RECV_F1 1SEND_F1 3RECV_F0 3RECV_F1 3SEND_B0 1RECV_B0 3SEND_B1 1RECV_B1 1SEND_B0 1SEND_B1",
-        ];
-        let ours = lowered(ROWS, Receives::FrontLoaded).map(|row| row.join(" "));
-        assert_eq!(ours, printed);
-    }
-
-    #[test]
-    fn just_in_time_is_before_the_user() {
-        let ours = lowered(ROWS, Receives::JustInTime).map(|row| row.join(" "));
-        assert_eq!(
-            ours[0],
-            "0SEND_F0 0SEND_F1 2RECV_F0 2SEND_F0 2RECV_F1 2SEND_F1 2RECV_B0 2SEND_B0 2RECV_B1 2SEND_B1 0RECV_B0 0RECV_B1"
-        );
-    }
 }

@@ -1,8 +1,8 @@
 //! Shares of a resource: exact fractions of a tick's work.
 //!
 //! Work is counted in grains. A tick at full speed does as many grains as there are in [`Grain`], a number that all the
-//! shares which occur divide, so that no share is ever rounded; only where more than 40 ops or messages share one resource
-//! (or fewer, with an odd slow-down factor) is a share rounded down, by less than one part in 2^40.
+//! shares which occur divide, so that no share is ever rounded; only where more than 40 ops or 16 messages share one
+//! resource (or fewer, with an odd slow-down factor) is a share rounded down, by a few parts in a million at most.
 
 /// How many grains a tick at full speed does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(Grain::new(1, 1000), Grain(1));
         for (most, per_mille) in [(40, 1000), (1000, 1999), (u64::MAX, u32::MAX)] {
             let Grain(grains) = Grain::new(most, per_mille);
-            assert!(grains <= MAX_GRAINS && grains >= 1 << 20, "{most} {per_mille}: {grains}");
+            assert!((1 << 20..=MAX_GRAINS).contains(&grains), "{most} {per_mille}: {grains}");
         }
     }
 }

@@ -26,12 +26,10 @@ pub(super) struct Tournament {
 impl Tournament {
     pub fn new(devices: usize) -> Tournament {
         let leaves = devices.next_power_of_two();
-        let mut nodes = vec![(UNKNOWN, u32::MAX); 2 * leaves];
-        (0..leaves).for_each(|device| nodes[leaves + device].1 = device as u32);
-        Tournament { leaves, nodes }
+        Tournament { leaves, nodes: vec![(UNKNOWN, u32::MAX); 2 * leaves] }
     }
 
-    /// The earliest event; [`UNKNOWN`] when there is none.
+    /// The earliest event; at [`UNKNOWN`] when there is none.
     pub fn first(&self) -> (u64, u32) {
         self.nodes[1]
     }
@@ -50,6 +48,9 @@ impl Tournament {
             let stays = best.0 < other.0 || (best.0 == other.0 && left);
             best = if stays { best } else { other };
             node >>= 1;
+            if nodes[node] == best {
+                return; // nothing changes from here up
+            }
             nodes[node] = best;
         }
     }

@@ -1,0 +1,152 @@
+//! What the machine does to a schedule beyond costs: contended links, deliveries, shared cores, chance.
+
+use super::Failure;
+use crate::cost::{CostTable, Decimal};
+use crate::delivery::Delivery;
+use crate::graph::TaskGraph;
+use crate::sim::event::{Config, Distribution, EventError, Jitter, Network, Processor, Scope, Sharing, Transfer};
+use clap::{Args, ValueEnum};
+
+/// What happens when several messages want one link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Share {
+    /// Each goes as if it were alone.
+    Unlimited,
+    /// One after the other.
+    FirstCome,
+    /// All at once, each at an equal share.
+    Fair,
+}
+
+/// What one link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Link {
+    /// From one device to one other.
+    Pair,
+    /// From one device to all others.
+    Egress,
+}
+
+/// Options of the event engine; with none of them the sweep engine is used, which agrees with it to the tick.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Machine (any of these switches to the event engine)")]
+pub struct EngineOptions {
+    /// When a send completes and what it holds up: one-sided, buffered(k), channel[:per-peer|per-direction][,front-loaded]
+    #[arg(long, value_name = "DELIVERY")]
+    delivery: Option<Delivery>,
+    /// How long a message occupies its link, in time units, before its latency (`comm`)
+    #[arg(long, value_name = "TIME")]
+    transfer: Option<Decimal>,
+    /// What happens when several messages want one link [default: unlimited; first-come with --transfer]
+    #[arg(long, value_enum)]
+    sharing: Option<Share>,
+    /// What one link is
+    #[arg(long, value_enum, default_value_t = Link::Pair)]
+    link_scope: Link,
+    /// Buffer slots of each channel at its receiver (one-sided delivery) [default: enough]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    slots: Option<u32>,
+    /// Cores that all devices share [default: one each]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cores: Option<u32>,
+    /// How much longer ops last while a message leaves for their device or comes from it: 1.2
+    #[arg(long, value_name = "FACTOR", value_parser = slow_down)]
+    overlap_slowdown: Option<u32>,
+    /// Vary every op's duration by chance (log-normal, mean 1) with this standard deviation, and give percentiles
+    #[arg(long, value_name = "SIGMA", value_parser = sigma)]
+    jitter: Option<u32>,
+    /// Steps that are drawn for --jitter
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    samples: u32,
+    /// Seed of --jitter
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    jitter_seed: u64,
+}
+
+fn per_mille(text: &str) -> Result<u32, String> {
+    let value = text.parse::<Decimal>()?.to_f64() * 1000.0;
+    if value > 1e6 { Err("expected at most 1000".to_string()) } else { Ok(value.round() as u32) }
+}
+
+fn slow_down(text: &str) -> Result<u32, String> {
+    per_mille(text).and_then(|f| if f < 1000 { Err("expected a factor of 1 or more".to_string()) } else { Ok(f) })
+}
+
+fn sigma(text: &str) -> Result<u32, String> {
+    match per_mille(text)? {
+        0 => Err("expected a standard deviation of 0.001 or more, as in 0.05".to_string()),
+        found if found > 1000 => Err("expected a standard deviation of at most 1, as in 0.05".to_string()),
+        found => Ok(found),
+    }
+}
+
+/// Ticks of one time unit that make fractions of shared work fine enough.
+const FINE_TICKS: f64 = 1e6;
+
+impl EngineOptions {
+    /// Whether the sweep does.
+    pub fn is_plain(&self) -> bool {
+        let EngineOptions { delivery, transfer, sharing, slots, cores, overlap_slowdown, jitter, .. } = self;
+        let timing = transfer.is_none() && sharing.is_none() && slots.is_none() && cores.is_none();
+        timing && delivery.is_none() && overlap_slowdown.is_none() && jitter.is_none()
+    }
+
+    /// The costs in ticks that are fine enough for what is asked.
+    pub fn costs(&self, costs: &CostTable) -> CostTable {
+        let exact = self.cores.is_none() && self.overlap_slowdown.is_none() && self.jitter.is_none();
+        if exact && self.sharing != Some(Share::Fair) && self.transfer.is_none() {
+            return costs.clone();
+        }
+        costs.finer((FINE_TICKS / costs.ticks_per_unit).ceil().clamp(1.0, FINE_TICKS) as u32)
+    }
+
+    /// The engine's configuration for `graph` under `costs`, without jitter.
+    ///
+    /// # Errors
+    /// A transfer time that overflows the clock.
+    pub fn config(&self, graph: &TaskGraph, costs: &CostTable) -> Result<Config, Failure> {
+        let transfer = match self.transfer {
+            None => Transfer::Instant,
+            Some(time) => {
+                let ticks = time.to_f64() * costs.ticks_per_unit;
+                if ticks >= 1e15 {
+                    return Err(Failure::Usage("--transfer overflows the clock; give a smaller time".to_string()));
+                }
+                Transfer::Ticks(ticks.round() as u64)
+            }
+        };
+        let sharing = match (self.sharing, self.transfer) {
+            (Some(Share::Unlimited), _) | (None, None) => Sharing::Unlimited,
+            (Some(Share::FirstCome), _) | (None, Some(_)) => Sharing::FirstComeFirstServed,
+            (Some(Share::Fair), _) => Sharing::FairShare,
+        };
+        let scope = if self.link_scope == Link::Egress { Scope::Egress } else { Scope::Pair };
+        let devices: Vec<u32> = (0..graph.schedule().devices()).collect();
+        Ok(Config {
+            delivery: self.delivery.unwrap_or_default(),
+            slots: self.slots,
+            network: Network { latency: None, transfer, sharing, scope },
+            processors: self.cores.map(|cores| Processor { devices, cores }).into_iter().collect(),
+            overlap_per_mille: self.overlap_slowdown.unwrap_or(1000),
+            jitter: None,
+            subticks: 1,
+        })
+    }
+
+    /// The chance that durations vary by, how many steps to draw, and from which seed.
+    pub fn chance(&self) -> Option<(Jitter, u32, u64)> {
+        let sigma_per_mille = self.jitter?;
+        let jitter =
+            Jitter { distribution: Distribution::LogNormal { sigma_per_mille }, seed: self.jitter_seed, sample: 0 };
+        Some((jitter, self.samples, self.jitter_seed))
+    }
+}
+
+impl From<EventError> for Failure {
+    fn from(error: EventError) -> Failure {
+        match error {
+            EventError::Deadlock(_) => Failure::Schedule(error.to_string()),
+            EventError::Config(_) | EventError::Overflow => Failure::Usage(error.to_string()),
+        }
+    }
+}

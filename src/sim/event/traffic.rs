@@ -1,0 +1,202 @@
+//! Traffic: messages on their way through communication queues, slots and links.
+
+use super::engine::{Engine, Kind, NEVER, Progress, Queue};
+use super::queue::{Entry, Lane, NONE};
+use super::{Observer, Sharing, TransferTime};
+use crate::delivery::Delivery;
+
+impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
+    /// Whether the op that makes a message has ended.
+    pub(super) fn is_queued(&self, message: u32) -> bool {
+        self.progress[message as usize].queued != NEVER
+    }
+
+    /// The entry at the head of a queue.
+    pub(super) fn head(&self, queue: usize) -> Option<Entry> {
+        let Queue { next, end, .. } = self.queues[queue];
+        (next < end).then(|| self.messages.entries[next as usize])
+    }
+
+    /// A message can be sent, if its queue lets it.
+    pub(super) fn enqueue(&mut self, message: u32) {
+        self.progress[message as usize].queued = self.now;
+        match self.lane(message).send_queue {
+            NONE => _ = self.launch(message),
+            queue => self.advance(queue as usize),
+        }
+    }
+
+    /// Lets the entries of a queue go as far as they can.
+    pub(super) fn advance(&mut self, queue: usize) {
+        while let Some(Entry { message, receives }) = self.head(queue) {
+            if self.queues[queue].busy || !self.is_queued(message) {
+                return;
+            }
+            let &Lane { channel, send_queue, receive_queue, .. } = self.lane(message);
+            let slots = match self.plan.config.delivery {
+                Delivery::Channel(_) => {
+                    let partner = if receives { send_queue } else { receive_queue } as usize;
+                    if self.head(partner) == Some(Entry { message, receives: !receives }) {
+                        (self.queues[queue].busy, self.queues[partner].busy) = (true, true);
+                        self.launch(message);
+                    }
+                    return;
+                }
+                Delivery::OneSided => self.plan.config.slots.unwrap_or(u32::MAX),
+                Delivery::Buffered(slots) => slots,
+            };
+            if self.held[channel as usize] >= slots {
+                return;
+            }
+            self.held[channel as usize] += 1;
+            let gone = self.launch(message);
+            if self.plan.config.delivery == Delivery::OneSided || gone {
+                self.queues[queue].next += 1;
+            } else {
+                self.queues[queue].busy = true;
+            }
+        }
+    }
+
+    /// The op has ended that used a message: the message's slot is free.
+    pub(super) fn release_slot(&mut self, op: usize) {
+        let message = self.messages.input[op];
+        if message == NONE {
+            return;
+        }
+        let &Lane { channel, send_queue, receive_queue, .. } = self.lane(message);
+        if send_queue != NONE && receive_queue == NONE {
+            self.held[channel as usize] -= 1;
+            self.advance(send_queue as usize);
+        }
+    }
+
+    /// Brings a message to its link. Whether it has left its sender already.
+    fn launch(&mut self, message: u32) -> bool {
+        let &Lane { link, from, transfer: ticks, .. } = self.lane(message);
+        match self.plan.config.network.sharing {
+            Sharing::Unlimited if ticks == 0 => {
+                self.begin(message);
+                self.travel(message);
+                return true;
+            }
+            Sharing::Unlimited => {
+                self.begin(message);
+                // No turn: `which` is the message itself.
+                self.schedule(self.now + ticks, from, Kind::Through, message, 0);
+            }
+            Sharing::FirstComeFirstServed => {
+                if self.links[link as usize].join(message, ticks) {
+                    self.serve(link);
+                }
+            }
+            Sharing::FairShare => {
+                self.begin(message);
+                let (now, grain) = (self.now, self.grain);
+                self.links[link as usize].share(now, message, ticks, grain);
+                self.expect(link, from);
+            }
+        }
+        false
+    }
+
+    /// The message whose turn it is begins to leave through `link`.
+    fn serve(&mut self, link: u32) {
+        if let Some((message, ticks)) = self.links[link as usize].served() {
+            self.begin(message);
+            self.schedule(self.now + ticks, self.lane(message).from, Kind::Through, link, 0);
+        }
+    }
+
+    /// Sets the next event of a shared link.
+    fn expect(&mut self, link: u32, device: u32) {
+        let state = &mut self.links[link as usize];
+        state.turn = state.turn.wrapping_add(1);
+        if let (Some(time), turn) = (state.next(self.grain), state.turn) {
+            self.schedule(time, device, Kind::Through, link, turn);
+        }
+    }
+
+    /// Messages are through a link; `which` is the link or, where links are unlimited, the message. `false` for a void event.
+    pub(super) fn link_event(&mut self, which: u32, turn: u32) -> bool {
+        match self.plan.config.network.sharing {
+            Sharing::Unlimited => self.leave(which),
+            Sharing::FirstComeFirstServed => {
+                if let Some(message) = self.links[which as usize].leave() {
+                    self.serve(which);
+                    self.leave(message);
+                }
+            }
+            Sharing::FairShare => {
+                if self.links[which as usize].turn != turn {
+                    return false;
+                }
+                let (now, grain) = (self.now, self.grain);
+                let mut device = None;
+                while let Some(message) = self.links[which as usize].through(now, grain) {
+                    device = Some(self.lane(message).from);
+                    self.leave(message);
+                }
+                if let Some(device) = device {
+                    self.expect(which, device);
+                }
+            }
+        }
+        true
+    }
+
+    /// A message begins to leave.
+    fn begin(&mut self, message: u32) {
+        self.progress[message as usize].start = self.now;
+        self.change_transfers(message, 1);
+    }
+
+    /// A message has left its sender, whose queue goes on, unless it is a channel's.
+    fn leave(&mut self, message: u32) {
+        self.travel(message);
+        let &Lane { send_queue, .. } = self.lane(message);
+        if let Delivery::Buffered(_) = self.plan.config.delivery {
+            self.pop(send_queue);
+        }
+    }
+
+    fn travel(&mut self, message: u32) {
+        let &Lane { to, latency, .. } = self.lane(message);
+        self.schedule(self.now + latency, to, Kind::Arrival, message, 0);
+    }
+
+    /// A message is there.
+    pub(super) fn arrive(&mut self, message: u32) {
+        let &Lane { to, send_queue, receive_queue, .. } = self.lane(message);
+        let op = self.messages.all[message as usize].op as usize;
+        let Progress { queued, start, end } = &mut self.progress[message as usize];
+        *end = self.now;
+        self.observer.transfer(TransferTime { op, queued: *queued, start: *start, end: *end });
+        self.change_transfers(message, -1);
+        if let Delivery::Channel(_) = self.plan.config.delivery {
+            self.pop(send_queue);
+            self.pop(receive_queue);
+        }
+        self.try_start(to);
+    }
+
+    /// The head of a queue is done.
+    fn pop(&mut self, queue: u32) {
+        let state = &mut self.queues[queue as usize];
+        state.next += 1;
+        state.busy = false;
+        self.advance(queue as usize);
+    }
+
+    /// A message to and from two devices begins (1) or ends (-1) to be on its way: it may slow their ops down.
+    fn change_transfers(&mut self, message: u32, by: i32) {
+        let &Lane { from, to, .. } = self.lane(message);
+        for device in [from, to] {
+            let transfers = &mut self.devices[device as usize].transfers;
+            *transfers = transfers.saturating_add_signed(by);
+            if self.plan.config.overlap_per_mille != 1000 {
+                self.set_speed(device);
+            }
+        }
+    }
+}

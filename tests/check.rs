@@ -1,0 +1,560 @@
+//! The checker's verdicts against a cycle search on the graph of all waits, against the link's own queues stepped by hand, and
+//! against sessions of real threads.
+
+use pipesim::check::{Awaited, Deadlock, Party, check, fewest_slots, standard_deliveries, survives};
+use pipesim::delivery::{ChannelOptions, Delivery, Queues, Receives};
+use pipesim::dsl::{self, Budget, Request};
+use pipesim::exec::{self, Batch, Device, Error, Session, Settings, Update};
+use pipesim::graph::TaskGraph;
+use pipesim::lowering::{Entry, Lowering};
+use pipesim::model::{Lap, Parameters};
+use pipesim::op::{Kind, Op};
+use pipesim::placement::Placement;
+use pipesim::schedule::{Overlap, Programs, Schedule};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn channel(queues: Queues, receives: Receives) -> Delivery {
+    Delivery::Channel(ChannelOptions { queues, receives })
+}
+
+fn schedule(placement: &Placement, microbatches: u32, rows: &[Vec<Op>]) -> Schedule {
+    let mut programs = Programs::default();
+    for row in rows {
+        programs.ops.extend(row);
+        programs.finish(Vec::new());
+    }
+    Schedule::new("tried", placement.clone(), microbatches, programs)
+}
+
+/// A schedule on a linear placement from the rows' texts.
+fn linear(rows: &[&str]) -> TaskGraph {
+    let row = |row: &&str| row.split(' ').map(|op| op.parse().unwrap()).collect();
+    let rows: Vec<Vec<Op>> = rows.iter().map(row).collect();
+    let microbatches = rows[0].iter().map(|op| op.microbatch() + 1).max().unwrap();
+    let schedule = schedule(&Placement::linear(rows.len() as u32), microbatches, &rows);
+    schedule.validate().unwrap();
+    TaskGraph::new(schedule).unwrap()
+}
+
+/// Huang et al. 2018.
+fn gpipe(p: u32, m: u32) -> Vec<Vec<Op>> {
+    let row = |r| [Kind::F, Kind::B].into_iter().flat_map(move |kind| (0..m).map(move |i| Op::new(kind, r, i)));
+    (0..p).map(|r| row(r).collect()).collect()
+}
+
+/// Narayanan et al. 2021, PipeDream-flush; split after Qi et al., arXiv 2401.10241 section 3 (ZB-H1).
+fn one_f_one_b(p: u32, m: u32, split: bool) -> Vec<Vec<Op>> {
+    let row = |r: u32| {
+        let warm_up = (p - 1 - r).min(m);
+        let mut row: Vec<Op> = (0..warm_up).map(|i| Op::new(Kind::F, r, i)).collect();
+        let mut weights = 0;
+        for i in 0..m {
+            row.extend((warm_up + i < m).then(|| Op::new(Kind::F, r, warm_up + i)));
+            row.push(Op::new(if split { Kind::I } else { Kind::B }, r, i));
+            if split && i + 1 >= p - r {
+                row.push(Op::new(Kind::W, r, weights));
+                weights += 1;
+            }
+        }
+        if split {
+            row.extend((weights..m).map(|i| Op::new(Kind::W, r, i)));
+        }
+        row
+    };
+    (0..p).map(row).collect()
+}
+
+struct Dice(ChaCha8Rng);
+
+impl Dice {
+    fn new(seed: u64) -> Dice {
+        Dice(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.0.next_u32() as usize % n
+    }
+}
+
+/// The ops in a random order that some run could have had; some of them as overlapped pairs.
+fn listed(placement: &Placement, m: u32, split: bool, pairs: bool, dice: &mut Dice) -> Vec<Vec<Op>> {
+    let mut rows = vec![Vec::new(); placement.devices() as usize];
+    let backward: &[Kind] = if split { &[Kind::I, Kind::W] } else { &[Kind::B] };
+    let kinds: Vec<Kind> = [Kind::F].iter().chain(backward).copied().collect();
+    let mut left: Vec<Op> = Vec::new();
+    for direction in 0..placement.directions() {
+        for microbatch in placement.microbatches_of(direction, m) {
+            let of = |stage| kinds.iter().map(move |&kind| Op::new(kind, stage, microbatch).in_direction(direction));
+            left.extend((0..placement.stages()).flat_map(of));
+        }
+    }
+    let mut done: BTreeSet<Op> = BTreeSet::new();
+    while !left.is_empty() {
+        let own =
+            |op: Op, kind| done.contains(&Op::new(kind, op.stage(), op.microbatch()).in_direction(op.direction()));
+        let up = |op: Op| {
+            let of = |stage| Op::new(op.kind(), stage, op.microbatch()).in_direction(op.direction());
+            op.upstream(placement.stages()).is_none_or(|stage| done.contains(&of(stage)))
+        };
+        let local = |op: Op| match op.kind() {
+            Kind::F => true,
+            Kind::I | Kind::B => own(op, Kind::F),
+            Kind::W => own(op, Kind::I),
+        };
+        let ready: Vec<Op> = left.iter().copied().filter(|&op| up(op) && local(op)).collect();
+        let op = ready[dice.below(ready.len())];
+        let device = placement.device_of(op);
+        let partner = |other: &&Op| {
+            placement.device_of(**other) == device && (op.kind() == Kind::F) && other.kind().is_backward()
+        };
+        let mut taken = vec![op];
+        if let Some(&other) = ready.iter().find(partner).filter(|_| pairs) {
+            taken = vec![op.opening_pair(), other];
+        }
+        rows[device as usize].extend(&taken);
+        done.extend(taken.iter().map(|op| op.alone()));
+        left.retain(|op| !done.contains(op));
+    }
+    rows
+}
+
+/// Small schedules from the library.
+fn library() -> Vec<Schedule> {
+    let names = ["zb-v", "zb-h2", "interleaved-1f1b", "looped-bfs", "dualpipe", "dualpipe-v"];
+    let mut schedules = Vec::new();
+    for (name, p, m) in names.iter().flat_map(|name| (2..=4).flat_map(move |p| (2..=4).map(move |m| (name, p, m)))) {
+        let options = BTreeMap::new();
+        let request = Request { devices: p, microbatches: m, chunks: None, options, budget: Budget::default() };
+        let compiled = dsl::compile(&dsl::resolve(name).unwrap(), &request).ok();
+        schedules.extend(compiled.map(|compiled| compiled.order.fixed().unwrap()));
+    }
+    assert!(schedules.len() > 30);
+    schedules
+}
+
+/// A schedule that runs, under one-sided delivery at least, to begin with.
+fn base(library: &[Schedule], dice: &mut Dice) -> (Placement, u32, Vec<Vec<Op>>) {
+    let (p, m, split) = (2 + dice.below(3) as u32, 1 + dice.below(4) as u32, dice.below(2) == 1);
+    let line = Placement::linear(p);
+    match dice.below(10) {
+        7.. => {
+            let schedule = &library[dice.below(library.len())];
+            let rows = (0..schedule.devices()).map(|device| schedule.program(device).to_vec()).collect();
+            (schedule.placement.clone(), schedule.microbatches, rows)
+        }
+        0 => (line, m, gpipe(p, m)),
+        1 | 2 => (line, m, one_f_one_b(p, m, split)),
+        kind => {
+            let placement = match kind {
+                3 => line,
+                4 => Placement::looped("loop", p, 2),
+                5 => Placement::zigzag("V", p, 2),
+                _ => Placement::bidirectional(2 * (p / 2), 1).unwrap(),
+            };
+            let rows = listed(&placement, m, split, dice.below(3) == 0, dice);
+            (placement, m, rows)
+        }
+    }
+}
+
+/// Swaps neighbours or moves an op, leaving pairs alone.
+fn mutate(rows: &mut [Vec<Op>], dice: &mut Dice) {
+    let row = dice.below(rows.len());
+    let row = &mut rows[row];
+    let (from, distance) = (dice.below(row.len()), dice.below(5));
+    let op = row.remove(from);
+    row.insert((from + distance).saturating_sub(2).min(row.len()), op);
+}
+
+/// Valid mutated schedules that have no cycle of their own, `count` of them, and how many were refused for one.
+fn mutated(count: usize, seed: u64) -> (Vec<Arc<TaskGraph>>, usize) {
+    let (library, mut dice, mut graphs, mut cycles) = (library(), Dice::new(seed), Vec::new(), 0);
+    while graphs.len() < count {
+        let (placement, m, mut rows) = base(&library, &mut dice);
+        for _ in 0..dice.below(6) {
+            mutate(&mut rows, &mut dice);
+        }
+        let schedule = schedule(&placement, m, &rows);
+        if schedule.validate().is_err() {
+            continue;
+        }
+        match TaskGraph::with_overlap(schedule, Overlap::ALL[dice.below(4)]) {
+            Ok(graph) => graphs.push(Arc::new(graph)),
+            Err(_) => cycles += 1,
+        }
+    }
+    (graphs, cycles)
+}
+
+/// Whether the graph of all waits has a cycle: an op's start and end are nodes, a transfer is one node for both its sides.
+fn has_cycle(graph: &TaskGraph, delivery: Delivery) -> bool {
+    let n = graph.len();
+    let (start, end, transfer) = (|i: usize| i, move |i: usize| n + i, move |i: usize| 2 * n + i);
+    let mut waits = petgraph::Graph::<(), ()>::new();
+    let nodes: Vec<_> = (0..3 * n).map(|_| waits.add_node(())).collect();
+    let mut edge = |from: usize, to: usize| {
+        waits.add_edge(nodes[from], nodes[to], ());
+    };
+    let last = |i: usize| graph.pair(i).map_or(i, |(_, second)| second);
+    for i in 0..n {
+        edge(start(i), end(i));
+        if let Some(before) = graph.before(i) {
+            edge(end(before), start(i));
+        }
+        let Some(user) = graph.consumer(i) else { continue };
+        let together = graph.overlap() != Overlap::Runtime;
+        let user = graph.pair(user).filter(|_| together).map_or(user, |(first, _)| first);
+        if graph.transfer(graph.consumer(i).unwrap()).is_some() && delivery != Delivery::OneSided {
+            edge(end(last(i)), transfer(i));
+            edge(transfer(i), start(user));
+        } else {
+            edge(end(last(i)), start(user));
+        }
+    }
+    for queue in Lowering::new(graph, delivery).queues() {
+        queue.entries.windows(2).for_each(|pair| edge(transfer(pair[0].message()), transfer(pair[1].message())));
+    }
+    if let Delivery::Buffered(slots) = delivery {
+        let channel = |i: usize| (graph.op(i).kind() == Kind::F, graph.op(i).stage(), graph.op(i).direction());
+        let (mut sent, mut used) = (BTreeMap::<_, Vec<usize>>::new(), BTreeMap::<_, Vec<usize>>::new());
+        for user in 0..n {
+            if let Some(maker) = graph.transfer(user) {
+                used.entry(channel(maker)).or_default().push(user);
+            }
+            if graph.consumer(user).is_some_and(|other| graph.transfer(other).is_some()) {
+                sent.entry(channel(user)).or_default().push(user);
+            }
+        }
+        for (channel, sent) in sent {
+            // However the slots are dealt, message k + n finds one once n messages were used.
+            let used = &used[&channel];
+            sent.iter().skip(slots as usize).zip(used).for_each(|(&maker, &user)| edge(end(user), transfer(maker)));
+        }
+    }
+    petgraph::algo::is_cyclic_directed(&waits)
+}
+
+/// The link's queues under devices that take turns at random: how far each device comes in a step.
+fn stepped(graph: &TaskGraph, delivery: Delivery, dice: &mut Dice) -> Vec<usize> {
+    let (schedule, queues) = (graph.schedule(), exec::Queues::new(graph, delivery));
+    let crosses = |message: &usize| graph.consumer(*message).is_some_and(|user| graph.transfer(user).is_some());
+    let together = graph.overlap() != Overlap::Runtime;
+    let mut arrived: BTreeMap<usize, u64> = BTreeMap::new();
+    let mut next = Vec::new();
+    for step in 0..2 {
+        next = (0..schedule.devices()).map(|device| schedule.range(device).start).collect();
+        loop {
+            let can_go = |device: &u32| {
+                let index = next[*device as usize];
+                if index == schedule.range(*device).end {
+                    return false;
+                }
+                let last = graph.pair(index).filter(|_| together).map_or(index, |(_, second)| second);
+                let mut inputs = (index..=last).filter_map(|op| graph.upstream(op)).filter(crosses);
+                inputs.all(|input| arrived.get(&input) > Some(&step))
+            };
+            let ready: Vec<u32> = (0..schedule.devices()).filter(can_go).collect();
+            if ready.is_empty() {
+                break;
+            }
+            let device = ready[dice.below(ready.len())];
+            let index = next[device as usize];
+            next[device as usize] += 1;
+            let mut come = |messages: Vec<(usize, u64)>| {
+                messages.into_iter().for_each(|(message, step)| {
+                    assert_eq!(
+                        arrived.insert(message, step + 1).unwrap_or(0),
+                        step,
+                        "each message arrives once a step"
+                    );
+                });
+            };
+            if let (Some(queues), Some(input)) = (&queues, graph.upstream(index).filter(crosses)) {
+                come(queues.release(graph, input));
+            }
+            if graph.pair(index).is_some_and(|(first, _)| first == index) {
+                continue;
+            }
+            for op in graph.pair(index).map_or(index, |(first, _)| first)..=index {
+                if crosses(&op) {
+                    match &queues {
+                        Some(queues) => come(queues.post(graph, op)),
+                        None => come(vec![(op, step)]),
+                    }
+                }
+            }
+        }
+        if next.iter().zip(0..).any(|(&next, device)| next < schedule.range(device).end) {
+            break;
+        }
+    }
+    next.iter().zip(0..).map(|(next, device)| next - schedule.range(device).start).collect()
+}
+
+/// Each party of the circle stands where the stepped devices stand, and waits for what the next party would have to do.
+fn is_a_circle(graph: &TaskGraph, deadlock: &Deadlock, stands: &[usize]) {
+    let lowering = Lowering::new(graph, deadlock.delivery);
+    for (number, wait) in deadlock.waits.iter().enumerate() {
+        let next = &deadlock.waits[(number + 1) % deadlock.waits.len()].party;
+        if let Party::Device { device, number, op } = wait.party {
+            assert_eq!((stands[device as usize], graph.schedule().program(device)[number]), (number, op));
+        }
+        match (&wait.awaited, next) {
+            (Awaited::Op(op) | Awaited::Slot(op), Party::Device { device, number, .. }) => {
+                assert!(graph.schedule().program(*device)[number.saturating_sub(1)..].contains(op), "{deadlock}");
+            }
+            (Awaited::Entry(entry), Party::Queue { device, queue, head }) => {
+                let queue = lowering.queues().iter().find(|q| q.device == *device && q.name() == *queue).unwrap();
+                let at = |name: &String| queue.entries.iter().position(|&e: &Entry| e.name(graph) == *name);
+                assert!(at(head).unwrap() <= at(entry).unwrap(), "{deadlock}");
+            }
+            other => panic!("{other:?} in {deadlock}"),
+        }
+    }
+}
+
+#[test]
+fn verdicts_are_those_of_a_cycle_search_and_of_the_links_queues() {
+    let (graphs, cycles) = mutated(2500, 1);
+    assert!(cycles > 100, "mutation must be able to break a schedule");
+    let mut dice = Dice::new(2);
+    let mut dead = BTreeMap::new();
+    for graph in &graphs {
+        for (delivery, verdict) in survives(graph) {
+            assert_eq!(verdict.is_err(), has_cycle(graph, delivery), "{delivery}: {:?}", graph.schedule());
+            let stands = stepped(graph, delivery, &mut dice);
+            let complete = stands.iter().sum::<usize>() == graph.len();
+            assert_eq!(verdict.is_ok(), complete, "{delivery}: {:?}", graph.schedule());
+            *dead.entry(delivery).or_insert(0) += usize::from(!complete);
+            if let Err(deadlock) = verdict {
+                is_a_circle(graph, &deadlock, &stands);
+            }
+        }
+    }
+    for (delivery, dead) in &dead {
+        println!("{delivery}: {dead} of {} deadlock", graphs.len());
+        // PyTorch's lowering keeps all lists in one global order of transfers, so no circle can close.
+        let never = matches!(
+            delivery,
+            Delivery::OneSided | Delivery::Channel(ChannelOptions { receives: Receives::FrontLoaded, .. })
+        );
+        assert!(if never { *dead == 0 } else { *dead > 20 }, "{delivery}: {dead} deadlocks");
+    }
+}
+
+#[test]
+fn fewest_slots_is_the_least_that_survives() {
+    let (graphs, _) = mutated(300, 3);
+    for graph in graphs {
+        let verdicts: Vec<bool> =
+            (1..=graph.schedule().microbatches).map(|k| check(&graph, Delivery::Buffered(k)).is_ok()).collect();
+        assert_eq!(verdicts.iter().position(|&survives| survives).unwrap() as u32 + 1, fewest_slots(&graph));
+        assert!(verdicts.is_sorted(), "more slots never hurt");
+    }
+}
+
+/// A device whose ops say who they are and look who is handed to them.
+struct Courier {
+    stages: u32,
+    step: u32,
+}
+
+impl Courier {
+    /// The output of an op of `stage` in this step, the same for I and B.
+    fn message(&self, op: Op, stage: u32) -> f32 {
+        let forward = u32::from(op.kind() == Kind::F);
+        ((((self.step * 2 + forward) * 2 + op.direction()) * 64 + stage) * 64 + op.microbatch()) as f32
+    }
+}
+
+impl Device for Courier {
+    fn begin(&mut self, _: &Arc<Batch>) {
+        self.step += 1;
+    }
+    fn compute(
+        &mut self,
+        op: Op,
+        input: Option<&[f32]>,
+        output: Option<&mut [f32]>,
+        _: &mut Vec<Lap>,
+    ) -> anyhow::Result<()> {
+        let expected = op.upstream(self.stages).map(|stage| self.message(op, stage));
+        anyhow::ensure!(input.map(|data| data[0]) == expected, "{op} is handed what is not its own");
+        output.into_iter().for_each(|data| data.fill(self.message(op, op.stage())));
+        Ok(())
+    }
+    fn tied(&self) -> Option<(usize, &[f32])> {
+        None
+    }
+    fn add_tied(&mut self, _: &[f32]) {}
+    fn stage_gradient(&mut self, _: u32, _: &mut Vec<f32>) {}
+    fn add_stage_gradient(&mut self, _: u32, _: &[f32]) {}
+    fn squared_norms(&self) -> Vec<(usize, f64)> {
+        Vec::new()
+    }
+    fn update(&mut self, _: &Update, _: f32) {}
+    fn clear(&mut self) {}
+    fn losses(&self) -> Option<&[f32]> {
+        None
+    }
+    fn save(&mut self) {}
+    fn restore(&mut self) {}
+    fn export(&self, _: &mut Parameters, _: bool) {}
+    fn peak_held_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// Two steps on real threads.
+fn execute(graph: &Arc<TaskGraph>, delivery: Delivery, timeout: Duration) -> Result<(), Error> {
+    let stages = graph.schedule().placement.stages();
+    let device = |_| Box::new(Courier { stages, step: 0 }) as Box<dyn Device>;
+    let devices = (0..graph.schedule().devices()).map(device).collect();
+    let settings = Settings { pin: false, spin: Duration::from_micros(5), timeout, fault: None, delivery };
+    let mut session = Session::start(graph.clone(), devices, 1, 1, settings);
+    let batch = Arc::default();
+    session.step(&batch, None)?;
+    session.step(&batch, None).map(|_| ())
+}
+
+#[test]
+fn threads_finish_where_the_checker_says_so() {
+    let (graphs, _) = mutated(300, 4);
+    let mut runs = 0;
+    for graph in &graphs {
+        for delivery in standard_deliveries().into_iter().filter(|&delivery| check(graph, delivery).is_ok()) {
+            execute(graph, delivery, Duration::from_secs(20)).unwrap();
+            runs += 1;
+        }
+    }
+    assert!(runs > 1500, "{runs} runs");
+}
+
+#[test]
+fn threads_hang_where_the_checker_says_so_and_the_watchdog_names_the_circle() {
+    let (graphs, _) = mutated(500, 5);
+    let mut left: BTreeMap<Delivery, usize> = standard_deliveries().into_iter().map(|delivery| (delivery, 8)).collect();
+    let mut hangs = 0;
+    for graph in &graphs {
+        for (delivery, left) in left.iter_mut().filter(|(_, left)| **left > 0) {
+            let Err(deadlock) = check(graph, *delivery) else { continue };
+            (*left, hangs) = (*left - 1, hangs + 1);
+            let Err(Error::Hang { report, .. }) = execute(graph, *delivery, Duration::from_millis(60)) else {
+                panic!("{delivery}: {:?} ran to its end, although {deadlock}", graph.schedule());
+            };
+            for wait in &deadlock.waits {
+                let expected = match &wait.party {
+                    // Of a pair, the report may not know which of the two inputs is missing.
+                    Party::Device { op, .. } => vec![format!(", {op} waits for"), format!(", in or before {op}\n")],
+                    Party::Queue { device, queue, head } => {
+                        vec![format!("device {device}: {head} at the head of its {queue}\n")]
+                    }
+                };
+                let is_named = expected.iter().any(|text| report.contains(text));
+                assert!(is_named, "none of {expected:?} is in\n{report}{deadlock}");
+            }
+        }
+    }
+    assert_eq!(hangs, 5 * 8, "five deliveries can deadlock");
+}
+
+#[test]
+fn one_f_one_b_blocks_itself_on_one_queue_but_not_on_two() {
+    // Narayanan et al. 2021: the steady state's send and receive must be issued together (Megatron's
+    // send_forward_recv_backward), or both neighbours wait in their sends.
+    for p in 2..=4 {
+        for m in 2..=4 {
+            let graph = TaskGraph::new(schedule(&Placement::linear(p), m, &one_f_one_b(p, m, false))).unwrap();
+            for (delivery, verdict) in survives(&graph) {
+                let blocks = delivery == channel(Queues::One, Receives::JustInTime)
+                    || delivery == channel(Queues::PerPeer, Receives::JustInTime);
+                assert_eq!(verdict.is_err(), blocks, "p={p} m={m} {delivery}");
+            }
+            assert_eq!(fewest_slots(&graph), 1);
+        }
+    }
+}
+
+#[test]
+fn a_ring_of_three_blocks_on_one_queue_a_device_but_not_on_one_a_peer() {
+    // Looped breadth-first (Lamy-Poirier 2022) on stages 0 to 5 of three devices: each device still sends its first chunk's
+    // outputs when the ring brings it the inputs of its second.
+    let placement = Placement::looped("loop", 3, 2);
+    let row = |r: u32| {
+        let of = |kind| (0..4).map(move |i| move |stage| Op::new(kind, stage, i));
+        let forward = [r, r + 3].into_iter().flat_map(move |stage| of(Kind::F).map(move |op| op(stage)));
+        forward.chain([r + 3, r].into_iter().flat_map(move |stage| of(Kind::B).map(move |op| op(stage)))).collect()
+    };
+    let rows: Vec<Vec<Op>> = (0..3).map(row).collect();
+    let graph = TaskGraph::new(schedule(&placement, 4, &rows)).unwrap();
+    let deadlock = check(&graph, channel(Queues::One, Receives::JustInTime)).unwrap_err();
+    assert_eq!(deadlock.devices(), [0, 1, 2], "{deadlock}");
+    assert!(check(&graph, channel(Queues::PerPeer, Receives::JustInTime)).is_ok());
+}
+
+#[test]
+fn gpipe_runs_under_every_delivery() {
+    for p in 1..=5 {
+        for m in 1..=5 {
+            let graph = TaskGraph::new(schedule(&Placement::linear(p), m, &gpipe(p, m))).unwrap();
+            assert!(survives(&graph).iter().all(|(_, verdict)| verdict.is_ok()), "p={p} m={m}");
+        }
+    }
+}
+
+#[test]
+fn the_text_closes_the_circle() {
+    let graph = linear(&["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"]);
+    let text = check(&graph, Delivery::Channel(ChannelOptions::default())).unwrap_err().to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "under channel delivery the devices wait for one another in a circle:");
+    assert_eq!(
+        lines[1..3],
+        [
+            "  device 0, 0SEND_F1 at the head of its communication queue waits for 1RECV_F1, behind 1SEND_B0 at the head of \
+             device 1's communication queue",
+            "  device 1, 1SEND_B0 at the head of its communication queue waits for 0RECV_B0, behind 0SEND_F1 at the head of \
+             device 0's communication queue"
+        ]
+    );
+    assert!(text.contains("<-- here"), "{text}");
+    // Two messages for one slot, and the second is wanted first.
+    let graph = linear(&["0F0 0F1 0B1 0B0", "1F1 1B1 1F0 1B0"]);
+    let text = check(&graph, Delivery::Buffered(1)).unwrap_err().to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "under buffered(1) delivery the devices wait for one another in a circle:");
+    assert_eq!(
+        lines[1..3],
+        [
+            "  device 1 at op number 0 (1F1) waits for 0SEND_F1, at the head of device 0's communication queue",
+            "  device 0, 0SEND_F1 at the head of its communication queue waits for a free slot of its channel; the next is \
+             freed by 1F0, which stands later on device 1"
+        ]
+    );
+    assert_eq!(fewest_slots(&graph), 2);
+}
+
+#[test]
+fn receives_are_loaded_as_pytorch_lowers_them() {
+    // `_add_send_recv` on 1F1B, p = 2, m = 3, by hand: the devices take turns, an op each, and each send puts the receive
+    // into the other's list at once.
+    let graph = linear(&["0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1B0 1F1 1B1 1F2 1B2"]);
+    let names = |delivery| -> Vec<Vec<String>> {
+        let lowering = Lowering::new(&graph, delivery);
+        lowering.queues().iter().map(|queue| queue.entries.iter().map(|entry| entry.name(&graph)).collect()).collect()
+    };
+    let front = names(channel(Queues::One, Receives::FrontLoaded));
+    assert_eq!(front[0], ["0SEND_F0", "0SEND_F1", "0RECV_B0", "0SEND_F2", "0RECV_B1", "0RECV_B2"]);
+    assert_eq!(front[1], ["1RECV_F0", "1RECV_F1", "1SEND_B0", "1RECV_F2", "1SEND_B1", "1SEND_B2"]);
+    let late = names(channel(Queues::One, Receives::JustInTime));
+    assert_eq!(late[1], ["1RECV_F0", "1SEND_B0", "1RECV_F1", "1SEND_B1", "1RECV_F2", "1SEND_B2"]);
+    let split = names(channel(Queues::PerDirection, Receives::JustInTime));
+    assert_eq!(split[0], ["0SEND_F0", "0SEND_F1", "0SEND_F2"]);
+    assert_eq!(split[3], ["1RECV_F0", "1RECV_F1", "1RECV_F2"]);
+    assert_eq!(names(Delivery::Buffered(1))[0], ["0SEND_F0", "0SEND_F1", "0SEND_F2"]);
+    assert!(names(Delivery::OneSided).is_empty());
+}

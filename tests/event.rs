@@ -1,0 +1,669 @@
+//! The event engine against the sweep, against golden files, and against cases worked out by hand.
+
+use pipesim::check::check;
+use pipesim::cost::{CostTable, OpTime, Summary};
+use pipesim::delivery::Delivery;
+use pipesim::graph::TaskGraph;
+use pipesim::lowering::Lowering;
+use pipesim::metrics::Activity;
+use pipesim::op::{Kind, Op};
+use pipesim::placement::Placement;
+use pipesim::schedule::{Overlap, Programs, Schedule, pair_fault};
+use pipesim::sim::event::{
+    Config, Distribution, EventError, Jitter, Network, Party, Plan, Processor, Record, Scope, Sharing, Transfer,
+    TransferTime, monte_carlo, simulate,
+};
+use pipesim::sim::sweep_lasting;
+use std::path::{Path, PathBuf};
+
+/// Numbers by chance (SplitMix64).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) % n as u64) as usize
+    }
+}
+
+fn table(placement: &Placement, mut cost: impl FnMut(Op) -> OpTime) -> CostTable {
+    let summary = Summary { F: 1.0, I: 1.0, W: 1.0, B: 2.0, comm: 0.0, keep: 1.0 };
+    let mut times = vec![OpTime::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
+    placement.op_kinds().for_each(|op| times[op.slot()] = cost(op));
+    CostTable::new(placement, (1.0, "unit", 1_000_000_000), summary, |op| times[op.slot()])
+}
+
+/// F, I, W, B and the latency.
+fn flat(placement: &Placement, durations: [u64; 4], arrival: u64) -> CostTable {
+    table(placement, |op| OpTime { duration: durations[op.kind() as usize], after: 0, arrival })
+}
+
+fn schedule(placement: Placement, microbatches: u32, rows: &[Vec<Op>]) -> Schedule {
+    let mut programs = Programs::default();
+    for row in rows {
+        programs.ops.extend(row);
+        programs.finish(Vec::new());
+    }
+    let schedule = Schedule::new("test", placement, microbatches, programs);
+    schedule.validate().unwrap_or_else(|fault| panic!("{fault}"));
+    schedule
+}
+
+/// A schedule of ops as PyTorch writes them, a row a device.
+fn by_hand(placement: Placement, microbatches: u32, rows: &[&str]) -> TaskGraph {
+    let rows: Vec<Vec<Op>> = rows.iter().map(|row| row.split(' ').map(|op| op.parse().unwrap()).collect()).collect();
+    TaskGraph::new(schedule(placement, microbatches, &rows)).unwrap()
+}
+
+fn random_placement(dice: &mut Dice) -> Placement {
+    let devices = 1 + dice.below(6) as u32;
+    match dice.below(5) {
+        0 => Placement::linear(devices),
+        1 => Placement::looped("loop", devices, 2 + dice.below(2) as u32),
+        2 => Placement::zigzag("V", devices, 2),
+        3 => Placement::bidirectional(devices + devices % 2, 1 + dice.below(2) as u32).unwrap(),
+        _ => {
+            let mut order: Vec<u32> = (0..2 * devices).map(|place| place % devices).collect();
+            (1..order.len()).for_each(|i| order.swap(i, dice.below(i + 1)));
+            Placement::new("any", devices, order).unwrap()
+        }
+    }
+}
+
+/// A schedule in which each op, and each overlapped pair, stands after what it needs, otherwise by chance.
+fn random_schedule(dice: &mut Dice) -> Schedule {
+    let (placement, m) = (random_placement(dice), 1 + dice.below(8) as u32);
+    let stages = placement.stages();
+    let split: Vec<bool> = (0..stages).map(|_| dice.below(2) == 0).collect();
+    let mut rows = vec![Vec::new(); placement.devices() as usize];
+    let direction = |i: u32| u32::from(!placement.microbatches_of(0, m).contains(&i));
+    // By (stage, micro-batch): whether the forward, the backward, the weights are done.
+    let mut done = vec![[false; 3]; (stages * m) as usize];
+    loop {
+        let at = |stage: u32, i: u32| done[(stage * m + i) as usize];
+        let ready = |stage: u32, i: u32| -> Option<Op> {
+            let [forward, backward, weights] = at(stage, i);
+            let kind = match (forward, backward, weights) {
+                (false, ..) if stage == 0 || at(stage - 1, i)[0] => Kind::F,
+                (true, false, _) if stage + 1 == stages || at(stage + 1, i)[1] => {
+                    if split[stage as usize] {
+                        Kind::I
+                    } else {
+                        Kind::B
+                    }
+                }
+                (true, true, false) => Kind::W,
+                _ => return None,
+            };
+            Some(Op::new(kind, stage, i).in_direction(direction(i)))
+        };
+        let all: Vec<Op> = (0..stages).flat_map(|s| (0..m).filter_map(move |i| ready(s, i))).collect();
+        if all.is_empty() {
+            return schedule(placement, m, &rows);
+        }
+        let first = all[dice.below(all.len())];
+        let device = placement.device_of(first);
+        let partner = all.iter().find(|&&op| placement.device_of(op) == device && pair_fault(first, op).is_none());
+        let mut run = |op: Op| {
+            rows[device as usize].push(op);
+            let state = &mut done[(op.stage() * m + op.microbatch()) as usize];
+            match op.kind() {
+                Kind::F => state[0] = true,
+                Kind::I => state[1] = true,
+                Kind::W => state[2] = true,
+                Kind::B => (state[1], state[2]) = (true, true),
+            }
+        };
+        match partner.filter(|_| dice.below(2) == 0) {
+            Some(&second) => [first.opening_pair(), second].into_iter().for_each(&mut run),
+            None => run(first),
+        }
+    }
+}
+
+fn random_costs(dice: &mut Dice, placement: &Placement) -> CostTable {
+    let (most_after, most_arrival) = (dice.below(4) + 1, dice.below(30) + 1);
+    table(placement, |_| OpTime {
+        duration: dice.below(20) as u64,
+        after: dice.below(most_after) as u64,
+        arrival: dice.below(most_arrival) as u64,
+    })
+}
+
+/// Ways to say that nothing is shared and nothing queues: the first is simulated straight, the others in full.
+fn unhindered(devices: u32) -> [Config; 4] {
+    let alone = |device| Processor { devices: vec![device], cores: 1 };
+    [
+        Config::default(),
+        Config { processors: (0..devices).map(alone).collect(), ..Config::default() },
+        Config { slots: Some(u32::MAX), ..Config::default() },
+        Config { delivery: Delivery::Buffered(u32::MAX), ..Config::default() },
+    ]
+}
+
+fn sweep_record(
+    graph: &TaskGraph,
+    costs: &CostTable,
+    lasts: impl Fn(usize, u32, u64, u64) -> u64,
+) -> (Vec<Activity>, Vec<(u64, u64)>) {
+    let mut ops = vec![(0, 0); graph.len()];
+    let devices = sweep_lasting(graph, costs, lasts, |index, start, end| ops[index] = (start, end));
+    (devices, ops)
+}
+
+#[test]
+fn agrees_with_the_sweep_on_random_schedules_to_the_tick() {
+    let mut paired = 0;
+    for seed in 0..600 {
+        let mut dice = Dice(seed);
+        let schedule = random_schedule(&mut dice);
+        let costs = random_costs(&mut dice, &schedule.placement);
+        paired += usize::from(schedule.has_pairs());
+        for overlap in Overlap::ALL {
+            let graph = TaskGraph::with_overlap(schedule.clone(), overlap).unwrap();
+            // How long an op takes depends on all that it may depend on.
+            let lasts = |index: usize, device: u32, start: u64, duration: u64| {
+                duration + (index as u64 * 7 + start * 3 + u64::from(device)) % 5
+            };
+            let swept = sweep_record(&graph, &costs, lasts);
+            let mut waits = Vec::new();
+            for config in unhindered(graph.schedule().devices()) {
+                let mut record = Record::new(&graph);
+                let outcome = Plan::new(&graph, &costs, &config).unwrap().run_lasting(lasts, &mut record).unwrap();
+                assert_eq!((outcome.devices, record.ops), swept, "seed {seed} {overlap:?} {config:?}");
+                waits.push(outcome.waits);
+                record.transfers.iter().for_each(|transfer| assert_eq!(transfer.queued, transfer.start));
+            }
+            assert!(waits.iter().all(|w| *w == waits[0]), "seed {seed} {overlap:?} {waits:?}");
+        }
+    }
+    assert!(paired > 200, "only {paired} schedules had pairs");
+}
+
+fn golden(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder)
+}
+
+fn golden_entries(folder: &str) -> Vec<serde_json::Value> {
+    serde_json::from_str(&std::fs::read_to_string(golden(folder).join("expected.json")).unwrap()).unwrap()
+}
+
+fn golden_schedule(folder: &str, entry: &serde_json::Value) -> Schedule {
+    let of = |key: &str| entry[key].as_u64().unwrap() as u32;
+    let (p, v, m, class) = (of("p"), of("v"), of("m"), entry["cls"].as_str().unwrap());
+    let placement = match class {
+        "DualPipe" => Placement::bidirectional(p, 1).unwrap(),
+        class if class.contains("V") => Placement::zigzag("V", p, 2),
+        _ => Placement::looped("loop", p, v),
+    };
+    let direction = |op: Op| op.in_direction(u32::from(class == "DualPipe" && op.microbatch() >= m.div_ceil(2)));
+    let cell = |cell: &str| -> Vec<Op> {
+        let Some(pair) = cell.strip_suffix("OVERLAP_F_B") else { return vec![direction(cell.parse().unwrap())] };
+        let (first, second) = pair.trim_matches(['(', ')']).split_once(';').unwrap();
+        vec![direction(first.parse().unwrap()).opening_pair(), direction(second.parse().unwrap())]
+    };
+    let file = golden(folder).join(format!("{}.csv", entry["name"].as_str().unwrap()));
+    let text = std::fs::read_to_string(file).unwrap();
+    let row = |line: &str| line.split(',').filter(|text| !text.is_empty()).flat_map(cell).collect();
+    schedule(placement, m, &text.lines().map(row).collect::<Vec<Vec<Op>>>())
+}
+
+fn golden_named(class: &str, p: u64, v: u64, m: u64) -> Schedule {
+    let entries = golden_entries("pytorch");
+    let is =
+        |entry: &&serde_json::Value| entry["cls"] == class && entry["p"] == p && entry["v"] == v && entry["m"] == m;
+    golden_schedule("pytorch", entries.iter().find(is).unwrap())
+}
+
+#[test]
+fn figures_of_the_golden_files() {
+    let mut compared = 0;
+    for folder in ["pytorch", "dualpipe"].into_iter().filter(|folder| golden(folder).exists()) {
+        for entry in golden_entries(folder) {
+            let overlap = match entry["overlap_mode"].as_str() {
+                Some("serial") => Overlap::Serial,
+                Some("runtime") => Overlap::Runtime,
+                Some("overlap") => Overlap::Max,
+                _ => Overlap::Atomic,
+            };
+            let schedule = golden_schedule(folder, &entry);
+            let graph = TaskGraph::with_overlap(schedule, overlap).unwrap();
+            let tenths = |value: &serde_json::Value| (value.as_f64().unwrap() * 10.0).round() as u64;
+            let cost = |kind: &str| tenths(&entry["costs"][kind]);
+            let costs = flat(&graph.schedule().placement, [cost("F"), cost("I"), cost("W"), cost("B")], cost("comm"));
+            for config in unhindered(graph.schedule().devices()) {
+                let outcome = simulate(&graph, &costs, &config, &mut ()).unwrap();
+                assert_eq!(outcome.makespan(), tenths(&entry["makespan"]), "{} {overlap:?}", entry["name"]);
+                let busy: Vec<u64> = outcome.devices.iter().map(|device| device.busy).collect();
+                let expected: Vec<u64> = entry["busy_per_rank"].as_array().unwrap().iter().map(tenths).collect();
+                assert_eq!(busy, expected, "{} {overlap:?}", entry["name"]);
+            }
+            compared += 1;
+        }
+    }
+    assert!(compared >= 400, "{compared}");
+}
+
+#[test]
+fn scarce_resources_never_help_and_deadlocks_are_the_checkers() {
+    let mut deadlocks = 0;
+    for seed in 0..200 {
+        let mut dice = Dice(1000 + seed);
+        let overlap = Overlap::ALL[dice.below(4)];
+        let schedule = random_schedule(&mut dice);
+        let costs = random_costs(&mut dice, &schedule.placement);
+        let graph = TaskGraph::with_overlap(schedule, overlap).unwrap();
+        let mut deliveries = vec!["buffered(1)".to_string(), "buffered(2)".to_string()];
+        let transfer = Transfer::Ticks(1 + dice.below(9) as u64);
+        let run = |config: Config| simulate(&graph, &costs, &config, &mut ()).map(|outcome| outcome.makespan());
+        let network = |sharing, scope| Network { transfer: transfer.clone(), sharing, scope, latency: None };
+        let wide = Config { network: network(Sharing::Unlimited, Scope::Pair), ..Config::default() };
+        let best = run(wide.clone()).unwrap();
+        let mut worse: Vec<Config> = Vec::new();
+        for scope in [Scope::Pair, Scope::Egress] {
+            for sharing in [Sharing::FirstComeFirstServed, Sharing::FairShare] {
+                worse.push(Config { network: network(sharing, scope), ..Config::default() });
+            }
+        }
+        let devices: Vec<u32> = (0..graph.schedule().devices()).collect();
+        worse.push(Config { processors: vec![Processor { devices, cores: 1 }], ..wide.clone() });
+        worse.push(Config { overlap_per_mille: 1250, ..wide.clone() });
+        for config in worse {
+            let makespan = run(config.clone()).unwrap();
+            assert!(makespan >= best, "seed {seed}: {makespan} < {best} under {config:?}");
+        }
+        // Slots and queues can stop it altogether; if not, they never make it faster. Whether they do, the checker proves.
+        for queues in [
+            "",
+            ":per-peer",
+            ":per-direction",
+            ":front-loaded",
+            ":per-peer,front-loaded",
+            ":per-direction,front-loaded",
+        ] {
+            deliveries.push(format!("channel{queues}"));
+        }
+        for text in deliveries {
+            let delivery: Delivery = text.parse().unwrap();
+            let verdict = check(&graph, delivery);
+            match run(Config { delivery, ..wide.clone() }) {
+                Ok(makespan) => assert!(makespan >= best && verdict.is_ok(), "seed {seed} {text}"),
+                Err(EventError::Deadlock(deadlock)) => {
+                    circle(&deadlock);
+                    assert!(verdict.is_err(), "seed {seed} {text}: {deadlock}");
+                    deadlocks += 1;
+                }
+                Err(other) => panic!("{other}"),
+            }
+            // PyTorch's order cannot deadlock on one queue: sends and receives are entered in pairs.
+            assert!(text != "channel:front-loaded" || verdict.is_ok(), "seed {seed}");
+        }
+        // As many slots as messages are as good as no limit.
+        let all = Config { slots: Some(graph.schedule().microbatches), ..wide.clone() };
+        assert_eq!(run(all).unwrap(), best, "seed {seed}");
+    }
+    assert!(deadlocks > 100, "{deadlocks}");
+}
+
+/// Each waits for the next, the last for the first.
+fn circle(deadlock: &pipesim::sim::event::Deadlock) {
+    let waits = &deadlock.waits;
+    assert!(waits.len() >= 2, "{deadlock}");
+    for (wait, next) in waits.iter().zip(waits.iter().cycle().skip(1)) {
+        assert_eq!(wait.on, next.who, "{deadlock}");
+    }
+}
+
+/// Two devices; device 0 has nothing to do but two forwards of 10, device 1 waits for them.
+fn two_forwards() -> TaskGraph {
+    by_hand(Placement::linear(2), 2, &["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"])
+}
+
+fn ends(record: &Record, graph: &TaskGraph, ops: &[&str]) -> Vec<u64> {
+    let index = |op: &&str| graph.schedule().ops().iter().position(|o| *o == op.parse().unwrap()).unwrap();
+    ops.iter().map(|op| record.ops[index(op)].1).collect()
+}
+
+#[test]
+fn links_by_hand() {
+    let graph = two_forwards();
+    // Forwards of 10 on device 0, of 1 on device 1; a message occupies its link for 16, then travels for 3.
+    let costs = table(&graph.schedule().placement, |op| {
+        let duration = if op.kind() == Kind::F && op.stage() == 0 { 10 } else { 1 };
+        OpTime { duration, after: 0, arrival: 3 }
+    });
+    let forwards = |sharing| {
+        let network = Network { transfer: Transfer::Ticks(16), sharing, ..Network::default() };
+        let mut record = Record::new(&graph);
+        simulate(&graph, &costs, &Config { network, ..Config::default() }, &mut record).unwrap();
+        let mut transfers: Vec<TransferTime> = record.transfers.into_iter().filter(|t| t.op < 2).collect();
+        transfers.sort_by_key(|transfer| transfer.op);
+        transfers.iter().map(|t| (t.queued, t.start, t.end)).collect::<Vec<_>>()
+    };
+    assert_eq!(forwards(Sharing::Unlimited), [(10, 10, 29), (20, 20, 39)]);
+    assert_eq!(forwards(Sharing::FirstComeFirstServed), [(10, 10, 29), (20, 26, 45)]);
+    // From 20 on both share: the first has 6 left, through at 32; the second then has 10 left, through at 42.
+    assert_eq!(forwards(Sharing::FairShare), [(10, 10, 35), (20, 20, 45)]);
+}
+
+#[test]
+fn an_egress_port_is_shared_by_all_that_leaves_a_device() {
+    // Device 1 ends 1F1 at 2 and 1B0 right after it: one message each way.
+    let rows = ["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", "2F0 2B0 2F1 2B1"];
+    let graph = by_hand(Placement::linear(3), 2, &rows);
+    let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 0);
+    let times = |scope| {
+        let network = Network {
+            transfer: Transfer::Boundaries(vec![[0, 8], [8, 0]]),
+            sharing: Sharing::FirstComeFirstServed,
+            scope,
+            latency: Some(0),
+        };
+        let mut record = Record::new(&graph);
+        simulate(&graph, &costs, &Config { network, ..Config::default() }, &mut record).unwrap();
+        let of = |op: &str| {
+            let index = graph.schedule().ops().iter().position(|o| *o == op.parse().unwrap()).unwrap();
+            let transfer = record.transfers.iter().find(|transfer| transfer.op == index).unwrap();
+            (transfer.queued, transfer.start, transfer.end)
+        };
+        [of("1F0"), of("1F1"), of("1B0")]
+    };
+    // 1F0 leaves 2..10, 1F1 10..18; 2F0 10..11, 2B0 11..12, 1B0 12..13: its gradient goes another way.
+    assert_eq!(times(Scope::Pair), [(2, 2, 10), (3, 10, 18), (13, 13, 21)]);
+    assert_eq!(times(Scope::Egress), [(2, 2, 10), (3, 10, 18), (13, 18, 26)]);
+}
+
+#[test]
+fn bandwidth_is_bytes_times_ticks() {
+    let graph = two_forwards();
+    let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 5);
+    let transfer = |bytes_per_message, ticks_per_mebibyte| Transfer::Bytes { bytes_per_message, ticks_per_mebibyte };
+    let first = |transfer| {
+        let config = Config { network: Network { transfer, ..Network::default() }, ..Config::default() };
+        let mut record = Record::new(&graph);
+        simulate(&graph, &costs, &config, &mut record).unwrap();
+        record.transfers[0].end - record.transfers[0].queued
+    };
+    assert_eq!(first(transfer(2 << 20, 41_943)), 2 * 41_943 + 5);
+    assert_eq!(first(transfer(1, 1)), 1 + 5); // rounded up
+    let huge = Config {
+        network: Network { transfer: transfer(u64::MAX, u64::MAX), ..Network::default() },
+        ..Config::default()
+    };
+    assert_eq!(simulate(&graph, &costs, &huge, &mut ()).unwrap_err(), EventError::Overflow);
+}
+
+#[test]
+fn shared_processors_by_hand() {
+    // One device a stage, one micro-batch: never two ops at once, so one core for all is as good as one each.
+    let naive = by_hand(Placement::linear(3), 1, &["0F0 0B0", "1F0 1B0", "2F0 2B0"]);
+    let costs = flat(&naive.schedule().placement, [10, 10, 10, 20], 3);
+    let shared = |graph: &TaskGraph, costs: &CostTable, cores, per_mille| {
+        let devices = (0..graph.schedule().devices()).collect();
+        let processors = vec![Processor { devices, cores }];
+        let config = Config { processors, overlap_per_mille: per_mille, ..Config::default() };
+        let mut record = Record::new(graph);
+        let outcome = simulate(graph, costs, &config, &mut record).unwrap();
+        (outcome.makespan(), record)
+    };
+    assert_eq!(shared(&naive, &costs, 1, 1000).0, 3 * 30 + 4 * 3);
+    // gpipe's forwards on two devices that share one core, no latency: 0F0 alone 0..10; then 0F1 and 1F0 at half speed
+    // 10..30; then 1F1 alone 30..40.
+    let graph = by_hand(Placement::linear(2), 2, &["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"]);
+    let costs = flat(&graph.schedule().placement, [10, 10, 10, 10], 0);
+    let (makespan, record) = shared(&graph, &costs, 1, 1000);
+    assert_eq!(ends(&record, &graph, &["0F0", "0F1", "1F0", "1F1"]), [10, 30, 30, 40]);
+    assert_eq!(makespan, 80); // one core does 8 ops of 10 and never idles
+    assert_eq!(shared(&graph, &costs, 2, 1000).0, 60); // two cores for two devices: as if each had its own
+}
+
+#[test]
+fn a_shared_core_that_never_idles_takes_the_sum_of_all_work() {
+    for seed in 0..100 {
+        let mut dice = Dice(5000 + seed);
+        let schedule = random_schedule(&mut dice);
+        let graph = TaskGraph::new(schedule).unwrap();
+        // No latency and no hold-up: while ops are left, some device can always run one.
+        let costs =
+            table(&graph.schedule().placement, |_| OpTime { duration: dice.below(20) as u64, ..OpTime::default() });
+        let devices: Vec<u32> = (0..graph.schedule().devices()).collect();
+        let work: u64 = graph.schedule().ops().iter().map(|&op| costs.of(op).duration).sum();
+        let subticks = 1000;
+        let one = Config { processors: vec![Processor { devices, cores: 1 }], subticks, ..Config::default() };
+        let makespan = simulate(&graph, &costs, &one, &mut ()).unwrap().makespan();
+        // An op that ends within a tick is noted at the tick's end: less than one tick an op.
+        let sum = work * u64::from(subticks);
+        assert!((sum..=sum + graph.len() as u64).contains(&makespan), "seed {seed}: {makespan} of {sum}");
+    }
+}
+
+#[test]
+fn overlap_slows_down_what_runs_beside_a_transfer() {
+    // 0F0 0..10; its message is on its way 10..40, while 0F1 runs at 1/1.5 of its speed: 10..25. Its message then keeps
+    // the link of device 0 in use until 55; 1F0 40..55 beside it; from then on 1F1 alone, but for what it sends.
+    let graph = two_forwards();
+    let costs = flat(&graph.schedule().placement, [10, 10, 10, 10], 30);
+    let config = Config { overlap_per_mille: 1500, ..Config::default() };
+    let mut record = Record::new(&graph);
+    simulate(&graph, &costs, &config, &mut record).unwrap();
+    assert_eq!(ends(&record, &graph, &["0F0", "0F1", "1F0", "1F1", "1B0"]), [10, 25, 55, 65, 75]);
+    // 1B1 runs 75..90 beside the gradient of 1B0 (75..105); 0B0 105..120 beside that of 1B1 (90..120); 0B1 alone.
+    assert_eq!(ends(&record, &graph, &["1B1", "0B0", "0B1"]), [90, 120, 130]);
+}
+
+#[test]
+fn slots_by_hand() {
+    // Device 0's forwards take 10, device 1's 100: with one slot the second message waits until 1F0 has ended at 110, and
+    // the third until 1F1 has.
+    let rows = ["0F0 0F1 0F2 0B0 0B1 0B2", "1F0 1F1 1F2 1B0 1B1 1B2"];
+    let graph = by_hand(Placement::linear(2), 3, &rows);
+    let costs = table(&graph.schedule().placement, |op| {
+        let duration = if op.stage() == 0 { 10 } else { 100 };
+        OpTime { duration, after: 0, arrival: 5 }
+    });
+    let starts = |config: Config| {
+        let mut record = Record::new(&graph);
+        let outcome = simulate(&graph, &costs, &config, &mut record).unwrap();
+        let mut sent: Vec<_> = record.transfers.iter().filter(|t| t.op < 3).map(|t| (t.op, t.start)).collect();
+        sent.sort_unstable();
+        (sent.into_iter().map(|(_, start)| start).collect::<Vec<_>>(), outcome.waits[1])
+    };
+    let (sent, waits) = starts(Config { slots: Some(1), ..Config::default() });
+    assert_eq!(sent, [10, 115, 220]);
+    // 15 for the first (10 for the op, 5 on the way), then twice 5 on the way; nobody is held up by a queue: the slot is
+    // freed at the very moment at which device 1 turns to the next.
+    assert_eq!((waits.dependence, waits.queue, waits.transfer), (10, 0, 15));
+    assert_eq!(starts(Config { slots: Some(2), ..Config::default() }).0, [10, 20, 115]);
+    assert_eq!(starts(Config { delivery: Delivery::Buffered(2), ..Config::default() }).0, [10, 20, 115]);
+    assert_eq!(starts(Config::default()).0, [10, 20, 30]);
+}
+
+#[test]
+fn buffered_sends_of_one_device_hold_each_other_up() {
+    // Three devices, each but the middle one idle: device 1 sends forwards down and gradients up through one queue. With
+    // one slot to stage 2, its second activation waits for 2F0 to end, and the gradient behind it waits too.
+    let rows = ["0F0 0F1 0F2 0B0 0B1 0B2", "1F0 1F1 1F2 1B0 1B1 1B2", "2F0 2B0 2F1 2B1 2F2 2B2"];
+    let graph = by_hand(Placement::linear(3), 3, &rows);
+    let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 0);
+    let run = |text: &str| {
+        let config = Config { delivery: text.parse().unwrap(), ..Config::default() };
+        simulate(&graph, &costs, &config, &mut ()).unwrap().makespan()
+    };
+    assert!(run("buffered(1)") >= run("buffered(3)"));
+    assert_eq!(run("buffered(3)"), run("one-sided"));
+}
+
+#[test]
+fn a_channel_that_deadlocks_says_who_waits_for_whom() {
+    // 1F1B with one queue a device, sends and receives in program order: device 0 offers 0F1 while device 1 offers the
+    // gradient of 1B0, and neither receives. This is why Megatron-LM sends and receives both at once.
+    let rows = ["0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1B0 1F1 1B1 1F2 1B2"];
+    let graph = by_hand(Placement::linear(2), 3, &rows);
+    let costs = flat(&graph.schedule().placement, [10, 10, 10, 20], 1);
+    let run = |text: &str| {
+        let config = Config { delivery: text.parse().unwrap(), ..Config::default() };
+        simulate(&graph, &costs, &config, &mut ())
+    };
+    for text in ["channel", "channel:per-peer"] {
+        let Err(EventError::Deadlock(deadlock)) = run(text) else { panic!("{text} must deadlock") };
+        circle(&deadlock);
+        let waits: Vec<(Party, &str, &str)> =
+            deadlock.waits.iter().map(|wait| (wait.who, wait.at.as_str(), wait.awaited.as_str())).collect();
+        let (one, other) = (Party::Queue(0, 0), Party::Queue(1, 1));
+        assert_eq!(waits, [(other, "1SEND_B0", "0RECV_B0"), (one, "0SEND_F1", "1RECV_F1")]);
+        assert!(deadlock.to_string().contains("a communication queue of device 0 at 0SEND_F1 waits for 1RECV_F1"));
+    }
+    let free = run("one-sided").unwrap().makespan();
+    for text in ["channel:per-direction", "channel:front-loaded", "buffered(1)"] {
+        assert!(run(text).unwrap().makespan() >= free, "{text}");
+    }
+}
+
+#[test]
+fn too_few_slots_deadlock_where_the_receiver_wants_another_message() {
+    let graph = by_hand(Placement::linear(2), 2, &["0F0 0F1 0B0 0B1", "1F1 1F0 1B0 1B1"]);
+    let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 0);
+    for config in [
+        Config { slots: Some(1), ..Config::default() },
+        Config { delivery: Delivery::Buffered(1), ..Config::default() },
+    ] {
+        let Err(EventError::Deadlock(deadlock)) = simulate(&graph, &costs, &config, &mut ()) else { panic!() };
+        circle(&deadlock);
+        let texts: Vec<String> = deadlock.waits.iter().map(|wait| format!("{} {}", wait.at, wait.awaited)).collect();
+        assert_eq!(texts, ["1F1 0SEND_F1", "0SEND_F1 a slot of the activations to stage 1"]);
+    }
+}
+
+/// Makespans in hundredths of a unit (F = I = W = 1 a device), interleaved 1F1B over v chunks.
+fn interleaved(v: u64, comm_hundredths: u64, delivery: &str) -> u64 {
+    let class = if v == 1 { "Schedule1F1B" } else { "ScheduleInterleaved1F1B" };
+    let graph = TaskGraph::new(golden_named(class, 4, v, 8)).unwrap();
+    let chunk = 100 / v;
+    let costs = flat(&graph.schedule().placement, [chunk, chunk, chunk, 2 * chunk], comm_hundredths);
+    let config = Config { delivery: delivery.parse().unwrap(), ..Config::default() };
+    simulate(&graph, &costs, &config, &mut ()).unwrap().makespan()
+}
+
+#[test]
+fn front_loaded_receives_block_sends() {
+    // pytorch/pytorch issues 172668 and 188833: in interleaved schedules a receive that is entered long before its data
+    // is there keeps later sends of the queue waiting. A plain 1F1B has no such receives in its warm-up.
+    println!("p=4 m=8, makespan over one-sided's (F=I=W=1 a device)");
+    println!(
+        "{:>3} {:>5} {:>10} {:>14} {:>14} {:>14}",
+        "v", "comm", "one-sided", "front-loaded", "...per-peer", "per-direction"
+    );
+    for v in [1, 2] {
+        for comm in [0, 10, 20, 50, 100] {
+            let ways = ["one-sided", "channel:front-loaded", "channel:per-peer,front-loaded", "channel:per-direction"];
+            let [free, fronted, per_peer, just_in_time] = ways.map(|delivery| interleaved(v, comm, delivery));
+            let over = |makespan: u64| makespan as f64 / free as f64;
+            let (a, b, c) = (over(fronted), over(per_peer), over(just_in_time));
+            println!("{v:>3} {:>5} {:>10} {a:>14.4} {b:>14.4} {c:>14.4}", comm as f64 / 100.0, free as f64 / 100.0);
+            assert!(fronted >= free && just_in_time >= free && per_peer >= free);
+            assert!(v == 1 || fronted > free, "interleaved: the stall is there even at comm 0");
+        }
+    }
+}
+
+#[test]
+fn front_loading_is_pytorchs() {
+    // The sends and receives of the program printed in pytorch/pytorch issue 172668: what the simulated queues hold.
+    let rows = ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"];
+    let printed = [
+        "0SEND_F0 2RECV_F0 0SEND_F1 2RECV_F1 2SEND_F0 2SEND_F1 2RECV_B0 2SEND_B0 2RECV_B1 2SEND_B1 0RECV_B0 0RECV_B1",
+        "1RECV_F0 1SEND_F0 1RECV_F1 1SEND_F1 3RECV_F0 3RECV_F1 3SEND_B0 1RECV_B0 3SEND_B1 1RECV_B1 1SEND_B0 1SEND_B1",
+    ];
+    let graph = by_hand(Placement::looped("loop", 2, 2), 2, &rows);
+    let lowering = Lowering::new(&graph, "channel:front-loaded".parse().unwrap());
+    let ours: Vec<String> = lowering
+        .queues()
+        .iter()
+        .map(|queue| queue.entries.iter().map(|entry| entry.name(&graph)).collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(ours, printed);
+}
+
+#[test]
+fn jitter_is_the_seeds_alone() {
+    let graph = TaskGraph::new(golden_named("ScheduleInterleaved1F1B", 4, 2, 8)).unwrap();
+    let costs = flat(&graph.schedule().placement, [1000, 1000, 1000, 2000], 100);
+    let jitter = |distribution, seed, sample| Config {
+        jitter: Some(Jitter { distribution, seed, sample }),
+        ..Config::default()
+    };
+    let normal = Distribution::LogNormal { sigma_per_mille: 100 };
+    let ops = |config: &Config| {
+        let mut record = Record::new(&graph);
+        simulate(&graph, &costs, config, &mut record).unwrap();
+        record.ops.iter().map(|(start, end)| end - start).collect::<Vec<u64>>()
+    };
+    // Other links, other order of events: same durations.
+    let one = jitter(normal, 1, 2);
+    let network = Network { transfer: Transfer::Ticks(300), sharing: Sharing::FairShare, ..Network::default() };
+    assert_eq!(ops(&one), ops(&Config { network, ..one.clone() }));
+    assert_eq!(ops(&one), ops(&one.clone()));
+    assert_ne!(ops(&one), ops(&jitter(normal, 1, 3)));
+    assert_ne!(ops(&one), ops(&jitter(normal, 2, 2)));
+    let calm = jitter(Distribution::Uniform { half_width_per_mille: 0 }, 1, 2);
+    assert_eq!(ops(&calm), ops(&Config::default()));
+    let still = monte_carlo(&graph, &costs, &calm, 10, 5).unwrap();
+    let swept = simulate(&graph, &costs, &Config::default(), &mut ()).unwrap().makespan();
+    assert_eq!((still.mean, still.p5, still.p50, still.p95, still.p99), (swept, swept, swept, swept, swept));
+    // Every sample of the distribution is the simulation of that sample.
+    let all = monte_carlo(&graph, &costs, &one, 40, 9).unwrap();
+    let mut each: Vec<u64> = (0..40)
+        .map(|sample| simulate(&graph, &costs, &jitter(normal, 9, sample), &mut ()).unwrap().makespan())
+        .collect();
+    each.sort_unstable();
+    assert_eq!((all.p5, all.p50, all.p95, all.p99), (each[1], each[19], each[37], each[39]));
+    assert!(all.p50 > swept, "on average a pipeline with jitter waits for the slowest");
+}
+
+#[test]
+fn a_sum_of_many_is_normal() {
+    // One device, 2n ops of 10000 +- 20 %: mean and quantiles of the sum by the central limit theorem.
+    let n = 50;
+    let row = (0..n).flat_map(|i| [Op::new(Kind::F, 0, i), Op::new(Kind::B, 0, i)]).collect();
+    let graph = TaskGraph::new(schedule(Placement::linear(1), n, &[row])).unwrap();
+    let costs = flat(&graph.schedule().placement, [10_000; 4], 0);
+    let distribution = Distribution::Uniform { half_width_per_mille: 200 };
+    let config = Config { jitter: Some(Jitter { distribution, seed: 0, sample: 0 }), ..Config::default() };
+    let makespans = monte_carlo(&graph, &costs, &config, 4000, 11).unwrap();
+    let (mean, deviation) = (1e6, 2000.0 / 3_f64.sqrt() * 10.0);
+    let near =
+        |found: u64, z: f64| assert!((found as f64 - mean - z * deviation).abs() < 0.12 * deviation, "{found} {z}");
+    near(makespans.mean, 0.0);
+    near(makespans.p5, -1.645);
+    near(makespans.p50, 0.0);
+    near(makespans.p95, 1.645);
+    near(makespans.p99, 2.326);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let graph = two_forwards();
+    let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 0);
+    let processor = |devices: &[u32], cores| Processor { devices: devices.to_vec(), cores };
+    let slotted = Config { slots: Some(1), delivery: Delivery::Buffered(1), ..Config::default() };
+    let boundaries = Network { transfer: Transfer::Boundaries(Vec::new()), ..Network::default() };
+    for config in [
+        Config { subticks: 0, ..Config::default() },
+        Config { overlap_per_mille: 999, ..Config::default() },
+        Config { slots: Some(0), ..Config::default() },
+        Config { delivery: Delivery::Buffered(0), ..Config::default() },
+        slotted,
+        Config { processors: vec![processor(&[0, 1], 0)], ..Config::default() },
+        Config { processors: vec![processor(&[2], 1)], ..Config::default() },
+        Config { processors: vec![processor(&[0], 1), processor(&[0], 1)], ..Config::default() },
+        Config { network: boundaries, ..Config::default() },
+    ] {
+        let error = simulate(&graph, &costs, &config, &mut ()).unwrap_err();
+        assert!(matches!(error, EventError::Config(_)), "{config:?}: {error}");
+    }
+    let long = flat(&graph.schedule().placement, [1 << 61, 1, 1, 1], 0);
+    assert_eq!(simulate(&graph, &long, &Config::default(), &mut ()).unwrap_err(), EventError::Overflow);
+    assert!(monte_carlo(&graph, &costs, &Config::default(), 0, 0).is_err());
+}
