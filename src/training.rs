@@ -68,6 +68,14 @@ impl Training {
     /// # Errors
     /// The model does not split into the schedule's stages.
     pub fn session(&self, graph: &Arc<TaskGraph>) -> anyhow::Result<Session> {
+        self.session_delivering(graph, Delivery::OneSided)
+    }
+
+    /// [`Training::session`] whose link delivers as `delivery` says.
+    ///
+    /// # Errors
+    /// As [`Training::session`].
+    pub fn session_delivering(&self, graph: &Arc<TaskGraph>, delivery: Delivery) -> anyhow::Result<Session> {
         let stages = self.stages(graph)?;
         let schedule = graph.schedule();
         let mut devices: Vec<Box<dyn Device>> = Vec::new();
@@ -86,7 +94,7 @@ impl Training {
             devices,
             hidden_len,
             tied_len,
-            settings(schedule.devices(), self.timeout, self.fault),
+            Settings { delivery, ..settings(schedule.devices(), self.timeout, self.fault) },
         ))
     }
 

@@ -7,7 +7,9 @@ use super::options::{CostOptions, OutputOptions};
 use super::outcome::{Iteration, Outcome, extra_tables, iteration, judge};
 use super::selection::{ScheduleOptions, unknown_costs};
 use crate::calibrate::{Measure, calibrate};
+use crate::check::check;
 use crate::cost::{CostFile, CostTable, StepCosts};
+use crate::delivery::Delivery;
 use crate::exec::{Batch, Device, Error, Session, Timed};
 use crate::graph::TaskGraph;
 use crate::model::StageLayers;
@@ -33,6 +35,8 @@ pub struct Experiment<'a> {
     pub model: &'a ModelOptions,
     /// A cost file, where one is given.
     pub costs: &'a CostOptions,
+    /// What the link promises.
+    pub delivery: Delivery,
     /// The schedule to calibrate on.
     pub calibrate: &'a str,
     /// Measured steps of each schedule.
@@ -90,15 +94,21 @@ impl Experiment<'_> {
         for graph in &graphs {
             training.stages(graph).map_err(|e| Failure::Usage(format!("{}: {e:#}", graph.schedule().name)))?;
             self.schedules.remark_cap(graph, training.keep()?, self.output);
+            self.survives(graph)?;
         }
         let calibration = if given.is_some() { None } else { Some(self.calibration_graph(&training)?) };
         self.remark_cores();
         let mut runs = Vec::new();
         let one = ScheduleOptions { stages: 1, ..self.schedules.without_options() };
         let baseline = if self.baseline { Some(one.graph("1f1b", &unknown_costs)?) } else { None };
-        for graph in calibration.into_iter().chain(graphs).chain(baseline) {
+        // what is calibrated on is measured for its costs, whatever the delivery
+        let calibration = calibration.into_iter().map(|graph| (graph, Delivery::OneSided));
+        for (graph, delivery) in
+            calibration.chain(graphs.into_iter().chain(baseline).map(|graph| (graph, self.delivery)))
+        {
             let graph = Arc::new(graph);
-            runs.push(Measured { session: training.session(&graph)?, graph, records: Vec::new() });
+            let session = training.session_delivering(&graph, delivery)?;
+            runs.push(Measured { session, graph, records: Vec::new() });
         }
         let bar = self.bar(runs.len());
         measure(&training, &mut runs, self.warmup, self.steps, &bar, |line| self.output.remark(line))?;
@@ -146,6 +156,7 @@ impl Experiment<'_> {
         let mut tables = Vec::new();
         let given = |_: &str, placement: &Placement| self.costs.given(placement, m);
         for graph in self.schedules.graphs(&given)? {
+            self.survives(&graph)?;
             let graph = Arc::new(graph);
             let table = Arc::new(self.costs.given(&graph.schedule().placement, m)?.in_milliseconds(unit_ms));
             let devices = graph.schedule().devices();
@@ -155,6 +166,7 @@ impl Experiment<'_> {
             let device = || -> Box<dyn Device> { Box::new(Timed::new(table.clone(), spin)) };
             let mut settings = settings(devices, timeout, self.model.inject);
             settings.pin = false;
+            settings.delivery = self.delivery;
             let session = Session::start(graph.clone(), (0..devices).map(|_| device()).collect(), 1, 0, settings);
             tables.push(table);
             runs.push(Measured { graph, session, records: Vec::new() });
@@ -191,6 +203,13 @@ impl Experiment<'_> {
             finding.report.entries.push(entry);
         }
         Ok(finding)
+    }
+
+    /// Refuses a schedule that the link's delivery would stop.
+    fn survives(&self, graph: &TaskGraph) -> Result<(), Failure> {
+        check(graph, self.delivery).map_err(|deadlock| {
+            Failure::Schedule(format!("{}: {deadlock}take another --delivery or schedule", graph.schedule().name))
+        })
     }
 
     fn cost_file(&self) -> Result<Option<CostFile>, Failure> {

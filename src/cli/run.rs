@@ -7,6 +7,7 @@ use super::options::{CostOptions, Format, OutputOptions};
 use super::outcome::{Iteration, Outcome};
 use super::output::print;
 use super::selection::ScheduleOptions;
+use crate::delivery::Delivery;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -57,6 +58,9 @@ pub struct Run {
     /// What moves data
     #[arg(long, value_enum, default_value_t = LinkKind::Auto)]
     link: LinkKind,
+    /// What the link is to promise, emulated: one-sided, buffered(k), channel[:per-peer|per-direction][,front-loaded]; a schedule that deadlocks under it is refused
+    #[arg(long, value_name = "DELIVERY", default_value = "one-sided")]
+    delivery: Delivery,
     /// Training steps of each schedule
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..1_000_000))]
     steps: u32,
@@ -102,6 +106,7 @@ impl Run {
             schedules: &self.schedules,
             model: &self.model,
             costs: &self.costs,
+            delivery: self.delivery,
             calibrate: &self.calibrate,
             steps: self.steps,
             warmup: self.warmup,

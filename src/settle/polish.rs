@@ -81,26 +81,20 @@ impl Polish<'_, '_> {
         let mut path = Vec::new();
         self.critical(&words, &mut path);
         let mut counts = vec![0; self.problem.rules.len()];
-        let (from_work, until) = (self.trial.work, self.trial.work + budget);
-        while self.trial.work < until {
-            if best.1.makespan <= self.bounds[0] && (self.goal == Goal::Makespan || best.1.span <= self.bounds[1]) {
-                break;
-            }
+        let (begun, until) = (self.trial.work, self.trial.work + budget);
+        while self.trial.work < until && !self.is_best(best.1) {
             self.trial.work += 16; // a move that is refused at once is work, too
             let Some((device, from, to)) = self.propose(&words, &path) else { continue };
-            if let Some(fence) = self.fence
-                && from.max(to) >= fence[device].0
-                && from.min(to) < fence[device].1
-            {
+            if self.fence.is_some_and(|fence| from.max(to) >= fence[device].0 && from.min(to) < fence[device].1) {
                 continue;
             }
             rotate(&mut words.slots, from, to);
-            let range = words.range(device);
+            let word = words.word(device);
             let fine = match self.mode {
-                Mode::Explicit => fits(self.problem, device, &words.slots[range], &mut counts),
-                Mode::Fill(_) => ordered(self.problem, device, &words.slots[range], &mut counts),
+                Mode::Explicit => fits(self.problem, device, word, &mut counts),
+                Mode::Fill(_) => ordered(self.problem, device, word, &mut counts),
             };
-            let heat = self.heat * until.saturating_sub(self.trial.work) / (until - from_work);
+            let heat = self.heat * until.saturating_sub(self.trial.work) / (until - begun);
             let limit = current + if heat > 0 { self.random.below(heat as usize + 1) as u64 } else { 0 };
             let score = if fine { self.try_words(&words, limit) } else { None };
             match score {
@@ -115,6 +109,11 @@ impl Polish<'_, '_> {
             }
         }
         Some(best)
+    }
+
+    /// Whether nothing can be better.
+    fn is_best(&self, score: Score) -> bool {
+        score.makespan <= self.bounds[0] && (self.goal == Goal::Makespan || score.span <= self.bounds[1])
     }
 
     /// A move: the device, and the op number that goes to another op number's place.
@@ -137,8 +136,11 @@ impl Polish<'_, '_> {
         let device = words.starts.partition_point(|&start| start <= at) - 1;
         let range = words.range(device);
         let reach = 1 + self.random.below(12);
-        let to =
-            if dice.is_multiple_of(2) { at.saturating_sub(reach).max(range.start) } else { (at + reach).min(range.end - 1) };
+        let to = if dice.is_multiple_of(2) {
+            at.saturating_sub(reach).max(range.start)
+        } else {
+            (at + reach).min(range.end - 1)
+        };
         (at != to).then_some((device, at, to))
     }
 
@@ -194,7 +196,7 @@ pub(super) fn rotate(slots: &mut [u32], from: usize, to: usize) {
     }
 }
 
-/// Whether every backward comes after its forward.
+/// Whether a word without W's has every backward after its forward and keeps to its cap when W's run at once.
 fn ordered(problem: &Problem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
     counts.fill(0);
     let (mut live, cap) = (0, problem.caps[device]);

@@ -10,6 +10,15 @@ use crate::op::{Kind, Op};
 /// How many of the best blocks are climbed from, and how many steps each.
 const CLIMBS: (usize, usize) = (3, 120);
 
+/// V-Min, V-Half and V-ZB (arXiv 2405.15362 section 3 and its appendix: the turn depends on p), in halves of a unit.
+const PUBLISHED: [Block; 5] = [
+    Block { hops: [0, 0, 0, 0], turn: 0, even: None },
+    Block { hops: [0, 0, 0, 0], turn: 4, even: None },
+    Block { hops: [2, 0, 2, 0], turn: 0, even: None },
+    Block { hops: [2, 0, 2, 0], turn: 6, even: None },
+    Block { hops: [6, 2, 6, 2], turn: 0, even: None },
+];
+
 impl Search<'_> {
     /// Gathers starts by work on about `budget` ops.
     pub fn starts(&mut self, budget: u64) {
@@ -24,11 +33,14 @@ impl Search<'_> {
                 }
             }
         }
-        if self.is_vee() {
-            self.consider(zero_bubble_v(self.problem, self.backward));
-        }
         let (unit, w) = (self.unit(), self.times[2]);
         let mut rated = Vec::new();
+        if self.is_vee() {
+            self.consider(zero_bubble_v(self.problem, self.backward));
+            for block in PUBLISHED.into_iter().flat_map(|block| [block, Block { even: Some(unit), ..block }]) {
+                rated.extend(self.block(block).map(|key| (key, block)));
+            }
+        }
         for block in self.blocks() {
             if self.trial.work > until {
                 break;
@@ -42,6 +54,7 @@ impl Search<'_> {
             }
         }
         rated.sort();
+        rated.dedup();
         rated.truncate(CLIMBS.0);
         rated.into_iter().for_each(|(key, block)| self.climb(key, block, until));
         self.sort();
@@ -73,9 +86,8 @@ impl Search<'_> {
         }
         blocks.sort();
         blocks.dedup();
-        // The paper's own first, in case the budget ends.
-        let own = |block: &Block| block.hops[0] != block.hops[2] || block.hops[1] != block.hops[3];
-        blocks.sort_by_key(own);
+        // Those that move alike down and up the devices first, in case the budget ends.
+        blocks.sort_by_key(|block| block.hops[0] != block.hops[2] || block.hops[1] != block.hops[3]);
         blocks
     }
 
