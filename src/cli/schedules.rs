@@ -47,15 +47,21 @@ fn json(all: &[Description]) -> String {
     format!("{:#}\n", serde_json::json!({"schema_version": 1, "schedules": list}))
 }
 
+/// Two lines a schedule: what it is, and under it where its stages are, what it holds and which options it has.
 fn table(all: &[Description]) -> String {
-    let mut table = comfy_table::Table::new();
-    table.load_style(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(110);
-    table.set_header(["schedule", "placement", "peak activations", "options", "what it is"]);
+    let width = all.iter().map(|d| d.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
     for d in all {
-        table.add_row([d.name.as_str(), d.placement.as_str(), memory(d), &d.options.join(", "), d.summary.as_str()]);
+        let options = if d.options.is_empty() { String::new() } else { format!("; options: {}", d.options.join(", ")) };
+        text += &format!(
+            "{:width$}  {}\n{:width$}  {}; holds {}{options}\n",
+            d.name,
+            d.summary,
+            "",
+            d.placement,
+            memory(d)
+        );
     }
-    format!(
-        "{table}\nPeak activations of device r, in what a device's whole share of layers keeps for one micro-batch.\n"
-    )
+    text + "\nauto: the best of these under --memory-cap. What device r holds is counted in what its whole share of layers keeps for \
+            one micro-batch.\n`pipesim schedules NAME` prints a schedule's text.\n"
 }
