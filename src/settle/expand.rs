@@ -41,14 +41,19 @@ fn cut(
     even.then_some((start, end))
 }
 
-/// The words with the period between `cuts` run `times` times more.
-pub(super) fn expanded(words: &Words, cuts: &Cuts, times: u32) -> Words {
-    let row = |(device, &(start, end)): (usize, &(usize, usize))| {
+/// The words with the period between `cuts` run `times` times more, and where the period is in them.
+pub(super) fn expanded(words: &Words, cuts: &Cuts, times: u32) -> (Words, Cuts) {
+    let mut rows: Vec<Vec<u32>> = Vec::new();
+    let mut moved: Cuts = Vec::new();
+    let mut shift = 0;
+    for (device, &(start, end)) in cuts.iter().enumerate() {
         let range = words.range(device);
         let mut row = words.slots[range.start..start].to_vec();
         (0..times).for_each(|_| row.extend(&words.slots[start..end]));
         row.extend(&words.slots[start..range.end]);
-        row
-    };
-    Words::new(&cuts.iter().enumerate().map(row).collect::<Vec<Vec<u32>>>())
+        rows.push(row);
+        moved.push((start + shift, end + shift + (end - start) * times as usize));
+        shift += (end - start) * times as usize;
+    }
+    (Words::new(&rows), moved)
 }

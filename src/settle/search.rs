@@ -19,9 +19,6 @@ const ENTRANTS: usize = 16;
 /// Rounds of a tournament; after each the better half goes on.
 const ROUNDS: u64 = 5;
 
-/// On how many micro-batches more the cost of a period is measured.
-const AHEAD: u32 = 12;
-
 /// Words, how they are run, what came of it.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
@@ -30,8 +27,6 @@ pub(super) struct Found {
     pub score: Score,
     /// A period that stays as it is, so that it can be repeated.
     pub fence: Option<Cuts>,
-    /// What it is sure to reach with all micro-batches, for those fenced; what it reaches, for the others.
-    pub reach: u64,
 }
 
 /// The search with one number of micro-batches.
@@ -71,7 +66,7 @@ pub(super) fn search(
         let budget = budget.min(TRIALS * ops);
         let mut search = Search::new(&here, goal, split);
         if let Some((smaller, found)) = &below {
-            search.expand(smaller, found);
+            search.expand(smaller, found, level < problem.microbatches);
         }
         if level == problem.microbatches
             && let Some(words) = &given
@@ -82,7 +77,7 @@ pub(super) fn search(
             search.starts(budget / 5);
         }
         if level < problem.microbatches {
-            search.fence(costs, problem.microbatches);
+            search.fence();
         }
         let raw = [false, true].map(|fenced| search.entrants(fenced).into_iter().next());
         search.tournament(budget * 7 / 10);
@@ -151,7 +146,7 @@ impl<'a> Search<'a> {
                 best = Some((score, slack));
             }
         }
-        best.map(|(score, slack)| Found { words, mode: Mode::Fill(slack), score, fence: None, reach: order(self.goal, score).0 })
+        best.map(|(score, slack)| Found { words, mode: Mode::Fill(slack), score, fence: None })
     }
 
     /// Takes note of `words`; what they reach.
@@ -162,15 +157,14 @@ impl<'a> Search<'a> {
         Some(key)
     }
 
-    /// Expands what was found for fewer micro-batches.
-    fn expand(&mut self, smaller: &Problem, found: &[Found]) {
+    /// Expands what was found for fewer micro-batches; `again`: it will be expanded once more.
+    fn expand(&mut self, smaller: &Problem, found: &[Found], again: bool) {
         let mut trial = Trial::new(smaller, self.backward == Kind::I);
         let more = self.problem.microbatches - smaller.microbatches;
         for start in found {
             let mut all: Vec<(Cuts, u32)> = Vec::new();
             if let Some(fence) = &start.fence {
-                let letters = start.words.range(0).len() as u32 / smaller.microbatches;
-                all.push((fence.clone(), more / ((fence[0].1 - fence[0].0) as u32 / letters)));
+                all.push((fence.clone(), more));
             } else {
                 Search::run(&mut trial, start);
                 for q in (1..=3).filter(|&q| more.is_multiple_of(q)) {
@@ -178,30 +172,26 @@ impl<'a> Search<'a> {
                 }
             }
             for (cuts, times) in all {
-                let words = expanded(&start.words, &cuts, times);
+                let (words, moved) = expanded(&start.words, &cuts, times);
                 let candidate = Found { words, fence: None, ..start.clone() };
                 let Some(score) = Search::run(&mut self.trial, &candidate) else { continue };
-                self.found.push(Found { score, reach: order(self.goal, score).0, ..candidate });
+                let free = Found { score, ..candidate };
+                if again {
+                    self.found.push(Found { fence: Some(moved), ..free.clone() });
+                }
+                self.found.push(free);
             }
         }
         self.sort();
     }
 
-    /// Adds what was found once more, with a period fenced, and what it will reach with `full` micro-batches: what a
-    /// period more costs is measured on [`AHEAD`] micro-batches more.
-    fn fence(&mut self, costs: &CostTable, full: u32) {
-        let level = self.problem.microbatches;
-        let further = self.problem.with_microbatches(level + AHEAD, costs);
-        let mut trial = Trial::new(&further, self.backward == Kind::I);
-        for start in self.found.iter().take(10 * ENTRANTS).cloned().collect::<Vec<Found>>() {
-            Search::run(&mut self.trial, &start);
-            for q in (1..=2).filter(|&q| (full - level).is_multiple_of(q)) {
-                let Some(fence) = cuts(self.problem, &self.trial, &start.words, q, 1).pop() else { continue };
-                let words = expanded(&start.words, &fence, AHEAD / q);
-                let Some(later) = Search::run(&mut trial, &Found { words, ..start.clone() }) else { continue };
-                let (now, later) = (order(self.goal, start.score).0, order(self.goal, later).0);
-                let reach = now + later.saturating_sub(now) * u64::from(full - level) / u64::from(AHEAD);
-                self.found.push(Found { fence: Some(fence), reach, ..start.clone() });
+    /// Adds what was found once more, with a period fenced.
+    fn fence(&mut self) {
+        for start in self.found.iter().take(4 * ENTRANTS).cloned().collect::<Vec<Found>>() {
+            if start.fence.is_none() {
+                Search::run(&mut self.trial, &start);
+                let fence = cuts(self.problem, &self.trial, &start.words, 1, 1).pop();
+                self.found.extend(fence.map(|fence| Found { fence: Some(fence), ..start }));
             }
         }
         self.sort();
@@ -214,17 +204,20 @@ impl<'a> Search<'a> {
         self.found.dedup_by(|a, b| a.words == b.words && a.mode == b.mode && a.fence == b.fence);
     }
 
-    /// The best found, few of the same score; those fenced by what they will reach.
+    /// By how much a schedule exceeds the work of the busiest device.
+    fn excess(&self, found: &Found) -> u64 {
+        order(self.goal, found.score).0.saturating_sub(self.problem.span_bound(self.backward == Kind::I))
+    }
+
+    /// The best found, few of the same score.
     fn entrants(&self, fenced: bool) -> Vec<Found> {
-        let mut field: Vec<&Found> = self.found.iter().filter(|found| found.fence.is_some() == fenced).collect();
-        field.sort_by_key(|found| (found.reach, order(self.goal, found.score)));
-        let work = self.problem.span_bound(self.backward == Kind::I);
-        let excess = |found: &Found| order(self.goal, found.score).0.saturating_sub(work);
-        let slowest = field.first().map_or(0, |best| best.reach + excess(best) / 5 + 2 * self.unit() as u64);
         let mut chosen: Vec<Found> = Vec::new();
-        for found in field.into_iter().filter(|found| found.reach <= slowest) {
+        let least = self.found.iter().map(|found| self.excess(found)).min().unwrap_or(0);
+        let near = |found: &&Found| self.excess(found) <= least + least / 5 + 2 * self.unit() as u64;
+        for found in self.found.iter().filter(near).filter(|found| found.fence.is_some() == fenced) {
             let alike = chosen.iter().filter(|other| other.score == found.score).count();
-            if alike < ENTRANTS / 2 && chosen.len() < ENTRANTS && chosen.iter().all(|other| other.words != found.words) {
+            if alike < ENTRANTS / 2 && chosen.len() < ENTRANTS && chosen.iter().all(|other| other.words != found.words)
+            {
                 chosen.push(found.clone());
             }
         }
@@ -244,8 +237,7 @@ impl<'a> Search<'a> {
             heat: heat as u64,
         };
         let (words, score) = polish.run(start.words.clone(), budget)?;
-        let (was, is) = (order(self.goal, start.score).0, order(self.goal, score).0);
-        Some(Found { words, score, reach: (start.reach + is).saturating_sub(was), ..start.clone() })
+        Some(Found { words, score, ..start.clone() })
     }
 
     /// Polishes the best of what was found; after each round the better half goes on.
@@ -265,7 +257,7 @@ impl<'a> Search<'a> {
                         *start = better;
                     }
                 }
-                field.sort_by_key(|found| (found.reach, order(self.goal, found.score)));
+                field.sort_by_key(|found| order(self.goal, found.score));
                 self.found.extend(field.iter().cloned());
                 field.truncate(field.len().div_ceil(2));
             }
@@ -295,7 +287,7 @@ impl<'a> Search<'a> {
             }
             let Some(score) = self.trial.run(&words) else { continue };
             let fence = start.fence.and_then(|_| cuts(self.problem, &self.trial, &words, 1, 1).pop());
-            let complete = Found { words, mode: Mode::Explicit, score, fence, reach: start.reach };
+            let complete = Found { words, mode: Mode::Explicit, score, fence };
             let better = self.polish(&complete, budget / number, 2 * self.unit(), 5);
             self.found.extend(better);
         }

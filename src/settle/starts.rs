@@ -38,7 +38,7 @@ impl Search<'_> {
         if self.is_vee() {
             self.consider(zero_bubble_v(self.problem, self.backward));
             for block in PUBLISHED.into_iter().flat_map(|block| [block, Block { even: Some(unit), ..block }]) {
-                rated.extend(self.block(block).map(|key| (key, block)));
+                self.block(block);
             }
         }
         for block in self.blocks() {
@@ -54,7 +54,6 @@ impl Search<'_> {
             }
         }
         rated.sort();
-        rated.dedup();
         rated.truncate(CLIMBS.0);
         rated.into_iter().for_each(|(key, block)| self.climb(key, block, until));
         self.sort();

@@ -139,7 +139,7 @@ impl Times {
     }
 
     /// When the output of each op travelled, where the event engine knows.
-    fn transfers(&self) -> Option<BTreeMap<usize, (u64, u64)>> {
+    fn transfers(&self) -> Option<BTreeMap<usize, Travel>> {
         match &self.source {
             Origin::Events(record) => Some(record.transfers.iter().map(|t| (t.op, (t.start, t.end))).collect()),
             Origin::Sweep | Origin::Speed(_) => None,
@@ -255,8 +255,11 @@ impl Prediction {
         for device in 0..self.devices {
             let mut free = 0;
             for (number, index) in graph.schedule().range(device).enumerate() {
-                let sent = transfers.as_ref().map(|transfers| transfers.get(&index).copied());
-                op_spans(graph, costs, &times, (number, index, consumers[index], sent), &mut free, &mut spans);
+                let travel = match &transfers {
+                    Some(transfers) => transfers.get(&index).copied(),
+                    None => travel(graph, costs, &times, index),
+                };
+                op_spans(graph, costs, &times, (number, index, consumers[index], travel), &mut free, &mut spans);
             }
         }
         for step in steps {
@@ -297,12 +300,25 @@ impl Prediction {
     }
 }
 
+/// When an output leaves its device and when it may be used, in ticks.
+type Travel = (u64, u64);
+
+/// The way of the output of op number `index` where no link is shared.
+fn travel(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> Option<Travel> {
+    let (op, time) = (graph.op(index), costs.of(graph.op(index)));
+    // What an overlapped pair hands on leaves at its end.
+    let last = graph.pair(index).map_or(index, |(_, last)| last);
+    let transfer = time.after.max(time.arrival);
+    (transfer > 0 && graph.schedule().placement.leaves_device(op))
+        .then(|| (times.end[last], times.end[last] + transfer))
+}
+
 /// The spans of one op: its wait for a transfer, its compute, the transfer of its output.
 fn op_spans(
     graph: &TaskGraph,
     costs: &CostTable,
     times: &OpTimes,
-    (number, index, consumer, sent): (usize, usize, Option<usize>, Option<Option<(u64, u64)>>),
+    (number, index, consumer, travel): (usize, usize, Option<usize>, Option<Travel>),
     free: &mut u64,
     spans: &mut Vec<Span>,
 ) {
@@ -325,12 +341,7 @@ fn op_spans(
         span(Queue::Receive, Some(up), *free, times.start[index]);
     }
     span(Queue::Compute, None, times.start[index], times.end[index]);
-    // What an overlapped pair hands on leaves at its end.
-    let last = graph.pair(index).map_or(index, |(_, last)| last);
-    let transfer = time.after.max(time.arrival);
-    let estimate = (transfer > 0 && graph.schedule().placement.leaves_device(op))
-        .then(|| (times.end[last], times.end[last] + transfer));
-    if let Some((start, end)) = sent.unwrap_or(estimate) {
+    if let Some((start, end)) = travel {
         span(Queue::Send, consumer, start, end);
     }
     *free = times.end[index] + time.after;
