@@ -356,7 +356,7 @@ fn readers_that_go_away_are_no_failure() {
 #[test]
 fn schedules_and_completions_are_listed() {
     let (code, out, _) = pipesim("schedules");
-    let all = ["naive", "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "looped-bfs"];
+    let all = pipesim::dsl::names();
     assert!(code == 0 && all.iter().all(|name| out.contains(name)), "{out}");
     let list = json("schedules --json");
     assert_eq!(list["schedules"].as_array().unwrap().len(), all.len());
@@ -501,4 +501,124 @@ fn endless_files_are_not_read() {
         let (code, out, _) = shell(&format!("ulimit -v 4000000; $P {line} 2>&1"));
         assert!(matches!(code, 1 | 2) && !out.contains("memory"), "{line}: {code} {out}");
     }
+}
+
+#[test]
+fn check_tells_which_deliveries_a_schedule_survives() {
+    let found = json("check -p 4 -m 8 -s 1f1b,gpipe --format json");
+    let verdicts = |n: usize| found["checks"][n]["deliveries"].as_array().unwrap().clone();
+    let survives = |n: usize, delivery: &str| {
+        verdicts(n).iter().find(|v| v["delivery"] == delivery).unwrap()["survives"].as_bool().unwrap()
+    };
+    // Receives just before their use on one queue: 1F1B's neighbours send to each other and neither receives.
+    assert!(survives(0, "one-sided") && survives(0, "channel:front-loaded") && !survives(0, "channel"));
+    assert!(verdicts(1).iter().all(|v| v["survives"] == true));
+    let (code, _, err) = pipesim("check -p 2 -m 4 -s 1f1b --delivery channel");
+    assert_eq!(code, 3);
+    assert!(err.contains("0SEND_F1") && err.contains("waits for") && err.contains("1SEND_B0"), "{err}");
+    assert_eq!(pipesim("check -p 2 -m 4 -s 1f1b --delivery one-sided").0, 0);
+    fails("check -p 2 -m 4 --delivery pigeon", 2, &["expected one-sided, buffered(k)"]);
+    let (code, _, err) = pipesim("run -p 2 -m 4 -s 1f1b --delivery channel --device timed --steps 1");
+    assert_eq!(code, 3, "{err}");
+    assert!(err.contains("in a circle"), "{err}");
+}
+
+#[test]
+fn explain_accounts_for_every_idle_tick() {
+    let found = json("explain -p 4 -m 8 -s 1f1b,zb-v --costs F=1,I=1,W=1,comm=0.1 --format json");
+    for e in found["explanations"].as_array().unwrap() {
+        let total = &e["idle"]["total"];
+        let causes = ["fill", "drain", "dependence", "communication", "imbalance", "memory", "order"];
+        let sum: f64 = causes.iter().map(|cause| total[*cause].as_f64().unwrap()).sum();
+        let idle: f64 = e["per_device"].as_array().unwrap().iter().map(|d| d["idle"].as_f64().unwrap()).sum();
+        assert!((sum - idle).abs() < 1e-9 && idle > 0.0, "{sum} {idle}");
+        let path = e["critical_path"].as_array().unwrap();
+        assert_eq!(path[0]["start"], 0.0);
+        assert_eq!(path[path.len() - 1]["end"], e["makespan"]);
+    }
+    let (code, out, _) = pipesim("explain -p 4 -m 8 -s gpipe");
+    assert_eq!(code, 0);
+    // GPipe at unit costs: device r waits r for its first op and 2 r for others to end, fill and drain alone
+    assert!(out.contains("why devices idle") && out.contains("critical path"), "{out}");
+}
+
+#[test]
+fn schedules_travel_through_pytorchs_files() {
+    let folder = TempDir::new().unwrap();
+    for to in ["pytorch-csv", "pytorch-csv-comms"] {
+        let path = folder.path().join(format!("{to}.csv"));
+        let shown = path.display();
+        assert_eq!(pipesim(&format!("export -p 4 -m 8 -s zb-v --to {to} -o {shown} -q")).0, 0);
+        let back = json(&format!("predict -p 4 -m 8 -s {shown} --format json"));
+        let own = json("predict -p 4 -m 8 -s zb-v --format json");
+        assert_eq!(back["predictions"][0]["makespan"], own["predictions"][0]["makespan"]);
+        fails(&format!("predict -p 4 -m 9 -s {shown}"), 2, &["for 4 devices and 8 micro-batches"]);
+    }
+    let (_, out, _) = pipesim("export -p 2 -m 4 -s dualpipe --to json");
+    let found: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(found["placement"]["device_of_stage"], serde_json::json!([[0, 1], [1, 0]]));
+    let first = found["programs"][0].as_array().unwrap();
+    assert!(first.iter().any(|entry| entry == "(1F3;0B0)OVERLAP_F_B"), "{first:?}");
+    let (_, dot, _) = pipesim("export -p 2 -m 2 -s 1f1b --to dot");
+    assert!(dot.starts_with("digraph") && dot.matches("->").count() == 2 * 3 + 2 * 2, "{dot}");
+    fails("export -p 2 -m 4 -s dualpipe --to pytorch-csv", 3, &["stage 0 is on device 0 and on device 1"]);
+    fails("export -p 2 -m 4 --to json", 2, &["export writes one schedule"]);
+}
+
+#[test]
+fn auto_is_never_worse_than_what_fits_the_cap() {
+    let all = "naive,gpipe,1f1b,eager-1f1b,interleaved-1f1b,looped-bfs,zb-h1,zb-h2,zb-1p,zb-2p,zb-v,zb-v-greedy,v-half,v-min,v-zb,\
+               1f1b-v,interleaved-zb,chimera,hanayo,group-interleaved";
+    for (costs, cap) in [("F=1,I=1,W=1", 8), ("F=1,I=1,W=1", 2), ("F=1.2,I=1,W=0.6,comm=0.05", 3)] {
+        let common = format!("predict -p 4 -m 8 --costs {costs} --format json --memory-cap {cap}");
+        let auto = json(&format!("{common} -s auto"))["predictions"][0].clone();
+        let peak = |p: &Value| {
+            let peaks = p["per_device"].as_array().unwrap().iter().map(|d| d["peak_activations"].as_f64().unwrap());
+            peaks.fold(0.0, f64::max)
+        };
+        assert!(peak(&auto) <= f64::from(cap) && auto["schedule"].as_str().unwrap().starts_with("auto ("), "{auto}");
+        for other in json(&format!("{common} -s {all}"))["predictions"].as_array().unwrap() {
+            let fits = peak(other) <= f64::from(cap);
+            assert!(!fits || auto["makespan"].as_f64() <= other["makespan"].as_f64(), "{other} is better than {auto}");
+        }
+    }
+    fails("predict -p 4 -m 8 -s auto --memory-cap 0.5", 3, &["no schedule for p = 4, m = 8 runs within 0.5"]);
+    fails("predict -p 4 -m 8 -s auto --memory-cap 80GiB", 2, &["activation units"]);
+}
+
+#[test]
+fn the_machine_can_do_more_than_costs_say() {
+    let makespan = |options: &str| {
+        let found = json(&format!(
+            "predict -p 4 -m 8 -s interleaved-1f1b --costs F=1,I=1,W=1,comm=0.1 --format json {options}"
+        ));
+        found["predictions"][0]["makespan"].as_f64().unwrap()
+    };
+    let plain = makespan("");
+    assert_eq!(makespan("--delivery one-sided"), plain);
+    // PyTorch issue 172668: receives that were queued early hold up the sends behind them
+    assert!(makespan("--delivery channel:front-loaded") > 1.2 * plain);
+    assert!(makespan("--transfer 0.3") > plain && makespan("--overlap-slowdown 1.2") > plain);
+    let one_core = makespan("--cores 1");
+    assert!((4.0 * 24.0..1.02 * 4.0 * 24.0).contains(&one_core), "one core does all the work: {one_core}");
+    assert!(makespan("--slow 2=1.3") > plain);
+    let jitter = "predict -p 4 -m 8 -s 1f1b --format json --jitter 0.1 --samples 200";
+    let (one, other) = (json(jitter), json(jitter));
+    assert_eq!(one, other, "the same seed gives the same steps");
+    let spread = &one["predictions"][0]["jitter"];
+    assert!(spread["p5"].as_f64() < spread["p50"].as_f64() && spread["p50"].as_f64() < spread["p99"].as_f64());
+    fails("predict -p 4 -m 8 -s 1f1b --delivery channel", 3, &["1f1b: nothing can happen any more", "3SEND_B0"]);
+    fails("predict -p 4 -m 8 --jitter 7", 2, &["at most 1"]);
+}
+
+#[test]
+fn overlapped_pairs_mean_what_is_asked() {
+    let makespan = |meaning: &str| {
+        let found = json(&format!("predict -p 8 -m 20 -s dualpipe --format json --overlap {meaning}"));
+        found["predictions"][0]["makespan"].as_f64().unwrap()
+    };
+    // DeepSeek's figure: 66 units with F and B in turn
+    assert_eq!(makespan("atomic"), 66.0);
+    assert!(makespan("max") < 60.0 && makespan("serial") <= 66.0);
+    fails("predict -p 2 -m 4 --overlap none", 2, &["atomic, serial, runtime, max"]);
 }

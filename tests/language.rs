@@ -1,8 +1,11 @@
 //! The schedule language: what it accepts means what it says, what it refuses it refuses with the place.
 
+use pipesim::cost::{GivenCosts, Slow};
 use pipesim::dsl::{self, Budget, Request};
 use pipesim::graph::TaskGraph;
+use pipesim::rough::Order;
 use pipesim::schedule::Schedule;
+use pipesim::settle::settle;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -483,5 +486,76 @@ proptest! {
         let found = schedule.program(0).iter().enumerate();
         let found = found.map(|(i, op)| (op.to_string(), schedule.phase(0, i).unwrap_or("").to_string()));
         prop_assert_eq!(found.take(expected.len()).collect::<Vec<_>>(), expected, "{}", text);
+    }
+}
+
+/// What a file says, settled at unit costs.
+fn settled(text: &str, p: u32, m: u32) -> Result<Vec<String>, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("try.star");
+    std::fs::write(&path, text).unwrap();
+    let file = dsl::resolve(&path.display().to_string()).unwrap();
+    let order = dsl::compile(&file, &request(p, m)).map_err(|e| e.to_string())?.order;
+    let Order::Rough(rough) = order else { panic!("expected an order that costs settle") };
+    let costs = GivenCosts::default().table(&rough.placement, m, &Slow::new()).unwrap();
+    let schedule = settle(&rough, &costs).map_err(|e| e.to_string())?;
+    schedule.validate().unwrap();
+    Ok(show(&schedule))
+}
+
+#[test]
+fn two_directions_have_chunks_of_their_own() {
+    let text = "placement = bidirectional\ndef device(r, p, m):\n    near = [0, 1] if 2 * r < p else [1, 0]\n    return concat([F[c] for c in near]) + concat([B[c] for c in reversed(near)])\n";
+    // chunk 0 is direction 0 (micro-batch 0), chunk 1 direction 1 (micro-batch 1)
+    assert_eq!(programs(text, 2, 2), ["0F0 1F1 1B1 0B0", "0F1 1F0 1B0 0B1"]);
+    let odd = refused_file(text, &request(3, 2));
+    says(&odd, &["does not exist for p = 3, m = 2", "even number of devices"]);
+    let wrong = "placement = bidirectional\ndef device(r, p, m):\n    return m * (F[0] + B[0])\n";
+    says(&refused_file(wrong, &request(2, 4)), &["other direction", "0 to 1"]);
+}
+
+#[test]
+fn overlapped_pairs_are_a_forward_and_a_backward_of_different_micro_batches() {
+    let text = "def device(r, p, m):\n    return F + (m - 1) * overlap(F, B) + B\n";
+    let schedule = compile(text, &request(1, 3)).unwrap();
+    let pairs: Vec<bool> = schedule.program(0).iter().map(|op| op.opens_pair()).collect();
+    assert_eq!(
+        (show(&schedule), pairs),
+        (vec!["0F0 0F1 0B0 0F2 0B1 0B2".to_string()], vec![false, true, false, true, false, false])
+    );
+    says(&refused("m * overlap(F, B)", 1, 2), &["no overlapped pair", "needs this very forward"]);
+    says(&refused("overlap(F, F)", 1, 2), &["one is a forward"]);
+    says(&refused("overlap(F + B, B)", 1, 2), &["two single ops"]);
+    says(&refused("(F + overlap(F, B))[:2] + B + B", 1, 2), &["no overlapped pair"]);
+    // what `first` cuts off leaves the other op alone
+    let cut = compile("def device(r, p, m):\n    return first(m, F + 3 * overlap(F, B))\n", &request(1, 3)).unwrap();
+    assert_eq!(show(&cut), ["0F0 0F1 0B0 0F2 0B1 0B2"]);
+    assert!(!cut.program(0)[5].opens_pair());
+}
+
+#[test]
+fn weights_float_into_gaps_lists_are_scheduled_and_orders_searched() {
+    let fill = "def device(r, p, m):\n    w = min(p - 1 - r, m)\n    return fill(w * F + (m - w) * (F + I) + w * I, W, cap = p)\n";
+    // 1F1B's order of F and I with the W's in the gaps: device 1 of 2 never waits after its first F
+    assert_eq!(settled(fill, 2, 2).unwrap(), ["0F0 0F1 0I0 0W0 0I1 0W1", "1F0 1I0 1F1 1I1 1W0 1W1"]);
+    let greedy = "def device(r, p, m):\n    return greedy([B, F], cap = 1)\n";
+    assert_eq!(settled(greedy, 2, 2).unwrap(), ["0F0 0B0 0F1 0B1", "1F0 1B0 1F1 1B1"]);
+    let search = "def device(r, p, m):\n    return search(cap = 2, goal = \"span\")\n";
+    assert_eq!(settled(search, 1, 2).unwrap().len(), 1);
+    let tight = "def device(r, p, m):\n    return fill(m * F + m * I, W, cap = 2)\n";
+    says(&settled(tight, 1, 4).unwrap_err(), &["may hold 2 activations", "needs 4"]);
+    let mixed = "def device(r, p, m):\n    return search() if r else m * (F + B)\n";
+    says(&settled(mixed, 2, 2).unwrap_err(), &["search for all devices alike"]);
+    for (body, part) in [
+        ("fill(m * (F + I), F)", "only W can float"),
+        ("fill(3, W)", "expected fill(word, W)"),
+        ("greedy([F, W])", "a priority of F and B, or of F, I and W"),
+        ("greedy([B, F], cap = 0)", "a cap of activations above 0"),
+        ("search(goal = \"speed\")", "expected goal"),
+        ("search(start = 3)", "expected start"),
+        ("fill(m * F, W)", "has no backward"),
+        ("fill(m * (F + I + I), W)", "0I1 runs before 0F1"),
+    ] {
+        says(&refused(body, 1, 2), &[part]);
     }
 }

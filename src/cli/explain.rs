@@ -190,7 +190,7 @@ fn idle_table(e: &Explained) -> Table {
             number(e.metrics.makespan),
             percent(e.metrics.bubble)
         ),
-        header: texts(["", "idle", "fill", "drain", "dependence", "communication", "imbalance", "memory cap", "order"]),
+        header: texts(["", "idle", "fill", "drain", "dependence", "exposed comm.", "imbalance", "memory cap", "order"]),
         rows,
     }
 }

@@ -85,7 +85,7 @@ fn measured(report: &Report) -> Option<Columns> {
 }
 
 /// Widest line of a table in the terminal; cells that do not fit are broken.
-const WIDTH: u16 = 100;
+const WIDTH: u16 = 80;
 
 /// The tables of a report with their captions; a lone table of figures needs none.
 fn tables(report: &Report) -> Vec<(String, Vec<String>, Vec<Vec<String>>)> {

@@ -5,7 +5,7 @@ use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::placement::Chunk;
 use crate::schedule::Overlap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// Lower bounds of the makespan in ticks, by the reason why none can be faster.
 ///
@@ -269,9 +269,39 @@ impl Jobs {
         to_ticks(self.lasting(|_| true) - after)
     }
 
-    /// The preemptive bound of one machine with release times and delivery times (Carlier 1982): some set of the form "no
-    /// sooner than h and no less than t after it" attains the maximum over all sets.
+    /// The preemptive bound of one machine with release times and delivery times (Carlier 1982): the most that any set of
+    /// its jobs takes from the first head to the last tail.
     fn head_work_tail(&self) -> u64 {
+        to_ticks(if self.saved.is_empty() { self.preemptive() } else { self.largest_set() })
+    }
+
+    /// Jackson's preemptive schedule: of the jobs whose heads are over, always the one with the longest tail. It attains the
+    /// maximum over all sets.
+    fn preemptive(&self) -> i128 {
+        let mut by_head: Vec<&Job> = self.list.iter().collect();
+        by_head.sort_by_key(|job| job.head);
+        let mut ready: BinaryHeap<(i128, i128)> = BinaryHeap::new(); // tail, work left
+        let (mut now, mut next, mut bound) = (0, 0, 0);
+        while next < by_head.len() || !ready.is_empty() {
+            if ready.is_empty() {
+                now = now.max(by_head[next].head);
+            }
+            while let Some(job) = by_head.get(next).filter(|job| job.head <= now) {
+                ready.push((job.tail - job.after, job.count * job.occupancy));
+                next += 1;
+            }
+            let Some((tail, work)) = ready.pop() else { continue };
+            let until = by_head.get(next).map_or(now + work, |job| (now + work).min(job.head));
+            let left = work - (until - now);
+            now = until;
+            if left > 0 { ready.push((tail, left)) } else { bound = bound.max(now + tail) }
+        }
+        bound
+    }
+
+    /// The same where jobs save time together: some set of the form "no sooner than h and no less than t after it" attains
+    /// the maximum over all sets.
+    fn largest_set(&self) -> i128 {
         let mut latest_first: Vec<&Job> = self.list.iter().collect();
         latest_first.sort_by_key(|job| std::cmp::Reverse(job.head));
         let (mut bound, mut chosen) = (0, Vec::new());
@@ -287,7 +317,7 @@ impl Jobs {
                 bound = bound.max(job.head + work + tail);
             }
         }
-        to_ticks(bound)
+        bound
     }
 }
 

@@ -1,0 +1,208 @@
+//! Search: depth first over active schedules.
+
+use super::memo::Memo;
+use super::relaxation::Relaxation;
+use super::tables::{Tables, WHOLE};
+use crate::op::{Kind, Op};
+
+/// How far every device is.
+pub(super) struct State {
+    /// By row: how many of its ops have run.
+    pub counts: Vec<u8>,
+    /// By row: when these ended.
+    pub ends: Vec<Vec<i64>>,
+    /// By device: from when it is free.
+    pub free: Vec<i64>,
+    /// By device: memory held.
+    pub live: Vec<i64>,
+}
+
+/// How a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// All was looked at.
+    Exhausted,
+    /// The limit was reached.
+    Limit,
+}
+
+/// An op that could come next.
+#[derive(Clone, Copy)]
+struct Choice {
+    row: usize,
+    start: i64,
+    end: i64,
+    tail: i64,
+}
+
+/// One search.
+pub(super) struct Search<'a> {
+    tables: &'a Tables,
+    state: State,
+    relaxation: Relaxation,
+    memo: Memo,
+    /// What is looked for ends by then.
+    target: i64,
+    limit: u64,
+    /// Rows of the ops run, in the order of decision.
+    trail: Vec<usize>,
+    pub states: u64,
+    /// The best found and what it reaches.
+    pub best: Option<(u64, Vec<Vec<Op>>)>,
+}
+
+impl<'a> Search<'a> {
+    /// A search for schedules that reach `target` or less.
+    pub fn new(tables: &'a Tables, target: u64, limit: u64) -> Search<'a> {
+        let devices = tables.of_device.len();
+        Search {
+            tables,
+            state: State {
+                counts: vec![0; tables.rows.len()],
+                ends: tables.rows.iter().map(|row| Vec::with_capacity(row.count)).collect(),
+                free: vec![0; devices],
+                live: vec![0; devices],
+            },
+            relaxation: Relaxation::new(tables),
+            memo: Memo::default(),
+            target: target as i64,
+            limit,
+            trail: Vec::with_capacity(tables.ops()),
+            states: 0,
+            best: None,
+        }
+    }
+
+    /// Looks for ever better ones, until there are none or the limit is reached.
+    pub fn run(&mut self) -> Outcome {
+        self.visit()
+    }
+
+    fn visit(&mut self) -> Outcome {
+        if self.trail.len() == self.tables.ops() {
+            self.note_best();
+            return Outcome::Exhausted;
+        }
+        if self.states == self.limit {
+            return Outcome::Limit;
+        }
+        self.states += 1;
+        let times = self.times();
+        if self.memo.covers(&self.state.counts, &times)
+            || !self.relaxation.may_reach(self.tables, &self.state, self.target)
+        {
+            return Outcome::Exhausted;
+        }
+        let Some((choices, wait)) = self.choices() else { return Outcome::Exhausted };
+        for choice in choices {
+            if choice.end + choice.tail <= self.target && self.visit_after(choice) == Outcome::Limit {
+                return Outcome::Limit;
+            }
+        }
+        if let Some((device, until)) = wait {
+            let free = std::mem::replace(&mut self.state.free[device], until);
+            let outcome = self.visit();
+            self.state.free[device] = free;
+            if outcome == Outcome::Limit {
+                return Outcome::Limit;
+            }
+        }
+        self.memo.refute(&self.state.counts, &times);
+        Outcome::Exhausted
+    }
+
+    fn visit_after(&mut self, choice: Choice) -> Outcome {
+        let row = &self.tables.rows[choice.row];
+        let free = std::mem::replace(&mut self.state.free[row.device], choice.start + row.hold);
+        self.state.live[row.device] += row.change;
+        self.state.counts[choice.row] += 1;
+        self.state.ends[choice.row].push(choice.end);
+        self.trail.push(choice.row);
+        let outcome = self.visit();
+        self.trail.pop();
+        self.state.ends[choice.row].pop();
+        self.state.counts[choice.row] -= 1;
+        self.state.live[row.device] -= row.change;
+        self.state.free[row.device] = free;
+        outcome
+    }
+
+    /// What the future depends on, besides the counts: when devices are free and inputs on their way arrive.
+    fn times(&self) -> Vec<i64> {
+        let (tables, state) = (self.tables, &self.state);
+        let left = |device: &usize| {
+            tables.of_device[*device].iter().any(|&row| usize::from(state.counts[row]) < tables.rows[row].count)
+        };
+        let mut times: Vec<i64> = (0..state.free.len()).filter(left).map(|device| state.free[device]).collect();
+        for (number, row) in tables.rows.iter().enumerate() {
+            if let Some((from, lag)) = row.input.filter(|&(from, _)| tables.rows[from].device != row.device) {
+                let pending = &state.ends[from][usize::from(state.counts[number])..];
+                times.extend(pending.iter().map(|end| (end + lag).max(state.free[row.device])));
+            }
+        }
+        times
+    }
+
+    /// When the next op of `row` could start; `None` while what it needs has not run, or does not fit.
+    fn start(&self, number: usize) -> Option<i64> {
+        let (row, state) = (&self.tables.rows[number], &self.state);
+        let k = usize::from(state.counts[number]);
+        let ready = k < row.count && row.own.is_none_or(|own| k < usize::from(state.counts[own]));
+        if !ready || (row.change > 0 && state.live[row.device] + row.change > self.tables.caps[row.device]) {
+            return None;
+        }
+        let free = state.free[row.device];
+        match row.input {
+            Some((from, lag)) => state.ends[from].get(k).map(|end| free.max(end + lag)),
+            None => Some(free),
+        }
+    }
+
+    /// The ops of one device of which one must come next; with them, the device and until when it may wait instead.
+    /// `None`: nothing can run.
+    fn choices(&self) -> Option<(Vec<Choice>, Option<(usize, i64)>)> {
+        let choice = |row: usize| {
+            let start = self.start(row)?;
+            let end = start + self.tables.rows[row].duration;
+            Some(Choice { row, start, end, tail: self.tables.rows[row].tails[usize::from(self.state.counts[row])] })
+        };
+        let ends = |choice: &Choice| choice.start + self.tables.rows[choice.row].hold;
+        let first = (0..self.tables.rows.len()).filter_map(choice).min_by_key(|choice| (ends(choice), choice.start))?;
+        let (device, until) = (self.tables.rows[first.row].device, ends(&first));
+        let of_device = self.tables.of_device[device].iter();
+        let mut choices: Vec<Choice> =
+            of_device.filter_map(|&row| choice(row)).filter(|choice| choice.start < until).collect();
+        choices.sort_by_key(|choice| (choice.start, -choice.tail));
+        Some((choices, self.could_give_way(first.row).then_some((device, until))))
+    }
+
+    /// Whether forward `number`, where it ran at once, could take the memory that another chunk's forward needs before it.
+    fn could_give_way(&self, number: usize) -> bool {
+        let tables = self.tables;
+        let row = &tables.rows[number];
+        if row.op.kind() != Kind::F || !tables.shared {
+            return false;
+        }
+        let left = |&number: &usize| tables.rows[number].count as i64 - i64::from(self.state.counts[number]);
+        let others = tables.of_device[row.device].iter().filter(|&&other| tables.rows[other].op.kind() == Kind::F);
+        let all: i64 = others.clone().map(left).sum();
+        // What no other forward of the device can come before.
+        let leads = tables.directions == 1 && others.clone().all(|&other| self.state.counts[other] == 0);
+        let alone = all == left(&number);
+        !leads && !alone && self.state.live[row.device] + all * WHOLE > tables.caps[row.device]
+    }
+
+    fn note_best(&mut self) {
+        let (tables, state) = (self.tables, &self.state);
+        let last = |number: usize| state.ends[number].last().map(|end| end - tables.origins[tables.rows[number].device]);
+        let objective = (0..tables.rows.len()).filter_map(last).max().unwrap_or(0);
+        let mut counts = vec![0; tables.rows.len()];
+        let mut programs = vec![Vec::new(); tables.of_device.len()];
+        for &row in &self.trail {
+            programs[tables.rows[row].device].push(tables.op(row, counts[row]));
+            counts[row] += 1;
+        }
+        self.target = objective - tables.step as i64;
+        self.best = Some((objective.max(0) as u64, programs));
+    }
+}
