@@ -1,0 +1,137 @@
+//! How fast schedules are simulated and settled, on one core: `cargo bench`. Events of the event engine: on its straight path
+//! the ends of ops (as many as ops), on the general one also each message that left a link or arrived.
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use pipesim::cost::{CostTable, GivenCosts, Slow, StepCosts};
+use pipesim::dsl::{self, Budget, Request};
+use pipesim::graph::TaskGraph;
+use pipesim::metrics::Activity;
+use pipesim::rough::Order;
+use pipesim::settle::settle;
+use pipesim::sim;
+use pipesim::sim::event::{Config, Distribution, Jitter, Network, Plan, Processor, Sharing, Transfer, monte_carlo};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::time::Duration;
+
+fn order(name: &str, devices: u32, microbatches: u32) -> Order {
+    let request = Request { devices, microbatches, chunks: None, options: BTreeMap::new(), budget: Budget::default() };
+    dsl::compile(&dsl::resolve(name).expect("embedded"), &request).expect("valid").order
+}
+
+fn graph(name: &str, devices: u32, microbatches: u32) -> TaskGraph {
+    TaskGraph::new(order(name, devices, microbatches).fixed().expect("fixed")).expect("no cycle")
+}
+
+fn costs(graph: &TaskGraph) -> CostTable {
+    let costs: GivenCosts = "F=1,I=1.1,W=0.8,comm=0.1".parse().expect("costs");
+    let schedule = graph.schedule();
+    costs.table(&schedule.placement, schedule.microbatches, &Slow::new()).expect("small")
+}
+
+fn makespan(graph: &TaskGraph, costs: &CostTable) -> u64 {
+    sim::sweep(graph, costs).iter().map(|device: &Activity| device.last_end).max().unwrap_or(0)
+}
+
+/// Ops a second of the sweep alone, on a graph that is there.
+fn sweep(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("sweep");
+    for (name, devices, microbatches) in [("zb-v", 8, 64), ("1f1b", 64, 1024), ("zb-v", 64, 1024)] {
+        let graph = graph(name, devices, microbatches);
+        let costs = costs(&graph);
+        group.throughput(Throughput::Elements(graph.len() as u64));
+        group.bench_function(BenchmarkId::new(name, format!("p={devices} m={microbatches}")), |bencher| {
+            bencher.iter(|| makespan(black_box(&graph), black_box(&costs)));
+        });
+    }
+}
+
+/// Ops a second from the schedule's text to the makespan: parse, expand, check, build, sweep.
+fn text_to_makespan(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("text to makespan");
+    for (name, devices, microbatches) in [("1f1b", 8, 64), ("zb-v", 8, 64), ("zb-v", 64, 1024)] {
+        group.throughput(Throughput::Elements(graph(name, devices, microbatches).len() as u64));
+        group.bench_function(BenchmarkId::new(name, format!("p={devices} m={microbatches}")), |bencher| {
+            bencher.iter(|| {
+                let graph = graph(black_box(name), devices, microbatches);
+                makespan(&graph, &costs(&graph))
+            });
+        });
+    }
+}
+
+/// What `pipesim predict --stages 4 --micro 8` computes before it draws.
+fn four_schedules(criterion: &mut Criterion) {
+    criterion.bench_function("predict naive, gpipe, 1f1b, zb-v/p=4 m=8", |bencher| {
+        bencher.iter(|| {
+            ["naive", "gpipe", "1f1b", "zb-v"].map(|name| {
+                let graph = graph(black_box(name), 4, 8);
+                sim::predict(&graph, &costs(&graph), &StepCosts::default()).0.metrics.makespan
+            })
+        });
+    });
+}
+
+fn configs() -> Vec<(&'static str, Config)> {
+    let network = Network { transfer: Transfer::Ticks(50), ..Network::default() };
+    let with = |sharing| Config { network: Network { sharing, ..network.clone() }, ..Config::default() };
+    let jitter = Jitter { distribution: Distribution::LogNormal { sigma_per_mille: 100 }, seed: 1, sample: 0 };
+    let pairs = (0..4).map(|pair| Processor { devices: vec![2 * pair, 2 * pair + 1], cores: 1 }).collect();
+    vec![
+        ("one-sided", Config::default()),
+        ("jitter", Config { jitter: Some(jitter), ..Config::default() }),
+        ("first come", with(Sharing::FirstComeFirstServed)),
+        ("fair share", with(Sharing::FairShare)),
+        ("buffered(2)", Config { delivery: "buffered(2)".parse().expect("a delivery"), ..Config::default() }),
+        ("channel", Config { delivery: "channel:front-loaded".parse().expect("a delivery"), ..Config::default() }),
+        ("two devices a core", Config { processors: pairs, ..Config::default() }),
+    ]
+}
+
+/// Events a second of one simulation, on a graph that is there.
+fn events(criterion: &mut Criterion) {
+    for (name, devices, microbatches) in [("1f1b", 64, 1024), ("zb-v", 64, 1024), ("zb-v", 8, 64)] {
+        let graph = graph(name, devices, microbatches);
+        let costs = costs(&graph);
+        let mut group = criterion.benchmark_group(format!("events of {name} p={devices} m={microbatches}"));
+        for (label, config) in configs() {
+            let plan = Plan::new(&graph, &costs, &config).expect("fits");
+            let Ok(outcome) = plan.run(&mut ()) else { continue };
+            group.throughput(Throughput::Elements(outcome.events));
+            let id = BenchmarkId::new(label, format!("{:.2} events an op", outcome.events as f64 / graph.len() as f64));
+            group.bench_function(id, |bencher| bencher.iter(|| black_box(&plan).run(&mut ()).map(|o| o.makespan())));
+        }
+        group.finish();
+    }
+}
+
+/// Samples a second of a small schedule with jitter.
+fn samples(criterion: &mut Criterion) {
+    let graph = graph("zb-v", 4, 8);
+    let (costs, (_, config)) = (costs(&graph), configs().swap_remove(1));
+    let mut group = criterion.benchmark_group("monte carlo");
+    group.throughput(Throughput::Elements(1000));
+    group.bench_function("zb-v p=4 m=8", |bencher| bencher.iter(|| monte_carlo(&graph, &costs, &config, 1000, 3)));
+    group.finish();
+}
+
+/// Searches for the best order.
+fn searches(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("search");
+    group.sample_size(10);
+    for (name, devices, microbatches) in [("zb-2p", 8, 32), ("zb-v-greedy", 8, 32), ("v-half", 8, 32)] {
+        let Order::Rough(rough) = order(name, devices, microbatches) else { continue };
+        let costs: GivenCosts = "F=18.5,I=18.1,W=9.3,comm=0.6".parse().expect("costs");
+        let costs = costs.table(&rough.placement, microbatches, &Slow::new()).expect("small");
+        let id = BenchmarkId::new(name, format!("p={devices} m={microbatches}"));
+        group.bench_function(id, |bencher| bencher.iter(|| settle(black_box(&rough), &costs).map(|s| s.ops().len())));
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500));
+    targets = sweep, text_to_makespan, four_schedules, events, samples, searches
+}
+criterion_main!(benches);
