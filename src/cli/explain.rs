@@ -24,6 +24,12 @@ const MAX_OPS: usize = 2_000_000;
 
 /// Arguments of `explain`.
 #[derive(Args)]
+#[command(
+    after_help = "Causes of idle time, which add up to the bubble exactly: fill and drain: before a device's first op and after \
+its last; order: an op that stands later would have fitted; exposed communication: what free links would save; imbalance: what equal \
+stages would save; memory cap (or own peak, where no --memory-cap is given): a forward was ready but would have held too much; dependence: \
+the rest."
+)]
 pub struct Explain {
     #[command(flatten)]
     schedules: ScheduleOptions,
@@ -182,6 +188,7 @@ fn idle_table(e: &Explained) -> Table {
     let shares = [t.idle, t.fill, t.drain, t.dependence, t.communication, t.imbalance, t.memory, t.order];
     let share = |time: f64| percent(if whole > 0.0 { time / whole } else { 0.0 });
     rows.push(["share of the step".to_string()].into_iter().chain(shares.map(share)).collect());
+    let memory = if e.memory.iter().any(|m| m.cap.is_some()) { "memory cap" } else { "own peak" };
     Table {
         caption: format!(
             "{}: why devices idle ({}; makespan {}, bubble {})",
@@ -190,7 +197,7 @@ fn idle_table(e: &Explained) -> Table {
             number(e.metrics.makespan),
             percent(e.metrics.bubble)
         ),
-        header: texts(["", "idle", "fill", "drain", "dependence", "exposed comm.", "imbalance", "memory cap", "order"]),
+        header: texts(["", "idle", "fill", "drain", "dependence", "exposed comm.", "imbalance", memory, "order"]),
         rows,
     }
 }

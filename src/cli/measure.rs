@@ -97,12 +97,14 @@ impl Experiment<'_> {
             self.survives(graph)?;
         }
         let calibration = if given.is_some() { None } else { Some(self.calibration_graph(&training)?) };
+        let calibrated = calibration.as_ref().map_or_else(String::new, |graph| graph.schedule().name.clone());
         self.remark_cores();
         let mut runs = Vec::new();
         let one = ScheduleOptions { stages: 1, ..self.schedules.without_options() };
         let baseline = if self.baseline { Some(one.graph("1f1b", &unknown_costs)?) } else { None };
         // what is calibrated on is measured for its costs, whatever the delivery
-        let calibration = calibration.into_iter().map(|graph| (graph, Delivery::OneSided));
+        let named = |graph: TaskGraph| (graph.renamed(|name| format!("{name} (calibrating)")), Delivery::OneSided);
+        let calibration = calibration.into_iter().map(named);
         for (graph, delivery) in
             calibration.chain(graphs.into_iter().chain(baseline).map(|graph| (graph, self.delivery)))
         {
@@ -122,7 +124,7 @@ impl Experiment<'_> {
             None => {
                 let run = runs.remove(0);
                 calibrated_on = serde_json::json!({
-                    "schedule": run.graph.schedule().name, "devices": run.graph.schedule().devices(),
+                    "schedule": calibrated, "devices": run.graph.schedule().devices(),
                     "microbatches": run.graph.schedule().microbatches, "steps": run.records.len()});
                 calibrate_on(&training, &run)?
             }
@@ -301,7 +303,7 @@ pub fn measure(
             let (ms, schedule) = (record.iteration_ns() as f64 / 1e6, run.graph.schedule());
             let speed = f64::from(schedule.microbatches) * tokens / (ms / 1e3);
             let loss = record.loss.unwrap_or_default();
-            let line = format!("step {step} {:<16} loss {loss:.6}  {ms:.1} ms  {speed:.0} tokens/s", schedule.name);
+            let line = format!("step {step} {:<18} loss {loss:.6}  {ms:.1} ms  {speed:.0} tokens/s", schedule.name);
             bar.suspend(|| tell(&line));
             run.records.push(record);
             bar.inc(1);

@@ -178,15 +178,25 @@ impl ScheduleOptions {
     /// `auto`: of all schedules that come with the program and exist for these numbers the one with the smallest makespan
     /// that keeps the cap; among equals the smaller span, then the smaller peak, then the earlier in the list.
     fn best(&self, costs: Costs<'_>) -> Result<TaskGraph, Failure> {
-        let mut candidates = Vec::new();
+        let (mut candidates, mut unfit) = (Vec::new(), None);
         for name in dsl::names() {
             let Ok((order, _)) = self.without_options().order(name) else { continue };
-            let costs = costs(name, order.placement())?;
+            let costs = match costs(name, order.placement()) {
+                Ok(costs) => costs,
+                // a model may have too few layers for so many stages
+                Err(failure) => {
+                    unfit.get_or_insert(failure);
+                    continue;
+                }
+            };
             let order = match (order, self.memory_cap) {
                 (Order::Rough(rough), Some(cap)) => Order::Rough(rough.capped(cap)),
                 (order, _) => order,
             };
             candidates.push(Candidate { order, costs });
+        }
+        if let (true, Some(failure)) = (candidates.is_empty(), unfit) {
+            return Err(failure);
         }
         let graph = auto::best(candidates, self.overlap, self.memory_cap).ok_or_else(|| {
             let cap = self.memory_cap.map_or_else(String::new, |cap| format!(" within {cap} activations"));

@@ -197,3 +197,51 @@ fn lower_bound(rough: &Rough, costs: &CostTable, graph: &TaskGraph) -> u64 {
 fn kinds(split: bool) -> &'static [Kind] {
     if split { &[Kind::F, Kind::I, Kind::W] } else { &[Kind::F, Kind::B] }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::{GivenCosts, Slow};
+    use crate::placement::Placement;
+    use serde_json::Value;
+
+    fn searched(row: &Value) -> (Rough, CostTable) {
+        let whole = |key: &str| row[key].as_u64().unwrap() as u32;
+        let (p, m) = (whole("devices"), whole("microbatches"));
+        let placement = if row["placement"] == "V" { Placement::zigzag("V", p, 2) } else { Placement::linear(p) };
+        let goal = if row["goal"] == "span" { Goal::Span } else { Goal::Makespan };
+        let given = row["costs"].as_object().unwrap().iter().map(|(key, cost)| format!("{key}={cost},"));
+        let given = given.collect::<String>() + &format!("keep={}", row["keep"]);
+        let costs = given.parse::<GivenCosts>().unwrap().table(&placement, m, &Slow::new()).unwrap();
+        let program = Program::Search { split: row["split"].as_bool().unwrap(), cap: row["cap"].as_f64(), start: None };
+        let programs = vec![program; p as usize];
+        (Rough { name: "searched".to_string(), placement, microbatches: m, programs, goal }, costs)
+    }
+
+    /// With no help from the search of `settle` and from bounds: an optimum that CP-SAT proved is found when asked for, and a
+    /// step less is refuted. What takes longer than a moment is left out.
+    #[test]
+    fn optima_are_found_and_less_is_refuted() {
+        let path = format!("{}/tests/golden/optima.json", env!("CARGO_MANIFEST_DIR"));
+        let rows: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let (mut found, mut refuted) = (0, 0);
+        for row in rows.iter().filter(|row| row["proven"] == true) {
+            let (rough, costs) = searched(row);
+            let optimum = (row["optimum"].as_f64().unwrap() * costs.ticks_per_unit).round() as u64;
+            let tables = Tables::new(&rough, &costs, split_of(&rough).unwrap());
+            let mut search = Search::new(&tables, optimum, 30_000);
+            search.run();
+            if let Some((objective, _)) = &search.best {
+                assert_eq!(*objective, optimum, "{row}");
+                found += 1;
+            } else {
+                assert_eq!(search.states, 30_000, "refuted, but proven: {row}");
+            }
+            let mut search = Search::new(&tables, optimum - tables.step, 30_000);
+            refuted += usize::from(search.run() == Outcome::Exhausted);
+            assert!(search.best.is_none(), "better than proven: {row}");
+        }
+        println!("of {} optima {found} were found, {refuted} confirmed", rows.len());
+        assert!(found >= rows.len() / 2 && refuted >= rows.len() / 2, "{found} {refuted}");
+    }
+}

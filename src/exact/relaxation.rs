@@ -1,4 +1,9 @@
 //! Relaxation: whether what is still to run could reach the target if every device could be interrupted at will.
+//!
+//! Under a cap that several chunks share it is not known whose forward a release makes room for. But ops of one kind may be
+//! taken in the order in which they run, whichever they are (`in_turn`): the j-th forward cannot start before enough is
+//! released; so the r-th release has a latest end, and the op that it waits for. As the ops then are nameless, the longest
+//! tails go to those that start first, which is the most favourable way.
 
 use super::search::State;
 use super::tables::{Tables, UNLIMITED, WHOLE};
@@ -14,12 +19,18 @@ struct Job {
     tail: i64,
 }
 
+/// How often heads are raised by what must be released first.
+const PASSES: usize = 3;
+
 /// Room for the bounds of one case's states.
 pub(super) struct Relaxation {
     /// By row and micro-batch.
     heads: Vec<Vec<i64>>,
-    jobs: Vec<Job>,
-    forwards: Vec<Job>,
+    /// By device: when its first, second, ... of the forwards that are left can start, whichever they are.
+    starts: Vec<Vec<i64>>,
+    /// By kind.
+    jobs: [Vec<Job>; 4],
+    all: Vec<Job>,
     /// When a release can be had, and how much memory it gives.
     releases: Vec<(i64, i64)>,
     heap: BinaryHeap<(i64, i64)>,
@@ -29,8 +40,9 @@ impl Relaxation {
     pub fn new(tables: &Tables) -> Relaxation {
         Relaxation {
             heads: tables.rows.iter().map(|row| vec![0; row.count]).collect(),
-            jobs: Vec::new(),
-            forwards: Vec::new(),
+            starts: vec![Vec::new(); tables.of_device.len()],
+            jobs: [const { Vec::new() }; 4],
+            all: Vec::new(),
             releases: Vec::new(),
             heap: BinaryHeap::new(),
         }
@@ -38,8 +50,23 @@ impl Relaxation {
 
     /// False only if no schedule that goes on from `state` ends by `target`.
     pub fn may_reach(&mut self, tables: &Tables, state: &State, target: i64) -> bool {
-        self.find_heads(tables, state, target)
-            && (0..tables.of_device.len()).all(|device| self.device_may_reach(tables, state, device, target))
+        self.starts.iter_mut().for_each(Vec::clear);
+        for _ in 0..PASSES {
+            if !self.find_heads(tables, state, target) {
+                return false;
+            }
+            let mut raised = false;
+            for device in (0..tables.of_device.len()).filter(|&device| tables.in_turn[device]) {
+                match self.find_starts(tables, state, device) {
+                    Some(later) => raised |= later,
+                    None => return false,
+                }
+            }
+            if !raised {
+                break;
+            }
+        }
+        (0..tables.of_device.len()).all(|device| self.device_may_reach(tables, state, device, target))
     }
 
     /// Earliest starts, micro-batches in order.
@@ -48,7 +75,7 @@ impl Relaxation {
         let most = tables.rows.iter().map(|row| row.count).max().unwrap_or(0);
         for k in least..most {
             for (number, row) in tables.rows.iter().enumerate() {
-                let done = state.counts[number] as usize;
+                let done = state.done(number);
                 if k < done || k >= row.count {
                     continue;
                 }
@@ -63,11 +90,16 @@ impl Relaxation {
                     };
                     head = head.max(end + lag);
                 }
-                let device_before = [row.own.map(|own| (own, k)), row.frees.and_then(|(w, n)| Some((w, k.checked_sub(n)?)))];
-                for (from, k) in device_before.into_iter().flatten() {
-                    if k >= state.counts[from] as usize {
+                let freed = row.frees.and_then(|(from, held)| Some((from, k.checked_sub(held)?)));
+                for (from, k) in row.own.map(|own| (own, k)).into_iter().chain(freed) {
+                    if k >= state.done(from) {
                         head = head.max(self.heads[from][k] + tables.rows[from].hold);
                     }
+                }
+                if row.op.kind() == Kind::F && !self.starts[row.device].is_empty() {
+                    // The device's forwards of stages before come before for each micro-batch.
+                    let before = row.before.iter().map(|&other| (k + 1).saturating_sub(state.done(other)));
+                    head = head.max(self.starts[row.device][k - done + before.sum::<usize>()]);
                 }
                 if head + row.duration + row.tails[k] > target {
                     return false;
@@ -78,80 +110,117 @@ impl Relaxation {
         true
     }
 
-    fn device_may_reach(&mut self, tables: &Tables, state: &State, device: usize, target: i64) -> bool {
-        self.jobs.clear();
-        self.forwards.clear();
-        self.releases.clear();
+    fn collect_jobs(&mut self, tables: &Tables, state: &State, device: usize) {
+        self.jobs.iter_mut().for_each(Vec::clear);
         for &number in &tables.of_device[device] {
             let row = &tables.rows[number];
-            for k in state.counts[number] as usize..row.count {
-                let (head, after) = (self.heads[number][k], row.hold - row.duration);
-                let job = Job { head, hold: row.hold, tail: row.tails[k] - after };
-                if row.op.kind() == Kind::F {
-                    self.forwards.push(job);
-                } else {
-                    self.jobs.push(job);
-                    if row.change < 0 {
-                        self.releases.push((head + row.hold, -row.change));
-                    }
-                }
-            }
+            let after = row.hold - row.duration;
+            let job = |k: usize| Job { head: self.heads[number][k], hold: row.hold, tail: row.tails[k] - after };
+            self.jobs[row.op.kind() as usize].extend((state.done(number)..row.count).map(job));
         }
-        let limited = tables.caps[device] < UNLIMITED && !self.forwards.is_empty();
-        if limited && !self.delay_forwards(tables, state, device, target) {
-            return false;
-        }
-        self.jobs.append(&mut self.forwards);
-        self.interrupted_may_reach(target)
     }
 
-    /// Forwards in the order in which they start, whichever they are: the j-th cannot start before enough is released. The
-    /// longest tails go to those that start first, which is best. False: the target cannot be reached.
-    fn delay_forwards(&mut self, tables: &Tables, state: &State, device: usize, target: i64) -> bool {
+    /// When the device's forwards can start at the earliest, in turn, whichever they are. Whether any is later than its head;
+    /// `None`: the cap cannot be kept any more.
+    fn find_starts(&mut self, tables: &Tables, state: &State, device: usize) -> Option<bool> {
+        self.collect_jobs(tables, state, device);
+        self.releases.clear();
+        for (kind, jobs) in Kind::ALL.iter().zip(&self.jobs) {
+            let amount = -tables.changes[*kind as usize];
+            if amount > 0 {
+                self.releases.extend(jobs.iter().map(|job| (job.head + job.hold, amount)));
+            }
+        }
         self.releases.sort_unstable();
-        let hold = self.forwards.iter().map(|job| job.hold).min().unwrap_or(0);
-        let mut tails: Vec<i64> = self.forwards.iter().map(|job| job.tail + job.hold).collect();
-        tails.sort_unstable_by(|a, b| b.cmp(a));
-        self.forwards.sort_unstable_by_key(|job| job.head);
+        let forwards = &mut self.jobs[Kind::F as usize];
+        forwards.sort_unstable_by_key(|job| job.head);
+        let hold = forwards.iter().map(|job| job.hold).min().unwrap_or(0);
         let room = tables.caps[device] - state.live[device];
         let release = Release::new(tables, state, device);
-        let (mut freed, mut taken, mut time) = (0, 0, 0);
-        for (j, (job, tail)) in self.forwards.iter_mut().zip(tails).enumerate() {
+        let (mut freed, mut taken, mut time, mut before) = (0, 0, 0, i64::MIN);
+        let mut raised = false;
+        for (j, job) in (0..).zip(forwards.iter()) {
+            let mut start = job.head.max(before);
             let needed = (j as i64 + 1) * WHOLE - room;
             if needed > 0 {
                 while freed < needed {
-                    // A cap that cannot be kept any more.
-                    let Some(&(end, amount)) = self.releases.get(taken) else { return false };
+                    let &(end, amount) = self.releases.get(taken)?;
                     (freed, taken, time) = (freed + amount, taken + 1, end);
                 }
-                let work = state.free[device] + j as i64 * hold + release.work(needed);
-                job.head = job.head.max(time).max(work);
+                start = start.max(time).max(state.free[device] + j as i64 * hold + release.work(needed));
             }
-            job.hold = hold;
-            job.tail = tail - hold;
-            if job.head + tail > target {
-                return false;
+            match self.starts[device].get_mut(j) {
+                Some(known) => {
+                    raised |= start > *known;
+                    *known = start;
+                }
+                None => {
+                    raised |= start > job.head;
+                    self.starts[device].push(start);
+                }
             }
+            before = start + hold;
         }
-        true
+        Some(raised)
+    }
+
+    fn device_may_reach(&mut self, tables: &Tables, state: &State, device: usize, target: i64) -> bool {
+        self.collect_jobs(tables, state, device);
+        self.all.clear();
+        self.jobs.iter().for_each(|jobs| self.all.extend(jobs));
+        if !self.interrupted_may_reach(target) {
+            return false;
+        }
+        if !tables.in_turn[device] || self.starts[device].is_empty() {
+            return true;
+        }
+        self.take_in_turn(tables, state, device);
+        self.all.clear();
+        self.jobs.iter().for_each(|jobs| self.all.extend(jobs));
+        self.interrupted_may_reach(target)
+    }
+
+    /// Makes the device's jobs nameless: of each kind in turn, with heads and tails that follow from the cap.
+    fn take_in_turn(&mut self, tables: &Tables, state: &State, device: usize) {
+        self.jobs.iter_mut().for_each(|jobs| forget_names(jobs));
+        let [forwards, inputs, weights, fulls] = &mut self.jobs;
+        let mut later = i64::MIN;
+        for (job, &start) in forwards.iter_mut().zip(&self.starts[device]).rev() {
+            job.head = start;
+            job.tail = job.tail.max(later);
+            later = job.hold + job.tail;
+        }
+        if tables.changes[Kind::I as usize] < 0 {
+            return; // I and W return parts: no one of them is the r-th release
+        }
+        let room = usize::try_from((tables.caps[device] - state.live[device]) / WHOLE).unwrap_or(0);
+        let waiting = forwards.iter().skip(room);
+        let releases = if weights.is_empty() { fulls } else { &mut *weights };
+        for (release, forward) in releases.iter_mut().zip(waiting) {
+            release.tail = release.tail.max(forward.hold + forward.tail);
+        }
+        let pending = weights.len().saturating_sub(inputs.len());
+        for (input, weight) in inputs.iter_mut().zip(weights.iter().skip(pending)) {
+            input.tail = input.tail.max(weight.hold + weight.tail);
+        }
     }
 
     /// Jackson's preemptive schedule: of the ops that could run, the one with the longest tail does.
     fn interrupted_may_reach(&mut self, target: i64) -> bool {
-        self.jobs.sort_unstable_by_key(|job| job.head);
+        self.all.sort_unstable_by_key(|job| job.head);
         self.heap.clear();
         let (mut next, mut time) = (0, i64::MIN);
         loop {
             if self.heap.is_empty() {
-                let Some(job) = self.jobs.get(next) else { return true };
+                let Some(job) = self.all.get(next) else { return true };
                 time = time.max(job.head);
             }
-            while let Some(job) = self.jobs.get(next).filter(|job| job.head <= time) {
+            while let Some(job) = self.all.get(next).filter(|job| job.head <= time) {
                 self.heap.push((job.tail, job.hold));
                 next += 1;
             }
             let Some((tail, left)) = self.heap.pop() else { return true };
-            let until = self.jobs.get(next).map_or(i64::MAX, |job| job.head);
+            let until = self.all.get(next).map_or(i64::MAX, |job| job.head);
             if time + left <= until {
                 time += left;
                 if time + tail > target {
@@ -162,6 +231,17 @@ impl Relaxation {
                 time = until;
             }
         }
+    }
+}
+
+/// Of jobs of one kind, in the order in which they run: heads rise, tails fall, the shortest duration for all.
+fn forget_names(jobs: &mut [Job]) {
+    let hold = jobs.iter().map(|job| job.hold).min().unwrap_or(0);
+    let mut tails: Vec<i64> = jobs.iter().map(|job| job.tail).collect();
+    tails.sort_unstable_by(|a, b| b.cmp(a));
+    jobs.sort_unstable_by_key(|job| job.head);
+    for (job, tail) in jobs.iter_mut().zip(tails) {
+        *job = Job { head: job.head, hold, tail };
     }
 }
 
@@ -176,21 +256,18 @@ struct Release {
 
 impl Release {
     fn new(tables: &Tables, state: &State, device: usize) -> Release {
-        let rows = || tables.of_device[device].iter().map(|&number| (number, &tables.rows[number]));
-        let least = |kind: Kind| rows().filter(|(_, row)| row.op.kind() == kind).map(|(_, row)| row.hold).min();
-        let done = |kind: Kind| -> i64 {
-            rows().filter(|(_, row)| row.op.kind() == kind).map(|(number, _)| i64::from(state.counts[number])).sum()
+        let rows = |kind: Kind| {
+            let of_device = tables.of_device[device].iter().copied();
+            of_device.filter(move |&number| tables.rows[number].op.kind() == kind)
         };
+        let least = |kind: Kind| rows(kind).map(|number| tables.rows[number].hold).min();
+        let done = |kind: Kind| rows(kind).map(|number| i64::from(state.counts[number])).sum::<i64>();
         match (least(Kind::I), least(Kind::W)) {
-            (Some(i), Some(w)) => {
-                let whole = rows().all(|(_, row)| row.op.kind() != Kind::W || row.change == -WHOLE);
-                // Where I and W return parts nothing is claimed.
-                if whole {
-                    Release { pending: done(Kind::I) - done(Kind::W), weights: w, whole: i + w }
-                } else {
-                    Release { pending: 0, weights: 0, whole: 0 }
-                }
+            // Where I and W return parts nothing is claimed.
+            (Some(_), Some(_)) if tables.changes[Kind::I as usize] < 0 => {
+                Release { pending: 0, weights: 0, whole: 0 }
             }
+            (Some(i), Some(w)) => Release { pending: done(Kind::I) - done(Kind::W), weights: w, whole: i + w },
             _ => Release { pending: 0, weights: 0, whole: least(Kind::B).unwrap_or(0) },
         }
     }
@@ -199,4 +276,10 @@ impl Release {
         let number = (needed + WHOLE - 1) / WHOLE;
         number.min(self.pending) * self.weights + (number - self.pending).max(0) * self.whole
     }
+}
+
+/// Whether a device's forwards must be taken in turn for its cap to count.
+pub(super) fn counts_in_turn(tables: &Tables, device: usize) -> bool {
+    let partial = tables.changes[Kind::I as usize] < 0 && tables.rows.iter().any(|row| row.op.kind() == Kind::I);
+    tables.caps[device] < UNLIMITED && (tables.shared || partial)
 }

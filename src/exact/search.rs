@@ -17,6 +17,13 @@ pub(super) struct State {
     pub live: Vec<i64>,
 }
 
+impl State {
+    /// How many ops of a row have run.
+    pub fn done(&self, row: usize) -> usize {
+        usize::from(self.counts[row])
+    }
+}
+
 /// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -113,8 +120,9 @@ impl<'a> Search<'a> {
 
     fn visit_after(&mut self, choice: Choice) -> Outcome {
         let row = &self.tables.rows[choice.row];
+        let change = self.tables.changes[row.op.kind() as usize];
         let free = std::mem::replace(&mut self.state.free[row.device], choice.start + row.hold);
-        self.state.live[row.device] += row.change;
+        self.state.live[row.device] += change;
         self.state.counts[choice.row] += 1;
         self.state.ends[choice.row].push(choice.end);
         self.trail.push(choice.row);
@@ -122,7 +130,7 @@ impl<'a> Search<'a> {
         self.trail.pop();
         self.state.ends[choice.row].pop();
         self.state.counts[choice.row] -= 1;
-        self.state.live[row.device] -= row.change;
+        self.state.live[row.device] -= change;
         self.state.free[row.device] = free;
         outcome
     }
@@ -131,12 +139,12 @@ impl<'a> Search<'a> {
     fn times(&self) -> Vec<i64> {
         let (tables, state) = (self.tables, &self.state);
         let left = |device: &usize| {
-            tables.of_device[*device].iter().any(|&row| usize::from(state.counts[row]) < tables.rows[row].count)
+            tables.of_device[*device].iter().any(|&row| state.done(row) < tables.rows[row].count)
         };
         let mut times: Vec<i64> = (0..state.free.len()).filter(left).map(|device| state.free[device]).collect();
         for (number, row) in tables.rows.iter().enumerate() {
             if let Some((from, lag)) = row.input.filter(|&(from, _)| tables.rows[from].device != row.device) {
-                let pending = &state.ends[from][usize::from(state.counts[number])..];
+                let pending = &state.ends[from][state.done(number)..];
                 times.extend(pending.iter().map(|end| (end + lag).max(state.free[row.device])));
             }
         }
@@ -146,9 +154,9 @@ impl<'a> Search<'a> {
     /// When the next op of `row` could start; `None` while what it needs has not run, or does not fit.
     fn start(&self, number: usize) -> Option<i64> {
         let (row, state) = (&self.tables.rows[number], &self.state);
-        let k = usize::from(state.counts[number]);
-        let ready = k < row.count && row.own.is_none_or(|own| k < usize::from(state.counts[own]));
-        if !ready || (row.change > 0 && state.live[row.device] + row.change > self.tables.caps[row.device]) {
+        let k = state.done(number);
+        let ready = k < row.count && row.own.is_none_or(|own| k < state.done(own));
+        if !ready || (row.op.kind() == Kind::F && state.live[row.device] + WHOLE > self.tables.caps[row.device]) {
             return None;
         }
         let free = state.free[row.device];
@@ -164,7 +172,7 @@ impl<'a> Search<'a> {
         let choice = |row: usize| {
             let start = self.start(row)?;
             let end = start + self.tables.rows[row].duration;
-            Some(Choice { row, start, end, tail: self.tables.rows[row].tails[usize::from(self.state.counts[row])] })
+            Some(Choice { row, start, end, tail: self.tables.rows[row].tails[self.state.done(row)] })
         };
         let ends = |choice: &Choice| choice.start + self.tables.rows[choice.row].hold;
         let first = (0..self.tables.rows.len()).filter_map(choice).min_by_key(|choice| (ends(choice), choice.start))?;

@@ -1,5 +1,6 @@
 //! One case as flat tables: what each op needs, lasts and holds, and what must come after it.
 
+use super::relaxation::counts_in_turn;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
@@ -19,14 +20,14 @@ pub(super) struct Row {
     pub duration: i64,
     /// With what the device is held up afterwards.
     pub hold: i64,
-    /// What it adds to its device's memory.
-    pub change: i64,
     /// The row whose output it needs, and the latency; none for W and the first F.
     pub input: Option<(usize, i64)>,
     /// The row of the same device whose op of the same micro-batch comes before: F of a backward, I of a W.
     pub own: Option<usize>,
     /// The device's row whose activation of so many micro-batches before must be returned first: one stage a device.
     pub frees: Option<(usize, usize)>,
+    /// The rows whose forward of the same micro-batch comes before on the same device: of a forward.
+    pub before: Vec<usize>,
     pub count: usize,
     /// By micro-batch: from its end to the goal's, at least; negative where the goal counts from a device's first start.
     pub tails: Vec<i64>,
@@ -41,6 +42,10 @@ pub(super) struct Tables {
     pub of_device: Vec<Vec<usize>>,
     /// By device, in memory units.
     pub caps: Vec<i64>,
+    /// By kind: what it adds to its device's memory.
+    pub changes: [i64; 4],
+    /// By device: whether its forwards must be taken in turn for its cap to count.
+    pub in_turn: Vec<bool>,
     /// By device, from when the goal counts its end.
     pub origins: Vec<i64>,
     /// Whether several chunks of a device share its cap.
@@ -59,10 +64,13 @@ impl Tables {
             Program::Search { cap: Some(cap), .. } => (cap * unit + 1e-3).min(UNLIMITED as f64) as i64,
             _ => UNLIMITED,
         };
+        let kept = (costs.keep * WHOLE as f64).ceil() as i64;
         let mut tables = Tables {
             rows: Vec::new(),
             of_device: vec![Vec::new(); placement.devices() as usize],
             caps: rough.programs.iter().map(cap).collect(),
+            changes: [WHOLE, kept - WHOLE, -kept, -WHOLE],
+            in_turn: Vec::new(),
             origins: vec![0; placement.devices() as usize],
             shared: placement.held_by(0).len() > 1,
             step: 1,
@@ -79,6 +87,7 @@ impl Tables {
             tables.fix_origins();
         }
         tables.fix_tails();
+        tables.in_turn = (0..tables.of_device.len()).map(|device| counts_in_turn(&tables, device)).collect();
         tables
     }
 
@@ -86,7 +95,6 @@ impl Tables {
         let placement = &rough.placement;
         let stages = placement.stages();
         let kinds = super::kinds(split);
-        let kept = if split { (costs.keep * WHOLE as f64).ceil() as i64 } else { 0 };
         let first = self.rows.len();
         let row_of = |kind: Kind, stage: u32| match kind {
             Kind::F => first + stage as usize,
@@ -103,7 +111,7 @@ impl Tables {
                     let lag = if placement.leaves_device(before) { costs.of(before).arrival as i64 } else { 0 };
                     (row_of(kind, from), lag)
                 });
-                let whole = kept == WHOLE || !split;
+                let whole = self.changes[Kind::I as usize] == 0 || !split;
                 let held = usize::try_from(self.caps[device] / WHOLE).unwrap_or(usize::MAX);
                 let frees = (kind == Kind::F && whole && !self.shared && self.caps[device] < UNLIMITED)
                     .then(|| (row_of(kinds[kinds.len() - 1], stage), held));
@@ -113,12 +121,6 @@ impl Tables {
                     op,
                     duration: time.duration as i64,
                     hold: (time.duration + time.after) as i64,
-                    change: match kind {
-                        Kind::F => WHOLE,
-                        Kind::I => kept - WHOLE,
-                        Kind::W => -kept,
-                        Kind::B => -WHOLE,
-                    },
                     input,
                     own: match kind {
                         Kind::F => None,
@@ -126,6 +128,10 @@ impl Tables {
                         Kind::W => Some(row_of(Kind::I, stage)),
                     },
                     frees,
+                    before: match kind {
+                        Kind::F => (0..stage).map(|s| row_of(kind, s)).filter(|&r| self.rows[r].device == device).collect(),
+                        _ => Vec::new(),
+                    },
                     count: placement.microbatches_of(direction, rough.microbatches).len(),
                     tails: Vec::new(),
                 });
