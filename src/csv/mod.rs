@@ -7,8 +7,8 @@
 mod cells;
 mod communication;
 mod layout;
-mod lowering;
 mod read;
+mod transfers;
 mod write;
 
 pub use read::read;

@@ -1,6 +1,6 @@
 //! From a schedule to a file that PyTorch loads.
 
-use super::lowering::Lowering;
+use super::transfers::Transfers;
 use super::{Error, Format};
 use crate::op::{Kind, Op};
 use crate::schedule::Schedule;
@@ -19,7 +19,7 @@ pub fn write(schedule: &Schedule, format: Format) -> Result<String, Error> {
     check(schedule)?;
     let rows = match format {
         Format::ComputeOnly => (0..schedule.devices()).map(|device| row(schedule.program(device))).collect(),
-        Format::ComputeComms => Lowering::new(schedule).run()?,
+        Format::ComputeComms => Transfers::new(schedule).run()?,
     };
     let mut text = String::with_capacity(rows.iter().map(|row| row.len() + 1).sum());
     for row in rows {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 /// Puts transfers into the rows while all devices' programs advance together. A device does not go on before what it has
 /// made is sent; a transfer takes place when the receiver's next op needs it, or, when no device can go on, for the send
 /// that has waited longest. Each transfer is written into both rows at once: that is the global order.
-pub struct Lowering<'a> {
+pub struct Transfers<'a> {
     schedule: &'a Schedule,
     rows: Vec<String>,
     /// By device, how many ops of its program are done.
@@ -49,16 +49,16 @@ enum Input {
     Here,
 }
 
-impl<'a> Lowering<'a> {
+impl<'a> Transfers<'a> {
     /// Nothing placed yet.
-    pub fn new(schedule: &'a Schedule) -> Lowering<'a> {
+    pub fn new(schedule: &'a Schedule) -> Transfers<'a> {
         let (devices, stages) = (schedule.devices(), schedule.placement.stages() as usize);
         let mut counts = vec![(0, 0); stages];
         for op in schedule.ops() {
             let (all, remaining) = &mut counts[op.stage() as usize];
             (*all, *remaining) = (*all + 1, *remaining + 1);
         }
-        Lowering {
+        Transfers {
             schedule,
             rows: vec![String::new(); devices as usize],
             done: vec![0; devices as usize],
