@@ -104,7 +104,7 @@ impl FromStr for Delivery {
             };
         }
         let rest = trimmed.strip_prefix("channel").ok_or_else(|| error(""))?;
-        let options = match rest.strip_prefix(':') {
+        let options = match rest.strip_prefix([':', ',']) {
             None if rest.is_empty() => "",
             None => return Err(error("")),
             Some("") => return Err(error(": nothing follows the colon")),

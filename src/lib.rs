@@ -32,6 +32,7 @@
 //! cost         op placement
 //! settle       op placement schedule rough graph cost
 //! sim          op placement schedule graph lowering delivery cost metrics timeline statistics
+//! exact        op placement schedule rough graph cost settle sim
 //! model        op
 //! exec         op placement schedule graph lowering delivery check cost model timeline
 //! training     placement graph delivery cost model exec statistics
@@ -39,7 +40,7 @@
 //! calibrate    op placement graph cost model exec statistics
 //! report       op metrics timeline
 //! comparison   op metrics timeline graph cost sim exec statistics report
-//! cli          op placement metrics timeline delivery schedule rough dsl csv graph check export cost settle sim model exec training statistics provenance calibrate report comparison
+//! cli          op placement metrics timeline delivery schedule rough dsl csv graph check export cost settle sim exact model exec training statistics provenance calibrate report comparison
 //! ```
 //!
 //! Invariants:
@@ -57,6 +58,7 @@ pub mod cost;
 pub mod csv;
 pub mod delivery;
 pub mod dsl;
+pub mod exact;
 pub mod exec;
 pub mod export;
 pub mod graph;

@@ -584,6 +584,15 @@ fn auto_is_never_worse_than_what_fits_the_cap() {
     }
     fails("predict -p 4 -m 8 -s auto --memory-cap 0.5", 3, &["no schedule for p = 4, m = 8 runs within 0.5"]);
     fails("predict -p 4 -m 8 -s auto --memory-cap 80GiB", 2, &["activation units"]);
+    fails("predict -p 4 -m 8 -s auto --memory-cap nan", 2, &["from 0.001 up"]);
+    fails("predict -p 4 -m 8 -s auto --set group=2", 2, &["no option 'group' here"]);
+    fails("predict -p 4 -m 8 --slow 1=1 --slow 1=2", 2, &["names a device twice"]);
+    // above the cap: no bound within it, and a warning
+    let over = json("explain -p 4 -m 9 -s zb-h1 --memory-cap 2 --format json")["explanations"][0].clone();
+    assert!(
+        over["bounds"]["memory"].is_null() && over["bounds"]["best"].as_f64() <= over["makespan"].as_f64(),
+        "{over}"
+    );
 }
 
 #[test]

@@ -12,12 +12,17 @@ use crate::report::{self, Report, Table};
 use clap::Args;
 use serde::Serialize;
 
+const HELP: &str = "Without --delivery all are tried, and only a schedule that is invalid or deadlocks whatever the link fails. \
+With it, a schedule that deadlocks under any delivery named fails: exit code 3.\n\n\
+Deliveries: one-sided: a put needs only a free slot (NVSHMEM, shared memory). buffered(k): a device's sends leave in order, each \
+needs one of k slots at the receiver (eager MPI). channel: a send and its receive complete together, at the heads of their queues \
+(NCCL); one queue a device, :per-peer one for each neighbour, :per-direction one for sends and one for receives of each; receives \
+stand just before their use, or ,front-loaded as early as PyTorch posts them. A DEADLOCK is cured by front-loaded receives, more \
+queues, or one-sided puts.";
+
 /// Arguments of `check`.
 #[derive(Args)]
-#[command(
-    after_help = "Without --delivery all are tried, and only a schedule that is invalid or deadlocks whatever the \
-link fails. With it, a schedule that deadlocks under any delivery named fails: exit code 3."
-)]
+#[command(after_help = HELP)]
 pub struct Check {
     #[command(flatten)]
     schedules: ScheduleOptions,
@@ -64,7 +69,12 @@ impl Check {
     /// # Errors
     /// See [`Failure`].
     pub fn run(&self) -> Result<(), Failure> {
-        self.output.check_writable()?;
+        if let Some(path) = self.output.output.first() {
+            let path = path.display();
+            return Err(Failure::Usage(format!(
+                "check draws nothing to write to {path}; leave -o out and redirect stdout"
+            )));
+        }
         let file = self.costs.file()?;
         let costs = |name: &str, placement: &Placement| {
             self.costs.table(file.as_ref(), name, placement, self.schedules.micro).map(|(costs, _)| costs)
@@ -82,7 +92,6 @@ impl Check {
             Format::Csv => print(&rows(&checks))?,
             Format::Table => print(&report::table(&report))?,
         }
-        self.output.write(&report)?;
         if self.output.verbose > 0 && self.delivery.is_empty() {
             stuck.iter().for_each(|(schedule, text)| self.output.remark(&format!("{schedule}: {text}")));
         }
@@ -129,7 +138,11 @@ impl Check {
         }
         let slots = checks.iter().map(|c| c.fewest_slots.to_string());
         rows.push(["fewest slots when buffered".to_string()].into_iter().chain(slots).collect());
-        Table { caption: "Every op is there once and in order; under each delivery the step".to_string(), header, rows }
+        Table {
+            caption: "Every op is there once and in order. How the step ends under each delivery:".to_string(),
+            header,
+            rows,
+        }
     }
 }
 

@@ -4,6 +4,8 @@ use super::Failure;
 use crate::cost::{CostTable, Decimal};
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
+use crate::op::Op;
+use crate::schedule::Overlap;
 use crate::sim::event::{Config, Distribution, EventError, Jitter, Network, Processor, Scope, Sharing, Transfer};
 use clap::{Args, ValueEnum};
 
@@ -31,7 +33,7 @@ pub enum Link {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Machine (any of these switches to the event engine)")]
 pub struct EngineOptions {
-    /// When a send completes and what it holds up: one-sided, buffered(k), channel[:per-peer|per-direction][,front-loaded]
+    /// When a send completes and what it holds up: one-sided, buffered(k) (slots at the receiver), channel[:per-peer|:per-direction][,front-loaded] (NCCL: one communication queue a device, or one per peer, or one per direction)
     #[arg(long, value_name = "DELIVERY")]
     delivery: Option<Delivery>,
     /// How long a message occupies its link, in time units, before its latency (`comm`)
@@ -52,11 +54,11 @@ pub struct EngineOptions {
     /// How much longer ops last while a message leaves for their device or comes from it: 1.2
     #[arg(long, value_name = "FACTOR", value_parser = slow_down)]
     overlap_slowdown: Option<u32>,
-    /// Vary every op's duration by chance (log-normal, mean 1) with this standard deviation, and give percentiles
+    /// Vary every op's duration by chance (log-normal, mean 1) with this standard deviation (0.1: 10 % of each), and give percentiles
     #[arg(long, value_name = "SIGMA", value_parser = sigma)]
     jitter: Option<u32>,
     /// Steps that are drawn for --jitter
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, requires = "jitter", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     samples: u32,
     /// Seed of --jitter
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -131,6 +133,16 @@ impl EngineOptions {
             jitter: None,
             subticks: 1,
         })
+    }
+
+    /// The least that shared cores make of a step, in ticks: all work, evenly.
+    pub fn core_bound(&self, graph: &TaskGraph, costs: &CostTable) -> u64 {
+        let Some(cores) = self.cores else { return 0 };
+        let counts = graph.schedule().counts();
+        let work = |op: Op| u128::from(counts[op.slot()]) * u128::from(costs.of(op).duration);
+        let all: u128 = graph.schedule().placement.op_kinds().map(work).sum();
+        let pairs_save = graph.schedule().has_pairs() && graph.overlap() == Overlap::Max;
+        if pairs_save { 0 } else { (all / u128::from(cores)) as u64 }
     }
 
     /// The chance that durations vary by, how many steps to draw, and from which seed.

@@ -5,10 +5,12 @@ use super::options::{CostOptions, Format, OutputOptions};
 use super::output::print;
 use super::selection::ScheduleOptions;
 use crate::cost::CostTable;
+use crate::exact;
 use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
 use crate::placement::Placement;
-use crate::report::{self, Report, Table, number, percent};
+use crate::report::{self, Entry, Panel, Report, Table, number, percent};
+use crate::rough::Goal;
 use crate::sim::{
     self, Bounds, CriticalSpan, IdleReport, MemoryCurve, OpTimes, Part, Sensitivity, bounds, bounds_at_own_peaks,
 };
@@ -35,6 +37,9 @@ pub struct Explain {
     schedules: ScheduleOptions,
     #[command(flatten)]
     costs: CostOptions,
+    /// Prove the best makespan for each schedule's placement within its own peaks, looking at so many states; small cases only
+    #[arg(long, value_name = "STATES", num_args = 0..=1, default_missing_value = "2000000", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    exact: Option<u64>,
     #[command(flatten)]
     output: OutputOptions,
 }
@@ -59,6 +64,8 @@ struct Explained {
     /// The same, no device holding more than it does in this schedule.
     bounds_at_own_peaks: NamedBounds,
     idle: IdleReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exact: Option<Exact>,
     /// Zero: the makespan hangs on the op.
     slack: Vec<Slack>,
     critical_path: Vec<CriticalSpan>,
@@ -77,6 +84,18 @@ struct NamedBounds {
     memory: Option<f64>,
     best: f64,
     best_name: &'static str,
+}
+
+/// What a search through all orders within this schedule's own peaks found.
+#[derive(Serialize)]
+struct Exact {
+    /// The best makespan found.
+    makespan: f64,
+    /// None is below this.
+    lower_bound: f64,
+    /// Whether the two are one: it is proven.
+    optimal: bool,
+    states: u64,
 }
 
 /// How much longer an op may last.
@@ -98,7 +117,7 @@ impl Explain {
         let table = |name: &str, placement: &Placement| {
             self.costs.table(file.as_ref(), name, placement, self.schedules.micro).map(|(costs, _)| costs)
         };
-        let mut explanations = Vec::new();
+        let (mut explanations, mut entries) = (Vec::new(), Vec::new());
         for graph in self.schedules.graphs(&table)? {
             if graph.len() > MAX_OPS {
                 return Err(Failure::Usage(format!(
@@ -108,7 +127,11 @@ impl Explain {
                 )));
             }
             let costs = table(&graph.schedule().name, &graph.schedule().placement)?;
-            explanations.push(self.explain(&graph, &costs));
+            self.schedules.remark_cap(&graph, costs.keep, &self.output);
+            if !self.output.output.is_empty() {
+                entries.push(drawn(&graph, &costs));
+            }
+            explanations.push(self.explain(&graph, &costs)?);
         }
         let report = Report { extra_tables: explanations.iter().flat_map(tables).collect(), ..Report::default() };
         match self.output.format {
@@ -120,15 +143,19 @@ impl Explain {
             Format::Md => print(&report::markdown(&report))?,
             Format::Table => print(&report::table(&report))?,
         }
-        self.output.write(&report)
+        let title = format!("Explained: {} devices, {} micro-batches", self.schedules.stages, self.schedules.micro);
+        self.output.write(&Report { title, entries, ..report })
     }
 
-    fn explain(&self, graph: &TaskGraph, costs: &CostTable) -> Explained {
+    fn explain(&self, graph: &TaskGraph, costs: &CostTable) -> Result<Explained, Failure> {
         // one timeline, at the costs' constant speed
         let costs = &costs.at_constant_speed();
         let times = OpTimes::swept(graph, costs);
         let cap = self.schedules.memory_cap;
+        // A bound within the cap says nothing about a schedule that exceeds it.
+        let kept = cap.filter(|cap| graph.schedule().peak(costs.keep) <= cap + 1e-9);
         let (prediction, _, _) = sim::predict(graph, costs, &Default::default());
+        let prediction = kept.map_or(prediction.clone(), |cap| prediction.within(cap, graph, costs));
         let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
         let named = |bounds: Bounds| {
             let (best, best_name) = bounds.best();
@@ -150,21 +177,41 @@ impl Explain {
             device: graph.device_of(index),
             slack: unit(slack),
         };
-        Explained {
+        Ok(Explained {
+            exact: self.exact.map(|states| prove(graph, costs, states)).transpose()?,
             schedule: graph.schedule().name.clone(),
             devices: graph.schedule().devices(),
             microbatches: graph.schedule().microbatches,
             time_unit: costs.time_unit.to_string(),
             metrics: prediction.metrics,
-            bounds: named(bounds(graph, costs, cap)),
+            bounds: named(bounds(graph, costs, kept)),
             bounds_at_own_peaks: named(bounds_at_own_peaks(graph, costs)),
             idle: sim::explain(graph, costs, &times, cap).report(graph, costs),
             slack: sim::slacks(graph, costs, &times).into_iter().enumerate().map(slack).collect(),
             critical_path: sim::critical_spans(graph, costs, &path),
             sensitivities,
             memory: sim::memory(graph, costs, &times, cap),
-        }
+        })
     }
+}
+
+/// Looks through the orders of this schedule's ops in which no device holds more than it does here.
+fn prove(graph: &TaskGraph, costs: &CostTable, states: u64) -> Result<Exact, Failure> {
+    let question = exact::question(graph.schedule(), costs, Goal::Makespan);
+    let proof = exact::prove(&question, costs, exact::Budget { states })
+        .map_err(|e| Failure::Usage(format!("{}: --exact: {e}", graph.schedule().name)))?;
+    let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+    let exact::Proof { objective, lower_bound, optimal, states, .. } = proof;
+    Ok(Exact { makespan: unit(objective), lower_bound: unit(lower_bound), optimal, states })
+}
+
+/// The timeline that is explained.
+fn drawn(graph: &TaskGraph, costs: &CostTable) -> Entry {
+    let costs = costs.at_constant_speed();
+    let (prediction, times, steps) = sim::predict(graph, &costs, &Default::default());
+    let timeline = prediction.timeline(graph, &costs, &times, &steps);
+    let predicted = Some(Panel { timeline, metrics: prediction.metrics });
+    Entry { name: prediction.schedule, predicted, ..Entry::default() }
 }
 
 fn texts<const N: usize>(cells: [&str; N]) -> Vec<String> {
@@ -213,6 +260,10 @@ fn bound_table(e: &Explained) -> Table {
     ];
     rows.extend(b.memory.map(|memory| row("within the memory cap", memory)));
     rows.extend(e.bounds_at_own_peaks.memory.map(|memory| row("within this schedule's own peaks", memory)));
+    rows.extend(e.exact.as_ref().map(|exact| {
+        let name = if exact.optimal { "best order within them, proven" } else { "any order within them, proven" };
+        row(name, exact.lower_bound)
+    }));
     Table {
         caption: format!("{}: no order of these ops is faster than", e.schedule),
         header: texts(["bound", "makespan", "gap"]),

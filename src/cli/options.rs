@@ -87,6 +87,9 @@ impl CostOptions {
     /// A slow device that does not exist, or costs that overflow.
     pub fn given(&self, placement: &Placement, microbatches: u32) -> Result<CostTable, Failure> {
         let slow: Slow = self.slow.iter().copied().collect();
+        if slow.len() < self.slow.len() {
+            return Err(Failure::Usage("--slow names a device twice; give each once".to_string()));
+        }
         self.costs.clone().unwrap_or_default().table(placement, microbatches, &slow).map_err(Failure::Usage)
     }
 }

@@ -94,6 +94,7 @@ impl Predict {
             }
             (prediction, times, steps)
         };
+        prediction = prediction.at_least(self.engine.core_bound(&graph, &costs), &costs);
         if let Some(cap) = self.schedules.memory_cap {
             prediction = prediction.within(cap, &graph, &costs);
         }
@@ -173,7 +174,7 @@ fn spreads(results: &[Predicted]) -> Option<Table> {
     let s = results.first()?.prediction.jitter?;
     Some(Table {
         caption: format!("Makespans of {} steps with durations that vary by chance (seed {})", s.samples, s.seed),
-        header: ["schedule", "mean", "5 %", "median", "95 %", "99 %"].map(str::to_string).to_vec(),
+        header: ["schedule", "mean", "p5", "p50", "p95", "p99"].map(str::to_string).to_vec(),
         rows,
     })
 }

@@ -9,7 +9,7 @@ use crate::csv;
 use crate::dsl::{self, Budget, Request, Source};
 use crate::graph::{Cycle, TaskGraph};
 use crate::placement::Placement;
-use crate::rough::Order;
+use crate::rough::{Goal, Order, Program, Rough};
 use crate::schedule::{Overlap, Schedule};
 use crate::settle::settle;
 use clap::Args;
@@ -40,7 +40,7 @@ pub struct ScheduleOptions {
     /// Most activations a device may hold, in units of its whole share of layers for one micro-batch: bounds what is searched
     #[arg(long, value_name = "UNITS", value_parser = activations)]
     pub memory_cap: Option<f64>,
-    /// What an overlapped pair of a forward and a backward means
+    /// What an overlapped pair of a forward and a backward means: atomic (starts with both inputs, lasts F + B), serial (in turn), runtime (in turn, outputs at the end), max (as atomic, lasts the longer: perfect overlap)
     #[arg(long, value_name = "MEANING", default_value = "atomic", value_parser = overlap)]
     pub overlap: Overlap,
     /// Budget of calls and loop turns for evaluating a schedule file
@@ -57,12 +57,12 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 }
 
 fn activations(text: &str) -> Result<f64, String> {
-    if text.chars().any(char::is_alphabetic) && !text.contains(['e', 'E']) {
+    if text.ends_with(['B', 'b']) {
         return Err("a cap in bytes needs the bytes of a model's activations, which are not predicted yet; give activation units, as in 8".to_string());
     }
     match text.parse::<f64>() {
-        Ok(units) if units.is_finite() && units > 0.0 => Ok(units),
-        _ => Err("expected activation units above 0, as in 8 or 2.5".to_string()),
+        Ok(units) if (0.001..=1e9).contains(&units) => Ok(units),
+        _ => Err("expected activation units from 0.001 up, as in 8 or 2.5".to_string()),
     }
 }
 
@@ -100,6 +100,7 @@ impl ScheduleOptions {
     /// As [`ScheduleOptions::graphs`].
     pub fn graph(&self, name: &str, costs: Costs<'_>) -> Result<TaskGraph, Failure> {
         if is_auto(name) {
+            self.no_options("auto tries all schedules")?;
             return self.best(costs);
         }
         let (order, source) = self.order(name)?;
@@ -125,6 +126,12 @@ impl ScheduleOptions {
     /// As [`ScheduleOptions::graphs`].
     pub fn order(&self, name: &str) -> Result<(Order, Option<Source>), Failure> {
         if Path::new(name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) {
+            self.no_options("a .csv file holds one order")?;
+            if self.chunks.is_some() {
+                return Err(Failure::Usage(format!(
+                    "{name} says itself how many stages a device has; leave --chunks out"
+                )));
+            }
             return Ok((Order::Fixed(self.imported(Path::new(name))?), None));
         }
         let path = dsl::resolve(name)?;
@@ -142,6 +149,14 @@ impl ScheduleOptions {
         let compiled = dsl::compile(&path, &request)?;
         drop(guard);
         Ok((compiled.order, Some(compiled.source)))
+    }
+
+    /// Refuses options of a schedule's own where there is none to have them.
+    fn no_options(&self, why: &str) -> Result<(), Failure> {
+        match self.set.first() {
+            Some((key, _)) => Err(Failure::Usage(format!("no option '{key}' here: {why}; leave --set out"))),
+            None => Ok(()),
+        }
     }
 
     /// The schedule in one of PyTorch's files, which must be for the numbers asked for.
@@ -179,8 +194,14 @@ impl ScheduleOptions {
     /// that keeps the cap; among equals the smaller span, then the smaller peak, then the earlier in the list.
     fn best(&self, costs: Costs<'_>) -> Result<TaskGraph, Failure> {
         let (mut candidates, mut unfit) = (Vec::new(), None);
-        for name in dsl::names() {
-            let Ok((order, _)) = self.without_options().order(name) else { continue };
+        let chunks = match self.chunks {
+            Some(chunks) => vec![Some(chunks)],
+            None => vec![None, Some(3), Some(4)],
+        };
+        for (name, chunks) in dsl::names().into_iter().flat_map(|name| chunks.iter().map(move |&chunks| (name, chunks)))
+        {
+            let options = ScheduleOptions { chunks, ..self.without_options() };
+            let Ok((order, _)) = options.order(name) else { continue };
             let costs = match costs(name, order.placement()) {
                 Ok(costs) => costs,
                 // a model may have too few layers for so many stages
@@ -198,6 +219,7 @@ impl ScheduleOptions {
         if let (true, Some(failure)) = (candidates.is_empty(), unfit) {
             return Err(failure);
         }
+        candidates.extend(self.larger_search(costs)?);
         let graph = auto::best(candidates, self.overlap, self.memory_cap).ok_or_else(|| {
             let cap = self.memory_cap.map_or_else(String::new, |cap| format!(" within {cap} activations"));
             Failure::Schedule(format!(
@@ -208,6 +230,31 @@ impl ScheduleOptions {
         Ok(graph.renamed(|name| format!("auto ({name})")))
     }
 }
+
+impl ScheduleOptions {
+    /// A search on a V for more than the p activations of the named ones, where the cap leaves room for more.
+    fn larger_search(&self, costs: Costs<'_>) -> Result<Option<Candidate>, Failure> {
+        let (p, limit) = (f64::from(self.stages), 2.0 * f64::from(self.stages));
+        let cap = self.memory_cap.map_or(limit, |cap| cap.min(limit));
+        if cap <= p {
+            return Ok(None);
+        }
+        let placement = Placement::zigzag("V", self.stages, 2);
+        let Ok(costs) = costs(LARGER_SEARCH, &placement) else { return Ok(None) };
+        let search = Program::Search { split: true, cap: Some(cap), start: None };
+        let order = Order::Rough(Rough {
+            name: LARGER_SEARCH.to_string(),
+            placement,
+            microbatches: self.micro,
+            programs: vec![search; self.stages as usize],
+            goal: Goal::Makespan,
+        });
+        Ok(Some(Candidate { order, costs }))
+    }
+}
+
+/// What `auto` calls its own search.
+const LARGER_SEARCH: &str = "searched on a V";
 
 /// Whether a schedule's name asks for the best one.
 fn is_auto(name: &str) -> bool {

@@ -70,10 +70,10 @@ pub fn resolve(name: &str) -> Result<SchedulePath, Error> {
     let nearest = EMBEDDED.iter().map(|(stem, _)| (distance(&plain(stem), &plain(name)), *stem)).min();
     let hint = match nearest {
         Some((d, stem)) if d <= 3 && d < plain(name).len() => format!("; did you mean {stem}?"),
-        _ => String::new(),
+        _ => ";".to_string(),
     };
     Err(Error::Usage(format!(
-        "no schedule is called '{name}'{hint} Known: {}; or give the path of a .star file",
+        "no schedule is called '{name}'{hint} Known: {}, auto; or give the path of a .star or .csv file",
         names().join(", ")
     )))
 }

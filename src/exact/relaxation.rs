@@ -264,9 +264,7 @@ impl Release {
         let done = |kind: Kind| rows(kind).map(|number| i64::from(state.counts[number])).sum::<i64>();
         match (least(Kind::I), least(Kind::W)) {
             // Where I and W return parts nothing is claimed.
-            (Some(_), Some(_)) if tables.changes[Kind::I as usize] < 0 => {
-                Release { pending: 0, weights: 0, whole: 0 }
-            }
+            (Some(_), Some(_)) if tables.changes[Kind::I as usize] < 0 => Release { pending: 0, weights: 0, whole: 0 },
             (Some(i), Some(w)) => Release { pending: done(Kind::I) - done(Kind::W), weights: w, whole: i + w },
             _ => Release { pending: 0, weights: 0, whole: least(Kind::B).unwrap_or(0) },
         }

@@ -42,6 +42,14 @@ struct Choice {
     tail: i64,
 }
 
+/// How to go on.
+struct Branching {
+    /// One of these comes next on their device.
+    choices: Vec<Choice>,
+    /// Or this device waits until then.
+    wait: Option<(usize, i64)>,
+}
+
 /// One search.
 pub(super) struct Search<'a> {
     tables: &'a Tables,
@@ -100,7 +108,7 @@ impl<'a> Search<'a> {
         {
             return Outcome::Exhausted;
         }
-        let Some((choices, wait)) = self.choices() else { return Outcome::Exhausted };
+        let Some(Branching { choices, wait }) = self.branching() else { return Outcome::Exhausted };
         for choice in choices {
             if choice.end + choice.tail <= self.target && self.visit_after(choice) == Outcome::Limit {
                 return Outcome::Limit;
@@ -138,9 +146,8 @@ impl<'a> Search<'a> {
     /// What the future depends on, besides the counts: when devices are free and inputs on their way arrive.
     fn times(&self) -> Vec<i64> {
         let (tables, state) = (self.tables, &self.state);
-        let left = |device: &usize| {
-            tables.of_device[*device].iter().any(|&row| state.done(row) < tables.rows[row].count)
-        };
+        let left =
+            |device: &usize| tables.of_device[*device].iter().any(|&row| state.done(row) < tables.rows[row].count);
         let mut times: Vec<i64> = (0..state.free.len()).filter(left).map(|device| state.free[device]).collect();
         for (number, row) in tables.rows.iter().enumerate() {
             if let Some((from, lag)) = row.input.filter(|&(from, _)| tables.rows[from].device != row.device) {
@@ -166,22 +173,23 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The ops of one device of which one must come next; with them, the device and until when it may wait instead.
-    /// `None`: nothing can run.
-    fn choices(&self) -> Option<(Vec<Choice>, Option<(usize, i64)>)> {
+    /// The ops of one device of which one must come next. `None`: nothing can run.
+    fn branching(&self) -> Option<Branching> {
         let choice = |row: usize| {
             let start = self.start(row)?;
             let end = start + self.tables.rows[row].duration;
             Some(Choice { row, start, end, tail: self.tables.rows[row].tails[self.state.done(row)] })
         };
-        let ends = |choice: &Choice| choice.start + self.tables.rows[choice.row].hold;
-        let first = (0..self.tables.rows.len()).filter_map(choice).min_by_key(|choice| (ends(choice), choice.start))?;
-        let (device, until) = (self.tables.rows[first.row].device, ends(&first));
-        let of_device = self.tables.of_device[device].iter();
+        let first = (0..self.tables.rows.len()).filter_map(choice).min_by_key(|choice| (choice.end, choice.start))?;
+        // What cannot run yet waits for an op that ends later than this.
+        let (row, until) = (&self.tables.rows[first.row], first.end);
+        let of_device = self.tables.of_device[row.device].iter().filter_map(|&row| choice(row));
         let mut choices: Vec<Choice> =
-            of_device.filter_map(|&row| choice(row)).filter(|choice| choice.start < until).collect();
+            of_device.filter(|choice| choice.start < until || choice.row == first.row).collect();
         choices.sort_by_key(|choice| (choice.start, -choice.tail));
-        Some((choices, self.could_give_way(first.row).then_some((device, until))))
+        // An op that holds its device up beyond its end leaves less room before one that starts at that end.
+        let may_wait = row.hold > row.duration || self.could_give_way(first.row);
+        Some(Branching { choices, wait: may_wait.then_some((row.device, until)) })
     }
 
     /// Whether forward `number`, where it ran at once, could take the memory that another chunk's forward needs before it.
@@ -202,7 +210,8 @@ impl<'a> Search<'a> {
 
     fn note_best(&mut self) {
         let (tables, state) = (self.tables, &self.state);
-        let last = |number: usize| state.ends[number].last().map(|end| end - tables.origins[tables.rows[number].device]);
+        let last =
+            |number: usize| state.ends[number].last().map(|end| end - tables.origins[tables.rows[number].device]);
         let objective = (0..tables.rows.len()).filter_map(last).max().unwrap_or(0);
         let mut counts = vec![0; tables.rows.len()];
         let mut programs = vec![Vec::new(); tables.of_device.len()];

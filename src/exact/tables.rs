@@ -129,7 +129,9 @@ impl Tables {
                     },
                     frees,
                     before: match kind {
-                        Kind::F => (0..stage).map(|s| row_of(kind, s)).filter(|&r| self.rows[r].device == device).collect(),
+                        Kind::F => {
+                            (0..stage).map(|s| row_of(kind, s)).filter(|&r| self.rows[r].device == device).collect()
+                        }
                         _ => Vec::new(),
                     },
                     count: placement.microbatches_of(direction, rough.microbatches).len(),
@@ -185,6 +187,12 @@ impl Tables {
         let op = self.rows[row].op;
         let first = if op.direction() == 0 { 0 } else { self.microbatches.div_ceil(2) };
         Op::new(op.kind(), op.stage(), first + k as u32).in_direction(op.direction())
+    }
+
+    /// An op of no duration that a device may have to wait out: one with overhead, or a forward that shares its cap.
+    pub fn instant(&self) -> Option<Op> {
+        let waits = |row: &&Row| row.hold > row.duration || (self.shared && row.op.kind() == Kind::F);
+        self.rows.iter().filter(|row| row.duration == 0).find(waits).map(|row| row.op)
     }
 
     /// How many ops there are.

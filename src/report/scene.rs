@@ -4,6 +4,7 @@ use super::palette::{Class, shade};
 use super::{Panel, Report};
 use crate::op::Op;
 use crate::timeline::{Queue, Span, Timeline};
+use std::collections::BTreeMap;
 
 /// A span ready to be drawn.
 #[derive(Clone, Copy, Debug)]
@@ -84,12 +85,11 @@ pub(super) fn rows(timeline: &Timeline) -> Vec<Row<'_>> {
         };
         marks.push(Mark { span, op, class, shade: 0, lane: 0, lanes: 1 });
     }
+    let two_ways = runs_two_ways(&rows);
     for row in &mut rows {
-        let mut stages: Vec<u32> = row.compute.iter().filter_map(|mark| mark.op.map(Op::stage)).collect();
-        stages.sort_unstable();
-        stages.dedup();
+        let stages = stages_by_chunk(row, two_ways);
         for mark in &mut row.compute {
-            let chunk = mark.op.and_then(|op| stages.binary_search(&op.stage()).ok());
+            let chunk = mark.op.and_then(|op| stages.iter().position(|&stage| stage == op.stage()));
             mark.shade = chunk.map_or(0, |chunk| shade(chunk, stages.len()));
         }
         for marks in [&mut row.compute, &mut row.send, &mut row.receive] {
@@ -98,6 +98,27 @@ pub(super) fn rows(timeline: &Timeline) -> Vec<Row<'_>> {
         }
     }
     rows
+}
+
+/// Whether some stage runs on more than one device: micro-batches go both ways.
+fn runs_two_ways(rows: &[Row]) -> bool {
+    let mut device_of: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut places =
+        rows.iter().enumerate().flat_map(|(device, row)| row.compute.iter().map(move |mark| (device, mark)));
+    places.any(|(device, mark)| mark.op.is_some_and(|op| *device_of.entry(op.stage()).or_insert(device) != device))
+}
+
+/// The stages of a row: by stage, or where micro-batches go both ways by the first of them, so that one shade is one way.
+fn stages_by_chunk(row: &Row, two_ways: bool) -> Vec<u32> {
+    let mut first: BTreeMap<u32, u32> = BTreeMap::new();
+    for op in row.compute.iter().filter_map(|mark| mark.op) {
+        let microbatch = first.entry(op.stage()).or_insert(op.microbatch());
+        *microbatch = op.microbatch().min(*microbatch);
+    }
+    let mut stages: Vec<(u32, u32)> =
+        first.into_iter().map(|(stage, microbatch)| (if two_ways { microbatch } else { 0 }, stage)).collect();
+    stages.sort_unstable();
+    stages.into_iter().map(|(_, stage)| stage).collect()
 }
 
 /// Puts overlapping marks, sorted by start, into lanes.

@@ -237,12 +237,19 @@ impl Prediction {
     }
 
     /// The same, its lower bound that of schedules in which no device holds more than `cap` activations, if this is one.
-    pub fn within(mut self, cap: f64, graph: &TaskGraph, costs: &CostTable) -> Prediction {
+    pub fn within(self, cap: f64, graph: &TaskGraph, costs: &CostTable) -> Prediction {
         if graph.schedule().peak(costs.keep) <= cap + 1e-9 {
-            let bound = bounds(graph, costs, Some(cap)).best().0 as f64 / costs.ticks_per_unit;
-            let bound = bound.min(self.metrics.makespan);
+            return self.at_least(bounds(graph, costs, Some(cap)).best().0, costs);
+        }
+        self
+    }
+
+    /// The same, its lower bound raised to `bound` ticks.
+    pub fn at_least(mut self, bound: u64, costs: &CostTable) -> Prediction {
+        let bound = (bound as f64 / costs.ticks_per_unit).min(self.metrics.makespan);
+        if self.metrics.lower_bound.is_some_and(|known| bound > known) {
             self.metrics.lower_bound = Some(bound);
-            self.metrics.gap_to_bound = Some(if bound > 0.0 { self.metrics.makespan / bound - 1.0 } else { 0.0 });
+            self.metrics.gap_to_bound = Some(self.metrics.makespan / bound - 1.0);
         }
         self
     }

@@ -1,0 +1,215 @@
+//! The search and the bounds against optima that a solver of its own proved (`tests/optima/solve`, CP-SAT).
+
+use pipesim::cost::{CostTable, GivenCosts, Slow};
+use pipesim::exact::{Budget, Error, prove, question};
+use pipesim::graph::TaskGraph;
+use pipesim::op::{Kind, Op};
+use pipesim::placement::Placement;
+use pipesim::rough::{Goal, Program, Rough};
+use pipesim::schedule::{Programs, Schedule};
+use pipesim::settle::settle;
+use pipesim::sim::bounds;
+use serde_json::Value;
+
+/// One row of `tests/golden/optima.json`.
+struct Case {
+    name: String,
+    rough: Rough,
+    costs: CostTable,
+    cap: f64,
+    split: bool,
+    /// From the table of solved cases in the literature notes, measured before and elsewhere.
+    reference: bool,
+    /// Proven, in ticks.
+    optimum: u64,
+}
+
+/// The proven ones.
+fn cases() -> Vec<Case> {
+    let path = format!("{}/tests/golden/optima.json", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let proven: Vec<Case> = rows.iter().filter(|row| row["proven"].as_bool().unwrap()).map(case).collect();
+    assert!(proven.len() >= 20, "only {} optima are proven", proven.len());
+    proven
+}
+
+fn case(row: &Value) -> Case {
+    let whole = |key: &str| row[key].as_u64().unwrap() as u32;
+    let (p, m, cap) = (whole("devices"), whole("microbatches"), row["cap"].as_f64().unwrap());
+    let split = row["split"].as_bool().unwrap();
+    let placement = match row["placement"].as_str().unwrap() {
+        "linear" => Placement::linear(p),
+        "V" => Placement::zigzag("V", p, 2),
+        other => panic!("placement {other}"),
+    };
+    let goal = match row["goal"].as_str().unwrap() {
+        "makespan" => Goal::Makespan,
+        "span" => Goal::Span,
+        other => panic!("goal {other}"),
+    };
+    let mut given: Vec<String> =
+        row["costs"].as_object().unwrap().iter().map(|(key, cost)| format!("{key}={cost}")).collect();
+    given.push(format!("keep={}", row["keep"]));
+    let given = given.join(",");
+    let costs: CostTable = given.parse::<GivenCosts>().unwrap().table(&placement, m, &Slow::new()).unwrap();
+    let name = format!("{} p{p} m{m} cap {cap} split {split} {goal:?} {given}", placement.name());
+    let programs = vec![Program::Search { split, cap: Some(cap), start: None }; p as usize];
+    let optimum = (row["optimum"].as_f64().unwrap() * costs.ticks_per_unit).round() as u64;
+    let rough = Rough { name: "searched".to_string(), placement, microbatches: m, programs, goal };
+    Case { name, rough, costs, cap, split, reference: row["source"] == "reference", optimum }
+}
+
+/// Makespan and span in ticks, by a replay of its own: every op starts as soon as its device and its input allow.
+fn replay(schedule: &Schedule, costs: &CostTable) -> (u64, u64) {
+    let graph = TaskGraph::new(schedule.clone()).unwrap();
+    let devices = schedule.devices() as usize;
+    let (mut ends, mut free, mut firsts) = (vec![0; graph.len()], vec![0; devices], vec![u64::MAX; devices]);
+    for index in graph.order() {
+        let device = graph.device_of(index) as usize;
+        let arrival = graph.upstream(index).map_or(0, |up| {
+            let away = graph.device_of(up) as usize != device;
+            ends[up] + if away { costs.of(graph.op(up)).arrival } else { 0 }
+        });
+        let start: u64 = arrival.max(free[device]);
+        ends[index] = start + costs.of(graph.op(index)).duration;
+        free[device] = ends[index];
+        firsts[device] = firsts[device].min(start);
+    }
+    (*free.iter().max().unwrap(), free.iter().zip(&firsts).map(|(end, first)| end - first).max().unwrap())
+}
+
+/// What `schedule` reaches of the case's goal, once it is known to be valid and within the cap.
+fn reached(case: &Case, schedule: &Schedule) -> u64 {
+    schedule.validate().unwrap();
+    assert_eq!(schedule.splits_backward(), case.split, "{}", case.name);
+    assert!(schedule.peak(case.costs.keep) <= case.cap + 1e-9, "{}", case.name);
+    let (makespan, span) = replay(schedule, &case.costs);
+    if case.rough.goal == Goal::Span { span } else { makespan }
+}
+
+/// A schedule of these rows.
+fn schedule(placement: &Placement, m: u32, rows: Vec<Vec<Op>>) -> Schedule {
+    let mut programs = Programs::default();
+    for row in rows {
+        programs.ops.extend(row);
+        programs.finish(Vec::new());
+    }
+    Schedule::new("test", placement.clone(), m, programs)
+}
+
+/// Every micro-batch by itself: some valid schedule, whose bounds are those of all.
+fn in_turn(case: &Case) -> TaskGraph {
+    let placement = &case.rough.placement;
+    let mut rows = vec![Vec::new(); placement.devices() as usize];
+    let backward: &[Kind] = if case.split { &[Kind::I, Kind::W] } else { &[Kind::B] };
+    for i in 0..case.rough.microbatches {
+        let forth = (0..placement.stages()).map(|stage| (Kind::F, stage));
+        let back = (0..placement.stages()).rev().flat_map(|stage| backward.iter().map(move |&kind| (kind, stage)));
+        for (kind, stage) in forth.chain(back) {
+            let op = Op::new(kind, stage, i);
+            rows[placement.device_of(op) as usize].push(op);
+        }
+    }
+    TaskGraph::new(schedule(placement, case.rough.microbatches, rows)).unwrap()
+}
+
+/// No schedule beats a proven optimum, else the models differ. How far the search may stay above it: nowhere more than
+/// `WORST`, and not at all where costs are units.
+#[test]
+fn the_search_comes_close_and_never_below() {
+    const WORST: f64 = 0.01;
+    for case in cases() {
+        let found = reached(&case, &settle(&case.rough, &case.costs).unwrap());
+        let gap = found as f64 / case.optimum as f64 - 1.0;
+        println!("{:6.2} %  {}", 100.0 * gap, case.name);
+        assert!(found >= case.optimum, "{}: {found} is below the optimum {}", case.name, case.optimum);
+        let allowed = if case.reference { 0.0 } else { WORST };
+        assert!(gap <= allowed, "{}: {found} is {:.2} % above {}", case.name, 100.0 * gap, case.optimum);
+    }
+}
+
+#[test]
+fn bounds_never_exceed_optima() {
+    for case in cases() {
+        let found = bounds(&in_turn(&case), &case.costs, Some(case.cap));
+        // A span leaves out how long a device waits for its first op.
+        let bound = if case.rough.goal == Goal::Span { found.work } else { found.best().0 };
+        println!("{:6.2} %  {}", 100.0 * (1.0 - bound as f64 / case.optimum as f64), case.name);
+        assert!(bound <= case.optimum, "{}: bound {bound} exceeds the optimum {}", case.name, case.optimum);
+    }
+}
+
+/// Branch and bound proves again what CP-SAT proved; where the budget is too small its bound and its best enclose the optimum.
+#[test]
+fn proofs_agree() {
+    let cases = cases();
+    let mut proven = 0;
+    for case in &cases {
+        let proof = prove(&case.rough, &case.costs, Budget { states: 12_000 }).unwrap();
+        assert_eq!(reached(case, &proof.schedule), proof.objective, "{}", case.name);
+        let enclosed = proof.lower_bound <= case.optimum && case.optimum <= proof.objective;
+        assert!(enclosed, "{}: {} to {}, optimum {}", case.name, proof.lower_bound, proof.objective, case.optimum);
+        assert_eq!(proof.optimal, proof.lower_bound == proof.objective);
+        proven += usize::from(proof.optimal);
+        if !proof.optimal {
+            println!("{} states leave {} to {}: {}", proof.states, proof.lower_bound, proof.objective, case.name);
+        }
+    }
+    println!("{proven} of {} proven again", cases.len());
+    assert!(proven * 10 >= cases.len() * 9, "only {proven} of {} are proven", cases.len());
+}
+
+/// Where the search stops above what CP-SAT proved, branch and bound finds the better schedule, the same one every time.
+#[test]
+fn a_proof_improves_on_the_search() {
+    let better = cases().into_iter().find(|case| case.name.starts_with("V p4 m6 cap 2.5")).unwrap();
+    let found = reached(&better, &settle(&better.rough, &better.costs).unwrap());
+    let proof = prove(&better.rough, &better.costs, Budget::default()).unwrap();
+    assert!(proof.optimal && proof.objective == better.optimum && proof.objective <= found);
+    let again = prove(&better.rough, &better.costs, Budget::default()).unwrap();
+    assert_eq!((again.schedule, again.states), (proof.schedule, proof.states));
+}
+
+/// 1F1B with full backwards takes (m + p - 1)(F + B), and no schedule within its own peaks takes less.
+#[test]
+fn one_f_one_b_is_optimal_within_its_memory() {
+    for (p, m) in [(2_u32, 3_u32), (4, 8), (6, 6)] {
+        let row = |r: u32| {
+            let warm = (p - 1 - r).min(m);
+            let op = |kind, i| Op::new(kind, r, i);
+            let steady = (0..m - warm).flat_map(|i| [op(Kind::F, warm + i), op(Kind::B, i)]);
+            (0..warm).map(|i| op(Kind::F, i)).chain(steady).chain((m - warm..m).map(|i| op(Kind::B, i))).collect()
+        };
+        let placement = Placement::linear(p);
+        let given = schedule(&placement, m, (0..p).map(row).collect());
+        let costs = GivenCosts::default().table(&placement, m, &Slow::new()).unwrap();
+        let proof = prove(&question(&given, &costs, Goal::Makespan), &costs, Budget::default()).unwrap();
+        assert!(proof.optimal);
+        assert_eq!(
+            (proof.objective, replay(&given, &costs).0),
+            (u64::from(3 * (m + p - 1)), u64::from(3 * (m + p - 1)))
+        );
+    }
+}
+
+/// With two directions, a slow device and no cap: enclosed by the bounds and the search.
+#[test]
+fn proofs_know_two_directions() {
+    let placement = Placement::bidirectional(4, 1).unwrap();
+    let slow: Slow = [(1, "1.5".parse().unwrap())].into();
+    let costs = GivenCosts::default().table(&placement, 4, &slow).unwrap();
+    let programs = vec![Program::Search { split: true, cap: Some(2.0), start: None }; 4];
+    let mut rough = Rough { name: "two".to_string(), placement, microbatches: 4, programs, goal: Goal::Makespan };
+    let found = replay(&settle(&rough, &costs).unwrap(), &costs).0;
+    let proof = prove(&rough, &costs, Budget { states: 50_000 }).unwrap();
+    assert!(proof.lower_bound <= proof.objective && proof.objective <= found);
+    assert_eq!(replay(&proof.schedule, &costs).0, proof.objective);
+    rough.goal = Goal::Span;
+    assert!(matches!(prove(&rough, &costs, Budget::default()), Err(Error::Span(_))));
+    rough.programs[2] = Program::Greedy { priority: vec![Kind::F, Kind::B], cap: None };
+    assert!(matches!(prove(&rough, &costs, Budget::default()), Err(Error::NotSearched { device: 2 })));
+    rough.microbatches = 300;
+    rough.programs[2] = rough.programs[1].clone();
+    assert!(matches!(prove(&rough, &costs, Budget::default()), Err(Error::TooLarge { .. })));
+}
