@@ -171,7 +171,6 @@ mod tests {
             "channel:per-peer,",
             "channel:per-peer,per-peer",
             "channel:per-peer,per-direction",
-            "channel,per-peer",
             "channel:é",
         ] {
             assert!(text.parse::<Delivery>().is_err(), "{text} must be refused");

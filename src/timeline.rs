@@ -130,6 +130,10 @@ impl Timeline {
         }
         match serde_json::from_str::<List>(text) {
             Ok(list) => {
+                anyhow::ensure!(
+                    !list.timelines.is_empty(),
+                    "expected timelines, found an empty list of them; write one with -o FILE.json"
+                );
                 list.timelines.iter().try_for_each(Timeline::validate)?;
                 Ok(list.timelines)
             }
@@ -169,6 +173,16 @@ impl Timeline {
             let exists = u64::from(op.stage()) < stages && op.microbatch() < self.microbatches;
             anyhow::ensure!(exists, "op {op} names a stage or a micro-batch that the timeline's header does not have");
             anyhow::ensure!(seen.insert(op), "op {op} stands twice in the timeline");
+        }
+        let mut ops: Vec<(u32, u64, u64, Op)> =
+            self.ops().map(|(op, span)| (span.device, span.start_ns, span.end_ns, op)).collect();
+        ops.sort_unstable();
+        for pair in ops.windows(2) {
+            let [(device, _, end_ns, one), (other_device, start_ns, _, other)] = [pair[0], pair[1]];
+            anyhow::ensure!(
+                device != other_device || end_ns <= start_ns,
+                "ops {one} and {other} overlap on device {device}, which runs one op at a time; correct their times"
+            );
         }
         Ok(())
     }

@@ -78,6 +78,7 @@ impl CostOptions {
         let layers = layers_of(&stages.map_err(|e| Failure::Usage(format!("{name}: {e:#}")))?);
         let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
         let table = file.table(placement, &layers, size).map_err(Failure::Usage)?;
+        table.check_clock(placement, microbatches).map_err(Failure::Usage)?;
         Ok((table, file.step_costs(placement, &layers, false)))
     }
 

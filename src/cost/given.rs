@@ -144,13 +144,13 @@ impl GivenCosts {
         let v = u128::from(placement.chunks());
         let ticks = |cost: Decimal, device: u32| -> u128 {
             let factor = slow.get(&device).map_or(10_u128.pow(slow_scale), |factor| factor.scaled(slow_scale));
-            cost.scaled(cost_scale) * factor
+            cost.scaled(cost_scale).saturating_mul(factor)
         };
-        let comm = self.comm.scaled(cost_scale) * 10_u128.pow(slow_scale) * v;
+        let comm = self.comm.scaled(cost_scale).saturating_mul(10_u128.pow(slow_scale) * v);
         let slowest =
             (0..placement.devices()).flat_map(|d| self.durations.map(|cost| ticks(cost, d))).max().unwrap_or(0);
         let ops = 4 * u128::from(placement.stages()) * u128::from(microbatches);
-        if (slowest + comm).saturating_mul(ops) >= 1 << 63 {
+        if slowest.saturating_add(comm).saturating_mul(ops) >= 1 << 63 {
             return Err("these costs times so many ops overflow the clock; give smaller or rounder numbers".to_string());
         }
         let units = (10_f64.powi(scale as i32) * f64::from(placement.chunks()), "unit", 1_000_000_000);

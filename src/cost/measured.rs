@@ -12,6 +12,10 @@ use std::collections::BTreeMap;
 /// Version of the JSON schema that this program writes and reads.
 pub const SCHEMA_VERSION: u32 = 1;
 
+/// Most blocks of a model, and longest time of one of its parts (18 minutes): sums over many ops still fit.
+const MAX_BLOCKS: u32 = 1 << 12;
+const MAX_NS: u64 = 1 << 40;
+
 /// What a stage consists of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layers {
@@ -116,17 +120,17 @@ impl CostFile {
         if !file.speeds.iter().all(Speed::is_ordered) {
             return Err("the measured speeds are out of order; measure again with `pipesim profile`".to_string());
         }
-        let sane = |ns: u64| ns < 1 << 50;
+        if file.layers > MAX_BLOCKS {
+            return Err(format!("expected a model of at most {MAX_BLOCKS} blocks, found {}", file.layers));
+        }
+        let StepRates { optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns } =
+            file.step;
+        let rates = [optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns];
         let link = [file.gap_ns, file.link.put_ns, file.link.latency_ns];
-        if !file
-            .parts
-            .iter()
-            .map(|part| part.duration_ns)
-            .chain(link)
-            .chain(file.op_overhead_ns.values().copied())
-            .all(sane)
-        {
-            return Err("a duration is longer than 13 days; measure again with `pipesim profile`".to_string());
+        let parts = file.parts.iter().map(|part| part.duration_ns);
+        let overheads = file.op_overhead_ns.values().copied();
+        if parts.chain(link).chain(rates).chain(overheads).any(|ns| ns > MAX_NS) {
+            return Err("a duration is longer than 18 minutes; measure again with `pipesim profile`".to_string());
         }
         Ok(file)
     }
@@ -198,7 +202,7 @@ impl CostFile {
             let ends = u128::from(layers.embedding) + u128::from(layers.head);
             let weight =
                 u128::from(layers.blocks) * u128::from(optimizer_block_ns) + ends * u128::from(optimizer_embedding_ns);
-            (u128::from(ns) * weight / u128::from(optimizer_embedding_ns.max(1))) as u64
+            (u128::from(ns) * weight / u128::from(optimizer_embedding_ns.max(1))).min(u128::from(MAX_NS)) as u64
         };
         let mut pairs: BTreeMap<(u32, u32), OpTime> = BTreeMap::new();
         for (stage, layers) in layers.iter().enumerate() {

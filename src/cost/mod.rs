@@ -100,6 +100,21 @@ impl CostTable {
         CostTable { ticks_per_unit, times: self.times.iter().map(time).collect(), ..self.clone() }
     }
 
+    /// That the ops of `microbatches` on `placement`, one after the other at the lowest speed, do not outlast the clock.
+    ///
+    /// # Errors
+    /// They do.
+    pub fn check_clock(&self, placement: &Placement, microbatches: u32) -> Result<(), String> {
+        const SLOWEST: u128 = 100; // times typical: what a measured speed can be
+        let lasts = |time: &OpTime| [time.duration, time.after, time.arrival].map(u128::from).iter().sum::<u128>();
+        let longest = self.times.iter().map(lasts).max().unwrap_or(0);
+        let ops = 4 * u128::from(placement.stages()) * u128::from(placement.directions()) * u128::from(microbatches);
+        if longest * ops * SLOWEST >= 1 << 63 {
+            return Err("the measured costs times so many ops overflow the clock; take fewer micro-batches".to_string());
+        }
+        Ok(())
+    }
+
     /// The same costs at the speed that they were made of, however the machine's went.
     pub fn at_constant_speed(&self) -> CostTable {
         CostTable { speeds: Vec::new(), ..self.clone() }

@@ -105,17 +105,32 @@ impl Source {
     }
 }
 
+/// Stack for evaluating a schedule file, where what nests recurses: a sum of many terms, lists within lists. Only what is
+/// touched is taken, and it is more than whoever watches this process's memory lets it take.
+const STACK_BYTES: usize = 4 << 30;
+
 /// Compiles the schedule file at `path`.
 ///
 /// # Errors
 /// See [`Error`].
 pub fn compile(path: &SchedulePath, request: &Request) -> Result<Compiled, Error> {
     // Some values of the language are too large for it to say so other than by a panic.
-    catch_unwind(AssertUnwindSafe(|| evaluate(path, request))).unwrap_or_else(|_| {
-        Err(Error::Invalid(format!(
-            "{} makes a value beyond the budget of {} bytes for the language's values",
-            path.file, request.budget.bytes
-        )))
+    let caught = || {
+        catch_unwind(AssertUnwindSafe(|| evaluate(path, request))).unwrap_or_else(|_| {
+            Err(Error::Invalid(format!(
+                "{} makes a value beyond the budget of {} bytes for the language's values",
+                path.file, request.budget.bytes
+            )))
+        })
+    };
+    std::thread::scope(|scope| {
+        // The most that this machine grants.
+        let stacks = [STACK_BYTES, STACK_BYTES / 16].into_iter();
+        let mut threads = stacks.filter_map(|bytes| {
+            let thread = std::thread::Builder::new().name("evaluation".to_string()).stack_size(bytes);
+            thread.spawn_scoped(scope, caught).ok()
+        });
+        threads.next().and_then(|thread| thread.join().ok()).unwrap_or_else(caught)
     })
 }
 
