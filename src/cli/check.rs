@@ -28,7 +28,7 @@ pub struct Check {
     schedules: ScheduleOptions,
     #[command(flatten)]
     costs: CostOptions,
-    /// A delivery that the schedules must survive: one-sided, buffered(k), channel[:per-peer|per-direction][,front-loaded]; repeatable
+    /// A delivery that the schedules must survive: one-sided, buffered(k), channel, channel:per-peer or channel:per-direction, those with ,front-loaded too; repeatable
     #[arg(long, value_name = "DELIVERY")]
     delivery: Vec<Delivery>,
     #[command(flatten)]

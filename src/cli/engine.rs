@@ -33,7 +33,7 @@ pub enum Link {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Machine (any of these switches to the event engine)")]
 pub struct EngineOptions {
-    /// When a send completes and what it holds up: one-sided, buffered(k) (slots at the receiver), channel[:per-peer|:per-direction][,front-loaded] (NCCL: one communication queue a device, or one per peer, or one per direction)
+    /// When a send completes and what it holds up: one-sided, buffered(k) (slots at the receiver), channel, channel:per-peer or channel:per-direction (NCCL: one communication queue a device, one per peer, one per direction), those with ,front-loaded too
     #[arg(long, value_name = "DELIVERY")]
     delivery: Option<Delivery>,
     /// How long a message occupies its link, in time units, before its latency (`comm`)

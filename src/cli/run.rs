@@ -58,7 +58,7 @@ pub struct Run {
     /// What moves data
     #[arg(long, value_enum, default_value_t = LinkKind::Auto)]
     link: LinkKind,
-    /// What the link is to promise, emulated: one-sided, buffered(k), channel[:per-peer|per-direction][,front-loaded]; a schedule that deadlocks under it is refused
+    /// What the link is to promise, emulated: one-sided, buffered(k), channel, channel:per-peer or channel:per-direction, those with ,front-loaded too; a schedule that deadlocks under it is refused
     #[arg(long, value_name = "DELIVERY", default_value = "one-sided")]
     delivery: Delivery,
     /// Training steps of each schedule
