@@ -322,8 +322,9 @@ impl Evaluation<'_> {
                     Some(value) => (value.layout.clone(), value.chunks),
                     None => {
                         return Err(Error::Invalid(format!(
-                            "{}: expected placement = linear, loop, v_shape, zigzag, bidirectional or def placement(p): return custom([...]), found {value}",
-                            self.path.file
+                            "{}: expected placement = linear, loop, v_shape, zigzag, bidirectional or def placement(p): return custom([...]), found {}",
+                            self.path.file,
+                            host::shown(value)
                         )));
                     }
                 }
@@ -386,8 +387,9 @@ impl Evaluation<'_> {
                 let value = evaluator.eval_function(device, &numbers, &named).map_err(|e| self.invalid(e))?;
                 as_draft(value).ok_or_else(|| {
                     Error::Invalid(format!(
-                        "{}: expected device({r}, ...) to return a word such as m * (F + B), or fill, greedy or search, found {value}",
-                        self.path.file
+                        "{}: expected device({r}, ...) to return a word such as m * (F + B), or fill, greedy or search, found {}",
+                        self.path.file,
+                        host::shown(value)
                     ))
                 })
             })

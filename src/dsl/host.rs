@@ -21,8 +21,20 @@ thread_local! {
     pub static LINE: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Longest error text about a value: what the value prints as may be megabytes.
+const MAX_SHOWN: usize = 300;
+
 pub(super) fn refuse<T>(text: String) -> starlark::Result<T> {
-    Err(starlark::Error::new_other(anyhow::anyhow!(text)))
+    Err(starlark::Error::new_other(anyhow::anyhow!(shown(text))))
+}
+
+/// The beginning of what prints as a long text.
+pub(super) fn shown(value: impl fmt::Display) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => format!("{} ...", &text[..end]),
+        None => text,
+    }
 }
 
 fn allocate<'v>(heap: Heap<'v>, word: Result<Word, String>) -> starlark::Result<Value<'v>> {
@@ -89,7 +101,7 @@ impl<'v> UnpackValue<'v> for AnyWord {
     }
 }
 
-/// `value` as a word; an empty list counts as the empty word.
+/// `value` as a word.
 pub fn as_word(value: Value) -> Option<Word> {
     if let Some(value) = value.downcast_ref::<WordValue>() {
         return Some(value.word.clone());

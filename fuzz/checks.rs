@@ -1,0 +1,96 @@
+//! What must hold for any input at all: the checks that the fuzz targets and `tests/seeds.rs` share.
+//!
+//! Each check takes one input and panics where the program breaks a promise. Where it can, a check asks a second method
+//! ([`reference`]) instead of the program itself.
+
+mod judged;
+mod readers;
+pub mod reference;
+
+pub use judged::schedule;
+pub use readers::{arguments, costs, csv, timeline};
+
+use pipesim::dsl::{self, Budget, Compiled, Request, SchedulePath};
+use pipesim::rough::Order;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, Once, PoisonError};
+
+/// An input of the target `language`: its first three characters are p (`1` to `6`), m (`1` to `9`, then `:` `;` `<` for 10 to
+/// 12) and v (`0` leaves it open), and what follows is a schedule file.
+pub fn language(input: &[u8]) {
+    if let Some((request, text)) = file(input) {
+        compiled(compile(&text, &request), &request);
+    }
+}
+
+/// What an input of `language` asks for, and its schedule file; `None` for bytes that are no text.
+pub fn file(input: &[u8]) -> Option<(Request, String)> {
+    let (head, text) = input.split_at_checked(3)?;
+    let text = std::str::from_utf8(text).ok()?;
+    let [p, m, v] = [head[0].wrapping_sub(b'1') % 6 + 1, head[1].wrapping_sub(b'1') % 12 + 1, head[2] % 4];
+    Some((request(p.into(), m.into(), Some(v.into()).filter(|&v| v > 0)), text.to_string()))
+}
+
+/// A request with budgets that a file exceeds soon.
+pub fn request(devices: u32, microbatches: u32, chunks: Option<u32>) -> Request {
+    let budget = Budget { ticks: 20_000, bytes: 64 << 20, ops: 20_000 };
+    Request { devices, microbatches, chunks, options: BTreeMap::new(), budget }
+}
+
+/// Compiles `text`; a panic of the program's own fails, also where [`dsl::compile`] catches it.
+pub fn compile(text: &str, request: &Request) -> Result<Compiled, dsl::Error> {
+    let path = SchedulePath { name: "seed".to_string(), file: "seed.star".to_string(), text: text.to_string() };
+    watch_panics();
+    WATCHED.set(true);
+    let result = dsl::compile(&path, request);
+    WATCHED.set(false);
+    if let Some(panic) = noted().take() {
+        // Values too large for the language end in panics of its crates; those are what compile is to catch.
+        assert!(panic.contains("/registry/src/"), "compile caught a panic of our own: {panic}");
+    }
+    result
+}
+
+/// What must hold for whatever `compile` returns.
+pub fn compiled(result: Result<Compiled, dsl::Error>, request: &Request) {
+    match result {
+        Ok(Compiled { order: Order::Fixed(fixed), source }) => {
+            assert_eq!((fixed.devices(), fixed.microbatches), (request.devices, request.microbatches));
+            for device in 0..fixed.devices() {
+                for index in [0, fixed.program(device).len() / 2, fixed.program(device).len() + 1] {
+                    assert!(source.location(device, index).starts_with("seed.star:"), "an op is somewhere in its file");
+                }
+            }
+            schedule(&fixed);
+        }
+        Ok(Compiled { order: Order::Rough(rough), .. }) => judged::rough(&rough),
+        Err(error) => assert!(!error.to_string().trim().is_empty(), "an error says what is wrong"),
+    }
+}
+
+thread_local! {
+    /// Whether this thread's panics are noted, not reported.
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Where and why a thread panicked under watch.
+fn noted() -> std::sync::MutexGuard<'static, Option<String>> {
+    static NOTED: Mutex<Option<String>> = Mutex::new(None);
+    NOTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on a panic under watch, or of a thread that evaluates a schedule file, is noted; any other is reported as before.
+fn watch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if WATCHED.get() || std::thread::current().name() == Some("evaluation") {
+                *noted() = Some(info.to_string());
+            } else {
+                report(info);
+            }
+        }));
+    });
+}

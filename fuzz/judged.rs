@@ -1,0 +1,260 @@
+//! What must hold for any schedule: its graphs, their timelines, bounds, verdicts and files.
+
+use super::reference;
+use pipesim::check::{check, fewest_slots, standard_deliveries};
+use pipesim::cost::{CostTable, GivenCosts, Slow, StepCosts};
+use pipesim::csv::{self, Format};
+use pipesim::delivery::{ChannelOptions, Delivery, Queues, Receives};
+use pipesim::graph::{Cycle, TaskGraph};
+use pipesim::metrics::Metrics;
+use pipesim::op::{Kind, Op};
+use pipesim::rough::{Program, Rough};
+use pipesim::schedule::{Overlap, Schedule};
+use pipesim::settle::{self, settle};
+use pipesim::sim::event::{Config, Record, simulate};
+use pipesim::sim::{self, OpTimes};
+use pipesim::timeline::Timeline;
+
+/// Unit costs, and costs that are all different.
+const COSTS: [&str; 2] = ["", "F=1,I=2,W=3,B=4.5,comm=0.5,keep=0.25"];
+
+/// What must hold for a schedule that was compiled or read.
+pub fn schedule(schedule: &Schedule) {
+    schedule.validate().unwrap_or_else(|fault| panic!("made what validate refuses: {fault}"));
+    for device in 0..schedule.devices() {
+        for keep in [0.0, 0.25, 1.0] {
+            let (found, expected) = (schedule.peak_activations(device, keep), reference::peak(schedule, device, keep));
+            assert!(found.is_finite() && (found - expected).abs() < 1e-9, "peak {found}, expected {expected}");
+        }
+    }
+    let runs: Vec<bool> = Overlap::ALL.into_iter().map(|overlap| overlapped(schedule, overlap)).collect();
+    files(schedule, runs[0]);
+}
+
+/// What must hold for the schedule's graph under one meaning of pairs. Tells whether it runs.
+fn overlapped(schedule: &Schedule, overlap: Overlap) -> bool {
+    let costs = COSTS.map(|text| {
+        let given: GivenCosts = text.parse().unwrap();
+        given.table(&schedule.placement, schedule.microbatches, &Slow::new()).unwrap()
+    });
+    let graph = match TaskGraph::with_overlap(schedule.clone(), overlap) {
+        Ok(graph) => graph,
+        Err(cycle) => {
+            let runs = reference::run(schedule, &costs[0], overlap).is_some();
+            assert!(!runs, "a schedule that runs was refused under {overlap:?}: {cycle}");
+            circle(schedule, &cycle);
+            return false;
+        }
+    };
+    for costs in &costs {
+        timed(&graph, costs);
+    }
+    events(&graph, &costs[1]);
+    verdicts(&graph);
+    true
+}
+
+/// Devices of a circle wait for one another, each at an op of its own.
+fn circle(schedule: &Schedule, cycle: &Cycle) {
+    assert!(!cycle.waits.is_empty() && !cycle.to_string().is_empty());
+    for (number, wait) in cycle.waits.iter().enumerate() {
+        let next = &cycle.waits[(number + 1) % cycle.waits.len()];
+        assert_eq!(wait.on, next.device, "{cycle}");
+        assert_eq!(schedule.program(wait.device)[wait.index].alone(), wait.op.alone(), "{cycle}");
+        assert!(schedule.program(wait.on).iter().any(|op| op.alone() == wait.awaited.alone()), "{cycle}");
+    }
+}
+
+/// What must hold for the graph's timeline.
+fn timed(graph: &TaskGraph, costs: &CostTable) {
+    let (schedule, overlap) = (graph.schedule(), graph.overlap());
+    let expected = reference::run(schedule, costs, overlap);
+    let expected = expected.unwrap_or_else(|| panic!("a deadlock was not found under {overlap:?}"));
+    let times = OpTimes::swept(graph, costs);
+    let shared = |index: usize| overlap == Overlap::Max && graph.pair(index).is_some();
+    for (index, &(start, end)) in expected.iter().enumerate() {
+        let found = (times.start[index], times.end[index]);
+        let matches = if shared(index) { start <= found.0 && found.1 <= end } else { (start, end) == found };
+        assert!(matches, "{} runs from {start} to {end}, found {found:?}, {overlap:?}", graph.op(index));
+    }
+    let makespan = expected.iter().map(|&(_, end)| end).max().unwrap_or(0);
+    assert_eq!(times.makespan(), makespan, "{overlap:?}");
+
+    let bounds = [sim::bounds(graph, costs, None), sim::bounds_at_own_peaks(graph, costs)];
+    for bound in bounds {
+        assert!(bound.best().0 <= makespan, "{bound:?} is above the makespan {makespan}, {overlap:?}");
+    }
+    let (prediction, swept, steps) = sim::predict(graph, costs, &StepCosts::default());
+    assert_eq!(swept.makespan(), makespan);
+    let metrics = &prediction.metrics;
+    figures(metrics);
+    assert!(metrics.makespan >= metrics.lower_bound.unwrap() && metrics.makespan >= metrics.ideal, "{metrics:?}");
+    assert!((-1e-12..=1.0).contains(&metrics.bubble), "{metrics:?}");
+
+    let timeline = prediction.timeline(graph, costs, &swept, &steps);
+    let again = Timeline::from_json(&serde_json::to_string(&timeline).unwrap()).unwrap();
+    assert_eq!(again, timeline);
+    let own = timeline.metrics();
+    assert!((own.makespan - metrics.makespan).abs() <= 1e-6 * metrics.makespan, "{own:?} {metrics:?}");
+    for (own, device) in own.per_device.iter().zip(&metrics.per_device) {
+        assert!((own.peak_activations - device.peak_activations).abs() < 1e-9, "{own:?} {device:?}");
+    }
+    explained(graph, costs, &times);
+}
+
+/// The event engine agrees with the sweep to the tick, and with the checker about who can run at all.
+fn events(graph: &TaskGraph, costs: &CostTable) {
+    let times = OpTimes::swept(graph, costs);
+    for delivery in standard_deliveries() {
+        let mut record = Record::new(graph);
+        let outcome = simulate(graph, costs, &Config { delivery, ..Config::default() }, &mut record);
+        let verdict = check(graph, delivery);
+        match (outcome, verdict) {
+            (Ok(outcome), Ok(())) => {
+                assert!(outcome.makespan() >= times.makespan(), "{delivery} is faster than one-sided");
+                let swept: Vec<(u64, u64)> = times.start.iter().copied().zip(times.end.iter().copied()).collect();
+                assert!(delivery != Delivery::OneSided || record.ops == swept, "{:?} {swept:?}", record.ops);
+            }
+            (Err(_), Err(_)) => {}
+            (outcome, verdict) => panic!("{delivery}: the engine says {outcome:?}, the checker {verdict:?}"),
+        }
+    }
+}
+
+/// Idle time has causes that add up to it; the critical path leads from time 0 to the end without a hole.
+fn explained(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) {
+    let (schedule, makespan) = (graph.schedule(), times.makespan());
+    let explanation = sim::explain(graph, costs, times, None);
+    assert_eq!((explanation.makespan, explanation.devices.len()), (makespan, schedule.devices() as usize));
+    for (device, causes) in (0..schedule.devices()).zip(&explanation.devices) {
+        let busy: u64 = schedule.range(device).map(|index| times.duration(index)).sum();
+        assert_eq!(causes.iter().sum::<u64>(), makespan - busy, "device {device} under {:?}", graph.overlap());
+    }
+    explanation.report(graph, costs);
+    let mut at = 0;
+    for piece in sim::critical_path(graph, costs, times) {
+        assert_eq!(piece.start, at, "a hole in the critical path");
+        at = piece.end;
+    }
+    assert_eq!(at, makespan, "the critical path ends with the step");
+    for (index, slack) in sim::slacks(graph, costs, times).into_iter().enumerate() {
+        assert!(times.end[index] + slack <= makespan, "{} has slack beyond the end", graph.op(index));
+    }
+    for (device, curve) in (0..).zip(sim::memory(graph, costs, times, None)) {
+        assert!((curve.peak - schedule.peak_activations(device, costs.keep)).abs() < 1e-9);
+    }
+}
+
+/// A looser delivery never fails where a stricter one runs.
+fn verdicts(graph: &TaskGraph) {
+    let runs = |delivery: Delivery| match check(graph, delivery) {
+        Ok(()) => true,
+        Err(deadlock) => {
+            assert!(!deadlock.to_string().is_empty());
+            false
+        }
+    };
+    assert!(runs(Delivery::OneSided), "nothing but a circle of ops blocks one-sided delivery");
+    let buffered = [1, 2, 3].map(|slots| runs(Delivery::Buffered(slots)));
+    assert!(buffered.is_sorted(), "more slots never hurt: {buffered:?}");
+    let fewest = fewest_slots(graph);
+    assert!(runs(Delivery::Buffered(fewest)) && (fewest <= 1 || !runs(Delivery::Buffered(fewest - 1))), "{fewest}");
+    for receives in [Receives::JustInTime, Receives::FrontLoaded] {
+        let queues = [Queues::One, Queues::PerPeer, Queues::PerDirection];
+        let runs = queues.map(|queues| runs(Delivery::Channel(ChannelOptions { queues, receives })));
+        assert!(runs.is_sorted(), "more queues never hurt: {runs:?} with {receives:?}");
+    }
+}
+
+/// What is written is read again as the same; the file with sends and receives exists where the schedule `runs`.
+fn files(schedule: &Schedule, runs: bool) {
+    let written = [Format::ComputeOnly, Format::ComputeComms].map(|format| csv::write(schedule, format));
+    for text in written.iter().flatten() {
+        let again =
+            csv::read("seed", "seed.csv", text).unwrap_or_else(|e| panic!("wrote what it cannot read: {e}\n{text}"));
+        assert_eq!(
+            (again.schedule.devices(), again.schedule.microbatches),
+            (schedule.devices(), schedule.microbatches)
+        );
+        for device in 0..schedule.devices() {
+            assert_eq!(again.schedule.program(device), schedule.program(device), "device {device} of\n{text}");
+        }
+    }
+    assert_eq!(written[1].is_ok(), written[0].is_ok() && runs, "{written:?}");
+}
+
+/// Figures are numbers.
+pub fn figures(metrics: &Metrics) {
+    let Metrics { makespan, span, ideal, bubble, span_bubble, bubble_over_ideal, efficiency, .. } = metrics;
+    let all = [makespan, span, ideal, bubble, span_bubble, bubble_over_ideal, efficiency];
+    let peaks = metrics.per_device.iter().flat_map(|device| [&device.busy, &device.idle, &device.peak_activations]);
+    for figure in all.into_iter().chain(peaks).chain(&metrics.lower_bound).chain(&metrics.gap_to_bound) {
+        assert!(figure.is_finite(), "{metrics:?}");
+    }
+    assert!(span <= makespan && ideal <= span, "{metrics:?}");
+    assert!((-1e-9..=1.0).contains(bubble) && *span_bubble >= 0.0 && *bubble_over_ideal >= 0.0, "{metrics:?}");
+}
+
+/// Stages times micro-batches of the largest schedule that is searched.
+const MOST_SEARCHED: u32 = 12;
+
+/// What must hold for a schedule that costs are yet to settle.
+pub fn rough(rough: &Rough) {
+    assert_eq!(rough.programs.len(), rough.placement.devices() as usize);
+    let searches = rough.programs.iter().any(|program| matches!(program, Program::Search { .. }));
+    if searches && rough.placement.stages() * rough.microbatches > MOST_SEARCHED {
+        return;
+    }
+    for text in COSTS {
+        let given: GivenCosts = text.parse().unwrap();
+        let costs = given.table(&rough.placement, rough.microbatches, &Slow::new()).unwrap();
+        match settle(rough, &costs) {
+            Ok(order) => {
+                settled(rough, &order, costs.keep);
+                schedule(&order);
+            }
+            Err(error) => refused(rough, &costs, &error),
+        }
+    }
+}
+
+fn cap(program: &mut Program) -> Option<&mut f64> {
+    match program {
+        Program::Fixed(_) => None,
+        Program::Fill { cap, .. } | Program::Greedy { cap, .. } | Program::Search { cap, .. } => cap.as_mut(),
+    }
+}
+
+/// An order keeps its caps, and what its program lists stays in order.
+fn settled(rough: &Rough, order: &Schedule, keep: f64) {
+    assert_eq!(&order.placement, &rough.placement);
+    for (device, program) in (0..).zip(&rough.programs) {
+        if let Some(&mut cap) = cap(&mut program.clone()) {
+            let peak = order.peak_activations(device, keep);
+            assert!(peak <= cap + 1e-6, "device {device} holds {peak}, above its cap of {cap}");
+        }
+        let ops = order.program(device);
+        let without_weights =
+            |ops: &[Op]| -> Vec<Op> { ops.iter().copied().filter(|op| op.kind() != Kind::W).collect() };
+        match program {
+            Program::Fixed(listed) => assert_eq!(ops, listed),
+            Program::Fill { ops: listed, .. } => assert_eq!(without_weights(ops), without_weights(listed)),
+            Program::Greedy { priority, .. } => {
+                let halved = priority.contains(&Kind::I);
+                assert!(ops.iter().all(|op| op.kind() != if halved { Kind::B } else { Kind::I }), "{ops:?}");
+            }
+            Program::Search { split, .. } => assert!(*split || ops.iter().all(|op| op.kind() != Kind::I), "{ops:?}"),
+        }
+    }
+}
+
+/// A cap that is too low is told, with one that is not.
+fn refused(rough: &Rough, costs: &CostTable, error: &settle::Error) {
+    assert!(!error.to_string().is_empty());
+    let settle::Error::Cap { device, needed, .. } = *error else { return };
+    let mut raised = rough.clone();
+    *cap(&mut raised.programs[device as usize]).expect("it has a cap") = needed;
+    if let Err(settle::Error::Cap { device: again, cap, needed: more, .. }) = settle(&raised, costs) {
+        assert!(again != device, "with a cap of {needed} instead, {cap}, device {device} needs {more}");
+    }
+}

@@ -1,0 +1,185 @@
+//! What must hold for whatever is read: PyTorch's files, timelines, cost files, arguments.
+
+use super::judged::{figures, schedule};
+use super::{compile, request};
+use pipesim::comparison::compare;
+use pipesim::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow, StepCosts};
+use pipesim::delivery::Delivery;
+use pipesim::dsl;
+use pipesim::graph::TaskGraph;
+use pipesim::model::split_blocks;
+use pipesim::op::Op;
+use pipesim::report::{self, Entry, Panel, Report};
+use pipesim::sim;
+use pipesim::timeline::{Source, Timeline};
+use pipesim::training::layers_of;
+
+/// Timelines of more devices are read and measured, not drawn.
+const MOST_DRAWN: u64 = 1 << 10;
+
+/// An input of the target `csv`: a file as PyTorch writes it.
+pub fn csv(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    match pipesim::csv::read("seed", "seed.csv", text) {
+        Ok(imported) => schedule(&imported.schedule),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// An input of the target `timeline`: a file that `compare` reads.
+pub fn timeline(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let Ok(timelines) = Timeline::list_from_json(text) else { return };
+    assert!(!timelines.is_empty(), "a file of timelines holds one");
+    let written = Timeline::list_to_json(&timelines.iter().collect::<Vec<_>>());
+    assert_eq!(Timeline::list_from_json(&written).expect("it wrote this itself"), timelines);
+    for timeline in &timelines {
+        figures(&timeline.metrics());
+        (0..timeline.devices.min(64)).for_each(|device| drop(timeline.activations(device)));
+    }
+    if timelines.iter().map(|timeline| u64::from(timeline.devices)).sum::<u64>() <= MOST_DRAWN {
+        drawn(&report_of(timelines));
+    }
+}
+
+/// As `compare` shows timelines: each alone, the last prediction with the last measurement.
+fn report_of(timelines: Vec<Timeline>) -> Report {
+    let panel = |timeline: &Timeline| Panel { metrics: timeline.metrics(), timeline: timeline.clone() };
+    let last = |source: Source| timelines.iter().rev().find(|timeline| timeline.source == source);
+    let error = match (last(Source::Predicted), last(Source::Measured)) {
+        (Some(predicted), Some(measured)) => compare(predicted, measured).ok(),
+        _ => None,
+    };
+    let joined = Entry {
+        name: "joined".to_string(),
+        predicted: last(Source::Predicted).map(panel),
+        measured: last(Source::Measured).map(panel),
+        error,
+        notes: Vec::new(),
+    };
+    let alone = |timeline: &Timeline| Entry {
+        name: timeline.schedule.clone(),
+        measured: Some(panel(timeline)),
+        ..Entry::default()
+    };
+    let provenance = timelines.first().map(|timeline| timeline.provenance.clone()).unwrap_or_default();
+    let entries = timelines.iter().map(alone).chain([joined]).collect();
+    Report { title: "Seeds".to_string(), provenance, entries, ..Report::default() }
+}
+
+/// Every format is what its name says.
+fn drawn(report: &Report) {
+    for text in [report::json(report), report::trace(report)] {
+        serde_json::from_str::<serde_json::Value>(&text).unwrap_or_else(|e| panic!("no JSON: {e}\n{text}"));
+    }
+    well_formed(&report::svg(report));
+    assert!(report::html(report).trim_end().ends_with("</html>"));
+    assert!(!report::markdown(report).is_empty() && !report::table(report).is_empty());
+    let panels = report.entries.iter().flat_map(Entry::panels).count();
+    assert!(report::csv(report).lines().count() > panels, "a row for each panel and one of names");
+    for (width, ascii, color) in [(20, true, false), (79, true, false), (100, false, true), (160, false, false)] {
+        let text = report::terminal(report, width, ascii, color);
+        assert!(!ascii || text.is_ascii(), "{text:?} is to be ASCII");
+        assert!(color || !text.contains('\x1b'), "{text:?} is to have no colour");
+        assert!(!text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\x1b')), "{text:?} controls the terminal");
+    }
+}
+
+/// That elements nest, that `&` begins a reference, and that every character is one of XML's.
+fn well_formed(xml: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = xml;
+    while let Some(at) = rest.find(['<', '&']) {
+        let (tag, after) = (rest.as_bytes()[at] == b'<', &rest[at + 1..]);
+        let end = after.find(if tag { '>' } else { ';' }).unwrap_or_else(|| panic!("an end is missing in {after:.80}"));
+        let inner = &after[..end];
+        rest = &after[end + 1..];
+        let name = inner.trim_end_matches('/').split_whitespace().next().unwrap_or_default();
+        if !tag {
+            let known = matches!(inner, "amp" | "lt" | "gt" | "quot" | "apos") || inner.starts_with('#');
+            assert!(known, "&{inner:.20}; is no reference of XML");
+        } else if let Some(name) = inner.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "elements nest");
+        } else if !inner.ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "{open:?} stay open");
+    let allowed = |c: char| !c.is_control() || matches!(c, '\n' | '\t' | '\r') || c >= '\u{7f}';
+    assert!(xml.chars().all(|c| allowed(c) && !matches!(c, '\u{fffe}' | '\u{ffff}')), "characters that XML has not");
+}
+
+/// Small schedules of one stage a device, of two, and of two directions.
+fn graphs() -> Vec<TaskGraph> {
+    let graph = |(name, p, m): (&str, u32, u32)| {
+        let text = dsl::resolve(name).unwrap().text;
+        let order = compile(&text, &request(p, m, None)).unwrap_or_else(|e| panic!("{name}: {e}")).order;
+        TaskGraph::new(order.fixed().unwrap_or_else(|| panic!("{name} has no fixed order"))).unwrap()
+    };
+    [("1f1b", 2, 3), ("zb-v", 2, 3), ("dualpipe", 2, 4)].map(graph).into()
+}
+
+/// Small schedules, made once a thread.
+fn with_graphs(each: impl Fn(&TaskGraph)) {
+    thread_local! { static GRAPHS: Vec<TaskGraph> = graphs(); }
+    GRAPHS.with(|graphs| graphs.iter().for_each(each));
+}
+
+/// An input of the target `costs`: a cost file.
+pub fn costs(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let Ok(file) = CostFile::from_json(text) else { return };
+    let again = CostFile::from_json(&serde_json::to_string(&file).unwrap()).expect("it wrote this itself");
+    assert_eq!(again, file);
+    with_graphs(|graph| {
+        let placement = &graph.schedule().placement;
+        let Ok(stages) = split_blocks(file.layers as usize, placement.stages() as usize, None) else { return };
+        let layers = layers_of(&stages);
+        let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
+        let Ok(table) = file.table(placement, &layers, size) else { return };
+        for clip in [false, true] {
+            predicted(graph, &table, &file.step_costs(placement, &layers, clip));
+        }
+    });
+}
+
+/// A prediction under any costs has figures that are numbers, and a timeline that can be read.
+fn predicted(graph: &TaskGraph, table: &CostTable, step: &StepCosts) {
+    let (prediction, times, steps) = sim::predict(graph, table, step);
+    figures(&prediction.metrics);
+    let timeline = prediction.timeline(graph, table, &times, &steps);
+    assert!(timeline.spans.iter().all(|span| span.start_ns <= span.end_ns), "{timeline:?}");
+    assert_eq!(timeline.ops().count(), graph.len(), "every op has its span");
+    sim::lower_bound(graph, table);
+}
+
+/// An input of the target `arguments`: lines, each tried as every argument of the command line that is not a plain number; the
+/// second is how slow device 0 is.
+pub fn arguments(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let mut slow = Slow::new();
+    if let Some(Ok(factor)) = text.lines().nth(1).map(str::parse::<Decimal>)
+        && factor.to_f64() > 0.0
+    {
+        slow.insert(0, factor);
+    }
+    for line in text.lines() {
+        if let Ok(op) = line.parse::<Op>() {
+            assert_eq!(op.to_string().parse::<Op>().unwrap(), op);
+        }
+        if let Ok(delivery) = line.parse::<Delivery>() {
+            assert_eq!(delivery.to_string().parse::<Delivery>().unwrap(), delivery);
+        }
+        if let Ok(decimal) = line.parse::<Decimal>() {
+            let expected: f64 = line.parse().unwrap_or_else(|_| panic!("{line:?} is no number"));
+            assert!((decimal.to_f64() - expected).abs() <= 1e-14 * expected, "{line:?} was read as {decimal:?}");
+        }
+        if let Ok(given) = line.parse::<GivenCosts>() {
+            with_graphs(|graph| {
+                let schedule = graph.schedule();
+                let Ok(table) = given.table(&schedule.placement, schedule.microbatches, &slow) else { return };
+                predicted(graph, &table, &StepCosts::default());
+            });
+        }
+    }
+}
