@@ -234,7 +234,7 @@ fn idle_table(e: &Explained) -> Table {
     let t = &e.idle.total;
     let shares = [t.idle, t.fill, t.drain, t.dependence, t.communication, t.imbalance, t.memory, t.order];
     let share = |time: f64| percent(if whole > 0.0 { time / whole } else { 0.0 });
-    rows.push(["share of the step".to_string()].into_iter().chain(shares.map(share)).collect());
+    rows.push(["share".to_string()].into_iter().chain(shares.map(share)).collect());
     let memory = if e.memory.iter().any(|m| m.cap.is_some()) { "memory cap" } else { "own peak" };
     Table {
         caption: format!(

@@ -4,10 +4,10 @@ use super::canvas::{Anchor, Ink, Picture, Shape, Style};
 use super::number::{number, percent, quantity, signed_percent, ticks, trimmed};
 use super::palette::Class;
 use super::row::{Band, Heights, draw};
-use super::scene::{Row, Scale, activations, classes, rows};
+use super::scene::{Row, Scale, activations, classes, rows, runs_two_ways};
 use super::text::{fit_pixels, pixels, plain};
 use super::{Entry, Panel, Report};
-use crate::timeline::Source;
+use crate::timeline::{Source, Timeline};
 
 const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 16.0;
@@ -116,8 +116,15 @@ fn legend(picture: &mut Picture, report: &Report, y: f64) -> f64 {
     if Heights::new(most_devices(report), false).memory > 0.0 {
         item(picture, Ink::Memory, "activations held");
     }
-    if report.entries.iter().flat_map(|e| e.panels()).any(|p| p.timeline.chunks > 1) {
-        item(picture, Ink::Box(Class::Forward, 2), "lighter: later chunk");
+    let any = |is: fn(&Timeline) -> bool| report.entries.iter().flat_map(|e| e.panels()).any(|p| is(&p.timeline));
+    let lighter = match (any(|t| t.chunks > 1), any(|t| t.chunks == 1 && runs_two_ways(&rows(t)))) {
+        (true, true) => "lighter: later chunk or other way",
+        (true, false) => "lighter: later chunk",
+        (false, true) => "lighter: the other way",
+        (false, false) => "",
+    };
+    if !lighter.is_empty() {
+        item(picture, Ink::Box(Class::Forward, 2), lighter);
     }
     y.max(top) + 6.0
 }

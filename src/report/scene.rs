@@ -101,7 +101,7 @@ pub(super) fn rows(timeline: &Timeline) -> Vec<Row<'_>> {
 }
 
 /// Whether some stage runs on more than one device: micro-batches go both ways.
-fn runs_two_ways(rows: &[Row]) -> bool {
+pub(super) fn runs_two_ways(rows: &[Row]) -> bool {
     let mut device_of: BTreeMap<u32, usize> = BTreeMap::new();
     let mut places =
         rows.iter().enumerate().flat_map(|(device, row)| row.compute.iter().map(move |mark| (device, mark)));
