@@ -109,7 +109,7 @@ impl ScheduleOptions {
             Order::Rough(rough) => {
                 let rough = self.memory_cap.map_or(rough.clone(), |cap| rough.capped(cap));
                 let table = costs(&rough.name, &rough.placement)?;
-                settle(&rough, &table).map_err(|e| Failure::Schedule(e.to_string()))?
+                settle(&rough, &table).map_err(|e| Failure::Schedule(format!("{}: {e}", rough.name)))?
             }
         };
         let locate = |cycle: Cycle| {

@@ -111,23 +111,23 @@ impl Watch {
             let waits = status.waits_since.load(Ordering::Relaxed) > 0;
             let next = Some(range.start + done).filter(|next| range.contains(next));
             let _ = match next {
-                Some(next) => match graph.transfer(next).filter(|_| waits) {
-                    Some(up) => {
-                        let seconds =
-                            self.now_ns().saturating_sub(status.waits_since.load(Ordering::Relaxed)) / 1_000_000_000;
-                        writeln!(
-                            text,
-                            ", {} waits for {} on device {} since {seconds} s",
-                            graph.op(next),
-                            graph.op(up),
-                            graph.device_of(up)
-                        )
-                    }
-                    None => writeln!(text, ", in or before {}", graph.op(next)),
-                },
+                Some(next) if waits => {
+                    let waited = self.now_ns().saturating_sub(status.waits_since.load(Ordering::Relaxed));
+                    let awaited = awaited(graph, next);
+                    writeln!(text, ", {} waits for {awaited} since {} s", graph.op(next), waited / 1_000_000_000)
+                }
+                Some(next) => writeln!(text, ", in or before {}", graph.op(next)),
                 None => writeln!(text, ", its pipeline part is complete"),
             };
         }
         text
     }
+}
+
+/// What op number `index` may be waiting for, and on whom; of an overlapped pair either input.
+fn awaited(graph: &TaskGraph, index: usize) -> String {
+    let (first, last) = graph.pair(index).unwrap_or((index, index));
+    let inputs = (first.max(index)..=last).filter_map(|op| graph.transfer(op));
+    let names: Vec<String> = inputs.map(|up| format!("{} on device {}", graph.op(up), graph.device_of(up))).collect();
+    if names.is_empty() { "its turn".to_string() } else { names.join(" or ") }
 }
