@@ -106,7 +106,7 @@ fn heading(out: &mut String, entry: &super::Entry, width: usize, look: &Look, se
         facts.push(format!("{which}{makespan}, bubble {}", percent(m.bubble)));
     }
     if let Some(error) = &entry.error {
-        facts.push(format!("error over all steps {}", super::number::signed_percent(error.makespan)));
+        facts.push(format!("error {} over all steps", super::number::signed_percent(error.makespan)));
     }
     let facts = shortened(&facts.join(separator), width.saturating_sub(10), look);
     let name = shortened(&entry.name, width.saturating_sub(columns(&facts) + 2), look);
