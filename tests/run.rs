@@ -8,7 +8,7 @@ use pipesim::model::{AdamW, Parameters, Tokenizer, Tokens};
 use pipesim::rough::Order;
 use pipesim::settle::settle;
 use pipesim::training::Training;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -89,6 +89,15 @@ fn check(key: &str, m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool)
         }
     }
     assert!(count >= 20, "only {count} runs");
+}
+
+/// The runs below leave no schedule out.
+#[test]
+fn every_name_is_among_the_runs() {
+    let run: BTreeSet<String> =
+        (1..=4).flat_map(|p| schedules(p, 8)).map(|graph| graph.schedule().name.clone()).collect();
+    let missing: Vec<&str> = dsl::names().into_iter().filter(|name| !run.contains(*name)).collect();
+    assert!(missing.is_empty(), "no run of {missing:?}");
 }
 
 #[test]
