@@ -7,7 +7,6 @@ use super::selection::ScheduleOptions;
 use crate::check;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
-use crate::placement::Placement;
 use crate::report::{self, Report, Table};
 use clap::Args;
 use serde::Serialize;
@@ -76,9 +75,7 @@ impl Check {
             )));
         }
         let file = self.costs.file()?;
-        let costs = |name: &str, placement: &Placement| {
-            self.costs.table(file.as_ref(), name, placement, self.schedules.micro).map(|(costs, _)| costs)
-        };
+        let costs = self.costs.of_orders(file.as_ref(), self.schedules.micro);
         let graphs = self.schedules.graphs(&costs)?;
         let checks: Vec<Checked> = graphs.iter().map(|graph| self.check(graph)).collect();
         let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();

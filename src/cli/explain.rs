@@ -8,7 +8,6 @@ use crate::cost::CostTable;
 use crate::exact;
 use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
-use crate::placement::Placement;
 use crate::report::{self, Entry, Panel, Report, Table, number, percent};
 use crate::rough::Goal;
 use crate::sim::{
@@ -114,9 +113,7 @@ impl Explain {
     pub fn run(&self) -> Result<(), Failure> {
         self.output.check_writable()?;
         let file = self.costs.file()?;
-        let table = |name: &str, placement: &Placement| {
-            self.costs.table(file.as_ref(), name, placement, self.schedules.micro).map(|(costs, _)| costs)
-        };
+        let table = self.costs.of_orders(file.as_ref(), self.schedules.micro);
         let (mut explanations, mut entries) = (Vec::new(), Vec::new());
         for graph in self.schedules.graphs(&table)? {
             if graph.len() > MAX_OPS {

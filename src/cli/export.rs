@@ -7,7 +7,6 @@ use super::selection::ScheduleOptions;
 use crate::csv;
 use crate::export;
 use crate::graph::TaskGraph;
-use crate::placement::Placement;
 use crate::report::write_atomic;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -56,9 +55,7 @@ impl Export {
             )));
         };
         let file = self.costs.file()?;
-        let costs = |name: &str, placement: &Placement| {
-            self.costs.table(file.as_ref(), name, placement, self.schedules.micro).map(|(costs, _)| costs)
-        };
+        let costs = self.costs.of_orders(file.as_ref(), self.schedules.micro);
         let graph = self.schedules.graph(name, &costs)?;
         let text = self.text(&graph)?;
         let Some(path) = &self.output else { return print(&text) };

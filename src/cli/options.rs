@@ -82,6 +82,15 @@ impl CostOptions {
         Ok((table, file.step_costs(placement, &layers, false)))
     }
 
+    /// The costs that decide orders and times of a schedule called so on a placement: [`CostOptions::table`] without step ops.
+    pub fn of_orders<'a>(
+        &'a self,
+        file: Option<&'a CostFile>,
+        microbatches: u32,
+    ) -> impl Fn(&str, &Placement) -> Result<CostTable, Failure> + 'a {
+        move |name, placement| Ok(self.table(file, name, placement, microbatches)?.0)
+    }
+
     /// The table of given costs for `placement`.
     ///
     /// # Errors
