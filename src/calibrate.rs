@@ -1,7 +1,7 @@
 //! From measured steps to costs: one schedule's run yields the atoms that predict every other.
 
 use crate::cost::{CostFile, CostTable, Layers, Link, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL};
-use crate::exec::{DeviceRecord, OpRecord, StepRecord};
+use crate::exec::{DeviceRecord, OpRecord, StepOp, StepRecord};
 use crate::graph::TaskGraph;
 use crate::model::{Config, Part};
 use crate::op::Kind;
@@ -132,23 +132,23 @@ fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> Link {
 }
 
 fn step_rates(records: &[StepRecord], measure: &Measure<'_>) -> StepRates {
-    let durations = |name: &str, device: usize| -> Vec<u64> {
+    let durations = |name: StepOp, device: usize| -> Vec<u64> {
         let steps = records.iter().filter_map(|record| record.devices.get(device)).flat_map(|device| &device.steps);
         steps.filter(|step| step.0 == name).map(|(_, start, end)| end - start).collect()
     };
     let devices = 0..measure.device_parameters.len();
     let all: u64 = measure.device_parameters.iter().sum::<u64>().max(1);
     // Time goes with the number of parameters.
-    let rate = |name: &str| devices.clone().map(|d| typical(&durations(name, d))).sum::<u64>() as f64 / all as f64;
-    let any = |name: &str| typical(&devices.clone().flat_map(|d| durations(name, d)).collect::<Vec<_>>());
+    let rate = |name: StepOp| devices.clone().map(|d| typical(&durations(name, d))).sum::<u64>() as f64 / all as f64;
+    let any = |name: StepOp| typical(&devices.clone().flat_map(|d| durations(name, d)).collect::<Vec<_>>());
     let config = measure.config;
     let embedding = (config.padded_vocabulary() + config.max_sequence) * config.channels;
     let block = (12 * config.channels + 13) * config.channels;
     StepRates {
-        optimizer_embedding_ns: (rate("optimizer") * embedding as f64) as u64,
-        optimizer_block_ns: (rate("optimizer") * block as f64) as u64,
-        norm_block_ns: (rate("norm") * block as f64) as u64,
-        reduce_put_ns: any("put"),
-        reduce_add_ns: any("reduce"),
+        optimizer_embedding_ns: (rate(StepOp::Optimizer) * embedding as f64) as u64,
+        optimizer_block_ns: (rate(StepOp::Optimizer) * block as f64) as u64,
+        norm_block_ns: (rate(StepOp::Norm) * block as f64) as u64,
+        reduce_put_ns: any(StepOp::Put),
+        reduce_add_ns: any(StepOp::Reduce),
     }
 }

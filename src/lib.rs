@@ -34,13 +34,14 @@
 //! sim          op placement schedule graph lowering delivery cost metrics timeline statistics
 //! exact        op placement schedule rough graph cost settle sim
 //! model        op
-//! exec         op placement schedule graph lowering delivery check cost model timeline
-//! training     placement graph delivery cost model exec statistics
+//! ranks
+//! exec         op placement schedule graph lowering delivery check cost model timeline ranks
+//! training     placement graph delivery cost model ranks exec statistics
 //! provenance   training
 //! calibrate    op placement graph cost model exec statistics
 //! report       op metrics timeline
 //! comparison   op metrics timeline graph cost sim exec statistics report
-//! cli          op placement metrics timeline delivery schedule rough dsl csv graph check export cost settle sim exact model exec training statistics provenance calibrate report comparison
+//! cli          op placement metrics timeline delivery schedule rough dsl csv graph check export cost settle sim exact model ranks exec training statistics provenance calibrate report comparison
 //! ```
 //!
 //! Invariants:
@@ -68,6 +69,7 @@ pub mod model;
 pub mod op;
 pub mod placement;
 pub mod provenance;
+pub mod ranks;
 pub mod report;
 pub mod rough;
 pub mod schedule;

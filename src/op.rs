@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// What an op computes. The papers' letters differ: PyTorch's and our `I` is the zero-bubble papers' "B", our `B` is their
 /// "BW" and everybody else's plain "backward".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Kind {
     /// Forward.
     F,

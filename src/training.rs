@@ -2,9 +2,10 @@
 
 use crate::cost::Layers;
 use crate::delivery::Delivery;
-use crate::exec::{Batch, Cpu, Device, Error, Fault, Session, Settings, StepRecord, Update};
+use crate::exec::{Batch, Common, Cpu, Engine, Error, Fault, Session, Settings, Sizes, StepRecord, Update, Worker};
 use crate::graph::TaskGraph;
 use crate::model::{AdamW, Config, Parameters, Shard, Signal, StageLayers, Tokens, split_layers};
+use crate::ranks::Ranks;
 use crate::statistics::{median, most_typical};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub struct Training {
     pub timeout: Duration,
     /// A fault to inject into every session.
     pub fault: Option<Fault>,
+    /// The processes that train together.
+    pub ranks: Arc<Ranks>,
 }
 
 impl Training {
@@ -63,7 +66,7 @@ impl Training {
         Update { number: step as u32 + 1, adamw: self.adamw, clip: self.clip }
     }
 
-    /// Threads, buffers and a copy of the model for `graph`, on CPU devices.
+    /// Threads, buffers and a copy of the model for this rank's devices of `graph`; all ranks must call this together.
     ///
     /// # Errors
     /// The model does not split into the schedule's stages.
@@ -78,24 +81,30 @@ impl Training {
     pub fn session_delivering(&self, graph: &Arc<TaskGraph>, delivery: Delivery) -> anyhow::Result<Session> {
         let stages = self.stages(graph)?;
         let schedule = graph.schedule();
-        let mut devices: Vec<Box<dyn Device>> = Vec::new();
-        for device in 0..schedule.devices() {
+        let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout, self.fault) };
+        let common = Arc::new(Common::new(graph.clone(), self.sizes(&stages), &settings, self.ranks.clone())?);
+        let mut engines: Vec<(u32, Box<dyn Engine>)> = Vec::new();
+        for device in self.ranks.devices(schedule.devices()) {
             let held = schedule.placement.stages_of(device);
             let held: Vec<(u32, StageLayers)> = held.map(|stage| (stage, stages[stage as usize].clone())).collect();
             let microbatches = schedule.microbatches as usize;
             let shard = Shard::new(&self.parameters, &held, self.sequences, self.sequence_tokens, microbatches)?;
-            devices.push(Box::new(Cpu::new(shard, self.sequences * self.sequence_tokens)));
+            let cpu = Box::new(Cpu::new(shard, self.sequences * self.sequence_tokens));
+            engines.push((device, Box::new(Worker::new(device, cpu, common.clone(), self.fault))));
         }
+        Session::of_engines(common, engines, settings)
+    }
+
+    /// How much devices exchange.
+    fn sizes(&self, stages: &[StageLayers]) -> Sizes {
         let config = self.config();
-        let hidden_len = self.sequences * self.sequence_tokens * config.channels;
-        let tied_len = config.padded_vocabulary() * config.channels;
-        Ok(Session::start(
-            graph.clone(),
-            devices,
-            hidden_len,
-            tied_len,
-            Settings { delivery, ..settings(schedule.devices(), self.timeout, self.fault) },
-        ))
+        let parameters = |stage: &StageLayers| config.stage_parameters(stage.embedding, stage.blocks.len(), stage.head);
+        Sizes {
+            hidden: self.sequences * self.sequence_tokens * config.channels,
+            tied: config.padded_vocabulary() * config.channels,
+            stages: stages.iter().map(parameters).collect(),
+            norm_parts: config.layers + 3,
+        }
     }
 
     /// Runs `steps` steps that leave no trace: parameters, optimizer and data are as before.

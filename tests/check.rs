@@ -4,7 +4,7 @@
 use pipesim::check::{Awaited, Deadlock, Party, check, fewest_slots, standard_deliveries, survives};
 use pipesim::delivery::{ChannelOptions, Delivery, Queues, Receives};
 use pipesim::dsl::{self, Budget, Request};
-use pipesim::exec::{self, Batch, Device, Error, Session, Settings, Update};
+use pipesim::exec::{self, Batch, Device, Error, Session, Settings, Sizes, State, Update};
 use pipesim::graph::TaskGraph;
 use pipesim::lowering::{Entry, Lowering};
 use pipesim::model::{Lap, Parameters};
@@ -397,13 +397,24 @@ impl Device for Courier {
         Vec::new()
     }
     fn update(&mut self, _: &Update, _: f32) {}
-    fn clear(&mut self) {}
     fn losses(&self) -> Option<&[f32]> {
         None
     }
-    fn save(&mut self) {}
-    fn restore(&mut self) {}
-    fn export(&self, _: &mut Parameters, _: bool) {}
+}
+
+impl State for Courier {
+    fn clear(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+    fn save(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+    fn restore(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+    fn export(&mut self, _: &mut Parameters, _: bool) -> anyhow::Result<()> {
+        Ok(())
+    }
     fn peak_held_bytes(&self) -> usize {
         0
     }
@@ -415,7 +426,8 @@ fn execute(graph: &Arc<TaskGraph>, delivery: Delivery, timeout: Duration) -> Res
     let device = |_| Box::new(Courier { stages, step: 0 }) as Box<dyn Device>;
     let devices = (0..graph.schedule().devices()).map(device).collect();
     let settings = Settings { pin: false, spin: Duration::from_micros(5), timeout, fault: None, delivery };
-    let mut session = Session::start(graph.clone(), devices, 1, 1, settings);
+    let sizes = Sizes { hidden: 1, tied: 1, ..Sizes::default() };
+    let mut session = Session::start(graph.clone(), devices, sizes, settings).unwrap();
     let batch = Arc::default();
     session.step(&batch, None)?;
     session.step(&batch, None).map(|_| ())

@@ -5,6 +5,7 @@ use pipesim::dsl::{self, Budget, Request};
 use pipesim::exec::{Plan, Session, StepRecord};
 use pipesim::graph::TaskGraph;
 use pipesim::model::{AdamW, Parameters, Tokenizer, Tokens};
+use pipesim::ranks::Ranks;
 use pipesim::rough::Order;
 use pipesim::settle::settle;
 use pipesim::training::Training;
@@ -44,6 +45,7 @@ fn training(m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) -> Trai
         repeat_batch,
         timeout: Duration::from_secs(30),
         fault: None,
+        ranks: Ranks::alone(),
     }
 }
 

@@ -9,6 +9,7 @@ use super::output::print;
 use super::selection::{ScheduleOptions, unknown_costs};
 use crate::dsl::Budget;
 use crate::provenance;
+use crate::ranks::Ranks;
 use crate::report::{self, Report, Table};
 use crate::schedule::Overlap;
 use crate::statistics::quantile;
@@ -67,7 +68,7 @@ impl Accuracy {
         if self.model.batch.is_some() {
             return Err(Failure::Usage("micro-batches keep their size here: leave --batch out".to_string()));
         }
-        let training = self.model.training(1, None)?;
+        let training = self.model.training(1, None, &Ranks::alone())?;
         let mut runs = Vec::new();
         let calibration = std::iter::once((self.calibrate.as_str(), self.calibrate_micro));
         let wanted = self.micro.iter().flat_map(|&m| self.schedule.iter().map(move |name| (name.as_str(), m)));
@@ -106,7 +107,7 @@ impl Accuracy {
             let stages = training.stages(&run.graph)?;
             debug_assert_eq!(layers_of(&stages).len(), stages.len());
             let (table, steps) = tables(&costs, &training, run, &stages).map_err(Failure::Usage)?;
-            let (outcome, mut entry) = judge(run, &table, &steps, "cpu", training.sequence_tokens);
+            let (outcome, mut entry) = judge(run, &table, &steps, ("cpu", "local"), training.sequence_tokens);
             entry.name = format!("{} m={}", outcome.schedule, outcome.microbatches);
             outcomes.push(outcome);
             report.entries.push(entry);

@@ -2,6 +2,7 @@
 
 use crate::dsl;
 use crate::graph::Cycle;
+use crate::ranks::Misfit;
 
 /// A failure with its exit code.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +25,9 @@ pub enum Failure {
     /// A device hung or died: exit code 6.
     #[error("{0}")]
     Hang(String),
+    /// The user has been told: this exit code.
+    #[error("it was told elsewhere")]
+    Told(u8),
 }
 
 impl Failure {
@@ -36,6 +40,7 @@ impl Failure {
             Failure::Threshold(_) => 4,
             Failure::Environment(_) => 5,
             Failure::Hang(_) => 6,
+            Failure::Told(code) => *code,
         }
     }
 }
@@ -52,5 +57,15 @@ impl From<dsl::Error> for Failure {
 impl From<Cycle> for Failure {
     fn from(cycle: Cycle) -> Failure {
         Failure::Schedule(cycle.to_string())
+    }
+}
+
+impl From<Misfit> for Failure {
+    fn from(misfit: Misfit) -> Failure {
+        match misfit {
+            Misfit::Contradiction(text) => Failure::Usage(text),
+            Misfit::Unable(text) => Failure::Environment(text),
+            Misfit::Lost(lost) => Failure::Hang(lost.to_string()),
+        }
     }
 }

@@ -10,11 +10,12 @@ use crate::calibrate::{Measure, calibrate};
 use crate::check::check;
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
-use crate::exec::{Batch, Device, Error, Session, Timed};
+use crate::exec::{Batch, Common, Engine, Error, Session, Sizes, Timed, Worker};
 use crate::graph::TaskGraph;
 use crate::model::StageLayers;
 use crate::placement::Placement;
 use crate::provenance;
+use crate::ranks::Ranks;
 use crate::report::Report;
 use crate::sim;
 use crate::training::{Measured, Training, layers_of, settings};
@@ -45,6 +46,8 @@ pub struct Experiment<'a> {
     pub warmup: u32,
     /// Measure one device too, interleaved with the others.
     pub baseline: bool,
+    /// The processes that take part.
+    pub ranks: Arc<Ranks>,
     /// For remarks.
     pub output: &'a OutputOptions,
 }
@@ -61,12 +64,14 @@ pub struct Finding {
     pub costs: Option<CostFile>,
     /// One device with the same micro-batches, where that was asked for.
     pub baseline: Option<Iteration>,
+    /// Why it ended early, where it did.
+    pub failure: Option<Failure>,
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
-            Error::Hang { .. } | Error::Dead { .. } => Failure::Hang(error.to_string()),
+            Error::Hang { .. } | Error::Dead { .. } | Error::Lost { .. } => Failure::Hang(error.to_string()),
             Error::Failed { .. } => Failure::Failed(error.into()),
         }
     }
@@ -78,7 +83,7 @@ impl Experiment<'_> {
     /// # Errors
     /// See [`Failure`].
     pub fn train(&self) -> Result<Finding, Failure> {
-        let training = self.model.training(self.schedules.micro, self.costs.layers.clone())?;
+        let training = self.model.training(self.schedules.micro, self.costs.layers.clone(), &self.ranks)?;
         let given = self.cost_file()?;
         let first = OnceCell::new(); // costs that decide orders, measured only where some order asks for them
         let graphs = self.schedules.graphs(&|name, placement| {
@@ -113,7 +118,14 @@ impl Experiment<'_> {
             runs.push(Measured { session, graph, records: Vec::new() });
         }
         let bar = self.bar(runs.len());
-        measure(&training, &mut runs, self.warmup, self.steps, &bar, |line| self.output.remark(line))?;
+        let measured = measure(&training, &mut runs, self.warmup, self.steps, &bar, |line| self.output.remark(line));
+        // What was measured until a device was gone is worth something, unless nothing was.
+        let mut failure = measured.err();
+        if runs.iter().any(|run| run.records.is_empty())
+            && let Some(failure) = failure.take()
+        {
+            return Err(failure);
+        }
         let drift = 100.0 * runs[0].drift();
         self.output.remark(&format!(
             "drift of the machine over the run: {drift:+.1} % (second half of the steps against the first)"
@@ -130,13 +142,20 @@ impl Experiment<'_> {
             }
         };
         let baseline = if self.baseline { runs.pop().map(|run| iteration(&run)) } else { None };
-        let mut finding =
-            Finding { calibrated_on, outcomes: Vec::new(), report: self.header(&training), costs: None, baseline };
+        let link = if self.ranks.share_memory() { "local" } else { "mpi" };
+        let mut finding = Finding {
+            calibrated_on,
+            outcomes: Vec::new(),
+            report: self.header(&training),
+            costs: None,
+            baseline,
+            failure,
+        };
         for run in &runs {
             let stages = training.stages(&run.graph)?;
             let (table, steps) = tables(&costs, &training, run, &stages).map_err(Failure::Usage)?;
             let tokens = training.sequences * training.sequence_tokens;
-            let (outcome, entry) = judge(run, &table, &steps, "cpu", tokens);
+            let (outcome, entry) = judge(run, &table, &steps, ("cpu", link), tokens);
             finding.outcomes.push(outcome);
             finding.report.entries.push(entry);
         }
@@ -165,11 +184,17 @@ impl Experiment<'_> {
             let (prediction, _, _) = sim::predict(&graph, &table, &StepCosts::default());
             let timeout = self.model.timeout(prediction.metrics.makespan / 1e3);
             let spin = if devices <= crate::training::cores() { Duration::from_millis(1) } else { Duration::ZERO };
-            let device = || -> Box<dyn Device> { Box::new(Timed::new(table.clone(), spin)) };
             let mut settings = settings(devices, timeout, self.model.inject);
             settings.pin = false;
             settings.delivery = self.delivery;
-            let session = Session::start(graph.clone(), (0..devices).map(|_| device()).collect(), 1, 0, settings);
+            let sizes = Sizes { hidden: 1, ..Sizes::default() };
+            let common = Arc::new(Common::new(graph.clone(), sizes, &settings, self.ranks.clone())?);
+            let engine = |number| -> (u32, Box<dyn Engine>) {
+                let device = Box::new(Timed::new(table.clone(), spin));
+                (number, Box::new(Worker::new(number, device, common.clone(), self.model.inject)))
+            };
+            let engines = self.ranks.devices(devices).map(engine).collect();
+            let session = Session::of_engines(common, engines, settings)?;
             tables.push(table);
             runs.push(Measured { graph, session, records: Vec::new() });
         }
@@ -198,9 +223,10 @@ impl Experiment<'_> {
             report,
             costs: None,
             baseline: None,
+            failure: None,
         };
         for (run, table) in runs.iter().zip(&tables) {
-            let (outcome, entry) = judge(run, table, &StepCosts::default(), "timed", 0);
+            let (outcome, entry) = judge(run, table, &StepCosts::default(), ("timed", "local"), 0);
             finding.outcomes.push(outcome);
             finding.report.entries.push(entry);
         }

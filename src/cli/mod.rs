@@ -92,6 +92,7 @@ pub fn main() -> ExitCode {
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Told(code)) => ExitCode::from(code),
         Err(failure) => {
             output::tell(&format!("error: {failure}"));
             ExitCode::from(failure.code())

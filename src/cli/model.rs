@@ -3,9 +3,11 @@
 use super::Failure;
 use crate::exec::Fault;
 use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
+use crate::ranks::Ranks;
 use crate::training::Training;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What even a slow core does in a second, for the watchdog's patience.
@@ -112,7 +114,12 @@ impl ModelOptions {
     ///
     /// # Errors
     /// Sizes that contradict each other, unreadable files, data that does not fit the model.
-    pub fn training(&self, microbatches: u32, layers: Option<Vec<usize>>) -> Result<Training, Failure> {
+    pub fn training(
+        &self,
+        microbatches: u32,
+        layers: Option<Vec<usize>>,
+        ranks: &Arc<Ranks>,
+    ) -> Result<Training, Failure> {
         let parameters = self.parameters()?;
         let config = parameters.config;
         let batch = self.batch.unwrap_or(microbatches);
@@ -157,6 +164,7 @@ impl ModelOptions {
             repeat_batch: self.repeat_batch,
             timeout: self.timeout(step_flops / SLOW_CORE_FLOPS),
             fault: self.inject,
+            ranks: ranks.clone(),
         };
         training.batch(0, microbatches).map_err(|e| Failure::Usage(format!("{e:#}")))?;
         Ok(training)

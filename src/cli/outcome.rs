@@ -41,9 +41,9 @@ pub struct Outcome {
     pub devices: u32,
     /// m.
     pub microbatches: u32,
-    /// `cpu` or `timed`.
+    /// `cpu`, `cuda` or `timed`.
     pub device_kind: &'static str,
-    /// `local`.
+    /// `local`, `copy`, `nvshmem`, `nccl` or `mpi`.
     pub link: &'static str,
     /// Loss of each training step before its update; empty for timed devices.
     pub losses: Vec<f64>,
@@ -70,7 +70,7 @@ pub fn judge(
     run: &Measured,
     table: &CostTable,
     steps: &StepCosts,
-    device_kind: &'static str,
+    (device_kind, link): (&'static str, &'static str),
     microbatch_tokens: usize,
 ) -> (Outcome, Entry) {
     let schedule = run.graph.schedule();
@@ -91,7 +91,7 @@ pub fn judge(
         devices: schedule.devices(),
         microbatches: schedule.microbatches,
         device_kind,
-        link: "local",
+        link,
         losses: run.records.iter().filter_map(|record| record.loss).collect(),
         tokens_per_second: tokens / (iteration.median / 1e3).max(1e-9),
         iteration_ms: iteration,

@@ -6,6 +6,7 @@ use super::model::ModelOptions;
 use super::options::OutputOptions;
 use super::output::print;
 use super::selection::{ScheduleOptions, unknown_costs};
+use crate::ranks::Ranks;
 use crate::report::write_atomic;
 use crate::training::Measured;
 use clap::Args;
@@ -47,7 +48,7 @@ impl Profile {
         output.check_writable()?;
         let name = self.schedules.schedule.first().map_or("1f1b", String::as_str);
         let graph = Arc::new(self.schedules.graph(name, &unknown_costs)?);
-        let training = self.model.training(self.schedules.micro, self.layers.clone())?;
+        let training = self.model.training(self.schedules.micro, self.layers.clone(), &Ranks::alone())?;
         training.stages(&graph).map_err(|e| Failure::Usage(format!("{e:#}")))?;
         let session = training.session(&graph)?;
         let mut runs = [Measured { graph, session, records: Vec::new() }];

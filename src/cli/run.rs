@@ -1,16 +1,18 @@
 //! `pipesim run`: really train, measure, predict from one calibrated schedule, compare.
 
 use super::Failure;
-use super::measure::Experiment;
+use super::measure::{Experiment, Finding};
 use super::model::ModelOptions;
 use super::options::{CostOptions, Format, OutputOptions};
 use super::outcome::{Iteration, Outcome};
-use super::output::print;
+use super::output::{print, tell};
 use super::selection::ScheduleOptions;
 use crate::delivery::Delivery;
+use crate::ranks::{Ranks, Role, launch, role};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -58,6 +60,12 @@ pub struct Run {
     /// What moves data
     #[arg(long, value_enum, default_value_t = LinkKind::Auto)]
     link: LinkKind,
+    /// Processes that share the devices, started here on this machine; under mpirun leave it out
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..4096))]
+    ranks: Option<u32>,
+    /// For tests: ranks under mpirun share no memory even on one machine
+    #[arg(long, hide = true)]
+    apart: bool,
     /// What the link is to promise, emulated: one-sided, buffered(k), channel, channel:per-peer or channel:per-direction, those with ,front-loaded too; a schedule that deadlocks under it is refused
     #[arg(long, value_name = "DELIVERY", default_value = "one-sided")]
     delivery: Delivery,
@@ -97,11 +105,52 @@ impl Run {
     /// See [`Failure`].
     pub fn run(&self) -> Result<(), Failure> {
         self.legal()?;
+        match role(self.ranks, self.apart)? {
+            Role::Launch(size) => {
+                self.enough_devices(size)?;
+                let ended =
+                    launch(size).map_err(|error| Failure::Environment(format!("starting {size} ranks: {error}")))?;
+                ended.problem.iter().for_each(|problem| tell(&format!("error: {problem}")));
+                if ended.code == 0 { Ok(()) } else { Err(Failure::Told(ended.code)) }
+            }
+            Role::Rank(ranks) => {
+                let result = self.enough_devices(ranks.size()).and_then(|()| self.run_rank(&ranks));
+                if ranks.size() == 1 {
+                    return result;
+                }
+                let Err(failure) = result else {
+                    ranks.leave(None, 0);
+                    return Ok(());
+                };
+                if ranks.speaks() {
+                    tell(&format!("error: {failure}"));
+                }
+                ranks.leave(Some(&failure.to_string()), failure.code());
+                Err(Failure::Told(failure.code()))
+            }
+        }
+    }
+
+    fn enough_devices(&self, ranks: u32) -> Result<(), Failure> {
+        let stages = self.schedules.stages;
+        if ranks <= stages {
+            return Ok(());
+        }
+        Err(Failure::Usage(format!(
+            "expected at most as many ranks as devices, --stages {stages}, found {ranks}; start fewer ranks or ask for more --stages"
+        )))
+    }
+
+    /// This rank's part: all ranks measure, rank 0 speaks.
+    fn run_rank(&self, ranks: &Arc<Ranks>) -> Result<(), Failure> {
         let mut output = self.output.clone();
         if output.output.is_empty() {
             output.output.push(PathBuf::from("reports/latest/"));
         }
-        output.check_writable()?;
+        output.quiet |= !ranks.speaks();
+        if ranks.speaks() {
+            output.check_writable()?;
+        }
         let experiment = Experiment {
             schedules: &self.schedules,
             model: &self.model,
@@ -111,15 +160,28 @@ impl Run {
             steps: self.steps,
             warmup: self.warmup,
             baseline: self.baseline,
+            ranks: ranks.clone(),
             output: &output,
         };
         if self.device == DeviceKind::Auto {
             output.remark("device: cpu, a thread a device (this build drives no GPU)");
         }
-        let finding = match self.device {
+        let mut finding = match self.device {
             DeviceKind::Timed => experiment.timed(self.unit_ms)?,
             _ => experiment.train()?,
         };
+        let failure = finding.failure.take();
+        if ranks.speaks() {
+            self.show(&finding, &output)?;
+        }
+        if let Some(failure) = failure {
+            output.remark("ended early; what was measured until then is shown and written");
+            return Err(failure);
+        }
+        output.check_thresholds(finding.outcomes.iter().map(|o| (o.schedule.as_str(), &o.measured.metrics)))
+    }
+
+    fn show(&self, finding: &Finding, output: &OutputOptions) -> Result<(), Failure> {
         match self.output.format {
             Format::Json => {
                 let runs = finding.outcomes.iter().collect();
@@ -131,8 +193,7 @@ impl Run {
             Format::Md => print(&crate::report::markdown(&finding.report))?,
             Format::Csv => print(&crate::report::csv(&finding.report))?,
         }
-        output.write(&finding.report)?;
-        output.check_thresholds(finding.outcomes.iter().map(|o| (o.schedule.as_str(), &o.measured.metrics)))
+        output.write(&finding.report)
     }
 
     fn legal(&self) -> Result<(), Failure> {
@@ -141,14 +202,13 @@ impl Run {
                 "this build has no CUDA device; run on the CPU with --device cpu, or try the executor with --device timed".to_string(),
             ));
         }
+        let name = |link: LinkKind| link.to_possible_value().map_or_else(String::new, |v| v.get_name().to_string());
         match self.link {
-            LinkKind::Auto | LinkKind::Local => Ok(()),
-            other => {
-                let name = other.to_possible_value().map_or_else(String::new, |v| v.get_name().to_string());
-                Err(Failure::Usage(format!(
-                    "the CPU and timed devices use --link local, found {name}; leave --link out"
-                )))
-            }
+            LinkKind::Auto | LinkKind::Local | LinkKind::Mpi => Ok(()),
+            other => Err(Failure::Usage(format!(
+                "the CPU and timed devices use --link local, or mpi under mpirun, found {}; leave --link out",
+                name(other)
+            ))),
         }
     }
 }

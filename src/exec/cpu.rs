@@ -1,6 +1,6 @@
 //! A CPU thread as a device: its shard of the model.
 
-use super::device::{Batch, Device, Update};
+use super::device::{Batch, Device, State, Update};
 use crate::model::{Lap, Parameters, Shard, Signal, Snapshot};
 use crate::op::{Kind, Op};
 use std::sync::Arc;
@@ -17,6 +17,38 @@ impl Cpu {
     /// The device that owns `shard`; a micro-batch has `tokens_per_microbatch` tokens.
     pub fn new(shard: Shard, tokens_per_microbatch: usize) -> Cpu {
         Cpu { shard, batch: Arc::default(), tokens_per_microbatch, saved: None }
+    }
+}
+
+impl State for Cpu {
+    fn clear(&mut self) -> anyhow::Result<()> {
+        self.shard.zero_gradients();
+        Ok(())
+    }
+
+    fn save(&mut self) -> anyhow::Result<()> {
+        self.saved = Some(self.shard.snapshot());
+        Ok(())
+    }
+
+    fn restore(&mut self) -> anyhow::Result<()> {
+        if let Some(saved) = self.saved.take() {
+            self.shard.restore(&saved);
+        }
+        Ok(())
+    }
+
+    fn export(&mut self, into: &mut Parameters, gradients: bool) -> anyhow::Result<()> {
+        if gradients {
+            self.shard.gradients(into)
+        } else {
+            self.shard.parameters(into)
+        }
+        Ok(())
+    }
+
+    fn peak_held_bytes(&self) -> usize {
+        self.shard.peak_held_bytes()
     }
 }
 
@@ -80,29 +112,7 @@ impl Device for Cpu {
         self.shard.zero_gradients();
     }
 
-    fn clear(&mut self) {
-        self.shard.zero_gradients();
-    }
-
     fn losses(&self) -> Option<&[f32]> {
         self.shard.has_head().then(|| self.shard.losses())
-    }
-
-    fn save(&mut self) {
-        self.saved = Some(self.shard.snapshot());
-    }
-
-    fn restore(&mut self) {
-        if let Some(saved) = self.saved.take() {
-            self.shard.restore(&saved);
-        }
-    }
-
-    fn export(&self, into: &mut Parameters, gradients: bool) {
-        if gradients { self.shard.gradients(into) } else { self.shard.parameters(into) }
-    }
-
-    fn peak_held_bytes(&self) -> usize {
-        self.shard.peak_held_bytes()
     }
 }

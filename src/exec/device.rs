@@ -23,8 +23,26 @@ pub struct Update {
     pub clip: Option<f32>,
 }
 
-/// A device: computes ops of its own stages and its part of the step ops.
-pub trait Device: Send {
+/// What a device keeps from step to step. All of it can fail only where memory or a driver does.
+pub trait State {
+    /// Clears the gradients and what a step that was given up left behind.
+    fn clear(&mut self) -> anyhow::Result<()>;
+
+    /// Remembers parameters and optimizer state.
+    fn save(&mut self) -> anyhow::Result<()>;
+
+    /// Returns to what was remembered.
+    fn restore(&mut self) -> anyhow::Result<()>;
+
+    /// Copies what this device owns into a whole model's tensors: parameters, or gradients.
+    fn export(&mut self, into: &mut crate::model::Parameters, gradients: bool) -> anyhow::Result<()>;
+
+    /// Highest number of bytes held for backward passes so far.
+    fn peak_held_bytes(&self) -> usize;
+}
+
+/// A device that computes on the thread that asks it to: ops of its own stages and its part of the step ops.
+pub trait Device: State + Send {
     /// Takes note of the step's tokens.
     fn begin(&mut self, batch: &std::sync::Arc<Batch>);
 
@@ -60,21 +78,25 @@ pub trait Device: Send {
     /// Updates the parameters with gradients times `scale`, then clears the gradients.
     fn update(&mut self, update: &Update, scale: f32);
 
-    /// Clears the gradients and what a step that was given up left behind.
-    fn clear(&mut self);
-
     /// Loss of each micro-batch, on the device that holds the head.
     fn losses(&self) -> Option<&[f32]>;
+}
 
-    /// Remembers parameters and optimizer state.
-    fn save(&mut self);
+/// One device of a session with the thread that it runs on: enqueues its program, waits for its end, says what happened when.
+pub trait Engine: Send {
+    /// Runs step number `step` of the session, from 0, after `updates` steps that ended with an update. Without `update`,
+    /// forward and backward only.
+    ///
+    /// # Errors
+    /// An op failed, or everything was called off.
+    fn step(
+        &mut self,
+        step: u64,
+        updates: u64,
+        batch: &std::sync::Arc<Batch>,
+        update: Option<&Update>,
+    ) -> anyhow::Result<crate::exec::DeviceRecord>;
 
-    /// Returns to what was remembered.
-    fn restore(&mut self);
-
-    /// Copies what this device owns into a whole model's tensors: parameters, or gradients.
-    fn export(&self, into: &mut crate::model::Parameters, gradients: bool);
-
-    /// Highest number of bytes held for backward passes so far.
-    fn peak_held_bytes(&self) -> usize;
+    /// What it keeps.
+    fn state(&mut self) -> &mut dyn State;
 }

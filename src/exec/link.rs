@@ -1,31 +1,14 @@
-//! How data gets from one device to another.
+//! How data gets from one device to another on the CPU: one-sided puts with a signal into the receiver's slots.
 
+use super::arena::Dealer;
+use super::heap::Heap;
 use super::plan::{Plan, Port};
 use super::queues::Queues;
-use super::signal::Signal;
+use super::slot::Slot;
 use super::watch::{Aborted, Watch};
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// One buffer slot: data, how many messages have arrived in it, how many were read.
-#[derive(Debug)]
-struct Slot {
-    data: Mutex<Vec<f32>>,
-    arrived: Signal,
-    read: Signal,
-}
-
-impl Slot {
-    fn new(len: usize) -> Slot {
-        Slot { data: Mutex::new(vec![0.0; len]), arrived: Signal::default(), read: Signal::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<f32>> {
-        self.data.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+use std::sync::Arc;
 
 /// A delivery that is not one-sided, on top of one-sided puts.
 #[derive(Debug)]
@@ -36,36 +19,33 @@ struct Emulation {
     ports: Vec<Option<Port>>,
 }
 
-/// The link of threads in one process: shared memory, one-sided put with signal; on request it holds messages back as another
-/// delivery would.
+/// Where the slots of all channels lie.
+#[derive(Debug)]
+pub struct Slots(Vec<Vec<Slot>>);
+
+impl Slots {
+    /// Slots for `plan`, each message `hidden_len` float32 numbers.
+    pub fn new(dealer: &mut Dealer, plan: &Plan, hidden_len: usize) -> Slots {
+        let mut of_channel = |&count: &usize| (0..count).map(|_| Slot::new(dealer, hidden_len)).collect();
+        Slots(plan.slots.iter().map(&mut of_channel).collect())
+    }
+}
+
+/// The link: shared memory or messages, one-sided put with signal; on request it holds messages back as another delivery would.
 #[derive(Debug)]
 pub struct Local {
-    delivery: Delivery,
     emulation: Option<Emulation>,
-    devices: u64,
-    slots: Vec<Vec<Slot>>,
-    /// The two halves of the tied embedding's gradient, by sender: embedding's device, head's device.
-    tied: [Slot; 2],
-    /// Partial squares of the gradient norm, of even and odd steps: a device can be one step ahead while another reads.
-    norms: [Mutex<BTreeMap<usize, f64>>; 2],
-    norms_in: Signal,
+    heap: Arc<Heap>,
+    slots: Slots,
 }
 
 impl Local {
-    /// Buffers for `plan`, each message `hidden_len` numbers, the tied embedding's gradient `tied_len`.
-    pub fn new(plan: &Plan, delivery: Delivery, hidden_len: usize, tied_len: usize) -> Local {
-        let slots = plan.slots.iter().map(|&n| (0..n).map(|_| Slot::new(hidden_len)).collect()).collect();
-        let devices = u64::from(plan.graph.schedule().devices());
-        let tied = [Slot::new(tied_len), Slot::new(tied_len)];
+    /// The link over `slots` of `heap` for `plan`. A delivery that is not one-sided needs all devices in one process.
+    pub fn new(plan: &Plan, delivery: Delivery, heap: Arc<Heap>, slots: Slots) -> Local {
         let queues = Queues::new(&plan.graph, delivery);
         let emulation =
             queues.map(|queues| Emulation { queues, graph: plan.graph.clone(), ports: plan.outputs.clone() });
-        Local { delivery, emulation, devices, slots, tied, norms: Default::default(), norms_in: Signal::default() }
-    }
-
-    /// What this link promises.
-    pub fn delivery(&self) -> Delivery {
-        self.delivery
+        Local { emulation, heap, slots }
     }
 
     /// What stands at the heads of communication queues in step `step`; empty under one-sided delivery.
@@ -74,7 +54,7 @@ impl Local {
     }
 
     fn slot(&self, port: &Port) -> &Slot {
-        &self.slots[port.channel][port.slot]
+        &self.slots.0[port.channel][port.slot]
     }
 
     /// Waits, where the graph asks for it, until the slot is free again.
@@ -82,15 +62,20 @@ impl Local {
     /// # Errors
     /// Called off.
     pub fn wait_credit(&self, port: &Port, step: u64, watch: &Watch) -> Result<(), Aborted> {
-        if port.credit { self.slot(port).read.wait(port.signal(step) - 1, watch) } else { Ok(()) }
+        if port.credit { self.heap.signal(self.slot(port).read).wait(port.signal(step) - 1, watch) } else { Ok(()) }
     }
 
-    /// Copies `data` into the receiver's slot, then signals, as soon as the delivery allows it.
+    /// Copies `data` into the receiver's slot, then signals, as soon as the delivery allows it. The credit was waited for.
     pub fn put(&self, port: &Port, step: u64, data: &[f32]) {
-        self.slot(port).lock().copy_from_slice(data);
+        let slot = self.slot(port);
         match &self.emulation {
-            None => self.slot(port).arrived.raise(port.signal(step)),
-            Some(all) => self.arrive(all, all.queues.post(&all.graph, port.message)),
+            // SAFETY: the plan gives a slot to the next message only after the last one was read.
+            None => unsafe { self.heap.put(port.consumer, slot.data, data, slot.arrived, port.signal(step)) },
+            Some(all) => {
+                // SAFETY: the same; the signal follows when the queues allow it.
+                unsafe { self.heap.arena().data_mut(slot.data) }.copy_from_slice(data);
+                self.arrive(all, all.queues.post(&all.graph, port.message));
+            }
         }
     }
 
@@ -98,7 +83,7 @@ impl Local {
     fn arrive(&self, emulation: &Emulation, messages: Vec<(usize, u64)>) {
         for (message, step) in messages {
             if let Some(port) = &emulation.ports[message] {
-                self.slot(port).arrived.raise(port.signal(step));
+                self.heap.raise(port.consumer, self.slot(port).arrived, port.signal(step));
             }
         }
     }
@@ -108,63 +93,36 @@ impl Local {
     /// # Errors
     /// Called off.
     pub fn wait(&self, port: &Port, step: u64, watch: &Watch) -> Result<(), Aborted> {
-        self.slot(port).arrived.wait(port.signal(step), watch)
+        self.heap.signal(self.slot(port).arrived).wait(port.signal(step), watch)
     }
 
-    /// The slot's memory: the receiver's own.
-    pub fn memory(&self, port: &Port) -> MutexGuard<'_, Vec<f32>> {
-        self.slot(port).lock()
+    /// The message in its slot: the receiver's own memory.
+    ///
+    /// # Safety
+    /// It has arrived, or an op of this device made it, and it is not released while the result lives.
+    pub unsafe fn message(&self, port: &Port) -> &[f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.heap.arena().data(self.slot(port).data) }
+    }
+
+    /// The slot of a message between two ops of one device, to be filled.
+    ///
+    /// # Safety
+    /// The slot's last message was read, and nobody reads this one while the result lives.
+    #[expect(clippy::mut_from_ref, reason = "the plan, not the borrow checker, says who may write")]
+    pub unsafe fn target(&self, port: &Port) -> &mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.heap.arena().data_mut(self.slot(port).data) }
     }
 
     /// The receiver has read the message.
     pub fn release(&self, port: &Port, step: u64) {
-        if !port.crosses {
+        if !port.crosses() {
             return;
         }
-        self.slot(port).read.raise(port.signal(step));
+        self.heap.raise(port.producer, self.slot(port).read, port.signal(step));
         if let Some(all) = &self.emulation {
             self.arrive(all, all.queues.release(&all.graph, port.message));
         }
-    }
-
-    /// Puts this side's part of the tied embedding's gradient (`side` 0: embedding, 1: head).
-    ///
-    /// # Errors
-    /// Called off while the other side still reads the step before.
-    pub fn put_tied(&self, side: usize, step: u64, data: &[f32], watch: &Watch) -> Result<(), Aborted> {
-        self.tied[side].read.wait(step, watch)?;
-        self.tied[side].lock().copy_from_slice(data);
-        self.tied[side].arrived.raise(step + 1);
-        Ok(())
-    }
-
-    /// Waits for the other side's part and hands it to `add`.
-    ///
-    /// # Errors
-    /// Called off.
-    pub fn take_tied(&self, side: usize, step: u64, watch: &Watch, add: impl FnOnce(&[f32])) -> Result<(), Aborted> {
-        let other = &self.tied[1 - side];
-        other.arrived.wait(step + 1, watch)?;
-        add(&other.lock());
-        other.read.raise(step + 1);
-        Ok(())
-    }
-
-    /// Contributes partial squares by order number.
-    pub fn put_norms(&self, step: u64, parts: Vec<(usize, f64)>) {
-        let mut norms = self.norms[(step % 2) as usize].lock().unwrap_or_else(PoisonError::into_inner);
-        norms.extend(parts); // every part is overwritten each step by its only owner
-        drop(norms);
-        self.norms_in.increment();
-    }
-
-    /// Waits for all devices' parts; their sum in order number, so that no partition changes a bit of it.
-    ///
-    /// # Errors
-    /// Called off.
-    pub fn sum_norms(&self, step: u64, watch: &Watch) -> Result<f64, Aborted> {
-        self.norms_in.wait((step + 1) * self.devices, watch)?;
-        let norms = self.norms[(step % 2) as usize].lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(norms.values().sum())
     }
 }

@@ -1,28 +1,35 @@
 //! Execution: the settled graph enqueued on real devices, and what they did measured.
 //!
-//! Data flows: `plan` turns a graph into buffers and ports, a `session` holds one thread a device, each `worker`
-//! runs its device's program in order, a `link` moves data between them by put with signal, and the `watch` ends
+//! Data flows: `plan` turns a graph into buffers and ports; `common` lays them out in an `arena` that threads or ranks share; a
+//! `session` holds one thread a device, on which an engine runs the device's program in order: a `worker` computes there
+//! itself. A `link` moves data by put with signal, `reductions` what is exchanged around the pipeline, and the `watch` ends
 //! everything when one of them hangs or dies. No barrier inside a step.
 
+mod arena;
+mod common;
 mod cpu;
 mod device;
+mod heap;
 mod link;
 mod plan;
 mod queues;
 mod record;
-mod replicas;
+mod reductions;
 mod session;
 mod signal;
+mod slot;
 mod timed;
 mod watch;
 mod worker;
 
+pub use common::Common;
 pub use cpu::Cpu;
-pub use device::{Batch, Device, Update};
-pub use link::Local;
+pub use device::{Batch, Device, Engine, State, Update};
 pub use plan::{Plan, Port};
 pub use queues::Queues;
-pub use record::{DeviceRecord, OpRecord, StepRecord};
+pub use record::{DeviceRecord, OpRecord, StepOp, StepRecord};
+pub use reductions::Sizes;
 pub use session::{Error, Session, Settings};
 pub use timed::Timed;
 pub use watch::Fault;
+pub use worker::Worker;

@@ -23,8 +23,10 @@ pub struct Port {
     pub turn: u64,
     /// How many messages the slot carries in each step.
     pub turns: u64,
-    /// Whether the two ops are on different devices.
-    pub crosses: bool,
+    /// The device that makes it.
+    pub producer: u32,
+    /// The device that needs it.
+    pub consumer: u32,
     /// Whether the put must wait until the slot's last message of the step before was read.
     pub credit: bool,
 }
@@ -33,6 +35,11 @@ impl Port {
     /// Value of the slot's signal once this message of step `step` (from 0) is there. Signals only grow.
     pub fn signal(&self, step: u64) -> u64 {
         step * self.turns + self.turn + 1
+    }
+
+    /// Whether the two ops are on different devices.
+    pub fn crosses(&self) -> bool {
+        self.producer != self.consumer
     }
 }
 
@@ -99,10 +106,16 @@ impl Plan {
             });
             for (turn, &message) in list.iter().enumerate() {
                 let (producer, consumer) = messages[message];
-                let crosses = graph.device_of(producer) != graph.device_of(consumer);
-                let credit = turn == 0 && !covered;
-                let turns = list.len() as u64;
-                let port = Port { message: producer, channel, slot, turn: turn as u64, turns, crosses, credit };
+                let port = Port {
+                    message: producer,
+                    channel,
+                    slot,
+                    turn: turn as u64,
+                    turns: list.len() as u64,
+                    producer: graph.device_of(producer),
+                    consumer: graph.device_of(consumer),
+                    credit: turn == 0 && !covered,
+                };
                 self.outputs[producer] = Some(port);
                 self.inputs[consumer] = Some(port);
             }

@@ -3,10 +3,37 @@
 use crate::graph::TaskGraph;
 use crate::model::Lap;
 use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// What a device does after its last backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StepOp {
+    /// Puts its part of a gradient that two devices hold.
+    Put,
+    /// Adds the other device's part.
+    Reduce,
+    /// Sums up the squares of its gradients.
+    Norm,
+    /// Updates its parameters.
+    Optimizer,
+}
+
+impl StepOp {
+    /// As timelines name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            StepOp::Put => "put",
+            StepOp::Reduce => "reduce",
+            StepOp::Norm => "norm",
+            StepOp::Optimizer => "optimizer",
+        }
+    }
+}
+
 /// When one op ran, in ns of the session's clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpRecord {
     /// The op's index in the graph.
     pub index: usize,
@@ -23,14 +50,14 @@ pub struct OpRecord {
 }
 
 /// One device's part of a step.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceRecord {
     /// In program order.
     pub ops: Vec<OpRecord>,
     /// Times of the parts of the model, with the number (in program order) of the op that they belong to.
     pub laps: Vec<(u32, Lap)>,
     /// Step ops: name, start, end; waits for other devices are not in them.
-    pub steps: Vec<(&'static str, u64, u64)>,
+    pub steps: Vec<(StepOp, u64, u64)>,
     /// When the device was ready to begin.
     pub ready: u64,
     /// Loss of each micro-batch that ended here, 0 for the others; from devices that hold the head.
@@ -107,8 +134,8 @@ impl StepRecord {
                     span(Queue::Send, consumers[op.index], op.put_start, op.put_end);
                 }
             }
-            for &(name, start_ns, end_ns) in &record.steps {
-                let op = name.to_string();
+            for &(step_op, start_ns, end_ns) in &record.steps {
+                let op = step_op.name().to_string();
                 spans.push(Span {
                     device,
                     queue: Queue::Compute,

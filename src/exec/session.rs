@@ -1,17 +1,17 @@
-//! A schedule held ready for execution: one thread a device, buffers, and the watchdog.
+//! A schedule held ready for execution: one thread a device, and the watchdog.
 
-use super::device::{Batch, Device, Update};
-use super::link::Local;
-use super::plan::Plan;
+use super::common::Common;
+use super::device::{Batch, Device, Engine, State, Update};
 use super::record::{DeviceRecord, StepRecord};
-use super::replicas::Replicas;
-use super::watch::{Aborted, Fault, Watch};
+use super::reductions::Sizes;
+use super::watch::{Aborted, Fault};
 use super::worker::Worker;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
+use crate::ranks::Ranks;
+use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ pub struct Settings {
 }
 
 /// Why a step did not end.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
     /// A device waited too long.
     #[error(
@@ -61,18 +61,28 @@ pub enum Error {
         report: String,
     },
     /// An op could not be computed.
-    #[error("schedule {schedule}, device {device}: {cause:#}")]
+    #[error("schedule {schedule}, device {device}: {cause}")]
     Failed {
         /// The schedule.
         schedule: String,
         /// The device.
         device: u32,
         /// Why.
-        cause: anyhow::Error,
+        cause: String,
+    },
+    /// A rank is gone.
+    #[error("schedule {schedule}: {cause}:\n{report}")]
+    Lost {
+        /// The schedule.
+        schedule: String,
+        /// Who, and how.
+        cause: String,
+        /// Who was where.
+        report: String,
     },
 }
 
-type DeviceCall = Box<dyn FnOnce(&mut dyn Device) + Send>;
+type DeviceCall = Box<dyn FnOnce(&mut dyn State) -> anyhow::Result<()> + Send>;
 
 enum Command {
     /// Step number `step`, before which `updates` steps ended with an update.
@@ -86,16 +96,24 @@ enum Command {
 }
 
 enum Answer {
-    Step(anyhow::Result<DeviceRecord>),
+    Step(Box<DeviceRecord>),
     Called,
+    Failed(anyhow::Error),
     Died(String),
+}
+
+/// What ranks tell each other after a step.
+#[derive(Serialize, Deserialize)]
+enum Part {
+    Done(Vec<(u32, DeviceRecord)>),
+    /// This rank's devices were called off by another's.
+    CalledOff,
+    Failed(Error),
 }
 
 /// The session.
 pub struct Session {
-    plan: Arc<Plan>,
-    link: Arc<Local>,
-    watch: Arc<Watch>,
+    common: Arc<Common>,
     timeout: Duration,
     commands: Vec<Sender<Command>>,
     answers: Receiver<(u32, Answer)>,
@@ -104,112 +122,147 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts a thread for each of `devices`. Messages hold `hidden_len` numbers, the tied embedding's gradient `tied_len`.
+    /// A session of devices that compute on their own threads, all in this process.
     ///
-    /// # Panics
-    /// The number of devices is not the graph's, or the system gives no threads.
+    /// # Errors
+    /// No memory or no threads for it.
     pub fn start(
         graph: Arc<TaskGraph>,
         devices: Vec<Box<dyn Device>>,
-        hidden_len: usize,
-        tied_len: usize,
+        sizes: Sizes,
         settings: Settings,
-    ) -> Session {
-        assert_eq!(devices.len(), graph.schedule().devices() as usize, "one device for each of the schedule's");
-        let plan = Arc::new(Plan::new(graph));
-        let link = Arc::new(Local::new(&plan, settings.delivery, hidden_len, tied_len));
-        let replicas = Arc::new(Replicas::new(&plan.graph.schedule().placement));
-        let watch = Arc::new(Watch::new(devices.len() as u32, settings.spin));
-        let gate = Arc::new(AtomicU64::new(0));
+    ) -> anyhow::Result<Session> {
+        let common = Arc::new(Common::new(graph, sizes, &settings, Ranks::alone())?);
+        let workers = (0..).zip(devices).map(|(number, device)| {
+            let worker = Worker::new(number, device, common.clone(), settings.fault);
+            (number, Box::new(worker) as Box<dyn Engine>)
+        });
+        Session::of_engines(common.clone(), workers.collect(), settings)
+    }
+
+    /// A session of this rank's devices, each with its number; all ranks must call this together.
+    ///
+    /// # Errors
+    /// The system gives no threads.
+    pub fn of_engines(
+        common: Arc<Common>,
+        engines: Vec<(u32, Box<dyn Engine>)>,
+        settings: Settings,
+    ) -> anyhow::Result<Session> {
         let (answer, answers) = channel();
         let mut commands = Vec::new();
-        for (number, device) in devices.into_iter().enumerate() {
-            let number = number as u32;
-            let worker = Worker {
-                number,
-                plan: plan.clone(),
-                link: link.clone(),
-                watch: watch.clone(),
-                gate: gate.clone(),
-                replicas: replicas.clone(),
-                staging: [vec![0.0; hidden_len], vec![0.0; hidden_len]],
-                fault: settings.fault,
-            };
+        for (number, engine) in engines {
             let (command, inbox) = channel();
             let answer = answer.clone();
-            let body = move || serve(worker, device, settings.pin, &inbox, &answer);
-            std::thread::Builder::new()
-                .name(format!("device {number}"))
-                .spawn(body)
-                .expect("the system gives a thread");
+            let body = move || serve(number, engine, settings.pin, &inbox, &answer);
+            std::thread::Builder::new().name(format!("device {number}")).spawn(body)?;
             commands.push(command);
         }
-        Session { plan, link, watch, timeout: settings.timeout, commands, answers, steps: 0, updates: 0 }
+        Ok(Session { common, timeout: settings.timeout, commands, answers, steps: 0, updates: 0 })
     }
 
     /// The graph that this session executes.
     pub fn graph(&self) -> &Arc<TaskGraph> {
-        &self.plan.graph
+        &self.common.plan.graph
     }
 
     /// Slots of all channels: how many messages' buffers the graph needs.
     pub fn slot_count(&self) -> usize {
-        self.plan.slots.iter().sum()
+        self.common.plan.slots.iter().sum()
     }
 
-    /// Runs one training step; without `update`, forward and backward only.
+    /// Runs one training step; without `update`, forward and backward only. Every rank has the same record.
     ///
     /// # Errors
     /// See [`Error`]. After one, the session is of no more use.
     pub fn step(&mut self, batch: &Arc<Batch>, update: Option<Update>) -> Result<StepRecord, Error> {
-        let step = self.steps;
-        let updates = self.updates;
+        let (step, updates) = (self.steps, self.updates);
         self.steps += 1;
         self.updates += u64::from(update.is_some());
         for command in &self.commands {
             let _ = command.send(Command::Step { step, updates, batch: batch.clone(), update });
         }
-        let mut records: Vec<Option<DeviceRecord>> = vec![None; self.commands.len()];
-        let mut collect = |device: u32, answer| {
-            if let Answer::Step(Ok(record)) = answer {
-                records[device as usize] = Some(record);
+        let mut records = Vec::new();
+        let mut collect = |device, answer| {
+            if let Answer::Step(record) = answer {
+                records.push((device, *record));
             }
         };
-        self.gather(&mut collect)?;
-        Ok(StepRecord::new(records.into_iter().flatten().collect()))
+        let part = match self.gather(&mut collect) {
+            Ok(()) => Part::Done(records),
+            Err(None) => Part::CalledOff,
+            Err(Some(error)) => Part::Failed(error),
+        };
+        let mut records = self.join(part)?;
+        records.sort_by_key(|&(device, _)| device);
+        Ok(StepRecord::new(records.into_iter().map(|(_, record)| record).collect()))
     }
 
-    /// Runs `call` on every device's thread, between steps.
+    /// Runs `call` on every device's thread of this rank, between steps.
     ///
     /// # Errors
-    /// A device died.
-    pub fn call(&mut self, call: impl Fn(u32, &mut dyn Device) + Clone + Send + 'static) -> Result<(), Error> {
-        for (number, command) in self.commands.iter().enumerate() {
+    /// A device failed or died.
+    pub fn call(
+        &mut self,
+        call: impl Fn(u32, &mut dyn State) -> anyhow::Result<()> + Clone + Send + 'static,
+    ) -> Result<(), Error> {
+        let devices = self.common.ranks.devices(self.graph().schedule().devices());
+        for (number, command) in devices.zip(&self.commands) {
             let call = call.clone();
-            let _ = command.send(Command::Call(Box::new(move |device| call(number as u32, device))));
+            let _ = command.send(Command::Call(Box::new(move |device| call(number, device))));
         }
-        self.gather(&mut |_, _| ())
+        self.gather(&mut |_, _| ()).map_err(|error| error.unwrap_or_else(|| self.lost("it was called off")))
     }
 
-    /// One answer of every device; ends everything where a device fails, dies or waits too long.
-    fn gather(&self, collect: &mut dyn FnMut(u32, Answer)) -> Result<(), Error> {
+    /// Every rank's records.
+    fn join(&self, part: Part) -> Result<Vec<(u32, DeviceRecord)>, Error> {
+        let parts = match self.common.ranks.size() {
+            1 => vec![part],
+            _ => self.exchange(&part)?,
+        };
+        let mut records = Vec::new();
+        let mut off = false;
+        for part in parts {
+            match part {
+                Part::Done(more) => records.extend(more),
+                Part::CalledOff => off = true,
+                Part::Failed(error) => return Err(error),
+            }
+        }
+        if off { Err(self.lost("it was called off")) } else { Ok(records) }
+    }
+
+    fn exchange(&self, part: &Part) -> Result<Vec<Part>, Error> {
+        if let Part::Failed(Error::Lost { .. }) = part {
+            return Err(self.lost(&self.why_lost()));
+        }
+        let bytes = serde_json::to_vec(part).map_err(|error| self.lost(&error.to_string()))?;
+        let all = self.common.ranks.exchange(bytes).map_err(|lost| self.lost(&lost.to_string()))?;
+        let read = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(|error| self.lost(&error.to_string()));
+        all.iter().map(read).collect()
+    }
+
+    fn why_lost(&self) -> String {
+        self.common.ranks.lost().map_or_else(|| "a rank is gone".to_string(), |lost| lost.to_string())
+    }
+
+    /// One answer of every device here; ends everything where a device fails, dies or waits too long, or a rank is gone.
+    /// `None` where others called this off.
+    fn gather(&self, collect: &mut dyn FnMut(u32, Answer)) -> Result<(), Option<Error>> {
         let mut left = self.commands.len();
         while left > 0 {
             match self.answers.recv_timeout(LOOK.min(self.timeout / 2)) {
-                Ok((device, Answer::Died(cause))) => return Err(self.give_up(device, Answer::Died(cause), left - 1)),
-                Ok((device, Answer::Step(Err(cause)))) => {
-                    return Err(self.give_up(device, Answer::Step(Err(cause)), left - 1));
+                Ok((device, answer @ (Answer::Died(_) | Answer::Failed(_)))) => {
+                    return Err(self.give_up(device, answer, left - 1));
                 }
                 Ok((device, answer)) => {
                     collect(device, answer);
                     left -= 1;
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    let waited = self.watch.longest_wait();
-                    if waited > self.timeout {
-                        let (schedule, report) = self.place();
+                    if let Some(error) = self.trouble() {
                         self.stop(left);
-                        return Err(Error::Hang { schedule, seconds: waited.as_secs(), report });
+                        return Err(error);
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => {
@@ -220,25 +273,48 @@ impl Session {
         Ok(())
     }
 
-    fn place(&self) -> (String, String) {
-        let report = self.watch.report(&self.plan.graph) + &self.link.report(self.steps.saturating_sub(1));
-        (self.plan.graph.schedule().name.clone(), report)
+    /// What keeps the devices here from going on, if anything does.
+    fn trouble(&self) -> Option<Option<Error>> {
+        let waited = self.common.watch.longest_wait();
+        if self.common.ranks.lost().is_some() {
+            return Some(Some(self.lost(&self.why_lost())));
+        }
+        if self.common.watch.is_aborted() {
+            return Some(None);
+        }
+        (waited > self.timeout).then(|| {
+            let (schedule, report) = self.place();
+            Some(Error::Hang { schedule, seconds: waited.as_secs(), report })
+        })
     }
 
-    fn give_up(&self, device: u32, answer: Answer, left: usize) -> Error {
+    fn lost(&self, cause: &str) -> Error {
+        let (schedule, report) = self.place();
+        Error::Lost { schedule, cause: cause.to_string(), report }
+    }
+
+    fn place(&self) -> (String, String) {
+        let common = &self.common;
+        let report = common.watch.report(&common.plan.graph) + &common.link.report(self.steps.saturating_sub(1));
+        (common.plan.graph.schedule().name.clone(), report)
+    }
+
+    fn give_up(&self, device: u32, answer: Answer, left: usize) -> Option<Error> {
         let (schedule, report) = self.place();
         self.stop(left);
         match answer {
-            Answer::Step(Err(cause)) if !cause.is::<Aborted>() => Error::Failed { schedule, device, cause },
-            Answer::Died(cause) => Error::Dead { schedule, device, cause, report },
-            _ => Error::Dead { schedule, device, cause: "it was called off".to_string(), report },
+            Answer::Failed(cause) if !cause.is::<Aborted>() => {
+                Some(Error::Failed { schedule, device, cause: format!("{cause:#}") })
+            }
+            Answer::Died(cause) => Some(Error::Dead { schedule, device, cause, report }),
+            _ => self.common.ranks.lost().map(|lost| self.lost(&lost.to_string())),
         }
     }
 
     /// Calls everything off and gives the `left` threads that have not answered a moment to notice; one that hangs is left
     /// behind.
     fn stop(&self, mut left: usize) {
-        self.watch.abort();
+        self.common.watch.abort();
         let end = Instant::now() + Duration::from_secs(1);
         while left > 0 && Instant::now() < end && self.answers.recv_timeout(Duration::from_millis(100)).is_ok() {
             left -= 1;
@@ -248,36 +324,35 @@ impl Session {
 
 /// A device's thread.
 fn serve(
-    mut worker: Worker,
-    mut device: Box<dyn Device>,
+    number: u32,
+    mut engine: Box<dyn Engine>,
     pin: bool,
     inbox: &Receiver<Command>,
     answer: &Sender<(u32, Answer)>,
 ) {
     if pin {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
-        if let Some(core) = cores.get(worker.number as usize) {
+        if let Some(core) = cores.get(number as usize) {
             core_affinity::set_for_current(*core);
         }
     }
-    let number = worker.number;
     while let Ok(command) = inbox.recv() {
         let run = AssertUnwindSafe(|| match command {
-            Command::Call(call) => {
-                call(device.as_mut());
-                Answer::Called
-            }
+            Command::Call(call) => call(engine.state()).map(|()| Answer::Called),
             Command::Step { step, updates, batch, update } => {
-                let result = worker.step(device.as_mut(), (step, updates), &batch, update.as_ref());
+                let record = engine.step(step, updates, &batch, update.as_ref())?;
                 if update.is_none() {
-                    device.clear();
+                    engine.state().clear()?;
                 }
-                Answer::Step(result)
+                Ok(Answer::Step(Box::new(record)))
             }
         });
-        let result = catch_unwind(run).unwrap_or_else(|panic| Answer::Died(panic_text(panic.as_ref())));
-        let died = matches!(result, Answer::Died(_));
-        if answer.send((number, result)).is_err() || died {
+        let answered = match catch_unwind(run) {
+            Ok(result) => result.unwrap_or_else(Answer::Failed),
+            Err(panic) => Answer::Died(panic_text(panic.as_ref())),
+        };
+        let died = matches!(answered, Answer::Died(_));
+        if answer.send((number, answered)).is_err() || died {
             return;
         }
     }

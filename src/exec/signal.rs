@@ -1,40 +1,36 @@
-//! A number that only grows and that a thread can wait for: spin briefly, then park.
+//! A number that only grows and that a thread, of this process or another, can wait for: spin briefly, then park.
 
 use super::watch::{Aborted, Watch};
+use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How often a parked thread looks whether everything was called off.
-const PARK: Duration = Duration::from_millis(20);
+const PARK: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// The signal.
+/// The signal, as it lies in an arena. All zeros is a signal of value 0.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 pub struct Signal {
     value: AtomicU64,
+    /// Grows whenever the value did while somebody was parked: what the parked ones sleep on.
+    bell: AtomicU32,
     parked: AtomicU32,
-    lock: Mutex<()>,
-    changed: Condvar,
 }
 
 impl Signal {
     /// Raises the value to `value`, after everything that the caller wrote before.
     pub fn raise(&self, value: u64) {
         self.value.fetch_max(value, Ordering::SeqCst);
-        self.wake();
-    }
-
-    /// Adds one.
-    pub fn increment(&self) {
-        self.value.fetch_add(1, Ordering::SeqCst);
-        self.wake();
-    }
-
-    fn wake(&self) {
         if self.parked.load(Ordering::SeqCst) > 0 {
-            let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-            self.changed.notify_all();
+            self.bell.fetch_add(1, Ordering::SeqCst);
+            let _ = futex::wake(&self.bell, futex::Flags::empty(), u32::MAX >> 1);
         }
+    }
+
+    /// The value.
+    pub fn value(&self) -> u64 {
+        self.value.load(Ordering::SeqCst)
     }
 
     /// Waits until the value is `value` or more.
@@ -42,7 +38,7 @@ impl Signal {
     /// # Errors
     /// The watch called everything off.
     pub fn wait(&self, value: u64, watch: &Watch) -> Result<(), Aborted> {
-        let reached = || self.value.load(Ordering::SeqCst) >= value;
+        let reached = || self.value() >= value;
         if reached() {
             return Ok(());
         }
@@ -55,18 +51,35 @@ impl Signal {
                 std::hint::spin_loop();
             }
         }
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.parked.fetch_add(1, Ordering::SeqCst);
         let result = loop {
+            let bell = self.bell.load(Ordering::SeqCst);
             if reached() {
                 break Ok(());
             }
             if watch.is_aborted() {
                 break Err(Aborted);
             }
-            guard = self.changed.wait_timeout(guard, PARK).unwrap_or_else(PoisonError::into_inner).0;
+            // Not a private futex: other processes ring the bell too.
+            let _ = futex::wait(&self.bell, futex::Flags::empty(), bell, Some(&PARK));
         };
         self.parked.fetch_sub(1, Ordering::SeqCst);
         result
+    }
+
+    /// Waits until the value is `value` or more without ever parking: for moments when all are to go on at once.
+    ///
+    /// # Errors
+    /// The watch called everything off.
+    pub fn spin(&self, value: u64, watch: &Watch) -> Result<(), Aborted> {
+        let mut spins = 0_u32;
+        while self.value() < value {
+            if watch.is_aborted() {
+                return Err(Aborted);
+            }
+            spins += 1;
+            if spins < 1000 { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        Ok(())
     }
 }

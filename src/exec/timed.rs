@@ -1,7 +1,7 @@
 //! A clock as a device: each op lasts as long as predicted, data and waits are real. So the executor itself can be tried
 //! with far more devices than there are cores.
 
-use super::device::{Batch, Device, Update};
+use super::device::{Batch, Device, State, Update};
 use crate::cost::CostTable;
 use crate::model::{Lap, Parameters};
 use crate::op::Op;
@@ -19,6 +19,28 @@ impl Timed {
     /// A device whose ops last what `costs` says, its unit taken as `unit_ns` nanoseconds there.
     pub fn new(costs: Arc<CostTable>, spin: Duration) -> Timed {
         Timed { costs, spin }
+    }
+}
+
+impl State for Timed {
+    fn clear(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn save(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn restore(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn export(&mut self, _into: &mut Parameters, _gradients: bool) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn peak_held_bytes(&self) -> usize {
+        0
     }
 }
 
@@ -59,19 +81,7 @@ impl Device for Timed {
 
     fn update(&mut self, _update: &Update, _scale: f32) {}
 
-    fn clear(&mut self) {}
-
     fn losses(&self) -> Option<&[f32]> {
         None
-    }
-
-    fn save(&mut self) {}
-
-    fn restore(&mut self) {}
-
-    fn export(&self, _into: &mut Parameters, _gradients: bool) {}
-
-    fn peak_held_bytes(&self) -> usize {
-        0
     }
 }

@@ -1,10 +1,13 @@
 //! Who is where: each device notes what it does, so that a hang can be named and ended.
 
+use super::arena::{Dealer, Region};
+use super::heap::Heap;
 use crate::graph::TaskGraph;
 use std::fmt::Write;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Everything was called off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,84 +43,103 @@ impl FromStr for Fault {
     }
 }
 
-/// What one device does.
-#[derive(Debug, Default)]
+/// Where a device's state lies in the arena.
+#[derive(Clone, Copy, Debug)]
 struct Status {
     /// Ops done in this step.
-    done: AtomicU64,
-    /// Since when it waits, in ns of the watch's clock plus one; 0 while it does not wait.
-    waits_since: AtomicU64,
+    done: Region,
+    /// Since when it waits, in ns of the ranks' clock plus one; 0 while it does not wait.
+    waits_since: Region,
 }
 
-/// Shared by all threads of a session.
+/// The places of a watch in an arena.
+#[derive(Debug)]
+pub struct Statuses {
+    aborted: Region,
+    devices: Vec<Status>,
+}
+
+impl Statuses {
+    /// Places for `devices` devices.
+    pub fn new(dealer: &mut Dealer, devices: u32) -> Statuses {
+        let aborted = dealer.signal();
+        let status = |_| Status { done: dealer.word(), waits_since: dealer.word() };
+        Statuses { aborted, devices: (0..devices).map(status).collect() }
+    }
+}
+
+/// Shared by all devices of a session, in whatever process of this machine.
 #[derive(Debug)]
 pub struct Watch {
     /// How long a waiting thread spins before it parks.
     pub spin: Duration,
-    epoch: Instant,
-    aborted: AtomicBool,
-    devices: Vec<Status>,
+    heap: Arc<Heap>,
+    statuses: Statuses,
 }
 
 impl Watch {
-    /// A watch over `devices` devices.
-    pub fn new(devices: u32, spin: Duration) -> Watch {
-        let devices = (0..devices).map(|_| Status::default()).collect();
-        Watch { spin, epoch: Instant::now(), aborted: AtomicBool::new(false), devices }
+    /// A watch whose state lies in `heap`.
+    pub fn new(heap: Arc<Heap>, statuses: Statuses, spin: Duration) -> Watch {
+        Watch { spin, heap, statuses }
+    }
+
+    fn word(&self, region: Region) -> &AtomicU64 {
+        self.heap.arena().word(region)
     }
 
     /// Nanoseconds on the one clock of all devices.
     pub fn now_ns(&self) -> u64 {
-        self.epoch.elapsed().as_nanos() as u64
+        self.heap.ranks().now_ns()
     }
 
     /// Calls everything off.
     pub fn abort(&self) {
-        self.aborted.store(true, Ordering::SeqCst);
+        self.heap.raise_everywhere(self.statuses.aborted, 1);
     }
 
     /// Whether everything was called off.
     pub fn is_aborted(&self) -> bool {
-        self.aborted.load(Ordering::SeqCst)
+        self.heap.signal(self.statuses.aborted).value() != 0
     }
 
     /// Notes that `device` has done `done` ops of its program.
     pub fn note_done(&self, device: u32, done: usize) {
-        self.devices[device as usize].done.store(done as u64, Ordering::Relaxed);
+        self.word(self.statuses.devices[device as usize].done).store(done as u64, Ordering::Relaxed);
     }
 
     /// Notes that `device` begins or ends to wait.
     pub fn note_wait(&self, device: u32, waits: bool) {
         let since = if waits { self.now_ns() + 1 } else { 0 };
-        self.devices[device as usize].waits_since.store(since, Ordering::Relaxed);
+        self.word(self.statuses.devices[device as usize].waits_since).store(since, Ordering::Relaxed);
+    }
+
+    /// How long a device has been waiting; zero while it does not.
+    fn waited(&self, status: &Status) -> Option<Duration> {
+        let since = self.word(status.waits_since).load(Ordering::Relaxed);
+        (since > 0).then(|| Duration::from_nanos((self.now_ns() + 1).saturating_sub(since)))
     }
 
     /// Longest time that a device has been waiting.
     pub fn longest_wait(&self) -> Duration {
-        let now = self.now_ns();
-        let waits = self.devices.iter().map(|d| d.waits_since.load(Ordering::Relaxed));
-        let longest = waits.filter(|&since| since > 0).map(|since| (now + 1).saturating_sub(since)).max();
-        Duration::from_nanos(longest.unwrap_or(0))
+        self.statuses.devices.iter().filter_map(|status| self.waited(status)).max().unwrap_or_default()
     }
 
     /// Each device's last op done, what it waits for, and on whom.
     pub fn report(&self, graph: &TaskGraph) -> String {
         let mut text = String::new();
-        for (device, status) in self.devices.iter().enumerate() {
+        for (device, status) in self.statuses.devices.iter().enumerate() {
             let range = graph.schedule().range(device as u32);
-            let done = status.done.load(Ordering::Relaxed) as usize;
+            let done = self.word(status.done).load(Ordering::Relaxed) as usize;
             let last = done.checked_sub(1).map_or("nothing".to_string(), |n| graph.op(range.start + n).to_string());
             let _ = write!(text, "  device {device}: last op done {last}");
-            let waits = status.waits_since.load(Ordering::Relaxed) > 0;
             let next = Some(range.start + done).filter(|next| range.contains(next));
-            let _ = match next {
-                Some(next) if waits => {
-                    let waited = self.now_ns().saturating_sub(status.waits_since.load(Ordering::Relaxed));
+            let _ = match (next, self.waited(status)) {
+                (Some(next), Some(waited)) => {
                     let awaited = awaited(graph, next);
-                    writeln!(text, ", {} waits for {awaited} since {} s", graph.op(next), waited / 1_000_000_000)
+                    writeln!(text, ", {} waits for {awaited} since {} s", graph.op(next), waited.as_secs())
                 }
-                Some(next) => writeln!(text, ", in or before {}", graph.op(next)),
-                None => writeln!(text, ", its pipeline part is complete"),
+                (Some(next), None) => writeln!(text, ", in or before {}", graph.op(next)),
+                (None, _) => writeln!(text, ", its pipeline part is complete"),
             };
         }
         text

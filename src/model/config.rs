@@ -87,6 +87,14 @@ impl Config {
         self.tensor_lengths().iter().sum()
     }
 
+    /// Number of elements of the parameters' gradients of a stage. The token embedding's has two parts, the embedding's and the
+    /// head's.
+    pub fn stage_parameters(&self, embedding: bool, blocks: usize, head: bool) -> usize {
+        let (c, vp) = (self.channels, self.padded_vocabulary());
+        let ends = usize::from(embedding) * (vp + self.max_sequence) * c + usize::from(head) * (vp + 2) * c;
+        ends + blocks * (12 * c + 13) * c
+    }
+
     /// Number of elements of each of the 16 parameter tensors, all layers together, in llm.c's order.
     pub fn tensor_lengths(&self) -> [usize; 16] {
         self.lengths().map(|length| length as usize)

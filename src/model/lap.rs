@@ -19,7 +19,7 @@ pub enum Part {
 }
 
 /// How long one part took in one op. An op over several blocks yields a lap for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lap {
     /// What ran.
     pub part: Part,

@@ -1,0 +1,185 @@
+//! Memory that the devices of one machine share: threads of one process, or processes that map the same file.
+//!
+//! An arena holds slots and signals at offsets that follow from the plan alone, so they are the same in every process: a
+//! symmetric heap. Who may touch a slot's data when is settled by its signals, which only grow.
+
+use super::signal::Signal;
+use memmap2::{MmapOptions, MmapRaw};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+
+/// Where files go that processes share: memory where the system has it, else the folder for temporary files.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Bytes at which everything in an arena is aligned: a cache line, so that two signals never share one.
+const ALIGNMENT: usize = 64;
+
+/// Zeroed memory.
+#[derive(Debug)]
+pub struct Arena {
+    map: MmapRaw,
+}
+
+/// A run of bytes in an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    offset: usize,
+    bytes: usize,
+}
+
+/// Deals out places in an arena that is yet to be made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Dealer {
+    bytes: usize,
+}
+
+impl Dealer {
+    /// Room for `bytes` bytes.
+    pub fn region(&mut self, bytes: usize) -> Region {
+        let region = Region { offset: self.bytes, bytes };
+        self.bytes = (self.bytes + bytes).next_multiple_of(ALIGNMENT);
+        region
+    }
+
+    /// Room for a word.
+    pub fn word(&mut self) -> Region {
+        self.region(size_of::<AtomicU64>())
+    }
+
+    /// Room for a signal.
+    pub fn signal(&mut self) -> Region {
+        self.region(size_of::<Signal>())
+    }
+
+    /// Bytes of everything dealt out.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Arena {
+    /// Memory for the threads of this process.
+    ///
+    /// # Errors
+    /// The system gives none.
+    pub fn private(bytes: usize) -> io::Result<Arena> {
+        Ok(Arena { map: MmapOptions::new().len(bytes.max(ALIGNMENT)).map_anon()?.into() })
+    }
+
+    /// A new file of `bytes` bytes that other processes of this machine can [`Arena::open`]. It is to be removed as soon as all
+    /// have it open: then nothing is left behind, however they end.
+    ///
+    /// # Errors
+    /// No room for it.
+    pub fn create(name: &str, bytes: usize) -> io::Result<(Arena, PathBuf)> {
+        let folders = [PathBuf::from(SHARED_MEMORY), std::env::temp_dir()];
+        let mut failure = io::Error::other("no folder for shared memory");
+        for folder in folders {
+            let path = folder.join(name);
+            match create(&path, bytes.max(ALIGNMENT)) {
+                Ok(file) => return Ok((Arena { map: MmapOptions::new().map_raw(&file)? }, path)),
+                Err(error) => failure = error,
+            }
+        }
+        Err(io::Error::new(
+            failure.kind(),
+            format!(
+                "expected room for {} MiB that processes share in {SHARED_MEMORY} or {}, found: {failure}; \
+                 make room there, or run without -n",
+                bytes.div_ceil(1 << 20),
+                std::env::temp_dir().display()
+            ),
+        ))
+    }
+
+    /// The memory that another process has created.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn open(path: &Path) -> io::Result<Arena> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(Arena { map: MmapOptions::new().map_raw(&file)? })
+    }
+
+    fn at(&self, region: Region) -> *mut u8 {
+        assert!(region.offset + region.bytes <= self.map.len(), "a region of another arena");
+        self.map.as_mut_ptr().wrapping_add(region.offset)
+    }
+
+    /// The signal at `region`.
+    pub fn signal(&self, region: Region) -> &Signal {
+        let place = self.at(region);
+        assert!(region.bytes == size_of::<Signal>() && place.addr().is_multiple_of(align_of::<Signal>()));
+        // SAFETY: the bytes are inside the map, aligned, and live as long as `self`; a signal is made of atomics, for
+        // which every bit pattern is a value and which threads and processes may share.
+        unsafe { &*place.cast::<Signal>() }
+    }
+
+    /// The word at `region`.
+    pub fn word(&self, region: Region) -> &AtomicU64 {
+        let place = self.at(region);
+        assert!(region.bytes == size_of::<AtomicU64>() && place.addr().is_multiple_of(align_of::<AtomicU64>()));
+        // SAFETY: as for a signal.
+        unsafe { &*place.cast::<AtomicU64>() }
+    }
+
+    /// The data at `region`, to be read.
+    ///
+    /// # Safety
+    /// Nobody writes it while the result lives: its message has arrived and is not yet released.
+    pub unsafe fn data(&self, region: Region) -> &[f32] {
+        // SAFETY: inside the map and aligned; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts(self.at(region).cast(), region.bytes / size_of::<f32>()) }
+    }
+
+    /// The data at `region`, to be written.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes it while the result lives: its last message was released and the next has not arrived.
+    #[expect(clippy::mut_from_ref, reason = "signals, not the borrow checker, say who may write")]
+    pub unsafe fn data_mut(&self, region: Region) -> &mut [f32] {
+        // SAFETY: inside the map and aligned; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts_mut(self.at(region).cast(), region.bytes / size_of::<f32>()) }
+    }
+
+    /// Address of `region`, for a driver that copies from and to it.
+    pub fn address(&self, region: Region) -> *mut u8 {
+        self.at(region)
+    }
+}
+
+impl Region {
+    /// The `bytes` bytes from `offset`.
+    pub fn new(offset: usize, bytes: usize) -> Region {
+        Region { offset, bytes }
+    }
+
+    /// Bytes from the arena's beginning, a multiple of 64.
+    pub fn offset(self) -> usize {
+        self.offset
+    }
+
+    /// Its length.
+    pub fn bytes(self) -> usize {
+        self.bytes
+    }
+
+    /// Its first `bytes` bytes.
+    pub fn first(self, bytes: usize) -> Region {
+        assert!(bytes <= self.bytes, "a region is shorter than what it is to hold");
+        Region { bytes, ..self }
+    }
+}
+
+fn create(path: &Path, bytes: usize) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+    // Reserved now: a write to memory that is not there would end the process later.
+    let reserved = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes as u64);
+    if let Err(error) = reserved {
+        let _ = std::fs::remove_file(path);
+        return Err(error.into());
+    }
+    Ok(file)
+}

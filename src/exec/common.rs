@@ -1,0 +1,81 @@
+//! What all devices of a session share, in whatever process: the plan, and memory with everything that lies in it.
+
+use super::arena::{Arena, Dealer};
+use super::heap::Heap;
+use super::link::{Local, Slots};
+use super::plan::Plan;
+use super::reductions::{Reductions, Sizes};
+use super::session::Settings;
+use super::watch::{Statuses, Watch};
+use crate::graph::TaskGraph;
+use crate::ranks::Ranks;
+use anyhow::{Context as _, Result};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The shared parts of a session.
+#[derive(Debug)]
+pub struct Common {
+    /// What is executed, and its buffers.
+    pub plan: Plan,
+    /// How much is exchanged.
+    pub sizes: Sizes,
+    /// The processes.
+    pub ranks: Arc<Ranks>,
+    /// Their memory.
+    pub heap: Arc<Heap>,
+    /// Messages between stages.
+    pub link: Local,
+    /// Exchanges around the pipeline.
+    pub reductions: Reductions,
+    /// Who is where.
+    pub watch: Watch,
+}
+
+impl Common {
+    /// Lays everything out for `graph`; all ranks must call this together.
+    ///
+    /// # Errors
+    /// No memory for it, or a rank is gone.
+    pub fn new(graph: Arc<TaskGraph>, sizes: Sizes, settings: &Settings, ranks: Arc<Ranks>) -> Result<Common> {
+        let plan = Plan::new(graph);
+        let placement = &plan.graph.schedule().placement;
+        let devices = placement.devices();
+        let mut dealer = Dealer::default();
+        let statuses = Statuses::new(&mut dealer, devices);
+        let slots = Slots::new(&mut dealer, &plan, sizes.hidden);
+        let reductions = Reductions::new(&mut dealer, placement, &sizes);
+        let number = ranks.next_heap();
+        let arena = Arc::new(arena(&ranks, number, dealer.bytes())?);
+        let heap = Arc::new(Heap::new(arena, ranks.clone(), devices, number));
+        let link = Local::new(&plan, settings.delivery, heap.clone(), slots);
+        let watch = Watch::new(heap.clone(), statuses, settings.spin);
+        Ok(Common { plan, sizes, ranks, heap, link, reductions, watch })
+    }
+}
+
+/// Memory for this rank: a file that all ranks map where they share memory, else its own.
+fn arena(ranks: &Ranks, number: u64, bytes: usize) -> Result<Arena> {
+    if ranks.size() == 1 || !ranks.share_memory() {
+        return Arena::private(bytes).context("memory for what devices exchange");
+    }
+    let created =
+        (ranks.rank() == 0).then(|| Arena::create(&format!("pipesim-{}-{number}", std::process::id()), bytes));
+    let path = match &created {
+        Some(Ok((_, path))) => path.display().to_string(),
+        _ => String::new(),
+    };
+    let paths = ranks.exchange(path.into_bytes())?;
+    let path = String::from_utf8_lossy(&paths[0]).into_owned();
+    let arena = match created {
+        Some(created) => created.map(|(arena, _)| arena),
+        None => Arena::open(Path::new(&path)),
+    };
+    let opened = ranks.exchange(vec![u8::from(arena.is_ok())])?;
+    if ranks.rank() == 0 {
+        let _ = std::fs::remove_file(&path);
+    }
+    let arena = arena.context("memory that ranks share")?;
+    anyhow::ensure!(opened.iter().all(|ok| *ok == [1]), "another rank could not open the memory that ranks share");
+    Ok(arena)
+}

@@ -1,0 +1,261 @@
+//! Ranks: the processes of one run, each with some of its devices.
+//!
+//! Every rank runs the same program on the same arguments, and what one of them measures is exchanged: so all of them come to
+//! the same orders, costs and figures, and rank 0 alone speaks. [`Ranks::exchange`] is the only call that all must make
+//! together; it is never made inside a step. A rank that dies ends the others: whoever waits learns who it was.
+//!
+//! Three ways to be ranks: alone; started by [`launch`], joined through a socket of this machine; started by `mpirun` or
+//! Slurm, joined through MPI (feature `mpi`).
+
+mod clock;
+mod hub;
+mod launch;
+#[cfg(feature = "mpi")]
+mod mpi;
+mod role;
+mod socket;
+
+use clock::Clock;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use clock::Alignment;
+pub use launch::{Ended, launch};
+pub use role::{Misfit, Role, role};
+
+/// A rank is gone, so the run cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Lost(pub String);
+
+/// A put with signal to a rank on another machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// The heap that it belongs to.
+    pub heap: u64,
+    /// Where the data goes, in bytes from the heap's beginning.
+    pub offset: u64,
+    /// Where the signal lies.
+    pub signal: u64,
+    /// What the signal is raised to.
+    pub value: u64,
+    /// The data.
+    pub data: Vec<u8>,
+}
+
+impl Packet {
+    const HEADER: usize = 4 * size_of::<u64>();
+
+    /// The packet as bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let words = [self.heap, self.offset, self.signal, self.value];
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.extend_from_slice(&self.data);
+        bytes
+    }
+
+    /// The packet that these bytes are; `None` where they are too few.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Packet> {
+        let (header, data) = bytes.split_at_checked(Packet::HEADER)?;
+        let mut words = header.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
+        let mut next = || words.next().unwrap_or_default();
+        Some(Packet { heap: next(), offset: next(), signal: next(), value: next(), data: data.to_vec() })
+    }
+}
+
+type Receiver = Arc<dyn Fn(&Packet) + Send + Sync>;
+
+/// Who takes in packets, by heap; those for heaps that are not there yet wait.
+#[derive(Default)]
+struct Inbox {
+    receivers: BTreeMap<u64, Receiver>,
+    early: Vec<Packet>,
+}
+
+/// How ranks reach each other.
+trait Wire: Send + Sync {
+    /// Every rank's bytes, by rank.
+    fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost>;
+
+    /// Sends a packet. Packets of one sender arrive in order.
+    fn send(&self, rank: u32, packet: Packet);
+
+    /// Who is gone, if somebody is.
+    fn lost(&self) -> Option<Lost>;
+
+    /// This rank ends, with an error or without. `told` says whether the user has been told it.
+    fn leave(&self, error: Option<&str>, code: u8);
+}
+
+/// No other ranks.
+struct Alone;
+
+impl Wire for Alone {
+    fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
+        Ok(vec![bytes])
+    }
+
+    fn send(&self, _rank: u32, _packet: Packet) {}
+
+    fn lost(&self) -> Option<Lost> {
+        None
+    }
+
+    fn leave(&self, _error: Option<&str>, _code: u8) {}
+}
+
+/// This process among the processes of the run.
+pub struct Ranks {
+    rank: u32,
+    size: u32,
+    wire: Box<dyn Wire>,
+    /// By rank: the machine that it runs on.
+    machines: Vec<String>,
+    /// Treat every rank as if it were on a machine of its own.
+    apart: bool,
+    clock: Clock,
+    inbox: Arc<Mutex<Inbox>>,
+    heaps: Mutex<u64>,
+}
+
+impl std::fmt::Debug for Ranks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rank {} of {}", self.rank, self.size)
+    }
+}
+
+impl Ranks {
+    /// One process that runs all devices.
+    pub fn alone() -> Arc<Ranks> {
+        Arc::new(
+            Ranks::new(0, 1, Box::new(Alone), Arc::default(), false).unwrap_or_else(|_| unreachable!("nobody else")),
+        )
+    }
+
+    fn new(rank: u32, size: u32, wire: Box<dyn Wire>, inbox: Arc<Mutex<Inbox>>, apart: bool) -> Result<Ranks, Lost> {
+        let machines = wire.exchange(machine().into_bytes())?;
+        let machines: Vec<String> = machines.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        let one_machine = machines.iter().all(|machine| *machine == machines[0]);
+        let clock = Clock::align(rank, size, one_machine, |bytes| wire.exchange(bytes))?;
+        Ok(Ranks { rank, size, wire, machines, apart, clock, inbox, heaps: Mutex::new(0) })
+    }
+
+    /// This process's number, from 0.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many processes there are.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Whether this is the rank that speaks.
+    pub fn speaks(&self) -> bool {
+        self.rank == 0
+    }
+
+    /// The devices that rank `rank` runs, of `devices`: runs of consecutive ones, the first ranks taking what does not divide.
+    pub fn devices_of(&self, rank: u32, devices: u32) -> Range<u32> {
+        let (each, more) = (devices / self.size, devices % self.size);
+        let start = |rank: u32| rank * each + rank.min(more);
+        start(rank)..start(rank + 1)
+    }
+
+    /// The devices that this rank runs.
+    pub fn devices(&self, devices: u32) -> Range<u32> {
+        self.devices_of(self.rank, devices)
+    }
+
+    /// The rank that runs `device` of `devices`.
+    pub fn rank_of(&self, device: u32, devices: u32) -> u32 {
+        (0..self.size).find(|&rank| self.devices_of(rank, devices).contains(&device)).unwrap_or(0)
+    }
+
+    /// Whether this rank and `rank` share memory.
+    pub fn shares_memory_with(&self, rank: u32) -> bool {
+        rank == self.rank || self.share_memory()
+    }
+
+    /// Whether all ranks are on one machine and share memory; else none do.
+    pub fn share_memory(&self) -> bool {
+        !self.apart && self.machines.iter().all(|machine| *machine == self.machines[0])
+    }
+
+    /// Every rank's bytes, by rank. All ranks must call this together, in the same order.
+    ///
+    /// # Errors
+    /// A rank is gone.
+    pub fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
+        self.wire.exchange(bytes)
+    }
+
+    /// Who is gone, if somebody is.
+    pub fn lost(&self) -> Option<Lost> {
+        self.wire.lost()
+    }
+
+    /// This rank ends: with the text of the error and the exit code where there is one.
+    pub fn leave(&self, error: Option<&str>, code: u8) {
+        self.wire.leave(error, code);
+    }
+
+    /// Nanoseconds on rank 0's clock.
+    pub fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
+    /// How this rank's clock was brought to rank 0's.
+    pub fn alignment(&self) -> &Alignment {
+        self.clock.alignment()
+    }
+
+    /// The number of the next heap, the same in every rank that makes its heaps in the same order.
+    pub fn next_heap(&self) -> u64 {
+        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        *heaps += 1;
+        *heaps
+    }
+
+    /// Sends a packet to a rank on another machine.
+    pub fn send(&self, rank: u32, packet: Packet) {
+        self.wire.send(rank, packet);
+    }
+
+    /// Packets for `heap` go to `receiver` from now on.
+    pub fn deliver(&self, heap: u64, receiver: impl Fn(&Packet) + Send + Sync + 'static) {
+        let mut inbox = lock(&self.inbox);
+        let (here, others) = std::mem::take(&mut inbox.early).into_iter().partition(|packet| packet.heap == heap);
+        let here: Vec<Packet> = here;
+        inbox.early = others;
+        here.iter().for_each(&receiver);
+        inbox.receivers.insert(heap, Arc::new(receiver));
+    }
+
+    /// No more packets for `heap`.
+    pub fn forget(&self, heap: u64) {
+        lock(&self.inbox).receivers.remove(&heap);
+    }
+}
+
+fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
+    inbox.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Hands a packet to whom it is for.
+#[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "ranks of one machine share memory"))]
+fn take_in(inbox: &Mutex<Inbox>, packet: Packet) {
+    let mut inbox = lock(inbox);
+    match inbox.receivers.get(&packet.heap) {
+        Some(receiver) => receiver(&packet),
+        None => inbox.early.push(packet),
+    }
+}
+
+/// A name that is the same for all processes of one running machine, and for them only. Containers on one machine do not share
+/// memory: their host names differ.
+fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
+    format!("{} {}", read("/proc/sys/kernel/random/boot_id"), read("/proc/sys/kernel/hostname"))
+}

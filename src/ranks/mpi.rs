@@ -1,0 +1,194 @@
+//! Ranks under `mpirun`. One thread owns MPI and does everything: exchanges, packets out, packets in.
+
+use super::{Inbox, Lost, Packet, Wire, lock, take_in};
+use mpi::Threading;
+use mpi::request::{Request, StaticScope};
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::*;
+use signal_hook::consts::SIGTERM;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Tag of the parts of an exchange.
+const PART: i32 = 1;
+/// Tag of packets.
+const PACKET: i32 = 2;
+
+/// How long the thread sleeps when there may be something soon, and when not.
+const SOON: Duration = Duration::from_micros(20);
+const IDLE: Duration = Duration::from_millis(1);
+
+enum Order {
+    Exchange(Vec<u8>, Sender<Vec<Vec<u8>>>),
+    Send(u32, Packet),
+    Leave(bool, u8, Sender<()>),
+}
+
+/// The way to the thread that owns MPI.
+pub struct Mpi {
+    orders: Mutex<Sender<Order>>,
+    /// Set by SIGTERM: what `mpirun` sends to the others when a rank dies.
+    stopped: Arc<AtomicBool>,
+}
+
+impl Mpi {
+    /// Initialises MPI: this process's way to the others, its rank, and how many there are.
+    ///
+    /// # Errors
+    /// MPI does not start.
+    pub fn join(inbox: Arc<Mutex<Inbox>>) -> Result<(Mpi, u32, u32), String> {
+        let stopped = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(SIGTERM, stopped.clone()).map_err(|error| error.to_string())?;
+        let (orders, inbox_of_orders) = channel();
+        let (ready, started) = channel();
+        let body = move || {
+            let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else {
+                let _ = ready.send(Err("expected to initialise MPI, found it initialised already".to_string()));
+                return;
+            };
+            let world = universe.world();
+            let _ = ready.send(Ok((world.rank() as u32, world.size() as u32)));
+            let thread =
+                Thread { world, orders: inbox_of_orders, inbox, sends: Vec::new(), parts: Vec::new(), exchange: None };
+            let done = thread.serve();
+            drop(universe); // ends MPI, together with the other ranks
+            let _ = done.map(|done| done.send(()));
+        };
+        std::thread::Builder::new().name("mpi".to_string()).spawn(body).map_err(|error| error.to_string())?;
+        let (rank, size) = started.recv().map_err(|_| "MPI did not start".to_string())??;
+        Ok((Mpi { orders: Mutex::new(orders), stopped }, rank, size))
+    }
+
+    fn order(&self, order: Order) -> bool {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner).send(order).is_ok()
+    }
+
+    fn why(&self) -> Lost {
+        self.lost().unwrap_or_else(|| Lost("MPI is gone".to_string()))
+    }
+}
+
+impl Wire for Mpi {
+    fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
+        let (reply, answer) = channel();
+        if !self.order(Order::Exchange(bytes, reply)) {
+            return Err(self.why());
+        }
+        loop {
+            match answer.recv_timeout(Duration::from_millis(50)) {
+                Ok(parts) => return Ok(parts),
+                Err(RecvTimeoutError::Timeout) if self.lost().is_none() => {}
+                Err(_) => return Err(self.why()),
+            }
+        }
+    }
+
+    fn send(&self, rank: u32, packet: Packet) {
+        self.order(Order::Send(rank, packet));
+    }
+
+    fn lost(&self) -> Option<Lost> {
+        let text = "this rank was told to stop (SIGTERM): another rank is gone, as the launcher's own message says";
+        self.stopped.load(Ordering::SeqCst).then(|| Lost(text.to_string()))
+    }
+
+    fn leave(&self, error: Option<&str>, code: u8) {
+        let (done, gone) = channel();
+        if self.order(Order::Leave(error.is_none(), code, done)) {
+            let _ = gone.recv();
+        }
+    }
+}
+
+/// A send under way, and its bytes.
+type Send = (Request<'static, [u8], StaticScope>, *mut [u8]);
+
+struct Thread {
+    world: SimpleCommunicator,
+    orders: Receiver<Order>,
+    inbox: Arc<Mutex<Inbox>>,
+    sends: Vec<Send>,
+    /// By rank: parts of exchanges that have come in; a rank can be one exchange ahead.
+    parts: Vec<VecDeque<Vec<u8>>>,
+    exchange: Option<Sender<Vec<Vec<u8>>>>,
+}
+
+impl Thread {
+    /// Serves until this rank leaves; who is to be told when MPI has ended.
+    fn serve(mut self) -> Option<Sender<()>> {
+        self.parts = (0..self.world.size()).map(|_| VecDeque::new()).collect();
+        loop {
+            let busy = self.exchange.is_some() || !self.sends.is_empty() || !lock(&self.inbox).receivers.is_empty();
+            match self.orders.recv_timeout(if busy { SOON } else { IDLE }) {
+                Ok(Order::Exchange(bytes, reply)) => self.begin(&bytes, reply),
+                Ok(Order::Send(rank, packet)) => self.post(rank as i32, PACKET, packet.to_bytes()),
+                Ok(Order::Leave(well, code, done)) => {
+                    self.end(well, code);
+                    return Some(done);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.end(true, 0);
+                    return None;
+                }
+            }
+            self.progress();
+        }
+    }
+
+    fn begin(&mut self, bytes: &[u8], reply: Sender<Vec<Vec<u8>>>) {
+        let own = self.world.rank();
+        for rank in (0..self.world.size()).filter(|&rank| rank != own) {
+            self.post(rank, PART, bytes.to_vec());
+        }
+        self.parts[own as usize].push_back(bytes.to_vec());
+        self.exchange = Some(reply);
+    }
+
+    fn post(&mut self, rank: i32, tag: i32, bytes: Vec<u8>) {
+        let memory = Box::into_raw(bytes.into_boxed_slice());
+        // SAFETY: just made from a box; it is freed in `progress`, once MPI is done with it, and only there.
+        let bytes: &'static [u8] = unsafe { &*memory };
+        let request = self.world.process_at_rank(rank).immediate_send_with_tag(StaticScope, bytes, tag);
+        self.sends.push((request, memory));
+    }
+
+    /// Takes in what has come, and frees what has gone.
+    fn progress(&mut self) {
+        while let Some((message, status)) = self.world.any_process().immediate_matched_probe() {
+            let (bytes, _) = message.matched_receive_vec::<u8>();
+            match status.tag() {
+                PART => self.parts[status.source_rank() as usize].push_back(bytes),
+                _ => {
+                    if let Some(packet) = Packet::from_bytes(&bytes) {
+                        take_in(&self.inbox, packet);
+                    }
+                }
+            }
+        }
+        for (request, memory) in std::mem::take(&mut self.sends) {
+            match request.test() {
+                // SAFETY: from `Box::into_raw` in `post`; the request, and with it the only reference, is gone.
+                Ok(_) => drop(unsafe { Box::from_raw(memory) }),
+                Err(request) => self.sends.push((request, memory)),
+            }
+        }
+        if self.exchange.is_some() && self.parts.iter().all(|parts| !parts.is_empty()) {
+            let all = self.parts.iter_mut().filter_map(VecDeque::pop_front).collect();
+            let _ = self.exchange.take().map(|reply| reply.send(all));
+        }
+    }
+
+    /// Ends MPI; after an error for all ranks.
+    fn end(mut self, well: bool, code: u8) {
+        if !well {
+            self.world.abort(i32::from(code));
+        }
+        while !self.sends.is_empty() {
+            self.progress();
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Which part this process plays, read off what started it.
+
+use super::launch::{RANK, RANKS, SOCKET};
+use super::socket::Socket;
+use super::{Lost, Ranks};
+use std::env::var;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What this process is to do.
+pub enum Role {
+    /// Run everything itself, or be a rank among others.
+    Rank(Arc<Ranks>),
+    /// Start this many ranks and look after them.
+    Launch(u32),
+}
+
+/// Why there is no role.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// What was asked for contradicts what started this process.
+    #[error("{0}")]
+    Contradiction(String),
+    /// This build or machine cannot.
+    #[error("{0}")]
+    Unable(String),
+    /// A rank was gone before the run began.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+/// What an MPI launcher says of the number of ranks.
+fn started() -> Result<Option<u32>, Misfit> {
+    let mut found: Option<(&str, u32)> = None;
+    for name in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"] {
+        let Some(size) = var(name).ok().and_then(|text| text.trim().parse().ok()) else { continue };
+        match found {
+            Some((other, known)) if known != size && name != "MPI_LOCALNRANKS" => {
+                return Err(Misfit::Contradiction(format!(
+                    "expected one number of ranks, found {other}={known} and {name}={size}; \
+                     start pipesim by one launcher only"
+                )));
+            }
+            Some(_) => {}
+            None => found = Some((name, size)),
+        }
+    }
+    let step: Option<u32> = var("SLURM_STEP_NUM_TASKS").ok().and_then(|text| text.parse().ok());
+    if let (None, Some(tasks)) = (found, step.filter(|&tasks| tasks > 1)) {
+        if var("PMIX_RANK").is_ok() {
+            return Ok(Some(tasks));
+        }
+        return Err(Misfit::Contradiction(format!(
+            "srun started {tasks} tasks that do not know of each other; use srun --mpi=pmix, or mpirun"
+        )));
+    }
+    Ok(found.map(|(_, size)| size).filter(|&size| size > 1))
+}
+
+/// The role of this process, where the user asked for `asked` ranks. With `apart`, ranks share no memory even on one machine.
+///
+/// # Errors
+/// Contradictions, a build without MPI under `mpirun`, a launcher that is gone.
+pub fn role(asked: Option<u32>, apart: bool) -> Result<Role, Misfit> {
+    if let Ok(rank) = var(RANK) {
+        return Ok(Role::Rank(Arc::new(member(&rank, asked)?)));
+    }
+    match (started()?, asked) {
+        (Some(size), Some(asked)) if asked != size => Err(Misfit::Contradiction(format!(
+            "a launcher has started {size} ranks, and -n asks for {asked}; leave -n out"
+        ))),
+        (Some(size), _) => Ok(Role::Rank(Arc::new(under_mpi(size, apart)?))),
+        (None, Some(asked)) if asked > 1 => Ok(Role::Launch(asked)),
+        (None, _) => Ok(Role::Rank(Ranks::alone())),
+    }
+}
+
+/// A rank that [`super::launch`] started.
+fn member(rank: &str, asked: Option<u32>) -> Result<Ranks, Misfit> {
+    let bad = |what: &str| {
+        Misfit::Contradiction(format!(
+            "expected {RANK}, {RANKS} and {SOCKET} as pipesim run -n sets them, found {what}; unset them"
+        ))
+    };
+    let rank: u32 = rank.parse().map_err(|_| bad("no number of a rank"))?;
+    let size: u32 = var(RANKS).ok().and_then(|text| text.parse().ok()).ok_or_else(|| bad("no number of ranks"))?;
+    if rank >= size || asked.is_some_and(|asked| asked != size) {
+        return Err(bad(&format!("rank {rank} of {size}")));
+    }
+    let path = PathBuf::from(var(SOCKET).map_err(|_| bad("no socket"))?);
+    let socket =
+        Socket::join(&path, rank).map_err(|error| bad(&format!("no launcher at {} ({error})", path.display())))?;
+    Ok(Ranks::new(rank, size, Box::new(socket), Arc::default(), false)?)
+}
+
+#[cfg(feature = "mpi")]
+fn under_mpi(size: u32, apart: bool) -> Result<Ranks, Misfit> {
+    let inbox: Arc<std::sync::Mutex<super::Inbox>> = Arc::default();
+    let (wire, rank, found) = super::mpi::Mpi::join(inbox.clone()).map_err(Misfit::Unable)?;
+    if found != size {
+        return Err(Misfit::Unable(format!(
+            "expected {size} MPI ranks as the launcher says, found {found}; \
+             start with the mpirun of the MPI library that pipesim was built with"
+        )));
+    }
+    Ok(Ranks::new(rank, size, Box::new(wire), inbox, apart)?)
+}
+
+#[cfg(not(feature = "mpi"))]
+fn under_mpi(size: u32, _apart: bool) -> Result<Ranks, Misfit> {
+    Err(Misfit::Unable(format!(
+        "a launcher has started {size} ranks, but this build has no MPI; \
+         build with cargo build --release --features mpi, or use pipesim run -n {size} on one machine"
+    )))
+}

@@ -1,0 +1,151 @@
+//! A rank's end of the socket to the launcher, and the frames that go over it.
+
+use super::{Lost, Packet, Wire};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Longest frame that is believed, in bytes.
+const LONGEST: u64 = 1 << 34;
+
+/// What goes over a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A rank's first word: its number.
+    Hello(u32),
+    /// A rank's part of an exchange.
+    Part(Vec<u8>),
+    /// All parts of an exchange, by rank.
+    All(Vec<Vec<u8>>),
+    /// A rank is gone: who, and how.
+    Lost(String),
+    /// A rank ends, with the text of its error and its exit code.
+    Leave(Option<String>, u8),
+}
+
+impl Frame {
+    /// Writes the frame.
+    pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        let (kind, body) = match self {
+            Frame::Hello(rank) => (0, rank.to_le_bytes().to_vec()),
+            Frame::Part(bytes) => (1, bytes.clone()),
+            Frame::All(parts) => {
+                let part = |part: &Vec<u8>| [&(part.len() as u64).to_le_bytes(), part.as_slice()].concat();
+                (2, parts.iter().flat_map(part).collect())
+            }
+            Frame::Lost(text) => (3, text.clone().into_bytes()),
+            Frame::Leave(None, code) => (4, vec![*code]),
+            Frame::Leave(Some(text), code) => (5, [&[*code], text.as_bytes()].concat()),
+        };
+        to.write_all(&[kind])?;
+        to.write_all(&(body.len() as u64).to_le_bytes())?;
+        to.write_all(&body)?;
+        to.flush()
+    }
+
+    /// Reads a frame; an end of the stream is an error.
+    pub fn read(from: &mut impl Read) -> io::Result<Frame> {
+        let bad = || io::Error::other("expected a frame of the launcher's protocol, found something else");
+        let mut head = [0; 9];
+        from.read_exact(&mut head)?;
+        let len = u64::from_le_bytes(head[1..].try_into().unwrap_or_default());
+        if len > LONGEST {
+            return Err(bad());
+        }
+        let mut body = vec![0; len as usize];
+        from.read_exact(&mut body)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(match head[0] {
+            0 => Frame::Hello(u32::from_le_bytes(body.as_slice().try_into().map_err(|_| bad())?)),
+            1 => Frame::Part(body),
+            2 => Frame::All(parts(&body).ok_or_else(bad)?),
+            3 => Frame::Lost(text(&body)),
+            4 => Frame::Leave(None, *body.first().ok_or_else(bad)?),
+            5 => Frame::Leave(Some(text(&body[1..])), *body.first().ok_or_else(bad)?),
+            _ => return Err(bad()),
+        })
+    }
+}
+
+fn parts(mut body: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut parts = Vec::new();
+    while !body.is_empty() {
+        let (len, rest) = body.split_at_checked(8)?;
+        let len = usize::try_from(u64::from_le_bytes(len.try_into().ok()?)).ok()?;
+        let (part, rest) = rest.split_at_checked(len)?;
+        parts.push(part.to_vec());
+        body = rest;
+    }
+    Some(parts)
+}
+
+/// The socket to the launcher.
+pub struct Socket {
+    writer: Mutex<UnixStream>,
+    exchanged: Mutex<Receiver<Vec<Vec<u8>>>>,
+    lost: Arc<Mutex<Option<Lost>>>,
+}
+
+impl Socket {
+    /// Joins the launcher at `path` as rank `rank`.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn join(path: &Path, rank: u32) -> io::Result<Socket> {
+        let mut stream = UnixStream::connect(path)?;
+        Frame::Hello(rank).write(&mut stream)?;
+        let reader = stream.try_clone()?;
+        let (sender, exchanged) = channel();
+        let lost = Arc::new(Mutex::new(None));
+        let noted = lost.clone();
+        std::thread::Builder::new().name("launcher".to_string()).spawn(move || listen(reader, &sender, &noted))?;
+        Ok(Socket { writer: Mutex::new(stream), exchanged: Mutex::new(exchanged), lost })
+    }
+
+    fn write(&self, frame: &Frame) -> io::Result<()> {
+        frame.write(&mut *self.writer.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn why(&self) -> Lost {
+        self.lost().unwrap_or_else(|| Lost("the launcher is gone".to_string()))
+    }
+}
+
+/// Takes in what the launcher says until it is gone.
+fn listen(mut stream: UnixStream, exchanged: &Sender<Vec<Vec<u8>>>, lost: &Mutex<Option<Lost>>) {
+    let text = loop {
+        match Frame::read(&mut stream) {
+            Ok(Frame::All(parts)) => {
+                if exchanged.send(parts).is_err() {
+                    return;
+                }
+            }
+            Ok(Frame::Lost(text)) => break text,
+            Ok(_) => {}
+            Err(_) => break "the launcher is gone".to_string(),
+        }
+    };
+    *lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(Lost(text));
+}
+
+impl Wire for Socket {
+    fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
+        let sent = self.write(&Frame::Part(bytes));
+        let all = self.exchanged.lock().unwrap_or_else(PoisonError::into_inner);
+        sent.ok().and_then(|()| all.recv().ok()).ok_or_else(|| self.why())
+    }
+
+    fn send(&self, _rank: u32, _packet: Packet) {
+        unreachable!("ranks of one machine share memory");
+    }
+
+    fn lost(&self) -> Option<Lost> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn leave(&self, error: Option<&str>, code: u8) {
+        let _ = self.write(&Frame::Leave(error.map(str::to_string), code));
+    }
+}
