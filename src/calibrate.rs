@@ -108,9 +108,13 @@ fn overheads(graph: &TaskGraph, records: &[StepRecord]) -> BTreeMap<String, u64>
 
 /// Host time between one op's last act and the next op's turn.
 fn gap(records: &[StepRecord]) -> u64 {
-    let pairs = records.iter().flat_map(|record| &record.devices).flat_map(|device| device.ops.windows(2));
-    // within an overlapped pair nothing is put between the two
-    typical(&pairs.filter_map(|pair| pair[1].turn.checked_sub(pair[0].put_end)).collect::<Vec<_>>())
+    let mut gaps = Vec::new();
+    for device in records.iter().flat_map(|record| &record.devices) {
+        let free = |op: &OpRecord| if device.puts_beside_compute { op.end } else { op.put_end };
+        // within an overlapped pair nothing is put between the two
+        gaps.extend(device.ops.windows(2).filter_map(|pair| pair[1].turn.checked_sub(free(&pair[0]))));
+    }
+    typical(&gaps)
 }
 
 fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> Link {
@@ -128,7 +132,8 @@ fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> Link {
             }
         }
     }
-    Link { put_ns: typical(&puts), bytes, latency_ns: typical(&latencies) }
+    let beside_compute = records.iter().flat_map(|record| &record.devices).any(|device| device.puts_beside_compute);
+    Link { put_ns: typical(&puts), beside_compute, bytes, latency_ns: typical(&latencies) }
 }
 
 fn step_rates(records: &[StepRecord], measure: &Measure<'_>) -> StepRates {

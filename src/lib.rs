@@ -34,14 +34,16 @@
 //! sim          op placement schedule graph lowering delivery cost metrics timeline statistics
 //! exact        op placement schedule rough graph cost settle sim
 //! model        op
+//! cuda         op model
 //! ranks
-//! exec         op placement schedule graph lowering delivery check cost model timeline ranks
-//! training     placement graph delivery cost model ranks exec statistics
+//! exec         op placement schedule graph lowering delivery check cost model cuda timeline ranks
+//! training     placement graph delivery cost model cuda ranks exec statistics
 //! provenance   training
+//! doctor       cuda ranks
 //! calibrate    op placement graph cost model exec statistics
 //! report       op metrics timeline
 //! comparison   op metrics timeline graph cost sim exec statistics report
-//! cli          op placement metrics timeline delivery schedule rough dsl csv graph check export cost settle sim exact model ranks exec training statistics provenance calibrate report comparison
+//! cli          op placement metrics timeline delivery schedule rough dsl csv graph check export cost settle sim exact model cuda ranks exec training statistics provenance doctor calibrate report comparison
 //! ```
 //!
 //! Invariants:
@@ -57,7 +59,9 @@ pub mod cli;
 pub mod comparison;
 pub mod cost;
 pub mod csv;
+pub mod cuda;
 pub mod delivery;
+pub mod doctor;
 pub mod dsl;
 pub mod exact;
 pub mod exec;

@@ -1,5 +1,6 @@
 //! Where and when figures were made.
 
+use crate::training::Training;
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,6 +16,13 @@ pub fn here() -> BTreeMap<String, String> {
     if let Some(commit) = commit() {
         add("commit", commit);
     }
+    map
+}
+
+/// [`here`], with the devices and ranks of a training.
+pub fn of(training: &Training) -> BTreeMap<String, String> {
+    let mut map = here();
+    map.extend(training.setting());
     map
 }
 

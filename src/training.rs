@@ -2,13 +2,35 @@
 
 use crate::cost::Layers;
 use crate::delivery::Delivery;
-use crate::exec::{Batch, Common, Cpu, Engine, Error, Fault, Session, Settings, Sizes, StepRecord, Update, Worker};
+use crate::cuda::{self, Gpu, Precision};
+use crate::exec::gpu::{Carriers, Enqueuer, Kind, MessageBytes};
+use crate::exec::{
+    Batch, Common, Cpu, Engine, Error, Fault, Session, Settings, Sizes, StepRecord, Update, Worker};
 use crate::graph::TaskGraph;
-use crate::model::{AdamW, Config, Parameters, Shard, Signal, StageLayers, Tokens, split_layers};
+use crate::model::{AdamW, Config, Parameters, Shard, StageLayers, Tokens, split_layers};
 use crate::ranks::Ranks;
 use crate::statistics::{median, most_typical};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// This rank's devices with their numbers.
+type Engines = Vec<(u32, Box<dyn Engine>)>;
+
+/// What computes, and what moves messages.
+pub enum Backend {
+    /// Threads of the CPU, shared memory or what joins the ranks.
+    Cpu,
+    /// GPUs.
+    Cuda {
+        /// Those of this rank's devices, in order.
+        gpus: Vec<Arc<Gpu>>,
+        /// Type of activations.
+        precision: Precision,
+        /// How messages travel.
+        link: Kind,
+    },
+}
 
 /// A training run, whatever its schedule.
 pub struct Training {
@@ -34,12 +56,58 @@ pub struct Training {
     pub fault: Option<Fault>,
     /// The processes that train together.
     pub ranks: Arc<Ranks>,
+    /// What computes.
+    pub backend: Backend,
 }
 
 impl Training {
     /// The model's sizes.
     pub fn config(&self) -> &Config {
         &self.parameters.config
+    }
+
+    /// `cpu` or `cuda`.
+    pub fn device_kind(&self) -> &'static str {
+        match self.backend {
+            Backend::Cpu => "cpu",
+            Backend::Cuda { .. } => "cuda",
+        }
+    }
+
+    /// What computes, for a headline.
+    pub fn devices_in_words(&self) -> String {
+        match &self.backend {
+            Backend::Cpu => "CPU threads".to_string(),
+            Backend::Cuda { gpus, precision, .. } => {
+                let name = gpus.first().map_or("no GPU here", |gpu| gpu.facts().name.as_str());
+                let slices = gpus.first().and_then(|gpu| gpu.slice()).map_or(String::new(), |(_, n)| format!(", {n} slices a GPU"));
+                format!("{name}{slices}, {precision:?}")
+            }
+        }
+    }
+
+    /// What reports say of devices and ranks beyond the machine.
+    pub fn setting(&self) -> BTreeMap<String, String> {
+        let mut map = BTreeMap::new();
+        if let Backend::Cuda { gpus, precision, .. } = &self.backend {
+            let gpu = |gpu: &Arc<Gpu>| {
+                let facts = gpu.facts();
+                let slice = gpu.slice().map_or(String::new(), |(r, n)| format!(" slice {r} of {n}"));
+                format!("{} (GPU {}{slice}, {} multiprocessors)", facts.name, facts.ordinal, gpu.multiprocessors())
+            };
+            map.insert("gpus".to_string(), gpus.iter().map(gpu).collect::<Vec<_>>().join("; "));
+            map.insert("precision".to_string(), format!("{precision:?}"));
+            if let Ok(driver) = cuda::Driver::open() {
+                let (major, minor) = driver.version();
+                map.insert("driver".to_string(), format!("CUDA {major}.{minor}"));
+            }
+        }
+        if self.ranks.size() > 1 {
+            let crate::ranks::Alignment { method, uncertainty_ns, .. } = self.ranks.alignment();
+            map.insert("ranks".to_string(), self.ranks.size().to_string());
+            map.insert("clocks".to_string(), format!("{method}; off by at most {uncertainty_ns} ns"));
+        }
+        map
     }
 
     /// Which layers each stage of `graph` holds.
@@ -82,17 +150,62 @@ impl Training {
         let stages = self.stages(graph)?;
         let schedule = graph.schedule();
         let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout, self.fault) };
-        let common = Arc::new(Common::new(graph.clone(), self.sizes(&stages), &settings, self.ranks.clone())?);
-        let mut engines: Vec<(u32, Box<dyn Engine>)> = Vec::new();
-        for device in self.ranks.devices(schedule.devices()) {
-            let held = schedule.placement.stages_of(device);
-            let held: Vec<(u32, StageLayers)> = held.map(|stage| (stage, stages[stage as usize].clone())).collect();
-            let microbatches = schedule.microbatches as usize;
+        let sizes = match &self.backend {
+            // Messages lie on the GPUs; hosts exchange signals and norms only.
+            Backend::Cuda { link, .. } if *link != Kind::Staged => {
+                Sizes { norm_parts: self.config().layers + 3, ..Sizes::default() }
+            }
+            _ => self.sizes(&stages),
+        };
+        let common = Arc::new(Common::new(graph.clone(), sizes, &settings, self.ranks.clone())?);
+        let engines = match &self.backend {
+            Backend::Cpu => self.workers(&common, &stages)?,
+            Backend::Cuda { gpus, precision, link } => self.enqueuers(&common, &stages, gpus, (*precision, *link))?,
+        };
+        Session::of_engines(common, engines, settings)
+    }
+
+    /// What `device` holds.
+    fn held(&self, graph: &TaskGraph, device: u32, stages: &[StageLayers]) -> Vec<(u32, StageLayers)> {
+        let held = graph.schedule().placement.stages_of(device);
+        held.map(|stage| (stage, stages[stage as usize].clone())).collect()
+    }
+
+    fn workers(&self, common: &Arc<Common>, stages: &[StageLayers]) -> anyhow::Result<Engines> {
+        let graph = &common.plan.graph;
+        let worker = |device| -> anyhow::Result<(u32, Box<dyn Engine>)> {
+            let (held, microbatches) = (self.held(graph, device, stages), graph.schedule().microbatches as usize);
             let shard = Shard::new(&self.parameters, &held, self.sequences, self.sequence_tokens, microbatches)?;
             let cpu = Box::new(Cpu::new(shard, self.sequences * self.sequence_tokens));
-            engines.push((device, Box::new(Worker::new(device, cpu, common.clone(), self.fault))));
+            Ok((device, Box::new(Worker::new(device, cpu, common.clone(), self.fault))))
+        };
+        self.ranks.devices(graph.schedule().devices()).map(worker).collect()
+    }
+
+    fn enqueuers(
+        &self,
+        common: &Arc<Common>,
+        stages: &[StageLayers],
+        gpus: &[Arc<Gpu>],
+        (precision, link): (Precision, Kind),
+    ) -> anyhow::Result<Engines> {
+        let (graph, config) = (&common.plan.graph, self.config());
+        let floats = self.sizes(stages);
+        let bytes = MessageBytes {
+            hidden: self.sequences * self.sequence_tokens * config.channels * precision.bytes(),
+            tied: floats.tied * size_of::<f32>(),
+            stages: floats.stages.iter().map(|count| count * size_of::<f32>()).collect(),
+        };
+        let (carriers, mailboxes) = Carriers::new(link, common, gpus, &bytes)?;
+        let mut engines: Engines = Vec::new();
+        for ((device, carrier), gpu) in carriers.0.into_iter().zip(gpus) {
+            let held = self.held(graph, device, stages);
+            let sizes = [self.sequences, self.sequence_tokens, graph.schedule().microbatches as usize];
+            let shard = cuda::Shard::new(gpu, &self.parameters, &held, sizes, precision)?;
+            let engine = Enqueuer::new(device, shard, carrier, (common, &mailboxes), self.fault)?;
+            engines.push((device, Box::new(engine)));
         }
-        Session::of_engines(common, engines, settings)
+        Ok(engines)
     }
 
     /// How much devices exchange.
@@ -119,20 +232,10 @@ impl Training {
         session.call(|_, device| device.restore())
     }
 
-    /// Share of what F leaves behind that lives on from I to W, measured on one micro-batch of the whole model.
-    ///
-    /// # Errors
-    /// The data is too short.
-    pub fn keep(&self) -> anyhow::Result<f64> {
-        let whole = StageLayers { embedding: true, blocks: 0..self.config().layers, head: true };
-        let mut shard = Shard::new(&self.parameters, &[(0, whole)], self.sequences, self.sequence_tokens, 1)?;
-        let batch = self.batch(0, 1)?;
-        let mut laps = Vec::new();
-        shard.forward(0, 0, Signal::Tokens(&batch.inputs), Some(&batch.targets), None, &mut laps)?;
-        let forward = shard.held_bytes();
-        shard.backward_input(0, 0, None, None, &mut laps)?;
-        let kept = shard.held_bytes();
-        Ok((kept as f64 / forward.max(1) as f64).min(1.0))
+    /// Share of what F leaves behind that lives on from I to W, over the whole model.
+    pub fn keep(&self) -> f64 {
+        let [forward, kept] = Shard::left_elements(self.config(), self.sequences, self.sequence_tokens);
+        (kept as f64 / forward.max(1) as f64).min(1.0)
     }
 }
 

@@ -8,7 +8,7 @@ use pipesim::model::{AdamW, Parameters, Tokenizer, Tokens};
 use pipesim::ranks::Ranks;
 use pipesim::rough::Order;
 use pipesim::settle::settle;
-use pipesim::training::Training;
+use pipesim::training::{Backend, Training};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -46,6 +46,7 @@ fn training(m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) -> Trai
         timeout: Duration::from_secs(30),
         fault: None,
         ranks: Ranks::alone(),
+        backend: Backend::Cpu,
     }
 }
 

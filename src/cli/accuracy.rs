@@ -1,10 +1,11 @@
 //! `pipesim report accuracy`: calibrate on one schedule and one m, predict all others for several m, measure them all.
 
 use super::Failure;
+use super::devices::DeviceOptions;
 use super::measure::{calibrate_on, measure, tables};
 use super::model::ModelOptions;
 use super::options::OutputOptions;
-use super::outcome::{Outcome, judge};
+use super::outcome::{Outcome, Place, judge};
 use super::output::print;
 use super::selection::{ScheduleOptions, unknown_costs};
 use crate::dsl::Budget;
@@ -46,6 +47,8 @@ pub struct Accuracy {
     warmup: u32,
     #[command(flatten)]
     model: ModelOptions,
+    #[command(flatten)]
+    devices: DeviceOptions,
     /// Where to write the report folder
     #[arg(long, short, default_value = "reports/latest")]
     output: PathBuf,
@@ -68,7 +71,11 @@ impl Accuracy {
         if self.model.batch.is_some() {
             return Err(Failure::Usage("micro-batches keep their size here: leave --batch out".to_string()));
         }
-        let training = self.model.training(1, None, &Ranks::alone())?;
+        let ranks = Ranks::alone();
+        let mut training = self.model.training(1, None, &ranks)?;
+        let chosen = self.devices.choose(&ranks, self.stages, &output)?;
+        let link = self.devices.links(chosen, &ranks, self.stages)?[0];
+        training.backend = self.devices.backend(chosen, link, &ranks, self.stages)?;
         let mut runs = Vec::new();
         let calibration = std::iter::once((self.calibrate.as_str(), self.calibrate_micro));
         let wanted = self.micro.iter().flat_map(|&m| self.schedule.iter().map(move |name| (name.as_str(), m)));
@@ -96,18 +103,24 @@ impl Accuracy {
                 self.stages, self.calibrate, self.calibrate_micro
             ),
             subtitle: format!(
-                "GPT-2 with {} blocks, {} channels; micro-batches of 1 x {} tokens; {} steps each, interleaved; CPU threads",
-                config.layers, config.channels, training.sequence_tokens, self.steps
+                "GPT-2 with {} blocks, {} channels; micro-batches of 1 x {} tokens; {} steps each, interleaved; {}",
+                config.layers,
+                config.channels,
+                training.sequence_tokens,
+                self.steps,
+                training.devices_in_words()
             ),
-            provenance: provenance::here(),
+            provenance: provenance::of(&training),
             ..Report::default()
         };
         let mut outcomes = Vec::new();
+        let place =
+            Place { device_kind: training.device_kind(), link: link.name(), provenance: report.provenance.clone() };
         for run in &runs {
             let stages = training.stages(&run.graph)?;
             debug_assert_eq!(layers_of(&stages).len(), stages.len());
             let (table, steps) = tables(&costs, &training, run, &stages).map_err(Failure::Usage)?;
-            let (outcome, mut entry) = judge(run, &table, &steps, ("cpu", "local"), training.sequence_tokens);
+            let (outcome, mut entry) = judge(run, &table, &steps, &place, training.sequence_tokens);
             entry.name = format!("{} m={}", outcome.schedule, outcome.microbatches);
             outcomes.push(outcome);
             report.entries.push(entry);

@@ -4,12 +4,12 @@
 use super::Failure;
 use super::model::ModelOptions;
 use super::options::{CostOptions, OutputOptions};
-use super::outcome::{Iteration, Outcome, extra_tables, iteration, judge};
+use super::outcome::{Iteration, Outcome, Place, extra_tables, iteration, judge};
 use super::selection::{ScheduleOptions, unknown_costs};
 use crate::calibrate::{Measure, calibrate};
 use crate::check::check;
 use crate::cost::{CostFile, CostTable, StepCosts};
-use crate::delivery::Delivery;
+use crate::delivery::{ChannelOptions, Delivery};
 use crate::exec::{Batch, Common, Engine, Error, Session, Sizes, Timed, Worker};
 use crate::graph::TaskGraph;
 use crate::model::StageLayers;
@@ -18,7 +18,7 @@ use crate::provenance;
 use crate::ranks::Ranks;
 use crate::report::Report;
 use crate::sim;
-use crate::training::{Measured, Training, layers_of, settings};
+use crate::training::{Backend, Measured, Training, layers_of, settings};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::OnceCell;
 use std::io::IsTerminal;
@@ -68,6 +68,27 @@ pub struct Finding {
     pub failure: Option<Failure>,
 }
 
+impl Finding {
+    /// Findings of several links as one, in which the link's name tells entries apart.
+    pub fn merged(findings: Vec<(&'static str, Finding)>) -> Finding {
+        let several = findings.len() > 1;
+        let mut findings = findings.into_iter().map(|(link, mut finding)| {
+            for entry in finding.report.entries.iter_mut().filter(|_| several) {
+                entry.name = format!("{} ({link})", entry.name);
+            }
+            finding
+        });
+        let Some(mut all) = findings.next() else { unreachable!("there is a link") };
+        for more in findings {
+            all.outcomes.extend(more.outcomes);
+            all.report.entries.extend(more.report.entries);
+            all.failure = more.failure;
+        }
+        all.report.extra_tables = extra_tables(&all.outcomes, all.baseline);
+        all
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
@@ -78,12 +99,13 @@ impl From<Error> for Failure {
 }
 
 impl Experiment<'_> {
-    /// Trains on CPU devices.
+    /// Trains on `backend`, whose messages go by `link`.
     ///
     /// # Errors
     /// See [`Failure`].
-    pub fn train(&self) -> Result<Finding, Failure> {
-        let training = self.model.training(self.schedules.micro, self.costs.layers.clone(), &self.ranks)?;
+    pub fn train(&self, backend: Backend, link: &'static str) -> Result<Finding, Failure> {
+        let mut training = self.model.training(self.schedules.micro, self.costs.layers.clone(), &self.ranks)?;
+        training.backend = backend;
         let given = self.cost_file()?;
         let first = OnceCell::new(); // costs that decide orders, measured only where some order asks for them
         let graphs = self.schedules.graphs(&|name, placement| {
@@ -98,8 +120,8 @@ impl Experiment<'_> {
         })?;
         for graph in &graphs {
             training.stages(graph).map_err(|e| Failure::Usage(format!("{}: {e:#}", graph.schedule().name)))?;
-            self.schedules.remark_cap(graph, training.keep()?, self.output);
-            self.survives(graph)?;
+            self.schedules.remark_cap(graph, training.keep(), self.output);
+            self.survives(graph, link)?;
         }
         let calibration = if given.is_some() { None } else { Some(self.calibration_graph(&training)?) };
         let calibrated = calibration.as_ref().map_or_else(String::new, |graph| graph.schedule().name.clone());
@@ -142,7 +164,6 @@ impl Experiment<'_> {
             }
         };
         let baseline = if self.baseline { runs.pop().map(|run| iteration(&run)) } else { None };
-        let link = if self.ranks.share_memory() { "local" } else { "mpi" };
         let mut finding = Finding {
             calibrated_on,
             outcomes: Vec::new(),
@@ -151,11 +172,12 @@ impl Experiment<'_> {
             baseline,
             failure,
         };
+        let place = Place { device_kind: training.device_kind(), link, provenance: provenance::of(&training) };
         for run in &runs {
             let stages = training.stages(&run.graph)?;
             let (table, steps) = tables(&costs, &training, run, &stages).map_err(Failure::Usage)?;
             let tokens = training.sequences * training.sequence_tokens;
-            let (outcome, entry) = judge(run, &table, &steps, ("cpu", link), tokens);
+            let (outcome, entry) = judge(run, &table, &steps, &place, tokens);
             finding.outcomes.push(outcome);
             finding.report.entries.push(entry);
         }
@@ -168,7 +190,7 @@ impl Experiment<'_> {
     ///
     /// # Errors
     /// See [`Failure`].
-    pub fn timed(&self, unit_ms: f64) -> Result<Finding, Failure> {
+    pub fn timed(&self, unit_ms: f64, link: &'static str) -> Result<Finding, Failure> {
         if !unit_ms.is_finite() || unit_ms <= 0.0 || unit_ms > 1e6 {
             return Err(Failure::Usage(format!("expected --unit-ms above 0 and at most a million, found {unit_ms}")));
         }
@@ -177,7 +199,7 @@ impl Experiment<'_> {
         let mut tables = Vec::new();
         let given = |_: &str, placement: &Placement| self.costs.given(placement, m);
         for graph in self.schedules.graphs(&given)? {
-            self.survives(&graph)?;
+            self.survives(&graph, link)?;
             let graph = Arc::new(graph);
             let table = Arc::new(self.costs.given(&graph.schedule().placement, m)?.in_milliseconds(unit_ms));
             let devices = graph.schedule().devices();
@@ -225,8 +247,9 @@ impl Experiment<'_> {
             baseline: None,
             failure: None,
         };
+        let place = Place { device_kind: "timed", link, provenance: provenance::here() };
         for (run, table) in runs.iter().zip(&tables) {
-            let (outcome, entry) = judge(run, table, &StepCosts::default(), ("timed", "local"), 0);
+            let (outcome, entry) = judge(run, table, &StepCosts::default(), &place, 0);
             finding.outcomes.push(outcome);
             finding.report.entries.push(entry);
         }
@@ -234,9 +257,10 @@ impl Experiment<'_> {
     }
 
     /// Refuses a schedule that the link's delivery would stop.
-    fn survives(&self, graph: &TaskGraph) -> Result<(), Failure> {
-        check(graph, self.delivery).map_err(|deadlock| {
-            Failure::Schedule(format!("{}: {deadlock}take another --delivery or schedule", graph.schedule().name))
+    fn survives(&self, graph: &TaskGraph, link: &str) -> Result<(), Failure> {
+        let delivery = if link == "nccl" { Delivery::Channel(ChannelOptions::default()) } else { self.delivery };
+        check(graph, delivery).map_err(|deadlock| {
+            Failure::Schedule(format!("{}: {deadlock}take another --link, --delivery or schedule", graph.schedule().name))
         })
     }
 
@@ -281,20 +305,21 @@ impl Experiment<'_> {
 
     fn header(&self, training: &Training) -> Report {
         let c = training.config();
-        let provenance = provenance::here();
+        let provenance = provenance::of(training);
         Report {
             title: format!(
                 "Predicted and measured: {} devices, {} micro-batches",
                 self.schedules.stages, self.schedules.micro
             ),
             subtitle: format!(
-                "GPT-2 with {} blocks, {} heads, {} channels, vocabulary {}; micro-batches of {} x {} tokens; CPU threads; {}",
+                "GPT-2 with {} blocks, {} heads, {} channels, vocabulary {}; micro-batches of {} x {} tokens; {}; {}",
                 c.layers,
                 c.heads,
                 c.channels,
                 c.vocabulary,
                 training.sequences,
                 training.sequence_tokens,
+                training.devices_in_words(),
                 provenance.get("machine").map_or("", String::as_str)
             ),
             provenance,
@@ -357,11 +382,11 @@ pub fn calibrate_on(training: &Training, run: &Measured) -> Result<CostFile, Fai
     let measure = Measure {
         config,
         size: (training.sequences as u32, training.sequence_tokens as u32),
-        keep: training.keep()?,
+        keep: training.keep(),
         layers: &layers_of(&stages),
         device_parameters: &device_parameters,
     };
-    let mut provenance = provenance::here();
+    let mut provenance = provenance::of(training);
     let schedule = run.graph.schedule();
     provenance.insert("schedule".to_string(), schedule.name.clone());
     provenance.insert("devices".to_string(), schedule.devices().to_string());

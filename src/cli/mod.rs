@@ -4,6 +4,8 @@ mod accuracy;
 mod auto;
 mod check;
 mod compare;
+mod devices;
+mod doctor;
 mod engine;
 mod explain;
 mod export;
@@ -64,6 +66,8 @@ enum Verb {
     },
     /// List the schedules that come with the program
     Schedules(schedules::Schedules),
+    /// Say what of this machine can be used, and what to do about the rest
+    Doctor(doctor::Doctor),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -111,6 +115,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Compare(verb) => verb.run(),
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),
+        Verb::Doctor(verb) => verb.run(),
         Verb::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "pipesim", &mut text);

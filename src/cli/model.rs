@@ -4,7 +4,7 @@ use super::Failure;
 use crate::exec::Fault;
 use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
 use crate::ranks::Ranks;
-use crate::training::Training;
+use crate::training::{Backend, Training};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -165,6 +165,7 @@ impl ModelOptions {
             timeout: self.timeout(step_flops / SLOW_CORE_FLOPS),
             fault: self.inject,
             ranks: ranks.clone(),
+            backend: Backend::Cpu,
         };
         training.batch(0, microbatches).map_err(|e| Failure::Usage(format!("{e:#}")))?;
         Ok(training)

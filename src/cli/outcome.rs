@@ -2,7 +2,6 @@
 
 use crate::comparison;
 use crate::cost::{CostTable, StepCosts};
-use crate::provenance;
 use crate::report::{Entry, Panel, Table};
 use crate::sim::{self, Prediction};
 use crate::statistics::{median, median_ci95};
@@ -30,6 +29,17 @@ pub struct Errors {
     pub op_start_p95: f64,
     /// The run's own durations fed back.
     pub self_replay: f64,
+}
+
+/// Where runs took place.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// `cpu`, `cuda` or `timed`.
+    pub device_kind: &'static str,
+    /// What moved messages.
+    pub link: &'static str,
+    /// Machine, date, commit and the like.
+    pub provenance: BTreeMap<String, String>,
 }
 
 /// One run.
@@ -70,7 +80,7 @@ pub fn judge(
     run: &Measured,
     table: &CostTable,
     steps: &StepCosts,
-    (device_kind, link): (&'static str, &'static str),
+    place: &Place,
     microbatch_tokens: usize,
 ) -> (Outcome, Entry) {
     let schedule = run.graph.schedule();
@@ -78,7 +88,7 @@ pub fn judge(
     let mut predicted_timeline = predicted.timeline(&run.graph, table, &times, &step_spans);
     let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep);
     for timeline in [&mut predicted_timeline, &mut measured_timeline] {
-        timeline.provenance = provenance::here();
+        timeline.provenance = place.provenance.clone();
     }
     let mut error = comparison::compare(&predicted_timeline, &measured_timeline).unwrap_or_default();
     comparison::refine(&mut error, (&predicted_timeline, &predicted.metrics), &run.graph, table, &run.records);
@@ -90,8 +100,8 @@ pub fn judge(
         schedule: schedule.name.clone(),
         devices: schedule.devices(),
         microbatches: schedule.microbatches,
-        device_kind,
-        link,
+        device_kind: place.device_kind,
+        link: place.link,
         losses: run.records.iter().filter_map(|record| record.loss).collect(),
         tokens_per_second: tokens / (iteration.median / 1e3).max(1e-9),
         iteration_ms: iteration,

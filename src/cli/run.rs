@@ -1,6 +1,7 @@
 //! `pipesim run`: really train, measure, predict from one calibrated schedule, compare.
 
 use super::Failure;
+use super::devices::{Chosen, DeviceKind, DeviceOptions};
 use super::measure::{Experiment, Finding};
 use super::model::ModelOptions;
 use super::options::{CostOptions, Format, OutputOptions};
@@ -9,44 +10,15 @@ use super::output::{print, tell};
 use super::selection::ScheduleOptions;
 use crate::delivery::Delivery;
 use crate::ranks::{Ranks, Role, launch, role};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DeviceKind {
-    /// The best kind that is usable here: CPU threads.
-    Auto,
-    /// A thread a device.
-    Cpu,
-    /// Each op lasts as long as --costs or --profile says; for trying the executor at many devices.
-    Timed,
-    /// NVIDIA GPUs.
-    Cuda,
-}
-
-/// What moves data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LinkKind {
-    /// The best that is usable here.
-    Auto,
-    /// Shared memory between threads.
-    Local,
-    /// Peer copies and events (with cuda).
-    Copy,
-    /// NVSHMEM puts on a stream (with cuda).
-    Nvshmem,
-    /// NCCL (with cuda).
-    Nccl,
-    /// MPI.
-    Mpi,
-}
-
 /// Arguments of `run`.
 #[derive(Args)]
-#[command(after_help = "Legal device and link pairs in this build: cpu with local, timed with local.")]
+#[command(after_help = "Legal device and link pairs: cpu and timed with local, and with mpi under mpirun; cuda with copy, nvshmem (a rank a \
+device), nccl (a GPU a device), local (through the hosts' memory), and mpi under mpirun.")]
 pub struct Run {
     #[command(flatten)]
     schedules: ScheduleOptions,
@@ -54,12 +26,8 @@ pub struct Run {
     model: ModelOptions,
     #[command(flatten)]
     costs: CostOptions,
-    /// What computes
-    #[arg(long, value_enum, default_value_t = DeviceKind::Auto)]
-    device: DeviceKind,
-    /// What moves data
-    #[arg(long, value_enum, default_value_t = LinkKind::Auto)]
-    link: LinkKind,
+    #[command(flatten)]
+    devices: DeviceOptions,
     /// Processes that share the devices, started here on this machine; under mpirun leave it out
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..4096))]
     ranks: Option<u32>,
@@ -104,7 +72,6 @@ impl Run {
     /// # Errors
     /// See [`Failure`].
     pub fn run(&self) -> Result<(), Failure> {
-        self.legal()?;
         match role(self.ranks, self.apart)? {
             Role::Launch(size) => {
                 self.enough_devices(size)?;
@@ -163,13 +130,26 @@ impl Run {
             ranks: ranks.clone(),
             output: &output,
         };
-        if self.device == DeviceKind::Auto {
-            output.remark("device: cpu, a thread a device (this build drives no GPU)");
+        let stages = self.schedules.stages;
+        let chosen = self.devices.choose(ranks, stages, &output)?;
+        if !matches!(chosen, Chosen::Cpu) && self.delivery != Delivery::OneSided && self.devices.device != DeviceKind::Timed {
+            return Err(Failure::Usage("--delivery is emulated between CPU and timed devices; leave it out".to_string()));
         }
-        let mut finding = match self.device {
-            DeviceKind::Timed => experiment.timed(self.unit_ms)?,
-            _ => experiment.train()?,
-        };
+        let links = self.devices.links(chosen, ranks, stages)?;
+        let mut findings = Vec::new();
+        for &link in &links {
+            let name = link.name();
+            let finding = match chosen {
+                Chosen::Timed => experiment.timed(self.unit_ms, name)?,
+                _ => experiment.train(self.devices.backend(chosen, link, ranks, stages)?, name)?,
+            };
+            let ended = finding.failure.is_some();
+            findings.push((name, finding));
+            if ended {
+                break;
+            }
+        }
+        let mut finding = Finding::merged(findings);
         let failure = finding.failure.take();
         if ranks.speaks() {
             self.show(&finding, &output)?;
@@ -194,21 +174,5 @@ impl Run {
             Format::Csv => print(&crate::report::csv(&finding.report))?,
         }
         output.write(&finding.report)
-    }
-
-    fn legal(&self) -> Result<(), Failure> {
-        if self.device == DeviceKind::Cuda {
-            return Err(Failure::Environment(
-                "this build has no CUDA device; run on the CPU with --device cpu, or try the executor with --device timed".to_string(),
-            ));
-        }
-        let name = |link: LinkKind| link.to_possible_value().map_or_else(String::new, |v| v.get_name().to_string());
-        match self.link {
-            LinkKind::Auto | LinkKind::Local | LinkKind::Mpi => Ok(()),
-            other => Err(Failure::Usage(format!(
-                "the CPU and timed devices use --link local, or mpi under mpirun, found {}; leave --link out",
-                name(other)
-            ))),
-        }
     }
 }

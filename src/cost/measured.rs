@@ -49,8 +49,11 @@ pub struct PartCost {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Duration of the put of one micro-batch's hidden state, which holds the sender up.
+    /// Duration of the put of one micro-batch's hidden state.
     pub put_ns: u64,
+    /// Whether the sender computes on while it puts; else the put holds it up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside_compute: bool,
     /// Bytes of that put.
     pub bytes: u64,
     /// From the put's end until a waiting receiver goes on.
@@ -184,7 +187,8 @@ impl CostFile {
         let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op| {
             let put = if placement.leaves_device(op) { self.link.put_ns } else { 0 };
             let duration = durations[op.stage() as usize][op.kind() as usize];
-            OpTime { duration, after: self.gap_ns + put, arrival: put + self.link.latency_ns }
+            let after = self.gap_ns + if self.link.beside_compute { 0 } else { put };
+            OpTime { duration, after, arrival: put + self.link.latency_ns }
         });
         Ok(CostTable { speeds: self.speeds.clone(), ..table })
     }

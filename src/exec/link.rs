@@ -53,6 +53,11 @@ impl Local {
         self.emulation.as_ref().map_or_else(String::new, |all| all.queues.report(&all.graph, step))
     }
 
+    /// By channel: its slots.
+    pub fn slots(&self) -> &[Vec<Slot>] {
+        &self.slots.0
+    }
+
     fn slot(&self, port: &Port) -> &Slot {
         &self.slots.0[port.channel][port.slot]
     }

@@ -9,6 +9,7 @@ mod arena;
 mod common;
 mod cpu;
 mod device;
+pub mod gpu;
 mod heap;
 mod link;
 mod plan;

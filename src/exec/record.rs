@@ -60,6 +60,12 @@ pub struct DeviceRecord {
     pub steps: Vec<(StepOp, u64, u64)>,
     /// When the device was ready to begin.
     pub ready: u64,
+    /// Times may be off by this much against other devices' clocks.
+    #[serde(default)]
+    pub clock_uncertainty_ns: u64,
+    /// Whether it computes on while it puts.
+    #[serde(default)]
+    pub puts_beside_compute: bool,
     /// Loss of each micro-batch that ended here, 0 for the others; from devices that hold the head.
     pub losses: Option<Vec<f32>>,
 }
@@ -158,7 +164,7 @@ impl StepRecord {
             time_unit: "ms".to_string(),
             unit_ns: 1_000_000,
             keep,
-            clock_uncertainty_ns: 0,
+            clock_uncertainty_ns: self.devices.iter().map(|device| device.clock_uncertainty_ns).max().unwrap_or(0),
             provenance: BTreeMap::new(),
             spans,
         };

@@ -65,6 +65,16 @@ impl Reductions {
         !self.replicas.is_empty()
     }
 
+    /// The slots of the tied embedding and the devices at its ends, by sender: the embedding's, the head's.
+    pub fn tied(&self) -> Option<&([Slot; 2], [u32; 2])> {
+        self.tied.as_ref()
+    }
+
+    /// By stage: the slots of its two copies, and the devices that hold them, by direction of the sender.
+    pub fn replicas(&self) -> &[([Slot; 2], [u32; 2])] {
+        &self.replicas
+    }
+
     /// All devices begin a step together.
     ///
     /// # Errors

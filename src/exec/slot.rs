@@ -28,9 +28,21 @@ impl Slot {
     /// Called off while the other side still reads the step before.
     pub fn put_once(&self, heap: &Heap, to: u32, step: u64, data: &[f32], watch: &Watch) -> Result<(), Aborted> {
         heap.signal(self.read).wait(step, watch)?;
-        // SAFETY: the message before was read, and this one has not arrived.
-        unsafe { heap.put(to, self.data.first(size_of_val(data)), data, self.arrived, step + 1) };
+        self.put(heap, to, data, step + 1);
         Ok(())
+    }
+
+    /// Puts a message to device `to`, after which the slot's signal has this value. Whoever calls it has seen that the message
+    /// before was read.
+    pub fn put(&self, heap: &Heap, to: u32, data: &[f32], value: u64) {
+        // SAFETY: the message before was read, and this one has not arrived.
+        unsafe { heap.put(to, self.data.first(size_of_val(data)), data, self.arrived, value) };
+    }
+
+    /// Hands the message in the slot to `use_it`. Whoever calls it has seen that it arrived, and has not released it.
+    pub fn take(&self, heap: &Heap, use_it: impl FnOnce(&[f32])) {
+        // SAFETY: it has arrived, and the next one waits for the release.
+        use_it(unsafe { heap.arena().data(self.data) });
     }
 
     /// Waits for the message of step `step` that device `from` put, hands it to `add`, and releases it.
@@ -46,8 +58,7 @@ impl Slot {
         add: impl FnOnce(&[f32]),
     ) -> Result<(), Aborted> {
         heap.signal(self.arrived).wait(step + 1, watch)?;
-        // SAFETY: it has arrived, and the next one waits for the release.
-        add(unsafe { heap.arena().data(self.data) });
+        self.take(heap, add);
         heap.raise(from, self.read, step + 1);
         Ok(())
     }

@@ -25,6 +25,25 @@ pub struct Fault {
     pub hangs: bool,
 }
 
+impl Fault {
+    /// Strikes if it is meant for op number `number` of `device`: dies, or hangs until everything is called off.
+    ///
+    /// # Errors
+    /// It hung, and everything was called off.
+    pub fn strike(&self, device: u32, number: usize, watch: &Watch) -> anyhow::Result<()> {
+        if (self.device, self.number) != (device, number) {
+            return Ok(());
+        }
+        if !self.hangs {
+            panic!("injected fault at op number {number}");
+        }
+        while !watch.is_aborted() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Err(Aborted.into())
+    }
+}
+
 impl FromStr for Fault {
     type Err = String;
 

@@ -96,7 +96,9 @@ impl Worker {
 
     /// Computes op number `index`, whose input is there. What another device needs of it is left in the op's staging.
     fn compute(&mut self, step: u64, index: usize, turn: u64, record: &mut DeviceRecord) -> anyhow::Result<()> {
-        self.inject(record.ops.len())?;
+        if let Some(fault) = &self.fault {
+            fault.strike(self.number, record.ops.len(), &self.common.watch)?;
+        }
         let (input, output) = (self.common.plan.inputs[index], self.common.plan.outputs[index]);
         let mut laps = Vec::new();
         let link = &self.common.link;
@@ -186,19 +188,6 @@ impl Worker {
             record.steps.push((StepOp::Reduce, start, watch.now_ns()));
         }
         Ok(())
-    }
-
-    fn inject(&self, number: usize) -> anyhow::Result<()> {
-        let Some(fault) = self.fault.filter(|fault| fault.device == self.number && fault.number == number) else {
-            return Ok(());
-        };
-        if !fault.hangs {
-            panic!("injected fault at op number {number}");
-        }
-        while !self.common.watch.is_aborted() {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        Err(Aborted.into())
     }
 }
 

@@ -333,6 +333,16 @@ impl Shard {
         self.logits.get(microbatch as usize)?.as_deref()
     }
 
+    /// Elements that the forward of the whole model leaves behind for a micro-batch, and those that the backward for the input
+    /// leaves.
+    pub fn left_elements(config: &Config, sequences: usize, tokens: usize) -> [usize; 2] {
+        let shape = Shape { sequences, tokens, heads: config.heads, channels: config.channels };
+        let (rows, vocabulary) = (shape.rows(), config.vocabulary);
+        let forward = config.layers * block::Forward::elements(&shape) + head::Forward::elements(&shape, vocabulary);
+        let weight = config.layers * block::Weight::elements(&shape) + head::Weight::elements(&shape, vocabulary);
+        [rows + forward, rows + shape.hidden() + weight]
+    }
+
     /// Bytes that finished ops hold for those still to come.
     pub fn held_bytes(&self) -> usize {
         self.held_elements * size_of::<f32>()

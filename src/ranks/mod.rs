@@ -24,6 +24,9 @@ pub use clock::Alignment;
 pub use launch::{Ended, launch};
 pub use role::{Misfit, Role, role};
 
+/// Whether this build joins ranks through MPI.
+pub const HAS_MPI: bool = cfg!(feature = "mpi");
+
 /// A rank is gone, so the run cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -84,8 +87,13 @@ trait Wire: Send + Sync {
     /// Who is gone, if somebody is.
     fn lost(&self) -> Option<Lost>;
 
-    /// This rank ends, with an error or without. `told` says whether the user has been told it.
+    /// This rank ends, with an error or without.
     fn leave(&self, error: Option<&str>, code: u8);
+
+    /// Whether this is MPI.
+    fn is_mpi(&self) -> bool {
+        false
+    }
 }
 
 /// No other ranks.
@@ -168,6 +176,12 @@ impl Ranks {
         self.devices_of(self.rank, devices)
     }
 
+    /// Of `devices`, those that ranks on this rank's machine run, in the ranks' order.
+    pub fn devices_here(&self, devices: u32) -> Vec<u32> {
+        let here = (0..self.size).filter(|&rank| self.machines[rank as usize] == self.machines[self.rank as usize]);
+        here.flat_map(|rank| self.devices_of(rank, devices)).collect()
+    }
+
     /// The rank that runs `device` of `devices`.
     pub fn rank_of(&self, device: u32, devices: u32) -> u32 {
         (0..self.size).find(|&rank| self.devices_of(rank, devices).contains(&device)).unwrap_or(0)
@@ -181,6 +195,11 @@ impl Ranks {
     /// Whether all ranks are on one machine and share memory; else none do.
     pub fn share_memory(&self) -> bool {
         !self.apart && self.machines.iter().all(|machine| *machine == self.machines[0])
+    }
+
+    /// Whether `mpirun` or the like started the ranks.
+    pub fn under_mpi(&self) -> bool {
+        self.wire.is_mpi()
     }
 
     /// Every rank's bytes, by rank. All ranks must call this together, in the same order.

@@ -32,6 +32,7 @@ pub struct Mpi {
     orders: Mutex<Sender<Order>>,
     /// Set by SIGTERM: what `mpirun` sends to the others when a rank dies.
     stopped: Arc<AtomicBool>,
+    rank: u32,
 }
 
 impl Mpi {
@@ -59,7 +60,7 @@ impl Mpi {
         };
         std::thread::Builder::new().name("mpi".to_string()).spawn(body).map_err(|error| error.to_string())?;
         let (rank, size) = started.recv().map_err(|_| "MPI did not start".to_string())??;
-        Ok((Mpi { orders: Mutex::new(orders), stopped }, rank, size))
+        Ok((Mpi { orders: Mutex::new(orders), stopped, rank }, rank, size))
     }
 
     fn order(&self, order: Order) -> bool {
@@ -95,7 +96,16 @@ impl Wire for Mpi {
         self.stopped.load(Ordering::SeqCst).then(|| Lost(text.to_string()))
     }
 
+    fn is_mpi(&self) -> bool {
+        true
+    }
+
     fn leave(&self, error: Option<&str>, code: u8) {
+        if error.is_some() && self.rank > 0 {
+            // What all ranks find wrong rank 0 tells, and ends the others.
+            std::thread::sleep(Duration::from_millis(500));
+            eprintln!("error: rank {}: {}", self.rank, error.unwrap_or_default());
+        }
         let (done, gone) = channel();
         if self.order(Order::Leave(error.is_none(), code, done)) {
             let _ = gone.recv();
@@ -158,8 +168,8 @@ impl Thread {
 
     /// Takes in what has come, and frees what has gone.
     fn progress(&mut self) {
-        while let Some((message, status)) = self.world.any_process().immediate_matched_probe() {
-            let (bytes, _) = message.matched_receive_vec::<u8>();
+        while let Some(arrival) = self.world.any_process().immediate_matched_probe() {
+            let (bytes, status) = arrival.matched_receive_vec::<u8>();
             match status.tag() {
                 PART => self.parts[status.source_rank() as usize].push_back(bytes),
                 _ => {

@@ -1,0 +1,92 @@
+#include "common.cuh"
+#include "attention_scalar.cuh"
+#include "attention_tensor.cuh"
+// Causal self-attention on the fused projection qkv[B, T, 3C], C = NH HS: softmax(q k^T / sqrt(HS)) v, of each head.
+// The forward keeps one number a row, log_sums[B, NH, T] = log sum exp(scores), and the backward recomputes the
+// weights. HS is at most 128. bfloat16 runs on tensor cores where HS is a multiple of 16. Results start at multiples of
+// 16 bytes; whatever else may start anywhere, but is read faster from there.
+
+constexpr int FORWARD_BLOCKS = 3; // on a multiprocessor
+constexpr int BACKWARD_BLOCKS = 2;
+
+// Calls `run<SIZE>` of the path that the precision and the size of the heads choose.
+#ifdef PIPESIM_BF16
+#define CHOOSE_PATH(HS, scalar, tensor) \
+    if (HS % 16 != 0) { scalar(0); } else if (HS <= 32) { tensor(32); } else if (HS <= 64) { tensor(64); } \
+    else if (HS <= 96) { tensor(96); } else { tensor(128); }
+#else
+#define CHOOSE_PATH(HS, scalar, tensor) if (HS == 64) { scalar(64); } else { scalar(0); }
+#endif
+
+// out[B, T, C] and log_sums. One block a tile of 64 queries, the last tile first.
+// launch: grid (ceil(T / 64) * NH * B), block (128), shared bytes: src/cuda/kernel.rs
+KERNEL(attention_forward, TILE_THREADS, FORWARD_BLOCKS)
+(act* out, float* log_sums, const act* qkv, int B, int T, int NH, int HS) {
+    DYNAMIC_SHARED(shared);
+    const Head head = head_of_block(T, NH, HS, true);
+#define SCALAR(SIZE) scalar_forward<SIZE>(out, log_sums, qkv, head, shared)
+#define TENSOR(SIZE) tensor_forward<SIZE>(out, log_sums, qkv, head, shared)
+    CHOOSE_PATH(HS, SCALAR, TENSOR)
+#undef SCALAR
+#undef TENSOR
+}
+
+// means[B, NH, T] = the inner product of each row of a head of the output with its gradient. Eight lanes a row.
+// launch: grid (ceil(B * T * NH / 16)), block (128)
+KERNEL(attention_backward_mean, 128, 8)
+(float* means, const act* gradient, const act* output, int B, int T, int NH, int HS) {
+    const size_t rows = size_t(B) * T * NH, index = size_t(blockIdx.x) * 16 + threadIdx.x / 8;
+    const size_t token = index / NH, head = index % NH;
+    float sum = 0.0f;
+    if (index < rows) {
+        const act* const left = gradient + index * HS;
+        const act* const right = output + index * HS;
+        for (size_t start = threadIdx.x % 8 * ELEMENTS; start < HS; start += 8 * ELEMENTS) {
+            float x[ELEMENTS], y[ELEMENTS];
+            load_elements(x, left, start, HS);
+            load_elements(y, right, start, HS);
+#pragma unroll
+            for (int i = 0; i < ELEMENTS; i++) {
+                sum += x[i] * y[i];
+            }
+        }
+    }
+    sum = warp_sum<8>(sum);
+    if (index < rows && threadIdx.x % 8 == 0) {
+        means[(token / T * NH + head) * T + token % T] = sum;
+    }
+}
+
+// The thirds of keys and values of qkv_gradient[B, T, 3C], from gradient[B, T, C] of the output. One block a tile of 64
+// keys, the first tile first.
+// launch: grid (ceil(T / 64) * NH * B), block (128), shared bytes: src/cuda/kernel.rs
+KERNEL(attention_backward_keys, TILE_THREADS, BACKWARD_BLOCKS)
+(act* qkv_gradient, const act* gradient, const act* qkv, const float* log_sums, const float* means, int B, int T,
+ int NH, int HS) {
+    DYNAMIC_SHARED(shared);
+    const Head head = head_of_block(T, NH, HS, false);
+    const AttentionOperands operands = {gradient, qkv, log_sums, means};
+#ifdef PIPESIM_BF16
+    SHARED(float2, numbers, 2 * TILE);
+#endif
+#define SCALAR(SIZE) scalar_backward_keys<SIZE>(qkv_gradient, operands, head, shared)
+#define TENSOR(SIZE) tensor_backward_keys<SIZE>(qkv_gradient, operands, head, shared, numbers)
+    CHOOSE_PATH(HS, SCALAR, TENSOR)
+#undef SCALAR
+#undef TENSOR
+}
+
+// The third of queries of qkv_gradient. One block a tile of 64 queries, the last tile first.
+// launch: as attention_backward_keys
+KERNEL(attention_backward_queries, TILE_THREADS, BACKWARD_BLOCKS)
+(act* qkv_gradient, const act* gradient, const act* qkv, const float* log_sums, const float* means, int B, int T,
+ int NH, int HS) {
+    DYNAMIC_SHARED(shared);
+    const Head head = head_of_block(T, NH, HS, true);
+    const AttentionOperands operands = {gradient, qkv, log_sums, means};
+#define SCALAR(SIZE) scalar_backward_queries<SIZE>(qkv_gradient, operands, head, shared)
+#define TENSOR(SIZE) tensor_backward_queries<SIZE>(qkv_gradient, operands, head, shared)
+    CHOOSE_PATH(HS, SCALAR, TENSOR)
+#undef SCALAR
+#undef TENSOR
+}

@@ -1,0 +1,96 @@
+#include "common.cuh"
+// Softmax cross-entropy: loss and the gradient of the logits in one go.
+
+// The largest of some values and the sum of exp(value - largest).
+struct SoftmaxSum {
+    float largest;
+    float sum;
+};
+
+__device__ inline SoftmaxSum combine(SoftmaxSum a, SoftmaxSum b) {
+    const float largest = fmaxf(a.largest, b.largest);
+    if (largest == -INFINITE) {
+        return SoftmaxSum{largest, 0.0f};
+    }
+    return SoftmaxSum{largest, a.sum * power_of_two((a.largest - largest) * LOG2_E) +
+                                   b.sum * power_of_two((b.largest - largest) * LOG2_E)};
+}
+
+__device__ inline SoftmaxSum warp_combine(SoftmaxSum value) {
+#pragma unroll
+    for (int distance = WARP / 2; distance > 0; distance /= 2) {
+        value = combine(value, SoftmaxSum{__shfl_xor_sync(ALL_LANES, value.largest, distance),
+                                          __shfl_xor_sync(ALL_LANES, value.sum, distance)});
+    }
+    return value;
+}
+
+// The sum over one row, read once: each thread keeps its largest value so far and rescales its sum when that grows.
+__device__ inline SoftmaxSum row_sum(const act* row, int V, size_t first) {
+    SoftmaxSum total = {-INFINITE, 0.0f};
+    for (size_t start = first; start < V; start += size_t(blockDim.x) * ELEMENTS) {
+        float x[ELEMENTS];
+        load_elements(x, row, start, V);
+        SoftmaxSum part = {-INFINITE, 0.0f};
+#pragma unroll
+        for (int i = 0; i < ELEMENTS; i++) {
+            x[i] = start + i < V ? x[i] : -INFINITE;
+            part.largest = fmaxf(part.largest, x[i]);
+        }
+        const float shift = part.largest == -INFINITE ? 0.0f : part.largest * LOG2_E;
+#pragma unroll
+        for (int i = 0; i < ELEMENTS; i++) {
+            part.sum += power_of_two(x[i] * LOG2_E - shift);
+        }
+        total = combine(total, part);
+    }
+    return total;
+}
+
+// logits[n, Vp] become the gradient of the loss: (softmax over V - 1 at the target) * weight, and 0 in columns V..Vp.
+// losses[n] = -log p(target). One row a block.
+// launch: grid (n), block (Vp / 8 rounded up to a multiple of 32, 32 to 512)
+KERNEL(classifier_forward, 512, 2)
+(act* logits, float* losses, const unsigned* targets, float weight, int n, int V, int Vp) {
+    SHARED(float, largest, WARP);
+    SHARED(float, sums, WARP);
+    const size_t first = size_t(threadIdx.x) * ELEMENTS;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
+    act* row = logits + size_t(blockIdx.x) * Vp;
+    const unsigned target = targets[blockIdx.x];
+    const float target_logit = to_float(row[target]);
+    SoftmaxSum total = warp_combine(row_sum(row, V, first));
+    if (lane == 0) {
+        largest[warp] = total.largest;
+        sums[warp] = total.sum;
+    }
+    __syncthreads(); // from here on the row may be overwritten: every thread has read the target's logit
+    total = warp_combine(lane < warps ? SoftmaxSum{largest[lane], sums[lane]} : SoftmaxSum{-INFINITE, 0.0f});
+    if (threadIdx.x == 0) {
+        losses[blockIdx.x] = logf(total.sum) + total.largest - target_logit;
+    }
+    const float factor = weight / total.sum, shift = total.largest * LOG2_E;
+    for (size_t start = first; start < Vp; start += size_t(blockDim.x) * ELEMENTS) {
+        float x[ELEMENTS];
+        load_elements(x, row, start, Vp);
+#pragma unroll
+        for (int i = 0; i < ELEMENTS; i++) {
+            x[i] = start + i < V ? power_of_two(x[i] * LOG2_E - shift) * factor : 0.0f;
+            x[i] -= start + i == target ? weight : 0.0f;
+        }
+        store_elements(row, x, start, Vp);
+    }
+}
+
+// out[1] = the mean of losses[n], summed in double precision.
+// launch: grid (1), block (256)
+KERNEL(loss_mean, 256, 1)(float* out, const float* losses, int n) {
+    double sum = 0.0;
+    for (size_t row = threadIdx.x; row < size_t(n); row += blockDim.x) {
+        sum += losses[row];
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        out[0] = float(sum / n);
+    }
+}

@@ -1,0 +1,63 @@
+#include "common.cuh"
+// Token and position embedding: a row of wte[Vp, C] plus a row of wpe[maxT, C].
+
+constexpr int EMBEDDING_COLUMNS = 128; // of a block of the backward kernels, one a thread
+
+// out[n, C] = wte[tokens[row]] + wpe[row mod T], one row a block.
+// launch: grid (n), block (128)
+KERNEL(embedding_forward, 128, 8)
+(act* out, const unsigned* tokens, const act* wte, const act* wpe, int n, int T, int C) {
+    for (size_t row = blockIdx.x; row < size_t(n); row += gridDim.x) {
+        act* target = out + row * C;
+        const act* token = wte + size_t(tokens[row]) * C;
+        const act* position = wpe + row % T * C;
+        for (size_t start = size_t(threadIdx.x) * ELEMENTS; start < C; start += 128 * ELEMENTS) {
+            float x[ELEMENTS], y[ELEMENTS];
+            load_elements(x, token, start, C);
+            load_elements(y, position, start, C);
+#pragma unroll
+            for (int i = 0; i < ELEMENTS; i++) {
+                x[i] += y[i];
+            }
+            store_elements(target, x, start, C);
+        }
+    }
+}
+
+// dwte[Vp, C] += gradient[n, C], row by row. ids[u] are the distinct tokens, order[starts[i]..starts[i + 1]] the rows
+// of token i in ascending order, in which they are added up.
+// launch: grid (u, ceil(C / 128)), block (128)
+KERNEL(embedding_backward_token, EMBEDDING_COLUMNS, 8)
+(float* dwte, const act* gradient, const unsigned* ids, const unsigned* starts, const unsigned* order, int u, int C) {
+    const int column = blockIdx.y * EMBEDDING_COLUMNS + threadIdx.x;
+    if (column >= C) {
+        return;
+    }
+    for (int token = blockIdx.x; token < u; token += gridDim.x) {
+        const unsigned end = starts[token + 1];
+        float sum = 0.0f;
+#pragma unroll 8
+        for (unsigned i = starts[token]; i < end; i++) {
+            sum += to_float(gradient[size_t(order[i]) * C + column]);
+        }
+        dwte[size_t(ids[token]) * C + column] += sum;
+    }
+}
+
+// dwpe[maxT, C] += gradient[B, T, C], summed over the sequences in their order.
+// launch: grid (T, ceil(C / 128)), block (128)
+KERNEL(embedding_backward_position, EMBEDDING_COLUMNS, 8)
+(float* dwpe, const act* gradient, int B, int T, int C) {
+    const int column = blockIdx.y * EMBEDDING_COLUMNS + threadIdx.x;
+    if (column >= C) {
+        return;
+    }
+    for (int position = blockIdx.x; position < T; position += gridDim.x) {
+        float sum = 0.0f;
+#pragma unroll 8
+        for (int sequence = 0; sequence < B; sequence++) {
+            sum += to_float(gradient[(size_t(sequence) * T + position) * C + column]);
+        }
+        dwpe[size_t(position) * C + column] += sum;
+    }
+}

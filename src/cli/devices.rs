@@ -1,0 +1,203 @@
+//! Options that say what computes and what moves messages, and whether this machine can.
+
+use super::Failure;
+use super::options::OutputOptions;
+use crate::cuda::library::{self, NVSHMEM};
+use crate::cuda::{Driver, Precision};
+use crate::exec::gpu::{Kind, open};
+use crate::ranks::Ranks;
+use crate::training::Backend;
+use clap::{Args, ValueEnum};
+
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeviceKind {
+    /// CUDA where there is a usable GPU for every device (or --slices), else the CPU.
+    Auto,
+    /// A thread a device.
+    Cpu,
+    /// Each op lasts as long as --costs or --profile says; for trying the executor at many devices.
+    Timed,
+    /// NVIDIA GPUs: a GPU a device, or --slices devices a GPU.
+    Cuda,
+}
+
+/// What moves messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LinkKind {
+    /// The best that is usable here.
+    Auto,
+    /// The hosts' shared memory, between threads or ranks of one machine.
+    Local,
+    /// Peer copies and events, between processes through shared handles (cuda).
+    Copy,
+    /// NVSHMEM puts with signal on a stream; a rank a device (cuda).
+    Nvshmem,
+    /// NCCL sends and receives, which meet (cuda).
+    Nccl,
+    /// MPI between machines, shared memory within; under mpirun.
+    Mpi,
+}
+
+impl LinkKind {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            LinkKind::Auto => "auto",
+            LinkKind::Local => "local",
+            LinkKind::Copy => "copy",
+            LinkKind::Nvshmem => "nvshmem",
+            LinkKind::Nccl => "nccl",
+            LinkKind::Mpi => "mpi",
+        }
+    }
+
+    fn carrier(self) -> Kind {
+        match self {
+            LinkKind::Nvshmem => Kind::Nvshmem,
+            LinkKind::Nccl => Kind::Nccl,
+            LinkKind::Local | LinkKind::Mpi => Kind::Staged,
+            LinkKind::Copy | LinkKind::Auto => Kind::Copy,
+        }
+    }
+}
+
+/// Type of activations on GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionKind {
+    /// Everything in float32.
+    #[value(alias = "f32")]
+    Float32,
+    /// Activations in bfloat16, parameters, gradients and moments in float32.
+    #[value(alias = "bf16")]
+    Bfloat16,
+}
+
+/// What computes and what moves messages.
+#[derive(Args, Clone, Debug)]
+pub struct DeviceOptions {
+    /// What computes
+    #[arg(long, value_enum, default_value_t = DeviceKind::Auto)]
+    pub device: DeviceKind,
+    /// What moves messages; given several times, the same schedules run under each
+    #[arg(long, value_enum, default_values_t = [LinkKind::Auto])]
+    pub link: Vec<LinkKind>,
+    /// Devices on each GPU, each with its share of the multiprocessors [default: one, the whole GPU]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..256))]
+    pub slices: Option<u32>,
+    /// Type of activations on GPUs
+    #[arg(long, value_enum, default_value_t = PrecisionKind::Float32)]
+    pub precision: PrecisionKind,
+}
+
+/// What was decided.
+#[derive(Clone, Copy)]
+pub enum Chosen {
+    /// CPU threads.
+    Cpu,
+    /// Clocks.
+    Timed,
+    /// GPUs, by this driver.
+    Cuda(&'static Driver),
+}
+
+impl DeviceOptions {
+    /// What computes `devices` devices: as asked for, or the best that is usable.
+    ///
+    /// # Errors
+    /// CUDA was asked for and is not usable here: what is missing, and how to get it.
+    pub fn choose(&self, ranks: &Ranks, devices: u32, output: &OutputOptions) -> Result<Chosen, Failure> {
+        let cuda = || -> Result<&'static Driver, String> {
+            let driver = Driver::open().map_err(|unusable| unusable.to_string())?;
+            open(ranks, devices, self.slices, driver).map_err(|error| format!("{error:#}"))?;
+            Ok(driver)
+        };
+        match self.device {
+            DeviceKind::Cpu => Ok(Chosen::Cpu),
+            DeviceKind::Timed => Ok(Chosen::Timed),
+            DeviceKind::Cuda => cuda().map(Chosen::Cuda).map_err(|why| {
+                Failure::Environment(format!("{why}\npipesim doctor says what else is there; --device cpu needs nothing"))
+            }),
+            DeviceKind::Auto => {
+                let found = cuda();
+                // All ranks must choose alike.
+                let all = ranks.exchange(vec![u8::from(found.is_ok())]).map_err(|lost| Failure::Hang(lost.to_string()))?;
+                match found {
+                    Ok(driver) if all.iter().all(|able| *able == [1]) => {
+                        output.remark("device: cuda, as there is a usable GPU for every device");
+                        Ok(Chosen::Cuda(driver))
+                    }
+                    Ok(_) => Ok(Chosen::Cpu),
+                    Err(why) => {
+                        let why = why.split(';').next().unwrap_or_default();
+                        output.remark(&format!("device: cpu, a thread a device (cuda: {why})"));
+                        Ok(Chosen::Cpu)
+                    }
+                }
+            }
+        }
+    }
+
+    /// The links, the best one in the place of `auto`.
+    ///
+    /// # Errors
+    /// A link that these devices cannot use.
+    pub fn links(&self, chosen: Chosen, ranks: &Ranks, devices: u32) -> Result<Vec<LinkKind>, Failure> {
+        let best = self.best_link(chosen, ranks, devices)?;
+        let legal: &[LinkKind] = match chosen {
+            Chosen::Cuda(_) => &[LinkKind::Copy, LinkKind::Nvshmem, LinkKind::Nccl, LinkKind::Local, LinkKind::Mpi],
+            _ => &[LinkKind::Local, LinkKind::Mpi],
+        };
+        let resolve = |&link: &LinkKind| -> Result<LinkKind, Failure> {
+            let link = if link == LinkKind::Auto { best } else { link };
+            let refuse = |why: String| Err(Failure::Usage(format!("--link {}: {why}", link.name())));
+            if !legal.contains(&link) {
+                let names: Vec<&str> = legal.iter().map(|link| link.name()).collect();
+                return refuse(format!("these devices use {}; leave --link out", names.join(", ")));
+            }
+            if link == LinkKind::Mpi && !ranks.under_mpi() {
+                return refuse("expected ranks that mpirun started, found none; use local or start with mpirun".to_string());
+            }
+            if matches!(link, LinkKind::Local | LinkKind::Copy) && !ranks.share_memory() {
+                return refuse("expected all ranks on one machine, found several; use mpi, nvshmem or nccl".to_string());
+            }
+            if link == LinkKind::Nvshmem && ranks.size() < devices {
+                return refuse(format!("expected a rank for each device; start {devices} with -n {devices}"));
+            }
+            Ok(link)
+        };
+        let mut links: Vec<LinkKind> = self.link.iter().map(resolve).collect::<Result<_, _>>()?;
+        links.dedup();
+        Ok(links)
+    }
+
+    fn best_link(&self, chosen: Chosen, ranks: &Ranks, devices: u32) -> Result<LinkKind, Failure> {
+        if !matches!(chosen, Chosen::Cuda(_)) || !self.link.contains(&LinkKind::Auto) {
+            return Ok(if ranks.under_mpi() { LinkKind::Mpi } else { LinkKind::Local });
+        }
+        if ranks.size() == 1 {
+            return Ok(LinkKind::Copy);
+        }
+        let nvshmem = ranks.size() >= devices && self.slices.is_none() && library::open(&NVSHMEM).is_ok();
+        let all = ranks.exchange(vec![u8::from(nvshmem)]).map_err(|lost| Failure::Hang(lost.to_string()))?;
+        Ok(match (all.iter().all(|able| *able == [1]), ranks.share_memory()) {
+            (true, _) => LinkKind::Nvshmem,
+            (false, true) => LinkKind::Copy,
+            (false, false) => LinkKind::Mpi,
+        })
+    }
+
+    /// What sessions are made of.
+    ///
+    /// # Errors
+    /// The GPUs cannot be had.
+    pub fn backend(&self, chosen: Chosen, link: LinkKind, ranks: &Ranks, devices: u32) -> Result<Backend, Failure> {
+        let Chosen::Cuda(driver) = chosen else { return Ok(Backend::Cpu) };
+        let gpus = open(ranks, devices, self.slices, driver).map_err(|e| Failure::Environment(format!("{e:#}")))?;
+        let precision = match self.precision {
+            PrecisionKind::Float32 => Precision::F32,
+            PrecisionKind::Bfloat16 => Precision::Bf16,
+        };
+        Ok(Backend::Cuda { gpus, precision, link: link.carrier() })
+    }
+}

@@ -1,0 +1,371 @@
+//! cuBLASLt, matrix products: descriptors, the heuristic's choice of an algorithm, and the product itself.
+
+use super::super::library::{self, Missing};
+use super::driver::StreamHandle;
+use super::handle::{Address, Handle};
+use cudarc::cublaslt::sys;
+use std::ffi::{c_int, c_void};
+
+super::functions! {
+    /// What this layer calls of cuBLASLt.
+    Functions from sys {
+        cublasLtCreate(*mut sys::cublasLtHandle_t);
+        cublasLtDestroy(sys::cublasLtHandle_t);
+        cublasLtMatmulDescCreate(*mut sys::cublasLtMatmulDesc_t, sys::cublasComputeType_t, sys::cudaDataType_t);
+        cublasLtMatmulDescDestroy(sys::cublasLtMatmulDesc_t);
+        cublasLtMatmulDescSetAttribute(
+            sys::cublasLtMatmulDesc_t, sys::cublasLtMatmulDescAttributes_t, *const c_void, usize,
+        );
+        cublasLtMatrixLayoutCreate(*mut sys::cublasLtMatrixLayout_t, sys::cudaDataType, u64, u64, i64);
+        cublasLtMatrixLayoutDestroy(sys::cublasLtMatrixLayout_t);
+        cublasLtMatmulPreferenceCreate(*mut sys::cublasLtMatmulPreference_t);
+        cublasLtMatmulPreferenceDestroy(sys::cublasLtMatmulPreference_t);
+        cublasLtMatmulPreferenceSetAttribute(
+            sys::cublasLtMatmulPreference_t, sys::cublasLtMatmulPreferenceAttributes_t, *const c_void, usize,
+        );
+        cublasLtMatmulAlgoGetHeuristic(
+            sys::cublasLtHandle_t, sys::cublasLtMatmulDesc_t, sys::cublasLtMatrixLayout_t, sys::cublasLtMatrixLayout_t,
+            sys::cublasLtMatrixLayout_t, sys::cublasLtMatrixLayout_t, sys::cublasLtMatmulPreference_t, c_int,
+            *mut sys::cublasLtMatmulHeuristicResult_t, *mut c_int,
+        );
+        cublasLtMatmul(
+            sys::cublasLtHandle_t, sys::cublasLtMatmulDesc_t, *const c_void, *const c_void, sys::cublasLtMatrixLayout_t,
+            *const c_void, sys::cublasLtMatrixLayout_t, *const c_void, *const c_void, sys::cublasLtMatrixLayout_t,
+            *mut c_void, sys::cublasLtMatrixLayout_t, *const sys::cublasLtMatmulAlgo_t, *mut c_void, usize,
+            sys::cudaStream_t,
+        );
+    } -> sys::cublasStatus_t
+}
+
+/// cuBLASLt said no.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProductError {
+    /// No library.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// It is there but unusable.
+    #[error("expected a whole cuBLASLt, found one that {0}: install it again")]
+    Broken(String),
+    /// A call failed.
+    #[error("{call} failed: cuBLASLt answered {} ({code})", status(*.code))]
+    Refused {
+        /// The function that was called.
+        call: &'static str,
+        /// The library's number.
+        code: u32,
+    },
+}
+
+impl ProductError {
+    /// Whether no algorithm does this product.
+    pub(in crate::cuda) fn is_not_supported(&self) -> bool {
+        matches!(self, ProductError::Refused { code: 7 | 8 | 15, .. })
+    }
+}
+
+fn status(code: u32) -> &'static str {
+    match code {
+        1 => "not initialized",
+        3 => "allocation failed",
+        7 => "invalid value",
+        8 => "architecture mismatch",
+        11 => "mapping error",
+        13 => "execution failed",
+        14 => "internal error",
+        15 => "not supported",
+        _ => "an unknown status",
+    }
+}
+
+/// Calls a function of cuBLASLt and turns its status into a result.
+macro_rules! call {
+    ($api:expr, $name:ident($($argument:expr),* $(,)?)) => {{
+        // SAFETY: pointers for results point at locals of their type, pointers to attributes and scalars at locals of the
+        // size that is passed; descriptors are alive, since their owner is borrowed. Device addresses are only passed on.
+        match unsafe { ($api.functions.$name)($($argument),*) } {
+            0 => Ok(()),
+            code => Err(ProductError::Refused { call: stringify!($name), code }),
+        }
+    }};
+}
+
+/// Type of a matrix's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::cuda) enum Element {
+    F32,
+    Bf16,
+}
+
+impl Element {
+    fn code(self) -> sys::cudaDataType_t {
+        match self {
+            Element::F32 => sys::cudaDataType_t::CUDA_R_32F,
+            Element::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+        }
+    }
+}
+
+/// A column-major matrix: rows, columns, and elements from one column to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::cuda) struct Layout {
+    pub(in crate::cuda) element: Element,
+    pub(in crate::cuda) rows: usize,
+    pub(in crate::cuda) columns: usize,
+    pub(in crate::cuda) stride: usize,
+}
+
+/// What is done to a product before it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::cuda) enum Epilogue {
+    /// Nothing.
+    None,
+    /// A bias is added to each column.
+    Bias,
+    /// A bias, then GELU; what GELU was applied to is kept beside.
+    BiasGelu,
+    /// Times the derivative of GELU at what was kept.
+    GeluBackward,
+}
+
+/// D = op(A) op(B) + beta C, all column-major.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::cuda) struct Shape {
+    pub(in crate::cuda) a: Layout,
+    pub(in crate::cuda) b: Layout,
+    pub(in crate::cuda) d: Layout,
+    pub(in crate::cuda) transposed: [bool; 2],
+    /// Whether C, of the layout of D, is added.
+    pub(in crate::cuda) adds: bool,
+    pub(in crate::cuda) epilogue: Epilogue,
+}
+
+/// Where the operands of a product lie.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cuda) struct Operands {
+    pub(in crate::cuda) a: Address,
+    pub(in crate::cuda) b: Address,
+    /// What is added; D itself where nothing is.
+    pub(in crate::cuda) c: Address,
+    pub(in crate::cuda) d: Address,
+    pub(in crate::cuda) bias: Address,
+    /// What the GELU epilogues keep or read.
+    pub(in crate::cuda) kept: Address,
+}
+
+/// Memory for a product's partial sums.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cuda) struct Workspace {
+    pub(in crate::cuda) address: Address,
+    pub(in crate::cuda) bytes: usize,
+}
+
+/// The library on the device whose context was current when it was opened.
+pub(in crate::cuda) struct Lt {
+    functions: Functions,
+    handle: Handle<sys::cublasLtContext>,
+}
+
+/// A product of one shape: its descriptors and the algorithm chosen for it.
+pub(in crate::cuda) struct Plan {
+    description: Handle<sys::cublasLtMatmulDescOpaque_t>,
+    layouts: [Handle<sys::cublasLtMatrixLayoutOpaque_t>; 3],
+    algorithm: Option<sys::cublasLtMatmulAlgo_t>,
+    adds: bool,
+    epilogue: Epilogue,
+}
+
+impl Lt {
+    /// Finds the library and opens it for the current context's device.
+    pub(in crate::cuda) fn open() -> Result<Lt, ProductError> {
+        let library = super::reopen(&library::open(&library::CUBLASLT)?).map_err(ProductError::Broken)?;
+        let functions = Functions::load(&library);
+        std::mem::forget(library);
+        let functions = functions.map_err(|missing| ProductError::Broken(format!("lacks {}", missing.join(", "))))?;
+        let mut lt = Lt { functions, handle: Handle::new(std::ptr::null_mut()) };
+        let mut handle = std::ptr::null_mut();
+        call!(lt, cublasLtCreate(&mut handle))?;
+        lt.handle = Handle::new(handle);
+        Ok(lt)
+    }
+
+    /// Describes a product and chooses its algorithm. `multiprocessors` bounds those that it is planned for. An error that
+    /// [`ProductError::is_not_supported`] means that the library has no algorithm for it.
+    pub(in crate::cuda) fn plan(
+        &self,
+        shape: &Shape,
+        multiprocessors: Option<u32>,
+        workspace: Workspace,
+    ) -> Result<Plan, ProductError> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        let mut plan = Plan {
+            description: Handle::new(std::ptr::null_mut()),
+            layouts: [Handle::new(std::ptr::null_mut()); 3],
+            algorithm: None,
+            adds: shape.adds,
+            epilogue: shape.epilogue,
+        };
+        let filled = (|| {
+            let mut description = std::ptr::null_mut();
+            let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+            call!(self, cublasLtMatmulDescCreate(&mut description, compute, sys::cudaDataType_t::CUDA_R_32F))?;
+            plan.description = Handle::new(description);
+            for (layout, wanted) in plan.layouts.iter_mut().zip([shape.a, shape.b, shape.d]) {
+                let mut created = std::ptr::null_mut();
+                let Layout { element, rows, columns, stride } = wanted;
+                let (rows, columns, stride) = (rows as u64, columns as u64, stride as i64);
+                call!(self, cublasLtMatrixLayoutCreate(&mut created, element.code(), rows, columns, stride))?;
+                *layout = Handle::new(created);
+            }
+            let names = [Attribute::CUBLASLT_MATMUL_DESC_TRANSA, Attribute::CUBLASLT_MATMUL_DESC_TRANSB];
+            for (name, transposed) in names.into_iter().zip(shape.transposed) {
+                self.set(&plan, name, &i32::from(transposed))?;
+            }
+            let epilogue = match shape.epilogue {
+                Epilogue::None => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
+                Epilogue::Bias => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
+                Epilogue::BiasGelu => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                Epilogue::GeluBackward => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
+            };
+            self.set(&plan, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
+            // the heuristic looks at these pointers' alignment: until the product, the workspace stands in for them
+            let anywhere = workspace.address;
+            self.point(&plan, anywhere, anywhere)?;
+            if matches!(shape.epilogue, Epilogue::BiasGelu | Epilogue::GeluBackward) {
+                self.set(&plan, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(shape.d.stride as i64))?;
+            }
+            if let Some(count) = multiprocessors {
+                self.set(&plan, Attribute::CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &(count as i32))?;
+            }
+            self.choose(&plan, workspace.bytes)
+        })();
+        match filled {
+            Ok(algorithm) => {
+                plan.algorithm = Some(algorithm);
+                Ok(plan)
+            }
+            Err(error) => {
+                self.destroy(plan);
+                Err(error)
+            }
+        }
+    }
+
+    /// Sets an attribute of a product's description.
+    fn set<T: bytemuck::NoUninit>(
+        &self,
+        plan: &Plan,
+        name: sys::cublasLtMatmulDescAttributes_t,
+        value: &T,
+    ) -> Result<(), ProductError> {
+        let value = std::ptr::from_ref(value).cast();
+        call!(self, cublasLtMatmulDescSetAttribute(plan.description.raw(), name, value, size_of::<T>()))
+    }
+
+    /// Says where the epilogue's operands lie, those that it has.
+    fn point(&self, plan: &Plan, bias: Address, kept: Address) -> Result<(), ProductError> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        if matches!(plan.epilogue, Epilogue::Bias | Epilogue::BiasGelu) {
+            self.set(plan, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.0)?;
+        }
+        if matches!(plan.epilogue, Epilogue::BiasGelu | Epilogue::GeluBackward) {
+            self.set(plan, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &kept.0)?;
+        }
+        Ok(())
+    }
+
+    /// The heuristic's first choice. Partial sums are kept in float32 and added in a fixed order.
+    fn choose(&self, plan: &Plan, workspace_bytes: usize) -> Result<sys::cublasLtMatmulAlgo_t, ProductError> {
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        let mut preference = std::ptr::null_mut();
+        call!(self, cublasLtMatmulPreferenceCreate(&mut preference))?;
+        let reductions = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32
+            | sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        let bytes = workspace_bytes as u64;
+        let (bytes, mask) = (std::ptr::from_ref(&bytes).cast(), std::ptr::from_ref(&reductions).cast());
+        let mut found = sys::cublasLtMatmulHeuristicResult_t {
+            algo: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+            workspaceSize: 0,
+            state: sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS,
+            wavesCount: 0.0,
+            reserved: [0; 4],
+        };
+        let mut count = 0;
+        let [a, b, d] = plan.layouts.map(Handle::raw);
+        let outcome = (|| {
+            let name = Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+            call!(self, cublasLtMatmulPreferenceSetAttribute(preference, name, bytes, 8))?;
+            let name = Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
+            call!(self, cublasLtMatmulPreferenceSetAttribute(preference, name, mask, 4))?;
+            let (handle, description) = (self.handle.raw(), plan.description.raw());
+            call!(
+                self,
+                cublasLtMatmulAlgoGetHeuristic(handle, description, a, b, d, d, preference, 1, &mut found, &mut count)
+            )
+        })();
+        call!(self, cublasLtMatmulPreferenceDestroy(preference))?;
+        outcome?;
+        if count < 1 || found.state != sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+            return Err(ProductError::Refused { call: "cublasLtMatmulAlgoGetHeuristic", code: 15 });
+        }
+        Ok(found.algo)
+    }
+
+    /// Enqueues a product.
+    pub(in crate::cuda) fn multiply(
+        &self,
+        plan: &Plan,
+        operands: &Operands,
+        workspace: Workspace,
+        stream: StreamHandle,
+    ) -> Result<(), ProductError> {
+        self.point(plan, operands.bias, operands.kept)?;
+        let (alpha, beta) = (1.0_f32, if plan.adds { 1.0_f32 } else { 0.0 });
+        let (alpha, beta) = (std::ptr::from_ref(&alpha).cast(), std::ptr::from_ref(&beta).cast());
+        let [la, lb, ld] = plan.layouts.map(Handle::raw);
+        let pointer = |address: Address| std::ptr::without_provenance_mut::<c_void>(address.0 as usize);
+        let (a, b, c, d) = (pointer(operands.a), pointer(operands.b), pointer(operands.c), pointer(operands.d));
+        let algorithm = plan.algorithm.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let (space, bytes) = (pointer(workspace.address), workspace.bytes);
+        let (handle, description, stream) = (self.handle.raw(), plan.description.raw(), stream.raw().cast());
+        call!(
+            self,
+            cublasLtMatmul(
+                handle,
+                description,
+                alpha,
+                a,
+                la,
+                b,
+                lb,
+                beta,
+                c,
+                ld,
+                d,
+                ld,
+                algorithm,
+                space,
+                bytes,
+                stream
+            )
+        )
+    }
+
+    /// Gives a plan's descriptors back.
+    pub(in crate::cuda) fn destroy(&self, plan: Plan) {
+        // what cannot be given back is lost at worst
+        if !plan.description.raw().is_null() {
+            let _ = call!(self, cublasLtMatmulDescDestroy(plan.description.raw()));
+        }
+        for layout in plan.layouts.into_iter().filter(|layout| !layout.raw().is_null()) {
+            let _ = call!(self, cublasLtMatrixLayoutDestroy(layout.raw()));
+        }
+    }
+}
+
+impl Drop for Lt {
+    fn drop(&mut self) {
+        if !self.handle.raw().is_null() {
+            let _ = call!(self, cublasLtDestroy(self.handle.raw()));
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Matrix products by cuBLASLt, in the model's terms: row-major, weights (OC, IC).
+//!
+//! cuBLASLt is column-major. A row-major (r, c) matrix is a column-major (c, r) one with the same bytes, so that every
+//! product is asked for transposed: outᵀ = (W inᵀ), and so on. The plan of a shape (descriptors and algorithm) is made once.
+
+use super::api::driver::StreamHandle;
+use super::api::handle::Address;
+use super::api::products::{Element, Epilogue, Layout, Lt, Operands, Plan, ProductError, Shape, Workspace};
+use super::context::Context;
+use super::gpu::Gpu;
+use super::kernel::Precision;
+use super::memory::Buffer;
+use anyhow::{Context as _, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes for the partial sums of products; what the library recommends for the newest devices.
+pub const WORKSPACE_BYTES: usize = 32 << 20;
+
+/// The products of one shard. Its workspace is used on one stream.
+pub(super) struct Products {
+    context: Arc<Context>,
+    lt: Lt,
+    workspace: Buffer,
+    /// By shape; `None` where the library has no algorithm.
+    plans: BTreeMap<Shape, Option<Plan>>,
+    /// On a slice: its multiprocessors.
+    multiprocessors: Option<u32>,
+    element: Element,
+}
+
+/// The sizes of a product: rows (tokens), and the weight's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// n
+    pub(super) rows: usize,
+    /// OC
+    pub(super) outputs: usize,
+    /// IC
+    pub(super) inputs: usize,
+}
+
+impl Products {
+    pub(super) fn new(gpu: &Gpu, precision: Precision) -> Result<Products> {
+        gpu.make_current()?;
+        let element = match precision {
+            Precision::F32 => Element::F32,
+            Precision::Bf16 => Element::Bf16,
+        };
+        Ok(Products {
+            context: gpu.context().clone(),
+            lt: Lt::open()?,
+            workspace: Buffer::new(gpu.context(), WORKSPACE_BYTES)?,
+            plans: BTreeMap::new(),
+            multiprocessors: gpu.slice().map(|_| gpu.multiprocessors()),
+            element,
+        })
+    }
+
+    /// `out` (n, OC) = `input` (n, IC) `weight`ᵀ, with an epilogue; `c` (n, OC) is added where it is given. False, and nothing
+    /// enqueued, where the library has no algorithm for it.
+    pub(super) fn forward(
+        &mut self,
+        stream: StreamHandle,
+        sizes: Sizes,
+        epilogue: Epilogue,
+        operands: Forward,
+    ) -> Result<bool> {
+        let Sizes { rows, outputs, inputs } = sizes;
+        let element = self.element;
+        let shape = Shape {
+            a: Layout { element, rows: inputs, columns: outputs, stride: inputs },
+            b: Layout { element, rows: inputs, columns: rows, stride: inputs },
+            d: Layout { element, rows: outputs, columns: rows, stride: outputs },
+            transposed: [true, false],
+            adds: operands.residual.is_some(),
+            epilogue,
+        };
+        let Forward { out, input, weight, bias, residual, kept } = operands;
+        let operands = Operands { a: weight, b: input, c: residual.unwrap_or(out), d: out, bias, kept };
+        self.multiply(stream, shape, operands)
+    }
+
+    /// `out` (n, IC) = `gradient` (n, OC) `weight`, with an epilogue that may read `kept` (n, IC).
+    pub(super) fn backward_input(
+        &mut self,
+        stream: StreamHandle,
+        sizes: Sizes,
+        epilogue: Epilogue,
+        [out, gradient, weight, kept]: [Address; 4],
+    ) -> Result<bool> {
+        let Sizes { rows, outputs, inputs } = sizes;
+        let element = self.element;
+        let shape = Shape {
+            a: Layout { element, rows: inputs, columns: outputs, stride: inputs },
+            b: Layout { element, rows: outputs, columns: rows, stride: outputs },
+            d: Layout { element, rows: inputs, columns: rows, stride: inputs },
+            transposed: [false, false],
+            adds: false,
+            epilogue,
+        };
+        self.multiply(stream, shape, Operands { a: weight, b: gradient, c: out, d: out, bias: Address::NULL, kept })
+    }
+
+    /// `out` (OC, IC), float32, += `gradient` (n, OC)ᵀ `input` (n, IC).
+    pub(super) fn backward_weight(
+        &mut self,
+        stream: StreamHandle,
+        sizes: Sizes,
+        [out, gradient, input]: [Address; 3],
+    ) -> Result<bool> {
+        let Sizes { rows, outputs, inputs } = sizes;
+        let element = self.element;
+        let shape = Shape {
+            a: Layout { element, rows: inputs, columns: rows, stride: inputs },
+            b: Layout { element, rows: outputs, columns: rows, stride: outputs },
+            d: Layout { element: Element::F32, rows: inputs, columns: outputs, stride: inputs },
+            transposed: [false, true],
+            adds: true,
+            epilogue: Epilogue::None,
+        };
+        let operands = Operands { a: input, b: gradient, c: out, d: out, bias: Address::NULL, kept: Address::NULL };
+        self.multiply(stream, shape, operands)
+    }
+
+    fn multiply(&mut self, stream: StreamHandle, shape: Shape, operands: Operands) -> Result<bool> {
+        let workspace = Workspace { address: self.workspace.address(), bytes: WORKSPACE_BYTES };
+        if !self.plans.contains_key(&shape) {
+            let plan = match self.lt.plan(&shape, self.multiprocessors, workspace) {
+                Ok(plan) => Some(plan),
+                Err(error) if error.is_not_supported() => None,
+                Err(error) => return Err(error).with_context(|| format!("planning the product {shape:?}")),
+            };
+            self.plans.insert(shape, plan);
+        }
+        let Some(Some(plan)) = self.plans.get(&shape) else { return Ok(false) };
+        match self.lt.multiply(plan, &operands, workspace, stream) {
+            Ok(()) => Ok(true),
+            // what the heuristic promised, the product itself may still refuse before anything is enqueued
+            Err(ProductError::Refused { code: 15, .. }) => {
+                if let Some(Some(plan)) = self.plans.insert(shape, None) {
+                    self.lt.destroy(plan);
+                }
+                Ok(false)
+            }
+            Err(error) => Err(error).with_context(|| format!("multiplying {shape:?}")),
+        }
+    }
+}
+
+/// Where the operands of a forward product lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Forward {
+    pub(super) out: Address,
+    pub(super) input: Address,
+    pub(super) weight: Address,
+    /// (OC), where the epilogue has one.
+    pub(super) bias: Address,
+    pub(super) residual: Option<Address>,
+    /// Where the epilogue keeps GELU's input.
+    pub(super) kept: Address,
+}
+
+impl Drop for Products {
+    fn drop(&mut self) {
+        // a fault here was reported by an earlier call already
+        let _ = self.context.make_current();
+        for plan in std::mem::take(&mut self.plans).into_values().flatten() {
+            self.lt.destroy(plan);
+        }
+    }
+}

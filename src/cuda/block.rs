@@ -1,0 +1,225 @@
+//! One transformer block on a device: x += attproj(attention(LN1(x))); x += fcproj(gelu(fc(LN2(x)))).
+
+use super::api::handle::Address;
+use super::blas::Sizes;
+use super::group::Group;
+use super::memory::Buffer;
+use super::operation::{Engine, NormOperands, Shape};
+use anyhow::Result;
+
+// Tensors of a block's group, in llm.c's order: each layer's weight, its bias behind it.
+const LN1: usize = 0;
+const QKV: usize = 2;
+const ATTENTION_PROJECTION: usize = 4;
+const LN2: usize = 6;
+const FC: usize = 8;
+const FC_PROJECTION: usize = 10;
+
+/// What the forward leaves behind for the backward for the input. (n, C) where nothing else is said.
+pub(super) struct Forward {
+    input: Buffer,
+    ln1: Buffer,
+    ln1_statistics: Buffer, // (n, 2)
+    qkv: Buffer,            // (n, 3C)
+    attention: Buffer,
+    log_sums: Buffer, // (B, NH, T)
+    middle: Buffer,   // the hidden state after the attention
+    ln2: Buffer,
+    ln2_statistics: Buffer, // (n, 2)
+    fc: Buffer,             // (n, 4C): what GELU is applied to
+    gelu: Buffer,           // (n, 4C)
+}
+
+/// What the backward for the input leaves behind: exactly the operands of the backward for the weights. Inputs of the four
+/// products (7C a token), gradients of their outputs (9C a token), sums of the two LayerNorms.
+pub(super) struct Weight {
+    ln1: Buffer,
+    attention: Buffer,
+    ln2: Buffer,
+    gelu: Buffer,
+    qkv_gradient: Buffer,    // (n, 3C)
+    middle_gradient: Buffer, // (n, C)
+    fc_gradient: Buffer,     // (n, 4C)
+    output_gradient: Buffer, // (n, C)
+    ln1_sums: Buffer,        // (G, 2, C)
+    ln2_sums: Buffer,        // (G, 2, C)
+}
+
+impl Forward {
+    /// All buffers, to be given back.
+    pub(super) fn buffers(self) -> [Buffer; 11] {
+        [
+            self.input,
+            self.ln1,
+            self.ln1_statistics,
+            self.qkv,
+            self.attention,
+            self.log_sums,
+            self.middle,
+            self.ln2,
+            self.ln2_statistics,
+            self.fc,
+            self.gelu,
+        ]
+    }
+
+    /// Bytes of all buffers.
+    pub(super) fn bytes(&self) -> usize {
+        let wide = self.qkv.bytes() + self.fc.bytes() + self.gelu.bytes();
+        let narrow = [&self.input, &self.ln1, &self.attention, &self.middle, &self.ln2];
+        let small = [&self.ln1_statistics, &self.ln2_statistics, &self.log_sums];
+        wide + narrow.into_iter().chain(small).map(Buffer::bytes).sum::<usize>()
+    }
+}
+
+impl Weight {
+    /// All buffers, to be given back.
+    pub(super) fn buffers(self) -> [Buffer; 10] {
+        [
+            self.ln1,
+            self.attention,
+            self.ln2,
+            self.gelu,
+            self.qkv_gradient,
+            self.middle_gradient,
+            self.fc_gradient,
+            self.output_gradient,
+            self.ln1_sums,
+            self.ln2_sums,
+        ]
+    }
+
+    /// Bytes of all buffers.
+    pub(super) fn bytes(&self) -> usize {
+        let wide = self.gelu.bytes() + self.fc_gradient.bytes() + self.qkv_gradient.bytes();
+        let narrow = [&self.ln1, &self.attention, &self.ln2, &self.middle_gradient, &self.output_gradient];
+        let small = [&self.ln1_sums, &self.ln2_sums];
+        wide + narrow.into_iter().chain(small).map(Buffer::bytes).sum::<usize>()
+    }
+}
+
+/// The sizes of a product with a weight (OC, IC).
+fn sizes(rows: usize, outputs: usize, inputs: usize) -> Sizes {
+    Sizes { rows, outputs, inputs }
+}
+
+/// Weight and bias of a layer.
+fn layer(group: &Group, layer: usize) -> [Address; 2] {
+    [group.tensor(layer), group.tensor(layer + 1)]
+}
+
+/// Forward pass: takes the hidden state before the block, and writes that after it to `output`.
+pub(super) fn forward(
+    engine: &mut Engine,
+    group: &Group,
+    shape: &Shape,
+    input: Buffer,
+    output: Address,
+) -> Result<Forward> {
+    let (n, c) = (shape.rows(), shape.channels);
+
+    let (ln1, ln1_statistics) = (engine.activations(n * c)?, engine.floats(n * 2)?);
+    let places = [ln1.address(), ln1_statistics.address(), input.address()];
+    engine.layernorm_forward(places, layer(group, LN1), [n, c])?;
+    let qkv = engine.activations(n * 3 * c)?;
+    let places = [qkv.address(), ln1.address()];
+    engine.linear_forward(places, layer(group, QKV), None, sizes(n, 3 * c, c))?;
+    let (attention, log_sums) = (engine.activations(n * c)?, engine.floats(n * shape.heads)?);
+    engine.attention_forward([attention.address(), log_sums.address(), qkv.address()], shape)?;
+    let middle = engine.activations(n * c)?;
+    let (places, residual) = ([middle.address(), attention.address()], Some(input.address()));
+    engine.linear_forward(places, layer(group, ATTENTION_PROJECTION), residual, sizes(n, c, c))?;
+
+    let (ln2, ln2_statistics) = (engine.activations(n * c)?, engine.floats(n * 2)?);
+    let places = [ln2.address(), ln2_statistics.address(), middle.address()];
+    engine.layernorm_forward(places, layer(group, LN2), [n, c])?;
+    let (gelu, fc) = (engine.activations(n * 4 * c)?, engine.activations(n * 4 * c)?);
+    let places = [gelu.address(), fc.address(), ln2.address()];
+    engine.linear_gelu_forward(places, layer(group, FC), sizes(n, 4 * c, c))?;
+    let (places, residual) = ([output, gelu.address()], Some(middle.address()));
+    engine.linear_forward(places, layer(group, FC_PROJECTION), residual, sizes(n, c, 4 * c))?;
+
+    Ok(Forward { input, ln1, ln1_statistics, qkv, attention, log_sums, middle, ln2, ln2_statistics, fc, gelu })
+}
+
+/// Backward for the input: takes the gradient of the block's output, and writes that of its input to `output`.
+pub(super) fn backward_input(
+    engine: &mut Engine,
+    group: &Group,
+    shape: &Shape,
+    stash: Forward,
+    output_gradient: Buffer,
+    output: Address,
+) -> Result<Weight> {
+    let (n, c) = (shape.rows(), shape.channels);
+
+    let fc_gradient = engine.activations(n * 4 * c)?;
+    let weight = group.tensor(FC_PROJECTION);
+    let places = [fc_gradient.address(), output_gradient.address(), weight, stash.fc.address()];
+    engine.linear_gelu_backward_input(places, sizes(n, c, 4 * c))?;
+    engine.pool.give([stash.fc]);
+    let gradient = engine.activations(n * c)?;
+    let places = [gradient.address(), fc_gradient.address(), group.tensor(FC)];
+    engine.linear_backward_input(places, sizes(n, 4 * c, c))?;
+    let operands = NormOperands {
+        gradient: gradient.address(),
+        input: stash.middle.address(),
+        statistics: stash.ln2_statistics.address(),
+    };
+    let ln2_sums = engine.layernorm_backward_sums(operands, [n, c])?;
+    let middle_gradient = engine.activations(n * c)?;
+    let others = [group.tensor(LN2), output_gradient.address()];
+    engine.layernorm_backward_input(middle_gradient.address(), operands, others, [n, c])?;
+    engine.pool.give([stash.middle, stash.ln2_statistics]);
+
+    let places = [gradient.address(), middle_gradient.address(), group.tensor(ATTENTION_PROJECTION)];
+    engine.linear_backward_input(places, sizes(n, c, c))?;
+    let qkv_gradient = engine.activations(n * 3 * c)?;
+    let operands = [&gradient, &stash.qkv, &stash.attention, &stash.log_sums].map(Buffer::address);
+    engine.attention_backward(qkv_gradient.address(), operands, shape)?;
+    engine.pool.give([stash.qkv, stash.log_sums]);
+    let places = [gradient.address(), qkv_gradient.address(), group.tensor(QKV)];
+    engine.linear_backward_input(places, sizes(n, 3 * c, c))?;
+    let operands = NormOperands {
+        gradient: gradient.address(),
+        input: stash.input.address(),
+        statistics: stash.ln1_statistics.address(),
+    };
+    let ln1_sums = engine.layernorm_backward_sums(operands, [n, c])?;
+    let others = [group.tensor(LN1), middle_gradient.address()];
+    engine.layernorm_backward_input(output, operands, others, [n, c])?;
+    engine.pool.give([gradient, stash.input, stash.ln1_statistics]);
+
+    Ok(Weight {
+        ln1: stash.ln1,
+        attention: stash.attention,
+        ln2: stash.ln2,
+        gelu: stash.gelu,
+        qkv_gradient,
+        middle_gradient,
+        fc_gradient,
+        output_gradient,
+        ln1_sums,
+        ln2_sums,
+    })
+}
+
+/// Backward for the weights: adds this micro-batch's share to the gradients of the block's parameters.
+pub(super) fn backward_weight(engine: &mut Engine, group: &Group, shape: &Shape, stash: Weight) -> Result<()> {
+    let (n, c) = (shape.rows(), shape.channels);
+    let products = [
+        (FC_PROJECTION, &stash.output_gradient, &stash.gelu, sizes(n, c, 4 * c)),
+        (FC, &stash.fc_gradient, &stash.ln2, sizes(n, 4 * c, c)),
+        (ATTENTION_PROJECTION, &stash.middle_gradient, &stash.attention, sizes(n, c, c)),
+        (QKV, &stash.qkv_gradient, &stash.ln1, sizes(n, 3 * c, c)),
+    ];
+    for (layer, gradient, input, sizes) in products {
+        let into = [group.gradient(layer), group.gradient(layer + 1)];
+        engine.linear_backward_weight(into, [gradient.address(), input.address()], sizes)?;
+    }
+    for (layer, sums) in [(LN2, &stash.ln2_sums), (LN1, &stash.ln1_sums)] {
+        engine.layernorm_backward_weight([group.gradient(layer), group.gradient(layer + 1)], sums, [n, c])?;
+    }
+    engine.pool.give(stash.buffers());
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! Parameters that live together on a device, with their gradients and AdamW's moments.
+
+use super::api::handle::Address;
+use super::api::pinned::Pinned;
+use super::memory::Buffer;
+use super::operation::{Engine, Updated};
+use crate::model::{AdamW, Parameters};
+use anyhow::Result;
+
+/// Tensors begin at multiples of so many elements, 256 bytes in bfloat16: products then take the same path, and give the
+/// same bits, wherever a tensor lies. The gaps are zeros and stay so.
+const ALIGNMENT: usize = 128;
+
+/// Places of the tensors among llm.c's 16.
+pub(super) const WTE: usize = 0;
+pub(super) const WPE: usize = 1;
+pub(super) const BLOCK_TENSORS: [usize; 12] = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13];
+pub(super) const LNF_TENSORS: [usize; 2] = [14, 15];
+
+/// Some tensors of the model, or one layer's part of each: master values, gradients and moments in float32, one row each,
+/// and in bfloat16 a copy of the values that the activations are computed with.
+pub(super) struct Group {
+    /// Place among llm.c's tensors, first element here, number of elements.
+    tensors: Vec<(usize, usize, usize)>,
+    /// Which block of the model it is, if it is one.
+    layer: Option<usize>,
+    count: usize,
+    values: Buffer,
+    copy: Option<Buffer>,
+    pub(super) gradients: Buffer,
+    first_moments: Buffer,
+    second_moments: Buffer,
+    saved: Option<[Buffer; 3]>,
+}
+
+/// Elements of a row of these tensors, gaps included.
+pub(super) fn padded_count(lengths: impl IntoIterator<Item = usize>) -> usize {
+    lengths.into_iter().map(|length| length.next_multiple_of(ALIGNMENT)).sum()
+}
+
+impl Group {
+    /// Allocates and copies the values out of `parameters`. Waits for the copies.
+    pub(super) fn new(
+        engine: &Engine,
+        parameters: &Parameters,
+        tensors: &[usize],
+        layer: Option<usize>,
+    ) -> Result<Group> {
+        let mut placed = Vec::with_capacity(tensors.len());
+        let mut count = 0;
+        for &tensor in tensors {
+            let length = part(parameters, tensor, layer).len();
+            placed.push((tensor, count, length));
+            count += length.next_multiple_of(ALIGNMENT);
+        }
+        let row = || -> Result<Buffer> {
+            let buffer = Buffer::new(engine.gpu.context(), count * size_of::<f32>())?;
+            engine.gpu.compute.clear(buffer.address(), buffer.bytes())?;
+            Ok(buffer)
+        };
+        let copy_bytes = count * engine.precision.bytes();
+        let copy = match engine.precision {
+            super::Precision::F32 => None,
+            super::Precision::Bf16 => Some(Buffer::new(engine.gpu.context(), copy_bytes)?),
+        };
+        let group = Group {
+            tensors: placed,
+            layer,
+            count,
+            values: row()?,
+            copy,
+            gradients: row()?,
+            first_moments: row()?,
+            second_moments: row()?,
+            saved: None,
+        };
+        for &(tensor, start, _) in &group.tensors {
+            upload(engine, element(&group.values, start), part(parameters, tensor, layer))?;
+        }
+        group.refresh(engine)?;
+        Ok(group)
+    }
+
+    /// The values of a tensor, by its number in the group, in the activations' precision.
+    pub(super) fn tensor(&self, index: usize) -> Address {
+        let start = self.tensors[index].1;
+        match &self.copy {
+            Some(copy) => copy.address().offset(start * 2),
+            None => element(&self.values, start),
+        }
+    }
+
+    /// The gradients of a tensor, by its number in the group.
+    pub(super) fn gradient(&self, index: usize) -> Address {
+        element(&self.gradients, self.tensors[index].1)
+    }
+
+    /// Number of float32 in a row, gaps included.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Which block of the model it is, if it is one.
+    pub(super) fn layer(&self) -> Option<usize> {
+        self.layer
+    }
+
+    /// Enqueues: gradients to zero.
+    pub(super) fn clear_gradients(&self, engine: &Engine) -> Result<()> {
+        Ok(engine.gpu.compute.clear(self.gradients.address(), self.gradients.bytes())?)
+    }
+
+    /// Enqueues one step of AdamW. `other` is a second part of the gradients, or null.
+    pub(super) fn adamw(
+        &self,
+        engine: &Engine,
+        other: Address,
+        scale: Address,
+        number: u32,
+        hyper: &AdamW,
+    ) -> Result<()> {
+        let what = Updated {
+            values: self.values.address(),
+            copy: self.copy.as_ref().map_or(Address::NULL, Buffer::address),
+            gradients: self.gradients.address(),
+            other,
+            first_moments: self.first_moments.address(),
+            second_moments: self.second_moments.address(),
+            count: self.count,
+        };
+        engine.adamw_update(&what, scale, number, hyper)
+    }
+
+    /// Enqueues: values and moments are remembered.
+    pub(super) fn save(&mut self, engine: &Engine) -> Result<()> {
+        let rows = [&self.values, &self.first_moments, &self.second_moments];
+        if self.saved.is_none() {
+            let row = || Buffer::new(engine.gpu.context(), self.count * size_of::<f32>());
+            self.saved = Some([row()?, row()?, row()?]);
+        }
+        for (row, saved) in rows.into_iter().zip(self.saved.iter().flatten()) {
+            engine.gpu.compute.copy(saved.address(), row.address(), row.bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues: values and moments are those remembered. False where none are.
+    pub(super) fn restore(&self, engine: &Engine) -> Result<bool> {
+        let Some(saved) = &self.saved else { return Ok(false) };
+        let rows = [&self.values, &self.first_moments, &self.second_moments];
+        for (row, saved) in rows.into_iter().zip(saved) {
+            engine.gpu.compute.copy(row.address(), saved.address(), row.bytes())?;
+        }
+        self.refresh(engine)?;
+        Ok(true)
+    }
+
+    /// Copies values or gradients into the whole model's tensors. Waits.
+    pub(super) fn export(&self, engine: &Engine, into: &mut Parameters, gradients: bool) -> Result<()> {
+        let row = if gradients { &self.gradients } else { &self.values };
+        for &(tensor, start, _) in &self.tensors {
+            download(engine, part_mut(into, tensor, self.layer), element(row, start))?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues: the copy is that of the values.
+    fn refresh(&self, engine: &Engine) -> Result<()> {
+        match &self.copy {
+            Some(copy) => engine.cast(copy.address(), self.values.address(), self.count),
+            None => Ok(()),
+        }
+    }
+}
+
+fn element(row: &Buffer, index: usize) -> Address {
+    row.address().offset(index * size_of::<f32>())
+}
+
+/// One tensor, or one layer's part of it.
+fn part(parameters: &Parameters, tensor: usize, layer: Option<usize>) -> &[f32] {
+    let values = &parameters.tensors[tensor];
+    let length = values.len() / parameters.config.layers;
+    layer.map_or(&values[..], |layer| &values[layer * length..][..length])
+}
+
+fn part_mut(parameters: &mut Parameters, tensor: usize, layer: Option<usize>) -> &mut [f32] {
+    let values = &mut parameters.tensors[tensor];
+    let length = values.len() / parameters.config.layers;
+    match layer {
+        None => values,
+        Some(layer) => &mut values[layer * length..][..length],
+    }
+}
+
+/// Elements that are copied at a time between device and host.
+const CHUNK: usize = 4 << 20;
+
+/// Copies to the device and waits.
+pub(super) fn upload(engine: &Engine, to: Address, values: &[f32]) -> Result<()> {
+    let mut pinned = Pinned::new(engine.gpu.context(), values.len().min(CHUNK) * size_of::<f32>())?;
+    for (number, chunk) in values.chunks(CHUNK).enumerate() {
+        pinned.write(0, chunk);
+        let to = to.offset(number * CHUNK * size_of::<f32>());
+        engine.gpu.compute.upload(to, &pinned, 0..size_of_val(chunk))?;
+        engine.gpu.compute.synchronize()?;
+    }
+    Ok(())
+}
+
+/// Copies from the device and waits.
+pub(super) fn download(engine: &Engine, values: &mut [f32], from: Address) -> Result<()> {
+    let pinned = Pinned::new(engine.gpu.context(), values.len().min(CHUNK) * size_of::<f32>())?;
+    for (number, chunk) in values.chunks_mut(CHUNK).enumerate() {
+        let from = from.offset(number * CHUNK * size_of::<f32>());
+        engine.gpu.compute.download(&pinned, 0..size_of_val(chunk), from)?;
+        engine.gpu.compute.synchronize()?;
+        pinned.read(0, chunk);
+    }
+    Ok(())
+}

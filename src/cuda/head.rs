@@ -1,0 +1,126 @@
+//! The head on a device: final LayerNorm, logits = LNf · wteᵀ, and the loss. Its forward computes the gradient of the logits
+//! too, in their place.
+
+use super::api::handle::Address;
+use super::blas::Sizes;
+use super::group::Group;
+use super::memory::Buffer;
+use super::operation::{Engine, NormOperands, Shape};
+use anyhow::Result;
+
+/// What the forward leaves behind for the backward for the input.
+pub(super) struct Forward {
+    input: Buffer,           // (n, C)
+    lnf: Buffer,             // (n, C)
+    statistics: Buffer,      // (n, 2)
+    logits_gradient: Buffer, // (n, Vp)
+}
+
+/// What the backward for the input leaves behind for the backward for the weights.
+pub(super) struct Weight {
+    lnf: Buffer,
+    logits_gradient: Buffer,
+    sums: Buffer, // (G, 2, C)
+}
+
+impl Forward {
+    /// All buffers, to be given back.
+    pub(super) fn buffers(self) -> [Buffer; 4] {
+        [self.input, self.lnf, self.statistics, self.logits_gradient]
+    }
+
+    /// Bytes of all buffers.
+    pub(super) fn bytes(&self) -> usize {
+        [&self.input, &self.lnf, &self.statistics, &self.logits_gradient].into_iter().map(Buffer::bytes).sum()
+    }
+}
+
+impl Weight {
+    /// All buffers, to be given back.
+    pub(super) fn buffers(self) -> [Buffer; 3] {
+        [self.lnf, self.logits_gradient, self.sums]
+    }
+
+    /// Bytes of all buffers.
+    pub(super) fn bytes(&self) -> usize {
+        [&self.lnf, &self.logits_gradient, &self.sums].into_iter().map(Buffer::bytes).sum()
+    }
+}
+
+/// What the head's passes need beside the hidden state.
+pub(super) struct Context<'a> {
+    pub(super) shape: Shape,
+    /// V and Vp.
+    pub(super) vocabulary: [usize; 2],
+    /// Final LayerNorm.
+    pub(super) lnf: &'a Group,
+    /// Token embedding (Vp, C), the weight of the logits.
+    pub(super) wte: &'a Group,
+}
+
+impl Context<'_> {
+    fn sizes(&self) -> Sizes {
+        Sizes { rows: self.shape.rows(), outputs: self.vocabulary[1], inputs: self.shape.channels }
+    }
+}
+
+/// Forward pass: takes the hidden state (n, C). The gradient of the logits is `weight` times that of the sum of the tokens'
+/// losses; the mean of the losses over the micro-batch's tokens goes to `loss`.
+pub(super) fn forward(
+    engine: &mut Engine,
+    context: &Context,
+    input: Buffer,
+    [loss, targets]: [Address; 2],
+    weight: f32,
+) -> Result<Forward> {
+    let (n, c, [v, vp]) = (context.shape.rows(), context.shape.channels, context.vocabulary);
+    let (lnf, statistics) = (engine.activations(n * c)?, engine.floats(n * 2)?);
+    let parameters = [context.lnf.tensor(0), context.lnf.tensor(1)];
+    engine.layernorm_forward([lnf.address(), statistics.address(), input.address()], parameters, [n, c])?;
+    let logits = engine.activations(n * vp)?;
+    let places = [logits.address(), lnf.address()];
+    engine.linear_forward(places, [context.wte.tensor(0), Address::NULL], None, context.sizes())?;
+    let losses = engine.floats(n)?;
+    engine.classifier_forward([logits.address(), losses.address(), targets], weight, [n, v, vp])?;
+    engine.loss_mean(loss, losses.address(), n)?;
+    engine.pool.give([losses]);
+    Ok(Forward { input, lnf, statistics, logits_gradient: logits })
+}
+
+/// Backward for the input: writes the gradient of the hidden state (n, C) to `output`.
+pub(super) fn backward_input(
+    engine: &mut Engine,
+    context: &Context,
+    stash: Forward,
+    output: Address,
+) -> Result<Weight> {
+    let (n, c) = (context.shape.rows(), context.shape.channels);
+    let gradient = engine.activations(n * c)?;
+    let places = [gradient.address(), stash.logits_gradient.address(), context.wte.tensor(0)];
+    engine.linear_backward_input(places, context.sizes())?;
+    let operands = NormOperands {
+        gradient: gradient.address(),
+        input: stash.input.address(),
+        statistics: stash.statistics.address(),
+    };
+    let sums = engine.layernorm_backward_sums(operands, [n, c])?;
+    engine.layernorm_backward_input(output, operands, [context.lnf.tensor(0), Address::NULL], [n, c])?;
+    engine.pool.give([gradient, stash.input, stash.statistics]);
+    Ok(Weight { lnf: stash.lnf, logits_gradient: stash.logits_gradient, sums })
+}
+
+/// Backward for the weights: adds to the gradients of the final LayerNorm and to the head's part of that of `wte`.
+pub(super) fn backward_weight(
+    engine: &mut Engine,
+    context: &Context,
+    wte_gradient: Address,
+    stash: Weight,
+) -> Result<()> {
+    let (n, c) = (context.shape.rows(), context.shape.channels);
+    let operands = [stash.logits_gradient.address(), stash.lnf.address()];
+    engine.linear_backward_weight([wte_gradient, Address::NULL], operands, context.sizes())?;
+    let into = [context.lnf.gradient(0), context.lnf.gradient(1)];
+    engine.layernorm_backward_weight(into, &stash.sums, [n, c])?;
+    engine.pool.give(stash.buffers());
+    Ok(())
+}

@@ -1,0 +1,348 @@
+//! The kernels: their text, their names, and the shape of the grid that each is launched on. All of it is known without
+//! a GPU. Arguments, shapes and formulas of a kernel stand in its file under `kernels/`; the functions here take the
+//! integer arguments of the kernel of the same name, in the kernel's order.
+
+/// Type of the activations. Every kernel exists once for each; arithmetic inside is float32 for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Precision {
+    /// float32
+    F32,
+    /// bfloat16
+    Bf16,
+}
+
+impl Precision {
+    /// What a kernel's name ends with: `_f32` or `_bf16`.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Precision::F32 => "_f32",
+            Precision::Bf16 => "_bf16",
+        }
+    }
+
+    /// Size of an activation.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Precision::F32 => 4,
+            Precision::Bf16 => 2,
+        }
+    }
+}
+
+/// The shape of one launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block, along x.
+    pub block: u32,
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+}
+
+impl Launch {
+    const fn new(grid: [usize; 2], block: usize) -> Launch {
+        Launch {
+            grid: [clamp(grid[0], MAX_GRID_X), clamp(grid[1], MAX_GRID_Y), 1],
+            block: block as u32,
+            shared_bytes: 0,
+        }
+    }
+
+    const fn with_shared_bytes(self, bytes: usize) -> Launch {
+        Launch { shared_bytes: clamp(bytes, u32::MAX as usize), ..self }
+    }
+}
+
+/// A launch with more dynamic shared memory than this needs the kernel's attribute raised first.
+pub const DEFAULT_SHARED_BYTES: u32 = 48 * 1024;
+
+/// No launch needs more dynamic shared memory than this.
+pub const MAX_SHARED_BYTES: u32 = 160 * 1024;
+
+/// The largest size of a head that the attention kernels take.
+pub const MAX_HEAD_SIZE: usize = 128;
+
+const MAX_GRID_X: usize = (1 << 31) - 1;
+const MAX_GRID_Y: usize = (1 << 16) - 1;
+
+/// The files, in the order in which they make up one translation unit: name and text.
+pub const SOURCES: [(&str, &str); 12] = [
+    ("common.cuh", include_str!("../../kernels/common.cuh")),
+    ("attention_scalar.cuh", include_str!("../../kernels/attention_scalar.cuh")),
+    ("attention_tensor.cuh", include_str!("../../kernels/attention_tensor.cuh")),
+    ("attention.cu", include_str!("../../kernels/attention.cu")),
+    ("bias.cu", include_str!("../../kernels/bias.cu")),
+    ("classifier.cu", include_str!("../../kernels/classifier.cu")),
+    ("embedding.cu", include_str!("../../kernels/embedding.cu")),
+    ("gelu.cu", include_str!("../../kernels/gelu.cu")),
+    ("gradient.cu", include_str!("../../kernels/gradient.cu")),
+    ("layernorm.cu", include_str!("../../kernels/layernorm.cu")),
+    ("optimizer.cu", include_str!("../../kernels/optimizer.cu")),
+    ("residual.cu", include_str!("../../kernels/residual.cu")),
+];
+
+/// The kernels, without the suffix of the precision.
+pub const NAMES: [&str; 22] = [
+    "adamw_update",
+    "add",
+    "attention_backward_keys",
+    "attention_backward_mean",
+    "attention_backward_queries",
+    "attention_forward",
+    "bias_backward_weight",
+    "cast",
+    "classifier_forward",
+    "embedding_backward_position",
+    "embedding_backward_token",
+    "embedding_forward",
+    "gelu_backward_input",
+    "gelu_forward",
+    "layernorm_backward_input",
+    "layernorm_backward_sums",
+    "layernorm_backward_weight",
+    "layernorm_forward",
+    "loss_mean",
+    "norm_partial",
+    "norm_sum",
+    "residual_forward",
+];
+
+/// Threads of a block of a kernel whose threads each take [`ELEMENTS`] elements.
+const ELEMENTWISE_BLOCK: usize = 256;
+/// Elements that a thread of such a kernel takes at a time.
+const ELEMENTS: usize = 8;
+/// Columns of a block of a kernel that sums columns, one a thread.
+const COLUMNS: usize = 128;
+/// Rows of a block of a LayerNorm kernel, one a warp.
+const WARPS: usize = 4;
+const WARP: usize = 32;
+/// Queries, and keys, of a tile of the attention kernels; four warps take a tile of either.
+const TILE: usize = 64;
+const TILE_BLOCK: usize = 128;
+/// Rows of a block of `attention_backward_mean`, eight lanes each.
+const MEAN_ROWS: usize = 16;
+/// Columns of a block of `bias_backward_weight`, and the groups of rows that its threads make up.
+const BIAS_COLUMNS: usize = 16;
+const BIAS_GROUPS: usize = 64;
+
+/// All kernels as one translation unit of CUDA C++ that includes nothing. Compiler messages name the files of
+/// [`SOURCES`].
+pub fn text(precision: Precision) -> String {
+    let mut text = String::new();
+    if precision == Precision::Bf16 {
+        text.push_str("#define PIPESIM_BF16\n");
+    }
+    for (name, source) in SOURCES {
+        text.push_str(&format!("#line 1 \"{name}\"\n"));
+        for line in source.lines() {
+            // an include is left out, but its line stays, so that line numbers are those of the file
+            text.push_str(if line.starts_with("#include") { "" } else { line });
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Blocks of rows for [`layernorm_backward_sums`]: its argument G, from the number of rows.
+pub const fn layernorm_groups(rows: usize) -> usize {
+    clamp(rows.div_ceil(32), 128) as usize
+}
+
+/// `embedding_forward(out, tokens, wte, wpe, n, T, C)`
+pub fn embedding_forward(_: Precision, rows: usize, _tokens: usize, _channels: usize) -> Launch {
+    Launch::new([rows, 1], 128)
+}
+
+/// `embedding_backward_token(dwte, gradient, ids, starts, order, u, C)`
+pub fn embedding_backward_token(_: Precision, distinct: usize, channels: usize) -> Launch {
+    Launch::new([distinct, channels.div_ceil(COLUMNS)], COLUMNS)
+}
+
+/// `embedding_backward_position(dwpe, gradient, B, T, C)`
+pub fn embedding_backward_position(_: Precision, _sequences: usize, tokens: usize, channels: usize) -> Launch {
+    Launch::new([tokens, channels.div_ceil(COLUMNS)], COLUMNS)
+}
+
+/// `layernorm_forward(out, statistics, input, weight, bias, n, C)`
+pub fn layernorm_forward(_: Precision, rows: usize, _channels: usize) -> Launch {
+    Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP)
+}
+
+/// `layernorm_backward_input(out, gradient, input, statistics, weight, residual_or_null, n, C)`
+pub fn layernorm_backward_input(_: Precision, rows: usize, _channels: usize) -> Launch {
+    Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP)
+}
+
+/// `layernorm_backward_sums(partial, gradient, input, statistics, n, C, G)`
+pub fn layernorm_backward_sums(_: Precision, _rows: usize, channels: usize, groups: usize) -> Launch {
+    Launch::new([channels.div_ceil(COLUMNS), groups], COLUMNS)
+}
+
+/// `layernorm_backward_weight(dweight, dbias, partial, G, C)`
+pub fn layernorm_backward_weight(_: Precision, _groups: usize, channels: usize) -> Launch {
+    Launch::new([channels.div_ceil(WARP), 1], WARPS * WARP)
+}
+
+/// `attention_forward(out, log_sums, qkv, B, T, NH, HS)`
+pub fn attention_forward(precision: Precision, sequences: usize, tokens: usize, heads: usize, size: usize) -> Launch {
+    attention(precision, [sequences, tokens, heads, size], [3, 5])
+}
+
+/// `attention_backward_mean(means, gradient, output, B, T, NH, HS)`
+pub fn attention_backward_mean(_: Precision, sequences: usize, tokens: usize, heads: usize, _size: usize) -> Launch {
+    let rows = sequences.saturating_mul(tokens).saturating_mul(heads);
+    Launch::new([rows.div_ceil(MEAN_ROWS), 1], 8 * MEAN_ROWS)
+}
+
+/// `attention_backward_keys(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
+pub fn attention_backward_keys(
+    precision: Precision,
+    sequences: usize,
+    tokens: usize,
+    heads: usize,
+    size: usize,
+) -> Launch {
+    attention(precision, [sequences, tokens, heads, size], [4, 6])
+}
+
+/// `attention_backward_queries(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
+pub fn attention_backward_queries(
+    precision: Precision,
+    sequences: usize,
+    tokens: usize,
+    heads: usize,
+    size: usize,
+) -> Launch {
+    attention(precision, [sequences, tokens, heads, size], [4, 6])
+}
+
+/// `gelu_forward(out, input, count)`
+pub fn gelu_forward(_: Precision, count: usize) -> Launch {
+    elementwise(count)
+}
+
+/// `gelu_backward_input(out, gradient, input, count)`
+pub fn gelu_backward_input(_: Precision, count: usize) -> Launch {
+    elementwise(count)
+}
+
+/// `residual_forward(out, a, b, count)`
+pub fn residual_forward(_: Precision, count: usize) -> Launch {
+    elementwise(count)
+}
+
+/// `bias_backward_weight(dbias, gradient, n, OC)`
+pub fn bias_backward_weight(_: Precision, _rows: usize, channels: usize) -> Launch {
+    Launch::new([channels.div_ceil(BIAS_COLUMNS), 1], BIAS_COLUMNS * BIAS_GROUPS)
+}
+
+/// `classifier_forward(logits, losses, targets, weight, n, V, Vp)`
+pub fn classifier_forward(_: Precision, rows: usize, _vocabulary: usize, padded_vocabulary: usize) -> Launch {
+    let threads = padded_vocabulary.div_ceil(ELEMENTS).next_multiple_of(WARP);
+    Launch::new([rows, 1], threads.clamp(WARP, 512))
+}
+
+/// `loss_mean(out, losses, n)`
+pub fn loss_mean(_: Precision, _rows: usize) -> Launch {
+    Launch::new([1, 1], 256)
+}
+
+/// `add(out, other, count)`
+pub fn add(_: Precision, count: usize) -> Launch {
+    elementwise(count)
+}
+
+/// `cast(out, in, count)`
+pub fn cast(_: Precision, count: usize) -> Launch {
+    elementwise(count)
+}
+
+/// `norm_partial(partial, gradient, other_or_null, count, G)`
+pub fn norm_partial(_: Precision, _count: usize, groups: usize) -> Launch {
+    Launch::new([groups, 1], 256)
+}
+
+/// `norm_sum(out, partial, G)`
+pub fn norm_sum(_: Precision, _groups: usize) -> Launch {
+    Launch::new([1, 1], 256)
+}
+
+/// `adamw_update(master, copy_or_null, gradient, other_or_null, m, v, count, scale_or_null, lr, beta1, beta2, eps, wd,
+/// correction1, correction2)`
+pub fn adamw_update(_: Precision, count: usize) -> Launch {
+    elementwise(count)
+}
+
+fn elementwise(count: usize) -> Launch {
+    Launch::new([count.div_ceil(ELEMENTWISE_BLOCK * ELEMENTS), 1], ELEMENTWISE_BLOCK)
+}
+
+/// Whether the attention kernels run on tensor cores: bfloat16, and heads that are whole tiles of 16.
+pub const fn on_tensor_cores(precision: Precision, size: usize) -> bool {
+    matches!(precision, Precision::Bf16) && size.is_multiple_of(16) && size <= MAX_HEAD_SIZE
+}
+
+/// One block a tile of queries (or keys) of one head. `tiles` is the number of tiles of rows of a head that a block
+/// keeps in shared memory: on CUDA cores (beside one of weights), and on tensor cores.
+fn attention(precision: Precision, [sequences, tokens, heads, size]: [usize; 4], tiles: [usize; 2]) -> Launch {
+    let blocks = tokens.div_ceil(TILE).saturating_mul(heads).saturating_mul(sequences);
+    let bytes = if on_tensor_cores(precision, size) {
+        tiles[1] * TILE * (size.next_multiple_of(32) + 8) * 2
+    } else {
+        (tiles[0] * TILE * (size.next_multiple_of(4) + 4) + TILE * (TILE + 4)) * 4
+    };
+    Launch::new([blocks, 1], TILE_BLOCK).with_shared_bytes(bytes)
+}
+
+/// `value`, but at least 1 and at most `most`. Where a grid's limit is met, the kernel's threads take more than one
+/// turn, or the tensor is larger than any device's memory.
+const fn clamp(value: usize, most: usize) -> u32 {
+    if value == 0 {
+        1
+    } else if value > most {
+        most as u32
+    } else {
+        value as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_and_shared_memory_stay_within_limits() {
+        for precision in [Precision::F32, Precision::Bf16] {
+            for size in 1..=MAX_HEAD_SIZE {
+                for launch in [attention_forward, attention_backward_keys, attention_backward_queries] {
+                    let launch = launch(precision, 3, 1000, 5, size);
+                    assert_eq!(launch.grid, [3 * 16 * 5, 1, 1]);
+                    assert!(launch.shared_bytes <= MAX_SHARED_BYTES, "{precision:?} {size}: {}", launch.shared_bytes);
+                }
+            }
+            for launch in [
+                add(precision, usize::MAX),
+                attention_forward(precision, usize::MAX, usize::MAX, usize::MAX, 64),
+                embedding_backward_token(precision, usize::MAX, usize::MAX),
+                layernorm_backward_sums(precision, 0, usize::MAX, usize::MAX),
+            ] {
+                assert!(launch.grid[0] as usize <= MAX_GRID_X && launch.grid[1] as usize <= MAX_GRID_Y);
+            }
+            assert_eq!(add(precision, 0).grid, [1, 1, 1]);
+        }
+    }
+
+    #[test]
+    fn the_text_includes_nothing_and_holds_every_kernel() {
+        for precision in [Precision::F32, Precision::Bf16] {
+            let text = text(precision);
+            assert!(!text.contains("#include"));
+            assert_eq!(text.contains("#define PIPESIM_BF16"), precision == Precision::Bf16);
+            for name in NAMES {
+                assert_eq!(text.matches(&format!("KERNEL({name}, ")).count(), 1, "{name}");
+            }
+            assert_eq!(text.matches("KERNEL(").count(), NAMES.len() + 1, "one definition of the macro");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Device memory: buffers, and a pool of those that are used again.
+
+use super::api::driver::Fault;
+use super::api::handle::Address;
+use super::context::Context;
+use super::event::ProcessHandle;
+use anyhow::{Context as _, Result, bail};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Memory of one device, freed on drop. Its contents are anything at first.
+pub struct Buffer {
+    context: Arc<Context>,
+    address: Address,
+    bytes: usize,
+}
+
+/// The driver cuts smaller allocations out of pieces of so many bytes, and shares whole pieces.
+const SHARED_BYTES: usize = 2 << 20;
+
+impl Buffer {
+    /// Allocates; 0 bytes are one place that nothing is read from.
+    ///
+    /// # Errors
+    /// The device has not so much memory left: the error says how much there is.
+    pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Buffer> {
+        context.make_current()?;
+        match context.api.allocate(bytes.max(1)) {
+            Ok(address) => Ok(Buffer { context: context.clone(), address, bytes }),
+            Err(fault) if fault.is_out_of_memory() => {
+                let (free, total) = context.api.memory()?;
+                bail!(
+                    "expected {} MiB more of device memory, found {} of {} MiB free: choose smaller or fewer micro-batches, \
+                     bfloat16, or more stages",
+                    mib(bytes),
+                    free >> 20,
+                    total >> 20
+                )
+            }
+            Err(fault) => Err(fault).with_context(|| format!("allocating {bytes} bytes")),
+        }
+    }
+
+    /// Memory that can be shared with another process: rounded up to whole pieces of the driver's, so that nothing else lies
+    /// in what is shared.
+    ///
+    /// # Errors
+    /// As [`Buffer::new`].
+    pub fn shareable(context: &Arc<Context>, bytes: usize) -> Result<Buffer> {
+        let mut buffer = Buffer::new(context, bytes.next_multiple_of(SHARED_BYTES))?;
+        buffer.bytes = bytes;
+        Ok(buffer)
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A name by which another process of this machine can open it; it was made by [`Buffer::shareable`].
+    ///
+    /// # Errors
+    /// The driver refuses: memory is not shared on this system.
+    pub fn share(&self) -> Result<ProcessHandle, Fault> {
+        self.context.make_current()?;
+        self.context.api.export_memory(self.address)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // a fault here was reported by an earlier call already
+        let _ = self.context.make_current().and_then(|()| self.context.api.free(self.address));
+    }
+}
+
+/// Whole mebibytes, rounded up.
+pub(super) fn mib(bytes: usize) -> usize {
+    bytes.div_ceil(1 << 20)
+}
+
+/// Another process's memory, open here until dropped.
+pub struct Imported {
+    context: Arc<Context>,
+    address: Address,
+}
+
+impl Imported {
+    /// Opens what [`Buffer::share`] named in another process.
+    ///
+    /// # Errors
+    /// The driver refuses: the process is gone, or this one, or its GPU cannot be reached from this context's.
+    pub fn open(context: &Arc<Context>, name: ProcessHandle) -> Result<Imported, Fault> {
+        context.make_current()?;
+        Ok(Imported { context: context.clone(), address: context.api.import_memory(name)? })
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+}
+
+impl Drop for Imported {
+    fn drop(&mut self) {
+        let _ = self.context.make_current().and_then(|()| self.context.api.close_memory(self.address));
+    }
+}
+
+/// Buffers that are used again, by size, last returned first. All of a pool's buffers are used on one stream: a buffer that
+/// was returned while work on it is still enqueued is handed out to work enqueued behind that.
+pub(super) struct Pool {
+    context: Arc<Context>,
+    free: BTreeMap<usize, Vec<Buffer>>,
+    /// Since [`Pool::watch`]: sizes taken and given, in order.
+    seen: Option<Vec<Move>>,
+}
+
+/// A buffer of this many bytes was taken, or given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    Take(usize),
+    Give(usize),
+}
+
+impl Pool {
+    pub(super) fn new(context: &Arc<Context>) -> Pool {
+        Pool { context: context.clone(), free: BTreeMap::new(), seen: None }
+    }
+
+    /// A buffer of this many bytes that hold anything.
+    pub(super) fn take(&mut self, bytes: usize) -> Result<Buffer> {
+        self.seen.iter_mut().for_each(|seen| seen.push(Move::Take(bytes)));
+        match self.free.get_mut(&bytes).and_then(Vec::pop) {
+            Some(buffer) => Ok(buffer),
+            None => self.allocate(bytes),
+        }
+    }
+
+    /// Takes buffers back.
+    pub(super) fn give(&mut self, buffers: impl IntoIterator<Item = Buffer>) {
+        for buffer in buffers {
+            self.seen.iter_mut().for_each(|seen| seen.push(Move::Give(buffer.bytes)));
+            self.free.entry(buffer.bytes).or_default().push(buffer);
+        }
+    }
+
+    /// Begins to note what is taken and given.
+    pub(super) fn watch(&mut self) {
+        self.seen = Some(Vec::new());
+    }
+
+    /// What was taken and given since [`Pool::watch`].
+    pub(super) fn seen(&mut self) -> Vec<Move> {
+        self.seen.take().unwrap_or_default()
+    }
+
+    /// Bytes that it would have to allocate to go through these moves without allocating.
+    pub(super) fn lacking(&self, moves: impl Iterator<Item = Move>) -> BTreeMap<usize, usize> {
+        let mut held: BTreeMap<usize, (usize, usize)> = BTreeMap::new(); // by size: now, most
+        for step in moves {
+            match step {
+                Move::Take(bytes) => {
+                    let (now, most) = held.entry(bytes).or_default();
+                    *now += 1;
+                    *most = (*most).max(*now);
+                }
+                Move::Give(bytes) => {
+                    let (now, _) = held.entry(bytes).or_default();
+                    *now = now.saturating_sub(1);
+                }
+            }
+        }
+        let free = |bytes| self.free.get(&bytes).map_or(0, Vec::len);
+        held.into_iter().map(|(bytes, (_, most))| (bytes, most.saturating_sub(free(bytes)))).collect()
+    }
+
+    /// Allocates so many free buffers of each size.
+    pub(super) fn reserve(&mut self, counts: &BTreeMap<usize, usize>) -> Result<()> {
+        for (&bytes, &count) in counts {
+            for _ in 0..count {
+                let buffer = self.allocate(bytes)?;
+                self.free.entry(bytes).or_default().push(buffer);
+            }
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Buffer> {
+        Buffer::new(&self.context, bytes)
+    }
+}

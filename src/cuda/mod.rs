@@ -1,0 +1,65 @@
+//! GPT-2 on NVIDIA's GPUs: the driver, streams, memory, kernels, matrix products, and a [`Shard`] whose every op only
+//! enqueues.
+//!
+//! ```text
+//! library ─▶ api ─▶ driver ─▶ gpu ─┬─▶ stream event clock memory ──────────┐
+//!                kernel ─▶ compiler ─▶ code ─▶ operation (with blas) ─▶ block head ─▶ shard step
+//! ```
+//!
+//! Nothing here links a library of NVIDIA's: [`Driver::open`] says what is missing. `unsafe` stands where a library's
+//! functions are called: in `api`, and in `library`, `nccl`, `channel` and `symmetric`.
+//!
+//! A GPU's whole, or a slice of its multiprocessors, is a [`Gpu`] with three streams: compute, send, receive. A [`Shard`]
+//! enqueues on the first; moving hidden states between GPUs is the executor's affair, by [`Stream`] and [`Event`].
+
+mod api;
+mod batch;
+mod blas;
+mod block;
+mod channel;
+mod check;
+mod clock;
+mod code;
+mod compiler;
+mod context;
+mod driver;
+mod estimate;
+mod event;
+mod gpu;
+mod group;
+mod head;
+pub mod kernel;
+pub mod library;
+mod marks;
+mod memory;
+pub mod nccl;
+mod nvtx;
+mod operation;
+mod reserve;
+mod shard;
+mod stash;
+mod step;
+mod stream;
+pub mod symmetric;
+
+pub use api::compiler::CompileError;
+pub use api::driver::{Fault, Unloadable};
+pub use api::handle::Address;
+pub use api::pinned::Pinned;
+pub use api::products::ProductError;
+pub use channel::Channel;
+pub use clock::Clock;
+pub use code::Kernels;
+pub use compiler::{Code, Origin, file_name, kernels};
+pub use context::Context;
+pub use driver::{Driver, Facts, LOWEST_CAPABILITY, Unusable};
+pub use estimate::{Bytes, Demand, bytes_needed};
+pub use event::{Event, ProcessHandle};
+pub use gpu::{Gpu, enable_peers};
+pub use kernel::Precision;
+pub use marks::Marks;
+pub use memory::{Buffer, Imported};
+pub use nvtx::Range;
+pub use shard::{HIDDEN_ALIGNMENT, Shard};
+pub use step::Run;
+pub use stream::Stream;

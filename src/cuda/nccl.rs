@@ -1,0 +1,361 @@
+//! NCCL's point-to-point messages, by our own opening of `libnccl.so.2`: twelve functions, and a wrapper that checks them.
+//!
+//! Messages between two ranks are matched in the order in which they were enqueued, a send with a receive of the same
+//! number of bytes: delivery `channel`. NCCL refuses two ranks on one GPU.
+
+use super::library::{self, Found, Missing};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::path::PathBuf;
+use std::ptr::{self, NonNull};
+
+/// What one rank makes and all others are given: 128 bytes that hold an address to meet at.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UniqueId {
+    bytes: [u8; 128],
+}
+
+impl UniqueId {
+    /// The bytes to hand on.
+    pub fn to_bytes(self) -> [u8; 128] {
+        self.bytes
+    }
+
+    /// The id that another rank handed on.
+    pub fn from_bytes(bytes: [u8; 128]) -> UniqueId {
+        UniqueId { bytes }
+    }
+}
+
+/// `ncclUint8`: messages are counted in bytes.
+const BYTE: c_int = 1;
+/// `ncclSuccess`.
+const SUCCESS: c_int = 0;
+/// `ncclInProgress`.
+const IN_PROGRESS: c_int = 7;
+
+/// What went wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// No library.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// A library that is not what its name says.
+    #[error("expected NCCL 2 at {path}, found no {absent} in it; pip install nvidia-nccl-cu13")]
+    Symbol {
+        /// Its file.
+        path: PathBuf,
+        /// What it lacks.
+        absent: &'static str,
+    },
+    /// NCCL refused a call.
+    #[error("expected {call} to succeed, found {reason}; run again with NCCL_DEBUG=INFO to see more")]
+    Call {
+        /// NCCL's function.
+        call: &'static str,
+        /// NCCL's own words.
+        reason: String,
+        /// Its `ncclResult_t`.
+        code: i32,
+    },
+    /// A rank that is not there.
+    #[error("expected a rank of 0 to {}, found {rank}; number the ranks from 0", ranks - 1)]
+    Rank {
+        /// The rank named.
+        rank: i32,
+        /// How many there are.
+        ranks: i32,
+    },
+}
+
+type Handle = *mut c_void;
+type Stream = *mut c_void;
+
+macro_rules! functions {
+    ($($name:ident($($kind:ty),*) -> $result:ty;)*) => {
+        #[allow(non_snake_case, reason = "NCCL's own names")]
+        #[derive(Clone, Copy, Debug)]
+        struct Functions {
+            $($name: unsafe extern "C" fn($($kind),*) -> $result,)*
+        }
+
+        impl Functions {
+            fn find(library: &Library) -> Result<Functions, &'static str> {
+                Ok(Functions {
+                    // SAFETY: these are the functions' types in nccl.h, the same in every 2.x since 2.13.
+                    $($name: unsafe { library.get(stringify!($name)) }.map(|symbol| *symbol).map_err(|_| stringify!($name))?,)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    ncclGetVersion(*mut c_int) -> c_int;
+    ncclGetUniqueId(*mut UniqueId) -> c_int;
+    ncclCommInitRank(*mut Handle, c_int, UniqueId, c_int) -> c_int;
+    ncclSend(*const c_void, usize, c_int, c_int, Handle, Stream) -> c_int;
+    ncclRecv(*mut c_void, usize, c_int, c_int, Handle, Stream) -> c_int;
+    ncclGroupStart() -> c_int;
+    ncclGroupEnd() -> c_int;
+    ncclCommAbort(Handle) -> c_int;
+    ncclCommDestroy(Handle) -> c_int;
+    ncclCommGetAsyncError(Handle, *mut c_int) -> c_int;
+    ncclGetErrorString(c_int) -> *const c_char;
+    ncclGetLastError(Handle) -> *const c_char;
+}
+
+/// The library, open.
+#[derive(Clone, Debug)]
+pub struct Nccl {
+    functions: Functions,
+    found: Found,
+}
+
+impl Nccl {
+    /// Opens it, wherever [`library::open`] finds it. Needs no GPU.
+    ///
+    /// # Errors
+    /// It is nowhere, or lacks a function.
+    pub fn open() -> Result<Nccl, Error> {
+        let found = library::open(&library::NCCL)?;
+        // SAFETY: it is open already: this only gives a second handle, and no initialiser runs. It is never closed, so its
+        // functions stay where they are.
+        let opened = unsafe { Library::open(Some(found.path.as_os_str()), RTLD_NOW | RTLD_GLOBAL) };
+        let symbol = |absent| Error::Symbol { path: found.path.clone(), absent };
+        let opened = ManuallyDrop::new(opened.map_err(|_| symbol("library"))?);
+        let functions = Functions::find(&opened).map_err(symbol)?;
+        Ok(Nccl { functions, found })
+    }
+
+    /// Its file.
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// Major, minor, patch. Needs no GPU.
+    ///
+    /// # Errors
+    /// NCCL's own.
+    pub fn version(&self) -> Result<(i32, i32, i32), Error> {
+        let mut code = 0;
+        // SAFETY: a valid pointer to a C int.
+        self.checked("ncclGetVersion", unsafe { (self.functions.ncclGetVersion)(&mut code) })?;
+        // nccl.h's NCCL_VERSION: four digits up to 2.8, five from 2.9 on.
+        let major = if code < 10_000 { 1_000 } else { 10_000 };
+        Ok((code / major, code % major / 100, code % 100))
+    }
+
+    /// Makes an id; called by one rank, whose process the others meet at.
+    ///
+    /// # Errors
+    /// NCCL's own, as where there is no network interface or no driver.
+    pub fn unique_id(&self) -> Result<UniqueId, Error> {
+        let mut id = UniqueId { bytes: [0; 128] };
+        // SAFETY: a valid pointer to 128 bytes.
+        self.checked("ncclGetUniqueId", unsafe { (self.functions.ncclGetUniqueId)(&mut id) })?;
+        Ok(id)
+    }
+
+    /// Enqueues what `work` sends and receives as one: its messages progress together, so their order among themselves
+    /// cannot deadlock. Groups are of the calling thread.
+    ///
+    /// # Errors
+    /// That of `work`, else NCCL's own.
+    pub fn group<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        // SAFETY: no arguments; allowed at any time.
+        self.checked("ncclGroupStart", unsafe { (self.functions.ncclGroupStart)() })?;
+        let end = GroupEnd(self);
+        let outcome = work();
+        let ended = end.now();
+        outcome.and_then(|value| ended.map(|()| value))
+    }
+
+    fn checked(&self, call: &'static str, code: c_int) -> Result<(), Error> {
+        if code == SUCCESS { Ok(()) } else { Err(self.failure(call, code, ptr::null_mut())) }
+    }
+
+    fn failure(&self, call: &'static str, code: c_int, communicator: Handle) -> Error {
+        // SAFETY: any code and a null communicator are allowed; both texts are NCCL's own and end with a zero byte.
+        let (name, detail) = unsafe {
+            (text((self.functions.ncclGetErrorString)(code)), text((self.functions.ncclGetLastError)(communicator)))
+        };
+        let detail = detail.trim();
+        let reason = if detail.is_empty() { name } else { format!("{name} ({detail})") };
+        Error::Call { call, reason, code }
+    }
+}
+
+/// Ends the group even where `work` panics, so that later messages do not wait for ever in a group without an end.
+struct GroupEnd<'a>(&'a Nccl);
+
+impl GroupEnd<'_> {
+    fn now(self) -> Result<(), Error> {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: ends the group that was started with this value.
+        this.0.checked("ncclGroupEnd", unsafe { (this.0.functions.ncclGroupEnd)() })
+    }
+}
+
+impl Drop for GroupEnd<'_> {
+    fn drop(&mut self) {
+        // SAFETY: ends the group that was started with this value.
+        unsafe { (self.0.functions.ncclGroupEnd)() };
+    }
+}
+
+/// # Safety
+/// `text` is null or points to bytes that end with a zero and stay until the next call of NCCL by this thread.
+unsafe fn text(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// A rank among others, each with a GPU of its own.
+///
+/// May move to another thread; is used by one at a time.
+#[derive(Debug)]
+pub struct Communicator {
+    nccl: Nccl,
+    handle: NonNull<c_void>,
+    rank: i32,
+    ranks: i32,
+    /// Not shared between threads.
+    unshared: PhantomData<*mut c_void>,
+}
+
+// SAFETY: NCCL lets any thread use a communicator, one at a time; it is not `Sync`.
+unsafe impl Send for Communicator {}
+
+impl Communicator {
+    /// Rank `rank` of `ranks`, on the device whose context is current; returns when all ranks have come. Several ranks of
+    /// one process do this on a thread each.
+    ///
+    /// # Safety
+    /// As long as it lives, every stream that [`Communicator::send`] and [`Communicator::receive`] are given is a stream
+    /// (`CUstream`) of that device that was not destroyed, and every address is device memory of that many bytes that stays
+    /// allocated until the stream has passed the message.
+    ///
+    /// # Errors
+    /// A rank outside the ranks; NCCL's own: two ranks on one GPU, no way from one to another.
+    pub unsafe fn new(nccl: &Nccl, rank: i32, ranks: i32, id: UniqueId) -> Result<Communicator, Error> {
+        if rank < 0 || rank >= ranks {
+            return Err(Error::Rank { rank, ranks });
+        }
+        let mut handle: Handle = ptr::null_mut();
+        // SAFETY: a valid place for the communicator; numbers are checked above, an id of any bytes is allowed.
+        let code = unsafe { (nccl.functions.ncclCommInitRank)(&mut handle, ranks, id, rank) };
+        match NonNull::new(handle) {
+            Some(handle) if code == SUCCESS => {
+                Ok(Communicator { nccl: nccl.clone(), handle, rank, ranks, unshared: PhantomData })
+            }
+            _ => Err(nccl.failure("ncclCommInitRank", code, ptr::null_mut())),
+        }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> i32 {
+        self.rank
+    }
+
+    /// How many ranks.
+    pub fn ranks(&self) -> i32 {
+        self.ranks
+    }
+
+    /// Enqueues: `bytes` of device memory at `address` go to rank `peer`, whose receive of as many bytes they meet.
+    ///
+    /// # Errors
+    /// A peer that is not there; NCCL's own.
+    #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "good streams are promised to `new`")]
+    pub fn send(&self, address: u64, bytes: usize, peer: i32, stream: *mut c_void) -> Result<(), Error> {
+        let (peer, source) = (self.peer(peer)?, ptr::with_exposed_provenance(address as usize));
+        let send = self.nccl.functions.ncclSend;
+        // SAFETY: the communicator is alive; stream and memory are good, as whoever made it promised.
+        self.checked("ncclSend", unsafe { send(source, bytes, BYTE, peer, self.handle.as_ptr(), stream) })
+    }
+
+    /// Enqueues: `bytes` from rank `peer` are written to device memory at `address`.
+    ///
+    /// # Errors
+    /// A peer that is not there; NCCL's own.
+    #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "good streams are promised to `new`")]
+    pub fn receive(&self, address: u64, bytes: usize, peer: i32, stream: *mut c_void) -> Result<(), Error> {
+        let (peer, destination) = (self.peer(peer)?, ptr::with_exposed_provenance_mut(address as usize));
+        let receive = self.nccl.functions.ncclRecv;
+        // SAFETY: as for `send`.
+        self.checked("ncclRecv", unsafe { receive(destination, bytes, BYTE, peer, self.handle.as_ptr(), stream) })
+    }
+
+    /// Whether what was enqueued went wrong since; for a watchdog, or after waiting for a stream.
+    ///
+    /// # Errors
+    /// NCCL's own: a peer that died, a connection that broke.
+    pub fn check(&self) -> Result<(), Error> {
+        let mut code = SUCCESS;
+        // SAFETY: the communicator is alive; a valid pointer to an `ncclResult_t`.
+        let asked = unsafe { (self.nccl.functions.ncclCommGetAsyncError)(self.handle.as_ptr(), &mut code) };
+        self.checked("ncclCommGetAsyncError", asked)?;
+        if code == IN_PROGRESS { Ok(()) } else { self.checked("a message enqueued before", code) }
+    }
+
+    /// Ends it in good order: waits for what is enqueued; all ranks do it.
+    ///
+    /// # Errors
+    /// NCCL's own.
+    pub fn destroy(self) -> Result<(), Error> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: the communicator is alive, and `drop` does not run any more.
+        let code = unsafe { (this.nccl.functions.ncclCommDestroy)(this.handle.as_ptr()) };
+        let outcome = this.nccl.checked("ncclCommDestroy", code);
+        // SAFETY: dropped once: `this` is never dropped itself.
+        unsafe { ptr::drop_in_place(&mut this.nccl) };
+        outcome
+    }
+
+    fn peer(&self, peer: i32) -> Result<c_int, Error> {
+        if peer < 0 || peer >= self.ranks { Err(Error::Rank { rank: peer, ranks: self.ranks }) } else { Ok(peer) }
+    }
+
+    fn checked(&self, call: &'static str, code: c_int) -> Result<(), Error> {
+        if code == SUCCESS { Ok(()) } else { Err(self.nccl.failure(call, code, self.handle.as_ptr())) }
+    }
+}
+
+impl Drop for Communicator {
+    /// Ends it whatever is enqueued: the way after an error, when other ranks may never come.
+    fn drop(&mut self) {
+        // SAFETY: the communicator is alive, and this is its last use.
+        unsafe { (self.nccl.functions.ncclCommAbort)(self.handle.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With the wheel's library, without a GPU: `PIPESIM_CUDA_PATH` names its folder. Where it is nowhere, the error says so.
+    #[test]
+    fn the_library_opens_and_says_its_version_or_where_it_was_looked_for() {
+        match Nccl::open() {
+            Ok(nccl) => {
+                let (major, minor, _) = nccl.version().expect("it needs no GPU");
+                assert!(major == 2 && minor >= 13, "{major}.{minor}");
+            }
+            Err(Error::Missing(missing)) => assert!(missing.to_string().contains("libnccl.so.2"), "{missing}"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_rank_that_is_not_there_is_refused() {
+        let text = Error::Rank { rank: 2, ranks: 2 }.to_string();
+        assert_eq!(text, "expected a rank of 0 to 1, found 2; number the ranks from 0");
+    }
+}

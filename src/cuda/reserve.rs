@@ -1,0 +1,72 @@
+//! Memory before time: every op is run once when a shard is made, and a step's memory is allocated before its first op.
+
+use super::marks::Marks;
+use super::memory::{Buffer, mib};
+use super::shard::Shard;
+use crate::model::StageLayers;
+use crate::op::{Kind, Op};
+use anyhow::{Result, ensure};
+
+impl Shard {
+    /// Runs every op of every stage once, on tokens 0 and hidden states of zeros, and notes what each takes from the pool.
+    pub(super) fn warm_up(&mut self) -> Result<()> {
+        let tokens = vec![0; self.microbatches * self.shape.rows()];
+        self.begin(&tokens, &tokens)?;
+        let gpu = self.engine.gpu.clone();
+        let mut marks = Marks::new(&gpu);
+        let hidden =
+            [Buffer::new(gpu.context(), self.hidden_bytes())?, Buffer::new(gpu.context(), self.hidden_bytes())?];
+        gpu.compute.clear(hidden[0].address(), hidden[0].bytes())?;
+        let stages: Vec<(u32, StageLayers)> = self.stages.iter().map(|(id, held)| (*id, held.layers.clone())).collect();
+        for (stage, layers) in stages {
+            let input = (!layers.embedding).then_some(hidden[0].address());
+            let output = (!layers.head).then_some(hidden[1].address());
+            self.engine.pool.watch();
+            self.forward(stage, 0, input, output, &mut marks)?;
+            self.moves.insert((stage, Kind::F), self.engine.pool.seen());
+            let gradient = (!layers.head).then_some(hidden[0].address());
+            let output = (!layers.embedding).then_some(hidden[1].address());
+            self.engine.pool.watch();
+            self.backward_input(stage, 0, gradient, output, &mut marks)?;
+            self.moves.insert((stage, Kind::I), self.engine.pool.seen());
+            self.engine.pool.watch();
+            self.backward_weight(stage, 0, &mut marks)?;
+            self.moves.insert((stage, Kind::W), self.engine.pool.seen());
+        }
+        self.zero_gradients()?;
+        gpu.compute.clear(self.losses.address(), self.losses.bytes())?;
+        gpu.compute.synchronize()?;
+        self.peak_held_bytes = 0;
+        Ok(())
+    }
+
+    /// Allocates all that a step of these ops, in this order, will take, so that none of them allocates: an allocation may
+    /// wait for the device. Ops of other devices' stages are passed over.
+    ///
+    /// # Errors
+    /// The memory does not suffice: the error has the numbers.
+    pub fn reserve(&mut self, ops: impl IntoIterator<Item = Op>) -> Result<()> {
+        let calls = ops.into_iter().flat_map(|op| {
+            let kinds: &[Kind] = match op.kind() {
+                Kind::F => &[Kind::F],
+                Kind::I => &[Kind::I],
+                Kind::W => &[Kind::W],
+                Kind::B => &[Kind::I, Kind::W],
+            };
+            kinds.iter().map(move |&kind| (op.stage(), kind))
+        });
+        let moves = calls.filter_map(|call| self.moves.get(&call)).flatten().copied();
+        let lacking = self.engine.pool.lacking(moves);
+        let bytes: usize = lacking.iter().map(|(bytes, count)| bytes * count).sum();
+        let (free, total) = self.engine.gpu.memory()?;
+        ensure!(
+            bytes <= free,
+            "expected {} MiB more of device memory for what this schedule keeps in flight, found {} of {} MiB free: choose a \
+             schedule that keeps less, smaller micro-batches, bfloat16, or more stages",
+            mib(bytes),
+            free >> 20,
+            total >> 20
+        );
+        self.engine.pool.reserve(&lacking)
+    }
+}

@@ -1,0 +1,433 @@
+//! What one GPU owns of the model, and its pipeline ops: forward, backward for the input, backward for the weights. The twin
+//! of [`crate::model::Shard`], but that every op only enqueues on the compute stream.
+
+use super::api::handle::Address;
+use super::batch::Batch;
+use super::blas::Products;
+use super::code::Kernels;
+use super::estimate::{self, Demand};
+use super::gpu::Gpu;
+use super::group::{BLOCK_TENSORS, Group, LNF_TENSORS, WPE, WTE};
+use super::kernel::Precision;
+use super::marks::Marks;
+use super::memory::{Buffer, Move, Pool};
+use super::operation::{Engine, Shape};
+use super::stash::{Stage, Stash, find};
+use super::step::Step;
+use super::{block, check, head};
+use crate::model::{Config, Parameters, Part, StageLayers};
+use crate::op::Kind;
+use anyhow::{Context as _, Result, bail};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Everything that one GPU owns: parameters, gradients and AdamW's moments of its stages (the tied token embedding once,
+/// even if embedding and head are both here), and what ops leave behind for each stage and micro-batch.
+///
+/// Hidden states and their gradients (B, T, C) are in the activations' precision, at addresses that the caller gives, each a
+/// multiple of 256 bytes. An op has read its input, and filled its output, when what is enqueued behind it runs.
+///
+/// No op waits on the host. Methods that do wait say so.
+pub struct Shard {
+    pub(super) engine: Engine,
+    pub(super) config: Config,
+    pub(super) shape: Shape,
+    pub(super) microbatches: usize,
+    pub(super) stages: BTreeMap<u32, Stage>,
+    /// Token embedding (Vp, C), the logits' weights too; its gradients are the embedding's part.
+    pub(super) wte: Option<Group>,
+    /// The head's part of the token embedding's gradient, or the place for it.
+    pub(super) wte_head_gradients: Option<Buffer>,
+    pub(super) tied_parts: TiedParts,
+    pub(super) wpe: Option<Group>,
+    pub(super) lnf: Option<Group>,
+    batch: Batch,
+    /// Loss of each micro-batch, where the head is.
+    pub(super) losses: Buffer,
+    pub(super) step: Step,
+    /// By stage and kind: what an op takes from the pool and gives back.
+    pub(super) moves: BTreeMap<(u32, Kind), Vec<Move>>,
+    held_bytes: usize,
+    pub(super) peak_held_bytes: usize,
+}
+
+/// Which parts of the tied gradient a shard has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TiedParts {
+    /// Neither embedding nor head is here.
+    None,
+    /// Embedding and head are both here.
+    Both,
+    /// One of them is here; whether the other's part has arrived this step.
+    One { received: bool },
+}
+
+/// Addresses of hidden states are multiples of this.
+pub const HIDDEN_ALIGNMENT: u64 = 256;
+
+impl Shard {
+    /// Copies what `stages` hold out of `parameters`. A micro-batch has `sequences` sequences of `tokens` tokens, a step
+    /// `microbatches` of them: the loss is the mean over all tokens of the step. Every op is run once on made-up data, so that
+    /// all code is loaded, every product planned, and a first micro-batch's memory allocated. Waits.
+    ///
+    /// # Errors
+    /// The sizes do not fit the model or the kernels, the memory does not suffice (the error has the numbers), a library is
+    /// missing, or the GPU fails.
+    pub fn new(
+        gpu: &Arc<Gpu>,
+        parameters: &Parameters,
+        stages: &[(u32, StageLayers)],
+        [sequences, tokens, microbatches]: [usize; 3],
+        precision: Precision,
+    ) -> Result<Shard> {
+        let config = parameters.config;
+        check::sizes(&config, [sequences, tokens, microbatches])?;
+        check::stages(&config, stages)?;
+        let demand = Demand { sequences, tokens, microbatches, in_flight: 1, precision };
+        estimate::check(gpu, &config, stages, &demand)?;
+
+        gpu.make_current()?;
+        let engine = Engine {
+            gpu: gpu.clone(),
+            precision,
+            kernels: Kernels::load(gpu.context(), gpu.facts(), precision)?,
+            products: Products::new(gpu, precision)?,
+            pool: Pool::new(gpu.context()),
+        };
+        let shape = Shape { sequences, tokens, heads: config.heads, channels: config.channels };
+        engine.allow_attention(&shape)?;
+        let (embedding, head) = (stages.iter().any(|s| s.1.embedding), stages.iter().any(|s| s.1.head));
+        let group = |tensors: &[usize], layer| Group::new(&engine, parameters, tensors, layer);
+        let wte = (embedding || head).then(|| group(&[WTE], None)).transpose()?;
+        let wte_head_gradients = match &wte {
+            Some(wte) => Some(Buffer::new(gpu.context(), wte.gradients.bytes())?),
+            None => None,
+        };
+        let wpe = embedding.then(|| group(&[WPE], None)).transpose()?;
+        let lnf = head.then(|| group(&LNF_TENSORS, None)).transpose()?;
+        let mut held = BTreeMap::new();
+        for (id, layers) in stages {
+            let blocks = layers.blocks.clone().map(|layer| group(&BLOCK_TENSORS, Some(layer)));
+            let blocks = blocks.collect::<Result<Vec<_>>>()?;
+            let stashes = (0..microbatches).map(|_| Stash::Empty).collect();
+            held.insert(*id, Stage { layers: layers.clone(), blocks, stashes });
+        }
+        let sizes = [microbatches, shape.rows(), config.vocabulary];
+        let mut shard = Shard {
+            config,
+            shape,
+            microbatches,
+            stages: held,
+            wte,
+            wte_head_gradients,
+            tied_parts: match (embedding, head) {
+                (false, false) => TiedParts::None,
+                (true, true) => TiedParts::Both,
+                _ => TiedParts::One { received: false },
+            },
+            wpe,
+            lnf,
+            batch: Batch::new(gpu, sizes, [embedding, head])?,
+            losses: Buffer::new(gpu.context(), microbatches * size_of::<f32>())?,
+            step: Step::new(gpu, 3 + config.layers)?,
+            moves: BTreeMap::new(),
+            held_bytes: 0,
+            peak_held_bytes: 0,
+            engine,
+        };
+        shard.warm_up().context("running every op once")?;
+        Ok(shard)
+    }
+
+    /// Bytes of a hidden state, B * T * C activations: what stages hand to each other.
+    pub fn hidden_bytes(&self) -> usize {
+        self.shape.rows() * self.shape.channels * self.engine.precision.bytes()
+    }
+
+    /// The GPU that it is on.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.engine.gpu
+    }
+
+    /// Type of its activations.
+    pub fn precision(&self) -> Precision {
+        self.engine.precision
+    }
+
+    /// Begins a step: enqueues the upload of its tokens, all micro-batches' one after the other. Devices without the
+    /// embedding need no inputs, those without the head no targets.
+    ///
+    /// # Errors
+    /// Tokens that are not the step's or not the vocabulary's; or the GPU failed.
+    pub fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()> {
+        self.engine.gpu.make_current()?;
+        self.batch.begin(inputs, targets)
+    }
+
+    /// Enqueues the forward of `stage` for `microbatch`. `input` is the stage's hidden state, absent for the stage with the
+    /// embedding; a stage without the head fills `output`; the one with it computes the loss.
+    ///
+    /// # Errors
+    /// The stage is not here, the op is out of order, or something is there that should not be; or the GPU failed.
+    pub fn forward(
+        &mut self,
+        stage: u32,
+        microbatch: u32,
+        input: Option<Address>,
+        output: Option<Address>,
+        marks: &mut Marks,
+    ) -> Result<()> {
+        let call = || format!("forward of stage {stage}, micro-batch {microbatch}");
+        self.forward_inner(stage, microbatch, [input, output], marks).with_context(call)
+    }
+
+    fn forward_inner(
+        &mut self,
+        stage: u32,
+        microbatch: u32,
+        [input, output]: [Option<Address>; 2],
+        marks: &mut Marks,
+    ) -> Result<()> {
+        let (shape, index) = (self.shape, microbatch as usize);
+        let entry = find(&mut self.stages, stage, microbatch)?;
+        if !matches!(entry.stashes[index], Stash::Empty) {
+            bail!("expected its first, found a second before the backward: run the backward first");
+        }
+        check::address(input, !entry.layers.embedding, "hidden state")?;
+        check::address(output, !entry.layers.head, "output")?;
+        let engine = &mut self.engine;
+        engine.gpu.make_current()?;
+        marks.start(Kind::F)?;
+        let count = shape.rows() * shape.channels;
+        // what is passed on goes straight to the output, except what the head keeps
+        let mut target = Targets { output, left: entry.blocks.len() };
+        let mut hidden = match (input, &self.wte, &self.wpe) {
+            (Some(input), _, _) => {
+                let hidden = engine.activations(count)?;
+                engine.gpu.compute.copy(hidden.address(), input, hidden.bytes())?;
+                Some(hidden)
+            }
+            (None, Some(wte), Some(wpe)) => {
+                let (hidden, place) = target.next(engine, count, entry.blocks.is_empty())?;
+                let places = [place, self.batch.inputs(index), wte.tensor(0), wpe.tensor(0)];
+                engine.embedding_forward(places, &shape)?;
+                marks.end(Part::Embedding)?;
+                hidden
+            }
+            _ => bail!("expected a hidden state, found none: pass what the stage before made"),
+        };
+        let mut blocks = Vec::with_capacity(entry.blocks.len());
+        for group in &entry.blocks {
+            let Some(before) = hidden.take() else { bail!("the hidden state was written to the output too early") };
+            target.left -= 1;
+            let (next, place) = target.next(engine, count, target.left == 0)?;
+            blocks.push(block::forward(engine, group, &shape, before, place)?);
+            hidden = next;
+            marks.end(Part::Block)?;
+        }
+        let head = match (entry.layers.head, hidden) {
+            (true, Some(hidden)) => {
+                let context = head_context(shape, &self.config, &self.lnf, &self.wte)?;
+                let weight = 1.0 / (self.microbatches * shape.rows()) as f32;
+                let places = [self.losses.address().offset(index * size_of::<f32>()), self.batch.targets(index)];
+                let stash = head::forward(engine, &context, hidden, places, weight)?;
+                marks.end(Part::Head)?;
+                Some(stash)
+            }
+            (false, Some(hidden)) => {
+                // a stage that holds nothing passes on what it got
+                let place = output.context("expected an output, found none: pass one")?;
+                engine.gpu.compute.copy(place, hidden.address(), hidden.bytes())?;
+                engine.pool.give([hidden]);
+                None
+            }
+            _ => None,
+        };
+        marks.finish()?;
+        let stash = Stash::Forward { blocks, head };
+        self.held_bytes += stash.bytes();
+        self.peak_held_bytes = self.peak_held_bytes.max(self.held_bytes);
+        entry.stashes[index] = stash;
+        Ok(())
+    }
+
+    /// Enqueues the backward for the input. `gradient` is that of the stage's output, absent for the stage with the head;
+    /// `output` receives the gradient of the stage's input, absent for the stage with the embedding.
+    ///
+    /// # Errors
+    /// As [`Shard::forward`].
+    pub fn backward_input(
+        &mut self,
+        stage: u32,
+        microbatch: u32,
+        gradient: Option<Address>,
+        output: Option<Address>,
+        marks: &mut Marks,
+    ) -> Result<()> {
+        let call = || format!("backward for the input of stage {stage}, micro-batch {microbatch}");
+        self.backward_input_inner(stage, microbatch, [gradient, output], marks).with_context(call)
+    }
+
+    fn backward_input_inner(
+        &mut self,
+        stage: u32,
+        microbatch: u32,
+        [gradient, output]: [Option<Address>; 2],
+        marks: &mut Marks,
+    ) -> Result<()> {
+        let shape = self.shape;
+        let entry = find(&mut self.stages, stage, microbatch)?;
+        check::address(gradient, !entry.layers.head, "gradient")?;
+        check::address(output, !entry.layers.embedding, "output")?;
+        let place = &mut entry.stashes[microbatch as usize];
+        let (blocks, head) = match std::mem::replace(place, Stash::Empty) {
+            Stash::Forward { blocks, head } => (blocks, head),
+            other => {
+                *place = other;
+                bail!("expected its forward before it, found none: run that first");
+            }
+        };
+        self.held_bytes -= Stash::forward_bytes(&blocks, &head);
+        let engine = &mut self.engine;
+        engine.gpu.make_current()?;
+        marks.start(Kind::I)?;
+        let count = shape.rows() * shape.channels;
+        let mut target = Targets { output, left: blocks.len() };
+        let mut hidden;
+        let head = match (head, gradient) {
+            (Some(stash), _) => {
+                let context = head_context(shape, &self.config, &self.lnf, &self.wte)?;
+                let (next, place) = target.next(engine, count, blocks.is_empty())?;
+                let stash = head::backward_input(engine, &context, stash, place)?;
+                hidden = next;
+                marks.end(Part::Head)?;
+                Some(stash)
+            }
+            (None, Some(gradient)) => {
+                let copy = engine.activations(count)?;
+                engine.gpu.compute.copy(copy.address(), gradient, copy.bytes())?;
+                hidden = Some(copy);
+                None
+            }
+            (None, None) => bail!("expected a gradient, found none: pass what the stage after made"),
+        };
+        let mut left = Vec::with_capacity(blocks.len());
+        for (group, stash) in entry.blocks.iter().zip(blocks).rev() {
+            let Some(before) = hidden.take() else { bail!("the gradient was written to the output too early") };
+            target.left -= 1;
+            let (next, place) = target.next(engine, count, target.left == 0)?;
+            left.push(block::backward_input(engine, group, &shape, stash, before, place)?);
+            hidden = next;
+            marks.end(Part::Block)?;
+        }
+        let embedding = if entry.layers.embedding {
+            marks.end(Part::Embedding)?;
+            hidden
+        } else if let (Some(hidden), Some(place)) = (hidden, output) {
+            engine.gpu.compute.copy(place, hidden.address(), hidden.bytes())?;
+            engine.pool.give([hidden]);
+            None
+        } else {
+            None
+        };
+        marks.finish()?;
+        let stash = Stash::Weight { embedding, blocks: left, head };
+        self.held_bytes += stash.bytes();
+        self.peak_held_bytes = self.peak_held_bytes.max(self.held_bytes);
+        entry.stashes[microbatch as usize] = stash;
+        Ok(())
+    }
+
+    /// Enqueues the backward for the weights: adds this micro-batch's share to the gradients of the stage's parameters.
+    ///
+    /// # Errors
+    /// As [`Shard::forward`].
+    pub fn backward_weight(&mut self, stage: u32, microbatch: u32, marks: &mut Marks) -> Result<()> {
+        let call = || format!("backward for the weights of stage {stage}, micro-batch {microbatch}");
+        self.backward_weight_inner(stage, microbatch, marks).with_context(call)
+    }
+
+    fn backward_weight_inner(&mut self, stage: u32, microbatch: u32, marks: &mut Marks) -> Result<()> {
+        let shape = self.shape;
+        let entry = find(&mut self.stages, stage, microbatch)?;
+        let place = &mut entry.stashes[microbatch as usize];
+        let (embedding, blocks, head) = match std::mem::replace(place, Stash::Empty) {
+            Stash::Weight { embedding, blocks, head } => (embedding, blocks, head),
+            other => {
+                *place = other;
+                bail!("expected its backward for the input before it, found none: run that first");
+            }
+        };
+        self.held_bytes -= Stash::weight_bytes(&embedding, &blocks, &head);
+        let engine = &mut self.engine;
+        engine.gpu.make_current()?;
+        marks.start(Kind::W)?;
+        if let (Some(stash), Some(gradients)) = (head, &self.wte_head_gradients) {
+            let context = head_context(shape, &self.config, &self.lnf, &self.wte)?;
+            head::backward_weight(engine, &context, gradients.address(), stash)?;
+            marks.end(Part::Head)?;
+        }
+        for (group, stash) in entry.blocks.iter().rev().zip(blocks) {
+            block::backward_weight(engine, group, &shape, stash)?;
+            marks.end(Part::Block)?;
+        }
+        if let (Some(gradient), Some(wte), Some(wpe)) = (embedding, &self.wte, &self.wpe) {
+            let index = self.batch.index(microbatch as usize);
+            let places = [wte.gradient(0), gradient.address(), index.ids, index.starts, index.order];
+            engine.embedding_backward_token(places, index.distinct, shape.channels)?;
+            engine.embedding_backward_position([wpe.gradient(0), gradient.address()], &shape)?;
+            engine.pool.give([gradient]);
+            marks.end(Part::Embedding)?;
+        }
+        marks.finish()
+    }
+
+    /// Bytes that finished ops hold for those still to come.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// The most that [`Shard::held_bytes`] has been.
+    pub fn peak_held_bytes(&self) -> usize {
+        self.peak_held_bytes
+    }
+
+    /// Drops what the ops of a step that was given up left behind.
+    pub(super) fn drop_stashes(&mut self) {
+        for place in self.stages.values_mut().flat_map(|stage| &mut stage.stashes) {
+            std::mem::replace(place, Stash::Empty).give_back(&mut self.engine.pool);
+        }
+        self.held_bytes = 0;
+    }
+}
+
+/// Where the hidden states of an op go: the last of them to the op's output, where it has one, the others to the pool.
+struct Targets {
+    output: Option<Address>,
+    /// Blocks still to come.
+    left: usize,
+}
+
+impl Targets {
+    /// A place for the next hidden state, and its buffer unless that is the output.
+    fn next(&self, engine: &mut Engine, count: usize, is_last: bool) -> Result<(Option<Buffer>, Address)> {
+        match self.output {
+            Some(output) if is_last => Ok((None, output)),
+            _ => {
+                let buffer = engine.activations(count)?;
+                let address = buffer.address();
+                Ok((Some(buffer), address))
+            }
+        }
+    }
+}
+
+fn head_context<'a>(
+    shape: Shape,
+    config: &Config,
+    lnf: &'a Option<Group>,
+    wte: &'a Option<Group>,
+) -> Result<head::Context<'a>> {
+    let (Some(lnf), Some(wte)) = (lnf, wte) else { bail!("the head is on another device") };
+    Ok(head::Context { shape, vocabulary: [config.vocabulary, config.padded_vocabulary()], lnf, wte })
+}

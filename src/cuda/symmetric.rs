@@ -1,0 +1,130 @@
+//! NVSHMEM's symmetric memory: the same piece at every rank, into which any rank puts data with a signal on a stream.
+
+use super::api::handle::Address;
+use super::library::Found;
+use super::memory::Buffer;
+use super::stream::Stream;
+use anyhow::{Context as _, Result, ensure};
+use nvshmem_sys::{Library, NVSHMEM_SIGNAL_SET, Status, UniqueId};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The library and this process's part in it.
+pub struct World {
+    library: Library,
+    ranks: u32,
+}
+
+impl World {
+    /// Opens the library; nobody has joined yet.
+    ///
+    /// # Errors
+    /// It is no NVSHMEM of version 3.
+    pub fn open(found: &Found) -> Result<World> {
+        Ok(World { library: Library::open(&found.path)?, ranks: 0 })
+    }
+
+    /// An id by which ranks find each other; made by one of them.
+    ///
+    /// # Errors
+    /// The library listens nowhere.
+    pub fn unique_id(&self) -> Result<Vec<u8>> {
+        Ok(self.library.unique_id()?.to_bytes().to_vec())
+    }
+
+    /// Joins as rank `rank` of `ranks` with the device whose context is current; all ranks call this together.
+    ///
+    /// # Errors
+    /// The ranks do not find each other, or the library finds no usable device.
+    pub fn join(&mut self, rank: u32, ranks: u32, id: &[u8]) -> Result<()> {
+        let id: &[u8; UniqueId::BYTES] = id.try_into().context("an NVSHMEM id of another length")?;
+        let id = UniqueId::from_bytes(id)?;
+        let status = self.library.init_with_unique_id(rank as i32, ranks as i32, &id)?;
+        ensure!(
+            status >= Status::Initialized,
+            "expected NVSHMEM to initialise with a device, found it only {status:?}: see NVSHMEM_DEBUG=INFO"
+        );
+        self.ranks = ranks;
+        Ok(())
+    }
+}
+
+/// A piece of symmetric memory. It is the process's until its end: giving it back takes all ranks, one of which may be gone.
+pub struct Symmetric {
+    world: Arc<World>,
+    base: NonNull<std::ffi::c_void>,
+    bytes: usize,
+}
+
+// SAFETY: the address of device memory that is never freed; nothing on the host reads through it.
+unsafe impl Send for Symmetric {}
+
+impl Symmetric {
+    /// A piece of so many bytes, the same at all ranks, which call this together.
+    ///
+    /// # Errors
+    /// The symmetric heap is full.
+    pub fn new(world: &Arc<World>, bytes: usize) -> Result<Symmetric> {
+        let base = world.library.malloc(bytes.max(1))?.with_context(|| {
+            format!(
+                "expected {} MiB of NVSHMEM's symmetric memory, found too little: raise NVSHMEM_SYMMETRIC_SIZE",
+                bytes.div_ceil(1 << 20)
+            )
+        })?;
+        Ok(Symmetric { world: world.clone(), base, bytes })
+    }
+
+    /// This rank's address of the byte at `offset`.
+    pub fn address(&self, offset: usize) -> Address {
+        Address(self.base.as_ptr().expose_provenance() as u64 + offset as u64)
+    }
+
+    /// Enqueues: `from` goes to the first of `places` at rank `to`, then the word at the second becomes `value` there.
+    ///
+    /// # Errors
+    /// Places beyond the piece, or no such rank.
+    pub fn put(&self, [data, word]: [usize; 2], from: &Buffer, value: u64, to: u32, stream: &Stream) -> Result<()> {
+        let (data, word) = (self.at(data, from.bytes())?, self.at(word, size_of::<u64>())?);
+        ensure!(to < self.world.ranks, "expected a rank below {}, found {to}", self.world.ranks);
+        let source = NonNull::new(std::ptr::with_exposed_provenance_mut(from.address().0 as usize));
+        let source = source.context("a buffer at no address")?;
+        // SAFETY: initialised with a device; both places are inside symmetric memory that is never freed; freeing the source
+        // waits for the device; the rank exists; the stream is alive.
+        unsafe {
+            self.world.library.putmem_signal_on_stream(
+                data,
+                source,
+                from.bytes(),
+                word.cast(),
+                value,
+                NVSHMEM_SIGNAL_SET,
+                to as i32,
+                stream.raw().cast(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Enqueues: the word at `place` becomes `value` at rank `to`.
+    ///
+    /// # Errors
+    /// A place beyond the piece, or no such rank.
+    pub fn signal(&self, place: usize, value: u64, to: u32, stream: &Stream) -> Result<()> {
+        let word = self.at(place, size_of::<u64>())?;
+        ensure!(to < self.world.ranks, "expected a rank below {}, found {to}", self.world.ranks);
+        let signal = self.world.library.functions().nvshmemx_signal_op_on_stream;
+        // SAFETY: as for `put`.
+        unsafe { signal(word.cast().as_ptr(), value, NVSHMEM_SIGNAL_SET, to as i32, stream.raw().cast()) };
+        Ok(())
+    }
+
+    fn at(&self, offset: usize, bytes: usize) -> Result<NonNull<std::ffi::c_void>> {
+        ensure!(
+            offset + bytes <= self.bytes && offset.is_multiple_of(size_of::<u64>()),
+            "expected a place of {bytes} bytes within {}, found it at {offset}",
+            self.bytes
+        );
+        // SAFETY: inside the allocation, as just checked.
+        Ok(unsafe { self.base.byte_add(offset) })
+    }
+}

@@ -1,0 +1,153 @@
+//! A probe in a child process: its answer, or how the child ended instead.
+
+use super::{Finding, Probe};
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+/// Asks in a child process.
+pub(super) fn ask(probe: Probe, limit: Duration) -> Finding {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return Finding::unknown(format!("no way to start this program again: {error}"), START),
+    };
+    let mut command = Command::new(program);
+    command.args(["doctor", "--probe", probe.name()]);
+    if probe == Probe::Nvshmem {
+        // One small heap, and no multicast, which cannot be set up where ranks share a GPU; unless the user says otherwise.
+        for (name, value) in [("NVSHMEM_SYMMETRIC_SIZE", "64M"), ("NVSHMEM_DISABLE_NVLS", "1")] {
+            if std::env::var_os(name).is_none() {
+                command.env(name, value);
+            }
+        }
+    }
+    run(command, limit)
+}
+
+const START: &str = "start it by its full path";
+
+fn run(mut command: Command, limit: Duration) -> Finding {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return Finding::unknown(format!("no way to start this program again: {error}"), START),
+    };
+    let stdout = reader(child.stdout.take());
+    let stderr = reader(child.stderr.take());
+    let ended = wait(&mut child, limit);
+    // A grandchild may hold the pipes open: what came until now has to do.
+    let collect = |lines: Receiver<String>| lines.recv_timeout(Duration::from_millis(500)).unwrap_or_default();
+    let (stdout, stderr) = (collect(stdout), collect(stderr));
+    let hint = stderr.lines().map(str::trim).rfind(|line| !line.is_empty()).map(|line| format!(" ({line})"));
+    let hint = hint.unwrap_or_default();
+    let Some(status) = ended else {
+        let found = format!("no answer within {} s; the probe was killed{hint}", limit.as_secs_f64());
+        return Finding::broken(
+            found,
+            "try again with --time-limit 60; if it hangs again, restart the driver or the machine",
+        );
+    };
+    let answer = stdout.lines().rev().find_map(|line| serde_json::from_str::<Finding>(line).ok());
+    match answer {
+        Some(finding) if status.success() => finding,
+        Some(finding) => Finding::broken(
+            format!("{}; then the probe {}{hint}", finding.found, describe(status)),
+            "install the library again, or another version of it",
+        ),
+        None => Finding::broken(
+            format!("the probe {} before it could answer{hint}", describe(status)),
+            "install the library again, or another version of it",
+        ),
+    }
+}
+
+/// Reads all of a pipe on a thread of its own; sends it when the other side is closed.
+fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // What a killed child leaves behind is read as far as it goes.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receiver
+}
+
+/// How the child ended; none where it was killed at its limit.
+fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let begin = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if begin.elapsed() < limit => std::thread::sleep(Duration::from_millis(2)),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+        }
+    }
+}
+
+/// "ended with exit code 255", "was ended by signal 11 (segmentation fault)".
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with exit code {code}"),
+        (None, Some(signal)) => {
+            let name = match signal {
+                4 => " (illegal instruction)",
+                6 => " (abort)",
+                7 => " (bus error)",
+                8 => " (arithmetic)",
+                9 => " (killed)",
+                11 => " (segmentation fault)",
+                15 => " (terminated)",
+                _ => "",
+            };
+            format!("was ended by signal {signal}{name}")
+        }
+        (None, None) => "ended in an unknown way".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::*;
+
+    fn shell(script: &str, limit_ms: u64) -> Finding {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        run(command, Duration::from_millis(limit_ms))
+    }
+
+    #[test]
+    fn an_answer_is_taken_from_among_what_a_library_prints() {
+        let finding = shell(r#"echo hello; echo '{"status":"ok","found":"it","fix":null}'; echo bye"#, 20_000);
+        assert_eq!(finding, Finding::ok("it"));
+    }
+
+    #[test]
+    fn an_exit_a_signal_and_a_hang_are_told_apart() {
+        let exit = shell("echo a line >&2; exit 255", 20_000);
+        assert_eq!(exit.status, Status::Broken);
+        assert_eq!(exit.found, "the probe ended with exit code 255 before it could answer (a line)");
+        let signal = shell("kill -SEGV $$", 20_000);
+        assert_eq!(signal.found, "the probe was ended by signal 11 (segmentation fault) before it could answer");
+        let late = shell(r#"echo '{"status":"ok","found":"it","fix":null}'; kill -ABRT $$"#, 20_000);
+        assert_eq!(late.found, "it; then the probe was ended by signal 6 (abort)");
+        assert_eq!(late.status, Status::Broken);
+        let begin = Instant::now();
+        let hang = shell("exec sleep 60", 50);
+        assert_eq!(
+            (hang.status, hang.found.as_str()),
+            (Status::Broken, "no answer within 0.05 s; the probe was killed")
+        );
+        assert!(begin.elapsed() < Duration::from_secs(30));
+        assert!([exit, signal, late, hang].iter().all(|finding| finding.fix.is_some()));
+    }
+}

