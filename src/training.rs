@@ -1,11 +1,10 @@
 //! What is trained, on which data, and the sessions that train it: the executor's side of `run`.
 
 use crate::cost::Layers;
-use crate::delivery::Delivery;
 use crate::cuda::{self, Gpu, Precision};
+use crate::delivery::Delivery;
 use crate::exec::gpu::{Carriers, Enqueuer, Kind, MessageBytes};
-use crate::exec::{
-    Batch, Common, Cpu, Engine, Error, Fault, Session, Settings, Sizes, StepRecord, Update, Worker};
+use crate::exec::{Batch, Common, Cpu, Engine, Error, Fault, Session, Settings, Sizes, StepRecord, Update, Worker};
 use crate::graph::TaskGraph;
 use crate::model::{AdamW, Config, Parameters, Shard, StageLayers, Tokens, split_layers};
 use crate::ranks::Ranks;
@@ -80,7 +79,10 @@ impl Training {
             Backend::Cpu => "CPU threads".to_string(),
             Backend::Cuda { gpus, precision, .. } => {
                 let name = gpus.first().map_or("no GPU here", |gpu| gpu.facts().name.as_str());
-                let slices = gpus.first().and_then(|gpu| gpu.slice()).map_or(String::new(), |(_, n)| format!(", {n} slices a GPU"));
+                let slices = gpus
+                    .first()
+                    .and_then(|gpu| gpu.slice())
+                    .map_or(String::new(), |(_, n)| format!(", {n} slices a GPU"));
                 format!("{name}{slices}, {precision:?}")
             }
         }
@@ -149,13 +151,25 @@ impl Training {
     pub fn session_delivering(&self, graph: &Arc<TaskGraph>, delivery: Delivery) -> anyhow::Result<Session> {
         let stages = self.stages(graph)?;
         let schedule = graph.schedule();
+        // Between GPUs the link itself delivers so; the hosts only tell each other what is enqueued.
+        let delivery = if matches!(self.backend, Backend::Cpu) { delivery } else { Delivery::OneSided };
         let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout, self.fault) };
         let sizes = match &self.backend {
             // Messages lie on the GPUs; hosts exchange signals and norms only.
             Backend::Cuda { link, .. } if *link != Kind::Staged => {
                 Sizes { norm_parts: self.config().layers + 3, ..Sizes::default() }
             }
-            _ => self.sizes(&stages),
+            Backend::Cuda { .. } => {
+                let bytes = self.message_bytes(&stages);
+                let floats = |bytes: usize| bytes.div_ceil(size_of::<f32>());
+                Sizes {
+                    hidden: floats(bytes.hidden),
+                    tied: floats(bytes.tied),
+                    stages: bytes.stages.into_iter().map(floats).collect(),
+                    norm_parts: self.config().layers + 3,
+                }
+            }
+            Backend::Cpu => self.sizes(&stages),
         };
         let common = Arc::new(Common::new(graph.clone(), sizes, &settings, self.ranks.clone())?);
         let engines = match &self.backend {
@@ -189,13 +203,8 @@ impl Training {
         gpus: &[Arc<Gpu>],
         (precision, link): (Precision, Kind),
     ) -> anyhow::Result<Engines> {
-        let (graph, config) = (&common.plan.graph, self.config());
-        let floats = self.sizes(stages);
-        let bytes = MessageBytes {
-            hidden: self.sequences * self.sequence_tokens * config.channels * precision.bytes(),
-            tied: floats.tied * size_of::<f32>(),
-            stages: floats.stages.iter().map(|count| count * size_of::<f32>()).collect(),
-        };
+        let graph = &common.plan.graph;
+        let bytes = self.message_bytes(stages);
         let (carriers, mailboxes) = Carriers::new(link, common, gpus, &bytes)?;
         let mut engines: Engines = Vec::new();
         for ((device, carrier), gpu) in carriers.0.into_iter().zip(gpus) {
@@ -206,6 +215,20 @@ impl Training {
             engines.push((device, Box::new(engine)));
         }
         Ok(engines)
+    }
+
+    /// How long messages between GPUs are.
+    fn message_bytes(&self, stages: &[StageLayers]) -> MessageBytes {
+        let config = self.config();
+        let act = match &self.backend {
+            Backend::Cuda { precision, .. } => precision.bytes(),
+            Backend::Cpu => size_of::<f32>(),
+        };
+        MessageBytes {
+            hidden: self.sequences * self.sequence_tokens * config.channels * act,
+            tied: cuda::tied_gradient_bytes(config),
+            stages: stages.iter().map(|stage| cuda::stage_gradient_bytes(config, stage)).collect(),
+        }
     }
 
     /// How much devices exchange.

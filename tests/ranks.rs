@@ -156,7 +156,8 @@ fn rank(launcher: u32, rank: u32) -> Option<u32> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let parent: u32 = status.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
         let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-        (parent == launcher && environment.split(|&byte| byte == 0).any(|item| item == wanted.as_bytes())).then_some(pid)
+        (parent == launcher && environment.split(|&byte| byte == 0).any(|item| item == wanted.as_bytes()))
+            .then_some(pid)
     })
 }
 
@@ -196,7 +197,10 @@ fn a_killed_rank_ends_the_others_is_named_and_what_was_measured_is_written() {
     assert!(told.contains("rank 1 was killed by signal 9"), "{told}");
     assert!(told.contains("device 1: last op done"), "who was where: {told}");
     assert!(took < Duration::from_secs(10), "took {took:?}");
-    assert!(report.join("index.html").is_file() || report.read_dir().is_ok_and(|mut files| files.next().is_some()), "{told}");
+    assert!(
+        report.join("index.html").is_file() || report.read_dir().is_ok_and(|mut files| files.next().is_some()),
+        "{told}"
+    );
 }
 
 #[test]
@@ -257,7 +261,15 @@ mod under_mpirun {
 
     fn mpirun(ranks: u32) -> Command {
         let mut command = Command::new("mpirun");
-        command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string(), PROGRAM]);
+        command.args([
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "-n",
+            &ranks.to_string(),
+            PROGRAM,
+        ]);
         command
     }
 
@@ -281,7 +293,8 @@ mod under_mpirun {
     fn ranks_that_share_no_memory_give_the_same_losses() {
         let folder = tempfile::tempdir().unwrap();
         let names = schedules(2, 4);
-        let more = with_schedules(&names, &["--steps", "3", "--apart", "--clip", "1", "--beta2", "0.95", "--repeat-batch"]);
+        let more =
+            with_schedules(&names, &["--steps", "3", "--apart", "--clip", "1", "--beta2", "0.95", "--repeat-batch"]);
         let output = run(mpirun(2), &arguments(2, &more), folder.path());
         let (ran, link) = check_losses(&output, "B_same_batch_b0.9_0.95_wd0_clip1");
         assert_eq!((ran.len(), link.as_str()), (names.len(), "mpi"));

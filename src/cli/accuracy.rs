@@ -8,6 +8,7 @@ use super::options::OutputOptions;
 use super::outcome::{Outcome, Place, judge};
 use super::output::print;
 use super::selection::{ScheduleOptions, unknown_costs};
+use crate::delivery::Delivery;
 use crate::dsl::Budget;
 use crate::provenance;
 use crate::ranks::Ranks;
@@ -75,7 +76,8 @@ impl Accuracy {
         let mut training = self.model.training(1, None, &ranks)?;
         let chosen = self.devices.choose(&ranks, self.stages, &output)?;
         let link = self.devices.links(chosen, &ranks, self.stages)?[0];
-        training.backend = self.devices.backend(chosen, link, &ranks, self.stages)?;
+        let delivery = DeviceOptions::delivery(chosen, link, Delivery::OneSided)?;
+        training.backend = self.devices.backend(chosen, (link, delivery), &ranks, self.stages)?;
         let mut runs = Vec::new();
         let calibration = std::iter::once((self.calibrate.as_str(), self.calibrate_micro));
         let wanted = self.micro.iter().flat_map(|&m| self.schedule.iter().map(move |name| (name.as_str(), m)));

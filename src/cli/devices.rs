@@ -4,6 +4,7 @@ use super::Failure;
 use super::options::OutputOptions;
 use crate::cuda::library::{self, NVSHMEM};
 use crate::cuda::{Driver, Precision};
+use crate::delivery::{ChannelOptions, Delivery, Queues, Receives};
 use crate::exec::gpu::{Kind, open};
 use crate::ranks::Ranks;
 use crate::training::Backend;
@@ -52,10 +53,10 @@ impl LinkKind {
         }
     }
 
-    fn carrier(self) -> Kind {
+    fn carrier(self, channel: ChannelOptions) -> Kind {
         match self {
             LinkKind::Nvshmem => Kind::Nvshmem,
-            LinkKind::Nccl => Kind::Nccl,
+            LinkKind::Nccl => Kind::Nccl(channel),
             LinkKind::Local | LinkKind::Mpi => Kind::Staged,
             LinkKind::Copy | LinkKind::Auto => Kind::Copy,
         }
@@ -116,12 +117,15 @@ impl DeviceOptions {
             DeviceKind::Cpu => Ok(Chosen::Cpu),
             DeviceKind::Timed => Ok(Chosen::Timed),
             DeviceKind::Cuda => cuda().map(Chosen::Cuda).map_err(|why| {
-                Failure::Environment(format!("{why}\npipesim doctor says what else is there; --device cpu needs nothing"))
+                Failure::Environment(format!(
+                    "{why}\npipesim doctor says what else is there; --device cpu needs nothing"
+                ))
             }),
             DeviceKind::Auto => {
                 let found = cuda();
                 // All ranks must choose alike.
-                let all = ranks.exchange(vec![u8::from(found.is_ok())]).map_err(|lost| Failure::Hang(lost.to_string()))?;
+                let all =
+                    ranks.exchange(vec![u8::from(found.is_ok())]).map_err(|lost| Failure::Hang(lost.to_string()))?;
                 match found {
                     Ok(driver) if all.iter().all(|able| *able == [1]) => {
                         output.remark("device: cuda, as there is a usable GPU for every device");
@@ -156,10 +160,14 @@ impl DeviceOptions {
                 return refuse(format!("these devices use {}; leave --link out", names.join(", ")));
             }
             if link == LinkKind::Mpi && !ranks.under_mpi() {
-                return refuse("expected ranks that mpirun started, found none; use local or start with mpirun".to_string());
+                return refuse(
+                    "expected ranks that mpirun started, found none; use local or start with mpirun".to_string(),
+                );
             }
             if matches!(link, LinkKind::Local | LinkKind::Copy) && !ranks.share_memory() {
-                return refuse("expected all ranks on one machine, found several; use mpi, nvshmem or nccl".to_string());
+                return refuse(
+                    "expected all ranks on one machine, found several; use mpi, nvshmem or nccl".to_string(),
+                );
             }
             if link == LinkKind::Nvshmem && ranks.size() < devices {
                 return refuse(format!("expected a rank for each device; start {devices} with -n {devices}"));
@@ -187,17 +195,51 @@ impl DeviceOptions {
         })
     }
 
-    /// What sessions are made of.
+    /// What `link` promises on these devices, where `asked` is what --delivery says. CPU and timed devices emulate whatever is
+    /// asked for; NCCL can be given any queues, by default one a peer and direction.
+    ///
+    /// # Errors
+    /// A delivery that the link does not have.
+    pub fn delivery(chosen: Chosen, link: LinkKind, asked: Delivery) -> Result<Delivery, Failure> {
+        match (chosen, link, asked) {
+            (Chosen::Cpu | Chosen::Timed, ..) => Ok(asked),
+            (Chosen::Cuda(_), LinkKind::Nccl, Delivery::OneSided) => {
+                Ok(Delivery::Channel(ChannelOptions { queues: Queues::PerDirection, ..ChannelOptions::default() }))
+            }
+            (Chosen::Cuda(_), LinkKind::Nccl, Delivery::Channel(options))
+                if options.receives == Receives::JustInTime =>
+            {
+                Ok(asked)
+            }
+            (Chosen::Cuda(_), _, Delivery::OneSided) if link != LinkKind::Nccl => Ok(asked),
+            _ => Err(Failure::Usage(format!(
+                "--delivery {asked}: GPUs under --link {} do not deliver so; leave --delivery out",
+                link.name()
+            ))),
+        }
+    }
+
+    /// What sessions are made of, where the link delivers like this.
     ///
     /// # Errors
     /// The GPUs cannot be had.
-    pub fn backend(&self, chosen: Chosen, link: LinkKind, ranks: &Ranks, devices: u32) -> Result<Backend, Failure> {
+    pub fn backend(
+        &self,
+        chosen: Chosen,
+        (link, delivery): (LinkKind, Delivery),
+        ranks: &Ranks,
+        devices: u32,
+    ) -> Result<Backend, Failure> {
         let Chosen::Cuda(driver) = chosen else { return Ok(Backend::Cpu) };
         let gpus = open(ranks, devices, self.slices, driver).map_err(|e| Failure::Environment(format!("{e:#}")))?;
         let precision = match self.precision {
             PrecisionKind::Float32 => Precision::F32,
             PrecisionKind::Bfloat16 => Precision::Bf16,
         };
-        Ok(Backend::Cuda { gpus, precision, link: link.carrier() })
+        let channel = match delivery {
+            Delivery::Channel(options) => options,
+            _ => ChannelOptions::default(),
+        };
+        Ok(Backend::Cuda { gpus, precision, link: link.carrier(channel) })
     }
 }

@@ -9,7 +9,7 @@ use super::selection::{ScheduleOptions, unknown_costs};
 use crate::calibrate::{Measure, calibrate};
 use crate::check::check;
 use crate::cost::{CostFile, CostTable, StepCosts};
-use crate::delivery::{ChannelOptions, Delivery};
+use crate::delivery::Delivery;
 use crate::exec::{Batch, Common, Engine, Error, Session, Sizes, Timed, Worker};
 use crate::graph::TaskGraph;
 use crate::model::StageLayers;
@@ -29,6 +29,7 @@ use std::time::Duration;
 const FIRST_STEPS: u32 = 4;
 
 /// What is to be measured.
+#[derive(Clone)]
 pub struct Experiment<'a> {
     /// Which schedules.
     pub schedules: &'a ScheduleOptions,
@@ -121,7 +122,7 @@ impl Experiment<'_> {
         for graph in &graphs {
             training.stages(graph).map_err(|e| Failure::Usage(format!("{}: {e:#}", graph.schedule().name)))?;
             self.schedules.remark_cap(graph, training.keep(), self.output);
-            self.survives(graph, link)?;
+            self.survives(graph)?;
         }
         let calibration = if given.is_some() { None } else { Some(self.calibration_graph(&training)?) };
         let calibrated = calibration.as_ref().map_or_else(String::new, |graph| graph.schedule().name.clone());
@@ -199,7 +200,7 @@ impl Experiment<'_> {
         let mut tables = Vec::new();
         let given = |_: &str, placement: &Placement| self.costs.given(placement, m);
         for graph in self.schedules.graphs(&given)? {
-            self.survives(&graph, link)?;
+            self.survives(&graph)?;
             let graph = Arc::new(graph);
             let table = Arc::new(self.costs.given(&graph.schedule().placement, m)?.in_milliseconds(unit_ms));
             let devices = graph.schedule().devices();
@@ -257,10 +258,12 @@ impl Experiment<'_> {
     }
 
     /// Refuses a schedule that the link's delivery would stop.
-    fn survives(&self, graph: &TaskGraph, link: &str) -> Result<(), Failure> {
-        let delivery = if link == "nccl" { Delivery::Channel(ChannelOptions::default()) } else { self.delivery };
-        check(graph, delivery).map_err(|deadlock| {
-            Failure::Schedule(format!("{}: {deadlock}take another --link, --delivery or schedule", graph.schedule().name))
+    fn survives(&self, graph: &TaskGraph) -> Result<(), Failure> {
+        check(graph, self.delivery).map_err(|deadlock| {
+            Failure::Schedule(format!(
+                "{}: {deadlock}take another --link, --delivery or schedule",
+                graph.schedule().name
+            ))
         })
     }
 

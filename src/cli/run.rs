@@ -1,7 +1,7 @@
 //! `pipesim run`: really train, measure, predict from one calibrated schedule, compare.
 
 use super::Failure;
-use super::devices::{Chosen, DeviceKind, DeviceOptions};
+use super::devices::{Chosen, DeviceOptions};
 use super::measure::{Experiment, Finding};
 use super::model::ModelOptions;
 use super::options::{CostOptions, Format, OutputOptions};
@@ -17,8 +17,10 @@ use std::sync::Arc;
 
 /// Arguments of `run`.
 #[derive(Args)]
-#[command(after_help = "Legal device and link pairs: cpu and timed with local, and with mpi under mpirun; cuda with copy, nvshmem (a rank a \
-device), nccl (a GPU a device), local (through the hosts' memory), and mpi under mpirun.")]
+#[command(
+    after_help = "Legal device and link pairs: cpu and timed with local, and with mpi under mpirun; cuda with copy, nvshmem (a rank a \
+device), nccl (a GPU a device), local (through the hosts' memory), and mpi under mpirun."
+)]
 pub struct Run {
     #[command(flatten)]
     schedules: ScheduleOptions,
@@ -132,16 +134,18 @@ impl Run {
         };
         let stages = self.schedules.stages;
         let chosen = self.devices.choose(ranks, stages, &output)?;
-        if !matches!(chosen, Chosen::Cpu) && self.delivery != Delivery::OneSided && self.devices.device != DeviceKind::Timed {
-            return Err(Failure::Usage("--delivery is emulated between CPU and timed devices; leave it out".to_string()));
-        }
         let links = self.devices.links(chosen, ranks, stages)?;
         let mut findings = Vec::new();
         for &link in &links {
+            let delivery = DeviceOptions::delivery(chosen, link, self.delivery)?;
+            let experiment = Experiment { delivery, ..experiment.clone() };
             let name = link.name();
             let finding = match chosen {
                 Chosen::Timed => experiment.timed(self.unit_ms, name)?,
-                _ => experiment.train(self.devices.backend(chosen, link, ranks, stages)?, name)?,
+                _ => {
+                    let backend = self.devices.backend(chosen, (link, delivery), ranks, stages)?;
+                    experiment.train(backend, name)?
+                }
             };
             let ended = finding.failure.is_some();
             findings.push((name, finding));

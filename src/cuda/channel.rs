@@ -1,16 +1,17 @@
-//! NCCL on a GPU's send stream: sends and receives of whole buffers, each of which meets its partner.
+//! NCCL on a stream of its own: sends and receives of whole buffers, each of which meets its partner.
 
 use super::gpu::Gpu;
 use super::memory::Buffer;
 use super::nccl::{Communicator, Nccl, UniqueId};
+use super::stream::Stream;
 use anyhow::Result;
 use std::sync::Arc;
 
-/// A GPU among others, each with a rank of its own.
+/// A GPU among others, each with a rank of its own. What is sent and received completes in order.
 pub struct Channel {
     library: Nccl,
     communicator: Communicator,
-    gpu: Arc<Gpu>,
+    stream: Stream,
 }
 
 impl Channel {
@@ -20,10 +21,16 @@ impl Channel {
     /// NCCL's own: two ranks on one GPU, no way from one to another.
     pub fn join(library: &Nccl, gpu: &Arc<Gpu>, rank: u32, ranks: u32, id: UniqueId) -> Result<Channel> {
         gpu.make_current()?;
-        // SAFETY: only this GPU's send stream is used, which the channel keeps alive; memory comes as buffers, and freeing one
-        // waits for the device.
+        let stream = Stream::new(gpu.context())?;
+        // SAFETY: only the stream beside it is used, which lives as long; memory comes as buffers, and freeing one waits for the
+        // device.
         let communicator = unsafe { Communicator::new(library, rank as i32, ranks as i32, id)? };
-        Ok(Channel { library: library.clone(), communicator, gpu: gpu.clone() })
+        Ok(Channel { library: library.clone(), communicator, stream })
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
     }
 
     /// Enqueues: the buffer goes to rank `to`.
@@ -31,7 +38,7 @@ impl Channel {
     /// # Errors
     /// NCCL's own.
     pub fn send(&self, buffer: &Buffer, to: u32) -> Result<()> {
-        Ok(self.communicator.send(buffer.address().0, buffer.bytes(), to as i32, self.gpu.send.raw())?)
+        Ok(self.communicator.send(buffer.address().0, buffer.bytes(), to as i32, self.stream.raw())?)
     }
 
     /// Enqueues: the buffer is filled by rank `from`.
@@ -39,18 +46,18 @@ impl Channel {
     /// # Errors
     /// NCCL's own.
     pub fn receive(&self, buffer: &Buffer, from: u32) -> Result<()> {
-        Ok(self.communicator.receive(buffer.address().0, buffer.bytes(), from as i32, self.gpu.send.raw())?)
+        Ok(self.communicator.receive(buffer.address().0, buffer.bytes(), from as i32, self.stream.raw())?)
     }
 
     /// Enqueues both at once, so that neither waits for the other.
     ///
     /// # Errors
     /// NCCL's own.
-    pub fn swap(&self, out: (&Buffer, u32), into: (&Buffer, u32)) -> Result<()> {
-        let stream = self.gpu.send.raw();
+    pub fn swap(&self, out: &Buffer, into: &Buffer, peer: u32) -> Result<()> {
+        let stream = self.stream.raw();
         self.library.group(|| {
-            self.communicator.send(out.0.address().0, out.0.bytes(), out.1 as i32, stream)?;
-            self.communicator.receive(into.0.address().0, into.0.bytes(), into.1 as i32, stream)
+            self.communicator.send(out.address().0, out.bytes(), peer as i32, stream)?;
+            self.communicator.receive(into.address().0, into.bytes(), peer as i32, stream)
         })?;
         Ok(())
     }

@@ -73,6 +73,23 @@ pub fn bytes_needed(config: &Config, stages: &[(u32, StageLayers)], demand: &Dem
     Bytes { parameters, activations, scratch: running + tokens + WORKSPACE_BYTES }
 }
 
+/// Bytes of the gradients of one stage's parameters, as [`super::Shard::stage_gradient`] lays them out. Those of the tied token
+/// embedding alone are [`tied_gradient_bytes`].
+pub fn stage_gradient_bytes(config: &Config, layers: &StageLayers) -> usize {
+    let c = config.channels;
+    let embedding = padded_count([config.max_sequence * c]) * size_of::<f32>() + tied_gradient_bytes(config);
+    let head = padded_count([c, c]) * size_of::<f32>() + tied_gradient_bytes(config);
+    let block = padded_count([c, c, 3 * c * c, 3 * c, c * c, c, c, c, 4 * c * c, 4 * c, 4 * c * c, c]);
+    layers.blocks.len() * block * size_of::<f32>()
+        + if layers.embedding { embedding } else { 0 }
+        + if layers.head { head } else { 0 }
+}
+
+/// Bytes of the gradient of the tied token embedding.
+pub fn tied_gradient_bytes(config: &Config) -> usize {
+    padded_count([config.padded_vocabulary() * config.channels]) * size_of::<f32>()
+}
+
 /// Whether the GPU has so much free memory; an error has the numbers.
 pub(super) fn check(gpu: &Gpu, config: &Config, stages: &[(u32, StageLayers)], demand: &Demand) -> Result<()> {
     let bytes = bytes_needed(config, stages, demand);

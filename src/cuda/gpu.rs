@@ -54,7 +54,10 @@ impl Gpu {
         // the driver rounds shares up to what the hardware deals out: the largest share of which there are enough
         let mut fitting = None;
         for share in (1..=total / count).rev() {
-            let sets = driver.api.split(&all, count, share).with_context(parting)?;
+            let sets = match driver.api.split(&all, count, share) {
+                Err(fault) if fault.is_misfit() => continue,
+                outcome => outcome.with_context(parting)?,
+            };
             if sets.len() == count as usize {
                 fitting = Some(sets);
                 break;

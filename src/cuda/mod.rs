@@ -53,7 +53,7 @@ pub use code::Kernels;
 pub use compiler::{Code, Origin, file_name, kernels};
 pub use context::Context;
 pub use driver::{Driver, Facts, LOWEST_CAPABILITY, Unusable};
-pub use estimate::{Bytes, Demand, bytes_needed};
+pub use estimate::{Bytes, Demand, bytes_needed, stage_gradient_bytes, tied_gradient_bytes};
 pub use event::{Event, ProcessHandle};
 pub use gpu::{Gpu, enable_peers};
 pub use kernel::Precision;

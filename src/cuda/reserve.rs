@@ -34,6 +34,7 @@ impl Shard {
             self.moves.insert((stage, Kind::W), self.engine.pool.seen());
         }
         self.zero_gradients()?;
+        gpu.compute.set(self.step.scale.address(), 1.0)?;
         gpu.compute.clear(self.losses.address(), self.losses.bytes())?;
         gpu.compute.synchronize()?;
         self.peak_held_bytes = 0;

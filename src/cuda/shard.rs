@@ -5,6 +5,7 @@ use super::api::handle::Address;
 use super::batch::Batch;
 use super::blas::Products;
 use super::code::Kernels;
+use super::compiler::Origin;
 use super::estimate::{self, Demand};
 use super::gpu::Gpu;
 use super::group::{BLOCK_TENSORS, Group, LNF_TENSORS, WPE, WTE};
@@ -147,6 +148,11 @@ impl Shard {
     /// The GPU that it is on.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.engine.gpu
+    }
+
+    /// Where its kernels' code came from.
+    pub fn code_origin(&self) -> &Origin {
+        &self.engine.kernels.origin
     }
 
     /// Type of its activations.

@@ -24,7 +24,7 @@ pub(super) struct Step {
     /// Order numbers of the norms, as they lie in memory.
     orders: Vec<usize>,
     /// What gradients are multiplied by, one float32.
-    scale: Buffer,
+    pub(super) scale: Buffer,
     /// By stage: where another device puts its gradient.
     inboxes: BTreeMap<u32, Buffer>,
 }

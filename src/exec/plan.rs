@@ -1,6 +1,7 @@
 //! Where each op's input lies and its output goes: buffer slots sized from the graph.
 //!
-//! A channel is the boundary between two stages in one direction; its messages are the micro-batches. A slot may be used
+//! A channel is the boundary between two stages, for forward or backward, and for the micro-batches of one direction where there
+//! are two; its messages are the micro-batches, all from one device to one other. A slot may be used
 //! again by a put that is a descendant, in the graph, of the op that last read it: then no timing whatever can overwrite
 //! what is still needed. Slots are dealt greedily under that rule. Between steps the same rule decides whether the first
 //! put of the next step must wait for a credit.
@@ -61,12 +62,15 @@ impl Plan {
     pub fn new(graph: Arc<TaskGraph>) -> Plan {
         let ancestors = graph.ancestors();
         let consumers = graph.consumers();
-        let mut channels: BTreeMap<(bool, u32), Vec<(usize, usize)>> = BTreeMap::new();
+        let mut channels: BTreeMap<(bool, u32, u32), Vec<(usize, usize)>> = BTreeMap::new();
         for device in 0..graph.schedule().devices() {
             for producer in graph.schedule().range(device) {
                 if let Some(consumer) = consumers[producer] {
                     let op = graph.op(consumer);
-                    channels.entry((op.kind() == Kind::F, op.stage())).or_default().push((producer, consumer));
+                    channels
+                        .entry((op.kind() == Kind::F, op.stage(), op.direction()))
+                        .or_default()
+                        .push((producer, consumer));
                 }
             }
         }

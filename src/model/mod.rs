@@ -29,6 +29,7 @@ mod stash;
 mod step;
 mod text;
 mod tokens;
+pub mod twins;
 mod vector;
 
 pub use config::Config;

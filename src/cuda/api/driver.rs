@@ -103,6 +103,11 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// Whether a device's multiprocessors cannot be parted so.
+    pub(in crate::cuda) fn is_misfit(&self) -> bool {
+        self.code == sys::CUresult::CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION as u32
+    }
+
     /// Whether there is no device.
     pub fn is_no_device(&self) -> bool {
         self.code == sys::CUresult::CUDA_ERROR_NO_DEVICE as u32

@@ -8,7 +8,8 @@ use super::nccl::Nccl;
 use super::nvshmem::Nvshmem;
 use super::staged::Staged;
 use super::timer::{Mark, Timer};
-use crate::cuda::{Address, Buffer, Clock, Event, Gpu};
+use crate::cuda::{Address, Buffer, Clock, Event, Gpu, Stream};
+use crate::delivery::ChannelOptions;
 use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ pub enum Kind {
     Copy,
     /// One-sided puts with signal on a stream: a rank a device.
     Nvshmem,
-    /// Sends and receives that meet: a GPU a device.
-    Nccl,
+    /// Sends and receives that meet, in such queues: a GPU a device.
+    Nccl(ChannelOptions),
     /// Through the hosts' memory, and from there by whatever joins the ranks.
     Staged,
 }
@@ -63,9 +64,10 @@ pub trait Carrier: Send {
     /// See [`Carrier::post`].
     fn post_mut(&mut self) -> &mut Post;
 
-    /// Whether what was enqueued can still complete; asked while the device's thread waits for the end of a step.
-    fn check(&mut self) -> Result<()> {
-        Ok(())
+    /// Whether all that this carrier enqueued on streams of its own is done; an error where it cannot complete any more. Asked
+    /// while the device's thread waits for the end of a step.
+    fn is_done(&mut self) -> Result<bool> {
+        Ok(true)
     }
 }
 
@@ -100,7 +102,15 @@ impl Post {
             let (made, sent) = (Event::untimed(context)?, Event::untimed(context)?);
             outboxes.insert(number, Outbox { buffer, made, sent, used: false });
         }
-        Ok(Post { device, gpu: gpu.clone(), common: common.clone(), mailboxes: mailboxes.clone(), outboxes, timer: Timer::new(gpu), marks: BTreeMap::new() })
+        Ok(Post {
+            device,
+            gpu: gpu.clone(),
+            common: common.clone(),
+            mailboxes: mailboxes.clone(),
+            outboxes,
+            timer: Timer::new(gpu),
+            marks: BTreeMap::new(),
+        })
     }
 
     pub fn clear_marks(&mut self) {
@@ -112,15 +122,24 @@ impl Post {
         Ok((self.timer.ns(marks[0], clock)?, self.timer.ns(marks[1], clock)?))
     }
 
-    /// Enqueues on the send stream, once the message is made: `transfer`, marked, and that
-    /// the outbox is free.
+    /// Enqueues on the send stream, once the message is made: `transfer`, marked, and that the outbox is free.
     pub fn send(&mut self, message: Message, transfer: impl FnOnce(&Gpu, &Outbox) -> Result<()>) -> Result<()> {
         let gpu = self.gpu.clone();
-        gpu.send.wait(&self.outbox(message)?.made)?;
-        let start = self.timer.mark(&gpu.send)?;
-        transfer(&gpu, self.outbox(message)?)?;
-        let end = self.timer.mark(&gpu.send)?;
-        gpu.send.record(&self.outbox(message)?.sent)?;
+        self.send_on(&gpu.send, message, |outbox| transfer(&gpu, outbox))
+    }
+
+    /// [`Post::send`] on another stream.
+    pub fn send_on(
+        &mut self,
+        stream: &Stream,
+        message: Message,
+        transfer: impl FnOnce(&Outbox) -> Result<()>,
+    ) -> Result<()> {
+        stream.wait(&self.outbox(message)?.made)?;
+        let start = self.timer.mark(stream)?;
+        transfer(self.outbox(message)?)?;
+        let end = self.timer.mark(stream)?;
+        stream.record(&self.outbox(message)?.sent)?;
         message.op.map(|op| self.marks.insert(op, [start, end]));
         Ok(())
     }
@@ -196,7 +215,7 @@ impl Carriers {
         let carriers: Vec<Box<dyn Carrier>> = match kind {
             Kind::Copy => boxed(Copy::all(posts, common, &mailboxes)?),
             Kind::Nvshmem => boxed(Nvshmem::all(posts, common, &mailboxes)?),
-            Kind::Nccl => boxed(Nccl::all(posts, common)?),
+            Kind::Nccl(options) => boxed(Nccl::all(posts, common, options)?),
             Kind::Staged => boxed(Staged::all(posts)?),
         };
         let numbers = common.ranks.devices(common.plan.graph.schedule().devices());

@@ -46,7 +46,9 @@ pub fn open(ranks: &Ranks, devices: u32, slices: Option<u32>, driver: &'static D
             None => gpus.push(Arc::new(Gpu::whole(driver, ordinal)?)),
             Some(count) => {
                 if let std::collections::btree_map::Entry::Vacant(place) = sliced.entry(ordinal) {
-                    place.insert(Gpu::slices(driver, ordinal, count)?.into_iter().map(|gpu| Some(Arc::new(gpu))).collect());
+                    place.insert(
+                        Gpu::slices(driver, ordinal, count)?.into_iter().map(|gpu| Some(Arc::new(gpu))).collect(),
+                    );
                 }
                 let all = sliced.get_mut(&ordinal).and_then(|all| all.get_mut(slice as usize));
                 gpus.extend(all.and_then(Option::take));

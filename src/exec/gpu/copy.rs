@@ -68,7 +68,8 @@ impl Copy {
             let (arrived, read) = (event(producer, 1)?, event(consumer, 2)?);
             let memory = match consumer {
                 Some(gpu) => {
-                    let buffer = Buffer::new(gpu.context(), mailbox.bytes)?;
+                    let make = if shared { Buffer::shareable } else { Buffer::new };
+                    let buffer = make(gpu.context(), mailbox.bytes)?;
                     if shared {
                         handles[0] = Some(buffer.share().context("sharing memory with another process")?);
                     }
@@ -92,7 +93,9 @@ impl Copy {
             };
             let memory = match memory {
                 Some(memory) => memory,
-                None => Memory::Theirs(Imported::open(gpu.context(), handle(0)?).context("opening another process's memory")?),
+                None => Memory::Theirs(
+                    Imported::open(gpu.context(), handle(0)?).context("opening another process's memory")?,
+                ),
             };
             let open = |event: Option<Event>, index| match event {
                 Some(event) => Ok(event),

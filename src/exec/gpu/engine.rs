@@ -78,7 +78,8 @@ impl Enqueuer {
                 }
             }
             for (input, op) in inputs.into_iter().zip(index..=last) {
-                let input = if op > index && graph.overlap() == Overlap::Runtime { self.wait(op, step)? } else { input };
+                let input =
+                    if op > index && graph.overlap() == Overlap::Runtime { self.wait(op, step)? } else { input };
                 self.inject(op - range.start)?;
                 self.compute(op, op - range.start, step, input)?;
             }
@@ -165,7 +166,10 @@ impl Enqueuer {
 
     fn add_up_replicas(&mut self, updates: u64) -> Result<()> {
         let common = self.common.clone();
-        for &chunk in common.plan.graph.schedule().placement.held_by(self.number) {
+        // In the order of stages on every device: then no two wait for each other at different ones.
+        let mut held = common.plan.graph.schedule().placement.held_by(self.number).to_vec();
+        held.sort_by_key(|chunk| chunk.stage);
+        for chunk in held {
             let Some(messages) = self.mailboxes.replica(chunk, updates) else { continue };
             let (own, inbox) = (self.shard.stage_gradient(chunk.stage), self.shard.stage_inbox(chunk.stage)?);
             self.exchange(messages, &own, &inbox)?;
@@ -205,13 +209,14 @@ impl Enqueuer {
         watch.note_wait(self.number, true);
         let mut spins = 0_u32;
         let streams = [&self.gpu.compute, &self.gpu.send, &self.gpu.receive];
-        let all_done = || -> Result<bool> {
+        let carrier = &mut self.carrier;
+        let mut all_done = || -> Result<bool> {
             for stream in streams {
                 if !stream.is_done()? {
                     return Ok(false);
                 }
             }
-            Ok(true)
+            carrier.is_done()
         };
         while !all_done()? {
             if watch.is_aborted() {
@@ -225,7 +230,6 @@ impl Enqueuer {
                 watch.note_done(self.number, done as usize);
                 watch.note_wait(self.number, true);
             }
-            self.carrier.check()?;
             spins += 1;
             if spins < 100 { std::thread::yield_now() } else { std::thread::sleep(Duration::from_micros(50)) }
         }

@@ -71,12 +71,7 @@ impl Mailboxes {
         }
         let mut exchange = |slots: &[Slot; 2], devices: [u32; 2], bytes| {
             [0, 1].map(|side| {
-                all.push(Mailbox {
-                    producer: devices[side],
-                    consumer: devices[1 - side],
-                    bytes,
-                    slot: slots[side],
-                });
+                all.push(Mailbox { producer: devices[side], consumer: devices[1 - side], bytes, slot: slots[side] });
                 all.len() - 1
             })
         };
@@ -91,6 +86,11 @@ impl Mailboxes {
     /// All of them.
     pub fn all(&self) -> &[Mailbox] {
         &self.all
+    }
+
+    /// Those of the exchanges around the pipeline.
+    pub fn exchanges(&self) -> impl Iterator<Item = &Mailbox> {
+        self.tied.iter().chain(&self.replicas).flatten().map(|&number| &self.all[number])
     }
 
     /// The message of `port` in step `step`; `None` where it stays on its device.

@@ -1,16 +1,51 @@
-//! NCCL: a device has one communication queue, whose sends and receives stand in the order that the checker has proven free
-//! from deadlock; each completes when its partner stands at the head of the other's queue.
+//! NCCL: a device has communication queues, whose sends and receives stand in the order that the checker has proven free from
+//! deadlock; each completes when its partner stands at the head of the other's queue. A queue is a communicator on a stream.
 
 use super::super::common::Common;
 use super::carrier::{Carrier, Post};
 use super::mailbox::Message;
 use crate::cuda::nccl::{self, UniqueId};
 use crate::cuda::{Address, Buffer, Channel, Event};
-use crate::delivery::Delivery;
-use crate::lowering::{Entry, Lowering};
+use crate::delivery::{ChannelOptions, Delivery};
+use crate::lowering::{Entry, Holds, Lowering};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Which communicator: all devices', that of two devices, of one direction between two, or for exchanges between two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    All,
+    Pair(u32, u32),
+    OneWay(u32, u32),
+    Exchange(u32, u32),
+}
+
+impl Key {
+    fn of(device: u32, holds: Holds) -> Key {
+        match holds {
+            Holds::All => Key::All,
+            Holds::Peer(peer) => Key::Pair(device.min(peer), device.max(peer)),
+            Holds::SendsTo(peer) => Key::OneWay(device, peer),
+            Holds::ReceivesFrom(peer) => Key::OneWay(peer, device),
+        }
+    }
+
+    /// The rank of `device` and how many ranks there are.
+    fn rank(self, device: u32, devices: u32) -> (u32, u32) {
+        match self {
+            Key::All => (device, devices),
+            Key::Pair(first, _) | Key::OneWay(first, _) | Key::Exchange(first, _) => (u32::from(device != first), 2),
+        }
+    }
+
+    fn concerns(self, device: u32) -> bool {
+        match self {
+            Key::All => true,
+            Key::Pair(a, b) | Key::OneWay(a, b) | Key::Exchange(a, b) => device == a || device == b,
+        }
+    }
+}
 
 /// A buffer that is received into.
 struct Inbox {
@@ -20,16 +55,22 @@ struct Inbox {
     used: bool,
 }
 
+/// One of a device's queues.
+struct Lane {
+    key: Key,
+    entries: Vec<Entry>,
+    next: usize,
+}
+
 /// A device's end.
 pub struct Nccl {
     post: Post,
     library: nccl::Nccl,
-    id: UniqueId,
-    channel: Option<Channel>,
-    /// This device's queue in each step.
-    entries: Vec<Entry>,
-    next: usize,
-    /// This step's messages by the op that makes them: what may be sent, and what is asked for.
+    ids: Arc<BTreeMap<Key, UniqueId>>,
+    /// Joined at the first step.
+    channels: BTreeMap<Key, Channel>,
+    lanes: Vec<Lane>,
+    /// This step's messages that are made, by the op that makes them.
     made: BTreeMap<usize, Message>,
     step: u64,
     inboxes: BTreeMap<usize, Inbox>,
@@ -37,11 +78,11 @@ pub struct Nccl {
 
 impl Nccl {
     /// The ends of this process's devices; all ranks must call this together.
-    pub fn all(posts: Vec<Post>, common: &Arc<Common>) -> Result<Vec<Nccl>> {
+    pub fn all(posts: Vec<Post>, common: &Arc<Common>, options: ChannelOptions) -> Result<Vec<Nccl>> {
         let gpus: BTreeSet<u32> = posts.iter().map(|post| post.gpu.ordinal()).collect();
         ensure!(
             gpus.len() == posts.len(),
-            "expected a GPU for each device with --link nccl, found {} devices on {} GPUs: use --link copy, or fewer devices",
+            "expected a GPU for each device with --link nccl, found {} devices on {}: use --link copy, or fewer devices",
             posts.len(),
             gpus.len()
         );
@@ -49,16 +90,25 @@ impl Nccl {
         let able = common.ranks.exchange(vec![u8::from(library.is_ok())])?;
         let library = library?;
         ensure!(able.iter().all(|able| *able == [1]), "expected NCCL at every rank, found it missing at another");
-        let id = if common.ranks.rank() == 0 { library.unique_id()?.to_bytes().to_vec() } else { Vec::new() };
-        let ids = common.ranks.exchange(id)?;
-        let id = UniqueId::from_bytes(ids[0].as_slice().try_into().context("rank 0's NCCL id")?);
-        let lowering = Lowering::new(&common.plan.graph, Delivery::Channel(Default::default()));
-        posts.into_iter().map(|post| Nccl::new(post, &library, id, &lowering)).collect()
+        let lowering = Lowering::new(&common.plan.graph, Delivery::Channel(options));
+        let mut keys: BTreeSet<Key> =
+            lowering.queues().iter().map(|queue| Key::of(queue.device, queue.holds)).collect();
+        if let Some(post) = posts.first() {
+            let exchanges = post.mailboxes.exchanges().map(|mailbox| (mailbox.producer, mailbox.consumer));
+            keys.extend(exchanges.map(|(a, b)| Key::Exchange(a.min(b), a.max(b))));
+        }
+        let ids = Arc::new(ids(&library, common, keys)?);
+        posts.into_iter().map(|post| Nccl::new(post, &library, &ids, &lowering)).collect()
     }
 
-    fn new(post: Post, library: &nccl::Nccl, id: UniqueId, lowering: &Lowering) -> Result<Nccl> {
-        let queue = lowering.queues().iter().find(|queue| queue.device == post.device);
-        let entries = queue.map_or_else(Vec::new, |queue| queue.entries.clone());
+    fn new(post: Post, library: &nccl::Nccl, ids: &Arc<BTreeMap<Key, UniqueId>>, lowering: &Lowering) -> Result<Nccl> {
+        let own = lowering.queues().iter().filter(|queue| queue.device == post.device);
+        let lane = |queue: &crate::lowering::Queue| Lane {
+            key: Key::of(queue.device, queue.holds),
+            entries: queue.entries.clone(),
+            next: 0,
+        };
+        let lanes = own.map(lane).collect();
         let mut inboxes = BTreeMap::new();
         for (number, mailbox) in post.mailboxes.all().iter().enumerate().filter(|(_, m)| m.consumer == post.device) {
             let context = post.gpu.context();
@@ -66,49 +116,31 @@ impl Nccl {
             let buffer = Buffer::new(context, mailbox.bytes)?;
             inboxes.insert(number, Inbox { buffer, arrived, read, used: false });
         }
-        Ok(Nccl {
-            post,
-            library: library.clone(),
-            id,
-            channel: None,
-            entries,
-            next: 0,
-            made: BTreeMap::new(),
-            step: 0,
-            inboxes,
-        })
+        let (library, ids) = (library.clone(), ids.clone());
+        let (channels, made) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Nccl { post, library, ids, channels, lanes, made, step: 0, inboxes })
     }
 
-    fn channel(&self) -> Result<&Channel> {
-        self.channel.as_ref().context("the channel is joined at the first step")
+    fn devices(&self) -> u32 {
+        self.post.common.plan.graph.schedule().devices()
     }
 
-    /// The inbox of a message, once nothing reads it any more.
-    fn free_inbox(&mut self, message: Message) -> Result<()> {
-        let inbox = self.inboxes.get_mut(&message.mailbox).context("a message of another device")?;
-        if inbox.used {
-            self.post.gpu.send.wait(&inbox.read)?;
-        }
-        inbox.used = true;
-        Ok(())
-    }
-
-    fn arrived(&self, message: Message) -> Result<&Inbox> {
+    fn inbox(&self, message: Message) -> Result<&Inbox> {
         self.inboxes.get(&message.mailbox).context("a message of another device")
     }
 
-    /// Enqueues what stands next in the queue: up to the receive of `wanted` where there is one, else as far as sends are made.
-    fn advance(&mut self, wanted: Option<usize>) -> Result<()> {
-        while let Some(&entry) = self.entries.get(self.next) {
-            let op = entry.message();
+    /// Enqueues what stands next in a lane: up to the receive of `wanted` where there is one, else as far as sends are made.
+    fn advance(&mut self, lane: usize, wanted: Option<usize>) -> Result<()> {
+        while let Some(&entry) = self.lanes[lane].entries.get(self.lanes[lane].next) {
+            let (op, key) = (entry.message(), self.lanes[lane].key);
             match (entry.is_receive(), self.made.get(&op).copied()) {
                 (true, _) if wanted.is_none() => return Ok(()),
-                (true, _) => self.receive(op)?,
-                (false, Some(message)) => self.send(message)?,
+                (true, _) => self.receive(key, op)?,
+                (false, Some(message)) => self.send(key, message)?,
                 (false, None) if wanted.is_none() => return Ok(()),
-                (false, None) => bail!("a receive stands behind a send that is not made: the checker should have refused it"),
+                (false, None) => bail!("a receive stands behind a send that is not made: the checker refuses that"),
             }
-            self.next += 1;
+            self.lanes[lane].next += 1;
             if entry.is_receive() && wanted == Some(op) {
                 return Ok(());
             }
@@ -116,20 +148,41 @@ impl Nccl {
         Ok(())
     }
 
-    fn send(&mut self, message: Message) -> Result<()> {
-        let consumer = self.post.mailbox(message).consumer;
-        let channel = self.channel.as_ref().context("the channel is joined at the first step")?;
-        self.post.send(message, |_, outbox| channel.send(&outbox.buffer, consumer))
+    fn send(&mut self, key: Key, message: Message) -> Result<()> {
+        let to = key.rank(self.post.mailbox(message).consumer, self.devices()).0;
+        let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
+        self.post.send_on(channel.stream(), message, |outbox| channel.send(&outbox.buffer, to))
     }
 
-    fn receive(&mut self, op: usize) -> Result<()> {
+    fn receive(&mut self, key: Key, op: usize) -> Result<()> {
         let port = self.post.common.plan.outputs[op].context("a received message has a port")?;
         let message = self.post.mailboxes.message(&port, self.step).context("a received message has a mailbox")?;
-        self.free_inbox(message)?;
-        let (producer, inbox) = (self.post.mailbox(message).producer, self.arrived(message)?);
-        self.channel()?.receive(&inbox.buffer, producer)?;
-        Ok(self.post.gpu.send.record(&inbox.arrived)?)
+        let from = key.rank(self.post.mailbox(message).producer, self.devices()).0;
+        let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
+        let inbox = self.inboxes.get_mut(&message.mailbox).context("a message of another device")?;
+        if std::mem::replace(&mut inbox.used, true) {
+            channel.stream().wait(&inbox.read)?;
+        }
+        channel.receive(&inbox.buffer, from)?;
+        Ok(channel.stream().record(&inbox.arrived)?)
     }
+}
+
+/// An id for each communicator, made by rank 0.
+fn ids(library: &nccl::Nccl, common: &Common, keys: BTreeSet<Key>) -> Result<BTreeMap<Key, UniqueId>> {
+    let mut bytes = Vec::new();
+    if common.ranks.rank() == 0 {
+        for _ in &keys {
+            bytes.extend(library.unique_id()?.to_bytes());
+        }
+    }
+    let all = common.ranks.exchange(bytes)?;
+    let mut ids = all[0].chunks_exact(128);
+    let id = |key| -> Result<(Key, UniqueId)> {
+        let bytes = ids.next().and_then(|bytes| bytes.try_into().ok()).context("rank 0 made too few NCCL ids")?;
+        Ok((key, UniqueId::from_bytes(bytes)))
+    };
+    keys.into_iter().map(id).collect()
 }
 
 impl Carrier for Nccl {
@@ -143,13 +196,17 @@ impl Carrier for Nccl {
 
     fn begin(&mut self) -> Result<()> {
         self.post.clear_marks();
-        if self.channel.is_none() {
-            let devices = self.post.common.plan.graph.schedule().devices();
-            self.channel = Some(Channel::join(&self.library, &self.post.gpu, self.post.device, devices, self.id)?);
+        if self.channels.is_empty() {
+            // In the order of their keys, on every device: then no two wait for each other at different ones.
+            let ids = self.ids.clone();
+            for (&key, &id) in ids.iter().filter(|(key, _)| key.concerns(self.post.device)) {
+                let (rank, ranks) = key.rank(self.post.device, self.devices());
+                self.channels.insert(key, Channel::join(&self.library, &self.post.gpu, rank, ranks, id)?);
+            }
         } else {
             self.step += 1;
         }
-        self.next = 0;
+        self.lanes.iter_mut().for_each(|lane| lane.next = 0);
         self.made.clear();
         Ok(())
     }
@@ -162,36 +219,47 @@ impl Carrier for Nccl {
         let op = message.op.context("an exchange goes by swap")?;
         self.post.note_made(message)?;
         self.made.insert(op, message);
-        self.advance(None)
+        (0..self.lanes.len()).try_for_each(|lane| self.advance(lane, None))
     }
 
     fn wait(&mut self, message: Message) -> Result<Address> {
         let op = message.op.context("an exchange goes by swap")?;
-        if self.entries[self.next..].iter().any(|entry| entry.is_receive() && entry.message() == op) {
-            self.advance(Some(op))?;
+        let pending = |lane: &Lane| lane.entries[lane.next..].iter().any(|e| e.is_receive() && e.message() == op);
+        if let Some(lane) = self.lanes.iter().position(pending) {
+            self.advance(lane, Some(op))?;
         }
-        let inbox = self.arrived(message)?;
+        let inbox = self.inbox(message)?;
         self.post.gpu.compute.wait(&inbox.arrived)?;
         Ok(inbox.buffer.address())
     }
 
     fn release(&mut self, message: Message) -> Result<()> {
-        Ok(self.post.gpu.compute.record(&self.arrived(message)?.read)?)
+        Ok(self.post.gpu.compute.record(&self.inbox(message)?.read)?)
     }
 
     fn swap(&mut self, [out, into]: [Message; 2]) -> Result<Address> {
         self.post.note_made(out)?;
-        self.free_inbox(into)?;
-        let peers = (self.post.mailbox(out).consumer, self.post.mailbox(into).producer);
-        let inbox = self.inboxes.get(&into.mailbox).context("a message of another device")?;
-        let channel = self.channel.as_ref().context("the channel is joined at the first step")?;
-        self.post.send(out, |_, outbox| channel.swap((&outbox.buffer, peers.0), (&inbox.buffer, peers.1)))?;
-        self.post.gpu.send.record(&inbox.arrived)?;
+        let peer = self.post.mailbox(out).consumer;
+        let key = Key::Exchange(self.post.device.min(peer), self.post.device.max(peer));
+        let to = key.rank(peer, self.devices()).0;
+        let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
+        let inbox = self.inboxes.get_mut(&into.mailbox).context("a message of another device")?;
+        if std::mem::replace(&mut inbox.used, true) {
+            channel.stream().wait(&inbox.read)?;
+        }
+        self.post.send_on(channel.stream(), out, |outbox| channel.swap(&outbox.buffer, &inbox.buffer, to))?;
+        channel.stream().record(&inbox.arrived)?;
         self.post.gpu.compute.wait(&inbox.arrived)?;
         Ok(inbox.buffer.address())
     }
 
-    fn check(&mut self) -> Result<()> {
-        self.channel.as_ref().map_or(Ok(()), Channel::check)
+    fn is_done(&mut self) -> Result<bool> {
+        for channel in self.channels.values() {
+            channel.check()?;
+            if !channel.stream().is_done()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }

@@ -130,7 +130,8 @@ impl Carrier for Staged {
             gpu.receive.wait(&inbox.read)?;
         }
         inbox.used = true;
-        mailbox.slot.take(&self.post.common.heap, |data| inbox.host.write(0, data));
+        let len = mailbox.bytes.div_ceil(size_of::<f32>());
+        mailbox.slot.take(&self.post.common.heap, |data| inbox.host.write(0, &data[..len]));
         self.post.tell_read(message);
         gpu.receive.upload(inbox.buffer.address(), &inbox.host, 0..inbox.buffer.bytes())?;
         gpu.receive.record(&inbox.up)?;
