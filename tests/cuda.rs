@@ -1,5 +1,9 @@
 //! The GPU shard against the CPU's and PyTorch's numbers, on stand-ins for NVIDIA's libraries that run the very kernels on
 //! the CPU. Every test runs itself in a child process that finds the stand-ins (`tests/emulator`) by `LD_LIBRARY_PATH`.
+//!
+//! With `PIPESIM_TEST_GPU=1` the children use the machine's own driver, libraries and GPUs instead; one GPU is enough, and
+//! `--test-threads=1` keeps tests from each other's memory. What concerns the stand-ins alone is skipped there, with the
+//! reason. `PIPESIM_ROOT` names the folder that holds `tests/golden` where that is not where this was compiled.
 
 use pipesim::cuda::*;
 use pipesim::model::{self, AdamW, DebugState, Parameters, StageLayers, TENSOR_NAMES, Tokenizer, Tokens, split_layers};
@@ -8,8 +12,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+fn root() -> PathBuf {
+    std::env::var_os("PIPESIM_ROOT").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+}
+
+/// Whether the tests run on this machine's own GPUs.
+fn on_gpu() -> bool {
+    std::env::var_os("PIPESIM_TEST_GPU").is_some_and(|value| value == "1")
+}
+
+/// Says why a test, or a part of one, is not for a GPU; true there.
+fn skipped_on_gpu(why: &str) -> bool {
+    if on_gpu() {
+        println!("skipped on a GPU: {why}");
+    }
+    on_gpu()
 }
 
 /// The folder with the stand-ins, built if need be.
@@ -27,19 +44,24 @@ fn child(name: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var(CHILD).is_ok() {
         return body();
     }
-    let folder = emulator();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
-    command.env("LD_LIBRARY_PATH", &folder).env("PIPESIM_CACHE", folder.join("cache"));
-    for elsewhere in ["PIPESIM_KERNELS", "PIPESIM_CUDA_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"] {
-        command.env_remove(elsewhere);
+    if !on_gpu() {
+        let folder = emulator();
+        command.env("LD_LIBRARY_PATH", &folder).env("PIPESIM_CACHE", folder.join("cache"));
+        for elsewhere in
+            ["PIPESIM_KERNELS", "PIPESIM_CUDA_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"]
+        {
+            command.env_remove(elsewhere);
+        }
+        command.env_remove("CUDA_VISIBLE_DEVICES");
     }
-    command.env_remove("CUDA_VISIBLE_DEVICES");
     let output = command.envs(variables.iter().copied()).output().unwrap();
     let words = [&output.stdout[..], &output.stderr[..]].concat();
     let words = String::from_utf8_lossy(&words);
     assert!(output.status.success(), "the child failed: {}\n{words}", output.status);
     assert!(words.contains("1 passed"), "the child ran no test:\n{words}");
+    words.lines().filter(|line| line.starts_with("skipped on a GPU")).for_each(|line| println!("{line}"));
 }
 
 fn golden(name: &str) -> PathBuf {
@@ -395,6 +417,7 @@ fn bfloat16_gradients_are_near_pytorchs() {
 #[test]
 fn no_partition_and_no_order_changes_a_bit() {
     child("no_partition_and_no_order_changes_a_bit", &[("EMULATOR_JITTER", "7")], || {
+        skipped_on_gpu("operations that start late by random times; a GPU has its own times");
         let state = debug_state();
         for precision in [Precision::F32, Precision::Bf16] {
             let run = |hardware: Hardware, devices: &[usize], order: Order| {
@@ -405,13 +428,16 @@ fn no_partition_and_no_order_changes_a_bit() {
                     (1..3).map(|step| pipeline.step(step, batch, order, &AdamW::default(), Some(0.5))).collect();
                 (losses, pipeline.norm(), pipeline.all(true), pipeline.all(false))
             };
-            let reference = run(Hardware::Gpus, &[0], Order::FullBackward);
+            let whole = run(Hardware::Gpus, &[0], Order::FullBackward);
+            // cuBLASLt may sum in another order where it has other numbers of multiprocessors
+            let sliced = on_gpu().then(|| run(Hardware::Slices, &[0, 1], Order::FullBackward));
             for (index, (hardware, devices)) in PARTITIONS.into_iter().enumerate() {
+                let reference = sliced.as_ref().filter(|_| hardware == Hardware::Slices).unwrap_or(&whole);
                 // bfloat16 takes longer here: every partition, one order each
                 let orders = [Order::Delayed, Order::FullBackward];
                 let orders = if precision == Precision::F32 { &orders[..] } else { &orders[index % 2..][..1] };
                 for &order in orders {
-                    assert!(run(hardware, devices, order) == reference, "{hardware:?} {devices:?} {order:?} differs");
+                    assert!(run(hardware, devices, order) == *reference, "{hardware:?} {devices:?} {order:?} differs");
                 }
             }
         }
@@ -516,6 +542,8 @@ fn laps_cover_every_part_once_and_memory_is_counted() {
         let (mut shard, mut marks) = whole_model(Precision::F32);
         shard.reserve([Op::new(Kind::F, 0, 0), Op::new(Kind::F, 0, 1), Op::new(Kind::B, 0, 0)]).unwrap();
         let (before, _) = shard.gpu().memory().unwrap();
+        let driver_grows =
+            skipped_on_gpu("what is free after the first step: a driver loads code and tables as they are used");
         shard.begin(&state.inputs, &state.targets).unwrap();
         for k in 0..2 {
             marks.op(k);
@@ -533,7 +561,7 @@ fn laps_cover_every_part_once_and_memory_is_counted() {
         let sums = n.div_ceil(32) * 2 * c;
         let left = 4 * (layers * (n * 16 * c + 2 * sums) + n * (c + vp) + sums + n * c);
         assert_eq!(shard.peak_held_bytes(), kept.max(kept / 2 + left));
-        assert_eq!(shard.gpu().memory().unwrap().0, before, "nothing is allocated after reserve");
+        assert!(driver_grows || shard.gpu().memory().unwrap().0 == before, "nothing is allocated after reserve");
         shard.gpu().synchronize().unwrap();
         let laps = marks.laps().unwrap();
         let parts = |op: u32| -> Vec<(Kind, model::Part)> {
@@ -554,6 +582,9 @@ fn laps_cover_every_part_once_and_memory_is_counted() {
 
 #[test]
 fn the_estimate_is_near_what_is_allocated() {
+    if skipped_on_gpu("a driver deals memory out in pieces of 2 MiB, more than this model's tensors") {
+        return;
+    }
     child("the_estimate_is_near_what_is_allocated", &[], || {
         let parameters = checkpoint();
         let layers = split_layers(&parameters.config, 2, None).unwrap();
@@ -582,6 +613,16 @@ fn the_estimate_is_near_what_is_allocated() {
 fn a_step_is_enqueued_while_its_stream_is_held_up() {
     child("a_step_is_enqueued_while_its_stream_is_held_up", &[("EMULATOR_TIMEOUT", "60")], || {
         let state = debug_state();
+        let step = |shard: &mut Shard, marks: &mut Marks, state: &DebugState| {
+            shard.begin(&state.inputs, &state.targets).unwrap();
+            (0..2).for_each(|k| shard.forward(0, k, None, None, marks).unwrap());
+            for k in 0..2 {
+                shard.backward_input(0, k, None, None, marks).unwrap();
+                shard.backward_weight(0, k, marks).unwrap();
+            }
+            shard.squared_norms().unwrap();
+            shard.update(&AdamW::default(), 1, 0.5).unwrap();
+        };
         let run = |held_up: bool| {
             let (mut shard, mut marks) = whole_model(Precision::F32);
             let gpu = shard.gpu().clone();
@@ -591,21 +632,23 @@ fn a_step_is_enqueued_while_its_stream_is_held_up() {
             let word = Buffer::new(gpu.context(), 8).unwrap();
             gpu.compute.clear(word.address(), 8).unwrap();
             gpu.compute.synchronize().unwrap();
+            if on_gpu() {
+                // a driver may wait for the device when it loads a kernel, which it does before the first launch
+                step(&mut shard, &mut marks, &state);
+                gpu.synchronize().unwrap();
+                marks.clear();
+                shard.read_squared_norms().unwrap();
+                shard.zero_gradients().unwrap();
+            }
             let before = gpu.memory().unwrap();
             if held_up {
                 gpu.compute.wait_value(word.address(), 1).unwrap();
             }
-            shard.begin(&state.inputs, &state.targets).unwrap();
-            (0..2).for_each(|k| shard.forward(0, k, None, None, &mut marks).unwrap());
-            for k in 0..2 {
-                shard.backward_input(0, k, None, None, &mut marks).unwrap();
-                shard.backward_weight(0, k, &mut marks).unwrap();
-            }
-            shard.squared_norms().unwrap();
-            shard.update(&AdamW::default(), 1, 0.5).unwrap();
+            step(&mut shard, &mut marks, &state);
             shard.zero_gradients().unwrap();
             shard.begin(&state.inputs, &state.targets).unwrap();
-            assert_eq!(gpu.memory().unwrap(), before, "a step allocates nothing");
+            // a GPU's driver may take memory for itself
+            assert!(on_gpu() || gpu.memory().unwrap() == before, "a step allocates nothing");
             assert!(!held_up || !gpu.compute.is_done().unwrap(), "the stream is held up");
             gpu.send.write_value(word.address(), 1).unwrap();
             let norms = shard.read_squared_norms().unwrap();
@@ -698,7 +741,8 @@ fn events_lie_on_the_hosts_clock() {
         event.synchronize().unwrap();
         let after = now();
         let ns = clock.ns(&event).unwrap();
-        let slack = clock.uncertainty_ns + 1000;
+        // a GPU stamps events at its own ticks, some microseconds at most
+        let slack = clock.uncertainty_ns + if on_gpu() { 5000 } else { 1000 };
         assert!((before - slack..=after + slack).contains(&ns), "{before} {ns} {after} ± {slack}");
         // an untimed event has no time
         let untimed = Event::untimed(gpu.context()).unwrap();
@@ -730,19 +774,27 @@ fn words_in_memory_hold_streams_up() {
 #[test]
 fn devices_say_what_they_are_and_slices_are_dealt() {
     child("devices_say_what_they_are_and_slices_are_dealt", &[("EMULATOR_MULTIPROCESSORS", "16")], || {
-        assert_eq!(driver().devices(), 2);
+        let devices = driver().devices();
+        assert!(devices == 2 || on_gpu(), "{devices} devices");
         assert!(driver().version() >= (12, 8));
-        let facts = driver().facts(1).unwrap();
+        let facts = driver().facts(devices - 1).unwrap();
         assert!(facts.capability >= LOWEST_CAPABILITY && !facts.name.is_empty() && !facts.pci.is_empty());
-        assert_eq!(facts.multiprocessors, 16);
-        assert!(driver().facts(2).unwrap_err().to_string().contains("expected a GPU below 2"));
-        assert!(driver().peer_access(0, 1).unwrap());
+        assert!(facts.multiprocessors == 16 || on_gpu(), "{} multiprocessors", facts.multiprocessors);
+        let below = format!("expected a GPU below {devices}");
+        assert!(driver().facts(devices).unwrap_err().to_string().contains(&below));
+        if devices > 1 {
+            let reached = driver().peer_access(0, 1).unwrap();
+            assert!(reached || on_gpu());
+        } else {
+            skipped_on_gpu("peer access, with one GPU");
+        }
         let slices = Gpu::slices(driver(), 0, 2).unwrap();
-        assert_eq!(slices.len(), 2);
-        assert!(slices.iter().all(|slice| slice.multiprocessors() == 8 && slice.slice().unwrap().1 == 2));
-        let error = Gpu::slices(driver(), 0, 17).map(|_| ()).unwrap_err().to_string();
+        let each = slices[0].multiprocessors();
+        assert!(slices.len() == 2 && 8 <= each && 2 * each <= facts.multiprocessors && (each == 8 || on_gpu()));
+        assert!(slices.iter().all(|slice| slice.multiprocessors() == each && slice.slice().unwrap().1 == 2));
+        let error = Gpu::slices(driver(), 0, facts.multiprocessors + 1).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("expected at most"), "{error}");
-        let error = Gpu::whole(driver(), 2).map(drop).unwrap_err().context("opening the devices");
+        let error = Gpu::whole(driver(), devices).map(drop).unwrap_err().context("opening the devices");
         assert!(Unusable::is_behind(&error) && !Unusable::is_behind(&anyhow::anyhow!("another matter")));
         assert!(Gpu::slices(driver(), 0, 0).is_err());
     });
@@ -755,11 +807,14 @@ fn too_little_memory_is_refused_with_numbers() {
         let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
         let whole = StageLayers { embedding: true, blocks: 0..4, head: true };
         let stages = [(0, whole)];
-        let error = Shard::new(&gpu, &parameters, &stages, [64, 64, 1], Precision::F32).map(drop).unwrap_err();
-        let error = format!("{error:#}");
-        assert!(error.contains("MiB of free memory on GPU 0") && error.contains("of 40 MiB"), "{error}");
-        let error = format!("{:#}", Buffer::new(gpu.context(), 1 << 30).map(drop).unwrap_err());
-        assert!(error.contains("expected 1024 MiB more of device memory, found"), "{error}");
+        if !skipped_on_gpu("a model that does not fit in a small memory") {
+            let error = Shard::new(&gpu, &parameters, &stages, [64, 64, 1], Precision::F32).map(drop).unwrap_err();
+            let error = format!("{error:#}");
+            assert!(error.contains("MiB of free memory on GPU 0") && error.contains("of 40 MiB"), "{error}");
+        }
+        let mib = if on_gpu() { 1 << 26 } else { 1024 };
+        let error = format!("{:#}", Buffer::new(gpu.context(), mib << 20).map(drop).unwrap_err());
+        assert!(error.contains(&format!("expected {mib} MiB more of device memory, found")), "{error}");
     });
 }
 
@@ -784,6 +839,9 @@ fn without_a_driver_it_says_what_is_missing() {
 #[test]
 fn a_missing_library_is_named_once_with_its_fix() {
     let name = "a_missing_library_is_named_once_with_its_fix";
+    if skipped_on_gpu("it needs a folder with a driver and no other library") {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     let only = folder.path().to_string_lossy().to_string();
     if std::env::var(CHILD).is_err() {

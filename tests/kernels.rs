@@ -4,6 +4,9 @@
 //!
 //! Every launch runs twice, in the natural order of blocks, warps and lanes and in a random one, and both must give the
 //! same bits. Outputs are NaN before a launch, and the memory around every buffer must stay as it was.
+//!
+//! With `PIPESIM_TEST_GPU=1` the same launches go to GPU 0, by the driver and the code that training uses, buffers with
+//! their guards; twice as well, and again with the same bits. Shapes and tolerances are the same but for [`EXPONENTIALS`].
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -13,6 +16,7 @@ use std::sync::{Mutex, OnceLock};
 
 use libloading::Library;
 use pipesim::cuda::kernel::{self, Launch, Precision};
+use pipesim::cuda::{self, Driver, raw};
 use pipesim::model::AdamW;
 use pipesim::model::twins::{self, AttentionShape};
 
@@ -21,16 +25,39 @@ const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
 const TOLERANCE: f32 = 1e-5;
 /// The same of a bfloat16 result: half a unit in the last place is 2^-9, and attention rounds its weights too.
 const TOLERANCE_BF16: f32 = 1e-2;
+/// On a GPU, by how much more a float32 result may differ that went through an exponential: `ex2.approx` is right to 2
+/// units in the last place and `expf` to 1, where the CPU's are to half of one, and exponents of magnitude 16 pass such
+/// errors on up to 16 times as large.
+const EXPONENTIALS: f32 = 4.0;
 
 // ---- the emulator ---------------------------------------------------------------------------------------------------
 
 type LaunchFunction =
     unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, c_uint, c_uint, *mut *mut c_void) -> c_int;
 
-/// The kernels of one precision, compiled for the CPU.
+/// The kernels of one precision, compiled for the CPU or loaded on a GPU.
 struct Emulator {
-    library: Library,
+    place: Place,
     precision: Precision,
+}
+
+/// Where kernels run.
+enum Place {
+    Cpu(Library),
+    Gpu(raw::Launcher),
+}
+
+/// Whether the kernels run on this machine's GPU.
+fn on_gpu() -> bool {
+    std::env::var_os("PIPESIM_TEST_GPU").is_some_and(|value| value == "1")
+}
+
+/// Whether this test concerns the emulator alone, and is not run on a GPU for that.
+fn skipped_on_gpu(why: &str) -> bool {
+    if on_gpu() {
+        println!("skipped on a GPU: {why}");
+    }
+    on_gpu()
 }
 
 /// An argument of a kernel.
@@ -45,7 +72,8 @@ enum Argument<'a> {
 use Argument::{Count, Float, Int, Null};
 
 fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator/kernels.cpp")
+    let root = std::env::var_os("PIPESIM_ROOT").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    root.join("tests/emulator/kernels.cpp")
 }
 
 fn compile(arguments: &[&str], output: &Path) {
@@ -58,6 +86,10 @@ fn emulator(precision: Precision) -> &'static Emulator {
     static EMULATORS: OnceLock<[Emulator; 2]> = OnceLock::new();
     let [f32, bf16] = EMULATORS.get_or_init(|| {
         PRECISIONS.map(|precision| {
+            if on_gpu() {
+                let launcher = raw::Launcher::open(Driver::open().unwrap(), 0, precision).unwrap();
+                return Emulator { place: Place::Gpu(launcher), precision };
+            }
             let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
             // of this process alone: other processes of the same test may build at the same time
             let built = folder.join(format!("libkernels{}-{}.so", precision.suffix(), std::process::id()));
@@ -66,23 +98,37 @@ fn emulator(precision: Precision) -> &'static Emulator {
             // SAFETY: the library is our own; loading it runs no code but the C++ runtime's.
             let library = unsafe { Library::new(&built) }.unwrap();
             std::fs::remove_file(&built).unwrap();
-            Emulator { library, precision }
+            Emulator { place: Place::Cpu(library), precision }
         })
     });
     if precision == Precision::Bf16 { bf16 } else { f32 }
 }
 
 impl Emulator {
+    /// Names of the kernels, a line each, in the library that was compiled for the CPU.
     fn kernels(&self) -> String {
+        let Place::Cpu(library) = &self.place else { panic!("expected the kernels on the CPU") };
         // SAFETY: the function takes nothing and returns a string that lives as long as the library.
         unsafe {
-            let kernels = self.library.get::<unsafe extern "C" fn() -> *const c_char>(b"emulator_kernels").unwrap();
+            let kernels = library.get::<unsafe extern "C" fn() -> *const c_char>(b"emulator_kernels").unwrap();
             std::ffi::CStr::from_ptr(kernels()).to_str().unwrap().to_owned()
         }
     }
 
     fn launch(&self, name: &str, launch: Launch, arguments: &[Argument]) {
-        let name = CString::new(format!("{name}{}", self.precision.suffix())).unwrap();
+        match &self.place {
+            Place::Cpu(library) => self.launch_here(library, name, launch, arguments),
+            Place::Gpu(launcher) => launch_there(launcher, name, launch, arguments),
+        }
+        for argument in arguments {
+            if let Argument::Buffer(buffer) = argument {
+                buffer.check(&label(name, self.precision));
+            }
+        }
+    }
+
+    fn launch_here(&self, library: &Library, name: &str, launch: Launch, arguments: &[Argument]) {
+        let name = CString::new(label(name, self.precision)).unwrap();
         let mut values: Vec<u64> = arguments
             .iter()
             .map(|argument| match *argument {
@@ -97,21 +143,18 @@ impl Emulator {
         let Launch { grid: [x, y, z], block, shared_bytes } = launch;
         // SAFETY: the arguments are those of the kernel, and its buffers are as large as the kernel states.
         let status = unsafe {
-            let function = self.library.get::<LaunchFunction>(b"emulator_launch").unwrap();
+            let function = library.get::<LaunchFunction>(b"emulator_launch").unwrap();
             function(name.as_ptr(), x, y, z, block, shared_bytes, pointers.as_mut_ptr())
         };
         assert_eq!(status, 0, "{name:?}");
-        for argument in arguments {
-            if let Argument::Buffer(buffer) = argument {
-                buffer.check(&name);
-            }
-        }
     }
 
+    /// Sets the order of threads. A GPU has its own, another every time.
     fn seed(&self, seed: u64) {
+        let Place::Cpu(library) = &self.place else { return };
         // SAFETY: the function takes an integer and sets it for this thread.
         unsafe {
-            let function = self.library.get::<unsafe extern "C" fn(c_ulonglong)>(b"emulator_seed").unwrap();
+            let function = library.get::<unsafe extern "C" fn(c_ulonglong)>(b"emulator_seed").unwrap();
             function(seed);
         }
     }
@@ -156,6 +199,16 @@ impl Emulator {
         if self.precision == Precision::Bf16 { TOLERANCE_BF16 } else { TOLERANCE }
     }
 
+    /// [`Emulator::tolerance`] of what went through an exponential.
+    fn tolerance_of_exponentials(&self) -> f32 {
+        self.tolerance().max(self.float32_of_exponentials())
+    }
+
+    /// The same of a float32 output, whatever the activations are.
+    fn float32_of_exponentials(&self) -> f32 {
+        if on_gpu() { EXPONENTIALS * TOLERANCE } else { TOLERANCE }
+    }
+
     fn read(&self, buffer: &Buffer) -> Vec<f32> {
         match self.precision {
             Precision::F32 => buffer.floats(),
@@ -168,6 +221,30 @@ impl Emulator {
 
     fn outputs(&self, elements: usize) -> Buffer {
         Buffer::new(&vec![0xff; elements * self.precision.bytes()], 0)
+    }
+}
+
+/// The same on a GPU: every buffer goes there with its guards, and comes back with them. A buffer that is given twice is one
+/// place there too.
+fn launch_there(launcher: &raw::Launcher, name: &str, launch: Launch, arguments: &[Argument]) {
+    let mut places: BTreeMap<u64, (&Buffer, cuda::Buffer)> = BTreeMap::new();
+    let arguments: Vec<raw::Argument> = arguments
+        .iter()
+        .map(|argument| match *argument {
+            Argument::Buffer(buffer) => {
+                let upload = || (buffer, launcher.upload(buffer.all()).unwrap());
+                let (_, place) = places.entry(buffer.address()).or_insert_with(upload);
+                raw::Argument::Address(place.address().offset(buffer.start))
+            }
+            Null => raw::Argument::Address(cuda::Address::NULL),
+            Int(value) => raw::Argument::Int(i32::try_from(value).unwrap()),
+            Count(value) => raw::Argument::Size(value),
+            Float(value) => raw::Argument::Float(value),
+        })
+        .collect();
+    launcher.launch(name, launch, &arguments).unwrap();
+    for (buffer, place) in places.values() {
+        buffer.replace(&launcher.download(place).unwrap());
     }
 }
 
@@ -230,6 +307,15 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.storage.as_ptr().cast(), self.storage.len() * 16) }
     }
 
+    /// Sets all bytes, guards included.
+    fn replace(&self, all: &[u8]) {
+        assert_eq!(all.len(), self.storage.len() * 16);
+        for (cell, chunk) in self.storage.iter().zip(all.chunks_exact(16)) {
+            // SAFETY: a buffer belongs to one thread, and none of its bytes is borrowed while a launch writes them.
+            unsafe { *cell.get() = u128::from_ne_bytes(chunk.try_into().unwrap()) };
+        }
+    }
+
     fn content(&self) -> &[u8] {
         &self.all()[self.start..][..self.bytes]
     }
@@ -242,9 +328,9 @@ impl Buffer {
         self.content().as_chunks().0.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect()
     }
 
-    fn check(&self, name: &CString) {
+    fn check(&self, name: &str) {
         let (before, after) = (&self.all()[..self.start], &self.all()[self.start + self.bytes..]);
-        assert!(before.iter().chain(after).all(|&byte| byte == GUARD_BYTE), "{name:?} wrote outside of a buffer");
+        assert!(before.iter().chain(after).all(|&byte| byte == GUARD_BYTE), "{name} wrote outside of a buffer");
     }
 }
 
@@ -313,6 +399,9 @@ fn label(name: &str, precision: Precision) -> String {
 
 #[test]
 fn the_emulator_has_every_kernel() {
+    if skipped_on_gpu("loading the code looks every kernel up") {
+        return;
+    }
     for precision in PRECISIONS {
         let names: Vec<String> = kernel::NAMES.iter().map(|name| label(name, precision)).collect();
         assert_eq!(emulator(precision).kernels(), names.join("\n"));
@@ -489,7 +578,7 @@ fn attention_on(
     let AttentionShape { sequences: b, tokens: t, heads, size } = dimensions;
     let (precision, c, shape) = (emulator.precision, heads * size, format!("{dimensions:?}"));
     let name = |name: &str| format!("{} on {path}", label(name, precision));
-    let tolerance = emulator.tolerance() * slack;
+    let tolerance = emulator.tolerance_of_exponentials() * slack;
     let qkv = emulator.rounded(random.values(b * t * 3 * c, range));
     let gradient = emulator.rounded(random.values(b * t * c, 1.0));
     let (mut out, mut log_sums) = (vec![0.0; b * t * c], vec![0.0; b * heads * t]);
@@ -504,7 +593,8 @@ fn attention_on(
         [found, sums]
     });
     compare(&name("attention_forward"), &shape, &emulator.read(&found), &out, tolerance);
-    compare(&name("attention_forward log sums"), &shape, &sums.floats(), &log_sums, TOLERANCE);
+    let log_sums_tolerance = emulator.float32_of_exponentials();
+    compare(&name("attention_forward log sums"), &shape, &sums.floats(), &log_sums, log_sums_tolerance);
 
     let out = emulator.rounded(out);
     let mut expected = vec![0.0; b * t * 3 * c];
@@ -606,7 +696,10 @@ fn elementwise() {
                     [out, inputs.into_iter().next().unwrap()]
                 });
                 for found in &in_place {
-                    compare(&label(name, precision), &shape, &emulator.read(found), expected, emulator.tolerance());
+                    let exponential = name.starts_with("gelu");
+                    let tolerance =
+                        if exponential { emulator.tolerance_of_exponentials() } else { emulator.tolerance() };
+                    compare(&label(name, precision), &shape, &emulator.read(found), expected, tolerance);
                 }
             };
             run("gelu_forward", kernel::gelu_forward(precision, count), &[&a], &gelu);
@@ -697,8 +790,9 @@ fn classifier() {
             let name = label("classifier_forward", precision);
             let found_losses = losses.floats();
             if v > 1 {
-                compare(&name, &shape, &gradient, &expected, emulator.tolerance());
-                compare(&format!("{name} losses"), &shape, &found_losses, &expected_losses, TOLERANCE);
+                compare(&name, &shape, &gradient, &expected, emulator.tolerance_of_exponentials());
+                let tolerance = emulator.float32_of_exponentials();
+                compare(&format!("{name} losses"), &shape, &found_losses, &expected_losses, tolerance);
             }
             let exact = found_losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() / n as f64;
             assert_eq!(mean.floats(), [exact as f32]);
@@ -853,6 +947,9 @@ int main(int, char** arguments) {
 
 #[test]
 fn the_emulator_finds_what_a_device_would_not_forgive() {
+    if skipped_on_gpu("it concerns the emulator") {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     let (file, program) = (folder.path().join("faults.h"), folder.path().join("faults"));
     std::fs::write(&file, FAULTS).unwrap();

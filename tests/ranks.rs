@@ -148,9 +148,8 @@ fn fewer_ranks_than_devices_and_more_devices_than_one_each() {
     check_losses(&output, "C_stream_b0.9_0.999_wd0");
 }
 
-/// The process whose environment says that it is this rank and whose parent is `launcher`.
-fn rank(launcher: u32, rank: u32) -> Option<u32> {
-    let wanted = format!("PIPESIM_RANK={rank}");
+/// The process with this in its environment whose parent is `launcher`.
+fn rank(launcher: u32, wanted: &str) -> Option<u32> {
     std::fs::read_dir("/proc").unwrap().find_map(|entry| {
         let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -161,14 +160,19 @@ fn rank(launcher: u32, rank: u32) -> Option<u32> {
     })
 }
 
-/// Starts a long run, waits until steps are reported, kills `victim`; exit code, stderr, and how long the end took.
-fn kill_mid_run(victim: u32) -> (Option<i32>, String, Duration, PathBuf, tempfile::TempDir) {
+/// Starts a long run on three ranks, waits until steps are reported, kills the rank that has `victim` in its environment; exit
+/// code, stderr, and how long the end took.
+fn kill_mid_run(
+    mut command: Command,
+    more: &[&str],
+    victim: &str,
+) -> (Option<i32>, String, Duration, PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report");
     let errors = folder.path().join("stderr");
-    let mut more = arguments(3, &["--schedule", "1f1b", "-n", "3", "--steps", "100000"]);
+    let mut more = arguments(3, &[more, &["--schedule", "1f1b", "--steps", "100000"]].concat());
     more.retain(|argument| argument != "--quiet");
-    let mut child = pipesim()
+    let mut child = command
         .args(&more)
         .arg("-o")
         .arg(format!("{}/", report.display()))
@@ -190,9 +194,14 @@ fn kill_mid_run(victim: u32) -> (Option<i32>, String, Duration, PathBuf, tempfil
     (status.code(), told(), killed.elapsed(), report, folder)
 }
 
+/// Whether a report was written there.
+fn has_files(report: &Path) -> bool {
+    report.read_dir().is_ok_and(|mut files| files.next().is_some())
+}
+
 #[test]
 fn a_killed_rank_ends_the_others_is_named_and_what_was_measured_is_written() {
-    let (code, told, took, report, _folder) = kill_mid_run(1);
+    let (code, told, took, report, _folder) = kill_mid_run(pipesim(), &["-n", "3"], "PIPESIM_RANK=1");
     assert_eq!(code, Some(6), "{told}");
     assert!(told.contains("rank 1 was killed by signal 9"), "{told}");
     assert!(told.contains("device 1: last op done"), "who was where: {told}");
@@ -205,7 +214,7 @@ fn a_killed_rank_ends_the_others_is_named_and_what_was_measured_is_written() {
 
 #[test]
 fn a_killed_rank_0_is_named_by_the_launcher() {
-    let (code, told, took, _, _folder) = kill_mid_run(0);
+    let (code, told, took, _, _folder) = kill_mid_run(pipesim(), &["-n", "3"], "PIPESIM_RANK=0");
     assert_eq!(code, Some(6), "{told}");
     assert!(told.contains("rank 0 was killed by signal 9"), "{told}");
     assert!(took < Duration::from_secs(10), "took {took:?}");
@@ -298,6 +307,16 @@ mod under_mpirun {
         let output = run(mpirun(2), &arguments(2, &more), folder.path());
         let (ran, link) = check_losses(&output, "B_same_batch_b0.9_0.95_wd0_clip1");
         assert_eq!((ran.len(), link.as_str()), (names.len(), "mpi"));
+    }
+
+    #[test]
+    fn a_killed_rank_ends_the_others_and_what_was_measured_is_written() {
+        let (code, told, took, report, _folder) = kill_mid_run(mpirun(3), &[], "OMPI_COMM_WORLD_RANK=1");
+        assert!(code != Some(0), "{told}");
+        assert!(told.contains("signal 9"), "mpirun names it: {told}");
+        assert!(told.contains("device 1: last op done"), "who was where: {told}");
+        assert!(took < Duration::from_secs(10), "took {took:?}");
+        assert!(has_files(&report), "{told}");
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod memory;
 pub mod nccl;
 mod nvtx;
 mod operation;
+pub mod raw;
 mod reserve;
 mod shard;
 mod stash;

@@ -101,10 +101,15 @@ impl Wire for Mpi {
     }
 
     fn leave(&self, error: Option<&str>, code: u8) {
-        if error.is_some() && self.rank > 0 {
-            // What all ranks find wrong rank 0 tells, and ends the others.
-            std::thread::sleep(Duration::from_millis(500));
-            eprintln!("error: rank {}: {}", self.rank, error.unwrap_or_default());
+        if let Some(error) = error.filter(|_| self.rank > 0) {
+            // What all ranks find wrong rank 0 tells, and ends the others: this one speaks only where nobody ends it.
+            let patience = std::time::Instant::now() + Duration::from_secs(1);
+            while self.lost().is_none() && std::time::Instant::now() < patience {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            if self.lost().is_none() {
+                eprintln!("error: rank {}: {error}", self.rank);
+            }
         }
         let (done, gone) = channel();
         if self.order(Order::Leave(error.is_none(), code, done)) {
