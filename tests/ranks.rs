@@ -309,6 +309,29 @@ mod under_mpirun {
         assert_eq!((ran.len(), link.as_str()), (names.len(), "mpi"));
     }
 
+    /// GPUs (stand-ins for NVIDIA's libraries) whose ranks `mpirun` started, over every link that can join them.
+    #[test]
+    fn gpus_of_ranks_give_pytorchs_losses() {
+        let emulator = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator");
+        let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator/build");
+        assert!(Command::new(build).arg(&emulator).status().unwrap().success());
+        let (cache, variables) = (emulator.join("cache"), ["LD_LIBRARY_PATH", "PIPESIM_CACHE"]);
+        for (link, more) in [("mpi", &[][..]), ("mpi", &["--apart"]), ("nvshmem", &[]), ("nccl", &["--apart"])] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut command = Command::new("mpirun");
+            command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"]);
+            for (variable, value) in variables.iter().zip([&emulator, &cache]) {
+                command.arg("-x").arg(format!("{variable}={}", value.display()));
+            }
+            command.arg(PROGRAM);
+            let more = [more, &["--schedule", "zb-h1", "--schedule", "dualpipe", "--steps", "3", "--link", link]].concat();
+            let mut arguments = arguments(2, &more);
+            arguments.iter_mut().filter(|text| *text == "cpu").for_each(|text| *text = "cuda".to_string());
+            let (ran, used) = check_losses(&run(command, &arguments, folder.path()), "C_stream_b0.9_0.999_wd0");
+            assert_eq!((ran.len(), used.as_str()), (2, link));
+        }
+    }
+
     #[test]
     fn a_killed_rank_ends_the_others_and_what_was_measured_is_written() {
         let (code, told, took, report, _folder) = kill_mid_run(mpirun(3), &[], "OMPI_COMM_WORLD_RANK=1");
