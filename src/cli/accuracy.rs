@@ -8,7 +8,6 @@ use super::options::OutputOptions;
 use super::outcome::{Outcome, Place, judge};
 use super::output::print;
 use super::selection::{ScheduleOptions, unknown_costs};
-use crate::delivery::Delivery;
 use crate::dsl::Budget;
 use crate::provenance;
 use crate::ranks::Ranks;
@@ -74,10 +73,8 @@ impl Accuracy {
         }
         let ranks = Ranks::alone();
         let mut training = self.model.training(1, None, &ranks)?;
-        let chosen = self.devices.choose(&ranks, self.stages, &output)?;
-        let link = self.devices.links(chosen, &ranks, self.stages)?[0];
-        let delivery = DeviceOptions::delivery(chosen, link, Delivery::OneSided)?;
-        training.backend = self.devices.backend(chosen, (link, delivery), &ranks, self.stages)?;
+        let (backend, link) = self.devices.sole_backend(&ranks, self.stages, &output)?;
+        training.backend = backend;
         let mut runs = Vec::new();
         let calibration = std::iter::once((self.calibrate.as_str(), self.calibrate_micro));
         let wanted = self.micro.iter().flat_map(|&m| self.schedule.iter().map(move |name| (name.as_str(), m)));

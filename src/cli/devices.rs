@@ -113,6 +113,9 @@ impl DeviceOptions {
             open(ranks, devices, self.slices, driver).map_err(|error| format!("{error:#}"))?;
             Ok(driver)
         };
+        if ranks.size() > 1 && self.slices.is_some_and(|slices| slices > 1) {
+            output.remark("ranks that share a GPU take turns on the whole of it: losses are right, times mean little");
+        }
         match self.device {
             DeviceKind::Cpu => Ok(Chosen::Cpu),
             DeviceKind::Timed => Ok(Chosen::Timed),
@@ -241,5 +244,27 @@ impl DeviceOptions {
             _ => ChannelOptions::default(),
         };
         Ok(Backend::Cuda { gpus, precision, link: link.carrier(channel) })
+    }
+
+    /// What a command measures on that knows one link and no clocks.
+    ///
+    /// # Errors
+    /// As [`DeviceOptions::choose`], [`DeviceOptions::links`] and [`DeviceOptions::backend`]; several links; timed devices.
+    pub fn sole_backend(
+        &self,
+        ranks: &Ranks,
+        devices: u32,
+        output: &OutputOptions,
+    ) -> Result<(Backend, LinkKind), Failure> {
+        let chosen = self.choose(ranks, devices, output)?;
+        let links = self.links(chosen, ranks, devices)?;
+        let &[link] = links.as_slice() else {
+            return Err(Failure::Usage(format!("expected one --link here, found {}; leave the others out", links.len())));
+        };
+        if matches!(chosen, Chosen::Timed) {
+            return Err(Failure::Usage("timed devices last what they are told: there is nothing to measure; use --device cpu or cuda".to_string()));
+        }
+        let delivery = DeviceOptions::delivery(chosen, link, Delivery::OneSided)?;
+        Ok((self.backend(chosen, (link, delivery), ranks, devices)?, link))
     }
 }

@@ -1,5 +1,6 @@
 //! `pipesim profile`: measure costs under one schedule and write them down.
 
+use super::devices::DeviceOptions;
 use super::Failure;
 use super::measure::{calibrate_on, measure};
 use super::model::ModelOptions;
@@ -21,6 +22,8 @@ pub struct Profile {
     schedules: ScheduleOptions,
     #[command(flatten)]
     model: ModelOptions,
+    #[command(flatten)]
+    devices: DeviceOptions,
     /// Blocks of each stage, in model order: 7,5
     #[arg(long, value_name = "N,N,..", value_delimiter = ',')]
     layers: Option<Vec<usize>>,
@@ -48,7 +51,9 @@ impl Profile {
         output.check_writable()?;
         let name = self.schedules.schedule.first().map_or("1f1b", String::as_str);
         let graph = Arc::new(self.schedules.graph(name, &unknown_costs)?);
-        let training = self.model.training(self.schedules.micro, self.layers.clone(), &Ranks::alone())?;
+        let (ranks, stages) = (Ranks::alone(), self.schedules.stages);
+        let mut training = self.model.training(self.schedules.micro, self.layers.clone(), &ranks)?;
+        training.backend = self.devices.sole_backend(&ranks, stages, &output)?.0;
         training.stages(&graph).map_err(|e| Failure::Usage(format!("{e:#}")))?;
         let session = training.session(&graph)?;
         let mut runs = [Measured { graph, session, records: Vec::new() }];

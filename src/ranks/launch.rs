@@ -15,6 +15,10 @@ pub const RANKS: &str = "PIPESIM_RANKS";
 /// Where the launcher listens.
 pub const SOCKET: &str = "PIPESIM_RANK_SOCKET";
 
+/// What ranks that use NVSHMEM are given, unless it is set: a heap with room for the messages and gradients of several schedules
+/// at once, and no multicast, which only its collectives use and which cannot be set up where ranks share a GPU.
+const DEFAULTS: [(&str, &str); 2] = [("NVSHMEM_SYMMETRIC_SIZE", "4G"), ("NVSHMEM_DISABLE_NVLS", "1")];
+
 /// How often the launcher looks after its ranks.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long ranks have to end by themselves once one is gone.
@@ -42,6 +46,9 @@ pub fn launch(size: u32) -> io::Result<Ended> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(std::env::args_os().skip(1));
         command.env(RANK, rank.to_string()).env(RANKS, size.to_string()).env(SOCKET, &socket);
+        for (variable, value) in DEFAULTS.iter().filter(|(variable, _)| std::env::var_os(variable).is_none()) {
+            command.env(variable, value);
+        }
         if rank > 0 {
             command.stdin(Stdio::null()).stdout(Stdio::null());
         }
