@@ -259,10 +259,16 @@ impl DeviceOptions {
         let chosen = self.choose(ranks, devices, output)?;
         let links = self.links(chosen, ranks, devices)?;
         let &[link] = links.as_slice() else {
-            return Err(Failure::Usage(format!("expected one --link here, found {}; leave the others out", links.len())));
+            return Err(Failure::Usage(format!(
+                "expected one --link here, found {}; leave the others out",
+                links.len()
+            )));
         };
         if matches!(chosen, Chosen::Timed) {
-            return Err(Failure::Usage("timed devices last what they are told: there is nothing to measure; use --device cpu or cuda".to_string()));
+            return Err(Failure::Usage(
+                "timed devices last what they are told: there is nothing to measure; use --device cpu or cuda"
+                    .to_string(),
+            ));
         }
         let delivery = DeviceOptions::delivery(chosen, link, Delivery::OneSided)?;
         Ok((self.backend(chosen, (link, delivery), ranks, devices)?, link))

@@ -1,7 +1,7 @@
 //! `pipesim profile`: measure costs under one schedule and write them down.
 
-use super::devices::DeviceOptions;
 use super::Failure;
+use super::devices::DeviceOptions;
 use super::measure::{calibrate_on, measure};
 use super::model::ModelOptions;
 use super::options::OutputOptions;

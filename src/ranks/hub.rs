@@ -41,7 +41,12 @@ impl Hub {
         match frame {
             Ok(Frame::Hello(_)) => member.stream = stream,
             Ok(Frame::Part(part)) => member.part = Some(part),
-            Ok(Frame::Leave(text, code)) => member.left = Some((text, code)),
+            Ok(Frame::Leave(text, code)) => {
+                let why = text.as_ref().map(|text| format!("rank {rank} ended: {text}"));
+                member.left = Some((text, code));
+                // Others may be waiting for its devices inside a step.
+                why.into_iter().for_each(|why| self.lose(why));
+            }
             Ok(_) => {}
             Err(_) => member.gone = true,
         }
@@ -55,10 +60,8 @@ impl Hub {
             self.tell(&Frame::All(parts));
         }
         let waits = self.members.iter().any(|member| member.part.is_some());
-        let left = self.members.iter().enumerate().find_map(|(rank, member)| Some((rank, member.left.as_ref()?)));
-        if let Some((rank, (text, _))) = left.filter(|_| waits) {
-            let why = text.as_ref().map_or_else(|| "ended early".to_string(), |text| format!("ended: {text}"));
-            self.lose(format!("rank {rank} {why}"));
+        if let Some(rank) = self.members.iter().position(|member| member.left.is_some()).filter(|_| waits) {
+            self.lose(format!("rank {rank} ended early"));
         }
     }
 

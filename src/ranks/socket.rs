@@ -149,3 +149,41 @@ impl Wire for Socket {
         let _ = self.write(&Frame::Leave(error.map(str::to_string), code));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_the_way() {
+        let frames = [
+            Frame::Hello(7),
+            Frame::Part(vec![1, 2, 3]),
+            Frame::Part(Vec::new()),
+            Frame::All(vec![vec![], vec![9; 300], b"x".to_vec()]),
+            Frame::Lost("rank 2 was killed".to_string()),
+            Frame::Leave(None, 0),
+            Frame::Leave(Some("no such file".to_string()), 2),
+        ];
+        let mut bytes = Vec::new();
+        frames.iter().for_each(|frame| frame.write(&mut bytes).unwrap());
+        let mut from = bytes.as_slice();
+        for frame in frames {
+            assert_eq!(Frame::read(&mut from).unwrap(), frame);
+        }
+        assert!(Frame::read(&mut from).is_err(), "the end is an error");
+    }
+
+    #[test]
+    fn nonsense_is_no_frame() {
+        for bytes in [
+            &[9_u8, 0, 0, 0, 0, 0, 0, 0, 0][..],
+            &[0, 1, 0, 0, 0, 0, 0, 0, 0, 5],
+            &[1, 255, 255, 255, 255, 255, 255, 255, 255],
+            &[4, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[2, 8, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0, 0, 0, 0, 0, 0],
+        ] {
+            assert!(Frame::read(&mut &bytes[..]).is_err(), "{bytes:?}");
+        }
+    }
+}
