@@ -44,7 +44,7 @@ struct Emulator {
 /// Where kernels run.
 enum Place {
     Cpu(Library),
-    Gpu(raw::Launcher),
+    Gpu(Box<raw::Launcher>),
 }
 
 /// Whether the kernels run on this machine's GPU.
@@ -88,7 +88,7 @@ fn emulator(precision: Precision) -> &'static Emulator {
         PRECISIONS.map(|precision| {
             if on_gpu() {
                 let launcher = raw::Launcher::open(Driver::open().unwrap(), 0, precision).unwrap();
-                return Emulator { place: Place::Gpu(launcher), precision };
+                return Emulator { place: Place::Gpu(Box::new(launcher)), precision };
             }
             let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
             // of this process alone: other processes of the same test may build at the same time

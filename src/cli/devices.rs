@@ -160,7 +160,7 @@ impl DeviceOptions {
             let refuse = |why: String| Err(Failure::Usage(format!("--link {}: {why}", link.name())));
             if !legal.contains(&link) {
                 let names: Vec<&str> = legal.iter().map(|link| link.name()).collect();
-                return refuse(format!("these devices use {}; leave --link out", names.join(", ")));
+                return refuse(format!("these devices use --link {}; leave --link out", names.join(" or ")));
             }
             if link == LinkKind::Mpi && !ranks.under_mpi() {
                 return refuse(

@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Tokens per second of training GPT-2 124M on one GPU: PyTorch eager, PyTorch compiled and pipesim, in turn.
+
+The PyTorch side is what a careful user runs: parameters, gradients and moments in float32, the forward and backward pass
+under bfloat16 autocast, causal flash attention by scaled_dot_product_attention, fused AdamW, the vocabulary padded to
+50304 rows; compiled means torch.compile of the model with the loss in it. pipesim (if --pipesim names it) trains the same
+model on the same tokens with bfloat16 activations and float32 parameters, gradients and moments, on the whole GPU.
+
+A round takes one measurement of each program, so that all see the same machine. Every measurement is of whole training
+steps of the same batch: micro-batches with accumulated gradients, then the update; the host waits at the end of each step.
+Prints a table, and writes JSON after every micro-batch size. Exit code 5: no PyTorch or no GPU here.
+"""
+
+import argparse
+import array
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+LAYERS, HEADS, CHANNELS, VOCABULARY, PADDED_VOCABULARY = 12, 12, 768, 50257, 50304
+ROUNDS, WARMUP_STEPS = 2, 3
+ADAMW = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+
+
+def build(torch, tokens):
+    """The model as a torch.nn.Module that maps inputs and targets to the mean loss."""
+    from torch import nn
+    from torch.nn import functional
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ln1 = nn.LayerNorm(CHANNELS)
+            self.qkv = nn.Linear(CHANNELS, 3 * CHANNELS)
+            self.attention_projection = nn.Linear(CHANNELS, CHANNELS)
+            self.ln2 = nn.LayerNorm(CHANNELS)
+            self.fc = nn.Linear(CHANNELS, 4 * CHANNELS)
+            self.fc_projection = nn.Linear(4 * CHANNELS, CHANNELS)
+
+        def forward(self, x):
+            batch, length, _ = x.shape
+            heads = (batch, length, HEADS, CHANNELS // HEADS)
+            q, k, v = (part.view(heads).transpose(1, 2) for part in self.qkv(self.ln1(x)).split(CHANNELS, dim=2))
+            attention = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.attention_projection(attention.transpose(1, 2).reshape(batch, length, CHANNELS))
+            return x + self.fc_projection(functional.gelu(self.fc(self.ln2(x)), approximate="tanh"))
+
+    class GPT2(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wte = nn.Embedding(PADDED_VOCABULARY, CHANNELS)
+            self.wpe = nn.Embedding(tokens, CHANNELS)
+            self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+            self.lnf = nn.LayerNorm(CHANNELS)
+            for name, parameter in self.named_parameters():
+                if parameter.dim() == 2:
+                    std = 0.02 / (2 * LAYERS) ** 0.5 if "projection" in name else 0.02
+                    nn.init.normal_(parameter, std=std)
+                elif name.endswith("bias"):
+                    nn.init.zeros_(parameter)
+
+        def forward(self, inputs, targets):
+            x = self.wte(inputs) + self.wpe(torch.arange(inputs.shape[1], device=inputs.device))
+            for block in self.blocks:
+                x = block(x)
+            logits = functional.linear(self.lnf(x), self.wte.weight)
+            return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    return GPT2().cuda()
+
+
+class PyTorch:
+    """One way of training by PyTorch; its model and optimizer are shared with the other ways."""
+
+    def __init__(self, torch, model, optimizer, call, micro):
+        self.torch, self.model, self.optimizer, self.call, self.micro = torch, model, optimizer, call, micro
+
+    def step(self, batch):
+        """One training step; seconds until its end."""
+        start = time.perf_counter()
+        self.optimizer.zero_grad(set_to_none=True)
+        for microbatch in batch.chunk(self.micro):
+            with self.torch.autocast("cuda", dtype=self.torch.bfloat16):
+                loss = self.call(microbatch[:, :-1], microbatch[:, 1:]) / self.micro
+            loss.backward()
+        self.optimizer.step()
+        self.torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def measure(self, batch, steps):
+        """Seconds of each of `steps` steps after a warm-up."""
+        for _ in range(WARMUP_STEPS):
+            self.step(batch)
+        return [self.step(batch) for _ in range(steps)]
+
+
+def write_tokens(path, ids):
+    """llm.c's token file: a header of 256 words (magic, version, count), then 16 bits a token."""
+    header = array.array("i", [20240520, 1, len(ids)] + [0] * 253)
+    with open(path, "wb") as file:
+        file.write(header.tobytes() + array.array("H", ids).tobytes())
+
+
+def run_pipesim(arguments, sequences, folder, tokens_file):
+    """Median tokens per second and iteration in ms of one run of pipesim."""
+    command = [arguments.pipesim, "run", "--device", "cuda", "--precision", "bfloat16", "--stages", "1"]
+    command += ["--micro", str(arguments.micro), "--batch", str(arguments.micro * sequences), "--schedule", "1f1b"]
+    command += ["--model", "gpt2", "--seq", str(arguments.seq), "--max-sequence", str(arguments.seq)]
+    command += ["--data", tokens_file, "--steps", str(arguments.steps), "--warmup", str(WARMUP_STEPS)]
+    command += ["--format", "json", "--quiet", "--output", os.path.join(folder, f"pipesim-{sequences}") + os.sep]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"pipesim exited with {done.returncode}: {done.stderr.strip()[-600:]}")
+    run = json.loads(done.stdout)["runs"][0]
+    return run["tokens_per_second"], run["iteration_ms"]["median"]
+
+
+def measure_size(torch, arguments, model, optimizer, sequences, folder, tokens_file, ids):
+    """All programs at one micro-batch size."""
+    length = arguments.seq
+    count = arguments.micro * sequences
+    step_tokens = count * length
+    rows = [ids[row * length : (row + 1) * length + 1] for row in range(count)]
+    batch = torch.tensor(rows, device="cuda")
+    ways = {"eager": PyTorch(torch, model, optimizer, model, arguments.micro)}
+    result = {"sequences": sequences, "microbatches": arguments.micro, "step_tokens": step_tokens, "notes": []}
+    if not arguments.no_compile:
+        compiled = PyTorch(torch, model, optimizer, torch.compile(model, dynamic=False), arguments.micro)
+        start = time.perf_counter()
+        try:
+            compiled.step(batch)
+            result["compile_seconds"] = round(time.perf_counter() - start, 1)
+            ways["compiled"] = compiled
+        except Exception as error:  # a compiler that does not work here is a finding, not the end
+            words = " ".join(str(error).split())
+            result["notes"].append(f"torch.compile failed: {type(error).__name__}: {words[:400]}")
+    seconds = {name: [] for name in ways}
+    speeds = []
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            seconds[name] += way.measure(batch, arguments.steps)
+        if arguments.pipesim:
+            torch.cuda.empty_cache()
+            try:
+                speeds.append(run_pipesim(arguments, sequences, folder, tokens_file))
+            except RuntimeError as error:
+                result["notes"].append(str(error))
+    for name, values in seconds.items():
+        median = statistics.median(values)
+        result[name] = {
+            "tokens_per_second": round(step_tokens / median, 1),
+            "step_ms": round(median * 1e3, 3),
+            "step_ms_quartiles": [round(q * 1e3, 3) for q in statistics.quantiles(values, n=4)[::2]],
+        }
+    if speeds:
+        result["pipesim"] = {
+            "tokens_per_second": round(statistics.median(speed for speed, _ in speeds), 1),
+            "step_ms": round(statistics.median(ms for _, ms in speeds), 3),
+            "rounds": [round(speed, 1) for speed, _ in speeds],
+        }
+        for name in ways:
+            result[f"pipesim_over_{name}"] = round(
+                result["pipesim"]["tokens_per_second"] / result[name]["tokens_per_second"], 4
+            )
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pipesim", help="the program to compare with")
+    parser.add_argument("--sequences", default="16,32,8", help="sequences a micro-batch, sizes parted by commas")
+    parser.add_argument("--micro", type=int, default=4, help="micro-batches a step")
+    parser.add_argument("--seq", type=int, default=1024, help="tokens a sequence")
+    parser.add_argument("--steps", type=int, default=10, help="measured steps of each program in each round")
+    parser.add_argument("--seconds", type=float, default=140.0, help="no further size is begun after so long")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--output", default="throughput.json", help="where the JSON goes")
+    arguments = parser.parse_args()
+    begun = time.perf_counter()
+    try:
+        import torch
+    except ImportError as error:
+        print(f"expected PyTorch, found none ({error}); install torch with CUDA", file=sys.stderr)
+        return 5
+    if not torch.cuda.is_available():
+        print(f"expected a GPU that PyTorch can use, found none (torch {torch.__version__})", file=sys.stderr)
+        return 5
+    sizes = [int(size) for size in arguments.sequences.split(",")]
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    model = build(torch, arguments.seq)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True, **ADAMW)
+    generator = random.Random(0)
+    ids = [generator.randrange(VOCABULARY) for _ in range(max(sizes) * arguments.micro * arguments.seq + 1)]
+    report = {
+        "schema_version": 1,
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "model": f"GPT-2 of {LAYERS} blocks, {HEADS} heads, {CHANNELS} channels, vocabulary {VOCABULARY}",
+        "seq": arguments.seq,
+        "pytorch_precision": "parameters, gradients, moments float32; bfloat16 autocast; fused AdamW; flash attention; "
+        f"vocabulary padded to {PADDED_VOCABULARY}",
+        "pipesim_precision": "parameters, gradients, moments float32; activations bfloat16",
+        "sizes": [],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        tokens_file = os.path.join(folder, "tokens.bin")
+        write_tokens(tokens_file, ids)
+        slowest = 0.0
+        for sequences in sizes:
+            start = time.perf_counter()
+            if report["sizes"] and start - begun + slowest > arguments.seconds:
+                print(f"micro-batches of {sequences} sequences: left out, no time", flush=True)
+                continue
+            result = measure_size(torch, arguments, model, optimizer, sequences, folder, tokens_file, ids)
+            slowest = max(slowest, time.perf_counter() - start)
+            report["sizes"].append(result)
+            names = [name for name in ("eager", "compiled", "pipesim") if name in result]
+            speeds = ", ".join(f"{name} {result[name]['tokens_per_second']:,.0f}" for name in names)
+            print(f"micro-batches of {sequences} x {arguments.seq}: {speeds} tokens/s", flush=True)
+            for note in result["notes"]:
+                print(f"  {note}", flush=True)
+            with open(arguments.output, "w", encoding="utf-8") as file:
+                json.dump(report, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
