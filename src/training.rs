@@ -83,7 +83,7 @@ impl Training {
                     .first()
                     .and_then(|gpu| gpu.slice())
                     .map_or(String::new(), |(_, n)| format!(", {n} slices a GPU"));
-                format!("{name}{slices}, {precision:?}")
+                format!("{name}{slices}, {}", precision.name())
             }
         }
     }
@@ -97,8 +97,9 @@ impl Training {
                 let slice = gpu.slice().map_or(String::new(), |(r, n)| format!(" slice {r} of {n}"));
                 format!("{} (GPU {}{slice}, {} multiprocessors)", facts.name, facts.ordinal, gpu.multiprocessors())
             };
-            map.insert("gpus".to_string(), gpus.iter().map(gpu).collect::<Vec<_>>().join("; "));
-            map.insert("precision".to_string(), format!("{precision:?}"));
+            let key = if self.ranks.size() > 1 { "gpus of rank 0" } else { "gpus" };
+            map.insert(key.to_string(), gpus.iter().map(gpu).collect::<Vec<_>>().join("; "));
+            map.insert("precision".to_string(), precision.name().to_string());
             if let Ok(driver) = cuda::Driver::open() {
                 let (major, minor) = driver.version();
                 map.insert("driver".to_string(), format!("CUDA {major}.{minor}"));
@@ -107,7 +108,7 @@ impl Training {
         if self.ranks.size() > 1 {
             let crate::ranks::Alignment { method, uncertainty_ns, .. } = self.ranks.alignment();
             map.insert("ranks".to_string(), self.ranks.size().to_string());
-            map.insert("clocks".to_string(), format!("{method}; off by at most {uncertainty_ns} ns"));
+            map.insert("clocks of ranks".to_string(), format!("{method}; off by at most {uncertainty_ns} ns"));
         }
         map
     }

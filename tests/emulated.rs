@@ -198,6 +198,55 @@ fn without_a_driver_cuda_is_refused_with_what_is_missing() {
     assert!(told.contains("libcuda.so.1") && told.contains("--device cpu") && told.contains("doctor"), "{told}");
 }
 
+/// What is missing beside a driver that works is missing, too: exit code 5 where it was asked for, else the CPU.
+#[test]
+fn a_library_that_is_missing_beside_the_driver_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in emulator().read_dir().unwrap().map(|entry| entry.unwrap().path()) {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        if name.starts_with("lib") && !["cublasLt", "nccl"].iter().any(|missing| name.contains(missing)) {
+            std::os::unix::fs::symlink(&file, folder.path().join(name)).unwrap();
+        }
+    }
+    let path = folder.path().display().to_string();
+    let report = format!("{path}/report/");
+    let run = |more: &[&str]| {
+        let mut all = vec!["run", "--stages", "2", "--micro", "2", "--seq", "16", "--steps", "1", "--schedule", "1f1b"];
+        all.extend(["--channels", "32", "--heads", "2", "--blocks", "2", "-o", &report]);
+        all.extend(more);
+        let output = pipesim(&all, &[("LD_LIBRARY_PATH", &path), ("PATH", "/nowhere")]);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, told) = run(&["--device", "cuda"]);
+    assert!(code == Some(5) && told.contains("cuBLASLt"), "{code:?} {told}");
+    let (code, told) = run(&[]);
+    assert!(code == Some(0) && told.contains("device: cpu") && told.contains("cuBLASLt"), "{code:?} {told}");
+    let (code, told) = run(&["--precision", "bfloat16"]);
+    assert!(code == Some(5) && told.contains("--precision is for GPUs"), "{code:?} {told}");
+    let (code, told) = run(&["--device", "cpu", "--slices", "2"]);
+    assert!(code == Some(2) && told.contains("--slices is for GPUs"), "{code:?} {told}");
+    let cublas = emulator().join("libcublasLt.so.13");
+    std::os::unix::fs::symlink(cublas, folder.path().join("libcublasLt.so.13")).unwrap();
+    let (code, told) = run(&["--device", "cuda", "--link", "nccl"]);
+    assert!(code == Some(5) && told.contains("libnccl.so.2"), "{code:?} {told}");
+}
+
+#[test]
+fn defaults_that_a_link_would_stop_are_left_out_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = format!("{}/", folder.path().display());
+    let mut all = vec!["run", "--device", "cuda", "--stages", "2", "--micro", "4", "--seq", "16", "--steps", "1"];
+    all.extend(["--channels", "32", "--heads", "2", "--blocks", "4", "--link", "copy", "--link", "nccl"]);
+    all.extend(["--format", "json", "-o", &report]);
+    let output = pipesim(&all, &[]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("zb-v is left out"), "{told}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs: Vec<_> =
+        json["runs"].as_array().unwrap().iter().map(|r| (r["schedule"].clone(), r["link"].clone())).collect();
+    assert_eq!(runs.len(), 4 + 3, "{runs:?}");
+}
+
 #[test]
 fn doctor_finds_the_stand_ins_usable_and_a_bare_machine_not() {
     let output = pipesim(&["doctor", "--format", "json", "--need", "cuda", "--need", "nvshmem"], &[]);

@@ -185,6 +185,20 @@ fn warm_up_leaves_no_trace() {
     assert_eq!(losses(&train(&training, &mut warm, 4, 3)), losses(&train(&training, &mut cold, 4, 3)));
 }
 
+/// A step begins when the last device has come: no op begins before, and none is cut off there.
+#[test]
+fn ops_take_time_from_the_steps_beginning_on() {
+    let training = training(8, adamw(0.999, 0.0), None, false);
+    let graph = graph("1f1b", 4, 8, None).unwrap();
+    let mut session = training.session(&graph).unwrap();
+    for record in train(&training, &mut session, 8, 6) {
+        for (device, ops) in record.devices.iter().enumerate().map(|(device, record)| (device, &record.ops)) {
+            assert!(ops.iter().all(|op| op.end > op.start), "device {device}: an op took no time: {:?}", ops[0]);
+        }
+        assert!(record.devices[0].ops[0].end <= record.devices[1].ops[0].start, "device 1 waits for device 0");
+    }
+}
+
 #[test]
 fn records_hold_every_op_once_in_order_and_never_overlap() {
     let training = training(8, adamw(0.999, 0.0), None, false);

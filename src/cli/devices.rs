@@ -2,11 +2,11 @@
 
 use super::Failure;
 use super::options::OutputOptions;
-use crate::cuda::library::{self, NVSHMEM};
+use crate::cuda::library::{self, CUBLASLT, NCCL, NVRTC, NVSHMEM};
 use crate::cuda::{Driver, Precision};
 use crate::delivery::{ChannelOptions, Delivery, Queues, Receives};
 use crate::exec::gpu::{Kind, open};
-use crate::ranks::Ranks;
+use crate::ranks::{HAS_MPI, Ranks};
 use crate::training::Backend;
 use clap::{Args, ValueEnum};
 
@@ -110,9 +110,18 @@ impl DeviceOptions {
     pub fn choose(&self, ranks: &Ranks, devices: u32, output: &OutputOptions) -> Result<Chosen, Failure> {
         let cuda = || -> Result<&'static Driver, String> {
             let driver = Driver::open().map_err(|unusable| unusable.to_string())?;
+            library::open(&CUBLASLT).map_err(|missing| missing.to_string())?;
+            if std::env::var_os("PIPESIM_KERNELS").is_none() {
+                library::open(&NVRTC).map_err(|missing| missing.to_string())?;
+            }
             open(ranks, devices, self.slices, driver).map_err(|error| format!("{error:#}"))?;
             Ok(driver)
         };
+        let asked =
+            self.slices.map(|_| "--slices").or((self.precision != PrecisionKind::Float32).then_some("--precision"));
+        if let (Some(option), DeviceKind::Cpu | DeviceKind::Timed) = (asked, self.device) {
+            return Err(Failure::Usage(format!("{option} is for GPUs; leave it out, or use --device cuda")));
+        }
         if ranks.size() > 1 && self.slices.is_some_and(|slices| slices > 1) {
             output.remark("ranks that share a GPU take turns on the whole of it: losses are right, times mean little");
         }
@@ -131,10 +140,17 @@ impl DeviceOptions {
                     ranks.exchange(vec![u8::from(found.is_ok())]).map_err(|lost| Failure::Hang(lost.to_string()))?;
                 match found {
                     Ok(driver) if all.iter().all(|able| *able == [1]) => {
-                        output.remark("device: cuda, as there is a usable GPU for every device");
+                        output.remark(&match self.slices {
+                            None => "device: cuda, as there is a usable GPU for every device".to_string(),
+                            Some(slices) => format!("device: cuda, {slices} devices a GPU"),
+                        });
                         Ok(Chosen::Cuda(driver))
                     }
                     Ok(_) => Ok(Chosen::Cpu),
+                    Err(why) if asked.is_some() => Err(Failure::Environment(format!(
+                        "{} is for GPUs, which cannot be used here: {why}",
+                        asked.unwrap_or_default()
+                    ))),
                     Err(why) => {
                         let why = why.split(';').next().unwrap_or_default();
                         output.remark(&format!("device: cpu, a thread a device (cuda: {why})"));
@@ -163,14 +179,24 @@ impl DeviceOptions {
                 return refuse(format!("these devices use --link {}; leave --link out", names.join(" or ")));
             }
             if link == LinkKind::Mpi && !ranks.under_mpi() {
-                return refuse(
-                    "expected ranks that mpirun started, found none; use local or start with mpirun".to_string(),
-                );
+                let how = if HAS_MPI { "start with mpirun" } else { "build with --features mpi and start with mpirun" };
+                return refuse(format!("expected ranks that mpirun started, found none; leave --link out, or {how}"));
             }
             if matches!(link, LinkKind::Local | LinkKind::Copy) && !ranks.share_memory() {
                 return refuse(
                     "expected all ranks on one machine, found several; use mpi, nvshmem or nccl".to_string(),
                 );
+            }
+            if link == LinkKind::Nccl && self.slices.is_some_and(|slices| slices > 1) {
+                return refuse("expected a GPU for each device, found --slices; use copy or nvshmem".to_string());
+            }
+            let wanted = match link {
+                LinkKind::Nccl => Some(&NCCL),
+                LinkKind::Nvshmem => Some(&NVSHMEM),
+                _ => None,
+            };
+            if let Some(missing) = wanted.and_then(|wanted| library::open(wanted).err()) {
+                return Err(Failure::Environment(format!("--link {}: {missing}", link.name())));
             }
             if link == LinkKind::Nvshmem && ranks.size() < devices {
                 return refuse(format!("expected a rank for each device; start {devices} with -n {devices}"));

@@ -9,7 +9,7 @@ use crate::ranks::Misfit;
 pub enum Failure {
     /// Something went wrong: exit code 1.
     #[error("{0:#}")]
-    Failed(#[from] anyhow::Error),
+    Failed(anyhow::Error),
     /// What was asked for makes no sense: exit code 2.
     #[error("{0}")]
     Usage(String),
@@ -66,6 +66,15 @@ impl From<Misfit> for Failure {
             Misfit::Contradiction(text) => Failure::Usage(text),
             Misfit::Unable(text) => Failure::Environment(text),
             Misfit::Lost(lost) => Failure::Hang(lost.to_string()),
+        }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Failure {
+        match crate::cuda::Unusable::is_behind(&error) {
+            true => Failure::Environment(format!("{error:#}")),
+            false => Failure::Failed(error),
         }
     }
 }

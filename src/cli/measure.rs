@@ -119,10 +119,10 @@ impl Experiment<'_> {
             };
             Ok(self.costs.table(Some(file), name, placement, self.schedules.micro)?.0)
         })?;
+        let graphs = self.survivors(graphs)?;
         for graph in &graphs {
             training.stages(graph).map_err(|e| Failure::Usage(format!("{}: {e:#}", graph.schedule().name)))?;
             self.schedules.remark_cap(graph, training.keep(), self.output);
-            self.survives(graph)?;
         }
         let calibration = if given.is_some() { None } else { Some(self.calibration_graph(&training)?) };
         let calibrated = calibration.as_ref().map_or_else(String::new, |graph| graph.schedule().name.clone());
@@ -173,7 +173,10 @@ impl Experiment<'_> {
             baseline,
             failure,
         };
-        let place = Place { device_kind: training.device_kind(), link, provenance: provenance::of(&training) };
+        let mut provenance = provenance::of(&training);
+        provenance.insert("link".to_string(), link.to_string());
+        finding.report.provenance = provenance.clone();
+        let place = Place { device_kind: training.device_kind(), link, provenance };
         for run in &runs {
             let stages = training.stages(&run.graph)?;
             let (table, steps) = tables(&costs, &training, run, &stages).map_err(Failure::Usage)?;
@@ -199,8 +202,7 @@ impl Experiment<'_> {
         let mut runs = Vec::new();
         let mut tables = Vec::new();
         let given = |_: &str, placement: &Placement| self.costs.given(placement, m);
-        for graph in self.schedules.graphs(&given)? {
-            self.survives(&graph)?;
+        for graph in self.survivors(self.schedules.graphs(&given)?)? {
             let graph = Arc::new(graph);
             let table = Arc::new(self.costs.given(&graph.schedule().placement, m)?.in_milliseconds(unit_ms));
             let devices = graph.schedule().devices();
@@ -257,14 +259,44 @@ impl Experiment<'_> {
         Ok(finding)
     }
 
-    /// Refuses a schedule that the link's delivery would stop.
-    fn survives(&self, graph: &TaskGraph) -> Result<(), Failure> {
-        check(graph, self.delivery).map_err(|deadlock| {
-            Failure::Schedule(format!(
-                "{}: {deadlock}take another --link, --delivery or schedule",
-                graph.schedule().name
-            ))
-        })
+    /// Refuses, before anything is measured, a schedule that the link's delivery would stop, as far as orders are known without
+    /// costs.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn refuse_early(&self) -> Result<(), Failure> {
+        let known = |name: &String| match self.schedules.graph(name, &|_, _| Err(Failure::Told(0))) {
+            Err(Failure::Told(0)) => None, // costs are to decide its order
+            graph => Some(graph),
+        };
+        let graphs = self.schedules.names().iter().filter_map(known).collect::<Result<Vec<_>, _>>()?;
+        if graphs.is_empty() { Ok(()) } else { self.survivors(graphs).map(|_| ()) }
+    }
+
+    /// Those that the link's delivery does not stop. A schedule that the user named and that would be stopped is refused; of the
+    /// defaults it is left out.
+    fn survivors(&self, graphs: Vec<TaskGraph>) -> Result<Vec<TaskGraph>, Failure> {
+        let verdicts: Vec<_> = graphs.iter().map(|graph| check(graph, self.delivery).err()).collect();
+        let names = graphs.iter().zip(&verdicts).filter(|(_, deadlock)| deadlock.is_none());
+        let fit = names.map(|(graph, _)| graph.schedule().name.clone()).collect::<Vec<_>>().join(", ");
+        let mut survivors = Vec::new();
+        for (graph, deadlock) in graphs.into_iter().zip(verdicts) {
+            let name = graph.schedule().name.clone();
+            match deadlock {
+                None => survivors.push(graph),
+                Some(_) if self.schedules.schedule.is_empty() && !fit.is_empty() => self.output.remark(&format!(
+                    "{name} is left out: under {} delivery its devices would wait for one another in a circle",
+                    self.delivery
+                )),
+                Some(deadlock) => {
+                    let fit = if fit.is_empty() { "none of the others" } else { &fit };
+                    return Err(Failure::Schedule(format!(
+                        "{name}: {deadlock}take another --link, --delivery or schedule (of those asked for, {fit} can run so)"
+                    )));
+                }
+            }
+        }
+        Ok(survivors)
     }
 
     fn cost_file(&self) -> Result<Option<CostFile>, Failure> {

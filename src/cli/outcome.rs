@@ -137,7 +137,9 @@ pub fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Ta
             base.map_or_else(String::new, |base| format!("{:.2} x", base.median / median)),
         ]
     };
-    let of_outcome = |o: &Outcome| row(&o.schedule, o.iteration_ms, format!("{:.0}", o.tokens_per_second));
+    let several = outcomes.windows(2).any(|pair| pair[0].link != pair[1].link);
+    let label = |o: &Outcome| if several { format!("{} ({})", o.schedule, o.link) } else { o.schedule.clone() };
+    let of_outcome = |o: &Outcome| row(&label(o), o.iteration_ms, format!("{:.0}", o.tokens_per_second));
     let speed = Table {
         caption: "Training speed".to_string(),
         header: ["schedule", "iteration ms", "95 % interval", "tokens/s", column].map(str::to_string).to_vec(),
@@ -153,7 +155,7 @@ pub fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Ta
             rows.entry(step).or_insert_with(|| vec![step.to_string()]).push(format!("{loss:.6}"));
         }
     }
-    let header = ["step".to_string()].into_iter().chain(outcomes.iter().map(|o| o.schedule.clone())).collect();
+    let header = ["step".to_string()].into_iter().chain(outcomes.iter().map(label)).collect();
     let losses = Table {
         caption: "Loss of each training step, before its update".to_string(),
         header,

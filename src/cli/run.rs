@@ -135,6 +135,12 @@ impl Run {
         let stages = self.schedules.stages;
         let chosen = self.devices.choose(ranks, stages, &output)?;
         let links = self.devices.links(chosen, ranks, stages)?;
+        for &link in &links {
+            let delivery = DeviceOptions::delivery(chosen, link, self.delivery)?;
+            Experiment { delivery, output: &OutputOptions::files(Vec::new(), true), ..experiment.clone() }
+                .refuse_early()?;
+            output.remark(&format!("link: {}", link.name()));
+        }
         let mut findings = Vec::new();
         for &link in &links {
             let delivery = DeviceOptions::delivery(chosen, link, self.delivery)?;

@@ -12,6 +12,14 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// As people write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "float32",
+            Precision::Bf16 => "bfloat16",
+        }
+    }
+
     /// What a kernel's name ends with: `_f32` or `_bf16`.
     pub const fn suffix(self) -> &'static str {
         match self {

@@ -58,7 +58,7 @@ pub struct DeviceRecord {
     pub laps: Vec<(u32, Lap)>,
     /// Step ops: name, start, end; waits for other devices are not in them.
     pub steps: Vec<(StepOp, u64, u64)>,
-    /// When the device was ready to begin.
+    /// When the device came to the step's start, where it waits for the others.
     pub ready: u64,
     /// Times may be off by this much against other devices' clocks.
     #[serde(default)]

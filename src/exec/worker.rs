@@ -33,8 +33,9 @@ impl Engine for Worker {
         let range = common.plan.graph.schedule().range(self.number);
         let mut record = DeviceRecord { ops: Vec::with_capacity(range.len()), ..DeviceRecord::default() };
         common.watch.note_done(self.number, 0);
-        common.reductions.meet(&common.heap, self.number, step, &common.watch)?;
+        // Nobody passes before the last one has come: the step's time 0 is when that was.
         record.ready = common.watch.now_ns();
+        common.reductions.meet(&common.heap, self.number, step, &common.watch)?;
         let mut index = range.start;
         while index < range.end {
             let opens_pair = common.plan.graph.op(index).opens_pair();

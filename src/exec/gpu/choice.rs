@@ -17,7 +17,8 @@ pub fn places(ranks: &Ranks, devices: u32, slices: Option<u32>, visible: u32) ->
     let each = slices.unwrap_or(1);
     let (here, own) = (ranks.devices_here(devices), ranks.devices(devices));
     let room = u64::from(visible) * u64::from(each);
-    let among = if here.len() as u64 <= room { here } else { own.clone().collect() };
+    let alone = ranks.under_mpi() && here.len() as u64 > room;
+    let among = if alone { own.clone().collect() } else { here };
     ensure!(
         among.len() as u64 <= room,
         "expected at most {room} devices on {visible} visible GPUs{}, found {}: ask for fewer --stages, for --slices, or use \

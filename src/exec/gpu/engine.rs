@@ -278,8 +278,8 @@ impl Engine for Enqueuer {
         let now = || common.watch.now_ns();
         let clock = Clock::calibrate(&self.gpu.compute, &now)?;
         common.watch.note_done(self.number, 0);
-        common.reductions.meet(&common.heap, self.number, step, &common.watch)?;
         let mut record = DeviceRecord { ready: now(), ..DeviceRecord::default() };
+        common.reductions.meet(&common.heap, self.number, step, &common.watch)?;
         self.pipeline(step)?;
         if let Some(update) = update {
             self.finish(updates, update)?;
