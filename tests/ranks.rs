@@ -163,9 +163,19 @@ fn rank(launcher: u32, wanted: &str) -> Option<u32> {
 /// Starts a long run on three ranks, waits until steps are reported, kills the rank that has `victim` in its environment; exit
 /// code, stderr, and how long the end took.
 fn kill_mid_run(
+    command: Command,
+    more: &[&str],
+    victim: &str,
+) -> (Option<i32>, String, Duration, PathBuf, tempfile::TempDir) {
+    signal_mid_run(command, more, victim, "-9")
+}
+
+/// [`kill_mid_run`] with another signal.
+fn signal_mid_run(
     mut command: Command,
     more: &[&str],
     victim: &str,
+    signal: &str,
 ) -> (Option<i32>, String, Duration, PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report");
@@ -189,7 +199,7 @@ fn kill_mid_run(
     }
     let pid = rank(child.id(), victim).expect("the rank runs");
     let killed = Instant::now();
-    assert!(Command::new("kill").arg("-9").arg(pid.to_string()).status().unwrap().success());
+    assert!(Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap().success());
     let status = child.wait().unwrap();
     (status.code(), told(), killed.elapsed(), report, folder)
 }
@@ -207,6 +217,15 @@ fn a_killed_rank_ends_the_others_is_named_and_what_was_measured_is_written() {
     assert!(told.contains("device 1: last op done"), "who was where: {told}");
     assert!(took < Duration::from_secs(10), "took {took:?}");
     assert!(has_files(&report), "{told}");
+}
+
+/// Nothing hangs: a rank that stands still is as good as dead.
+#[test]
+fn a_stopped_rank_ends_the_others() {
+    let more = ["-n", "3", "--timeout", "2"];
+    let (code, told, took, _, _folder) = signal_mid_run(pipesim(), &more, "PIPESIM_RANK=1", "-STOP");
+    assert_eq!(code, Some(6), "{told}");
+    assert!(told.contains("last op done") && took < Duration::from_secs(40), "took {took:?}: {told}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::output::print;
 use super::selection::{ScheduleOptions, unknown_costs};
 use crate::dsl::Budget;
 use crate::provenance;
-use crate::ranks::Ranks;
+use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::{self, Report, Table};
 use crate::schedule::Overlap;
 use crate::statistics::quantile;
@@ -68,6 +68,7 @@ impl Accuracy {
     pub fn run(&self) -> Result<(), Failure> {
         let output = OutputOptions::files(vec![self.output.clone()], self.quiet);
         output.check_writable()?;
+        refuse_ranks("pipesim report accuracy")?;
         if self.model.batch.is_some() {
             return Err(Failure::Usage("micro-batches keep their size here: leave --batch out".to_string()));
         }

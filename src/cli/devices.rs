@@ -204,7 +204,13 @@ impl DeviceOptions {
             Ok(link)
         };
         let mut links: Vec<LinkKind> = self.link.iter().map(resolve).collect::<Result<_, _>>()?;
-        links.dedup();
+        let mut seen = Vec::new();
+        links.retain(|&link| {
+            !seen.contains(&link) && {
+                seen.push(link);
+                true
+            }
+        });
         Ok(links)
     }
 

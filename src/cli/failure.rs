@@ -2,7 +2,7 @@
 
 use crate::dsl;
 use crate::graph::Cycle;
-use crate::ranks::Misfit;
+use crate::ranks::{Lost, Misfit};
 
 /// A failure with its exit code.
 #[derive(Debug, thiserror::Error)]
@@ -72,9 +72,12 @@ impl From<Misfit> for Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Failure {
-        match crate::cuda::Unusable::is_behind(&error) {
-            true => Failure::Environment(format!("{error:#}")),
-            false => Failure::Failed(error),
+        if crate::cuda::Unusable::is_behind(&error) {
+            Failure::Environment(format!("{error:#}"))
+        } else if error.chain().any(|cause| cause.is::<Lost>()) {
+            Failure::Hang(format!("{error:#}"))
+        } else {
+            Failure::Failed(error)
         }
     }
 }

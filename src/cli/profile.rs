@@ -7,7 +7,7 @@ use super::model::ModelOptions;
 use super::options::OutputOptions;
 use super::output::print;
 use super::selection::{ScheduleOptions, unknown_costs};
-use crate::ranks::Ranks;
+use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::write_atomic;
 use crate::training::Measured;
 use clap::Args;
@@ -49,6 +49,7 @@ impl Profile {
     pub fn run(&self) -> Result<(), Failure> {
         let output = OutputOptions::files(self.output.iter().cloned().collect(), self.quiet);
         output.check_writable()?;
+        refuse_ranks("pipesim profile")?;
         let name = self.schedules.schedule.first().map_or("1f1b", String::as_str);
         let graph = Arc::new(self.schedules.graph(name, &unknown_costs)?);
         let (ranks, stages) = (Ranks::alone(), self.schedules.stages);

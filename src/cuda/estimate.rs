@@ -97,7 +97,8 @@ pub(super) fn check(gpu: &Gpu, config: &Config, stages: &[(u32, StageLayers)], d
     ensure!(
         bytes.total() <= free,
         "expected {} MiB of free memory on GPU {} ({} for parameters, gradients and moments, {} for the activations of {} \
-         micro-batch, {} besides), found {} of {} MiB: choose more stages, smaller micro-batches, or bfloat16",
+         micro-batch, {} besides), found {} of {} MiB (every schedule, the calibrating one too, keeps a model): choose fewer \
+         schedules, more stages, smaller micro-batches, or bfloat16",
         mib(bytes.total()),
         gpu.ordinal(),
         mib(bytes.parameters),

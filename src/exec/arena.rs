@@ -7,11 +7,9 @@ use super::signal::Signal;
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-
-/// Where files go that processes share: memory where the system has it, else the folder for temporary files.
-const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Bytes at which everything in an arena is aligned: a cache line, so that two signals never share one.
 const ALIGNMENT: usize = 64;
@@ -20,6 +18,8 @@ const ALIGNMENT: usize = 64;
 #[derive(Debug)]
 pub struct Arena {
     map: MmapRaw,
+    /// By which others can open it.
+    _file: Option<File>,
 }
 
 /// A run of bytes in an arena.
@@ -65,33 +65,28 @@ impl Arena {
     /// # Errors
     /// The system gives none.
     pub fn private(bytes: usize) -> io::Result<Arena> {
-        Ok(Arena { map: MmapOptions::new().len(bytes.max(ALIGNMENT)).map_anon()?.into() })
+        Ok(Arena { map: MmapOptions::new().len(bytes.max(ALIGNMENT)).map_anon()?.into(), _file: None })
     }
 
-    /// A new file of `bytes` bytes that other processes of this machine can [`Arena::open`]. It is to be removed as soon as all
-    /// have it open: then nothing is left behind, however they end.
+    /// Memory of `bytes` bytes that other processes of this machine can [`Arena::open`] under the name returned, while this
+    /// process lives. It is in no folder: nothing is left behind, however they end.
     ///
     /// # Errors
     /// No room for it.
-    pub fn create(name: &str, bytes: usize) -> io::Result<(Arena, PathBuf)> {
-        let folders = [PathBuf::from(SHARED_MEMORY), std::env::temp_dir()];
-        let mut failure = io::Error::other("no folder for shared memory");
-        for folder in folders {
-            let path = folder.join(name);
-            match create(&path, bytes.max(ALIGNMENT)) {
-                Ok(file) => return Ok((Arena { map: MmapOptions::new().map_raw(&file)? }, path)),
-                Err(error) => failure = error,
-            }
-        }
-        Err(io::Error::new(
-            failure.kind(),
-            format!(
-                "expected room for {} MiB that processes share in {SHARED_MEMORY} or {}, found: {failure}; \
-                 make room there, or run without -n",
-                bytes.div_ceil(1 << 20),
-                std::env::temp_dir().display()
-            ),
-        ))
+    pub fn create(bytes: usize) -> io::Result<(Arena, PathBuf)> {
+        let bytes = bytes.max(ALIGNMENT);
+        let file = File::from(rustix::fs::memfd_create("pipesim", rustix::fs::MemfdFlags::CLOEXEC)?);
+        // Reserved now: a write to memory that is not there would end the process later.
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes as u64).map_err(|error| {
+            let error = io::Error::from(error);
+            let text = format!(
+                "expected {} MiB of memory that processes share, found: {error}; choose a smaller model, or run without -n",
+                bytes.div_ceil(1 << 20)
+            );
+            io::Error::new(error.kind(), text)
+        })?;
+        let name = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+        Ok((Arena { map: MmapOptions::new().map_raw(&file)?, _file: Some(file) }, name))
     }
 
     /// The memory that another process has created.
@@ -100,7 +95,7 @@ impl Arena {
     /// It is not there.
     pub fn open(path: &Path) -> io::Result<Arena> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(Arena { map: MmapOptions::new().map_raw(&file)? })
+        Ok(Arena { map: MmapOptions::new().map_raw(&file)?, _file: None })
     }
 
     fn at(&self, region: Region) -> *mut u8 {
@@ -171,15 +166,4 @@ impl Region {
         assert!(bytes <= self.bytes, "a region is shorter than what it is to hold");
         Region { bytes, ..self }
     }
-}
-
-fn create(path: &Path, bytes: usize) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-    // Reserved now: a write to memory that is not there would end the process later.
-    let reserved = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes as u64);
-    if let Err(error) = reserved {
-        let _ = std::fs::remove_file(path);
-        return Err(error.into());
-    }
-    Ok(file)
 }

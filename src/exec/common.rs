@@ -46,7 +46,7 @@ impl Common {
         let slots = Slots::new(&mut dealer, &plan, sizes.hidden);
         let reductions = Reductions::new(&mut dealer, placement, &sizes);
         let number = ranks.next_heap();
-        let arena = Arc::new(arena(&ranks, number, dealer.bytes())?);
+        let arena = Arc::new(arena(&ranks, dealer.bytes())?);
         let heap = Arc::new(Heap::new(arena, ranks.clone(), devices, number));
         let link = Local::new(&plan, settings.delivery, heap.clone(), slots);
         let watch = Watch::new(heap.clone(), statuses, settings.spin);
@@ -54,13 +54,12 @@ impl Common {
     }
 }
 
-/// Memory for this rank: a file that all ranks map where they share memory, else its own.
-fn arena(ranks: &Ranks, number: u64, bytes: usize) -> Result<Arena> {
+/// Memory for this rank: rank 0's, which all ranks map where they share memory, else its own.
+fn arena(ranks: &Ranks, bytes: usize) -> Result<Arena> {
     if ranks.size() == 1 || !ranks.share_memory() {
         return Arena::private(bytes).context("memory for what devices exchange");
     }
-    let created =
-        (ranks.rank() == 0).then(|| Arena::create(&format!("pipesim-{}-{number}", std::process::id()), bytes));
+    let created = (ranks.rank() == 0).then(|| Arena::create(bytes));
     let path = match &created {
         Some(Ok((_, path))) => path.display().to_string(),
         _ => String::new(),
@@ -72,9 +71,6 @@ fn arena(ranks: &Ranks, number: u64, bytes: usize) -> Result<Arena> {
         None => Arena::open(Path::new(&path)),
     };
     let opened = ranks.exchange(vec![u8::from(arena.is_ok())])?;
-    if ranks.rank() == 0 {
-        let _ = std::fs::remove_file(&path);
-    }
     let arena = arena.context("memory that ranks share")?;
     anyhow::ensure!(opened.iter().all(|ok| *ok == [1]), "another rank could not open the memory that ranks share");
     Ok(arena)

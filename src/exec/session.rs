@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// How often a session looks whether a device waits too long.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// How long a rank that found trouble waits for the others' word.
+const FAREWELL: Duration = Duration::from_secs(5);
+
 /// How a session treats its threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -176,6 +179,9 @@ impl Session {
     /// # Errors
     /// See [`Error`]. After one, the session is of no more use.
     pub fn step(&mut self, batch: &Arc<Batch>, update: Option<Update>) -> Result<StepRecord, Error> {
+        if self.common.ranks.lost().is_some() {
+            return Err(self.lost(&self.why_lost()));
+        }
         let (step, updates) = (self.steps, self.updates);
         self.steps += 1;
         self.updates += u64::from(update.is_some());
@@ -232,12 +238,18 @@ impl Session {
         if off { Err(self.lost("it was called off")) } else { Ok(records) }
     }
 
+    /// What all ranks say of the step. A rank that found trouble does not wait long for the others: they may be part of it.
     fn exchange(&self, part: &Part) -> Result<Vec<Part>, Error> {
-        if let Part::Failed(Error::Lost { .. }) = part {
-            return Err(self.lost(&self.why_lost()));
-        }
+        let limit = match part {
+            Part::Failed(error @ Error::Lost { .. }) => return Err(error.clone()),
+            Part::Done(_) => self.timeout + 2 * FAREWELL,
+            Part::CalledOff | Part::Failed(_) => FAREWELL,
+        };
         let bytes = serde_json::to_vec(part).map_err(|error| self.lost(&error.to_string()))?;
-        let all = self.common.ranks.exchange(bytes).map_err(|lost| self.lost(&lost.to_string()))?;
+        let all = self.common.ranks.exchange_within(bytes, limit).map_err(|lost| match part {
+            Part::Failed(error) => error.clone(),
+            _ => self.lost(&lost.to_string()),
+        })?;
         let read = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(|error| self.lost(&error.to_string()));
         all.iter().map(read).collect()
     }

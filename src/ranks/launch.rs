@@ -2,11 +2,11 @@
 
 use super::hub::Hub;
 use std::io;
-use std::os::unix::net::UnixListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Environment variables that tell a rank who it is.
 pub const RANK: &str = "PIPESIM_RANK";
@@ -38,9 +38,10 @@ pub struct Ended {
 /// # Errors
 /// A rank cannot be started.
 pub fn launch(size: u32) -> io::Result<Ended> {
-    let folder = Folder::new()?;
-    let socket = folder.0.join("ranks");
-    let mut hub = Hub::new(size, UnixListener::bind(&socket)?)?;
+    // An abstract name: nothing is left in any folder, however this ends.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
+    let socket = format!("pipesim-{}-{since}", std::process::id());
+    let mut hub = Hub::new(size, UnixListener::bind_addr(&SocketAddr::from_abstract_name(&socket)?)?)?;
     let mut children = Children(Vec::new());
     for rank in 0..size {
         let mut command = Command::new(std::env::current_exe()?);
@@ -78,7 +79,7 @@ fn judge(hub: &Hub, children: &Children) -> Ended {
     let told = first.clone().flatten();
     let alone = (1..codes.len()).find_map(|rank| {
         let text = hub.farewell(rank)?.0.as_ref()?;
-        let known = told.as_ref().is_some_and(|told| told.contains(text.as_str()));
+        let known = told.as_ref().is_some_and(|told| told.contains(text.as_str()) || text.contains(told.as_str()));
         (!known && hub.lost().is_none_or(|lost| lost.contains(text.as_str()))).then(|| format!("rank {rank}: {text}"))
     });
     let problem = match (first, hub.lost()) {
@@ -147,22 +148,5 @@ fn signal_name(signal: i32) -> &'static str {
         11 => " (SIGSEGV)",
         15 => " (SIGTERM)",
         _ => "",
-    }
-}
-
-/// A folder of this process's own, removed in the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> io::Result<Folder> {
-        let path = std::env::temp_dir().join(format!("pipesim-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -19,13 +19,18 @@ use clock::Clock;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 pub use clock::Alignment;
 pub use launch::{Ended, launch};
-pub use role::{Misfit, Role, role};
+pub use role::{Misfit, Role, refuse_ranks, role};
 
 /// Whether this build joins ranks through MPI.
 pub const HAS_MPI: bool = cfg!(feature = "mpi");
+
+/// How long ranks wait for each other where nothing says how long it may take: one may still be reading a large model, or
+/// compiling.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A rank is gone, so the run cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +50,13 @@ pub struct Packet {
     pub value: u64,
     /// The data.
     pub data: Vec<u8>,
+}
+
+impl Lost {
+    /// Somebody did not answer in time.
+    fn silent(limit: Duration) -> Lost {
+        Lost(format!("a rank has not answered for {} s; all others were ended", limit.as_secs()))
+    }
 }
 
 impl Packet {
@@ -78,8 +90,8 @@ struct Inbox {
 
 /// How ranks reach each other.
 trait Wire: Send + Sync {
-    /// Every rank's bytes, by rank.
-    fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost>;
+    /// Every rank's bytes, by rank; given up after `limit`.
+    fn exchange(&self, bytes: Vec<u8>, limit: Duration) -> Result<Vec<Vec<u8>>, Lost>;
 
     /// Sends a packet. Packets of one sender arrive in order.
     fn send(&self, rank: u32, packet: Packet);
@@ -100,7 +112,7 @@ trait Wire: Send + Sync {
 struct Alone;
 
 impl Wire for Alone {
-    fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
+    fn exchange(&self, bytes: Vec<u8>, _limit: Duration) -> Result<Vec<Vec<u8>>, Lost> {
         Ok(vec![bytes])
     }
 
@@ -142,10 +154,10 @@ impl Ranks {
     }
 
     fn new(rank: u32, size: u32, wire: Box<dyn Wire>, inbox: Arc<Mutex<Inbox>>, apart: bool) -> Result<Ranks, Lost> {
-        let machines = wire.exchange(machine().into_bytes())?;
+        let machines = wire.exchange(machine().into_bytes(), PATIENCE)?;
         let machines: Vec<String> = machines.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         let one_machine = machines.iter().all(|machine| *machine == machines[0]);
-        let clock = Clock::align(rank, size, one_machine, |bytes| wire.exchange(bytes))?;
+        let clock = Clock::align(rank, size, one_machine, |bytes| wire.exchange(bytes, PATIENCE))?;
         Ok(Ranks { rank, size, wire, machines, apart, clock, inbox, heaps: Mutex::new(0) })
     }
 
@@ -207,7 +219,15 @@ impl Ranks {
     /// # Errors
     /// A rank is gone.
     pub fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
-        self.wire.exchange(bytes)
+        self.wire.exchange(bytes, PATIENCE)
+    }
+
+    /// [`Ranks::exchange`] that waits no longer than `limit` for the others.
+    ///
+    /// # Errors
+    /// A rank is gone, or does not answer.
+    pub fn exchange_within(&self, bytes: Vec<u8>, limit: Duration) -> Result<Vec<Vec<u8>>, Lost> {
+        self.wire.exchange(bytes, limit)
     }
 
     /// Who is gone, if somebody is.

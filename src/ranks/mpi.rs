@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Tag of the parts of an exchange.
 const PART: i32 = 1;
@@ -20,6 +20,9 @@ const PACKET: i32 = 2;
 /// How long the thread sleeps when there may be something soon, and when not.
 const SOON: Duration = Duration::from_micros(20);
 const IDLE: Duration = Duration::from_millis(1);
+
+/// How long a rank that ends with an error waits for rank 0 to do so first.
+const LEAVE: Duration = Duration::from_secs(1);
 
 enum Order {
     Exchange(Vec<u8>, Sender<Vec<Vec<u8>>>),
@@ -73,7 +76,8 @@ impl Mpi {
 }
 
 impl Wire for Mpi {
-    fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
+    fn exchange(&self, bytes: Vec<u8>, limit: Duration) -> Result<Vec<Vec<u8>>, Lost> {
+        let end = Instant::now() + limit;
         let (reply, answer) = channel();
         if !self.order(Order::Exchange(bytes, reply)) {
             return Err(self.why());
@@ -81,6 +85,9 @@ impl Wire for Mpi {
         loop {
             match answer.recv_timeout(Duration::from_millis(50)) {
                 Ok(parts) => return Ok(parts),
+                Err(RecvTimeoutError::Timeout) if self.lost().is_none() && Instant::now() > end => {
+                    return Err(Lost::silent(limit));
+                }
                 Err(RecvTimeoutError::Timeout) if self.lost().is_none() => {}
                 Err(_) => return Err(self.why()),
             }
@@ -102,9 +109,11 @@ impl Wire for Mpi {
 
     fn leave(&self, error: Option<&str>, code: u8) {
         if let Some(error) = error.filter(|_| self.rank > 0) {
-            // What all ranks find wrong rank 0 tells, and ends the others: this one speaks only where nobody ends it.
-            let patience = std::time::Instant::now() + Duration::from_secs(1);
-            while self.lost().is_none() && std::time::Instant::now() < patience {
+            // What all ranks find wrong rank 0 tells, and ends the others: this one speaks only where nobody ends it. Either way
+            // rank 0 is given time to write what was measured.
+            let stopped = self.lost().is_some();
+            let patience = Instant::now() + if stopped { 2 * LEAVE } else { LEAVE };
+            while (stopped || self.lost().is_none()) && Instant::now() < patience {
                 std::thread::sleep(Duration::from_millis(10));
             }
             if self.lost().is_none() {

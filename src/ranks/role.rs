@@ -4,7 +4,6 @@ use super::launch::{RANK, RANKS, SOCKET};
 use super::socket::Socket;
 use super::{Lost, Ranks};
 use std::env::var;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What this process is to do.
@@ -75,6 +74,19 @@ pub fn role(asked: Option<u32>, apart: bool) -> Result<Role, Misfit> {
     }
 }
 
+/// For commands that one process runs: that nobody started several.
+///
+/// # Errors
+/// A launcher started several ranks.
+pub fn refuse_ranks(command: &str) -> Result<(), Misfit> {
+    match started()? {
+        Some(size) => Err(Misfit::Contradiction(format!(
+            "{command} is for one process, and a launcher has started {size}; start it without mpirun"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// A rank that [`super::launch`] started.
 fn member(rank: &str, asked: Option<u32>) -> Result<Ranks, Misfit> {
     let bad = |what: &str| {
@@ -87,9 +99,8 @@ fn member(rank: &str, asked: Option<u32>) -> Result<Ranks, Misfit> {
     if rank >= size || asked.is_some_and(|asked| asked != size) {
         return Err(bad(&format!("rank {rank} of {size}")));
     }
-    let path = PathBuf::from(var(SOCKET).map_err(|_| bad("no socket"))?);
-    let socket =
-        Socket::join(&path, rank).map_err(|error| bad(&format!("no launcher at {} ({error})", path.display())))?;
+    let name = var(SOCKET).map_err(|_| bad("no socket"))?;
+    let socket = Socket::join(&name, rank).map_err(|error| bad(&format!("no launcher at {name} ({error})")))?;
     Ok(Ranks::new(rank, size, Box::new(socket), Arc::default(), false)?)
 }
 

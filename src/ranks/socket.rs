@@ -2,10 +2,11 @@
 
 use super::{Lost, Packet, Wire};
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Longest frame that is believed, in bytes.
 const LONGEST: u64 = 1 << 34;
@@ -89,12 +90,12 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Joins the launcher at `path` as rank `rank`.
+    /// Joins the launcher that listens under `name` as rank `rank`.
     ///
     /// # Errors
     /// Nobody listens there.
-    pub fn join(path: &Path, rank: u32) -> io::Result<Socket> {
-        let mut stream = UnixStream::connect(path)?;
+    pub fn join(name: &str, rank: u32) -> io::Result<Socket> {
+        let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
         Frame::Hello(rank).write(&mut stream)?;
         let reader = stream.try_clone()?;
         let (sender, exchanged) = channel();
@@ -131,10 +132,13 @@ fn listen(mut stream: UnixStream, exchanged: &Sender<Vec<Vec<u8>>>, lost: &Mutex
 }
 
 impl Wire for Socket {
-    fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
-        let sent = self.write(&Frame::Part(bytes));
+    fn exchange(&self, bytes: Vec<u8>, limit: Duration) -> Result<Vec<Vec<u8>>, Lost> {
+        self.write(&Frame::Part(bytes)).map_err(|_| self.why())?;
         let all = self.exchanged.lock().unwrap_or_else(PoisonError::into_inner);
-        sent.ok().and_then(|()| all.recv().ok()).ok_or_else(|| self.why())
+        all.recv_timeout(limit).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Lost::silent(limit),
+            RecvTimeoutError::Disconnected => self.why(),
+        })
     }
 
     fn send(&self, _rank: u32, _packet: Packet) {
