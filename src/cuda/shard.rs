@@ -16,7 +16,7 @@ use super::operation::{Engine, Shape};
 use super::stash::{Stage, Stash, find};
 use super::step::Step;
 use super::{block, check, head};
-use crate::model::{Config, Parameters, Part, StageLayers};
+use crate::model::{Config, Parameters, Part, StageLayers, check_held};
 use crate::op::Kind;
 use anyhow::{Context as _, Result, bail};
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ impl Shard {
     ) -> Result<Shard> {
         let config = parameters.config;
         check::sizes(&config, [sequences, tokens, microbatches])?;
-        check::stages(&config, stages)?;
+        check_held(&config, stages)?;
         let demand = Demand { sequences, tokens, microbatches, in_flight: 1, precision };
         estimate::check(gpu, &config, stages, &demand)?;
 

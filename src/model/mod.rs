@@ -38,6 +38,6 @@ pub use lap::{Lap, Part};
 pub use optimizer::AdamW;
 pub use parameters::{Parameters, TENSOR_NAMES};
 pub use shard::{Shard, Signal};
-pub use stages::{StageLayers, split_blocks, split_layers};
+pub use stages::{StageLayers, check_held, check_sizes, split_blocks, split_layers};
 pub use step::Snapshot;
 pub use tokens::{Tokenizer, Tokens};

@@ -10,7 +10,7 @@ use super::lap::{Lap, Laps, Part};
 use super::optimizer::Group;
 use super::parameters::{BLOCK_TENSORS, LNF_TENSORS, Parameters, WPE, WTE};
 use super::pool::Pool;
-use super::stages::StageLayers;
+use super::stages::{StageLayers, check_held, check_sizes};
 use super::stash::{Stage, Stash, find};
 use super::{embedding, head};
 use crate::op::Kind;
@@ -72,38 +72,8 @@ impl Shard {
         microbatches: usize,
     ) -> Result<Shard> {
         let config = parameters.config;
-        config.validate()?;
-        ensure!(
-            (1..=config.max_sequence).contains(&tokens),
-            "expected sequences of 1 to {} tokens, found {tokens}: choose a length that the model has positions for",
-            config.max_sequence
-        );
-        ensure!(
-            sequences > 0 && microbatches > 0,
-            "expected at least 1 sequence and 1 micro-batch, found {sequences} and {microbatches}: ask for more"
-        );
-        for (index, (id, layers)) in stages.iter().enumerate() {
-            let StageLayers { embedding, blocks, head } = layers;
-            ensure!(
-                blocks.start <= blocks.end
-                    && blocks.end <= config.layers
-                    && (!embedding || blocks.start == 0)
-                    && (!head || blocks.end == config.layers),
-                "expected stage {id} to hold a run of the model's {} blocks, found {layers:?}: correct its layers",
-                config.layers
-            );
-            for (other, others) in &stages[..index] {
-                let apart = blocks.end <= others.blocks.start || others.blocks.end <= blocks.start;
-                ensure!(
-                    id != other
-                        && (apart || blocks.is_empty() || others.blocks.is_empty())
-                        && !(*embedding && others.embedding)
-                        && !(*head && others.head),
-                    "expected every layer once on a device, found stages {other} {others:?} and {id} {layers:?}: \
-                     give each its own layers"
-                );
-            }
-        }
+        check_sizes(&config, [sequences, tokens, microbatches])?;
+        check_held(&config, stages)?;
         let vp = config.padded_vocabulary();
         let c = config.channels;
         let filled = |layers: &[[usize; 2]], tensors: &[usize], part: Option<usize>| {

@@ -62,3 +62,51 @@ pub fn split_blocks(layers: usize, stages: usize, explicit: Option<&[usize]>) ->
     });
     Ok(split.collect())
 }
+
+/// Whether the model takes sequences of so many tokens, and whether there is anything to compute.
+///
+/// # Errors
+/// Sizes that do not fit the model.
+pub fn check_sizes(config: &Config, [sequences, tokens, microbatches]: [usize; 3]) -> Result<()> {
+    config.validate()?;
+    ensure!(
+        (1..=config.max_sequence).contains(&tokens),
+        "expected sequences of 1 to {} tokens, found {tokens}: choose a length that the model has positions for",
+        config.max_sequence
+    );
+    ensure!(
+        sequences > 0 && microbatches > 0,
+        "expected at least 1 sequence and 1 micro-batch, found {sequences} and {microbatches}: ask for more"
+    );
+    Ok(())
+}
+
+/// Whether one device can hold these stages, each with its number.
+///
+/// # Errors
+/// Layers that the model does not have, or that the device would hold twice.
+pub fn check_held(config: &Config, stages: &[(u32, StageLayers)]) -> Result<()> {
+    for (index, (id, layers)) in stages.iter().enumerate() {
+        let StageLayers { embedding, blocks, head } = layers;
+        ensure!(
+            blocks.start <= blocks.end
+                && blocks.end <= config.layers
+                && (!embedding || blocks.start == 0)
+                && (!head || blocks.end == config.layers),
+            "expected stage {id} to hold a run of the model's {} blocks, found {layers:?}: correct its layers",
+            config.layers
+        );
+        for (other, others) in &stages[..index] {
+            let apart = blocks.end <= others.blocks.start || others.blocks.end <= blocks.start;
+            ensure!(
+                id != other
+                    && (apart || blocks.is_empty() || others.blocks.is_empty())
+                    && !(*embedding && others.embedding)
+                    && !(*head && others.head),
+                "expected every layer once on a device, found stages {other} {others:?} and {id} {layers:?}: give each its \
+                 own layers"
+            );
+        }
+    }
+    Ok(())
+}
