@@ -6,10 +6,10 @@ use pipesim::cost::{CostTable, GivenCosts, Slow, StepCosts};
 use pipesim::dsl::{self, Budget, Request};
 use pipesim::graph::TaskGraph;
 use pipesim::metrics::Activity;
-use pipesim::rough::Order;
+use pipesim::open::Order;
 use pipesim::settle::settle;
 use pipesim::sim;
-use pipesim::sim::event::{Config, Distribution, Jitter, Network, Plan, Processor, Sharing, Transfer, monte_carlo};
+use pipesim::sim::event::{Config, Distribution, Jitter, Network, Prepared, Processor, Sharing, Transfer, monte_carlo};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Duration;
@@ -95,11 +95,12 @@ fn events(criterion: &mut Criterion) {
         let costs = costs(&graph);
         let mut group = criterion.benchmark_group(format!("events of {name} p={devices} m={microbatches}"));
         for (label, config) in configs() {
-            let plan = Plan::new(&graph, &costs, &config).expect("fits");
-            let Ok(outcome) = plan.run(&mut ()) else { continue };
+            let prepared = Prepared::new(&graph, &costs, &config).expect("fits");
+            let Ok(outcome) = prepared.run(&mut ()) else { continue };
             group.throughput(Throughput::Elements(outcome.events));
             let id = BenchmarkId::new(label, format!("{:.2} events an op", outcome.events as f64 / graph.len() as f64));
-            group.bench_function(id, |bencher| bencher.iter(|| black_box(&plan).run(&mut ()).map(|o| o.makespan())));
+            group
+                .bench_function(id, |bencher| bencher.iter(|| black_box(&prepared).run(&mut ()).map(|o| o.makespan())));
         }
         group.finish();
     }
@@ -120,11 +121,11 @@ fn searches(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("search");
     group.sample_size(10);
     for (name, devices, microbatches) in [("zb-2p", 8, 32), ("zb-v-greedy", 8, 32), ("v-half", 8, 32)] {
-        let Order::Rough(rough) = order(name, devices, microbatches) else { continue };
+        let Order::Open(open) = order(name, devices, microbatches) else { continue };
         let costs: GivenCosts = "F=18.5,I=18.1,W=9.3,comm=0.6".parse().expect("costs");
-        let costs = costs.table(&rough.placement, microbatches, &Slow::new()).expect("small");
+        let costs = costs.table(&open.placement, microbatches, &Slow::new()).expect("small");
         let id = BenchmarkId::new(name, format!("p={devices} m={microbatches}"));
-        group.bench_function(id, |bencher| bencher.iter(|| settle(black_box(&rough), &costs).map(|s| s.ops().len())));
+        group.bench_function(id, |bencher| bencher.iter(|| settle(black_box(&open), &costs).map(|s| s.ops().len())));
     }
     group.finish();
 }

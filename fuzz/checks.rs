@@ -11,7 +11,7 @@ pub use judged::schedule;
 pub use readers::{arguments, costs, csv, timeline};
 
 use pipesim::dsl::{self, Budget, Compiled, Request, SchedulePath};
-use pipesim::rough::Order;
+use pipesim::open::Order;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, Once, PoisonError};
@@ -64,7 +64,7 @@ pub fn compiled(result: Result<Compiled, dsl::Error>, request: &Request) {
             }
             schedule(&fixed);
         }
-        Ok(Compiled { order: Order::Rough(rough), .. }) => judged::rough(&rough),
+        Ok(Compiled { order: Order::Open(open), .. }) => judged::open(&open),
         Err(error) => assert!(!error.to_string().trim().is_empty(), "an error says what is wrong"),
     }
 }

@@ -4,11 +4,11 @@ use super::reference;
 use pipesim::check::{check, fewest_slots, standard_deliveries};
 use pipesim::cost::{CostTable, GivenCosts, Slow, StepCosts};
 use pipesim::csv::{self, Format};
-use pipesim::delivery::{ChannelOptions, Delivery, Queues, Receives};
+use pipesim::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use pipesim::graph::{Cycle, TaskGraph};
 use pipesim::metrics::Metrics;
 use pipesim::op::{Kind, Op};
-use pipesim::rough::{Program, Rough};
+use pipesim::open::{OpenSchedule, Program};
 use pipesim::schedule::{Overlap, Schedule};
 use pipesim::settle::{self, settle};
 use pipesim::sim::event::{Config, Record, simulate};
@@ -160,7 +160,7 @@ fn verdicts(graph: &TaskGraph) {
     let fewest = fewest_slots(graph);
     assert!(runs(Delivery::Buffered(fewest)) && (fewest <= 1 || !runs(Delivery::Buffered(fewest - 1))), "{fewest}");
     for receives in [Receives::JustInTime, Receives::FrontLoaded] {
-        let queues = [Queues::One, Queues::PerPeer, Queues::PerDirection];
+        let queues = [QueueCount::One, QueueCount::PerPeer, QueueCount::PerDirection];
         let runs = queues.map(|queues| runs(Delivery::Channel(ChannelOptions { queues, receives })));
         assert!(runs.is_sorted(), "more queues never hurt: {runs:?} with {receives:?}");
     }
@@ -199,21 +199,21 @@ pub fn figures(metrics: &Metrics) {
 const MOST_SEARCHED: u32 = 12;
 
 /// What must hold for a schedule that costs are yet to settle.
-pub fn rough(rough: &Rough) {
-    assert_eq!(rough.programs.len(), rough.placement.devices() as usize);
-    let searches = rough.programs.iter().any(|program| matches!(program, Program::Search { .. }));
-    if searches && rough.placement.stages() * rough.microbatches > MOST_SEARCHED {
+pub fn open(open: &OpenSchedule) {
+    assert_eq!(open.programs.len(), open.placement.devices() as usize);
+    let searches = open.programs.iter().any(|program| matches!(program, Program::Search { .. }));
+    if searches && open.placement.stages() * open.microbatches > MOST_SEARCHED {
         return;
     }
     for text in COSTS {
         let given: GivenCosts = text.parse().unwrap();
-        let costs = given.table(&rough.placement, rough.microbatches, &Slow::new()).unwrap();
-        match settle(rough, &costs) {
+        let costs = given.table(&open.placement, open.microbatches, &Slow::new()).unwrap();
+        match settle(open, &costs) {
             Ok(order) => {
-                settled(rough, &order, costs.keep);
+                settled(open, &order, costs.keep);
                 schedule(&order);
             }
-            Err(error) => refused(rough, &costs, &error),
+            Err(error) => refused(open, &costs, &error),
         }
     }
 }
@@ -226,9 +226,9 @@ fn cap(program: &mut Program) -> Option<&mut f64> {
 }
 
 /// An order keeps its caps, and what its program lists stays in order.
-fn settled(rough: &Rough, order: &Schedule, keep: f64) {
-    assert_eq!(&order.placement, &rough.placement);
-    for (device, program) in (0..).zip(&rough.programs) {
+fn settled(open: &OpenSchedule, order: &Schedule, keep: f64) {
+    assert_eq!(&order.placement, &open.placement);
+    for (device, program) in (0..).zip(&open.programs) {
         if let Some(&mut cap) = cap(&mut program.clone()) {
             let peak = order.peak_activations(device, keep);
             assert!(peak <= cap + 1e-6, "device {device} holds {peak}, above its cap of {cap}");
@@ -249,10 +249,10 @@ fn settled(rough: &Rough, order: &Schedule, keep: f64) {
 }
 
 /// A cap that is too low is told, with one that is not.
-fn refused(rough: &Rough, costs: &CostTable, error: &settle::Error) {
+fn refused(open: &OpenSchedule, costs: &CostTable, error: &settle::Error) {
     assert!(!error.to_string().is_empty());
     let settle::Error::Cap { device, needed, .. } = *error else { return };
-    let mut raised = rough.clone();
+    let mut raised = open.clone();
     *cap(&mut raised.programs[device as usize]).expect("it has a cap") = needed;
     if let Err(settle::Error::Cap { device: again, cap, needed: more, .. }) = settle(&raised, costs) {
         assert!(again != device, "with a cap of {needed} instead, {cap}, device {device} needs {more}");

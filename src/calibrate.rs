@@ -1,6 +1,8 @@
 //! From measured steps to costs: one schedule's run yields the atoms that predict every other.
 
-use crate::cost::{CostFile, CostTable, Layers, Link, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL};
+use crate::cost::{
+    CostFile, CostTable, Layers, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL,
+};
 use crate::exec::{DeviceRecord, OpRecord, StepOp, StepRecord};
 use crate::graph::TaskGraph;
 use crate::model::{Config, Part};
@@ -117,7 +119,7 @@ fn gap(records: &[StepRecord]) -> u64 {
     typical(&gaps)
 }
 
-fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> Link {
+fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> LinkCost {
     let (mut puts, mut latencies) = (Vec::new(), Vec::new());
     for record in records {
         let mut by_index: Vec<Option<&OpRecord>> = vec![None; graph.len()];
@@ -133,7 +135,7 @@ fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> Link {
         }
     }
     let beside_compute = records.iter().flat_map(|record| &record.devices).any(|device| device.puts_beside_compute);
-    Link { put_ns: typical(&puts), beside_compute, bytes, latency_ns: typical(&latencies) }
+    LinkCost { put_ns: typical(&puts), beside_compute, bytes, latency_ns: typical(&latencies) }
 }
 
 fn step_rates(records: &[StepRecord], measure: &Measure<'_>) -> StepRates {

@@ -5,7 +5,7 @@
 //! letting each run as far as it can, waking those that its progress may help, is an exact proof in time linear in the
 //! ops. Under one-sided delivery nothing but the task graph's own cycles can block, and a [`TaskGraph`] has none.
 
-use crate::delivery::{ChannelOptions, Delivery, Queues, Receives};
+use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::graph::TaskGraph;
 use crate::lowering::{Entry, Lowering, inputs, outputs};
 use crate::op::Op;
@@ -16,7 +16,7 @@ use std::fmt;
 pub fn standard_deliveries() -> Vec<Delivery> {
     let channel = |queues, receives| Delivery::Channel(ChannelOptions { queues, receives });
     let mut list = vec![Delivery::OneSided, Delivery::Buffered(1), Delivery::Buffered(2)];
-    for queues in [Queues::One, Queues::PerPeer, Queues::PerDirection] {
+    for queues in [QueueCount::One, QueueCount::PerPeer, QueueCount::PerDirection] {
         list.extend([Receives::JustInTime, Receives::FrontLoaded].map(|receives| channel(queues, receives)));
     }
     list

@@ -21,14 +21,14 @@ pub enum Delivery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelOptions {
     /// How many queues a device has.
-    pub queues: Queues,
+    pub queues: QueueCount,
     /// Where receives stand in them.
     pub receives: Receives,
 }
 
 /// How many communication queues a device has; entries of one queue complete in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Queues {
+pub enum QueueCount {
     /// One, for sends and receives alike: one communicator on one stream.
     #[default]
     One,
@@ -56,9 +56,9 @@ impl fmt::Display for Delivery {
             Delivery::Buffered(slots) => write!(f, "buffered({slots})"),
             Delivery::Channel(ChannelOptions { queues, receives }) => {
                 let queues = match queues {
-                    Queues::One => None,
-                    Queues::PerPeer => Some("per-peer"),
-                    Queues::PerDirection => Some("per-direction"),
+                    QueueCount::One => None,
+                    QueueCount::PerPeer => Some("per-peer"),
+                    QueueCount::PerDirection => Some("per-direction"),
                 };
                 let receives = match receives {
                     Receives::JustInTime => None,
@@ -113,9 +113,9 @@ impl FromStr for Delivery {
         let (mut queues, mut receives) = (None, None);
         for option in options.split(',').map(str::trim).filter(|_| !options.is_empty()) {
             let twice = match option {
-                "one-queue" => queues.replace(Queues::One).is_some(),
-                "per-peer" => queues.replace(Queues::PerPeer).is_some(),
-                "per-direction" => queues.replace(Queues::PerDirection).is_some(),
+                "one-queue" => queues.replace(QueueCount::One).is_some(),
+                "per-peer" => queues.replace(QueueCount::PerPeer).is_some(),
+                "per-direction" => queues.replace(QueueCount::PerDirection).is_some(),
                 "just-in-time" => receives.replace(Receives::JustInTime).is_some(),
                 "front-loaded" => receives.replace(Receives::FrontLoaded).is_some(),
                 _ => return Err(error(&format!(": no channel option is called '{option}'"))),
@@ -133,7 +133,7 @@ impl FromStr for Delivery {
 mod tests {
     use super::*;
 
-    fn channel(queues: Queues, receives: Receives) -> Delivery {
+    fn channel(queues: QueueCount, receives: Receives) -> Delivery {
         Delivery::Channel(ChannelOptions { queues, receives })
     }
 
@@ -142,11 +142,11 @@ mod tests {
         for (text, delivery) in [
             ("one-sided", Delivery::OneSided),
             ("buffered(2)", Delivery::Buffered(2)),
-            ("channel", channel(Queues::One, Receives::JustInTime)),
-            ("channel:per-peer", channel(Queues::PerPeer, Receives::JustInTime)),
-            ("channel:per-direction", channel(Queues::PerDirection, Receives::JustInTime)),
-            ("channel:front-loaded", channel(Queues::One, Receives::FrontLoaded)),
-            ("channel:per-peer,front-loaded", channel(Queues::PerPeer, Receives::FrontLoaded)),
+            ("channel", channel(QueueCount::One, Receives::JustInTime)),
+            ("channel:per-peer", channel(QueueCount::PerPeer, Receives::JustInTime)),
+            ("channel:per-direction", channel(QueueCount::PerDirection, Receives::JustInTime)),
+            ("channel:front-loaded", channel(QueueCount::One, Receives::FrontLoaded)),
+            ("channel:per-peer,front-loaded", channel(QueueCount::PerPeer, Receives::FrontLoaded)),
         ] {
             assert_eq!(text.parse::<Delivery>().unwrap(), delivery);
             assert_eq!(delivery.to_string(), text);

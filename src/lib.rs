@@ -22,17 +22,17 @@
 //! timeline     op metrics
 //! placement    op
 //! schedule     op placement
-//! rough        op placement schedule
-//! dsl          op placement schedule rough
+//! open        op placement schedule
+//! dsl          op placement schedule open
 //! csv          op placement schedule
 //! graph        op placement schedule
 //! lowering     op placement schedule graph delivery
 //! check        op placement schedule graph delivery lowering
 //! export       op placement schedule graph
 //! cost         op placement
-//! settle       op placement schedule rough graph cost
+//! settle       op placement schedule open graph cost
 //! sim          op placement schedule graph lowering delivery cost metrics timeline statistics
-//! exact        op placement schedule rough graph cost settle sim
+//! exact        op placement schedule open graph cost settle sim
 //! model        op
 //! cuda         op model
 //! ranks
@@ -43,7 +43,7 @@
 //! calibrate    op placement graph cost model exec statistics
 //! report       op metrics timeline
 //! comparison   op metrics timeline graph cost sim exec statistics report
-//! cli          op placement metrics timeline delivery schedule rough dsl csv graph check export cost settle sim exact model cuda ranks exec training statistics provenance doctor calibrate report comparison
+//! cli          op placement metrics timeline delivery schedule open dsl csv graph check export cost settle sim exact model cuda ranks exec training statistics provenance doctor calibrate report comparison
 //! ```
 //!
 //! Invariants:
@@ -71,11 +71,11 @@ pub mod lowering;
 pub mod metrics;
 pub mod model;
 pub mod op;
+pub mod open;
 pub mod placement;
 pub mod provenance;
 pub mod ranks;
 pub mod report;
-pub mod rough;
 pub mod schedule;
 pub mod settle;
 

@@ -3,7 +3,7 @@
 //! Every entry stands in its queue from the step's start: what enqueues it runs ahead of the devices. So the order in each
 //! queue is fixed by the schedule alone, and with it whether the devices can block one another: no timing changes it.
 
-use crate::delivery::{ChannelOptions, Delivery, Queues, Receives};
+use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::schedule::Overlap;
@@ -67,7 +67,7 @@ pub enum Holds {
 
 /// A communication queue: entries that complete in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queue {
+pub struct CommunicationQueue {
     /// The device.
     pub device: u32,
     /// Which of the device's entries.
@@ -76,7 +76,7 @@ pub struct Queue {
     pub entries: Vec<Entry>,
 }
 
-impl Queue {
+impl CommunicationQueue {
     /// How messages call it, after "its" or "device 3's".
     pub fn name(&self) -> String {
         match self.holds {
@@ -102,7 +102,7 @@ pub struct Route {
 /// A graph's communication queues.
 #[derive(Clone, Debug)]
 pub struct Lowering {
-    queues: Vec<Queue>,
+    queues: Vec<CommunicationQueue>,
     /// By [`Op::slot`]; `None` where the output stays on its device.
     routes: Vec<Option<Route>>,
     channels: usize,
@@ -123,7 +123,7 @@ impl Lowering {
     }
 
     /// All queues, by device.
-    pub fn queues(&self) -> &[Queue] {
+    pub fn queues(&self) -> &[CommunicationQueue] {
         &self.queues
     }
 
@@ -167,7 +167,7 @@ impl Lowering {
             ends.iter().flat_map(|&(_, send, receive)| [(send, 0), (receive, 0)]).collect();
         for (number, (&(device, holds), entry)) in numbers.iter_mut().enumerate() {
             *entry = number;
-            self.queues.push(Queue { device, holds, entries: Vec::new() });
+            self.queues.push(CommunicationQueue { device, holds, entries: Vec::new() });
         }
         self.channels = ends.len();
         for (channel, (slots, send, receive)) in ends.into_iter().enumerate() {
@@ -240,9 +240,11 @@ fn holds(delivery: Delivery) -> Option<fn(bool, u32) -> Holds> {
         Delivery::OneSided => return None,
         Delivery::Buffered(_) => |_, _| Holds::All,
         Delivery::Channel(options) => match options.queues {
-            Queues::One => |_, _| Holds::All,
-            Queues::PerPeer => |_, peer| Holds::Peer(peer),
-            Queues::PerDirection => |send, peer| if send { Holds::SendsTo(peer) } else { Holds::ReceivesFrom(peer) },
+            QueueCount::One => |_, _| Holds::All,
+            QueueCount::PerPeer => |_, peer| Holds::Peer(peer),
+            QueueCount::PerDirection => {
+                |send, peer| if send { Holds::SendsTo(peer) } else { Holds::ReceivesFrom(peer) }
+            }
         },
     })
 }

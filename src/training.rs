@@ -4,7 +4,7 @@ use crate::cost::Layers;
 use crate::cuda::{self, Gpu, Precision};
 use crate::delivery::Delivery;
 use crate::exec::gpu::{Carriers, Enqueuer, Kind, MessageBytes};
-use crate::exec::{Batch, Common, Cpu, Engine, Error, Fault, Session, Settings, Sizes, StepRecord, Update, Worker};
+use crate::exec::{Batch, Cpu, Engine, Error, Fault, Session, Settings, Shared, Sizes, StepRecord, Update, Worker};
 use crate::graph::TaskGraph;
 use crate::model::{AdamW, Config, Parameters, Shard, StageLayers, Tokens, split_layers};
 use crate::ranks::Ranks;
@@ -172,12 +172,12 @@ impl Training {
             }
             Backend::Cpu => self.sizes(&stages),
         };
-        let common = Arc::new(Common::new(graph.clone(), sizes, &settings, self.ranks.clone())?);
+        let shared = Arc::new(Shared::new(graph.clone(), sizes, &settings, self.ranks.clone())?);
         let engines = match &self.backend {
-            Backend::Cpu => self.workers(&common, &stages)?,
-            Backend::Cuda { gpus, precision, link } => self.enqueuers(&common, &stages, gpus, (*precision, *link))?,
+            Backend::Cpu => self.workers(&shared, &stages)?,
+            Backend::Cuda { gpus, precision, link } => self.enqueuers(&shared, &stages, gpus, (*precision, *link))?,
         };
-        Session::of_engines(common, engines, settings)
+        Session::of_engines(shared, engines, settings)
     }
 
     /// What `device` holds.
@@ -186,33 +186,33 @@ impl Training {
         held.map(|stage| (stage, stages[stage as usize].clone())).collect()
     }
 
-    fn workers(&self, common: &Arc<Common>, stages: &[StageLayers]) -> anyhow::Result<Engines> {
-        let graph = &common.plan.graph;
+    fn workers(&self, shared: &Arc<Shared>, stages: &[StageLayers]) -> anyhow::Result<Engines> {
+        let graph = &shared.plan.graph;
         let worker = |device| -> anyhow::Result<(u32, Box<dyn Engine>)> {
             let (held, microbatches) = (self.held(graph, device, stages), graph.schedule().microbatches as usize);
             let shard = Shard::new(&self.parameters, &held, self.sequences, self.sequence_tokens, microbatches)?;
             let cpu = Box::new(Cpu::new(shard, self.sequences * self.sequence_tokens));
-            Ok((device, Box::new(Worker::new(device, cpu, common.clone(), self.fault))))
+            Ok((device, Box::new(Worker::new(device, cpu, shared.clone(), self.fault))))
         };
         self.ranks.devices(graph.schedule().devices()).map(worker).collect()
     }
 
     fn enqueuers(
         &self,
-        common: &Arc<Common>,
+        shared: &Arc<Shared>,
         stages: &[StageLayers],
         gpus: &[Arc<Gpu>],
         (precision, link): (Precision, Kind),
     ) -> anyhow::Result<Engines> {
-        let graph = &common.plan.graph;
+        let graph = &shared.plan.graph;
         let bytes = self.message_bytes(stages);
-        let (carriers, mailboxes) = Carriers::new(link, common, gpus, &bytes)?;
+        let (carriers, mailboxes) = Carriers::new(link, shared, gpus, &bytes)?;
         let mut engines: Engines = Vec::new();
         for ((device, carrier), gpu) in carriers.0.into_iter().zip(gpus) {
             let held = self.held(graph, device, stages);
             let sizes = [self.sequences, self.sequence_tokens, graph.schedule().microbatches as usize];
             let shard = cuda::Shard::new(gpu, &self.parameters, &held, sizes, precision)?;
-            let engine = Enqueuer::new(device, shard, carrier, (common, &mailboxes), self.fault)?;
+            let engine = Enqueuer::new(device, shard, carrier, (shared, &mailboxes), self.fault)?;
             engines.push((device, Box::new(engine)));
         }
         Ok(engines)

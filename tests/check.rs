@@ -2,7 +2,7 @@
 //! against sessions of real threads.
 
 use pipesim::check::{Awaited, Deadlock, Party, check, fewest_slots, standard_deliveries, survives};
-use pipesim::delivery::{ChannelOptions, Delivery, Queues, Receives};
+use pipesim::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use pipesim::dsl::{self, Budget, Request};
 use pipesim::exec::{self, Batch, Device, Error, Session, Settings, Sizes, State, Update};
 use pipesim::graph::TaskGraph;
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-fn channel(queues: Queues, receives: Receives) -> Delivery {
+fn channel(queues: QueueCount, receives: Receives) -> Delivery {
     Delivery::Channel(ChannelOptions { queues, receives })
 }
 
@@ -240,7 +240,7 @@ fn has_cycle(graph: &TaskGraph, delivery: Delivery) -> bool {
 
 /// The link's queues under devices that take turns at random: how far each device comes in a step.
 fn stepped(graph: &TaskGraph, delivery: Delivery, dice: &mut Dice) -> Vec<usize> {
-    let (schedule, queues) = (graph.schedule(), exec::Queues::new(graph, delivery));
+    let (schedule, queues) = (graph.schedule(), exec::CommunicationQueues::new(graph, delivery));
     let crosses = |message: &usize| graph.consumer(*message).is_some_and(|user| graph.transfer(user).is_some());
     let together = graph.overlap() != Overlap::Runtime;
     let mut arrived: BTreeMap<usize, u64> = BTreeMap::new();
@@ -482,8 +482,8 @@ fn one_f_one_b_blocks_itself_on_one_queue_but_not_on_two() {
         for m in 2..=4 {
             let graph = TaskGraph::new(schedule(&Placement::linear(p), m, &one_f_one_b(p, m, false))).unwrap();
             for (delivery, verdict) in survives(&graph) {
-                let blocks = delivery == channel(Queues::One, Receives::JustInTime)
-                    || delivery == channel(Queues::PerPeer, Receives::JustInTime);
+                let blocks = delivery == channel(QueueCount::One, Receives::JustInTime)
+                    || delivery == channel(QueueCount::PerPeer, Receives::JustInTime);
                 assert_eq!(verdict.is_err(), blocks, "p={p} m={m} {delivery}");
             }
             assert_eq!(fewest_slots(&graph), 1);
@@ -503,9 +503,9 @@ fn a_ring_of_three_blocks_on_one_queue_a_device_but_not_on_one_a_peer() {
     };
     let rows: Vec<Vec<Op>> = (0..3).map(row).collect();
     let graph = TaskGraph::new(schedule(&placement, 4, &rows)).unwrap();
-    let deadlock = check(&graph, channel(Queues::One, Receives::JustInTime)).unwrap_err();
+    let deadlock = check(&graph, channel(QueueCount::One, Receives::JustInTime)).unwrap_err();
     assert_eq!(deadlock.devices(), [0, 1, 2], "{deadlock}");
-    assert!(check(&graph, channel(Queues::PerPeer, Receives::JustInTime)).is_ok());
+    assert!(check(&graph, channel(QueueCount::PerPeer, Receives::JustInTime)).is_ok());
 }
 
 #[test]
@@ -559,12 +559,12 @@ fn receives_are_loaded_as_pytorch_lowers_them() {
         let lowering = Lowering::new(&graph, delivery);
         lowering.queues().iter().map(|queue| queue.entries.iter().map(|entry| entry.name(&graph)).collect()).collect()
     };
-    let front = names(channel(Queues::One, Receives::FrontLoaded));
+    let front = names(channel(QueueCount::One, Receives::FrontLoaded));
     assert_eq!(front[0], ["0SEND_F0", "0SEND_F1", "0RECV_B0", "0SEND_F2", "0RECV_B1", "0RECV_B2"]);
     assert_eq!(front[1], ["1RECV_F0", "1RECV_F1", "1SEND_B0", "1RECV_F2", "1SEND_B1", "1SEND_B2"]);
-    let late = names(channel(Queues::One, Receives::JustInTime));
+    let late = names(channel(QueueCount::One, Receives::JustInTime));
     assert_eq!(late[1], ["1RECV_F0", "1SEND_B0", "1RECV_F1", "1SEND_B1", "1RECV_F2", "1SEND_B2"]);
-    let split = names(channel(Queues::PerDirection, Receives::JustInTime));
+    let split = names(channel(QueueCount::PerDirection, Receives::JustInTime));
     assert_eq!(split[0], ["0SEND_F0", "0SEND_F1", "0SEND_F2"]);
     assert_eq!(split[3], ["1RECV_F0", "1RECV_F1", "1RECV_F2"]);
     assert_eq!(names(Delivery::Buffered(1))[0], ["0SEND_F0", "0SEND_F1", "0SEND_F2"]);

@@ -10,7 +10,7 @@ use pipesim::op::{Kind, Op};
 use pipesim::placement::Placement;
 use pipesim::schedule::{Overlap, Programs, Schedule, pair_fault};
 use pipesim::sim::event::{
-    Config, Distribution, EventError, Jitter, Network, Party, Plan, Processor, Record, Scope, Sharing, Transfer,
+    Config, Distribution, EventError, Jitter, Network, Party, Prepared, Processor, Record, Scope, Sharing, Transfer,
     TransferTime, monte_carlo, simulate,
 };
 use pipesim::sim::sweep_lasting;
@@ -171,7 +171,7 @@ fn agrees_with_the_sweep_on_random_schedules_to_the_tick() {
             let mut waits = Vec::new();
             for config in unhindered(graph.schedule().devices()) {
                 let mut record = Record::new(&graph);
-                let outcome = Plan::new(&graph, &costs, &config).unwrap().run_lasting(lasts, &mut record).unwrap();
+                let outcome = Prepared::new(&graph, &costs, &config).unwrap().run_lasting(lasts, &mut record).unwrap();
                 assert_eq!((outcome.devices, record.ops), swept, "seed {seed} {overlap:?} {config:?}");
                 waits.push(outcome.waits);
                 record.transfers.iter().for_each(|transfer| assert_eq!(transfer.queued, transfer.start));

@@ -16,7 +16,7 @@ use std::sync::{Mutex, OnceLock};
 
 use libloading::Library;
 use pipesim::cuda::kernel::{self, Launch, Precision};
-use pipesim::cuda::{self, Driver, raw};
+use pipesim::cuda::{self, Driver, launcher};
 use pipesim::model::AdamW;
 use pipesim::model::twins::{self, AttentionShape};
 
@@ -44,7 +44,7 @@ struct Emulator {
 /// Where kernels run.
 enum Place {
     Cpu(Library),
-    Gpu(Box<raw::Launcher>),
+    Gpu(Box<launcher::Launcher>),
 }
 
 /// Whether the kernels run on this machine's GPU.
@@ -87,7 +87,7 @@ fn emulator(precision: Precision) -> &'static Emulator {
     let [f32, bf16] = EMULATORS.get_or_init(|| {
         PRECISIONS.map(|precision| {
             if on_gpu() {
-                let launcher = raw::Launcher::open(Driver::open().unwrap(), 0, precision).unwrap();
+                let launcher = launcher::Launcher::open(Driver::open().unwrap(), 0, precision).unwrap();
                 return Emulator { place: Place::Gpu(Box::new(launcher)), precision };
             }
             let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -226,20 +226,20 @@ impl Emulator {
 
 /// The same on a GPU: every buffer goes there with its guards, and comes back with them. A buffer that is given twice is one
 /// place there too.
-fn launch_there(launcher: &raw::Launcher, name: &str, launch: Launch, arguments: &[Argument]) {
+fn launch_there(launcher: &launcher::Launcher, name: &str, launch: Launch, arguments: &[Argument]) {
     let mut places: BTreeMap<u64, (&Buffer, cuda::Buffer)> = BTreeMap::new();
-    let arguments: Vec<raw::Argument> = arguments
+    let arguments: Vec<launcher::Argument> = arguments
         .iter()
         .map(|argument| match *argument {
             Argument::Buffer(buffer) => {
                 let upload = || (buffer, launcher.upload(buffer.all()).unwrap());
                 let (_, place) = places.entry(buffer.address()).or_insert_with(upload);
-                raw::Argument::Address(place.address().offset(buffer.start))
+                launcher::Argument::Address(place.address().offset(buffer.start))
             }
-            Null => raw::Argument::Address(cuda::Address::NULL),
-            Int(value) => raw::Argument::Int(i32::try_from(value).unwrap()),
-            Count(value) => raw::Argument::Size(value),
-            Float(value) => raw::Argument::Float(value),
+            Null => launcher::Argument::Address(cuda::Address::NULL),
+            Int(value) => launcher::Argument::Int(i32::try_from(value).unwrap()),
+            Count(value) => launcher::Argument::Size(value),
+            Float(value) => launcher::Argument::Float(value),
         })
         .collect();
     launcher.launch(name, launch, &arguments).unwrap();

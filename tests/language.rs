@@ -3,7 +3,7 @@
 use pipesim::cost::{GivenCosts, Slow};
 use pipesim::dsl::{self, Budget, Request};
 use pipesim::graph::TaskGraph;
-use pipesim::rough::Order;
+use pipesim::open::Order;
 use pipesim::schedule::Schedule;
 use pipesim::settle::settle;
 use proptest::prelude::*;
@@ -496,9 +496,9 @@ fn settled(text: &str, p: u32, m: u32) -> Result<Vec<String>, String> {
     std::fs::write(&path, text).unwrap();
     let file = dsl::resolve(&path.display().to_string()).unwrap();
     let order = dsl::compile(&file, &request(p, m)).map_err(|e| e.to_string())?.order;
-    let Order::Rough(rough) = order else { panic!("expected an order that costs settle") };
-    let costs = GivenCosts::default().table(&rough.placement, m, &Slow::new()).unwrap();
-    let schedule = settle(&rough, &costs).map_err(|e| e.to_string())?;
+    let Order::Open(open) = order else { panic!("expected an order that costs settle") };
+    let costs = GivenCosts::default().table(&open.placement, m, &Slow::new()).unwrap();
+    let schedule = settle(&open, &costs).map_err(|e| e.to_string())?;
     schedule.validate().unwrap();
     Ok(show(&schedule))
 }

@@ -4,8 +4,8 @@ use pipesim::cost::{CostTable, GivenCosts, Slow};
 use pipesim::exact::{Budget, Error, prove, question};
 use pipesim::graph::TaskGraph;
 use pipesim::op::{Kind, Op};
+use pipesim::open::{Goal, OpenSchedule, Program};
 use pipesim::placement::Placement;
-use pipesim::rough::{Goal, Program, Rough};
 use pipesim::schedule::{Programs, Schedule};
 use pipesim::settle::settle;
 use pipesim::sim::bounds;
@@ -14,7 +14,7 @@ use serde_json::Value;
 /// One row of `tests/golden/optima.json`.
 struct Case {
     name: String,
-    rough: Rough,
+    open: OpenSchedule,
     costs: CostTable,
     cap: f64,
     split: bool,
@@ -56,8 +56,8 @@ fn case(row: &Value) -> Case {
     let name = format!("{} p{p} m{m} cap {cap} split {split} {goal:?} {given}", placement.name());
     let programs = vec![Program::Search { split, cap: Some(cap), start: None }; p as usize];
     let optimum = (row["optimum"].as_f64().unwrap() * costs.ticks_per_unit).round() as u64;
-    let rough = Rough { name: "searched".to_string(), placement, microbatches: m, programs, goal };
-    Case { name, rough, costs, cap, split, reference: row["source"] == "reference", optimum }
+    let open = OpenSchedule { name: "searched".to_string(), placement, microbatches: m, programs, goal };
+    Case { name, open, costs, cap, split, reference: row["source"] == "reference", optimum }
 }
 
 /// Makespan and span in ticks, by a replay of its own: every op starts as soon as its device and its input allow.
@@ -85,7 +85,7 @@ fn reached(case: &Case, schedule: &Schedule) -> u64 {
     assert_eq!(schedule.splits_backward(), case.split, "{}", case.name);
     assert!(schedule.peak(case.costs.keep) <= case.cap + 1e-9, "{}", case.name);
     let (makespan, span) = replay(schedule, &case.costs);
-    if case.rough.goal == Goal::Span { span } else { makespan }
+    if case.open.goal == Goal::Span { span } else { makespan }
 }
 
 /// A schedule of these rows.
@@ -100,10 +100,10 @@ fn schedule(placement: &Placement, m: u32, rows: Vec<Vec<Op>>) -> Schedule {
 
 /// Every micro-batch by itself: some valid schedule, whose bounds are those of all.
 fn in_turn(case: &Case) -> TaskGraph {
-    let placement = &case.rough.placement;
+    let placement = &case.open.placement;
     let mut rows = vec![Vec::new(); placement.devices() as usize];
     let backward: &[Kind] = if case.split { &[Kind::I, Kind::W] } else { &[Kind::B] };
-    for i in 0..case.rough.microbatches {
+    for i in 0..case.open.microbatches {
         let forth = (0..placement.stages()).map(|stage| (Kind::F, stage));
         let back = (0..placement.stages()).rev().flat_map(|stage| backward.iter().map(move |&kind| (kind, stage)));
         for (kind, stage) in forth.chain(back) {
@@ -111,7 +111,7 @@ fn in_turn(case: &Case) -> TaskGraph {
             rows[placement.device_of(op) as usize].push(op);
         }
     }
-    TaskGraph::new(schedule(placement, case.rough.microbatches, rows)).unwrap()
+    TaskGraph::new(schedule(placement, case.open.microbatches, rows)).unwrap()
 }
 
 /// No schedule beats a proven optimum, else the models differ. How far the search may stay above it: nowhere more than
@@ -120,7 +120,7 @@ fn in_turn(case: &Case) -> TaskGraph {
 fn the_search_comes_close_and_never_below() {
     const WORST: f64 = 0.01;
     for case in cases() {
-        let found = reached(&case, &settle(&case.rough, &case.costs).unwrap());
+        let found = reached(&case, &settle(&case.open, &case.costs).unwrap());
         let gap = found as f64 / case.optimum as f64 - 1.0;
         println!("{:6.2} %  {}", 100.0 * gap, case.name);
         assert!(found >= case.optimum, "{}: {found} is below the optimum {}", case.name, case.optimum);
@@ -134,7 +134,7 @@ fn bounds_never_exceed_optima() {
     for case in cases() {
         let found = bounds(&in_turn(&case), &case.costs, Some(case.cap));
         // A span leaves out how long a device waits for its first op.
-        let bound = if case.rough.goal == Goal::Span { found.work } else { found.best().0 };
+        let bound = if case.open.goal == Goal::Span { found.work } else { found.best().0 };
         println!("{:6.2} %  {}", 100.0 * (1.0 - bound as f64 / case.optimum as f64), case.name);
         assert!(bound <= case.optimum, "{}: bound {bound} exceeds the optimum {}", case.name, case.optimum);
     }
@@ -146,7 +146,7 @@ fn proofs_agree() {
     let cases = cases();
     let mut proven = 0;
     for case in &cases {
-        let proof = prove(&case.rough, &case.costs, Budget { states: 12_000 }).unwrap();
+        let proof = prove(&case.open, &case.costs, Budget { states: 12_000 }).unwrap();
         assert_eq!(reached(case, &proof.schedule), proof.objective, "{}", case.name);
         let enclosed = proof.lower_bound <= case.optimum && case.optimum <= proof.objective;
         assert!(enclosed, "{}: {} to {}, optimum {}", case.name, proof.lower_bound, proof.objective, case.optimum);
@@ -164,10 +164,10 @@ fn proofs_agree() {
 #[test]
 fn a_proof_improves_on_the_search() {
     let better = cases().into_iter().find(|case| case.name.starts_with("V p4 m6 cap 2.5")).unwrap();
-    let found = reached(&better, &settle(&better.rough, &better.costs).unwrap());
-    let proof = prove(&better.rough, &better.costs, Budget::default()).unwrap();
+    let found = reached(&better, &settle(&better.open, &better.costs).unwrap());
+    let proof = prove(&better.open, &better.costs, Budget::default()).unwrap();
     assert!(proof.optimal && proof.objective == better.optimum && proof.objective <= found);
-    let again = prove(&better.rough, &better.costs, Budget::default()).unwrap();
+    let again = prove(&better.open, &better.costs, Budget::default()).unwrap();
     assert_eq!((again.schedule, again.states), (proof.schedule, proof.states));
 }
 
@@ -200,16 +200,16 @@ fn proofs_know_two_directions() {
     let slow: Slow = [(1, "1.5".parse().unwrap())].into();
     let costs = GivenCosts::default().table(&placement, 4, &slow).unwrap();
     let programs = vec![Program::Search { split: true, cap: Some(2.0), start: None }; 4];
-    let mut rough = Rough { name: "two".to_string(), placement, microbatches: 4, programs, goal: Goal::Makespan };
-    let found = replay(&settle(&rough, &costs).unwrap(), &costs).0;
-    let proof = prove(&rough, &costs, Budget { states: 50_000 }).unwrap();
+    let mut open = OpenSchedule { name: "two".to_string(), placement, microbatches: 4, programs, goal: Goal::Makespan };
+    let found = replay(&settle(&open, &costs).unwrap(), &costs).0;
+    let proof = prove(&open, &costs, Budget { states: 50_000 }).unwrap();
     assert!(proof.lower_bound <= proof.objective && proof.objective <= found);
     assert_eq!(replay(&proof.schedule, &costs).0, proof.objective);
-    rough.goal = Goal::Span;
-    assert!(matches!(prove(&rough, &costs, Budget::default()), Err(Error::Span(_))));
-    rough.programs[2] = Program::Greedy { priority: vec![Kind::F, Kind::B], cap: None };
-    assert!(matches!(prove(&rough, &costs, Budget::default()), Err(Error::NotSearched { device: 2 })));
-    rough.microbatches = 300;
-    rough.programs[2] = rough.programs[1].clone();
-    assert!(matches!(prove(&rough, &costs, Budget::default()), Err(Error::TooLarge { .. })));
+    open.goal = Goal::Span;
+    assert!(matches!(prove(&open, &costs, Budget::default()), Err(Error::Span(_))));
+    open.programs[2] = Program::Greedy { priority: vec![Kind::F, Kind::B], cap: None };
+    assert!(matches!(prove(&open, &costs, Budget::default()), Err(Error::NotSearched { device: 2 })));
+    open.microbatches = 300;
+    open.programs[2] = open.programs[1].clone();
+    assert!(matches!(prove(&open, &costs, Budget::default()), Err(Error::TooLarge { .. })));
 }

@@ -2,7 +2,7 @@
 //! and a rank that dies ends the others.
 
 use pipesim::dsl::{self, Budget, Request};
-use pipesim::rough::Order;
+use pipesim::open::Order;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -73,7 +73,7 @@ fn schedules(p: u32, stages: u32) -> Vec<&'static str> {
         let request = Request { devices: p, microbatches: 8, chunks: None, options, budget };
         dsl::compile(&dsl::resolve(name).unwrap(), &request).is_ok_and(|compiled| match compiled.order {
             Order::Fixed(schedule) => schedule.placement.stages() <= stages,
-            Order::Rough(rough) => rough.placement.stages() <= stages,
+            Order::Open(open) => open.placement.stages() <= stages,
         })
     };
     dsl::names().into_iter().filter(fits).collect()

@@ -5,8 +5,8 @@ use pipesim::dsl::{self, Budget, Request};
 use pipesim::exec::{Plan, Session, StepRecord};
 use pipesim::graph::TaskGraph;
 use pipesim::model::{AdamW, Parameters, Tokenizer, Tokens};
+use pipesim::open::Order;
 use pipesim::ranks::Ranks;
-use pipesim::rough::Order;
 use pipesim::settle::settle;
 use pipesim::training::{Backend, Training};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,9 +24,9 @@ fn graph(name: &str, p: u32, m: u32, v: Option<u32>) -> Option<Arc<TaskGraph>> {
     let compiled = dsl::compile(&dsl::resolve(name).unwrap(), &request).ok()?;
     let schedule = match compiled.order {
         Order::Fixed(schedule) => schedule,
-        Order::Rough(rough) => {
-            let costs = GivenCosts::default().table(&rough.placement, m, &Slow::new()).unwrap();
-            settle(&rough, &costs).unwrap()
+        Order::Open(open) => {
+            let costs = GivenCosts::default().table(&open.placement, m, &Slow::new()).unwrap();
+            settle(&open, &costs).unwrap()
         }
     };
     Some(Arc::new(TaskGraph::new(schedule).unwrap()))

@@ -4,7 +4,7 @@ use pipesim::cost::{GivenCosts, Slow, StepCosts};
 use pipesim::dsl::{self, Budget, Request};
 use pipesim::graph::TaskGraph;
 use pipesim::op::{Kind, Op};
-use pipesim::rough::Order;
+use pipesim::open::Order;
 use pipesim::schedule::Overlap;
 use pipesim::settle::settle;
 use pipesim::sim::{self, Prediction};
@@ -24,9 +24,9 @@ fn graph_with(name: &str, p: u32, m: u32, v: Option<u32>, overlap: Overlap) -> R
     let compiled = dsl::compile(&path, &request(p, m, v)).map_err(|e| e.to_string())?;
     let schedule = match compiled.order {
         Order::Fixed(schedule) => schedule,
-        Order::Rough(rough) => {
-            let costs = GivenCosts::default().table(&rough.placement, m, &Slow::new()).unwrap();
-            settle(&rough, &costs).map_err(|e| format!("{name} does not exist for p = {p}, m = {m}: {e}"))?
+        Order::Open(open) => {
+            let costs = GivenCosts::default().table(&open.placement, m, &Slow::new()).unwrap();
+            settle(&open, &costs).map_err(|e| format!("{name} does not exist for p = {p}, m = {m}: {e}"))?
         }
     };
     schedule.validate().map_err(|e| e.to_string())?;
@@ -296,10 +296,10 @@ fn waves_of_hanayo_and_chunks_of_a_placement() {
 fn chimera_leaves_the_published_bubble() {
     for p in [2, 4, 6, 8, 12] {
         let path = dsl::resolve("chimera").unwrap();
-        let Order::Rough(rough) = dsl::compile(&path, &request(p, p, None)).unwrap().order else { panic!("it floats") };
+        let Order::Open(open) = dsl::compile(&path, &request(p, p, None)).unwrap().order else { panic!("it floats") };
         let costs: GivenCosts = "F=1,B=1".parse().unwrap();
-        let table = costs.table(&rough.placement, p, &Slow::new()).unwrap();
-        let graph = TaskGraph::new(settle(&rough, &table).unwrap()).unwrap();
+        let table = costs.table(&open.placement, p, &Slow::new()).unwrap();
+        let graph = TaskGraph::new(settle(&open, &table).unwrap()).unwrap();
         let found = sim::predict(&graph, &table, &StepCosts::default()).0.metrics;
         assert_eq!(found.makespan, f64::from(2 * p + p - 2), "p = {p}");
         assert!(found.per_device.iter().all(|d| d.peak_activations <= f64::from(p)), "p = {p}");

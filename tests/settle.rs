@@ -3,8 +3,8 @@
 use pipesim::cost::{CostTable, GivenCosts, Slow};
 use pipesim::graph::TaskGraph;
 use pipesim::op::{Kind, Op};
+use pipesim::open::{Goal, OpenSchedule, Program};
 use pipesim::placement::Placement;
-use pipesim::rough::{Goal, Program, Rough};
 use pipesim::schedule::Schedule;
 use pipesim::settle::{Error, settle};
 use serde_json::Value;
@@ -25,10 +25,10 @@ fn vee(p: u32) -> Placement {
     Placement::zigzag("V", p, 2)
 }
 
-fn search(placement: Placement, m: u32, split: bool, cap: f64, goal: Goal) -> Rough {
+fn search(placement: Placement, m: u32, split: bool, cap: f64, goal: Goal) -> OpenSchedule {
     let program = Program::Search { split, cap: Some(cap), start: None };
     let programs = vec![program; placement.devices() as usize];
-    Rough { name: "searched".to_string(), placement, microbatches: m, programs, goal }
+    OpenSchedule { name: "searched".to_string(), placement, microbatches: m, programs, goal }
 }
 
 /// Makespan and span in time units, by a replay of its own: every op starts as soon as its device and its input allow.
@@ -54,8 +54,8 @@ fn replay(schedule: &Schedule, costs: &CostTable) -> (f64, f64) {
 }
 
 /// Settles, checks that no device holds more than `cap`, and replays.
-fn measured(rough: &Rough, costs: &CostTable, cap: f64) -> (f64, f64) {
-    let schedule = settle(rough, costs).unwrap();
+fn measured(open: &OpenSchedule, costs: &CostTable, cap: f64) -> (f64, f64) {
+    let schedule = settle(open, costs).unwrap();
     schedule.validate().unwrap();
     for device in 0..schedule.devices() {
         let peak = schedule.peak_activations(device, costs.keep);
@@ -86,8 +86,8 @@ fn reaches_the_originals(names: &[&str]) -> usize {
         let goal = if entry["mem_limit"].is_null() { Goal::Makespan } else { Goal::Span };
         let text = format!("F={v},I={v},W={v},comm={},keep={keep}", entry["costs"]["comm"]);
         let costs = costs(&text, &placement, m);
-        let rough = search(placement, m, scheduler != "1F1BV", cap, goal);
-        let (makespan, span) = measured(&rough, &costs, cap);
+        let open = search(placement, m, scheduler != "1F1BV", cap, goal);
+        let (makespan, span) = measured(&open, &costs, cap);
         let name = &entry["name"];
         assert!(makespan <= number("makespan") + 1e-9, "{name}: makespan {makespan}, theirs {}", number("makespan"));
         assert!(span <= number("max_window") + 1e-9, "{name}: span {span}, theirs {}", number("max_window"));
@@ -176,10 +176,10 @@ fn searches_reach_proven_optima() {
     }
 }
 
-fn greedy(placement: Placement, m: u32, priority: &[Kind], cap: Option<f64>) -> Rough {
+fn greedy(placement: Placement, m: u32, priority: &[Kind], cap: Option<f64>) -> OpenSchedule {
     let program = Program::Greedy { priority: priority.to_vec(), cap };
     let programs = vec![program; placement.devices() as usize];
-    Rough { name: "greedy".to_string(), placement, microbatches: m, programs, goal: Goal::Makespan }
+    OpenSchedule { name: "greedy".to_string(), placement, microbatches: m, programs, goal: Goal::Makespan }
 }
 
 /// Li & Hoefler 2021, table 2: p - 2 idle slots a device at m = p with F = B.
@@ -188,8 +188,8 @@ fn chimera_has_the_published_bubbles() {
     for p in [4, 6, 8, 16] {
         let placement = Placement::bidirectional(p, 1).unwrap();
         let costs = costs("F=1,I=1,W=0,B=1", &placement, p);
-        let rough = greedy(placement, p, &[Kind::B, Kind::F], None);
-        let (makespan, _) = replay(&settle(&rough, &costs).unwrap(), &costs);
+        let open = greedy(placement, p, &[Kind::B, Kind::F], None);
+        let (makespan, _) = replay(&settle(&open, &costs).unwrap(), &costs);
         assert_eq!(makespan, f64::from(2 * p + p - 2), "p = {p}");
     }
 }
@@ -200,8 +200,8 @@ fn hanayo_has_the_bubbles_of_list_scheduling() {
     for (p, waves, bubble) in [(4, 1, 0.333), (8, 1, 0.368)] {
         let placement = Placement::zigzag("zigzag", p, 2 * waves);
         let costs = costs("F=1,I=1,W=1,B=2", &placement, p);
-        let rough = greedy(placement, p, &[Kind::B, Kind::F], None);
-        let (makespan, _) = replay(&settle(&rough, &costs).unwrap(), &costs);
+        let open = greedy(placement, p, &[Kind::B, Kind::F], None);
+        let (makespan, _) = replay(&settle(&open, &costs).unwrap(), &costs);
         let found = 1.0 - f64::from(3 * p) / makespan;
         assert!((found - bubble).abs() < 1e-3, "p {p}, {waves} waves: {found}");
     }
@@ -214,8 +214,8 @@ fn greedy_backward_first_takes_the_time_of_1f1b() {
         let placement = Placement::linear(p);
         let costs = costs("F=1,B=2", &placement, m);
         let cap = f64::from(p);
-        let rough = greedy(placement, m, &[Kind::B, Kind::F], Some(cap));
-        assert_eq!(measured(&rough, &costs, cap).0, f64::from((m + p - 1) * 3));
+        let open = greedy(placement, m, &[Kind::B, Kind::F], Some(cap));
+        assert_eq!(measured(&open, &costs, cap).0, f64::from((m + p - 1) * 3));
     }
 }
 
@@ -249,18 +249,18 @@ fn rows(texts: &[&str]) -> Vec<Vec<Op>> {
     texts.iter().map(|text| text.split_whitespace().map(|op| op.parse().unwrap()).collect()).collect()
 }
 
-fn filled(texts: &[&str], cap: Option<f64>) -> Rough {
+fn filled(texts: &[&str], cap: Option<f64>) -> OpenSchedule {
     let programs = rows(texts).into_iter().map(|ops| Program::Fill { ops, cap }).collect();
     let placement = Placement::linear(texts.len() as u32);
-    Rough { name: "filled".to_string(), placement, microbatches: 2, programs, goal: Goal::Makespan }
+    OpenSchedule { name: "filled".to_string(), placement, microbatches: 2, programs, goal: Goal::Makespan }
 }
 
 #[test]
 fn weights_fill_gaps_and_make_room() {
     let texts = ["0F0 0F1 0I0 0I1", "1F0 1I0 1F1 1I1"];
-    let program = |rough: &Rough, device: u32| {
+    let program = |open: &OpenSchedule, device: u32| {
         let costs = costs("F=1,I=1,W=1,comm=1", &Placement::linear(2), 2);
-        let schedule = settle(rough, &costs).unwrap();
+        let schedule = settle(open, &costs).unwrap();
         schedule.program(device).iter().map(Op::to_string).collect::<Vec<_>>().join(" ")
     };
     // Device 0 idles from 5 to 7 between its I's, for 1I1 ends at 6 and travels one more.
@@ -278,7 +278,7 @@ fn weights_fill_gaps_and_make_room() {
 #[test]
 fn what_cannot_be_settled_is_refused() {
     let costs = costs("F=1,I=1,W=1", &Placement::linear(2), 2);
-    let refused = |rough: &Rough| settle(rough, &costs).unwrap_err().to_string();
+    let refused = |open: &OpenSchedule| settle(open, &costs).unwrap_err().to_string();
     let circle = filled(&["0F0 0I0 0F1 0I1", "1F1 1F0 1I0 1I1"], None);
     assert!(refused(&circle).contains("1F1"), "{}", refused(&circle));
     let foreign = filled(&["0F0 1F1", "1F0"], None);
@@ -311,9 +311,9 @@ fn searches_of_all_shapes_are_valid_and_repeatable() {
         for (split, goal) in [(true, Goal::Makespan), (false, Goal::Span)] {
             let costs = costs("F=1.7,I=1.3,W=0,comm=0.25,keep=0.3", &placement, m);
             let cap = f64::from(placement.directions()) + 0.4;
-            let rough = search(placement.clone(), m, split, cap, goal);
-            measured(&rough, &costs, cap);
-            assert_eq!(settle(&rough, &costs).unwrap(), settle(&rough, &costs).unwrap());
+            let open = search(placement.clone(), m, split, cap, goal);
+            measured(&open, &costs, cap);
+            assert_eq!(settle(&open, &costs).unwrap(), settle(&open, &costs).unwrap());
         }
     }
 }
@@ -330,12 +330,13 @@ fn a_given_start_is_kept_or_improved() {
         let ops = (0..warm).map(f).chain((warm..m).flat_map(|j| [f(j), i(j - warm)])).chain((m - warm..m).map(i));
         Program::Fill { ops: ops.collect(), cap: Some(3.0) }
     };
-    let mut rough = search(placement, m, true, 3.0, Goal::Makespan);
+    let mut open = search(placement, m, true, 3.0, Goal::Makespan);
     let programs: Vec<Program> = (0..3).map(start).collect();
-    let given = replay(&settle(&Rough { programs: programs.clone(), ..rough.clone() }, &costs).unwrap(), &costs).0;
-    rough.programs = programs
+    let given =
+        replay(&settle(&OpenSchedule { programs: programs.clone(), ..open.clone() }, &costs).unwrap(), &costs).0;
+    open.programs = programs
         .into_iter()
         .map(|start| Program::Search { split: true, cap: Some(3.0), start: Some(Box::new(start)) })
         .collect();
-    assert!(measured(&rough, &costs, 3.0).0 <= given);
+    assert!(measured(&open, &costs, 3.0).0 <= given);
 }

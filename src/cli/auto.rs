@@ -3,7 +3,7 @@
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::Kind;
-use crate::rough::{Order, Program, Rough};
+use crate::open::{OpenSchedule, Order, Program};
 use crate::schedule::{Overlap, Schedule};
 use crate::settle::settle;
 use crate::sim;
@@ -27,21 +27,21 @@ type Rank = (u64, u64, u64);
 /// searched last and side by side, and only where a lower bound leaves them a chance.
 pub fn best(candidates: Vec<Candidate>, overlap: Overlap, cap: Option<f64>) -> Option<TaskGraph> {
     let mut best: Vec<(Rank, usize, TaskGraph)> = Vec::new();
-    let mut rough: Vec<(usize, Rough, CostTable)> = Vec::new();
+    let mut open: Vec<(usize, OpenSchedule, CostTable)> = Vec::new();
     for (number, Candidate { order, costs }) in candidates.into_iter().enumerate() {
         match order {
             Order::Fixed(schedule) => best.extend(judged(number, schedule, &costs, overlap, cap)),
-            Order::Rough(order) => rough.push((number, order, costs)),
+            Order::Open(order) => open.push((number, order, costs)),
         }
     }
     let so_far = best.iter().map(|(rank, ..)| *rank).min();
-    rough.retain(|(_, rough, costs)| so_far.is_none_or(|rank| may_beat(rough, costs, overlap, cap, rank)));
+    open.retain(|(_, open, costs)| so_far.is_none_or(|rank| may_beat(open, costs, overlap, cap, rank)));
     let (next, found) = (AtomicUsize::new(0), Mutex::new(&mut best));
     std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(rough.len()) {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(open.len()) {
             scope.spawn(|| {
-                while let Some((number, rough, costs)) = rough.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let settled = settle(rough, costs).ok();
+                while let Some((number, open, costs)) = open.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let settled = settle(open, costs).ok();
                     let judged = settled.and_then(|schedule| judged(*number, schedule, costs, overlap, cap));
                     found.lock().unwrap_or_else(PoisonError::into_inner).extend(judged);
                 }
@@ -70,14 +70,14 @@ fn judged(
     Some(((costs.to_ns(makespan), costs.to_ns(span), (peak * 1e6) as u64), number, graph))
 }
 
-/// Whether some order of the ops of `rough` may be better than `rank`: its makespan below that of the best so far, or as
+/// Whether some order of the ops of `open` may be better than `rank`: its makespan below that of the best so far, or as
 /// short with a smaller span.
-fn may_beat(rough: &Rough, costs: &CostTable, overlap: Overlap, cap: Option<f64>, rank: Rank) -> bool {
+fn may_beat(open: &OpenSchedule, costs: &CostTable, overlap: Overlap, cap: Option<f64>, rank: Rank) -> bool {
     // Any order of these ops will do: bounds hold for all.
-    let split = rough.programs.iter().any(|program| matches!(program, Program::Search { split: true, .. }));
+    let split = open.programs.iter().any(|program| matches!(program, Program::Search { split: true, .. }));
     let priority = if split { vec![Kind::I, Kind::F, Kind::W] } else { vec![Kind::B, Kind::F] };
-    let programs = vec![Program::Greedy { priority, cap }; rough.programs.len()];
-    let any = settle(&Rough { programs, ..rough.clone() }, costs).ok();
+    let programs = vec![Program::Greedy { priority, cap }; open.programs.len()];
+    let any = settle(&OpenSchedule { programs, ..open.clone() }, costs).ok();
     let Some(graph) = any.and_then(|schedule| TaskGraph::with_overlap(schedule, overlap).ok()) else { return true };
     let bounds = sim::bounds(&graph, costs, cap);
     (costs.to_ns(bounds.best().0), costs.to_ns(bounds.work)) < (rank.0, rank.1)

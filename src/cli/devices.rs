@@ -4,7 +4,7 @@ use super::Failure;
 use super::options::OutputOptions;
 use crate::cuda::library::{self, CUBLASLT, NCCL, NVRTC, NVSHMEM};
 use crate::cuda::{Driver, Precision};
-use crate::delivery::{ChannelOptions, Delivery, Queues, Receives};
+use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::exec::gpu::{Kind, open};
 use crate::ranks::{HAS_MPI, Ranks};
 use crate::training::Backend;
@@ -239,7 +239,7 @@ impl DeviceOptions {
         match (chosen, link, asked) {
             (Chosen::Cpu | Chosen::Timed, ..) => Ok(asked),
             (Chosen::Cuda(_), LinkKind::Nccl, Delivery::OneSided) => {
-                Ok(Delivery::Channel(ChannelOptions { queues: Queues::PerDirection, ..ChannelOptions::default() }))
+                Ok(Delivery::Channel(ChannelOptions { queues: QueueCount::PerDirection, ..ChannelOptions::default() }))
             }
             (Chosen::Cuda(_), LinkKind::Nccl, Delivery::Channel(options))
                 if options.receives == Receives::JustInTime =>

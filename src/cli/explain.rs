@@ -8,8 +8,8 @@ use crate::cost::CostTable;
 use crate::exact;
 use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
+use crate::open::Goal;
 use crate::report::{self, Entry, Panel, Report, Table, number, percent};
-use crate::rough::Goal;
 use crate::sim::{
     self, Bounds, CriticalSpan, IdleReport, MemoryCurve, OpTimes, Part, Sensitivity, bounds, bounds_at_own_peaks,
 };

@@ -10,7 +10,7 @@ use crate::calibrate::{Measure, calibrate};
 use crate::check::check;
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
-use crate::exec::{Batch, Common, Engine, Error, Session, Sizes, Timed, Worker};
+use crate::exec::{Batch, Engine, Error, Session, Shared, Sizes, Timed, Worker};
 use crate::graph::TaskGraph;
 use crate::model::StageLayers;
 use crate::placement::Placement;
@@ -213,13 +213,13 @@ impl Experiment<'_> {
             settings.pin = false;
             settings.delivery = self.delivery;
             let sizes = Sizes { hidden: 1, ..Sizes::default() };
-            let common = Arc::new(Common::new(graph.clone(), sizes, &settings, self.ranks.clone())?);
+            let shared = Arc::new(Shared::new(graph.clone(), sizes, &settings, self.ranks.clone())?);
             let engine = |number| -> (u32, Box<dyn Engine>) {
                 let device = Box::new(Timed::new(table.clone(), spin));
-                (number, Box::new(Worker::new(number, device, common.clone(), self.model.inject)))
+                (number, Box::new(Worker::new(number, device, shared.clone(), self.model.inject)))
             };
             let engines = self.ranks.devices(devices).map(engine).collect();
-            let session = Session::of_engines(common, engines, settings)?;
+            let session = Session::of_engines(shared, engines, settings)?;
             tables.push(table);
             runs.push(Measured { graph, session, records: Vec::new() });
         }

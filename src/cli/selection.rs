@@ -8,8 +8,8 @@ use crate::cost::CostTable;
 use crate::csv;
 use crate::dsl::{self, Budget, Request, Source};
 use crate::graph::{Cycle, TaskGraph};
+use crate::open::{Goal, OpenSchedule, Order, Program};
 use crate::placement::Placement;
-use crate::rough::{Goal, Order, Program, Rough};
 use crate::schedule::{Overlap, Schedule};
 use crate::settle::settle;
 use clap::Args;
@@ -106,10 +106,10 @@ impl ScheduleOptions {
         let (order, source) = self.order(name)?;
         let schedule = match order {
             Order::Fixed(schedule) => schedule,
-            Order::Rough(rough) => {
-                let rough = self.memory_cap.map_or(rough.clone(), |cap| rough.capped(cap));
-                let table = costs(&rough.name, &rough.placement)?;
-                settle(&rough, &table).map_err(|e| Failure::Schedule(format!("{}: {e}", rough.name)))?
+            Order::Open(open) => {
+                let open = self.memory_cap.map_or(open.clone(), |cap| open.capped(cap));
+                let table = costs(&open.name, &open.placement)?;
+                settle(&open, &table).map_err(|e| Failure::Schedule(format!("{}: {e}", open.name)))?
             }
         };
         let locate = |cycle: Cycle| {
@@ -211,7 +211,7 @@ impl ScheduleOptions {
                 }
             };
             let order = match (order, self.memory_cap) {
-                (Order::Rough(rough), Some(cap)) => Order::Rough(rough.capped(cap)),
+                (Order::Open(open), Some(cap)) => Order::Open(open.capped(cap)),
                 (order, _) => order,
             };
             candidates.push(Candidate { order, costs });
@@ -242,7 +242,7 @@ impl ScheduleOptions {
         let placement = Placement::zigzag("V", self.stages, 2);
         let Ok(costs) = costs(LARGER_SEARCH, &placement) else { return Ok(None) };
         let search = Program::Search { split: true, cap: Some(cap), start: None };
-        let order = Order::Rough(Rough {
+        let order = Order::Open(OpenSchedule {
             name: LARGER_SEARCH.to_string(),
             placement,
             microbatches: self.micro,

@@ -48,7 +48,7 @@ pub struct PartCost {
 /// What moving data between devices costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Link {
+pub struct LinkCost {
     /// Duration of the put of one micro-batch's hidden state.
     pub put_ns: u64,
     /// Whether the sender computes on while it puts; else the put holds it up.
@@ -93,7 +93,7 @@ pub struct CostFile {
     /// Host time between an op's end (or its put's) and the next op's start.
     pub gap_ns: u64,
     /// Between devices.
-    pub link: Link,
+    pub link: LinkCost,
     /// Step ops.
     pub step: StepRates,
     /// Share of an activation that lives from I to W.

@@ -1,11 +1,11 @@
 //! Matrix products by cuBLASLt, in the model's terms: row-major, weights (OC, IC).
 //!
 //! cuBLASLt is column-major. A row-major (r, c) matrix is a column-major (c, r) one with the same bytes, so that every
-//! product is asked for transposed: outᵀ = (W inᵀ), and so on. The plan of a shape (descriptors and algorithm) is made once.
+//! product is asked for transposed: outᵀ = (W inᵀ), and so on. The product of a shape (descriptors and algorithm) is made once.
 
 use super::api::driver::StreamHandle;
 use super::api::handle::Address;
-use super::api::products::{Element, Epilogue, Layout, Lt, Operands, Plan, ProductError, Shape, Workspace};
+use super::api::products::{Element, Epilogue, Layout, Lt, Operands, Product, ProductError, Shape, Workspace};
 use super::context::Context;
 use super::gpu::Gpu;
 use super::kernel::Precision;
@@ -23,7 +23,7 @@ pub(super) struct Products {
     lt: Lt,
     workspace: Buffer,
     /// By shape; `None` where the library has no algorithm.
-    plans: BTreeMap<Shape, Option<Plan>>,
+    chosen: BTreeMap<Shape, Option<Product>>,
     /// On a slice: its multiprocessors.
     multiprocessors: Option<u32>,
     element: Element,
@@ -51,7 +51,7 @@ impl Products {
             context: gpu.context().clone(),
             lt: Lt::open()?,
             workspace: Buffer::new(gpu.context(), WORKSPACE_BYTES)?,
-            plans: BTreeMap::new(),
+            chosen: BTreeMap::new(),
             multiprocessors: gpu.slice().map(|_| gpu.multiprocessors()),
             element,
         })
@@ -125,21 +125,21 @@ impl Products {
 
     fn multiply(&mut self, stream: StreamHandle, shape: Shape, operands: Operands) -> Result<bool> {
         let workspace = Workspace { address: self.workspace.address(), bytes: WORKSPACE_BYTES };
-        if !self.plans.contains_key(&shape) {
-            let plan = match self.lt.plan(&shape, self.multiprocessors, workspace) {
-                Ok(plan) => Some(plan),
+        if !self.chosen.contains_key(&shape) {
+            let product = match self.lt.product(&shape, self.multiprocessors, workspace) {
+                Ok(product) => Some(product),
                 Err(error) if error.is_not_supported() => None,
                 Err(error) => return Err(error).with_context(|| format!("planning the product {shape:?}")),
             };
-            self.plans.insert(shape, plan);
+            self.chosen.insert(shape, product);
         }
-        let Some(Some(plan)) = self.plans.get(&shape) else { return Ok(false) };
-        match self.lt.multiply(plan, &operands, workspace, stream) {
+        let Some(Some(product)) = self.chosen.get(&shape) else { return Ok(false) };
+        match self.lt.multiply(product, &operands, workspace, stream) {
             Ok(()) => Ok(true),
             // what the heuristic promised, the product itself may still refuse before anything is enqueued
             Err(ProductError::Refused { code: 15, .. }) => {
-                if let Some(Some(plan)) = self.plans.insert(shape, None) {
-                    self.lt.destroy(plan);
+                if let Some(Some(product)) = self.chosen.insert(shape, None) {
+                    self.lt.destroy(product);
                 }
                 Ok(false)
             }
@@ -165,8 +165,8 @@ impl Drop for Products {
     fn drop(&mut self) {
         // a fault here was reported by an earlier call already
         let _ = self.context.make_current();
-        for plan in std::mem::take(&mut self.plans).into_values().flatten() {
-            self.lt.destroy(plan);
+        for product in std::mem::take(&mut self.chosen).into_values().flatten() {
+            self.lt.destroy(product);
         }
     }
 }

@@ -4,7 +4,7 @@ use super::api::handle::Address;
 use super::blas::Sizes;
 use super::group::Group;
 use super::memory::Buffer;
-use super::operation::{Engine, NormOperands, Shape};
+use super::operation::{NormOperands, Operations, Shape};
 use anyhow::Result;
 
 // Tensors of a block's group, in llm.c's order: each layer's weight, its bias behind it.
@@ -110,7 +110,7 @@ fn layer(group: &Group, layer: usize) -> [Address; 2] {
 
 /// Forward pass: takes the hidden state before the block, and writes that after it to `output`.
 pub(super) fn forward(
-    engine: &mut Engine,
+    operations: &mut Operations,
     group: &Group,
     shape: &Shape,
     input: Buffer,
@@ -118,33 +118,33 @@ pub(super) fn forward(
 ) -> Result<Forward> {
     let (n, c) = (shape.rows(), shape.channels);
 
-    let (ln1, ln1_statistics) = (engine.activations(n * c)?, engine.floats(n * 2)?);
+    let (ln1, ln1_statistics) = (operations.activations(n * c)?, operations.floats(n * 2)?);
     let places = [ln1.address(), ln1_statistics.address(), input.address()];
-    engine.layernorm_forward(places, layer(group, LN1), [n, c])?;
-    let qkv = engine.activations(n * 3 * c)?;
+    operations.layernorm_forward(places, layer(group, LN1), [n, c])?;
+    let qkv = operations.activations(n * 3 * c)?;
     let places = [qkv.address(), ln1.address()];
-    engine.linear_forward(places, layer(group, QKV), None, sizes(n, 3 * c, c))?;
-    let (attention, log_sums) = (engine.activations(n * c)?, engine.floats(n * shape.heads)?);
-    engine.attention_forward([attention.address(), log_sums.address(), qkv.address()], shape)?;
-    let middle = engine.activations(n * c)?;
+    operations.linear_forward(places, layer(group, QKV), None, sizes(n, 3 * c, c))?;
+    let (attention, log_sums) = (operations.activations(n * c)?, operations.floats(n * shape.heads)?);
+    operations.attention_forward([attention.address(), log_sums.address(), qkv.address()], shape)?;
+    let middle = operations.activations(n * c)?;
     let (places, residual) = ([middle.address(), attention.address()], Some(input.address()));
-    engine.linear_forward(places, layer(group, ATTENTION_PROJECTION), residual, sizes(n, c, c))?;
+    operations.linear_forward(places, layer(group, ATTENTION_PROJECTION), residual, sizes(n, c, c))?;
 
-    let (ln2, ln2_statistics) = (engine.activations(n * c)?, engine.floats(n * 2)?);
+    let (ln2, ln2_statistics) = (operations.activations(n * c)?, operations.floats(n * 2)?);
     let places = [ln2.address(), ln2_statistics.address(), middle.address()];
-    engine.layernorm_forward(places, layer(group, LN2), [n, c])?;
-    let (gelu, fc) = (engine.activations(n * 4 * c)?, engine.activations(n * 4 * c)?);
+    operations.layernorm_forward(places, layer(group, LN2), [n, c])?;
+    let (gelu, fc) = (operations.activations(n * 4 * c)?, operations.activations(n * 4 * c)?);
     let places = [gelu.address(), fc.address(), ln2.address()];
-    engine.linear_gelu_forward(places, layer(group, FC), sizes(n, 4 * c, c))?;
+    operations.linear_gelu_forward(places, layer(group, FC), sizes(n, 4 * c, c))?;
     let (places, residual) = ([output, gelu.address()], Some(middle.address()));
-    engine.linear_forward(places, layer(group, FC_PROJECTION), residual, sizes(n, c, 4 * c))?;
+    operations.linear_forward(places, layer(group, FC_PROJECTION), residual, sizes(n, c, 4 * c))?;
 
     Ok(Forward { input, ln1, ln1_statistics, qkv, attention, log_sums, middle, ln2, ln2_statistics, fc, gelu })
 }
 
 /// Backward for the input: takes the gradient of the block's output, and writes that of its input to `output`.
 pub(super) fn backward_input(
-    engine: &mut Engine,
+    operations: &mut Operations,
     group: &Group,
     shape: &Shape,
     stash: Forward,
@@ -153,42 +153,42 @@ pub(super) fn backward_input(
 ) -> Result<Weight> {
     let (n, c) = (shape.rows(), shape.channels);
 
-    let fc_gradient = engine.activations(n * 4 * c)?;
+    let fc_gradient = operations.activations(n * 4 * c)?;
     let weight = group.tensor(FC_PROJECTION);
     let places = [fc_gradient.address(), output_gradient.address(), weight, stash.fc.address()];
-    engine.linear_gelu_backward_input(places, sizes(n, c, 4 * c))?;
-    engine.pool.give([stash.fc]);
-    let gradient = engine.activations(n * c)?;
+    operations.linear_gelu_backward_input(places, sizes(n, c, 4 * c))?;
+    operations.pool.give([stash.fc]);
+    let gradient = operations.activations(n * c)?;
     let places = [gradient.address(), fc_gradient.address(), group.tensor(FC)];
-    engine.linear_backward_input(places, sizes(n, 4 * c, c))?;
+    operations.linear_backward_input(places, sizes(n, 4 * c, c))?;
     let operands = NormOperands {
         gradient: gradient.address(),
         input: stash.middle.address(),
         statistics: stash.ln2_statistics.address(),
     };
-    let ln2_sums = engine.layernorm_backward_sums(operands, [n, c])?;
-    let middle_gradient = engine.activations(n * c)?;
+    let ln2_sums = operations.layernorm_backward_sums(operands, [n, c])?;
+    let middle_gradient = operations.activations(n * c)?;
     let others = [group.tensor(LN2), output_gradient.address()];
-    engine.layernorm_backward_input(middle_gradient.address(), operands, others, [n, c])?;
-    engine.pool.give([stash.middle, stash.ln2_statistics]);
+    operations.layernorm_backward_input(middle_gradient.address(), operands, others, [n, c])?;
+    operations.pool.give([stash.middle, stash.ln2_statistics]);
 
     let places = [gradient.address(), middle_gradient.address(), group.tensor(ATTENTION_PROJECTION)];
-    engine.linear_backward_input(places, sizes(n, c, c))?;
-    let qkv_gradient = engine.activations(n * 3 * c)?;
+    operations.linear_backward_input(places, sizes(n, c, c))?;
+    let qkv_gradient = operations.activations(n * 3 * c)?;
     let operands = [&gradient, &stash.qkv, &stash.attention, &stash.log_sums].map(Buffer::address);
-    engine.attention_backward(qkv_gradient.address(), operands, shape)?;
-    engine.pool.give([stash.qkv, stash.log_sums]);
+    operations.attention_backward(qkv_gradient.address(), operands, shape)?;
+    operations.pool.give([stash.qkv, stash.log_sums]);
     let places = [gradient.address(), qkv_gradient.address(), group.tensor(QKV)];
-    engine.linear_backward_input(places, sizes(n, 3 * c, c))?;
+    operations.linear_backward_input(places, sizes(n, 3 * c, c))?;
     let operands = NormOperands {
         gradient: gradient.address(),
         input: stash.input.address(),
         statistics: stash.ln1_statistics.address(),
     };
-    let ln1_sums = engine.layernorm_backward_sums(operands, [n, c])?;
+    let ln1_sums = operations.layernorm_backward_sums(operands, [n, c])?;
     let others = [group.tensor(LN1), middle_gradient.address()];
-    engine.layernorm_backward_input(output, operands, others, [n, c])?;
-    engine.pool.give([gradient, stash.input, stash.ln1_statistics]);
+    operations.layernorm_backward_input(output, operands, others, [n, c])?;
+    operations.pool.give([gradient, stash.input, stash.ln1_statistics]);
 
     Ok(Weight {
         ln1: stash.ln1,
@@ -205,7 +205,7 @@ pub(super) fn backward_input(
 }
 
 /// Backward for the weights: adds this micro-batch's share to the gradients of the block's parameters.
-pub(super) fn backward_weight(engine: &mut Engine, group: &Group, shape: &Shape, stash: Weight) -> Result<()> {
+pub(super) fn backward_weight(operations: &mut Operations, group: &Group, shape: &Shape, stash: Weight) -> Result<()> {
     let (n, c) = (shape.rows(), shape.channels);
     let products = [
         (FC_PROJECTION, &stash.output_gradient, &stash.gelu, sizes(n, c, 4 * c)),
@@ -215,11 +215,11 @@ pub(super) fn backward_weight(engine: &mut Engine, group: &Group, shape: &Shape,
     ];
     for (layer, gradient, input, sizes) in products {
         let into = [group.gradient(layer), group.gradient(layer + 1)];
-        engine.linear_backward_weight(into, [gradient.address(), input.address()], sizes)?;
+        operations.linear_backward_weight(into, [gradient.address(), input.address()], sizes)?;
     }
     for (layer, sums) in [(LN2, &stash.ln2_sums), (LN1, &stash.ln1_sums)] {
-        engine.layernorm_backward_weight([group.gradient(layer), group.gradient(layer + 1)], sums, [n, c])?;
+        operations.layernorm_backward_weight([group.gradient(layer), group.gradient(layer + 1)], sums, [n, c])?;
     }
-    engine.pool.give(stash.buffers());
+    operations.pool.give(stash.buffers());
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::api::handle::Address;
 use super::api::pinned::Pinned;
 use super::memory::Buffer;
-use super::operation::{Engine, Updated};
+use super::operation::{Operations, Updated};
 use crate::model::{AdamW, Parameters};
 use anyhow::Result;
 
@@ -41,7 +41,7 @@ pub(super) fn padded_count(lengths: impl IntoIterator<Item = usize>) -> usize {
 impl Group {
     /// Allocates and copies the values out of `parameters`. Waits for the copies.
     pub(super) fn new(
-        engine: &Engine,
+        operations: &Operations,
         parameters: &Parameters,
         tensors: &[usize],
         layer: Option<usize>,
@@ -54,14 +54,14 @@ impl Group {
             count += length.next_multiple_of(ALIGNMENT);
         }
         let row = || -> Result<Buffer> {
-            let buffer = Buffer::new(engine.gpu.context(), count * size_of::<f32>())?;
-            engine.gpu.compute.clear(buffer.address(), buffer.bytes())?;
+            let buffer = Buffer::new(operations.gpu.context(), count * size_of::<f32>())?;
+            operations.gpu.compute.clear(buffer.address(), buffer.bytes())?;
             Ok(buffer)
         };
-        let copy_bytes = count * engine.precision.bytes();
-        let copy = match engine.precision {
+        let copy_bytes = count * operations.precision.bytes();
+        let copy = match operations.precision {
             super::Precision::F32 => None,
-            super::Precision::Bf16 => Some(Buffer::new(engine.gpu.context(), copy_bytes)?),
+            super::Precision::Bf16 => Some(Buffer::new(operations.gpu.context(), copy_bytes)?),
         };
         let group = Group {
             tensors: placed,
@@ -75,9 +75,9 @@ impl Group {
             saved: None,
         };
         for &(tensor, start, _) in &group.tensors {
-            upload(engine, element(&group.values, start), part(parameters, tensor, layer))?;
+            upload(operations, element(&group.values, start), part(parameters, tensor, layer))?;
         }
-        group.refresh(engine)?;
+        group.refresh(operations)?;
         Ok(group)
     }
 
@@ -106,14 +106,14 @@ impl Group {
     }
 
     /// Enqueues: gradients to zero.
-    pub(super) fn clear_gradients(&self, engine: &Engine) -> Result<()> {
-        Ok(engine.gpu.compute.clear(self.gradients.address(), self.gradients.bytes())?)
+    pub(super) fn clear_gradients(&self, operations: &Operations) -> Result<()> {
+        Ok(operations.gpu.compute.clear(self.gradients.address(), self.gradients.bytes())?)
     }
 
     /// Enqueues one step of AdamW. `other` is a second part of the gradients, or null.
     pub(super) fn adamw(
         &self,
-        engine: &Engine,
+        operations: &Operations,
         other: Address,
         scale: Address,
         number: u32,
@@ -128,46 +128,46 @@ impl Group {
             second_moments: self.second_moments.address(),
             count: self.count,
         };
-        engine.adamw_update(&what, scale, number, hyper)
+        operations.adamw_update(&what, scale, number, hyper)
     }
 
     /// Enqueues: values and moments are remembered.
-    pub(super) fn save(&mut self, engine: &Engine) -> Result<()> {
+    pub(super) fn save(&mut self, operations: &Operations) -> Result<()> {
         let rows = [&self.values, &self.first_moments, &self.second_moments];
         if self.saved.is_none() {
-            let row = || Buffer::new(engine.gpu.context(), self.count * size_of::<f32>());
+            let row = || Buffer::new(operations.gpu.context(), self.count * size_of::<f32>());
             self.saved = Some([row()?, row()?, row()?]);
         }
         for (row, saved) in rows.into_iter().zip(self.saved.iter().flatten()) {
-            engine.gpu.compute.copy(saved.address(), row.address(), row.bytes())?;
+            operations.gpu.compute.copy(saved.address(), row.address(), row.bytes())?;
         }
         Ok(())
     }
 
     /// Enqueues: values and moments are those remembered. False where none are.
-    pub(super) fn restore(&self, engine: &Engine) -> Result<bool> {
+    pub(super) fn restore(&self, operations: &Operations) -> Result<bool> {
         let Some(saved) = &self.saved else { return Ok(false) };
         let rows = [&self.values, &self.first_moments, &self.second_moments];
         for (row, saved) in rows.into_iter().zip(saved) {
-            engine.gpu.compute.copy(row.address(), saved.address(), row.bytes())?;
+            operations.gpu.compute.copy(row.address(), saved.address(), row.bytes())?;
         }
-        self.refresh(engine)?;
+        self.refresh(operations)?;
         Ok(true)
     }
 
     /// Copies values or gradients into the whole model's tensors. Waits.
-    pub(super) fn export(&self, engine: &Engine, into: &mut Parameters, gradients: bool) -> Result<()> {
+    pub(super) fn export(&self, operations: &Operations, into: &mut Parameters, gradients: bool) -> Result<()> {
         let row = if gradients { &self.gradients } else { &self.values };
         for &(tensor, start, _) in &self.tensors {
-            download(engine, part_mut(into, tensor, self.layer), element(row, start))?;
+            download(operations, part_mut(into, tensor, self.layer), element(row, start))?;
         }
         Ok(())
     }
 
     /// Enqueues: the copy is that of the values.
-    fn refresh(&self, engine: &Engine) -> Result<()> {
+    fn refresh(&self, operations: &Operations) -> Result<()> {
         match &self.copy {
-            Some(copy) => engine.cast(copy.address(), self.values.address(), self.count),
+            Some(copy) => operations.cast(copy.address(), self.values.address(), self.count),
             None => Ok(()),
         }
     }
@@ -197,24 +197,24 @@ fn part_mut(parameters: &mut Parameters, tensor: usize, layer: Option<usize>) ->
 const CHUNK: usize = 4 << 20;
 
 /// Copies to the device and waits.
-pub(super) fn upload(engine: &Engine, to: Address, values: &[f32]) -> Result<()> {
-    let mut pinned = Pinned::new(engine.gpu.context(), values.len().min(CHUNK) * size_of::<f32>())?;
+pub(super) fn upload(operations: &Operations, to: Address, values: &[f32]) -> Result<()> {
+    let mut pinned = Pinned::new(operations.gpu.context(), values.len().min(CHUNK) * size_of::<f32>())?;
     for (number, chunk) in values.chunks(CHUNK).enumerate() {
         pinned.write(0, chunk);
         let to = to.offset(number * CHUNK * size_of::<f32>());
-        engine.gpu.compute.upload(to, &pinned, 0..size_of_val(chunk))?;
-        engine.gpu.compute.synchronize()?;
+        operations.gpu.compute.upload(to, &pinned, 0..size_of_val(chunk))?;
+        operations.gpu.compute.synchronize()?;
     }
     Ok(())
 }
 
 /// Copies from the device and waits.
-pub(super) fn download(engine: &Engine, values: &mut [f32], from: Address) -> Result<()> {
-    let pinned = Pinned::new(engine.gpu.context(), values.len().min(CHUNK) * size_of::<f32>())?;
+pub(super) fn download(operations: &Operations, values: &mut [f32], from: Address) -> Result<()> {
+    let pinned = Pinned::new(operations.gpu.context(), values.len().min(CHUNK) * size_of::<f32>())?;
     for (number, chunk) in values.chunks_mut(CHUNK).enumerate() {
         let from = from.offset(number * CHUNK * size_of::<f32>());
-        engine.gpu.compute.download(&pinned, 0..size_of_val(chunk), from)?;
-        engine.gpu.compute.synchronize()?;
+        operations.gpu.compute.download(&pinned, 0..size_of_val(chunk), from)?;
+        operations.gpu.compute.synchronize()?;
         pinned.read(0, chunk);
     }
     Ok(())

@@ -5,7 +5,7 @@ use super::api::handle::Address;
 use super::blas::Sizes;
 use super::group::Group;
 use super::memory::Buffer;
-use super::operation::{Engine, NormOperands, Shape};
+use super::operation::{NormOperands, Operations, Shape};
 use anyhow::Result;
 
 /// What the forward leaves behind for the backward for the input.
@@ -67,60 +67,60 @@ impl Context<'_> {
 /// Forward pass: takes the hidden state (n, C). The gradient of the logits is `weight` times that of the sum of the tokens'
 /// losses; the mean of the losses over the micro-batch's tokens goes to `loss`.
 pub(super) fn forward(
-    engine: &mut Engine,
+    operations: &mut Operations,
     context: &Context,
     input: Buffer,
     [loss, targets]: [Address; 2],
     weight: f32,
 ) -> Result<Forward> {
     let (n, c, [v, vp]) = (context.shape.rows(), context.shape.channels, context.vocabulary);
-    let (lnf, statistics) = (engine.activations(n * c)?, engine.floats(n * 2)?);
+    let (lnf, statistics) = (operations.activations(n * c)?, operations.floats(n * 2)?);
     let parameters = [context.lnf.tensor(0), context.lnf.tensor(1)];
-    engine.layernorm_forward([lnf.address(), statistics.address(), input.address()], parameters, [n, c])?;
-    let logits = engine.activations(n * vp)?;
+    operations.layernorm_forward([lnf.address(), statistics.address(), input.address()], parameters, [n, c])?;
+    let logits = operations.activations(n * vp)?;
     let places = [logits.address(), lnf.address()];
-    engine.linear_forward(places, [context.wte.tensor(0), Address::NULL], None, context.sizes())?;
-    let losses = engine.floats(n)?;
-    engine.classifier_forward([logits.address(), losses.address(), targets], weight, [n, v, vp])?;
-    engine.loss_mean(loss, losses.address(), n)?;
-    engine.pool.give([losses]);
+    operations.linear_forward(places, [context.wte.tensor(0), Address::NULL], None, context.sizes())?;
+    let losses = operations.floats(n)?;
+    operations.classifier_forward([logits.address(), losses.address(), targets], weight, [n, v, vp])?;
+    operations.loss_mean(loss, losses.address(), n)?;
+    operations.pool.give([losses]);
     Ok(Forward { input, lnf, statistics, logits_gradient: logits })
 }
 
 /// Backward for the input: writes the gradient of the hidden state (n, C) to `output`.
 pub(super) fn backward_input(
-    engine: &mut Engine,
+    operations: &mut Operations,
     context: &Context,
     stash: Forward,
     output: Address,
 ) -> Result<Weight> {
     let (n, c) = (context.shape.rows(), context.shape.channels);
-    let gradient = engine.activations(n * c)?;
+    let gradient = operations.activations(n * c)?;
     let places = [gradient.address(), stash.logits_gradient.address(), context.wte.tensor(0)];
-    engine.linear_backward_input(places, context.sizes())?;
+    operations.linear_backward_input(places, context.sizes())?;
     let operands = NormOperands {
         gradient: gradient.address(),
         input: stash.input.address(),
         statistics: stash.statistics.address(),
     };
-    let sums = engine.layernorm_backward_sums(operands, [n, c])?;
-    engine.layernorm_backward_input(output, operands, [context.lnf.tensor(0), Address::NULL], [n, c])?;
-    engine.pool.give([gradient, stash.input, stash.statistics]);
+    let sums = operations.layernorm_backward_sums(operands, [n, c])?;
+    operations.layernorm_backward_input(output, operands, [context.lnf.tensor(0), Address::NULL], [n, c])?;
+    operations.pool.give([gradient, stash.input, stash.statistics]);
     Ok(Weight { lnf: stash.lnf, logits_gradient: stash.logits_gradient, sums })
 }
 
 /// Backward for the weights: adds to the gradients of the final LayerNorm and to the head's part of that of `wte`.
 pub(super) fn backward_weight(
-    engine: &mut Engine,
+    operations: &mut Operations,
     context: &Context,
     wte_gradient: Address,
     stash: Weight,
 ) -> Result<()> {
     let (n, c) = (context.shape.rows(), context.shape.channels);
     let operands = [stash.logits_gradient.address(), stash.lnf.address()];
-    engine.linear_backward_weight([wte_gradient, Address::NULL], operands, context.sizes())?;
+    operations.linear_backward_weight([wte_gradient, Address::NULL], operands, context.sizes())?;
     let into = [context.lnf.gradient(0), context.lnf.gradient(1)];
-    engine.layernorm_backward_weight(into, &stash.sums, [n, c])?;
-    engine.pool.give(stash.buffers());
+    operations.layernorm_backward_weight(into, &stash.sums, [n, c])?;
+    operations.pool.give(stash.buffers());
     Ok(())
 }

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use std::sync::Arc;
 
 /// What computes on one device: kernels, products, and the memory that comes and goes.
-pub(super) struct Engine {
+pub(super) struct Operations {
     pub(super) gpu: Arc<Gpu>,
     pub(super) precision: Precision,
     pub(super) kernels: Kernels,
@@ -78,7 +78,7 @@ fn int(size: usize) -> Argument {
     Argument::Int(size as i32)
 }
 
-impl Engine {
+impl Operations {
     fn run(&self, name: &'static str, launch: Launch, arguments: &[Argument]) -> Result<()> {
         let kernel = self.kernels.get(name);
         self.gpu.compute.launch(kernel, launch, arguments).with_context(|| format!("launching {name} as {launch:?}"))

@@ -12,7 +12,7 @@ use super::group::{BLOCK_TENSORS, Group, LNF_TENSORS, WPE, WTE};
 use super::kernel::Precision;
 use super::marks::Marks;
 use super::memory::{Buffer, Move, Pool};
-use super::operation::{Engine, Shape};
+use super::operation::{Operations, Shape};
 use super::stash::{Stage, Stash, find};
 use super::step::Step;
 use super::{block, check, head};
@@ -30,7 +30,7 @@ use std::sync::Arc;
 ///
 /// No op waits on the host. Methods that do wait say so.
 pub struct Shard {
-    pub(super) engine: Engine,
+    pub(super) operations: Operations,
     pub(super) config: Config,
     pub(super) shape: Shape,
     pub(super) microbatches: usize,
@@ -88,7 +88,7 @@ impl Shard {
         estimate::check(gpu, &config, stages, &demand)?;
 
         gpu.make_current()?;
-        let engine = Engine {
+        let operations = Operations {
             gpu: gpu.clone(),
             precision,
             kernels: Kernels::load(gpu.context(), gpu.facts(), precision)?,
@@ -96,9 +96,9 @@ impl Shard {
             pool: Pool::new(gpu.context()),
         };
         let shape = Shape { sequences, tokens, heads: config.heads, channels: config.channels };
-        engine.allow_attention(&shape)?;
+        operations.allow_attention(&shape)?;
         let (embedding, head) = (stages.iter().any(|s| s.1.embedding), stages.iter().any(|s| s.1.head));
-        let group = |tensors: &[usize], layer| Group::new(&engine, parameters, tensors, layer);
+        let group = |tensors: &[usize], layer| Group::new(&operations, parameters, tensors, layer);
         let wte = (embedding || head).then(|| group(&[WTE], None)).transpose()?;
         let wte_head_gradients = match &wte {
             Some(wte) => Some(Buffer::new(gpu.context(), wte.gradients.bytes())?),
@@ -134,7 +134,7 @@ impl Shard {
             moves: BTreeMap::new(),
             held_bytes: 0,
             peak_held_bytes: 0,
-            engine,
+            operations,
         };
         shard.warm_up().context("running every op once")?;
         Ok(shard)
@@ -142,22 +142,22 @@ impl Shard {
 
     /// Bytes of a hidden state, B * T * C activations: what stages hand to each other.
     pub fn hidden_bytes(&self) -> usize {
-        self.shape.rows() * self.shape.channels * self.engine.precision.bytes()
+        self.shape.rows() * self.shape.channels * self.operations.precision.bytes()
     }
 
     /// The GPU that it is on.
     pub fn gpu(&self) -> &Arc<Gpu> {
-        &self.engine.gpu
+        &self.operations.gpu
     }
 
     /// Where its kernels' code came from.
     pub fn code_origin(&self) -> &Origin {
-        &self.engine.kernels.origin
+        &self.operations.kernels.origin
     }
 
     /// Type of its activations.
     pub fn precision(&self) -> Precision {
-        self.engine.precision
+        self.operations.precision
     }
 
     /// Begins a step: enqueues the upload of its tokens, all micro-batches' one after the other. Devices without the
@@ -166,7 +166,7 @@ impl Shard {
     /// # Errors
     /// Tokens that are not the step's or not the vocabulary's; or the GPU failed.
     pub fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()> {
-        self.engine.gpu.make_current()?;
+        self.operations.gpu.make_current()?;
         self.batch.begin(inputs, targets)
     }
 
@@ -201,22 +201,22 @@ impl Shard {
         }
         check::address(input, !entry.layers.embedding, "hidden state")?;
         check::address(output, !entry.layers.head, "output")?;
-        let engine = &mut self.engine;
-        engine.gpu.make_current()?;
+        let operations = &mut self.operations;
+        operations.gpu.make_current()?;
         marks.start(Kind::F)?;
         let count = shape.rows() * shape.channels;
         // what is passed on goes straight to the output, except what the head keeps
         let mut target = Targets { output, left: entry.blocks.len() };
         let mut hidden = match (input, &self.wte, &self.wpe) {
             (Some(input), _, _) => {
-                let hidden = engine.activations(count)?;
-                engine.gpu.compute.copy(hidden.address(), input, hidden.bytes())?;
+                let hidden = operations.activations(count)?;
+                operations.gpu.compute.copy(hidden.address(), input, hidden.bytes())?;
                 Some(hidden)
             }
             (None, Some(wte), Some(wpe)) => {
-                let (hidden, place) = target.next(engine, count, entry.blocks.is_empty())?;
+                let (hidden, place) = target.next(operations, count, entry.blocks.is_empty())?;
                 let places = [place, self.batch.inputs(index), wte.tensor(0), wpe.tensor(0)];
-                engine.embedding_forward(places, &shape)?;
+                operations.embedding_forward(places, &shape)?;
                 marks.end(Part::Embedding)?;
                 hidden
             }
@@ -226,8 +226,8 @@ impl Shard {
         for group in &entry.blocks {
             let Some(before) = hidden.take() else { bail!("the hidden state was written to the output too early") };
             target.left -= 1;
-            let (next, place) = target.next(engine, count, target.left == 0)?;
-            blocks.push(block::forward(engine, group, &shape, before, place)?);
+            let (next, place) = target.next(operations, count, target.left == 0)?;
+            blocks.push(block::forward(operations, group, &shape, before, place)?);
             hidden = next;
             marks.end(Part::Block)?;
         }
@@ -236,15 +236,15 @@ impl Shard {
                 let context = head_context(shape, &self.config, &self.lnf, &self.wte)?;
                 let weight = 1.0 / (self.microbatches * shape.rows()) as f32;
                 let places = [self.losses.address().offset(index * size_of::<f32>()), self.batch.targets(index)];
-                let stash = head::forward(engine, &context, hidden, places, weight)?;
+                let stash = head::forward(operations, &context, hidden, places, weight)?;
                 marks.end(Part::Head)?;
                 Some(stash)
             }
             (false, Some(hidden)) => {
                 // a stage that holds nothing passes on what it got
                 let place = output.context("expected an output, found none: pass one")?;
-                engine.gpu.compute.copy(place, hidden.address(), hidden.bytes())?;
-                engine.pool.give([hidden]);
+                operations.gpu.compute.copy(place, hidden.address(), hidden.bytes())?;
+                operations.pool.give([hidden]);
                 None
             }
             _ => None,
@@ -294,8 +294,8 @@ impl Shard {
             }
         };
         self.held_bytes -= Stash::forward_bytes(&blocks, &head);
-        let engine = &mut self.engine;
-        engine.gpu.make_current()?;
+        let operations = &mut self.operations;
+        operations.gpu.make_current()?;
         marks.start(Kind::I)?;
         let count = shape.rows() * shape.channels;
         let mut target = Targets { output, left: blocks.len() };
@@ -303,15 +303,15 @@ impl Shard {
         let head = match (head, gradient) {
             (Some(stash), _) => {
                 let context = head_context(shape, &self.config, &self.lnf, &self.wte)?;
-                let (next, place) = target.next(engine, count, blocks.is_empty())?;
-                let stash = head::backward_input(engine, &context, stash, place)?;
+                let (next, place) = target.next(operations, count, blocks.is_empty())?;
+                let stash = head::backward_input(operations, &context, stash, place)?;
                 hidden = next;
                 marks.end(Part::Head)?;
                 Some(stash)
             }
             (None, Some(gradient)) => {
-                let copy = engine.activations(count)?;
-                engine.gpu.compute.copy(copy.address(), gradient, copy.bytes())?;
+                let copy = operations.activations(count)?;
+                operations.gpu.compute.copy(copy.address(), gradient, copy.bytes())?;
                 hidden = Some(copy);
                 None
             }
@@ -321,8 +321,8 @@ impl Shard {
         for (group, stash) in entry.blocks.iter().zip(blocks).rev() {
             let Some(before) = hidden.take() else { bail!("the gradient was written to the output too early") };
             target.left -= 1;
-            let (next, place) = target.next(engine, count, target.left == 0)?;
-            left.push(block::backward_input(engine, group, &shape, stash, before, place)?);
+            let (next, place) = target.next(operations, count, target.left == 0)?;
+            left.push(block::backward_input(operations, group, &shape, stash, before, place)?);
             hidden = next;
             marks.end(Part::Block)?;
         }
@@ -330,8 +330,8 @@ impl Shard {
             marks.end(Part::Embedding)?;
             hidden
         } else if let (Some(hidden), Some(place)) = (hidden, output) {
-            engine.gpu.compute.copy(place, hidden.address(), hidden.bytes())?;
-            engine.pool.give([hidden]);
+            operations.gpu.compute.copy(place, hidden.address(), hidden.bytes())?;
+            operations.pool.give([hidden]);
             None
         } else {
             None
@@ -365,24 +365,24 @@ impl Shard {
             }
         };
         self.held_bytes -= Stash::weight_bytes(&embedding, &blocks, &head);
-        let engine = &mut self.engine;
-        engine.gpu.make_current()?;
+        let operations = &mut self.operations;
+        operations.gpu.make_current()?;
         marks.start(Kind::W)?;
         if let (Some(stash), Some(gradients)) = (head, &self.wte_head_gradients) {
             let context = head_context(shape, &self.config, &self.lnf, &self.wte)?;
-            head::backward_weight(engine, &context, gradients.address(), stash)?;
+            head::backward_weight(operations, &context, gradients.address(), stash)?;
             marks.end(Part::Head)?;
         }
         for (group, stash) in entry.blocks.iter().rev().zip(blocks) {
-            block::backward_weight(engine, group, &shape, stash)?;
+            block::backward_weight(operations, group, &shape, stash)?;
             marks.end(Part::Block)?;
         }
         if let (Some(gradient), Some(wte), Some(wpe)) = (embedding, &self.wte, &self.wpe) {
             let index = self.batch.index(microbatch as usize);
             let places = [wte.gradient(0), gradient.address(), index.ids, index.starts, index.order];
-            engine.embedding_backward_token(places, index.distinct, shape.channels)?;
-            engine.embedding_backward_position([wpe.gradient(0), gradient.address()], &shape)?;
-            engine.pool.give([gradient]);
+            operations.embedding_backward_token(places, index.distinct, shape.channels)?;
+            operations.embedding_backward_position([wpe.gradient(0), gradient.address()], &shape)?;
+            operations.pool.give([gradient]);
             marks.end(Part::Embedding)?;
         }
         marks.finish()
@@ -401,7 +401,7 @@ impl Shard {
     /// Drops what the ops of a step that was given up left behind.
     pub(super) fn drop_stashes(&mut self) {
         for place in self.stages.values_mut().flat_map(|stage| &mut stage.stashes) {
-            std::mem::replace(place, Stash::Empty).give_back(&mut self.engine.pool);
+            std::mem::replace(place, Stash::Empty).give_back(&mut self.operations.pool);
         }
         self.held_bytes = 0;
     }
@@ -416,11 +416,11 @@ struct Targets {
 
 impl Targets {
     /// A place for the next hidden state, and its buffer unless that is the output.
-    fn next(&self, engine: &mut Engine, count: usize, is_last: bool) -> Result<(Option<Buffer>, Address)> {
+    fn next(&self, operations: &mut Operations, count: usize, is_last: bool) -> Result<(Option<Buffer>, Address)> {
         match self.output {
             Some(output) if is_last => Ok((None, output)),
             _ => {
-                let buffer = engine.activations(count)?;
+                let buffer = operations.activations(count)?;
                 let address = buffer.address();
                 Ok((Some(buffer), address))
             }

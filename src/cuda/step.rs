@@ -70,12 +70,12 @@ impl Shard {
     /// The GPU failed.
     pub fn zero_gradients(&mut self) -> Result<()> {
         self.drop_stashes();
-        self.engine.gpu.make_current()?;
+        self.operations.gpu.make_current()?;
         for group in self.groups() {
-            group.clear_gradients(&self.engine)?;
+            group.clear_gradients(&self.operations)?;
         }
         if let Some(part) = &self.wte_head_gradients {
-            self.engine.gpu.compute.clear(part.address(), part.bytes())?;
+            self.operations.gpu.compute.clear(part.address(), part.bytes())?;
         }
         if let TiedParts::One { received } = &mut self.tied_parts {
             *received = false;
@@ -150,7 +150,7 @@ impl Shard {
         let own = self.stage_gradient(stage);
         if !self.step.inboxes.contains_key(&stage) {
             let bytes = own.iter().map(Run::bytes).sum();
-            let inbox = Buffer::new(self.engine.gpu.context(), bytes).context("for another copy's gradient")?;
+            let inbox = Buffer::new(self.operations.gpu.context(), bytes).context("for another copy's gradient")?;
             self.step.inboxes.insert(stage, inbox);
         }
         let mut address = self.step.inboxes.get(&stage).map_or(Address::NULL, Buffer::address);
@@ -167,10 +167,10 @@ impl Shard {
     /// # Errors
     /// The GPU failed.
     pub fn add_stage_inbox(&mut self, stage: u32) -> Result<()> {
-        self.engine.gpu.make_current()?;
+        self.operations.gpu.make_current()?;
         let inbox = self.stage_inbox(stage)?;
         for (own, other) in self.stage_gradient(stage).into_iter().zip(inbox) {
-            self.engine.add(own.address, other.address, own.count)?;
+            self.operations.add(own.address, other.address, own.count)?;
         }
         Ok(())
     }
@@ -180,7 +180,7 @@ impl Shard {
     /// # Errors
     /// The other part of the tied gradient was not taken in, or the GPU failed.
     pub fn squared_norms(&mut self) -> Result<()> {
-        self.engine.gpu.make_current()?;
+        self.operations.gpu.make_current()?;
         let mut parts: Vec<(usize, &Group, Address)> = Vec::new();
         if let (Some(wte), Some(wpe)) = (&self.wte, &self.wpe) {
             self.ensure_tied_gradient_complete()?;
@@ -194,9 +194,9 @@ impl Shard {
         let step = &self.step;
         for (index, &(_, group, other)) in parts.iter().enumerate() {
             let places = [step.norms.address().offset(index * DOUBLE), step.partial.address()];
-            self.engine.squared_norm(places, [group.gradients.address(), other], group.count())?;
+            self.operations.squared_norm(places, [group.gradients.address(), other], group.count())?;
         }
-        let (stream, bytes) = (&self.engine.gpu.compute, parts.len() * DOUBLE);
+        let (stream, bytes) = (&self.operations.gpu.compute, parts.len() * DOUBLE);
         if bytes > 0 {
             stream.download(&step.host_norms, 0..bytes, step.norms.address())?;
         }
@@ -224,18 +224,18 @@ impl Shard {
     /// # Errors
     /// The other part of the tied gradient was not taken in, or the GPU failed.
     pub fn update(&mut self, hyper: &AdamW, number: u32, scale: f32) -> Result<()> {
-        self.engine.gpu.make_current()?;
+        self.operations.gpu.make_current()?;
         self.ensure_tied_gradient_complete()?;
         let scale = if scale == 1.0 {
             Address::NULL
         } else {
-            self.engine.gpu.compute.set(self.step.scale.address(), scale)?;
+            self.operations.gpu.compute.set(self.step.scale.address(), scale)?;
             self.step.scale.address()
         };
         for group in self.groups() {
             let is_wte = self.wte.as_ref().is_some_and(|wte| std::ptr::eq(wte, group));
             let other = if is_wte { self.head_part() } else { Address::NULL };
-            group.adamw(&self.engine, other, scale, number, hyper)?;
+            group.adamw(&self.operations, other, scale, number, hyper)?;
         }
         Ok(())
     }
@@ -245,11 +245,11 @@ impl Shard {
     /// # Errors
     /// The memory does not suffice, or the GPU failed.
     pub fn save(&mut self) -> Result<()> {
-        self.engine.gpu.make_current()?;
-        let Shard { engine, wte, wpe, lnf, stages, .. } = self;
+        self.operations.gpu.make_current()?;
+        let Shard { operations, wte, wpe, lnf, stages, .. } = self;
         let blocks = stages.values_mut().flat_map(|stage| &mut stage.blocks);
         let mut groups = wte.iter_mut().chain(wpe).chain(blocks).chain(lnf);
-        groups.try_for_each(|group| group.save(engine)).context("remembering parameters and moments")
+        groups.try_for_each(|group| group.save(operations)).context("remembering parameters and moments")
     }
 
     /// Enqueues: parameters and optimizer state are those remembered last.
@@ -257,9 +257,9 @@ impl Shard {
     /// # Errors
     /// None are, or the GPU failed.
     pub fn restore(&mut self) -> Result<()> {
-        self.engine.gpu.make_current()?;
+        self.operations.gpu.make_current()?;
         for group in self.groups() {
-            ensure!(group.restore(&self.engine)?, "expected saved parameters, found none: save them first");
+            ensure!(group.restore(&self.operations)?, "expected saved parameters, found none: save them first");
         }
         Ok(())
     }
@@ -270,9 +270,9 @@ impl Shard {
     /// # Errors
     /// The GPU failed.
     pub fn losses(&self) -> Result<Vec<f32>> {
-        self.engine.gpu.make_current()?;
+        self.operations.gpu.make_current()?;
         let mut losses = vec![0.0; if self.has_head() { self.losses.bytes() / size_of::<f32>() } else { 0 }];
-        download(&self.engine, &mut losses, self.losses.address())?;
+        download(&self.operations, &mut losses, self.losses.address())?;
         Ok(losses)
     }
 
@@ -288,13 +288,13 @@ impl Shard {
             self.config,
             into.config
         );
-        self.engine.gpu.make_current()?;
+        self.operations.gpu.make_current()?;
         for group in self.groups() {
-            group.export(&self.engine, into, gradients)?;
+            group.export(&self.operations, into, gradients)?;
         }
         if let (true, Some(part)) = (gradients, &self.wte_head_gradients) {
             let mut other = vec![0.0; into.tensors[WTE].len()];
-            download(&self.engine, &mut other, part.address())?;
+            download(&self.operations, &mut other, part.address())?;
             into.tensors[WTE].iter_mut().zip(other).for_each(|(gradient, other)| *gradient += other);
         }
         Ok(())

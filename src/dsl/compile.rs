@@ -6,8 +6,8 @@ use super::host::{self, Layout, LayoutValue, Refusal};
 use super::library::SchedulePath;
 use super::word::Word;
 use crate::op::Op;
+use crate::open::{OpenSchedule, Order, Program};
 use crate::placement::Placement;
-use crate::rough::{Order, Program, Rough};
 use crate::schedule::{Fault, Programs, Schedule, grid};
 use starlark::ErrorKind;
 use starlark::codemap::FileSpanRef;
@@ -242,7 +242,7 @@ impl Evaluation<'_> {
         };
         let (order, words) = match drafts.iter().map(word).collect::<Option<Vec<Word>>>() {
             Some(words) => (Order::Fixed(self.expand(&placement, &words)?), words),
-            None => (Order::Rough(self.rough(&placement, &drafts)?), Vec::new()),
+            None => (Order::Open(self.open(&placement, &drafts)?), Vec::new()),
         };
         Ok(Compiled { order, source: Source { placement, microbatches, words, file } })
     }
@@ -427,9 +427,9 @@ impl Evaluation<'_> {
     }
 
     /// What costs are to settle. A search's goal is that of the first device that names one.
-    fn rough(&self, placement: &Placement, drafts: &[Draft]) -> Result<Rough, Error> {
+    fn open(&self, placement: &Placement, drafts: &[Draft]) -> Result<OpenSchedule, Error> {
         let programs = drafts.iter().enumerate().map(|(device, draft)| self.program(placement, device as u32, draft));
-        Ok(Rough {
+        Ok(OpenSchedule {
             name: self.path.name.clone(),
             placement: placement.clone(),
             microbatches: self.request.microbatches,

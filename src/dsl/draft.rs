@@ -3,7 +3,7 @@
 use super::host::{KindValue, as_word, refuse};
 use super::word::Word;
 use crate::op::Kind;
-use crate::rough::Goal;
+use crate::open::Goal;
 use allocative::Allocative;
 use starlark::any::ProvidesStaticType;
 use starlark::environment::GlobalsBuilder;

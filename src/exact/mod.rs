@@ -22,7 +22,7 @@ mod tables;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
-use crate::rough::{Goal, Program, Rough};
+use crate::open::{Goal, OpenSchedule, Program};
 use crate::schedule::{Fault, Programs, Schedule};
 use crate::settle::settle;
 use crate::sim::bounds;
@@ -99,27 +99,27 @@ pub const MOST_MICROBATCHES: u32 = 255;
 /// Fewer states are not worth another search.
 const LEAST_SHARE: u64 = 100;
 
-/// Looks for the best schedule that `rough`, a search on every device, allows, within `limit`.
+/// Looks for the best schedule that `open`, a search on every device, allows, within `limit`.
 ///
 /// # Errors
 /// See [`Error`].
-pub fn prove(rough: &Rough, costs: &CostTable, limit: Budget) -> Result<Proof, Error> {
-    let split = split_of(rough)?;
-    let (ops, microbatches) = (op_count(rough, split), rough.microbatches);
+pub fn prove(open: &OpenSchedule, costs: &CostTable, limit: Budget) -> Result<Proof, Error> {
+    let split = split_of(open)?;
+    let (ops, microbatches) = (op_count(open, split), open.microbatches);
     if ops > MOST_OPS || microbatches > MOST_MICROBATCHES {
         return Err(Error::TooLarge { ops, microbatches });
     }
-    if rough.goal == Goal::Span && !starts_are_fixed(rough) {
-        return Err(Error::Span(rough.placement.name().to_string()));
+    if open.goal == Goal::Span && !starts_are_fixed(open) {
+        return Err(Error::Span(open.placement.name().to_string()));
     }
-    let schedule = settle(rough, costs)?;
+    let schedule = settle(open, costs)?;
     let graph = TaskGraph::new(schedule.clone()).map_err(crate::settle::Error::Cycle)?;
-    let tables = Tables::new(rough, costs, split);
+    let tables = Tables::new(open, costs, split);
     if let Some(op) = tables.instant() {
         return Err(Error::Instant(op));
     }
     let objective = tables.objective(&graph);
-    let lower_bound = lower_bound(rough, costs, &graph).next_multiple_of(tables.step).min(objective);
+    let lower_bound = lower_bound(open, costs, &graph).next_multiple_of(tables.step).min(objective);
     let mut proof = Proof { schedule, objective, lower_bound, optimal: true, states: 0 };
     if let Some(rows) = improve(&tables, &mut proof, limit) {
         let mut programs = Programs::default();
@@ -127,7 +127,7 @@ pub fn prove(rough: &Rough, costs: &CostTable, limit: Budget) -> Result<Proof, E
             programs.ops.extend(row);
             programs.finish(Vec::new());
         }
-        proof.schedule = Schedule::new(&rough.name, rough.placement.clone(), rough.microbatches, programs);
+        proof.schedule = Schedule::new(&open.name, open.placement.clone(), open.microbatches, programs);
         proof.schedule.validate()?;
     }
     proof.optimal = proof.lower_bound == proof.objective;
@@ -136,7 +136,7 @@ pub fn prove(rough: &Rough, costs: &CostTable, limit: Budget) -> Result<Proof, E
 
 /// The search whose optimum `schedule` is to be held against: the same placement, backwards split or not as there, no device
 /// holding more than it does there. Overlapped pairs count as ops in turn.
-pub fn question(schedule: &Schedule, costs: &CostTable, goal: Goal) -> Rough {
+pub fn question(schedule: &Schedule, costs: &CostTable, goal: Goal) -> OpenSchedule {
     let schedule = schedule.clone().without_pairs();
     let split = schedule.splits_backward();
     let program = |device: u32| Program::Search {
@@ -144,7 +144,7 @@ pub fn question(schedule: &Schedule, costs: &CostTable, goal: Goal) -> Rough {
         cap: Some(schedule.peak_activations(device, costs.keep)),
         start: Some(Box::new(Program::Fixed(schedule.program(device).to_vec()))),
     };
-    Rough {
+    OpenSchedule {
         name: schedule.name.clone(),
         placement: schedule.placement.clone(),
         microbatches: schedule.microbatches,
@@ -185,9 +185,9 @@ fn improve(tables: &Tables, proof: &mut Proof, limit: Budget) -> Option<Vec<Vec<
     best
 }
 
-fn split_of(rough: &Rough) -> Result<bool, Error> {
+fn split_of(open: &OpenSchedule) -> Result<bool, Error> {
     let mut split = false;
-    for (device, program) in (0..).zip(&rough.programs) {
+    for (device, program) in (0..).zip(&open.programs) {
         match program {
             Program::Search { split: given, .. } => split = *given,
             _ => return Err(Error::NotSearched { device }),
@@ -196,28 +196,28 @@ fn split_of(rough: &Rough) -> Result<bool, Error> {
     Ok(split)
 }
 
-fn op_count(rough: &Rough, split: bool) -> usize {
+fn op_count(open: &OpenSchedule, split: bool) -> usize {
     let kinds = if split { 3 } else { 2 };
-    rough.placement.stages() as usize * rough.microbatches as usize * kinds
+    open.placement.stages() as usize * open.microbatches as usize * kinds
 }
 
 /// Whether every device's first op starts at the same time in every schedule: the first stages are on devices of their own.
-fn starts_are_fixed(rough: &Rough) -> bool {
-    let placement = &rough.placement;
+fn starts_are_fixed(open: &OpenSchedule) -> bool {
+    let placement = &open.placement;
     let mut first: Vec<u32> = (0..placement.devices()).map(|stage| placement.device_of_stage(stage, 0)).collect();
     first.sort_unstable();
     first.dedup();
     placement.directions() == 1 && first.len() == placement.devices() as usize
 }
 
-fn lower_bound(rough: &Rough, costs: &CostTable, graph: &TaskGraph) -> u64 {
+fn lower_bound(open: &OpenSchedule, costs: &CostTable, graph: &TaskGraph) -> u64 {
     let cap = |program: &Program| match program {
         Program::Search { cap, .. } => *cap,
         _ => None,
     };
-    let caps: Option<Vec<f64>> = rough.programs.iter().map(cap).collect();
+    let caps: Option<Vec<f64>> = open.programs.iter().map(cap).collect();
     let found = bounds(graph, costs, caps.map(|caps| caps.into_iter().fold(0.0, f64::max)));
-    if rough.goal == Goal::Span { found.work } else { found.best().0 }
+    if open.goal == Goal::Span { found.work } else { found.best().0 }
 }
 
 /// F, and what follows it.
@@ -234,7 +234,7 @@ mod tests {
     use serde_json::Value;
     use std::collections::BTreeSet;
 
-    fn searched(row: &Value) -> (Rough, CostTable) {
+    fn searched(row: &Value) -> (OpenSchedule, CostTable) {
         let whole = |key: &str| row[key].as_u64().unwrap() as u32;
         let (p, m) = (whole("devices"), whole("microbatches"));
         let placement = if row["placement"] == "V" { Placement::zigzag("V", p, 2) } else { Placement::linear(p) };
@@ -244,7 +244,7 @@ mod tests {
         let costs = given.parse::<GivenCosts>().unwrap().table(&placement, m, &Slow::new()).unwrap();
         let program = Program::Search { split: row["split"].as_bool().unwrap(), cap: row["cap"].as_f64(), start: None };
         let programs = vec![program; p as usize];
-        (Rough { name: "searched".to_string(), placement, microbatches: m, programs, goal }, costs)
+        (OpenSchedule { name: "searched".to_string(), placement, microbatches: m, programs, goal }, costs)
     }
 
     /// With no help from the search of `settle` and from bounds: an optimum that CP-SAT proved is found when asked for, and a
@@ -255,9 +255,9 @@ mod tests {
         let rows: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         let (mut found, mut refuted) = (0, 0);
         for row in rows.iter().filter(|row| row["proven"] == true) {
-            let (rough, costs) = searched(row);
+            let (open, costs) = searched(row);
             let optimum = (row["optimum"].as_f64().unwrap() * costs.ticks_per_unit).round() as u64;
-            let tables = Tables::new(&rough, &costs, split_of(&rough).unwrap());
+            let tables = Tables::new(&open, &costs, split_of(&open).unwrap());
             let mut search = Search::new(&tables, optimum, 30_000);
             search.run();
             if let Some((objective, _)) = &search.best {
@@ -339,9 +339,9 @@ mod tests {
             let cap = Some(1.0_f64.max(f64::from(placement.directions())) + random(3) as f64 / v);
             let programs = vec![Program::Search { split, cap, start: None }; placement.devices() as usize];
             let goal = if placement.directions() == 1 && random(2) == 0 { Goal::Span } else { Goal::Makespan };
-            let rough = Rough { name: "random".to_string(), placement, microbatches: m, programs, goal };
-            let tables = Tables::new(&rough, &costs, split);
-            let devices = rough.placement.devices() as usize;
+            let open = OpenSchedule { name: "random".to_string(), placement, microbatches: m, programs, goal };
+            let tables = Tables::new(&open, &costs, split);
+            let devices = open.placement.devices() as usize;
             let mut state = State {
                 counts: vec![0; tables.rows.len()],
                 ends: vec![Vec::new(); tables.rows.len()],
@@ -352,7 +352,7 @@ mod tests {
             let mut search = Search::new(&tables, 4 * least + 100, 1_000_000);
             assert_eq!(search.run(), Outcome::Exhausted);
             assert_eq!(search.best.map(|(objective, _)| objective), Some(least), "case {number}");
-            let proof = prove(&rough, &costs, Budget::default()).unwrap();
+            let proof = prove(&open, &costs, Budget::default()).unwrap();
             assert!(proof.optimal);
             assert_eq!(proof.objective, least, "case {number}");
             improved += usize::from(proof.states > 1);

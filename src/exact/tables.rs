@@ -4,7 +4,7 @@ use super::relaxation::counts_in_turn;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
-use crate::rough::{Goal, Program, Rough};
+use crate::open::{Goal, OpenSchedule, Program};
 
 /// Memory units that one chunk's activation takes.
 pub(super) const WHOLE: i64 = 1 << 20;
@@ -57,8 +57,8 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    pub fn new(rough: &Rough, costs: &CostTable, split: bool) -> Tables {
-        let placement = &rough.placement;
+    pub fn new(open: &OpenSchedule, costs: &CostTable, split: bool) -> Tables {
+        let placement = &open.placement;
         let unit = f64::from(placement.chunks()) * WHOLE as f64;
         let cap = |program: &Program| match program {
             Program::Search { cap: Some(cap), .. } => (cap * unit + 1e-3).min(UNLIMITED as f64) as i64,
@@ -68,22 +68,22 @@ impl Tables {
         let mut tables = Tables {
             rows: Vec::new(),
             of_device: vec![Vec::new(); placement.devices() as usize],
-            caps: rough.programs.iter().map(cap).collect(),
+            caps: open.programs.iter().map(cap).collect(),
             changes: [WHOLE, kept - WHOLE, -kept, -WHOLE],
             in_turn: Vec::new(),
             origins: vec![0; placement.devices() as usize],
             shared: placement.held_by(0).len() > 1,
             step: 1,
             directions: placement.directions(),
-            microbatches: rough.microbatches,
+            microbatches: open.microbatches,
         };
-        (0..placement.directions()).for_each(|direction| tables.add_direction(rough, costs, split, direction));
+        (0..placement.directions()).for_each(|direction| tables.add_direction(open, costs, split, direction));
         tables.step = tables.rows.iter().fold(0, |step, row| {
             let lag = row.input.map_or(0, |(_, lag)| lag);
             [row.duration, row.hold, lag].into_iter().fold(step, |step, time| divisor(step, time.unsigned_abs()))
         });
         tables.step = tables.step.max(1);
-        if rough.goal == Goal::Span {
+        if open.goal == Goal::Span {
             tables.fix_origins();
         }
         tables.fix_tails();
@@ -91,8 +91,8 @@ impl Tables {
         tables
     }
 
-    fn add_direction(&mut self, rough: &Rough, costs: &CostTable, split: bool, direction: u32) {
-        let placement = &rough.placement;
+    fn add_direction(&mut self, open: &OpenSchedule, costs: &CostTable, split: bool, direction: u32) {
+        let placement = &open.placement;
         let stages = placement.stages();
         let kinds = super::kinds(split);
         let first = self.rows.len();
@@ -134,7 +134,7 @@ impl Tables {
                         }
                         _ => Vec::new(),
                     },
-                    count: placement.microbatches_of(direction, rough.microbatches).len(),
+                    count: placement.microbatches_of(direction, open.microbatches).len(),
                     tails: Vec::new(),
                 });
             }

@@ -3,7 +3,7 @@
 use super::arena::Dealer;
 use super::heap::Heap;
 use super::plan::{Plan, Port};
-use super::queues::Queues;
+use super::queues::CommunicationQueues;
 use super::slot::Slot;
 use super::watch::{Aborted, Watch};
 use crate::delivery::Delivery;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// A delivery that is not one-sided, on top of one-sided puts.
 #[derive(Debug)]
 struct Emulation {
-    queues: Queues,
+    queues: CommunicationQueues,
     graph: Arc<TaskGraph>,
     /// By message.
     ports: Vec<Option<Port>>,
@@ -42,7 +42,7 @@ pub struct Local {
 impl Local {
     /// The link over `slots` of `heap` for `plan`. A delivery that is not one-sided needs all devices in one process.
     pub fn new(plan: &Plan, delivery: Delivery, heap: Arc<Heap>, slots: Slots) -> Local {
-        let queues = Queues::new(&plan.graph, delivery);
+        let queues = CommunicationQueues::new(&plan.graph, delivery);
         let emulation =
             queues.map(|queues| Emulation { queues, graph: plan.graph.clone(), ports: plan.outputs.clone() });
         Local { emulation, heap, slots }

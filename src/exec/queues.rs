@@ -2,7 +2,7 @@
 //!
 //! Data itself goes the one-sided way, into slots that no timing can overwrite; the queues decide when a message counts as
 //! arrived. They are a shared table that whoever makes progress advances: the device whose op has ended, or which has used a
-//! message. Queues run on from step to step: an entry of the next step follows the last of this one.
+//! message. CommunicationQueues run on from step to step: an entry of the next step follows the last of this one.
 
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The queues of all devices.
 #[derive(Debug)]
-pub struct Queues {
+pub struct CommunicationQueues {
     lowering: Lowering,
     /// Slots of a channel, under buffered delivery.
     slots: Option<u64>,
@@ -29,9 +29,9 @@ struct State {
     held: Vec<u64>,
 }
 
-impl Queues {
+impl CommunicationQueues {
     /// The queues of `graph` under `delivery`; `None` under one-sided delivery, which needs none.
-    pub fn new(graph: &TaskGraph, delivery: Delivery) -> Option<Queues> {
+    pub fn new(graph: &TaskGraph, delivery: Delivery) -> Option<CommunicationQueues> {
         let slots = match delivery {
             Delivery::OneSided => return None,
             Delivery::Buffered(slots) => Some(u64::from(slots)),
@@ -43,7 +43,7 @@ impl Queues {
             made: vec![0; graph.len()],
             held: vec![0; lowering.channels()],
         };
-        Some(Queues { lowering, slots, state: Mutex::new(state) })
+        Some(CommunicationQueues { lowering, slots, state: Mutex::new(state) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -1,9 +1,9 @@
 //! A schedule held ready for execution: one thread a device, and the watchdog.
 
-use super::common::Common;
 use super::device::{Batch, Device, Engine, State, Update};
 use super::record::{DeviceRecord, StepRecord};
 use super::reductions::Sizes;
+use super::shared::Shared;
 use super::watch::{Aborted, Fault};
 use super::worker::Worker;
 use crate::delivery::Delivery;
@@ -116,7 +116,7 @@ enum Part {
 
 /// The session.
 pub struct Session {
-    common: Arc<Common>,
+    shared: Arc<Shared>,
     timeout: Duration,
     commands: Vec<Sender<Command>>,
     answers: Receiver<(u32, Answer)>,
@@ -135,12 +135,12 @@ impl Session {
         sizes: Sizes,
         settings: Settings,
     ) -> anyhow::Result<Session> {
-        let common = Arc::new(Common::new(graph, sizes, &settings, Ranks::alone())?);
+        let shared = Arc::new(Shared::new(graph, sizes, &settings, Ranks::alone())?);
         let workers = (0..).zip(devices).map(|(number, device)| {
-            let worker = Worker::new(number, device, common.clone(), settings.fault);
+            let worker = Worker::new(number, device, shared.clone(), settings.fault);
             (number, Box::new(worker) as Box<dyn Engine>)
         });
-        Session::of_engines(common.clone(), workers.collect(), settings)
+        Session::of_engines(shared.clone(), workers.collect(), settings)
     }
 
     /// A session of this rank's devices, each with its number; all ranks must call this together.
@@ -148,7 +148,7 @@ impl Session {
     /// # Errors
     /// The system gives no threads.
     pub fn of_engines(
-        common: Arc<Common>,
+        shared: Arc<Shared>,
         engines: Vec<(u32, Box<dyn Engine>)>,
         settings: Settings,
     ) -> anyhow::Result<Session> {
@@ -161,17 +161,17 @@ impl Session {
             std::thread::Builder::new().name(format!("device {number}")).spawn(body)?;
             commands.push(command);
         }
-        Ok(Session { common, timeout: settings.timeout, commands, answers, steps: 0, updates: 0 })
+        Ok(Session { shared, timeout: settings.timeout, commands, answers, steps: 0, updates: 0 })
     }
 
     /// The graph that this session executes.
     pub fn graph(&self) -> &Arc<TaskGraph> {
-        &self.common.plan.graph
+        &self.shared.plan.graph
     }
 
     /// Slots of all channels: how many messages' buffers the graph needs.
     pub fn slot_count(&self) -> usize {
-        self.common.plan.slots.iter().sum()
+        self.shared.plan.slots.iter().sum()
     }
 
     /// Runs one training step; without `update`, forward and backward only. Every rank has the same record.
@@ -179,7 +179,7 @@ impl Session {
     /// # Errors
     /// See [`Error`]. After one, the session is of no more use.
     pub fn step(&mut self, batch: &Arc<Batch>, update: Option<Update>) -> Result<StepRecord, Error> {
-        if self.common.ranks.lost().is_some() {
+        if self.shared.ranks.lost().is_some() {
             return Err(self.lost(&self.why_lost()));
         }
         let (step, updates) = (self.steps, self.updates);
@@ -212,7 +212,7 @@ impl Session {
         &mut self,
         call: impl Fn(u32, &mut dyn State) -> anyhow::Result<()> + Clone + Send + 'static,
     ) -> Result<(), Error> {
-        let devices = self.common.ranks.devices(self.graph().schedule().devices());
+        let devices = self.shared.ranks.devices(self.graph().schedule().devices());
         for (number, command) in devices.zip(&self.commands) {
             let call = call.clone();
             let _ = command.send(Command::Call(Box::new(move |device| call(number, device))));
@@ -222,7 +222,7 @@ impl Session {
 
     /// Every rank's records.
     fn join(&self, part: Part) -> Result<Vec<(u32, DeviceRecord)>, Error> {
-        let parts = match self.common.ranks.size() {
+        let parts = match self.shared.ranks.size() {
             1 => vec![part],
             _ => self.exchange(&part)?,
         };
@@ -246,7 +246,7 @@ impl Session {
             Part::CalledOff | Part::Failed(_) => FAREWELL,
         };
         let bytes = serde_json::to_vec(part).map_err(|error| self.lost(&error.to_string()))?;
-        let all = self.common.ranks.exchange_within(bytes, limit).map_err(|lost| match part {
+        let all = self.shared.ranks.exchange_within(bytes, limit).map_err(|lost| match part {
             Part::Failed(error) => error.clone(),
             _ => self.lost(&lost.to_string()),
         })?;
@@ -255,7 +255,7 @@ impl Session {
     }
 
     fn why_lost(&self) -> String {
-        self.common.ranks.lost().map_or_else(|| "a rank is gone".to_string(), |lost| lost.to_string())
+        self.shared.ranks.lost().map_or_else(|| "a rank is gone".to_string(), |lost| lost.to_string())
     }
 
     /// One answer of every device here; ends everything where a device fails, dies or waits too long, or a rank is gone.
@@ -287,11 +287,11 @@ impl Session {
 
     /// What keeps the devices here from going on, if anything does.
     fn trouble(&self) -> Option<Option<Error>> {
-        let waited = self.common.watch.longest_wait();
-        if self.common.ranks.lost().is_some() {
+        let waited = self.shared.watch.longest_wait();
+        if self.shared.ranks.lost().is_some() {
             return Some(Some(self.lost(&self.why_lost())));
         }
-        if self.common.watch.is_aborted() {
+        if self.shared.watch.is_aborted() {
             return Some(None);
         }
         (waited > self.timeout).then(|| {
@@ -306,9 +306,9 @@ impl Session {
     }
 
     fn place(&self) -> (String, String) {
-        let common = &self.common;
-        let report = common.watch.report(&common.plan.graph) + &common.link.report(self.steps.saturating_sub(1));
-        (common.plan.graph.schedule().name.clone(), report)
+        let shared = &self.shared;
+        let report = shared.watch.report(&shared.plan.graph) + &shared.link.report(self.steps.saturating_sub(1));
+        (shared.plan.graph.schedule().name.clone(), report)
     }
 
     fn give_up(&self, device: u32, answer: Answer, left: usize) -> Option<Error> {
@@ -319,14 +319,14 @@ impl Session {
                 Some(Error::Failed { schedule, device, cause: format!("{cause:#}") })
             }
             Answer::Died(cause) => Some(Error::Dead { schedule, device, cause, report }),
-            _ => self.common.ranks.lost().map(|lost| self.lost(&lost.to_string())),
+            _ => self.shared.ranks.lost().map(|lost| self.lost(&lost.to_string())),
         }
     }
 
     /// Calls everything off and gives the `left` threads that have not answered a moment to notice; one that hangs is left
     /// behind.
     fn stop(&self, mut left: usize) {
-        self.common.watch.abort();
+        self.shared.watch.abort();
         let end = Instant::now() + Duration::from_secs(1);
         while left > 0 && Instant::now() < end && self.answers.recv_timeout(Duration::from_millis(100)).is_ok() {
             left -= 1;

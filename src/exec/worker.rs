@@ -1,8 +1,8 @@
 //! One device's thread: its program in order, op by op, then the step ops.
 
-use super::common::Common;
 use super::device::{Batch, Device, Engine, State, Update};
 use super::record::{DeviceRecord, OpRecord, StepOp};
+use super::shared::Shared;
 use super::watch::{Aborted, Fault};
 use crate::schedule::Overlap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct Worker {
     number: u32,
     device: Box<dyn Device>,
-    common: Arc<Common>,
+    shared: Arc<Shared>,
     /// Where this device's outputs lie until they are put: those of ops of even and of odd index, since both ops of an
     /// overlapped pair put theirs at its end.
     staging: [Vec<f32>; 2],
@@ -28,17 +28,17 @@ impl Engine for Worker {
         batch: &Arc<Batch>,
         update: Option<&Update>,
     ) -> anyhow::Result<DeviceRecord> {
-        let common = self.common.clone();
+        let shared = self.shared.clone();
         self.device.begin(batch);
-        let range = common.plan.graph.schedule().range(self.number);
+        let range = shared.plan.graph.schedule().range(self.number);
         let mut record = DeviceRecord { ops: Vec::with_capacity(range.len()), ..DeviceRecord::default() };
-        common.watch.note_done(self.number, 0);
+        shared.watch.note_done(self.number, 0);
         // Nobody passes before the last one has come: the step's time 0 is when that was.
-        record.ready = common.watch.now_ns();
-        common.reductions.meet(&common.heap, self.number, step, &common.watch)?;
+        record.ready = shared.watch.now_ns();
+        shared.reductions.meet(&shared.heap, self.number, step, &shared.watch)?;
         let mut index = range.start;
         while index < range.end {
-            let opens_pair = common.plan.graph.op(index).opens_pair();
+            let opens_pair = shared.plan.graph.op(index).opens_pair();
             if opens_pair {
                 self.pair(step, index, &mut record)?
             } else {
@@ -58,13 +58,13 @@ impl Engine for Worker {
 
 impl Worker {
     /// Device number `number` of a session.
-    pub fn new(number: u32, device: Box<dyn Device>, common: Arc<Common>, fault: Option<Fault>) -> Worker {
-        let staging = [(); 2].map(|()| vec![0.0; common.sizes.hidden]);
-        Worker { number, device, common, staging, gradient: Vec::new(), fault }
+    pub fn new(number: u32, device: Box<dyn Device>, shared: Arc<Shared>, fault: Option<Fault>) -> Worker {
+        let staging = [(); 2].map(|()| vec![0.0; shared.sizes.hidden]);
+        Worker { number, device, shared, staging, gradient: Vec::new(), fault }
     }
 
     fn op(&mut self, step: u64, index: usize, record: &mut DeviceRecord) -> anyhow::Result<()> {
-        let turn = self.common.watch.now_ns();
+        let turn = self.shared.watch.now_ns();
         self.wait(index, step)?;
         self.compute(step, index, turn, record)?;
         self.put(index, step, record)
@@ -73,13 +73,13 @@ impl Worker {
     /// An overlapped pair: its ops in turn, but both inputs are awaited first (unless the graph says they are not), and
     /// both outputs put last. A CPU cannot run two ops faster together than one after the other.
     fn pair(&mut self, step: u64, first: usize, record: &mut DeviceRecord) -> anyhow::Result<()> {
-        let turn = self.common.watch.now_ns();
+        let turn = self.shared.watch.now_ns();
         self.wait(first, step)?;
-        if self.common.plan.graph.overlap() != Overlap::Runtime {
+        if self.shared.plan.graph.overlap() != Overlap::Runtime {
             self.wait(first + 1, step)?;
         }
         self.compute(step, first, turn, record)?;
-        let turn = self.common.watch.now_ns();
+        let turn = self.shared.watch.now_ns();
         self.wait(first + 1, step)?;
         self.compute(step, first + 1, turn, record)?;
         self.put(first, step, record)?;
@@ -88,21 +88,21 @@ impl Worker {
 
     /// Waits for the input of op number `index`.
     fn wait(&self, index: usize, step: u64) -> Result<(), Aborted> {
-        let Some(port) = self.common.plan.inputs[index].filter(|port| port.crosses()) else { return Ok(()) };
-        self.common.watch.note_wait(self.number, true);
-        self.common.link.wait(&port, step, &self.common.watch)?;
-        self.common.watch.note_wait(self.number, false);
+        let Some(port) = self.shared.plan.inputs[index].filter(|port| port.crosses()) else { return Ok(()) };
+        self.shared.watch.note_wait(self.number, true);
+        self.shared.link.wait(&port, step, &self.shared.watch)?;
+        self.shared.watch.note_wait(self.number, false);
         Ok(())
     }
 
     /// Computes op number `index`, whose input is there. What another device needs of it is left in the op's staging.
     fn compute(&mut self, step: u64, index: usize, turn: u64, record: &mut DeviceRecord) -> anyhow::Result<()> {
         if let Some(fault) = &self.fault {
-            fault.strike(self.number, record.ops.len(), &self.common.watch)?;
+            fault.strike(self.number, record.ops.len(), &self.shared.watch)?;
         }
-        let (input, output) = (self.common.plan.inputs[index], self.common.plan.outputs[index]);
+        let (input, output) = (self.shared.plan.inputs[index], self.shared.plan.outputs[index]);
         let mut laps = Vec::new();
-        let link = &self.common.link;
+        let link = &self.shared.link;
         // SAFETY: the input was awaited, or this device made it, and is released below.
         let received = input.map(|port| unsafe { link.message(&port) });
         let target = output.map(|port| match port.crosses() {
@@ -110,36 +110,36 @@ impl Worker {
             // SAFETY: the op that reads this slot's last message comes before this one on this device.
             false => unsafe { link.target(&port) },
         });
-        let op = self.common.plan.graph.op(index);
-        let start = self.common.watch.now_ns();
+        let op = self.shared.plan.graph.op(index);
+        let start = self.shared.watch.now_ns();
         self.device.compute(op, received, target, &mut laps)?;
-        let end = self.common.watch.now_ns();
+        let end = self.shared.watch.now_ns();
         if let Some(port) = input {
-            self.common.link.release(&port, step);
+            self.shared.link.release(&port, step);
         }
         let number = record.ops.len() as u32;
         record.laps.extend(laps.into_iter().map(|lap| (number, lap)));
         record.ops.push(OpRecord { index, turn, start, end, put_start: end, put_end: end });
-        self.common.watch.note_done(self.number, record.ops.len());
+        self.shared.watch.note_done(self.number, record.ops.len());
         Ok(())
     }
 
     /// Puts what op number `index`, one of the last two computed, made for another device.
     fn put(&self, index: usize, step: u64, record: &mut DeviceRecord) -> anyhow::Result<()> {
-        let Some(port) = self.common.plan.outputs[index].filter(|port| port.crosses()) else { return Ok(()) };
+        let Some(port) = self.shared.plan.outputs[index].filter(|port| port.crosses()) else { return Ok(()) };
         let last = record.ops.iter().map(|op| op.put_end).next_back().unwrap_or(0);
-        self.common.link.wait_credit(&port, step, &self.common.watch)?;
-        self.common.link.put(&port, step, &self.staging[index % 2]);
+        self.shared.link.wait_credit(&port, step, &self.shared.watch)?;
+        self.shared.link.put(&port, step, &self.staging[index % 2]);
         if let Some(op) = record.ops.iter_mut().rev().find(|op| op.index == index) {
-            (op.put_start, op.put_end) = (last, self.common.watch.now_ns());
+            (op.put_start, op.put_end) = (last, self.shared.watch.now_ns());
         }
         Ok(())
     }
 
     fn finish(&mut self, updates: u64, update: Option<&Update>, record: &mut DeviceRecord) -> Result<(), Aborted> {
         let Some(update) = update else { return Ok(()) };
-        let common = self.common.clone();
-        let Common { heap, reductions, watch, .. } = &*common;
+        let shared = self.shared.clone();
+        let Shared { heap, reductions, watch, .. } = &*shared;
         let now = || watch.now_ns();
         if reductions.has_replicas() {
             self.add_up_replicas(updates, record)?;
@@ -171,8 +171,8 @@ impl Worker {
 
     /// Exchanges the gradients of the stages that other devices hold too.
     fn add_up_replicas(&mut self, updates: u64, record: &mut DeviceRecord) -> Result<(), Aborted> {
-        let common = self.common.clone();
-        let Common { heap, reductions, watch, plan, .. } = &*common;
+        let shared = self.shared.clone();
+        let Shared { heap, reductions, watch, plan, .. } = &*shared;
         let held = plan.graph.schedule().placement.held_by(self.number);
         let start = watch.now_ns();
         for &chunk in held {

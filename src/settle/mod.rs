@@ -1,4 +1,4 @@
-//! Settling: from a rough schedule and costs to one fixed order of ops per device. The only place where costs reach an order.
+//! Settling: from an open schedule and costs to one fixed order of ops per device. The only place where costs reach an order.
 //!
 //! - A program in **fixed** order passes through.
 //! - A program to **fill** keeps its order of F, I and B; the oldest pending W runs where the device would idle long enough,
@@ -30,7 +30,7 @@ mod trial;
 use crate::cost::CostTable;
 use crate::graph::{Cycle, TaskGraph};
 use crate::op::{Kind, Op};
-use crate::rough::{Program, Rough};
+use crate::open::{OpenSchedule, Program};
 use crate::schedule::{Fault, Programs, Schedule};
 use dispatch::{Course, Policy, Rank, dispatch};
 use problem::Problem;
@@ -90,35 +90,35 @@ pub enum Error {
     Cycle(#[from] Cycle),
 }
 
-/// One fixed order per device: what `rough` leaves open is decided by `costs`. The result is valid and free of wait cycles.
+/// One fixed order per device: what `open` leaves open is decided by `costs`. The result is valid and free of wait cycles.
 /// Overlapped pairs stay together; where they decide what fills a gap their ops count as if they ran in turn.
 ///
 /// # Errors
 /// See [`Error`].
-pub fn settle(rough: &Rough, costs: &CostTable) -> Result<Schedule, Error> {
-    let rows = rows(rough, costs)?;
+pub fn settle(open: &OpenSchedule, costs: &CostTable) -> Result<Schedule, Error> {
+    let rows = rows(open, costs)?;
     let mut programs = Programs::default();
     for row in &rows {
         programs.ops.extend(row);
         programs.finish(Vec::new());
     }
-    let schedule = Schedule::new(&rough.name, rough.placement.clone(), rough.microbatches, programs);
+    let schedule = Schedule::new(&open.name, open.placement.clone(), open.microbatches, programs);
     schedule.validate()?;
     Ok(TaskGraph::new(schedule)?.schedule().clone())
 }
 
-fn rows(rough: &Rough, costs: &CostTable) -> Result<Vec<Vec<Op>>, Error> {
-    check_size(rough)?;
-    check_ops(rough)?;
-    let caps: Vec<Option<f64>> = rough.programs.iter().map(cap_of).collect();
-    check_caps(rough, costs.keep)?;
-    if rough.microbatches == 0 {
-        return Ok(vec![Vec::new(); rough.programs.len()]);
+fn rows(open: &OpenSchedule, costs: &CostTable) -> Result<Vec<Vec<Op>>, Error> {
+    check_size(open)?;
+    check_ops(open)?;
+    let caps: Vec<Option<f64>> = open.programs.iter().map(cap_of).collect();
+    check_caps(open, costs.keep)?;
+    if open.microbatches == 0 {
+        return Ok(vec![Vec::new(); open.programs.len()]);
     }
-    let problem = Problem::new(&rough.placement, rough.microbatches, costs, &caps);
-    match searched(rough)? {
-        Some(split) => Ok(search_rows(rough, costs, &problem, split)),
-        None => dispatch_rows(rough, &problem),
+    let problem = Problem::new(&open.placement, open.microbatches, costs, &caps);
+    match searched(open)? {
+        Some(split) => Ok(search_rows(open, costs, &problem, split)),
+        None => dispatch_rows(open, &problem),
     }
 }
 
@@ -136,9 +136,9 @@ fn listed(program: &Program) -> &[Op] {
     }
 }
 
-fn check_size(rough: &Rough) -> Result<(), Error> {
-    let (stages, microbatches) = (rough.placement.stages(), rough.microbatches);
-    let rows = 2 + 2 * u64::from(stages) * u64::from(rough.placement.directions());
+fn check_size(open: &OpenSchedule) -> Result<(), Error> {
+    let (stages, microbatches) = (open.placement.stages(), open.microbatches);
+    let rows = 2 + 2 * u64::from(stages) * u64::from(open.placement.directions());
     if rows * (u64::from(microbatches) + 24) > u64::from(u32::MAX) {
         return Err(Error::TooLarge { stages, microbatches });
     }
@@ -146,9 +146,9 @@ fn check_size(rough: &Rough) -> Result<(), Error> {
 }
 
 /// Whether listed ops are their device's.
-fn check_ops(rough: &Rough) -> Result<(), Error> {
-    let placement = &rough.placement;
-    for (device, program) in (0..).zip(&rough.programs) {
+fn check_ops(open: &OpenSchedule) -> Result<(), Error> {
+    let placement = &open.placement;
+    for (device, program) in (0..).zip(&open.programs) {
         for &op in listed(program) {
             let foreign = |what| Err(Error::Foreign { device, op, what });
             if op.stage() >= placement.stages() || op.direction() >= placement.directions() {
@@ -157,7 +157,7 @@ fn check_ops(rough: &Rough) -> Result<(), Error> {
             if placement.device_of(op) != device {
                 return foreign("another device holds");
             }
-            if !placement.microbatches_of(op.direction(), rough.microbatches).contains(&op.microbatch()) {
+            if !placement.microbatches_of(op.direction(), open.microbatches).contains(&op.microbatch()) {
                 return foreign("names a micro-batch that does not come this way");
             }
         }
@@ -166,12 +166,12 @@ fn check_ops(rough: &Rough) -> Result<(), Error> {
 }
 
 /// Whether caps leave room: for one micro-batch on all chunks, or for the order given.
-fn check_caps(rough: &Rough, keep: f64) -> Result<(), Error> {
-    for (device, program) in (0..).zip(&rough.programs) {
+fn check_caps(open: &OpenSchedule, keep: f64) -> Result<(), Error> {
+    for (device, program) in (0..).zip(&open.programs) {
         let Some(cap) = cap_of(program) else { continue };
         let (why, needed) = match program {
-            Program::Fill { ops, .. } => ("its order", peak(ops, keep) / f64::from(rough.placement.chunks())),
-            _ => ("one micro-batch on all its chunks", f64::from(rough.placement.directions())),
+            Program::Fill { ops, .. } => ("its order", peak(ops, keep) / f64::from(open.placement.chunks())),
+            _ => ("one micro-batch on all its chunks", f64::from(open.placement.directions())),
         };
         if cap + 1e-9 < needed {
             return Err(Error::Cap { device, cap, why, needed });
@@ -209,25 +209,25 @@ fn of_kind(op: Op, kind: Kind) -> Op {
 }
 
 /// Whether to search, and then whether for split backwards.
-fn searched(rough: &Rough) -> Result<Option<bool>, Error> {
+fn searched(open: &OpenSchedule) -> Result<Option<bool>, Error> {
     let what = |program: &Program| match program {
         Program::Search { split: true, .. } => "searched with backwards split",
         Program::Search { .. } => "searched with full backwards",
         _ => "given an order or a rule",
     };
-    let expected = rough.programs.first().map_or("", what);
-    match rough.programs.iter().position(|program| what(program) != expected) {
-        Some(device) => Err(Error::Mixed { device: device as u32, found: what(&rough.programs[device]), expected }),
-        None => Ok(match rough.programs.first() {
+    let expected = open.programs.first().map_or("", what);
+    match open.programs.iter().position(|program| what(program) != expected) {
+        Some(device) => Err(Error::Mixed { device: device as u32, found: what(&open.programs[device]), expected }),
+        None => Ok(match open.programs.first() {
             Some(Program::Search { split, .. }) => Some(*split),
             _ => None,
         }),
     }
 }
 
-fn search_rows(rough: &Rough, costs: &CostTable, problem: &Problem, split: bool) -> Vec<Vec<Op>> {
-    let start = given_start(rough, costs, split);
-    let words = search::search(problem, costs, rough.goal, split, start);
+fn search_rows(open: &OpenSchedule, costs: &CostTable, problem: &Problem, split: bool) -> Vec<Vec<Op>> {
+    let start = given_start(open, costs, split);
+    let words = search::search(problem, costs, open.goal, split, start);
     let words = words.expect("the list schedule among the starts cannot get stuck, and keeps the caps");
     (0..problem.devices())
         .map(|device| {
@@ -242,18 +242,18 @@ fn search_rows(rough: &Rough, costs: &CostTable, problem: &Problem, split: bool)
 }
 
 /// The words of the order to begin with, if every device has one that can be settled and takes micro-batches in order.
-fn given_start(rough: &Rough, costs: &CostTable, split: bool) -> Option<trial::Words> {
+fn given_start(open: &OpenSchedule, costs: &CostTable, split: bool) -> Option<trial::Words> {
     let start = |program: &Program| match program {
         Program::Search { start, .. } => start.as_deref().cloned(),
         _ => None,
     };
-    let programs: Vec<Program> = rough.programs.iter().map(start).collect::<Option<_>>()?;
-    let schedule = settle(&Rough { programs, ..rough.clone() }, costs).ok()?;
+    let programs: Vec<Program> = open.programs.iter().map(start).collect::<Option<_>>()?;
+    let schedule = settle(&OpenSchedule { programs, ..open.clone() }, costs).ok()?;
     let wrong = if split { Kind::B } else { Kind::I };
     let in_order = |device: u32| {
-        let mut next = vec![None; rough.placement.stages() as usize * Op::SLOTS_PER_STAGE];
+        let mut next = vec![None; open.placement.stages() as usize * Op::SLOTS_PER_STAGE];
         schedule.program(device).iter().all(|op| {
-            let first = rough.placement.microbatches_of(op.direction(), rough.microbatches).start;
+            let first = open.placement.microbatches_of(op.direction(), open.microbatches).start;
             let expected = next[op.slot()].map_or(first, |last: u32| last + 1);
             next[op.slot()] = Some(op.microbatch());
             op.microbatch() == expected && op.kind() != wrong
@@ -264,20 +264,20 @@ fn given_start(rough: &Rough, costs: &CostTable, split: bool) -> Option<trial::W
 }
 
 /// Lets all devices run.
-fn dispatch_rows(rough: &Rough, problem: &Problem) -> Result<Vec<Vec<Op>>, Error> {
-    let lists: Vec<Vec<Op>> = rough.programs.iter().map(|program| weights(listed(program))).collect();
-    let policies: Vec<Option<Policy>> = rough.programs.iter().map(policy).collect();
-    let course = |device: usize| match (&rough.programs[device], &policies[device]) {
+fn dispatch_rows(open: &OpenSchedule, problem: &Problem) -> Result<Vec<Vec<Op>>, Error> {
+    let lists: Vec<Vec<Op>> = open.programs.iter().map(|program| weights(listed(program))).collect();
+    let policies: Vec<Option<Policy>> = open.programs.iter().map(policy).collect();
+    let course = |device: usize| match (&open.programs[device], &policies[device]) {
         (_, Some(policy)) => Course::Choose(policy),
         (Program::Fill { ops, .. }, _) => Course::Fill(ops, &lists[device]),
         (program, _) => Course::Fixed(listed(program)),
     };
-    let courses: Vec<Course> = (0..rough.programs.len()).map(course).collect();
+    let courses: Vec<Course> = (0..open.programs.len()).map(course).collect();
     match dispatch(problem, &courses) {
         Ok(rows) => Ok(rows),
         // The task graph draws the circle.
         Err(_) if policies.iter().all(Option::is_none) => {
-            Ok(rough.programs.iter().zip(&lists).map(|(program, listed)| eager(program, listed)).collect())
+            Ok(open.programs.iter().zip(&lists).map(|(program, listed)| eager(program, listed)).collect())
         }
         Err(stuck) => {
             let mut text = format!("device {} has not finished", stuck.device);

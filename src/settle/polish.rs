@@ -4,7 +4,7 @@ use super::expand::Cuts;
 use super::problem::{Problem, WHOLE};
 use super::trial::{Score, Trial, Words, fits, kind_of};
 use crate::op::Kind;
-use crate::rough::Goal;
+use crate::open::Goal;
 
 /// A small generator of numbers that look random (Steele, Lea and Flood 2014, SplitMix64); the same seed, the same numbers.
 pub(super) struct Random(pub u64);

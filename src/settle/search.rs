@@ -8,7 +8,7 @@ use super::problem::Problem;
 use super::trial::{Score, Trial, Words};
 use crate::cost::CostTable;
 use crate::op::Kind;
-use crate::rough::Goal;
+use crate::open::Goal;
 
 /// Ops that a search runs in all, for 8 devices or fewer; it grows with the cube of the devices up to 20.
 const BUDGET: u64 = 14_000_000;

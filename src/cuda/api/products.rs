@@ -166,7 +166,7 @@ pub(in crate::cuda) struct Lt {
 }
 
 /// A product of one shape: its descriptors and the algorithm chosen for it.
-pub(in crate::cuda) struct Plan {
+pub(in crate::cuda) struct Product {
     description: Handle<sys::cublasLtMatmulDescOpaque_t>,
     layouts: [Handle<sys::cublasLtMatrixLayoutOpaque_t>; 3],
     algorithm: Option<sys::cublasLtMatmulAlgo_t>,
@@ -190,14 +190,14 @@ impl Lt {
 
     /// Describes a product and chooses its algorithm. `multiprocessors` bounds those that it is planned for. An error that
     /// [`ProductError::is_not_supported`] means that the library has no algorithm for it.
-    pub(in crate::cuda) fn plan(
+    pub(in crate::cuda) fn product(
         &self,
         shape: &Shape,
         multiprocessors: Option<u32>,
         workspace: Workspace,
-    ) -> Result<Plan, ProductError> {
+    ) -> Result<Product, ProductError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        let mut plan = Plan {
+        let mut product = Product {
             description: Handle::new(std::ptr::null_mut()),
             layouts: [Handle::new(std::ptr::null_mut()); 3],
             algorithm: None,
@@ -208,8 +208,8 @@ impl Lt {
             let mut description = std::ptr::null_mut();
             let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
             call!(self, cublasLtMatmulDescCreate(&mut description, compute, sys::cudaDataType_t::CUDA_R_32F))?;
-            plan.description = Handle::new(description);
-            for (layout, wanted) in plan.layouts.iter_mut().zip([shape.a, shape.b, shape.d]) {
+            product.description = Handle::new(description);
+            for (layout, wanted) in product.layouts.iter_mut().zip([shape.a, shape.b, shape.d]) {
                 let mut created = std::ptr::null_mut();
                 let Layout { element, rows, columns, stride } = wanted;
                 let (rows, columns, stride) = (rows as u64, columns as u64, stride as i64);
@@ -218,7 +218,7 @@ impl Lt {
             }
             let names = [Attribute::CUBLASLT_MATMUL_DESC_TRANSA, Attribute::CUBLASLT_MATMUL_DESC_TRANSB];
             for (name, transposed) in names.into_iter().zip(shape.transposed) {
-                self.set(&plan, name, &i32::from(transposed))?;
+                self.set(&product, name, &i32::from(transposed))?;
             }
             let epilogue = match shape.epilogue {
                 Epilogue::None => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
@@ -226,25 +226,25 @@ impl Lt {
                 Epilogue::BiasGelu => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
                 Epilogue::GeluBackward => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
             };
-            self.set(&plan, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
+            self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
             // the heuristic looks at these pointers' alignment: until the product, the workspace stands in for them
             let anywhere = workspace.address;
-            self.point(&plan, anywhere, anywhere)?;
+            self.point(&product, anywhere, anywhere)?;
             if matches!(shape.epilogue, Epilogue::BiasGelu | Epilogue::GeluBackward) {
-                self.set(&plan, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(shape.d.stride as i64))?;
+                self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(shape.d.stride as i64))?;
             }
             if let Some(count) = multiprocessors {
-                self.set(&plan, Attribute::CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &(count as i32))?;
+                self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &(count as i32))?;
             }
-            self.choose(&plan, workspace.bytes)
+            self.choose(&product, workspace.bytes)
         })();
         match filled {
             Ok(algorithm) => {
-                plan.algorithm = Some(algorithm);
-                Ok(plan)
+                product.algorithm = Some(algorithm);
+                Ok(product)
             }
             Err(error) => {
-                self.destroy(plan);
+                self.destroy(product);
                 Err(error)
             }
         }
@@ -253,28 +253,28 @@ impl Lt {
     /// Sets an attribute of a product's description.
     fn set<T: bytemuck::NoUninit>(
         &self,
-        plan: &Plan,
+        product: &Product,
         name: sys::cublasLtMatmulDescAttributes_t,
         value: &T,
     ) -> Result<(), ProductError> {
         let value = std::ptr::from_ref(value).cast();
-        call!(self, cublasLtMatmulDescSetAttribute(plan.description.raw(), name, value, size_of::<T>()))
+        call!(self, cublasLtMatmulDescSetAttribute(product.description.raw(), name, value, size_of::<T>()))
     }
 
     /// Says where the epilogue's operands lie, those that it has.
-    fn point(&self, plan: &Plan, bias: Address, kept: Address) -> Result<(), ProductError> {
+    fn point(&self, product: &Product, bias: Address, kept: Address) -> Result<(), ProductError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        if matches!(plan.epilogue, Epilogue::Bias | Epilogue::BiasGelu) {
-            self.set(plan, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.0)?;
+        if matches!(product.epilogue, Epilogue::Bias | Epilogue::BiasGelu) {
+            self.set(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.0)?;
         }
-        if matches!(plan.epilogue, Epilogue::BiasGelu | Epilogue::GeluBackward) {
-            self.set(plan, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &kept.0)?;
+        if matches!(product.epilogue, Epilogue::BiasGelu | Epilogue::GeluBackward) {
+            self.set(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &kept.0)?;
         }
         Ok(())
     }
 
     /// The heuristic's first choice. Partial sums are kept in float32 and added in a fixed order.
-    fn choose(&self, plan: &Plan, workspace_bytes: usize) -> Result<sys::cublasLtMatmulAlgo_t, ProductError> {
+    fn choose(&self, product: &Product, workspace_bytes: usize) -> Result<sys::cublasLtMatmulAlgo_t, ProductError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let mut preference = std::ptr::null_mut();
         call!(self, cublasLtMatmulPreferenceCreate(&mut preference))?;
@@ -290,13 +290,13 @@ impl Lt {
             reserved: [0; 4],
         };
         let mut count = 0;
-        let [a, b, d] = plan.layouts.map(Handle::raw);
+        let [a, b, d] = product.layouts.map(Handle::raw);
         let outcome = (|| {
             let name = Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
             call!(self, cublasLtMatmulPreferenceSetAttribute(preference, name, bytes, 8))?;
             let name = Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
             call!(self, cublasLtMatmulPreferenceSetAttribute(preference, name, mask, 4))?;
-            let (handle, description) = (self.handle.raw(), plan.description.raw());
+            let (handle, description) = (self.handle.raw(), product.description.raw());
             call!(
                 self,
                 cublasLtMatmulAlgoGetHeuristic(handle, description, a, b, d, d, preference, 1, &mut found, &mut count)
@@ -313,20 +313,20 @@ impl Lt {
     /// Enqueues a product.
     pub(in crate::cuda) fn multiply(
         &self,
-        plan: &Plan,
+        product: &Product,
         operands: &Operands,
         workspace: Workspace,
         stream: StreamHandle,
     ) -> Result<(), ProductError> {
-        self.point(plan, operands.bias, operands.kept)?;
-        let (alpha, beta) = (1.0_f32, if plan.adds { 1.0_f32 } else { 0.0 });
+        self.point(product, operands.bias, operands.kept)?;
+        let (alpha, beta) = (1.0_f32, if product.adds { 1.0_f32 } else { 0.0 });
         let (alpha, beta) = (std::ptr::from_ref(&alpha).cast(), std::ptr::from_ref(&beta).cast());
-        let [la, lb, ld] = plan.layouts.map(Handle::raw);
+        let [la, lb, ld] = product.layouts.map(Handle::raw);
         let pointer = |address: Address| std::ptr::without_provenance_mut::<c_void>(address.0 as usize);
         let (a, b, c, d) = (pointer(operands.a), pointer(operands.b), pointer(operands.c), pointer(operands.d));
-        let algorithm = plan.algorithm.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let algorithm = product.algorithm.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let (space, bytes) = (pointer(workspace.address), workspace.bytes);
-        let (handle, description, stream) = (self.handle.raw(), plan.description.raw(), stream.raw().cast());
+        let (handle, description, stream) = (self.handle.raw(), product.description.raw(), stream.raw().cast());
         call!(
             self,
             cublasLtMatmul(
@@ -350,13 +350,13 @@ impl Lt {
         )
     }
 
-    /// Gives a plan's descriptors back.
-    pub(in crate::cuda) fn destroy(&self, plan: Plan) {
+    /// Gives a product's descriptors back.
+    pub(in crate::cuda) fn destroy(&self, product: Product) {
         // what cannot be given back is lost at worst
-        if !plan.description.raw().is_null() {
-            let _ = call!(self, cublasLtMatmulDescDestroy(plan.description.raw()));
+        if !product.description.raw().is_null() {
+            let _ = call!(self, cublasLtMatmulDescDestroy(product.description.raw()));
         }
-        for layout in plan.layouts.into_iter().filter(|layout| !layout.raw().is_null()) {
+        for layout in product.layouts.into_iter().filter(|layout| !layout.raw().is_null()) {
             let _ = call!(self, cublasLtMatrixLayoutDestroy(layout.raw()));
         }
     }

@@ -1,6 +1,6 @@
 //! How messages get from one GPU to another: what every way has in common, and which ways there are.
 
-use super::super::common::Common;
+use super::super::shared::Shared;
 use super::super::watch::Aborted;
 use super::copy::Copy;
 use super::mailbox::{Mailbox, Mailboxes, Message, MessageBytes};
@@ -85,7 +85,7 @@ pub struct Outbox {
 pub struct Post {
     pub device: u32,
     pub gpu: Arc<Gpu>,
-    pub common: Arc<Common>,
+    pub shared: Arc<Shared>,
     pub mailboxes: Arc<Mailboxes>,
     outboxes: BTreeMap<usize, Outbox>,
     timer: Timer,
@@ -94,7 +94,7 @@ pub struct Post {
 }
 
 impl Post {
-    pub fn new(device: u32, gpu: &Arc<Gpu>, common: &Arc<Common>, mailboxes: &Arc<Mailboxes>) -> Result<Post> {
+    pub fn new(device: u32, gpu: &Arc<Gpu>, shared: &Arc<Shared>, mailboxes: &Arc<Mailboxes>) -> Result<Post> {
         let mut outboxes = BTreeMap::new();
         for (number, mailbox) in mailboxes.all().iter().enumerate().filter(|(_, mailbox)| mailbox.producer == device) {
             let context = gpu.context();
@@ -105,7 +105,7 @@ impl Post {
         Ok(Post {
             device,
             gpu: gpu.clone(),
-            common: common.clone(),
+            shared: shared.clone(),
             mailboxes: mailboxes.clone(),
             outboxes,
             timer: Timer::new(gpu),
@@ -170,27 +170,27 @@ impl Post {
     /// Waits on the host until the other side has enqueued what makes the message.
     pub fn wait_enqueued(&self, message: Message) -> Result<(), Aborted> {
         let slot = self.mailbox(message).slot;
-        self.common.heap.signal(slot.arrived).wait(message.value, &self.common.watch)
+        self.shared.heap.signal(slot.arrived).wait(message.value, &self.shared.watch)
     }
 
     /// Waits on the host, where the graph asks for it, until the reader has enqueued its last reading; whether it did.
     pub fn wait_credit(&self, message: Message) -> Result<bool, Aborted> {
         let Some(credit) = message.credit else { return Ok(false) };
         let slot = self.mailbox(message).slot;
-        self.common.heap.signal(slot.read).wait(credit, &self.common.watch)?;
+        self.shared.heap.signal(slot.read).wait(credit, &self.shared.watch)?;
         Ok(credit > 0)
     }
 
     /// Tells the other side that what makes the message is enqueued.
     pub fn tell_enqueued(&self, message: Message) {
         let mailbox = self.mailbox(message);
-        self.common.heap.raise(mailbox.consumer, mailbox.slot.arrived, message.value);
+        self.shared.heap.raise(mailbox.consumer, mailbox.slot.arrived, message.value);
     }
 
     /// Tells the other side that the reading of the message is enqueued.
     pub fn tell_read(&self, message: Message) {
         let mailbox = self.mailbox(message);
-        self.common.heap.raise(mailbox.producer, mailbox.slot.read, message.value);
+        self.shared.heap.raise(mailbox.producer, mailbox.slot.read, message.value);
     }
 }
 
@@ -204,21 +204,21 @@ impl Carriers {
     /// The kind does not work here; the error says why.
     pub fn new(
         kind: Kind,
-        common: &Arc<Common>,
+        shared: &Arc<Shared>,
         gpus: &[Arc<Gpu>],
         bytes: &MessageBytes,
     ) -> Result<(Carriers, Arc<Mailboxes>)> {
-        let mailboxes = Mailboxes::new(common, bytes);
-        let devices = common.ranks.devices(common.plan.graph.schedule().devices());
-        let posts = devices.zip(gpus).map(|(device, gpu)| Post::new(device, gpu, common, &mailboxes));
+        let mailboxes = Mailboxes::new(shared, bytes);
+        let devices = shared.ranks.devices(shared.plan.graph.schedule().devices());
+        let posts = devices.zip(gpus).map(|(device, gpu)| Post::new(device, gpu, shared, &mailboxes));
         let posts: Vec<Post> = posts.collect::<Result<_>>()?;
         let carriers: Vec<Box<dyn Carrier>> = match kind {
-            Kind::Copy => boxed(Copy::all(posts, common, &mailboxes)?),
-            Kind::Nvshmem => boxed(Nvshmem::all(posts, common, &mailboxes)?),
-            Kind::Nccl(options) => boxed(Nccl::all(posts, common, options)?),
+            Kind::Copy => boxed(Copy::all(posts, shared, &mailboxes)?),
+            Kind::Nvshmem => boxed(Nvshmem::all(posts, shared, &mailboxes)?),
+            Kind::Nccl(options) => boxed(Nccl::all(posts, shared, options)?),
             Kind::Staged => boxed(Staged::all(posts)?),
         };
-        let numbers = common.ranks.devices(common.plan.graph.schedule().devices());
+        let numbers = shared.ranks.devices(shared.plan.graph.schedule().devices());
         Ok((Carriers(numbers.zip(carriers).collect()), mailboxes))
     }
 }

@@ -1,7 +1,7 @@
 //! Peer copies and events: the sender's stream copies into the receiver's memory and records an event, for which the
 //! receiver's stream waits. Between processes of one machine memory and events go by the driver's shared handles (CUDA IPC).
 
-use super::super::common::Common;
+use super::super::shared::Shared;
 use super::carrier::{Carrier, Post};
 use super::mailbox::{Mailboxes, Message};
 use crate::cuda::{Address, Buffer, Event, Gpu, Imported, ProcessHandle};
@@ -44,9 +44,9 @@ type Handles = [Option<ProcessHandle>; 3];
 
 impl Copy {
     /// The ends of this process's devices; all ranks must call this together.
-    pub fn all(posts: Vec<Post>, common: &Arc<Common>, mailboxes: &Arc<Mailboxes>) -> Result<Vec<Copy>> {
+    pub fn all(posts: Vec<Post>, shared: &Arc<Shared>, mailboxes: &Arc<Mailboxes>) -> Result<Vec<Copy>> {
         ensure!(
-            common.ranks.share_memory(),
+            shared.ranks.share_memory(),
             "expected all ranks on one machine for --link copy, found several: use --link nvshmem, nccl or mpi"
         );
         let gpus: BTreeMap<u32, Arc<Gpu>> = posts.iter().map(|post| (post.device, post.gpu.clone())).collect();
@@ -82,7 +82,7 @@ impl Copy {
                 told.insert(number, handles);
             }
         }
-        let theirs = if common.ranks.size() > 1 { exchange(common, &told)? } else { BTreeMap::new() };
+        let theirs = if shared.ranks.size() > 1 { exchange(shared, &told)? } else { BTreeMap::new() };
         let mut places = BTreeMap::new();
         for (number, (memory, arrived, read)) in own {
             let mailbox = &mailboxes.all()[number];
@@ -113,13 +113,13 @@ impl Copy {
 }
 
 /// What the other processes tell, by mailbox.
-fn exchange(common: &Common, told: &BTreeMap<usize, Handles>) -> Result<BTreeMap<usize, Handles>> {
+fn exchange(shared: &Shared, told: &BTreeMap<usize, Handles>) -> Result<BTreeMap<usize, Handles>> {
     let hex = |handle: &ProcessHandle| handle.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let named: BTreeMap<usize, [Option<String>; 3]> =
         told.iter().map(|(&number, handles)| (number, handles.each_ref().map(|h| h.as_ref().map(hex)))).collect();
-    let all = common.ranks.exchange(serde_json::to_vec(&named)?)?;
+    let all = shared.ranks.exchange(serde_json::to_vec(&named)?)?;
     let mut found: BTreeMap<usize, Handles> = BTreeMap::new();
-    for (rank, bytes) in all.iter().enumerate().filter(|&(rank, _)| rank as u32 != common.ranks.rank()) {
+    for (rank, bytes) in all.iter().enumerate().filter(|&(rank, _)| rank as u32 != shared.ranks.rank()) {
         let named: BTreeMap<usize, [Option<String>; 3]> =
             serde_json::from_slice(bytes).with_context(|| format!("what rank {rank} shares"))?;
         for (number, names) in named {

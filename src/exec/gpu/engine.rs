@@ -1,8 +1,8 @@
 //! One GPU's thread: it enqueues its program, op by op, then the step ops, and waits for their end.
 
-use super::super::common::Common;
 use super::super::device::{Batch, Engine, State, Update};
 use super::super::record::{DeviceRecord, OpRecord, StepOp};
+use super::super::shared::Shared;
 use super::super::watch::{Aborted, Fault};
 use super::super::worker::clip_scale;
 use super::carrier::Carrier;
@@ -23,7 +23,7 @@ pub struct Enqueuer {
     gpu: Arc<Gpu>,
     shard: Shard,
     carrier: Box<dyn Carrier>,
-    common: Arc<Common>,
+    shared: Arc<Shared>,
     mailboxes: Arc<Mailboxes>,
     /// By channel and slot: messages between two ops of this device.
     local: BTreeMap<(usize, usize), Buffer>,
@@ -43,11 +43,11 @@ impl Enqueuer {
         number: u32,
         mut shard: Shard,
         carrier: Box<dyn Carrier>,
-        (common, mailboxes): (&Arc<Common>, &Arc<Mailboxes>),
+        (shared, mailboxes): (&Arc<Shared>, &Arc<Mailboxes>),
         fault: Option<Fault>,
     ) -> Result<Enqueuer> {
         let gpu = shard.gpu().clone();
-        let (plan, range) = (&common.plan, common.plan.graph.schedule().range(number));
+        let (plan, range) = (&shared.plan, shared.plan.graph.schedule().range(number));
         shard.reserve(range.clone().map(|index| plan.graph.op(index)))?;
         let mut local = BTreeMap::new();
         for port in range.clone().filter_map(|index| plan.outputs[index]).filter(|port| !port.crosses()) {
@@ -58,14 +58,14 @@ impl Enqueuer {
         let mut marks = Marks::new(&gpu);
         marks.reserve(range.len(), 4)?;
         let timer = Timer::new(&gpu);
-        let (common, mailboxes) = (common.clone(), mailboxes.clone());
-        Ok(Enqueuer { number, gpu, shard, carrier, common, mailboxes, local, marks, timer, steps: Vec::new(), fault })
+        let (shared, mailboxes) = (shared.clone(), mailboxes.clone());
+        Ok(Enqueuer { number, gpu, shard, carrier, shared, mailboxes, local, marks, timer, steps: Vec::new(), fault })
     }
 
     /// Enqueues the pipeline ops of a step.
     fn pipeline(&mut self, step: u64) -> Result<()> {
-        let common = self.common.clone();
-        let graph = &common.plan.graph;
+        let shared = self.shared.clone();
+        let graph = &shared.plan.graph;
         let range = graph.schedule().range(self.number);
         let mut index = range.start;
         while index < range.end {
@@ -95,25 +95,25 @@ impl Enqueuer {
 
     /// The message that op number `index` sends to another device.
     fn crossing(&self, index: usize, step: u64) -> Option<Message> {
-        self.common.plan.outputs[index].and_then(|port| self.mailboxes.message(&port, step))
+        self.shared.plan.outputs[index].and_then(|port| self.mailboxes.message(&port, step))
     }
 
     /// Makes the compute stream wait for the input of op number `index`; where it lies.
     fn wait(&mut self, index: usize, step: u64) -> Result<Option<Address>> {
-        let Some(port) = self.common.plan.inputs[index] else { return Ok(None) };
+        let Some(port) = self.shared.plan.inputs[index] else { return Ok(None) };
         let Some(message) = self.mailboxes.message(&port, step) else {
             return Ok(self.local.get(&(port.channel, port.slot)).map(Buffer::address));
         };
-        self.common.watch.note_wait(self.number, true);
+        self.shared.watch.note_wait(self.number, true);
         let address = self.carrier.wait(message)?;
-        self.common.watch.note_wait(self.number, false);
+        self.shared.watch.note_wait(self.number, false);
         Ok(Some(address))
     }
 
     fn compute(&mut self, index: usize, number: usize, step: u64, input: Option<Address>) -> Result<()> {
-        let common = self.common.clone();
-        let op = common.plan.graph.op(index);
-        let output = match (self.crossing(index, step), common.plan.outputs[index]) {
+        let shared = self.shared.clone();
+        let op = shared.plan.graph.op(index);
+        let output = match (self.crossing(index, step), shared.plan.outputs[index]) {
             (Some(message), _) => Some(self.carrier.outbox(message)?),
             (None, port) => port.and_then(|port| self.local.get(&(port.channel, port.slot))).map(Buffer::address),
         };
@@ -129,13 +129,13 @@ impl Enqueuer {
                 self.shard.backward_weight(stage, microbatch, marks)?;
             }
         }
-        let received = common.plan.inputs[index].and_then(|port| self.mailboxes.message(&port, step));
+        let received = shared.plan.inputs[index].and_then(|port| self.mailboxes.message(&port, step));
         received.map_or(Ok(()), |message| self.carrier.release(message))
     }
 
     /// Enqueues what follows the pipeline.
     fn finish(&mut self, updates: u64, update: &Update) -> Result<()> {
-        if self.common.reductions.has_replicas() {
+        if self.shared.reductions.has_replicas() {
             self.add_up_replicas(updates)?;
         }
         if let (Some((side, own)), Some(inbox)) = (self.shard.tied_gradient(), self.shard.tied_inbox())
@@ -152,7 +152,7 @@ impl Enqueuer {
             let end = self.timer.mark(&self.gpu.compute)?;
             self.steps.push((StepOp::Norm, start, end));
             self.drain()?;
-            let Common { heap, reductions, watch, .. } = &*self.common;
+            let Shared { heap, reductions, watch, .. } = &*self.shared;
             reductions.put_norms(heap, self.number, updates, &self.shard.read_squared_norms()?);
             scale = clip_scale(reductions.sum_norms(heap, updates, watch)?.sqrt(), clip);
         }
@@ -165,9 +165,9 @@ impl Enqueuer {
     }
 
     fn add_up_replicas(&mut self, updates: u64) -> Result<()> {
-        let common = self.common.clone();
+        let shared = self.shared.clone();
         // In the order of stages on every device: then no two wait for each other at different ones.
-        let mut held = common.plan.graph.schedule().placement.held_by(self.number).to_vec();
+        let mut held = shared.plan.graph.schedule().placement.held_by(self.number).to_vec();
         held.sort_by_key(|chunk| chunk.stage);
         for chunk in held {
             let Some(messages) = self.mailboxes.replica(chunk, updates) else { continue };
@@ -205,7 +205,7 @@ impl Enqueuer {
     /// Waits for the end of all that is enqueued, noting how far the GPU is, so that a hang can be named and ended.
     fn drain(&mut self) -> Result<()> {
         let mut done = 0;
-        let watch = &self.common.watch;
+        let watch = &self.shared.watch;
         watch.note_wait(self.number, true);
         let mut spins = 0_u32;
         let streams = [&self.gpu.compute, &self.gpu.send, &self.gpu.receive];
@@ -239,7 +239,7 @@ impl Enqueuer {
 
     /// What the step's marks say.
     fn read(&self, clock: &Clock, record: &mut DeviceRecord) -> Result<()> {
-        let range = self.common.plan.graph.schedule().range(self.number);
+        let range = self.shared.plan.graph.schedule().range(self.number);
         let sent = self.carrier.sent(clock)?;
         let mut turn = record.ready;
         for (number, index) in range.enumerate() {
@@ -247,7 +247,7 @@ impl Enqueuer {
             let (start, end) = (clock.ns(start)?, clock.ns(end)?);
             let (put_start, put_end) = sent.get(&index).copied().unwrap_or((end, end));
             // Between two ops of which the second waits for nobody, the stream was without work: a gap, not a wait.
-            let waits = self.common.plan.inputs[index].is_some_and(|port| port.crosses());
+            let waits = self.shared.plan.inputs[index].is_some_and(|port| port.crosses());
             let turn_to = if waits { turn.min(start) } else { start };
             record.ops.push(OpRecord { index, turn: turn_to, start, end, put_start, put_end });
             turn = end;
@@ -262,24 +262,24 @@ impl Enqueuer {
     }
 
     fn inject(&self, number: usize) -> Result<()> {
-        self.fault.map_or(Ok(()), |fault| fault.strike(self.number, number, &self.common.watch))
+        self.fault.map_or(Ok(()), |fault| fault.strike(self.number, number, &self.shared.watch))
     }
 }
 
 impl Engine for Enqueuer {
     fn step(&mut self, step: u64, updates: u64, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord> {
-        let common = self.common.clone();
+        let shared = self.shared.clone();
         self.gpu.make_current()?;
         self.marks.clear();
         self.timer.clear();
         self.steps.clear();
         self.carrier.begin()?;
         self.shard.begin(&batch.inputs, &batch.targets)?;
-        let now = || common.watch.now_ns();
+        let now = || shared.watch.now_ns();
         let clock = Clock::calibrate(&self.gpu.compute, &now)?;
-        common.watch.note_done(self.number, 0);
+        shared.watch.note_done(self.number, 0);
         let mut record = DeviceRecord { ready: now(), ..DeviceRecord::default() };
-        common.reductions.meet(&common.heap, self.number, step, &common.watch)?;
+        shared.reductions.meet(&shared.heap, self.number, step, &shared.watch)?;
         self.pipeline(step)?;
         if let Some(update) = update {
             self.finish(updates, update)?;

@@ -1,8 +1,8 @@
 //! Places through which messages go from one device to another, one after the other: slots of channels between devices, and
 //! the exchanges around the pipeline.
 
-use super::super::common::Common;
 use super::super::plan::Port;
+use super::super::shared::Shared;
 use super::super::slot::Slot;
 use crate::placement::Chunk;
 use std::sync::Arc;
@@ -58,11 +58,11 @@ pub struct Mailboxes {
 
 impl Mailboxes {
     /// The mailboxes of a session.
-    pub fn new(common: &Common, bytes: &MessageBytes) -> Arc<Mailboxes> {
+    pub fn new(shared: &Shared, bytes: &MessageBytes) -> Arc<Mailboxes> {
         let mut all = Vec::new();
-        let slots = common.link.slots();
+        let slots = shared.link.slots();
         let mut of_slot: Vec<Vec<Option<usize>>> = slots.iter().map(|slots| vec![None; slots.len()]).collect();
-        for port in common.plan.outputs.iter().flatten().filter(|port| port.crosses()) {
+        for port in shared.plan.outputs.iter().flatten().filter(|port| port.crosses()) {
             of_slot[port.channel][port.slot].get_or_insert_with(|| {
                 let slot = slots[port.channel][port.slot];
                 all.push(Mailbox { producer: port.producer, consumer: port.consumer, bytes: bytes.hidden, slot });
@@ -75,8 +75,8 @@ impl Mailboxes {
                 all.len() - 1
             })
         };
-        let tied = common.reductions.tied().map(|(slots, devices)| exchange(slots, *devices, bytes.tied));
-        let replicas = common.reductions.replicas().iter().enumerate();
+        let tied = shared.reductions.tied().map(|(slots, devices)| exchange(slots, *devices, bytes.tied));
+        let replicas = shared.reductions.replicas().iter().enumerate();
         let stage_bytes = |stage: usize| bytes.stages.get(stage).copied().unwrap_or(0);
         let replicas =
             replicas.map(|(stage, (slots, devices))| exchange(slots, *devices, stage_bytes(stage))).collect();

@@ -1,7 +1,7 @@
 //! NCCL: a device has communication queues, whose sends and receives stand in the order that the checker has proven free from
 //! deadlock; each completes when its partner stands at the head of the other's queue. A queue is a communicator on a stream.
 
-use super::super::common::Common;
+use super::super::shared::Shared;
 use super::carrier::{Carrier, Post};
 use super::mailbox::Message;
 use crate::cuda::nccl::{self, UniqueId};
@@ -78,7 +78,7 @@ pub struct Nccl {
 
 impl Nccl {
     /// The ends of this process's devices; all ranks must call this together.
-    pub fn all(posts: Vec<Post>, common: &Arc<Common>, options: ChannelOptions) -> Result<Vec<Nccl>> {
+    pub fn all(posts: Vec<Post>, shared: &Arc<Shared>, options: ChannelOptions) -> Result<Vec<Nccl>> {
         let gpus: BTreeSet<u32> = posts.iter().map(|post| post.gpu.ordinal()).collect();
         ensure!(
             gpus.len() == posts.len(),
@@ -87,23 +87,23 @@ impl Nccl {
             gpus.len()
         );
         let library = nccl::Nccl::open().map_err(|error| anyhow!("{error}"));
-        let able = common.ranks.exchange(vec![u8::from(library.is_ok())])?;
+        let able = shared.ranks.exchange(vec![u8::from(library.is_ok())])?;
         let library = library?;
         ensure!(able.iter().all(|able| *able == [1]), "expected NCCL at every rank, found it missing at another");
-        let lowering = Lowering::new(&common.plan.graph, Delivery::Channel(options));
+        let lowering = Lowering::new(&shared.plan.graph, Delivery::Channel(options));
         let mut keys: BTreeSet<Key> =
             lowering.queues().iter().map(|queue| Key::of(queue.device, queue.holds)).collect();
         if let Some(post) = posts.first() {
             let exchanges = post.mailboxes.exchanges().map(|mailbox| (mailbox.producer, mailbox.consumer));
             keys.extend(exchanges.map(|(a, b)| Key::Exchange(a.min(b), a.max(b))));
         }
-        let ids = Arc::new(ids(&library, common, keys)?);
+        let ids = Arc::new(ids(&library, shared, keys)?);
         posts.into_iter().map(|post| Nccl::new(post, &library, &ids, &lowering)).collect()
     }
 
     fn new(post: Post, library: &nccl::Nccl, ids: &Arc<BTreeMap<Key, UniqueId>>, lowering: &Lowering) -> Result<Nccl> {
         let own = lowering.queues().iter().filter(|queue| queue.device == post.device);
-        let lane = |queue: &crate::lowering::Queue| Lane {
+        let lane = |queue: &crate::lowering::CommunicationQueue| Lane {
             key: Key::of(queue.device, queue.holds),
             entries: queue.entries.clone(),
             next: 0,
@@ -122,7 +122,7 @@ impl Nccl {
     }
 
     fn devices(&self) -> u32 {
-        self.post.common.plan.graph.schedule().devices()
+        self.post.shared.plan.graph.schedule().devices()
     }
 
     fn inbox(&self, message: Message) -> Result<&Inbox> {
@@ -155,7 +155,7 @@ impl Nccl {
     }
 
     fn receive(&mut self, key: Key, op: usize) -> Result<()> {
-        let port = self.post.common.plan.outputs[op].context("a received message has a port")?;
+        let port = self.post.shared.plan.outputs[op].context("a received message has a port")?;
         let message = self.post.mailboxes.message(&port, self.step).context("a received message has a mailbox")?;
         let from = key.rank(self.post.mailbox(message).producer, self.devices()).0;
         let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
@@ -169,14 +169,14 @@ impl Nccl {
 }
 
 /// An id for each communicator, made by rank 0.
-fn ids(library: &nccl::Nccl, common: &Common, keys: BTreeSet<Key>) -> Result<BTreeMap<Key, UniqueId>> {
+fn ids(library: &nccl::Nccl, shared: &Shared, keys: BTreeSet<Key>) -> Result<BTreeMap<Key, UniqueId>> {
     let mut bytes = Vec::new();
-    if common.ranks.rank() == 0 {
+    if shared.ranks.rank() == 0 {
         for _ in &keys {
             bytes.extend(library.unique_id()?.to_bytes());
         }
     }
-    let all = common.ranks.exchange(bytes)?;
+    let all = shared.ranks.exchange(bytes)?;
     let mut ids = all[0].chunks_exact(128);
     let id = |key| -> Result<(Key, UniqueId)> {
         let bytes = ids.next().and_then(|bytes| bytes.try_into().ok()).context("rank 0 made too few NCCL ids")?;

@@ -5,7 +5,7 @@
 //! how often it was filled, at the reader's; how often it was read, at the writer's. The wait is the driver's own
 //! (`cuStreamWaitValue64`), which NVSHMEM's signal wait comes down to: it also works where ranks share a GPU.
 
-use super::super::common::Common;
+use super::super::shared::Shared;
 use super::carrier::{Carrier, Post};
 use super::mailbox::{Mailboxes, Message};
 use crate::cuda::library::{self, NVSHMEM};
@@ -59,13 +59,13 @@ impl Layout {
 }
 
 /// The library, joined once a process.
-fn world(common: &Common) -> Result<Arc<World>> {
+fn world(shared: &Shared) -> Result<Arc<World>> {
     static WORLD: OnceLock<Mutex<Option<Arc<World>>>> = OnceLock::new();
     let mut world = WORLD.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(world) = &*world {
         return Ok(world.clone());
     }
-    let ranks = &common.ranks;
+    let ranks = &shared.ranks;
     let found = library::open(&NVSHMEM).map_err(|missing| anyhow!("{missing}"));
     // Told to all before anyone waits for it: where one rank lacks the library, all say so.
     let able = ranks.exchange(vec![u8::from(found.is_ok())])?;
@@ -82,9 +82,9 @@ fn world(common: &Common) -> Result<Arc<World>> {
 
 impl Nvshmem {
     /// The end of this rank's device; all ranks must call this together.
-    pub fn all(posts: Vec<Post>, common: &Arc<Common>, mailboxes: &Arc<Mailboxes>) -> Result<Vec<Nvshmem>> {
-        let devices = common.plan.graph.schedule().devices();
-        let size = common.ranks.size();
+    pub fn all(posts: Vec<Post>, shared: &Arc<Shared>, mailboxes: &Arc<Mailboxes>) -> Result<Vec<Nvshmem>> {
+        let devices = shared.plan.graph.schedule().devices();
+        let size = shared.ranks.size();
         ensure!(
             size >= devices && posts.len() <= 1,
             "expected a rank for each of the {devices} devices with --link nvshmem, found {size}: start them with -n {devices} \
@@ -93,7 +93,7 @@ impl Nvshmem {
         if let Some(post) = posts.first() {
             post.gpu.make_current()?;
         }
-        let world = world(common)?;
+        let world = world(shared)?;
         let layout = Layout::new(mailboxes);
         let memory = Symmetric::new(&world, layout.bytes)?;
         if let Some(post) = posts.first() {
@@ -101,7 +101,7 @@ impl Nvshmem {
             post.gpu.compute.clear(memory.address(layout.words), layout.bytes - layout.words)?;
             post.gpu.compute.synchronize()?;
         }
-        common.ranks.exchange(Vec::new())?;
+        shared.ranks.exchange(Vec::new())?;
         let mut ends = Vec::new();
         let mut parts = Some((memory, layout));
         for post in posts {
@@ -117,8 +117,8 @@ impl Nvshmem {
 
     /// The PE of a device: its rank.
     fn pe(&self, device: u32) -> u32 {
-        let devices = self.post.common.plan.graph.schedule().devices();
-        self.post.common.ranks.rank_of(device, devices)
+        let devices = self.post.shared.plan.graph.schedule().devices();
+        self.post.shared.ranks.rank_of(device, devices)
     }
 }
 

@@ -61,8 +61,8 @@ impl Staged {
             }
         }
         let (forwarder, messages) = channel();
-        let (common, mailboxes) = (post.common.clone(), post.mailboxes.clone());
-        let forward = move || forward(&common, &mailboxes, &messages);
+        let (shared, mailboxes) = (post.shared.clone(), post.mailboxes.clone());
+        let forward = move || forward(&shared, &mailboxes, &messages);
         std::thread::Builder::new().name(format!("messages of device {}", post.device)).spawn(forward)?;
         Ok(Staged { post, outgoing, inboxes, forwarder })
     }
@@ -70,7 +70,7 @@ impl Staged {
 
 /// Hands messages on once they are on the host.
 fn forward(
-    common: &super::super::common::Common,
+    shared: &super::super::shared::Shared,
     mailboxes: &super::mailbox::Mailboxes,
     messages: &Receiver<(Message, Arc<Outgoing>)>,
 ) {
@@ -83,12 +83,12 @@ fn forward(
         let mut data = vec![0.0_f32; mailbox.bytes.div_ceil(size_of::<f32>())];
         way.host.lock().unwrap_or_else(PoisonError::into_inner).read(0, &mut data);
         let free = message.credit.is_none_or(|credit| {
-            common.heap.signal(mailbox.slot.read).wait(credit, &common.watch).is_ok() // else called off
+            shared.heap.signal(mailbox.slot.read).wait(credit, &shared.watch).is_ok() // else called off
         });
         if !free {
             return;
         }
-        mailbox.slot.put(&common.heap, mailbox.consumer, &data, message.value);
+        mailbox.slot.put(&shared.heap, mailbox.consumer, &data, message.value);
         way.gone.raise(way.gone.value() + 1);
     }
 }
@@ -108,7 +108,7 @@ impl Carrier for Staged {
 
     fn put(&mut self, message: Message) -> Result<()> {
         let (way, count) = self.outgoing.get_mut(&message.mailbox).context("a message of another device")?;
-        way.gone.wait(*count, &self.post.common.watch)?;
+        way.gone.wait(*count, &self.post.shared.watch)?;
         *count += 1;
         let way = way.clone();
         self.post.note_made(message)?;
@@ -131,7 +131,7 @@ impl Carrier for Staged {
         }
         inbox.used = true;
         let len = mailbox.bytes.div_ceil(size_of::<f32>());
-        mailbox.slot.take(&self.post.common.heap, |data| inbox.host.write(0, &data[..len]));
+        mailbox.slot.take(&self.post.shared.heap, |data| inbox.host.write(0, &data[..len]));
         self.post.tell_read(message);
         gpu.receive.upload(inbox.buffer.address(), &inbox.host, 0..inbox.buffer.bytes())?;
         gpu.receive.record(&inbox.up)?;

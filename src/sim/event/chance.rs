@@ -1,7 +1,7 @@
 //! Chance: durations that vary, the same way for the same seed on every machine and in whatever order ops run.
 
-use super::plan::EventError;
-use super::{Config, Plan};
+use super::prepared::EventError;
+use super::{Config, Prepared};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 
@@ -62,15 +62,15 @@ pub fn monte_carlo(
     if samples == 0 {
         return Err(EventError::Config("a distribution needs at least one sample, found 0".to_string()));
     }
-    let plan = Plan::new(graph, costs, config)?;
-    let mut table = plan.chance.clone();
+    let prepared = Prepared::new(graph, costs, config)?;
+    let mut table = prepared.chance.clone();
     let mut makespans = Vec::with_capacity(samples as usize);
     for sample in 0..samples {
         let outcome = match &mut table {
-            None => plan.run_lasting(|_, _, _, duration| duration, &mut ())?,
+            None => prepared.run_lasting(|_, _, _, duration| duration, &mut ())?,
             Some(table) => {
                 table.choose(seed, u64::from(sample));
-                plan.run_lasting(|index, _, _, duration| table.stretch(index, duration), &mut ())?
+                prepared.run_lasting(|index, _, _, duration| table.stretch(index, duration), &mut ())?
             }
         };
         makespans.push(outcome.makespan());

@@ -1,7 +1,7 @@
 //! The general engine: ops and messages that wait for processors, queues, slots, partners and links.
 
 use super::link::Link;
-use super::plan::{Plan, Rule};
+use super::prepared::{Prepared, Rule};
 use super::queue::{Lane, Messages, NONE};
 use super::share::Grain;
 use super::straight::{Tournament, UNKNOWN, divide, share};
@@ -19,7 +19,7 @@ pub(super) const NEVER: u64 = u64::MAX;
 /// What happens besides ends of ops. The order of kinds is the order in which events of one time and device are handled;
 /// an op's end comes after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum EventKind {
     /// A message is through its link, on its sender's side.
     Through,
     /// A message arrives at its receiver.
@@ -37,7 +37,7 @@ pub(super) struct Event {
     place: u64,
     /// Link or message.
     which: u32,
-    /// Of [`Kind::Through`] on shared links: void unless it is the link's latest.
+    /// Of [`EventKind::Through`] on shared links: void unless it is the link's latest.
     turn: u32,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Progress {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Queue {
+pub(super) struct QueueState {
     pub(super) next: u32,
     pub(super) end: u32,
     /// Its head is on its way.
@@ -90,7 +90,7 @@ pub(super) struct Queue {
 
 /// One simulation.
 pub(super) struct Engine<'a, L, O> {
-    pub(super) plan: &'a Plan<'a>,
+    pub(super) prepared: &'a Prepared<'a>,
     pub(super) messages: &'a Messages,
     pub(super) lasts: L,
     pub(super) observer: &'a mut O,
@@ -105,15 +105,15 @@ pub(super) struct Engine<'a, L, O> {
     /// By processor: how many of its devices run an op.
     pub(super) running: Vec<u32>,
     pub(super) progress: Vec<Progress>,
-    pub(super) queues: Vec<Queue>,
+    pub(super) queues: Vec<QueueState>,
     /// By channel: messages that hold a slot.
     pub(super) held: Vec<u32>,
     pub(super) links: Vec<Link>,
 }
 
 impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
-    pub(super) fn new(plan: &'a Plan<'a>, messages: &'a Messages, lasts: L, observer: &'a mut O) -> Self {
-        let (schedule, config) = (plan.graph.schedule(), plan.config);
+    pub(super) fn new(prepared: &'a Prepared<'a>, messages: &'a Messages, lasts: L, observer: &'a mut O) -> Self {
+        let (schedule, config) = (prepared.graph.schedule(), prepared.config);
         let device = |device: u32| Device {
             next: schedule.range(device).start,
             end: schedule.range(device).end,
@@ -132,7 +132,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
         let largest = config.processors.iter().map(|processor| processor.devices.len()).max().unwrap_or(1);
         let flows = if config.network.sharing == Sharing::FairShare { 16 } else { 1 };
         Engine {
-            plan,
+            prepared,
             messages,
             lasts,
             observer,
@@ -144,7 +144,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
             devices: (0..schedule.devices()).map(device).collect(),
             running: vec![0; config.processors.len()],
             progress: vec![Progress { queued: NEVER, start: NEVER, end: NEVER }; messages.all.len()],
-            queues: messages.starts.windows(2).map(|w| Queue { next: w[0], end: w[1], busy: false }).collect(),
+            queues: messages.starts.windows(2).map(|w| QueueState { next: w[0], end: w[1], busy: false }).collect(),
             held: vec![0; messages.channels],
             links: vec![Link::default(); messages.links],
         }
@@ -185,9 +185,9 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
 
     /// Handles an event; `false` where it was void.
     fn handle(&mut self, Event { place, which, turn, .. }: Event) -> bool {
-        const THROUGH: u64 = Kind::Through as u64;
-        const ARRIVAL: u64 = Kind::Arrival as u64;
-        const READY: u64 = Kind::Ready as u64;
+        const THROUGH: u64 = EventKind::Through as u64;
+        const ARRIVAL: u64 = EventKind::Arrival as u64;
+        const READY: u64 = EventKind::Ready as u64;
         match place & 7 {
             THROUGH => return self.link_event(which, turn),
             ARRIVAL => self.arrive(which),
@@ -201,12 +201,12 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
         true
     }
 
-    pub(super) fn schedule(&mut self, time: u64, device: u32, kind: Kind, which: u32, turn: u32) {
+    pub(super) fn schedule(&mut self, time: u64, device: u32, kind: EventKind, which: u32, turn: u32) {
         self.events.push(Reverse(Event { time, place: u64::from(device) << 3 | kind as u64, which, turn }));
     }
 
     pub(super) fn rule(&self, index: usize) -> &Rule {
-        &self.plan.rules[self.plan.graph.op(index).slot()]
+        &self.prepared.rules[self.prepared.graph.op(index).slot()]
     }
 
     pub(super) fn lane(&self, message: u32) -> &'a Lane {
@@ -223,12 +223,12 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
     }
 
     fn op(&self, index: usize) -> Op {
-        self.plan.graph.op(index)
+        self.prepared.graph.op(index)
     }
 
     /// How many ops start and end together with op number `index`, itself included, if it is the first.
     fn width(&self, index: usize) -> usize {
-        let whole = || matches!(self.plan.graph.overlap(), Overlap::Atomic | Overlap::Max);
+        let whole = || matches!(self.prepared.graph.overlap(), Overlap::Atomic | Overlap::Max);
         if self.pairs && whole() && self.op(index).opens_pair() { 2 } else { 1 }
     }
 
@@ -257,7 +257,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
         let mut alone = [first, 0];
         let mut whole = first;
         if self.width(next) == 2 {
-            let side_by_side = self.plan.graph.overlap() == Overlap::Max;
+            let side_by_side = self.prepared.graph.overlap() == Overlap::Max;
             let from = if side_by_side { now } else { now + first };
             alone[1] = (self.lasts)(next + 1, device, from, self.rule(next + 1).duration);
             whole = divide(0, first, alone[1], side_by_side).1;
@@ -284,13 +284,13 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
         let Some(processor) = self.devices[device as usize].processor else {
             return self.set_speed(device);
         };
-        let plan = self.plan;
-        let cores = plan.config.processors[processor].cores;
+        let prepared = self.prepared;
+        let cores = prepared.config.processors[processor].cores;
         let before = self.running[processor];
         let after = before.saturating_add_signed(by);
         self.running[processor] = after;
         if before.max(after) > cores {
-            plan.config.processors[processor].devices.iter().for_each(|&device| self.set_speed(device));
+            prepared.config.processors[processor].devices.iter().for_each(|&device| self.set_speed(device));
         } else {
             self.set_speed(device);
         }
@@ -298,7 +298,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
 
     /// Lets the op of `device`, if one runs, go on at the speed that the circumstances now allow.
     pub(super) fn set_speed(&mut self, device: u32) {
-        let config = self.plan.config;
+        let config = self.prepared.config;
         let state = &self.devices[device as usize];
         if state.state != State::Running {
             return;
@@ -346,7 +346,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
         self.change_running(device, -1);
         (index..index + width).for_each(|op| self.release_slot(op));
         let opens = self.op(index).opens_pair();
-        let closes = self.pairs && width == 1 && self.plan.graph.pair(index).is_some();
+        let closes = self.pairs && width == 1 && self.prepared.graph.pair(index).is_some();
         let free = match () {
             () if width == 2 => self.hand_on(index..index + 2),
             () if closes && !opens => self.hand_on(index - 1..index + 1),
@@ -356,7 +356,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
         self.devices[device as usize].free = free;
         self.ends.set(device, UNKNOWN);
         if free > now {
-            self.schedule(free, device, Kind::Free, 0, 0);
+            self.schedule(free, device, EventKind::Free, 0, 0);
         } else {
             self.devices[device as usize].state = State::Idle;
             self.try_start(device);
@@ -370,7 +370,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
         for index in ops {
             let message = self.messages.output[index];
             if message != NONE && time > self.now {
-                self.schedule(time, self.lane(message).from, Kind::Ready, message, 0);
+                self.schedule(time, self.lane(message).from, EventKind::Ready, message, 0);
             } else if message != NONE {
                 self.enqueue(message);
             }

@@ -11,7 +11,7 @@
 mod chance;
 mod engine;
 mod link;
-mod plan;
+mod prepared;
 mod queue;
 mod share;
 mod straight;
@@ -19,7 +19,7 @@ mod stuck;
 mod traffic;
 
 pub use chance::{Distribution, Jitter, Makespans, monte_carlo};
-pub use plan::{EventError, Plan};
+pub use prepared::{EventError, Prepared};
 pub use stuck::{Deadlock, Party, Stuck};
 
 use crate::cost::CostTable;
@@ -219,5 +219,5 @@ pub fn simulate(
     config: &Config,
     observer: &mut impl Observer,
 ) -> Result<Outcome, EventError> {
-    Plan::new(graph, costs, config)?.run(observer)
+    Prepared::new(graph, costs, config)?.run(observer)
 }

@@ -4,7 +4,7 @@
 //! next op waited for just this output now knows its start and gets its next event, as does the device itself when its next
 //! op's input has a time of arrival already. No more than p events live at once, in a tournament by (time, device).
 
-use super::plan::{Plan, Rule};
+use super::prepared::{Prepared, Rule};
 use super::{Observer, Outcome, TransferTime, Waits};
 use crate::graph::TaskGraph;
 use crate::metrics::Activity;
@@ -96,14 +96,14 @@ struct Straight<'a, L, O> {
     events: Tournament,
 }
 
-/// One simulation of `plan`.
+/// One simulation of `prepared`.
 pub(super) fn run<L: Fn(usize, u32, u64, u64) -> u64, O: Observer>(
-    plan: &Plan<'_>,
+    prepared: &Prepared<'_>,
     lasts: L,
     observer: &mut O,
 ) -> Outcome {
-    let schedule = plan.graph.schedule();
-    let mut ready = vec![UNKNOWN; plan.graph.cells()];
+    let schedule = prepared.graph.schedule();
+    let mut ready = vec![UNKNOWN; prepared.graph.cells()];
     ready[NOTHING..NOTHING + schedule.microbatches as usize].fill(0);
     let devices = 0..schedule.devices();
     let device = |device: u32| Device {
@@ -116,9 +116,9 @@ pub(super) fn run<L: Fn(usize, u32, u64, u64) -> u64, O: Observer>(
         waits: Waits::default(),
     };
     let mut engine = Straight {
-        graph: plan.graph,
+        graph: prepared.graph,
         ops: schedule.ops(),
-        rules: &plan.rules,
+        rules: &prepared.rules,
         pairs: schedule.has_pairs(),
         lasts,
         observer,

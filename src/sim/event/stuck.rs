@@ -69,7 +69,7 @@ fn entry_name(op: Op, receives: bool) -> String {
 impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
     /// The circle that an unfinished device is in or waits for.
     pub(super) fn deadlock(&self) -> Option<Deadlock> {
-        let devices = 0..self.plan.graph.schedule().devices();
+        let devices = 0..self.prepared.graph.schedule().devices();
         let mut who = Party::Device(devices.into_iter().find(|&device| self.next_op(device).is_some())?);
         let mut waits: Vec<Stuck> = Vec::new();
         loop {
@@ -91,13 +91,13 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
     }
 
     fn made_by(&self, message: u32) -> Op {
-        self.plan.graph.op(self.messages.all[message as usize].op as usize)
+        self.prepared.graph.op(self.messages.all[message as usize].op as usize)
     }
 
     fn stuck_device(&self, device: u32) -> Option<Stuck> {
         let index = self.next_op(device)?;
         let message = self.missing_input(device)?;
-        let (info, op) = (self.messages.lane(message), self.plan.graph.op(index));
+        let (info, op) = (self.messages.lane(message), self.prepared.graph.op(index));
         let made = self.made_by(message);
         let (awaited, on) = if !self.is_queued(message) {
             (made.to_string(), Party::Device(info.from))

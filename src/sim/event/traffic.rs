@@ -1,6 +1,6 @@
 //! Traffic: messages on their way through communication queues, slots and links.
 
-use super::engine::{Engine, Kind, NEVER, Progress, Queue};
+use super::engine::{Engine, EventKind, NEVER, Progress, QueueState};
 use super::queue::{Entry, Lane, NONE};
 use super::{Observer, Sharing, TransferTime};
 use crate::delivery::Delivery;
@@ -13,7 +13,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
 
     /// The entry at the head of a queue.
     pub(super) fn head(&self, queue: usize) -> Option<Entry> {
-        let Queue { next, end, .. } = self.queues[queue];
+        let QueueState { next, end, .. } = self.queues[queue];
         (next < end).then(|| self.messages.entries[next as usize])
     }
 
@@ -33,7 +33,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
                 return;
             }
             let &Lane { channel, send_queue, receive_queue, .. } = self.lane(message);
-            let slots = match self.plan.config.delivery {
+            let slots = match self.prepared.config.delivery {
                 Delivery::Channel(_) => {
                     let partner = if receives { send_queue } else { receive_queue } as usize;
                     if self.head(partner) == Some(Entry { message, receives: !receives }) {
@@ -42,7 +42,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
                     }
                     return;
                 }
-                Delivery::OneSided => self.plan.config.slots.unwrap_or(u32::MAX),
+                Delivery::OneSided => self.prepared.config.slots.unwrap_or(u32::MAX),
                 Delivery::Buffered(slots) => slots,
             };
             if self.held[channel as usize] >= slots {
@@ -50,7 +50,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
             }
             self.held[channel as usize] += 1;
             let gone = self.launch(message);
-            if self.plan.config.delivery == Delivery::OneSided || gone {
+            if self.prepared.config.delivery == Delivery::OneSided || gone {
                 self.queues[queue].next += 1;
             } else {
                 self.queues[queue].busy = true;
@@ -74,7 +74,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
     /// Brings a message to its link. Whether it has left its sender already.
     fn launch(&mut self, message: u32) -> bool {
         let &Lane { link, from, transfer: ticks, .. } = self.lane(message);
-        match self.plan.config.network.sharing {
+        match self.prepared.config.network.sharing {
             Sharing::Unlimited if ticks == 0 => {
                 self.begin(message);
                 self.travel(message);
@@ -83,7 +83,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
             Sharing::Unlimited => {
                 self.begin(message);
                 // No turn: `which` is the message itself.
-                self.schedule(self.now + ticks, from, Kind::Through, message, 0);
+                self.schedule(self.now + ticks, from, EventKind::Through, message, 0);
             }
             Sharing::FirstComeFirstServed => {
                 if self.links[link as usize].join(message, ticks) {
@@ -104,7 +104,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
     fn serve(&mut self, link: u32) {
         if let Some((message, ticks)) = self.links[link as usize].served() {
             self.begin(message);
-            self.schedule(self.now + ticks, self.lane(message).from, Kind::Through, link, 0);
+            self.schedule(self.now + ticks, self.lane(message).from, EventKind::Through, link, 0);
         }
     }
 
@@ -113,13 +113,13 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
         let state = &mut self.links[link as usize];
         state.turn = state.turn.wrapping_add(1);
         if let (Some(time), turn) = (state.next(self.grain), state.turn) {
-            self.schedule(time, device, Kind::Through, link, turn);
+            self.schedule(time, device, EventKind::Through, link, turn);
         }
     }
 
     /// Messages are through a link; `which` is the link or, where links are unlimited, the message. `false` for a void event.
     pub(super) fn link_event(&mut self, which: u32, turn: u32) -> bool {
-        match self.plan.config.network.sharing {
+        match self.prepared.config.network.sharing {
             Sharing::Unlimited => self.leave(which),
             Sharing::FirstComeFirstServed => {
                 if let Some(message) = self.links[which as usize].leave() {
@@ -155,14 +155,14 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
     fn leave(&mut self, message: u32) {
         self.travel(message);
         let &Lane { send_queue, .. } = self.lane(message);
-        if let Delivery::Buffered(_) = self.plan.config.delivery {
+        if let Delivery::Buffered(_) = self.prepared.config.delivery {
             self.pop(send_queue);
         }
     }
 
     fn travel(&mut self, message: u32) {
         let &Lane { to, latency, .. } = self.lane(message);
-        self.schedule(self.now + latency, to, Kind::Arrival, message, 0);
+        self.schedule(self.now + latency, to, EventKind::Arrival, message, 0);
     }
 
     /// A message is there.
@@ -173,7 +173,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
         *end = self.now;
         self.observer.transfer(TransferTime { op, queued: *queued, start: *start, end: *end });
         self.change_transfers(message, -1);
-        if let Delivery::Channel(_) = self.plan.config.delivery {
+        if let Delivery::Channel(_) = self.prepared.config.delivery {
             self.pop(send_queue);
             self.pop(receive_queue);
         }
@@ -194,7 +194,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
         for device in [from, to] {
             let transfers = &mut self.devices[device as usize].transfers;
             *transfers = transfers.saturating_add_signed(by);
-            if self.plan.config.overlap_per_mille != 1000 {
+            if self.prepared.config.overlap_per_mille != 1000 {
                 self.set_speed(device);
             }
         }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The shared parts of a session.
 #[derive(Debug)]
-pub struct Common {
+pub struct Shared {
     /// What is executed, and its buffers.
     pub plan: Plan,
     /// How much is exchanged.
@@ -32,12 +32,12 @@ pub struct Common {
     pub watch: Watch,
 }
 
-impl Common {
+impl Shared {
     /// Lays everything out for `graph`; all ranks must call this together.
     ///
     /// # Errors
     /// No memory for it, or a rank is gone.
-    pub fn new(graph: Arc<TaskGraph>, sizes: Sizes, settings: &Settings, ranks: Arc<Ranks>) -> Result<Common> {
+    pub fn new(graph: Arc<TaskGraph>, sizes: Sizes, settings: &Settings, ranks: Arc<Ranks>) -> Result<Shared> {
         let plan = Plan::new(graph);
         let placement = &plan.graph.schedule().placement;
         let devices = placement.devices();
@@ -50,7 +50,7 @@ impl Common {
         let heap = Arc::new(Heap::new(arena, ranks.clone(), devices, number));
         let link = Local::new(&plan, settings.delivery, heap.clone(), slots);
         let watch = Watch::new(heap.clone(), statuses, settings.spin);
-        Ok(Common { plan, sizes, ranks, heap, link, reductions, watch })
+        Ok(Shared { plan, sizes, ranks, heap, link, reductions, watch })
     }
 }
 

@@ -47,7 +47,7 @@ pub enum Goal {
 
 /// A schedule that costs are yet to settle.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rough {
+pub struct OpenSchedule {
     /// The file's stem.
     pub name: String,
     /// Stage to device.
@@ -66,7 +66,7 @@ pub enum Order {
     /// One order whatever the costs.
     Fixed(Schedule),
     /// Costs decide.
-    Rough(Rough),
+    Open(OpenSchedule),
 }
 
 impl Order {
@@ -74,7 +74,7 @@ impl Order {
     pub fn fixed(self) -> Option<Schedule> {
         match self {
             Order::Fixed(schedule) => Some(schedule),
-            Order::Rough(_) => None,
+            Order::Open(_) => None,
         }
     }
 
@@ -82,14 +82,14 @@ impl Order {
     pub fn placement(&self) -> &Placement {
         match self {
             Order::Fixed(schedule) => &schedule.placement,
-            Order::Rough(rough) => &rough.placement,
+            Order::Open(open) => &open.placement,
         }
     }
 }
 
-impl Rough {
+impl OpenSchedule {
     /// The same with no device's cap above `limit` activations.
-    pub fn capped(mut self, limit: f64) -> Rough {
+    pub fn capped(mut self, limit: f64) -> OpenSchedule {
         fn lower(program: &mut Program, limit: f64) {
             match program {
                 Program::Fixed(_) => {}

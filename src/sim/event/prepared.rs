@@ -1,4 +1,4 @@
-//! A plan: what stays the same from one simulation of a graph to the next.
+//! A prepared: what stays the same from one simulation of a graph to the next.
 
 use super::chance::Table;
 use super::engine::Engine;
@@ -49,7 +49,7 @@ pub enum EventError {
 
 /// A graph and its costs, made ready to be simulated under one configuration, once or many times.
 #[derive(Debug)]
-pub struct Plan<'a> {
+pub struct Prepared<'a> {
     pub(super) graph: &'a TaskGraph,
     pub(super) config: &'a Config,
     /// By [`Op::slot`].
@@ -59,18 +59,18 @@ pub struct Plan<'a> {
     messages: Option<Messages>,
 }
 
-impl<'a> Plan<'a> {
-    /// The plan for `graph` under `costs` on the machine of `config`.
+impl<'a> Prepared<'a> {
+    /// The prepared for `graph` under `costs` on the machine of `config`.
     ///
     /// # Errors
     /// A configuration that fits no such graph, or costs that overflow the clock.
-    pub fn new(graph: &'a TaskGraph, costs: &CostTable, config: &'a Config) -> Result<Plan<'a>, EventError> {
+    pub fn new(graph: &'a TaskGraph, costs: &CostTable, config: &'a Config) -> Result<Prepared<'a>, EventError> {
         check(graph, config).map_err(EventError::Config)?;
         let rules = rules(graph, costs, config).ok_or(EventError::Overflow)?;
         let chance = config.jitter.map(|jitter| jitter.table());
         check_clock(graph, config, &rules, chance.as_ref().map_or(1, Table::longest))?;
         let messages = (!is_straight(config)).then(|| Messages::new(graph, config, &rules));
-        Ok(Plan { graph, config, rules, chance, messages })
+        Ok(Prepared { graph, config, rules, chance, messages })
     }
 
     /// One simulation.

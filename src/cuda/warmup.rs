@@ -12,7 +12,7 @@ impl Shard {
     pub(super) fn warm_up(&mut self) -> Result<()> {
         let tokens = vec![0; self.microbatches * self.shape.rows()];
         self.begin(&tokens, &tokens)?;
-        let gpu = self.engine.gpu.clone();
+        let gpu = self.operations.gpu.clone();
         let mut marks = Marks::new(&gpu);
         let hidden =
             [Buffer::new(gpu.context(), self.hidden_bytes())?, Buffer::new(gpu.context(), self.hidden_bytes())?];
@@ -21,17 +21,17 @@ impl Shard {
         for (stage, layers) in stages {
             let input = (!layers.embedding).then_some(hidden[0].address());
             let output = (!layers.head).then_some(hidden[1].address());
-            self.engine.pool.watch();
+            self.operations.pool.watch();
             self.forward(stage, 0, input, output, &mut marks)?;
-            self.moves.insert((stage, Kind::F), self.engine.pool.seen());
+            self.moves.insert((stage, Kind::F), self.operations.pool.seen());
             let gradient = (!layers.head).then_some(hidden[0].address());
             let output = (!layers.embedding).then_some(hidden[1].address());
-            self.engine.pool.watch();
+            self.operations.pool.watch();
             self.backward_input(stage, 0, gradient, output, &mut marks)?;
-            self.moves.insert((stage, Kind::I), self.engine.pool.seen());
-            self.engine.pool.watch();
+            self.moves.insert((stage, Kind::I), self.operations.pool.seen());
+            self.operations.pool.watch();
             self.backward_weight(stage, 0, &mut marks)?;
-            self.moves.insert((stage, Kind::W), self.engine.pool.seen());
+            self.moves.insert((stage, Kind::W), self.operations.pool.seen());
         }
         self.zero_gradients()?;
         gpu.compute.set(self.step.scale.address(), 1.0)?;
@@ -57,9 +57,9 @@ impl Shard {
             kinds.iter().map(move |&kind| (op.stage(), kind))
         });
         let moves = calls.filter_map(|call| self.moves.get(&call)).flatten().copied();
-        let lacking = self.engine.pool.lacking(moves);
+        let lacking = self.operations.pool.lacking(moves);
         let bytes: usize = lacking.iter().map(|(bytes, count)| bytes * count).sum();
-        let (free, total) = self.engine.gpu.memory()?;
+        let (free, total) = self.operations.gpu.memory()?;
         ensure!(
             bytes <= free,
             "expected {} MiB more of device memory for what this schedule keeps in flight, found {} of {} MiB free: choose a \
@@ -68,6 +68,6 @@ impl Shard {
             free >> 20,
             total >> 20
         );
-        self.engine.pool.reserve(&lacking)
+        self.operations.pool.reserve(&lacking)
     }
 }
