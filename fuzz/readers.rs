@@ -2,17 +2,17 @@
 
 use super::judged::{figures, schedule};
 use super::{compile, request};
-use pipesim::comparison::compare;
 use pipesim::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow, StepCosts};
 use pipesim::delivery::Delivery;
 use pipesim::dsl;
+use pipesim::experiment::compare::compare;
+use pipesim::experiment::training::layers_of;
 use pipesim::graph::TaskGraph;
 use pipesim::model::split_blocks;
 use pipesim::op::Op;
 use pipesim::report::{self, Entry, Panel, Report};
 use pipesim::sim;
 use pipesim::timeline::{Source, Timeline};
-use pipesim::training::layers_of;
 
 /// Timelines of more devices are read and measured, not drawn.
 const MOST_DRAWN: u64 = 1 << 10;

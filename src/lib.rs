@@ -37,13 +37,10 @@
 //! cuda         op model
 //! ranks
 //! exec         op placement schedule graph lowering delivery check cost model cuda timeline ranks
-//! training     placement graph delivery cost model cuda ranks exec statistics
-//! provenance   training
 //! doctor       cuda ranks
-//! calibrate    op placement graph cost model exec statistics
 //! report       op metrics timeline
-//! comparison   op metrics timeline graph cost sim exec statistics report
-//! cli          op placement metrics timeline delivery schedule open dsl csv graph check export cost settle sim exact model cuda ranks exec training statistics provenance doctor calibrate report comparison
+//! experiment   op placement metrics timeline delivery graph cost sim model cuda ranks exec statistics report
+//! cli          op placement metrics timeline delivery schedule open dsl csv graph check export cost settle sim exact model cuda ranks exec statistics doctor report experiment
 //! ```
 //!
 //! Invariants:
@@ -53,10 +50,8 @@
 //! - What a pipeline's ops wait for is stated once, in [`op::Op::upstream`].
 //! - A panic is a bug of ours; what a user can cause is an error that says what was expected, what was found and one thing to do.
 
-pub mod calibrate;
 pub mod check;
 pub mod cli;
-pub mod comparison;
 pub mod cost;
 pub mod csv;
 pub mod cuda;
@@ -65,6 +60,7 @@ pub mod doctor;
 pub mod dsl;
 pub mod exact;
 pub mod exec;
+pub mod experiment;
 pub mod export;
 pub mod graph;
 pub mod lowering;
@@ -73,7 +69,6 @@ pub mod model;
 pub mod op;
 pub mod open;
 pub mod placement;
-pub mod provenance;
 pub mod ranks;
 pub mod report;
 pub mod schedule;
@@ -82,4 +77,3 @@ pub mod settle;
 pub mod sim;
 pub mod statistics;
 pub mod timeline;
-pub mod training;

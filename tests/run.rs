@@ -3,12 +3,12 @@
 use pipesim::cost::{GivenCosts, Slow};
 use pipesim::dsl::{self, Budget, Request};
 use pipesim::exec::{Plan, Session, StepRecord};
+use pipesim::experiment::training::{Backend, Training};
 use pipesim::graph::TaskGraph;
 use pipesim::model::{AdamW, Parameters, Tokenizer, Tokens};
 use pipesim::open::Order;
 use pipesim::ranks::Ranks;
 use pipesim::settle::settle;
-use pipesim::training::{Backend, Training};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

@@ -3,7 +3,7 @@
 use super::Failure;
 use super::options::{Format, OutputOptions, read_text};
 use super::output::print;
-use crate::comparison;
+use crate::experiment::compare;
 use crate::report::{Entry, Error, Panel, Report};
 use crate::timeline::{Source, Timeline};
 use clap::Args;
@@ -75,7 +75,7 @@ fn report(timelines: Vec<Timeline>) -> Report {
     }
     for entry in &mut entries {
         if let (Some(predicted), Some(measured)) = (&entry.predicted, &entry.measured) {
-            entry.error = comparison::compare(&predicted.timeline, &measured.timeline)
+            entry.error = compare::compare(&predicted.timeline, &measured.timeline)
                 .ok()
                 .map(|error| Error { self_replay: 0.0, ..error });
         }

@@ -4,21 +4,21 @@
 use super::Failure;
 use super::model::ModelOptions;
 use super::options::{CostOptions, OutputOptions};
-use super::outcome::{Iteration, Outcome, Place, extra_tables, iteration, judge};
 use super::selection::{ScheduleOptions, unknown_costs};
-use crate::calibrate::{Measure, calibrate};
 use crate::check::check;
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::exec::{Batch, Engine, Error, Session, Shared, Sizes, Timed, Worker};
+use crate::experiment::calibrate::{Measure, calibrate};
+use crate::experiment::outcome::{Iteration, Outcome, Place, extra_tables, iteration, judge};
+use crate::experiment::provenance;
+use crate::experiment::training::{Backend, Measured, Training, layers_of, settings};
 use crate::graph::TaskGraph;
 use crate::model::StageLayers;
 use crate::placement::Placement;
-use crate::provenance;
 use crate::ranks::Ranks;
 use crate::report::Report;
 use crate::sim;
-use crate::training::{Backend, Measured, Training, layers_of, settings};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::OnceCell;
 use std::io::IsTerminal;
@@ -208,7 +208,8 @@ impl Experiment<'_> {
             let devices = graph.schedule().devices();
             let (prediction, _, _) = sim::predict(&graph, &table, &StepCosts::default());
             let timeout = self.model.timeout(prediction.metrics.makespan / 1e3);
-            let spin = if devices <= crate::training::cores() { Duration::from_millis(1) } else { Duration::ZERO };
+            let spin =
+                if devices <= crate::experiment::training::cores() { Duration::from_millis(1) } else { Duration::ZERO };
             let mut settings = settings(devices, timeout, self.model.inject);
             settings.pin = false;
             settings.delivery = self.delivery;
@@ -320,7 +321,7 @@ impl Experiment<'_> {
     }
 
     fn remark_cores(&self) {
-        let (p, cores) = (self.schedules.stages, crate::training::cores());
+        let (p, cores) = (self.schedules.stages, crate::experiment::training::cores());
         if p > cores {
             self.output.remark(&format!(
                 "warning: {p} devices share {cores} cores: results are right, but times and their errors mean little"

@@ -14,7 +14,6 @@ mod guard;
 mod measure;
 mod model;
 mod options;
-mod outcome;
 mod output;
 mod predict;
 mod profile;

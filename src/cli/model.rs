@@ -2,9 +2,9 @@
 
 use super::Failure;
 use crate::exec::Fault;
+use crate::experiment::training::{Backend, Training};
 use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
 use crate::ranks::Ranks;
-use crate::training::{Backend, Training};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 
 use super::Failure;
 use crate::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow, StepCosts};
+use crate::experiment::training::layers_of;
 use crate::model::split_blocks;
 use crate::placement::Placement;
-use crate::training::layers_of;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,11 @@
 //! One measured run held against its prediction: figures for the contract, an entry for the report, tables for people.
 
-use crate::comparison;
+use super::compare;
+use super::training::Measured;
 use crate::cost::{CostTable, StepCosts};
 use crate::report::{Entry, Panel, Table};
 use crate::sim::{self, Prediction};
 use crate::statistics::{median, median_ci95};
-use crate::training::Measured;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -90,8 +90,8 @@ pub fn judge(
     for timeline in [&mut predicted_timeline, &mut measured_timeline] {
         timeline.provenance = place.provenance.clone();
     }
-    let mut error = comparison::compare(&predicted_timeline, &measured_timeline).unwrap_or_default();
-    comparison::refine(&mut error, (&predicted_timeline, &predicted.metrics), &run.graph, table, &run.records);
+    let mut error = compare::compare(&predicted_timeline, &measured_timeline).unwrap_or_default();
+    compare::refine(&mut error, (&predicted_timeline, &predicted.metrics), &run.graph, table, &run.records);
     let iteration = iteration(run);
     let metrics = measured_timeline.metrics();
     let measured = Prediction { metrics: metrics.clone(), ..predicted.clone() };

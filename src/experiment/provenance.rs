@@ -1,6 +1,6 @@
 //! Where and when figures were made.
 
-use crate::training::Training;
+use super::training::Training;
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ pub fn here() -> BTreeMap<String, String> {
     let mut map = BTreeMap::new();
     let mut add = |key: &str, value: String| map.insert(key.to_string(), value);
     add("program", format!("pipesim {}", env!("CARGO_PKG_VERSION")));
-    add("machine", format!("{}, {} cores", processor(), crate::training::cores()));
+    add("machine", format!("{}, {} cores", processor(), super::training::cores()));
     add("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH));
     add("date", date());
     if let Some(commit) = commit() {
