@@ -1,4 +1,4 @@
-//! What must hold for any input at all: the checks that the fuzz targets and `tests/seeds.rs` share.
+//! What must hold for any input at all: the checks that the fuzz targets and `tests/language/seeds.rs` share.
 //!
 //! Each check takes one input and panics where the program breaks a promise. Where it can, a check asks a second method
 //! ([`reference`]) instead of the program itself.

@@ -11,7 +11,7 @@
 //!                               └── calibrate ◀──┘
 //! ```
 //!
-//! Data flows one way, and a module uses only modules above it in the list below. `tests/architecture.rs` reads the `use`
+//! Data flows one way, and a module uses only modules above it in the list below. `tests/language/architecture.rs` reads the `use`
 //! lines and fails on any other edge:
 //!
 //! ```text

@@ -159,7 +159,7 @@ fn two_processes_find_each_other_by_a_unique_id() {
     if let Ok(role) = env::var(ROLE) {
         return rank_by_unique_id(&open(&wheel), role.parse().expect("a rank"));
     }
-    let this = "two_processes_find_each_other_by_a_unique_id";
+    let this = "nvshmem::two_processes_find_each_other_by_a_unique_id";
     let mut first = Rank::start(rank(this, "0"));
     let id = first.wait_for("id ");
     let mut second = Rank::start(rank(this, "1"));
@@ -180,7 +180,7 @@ fn two_processes_find_each_other_by_mpi() {
     let executable = env::current_exe().expect("this program's path");
     let mut mpirun = Command::new("mpirun");
     mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", "2"]).arg(executable);
-    mpirun.args(["--exact", "two_processes_find_each_other_by_mpi", "--nocapture"]).env(ROLE, "mpi");
+    mpirun.args(["--exact", "nvshmem::two_processes_find_each_other_by_mpi", "--nocapture"]).env(ROLE, "mpi");
     mpirun.env("CUDA_VISIBLE_DEVICES", "").stderr(Stdio::piped()).stdin(Stdio::null()).stdout(Stdio::null());
     let child = match mpirun.spawn() {
         Ok(child) => child,

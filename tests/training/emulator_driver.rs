@@ -880,7 +880,7 @@ const ROLE: &str = "EMULATOR_TEST_ROLE";
 /// This very program as another process that plays `role` (see [`another_process`]); what it prints is read by the caller.
 fn start(role: &str, argument: &str, variables: &[(&str, &str)]) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "another_process", "--nocapture"])
+        .args(["--exact", "emulator_driver::another_process", "--nocapture"])
         .env(ROLE, role)
         .env("EMULATOR_TEST_ARGUMENT", argument)
         .envs(variables.iter().copied())

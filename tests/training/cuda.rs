@@ -45,7 +45,7 @@ fn child(name: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
         return body();
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
+    command.args(["--exact", &format!("cuda::{name}"), "--nocapture"]).env(CHILD, "1");
     if !on_gpu() {
         let folder = emulator();
         command.env("LD_LIBRARY_PATH", &folder).env("PIPESIM_CACHE", folder.join("cache"));
@@ -886,7 +886,7 @@ fn compiled_kernels_come_from_the_cache_and_from_a_folder() {
         // the same process remembers; another finds it in the cache
         assert_eq!(kernels(Precision::Bf16, (9, 0)).unwrap(), made);
         let again = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_cache_is_read", "--nocapture", "--ignored"])
+            .args(["--exact", "cuda::the_cache_is_read", "--nocapture", "--ignored"])
             .output()
             .unwrap();
         assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stdout));

@@ -1,6 +1,6 @@
 //! The inputs that fuzzing begins with, and those that it once found faults with: `fuzz/` tries others.
 
-#[path = "../fuzz/checks.rs"]
+#[path = "../../fuzz/checks.rs"]
 mod checks;
 
 use std::fs;

@@ -1,0 +1,8 @@
+//! The schedule language and what schedules are: files, PyTorch's files, the library, deadlocks; and the rules of the source.
+
+mod architecture;
+mod check;
+mod csv;
+mod dsl;
+mod schedules;
+mod seeds;

@@ -1,0 +1,6 @@
+//! pipesim as a user starts it: verbs, files and exit codes; several processes; GPUs; libraries that it opens.
+
+mod cli;
+mod emulated;
+mod nvshmem;
+mod ranks;

@@ -1,0 +1,8 @@
+//! What schedules cost: simulation, bounds, searches and proofs against published figures; and the pictures of it.
+
+mod event;
+mod judgement;
+mod optima;
+mod papers;
+mod report;
+mod settle;

@@ -1,0 +1,8 @@
+//! Training on the CPU and on GPUs, or on stand-ins for NVIDIA's libraries: numbers against PyTorch's, bits against bits.
+
+mod cuda;
+mod emulator_driver;
+mod kernels;
+mod model;
+mod nvrtc;
+mod run;
