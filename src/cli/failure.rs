@@ -3,6 +3,7 @@
 use crate::dsl;
 use crate::graph::Cycle;
 use crate::ranks::{Lost, Misfit};
+use crate::report::WriteError;
 
 /// A failure with its exit code.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +58,12 @@ impl From<dsl::Error> for Failure {
 impl From<Cycle> for Failure {
     fn from(cycle: Cycle) -> Failure {
         Failure::Schedule(cycle.to_string())
+    }
+}
+
+impl From<WriteError> for Failure {
+    fn from(error: WriteError) -> Failure {
+        Failure::Failed(error.into())
     }
 }
 

@@ -4,7 +4,6 @@ use super::Failure;
 use super::options::{Color, OutputOptions};
 use crate::metrics::Metrics;
 use crate::report::{self, Report};
-use crate::timeline::Timeline;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -139,7 +138,7 @@ impl OutputOptions {
     /// The folder of an output path does not exist or the path is a folder where a file is meant.
     pub fn check_writable(&self) -> Result<(), Failure> {
         for path in &self.output {
-            if kind_of(path) == Kind::Folder {
+            if report::format_of(path).is_none() {
                 if path.exists() && !path.is_dir() {
                     return Err(unwritable(path, "it is a file; a report needs a folder or a known file ending"));
                 }
@@ -162,7 +161,7 @@ impl OutputOptions {
     /// A place that cannot be written.
     pub fn write(&self, report: &Report) -> Result<(), Failure> {
         for path in &self.output {
-            write_one(report, path)?;
+            report.save(path)?;
             self.remark(&format!("wrote {}", path.display()));
         }
         Ok(())
@@ -206,52 +205,4 @@ fn unwritable(path: &Path, what: &str) -> Failure {
 fn terminal_width() -> Option<usize> {
     let (_, columns) = console::Term::stdout().size_checked()?;
     Some(usize::from(columns))
-}
-
-/// What a path's ending asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Svg,
-    Png,
-    Html,
-    Trace,
-    TraceGz,
-    Json,
-    Csv,
-    Folder,
-}
-
-fn kind_of(path: &Path) -> Kind {
-    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let endings = [
-        (".trace.json.gz", Kind::TraceGz),
-        (".trace.json", Kind::Trace),
-        (".svg", Kind::Svg),
-        (".png", Kind::Png),
-        (".html", Kind::Html),
-        (".json", Kind::Json),
-        (".csv", Kind::Csv),
-    ];
-    endings.into_iter().find(|(ending, _)| name.ends_with(ending)).map_or(Kind::Folder, |(_, kind)| kind)
-}
-
-fn write_one(report: &Report, path: &Path) -> Result<(), Failure> {
-    let bytes = match kind_of(path) {
-        Kind::Svg => report::svg(report).into_bytes(),
-        Kind::Png => report::png(report)?,
-        Kind::Html => report::html(report).into_bytes(),
-        Kind::Trace => report::trace(report).into_bytes(),
-        Kind::TraceGz => report::trace_gz(report)?,
-        Kind::Csv => report::csv(report).into_bytes(),
-        Kind::Json => {
-            let timelines: Vec<&Timeline> =
-                report.entries.iter().flat_map(|e| e.panels()).map(|p| &p.timeline).collect();
-            Timeline::list_to_json(&timelines).into_bytes()
-        }
-        Kind::Folder => {
-            report::folder(report, path)?;
-            return Ok(());
-        }
-    };
-    Ok(report::write_atomic(path, &bytes)?)
 }

@@ -1,9 +1,8 @@
 //! Files: written whole or not at all.
 
 use super::csv::source_name;
-use super::{Report, html, json, svg, trace_gz};
-use anyhow::{Context, Result};
-use std::collections::BTreeSet;
+use super::json::file_names;
+use super::{Report, WriteError, html, json, svg, trace_gz};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,14 +15,19 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 ///
 /// # Errors
 /// When `path` cannot be written; nothing is left behind.
-pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
-    let context = || format!("expected to write {}, but could not; choose another place with -o", path.display());
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+    write(path, bytes).map_err(|cause| unplaced(format!("write {}", path.display()), &cause))
+}
+
+fn unplaced(what: String, cause: &std::io::Error) -> WriteError {
+    WriteError::Place { what, cause: cause.to_string() }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     match fs::metadata(&target) {
-        Ok(found) if found.is_dir() => {
-            return Err(anyhow::anyhow!("a folder of this name is there")).with_context(context);
-        }
-        Ok(found) if !found.is_file() => return fs::write(&target, bytes).with_context(context),
+        Ok(found) if found.is_dir() => return Err(std::io::Error::other("a folder of this name is there")),
+        Ok(found) if !found.is_file() => return fs::write(&target, bytes),
         _ => {}
     }
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -42,7 +46,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
-    written.with_context(context)
+    written
 }
 
 /// Writes a report folder: `index.html`, `timeline.svg`, `report.json`, `trace.json.gz` and each timeline as
@@ -50,12 +54,10 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// When the folder or a file in it cannot be written.
-pub fn folder(report: &Report, path: &Path) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(path).with_context(|| {
-        format!("expected to make the folder {}, but could not; choose another place with -o", path.display())
-    })?;
+pub fn folder(report: &Report, path: &Path) -> Result<Vec<PathBuf>, WriteError> {
+    fs::create_dir_all(path).map_err(|cause| unplaced(format!("make the folder {}", path.display()), &cause))?;
     let mut written = Vec::new();
-    let mut write = |name: &str, bytes: &[u8]| -> Result<()> {
+    let mut write = |name: &str, bytes: &[u8]| -> Result<(), WriteError> {
         let file = path.join(name);
         write_atomic(&file, bytes)?;
         written.push(file);
@@ -63,8 +65,7 @@ pub fn folder(report: &Report, path: &Path) -> Result<Vec<PathBuf>> {
     };
     for (entry, name) in report.entries.iter().zip(file_names(report)) {
         for panel in entry.panels() {
-            let mut text = serde_json::to_string(&panel.timeline).context("expected a timeline that fits JSON")?;
-            text.push('\n');
+            let text = format!("{}\n", serde_json::json!(panel.timeline));
             write(&format!("{name}-{}.json", source_name(panel.timeline.source)), text.as_bytes())?;
         }
     }
@@ -73,33 +74,4 @@ pub fn folder(report: &Report, path: &Path) -> Result<Vec<PathBuf>> {
     write("report.json", json(report).as_bytes())?;
     write("index.html", html(report).as_bytes())?;
     Ok(written)
-}
-
-/// A file name's stem for each entry: harmless characters, none twice, on disks that ignore case neither.
-pub(super) fn file_names(report: &Report) -> Vec<String> {
-    let mut taken = BTreeSet::from(["report".to_string()]);
-    let mut names = Vec::new();
-    for entry in &report.entries {
-        let mut stem: String =
-            entry
-                .name
-                .chars()
-                .map(|c| {
-                    if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c.to_ascii_lowercase() } else { '-' }
-                })
-                .take(80)
-                .collect();
-        stem = stem.trim_matches(['-', '.']).to_string();
-        if stem.is_empty() {
-            stem = "schedule".into();
-        }
-        let mut name = stem.clone();
-        let mut count = 2;
-        while !taken.insert(name.clone()) {
-            name = format!("{stem}-{count}");
-            count += 1;
-        }
-        names.push(name);
-    }
-    names
 }

@@ -2,11 +2,19 @@
 
 use super::csv::source_name;
 use super::{Panel, Report};
+use crate::timeline::Timeline;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// All timelines of a report as one JSON text.
+pub fn timelines(report: &Report) -> String {
+    let panels = report.entries.iter().flat_map(|entry| entry.panels());
+    Timeline::list_to_json(&panels.map(|panel| &panel.timeline).collect::<Vec<_>>())
+}
 
 /// A report's figures, errors, notes and provenance as one JSON object; spans are in the timelines' own files.
 pub fn json(report: &Report) -> String {
-    let names = super::folder::file_names(report);
+    let names = file_names(report);
     let entries: Vec<Value> = report
         .entries
         .iter()
@@ -51,4 +59,33 @@ fn panel_json(panel: &Panel, name: &str) -> Value {
         all.extend(metrics);
     }
     value
+}
+
+/// A file name's stem for each entry: harmless characters, none twice, on disks that ignore case neither.
+pub(super) fn file_names(report: &Report) -> Vec<String> {
+    let mut taken = BTreeSet::from(["report".to_string()]);
+    let mut names = Vec::new();
+    for entry in &report.entries {
+        let mut stem: String =
+            entry
+                .name
+                .chars()
+                .map(|c| {
+                    if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c.to_ascii_lowercase() } else { '-' }
+                })
+                .take(80)
+                .collect();
+        stem = stem.trim_matches(['-', '.']).to_string();
+        if stem.is_empty() {
+            stem = "schedule".into();
+        }
+        let mut name = stem.clone();
+        let mut count = 2;
+        while !taken.insert(name.clone()) {
+            name = format!("{stem}-{count}");
+            count += 1;
+        }
+        names.push(name);
+    }
+    names
 }

@@ -1,19 +1,22 @@
 //! Pictures, pages, tables and files made from timelines.
 //!
 //! A [`Report`] goes in, text or bytes come out. Nothing here simulates, executes or reads a clock: the same report gives
-//! the same bytes. Only [`write_atomic`] and [`folder`] touch the disk.
+//! the same bytes. Only `folder` touches the disk.
 //!
 //! Three layers: `scene` sorts a timeline's spans into rows, `layout` turns a report into a list of shapes, and each
 //! format (`svg`, `png`, `html`, `trace`, `csv`, `table`, `terminal`) writes what it is given.
 
 mod canvas;
 mod csv;
+#[cfg(feature = "pictures")]
 mod folder;
+mod format;
 mod html;
 mod json;
 mod layout;
 mod number;
 mod palette;
+#[cfg(feature = "pictures")]
 mod png;
 mod row;
 mod scene;
@@ -24,15 +27,20 @@ mod text;
 mod trace;
 
 pub use csv::{csv, field as csv_cell};
+#[cfg(feature = "pictures")]
 pub use folder::{folder, write_atomic};
+pub use format::{FORMATS, WriteError, format_of};
 pub use html::html;
-pub use json::json;
+pub use json::{json, timelines};
 pub use number::{number, percent, quantity};
+#[cfg(feature = "pictures")]
 pub use png::png;
 pub use svg::svg;
 pub use table::{markdown, table};
 pub use terminal::terminal;
-pub use trace::{trace, trace_gz};
+pub use trace::trace;
+#[cfg(feature = "pictures")]
+pub use trace::trace_gz;
 
 use crate::metrics::Metrics;
 use crate::timeline::Timeline;
@@ -52,6 +60,20 @@ pub struct Report {
     pub entries: Vec<Entry>,
     /// Further tables, shown after the figures.
     pub extra_tables: Vec<Table>,
+}
+
+impl Report {
+    /// Writes the report: a file where the ending is one of [`FORMATS`], else a folder. Returns the files' paths.
+    ///
+    /// # Errors
+    /// A place that cannot be written; of a file nothing is left behind then.
+    #[cfg(feature = "pictures")]
+    pub fn save(&self, path: impl AsRef<std::path::Path>) -> Result<Vec<std::path::PathBuf>, WriteError> {
+        let path = path.as_ref();
+        let Some(bytes) = format_of(path) else { return folder(self, path) };
+        write_atomic(path, &bytes(self)?)?;
+        Ok(vec![path.to_path_buf()])
+    }
 }
 
 /// One schedule in a report.

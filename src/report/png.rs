@@ -1,10 +1,9 @@
 //! The picture as PNG, at twice the size of the SVG.
 
-use super::Report;
 use super::canvas::{Anchor, Ink, Picture, Shape, Style};
 use super::layout;
 use super::palette::{Rgb, mix, wants_white_text};
-use anyhow::Context;
+use super::{Report, WriteError};
 use plotters::prelude::{BitMapBackend, DrawingBackend, FontStyle, IntoTextStyle, RGBColor};
 use plotters::style::register_font;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -17,7 +16,7 @@ const MOST_PIXELS: f64 = 60e6;
 ///
 /// # Errors
 /// When the font cannot be read or the pixels cannot be written; neither depends on the report.
-pub fn png(report: &Report) -> anyhow::Result<Vec<u8>> {
+pub fn png(report: &Report) -> Result<Vec<u8>, WriteError> {
     let picture = layout::picture(report);
     let scale = [2.0, 1.0]
         .into_iter()
@@ -110,9 +109,9 @@ impl Raster {
 
 const FONT: &str = "pipesim";
 
-fn texts(picture: &Picture, raster: &mut Raster) -> anyhow::Result<()> {
+fn texts(picture: &Picture, raster: &mut Raster) -> Result<(), WriteError> {
     register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT)
-        .map_err(|_| anyhow::anyhow!("expected the built-in font to be usable, but it is not"))?;
+        .map_err(|_| WriteError::Format("expected the built-in font to be usable, but it is not".to_string()))?;
     let (scale, size) = (raster.scale, (raster.width as u32, raster.height as u32));
     let mut backend = BitMapBackend::with_buffer(&mut raster.pixels, size);
     for shape in &picture.shapes {
@@ -130,7 +129,7 @@ fn write_text(
     (x, y): (f64, f64),
     scale: f64,
     text: &str,
-) -> anyhow::Result<()> {
+) -> Result<(), WriteError> {
     let size = style.size * scale * 1.12;
     let horizontal = match style.anchor {
         Anchor::Start => HPos::Left,
@@ -143,7 +142,7 @@ fn write_text(
     // The built-in font is light: written twice, a pixel apart where it is to be bold, it reads as it should.
     for shift in [0, i32::from(style.bold)] {
         let at = (x.round() as i32 + shift, (y + size * 0.12).round() as i32);
-        backend.draw_text(text, &font, at).map_err(|e| anyhow::anyhow!("{e}"))?;
+        backend.draw_text(text, &font, at).map_err(|e| WriteError::Format(e.to_string()))?;
     }
     Ok(())
 }
@@ -164,8 +163,12 @@ fn color(ink: Ink) -> Rgb {
     }
 }
 
+fn no_room(error: std::io::Error) -> WriteError {
+    WriteError::Format(format!("expected room for a PNG, found none: {error}"))
+}
+
 /// An 8-bit RGB PNG file.
-fn encode(pixels: &[u8], width: u32, height: u32) -> anyhow::Result<Vec<u8>> {
+fn encode(pixels: &[u8], width: u32, height: u32) -> Result<Vec<u8>, WriteError> {
     let stride = width as usize * 3;
     let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::new(6));
     let above = vec![0u8; stride];
@@ -176,10 +179,10 @@ fn encode(pixels: &[u8], width: u32, height: u32) -> anyhow::Result<Vec<u8>> {
         for (i, out) in line[1..].iter_mut().enumerate() {
             *out = row[i].wrapping_sub(previous[i]);
         }
-        packed.write_all(&line).context("expected room for a PNG, found none")?;
+        packed.write_all(&line).map_err(no_room)?;
         previous = row;
     }
-    let data = packed.finish().context("expected room for a PNG, found none")?;
+    let data = packed.finish().map_err(no_room)?;
     let mut out = b"\x89PNG\r\n\x1a\n".to_vec();
     let mut header = Vec::new();
     header.extend(width.to_be_bytes());

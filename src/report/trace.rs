@@ -10,7 +10,6 @@ use crate::op::{Kind, Op};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 /// A report's timelines as one trace.
 pub fn trace(report: &Report) -> String {
@@ -42,10 +41,11 @@ pub fn trace(report: &Report) -> String {
 ///
 /// # Errors
 /// Only when there is no memory for it.
-pub fn trace_gz(report: &Report) -> anyhow::Result<Vec<u8>> {
+#[cfg(feature = "pictures")]
+pub fn trace_gz(report: &Report) -> Result<Vec<u8>, super::WriteError> {
     let mut encoder = flate2::GzBuilder::new().mtime(0).write(Vec::new(), flate2::Compression::new(6));
-    encoder.write_all(trace(report).as_bytes())?;
-    Ok(encoder.finish()?)
+    let packed = std::io::Write::write_all(&mut encoder, trace(report).as_bytes()).and_then(|()| encoder.finish());
+    packed.map_err(|e| super::WriteError::Format(format!("expected room for a compressed trace, found none: {e}")))
 }
 
 struct Events {

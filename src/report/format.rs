@@ -1,0 +1,42 @@
+//! The formats of files: a new one is a file beside this one that makes the bytes, and a row in [`FORMATS`].
+
+use super::Report;
+use std::path::Path;
+
+/// Why a report could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Bytes could not be made; the report is not to blame.
+    #[error("{0}")]
+    Format(String),
+    /// A place that cannot be written.
+    #[error("expected to {what}, but could not; choose another place with -o: {cause}")]
+    Place {
+        /// What was tried.
+        what: String,
+        /// Why it did not go.
+        cause: String,
+    },
+}
+
+/// What makes the bytes of a format.
+type Bytes = fn(&Report) -> Result<Vec<u8>, WriteError>;
+
+/// Endings of file names and what makes the bytes; of two that fit a name the first counts.
+pub const FORMATS: &[(&str, Bytes)] = &[
+    #[cfg(feature = "pictures")]
+    (".trace.json.gz", super::trace_gz),
+    (".trace.json", |report| Ok(super::trace(report).into_bytes())),
+    (".svg", |report| Ok(super::svg(report).into_bytes())),
+    #[cfg(feature = "pictures")]
+    (".png", super::png),
+    (".html", |report| Ok(super::html(report).into_bytes())),
+    (".json", |report| Ok(super::timelines(report).into_bytes())),
+    (".csv", |report| Ok(super::csv(report).into_bytes())),
+];
+
+/// What makes the bytes for a file of this name, by its ending; `None` for a folder.
+pub fn format_of(path: &Path) -> Option<Bytes> {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    FORMATS.iter().find(|(ending, _)| name.ends_with(ending)).map(|&(_, bytes)| bytes)
+}
