@@ -2,14 +2,16 @@
 //! the ends of ops (as many as ops), on the general one also each message that left a link or arrived.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use pipesim::cost::{CostTable, GivenCosts, Slow, StepCosts};
-use pipesim::dsl::{self, Budget, Request};
-use pipesim::graph::TaskGraph;
-use pipesim::metrics::Activity;
-use pipesim::open::Order;
-use pipesim::settle::settle;
-use pipesim::sim;
-use pipesim::sim::event::{Config, Distribution, Jitter, Network, Prepared, Processor, Sharing, Transfer, monte_carlo};
+use pipesim::internals::cost::{CostTable, GivenCosts, Slow, StepCosts};
+use pipesim::internals::dsl::{self, Budget, Request};
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::metrics::Activity;
+use pipesim::internals::open::Order;
+use pipesim::internals::settle::settle;
+use pipesim::internals::sim;
+use pipesim::internals::sim::event::{
+    Config, Distribution, Jitter, Network, Prepared, Processor, Sharing, Transfer, monte_carlo,
+};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Duration;

@@ -10,8 +10,8 @@ pub mod reference;
 pub use judged::schedule;
 pub use readers::{arguments, costs, csv, timeline};
 
-use pipesim::dsl::{self, Budget, Compiled, Request, SchedulePath};
-use pipesim::open::Order;
+use pipesim::internals::dsl::{self, Budget, Compiled, Request, SchedulePath};
+use pipesim::internals::open::Order;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, Once, PoisonError};

@@ -1,19 +1,19 @@
 //! What must hold for any schedule: its graphs, their timelines, bounds, verdicts and files.
 
 use super::reference;
-use pipesim::check::{check, fewest_slots, standard_deliveries};
-use pipesim::cost::{CostTable, GivenCosts, Slow, StepCosts};
-use pipesim::csv::{self, Format};
-use pipesim::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
-use pipesim::graph::{Cycle, TaskGraph};
-use pipesim::metrics::Metrics;
-use pipesim::op::{Kind, Op};
-use pipesim::open::{OpenSchedule, Program};
-use pipesim::schedule::{Overlap, Schedule};
-use pipesim::settle::{self, settle};
-use pipesim::sim::event::{Config, Record, simulate};
-use pipesim::sim::{self, OpTimes};
-use pipesim::timeline::Timeline;
+use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
+use pipesim::internals::cost::{CostTable, GivenCosts, Slow, StepCosts};
+use pipesim::internals::csv::{self, Format};
+use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
+use pipesim::internals::graph::{Cycle, TaskGraph};
+use pipesim::internals::metrics::Metrics;
+use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::open::{OpenSchedule, Program};
+use pipesim::internals::schedule::{Overlap, Schedule};
+use pipesim::internals::settle::{self, settle};
+use pipesim::internals::sim::event::{Config, Record, simulate};
+use pipesim::internals::sim::{self, OpTimes};
+use pipesim::internals::timeline::Timeline;
 
 /// Unit costs, and costs that are all different.
 const COSTS: [&str; 2] = ["", "F=1,I=2,W=3,B=4.5,comm=0.5,keep=0.25"];

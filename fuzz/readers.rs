@@ -2,17 +2,17 @@
 
 use super::judged::{figures, schedule};
 use super::{compile, request};
-use pipesim::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow, StepCosts};
-use pipesim::delivery::Delivery;
-use pipesim::dsl;
-use pipesim::experiment::compare::compare;
-use pipesim::experiment::training::layers_of;
-use pipesim::graph::TaskGraph;
-use pipesim::model::split_blocks;
-use pipesim::op::Op;
-use pipesim::report::{self, Entry, Panel, Report};
-use pipesim::sim;
-use pipesim::timeline::{Source, Timeline};
+use pipesim::internals::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow, StepCosts};
+use pipesim::internals::delivery::Delivery;
+use pipesim::internals::dsl;
+use pipesim::internals::experiment::compare::compare;
+use pipesim::internals::experiment::training::layers_of;
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::model::split_blocks;
+use pipesim::internals::op::Op;
+use pipesim::internals::report::{self, Entry, Panel, Report};
+use pipesim::internals::sim;
+use pipesim::internals::timeline::{Source, Timeline};
 
 /// Timelines of more devices are read and measured, not drawn.
 const MOST_DRAWN: u64 = 1 << 10;
@@ -20,7 +20,7 @@ const MOST_DRAWN: u64 = 1 << 10;
 /// An input of the target `csv`: a file as PyTorch writes it.
 pub fn csv(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    match pipesim::csv::read("seed", "seed.csv", text) {
+    match pipesim::internals::csv::read("seed", "seed.csv", text) {
         Ok(imported) => schedule(&imported.schedule),
         Err(error) => assert!(!error.to_string().is_empty()),
     }

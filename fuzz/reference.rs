@@ -1,8 +1,8 @@
 //! A second, slow method for what the program computes fast: who waits for whom, and when each op runs.
 
-use pipesim::cost::CostTable;
-use pipesim::op::{Kind, Op};
-use pipesim::schedule::{Overlap, Schedule};
+use pipesim::internals::cost::CostTable;
+use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::schedule::{Overlap, Schedule};
 use std::collections::BTreeMap;
 
 /// Start and end of every op, in the order of [`Schedule::ops`].

@@ -63,6 +63,9 @@ pub mod exec;
 pub mod experiment;
 pub mod export;
 pub mod graph;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
 pub mod lowering;
 pub mod metrics;
 pub mod model;

@@ -29,6 +29,7 @@ mod gpu;
 mod group;
 mod head;
 pub mod kernel;
+#[cfg(feature = "internals")]
 pub mod launcher;
 pub mod library;
 mod marks;

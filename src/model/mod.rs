@@ -11,6 +11,7 @@
 mod attention;
 mod block;
 mod config;
+#[cfg(feature = "internals")]
 mod debug_state;
 mod embedding;
 mod gelu;
@@ -29,10 +30,12 @@ mod stash;
 mod step;
 mod text;
 mod tokens;
+#[cfg(feature = "internals")]
 pub mod twins;
 mod vector;
 
 pub use config::Config;
+#[cfg(feature = "internals")]
 pub use debug_state::DebugState;
 pub use lap::{Lap, Part};
 pub use optimizer::AdamW;

@@ -1,16 +1,16 @@
 //! The checker's verdicts against a cycle search on the graph of all waits, against the link's own queues stepped by hand, and
 //! against sessions of real threads.
 
-use pipesim::check::{Awaited, Deadlock, Party, check, fewest_slots, standard_deliveries, survives};
-use pipesim::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
-use pipesim::dsl::{self, Budget, Request};
-use pipesim::exec::{self, Batch, Device, Error, Session, Settings, Sizes, State, Update};
-use pipesim::graph::TaskGraph;
-use pipesim::lowering::{Entry, Lowering};
-use pipesim::model::{Lap, Parameters};
-use pipesim::op::{Kind, Op};
-use pipesim::placement::Placement;
-use pipesim::schedule::{Overlap, Programs, Schedule};
+use pipesim::internals::check::{Awaited, Deadlock, Party, check, fewest_slots, standard_deliveries, survives};
+use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
+use pipesim::internals::dsl::{self, Budget, Request};
+use pipesim::internals::exec::{self, Batch, Device, Error, Session, Settings, Sizes, State, Update};
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::lowering::{Entry, Lowering};
+use pipesim::internals::model::{Lap, Parameters};
+use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::placement::Placement;
+use pipesim::internals::schedule::{Overlap, Programs, Schedule};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,8 @@
 //! PyTorch's schedule files: read and written, against files that PyTorch and DualPipe's authors' code wrote.
 
-use pipesim::csv::{Error, Format, Imported, MAX_BYTES, read, write};
-use pipesim::op::{Kind, Op};
-use pipesim::placement::Placement;
+use pipesim::internals::csv::{Error, Format, Imported, MAX_BYTES, read, write};
+use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::placement::Placement;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;

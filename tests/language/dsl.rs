@@ -1,11 +1,11 @@
 //! The schedule language: what it accepts means what it says, what it refuses it refuses with the place.
 
-use pipesim::cost::{GivenCosts, Slow};
-use pipesim::dsl::{self, Budget, Request};
-use pipesim::graph::TaskGraph;
-use pipesim::open::Order;
-use pipesim::schedule::Schedule;
-use pipesim::settle::settle;
+use pipesim::internals::cost::{GivenCosts, Slow};
+use pipesim::internals::dsl::{self, Budget, Request};
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::open::Order;
+use pipesim::internals::schedule::Schedule;
+use pipesim::internals::settle::settle;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,13 +1,13 @@
 //! Schedules against facts that others state: PyTorch's op orders and figures, closed forms, and refusals.
 
-use pipesim::cost::{GivenCosts, Slow, StepCosts};
-use pipesim::dsl::{self, Budget, Request};
-use pipesim::graph::TaskGraph;
-use pipesim::op::{Kind, Op};
-use pipesim::open::Order;
-use pipesim::schedule::Overlap;
-use pipesim::settle::settle;
-use pipesim::sim::{self, Prediction};
+use pipesim::internals::cost::{GivenCosts, Slow, StepCosts};
+use pipesim::internals::dsl::{self, Budget, Request};
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::open::Order;
+use pipesim::internals::schedule::Overlap;
+use pipesim::internals::settle::settle;
+use pipesim::internals::sim::{self, Prediction};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -73,7 +73,7 @@ const STREAM: &str = "C_stream_b0.9_0.999_wd0";
 
 #[test]
 fn every_schedule_gives_pytorchs_losses_on_two_gpus() {
-    let names: Vec<&str> = pipesim::dsl::names();
+    let names: Vec<&str> = pipesim::internals::dsl::names();
     let mut arguments: Vec<&str> = names.iter().flat_map(|name| ["--schedule", name]).collect();
     arguments.extend(["--stages", "2"]);
     let found = check(&train(&arguments, &[]), STREAM, 1e-4);

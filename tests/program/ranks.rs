@@ -1,8 +1,8 @@
 //! Several processes train together: `pipesim run -n N`, and with the feature `mpi` under `mpirun`. The losses are PyTorch's,
 //! and a rank that dies ends the others.
 
-use pipesim::dsl::{self, Budget, Request};
-use pipesim::open::Order;
+use pipesim::internals::dsl::{self, Budget, Request};
+use pipesim::internals::open::Order;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

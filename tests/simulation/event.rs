@@ -1,19 +1,19 @@
 //! The event engine against the sweep, against golden files, and against cases worked out by hand.
 
-use pipesim::check::check;
-use pipesim::cost::{CostTable, OpTime, Summary};
-use pipesim::delivery::Delivery;
-use pipesim::graph::TaskGraph;
-use pipesim::lowering::Lowering;
-use pipesim::metrics::Activity;
-use pipesim::op::{Kind, Op};
-use pipesim::placement::Placement;
-use pipesim::schedule::{Overlap, Programs, Schedule, pair_fault};
-use pipesim::sim::event::{
+use pipesim::internals::check::check;
+use pipesim::internals::cost::{CostTable, OpTime, Summary};
+use pipesim::internals::delivery::Delivery;
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::lowering::Lowering;
+use pipesim::internals::metrics::Activity;
+use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::placement::Placement;
+use pipesim::internals::schedule::{Overlap, Programs, Schedule, pair_fault};
+use pipesim::internals::sim::event::{
     Config, Distribution, EventError, Jitter, Network, Party, Prepared, Processor, Record, Scope, Sharing, Transfer,
     TransferTime, monte_carlo, simulate,
 };
-use pipesim::sim::sweep_lasting;
+use pipesim::internals::sim::sweep_lasting;
 use std::path::{Path, PathBuf};
 
 /// Numbers by chance (SplitMix64).
@@ -308,7 +308,7 @@ fn scarce_resources_never_help_and_deadlocks_are_the_checkers() {
 }
 
 /// Each waits for the next, the last for the first.
-fn circle(deadlock: &pipesim::sim::event::Deadlock) {
+fn circle(deadlock: &pipesim::internals::sim::event::Deadlock) {
     let waits = &deadlock.waits;
     assert!(waits.len() >= 2, "{deadlock}");
     for (wait, next) in waits.iter().zip(waits.iter().cycle().skip(1)) {

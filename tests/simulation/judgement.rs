@@ -1,12 +1,12 @@
 //! How a simulated schedule is judged: bounds, causes of idle time, critical path and memory, against facts that others state
 //! and against second methods.
 
-use pipesim::cost::{CostTable, GivenCosts, OpTime, Slow, Summary};
-use pipesim::graph::TaskGraph;
-use pipesim::op::{Kind, Op};
-use pipesim::placement::Placement;
-use pipesim::schedule::{Overlap, Programs, Schedule};
-use pipesim::sim::{
+use pipesim::internals::cost::{CostTable, GivenCosts, OpTime, Slow, Summary};
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::placement::Placement;
+use pipesim::internals::schedule::{Overlap, Programs, Schedule};
+use pipesim::internals::sim::{
     Bounds, Cause, OpTimes, Part, bounds, bounds_at_own_peaks, critical_path, explain, memory, sensitivities, slacks,
     sweep, sweep_lasting,
 };

@@ -1,14 +1,14 @@
 //! The search and the bounds against optima that a solver of its own proved (`tests/optima/solve`, CP-SAT).
 
-use pipesim::cost::{CostTable, GivenCosts, Slow};
-use pipesim::exact::{Budget, Error, prove, question};
-use pipesim::graph::TaskGraph;
-use pipesim::op::{Kind, Op};
-use pipesim::open::{Goal, OpenSchedule, Program};
-use pipesim::placement::Placement;
-use pipesim::schedule::{Programs, Schedule};
-use pipesim::settle::settle;
-use pipesim::sim::bounds;
+use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
+use pipesim::internals::exact::{Budget, Error, prove, question};
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::open::{Goal, OpenSchedule, Program};
+use pipesim::internals::placement::Placement;
+use pipesim::internals::schedule::{Programs, Schedule};
+use pipesim::internals::settle::settle;
+use pipesim::internals::sim::bounds;
 use serde_json::Value;
 
 /// One row of `tests/golden/optima.json`.

@@ -1,12 +1,12 @@
 //! Figures that papers and their authors' programs state.
 
-use pipesim::cost::{GivenCosts, Slow, StepCosts};
-use pipesim::dsl::{self, Budget, Request};
-use pipesim::graph::TaskGraph;
-use pipesim::metrics::Metrics;
-use pipesim::placement::Placement;
-use pipesim::schedule::Overlap;
-use pipesim::sim;
+use pipesim::internals::cost::{GivenCosts, Slow, StepCosts};
+use pipesim::internals::dsl::{self, Budget, Request};
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::metrics::Metrics;
+use pipesim::internals::placement::Placement;
+use pipesim::internals::schedule::Overlap;
+use pipesim::internals::sim;
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! Reports: every format from timelines made here by a small as-soon-as-possible simulator.
 
-use pipesim::op::{Kind, Op};
-use pipesim::report::{self, Entry, Error, KindError, Panel, Report, Table};
-use pipesim::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
+use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::report::{self, Entry, Error, KindError, Panel, Report, Table};
+use pipesim::internals::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,12 +1,12 @@
 //! Settled orders against what others published: the zero-bubble authors' schedulers and tables, closed forms, caps.
 
-use pipesim::cost::{CostTable, GivenCosts, Slow};
-use pipesim::graph::TaskGraph;
-use pipesim::op::{Kind, Op};
-use pipesim::open::{Goal, OpenSchedule, Program};
-use pipesim::placement::Placement;
-use pipesim::schedule::Schedule;
-use pipesim::settle::{Error, settle};
+use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::open::{Goal, OpenSchedule, Program};
+use pipesim::internals::placement::Placement;
+use pipesim::internals::schedule::Schedule;
+use pipesim::internals::settle::{Error, settle};
 use serde_json::Value;
 
 /// A table of the golden folder.

@@ -5,9 +5,11 @@
 //! `--test-threads=1` keeps tests from each other's memory. What concerns the stand-ins alone is skipped there, with the
 //! reason. `PIPESIM_ROOT` names the folder that holds `tests/golden` where that is not where this was compiled.
 
-use pipesim::cuda::*;
-use pipesim::model::{self, AdamW, DebugState, Parameters, StageLayers, TENSOR_NAMES, Tokenizer, Tokens, split_layers};
-use pipesim::op::{Kind, Op};
+use pipesim::internals::cuda::*;
+use pipesim::internals::model::{
+    self, AdamW, DebugState, Parameters, StageLayers, TENSOR_NAMES, Tokenizer, Tokens, split_layers,
+};
+use pipesim::internals::op::{Kind, Op};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The kernels against the CPU's arithmetic. The very text that a GPU compiles is compiled as C++ with
 //! `tests/emulator/device.h` in front, where threads are coroutines and barriers and shuffles are real, and every
-//! kernel is launched on the grid that `pipesim::cuda::kernel` states. It needs `g++`, and no GPU.
+//! kernel is launched on the grid that `pipesim::internals::cuda::kernel` states. It needs `g++`, and no GPU.
 //!
 //! Every launch runs twice, in the natural order of blocks, warps and lanes and in a random one, and both must give the
 //! same bits. Outputs are NaN before a launch, and the memory around every buffer must stay as it was.
@@ -15,10 +15,10 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
 use libloading::Library;
-use pipesim::cuda::kernel::{self, Launch, Precision};
-use pipesim::cuda::{self, Driver, launcher};
-use pipesim::model::AdamW;
-use pipesim::model::twins::{self, AttentionShape};
+use pipesim::internals::cuda::kernel::{self, Launch, Precision};
+use pipesim::internals::cuda::{self, Driver, launcher};
+use pipesim::internals::model::AdamW;
+use pipesim::internals::model::twins::{self, AttentionShape};
 
 const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
 /// Most error of a float32 result, relative to the largest magnitude of the tensor.

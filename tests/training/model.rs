@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pipesim::model::*;
+use pipesim::internals::model::*;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gpt2").join(name)

@@ -8,7 +8,7 @@ use std::ptr::{null, null_mut};
 
 use libloading::Library;
 use libloading::os::unix::{Library as UnixLibrary, RTLD_GLOBAL, RTLD_NOW};
-use pipesim::cuda::kernel::{self, Precision};
+use pipesim::internals::cuda::kernel::{self, Precision};
 
 type Program = *mut std::ffi::c_void;
 

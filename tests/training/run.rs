@@ -1,14 +1,14 @@
 //! The executor against PyTorch's losses, against itself bit by bit, and when devices die or hang.
 
-use pipesim::cost::{GivenCosts, Slow};
-use pipesim::dsl::{self, Budget, Request};
-use pipesim::exec::{Plan, Session, StepRecord};
-use pipesim::experiment::training::{Backend, Training};
-use pipesim::graph::TaskGraph;
-use pipesim::model::{AdamW, Parameters, Tokenizer, Tokens};
-use pipesim::open::Order;
-use pipesim::ranks::Ranks;
-use pipesim::settle::settle;
+use pipesim::internals::cost::{GivenCosts, Slow};
+use pipesim::internals::dsl::{self, Budget, Request};
+use pipesim::internals::exec::{Plan, Session, StepRecord};
+use pipesim::internals::experiment::training::{Backend, Training};
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::model::{AdamW, Parameters, Tokenizer, Tokens};
+use pipesim::internals::open::Order;
+use pipesim::internals::ranks::Ranks;
+use pipesim::internals::settle::settle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

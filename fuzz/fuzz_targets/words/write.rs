@@ -1,7 +1,7 @@
 //! Trees as the text of a schedule file.
 
 use super::grammar::{Atom, Body, File, Layout, Number, PHASES, Statement, Value, Word};
-use pipesim::dsl::Request;
+use pipesim::internals::dsl::Request;
 
 pub fn file(file: &File) -> String {
     let chunks = |name: &str, chunks: &Option<u32>| match chunks {

@@ -1,0 +1,12 @@
+//! Every module of the crate, for the tests, benches and fuzz targets of its own repository. Nothing here is promised to anybody.
+
+macro_rules! all {
+    ($($(#[$when:meta])? $module:ident)*) => {
+        $($(#[$when])? pub mod $module { #[allow(unused_imports)] pub use crate::$module::*; })*
+    };
+}
+
+all! {
+    check cli cost csv cuda delivery doctor dsl exact exec experiment export graph lowering metrics model op open placement
+    ranks report schedule settle sim statistics timeline
+}
