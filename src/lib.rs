@@ -34,13 +34,14 @@
 //! sim          op placement schedule graph lowering delivery cost metrics timeline statistics
 //! exact        op placement schedule open graph cost settle sim
 //! model        op
+//! resolve      op placement schedule open dsl csv graph cost settle sim model
 //! cuda         op model
 //! ranks
 //! exec         op placement schedule graph lowering delivery check cost model cuda timeline ranks
 //! doctor       cuda ranks
 //! report       op metrics timeline
 //! experiment   op placement metrics timeline delivery graph cost sim model cuda ranks exec statistics report
-//! cli          op placement metrics timeline delivery schedule open dsl csv graph check export cost settle sim exact model cuda ranks exec statistics doctor report experiment
+//! cli          op placement metrics timeline delivery schedule open dsl csv graph check export cost settle sim exact model cuda ranks exec statistics doctor report resolve experiment
 //! ```
 //!
 //! Invariants:
@@ -74,6 +75,7 @@ pub mod open;
 pub mod placement;
 pub mod ranks;
 pub mod report;
+pub mod resolve;
 pub mod schedule;
 pub mod settle;
 

@@ -74,8 +74,8 @@ impl Check {
                 "check draws nothing to write to {path}; leave -o out and redirect stdout"
             )));
         }
-        let file = self.costs.file()?;
-        let costs = self.costs.of_orders(file.as_ref(), self.schedules.micro);
+        let costs = self.costs.costs()?;
+        let costs = costs.of_orders(self.schedules.micro);
         let graphs = self.schedules.graphs(&costs)?;
         let checks: Vec<Checked> = graphs.iter().map(|graph| self.check(graph)).collect();
         let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();

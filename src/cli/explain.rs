@@ -10,6 +10,7 @@ use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
 use crate::open::Goal;
 use crate::report::{self, Entry, Panel, Report, Table, number, percent};
+use crate::resolve::Resolved;
 use crate::sim::{
     self, Bounds, CriticalSpan, IdleReport, MemoryCurve, OpTimes, Part, Sensitivity, bounds, bounds_at_own_peaks,
 };
@@ -112,10 +113,8 @@ impl Explain {
     /// See [`Failure`].
     pub fn run(&self) -> Result<(), Failure> {
         self.output.check_writable()?;
-        let file = self.costs.file()?;
-        let table = self.costs.of_orders(file.as_ref(), self.schedules.micro);
         let (mut explanations, mut entries) = (Vec::new(), Vec::new());
-        for graph in self.schedules.graphs(&table)? {
+        for Resolved { graph, costs, .. } in self.schedules.resolved(&self.costs.costs()?, &self.output)? {
             if graph.len() > MAX_OPS {
                 return Err(Failure::Usage(format!(
                     "{} has {} ops; explain takes up to {MAX_OPS}: ask for fewer micro-batches",
@@ -123,8 +122,6 @@ impl Explain {
                     graph.len()
                 )));
             }
-            let costs = table(&graph.schedule().name, &graph.schedule().placement)?;
-            self.schedules.remark_cap(&graph, costs.keep, &self.output);
             if !self.output.output.is_empty() {
                 entries.push(drawn(&graph, &costs));
             }

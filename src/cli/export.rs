@@ -54,8 +54,8 @@ impl Export {
                 self.schedules.schedule.len()
             )));
         };
-        let file = self.costs.file()?;
-        let costs = self.costs.of_orders(file.as_ref(), self.schedules.micro);
+        let costs = self.costs.costs()?;
+        let costs = costs.of_orders(self.schedules.micro);
         let graph = self.schedules.graph(name, &costs)?;
         let text = self.text(&graph)?;
         let Some(path) = &self.output else { return print(&text) };

@@ -1,9 +1,9 @@
 //! Why a command failed, and the exit code that says so.
 
-use crate::dsl;
 use crate::graph::Cycle;
 use crate::ranks::{Lost, Misfit};
 use crate::report::WriteError;
+use crate::{dsl, resolve};
 
 /// A failure with its exit code.
 #[derive(Debug, thiserror::Error)]
@@ -46,12 +46,16 @@ impl Failure {
     }
 }
 
+impl From<resolve::Error> for Failure {
+    fn from(error: resolve::Error) -> Failure {
+        let text = error.to_string();
+        if error.is_usage() { Failure::Usage(text) } else { Failure::Schedule(text) }
+    }
+}
+
 impl From<dsl::Error> for Failure {
     fn from(error: dsl::Error) -> Failure {
-        match error {
-            dsl::Error::Usage(text) => Failure::Usage(text),
-            dsl::Error::Invalid(text) => Failure::Schedule(text),
-        }
+        resolve::Error::from(error).into()
     }
 }
 

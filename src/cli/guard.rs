@@ -1,7 +1,8 @@
 //! What evaluating a schedule file may take of this machine: time and memory, watched from outside the language.
 
-use super::Failure;
 use crate::dsl::Budget;
+use crate::resolve::{Error, Files, Host, Watch};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,15 +10,43 @@ use std::time::{Duration, Instant};
 /// Longest evaluation of a schedule file.
 const EVALUATION_LIMIT: Duration = Duration::from_secs(60);
 
+/// A host that reads files, uses all cores, and stops what takes too much of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Guarded;
+
+impl Host for Guarded {
+    fn read(&self, path: &str, limit: u64) -> io::Result<Option<String>> {
+        Files.read(path, limit)
+    }
+
+    /// Refuses what would not fit in this machine's free memory; where that is unknown, everything passes.
+    fn admit(&self, ops: u64) -> Result<(), Error> {
+        const BYTES_PER_OP: u64 = 40; // op, upstream, order, start, end, and slack
+        let needed = ops.saturating_mul(BYTES_PER_OP);
+        match free_memory_bytes() {
+            Some(free) if needed > free => Err(Error::TooLarge { ops, needed_gib: needed >> 30, free_gib: free >> 30 }),
+            _ => Ok(()),
+        }
+    }
+
+    fn watch(&self, file: &str, budget: Budget, bytes: u64) -> Watch {
+        Box::new(Guard::start(file, budget, bytes))
+    }
+
+    fn each(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        Files.each(count, work);
+    }
+}
+
 /// Ends the process where a schedule file is evaluated beyond its budget within one built-in call, which the language's
 /// own limits see only afterwards.
-pub struct Guard {
+struct Guard {
     done: Arc<AtomicBool>,
 }
 
 impl Guard {
     /// Watches from now until the guard is dropped. The schedule itself may take `schedule_bytes` besides.
-    pub fn start(file: &str, budget: Budget, schedule_bytes: u64) -> Guard {
+    fn start(file: &str, budget: Budget, schedule_bytes: u64) -> Guard {
         let done = Arc::new(AtomicBool::new(false));
         let (watched, file) = (done.clone(), file.to_string());
         let (begin, before) = (Instant::now(), resident_bytes());
@@ -59,21 +88,4 @@ pub fn free_memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
-/// Refuses what would not fit in this machine's free memory; where that is unknown, everything passes.
-///
-/// # Errors
-/// It does not fit.
-pub fn require_memory(ops: u64) -> Result<(), Failure> {
-    const BYTES_PER_OP: u64 = 40; // op, upstream, order, start, end, and slack
-    let needed = ops.saturating_mul(BYTES_PER_OP);
-    match free_memory_bytes() {
-        Some(free) if needed > free => Err(Failure::Schedule(format!(
-            "a step of {ops} ops needs about {} GiB of memory, but {} GiB are free; take fewer micro-batches",
-            needed >> 30,
-            free >> 30
-        ))),
-        _ => Ok(()),
-    }
 }

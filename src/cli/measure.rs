@@ -15,7 +15,6 @@ use crate::experiment::provenance;
 use crate::experiment::training::{Backend, Measured, Training, layers_of, settings};
 use crate::graph::TaskGraph;
 use crate::model::StageLayers;
-use crate::placement::Placement;
 use crate::ranks::Ranks;
 use crate::report::Report;
 use crate::sim;
@@ -117,7 +116,7 @@ impl Experiment<'_> {
                     first.get_or_init(|| file)
                 }
             };
-            Ok(self.costs.table(Some(file), name, placement, self.schedules.micro)?.0)
+            Ok(self.costs.measured(file.clone())?.table(name, placement, self.schedules.micro)?.0)
         })?;
         let graphs = self.survivors(graphs)?;
         for graph in &graphs {
@@ -201,10 +200,11 @@ impl Experiment<'_> {
         let m = self.schedules.micro;
         let mut runs = Vec::new();
         let mut tables = Vec::new();
-        let given = |_: &str, placement: &Placement| self.costs.given(placement, m);
-        for graph in self.survivors(self.schedules.graphs(&given)?)? {
+        let given = self.costs.given()?;
+        for graph in self.survivors(self.schedules.graphs(&given.of_orders(m))?)? {
             let graph = Arc::new(graph);
-            let table = Arc::new(self.costs.given(&graph.schedule().placement, m)?.in_milliseconds(unit_ms));
+            let (table, _) = given.table(&graph.schedule().name, &graph.schedule().placement, m)?;
+            let table = Arc::new(table.in_milliseconds(unit_ms));
             let devices = graph.schedule().devices();
             let (prediction, _, _) = sim::predict(&graph, &table, &StepCosts::default());
             let timeout = self.model.timeout(prediction.metrics.makespan / 1e3);

@@ -1,7 +1,6 @@
 //! The command line: verbs, exit codes, and where output goes.
 
 mod accuracy;
-mod auto;
 mod check;
 mod compare;
 mod devices;

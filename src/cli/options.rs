@@ -1,10 +1,8 @@
 //! Options that several verbs share.
 
 use super::Failure;
-use crate::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow, StepCosts};
-use crate::experiment::training::layers_of;
-use crate::model::split_blocks;
-use crate::placement::Placement;
+use crate::cost::{CostFile, Decimal, GivenCosts, Slow};
+use crate::resolve::{self, Costs, Files};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
@@ -13,12 +11,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// It is none, too long, or no text.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, Failure> {
-    let fail = |what: String| Failure::Usage(format!("cannot read {}: {what}", path.display()));
-    let metadata = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
-    if !metadata.is_file() || metadata.len() > limit {
-        return Err(fail(format!("expected a plain file of at most {} MiB", limit >> 20)));
-    }
-    std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))
+    Ok(resolve::read_text(&Files, &path.display().to_string(), limit)?)
 }
 
 /// What ops cost when no run says so.
@@ -59,48 +52,38 @@ impl CostOptions {
         CostFile::from_json(&text).map(Some).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))
     }
 
-    /// The costs of a schedule called `name` on `placement`: those of `file`, at its micro-batch size, else the given ones.
+    /// Where costs come from: the cost file, else what is given, else units.
     ///
     /// # Errors
-    /// A model that does not split into so many stages; as [`CostOptions::given`].
-    pub fn table(
-        &self,
-        file: Option<&CostFile>,
-        name: &str,
-        placement: &Placement,
-        microbatches: u32,
-    ) -> Result<(CostTable, StepCosts), Failure> {
-        let Some(file) = file else { return Ok((self.given(placement, microbatches)?, StepCosts::default())) };
+    /// A cost file that cannot be read; a slow device named twice, or with a cost file.
+    pub fn costs(&self) -> Result<Costs, Failure> {
+        match self.file()? {
+            Some(file) => self.measured(file),
+            None => self.given(),
+        }
+    }
+
+    /// The costs of `file`, for the layers asked for.
+    ///
+    /// # Errors
+    /// Slow devices are named, too.
+    pub fn measured(&self, file: CostFile) -> Result<Costs, Failure> {
         if !self.slow.is_empty() {
             return Err(Failure::Usage("--slow goes with --costs; a profile's devices are as measured".to_string()));
         }
-        let stages = split_blocks(file.layers as usize, placement.stages() as usize, self.layers.as_deref());
-        let layers = layers_of(&stages.map_err(|e| Failure::Usage(format!("{name}: {e:#}")))?);
-        let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
-        let table = file.table(placement, &layers, size).map_err(Failure::Usage)?;
-        table.check_clock(placement, microbatches).map_err(Failure::Usage)?;
-        Ok((table, file.step_costs(placement, &layers, false)))
+        Ok(Costs::measured(file, self.layers.clone()))
     }
 
-    /// The costs that decide orders and times of a schedule called so on a placement: [`CostOptions::table`] without step ops.
-    pub fn of_orders<'a>(
-        &'a self,
-        file: Option<&'a CostFile>,
-        microbatches: u32,
-    ) -> impl Fn(&str, &Placement) -> Result<CostTable, Failure> + 'a {
-        move |name, placement| Ok(self.table(file, name, placement, microbatches)?.0)
-    }
-
-    /// The table of given costs for `placement`.
+    /// The costs given here.
     ///
     /// # Errors
-    /// A slow device that does not exist, or costs that overflow.
-    pub fn given(&self, placement: &Placement, microbatches: u32) -> Result<CostTable, Failure> {
+    /// A slow device is named twice.
+    pub fn given(&self) -> Result<Costs, Failure> {
         let slow: Slow = self.slow.iter().copied().collect();
         if slow.len() < self.slow.len() {
             return Err(Failure::Usage("--slow names a device twice; give each once".to_string()));
         }
-        self.costs.clone().unwrap_or_default().table(placement, microbatches, &slow).map_err(Failure::Usage)
+        Ok(Costs::Given { costs: self.costs.clone().unwrap_or_default(), slow })
     }
 }
 

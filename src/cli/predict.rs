@@ -7,8 +7,8 @@ use super::output::print;
 use super::selection::ScheduleOptions;
 use crate::cost::{CostTable, StepCosts};
 use crate::graph::TaskGraph;
-use crate::placement::Placement;
 use crate::report::{Entry, Panel, Report, Table, number};
+use crate::resolve::Resolved;
 use crate::sim;
 use crate::sim::event::{Config, EventError, monte_carlo};
 use crate::sim::{Prediction, Spread, StepSpan, Times};
@@ -53,19 +53,14 @@ impl Predict {
     /// See [`Failure`].
     pub fn run(&self) -> Result<(), Failure> {
         self.output.check_writable()?;
-        let file = self.costs.file()?;
-        if file.is_none() && self.costs.layers.is_some() {
+        if self.costs.profile.is_none() && self.costs.layers.is_some() {
             return Err(Failure::Usage("--layers splits a measured model: give its costs with --profile".to_string()));
         }
         let mut results = Vec::new();
-        let table =
-            |name: &str, placement: &Placement| self.costs.table(file.as_ref(), name, placement, self.schedules.micro);
-        for graph in self.schedules.graphs(&|name, placement| table(name, placement).map(|(costs, _)| costs))? {
-            let (costs, step) = table(&graph.schedule().name, &graph.schedule().placement)?;
-            self.schedules.remark_cap(&graph, costs.keep, &self.output);
-            results.push(self.predict(graph, costs, &step)?);
+        for Resolved { graph, costs, steps, .. } in self.schedules.resolved(&self.costs.costs()?, &self.output)? {
+            results.push(self.predict(graph, costs, &steps)?);
         }
-        if self.costs.costs.is_none() && file.is_none() {
+        if self.costs.costs.is_none() && self.costs.profile.is_none() {
             self.output.remark(
                 "costs: units (F = I = W = 1, B = 2, no communication); give your own with --costs or --profile",
             );

@@ -1,20 +1,16 @@
 //! Which schedules a command is about: by name, file or `auto`, for how many devices and micro-batches.
 
 use super::Failure;
-use super::auto::{self, Candidate};
-use super::guard::{Guard, require_memory};
-use super::options::{OutputOptions, read_text};
+use super::guard::Guarded;
+use super::options::OutputOptions;
+use super::output::tell;
 use crate::cost::CostTable;
-use crate::csv;
-use crate::dsl::{self, Budget, Request, Source};
-use crate::graph::{Cycle, TaskGraph};
-use crate::open::{Goal, OpenSchedule, Order, Program};
+use crate::dsl::Budget;
+use crate::graph::TaskGraph;
 use crate::placement::Placement;
-use crate::schedule::{Overlap, Schedule};
-use crate::settle::settle;
+use crate::resolve::{Costs, Resolved, Selection, Settled, Warning};
+use crate::schedule::Overlap;
 use clap::Args;
-use std::collections::BTreeMap;
-use std::path::Path;
 
 /// The schedules that are taken when none is named.
 pub const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
@@ -72,13 +68,56 @@ fn overlap(text: &str) -> Result<Overlap, String> {
     found.ok_or_else(|| format!("expected one of {}", names.join(", ")))
 }
 
-/// What decides the order of ops that float: the costs on a placement, for the schedule of a name.
-pub type Costs<'a> = &'a dyn Fn(&str, &Placement) -> Result<CostTable, Failure>;
-
 impl ScheduleOptions {
     /// Names of the schedules asked for.
     pub fn names(&self) -> Vec<String> {
         if self.schedule.is_empty() { DEFAULT_SCHEDULES.map(str::to_string).to_vec() } else { self.schedule.clone() }
+    }
+
+    /// What is asked of each of them.
+    pub fn selection(&self) -> Selection {
+        Selection {
+            devices: self.stages,
+            microbatches: self.micro,
+            chunks: self.chunks,
+            options: self.set.iter().cloned().collect(),
+            memory_cap: self.memory_cap,
+            overlap: self.overlap,
+            budget: Budget { ticks: self.max_ticks, ops: self.max_ops, ..Budget::default() },
+            host: &Guarded,
+        }
+    }
+
+    /// Each schedule asked for, with its costs.
+    ///
+    /// # Errors
+    /// Unknown, invalid or deadlocking schedules; a step too large for this machine; costs that do not fit.
+    pub fn resolved(&self, costs: &Costs, output: &OutputOptions) -> Result<Vec<Resolved>, Failure> {
+        let selection = self.selection();
+        let one = |name: String| {
+            let resolved = selection.resolve(&name, costs)?;
+            resolved.warnings.iter().for_each(|warning| warn(warning, output));
+            Ok(resolved)
+        };
+        self.names().into_iter().map(one).collect()
+    }
+
+    /// The graph of each schedule asked for; `costs` decide orders only.
+    ///
+    /// # Errors
+    /// As [`ScheduleOptions::resolved`].
+    pub fn graphs(&self, costs: Pricing<'_>) -> Result<Vec<TaskGraph>, Failure> {
+        self.names().iter().map(|name| self.graph(name, costs)).collect()
+    }
+
+    /// The graph of one schedule, by name or path.
+    ///
+    /// # Errors
+    /// As [`ScheduleOptions::resolved`].
+    pub fn graph(&self, name: &str, costs: Pricing<'_>) -> Result<TaskGraph, Failure> {
+        let Settled { graph, warnings } = self.selection().graph(name, costs)?;
+        warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
+        Ok(graph)
     }
 
     /// The same without chunks and options of a schedule's own: for another schedule than those asked for.
@@ -86,187 +125,28 @@ impl ScheduleOptions {
         ScheduleOptions { chunks: None, set: Vec::new(), ..self.clone() }
     }
 
-    /// The graph of each schedule asked for.
-    ///
-    /// # Errors
-    /// Unknown, invalid or deadlocking schedules; a step too large for this machine.
-    pub fn graphs(&self, costs: Costs<'_>) -> Result<Vec<TaskGraph>, Failure> {
-        self.names().iter().map(|name| self.graph(name, costs)).collect()
-    }
-
-    /// The graph of one schedule, by name or path.
-    ///
-    /// # Errors
-    /// As [`ScheduleOptions::graphs`].
-    pub fn graph(&self, name: &str, costs: Costs<'_>) -> Result<TaskGraph, Failure> {
-        if is_auto(name) {
-            self.no_options("auto tries all schedules")?;
-            return self.best(costs);
-        }
-        let (order, source) = self.order(name)?;
-        let schedule = match order {
-            Order::Fixed(schedule) => schedule,
-            Order::Open(open) => {
-                let open = self.memory_cap.map_or(open.clone(), |cap| open.capped(cap));
-                let table = costs(&open.name, &open.placement)?;
-                settle(&open, &table).map_err(|e| Failure::Schedule(format!("{}: {e}", open.name)))?
-            }
-        };
-        let locate = |cycle: Cycle| {
-            let wait = &cycle.waits[0];
-            let place = source.as_ref().map_or_else(|| name.to_string(), |s| s.location(wait.device, wait.index));
-            Failure::Schedule(format!("{place}: deadlock for p = {}, m = {}: {cycle}", self.stages, self.micro))
-        };
-        TaskGraph::with_overlap(schedule, self.overlap).map_err(locate)
-    }
-
-    /// The order that a name or path stands for, and where its ops were written.
-    ///
-    /// # Errors
-    /// As [`ScheduleOptions::graphs`].
-    pub fn order(&self, name: &str) -> Result<(Order, Option<Source>), Failure> {
-        if Path::new(name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) {
-            self.no_options("a .csv file holds one order")?;
-            if self.chunks.is_some() {
-                return Err(Failure::Usage(format!(
-                    "{name} says itself how many stages a device has; leave --chunks out"
-                )));
-            }
-            return Ok((Order::Fixed(self.imported(Path::new(name))?), None));
-        }
-        let path = dsl::resolve(name)?;
-        let chunks = u64::from(self.chunks.unwrap_or(1));
-        require_memory(2 * u64::from(self.stages) * u64::from(self.micro) * chunks)?;
-        let request = Request {
-            devices: self.stages,
-            microbatches: self.micro,
-            chunks: self.chunks,
-            options: self.set.iter().cloned().collect::<BTreeMap<_, _>>(),
-            budget: Budget { ticks: self.max_ticks, ops: self.max_ops, ..Budget::default() },
-        };
-        let guard =
-            Guard::start(&path.file, request.budget, 16 * 3 * u64::from(self.stages) * u64::from(self.micro) * chunks);
-        let compiled = dsl::compile(&path, &request)?;
-        drop(guard);
-        Ok((compiled.order, Some(compiled.source)))
-    }
-
-    /// Refuses options of a schedule's own where there is none to have them.
-    fn no_options(&self, why: &str) -> Result<(), Failure> {
-        match self.set.first() {
-            Some((key, _)) => Err(Failure::Usage(format!("no option '{key}' here: {why}; leave --set out"))),
-            None => Ok(()),
-        }
-    }
-
-    /// The schedule in one of PyTorch's files, which must be for the numbers asked for.
-    fn imported(&self, path: &Path) -> Result<Schedule, Failure> {
-        let text = read_text(path, csv::MAX_BYTES as u64)?;
-        let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
-        let file = path.display().to_string();
-        let imported = csv::read(&name, &file, &text).map_err(|e| Failure::Schedule(e.to_string()))?;
-        imported.warnings.iter().for_each(|warning| super::output::tell(&format!("warning: {warning}")));
-        let (p, m) = (imported.schedule.devices(), imported.schedule.microbatches);
-        if (p, m) != (self.stages, self.micro) {
-            return Err(Failure::Usage(format!(
-                "{file} is a schedule for {p} devices and {m} micro-batches; ask for --stages {p} --micro {m}, found --stages {} --micro {}",
-                self.stages, self.micro
-            )));
-        }
-        let place = |fault| Failure::Schedule(format!("{file}: not a schedule for p = {p}, m = {m}: {fault}"));
-        imported.schedule.validate().map_err(place)?;
-        Ok(imported.schedule)
-    }
-
     /// Says so where a schedule whose order costs do not decide exceeds --memory-cap.
     pub fn remark_cap(&self, graph: &TaskGraph, keep: f64, output: &OutputOptions) {
-        let Some(cap) = self.memory_cap else { return };
-        let (schedule, peak) = (graph.schedule(), graph.schedule().peak(keep));
-        if peak > cap + 1e-9 {
-            output.remark(&format!(
-                "warning: {} holds {peak} activations, above --memory-cap {cap}; its order is fixed",
-                schedule.name
-            ));
-        }
-    }
-
-    /// `auto`: of all schedules that come with the program and exist for these numbers the one with the smallest makespan
-    /// that keeps the cap; among equals the smaller span, then the smaller peak, then the earlier in the list.
-    fn best(&self, costs: Costs<'_>) -> Result<TaskGraph, Failure> {
-        let (mut candidates, mut unfit) = (Vec::new(), None);
-        let chunks = match self.chunks {
-            Some(chunks) => vec![Some(chunks)],
-            None => vec![None, Some(3), Some(4)],
-        };
-        for (name, chunks) in dsl::names().into_iter().flat_map(|name| chunks.iter().map(move |&chunks| (name, chunks)))
-        {
-            let options = ScheduleOptions { chunks, ..self.without_options() };
-            let Ok((order, _)) = options.order(name) else { continue };
-            let costs = match costs(name, order.placement()) {
-                Ok(costs) => costs,
-                // a model may have too few layers for so many stages
-                Err(failure) => {
-                    unfit.get_or_insert(failure);
-                    continue;
-                }
-            };
-            let order = match (order, self.memory_cap) {
-                (Order::Open(open), Some(cap)) => Order::Open(open.capped(cap)),
-                (order, _) => order,
-            };
-            candidates.push(Candidate { order, costs });
-        }
-        if let (true, Some(failure)) = (candidates.is_empty(), unfit) {
-            return Err(failure);
-        }
-        candidates.extend(self.larger_search(costs)?);
-        let graph = auto::best(candidates, self.overlap, self.memory_cap).ok_or_else(|| {
-            let cap = self.memory_cap.map_or_else(String::new, |cap| format!(" within {cap} activations"));
-            Failure::Schedule(format!(
-                "no schedule for p = {}, m = {} runs{cap}; naive holds 1: raise --memory-cap",
-                self.stages, self.micro
-            ))
-        })?;
-        Ok(graph.renamed(|name| format!("auto ({name})")))
+        self.selection().above_cap(graph, keep).iter().for_each(|warning| warn(warning, output));
     }
 }
 
-impl ScheduleOptions {
-    /// A search on a V for more than the p activations of the named ones, where the cap leaves room for more.
-    fn larger_search(&self, costs: Costs<'_>) -> Result<Option<Candidate>, Failure> {
-        let (p, limit) = (f64::from(self.stages), 2.0 * f64::from(self.stages));
-        let cap = self.memory_cap.map_or(limit, |cap| cap.min(limit));
-        if cap <= p {
-            return Ok(None);
-        }
-        let placement = Placement::zigzag("V", self.stages, 2);
-        let Ok(costs) = costs(LARGER_SEARCH, &placement) else { return Ok(None) };
-        let search = Program::Search { split: true, cap: Some(cap), start: None };
-        let order = Order::Open(OpenSchedule {
-            name: LARGER_SEARCH.to_string(),
-            placement,
-            microbatches: self.micro,
-            programs: vec![search; self.stages as usize],
-            goal: Goal::Makespan,
-        });
-        Ok(Some(Candidate { order, costs }))
-    }
-}
-
-/// What `auto` calls its own search.
-const LARGER_SEARCH: &str = "searched on a V";
-
-/// Whether a schedule's name asks for the best one.
-fn is_auto(name: &str) -> bool {
-    name.eq_ignore_ascii_case("auto")
-}
+/// What decides the order of ops that float: the costs on a placement, for the schedule of a name.
+pub type Pricing<'a> = &'a dyn Fn(&str, &Placement) -> Result<CostTable, Failure>;
 
 /// Costs for a schedule that is itself to be measured for costs.
 ///
 /// # Errors
 /// Always: there are none yet.
-pub fn unknown_costs(name: &str, _: &Placement) -> Result<CostTable, Failure> {
-    Err(Failure::Usage(format!(
-        "costs decide the order of {name}, but none are known before it is measured; calibrate on a schedule of fixed order, such as 1f1b"
-    )))
+pub fn unknown_costs(name: &str, placement: &Placement) -> Result<CostTable, Failure> {
+    Ok(crate::resolve::unknown_costs(name, placement)?)
+}
+
+/// Tells people of a warning.
+pub fn warn(warning: &Warning, output: &OutputOptions) {
+    let text = format!("warning: {warning}");
+    match warning {
+        Warning::Imported(_) => tell(&text),
+        Warning::AboveCap { .. } => output.remark(&text),
+    }
 }

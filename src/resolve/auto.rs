@@ -1,0 +1,139 @@
+//! The best of many schedules under a memory cap: what `auto` means.
+
+use super::selection::Pricing;
+use super::{Error, Host, Selection};
+use crate::cost::CostTable;
+use crate::dsl;
+use crate::graph::TaskGraph;
+use crate::op::Kind;
+use crate::open::{Goal, OpenSchedule, Order, Program};
+use crate::placement::Placement;
+use crate::schedule::{Overlap, Schedule};
+use crate::settle::settle;
+use crate::sim;
+use std::sync::{Mutex, PoisonError};
+
+/// What `auto` calls its own search.
+const LARGER_SEARCH: &str = "searched on a V";
+
+/// One schedule that may be the best.
+struct Candidate {
+    /// Its order, or what settles it.
+    order: Order,
+    /// What its ops cost.
+    costs: CostTable,
+}
+
+/// Of all schedules that come with the program and exist for these numbers the one with the smallest makespan that keeps the
+/// cap; among equals the smaller span, then the smaller peak, then the earlier in the list.
+pub(super) fn best<E: From<Error>>(selection: &Selection, costs: Pricing<'_, E>) -> Result<TaskGraph, E> {
+    let (mut candidates, mut unfit) = (Vec::new(), None);
+    let chunks = match selection.chunks {
+        Some(chunks) => vec![Some(chunks)],
+        None => vec![None, Some(3), Some(4)],
+    };
+    for (name, chunks) in dsl::names().into_iter().flat_map(|name| chunks.iter().map(move |&chunks| (name, chunks))) {
+        let one = Selection { chunks, ..selection.without_options() };
+        let Ok(found) = one.order(name) else { continue };
+        match costs(name, found.order.placement()) {
+            Ok(costs) => candidates.push(Candidate { order: selection.capped(found.order), costs }),
+            // a model may have too few layers for so many stages
+            Err(failure) => {
+                unfit.get_or_insert(failure);
+            }
+        }
+    }
+    if let (true, Some(failure)) = (candidates.is_empty(), unfit) {
+        return Err(failure);
+    }
+    candidates.extend(larger_search(selection, costs));
+    let Selection { devices, microbatches, memory_cap: cap, overlap, host, .. } = *selection;
+    let best = Contest { overlap, cap, host }.best(candidates);
+    let graph = best.ok_or(Error::NoneFits { devices, microbatches, cap })?;
+    Ok(graph.renamed(|name| format!("auto ({name})")))
+}
+
+/// A search on a V for more than the p activations of the named ones, where the cap leaves room for more.
+fn larger_search<E>(selection: &Selection, costs: Pricing<'_, E>) -> Option<Candidate> {
+    let (p, limit) = (f64::from(selection.devices), 2.0 * f64::from(selection.devices));
+    let cap = selection.memory_cap.map_or(limit, |cap| cap.min(limit));
+    if cap <= p {
+        return None;
+    }
+    let placement = Placement::zigzag("V", selection.devices, 2);
+    let costs = costs(LARGER_SEARCH, &placement).ok()?;
+    let search = Program::Search { split: true, cap: Some(cap), start: None };
+    let order = Order::Open(OpenSchedule {
+        name: LARGER_SEARCH.to_string(),
+        placement,
+        microbatches: selection.microbatches,
+        programs: vec![search; selection.devices as usize],
+        goal: Goal::Makespan,
+    });
+    Some(Candidate { order, costs })
+}
+
+/// What makes a schedule better, in nanoseconds (placements differ in their ticks) and millionths of an activation: the
+/// makespan, then the span, then the peak.
+type Rank = (u64, u64, u64);
+
+/// By which rules candidates are compared.
+struct Contest {
+    overlap: Overlap,
+    /// Most activations.
+    cap: Option<f64>,
+    host: &'static dyn Host,
+}
+
+impl Contest {
+    /// The best that holds at most the cap; the earlier among equals. Orders that costs decide are searched last and side by
+    /// side, and only where a lower bound leaves them a chance.
+    fn best(&self, candidates: Vec<Candidate>) -> Option<TaskGraph> {
+        let mut best: Vec<(Rank, usize, TaskGraph)> = Vec::new();
+        let mut open: Vec<(usize, OpenSchedule, CostTable)> = Vec::new();
+        for (number, Candidate { order, costs }) in candidates.into_iter().enumerate() {
+            match order {
+                Order::Fixed(schedule) => best.extend(self.judged(number, schedule, &costs)),
+                Order::Open(order) => open.push((number, order, costs)),
+            }
+        }
+        let so_far = best.iter().map(|(rank, ..)| *rank).min();
+        open.retain(|(_, open, costs)| so_far.is_none_or(|rank| self.may_beat(open, costs, rank)));
+        let found = Mutex::new(&mut best);
+        self.host.each(open.len(), &|which| {
+            let (number, open, costs) = &open[which];
+            let settled = settle(open, costs).ok();
+            let judged = settled.and_then(|schedule| self.judged(*number, schedule, costs));
+            found.lock().unwrap_or_else(PoisonError::into_inner).extend(judged);
+        });
+        best.into_iter().min_by_key(|(rank, number, _)| (*rank, *number)).map(|(.., graph)| graph)
+    }
+
+    /// The graph with its rank; `None` where it holds too much or cannot run.
+    fn judged(&self, number: usize, schedule: Schedule, costs: &CostTable) -> Option<(Rank, usize, TaskGraph)> {
+        let peak = schedule.peak(costs.keep);
+        if self.cap.is_some_and(|cap| peak > cap + 1e-9) {
+            return None;
+        }
+        let graph = TaskGraph::with_overlap(schedule, self.overlap).ok()?;
+        let devices = sim::sweep(&graph, costs);
+        let makespan = devices.iter().map(|d| d.last_end).max().unwrap_or(0);
+        let span = devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0);
+        Some(((costs.to_ns(makespan), costs.to_ns(span), (peak * 1e6) as u64), number, graph))
+    }
+
+    /// Whether some order of the ops of `open` may be better than `rank`: its makespan below that of the best so far, or as
+    /// short with a smaller span.
+    fn may_beat(&self, open: &OpenSchedule, costs: &CostTable, rank: Rank) -> bool {
+        // Any order of these ops will do: bounds hold for all.
+        let split = open.programs.iter().any(|program| matches!(program, Program::Search { split: true, .. }));
+        let priority = if split { vec![Kind::I, Kind::F, Kind::W] } else { vec![Kind::B, Kind::F] };
+        let programs = vec![Program::Greedy { priority, cap: self.cap }; open.programs.len()];
+        let any = settle(&OpenSchedule { programs, ..open.clone() }, costs).ok();
+        let Some(graph) = any.and_then(|schedule| TaskGraph::with_overlap(schedule, self.overlap).ok()) else {
+            return true;
+        };
+        let bounds = sim::bounds(&graph, costs, self.cap);
+        (costs.to_ns(bounds.best().0), costs.to_ns(bounds.work)) < (rank.0, rank.1)
+    }
+}

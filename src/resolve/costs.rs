@@ -1,0 +1,100 @@
+//! Where costs come from, and the table that they make for one schedule.
+
+use super::Error;
+use crate::cost::{CostFile, CostTable, GivenCosts, Layers, Slow, StepCosts};
+use crate::model::split_blocks;
+use crate::placement::Placement;
+
+/// A source of costs.
+#[derive(Clone, Debug)]
+pub enum Costs {
+    /// Costs of a device's whole share of layers, in units.
+    Given {
+        /// The costs.
+        costs: GivenCosts,
+        /// Devices that run slower than that.
+        slow: Slow,
+    },
+    /// Costs that were measured, in ms.
+    Measured(Box<Measured>),
+}
+
+impl Default for Costs {
+    /// Unit costs.
+    fn default() -> Costs {
+        Costs::given(GivenCosts::default())
+    }
+}
+
+/// A cost file, and the model that it is asked about.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The file.
+    pub file: CostFile,
+    /// Blocks of each stage, in model order; evenly where none are given.
+    pub layers: Option<Vec<usize>>,
+    /// Sequences in a micro-batch, and tokens in a sequence.
+    pub size: (u32, u32),
+    /// Whether gradients are clipped.
+    pub clip: bool,
+}
+
+impl Costs {
+    /// The same costs on every device.
+    pub fn given(costs: GivenCosts) -> Costs {
+        Costs::Given { costs, slow: Slow::new() }
+    }
+
+    /// The costs of a file at its own micro-batch size, without clipping.
+    pub fn measured(file: CostFile, layers: Option<Vec<usize>>) -> Costs {
+        let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
+        Costs::Measured(Box::new(Measured { file, layers, size, clip: false }))
+    }
+
+    /// What ops and step ops of the schedule called `name` cost on `placement`.
+    ///
+    /// # Errors
+    /// A model that does not split into so many stages, a slow device that does not exist, a part that was not measured, costs
+    /// that overflow the clock.
+    pub fn table(&self, name: &str, placement: &Placement, microbatches: u32) -> Result<(CostTable, StepCosts), Error> {
+        match self {
+            Costs::Given { costs, slow } => {
+                let table = costs.table(placement, microbatches, slow).map_err(Error::Usage)?;
+                Ok((table, StepCosts::default()))
+            }
+            Costs::Measured(measured) => measured.table(name, placement, microbatches),
+        }
+    }
+
+    /// The costs that decide orders: [`Costs::table`] without step ops, in the caller's own errors.
+    pub fn of_orders<E: From<Error>>(&self, microbatches: u32) -> impl Fn(&str, &Placement) -> Result<CostTable, E> {
+        move |name, placement| Ok(self.table(name, placement, microbatches)?.0)
+    }
+}
+
+impl Measured {
+    fn table(&self, name: &str, placement: &Placement, microbatches: u32) -> Result<(CostTable, StepCosts), Error> {
+        let Measured { file, layers, size, clip } = self;
+        let stages = split_blocks(file.layers as usize, placement.stages() as usize, layers.as_deref());
+        let stages = stages.map_err(|e| Error::Usage(format!("{name}: {e:#}")))?;
+        let held = stages.iter().map(|stage| Layers {
+            embedding: stage.embedding,
+            blocks: stage.blocks.len() as u32,
+            head: stage.head,
+        });
+        let held: Vec<Layers> = held.collect();
+        let table = file.table(placement, &held, *size).map_err(Error::Usage)?;
+        table.check_clock(placement, microbatches).map_err(Error::Usage)?;
+        Ok((table, file.step_costs(placement, &held, *clip)))
+    }
+}
+
+/// Costs for a schedule that is itself to be measured for costs.
+///
+/// # Errors
+/// Always: there are none yet.
+pub fn unknown_costs(name: &str, _: &Placement) -> Result<CostTable, Error> {
+    Err(Error::Usage(format!(
+        "costs decide the order of {name}, but none are known before it is measured; calibrate on a schedule of fixed order, such as 1f1b"
+    )))
+}

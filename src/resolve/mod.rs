@@ -1,0 +1,22 @@
+//! The way in: a name, a file or `auto`, with options, becomes a settled graph and its costs. One way for every command.
+//!
+//! [`Selection`] says what is asked of a schedule, [`Costs`] where costs come from; [`Selection::resolve`] leads through
+//! `order` (what the name stands for), `settle` (where costs decide the order) and the graph. What the machine has to do for it
+//! (files, threads, a look at memory) is a [`Host`] of the caller's.
+//!
+//! A new source of costs is a file in `cost/`, a variant of [`Costs`], and the option that fills it in.
+
+mod auto;
+mod costs;
+mod error;
+mod files;
+mod host;
+mod order;
+mod selection;
+
+pub use costs::{Costs, Measured, unknown_costs};
+pub use error::Error;
+pub use files::{Files, read_text};
+pub use host::{Host, Watch};
+pub use order::Found;
+pub use selection::{Resolved, Selection, Settled, Warning};
