@@ -16,7 +16,7 @@ pub enum Costs {
         slow: Slow,
     },
     /// Costs that were measured, in ms.
-    Measured(Box<Measured>),
+    Measured(Measured),
 }
 
 impl Default for Costs {
@@ -48,7 +48,7 @@ impl Costs {
     /// The costs of a file at its own micro-batch size, without clipping.
     pub fn measured(file: CostFile, layers: Option<Vec<usize>>) -> Costs {
         let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
-        Costs::Measured(Box::new(Measured { file, layers, size, clip: false }))
+        Costs::Measured(Measured { file, layers, size, clip: false })
     }
 
     /// What ops and step ops of the schedule called `name` cost on `placement`.
