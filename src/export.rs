@@ -1,8 +1,8 @@
 //! A schedule as JSON, and its task graph for Graphviz.
 
 use crate::graph::TaskGraph;
-use crate::op::{Kind, Op};
-use crate::schedule::Schedule;
+use crate::op::Kind;
+use crate::schedule::{Schedule, unit_name, units};
 use serde::Serialize;
 
 /// Version of the JSON's layout.
@@ -41,24 +41,9 @@ pub fn json(schedule: &Schedule) -> String {
             name: placement.name(),
             device_of_stage: (0..placement.directions()).map(devices_of).collect(),
         },
-        programs: (0..schedule.devices()).map(|device| entries(schedule.program(device))).collect(),
+        programs: (0..schedule.devices()).map(|d| units(schedule.program(d)).map(unit_name).collect()).collect(),
     };
     serde_json::to_string_pretty(&json).expect("numbers and texts are JSON") + "\n"
-}
-
-fn entries(program: &[Op]) -> Vec<String> {
-    let mut entries = Vec::with_capacity(program.len());
-    let mut ops = program.iter();
-    while let Some(op) = ops.next() {
-        match ops.as_slice().first() {
-            Some(second) if op.opens_pair() => {
-                entries.push(format!("({op};{second})OVERLAP_F_B"));
-                ops.next();
-            }
-            _ => entries.push(op.to_string()),
-        }
-    }
-    entries
 }
 
 /// The graph in Graphviz's language: a row a device, its order as grey arrows, transfers between devices as blue ones and

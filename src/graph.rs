@@ -23,7 +23,7 @@ use std::fmt;
 /// A cell that no op has filled.
 const NONE: u32 = u32::MAX;
 /// First cell of the row that holds what is there before the step: the input of ops that wait for no other stage.
-const SOURCE: usize = 0;
+pub(crate) const SOURCE: usize = 0;
 
 /// The graph of one training step's pipeline part.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub struct Route {
     /// What they hand on. W's have a row that nobody reads.
     pub output: usize,
     /// The device where their output is used; their own where it is used nowhere.
-    consumer: u32,
+    pub consumer: u32,
     /// What their output's users hand on in turn; [`SOURCE`] where it is used nowhere.
     consumer_output: usize,
 }
@@ -103,32 +103,53 @@ impl fmt::Display for Cycle {
 
 impl std::error::Error for Cycle {}
 
+/// Where what ops hand on lies: a row of cells for each lane's forwards, one for its backwards and one for all W's, which
+/// nobody reads; before them the row of what is there from the start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cells {
+    lanes: usize,
+    width: usize,
+}
+
+impl Cells {
+    /// Rows for `microbatches` cells; a lane is what ops are told apart by besides their kind, such as the stage.
+    pub fn new(lanes: usize, microbatches: usize) -> Cells {
+        // Rows of 2^n cells would compete for the same few lines of the processor's caches.
+        Cells { lanes, width: microbatches + (microbatches / 8).min(24) }
+    }
+
+    /// First cell of the row that ops of `kind` fill.
+    pub fn row(&self, kind: Kind, lane: usize) -> usize {
+        let row = match kind {
+            Kind::F => 1 + lane,
+            Kind::I | Kind::B => 1 + self.lanes + lane,
+            Kind::W => 1 + 2 * self.lanes,
+        };
+        row * self.width
+    }
+
+    /// Number of cells.
+    pub fn count(&self) -> usize {
+        (2 + 2 * self.lanes) * self.width
+    }
+}
+
 /// The routes of all stages, directions and kinds, and the number of cells.
 fn routes(placement: &Placement, microbatches: u32) -> (Vec<Route>, usize) {
     let stages = placement.stages();
-    // Rows of 2^n cells would compete for the same few lines of the processor's caches.
-    let width = microbatches as usize + (microbatches as usize / 8).min(24);
-    let row = |number: u32| number as usize * width;
-    let output = |kind: Kind, stage: u32| match kind {
-        Kind::F => row(1 + stage),
-        Kind::I | Kind::B => row(1 + stages + stage),
-        Kind::W => row(1 + 2 * stages),
-    };
+    let cells = Cells::new(stages as usize, microbatches as usize);
+    let row = |op: Op, stage: Option<u32>| stage.map_or(SOURCE, |stage| cells.row(op.kind(), stage as usize));
     let nowhere = Route { input: SOURCE, output: SOURCE, consumer: 0, consumer_output: SOURCE };
-    let mut routes = vec![nowhere; stages as usize * Op::SLOTS_PER_STAGE];
+    let mut routes = vec![nowhere; placement.slots()];
     for op in placement.op_kinds() {
-        let input = op.upstream(stages).map_or(SOURCE, |stage| output(op.kind(), stage));
-        let (output, consumer) = (output(op.kind(), op.stage()), placement.device_of(op));
-        routes[op.slot()] = Route { input, output, consumer, consumer_output: SOURCE };
+        routes[op.slot()] = Route {
+            input: row(op, op.upstream(stages)),
+            output: row(op, Some(op.stage())),
+            consumer: placement.receiver(op).unwrap_or(placement.device_of(op)),
+            consumer_output: row(op, op.downstream(stages)),
+        };
     }
-    for op in placement.op_kinds() {
-        if let Some(stage) = op.upstream(stages) {
-            let maker = &mut routes[Op::new(op.kind(), stage, 0).in_direction(op.direction()).slot()];
-            maker.consumer = placement.device_of(op);
-            maker.consumer_output = output(op.kind(), op.stage());
-        }
-    }
-    (routes, row(2 + 2 * stages))
+    (routes, cells.count())
 }
 
 impl TaskGraph {

@@ -16,12 +16,13 @@
 //!
 //! ```text
 //! op
+//! activation   op
 //! metrics
 //! statistics
 //! delivery
-//! timeline     op metrics
+//! timeline     op activation metrics
 //! placement    op
-//! schedule     op placement
+//! schedule     op activation placement
 //! open        op placement schedule
 //! dsl          op placement schedule open
 //! csv          op placement schedule
@@ -30,9 +31,9 @@
 //! check        op placement schedule graph delivery lowering
 //! export       op placement schedule graph
 //! cost         op placement
-//! settle       op placement schedule open graph cost
-//! sim          op placement schedule graph lowering delivery cost metrics timeline statistics
-//! exact        op placement schedule open graph cost settle sim
+//! settle       op activation placement schedule open graph cost
+//! sim          op activation placement schedule graph lowering delivery cost metrics timeline statistics
+//! exact        op activation placement schedule open graph cost settle sim
 //! model        op
 //! resolve      op placement schedule open dsl csv graph cost settle sim model
 //! cuda         op model
@@ -51,6 +52,7 @@
 //! - What a pipeline's ops wait for is stated once, in [`op::Op::upstream`].
 //! - A panic is a bug of ours; what a user can cause is an error that says what was expected, what was found and one thing to do.
 
+pub mod activation;
 pub mod check;
 pub mod cli;
 pub mod cost;

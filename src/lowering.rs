@@ -5,7 +5,7 @@
 
 use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::graph::TaskGraph;
-use crate::op::{Kind, Op};
+use crate::op::{Kind, Op, boundary_letter};
 use crate::schedule::Overlap;
 use fixedbitset::FixedBitSet;
 use std::cmp::Reverse;
@@ -47,7 +47,7 @@ impl Entry {
             _ => maker.stage(),
         };
         let side = if self.is_receive() { "RECV" } else { "SEND" };
-        let letter = if maker.kind() == Kind::F { 'F' } else { 'B' };
+        let letter = boundary_letter(maker.kind().is_backward());
         format!("{stage}{side}_{letter}{}", maker.microbatch())
     }
 }
@@ -140,22 +140,18 @@ impl Lowering {
     /// Numbers channels and queues; the queues are left empty.
     fn lay_out(&mut self, graph: &TaskGraph, delivery: Delivery) {
         let placement = &graph.schedule().placement;
-        let stages = placement.stages();
-        self.routes = vec![None; stages as usize * Op::SLOTS_PER_STAGE];
+        self.routes = vec![None; placement.slots()];
         let Some(holds) = holds(delivery) else { return };
         let mut ends = Vec::new(); // by channel: the slots of its makers, the queues of its two ends
         for direction in 0..placement.directions() {
-            for stage in 0..stages {
-                for kind in [Kind::F, Kind::B] {
-                    let user = Op::new(kind, stage, 0).in_direction(direction);
-                    let Some(from) = user.upstream(stages) else { continue };
-                    let made_by = |kind| Op::new(kind, from, 0).in_direction(direction);
-                    let (sender, receiver) = (placement.device_of(made_by(kind)), placement.device_of(user));
-                    if sender == receiver {
-                        continue;
-                    }
-                    let makers = if kind == Kind::F { vec![Kind::F] } else { vec![Kind::B, Kind::I] };
-                    let slots: Vec<usize> = makers.into_iter().map(|kind| made_by(kind).slot()).collect();
+            for stage in 0..placement.stages() {
+                for makers in [&[Kind::F][..], &[Kind::B, Kind::I]] {
+                    let user = Op::new(makers[0], stage, 0).in_direction(direction);
+                    let receiver = placement.device_of(user);
+                    let sender = placement.sender(user).filter(|&sender| sender != receiver);
+                    let Some((sender, from)) = sender.zip(user.upstream(placement.stages())) else { continue };
+                    let slots: Vec<usize> =
+                        makers.iter().map(|&kind| user.on_stage(from).of_kind(kind).slot()).collect();
                     let send = (sender, holds(true, receiver));
                     let buffered = matches!(delivery, Delivery::Buffered(_));
                     let receive = if buffered { send } else { (receiver, holds(false, sender)) };

@@ -40,6 +40,41 @@ impl Kind {
     pub fn is_backward(self) -> bool {
         matches!(self, Kind::I | Kind::B)
     }
+
+    /// The kind whose op of the same stage and micro-batch comes before: a backward needs its F, a W its I.
+    pub fn needs(self) -> Option<Kind> {
+        match self {
+            Kind::F => None,
+            Kind::I | Kind::B => Some(Kind::F),
+            Kind::W => Some(Kind::I),
+        }
+    }
+
+    /// What each stage runs once for each micro-batch, in order: F and B, or F, I and W where backwards are `split`.
+    pub fn of_microbatch(split: bool) -> &'static [Kind] {
+        if split { &[Kind::F, Kind::I, Kind::W] } else { &[Kind::F, Kind::B] }
+    }
+
+    /// How many cells an op takes in a grid of which F, I and W take one each.
+    pub fn width(self) -> u32 {
+        if self == Kind::B { 2 } else { 1 }
+    }
+
+    /// What an op changes in what its device holds: how many whole activations of a chunk, and of how many only the share
+    /// that I leaves for W. F takes one at its start; the others give back at their end.
+    pub fn change(self) -> (i64, i64) {
+        match self {
+            Kind::F => (1, 0),
+            Kind::I => (-1, 1),
+            Kind::W => (0, -1),
+            Kind::B => (-1, 0),
+        }
+    }
+}
+
+/// PyTorch's letter for what crosses a stage boundary: the output of a forward, or a gradient.
+pub fn boundary_letter(gradient: bool) -> char {
+    if gradient { 'B' } else { 'F' }
 }
 
 /// One op. Eight bytes: a schedule of 50 million ops fits in 400 MB.
@@ -76,6 +111,16 @@ impl Op {
     pub fn in_direction(self, direction: u32) -> Op {
         let bits = if direction == 0 { self.bits & !DIRECTION } else { self.bits | DIRECTION };
         Op { bits, ..self }
+    }
+
+    /// The op of `kind` of the same stage, direction and micro-batch; it opens no pair.
+    pub fn of_kind(self, kind: Kind) -> Op {
+        Op { bits: self.bits & !PAIR & !3 | kind as u32, ..self }
+    }
+
+    /// The same op on `stage`, which is at most [`Op::MAX_STAGE`].
+    pub fn on_stage(self, stage: u32) -> Op {
+        Op::new(self.kind(), stage, self.microbatch).in_direction(self.direction())
     }
 
     /// The same op as the first of an overlapped pair; the next op of the device's program is the second.
@@ -121,12 +166,22 @@ impl Op {
     }
 
     /// The stage whose output this op waits for, or `None` where everything it needs is made on its own device.
-    /// This is the only statement of what a pipeline's ops wait for: F waits for the F before, I and B for the
-    /// backward of the stage after, W for its own I.
+    /// This and [`Kind::needs`] are the only statement of what a pipeline's ops wait for: F waits for the F before, I and B
+    /// for the backward of the stage after, W for its own I.
     pub fn upstream(self, stages: u32) -> Option<u32> {
         match self.kind() {
             Kind::F => self.stage().checked_sub(1),
             Kind::I | Kind::B => Some(self.stage() + 1).filter(|&stage| stage < stages),
+            Kind::W => None,
+        }
+    }
+
+    /// The stage that waits for this op's output: the inverse of [`Op::upstream`]. `None` for the last stage's F, the first
+    /// stage's backward and every W.
+    pub fn downstream(self, stages: u32) -> Option<u32> {
+        match self.kind() {
+            Kind::F => Some(self.stage() + 1).filter(|&stage| stage < stages),
+            Kind::I | Kind::B => self.stage().checked_sub(1),
             Kind::W => None,
         }
     }

@@ -3,6 +3,45 @@
 use crate::op::{Kind, Op};
 use std::ops::Range;
 
+/// Why there is no such placement.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlacementError {
+    /// Two directions of different lengths.
+    #[error("both directions run through all stages; direction 0 has {0}, direction 1 {1}")]
+    Lengths(usize, usize),
+    /// Both copies of a stage on one device.
+    #[error("stage {stage} has both its directions on device {device}; put them on two devices")]
+    OneDevice {
+        /// The stage.
+        stage: usize,
+        /// Its device.
+        device: u32,
+    },
+    /// A device that there is not.
+    #[error("placement puts stage {stage} on device {device}, but there are {devices} devices")]
+    NoDevice {
+        /// The stage.
+        stage: u32,
+        /// Where it should be.
+        device: u32,
+        /// How many there are.
+        devices: u32,
+    },
+    /// Devices that hold different numbers of stages.
+    #[error("every device must hold the same number of stages; device 0 holds {first}, device {device} holds {other}")]
+    Unbalanced {
+        /// How many stages device 0 holds.
+        first: usize,
+        /// A device that holds another number, or none.
+        device: usize,
+        /// How many it holds.
+        other: usize,
+    },
+    /// Two directions on an odd number of devices.
+    #[error("a bidirectional placement needs an even number of devices, found {0}")]
+    Odd(u32),
+}
+
 /// Which device holds which stage. In a bidirectional placement each stage stands on two devices: one runs it for the
 /// micro-batches of direction 0, the other for those of direction 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +71,7 @@ impl Placement {
     ///
     /// # Errors
     /// A device outside 0..devices, or devices that hold different numbers of stages.
-    pub fn new(name: &str, devices: u32, device_of: Vec<u32>) -> Result<Placement, String> {
+    pub fn new(name: &str, devices: u32, device_of: Vec<u32>) -> Result<Placement, PlacementError> {
         let stages = device_of.len() as u32;
         Placement::with_directions(name, devices, stages, device_of)
     }
@@ -41,37 +80,36 @@ impl Placement {
     ///
     /// # Errors
     /// As [`Placement::new`]; a stage that has both its directions on one device, or directions that differ in length.
-    pub fn two_directions(name: &str, devices: u32, device_of: [Vec<u32>; 2]) -> Result<Placement, String> {
+    pub fn two_directions(name: &str, devices: u32, device_of: [Vec<u32>; 2]) -> Result<Placement, PlacementError> {
         let [one, other] = device_of;
         if one.len() != other.len() {
-            let (one, other) = (one.len(), other.len());
-            return Err(format!("both directions run through all stages; direction 0 has {one}, direction 1 {other}"));
+            return Err(PlacementError::Lengths(one.len(), other.len()));
         }
         if let Some(stage) = one.iter().zip(&other).position(|(a, b)| a == b) {
-            let device = one[stage];
-            return Err(format!("stage {stage} has both its directions on device {device}; put them on two devices"));
+            return Err(PlacementError::OneDevice { stage, device: one[stage] });
         }
         let stages = one.len() as u32;
         Placement::with_directions(name, devices, stages, [one, other].concat())
     }
 
-    fn with_directions(name: &str, devices: u32, stages: u32, device_of: Vec<u32>) -> Result<Placement, String> {
+    fn with_directions(
+        name: &str,
+        devices: u32,
+        stages: u32,
+        device_of: Vec<u32>,
+    ) -> Result<Placement, PlacementError> {
         let mut chunks_of = vec![Vec::new(); devices as usize];
         let mut number_of = Vec::with_capacity(device_of.len());
         for (place, &device) in device_of.iter().enumerate() {
             let (stage, direction) = (place as u32 % stages, place as u32 / stages);
-            let chunks = chunks_of.get_mut(device as usize).ok_or_else(|| {
-                format!("placement puts stage {stage} on device {device}, but there are {devices} devices")
-            })?;
+            let missing = PlacementError::NoDevice { stage, device, devices };
+            let chunks = chunks_of.get_mut(device as usize).ok_or(missing)?;
             number_of.push(chunks.len() as u32);
             chunks.push(Chunk { stage, direction });
         }
-        let of_first = chunks_of.first().map_or(0, Vec::len);
-        match chunks_of.iter().position(|chunks| chunks.len() != of_first || of_first == 0) {
-            Some(device) => Err(format!(
-                "every device must hold the same number of stages; device 0 holds {of_first}, device {device} holds {}",
-                chunks_of[device].len()
-            )),
+        let first = chunks_of.first().map_or(0, Vec::len);
+        match chunks_of.iter().position(|chunks| chunks.len() != first || first == 0) {
+            Some(device) => Err(PlacementError::Unbalanced { first, device, other: chunks_of[device].len() }),
             None => Ok(Placement { name: name.to_string(), devices, stages, device_of, chunks_of, number_of }),
         }
     }
@@ -104,9 +142,9 @@ impl Placement {
     ///
     /// # Errors
     /// p is odd: the middle device would hold both copies of a stage.
-    pub fn bidirectional(devices: u32, chunks: u32) -> Result<Placement, String> {
+    pub fn bidirectional(devices: u32, chunks: u32) -> Result<Placement, PlacementError> {
         if devices % 2 == 1 {
-            return Err(format!("a bidirectional placement needs an even number of devices, found {devices}"));
+            return Err(PlacementError::Odd(devices));
         }
         let down: Vec<u32> = (0..devices * chunks).map(|stage| stage % devices).collect();
         let up = down.iter().map(|device| devices - 1 - device).collect();
@@ -180,14 +218,28 @@ impl Placement {
         (0..self.stages()).flat_map(move |stage| (0..self.directions()).flat_map(move |d| kinds(stage, d)))
     }
 
-    /// Whether the output of `op` goes to another device. The last stage's F and the first stage's backward go nowhere.
+    /// Room for one entry for each [`Op::slot`].
+    pub fn slots(&self) -> usize {
+        self.stages as usize * Op::SLOTS_PER_STAGE
+    }
+
+    /// The direction in which micro-batch `microbatch` of m runs.
+    pub fn direction_of(&self, microbatch: u32, microbatches: u32) -> u32 {
+        u32::from(!self.microbatches_of(0, microbatches).contains(&microbatch))
+    }
+
+    /// The device where the input of `op` is made; `None` where it waits for no other stage.
+    pub fn sender(&self, op: Op) -> Option<u32> {
+        op.upstream(self.stages).map(|stage| self.device_of_stage(stage, op.direction()))
+    }
+
+    /// The device where the output of `op` is used; `None` where no other stage waits for it.
+    pub fn receiver(&self, op: Op) -> Option<u32> {
+        op.downstream(self.stages).map(|stage| self.device_of_stage(stage, op.direction()))
+    }
+
+    /// Whether the output of `op` goes to another device.
     pub fn leaves_device(&self, op: Op) -> bool {
-        let stage = op.stage();
-        let next = match op.kind() {
-            Kind::F => Some(stage + 1).filter(|&s| s < self.stages()),
-            Kind::I | Kind::B => stage.checked_sub(1),
-            Kind::W => None,
-        };
-        next.is_some_and(|next| self.device_of_stage(next, op.direction()) != self.device_of(op))
+        self.receiver(op).is_some_and(|receiver| receiver != self.device_of(op))
     }
 }

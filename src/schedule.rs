@@ -1,5 +1,6 @@
 //! A schedule: one fixed order of ops per device.
 
+use crate::activation::Held;
 use crate::op::{Kind, Op};
 use crate::placement::{Chunk, Placement};
 use std::fmt;
@@ -128,7 +129,7 @@ impl Schedule {
 
     /// How many ops each (stage, direction, kind) has, by [`Op::slot`].
     pub fn counts(&self) -> Vec<u64> {
-        let mut counts = vec![0; self.placement.stages() as usize * Op::SLOTS_PER_STAGE];
+        let mut counts = vec![0; self.placement.slots()];
         self.ops.iter().for_each(|op| counts[op.slot()] += 1);
         counts
     }
@@ -154,15 +155,8 @@ impl Schedule {
 
     /// Highest number of activations that `device` holds at once, under `keep` (DESIGN, cost key): its order alone decides.
     pub fn peak_activations(&self, device: u32, keep: f64) -> f64 {
-        // By kind: whole activations, and what is kept of others from I to W.
-        const CHANGES: [(i64, i64); 4] = [(1, 0), (-1, 1), (0, -1), (-1, 0)];
-        let (mut whole, mut kept, mut peak) = (0, 0, 0.0_f64);
-        for op in self.program(device) {
-            let change = CHANGES[op.kind() as usize];
-            (whole, kept) = (whole + change.0, kept + change.1);
-            peak = peak.max(whole as f64 + kept as f64 * keep);
-        }
-        peak / f64::from(self.placement.chunks())
+        let kinds = self.program(device).iter().map(|op| op.kind());
+        Held::peak(kinds, keep, self.placement.chunks())
     }
 
     /// The highest peak of all devices.
@@ -181,29 +175,24 @@ impl Schedule {
             for (index, &op) in self.program(device).iter().enumerate() {
                 let chunk = self.placement.chunk_of(device, op).ok_or_else(|| {
                     let stages: Vec<u32> = self.placement.stages_of(device).collect();
-                    format!("{op} is on a device that holds stages {stages:?}")
+                    Misplaced::new(format!("{op} is on a device that holds stages {stages:?}"))
                 });
                 let added = chunk.and_then(|chunk| seen.add(chunk, op)).and_then(|()| self.check_pair(device, index));
-                added.map_err(|what| self.fault(device, Some(index), what))?;
+                added.map_err(|Misplaced(what)| self.fault(device, Some(index), what))?;
             }
-            if let Some(what) = seen.missing() {
-                return Err(self.fault(device, None, what));
-            }
+            seen.check_complete().map_err(|Misplaced(what)| self.fault(device, None, what))?;
         }
         Ok(())
     }
 
     /// An overlapped pair is one forward and one backward that do not need each other.
-    fn check_pair(&self, device: u32, index: usize) -> Result<(), String> {
+    fn check_pair(&self, device: u32, index: usize) -> Result<(), Misplaced> {
         let program = self.program(device);
         let op = program[index];
         if !op.opens_pair() {
             return Ok(());
         }
-        let Some(&second) = program.get(index + 1) else {
-            return Err(format!("{op} opens an overlapped pair, but no op comes after it"));
-        };
-        pair_fault(op, second).map_or(Ok(()), Err)
+        check_pair(op, program.get(index + 1).copied())
     }
 
     /// A fault of this schedule at op number `index` of `device`.
@@ -214,17 +203,61 @@ impl Schedule {
     }
 }
 
-/// Why `first` and `second` cannot be an overlapped pair.
-pub fn pair_fault(first: Op, second: Op) -> Option<String> {
+/// Why an op cannot stand where it does, or what is missing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Misplaced(pub(crate) String);
+
+impl Misplaced {
+    pub(crate) fn new(what: String) -> Misplaced {
+        Misplaced(what)
+    }
+}
+
+/// Checks that `first`, which opens an overlapped pair, and the op after it can be one.
+///
+/// # Errors
+/// Why they cannot.
+pub fn check_pair(first: Op, second: Option<Op>) -> Result<(), Misplaced> {
+    let refuse = |what: String| Err(Misplaced(what));
+    let Some(second) = second else {
+        return refuse(format!("{first} opens an overlapped pair, but no op comes after it"));
+    };
     let forwards = [first, second].iter().filter(|op| op.kind() == Kind::F).count();
     if forwards != 1 || first.kind() == Kind::W || second.kind() == Kind::W {
-        return Some(format!("({first};{second}) is no overlapped pair: one is a forward, the other I or B"));
+        return refuse(format!("({first};{second}) is no overlapped pair: one is a forward, the other I or B"));
     }
     if second.opens_pair() {
-        return Some(format!("{second} ends one overlapped pair and opens another"));
+        return refuse(format!("{second} ends one overlapped pair and opens another"));
     }
-    let own = (first.stage(), first.microbatch()) == (second.stage(), second.microbatch());
-    own.then(|| format!("({first};{second}) is no overlapped pair: the backward needs this very forward"))
+    if (first.stage(), first.microbatch()) == (second.stage(), second.microbatch()) {
+        return refuse(format!("({first};{second}) is no overlapped pair: the backward needs this very forward"));
+    }
+    Ok(())
+}
+
+/// The ops of a program with those of an overlapped pair together.
+pub fn units(program: &[Op]) -> impl Iterator<Item = &[Op]> {
+    let mut rest = program;
+    std::iter::from_fn(move || {
+        let unit = next_unit(rest)?;
+        rest = &rest[unit.len()..];
+        Some(unit)
+    })
+}
+
+/// The op or the overlapped pair that comes first.
+pub fn next_unit(program: &[Op]) -> Option<&[Op]> {
+    let length = if program.first()?.opens_pair() { 2 } else { 1 };
+    program.get(..length).or(Some(program))
+}
+
+/// As PyTorch writes an op or an overlapped pair.
+pub fn unit_name(unit: &[Op]) -> String {
+    match unit {
+        [first, second] => format!("({first};{second})OVERLAP_F_B"),
+        _ => unit.iter().map(Op::to_string).collect(),
+    }
 }
 
 /// Which ops a device has run: the bookkeeping behind [`Schedule::validate`].
@@ -252,18 +285,15 @@ impl Seen {
     /// # Errors
     /// Why it cannot run here and now.
     #[inline]
-    pub fn add(&mut self, chunk: usize, op: Op) -> Result<(), String> {
+    pub fn add(&mut self, chunk: usize, op: Op) -> Result<(), Misplaced> {
         if !self.chunks[chunk].1.contains(&op.microbatch()) {
-            return Err(self.stranger(chunk, op));
+            return Err(Misplaced(self.stranger(chunk, op)));
         }
         let bits = &mut self.bits[chunk * self.microbatches as usize + op.microbatch() as usize];
-        let (needed, excluded) = match op.kind() {
-            Kind::F => (0, bit(Kind::F)),
-            Kind::I | Kind::B => (bit(Kind::F), bit(Kind::I) | bit(Kind::B)),
-            Kind::W => (bit(Kind::I), bit(Kind::W)),
-        };
+        let needed = op.kind().needs().map_or(0, bit);
+        let excluded = if op.kind().is_backward() { bit(Kind::I) | bit(Kind::B) } else { bit(op.kind()) };
         if *bits & (needed | excluded) != needed {
-            return Err(refusal(op, *bits));
+            return Err(Misplaced(refusal(op, *bits)));
         }
         *bits |= bit(op.kind());
         self.complete[chunk] += u32::from(bit(op.kind()) & COMPLETE != 0);
@@ -280,20 +310,24 @@ impl Seen {
         format!("{op} is of the other direction: this stage runs micro-batches {} to {} here", own.start, own.end - 1)
     }
 
-    /// What is missing at the end of the program.
-    pub fn missing(&self) -> Option<String> {
-        let chunk = self.chunks.iter().zip(&self.complete).position(|((_, own), &n)| (n as usize) < own.len())?;
+    /// Checks that nothing is missing at the end of the program.
+    ///
+    /// # Errors
+    /// The first op that is.
+    pub fn check_complete(&self) -> Result<(), Misplaced> {
+        let short = self.chunks.iter().zip(&self.complete).position(|((_, own), &n)| (n as usize) < own.len());
+        let Some(chunk) = short else { return Ok(()) };
         let (Chunk { stage, direction }, own) = &self.chunks[chunk];
         let cells = &self.bits[chunk * self.microbatches as usize..][..self.microbatches as usize];
-        let microbatch = own.clone().map(|i| i as usize).find(|&i| cells[i] & COMPLETE == 0)?;
-        let of = |kind: Kind| Op::new(kind, *stage, microbatch as u32).in_direction(*direction);
-        Some(if cells[microbatch] & bit(Kind::F) == 0 {
-            format!("{} is missing", of(Kind::F))
-        } else if cells[microbatch] & bit(Kind::I) == 0 {
-            format!("{} has no backward: neither {} nor {}", of(Kind::F), of(Kind::B), of(Kind::I))
+        let Some(microbatch) = own.clone().find(|&i| cells[i as usize] & COMPLETE == 0) else { return Ok(()) };
+        let (f, bits) = (Op::new(Kind::F, *stage, microbatch).in_direction(*direction), cells[microbatch as usize]);
+        Err(Misplaced(if bits & bit(Kind::F) == 0 {
+            format!("{f} is missing")
+        } else if bits & bit(Kind::I) == 0 {
+            format!("{f} has no backward: neither {} nor {}", f.of_kind(Kind::B), f.of_kind(Kind::I))
         } else {
-            format!("{} is missing: {} is left without its weights", of(Kind::W), of(Kind::I))
-        })
+            format!("{} is missing: {} is left without its weights", f.of_kind(Kind::W), f.of_kind(Kind::I))
+        }))
     }
 }
 
@@ -308,14 +342,13 @@ const COMPLETE: u8 = bit(Kind::W) | bit(Kind::B);
 /// Why `op` cannot run after the kinds in `bits` of its stage and micro-batch.
 #[cold]
 fn refusal(op: Op, bits: u8) -> String {
-    let of = |kind: Kind| Op::new(kind, op.stage(), op.microbatch()).in_direction(op.direction());
     let has = |kind: Kind| bits & bit(kind) != 0;
     match op.kind() {
         kind if has(kind) => format!("{op} runs twice"),
-        Kind::I | Kind::B if !has(Kind::F) => format!("{op} runs before {}", of(Kind::F)),
-        Kind::I => format!("{op} runs although {} did its work", of(Kind::B)),
-        Kind::B => format!("{op} runs although {} did half its work", of(Kind::I)),
-        Kind::F | Kind::W => format!("{op} has no {} before it", of(Kind::I)),
+        Kind::I | Kind::B if !has(Kind::F) => format!("{op} runs before {}", op.of_kind(Kind::F)),
+        Kind::I => format!("{op} runs although {} did its work", op.of_kind(Kind::B)),
+        Kind::B => format!("{op} runs although {} did half its work", op.of_kind(Kind::I)),
+        Kind::F | Kind::W => format!("{op} has no {} before it", op.of_kind(Kind::I)),
     }
 }
 

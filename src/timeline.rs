@@ -3,6 +3,7 @@
 //! `compare`, the pictures and the pages read nothing else. Times are whole nanoseconds from the step's time 0. A timeline
 //! predicted from given costs has no nanoseconds: there one unit of cost stands as 10^9 ns (`unit_ns`).
 
+use crate::activation::Held;
 use crate::metrics::{Activity, Metrics};
 use crate::op::{Kind, Op};
 use serde::{Deserialize, Serialize};
@@ -229,31 +230,27 @@ impl Timeline {
         self.curve(self.changes().swap_remove(device as usize))
     }
 
-    /// By device: when how many whole chunks' activations, and how many kept remainders, are taken or given back.
-    fn changes(&self) -> Vec<Vec<(u64, i32, i32)>> {
+    /// By device: when ops of which kind take or give back activations.
+    fn changes(&self) -> Vec<Vec<(u64, Kind)>> {
         let mut changes = vec![Vec::new(); self.devices as usize];
         for (op, span) in self.ops() {
-            changes[span.device as usize].push(match op.kind() {
-                Kind::F => (span.start_ns, 1, 0),
-                Kind::I => (span.end_ns, -1, 1),
-                Kind::W => (span.end_ns, 0, -1),
-                Kind::B => (span.end_ns, -1, 0),
-            });
+            let time = if op.kind() == Kind::F { span.start_ns } else { span.end_ns };
+            changes[span.device as usize].push((time, op.kind()));
         }
         changes
     }
 
-    fn curve(&self, mut changes: Vec<(u64, i32, i32)>) -> Vec<(u64, f64)> {
-        changes.sort_by_key(|&(time, whole, _)| (time, whole)); // what ends makes room for what starts at that moment
-        let (mut whole, mut kept) = (0, 0);
+    fn curve(&self, mut changes: Vec<(u64, Kind)>) -> Vec<(u64, f64)> {
+        // What ends makes room for what starts at that moment.
+        changes.sort_by_key(|&(time, kind)| (time, kind.change().0));
+        let mut held = Held::default();
         let mut curve: Vec<(u64, f64)> = vec![(0, 0.0)];
-        for (time, w, k) in changes {
-            whole += w;
-            kept += k;
-            let held = (f64::from(whole) + f64::from(kept) * self.keep) / f64::from(self.chunks);
+        for (time, kind) in changes {
+            held = held.after(kind);
+            let level = held.units(self.keep, self.chunks);
             match curve.last_mut() {
-                Some(last) if last.0 == time => last.1 = held,
-                _ => curve.push((time, held)),
+                Some(last) if last.0 == time => last.1 = level,
+                _ => curve.push((time, level)),
             }
         }
         curve

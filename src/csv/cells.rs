@@ -1,6 +1,6 @@
 //! The cells of a comma-separated file, and the actions that stand in them.
 
-use crate::op::{Kind, Op};
+use crate::op::{Kind, Op, boundary_letter};
 use std::borrow::Cow;
 
 /// What an action does.
@@ -40,16 +40,11 @@ impl Action {
         match self.what {
             What::Op(kind) => format!("{stage}{}{microbatch}", kind.letter()),
             What::WholeBackward => format!("{stage}BW{microbatch}"),
-            What::Send(gradient) => format!("{stage}SEND_{}{microbatch}", edge(gradient)),
-            What::Receive(gradient) => format!("{stage}RECV_{}{microbatch}", edge(gradient)),
+            What::Send(gradient) => format!("{stage}SEND_{}{microbatch}", boundary_letter(gradient)),
+            What::Receive(gradient) => format!("{stage}RECV_{}{microbatch}", boundary_letter(gradient)),
             What::Sharding => format!("{stage}UNSHARD"),
         }
     }
-}
-
-/// PyTorch's letter for what crosses a stage boundary.
-pub fn edge(gradient: bool) -> char {
-    if gradient { 'B' } else { 'F' }
 }
 
 /// The cells of a text by row, as Python's `csv` module splits them, blanks before a quote passed over.
@@ -136,16 +131,22 @@ impl<'a> Iterator for Cells<'a> {
 pub const CELL: &str =
     "an op such as 0F3 (stage, one of F I W B, micro-batch), a pair such as (0F7;3B2)OVERLAP_F_B or nothing";
 
+/// What was expected in place of a cell.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Expected(String);
+
 /// Appends the actions of a cell that is not blank; `cell` is its number.
 ///
 /// # Errors
 /// What was expected in its place. Nothing is appended then.
-pub fn parse(text: &str, cell: u32, actions: &mut Vec<Action>) -> Result<(), String> {
+pub fn parse(text: &str, cell: u32, actions: &mut Vec<Action>) -> Result<(), Expected> {
     let Some(pair) = text.strip_prefix('(') else {
         actions.push(action(text, cell)?);
         return Ok(());
     };
-    let malformed = || "a pair such as (0F7;3B2)OVERLAP_F_B: two ops in parentheses, a semicolon between".to_string();
+    let malformed =
+        || Expected("a pair such as (0F7;3B2)OVERLAP_F_B: two ops in parentheses, a semicolon between".to_string());
     let (inner, name) = pair.split_once(')').ok_or_else(malformed)?;
     let (first, second) = inner.split_once(';').ok_or_else(malformed)?;
     if name.trim() != "OVERLAP_F_B" {
@@ -159,8 +160,8 @@ pub fn parse(text: &str, cell: u32, actions: &mut Vec<Action>) -> Result<(), Str
     Ok(())
 }
 
-fn action(text: &str, cell: u32) -> Result<Action, String> {
-    let expected = || CELL.to_string();
+fn action(text: &str, cell: u32) -> Result<Action, Expected> {
+    let expected = || Expected(CELL.to_string());
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let (stage, rest) = text.split_at(digits(text));
     let letters = rest.bytes().take_while(|b| b.is_ascii_uppercase() || *b == b'_').count();
@@ -169,24 +170,31 @@ fn action(text: &str, cell: u32) -> Result<Action, String> {
         return Err(expected());
     }
     let what = match name {
-        "F" => What::Op(Kind::F),
-        "I" => What::Op(Kind::I),
-        "W" => What::Op(Kind::W),
-        "B" => What::Op(Kind::B),
         "BW" => What::WholeBackward,
         "SEND_F" => What::Send(false),
         "SEND_B" => What::Send(true),
         "RECV_F" => What::Receive(false),
         "RECV_B" => What::Receive(true),
         "UNSHARD" | "RESHARD" | "REDUCE_GRAD" => What::Sharding,
-        _ => return Err(expected()),
+        _ => {
+            let kind = name.chars().next().and_then(Kind::from_letter).filter(|_| name.len() == 1);
+            What::Op(kind.ok_or_else(expected)?)
+        }
     };
     let microbatch = match (microbatch, what) {
         ("", What::Sharding) => 0,
-        ("", _) => return Err(format!("a micro-batch number after {name}")),
-        (digits, _) => digits.parse().map_err(|_| "a micro-batch number below 2^32".to_string())?,
+        ("", _) => return Err(Expected(format!("a micro-batch number after {name}"))),
+        (digits, _) => digits.parse().map_err(|_| Expected("a micro-batch number below 2^32".to_string()))?,
     };
     let stage = stage.parse().ok().filter(|&stage| stage <= Op::MAX_STAGE);
-    let stage = stage.ok_or_else(|| format!("a stage number of at most {}", Op::MAX_STAGE))?;
+    let stage = stage.ok_or_else(|| Expected(format!("a stage number of at most {}", Op::MAX_STAGE)))?;
     Ok(Action { stage, microbatch, cell, what, opens_pair: false })
+}
+
+/// Appends a cell.
+pub fn push(row: &mut String, cell: &str) {
+    if !row.is_empty() {
+        row.push(',');
+    }
+    row.push_str(cell);
 }

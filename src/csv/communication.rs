@@ -1,9 +1,9 @@
 //! What a `compute_comms` file sends and receives, held against what its placement asks for.
 
 use super::Error;
-use super::cells::{Action, What, edge};
-use super::read::{Table, direction};
-use crate::op::{Kind, Op};
+use super::cells::{Action, What};
+use super::table::Table;
+use crate::op::{Kind, Op, boundary_letter};
 use crate::schedule::Schedule;
 
 /// What a stage has done for a micro-batch so far.
@@ -47,21 +47,20 @@ impl<'a> Ledger<'a> {
     /// The op that makes (or needs, with `W` for nothing) what crosses: a forward or a backward of the action's stage.
     fn op(&self, action: &Action, gradient: bool) -> Op {
         let kind = if gradient { Kind::B } else { Kind::F };
-        let direction = direction(&self.schedule.placement, action.microbatch, self.schedule.microbatches);
+        let direction = self.schedule.placement.direction_of(action.microbatch, self.schedule.microbatches);
         Op::new(kind, action.stage, action.microbatch).in_direction(direction)
     }
 
     /// Whether what `op` needs comes from another device.
     fn comes_from_afar(&self, op: Op) -> bool {
         let placement = &self.schedule.placement;
-        let from = op.upstream(placement.stages());
-        from.is_some_and(|stage| placement.device_of_stage(stage, op.direction()) != placement.device_of(op))
+        placement.sender(op).is_some_and(|sender| sender != placement.device_of(op))
     }
 
     fn note(&mut self, row: usize, action: &Action) -> Result<(), Error> {
         match action.what {
             What::Op(Kind::W) | What::Sharding | What::WholeBackward => Ok(()),
-            What::Op(kind) => self.compute(row, action, kind != Kind::F),
+            What::Op(kind) => self.compute(row, action, kind.is_backward()),
             What::Send(gradient) => self.transfer(row, action, gradient, true),
             What::Receive(gradient) => self.transfer(row, action, gradient, false),
         }
@@ -117,10 +116,10 @@ impl<'a> Ledger<'a> {
     /// That nothing that leaves a device stays unsent.
     fn check_sent(&self) -> Result<(), Error> {
         for (row, kind, action) in self.table.ops().filter(|(_, kind, _)| *kind != Kind::W) {
-            let gradient = kind != Kind::F;
+            let gradient = kind.is_backward();
             let sent = self.done[self.place(action)] & SENT << u8::from(gradient) != 0;
             if !sent && self.schedule.placement.leaves_device(self.op(action, gradient)) {
-                let send = format!("{}SEND_{}{}", action.stage, edge(gradient), action.microbatch);
+                let send = format!("{}SEND_{}{}", action.stage, boundary_letter(gradient), action.microbatch);
                 let expected = format!("{send} after it, for the next stage is on another device");
                 return Err(self.table.action_fault(row, action, &expected, &format!("add {send} after this cell")));
             }

@@ -2,9 +2,9 @@
 
 use super::Error;
 use super::cells::Action;
-use super::read::Table;
+use super::table::Table;
 use crate::op::Kind;
-use crate::placement::Placement;
+use crate::placement::{Placement, PlacementError};
 use std::cmp::Reverse;
 
 /// No row yet.
@@ -26,7 +26,11 @@ pub fn infer(table: &Table) -> Result<(Placement, u32), Error> {
     let devices = table.rows.len() as u32;
     let placement = if twice { bidirectional(table, stages, microbatches)? } else { one_way(devices, rows) };
     let placement = placement.map_err(|reason| {
-        table.fault("rows that are devices, each with as many stages", reason, "give every device as many stages")
+        table.fault(
+            "rows that are devices, each with as many stages",
+            reason.to_string(),
+            "give every device as many stages",
+        )
     })?;
     Ok((placement, microbatches))
 }
@@ -67,7 +71,7 @@ fn check_complete(table: &Table, stages: u32, microbatches: u32) -> Result<(), E
 }
 
 /// The placement of stages that stand on one row each.
-fn one_way(devices: u32, rows: Vec<u32>) -> Result<Placement, String> {
+fn one_way(devices: u32, rows: Vec<u32>) -> Result<Placement, PlacementError> {
     let stages = rows.len() as u32;
     if devices > 0 && stages.is_multiple_of(devices) {
         let chunks = stages / devices;
@@ -83,7 +87,7 @@ fn one_way(devices: u32, rows: Vec<u32>) -> Result<Placement, String> {
 }
 
 /// The placement of stages that stand on two rows, one for either half of the micro-batches.
-fn bidirectional(table: &Table, stages: u32, microbatches: u32) -> Result<Result<Placement, String>, Error> {
+fn bidirectional(table: &Table, stages: u32, microbatches: u32) -> Result<Result<Placement, PlacementError>, Error> {
     let half = microbatches.div_ceil(2);
     let mut device_of = [vec![NOWHERE; stages as usize], vec![NOWHERE; stages as usize]];
     for (row, _, action) in table.ops() {

@@ -8,6 +8,7 @@ mod cells;
 mod communication;
 mod layout;
 mod read;
+mod table;
 mod transfers;
 mod write;
 

@@ -1,11 +1,11 @@
 //! From a file's text to a schedule.
 
-use super::cells::{Action, CELL, Cells, What, parse};
-use super::{Error, Imported, MAX_BYTES, communication, layout};
+use super::cells::{Action, What};
+use super::table::Table;
+use super::{Error, Imported, communication, layout};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
-use crate::schedule::{Programs, Schedule, Seen, pair_fault};
-use std::ops::Range;
+use crate::schedule::{Programs, Schedule, Seen, check_pair};
 
 /// Reads the schedule `name` from `text`, the content of `file`: `compute_only` or `compute_comms`, whichever it is.
 ///
@@ -25,63 +25,7 @@ pub fn read(name: &str, file: &str, text: &str) -> Result<Imported, Error> {
     Ok(Imported { schedule, warnings })
 }
 
-/// The actions of a file by row.
-pub struct Table<'a> {
-    file: &'a str,
-    /// Of all rows, one after the other.
-    pub actions: Vec<Action>,
-    /// By row, where its actions are.
-    pub rows: Vec<Range<usize>>,
-}
-
-impl<'a> Table<'a> {
-    /// Reads the cells; empty rows at the end are left out.
-    fn scan(file: &'a str, text: &str) -> Result<Table<'a>, Error> {
-        let mut table = Table { file, actions: Vec::new(), rows: Vec::new() };
-        if text.len() > MAX_BYTES {
-            let found = format!("{} MiB", text.len() >> 20);
-            return Err(table.fault("at most 256 MiB", found, "export fewer micro-batches"));
-        }
-        let separators = text.bytes().filter(|b| matches!(b, b',' | b';' | b'\n' | b'\r')).count();
-        table.actions.reserve_exact((separators + 1).min(text.len() / "0F0,".len() + 1));
-        for cell in Cells::new(text) {
-            let Some(content) = cell.text else {
-                let expected = "the quote at its beginning to be closed";
-                return Err(table.cell_fault(cell.row, cell.column, expected, "\"", "close or remove the quote"));
-            };
-            let content = content.trim();
-            if content.is_empty() {
-                continue;
-            }
-            if cell.row > table.rows.len() {
-                let (row, device) = (table.rows.len() + 1, table.rows.len());
-                let found = format!("row {row} (device {device}) without any");
-                return Err(table.fault("every row to hold ops", found, "remove the empty row"));
-            }
-            if cell.row == table.rows.len() {
-                table.rows.push(table.actions.len()..table.actions.len());
-            }
-            parse(content, cell.column as u32, &mut table.actions).map_err(|expected| {
-                let found: String = content.chars().take(40).collect();
-                table.cell_fault(cell.row, cell.column, &expected, &found, "correct the cell or empty it")
-            })?;
-            table.rows[cell.row].end = table.actions.len();
-        }
-        if table.ops().next().is_none() {
-            return Err(table.fault(CELL, "no op at all".to_string(), "name a file that PyTorch's _dump_csv wrote"));
-        }
-        Ok(table)
-    }
-
-    /// The ops with their rows.
-    pub fn ops(&self) -> impl Iterator<Item = (usize, Kind, &Action)> {
-        let of = |(row, range): (usize, &Range<usize>)| self.actions[range.clone()].iter().map(move |a| (row, a));
-        self.rows.iter().enumerate().flat_map(of).filter_map(|(row, action)| match action.what {
-            What::Op(kind) => Some((row, kind, action)),
-            _ => None,
-        })
-    }
-
+impl Table<'_> {
     /// Turns the letters of before December 2024 (`B` for the input's half of the backward, `BW` for all of it) into
     /// today's `I` and `B`; whether there were any.
     fn translate(&mut self, warnings: &mut Vec<String>) -> Result<bool, Error> {
@@ -127,15 +71,17 @@ impl<'a> Table<'a> {
             let mut opening: Option<Op> = None;
             for action in &self.actions[range.clone()] {
                 let What::Op(kind) = action.what else { continue };
-                let direction = direction(&placement, action.microbatch, microbatches);
+                let direction = placement.direction_of(action.microbatch, microbatches);
                 let op = Op::new(kind, action.stage, action.microbatch).in_direction(direction);
-                let fault = opening.take().and_then(|first| pair_fault(first, op)).map_or(Ok(()), Err);
+                let fault = opening.take().map_or(Ok(()), |first| check_pair(first, Some(op)));
                 let chunk = chunk_of[direction as usize * stages + op.stage() as usize];
-                fault.and_then(|()| seen.add(chunk, op)).map_err(|what| self.refused(row, action, &what, old))?;
+                fault
+                    .and_then(|()| seen.add(chunk, op))
+                    .map_err(|what| self.refused(row, action, &what.to_string(), old))?;
                 opening = action.opens_pair.then_some(op);
                 programs.ops.push(if action.opens_pair { op.opening_pair() } else { op });
             }
-            if let Some(missing) = seen.missing() {
+            if let Err(missing) = seen.check_complete() {
                 let found = format!("row {} (device {row}) where {missing}", row + 1);
                 let expected = "every stage to run each micro-batch forward and backward (B, or I and later W)";
                 return Err(self.fault(expected, found, &format!("add it{}", dialect(old))));
@@ -159,26 +105,6 @@ impl<'a> Table<'a> {
                 .push(format!("{count} UNSHARD, RESHARD and REDUCE_GRAD actions left out: parameters are not sharded"));
         }
     }
-
-    /// `action` of `row` is wrong.
-    pub fn action_fault(&self, row: usize, action: &Action, expected: &str, remedy: &str) -> Error {
-        self.cell_fault(row, action.cell as usize, expected, &action.text(), remedy)
-    }
-
-    fn cell_fault(&self, row: usize, cell: usize, expected: &str, found: &str, remedy: &str) -> Error {
-        let (file, expected, found) = (self.file.to_string(), expected.to_string(), found.to_string());
-        Error::Cell { file, row: row + 1, cell, expected, found, remedy: remedy.to_string() }
-    }
-
-    /// The file as a whole is wrong.
-    pub fn fault(&self, expected: &str, found: String, remedy: &str) -> Error {
-        Error::File { file: self.file.to_string(), expected: expected.to_string(), found, remedy: remedy.to_string() }
-    }
-}
-
-/// The direction in which micro-batch `index` of m runs.
-pub fn direction(placement: &Placement, index: u32, microbatches: u32) -> u32 {
-    u32::from(!placement.microbatches_of(0, microbatches).contains(&index))
 }
 
 fn dialect(old: bool) -> &'static str {

@@ -1,10 +1,9 @@
 //! Where sends and receives stand in the rows of a file.
 
 use super::Error;
-use super::cells::edge;
-use super::write::{cell, next_unit, push};
-use crate::op::{Kind, Op};
-use crate::schedule::Schedule;
+use super::cells::push;
+use crate::op::{Op, boundary_letter};
+use crate::schedule::{Schedule, next_unit, unit_name};
 use std::collections::VecDeque;
 
 /// Puts transfers into the rows while all devices' programs advance together. A device does not go on before what it has
@@ -120,7 +119,7 @@ impl<'a> Transfers<'a> {
         let mut complete = true;
         for op in unit {
             let Some(producer) = op.upstream(self.schedule.placement.stages()) else { continue };
-            let place = self.place(op.stage(), op.microbatch(), op.kind() != Kind::F);
+            let place = self.place(op.stage(), op.microbatch(), op.kind().is_backward());
             if self.inputs[place] == Input::Unsent {
                 self.transfer(self.crossing(producer, *op));
             }
@@ -142,7 +141,7 @@ impl<'a> Transfers<'a> {
             stage: producer,
             next: consumer.stage(),
             microbatch: consumer.microbatch(),
-            gradient: consumer.kind() != Kind::F,
+            gradient: consumer.kind().is_backward(),
         }
     }
 
@@ -160,17 +159,11 @@ impl<'a> Transfers<'a> {
                 self.finished[index].push(op.stage());
             }
         }
-        push(&mut self.rows[index], &cell(unit));
+        push(&mut self.rows[index], &unit_name(unit));
         self.done[index] += unit.len();
         for op in unit {
-            let next = match op.kind() {
-                Kind::F => Some(op.stage() + 1).filter(|&next| next < placement.stages()),
-                Kind::I | Kind::B => op.stage().checked_sub(1),
-                Kind::W => None,
-            };
-            let Some(next) = next else { continue };
-            let kind = if op.kind() == Kind::F { Kind::F } else { Kind::B };
-            let transfer = self.crossing(op.stage(), Op::new(kind, next, op.microbatch()));
+            let Some(next) = op.downstream(placement.stages()) else { continue };
+            let transfer = self.crossing(op.stage(), op.on_stage(next));
             let place = self.place(next, op.microbatch(), transfer.gradient);
             if !placement.leaves_device(*op) {
                 self.inputs[place] = Input::Here;
@@ -186,8 +179,8 @@ impl<'a> Transfers<'a> {
     /// Writes a transfer into both rows.
     fn transfer(&mut self, transfer: Transfer) {
         let Transfer { from, to, stage, next, microbatch, gradient } = transfer;
-        push(&mut self.rows[from as usize], &format!("{stage}SEND_{}{microbatch}", edge(gradient)));
-        push(&mut self.rows[to as usize], &format!("{next}RECV_{}{microbatch}", edge(gradient)));
+        push(&mut self.rows[from as usize], &format!("{stage}SEND_{}{microbatch}", boundary_letter(gradient)));
+        push(&mut self.rows[to as usize], &format!("{next}RECV_{}{microbatch}", boundary_letter(gradient)));
         self.unsent[from as usize].retain(|unsent| *unsent != transfer);
         let place = self.place(next, microbatch, gradient);
         self.inputs[place] = Input::Here;

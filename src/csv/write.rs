@@ -1,9 +1,10 @@
 //! From a schedule to a file that PyTorch loads.
 
+use super::cells::push;
 use super::transfers::Transfers;
 use super::{Error, Format};
 use crate::op::{Kind, Op};
-use crate::schedule::Schedule;
+use crate::schedule::{Schedule, unit_name, units};
 
 /// The text of a PyTorch schedule file: one row per device, no empty cells.
 ///
@@ -61,32 +62,6 @@ fn check(schedule: &Schedule) -> Result<(), Error> {
 /// A program's cells.
 fn row(program: &[Op]) -> String {
     let mut text = String::with_capacity(program.len() * 6);
-    let mut rest = program;
-    while let Some(unit) = next_unit(rest) {
-        push(&mut text, &cell(unit));
-        rest = &rest[unit.len()..];
-    }
+    units(program).for_each(|unit| push(&mut text, &unit_name(unit)));
     text
-}
-
-/// The op or the overlapped pair that comes first.
-pub fn next_unit(program: &[Op]) -> Option<&[Op]> {
-    let length = if program.first()?.opens_pair() { 2 } else { 1 };
-    program.get(..length).or(Some(program))
-}
-
-/// An op's or a pair's cell.
-pub fn cell(unit: &[Op]) -> String {
-    match unit {
-        [first, second] => format!("({first};{second})OVERLAP_F_B"),
-        _ => unit.iter().map(Op::to_string).collect(),
-    }
-}
-
-/// Appends a cell.
-pub fn push(row: &mut String, cell: &str) {
-    if !row.is_empty() {
-        row.push(',');
-    }
-    row.push_str(cell);
 }

@@ -1,75 +1,23 @@
-//! From a schedule file to a [`Schedule`]: evaluates `device(r, p, m)` for every device, counts the micro-batches, checks.
+//! From a schedule file to an [`Order`]: evaluates `device(r, p, m)` for every device, counts the micro-batches, checks.
 
 use super::draft::{Draft, as_draft};
-use super::expansion::Expansion;
 use super::host::{self, Layout, LayoutValue, Refusal};
-use super::library::SchedulePath;
+use super::language::{dialect, globals};
+use super::programs::Source;
+use super::request::{Asked, Error, Request, SchedulePath};
 use super::word::Word;
 use crate::op::Op;
-use crate::open::{OpenSchedule, Order, Program};
+use crate::open::Order;
 use crate::placement::Placement;
-use crate::schedule::{Fault, Programs, Schedule, grid};
 use starlark::ErrorKind;
 use starlark::codemap::FileSpanRef;
 use starlark::docs::{DocFunction, DocItem, DocMember, DocParams};
 use starlark::environment::Module;
 use starlark::eval::{BeforeStmtFunc, Evaluator};
-use starlark::syntax::{AstModule, Dialect};
+use starlark::syntax::AstModule;
 use starlark::values::{Value, ValueLike};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// Room made for ops before they are known to come: address space, not yet memory.
-const MAX_RESERVED_OPS: usize = 1 << 26;
-
-/// How much a schedule file may use up.
-#[derive(Clone, Copy, Debug)]
-pub struct Budget {
-    /// Calls and loop turns of the language.
-    pub ticks: u64,
-    /// Memory of the language's values.
-    pub bytes: usize,
-    /// Ops of the whole schedule.
-    pub ops: u64,
-}
-
-impl Budget {
-    /// More ops than this cannot be numbered.
-    pub const MAX_OPS: u64 = (1 << 31) - 1;
-}
-
-impl Default for Budget {
-    /// 50 million ticks, 1 GiB, 2^31 - 1 ops.
-    fn default() -> Budget {
-        Budget { ticks: 50_000_000, bytes: 1 << 30, ops: Budget::MAX_OPS }
-    }
-}
-
-/// What is asked of a schedule file.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// p.
-    pub devices: u32,
-    /// m.
-    pub microbatches: u32,
-    /// v, where the schedule leaves it open.
-    pub chunks: Option<u32>,
-    /// The schedule's own options, as `--set` gives them.
-    pub options: BTreeMap<String, String>,
-    /// What evaluating it may use up.
-    pub budget: Budget,
-}
-
-/// Why there is no schedule.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The request does not fit the file: an unknown option, chunks that the schedule does not leave open.
-    #[error("{0}")]
-    Usage(String),
-    /// The file is wrong, refuses these numbers, or exceeds a budget.
-    #[error("{0}")]
-    Invalid(String),
-}
 
 /// An order of ops, or what costs will make into one, and where it was written.
 #[derive(Debug)]
@@ -80,79 +28,64 @@ pub struct Compiled {
     pub source: Source,
 }
 
-/// What a schedule was expanded from.
-#[derive(Debug)]
-pub struct Source {
-    placement: Placement,
-    microbatches: u32,
-    words: Vec<Word>,
-    file: String,
-}
-
-impl Source {
-    /// `file:line` where op number `index` of `device` was written.
-    pub fn location(&self, device: u32, index: usize) -> String {
-        let Some(word) = self.words.get(device as usize) else { return self.file.clone() };
-        let mut ops = Vec::new();
-        let mut expansion = Expansion::new(&self.placement, device, self.microbatches, &mut ops);
-        let _ = word.visit(&mut |atoms, context| {
-            atoms.iter().try_for_each(|atom| {
-                let kept = expansion.take(atom, context.limit).map_err(drop)?;
-                if kept && expansion.len() > index { Err(()) } else { Ok(()) }
-            })
-        });
-        format!("{}:{}", self.file, expansion.line)
-    }
-}
-
 /// Stack for evaluating a schedule file, where what nests recurses: a sum of many terms, lists within lists. Only what is
 /// touched is taken, and it is more than whoever watches this process's memory lets it take.
+#[cfg(not(target_family = "wasm"))]
 const STACK_BYTES: usize = 4 << 30;
 
-/// Compiles the schedule file at `path`.
+/// Compiles a schedule file.
 ///
 /// # Errors
 /// See [`Error`].
 pub fn compile(path: &SchedulePath, request: &Request) -> Result<Compiled, Error> {
     // Some values of the language are too large for it to say so other than by a panic.
     let caught = || {
-        catch_unwind(AssertUnwindSafe(|| evaluate(path, request))).unwrap_or_else(|_| {
+        catch_unwind(AssertUnwindSafe(|| evaluate(&Asked { path, request }))).unwrap_or_else(|_| {
             Err(Error::Invalid(format!(
                 "{} makes a value beyond the budget of {} bytes for the language's values",
                 path.file, request.budget.bytes
             )))
         })
     };
+    on_deep_stack(caught)
+}
+
+/// Compiles `text`, a schedule file's content, under a name of its own.
+///
+/// # Errors
+/// See [`Error`].
+pub fn compile_text(name: &str, text: &str, request: &Request) -> Result<Compiled, Error> {
+    compile(&SchedulePath::from_text(name, text), request)
+}
+
+/// `work` done on a thread with the deepest stack that this machine grants.
+#[cfg(not(target_family = "wasm"))]
+fn on_deep_stack<T: Send>(work: impl Fn() -> T + Copy + Send) -> T {
     std::thread::scope(|scope| {
-        // The most that this machine grants.
         let stacks = [STACK_BYTES, STACK_BYTES / 16].into_iter();
         let mut threads = stacks.filter_map(|bytes| {
             let thread = std::thread::Builder::new().name("evaluation".to_string()).stack_size(bytes);
-            thread.spawn_scoped(scope, caught).ok()
+            thread.spawn_scoped(scope, work).ok()
         });
-        threads.next().and_then(|thread| thread.join().ok()).unwrap_or_else(caught)
+        threads.next().and_then(|thread| thread.join().ok()).unwrap_or_else(work)
     })
 }
 
-fn evaluate(path: &SchedulePath, request: &Request) -> Result<Compiled, Error> {
+/// `work` done here: there are no threads, and the stack is what the host gives.
+#[cfg(target_family = "wasm")]
+fn on_deep_stack<T>(work: impl Fn() -> T) -> T {
+    work()
+}
+
+fn evaluate(asked: &Asked<'_>) -> Result<Compiled, Error> {
+    let path = asked.path;
     Module::with_temp_heap(|module| {
         let mut evaluator = Evaluator::new(&module);
-        let file = Evaluation { path, request };
-        file.limit(&mut evaluator).map_err(|e| file.invalid(e))?;
-        let ast = AstModule::parse(&path.file, path.text.clone(), &dialect()).map_err(|e| file.invalid(e))?;
-        evaluator.eval_module(ast, &host::globals()).map_err(|e| file.invalid(e))?;
-        file.run(&module, &mut evaluator)
+        asked.limit(&mut evaluator).map_err(|e| asked.invalid(e))?;
+        let ast = AstModule::parse(&path.file, path.text.clone(), &dialect()).map_err(|e| asked.invalid(e))?;
+        evaluator.eval_module(ast, &globals()).map_err(|e| asked.invalid(e))?;
+        asked.run(&module, &mut evaluator)
     })
-}
-
-/// Standard Starlark with top-level statements, so that a file can compute its constants.
-pub(super) fn dialect() -> Dialect {
-    Dialect { enable_top_level_stmt: true, enable_f_strings: true, ..Dialect::Standard }
-}
-
-struct Evaluation<'a> {
-    path: &'a SchedulePath,
-    request: &'a Request,
 }
 
 /// What `device`'s signature says.
@@ -176,7 +109,7 @@ fn parameters(value: Value) -> BTreeSet<String> {
     }
 }
 
-impl Evaluation<'_> {
+impl Asked<'_> {
     fn limit(&self, evaluator: &mut Evaluator) -> starlark::Result<()> {
         let budget = self.request.budget;
         evaluator.set_max_tick_count(budget.ticks).map_err(starlark::Error::new_other)?;
@@ -209,10 +142,6 @@ impl Evaluation<'_> {
             String::new()
         };
         Error::Invalid(format!("{} is not a schedule for {numbers}:\n{}{hint}", self.path.file, text.trim_end()))
-    }
-
-    fn numbers(&self) -> String {
-        format!("p = {}, m = {}", self.request.devices, self.request.microbatches)
     }
 
     fn run<'v>(&self, module: &Module<'v>, evaluator: &mut Evaluator<'v, '_, '_>) -> Result<Compiled, Error> {
@@ -394,83 +323,5 @@ impl Evaluation<'_> {
                 })
             })
             .collect()
-    }
-
-    fn expand(&self, placement: &Placement, words: &[Word]) -> Result<Schedule, Error> {
-        let m = self.request.microbatches;
-        let mut programs = Programs::default();
-        let mut fault: Option<(u32, usize, u32, String)> = None; // the first one's device, op number, line, what
-        for (device, word) in words.iter().enumerate() {
-            let mut expansion = Expansion::new(placement, device as u32, m, &mut programs.ops);
-            let result = word.visit(&mut |atoms, context| expansion.take_all(atoms, context));
-            let result = result.and_then(|()| expansion.missing().map_or(Ok(()), Err));
-            if let (Err(what), None) = (result, &fault) {
-                fault = Some((device as u32, expansion.len(), expansion.line, what));
-            }
-            let phases = expansion.phases;
-            programs.finish(phases);
-            if programs.ops.len() as u64 > self.request.budget.ops {
-                return Err(Error::Invalid(format!(
-                    "{} is beyond the budget of {} ops",
-                    self.path.name, self.request.budget.ops
-                )));
-            }
-            if device == 0 {
-                // Most devices have as many ops as the first.
-                programs.ops.reserve((programs.ops.len() * (words.len() - 1)).min(MAX_RESERVED_OPS));
-            }
-        }
-        match fault {
-            None => Ok(Schedule::new(&self.path.name, placement.clone(), m, programs)),
-            Some(fault) => Err(self.fault(&programs, fault)),
-        }
-    }
-
-    /// What costs are to settle. A search's goal is that of the first device that names one.
-    fn open(&self, placement: &Placement, drafts: &[Draft]) -> Result<OpenSchedule, Error> {
-        let programs = drafts.iter().enumerate().map(|(device, draft)| self.program(placement, device as u32, draft));
-        Ok(OpenSchedule {
-            name: self.path.name.clone(),
-            placement: placement.clone(),
-            microbatches: self.request.microbatches,
-            programs: programs.collect::<Result<_, _>>()?,
-            goal: drafts.iter().find_map(Draft::goal).unwrap_or_default(),
-        })
-    }
-
-    fn program(&self, placement: &Placement, device: u32, draft: &Draft) -> Result<Program, Error> {
-        let expand = |word: &Word, floating: bool| -> Result<Vec<Op>, Error> {
-            let mut programs = Programs::default();
-            (0..device).for_each(|_| programs.finish(Vec::new()));
-            let mut expansion = Expansion::new(placement, device, self.request.microbatches, &mut programs.ops);
-            let result = word.visit(&mut |atoms, context| expansion.take_all(atoms, context));
-            if floating {
-                expansion.complete_weights();
-            }
-            match result.and_then(|()| expansion.missing().map_or(Ok(()), Err)) {
-                Ok(()) => Ok(programs.ops),
-                Err(what) => {
-                    let (index, line) = (expansion.len(), expansion.line);
-                    programs.finish(Vec::new());
-                    Err(self.fault(&programs, (device, index, line, what)))
-                }
-            }
-        };
-        Ok(match draft {
-            Draft::Word(word) => Program::Fixed(expand(word, false)?),
-            Draft::Fill { word, cap } => Program::Fill { ops: expand(word, true)?, cap: *cap },
-            Draft::Greedy { priority, cap } => Program::Greedy { priority: priority.clone(), cap: *cap },
-            Draft::Search { split, cap, start, .. } => {
-                let start = start.as_ref().map(|start| self.program(placement, device, start).map(Box::new));
-                Program::Search { split: *split, cap: *cap, start: start.transpose()? }
-            }
-        })
-    }
-
-    /// The fault at op number `index` of `device`, written on `line`.
-    fn fault(&self, programs: &Programs, (device, index, line, what): (u32, usize, u32, String)) -> Error {
-        let fault = Fault { device, index: Some(index), what, grid: grid(&programs.rows(), device, index) };
-        let place = if line > 0 { format!("{}:{line}", self.path.file) } else { self.path.file.clone() };
-        Error::Invalid(format!("{place}: not a schedule for {}: {fault}", self.numbers()))
     }
 }

@@ -98,7 +98,7 @@ pub fn functions(builder: &mut GlobalsBuilder) {
     ) -> starlark::Result<Value<'v>> {
         let Some(word) = as_word(word) else { return refuse(format!("expected fill(word, W), found {word}")) };
         if kind_of(floating)? != Kind::W {
-            return refuse("only W can float: fill(word, W)".to_string());
+            return refuse("only W can float: fill(word, W)");
         }
         let draft = Draft::Fill { word, cap: positive(cap)? };
         Ok(eval.heap().alloc(DraftValue { draft }))
@@ -114,7 +114,7 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         let mut sorted = priority.clone();
         sorted.sort();
         if sorted != [Kind::F, Kind::B] && sorted != [Kind::F, Kind::I, Kind::W] {
-            return refuse("expected a priority of F and B, or of F, I and W, each once".to_string());
+            return refuse("expected a priority of F and B, or of F, I and W, each once");
         }
         let draft = Draft::Greedy { priority, cap: positive(cap)? };
         Ok(eval.heap().alloc(DraftValue { draft }))

@@ -3,7 +3,7 @@
 use super::word::{Atom, Context};
 use crate::op::{Kind, Op};
 use crate::placement::{self, Placement};
-use crate::schedule::{Phase, Seen, pair_fault};
+use crate::schedule::{Misplaced, Phase, Seen, check_pair};
 use std::collections::VecDeque;
 
 /// One stage of the device: what of it was counted.
@@ -65,7 +65,7 @@ impl<'a> Expansion<'a> {
     }
 
     /// Takes the next ops of the word, which are all of one phase.
-    pub fn take_all(&mut self, atoms: &[Atom], context: Context<'_>) -> Result<(), String> {
+    pub fn take_all(&mut self, atoms: &[Atom], context: Context<'_>) -> Result<(), Misplaced> {
         let before = self.ops.len();
         let result = atoms.iter().try_for_each(|atom| self.take(atom, context.limit).map(drop));
         if self.ops.len() > before && self.phases.last().map_or("", |phase| phase.name.as_str()) != context.phase {
@@ -75,20 +75,17 @@ impl<'a> Expansion<'a> {
     }
 
     /// Takes the next op of the word; tells whether it stays in the program.
-    pub fn take(&mut self, atom: &Atom, limit: u64) -> Result<bool, String> {
+    pub fn take(&mut self, atom: &Atom, limit: u64) -> Result<bool, Misplaced> {
         self.line = atom.line;
         self.visited += 1;
         if self.visited > self.visit_limit {
-            return Err(format!("the word goes on after {} ops, far more than it can need", self.visit_limit));
+            let what = format!("the word goes on after {} ops, far more than it can need", self.visit_limit);
+            return Err(Misplaced::new(what));
         }
         let Some(chunk) = self.chunks.get_mut(atom.chunk as usize) else {
-            return Err(format!(
-                "{}[{}] names chunk {}, but a device holds {} here",
-                atom.kind.letter(),
-                atom.chunk,
-                atom.chunk,
-                self.chunks.len()
-            ));
+            let (letter, chunk, held) = (atom.kind.letter(), atom.chunk, self.chunks.len());
+            let what = format!("{letter}[{chunk}] names chunk {chunk}, but a device holds {held} here");
+            return Err(Misplaced::new(what));
         };
         let microbatch = chunk.count(atom)?;
         let kept = u64::from(microbatch) < limit;
@@ -107,11 +104,11 @@ impl<'a> Expansion<'a> {
 
     /// The op taken last opened a pair and `op` follows it, unless `first` cuts that off.
     #[cold]
-    fn close_pair(&mut self, op: Op, kept: bool) -> Result<(), String> {
+    fn close_pair(&mut self, op: Op, kept: bool) -> Result<(), Misplaced> {
         self.opened = false;
         let Some(opener) = self.ops.last_mut() else { return Ok(()) };
         if kept {
-            return pair_fault(*opener, op).map_or(Ok(()), Err);
+            return check_pair(*opener, Some(op));
         }
         *opener = opener.alone();
         Ok(())
@@ -127,17 +124,18 @@ impl<'a> Expansion<'a> {
         }
     }
 
-    /// What is missing at the end of the program.
-    pub fn missing(&self) -> Option<String> {
-        let open = self.ops.last().filter(|_| self.opened);
-        let open = open.map(|op| format!("{op} opens an overlapped pair, but no op comes after it"));
-        open.or_else(|| self.seen.missing())
+    /// Checks that nothing is missing at the end of the program.
+    pub fn check_complete(&self) -> Result<(), Misplaced> {
+        match self.ops.last() {
+            Some(&op) if self.opened => check_pair(op, None),
+            _ => self.seen.check_complete(),
+        }
     }
 }
 
 impl Chunk {
     /// The micro-batch of the next op.
-    fn count(&mut self, atom: &Atom) -> Result<u32, String> {
+    fn count(&mut self, atom: &Atom) -> Result<u32, Misplaced> {
         let next = |counter: &mut u32| {
             let number = atom.microbatch.unwrap_or(*counter);
             *counter += 1;
@@ -158,7 +156,7 @@ impl Chunk {
                 }
                 None => self.pending.pop_front().ok_or_else(|| {
                     let (letter, chunk) = (atom.kind.letter(), atom.chunk);
-                    format!("{letter}[{chunk}] has no I of its chunk before it whose weights are left")
+                    Misplaced::new(format!("{letter}[{chunk}] has no I of its chunk before it whose weights are left"))
                 })?,
             },
         })

@@ -1,11 +1,11 @@
 //! The Starlark side: the values and functions that a schedule file sees.
 
-use super::word::{Atom, Word};
+use super::word::{Atom, Word, WordError};
 use crate::op::Kind;
-use crate::placement::Placement;
+use crate::placement::{Placement, PlacementError};
 use allocative::Allocative;
 use starlark::any::ProvidesStaticType;
-use starlark::environment::{Globals, GlobalsBuilder};
+use starlark::environment::GlobalsBuilder;
 use starlark::eval::{Arguments, Evaluator};
 use starlark::starlark_module;
 use starlark::starlark_simple_value;
@@ -24,8 +24,13 @@ thread_local! {
 /// Longest error text about a value: what the value prints as may be megabytes.
 const MAX_SHOWN: usize = 300;
 
-pub(super) fn refuse<T>(text: String) -> starlark::Result<T> {
-    Err(starlark::Error::new_other(anyhow::anyhow!(shown(text))))
+/// A value used as it cannot be.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Misuse(String);
+
+pub(super) fn refuse<T>(text: impl fmt::Display) -> starlark::Result<T> {
+    Err(starlark::Error::new_other(Misuse(shown(text))))
 }
 
 /// The beginning of what prints as a long text.
@@ -37,7 +42,7 @@ pub(super) fn shown(value: impl fmt::Display) -> String {
     }
 }
 
-fn allocate<'v>(heap: Heap<'v>, word: Result<Word, String>) -> starlark::Result<Value<'v>> {
+fn allocate<'v>(heap: Heap<'v>, word: Result<Word, WordError>) -> starlark::Result<Value<'v>> {
     match word {
         Ok(word) => Ok(heap.alloc(WordValue { word })),
         Err(text) => refuse(text),
@@ -67,8 +72,9 @@ impl fmt::Display for WordValue {
 pub struct KindValue {
     #[allocative(skip)]
     #[starlark_pagable(skip = "Kind::F")]
-    pub(super) kind: Kind,
-    chunk: u32,
+    pub kind: Kind,
+    /// The chunk.
+    pub chunk: u32,
 }
 starlark_simple_value!(KindValue);
 
@@ -147,7 +153,7 @@ impl<'v> StarlarkValue<'v> for WordValue {
         heap: Heap<'v>,
     ) -> starlark::Result<Value<'v>> {
         if stride.is_some() {
-            return refuse("a word is sliced as word[from:to], without a stride".to_string());
+            return refuse("a word is sliced as word[from:to], without a stride");
         }
         let len = self.word.len().or_else(refuse)? as i64;
         let bound = |value: Option<Value<'v>>, default: i64| -> starlark::Result<u64> {
@@ -157,7 +163,7 @@ impl<'v> StarlarkValue<'v> for WordValue {
             };
             match given {
                 Some(n) => Ok(if n < 0 { (len + n).max(0) } else { n.min(len) } as u64),
-                None => refuse("expected whole numbers in word[from:to]".to_string()),
+                None => refuse("expected whole numbers in word[from:to]"),
             }
         };
         let range = bound(start, 0)?..bound(stop, len)?;
@@ -245,7 +251,7 @@ impl Layout {
     ///
     /// # Errors
     /// A custom list that is not balanced; an odd number of devices for two directions.
-    pub fn placement(&self, devices: u32, chunks: u32) -> Result<Placement, String> {
+    pub fn placement(&self, devices: u32, chunks: u32) -> Result<Placement, PlacementError> {
         Ok(match self {
             Layout::Linear => Placement::linear(devices),
             Layout::Loop => Placement::looped("loop", devices, chunks),
@@ -297,7 +303,7 @@ impl<'v> StarlarkValue<'v> for LayoutValue {
 
 /// The functions of the language.
 #[starlark_module]
-fn functions(builder: &mut GlobalsBuilder) {
+pub fn functions(builder: &mut GlobalsBuilder) {
     /// The words of a list one after the other.
     fn concat<'v>(
         #[starlark(require = pos)] words: UnpackList<AnyWord>,
@@ -364,22 +370,3 @@ fn functions(builder: &mut GlobalsBuilder) {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refusal(pub String);
-
-/// Everything that a schedule file can name.
-pub fn globals() -> Globals {
-    let mut builder = GlobalsBuilder::standard().with(functions).with(super::draft::functions);
-    for kind in Kind::ALL {
-        builder.set(&kind.letter().to_string(), KindValue { kind, chunk: 0 });
-    }
-    let layouts = [
-        ("linear", Layout::Linear),
-        ("loop", Layout::Loop),
-        ("v_shape", Layout::V),
-        ("zigzag", Layout::Zigzag),
-        ("bidirectional", Layout::Bidirectional),
-    ];
-    for (name, layout) in layouts {
-        builder.set(name, LayoutValue { layout, chunks: None });
-    }
-    builder.build()
-}

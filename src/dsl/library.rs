@@ -1,7 +1,8 @@
 //! The schedules that come with the program, and how a name or a path finds one.
 
-use super::compile::{Error, dialect};
-use super::host::{self, LayoutValue};
+use super::host::LayoutValue;
+use super::language::{dialect, globals};
+use super::request::{Error, SchedulePath};
 use starlark::docs::{DocItem, DocMember};
 use starlark::environment::Module;
 use starlark::eval::Evaluator;
@@ -37,17 +38,6 @@ const EMBEDDED: &[(&str, &str)] = &[
 
 /// Largest schedule file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-
-/// A schedule file, read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SchedulePath {
-    /// The stem: what tables call it.
-    pub name: String,
-    /// What error messages call it.
-    pub file: String,
-    /// Its text.
-    pub text: String,
-}
 
 /// Names of the embedded schedules.
 pub fn names() -> Vec<&'static str> {
@@ -129,7 +119,7 @@ pub fn describe(path: &SchedulePath) -> Result<Description, Error> {
         let mut evaluator = Evaluator::new(&module);
         evaluator.set_max_tick_count(1_000_000).map_err(|e| Error::Invalid(e.to_string()))?;
         let ast = AstModule::parse(&path.file, path.text.clone(), &dialect()).map_err(invalid)?;
-        evaluator.eval_module(ast, &host::globals()).map_err(invalid)?;
+        evaluator.eval_module(ast, &globals()).map_err(invalid)?;
         let placement = match module.get("placement") {
             None => "linear".to_string(),
             Some(value) => match value.downcast_ref::<LayoutValue>() {

@@ -1,15 +1,20 @@
 //! The schedule language: Starlark plus an algebra of words.
 //!
 //! A schedule file defines `device(r, p, m)`, which returns the word that device r runs, and may set `placement`. The
-//! `host` evaluates it, `word` holds what comes out, `expansion` counts the
-//! micro-batches, `compile` leads through it all.
+//! `language` is what a file can name, the `host` and `draft` its values, `word` holds what comes out, `expansion` counts the
+//! micro-batches of one device's word, `programs` those of all, `compile` leads through it all.
 
 mod compile;
 mod draft;
 mod expansion;
 mod host;
+mod language;
 mod library;
+mod programs;
+mod request;
 mod word;
 
-pub use compile::{Budget, Compiled, Error, Request, Source, compile};
-pub use library::{Description, SchedulePath, describe, names, resolve};
+pub use compile::{Compiled, compile, compile_text};
+pub use library::{Description, describe, names, resolve};
+pub use programs::Source;
+pub use request::{Budget, Error, Request, SchedulePath};

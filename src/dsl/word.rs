@@ -15,6 +15,23 @@ pub const MAX_LEN: u64 = 1 << 31;
 /// Ops that are repeated without a walk through their word.
 const MAX_PLAIN: usize = 1 << 10;
 
+/// Why there is no such word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WordError {
+    /// Beyond [`MAX_DEPTH`].
+    #[error("the word is nested deeper than {MAX_DEPTH}; collect the parts in a list and use concat(list)")]
+    TooDeep,
+    /// Beyond [`MAX_LEN`].
+    #[error("the word is longer than the budget of {MAX_LEN} ops")]
+    TooLong,
+    /// A pair of other than single ops.
+    #[error("overlap(a, b) takes two single ops, as in overlap(F[0], B[1])")]
+    NoPair,
+    /// Its length depends on the counting.
+    #[error("first(m, word) has no length of its own: put it around the whole program")]
+    NoLength,
+}
+
 /// One op of a word before micro-batches are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atom {
@@ -91,14 +108,12 @@ pub struct Context<'a> {
 }
 
 impl Word {
-    fn new(node: Node, depth: u32, len: Option<u64>) -> Result<Word, String> {
+    fn new(node: Node, depth: u32, len: Option<u64>) -> Result<Word, WordError> {
         if depth > MAX_DEPTH {
-            return Err(format!(
-                "the word is nested deeper than {MAX_DEPTH}; collect the parts in a list and use concat(list)"
-            ));
+            return Err(WordError::TooDeep);
         }
         if len.is_some_and(|len| len > MAX_LEN) {
-            return Err(format!("the word is longer than the budget of {MAX_LEN} ops"));
+            return Err(WordError::TooLong);
         }
         Ok(Word { node: Arc::new(node), depth, len })
     }
@@ -117,10 +132,10 @@ impl Word {
     ///
     /// # Errors
     /// One of the words is not a single op.
-    pub fn overlap(first: &Word, second: &Word) -> Result<Word, String> {
+    pub fn overlap(first: &Word, second: &Word) -> Result<Word, WordError> {
         let single = |word: &Word| match word.atoms().as_deref() {
             Some([atom]) => Ok(*atom),
-            _ => Err("overlap(a, b) takes two single ops, as in overlap(F[0], B[1])".to_string()),
+            _ => Err(WordError::NoPair),
         };
         let first = Atom { opens_pair: true, ..single(first)? };
         Word::concat(vec![Word::atom(first), Word::atom(single(second)?)])
@@ -130,7 +145,7 @@ impl Word {
     ///
     /// # Errors
     /// Too deep or too long.
-    pub fn concat(words: Vec<Word>) -> Result<Word, String> {
+    pub fn concat(words: Vec<Word>) -> Result<Word, WordError> {
         let mut list = List::default();
         words.into_iter().filter(|word| word.len != Some(0)).for_each(|word| list.push(word));
         let depth = list.words.iter().map(|word| word.depth).max().unwrap_or(0) + 1;
@@ -143,7 +158,7 @@ impl Word {
     ///
     /// # Errors
     /// Too deep or too long.
-    pub fn then(&self, next: &Word) -> Result<Word, String> {
+    pub fn then(&self, next: &Word) -> Result<Word, WordError> {
         match (self.len, next.len) {
             (Some(0), _) => return Ok(next.clone()),
             (_, Some(0)) => return Ok(self.clone()),
@@ -169,7 +184,7 @@ impl Word {
     ///
     /// # Errors
     /// Too deep or too long.
-    pub fn times(&self, count: i64) -> Result<Word, String> {
+    pub fn times(&self, count: i64) -> Result<Word, WordError> {
         match count {
             ..=0 => Ok(Word::empty()),
             1 => Ok(self.clone()),
@@ -185,15 +200,15 @@ impl Word {
     ///
     /// # Errors
     /// The word holds a `first`, whose length depends on the counting.
-    pub fn len(&self) -> Result<u64, String> {
-        self.len.ok_or_else(|| "first(m, word) has no length of its own: put it around the whole program".to_string())
+    pub fn len(&self) -> Result<u64, WordError> {
+        self.len.ok_or(WordError::NoLength)
     }
 
     /// The ops in `range`, which must lie within the word.
     ///
     /// # Errors
     /// As [`Word::len`].
-    pub fn slice(&self, range: Range<u64>) -> Result<Word, String> {
+    pub fn slice(&self, range: Range<u64>) -> Result<Word, WordError> {
         let len = self.len()?;
         let range = range.start.min(len)..range.end.min(len);
         match range.end.saturating_sub(range.start) {
@@ -207,7 +222,7 @@ impl Word {
     ///
     /// # Errors
     /// As [`Word::len`].
-    pub fn alternate(a: &Word, b: &Word) -> Result<Word, String> {
+    pub fn alternate(a: &Word, b: &Word) -> Result<Word, WordError> {
         let len = a.len()?.saturating_add(b.len()?);
         Word::new(Node::Alternate(a.clone(), b.clone()), a.depth.max(b.depth) + 1, Some(len))
     }
@@ -216,7 +231,7 @@ impl Word {
     ///
     /// # Errors
     /// Too deep.
-    pub fn phase(&self, name: &str) -> Result<Word, String> {
+    pub fn phase(&self, name: &str) -> Result<Word, WordError> {
         Word::new(Node::Phase { name: name.into(), word: self.clone() }, self.depth + 1, self.len)
     }
 
@@ -224,7 +239,7 @@ impl Word {
     ///
     /// # Errors
     /// Too deep.
-    pub fn first(&self, limit: u32) -> Result<Word, String> {
+    pub fn first(&self, limit: u32) -> Result<Word, WordError> {
         let len = self.len.filter(|&len| len == 0); // only the empty word's length is known without counting
         Word::new(Node::First { limit, word: self.clone() }, self.depth + 1, len)
     }

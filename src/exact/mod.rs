@@ -197,8 +197,7 @@ fn split_of(open: &OpenSchedule) -> Result<bool, Error> {
 }
 
 fn op_count(open: &OpenSchedule, split: bool) -> usize {
-    let kinds = if split { 3 } else { 2 };
-    open.placement.stages() as usize * open.microbatches as usize * kinds
+    open.placement.stages() as usize * open.microbatches as usize * Kind::of_microbatch(split).len()
 }
 
 /// Whether every device's first op starts at the same time in every schedule: the first stages are on devices of their own.
@@ -220,19 +219,14 @@ fn lower_bound(open: &OpenSchedule, costs: &CostTable, graph: &TaskGraph) -> u64
     if open.goal == Goal::Span { found.work } else { found.best().0 }
 }
 
-/// F, and what follows it.
-fn kinds(split: bool) -> &'static [Kind] {
-    if split { &[Kind::F, Kind::I, Kind::W] } else { &[Kind::F, Kind::B] }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cost::{GivenCosts, OpTime, Slow};
     use crate::placement::Placement;
-    use search::State;
     use serde_json::Value;
     use std::collections::BTreeSet;
+    use tables::State;
 
     fn searched(row: &Value) -> (OpenSchedule, CostTable) {
         let whole = |key: &str| row[key].as_u64().unwrap() as u32;

@@ -5,8 +5,8 @@
 //! released; so the r-th release has a latest end, and the op that it waits for. As the ops then are nameless, the longest
 //! tails go to those that start first, which is the most favourable way.
 
-use super::search::State;
-use super::tables::{Tables, UNLIMITED, WHOLE};
+use super::tables::{State, Tables};
+use crate::activation::WHOLE;
 use crate::op::Kind;
 use std::collections::BinaryHeap;
 
@@ -274,10 +274,4 @@ impl Release {
         let number = (needed + WHOLE - 1) / WHOLE;
         number.min(self.pending) * self.weights + (number - self.pending).max(0) * self.whole
     }
-}
-
-/// Whether a device's forwards must be taken in turn for its cap to count.
-pub(super) fn counts_in_turn(tables: &Tables, device: usize) -> bool {
-    let partial = tables.changes[Kind::I as usize] < 0 && tables.rows.iter().any(|row| row.op.kind() == Kind::I);
-    tables.caps[device] < UNLIMITED && (tables.shared || partial)
 }

@@ -2,27 +2,9 @@
 
 use super::memo::Memo;
 use super::relaxation::Relaxation;
-use super::tables::{Tables, WHOLE};
+use super::tables::{State, Tables};
+use crate::activation::WHOLE;
 use crate::op::{Kind, Op};
-
-/// How far every device is.
-pub(super) struct State {
-    /// By row: how many of its ops have run.
-    pub counts: Vec<u8>,
-    /// By row: when these ended.
-    pub ends: Vec<Vec<i64>>,
-    /// By device: from when it is free.
-    pub free: Vec<i64>,
-    /// By device: memory held.
-    pub live: Vec<i64>,
-}
-
-impl State {
-    /// How many ops of a row have run.
-    pub fn done(&self, row: usize) -> usize {
-        usize::from(self.counts[row])
-    }
-}
 
 /// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

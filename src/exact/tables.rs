@@ -1,16 +1,10 @@
 //! One case as flat tables: what each op needs, lasts and holds, and what must come after it.
 
-use super::relaxation::counts_in_turn;
+use crate::activation::{self, UNLIMITED, WHOLE};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::open::{Goal, OpenSchedule, Program};
-
-/// Memory units that one chunk's activation takes.
-pub(super) const WHOLE: i64 = 1 << 20;
-
-/// No cap.
-pub(super) const UNLIMITED: i64 = i64::MAX / 4;
 
 /// The ops of one stage, direction and kind.
 #[derive(Clone, Debug)]
@@ -31,6 +25,25 @@ pub(super) struct Row {
     pub count: usize,
     /// By micro-batch: from its end to the goal's, at least; negative where the goal counts from a device's first start.
     pub tails: Vec<i64>,
+}
+
+/// How far every device is.
+pub(super) struct State {
+    /// By row: how many of its ops have run.
+    pub counts: Vec<u8>,
+    /// By row: when these ended.
+    pub ends: Vec<Vec<i64>>,
+    /// By device: from when it is free.
+    pub free: Vec<i64>,
+    /// By device: memory held.
+    pub live: Vec<i64>,
+}
+
+impl State {
+    /// How many ops of a row have run.
+    pub fn done(&self, row: usize) -> usize {
+        usize::from(self.counts[row])
+    }
 }
 
 /// One case.
@@ -59,17 +72,16 @@ pub(super) struct Tables {
 impl Tables {
     pub fn new(open: &OpenSchedule, costs: &CostTable, split: bool) -> Tables {
         let placement = &open.placement;
-        let unit = f64::from(placement.chunks()) * WHOLE as f64;
         let cap = |program: &Program| match program {
-            Program::Search { cap: Some(cap), .. } => (cap * unit + 1e-3).min(UNLIMITED as f64) as i64,
+            Program::Search { cap, .. } => activation::cap(*cap, placement.chunks()),
             _ => UNLIMITED,
         };
-        let kept = (costs.keep * WHOLE as f64).ceil() as i64;
+        let kept = activation::kept(costs.keep);
         let mut tables = Tables {
             rows: Vec::new(),
             of_device: vec![Vec::new(); placement.devices() as usize],
             caps: open.programs.iter().map(cap).collect(),
-            changes: [WHOLE, kept - WHOLE, -kept, -WHOLE],
+            changes: Kind::ALL.map(|kind| activation::change(kind, kept)),
             in_turn: Vec::new(),
             origins: vec![0; placement.devices() as usize],
             shared: placement.held_by(0).len() > 1,
@@ -87,14 +99,14 @@ impl Tables {
             tables.fix_origins();
         }
         tables.fix_tails();
-        tables.in_turn = (0..tables.of_device.len()).map(|device| counts_in_turn(&tables, device)).collect();
+        tables.in_turn = (0..tables.of_device.len()).map(|device| tables.counts_in_turn(device)).collect();
         tables
     }
 
     fn add_direction(&mut self, open: &OpenSchedule, costs: &CostTable, split: bool, direction: u32) {
         let placement = &open.placement;
         let stages = placement.stages();
-        let kinds = super::kinds(split);
+        let kinds = Kind::of_microbatch(split);
         let first = self.rows.len();
         let row_of = |kind: Kind, stage: u32| match kind {
             Kind::F => first + stage as usize,
@@ -107,7 +119,7 @@ impl Tables {
                 let op = Op::new(kind, stage, 0).in_direction(direction);
                 let (time, device) = (costs.of(op), placement.device_of(op) as usize);
                 let input = op.upstream(stages).map(|from| {
-                    let before = Op::new(kind, from, 0).in_direction(direction);
+                    let before = op.on_stage(from);
                     let lag = if placement.leaves_device(before) { costs.of(before).arrival as i64 } else { 0 };
                     (row_of(kind, from), lag)
                 });
@@ -122,11 +134,7 @@ impl Tables {
                     duration: time.duration as i64,
                     hold: (time.duration + time.after) as i64,
                     input,
-                    own: match kind {
-                        Kind::F => None,
-                        Kind::I | Kind::B => Some(row_of(Kind::F, stage)),
-                        Kind::W => Some(row_of(Kind::I, stage)),
-                    },
+                    own: kind.needs().map(|needed| row_of(needed, stage)),
                     frees,
                     before: match kind {
                         Kind::F => {
@@ -139,6 +147,12 @@ impl Tables {
                 });
             }
         }
+    }
+
+    /// Whether a device's forwards must be taken in turn for its cap to count.
+    fn counts_in_turn(&self, device: usize) -> bool {
+        let partial = self.changes[Kind::I as usize] < 0 && self.rows.iter().any(|row| row.op.kind() == Kind::I);
+        self.caps[device] < UNLIMITED && (self.shared || partial)
     }
 
     /// A device's first op is the first forward of its first stage; it starts when the chain of them reaches it.

@@ -5,8 +5,8 @@
 //! that a device holds of micro-batches younger than j leave room for one micro-batch on all its chunks: then j can always be
 //! completed, and after it the next, so that a cap of one micro-batch on all chunks is enough.
 
-use super::of_kind;
-use super::problem::{Problem, UNLIMITED, WHOLE};
+use super::problem::Problem;
+use crate::activation::{UNLIMITED, WHOLE};
 use crate::op::{Kind, Op};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -207,9 +207,7 @@ impl Dispatch<'_> {
                 if count == self.problem.share(chunk.direction) {
                     continue;
                 }
-                if kind != Kind::F
-                    && count == self.count(Op::new(Kind::F, chunk.stage, 0).in_direction(chunk.direction))
-                {
+                if kind != Kind::F && count == self.count(first.of_kind(Kind::F)) {
                     continue;
                 }
                 let arrival = self.ready[(self.problem.rules[first.slot()].input + count) as usize];
@@ -238,7 +236,7 @@ impl Dispatch<'_> {
     /// How many ops of that slot have run; B's count as I's.
     fn count(&self, op: Op) -> u32 {
         let kind = if op.kind() == Kind::B { Kind::I } else { op.kind() };
-        self.counts[Op::new(kind, op.stage(), 0).in_direction(op.direction()).slot()]
+        self.counts[op.of_kind(kind).slot()]
     }
 
     /// Whether `device` may take the forward number `count` of a chunk without barring the way of older micro-batches.
@@ -316,9 +314,9 @@ impl Dispatch<'_> {
         state.next += 1;
         state.out.push(op);
         match (op.kind(), &self.courses[device]) {
-            (Kind::I, Course::Choose(_)) => state.pending.push_back(of_kind(op, Kind::W)),
-            (Kind::I, Course::Fill(_, listed)) if listed.binary_search(&of_kind(op, Kind::W)).is_err() => {
-                state.pending.push_back(of_kind(op, Kind::W));
+            (Kind::I, Course::Choose(_)) => state.pending.push_back(op.of_kind(Kind::W)),
+            (Kind::I, Course::Fill(_, listed)) if listed.binary_search(&op.of_kind(Kind::W)).is_err() => {
+                state.pending.push_back(op.of_kind(Kind::W));
             }
             _ => {}
         }
@@ -328,11 +326,11 @@ impl Dispatch<'_> {
         }
         state.left = state.left.saturating_sub(1);
         let counted = if op.kind() == Kind::B { Kind::I } else { op.kind() };
-        self.counts[of_kind(op, counted).slot()] += 1;
+        self.counts[op.of_kind(counted).slot()] += 1;
         let arrival = start + rule.duration + rule.lag;
         self.ready[(rule.output + local) as usize] = arrival;
         self.wake(rule.consumer as usize, now, arrival);
-        if op.kind() == Kind::F && op.stage() + 1 == self.problem.placement.stages() {
+        if op.kind() == Kind::F && op.downstream(self.problem.placement.stages()).is_none() {
             // What was refused for the sake of older micro-batches may be taken now.
             for device in 0..self.devices.len() {
                 if self.problem.caps[device] < UNLIMITED {

@@ -27,6 +27,7 @@ mod search;
 mod starts;
 mod trial;
 
+use crate::activation::Held;
 use crate::cost::CostTable;
 use crate::graph::{Cycle, TaskGraph};
 use crate::op::{Kind, Op};
@@ -170,7 +171,7 @@ fn check_caps(open: &OpenSchedule, keep: f64) -> Result<(), Error> {
     for (device, program) in (0..).zip(&open.programs) {
         let Some(cap) = cap_of(program) else { continue };
         let (why, needed) = match program {
-            Program::Fill { ops, .. } => ("its order", peak(ops, keep) / f64::from(open.placement.chunks())),
+            Program::Fill { ops, .. } => ("its order", peak(ops, keep, open.placement.chunks())),
             _ => ("one micro-batch on all its chunks", f64::from(open.placement.directions())),
         };
         if cap + 1e-9 < needed {
@@ -180,20 +181,14 @@ fn check_caps(open: &OpenSchedule, keep: f64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Most chunks' activations held at once where W's that are not listed run as early as they can.
-fn peak(ops: &[Op], keep: f64) -> f64 {
+/// Most activations held at once where W's that are not listed run as early as they can: with their I's, as in a B.
+fn peak(ops: &[Op], keep: f64, chunks: u32) -> f64 {
     let weights: Vec<Op> = weights(ops);
-    let (mut live, mut peak) = (0.0_f64, 0.0_f64);
-    for &op in ops {
-        live += match op.kind() {
-            Kind::F => 1.0,
-            Kind::I if weights.binary_search(&of_kind(op, Kind::W)).is_ok() => keep - 1.0,
-            Kind::I | Kind::B => -1.0,
-            Kind::W => -keep,
-        };
-        peak = peak.max(live);
-    }
-    peak
+    let kind = |op: &Op| match op.kind() {
+        Kind::I if weights.binary_search(&op.of_kind(Kind::W)).is_err() => Kind::B,
+        kind => kind,
+    };
+    Held::peak(ops.iter().map(kind), keep, chunks)
 }
 
 /// The W's among `ops`, sorted.
@@ -201,11 +196,6 @@ fn weights(ops: &[Op]) -> Vec<Op> {
     let mut weights: Vec<Op> = ops.iter().filter(|op| op.kind() == Kind::W).map(|op| op.alone()).collect();
     weights.sort_unstable();
     weights
-}
-
-/// The op of another kind of the same stage, direction and micro-batch.
-fn of_kind(op: Op, kind: Kind) -> Op {
-    Op::new(kind, op.stage(), op.microbatch()).in_direction(op.direction())
 }
 
 /// Whether to search, and then whether for split backwards.
@@ -251,7 +241,7 @@ fn given_start(open: &OpenSchedule, costs: &CostTable, split: bool) -> Option<tr
     let schedule = settle(&OpenSchedule { programs, ..open.clone() }, costs).ok()?;
     let wrong = if split { Kind::B } else { Kind::I };
     let in_order = |device: u32| {
-        let mut next = vec![None; open.placement.stages() as usize * Op::SLOTS_PER_STAGE];
+        let mut next = vec![None; open.placement.slots()];
         schedule.program(device).iter().all(|op| {
             let first = open.placement.microbatches_of(op.direction(), open.microbatches).start;
             let expected = next[op.slot()].map_or(first, |last: u32| last + 1);
@@ -295,7 +285,7 @@ fn eager(program: &Program, weights: &[Op]) -> Vec<Op> {
     let mut row = Vec::new();
     for &op in listed(program) {
         row.push(op);
-        let w = of_kind(op, Kind::W);
+        let w = op.of_kind(Kind::W);
         if fills && op.kind() == Kind::I && weights.binary_search(&w).is_err() {
             row.push(w);
         }

@@ -29,7 +29,7 @@ impl Block {
                 offsets[op.slot()] = *time;
                 let leaves = rule.consumer != placement.device_of(op);
                 let hop = usize::from(stage >= devices) + if kind == Kind::F { 0 } else { 2 };
-                let even = self.even.map(|unit| if kind == Kind::B { 2 * unit } else { unit });
+                let even = self.even.map(|unit| unit * i64::from(kind.width()));
                 let lasts = even.unwrap_or((rule.duration + rule.lag) as i64);
                 *time += lasts + if leaves { self.hops[hop] } else { 0 };
             };

@@ -1,8 +1,9 @@
 //! The polish: local search on the orders, guided by the critical path.
 
 use super::expand::Cuts;
-use super::problem::{Problem, WHOLE};
+use super::problem::Problem;
 use super::trial::{Score, Trial, Words, fits, kind_of};
+use crate::activation::WHOLE;
 use crate::op::Kind;
 use crate::open::Goal;
 

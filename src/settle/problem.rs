@@ -1,17 +1,10 @@
 //! The problem: costs, memory and dependences of one placement as flat tables by [`Op::slot`], for fast trials.
 
+use crate::activation;
 use crate::cost::CostTable;
+use crate::graph::{Cells, SOURCE};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
-
-/// Memory units that one chunk's activation takes.
-pub(super) const WHOLE: i64 = 1 << 20;
-
-/// No cap.
-pub(super) const UNLIMITED: i64 = i64::MAX / 4;
-
-/// Where the input of a first forward lies: there from the start.
-pub(super) const SOURCE: u32 = 0;
 
 /// How the ops of one (stage, direction, kind) run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,40 +46,30 @@ impl Problem {
     /// The problem of `placement` under `costs`; `caps` in activations by device.
     pub fn new(placement: &Placement, microbatches: u32, costs: &CostTable, caps: &[Option<f64>]) -> Problem {
         let stages = placement.stages();
-        let width = microbatches + (microbatches / 8).min(24);
-        let kept = (costs.keep * WHOLE as f64).ceil() as i64; // never less than it is
-        let lane = |stage: u32, direction: u32| stage + direction * stages;
-        let lanes = stages * placement.directions();
-        let mut rules = vec![Rule::default(); stages as usize * Op::SLOTS_PER_STAGE];
+        let lane = |stage: u32, direction: u32| (stage + direction * stages) as usize;
+        let cells = Cells::new((stages * placement.directions()) as usize, microbatches as usize);
+        let kept = activation::kept(costs.keep);
+        let mut rules = vec![Rule::default(); placement.slots()];
         for op in placement.op_kinds() {
             let (stage, direction, time) = (op.stage(), op.direction(), costs.of(op));
-            let forward = op.kind() == Kind::F;
-            let row = |stage: u32| (1 + lane(stage, direction) + if forward { 0 } else { lanes }) * width;
-            let next = if forward { Some(stage + 1).filter(|&s| s < stages) } else { stage.checked_sub(1) };
+            let row = |stage: u32| cells.row(op.kind(), lane(stage, direction)) as u32;
             rules[op.slot()] = Rule {
                 duration: time.duration,
                 hold: time.duration + time.after,
                 lag: if placement.leaves_device(op) { time.arrival } else { 0 },
-                input: op.upstream(stages).map_or(SOURCE, row),
-                output: if op.kind() == Kind::W { (1 + 2 * lanes) * width } else { row(stage) },
-                consumer: placement.device_of_stage(next.unwrap_or(stage), direction),
-                change: match op.kind() {
-                    Kind::F => WHOLE,
-                    Kind::I => kept - WHOLE,
-                    Kind::W => -kept,
-                    Kind::B => -WHOLE,
-                },
-                counter: 3 * lane(stage, direction) + [0, 1, 2, 1][op.kind() as usize],
+                input: op.upstream(stages).map_or(SOURCE as u32, row),
+                output: row(stage),
+                consumer: placement.receiver(op).unwrap_or(placement.device_of(op)),
+                change: activation::change(op.kind(), kept),
+                counter: 3 * lane(stage, direction) as u32 + [0, 1, 2, 1][op.kind() as usize],
             };
         }
-        let unit = f64::from(placement.chunks()) * WHOLE as f64;
-        let cap = |cap: &Option<f64>| cap.map_or(UNLIMITED, |cap| (cap * unit + 1e-3).min(UNLIMITED as f64) as i64);
         Problem {
             placement: placement.clone(),
             microbatches,
             rules,
-            caps: caps.iter().map(cap).collect(),
-            cells: ((2 + 2 * lanes) * width) as usize,
+            caps: caps.iter().map(|&cap| activation::cap(cap, placement.chunks())).collect(),
+            cells: cells.count(),
             kept,
         }
     }
@@ -109,7 +92,7 @@ impl Problem {
 
     /// How long the ops of `device` compute, I and W or B for each F.
     pub fn work(&self, device: usize, split: bool) -> u64 {
-        let kinds: &[Kind] = if split { &[Kind::F, Kind::I, Kind::W] } else { &[Kind::F, Kind::B] };
+        let kinds = Kind::of_microbatch(split);
         let chunks = self.placement.held_by(device as u32).iter();
         let of = |kind, stage, direction| self.rules[Op::new(kind, stage, 0).in_direction(direction).slot()].duration;
         chunks

@@ -4,7 +4,8 @@
 //! k-th backward. In a word with floating weights the W's are left out: one runs, the one whose I is oldest, where its
 //! device would idle long enough (or nearly: `slack`), where the next F would not fit into memory, and at the end.
 
-use super::problem::{Problem, Rule, SOURCE};
+use super::problem::{Problem, Rule};
+use crate::graph::SOURCE;
 use crate::op::{Kind, Op};
 
 const NONE: u32 = u32::MAX;
@@ -160,7 +161,7 @@ impl<'a> Trial<'a> {
             let rule = self.problem.rules[words.slots[at] as usize];
             let count = self.counts[rule.counter as usize];
             let mut start = device.free;
-            self.reads[at] = SOURCE;
+            self.reads[at] = SOURCE as u32;
             if rule.counter % 3 != 2 {
                 let input = rule.input + count;
                 let arrival = self.ready[input as usize];

@@ -70,13 +70,8 @@ impl fmt::Display for Part {
 
 /// The devices between which the output of `op` is transferred.
 fn link(placement: &Placement, op: Op) -> Option<(u32, u32)> {
-    let next = match op.kind() {
-        Kind::F => Some(op.stage() + 1).filter(|&stage| stage < placement.stages()),
-        Kind::I | Kind::B => op.stage().checked_sub(1),
-        Kind::W => None,
-    };
-    let to = placement.device_of_stage(next?, op.direction());
-    placement.leaves_device(op).then(|| (placement.device_of(op), to))
+    let from = placement.device_of(op);
+    placement.receiver(op).filter(|&to| to != from).map(|to| (from, to))
 }
 
 impl Part {

@@ -17,8 +17,8 @@
 //! - **dependence**: all else.
 
 use super::idle::{Cause, Causes, Explanation, Idle};
-use super::memory::{Held, within};
 use super::waits::{Need, OpTimes, Way, Ways, binding, needs};
+use crate::activation::{Held, within};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
@@ -91,13 +91,8 @@ impl<'a> Device<'a> {
         let (mut own, mut held, mut level) = (Vec::new(), Vec::new(), Held::default());
         for index in range.clone() {
             let op = graph.op(index);
-            let needed = match op.kind() {
-                Kind::F => None,
-                Kind::I | Kind::B => Some(Kind::F),
-                Kind::W => Some(Kind::I),
-            };
             let place = |kind: Kind| cell(op, kind) * m + op.microbatch() as usize;
-            own.push(needed.and_then(|kind| seen[place(kind)]));
+            own.push(op.kind().needs().and_then(|kind| seen[place(kind)]));
             seen[place(op.kind())] = Some(index);
             if graph.pair(index).is_none() {
                 queues[cell(op, op.kind())].push(index - range.start);
@@ -221,10 +216,8 @@ impl<'a> Device<'a> {
 
     /// Takes note that the op at `found` runs just before the op at `position`.
     fn moves(&mut self, position: usize, found: usize) {
-        let change = Held::default().after(self.graph.op(self.first + found).kind());
-        for held in &mut self.held[position..found] {
-            *held = Held { whole: held.whole + change.whole, kept: held.kept + change.kept };
-        }
+        let kind = self.graph.op(self.first + found).kind();
+        self.held[position..found].iter_mut().for_each(|held| *held = held.after(kind));
     }
 }
 

@@ -1,37 +1,11 @@
 //! Activations over time: what each device holds from the times of its ops, under `keep`, and whether a cap is kept.
 
 use super::waits::OpTimes;
+use crate::activation::{Held, within};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::Kind;
 use serde::Serialize;
-
-/// What a device holds, in chunks' activations: whole ones, and what I left of others for W.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Whole activations.
-    pub whole: i64,
-    /// Activations of which only the share `keep` is left.
-    pub kept: i64,
-}
-
-impl Held {
-    /// In activation units (DESIGN section 2), `chunks` chunks being a device's whole share of one direction.
-    pub fn units(self, keep: f64, chunks: u32) -> f64 {
-        (self.whole as f64 + self.kept as f64 * keep) / f64::from(chunks)
-    }
-
-    /// After an op of `kind`: F takes a chunk's activation, I returns all of it but `keep`, W that, B the whole.
-    pub fn after(self, kind: Kind) -> Held {
-        let (whole, kept) = match kind {
-            Kind::F => (1, 0),
-            Kind::I => (-1, 1),
-            Kind::W => (0, -1),
-            Kind::B => (-1, 0),
-        };
-        Held { whole: self.whole + whole, kept: self.kept + kept }
-    }
-}
 
 /// From a time on a device holds so many activation units.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -60,14 +34,6 @@ pub struct MemoryCurve {
     pub cap: Option<f64>,
     /// Whether the peak is within the cap; true without one.
     pub within_cap: bool,
-}
-
-/// Slack for caps and levels that are sums of decimal fractions.
-const TOLERANCE: f64 = 1e-9;
-
-/// Whether `held` activation units are within `cap`.
-pub fn within(held: f64, cap: f64) -> bool {
-    held <= cap + TOLERANCE * cap.abs().max(1.0)
 }
 
 /// The curve of every device: a chunk's activation is taken at the start of its F and returned at the end of its B, or in

@@ -3,7 +3,6 @@
 use crate::cost::{CostTable, OpTime};
 use crate::graph::{Run, TaskGraph};
 use crate::metrics::Activity;
-use crate::op::Op;
 use crate::schedule::Overlap;
 
 /// How the ops of one stage, direction and kind run: their costs in ticks, and where their input and output are noted.
@@ -21,7 +20,7 @@ struct Rule {
 /// The rules by [`Op::slot`].
 fn rules(graph: &TaskGraph, costs: &CostTable) -> Vec<Rule> {
     let placement = &graph.schedule().placement;
-    let mut rules = vec![Rule::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
+    let mut rules = vec![Rule::default(); placement.slots()];
     for op in placement.op_kinds() {
         let (time, route) = (costs.of(op), graph.routes()[op.slot()]);
         let arrival = if placement.leaves_device(op) { time.arrival } else { 0 };

@@ -8,7 +8,7 @@ use pipesim::internals::lowering::Lowering;
 use pipesim::internals::metrics::Activity;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::{Overlap, Programs, Schedule, pair_fault};
+use pipesim::internals::schedule::{Overlap, Programs, Schedule, check_pair};
 use pipesim::internals::sim::event::{
     Config, Distribution, EventError, Jitter, Network, Party, Prepared, Processor, Record, Scope, Sharing, Transfer,
     TransferTime, monte_carlo, simulate,
@@ -105,7 +105,7 @@ fn random_schedule(dice: &mut Dice) -> Schedule {
         }
         let first = all[dice.below(all.len())];
         let device = placement.device_of(first);
-        let partner = all.iter().find(|&&op| placement.device_of(op) == device && pair_fault(first, op).is_none());
+        let partner = all.iter().find(|&&op| placement.device_of(op) == device && check_pair(first, Some(op)).is_ok());
         let mut run = |op: Op| {
             rows[device as usize].push(op);
             let state = &mut done[(op.stage() * m + op.microbatch()) as usize];

@@ -1,0 +1,83 @@
+//! What is asked: a schedule file's text, the numbers that it is wanted for, and what evaluating it may use up.
+
+use std::collections::BTreeMap;
+
+/// A schedule file, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchedulePath {
+    /// The stem: what tables call it.
+    pub name: String,
+    /// What error messages call it.
+    pub file: String,
+    /// Its text.
+    pub text: String,
+}
+
+impl SchedulePath {
+    /// A file that is no file: `text` under a name.
+    pub fn from_text(name: &str, text: &str) -> SchedulePath {
+        SchedulePath { name: name.to_string(), file: name.to_string(), text: text.to_string() }
+    }
+}
+
+/// How much a schedule file may use up.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Calls and loop turns of the language.
+    pub ticks: u64,
+    /// Memory of the language's values.
+    pub bytes: usize,
+    /// Ops of the whole schedule.
+    pub ops: u64,
+}
+
+impl Budget {
+    /// More ops than this cannot be numbered.
+    pub const MAX_OPS: u64 = (1 << 31) - 1;
+}
+
+impl Default for Budget {
+    /// 50 million ticks, 1 GiB, 2^31 - 1 ops.
+    fn default() -> Budget {
+        Budget { ticks: 50_000_000, bytes: 1 << 30, ops: Budget::MAX_OPS }
+    }
+}
+
+/// What is asked of a schedule file.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// p.
+    pub devices: u32,
+    /// m.
+    pub microbatches: u32,
+    /// v, where the schedule leaves it open.
+    pub chunks: Option<u32>,
+    /// The schedule's own options, as `--set` gives them.
+    pub options: BTreeMap<String, String>,
+    /// What evaluating it may use up.
+    pub budget: Budget,
+}
+
+/// Why there is no schedule.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request does not fit the file: an unknown option, chunks that the schedule does not leave open.
+    #[error("{0}")]
+    Usage(String),
+    /// The file is wrong, refuses these numbers, or exceeds a budget.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// A file and what is asked of it.
+pub(super) struct Asked<'a> {
+    pub path: &'a SchedulePath,
+    pub request: &'a Request,
+}
+
+impl Asked<'_> {
+    /// The numbers, for messages.
+    pub fn numbers(&self) -> String {
+        format!("p = {}, m = {}", self.request.devices, self.request.microbatches)
+    }
+}
