@@ -2,18 +2,15 @@
 
 use super::Failure;
 use super::devices::DeviceOptions;
-use super::measure::{calibrate_on, measure};
 use super::model::ModelOptions;
 use super::options::OutputOptions;
 use super::output::print;
 use super::selection::{ScheduleOptions, unknown_costs};
-use crate::experiment::training::Measured;
+use crate::experiment;
 use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::write_atomic;
 use clap::Args;
-use indicatif::ProgressBar;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// Arguments of `profile`.
 #[derive(Args)]
@@ -51,15 +48,12 @@ impl Profile {
         output.check_writable()?;
         refuse_ranks("pipesim profile")?;
         let name = self.schedules.schedule.first().map_or("1f1b", String::as_str);
-        let graph = Arc::new(self.schedules.graph(name, &unknown_costs)?);
+        let graph = self.schedules.graph(name, &unknown_costs)?;
         let (ranks, stages) = (Ranks::alone(), self.schedules.stages);
-        let mut training = self.model.training(self.schedules.micro, self.layers.clone(), &ranks)?;
+        let mut training = self.model.recipe().training(self.schedules.micro, self.layers.clone(), &ranks)?;
         training.backend = self.devices.sole_backend(&ranks, stages, &output)?.0;
-        training.stages(&graph).map_err(|e| Failure::Usage(format!("{e:#}")))?;
-        let session = training.session(&graph)?;
-        let mut runs = [Measured { graph, session, records: Vec::new() }];
-        measure(&training, &mut runs, self.warmup, self.steps, &ProgressBar::hidden(), |line| output.remark(line))?;
-        let costs = calibrate_on(&training, &runs[0])?;
+        training.stages(&graph)?;
+        let costs = experiment::profile(&training, graph, (self.warmup, self.steps), &output.observer(false, true))?;
         let text = format!("{}\n", serde_json::to_string_pretty(&costs).map_err(anyhow::Error::from)?);
         match &self.output {
             Some(path) => {

@@ -2,14 +2,14 @@
 
 use super::Failure;
 use super::devices::{Chosen, DeviceOptions};
-use super::measure::{Experiment, Finding};
 use super::model::ModelOptions;
 use super::options::{CostOptions, Format, OutputOptions};
 use super::output::{print, tell};
 use super::selection::ScheduleOptions;
 use crate::delivery::Delivery;
-use crate::experiment::outcome::{Iteration, Outcome};
+use crate::experiment::{Experiment, Finding, Iteration, Outcome};
 use crate::ranks::{Ranks, Role, launch, role};
+use crate::resolve::Costs;
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ pub struct Run {
 #[derive(Serialize)]
 struct Runs<'a> {
     schema_version: u32,
-    calibrated_on: &'a serde_json::Value,
+    calibrated_on: serde_json::Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     baseline: Option<Iteration>,
     runs: Vec<&'a Outcome>,
@@ -120,41 +120,45 @@ impl Run {
         if ranks.speaks() {
             output.check_writable()?;
         }
-        let experiment = Experiment {
-            schedules: &self.schedules,
-            model: &self.model,
-            costs: &self.costs,
-            delivery: self.delivery,
-            calibrate: &self.calibrate,
+        let mut experiment = Experiment {
+            schedules: self.schedules.names(),
+            selection: self.schedules.selection(),
+            leave_out: self.schedules.schedule.is_empty(),
+            recipe: self.model.recipe(),
+            layers: self.costs.layers.clone(),
+            costs: Costs::default(),
+            calibrate_on: self.calibrate.clone(),
             steps: self.steps,
             warmup: self.warmup,
             baseline: self.baseline,
+            delivery: self.delivery,
             ranks: ranks.clone(),
-            output: &output,
         };
         let stages = self.schedules.stages;
         let chosen = self.devices.choose(ranks, stages, &output)?;
         let links = self.devices.links(chosen, ranks, stages)?;
         for &link in &links {
-            let delivery = DeviceOptions::delivery(chosen, link, self.delivery)?;
-            Experiment { delivery, output: &OutputOptions::files(Vec::new(), true), ..experiment.clone() }
-                .refuse_early()?;
+            experiment.delivery = DeviceOptions::delivery(chosen, link, self.delivery)?;
+            experiment.refuse_early()?;
             output.remark(&format!("link: {}", link.name()));
         }
+        experiment.costs = match (chosen, self.costs.file()?) {
+            (Chosen::Cpu | Chosen::Cuda(_), Some(file)) => self.costs.measured(file)?,
+            _ => self.costs.given()?,
+        };
+        let observer = output.observer(true, true);
         let mut findings = Vec::new();
         for &link in &links {
-            let delivery = DeviceOptions::delivery(chosen, link, self.delivery)?;
-            let experiment = Experiment { delivery, ..experiment.clone() };
-            let name = link.name();
+            experiment.delivery = DeviceOptions::delivery(chosen, link, self.delivery)?;
             let finding = match chosen {
-                Chosen::Timed => experiment.timed(self.unit_ms, name)?,
+                Chosen::Timed => experiment.timed(self.unit_ms, link.name(), &observer)?,
                 _ => {
-                    let backend = self.devices.backend(chosen, (link, delivery), ranks, stages)?;
-                    experiment.train(backend, name)?
+                    let backend = self.devices.backend(chosen, (link, experiment.delivery), ranks, stages)?;
+                    experiment.train(backend, link.name(), &observer)?
                 }
             };
             let ended = finding.failure.is_some();
-            findings.push((name, finding));
+            findings.push(finding);
             if ended {
                 break;
             }
@@ -162,21 +166,25 @@ impl Run {
         let mut finding = Finding::merged(findings);
         let failure = finding.failure.take();
         if ranks.speaks() {
-            self.show(&finding, &output)?;
+            self.show(&finding, chosen, &output)?;
         }
         if let Some(failure) = failure {
             output.remark("ended early; what was measured until then is shown and written");
-            return Err(failure);
+            return Err(failure.into());
         }
         output.check_thresholds(finding.outcomes.iter().map(|o| (o.schedule.as_str(), &o.measured.metrics)))
     }
 
-    fn show(&self, finding: &Finding, output: &OutputOptions) -> Result<(), Failure> {
+    fn show(&self, finding: &Finding, chosen: Chosen, output: &OutputOptions) -> Result<(), Failure> {
         match self.output.format {
             Format::Json => {
                 let runs = finding.outcomes.iter().collect();
-                let json =
-                    Runs { schema_version: 1, calibrated_on: &finding.calibrated_on, baseline: finding.baseline, runs };
+                let calibrated_on = match (&finding.calibration, &self.costs.profile) {
+                    (Some(calibration), _) => serde_json::json!(calibration),
+                    (None, _) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
+                    (None, file) => serde_json::json!({"file": file}),
+                };
+                let json = Runs { schema_version: 1, calibrated_on, baseline: finding.baseline, runs };
                 print(&format!("{}\n", serde_json::to_string_pretty(&json).map_err(anyhow::Error::from)?))?;
             }
             Format::Table => print(&output.terminal(&finding.report))?,

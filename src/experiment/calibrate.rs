@@ -1,40 +1,73 @@
 //! From measured steps to costs: one schedule's run yields the atoms that predict every other.
 
+use super::training::layers_of;
+use super::{Error, Measured, Training, provenance};
 use crate::cost::{
     CostFile, CostTable, Layers, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL,
 };
 use crate::exec::{DeviceRecord, OpRecord, StepOp, StepRecord};
 use crate::graph::TaskGraph;
-use crate::model::{Config, Part};
+use crate::model::{Config, Part, StageLayers};
 use crate::op::Kind;
 use crate::statistics::typical;
 use std::collections::BTreeMap;
 
+/// The cost file of one measured run.
+///
+/// # Errors
+/// Nothing was measured.
+pub fn calibrate_on(training: &Training, run: &Measured) -> Result<CostFile, Error> {
+    let stages = training.stages(&run.graph)?;
+    let config = training.config();
+    let placement = &run.graph.schedule().placement;
+    let count = |stage: &StageLayers| -> u64 {
+        let block = (12 * config.channels + 13) * config.channels;
+        let ends = if stage.embedding || stage.head { config.padded_vocabulary() * config.channels } else { 0 };
+        (stage.blocks.len() * block + ends) as u64
+    };
+    let of_device = |device| placement.stages_of(device).map(|stage| count(&stages[stage as usize])).sum();
+    let device_parameters: Vec<u64> = (0..placement.devices()).map(of_device).collect();
+    let measure = Measure {
+        config,
+        size: (training.sequences as u32, training.sequence_tokens as u32),
+        keep: training.keep(),
+        layers: &layers_of(&stages),
+        device_parameters: &device_parameters,
+    };
+    let mut provenance = provenance::of(training);
+    let schedule = run.graph.schedule();
+    provenance.insert("schedule".to_string(), schedule.name.clone());
+    provenance.insert("devices".to_string(), schedule.devices().to_string());
+    provenance.insert("microbatches".to_string(), schedule.microbatches.to_string());
+    provenance.insert("steps".to_string(), run.records.len().to_string());
+    calibrate(&run.graph, &run.records, measure, provenance)
+}
+
 /// What the measured model looked like.
 #[derive(Clone, Copy, Debug)]
-pub struct Measure<'a> {
+struct Measure<'a> {
     /// Its sizes.
-    pub config: &'a Config,
+    config: &'a Config,
     /// Sequences in a micro-batch, and tokens in a sequence.
-    pub size: (u32, u32),
+    size: (u32, u32),
     /// Share of an activation that lives from I to W.
-    pub keep: f64,
+    keep: f64,
     /// What each stage consists of.
-    pub layers: &'a [Layers],
+    layers: &'a [Layers],
     /// Parameters that each device holds.
-    pub device_parameters: &'a [u64],
+    device_parameters: &'a [u64],
 }
 
 /// Calibrates the costs from the `records` of `graph`. A B is timed as I then W, so any schedule yields every kind.
 ///
 /// # Errors
 /// Nothing was measured.
-pub fn calibrate(
+fn calibrate(
     graph: &TaskGraph,
     records: &[StepRecord],
     measure: Measure<'_>,
     provenance: BTreeMap<String, String>,
-) -> Result<CostFile, String> {
+) -> Result<CostFile, Error> {
     let devices = || records.iter().flat_map(|record| record.devices.iter());
     let (sequences, tokens) = measure.size;
     let mut laps: BTreeMap<(Part, Kind), Vec<u64>> = BTreeMap::new();
@@ -62,7 +95,7 @@ pub fn calibrate(
         keep: measure.keep,
         speeds: Vec::new(),
     };
-    let table = costs.table(&graph.schedule().placement, measure.layers, measure.size)?;
+    let table = costs.table(&graph.schedule().placement, measure.layers, measure.size).map_err(Error::Failed)?;
     costs.speeds = records.iter().map(|record| speed(graph, record, &table)).collect();
     Ok(costs)
 }

@@ -1,11 +1,12 @@
 //! Prediction against measurement, as numbers.
 
+use super::Error;
 use crate::cost::CostTable;
 use crate::exec::StepRecord;
 use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
 use crate::op::Op;
-use crate::report::{Error, KindError};
+use crate::report::{Error as Differences, KindError};
 use crate::sim::replay;
 use crate::statistics::{median, quantile};
 use crate::timeline::{Queue, Timeline};
@@ -15,18 +16,19 @@ use std::collections::BTreeMap;
 ///
 /// # Errors
 /// They are not of the same schedule, p and m, or their units differ.
-pub fn compare(predicted: &Timeline, measured: &Timeline) -> anyhow::Result<Error> {
+pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Differences, Error> {
     let shape = |t: &Timeline| (t.devices, t.chunks, t.microbatches, t.time_unit.clone());
-    anyhow::ensure!(
-        shape(predicted) == shape(measured),
-        "expected two timelines of one schedule; found (devices, chunks, micro-batches, unit) {:?} and {:?}",
-        shape(predicted),
-        shape(measured)
-    );
+    if shape(predicted) != shape(measured) {
+        return Err(Error::Usage(format!(
+            "expected two timelines of one schedule; found (devices, chunks, micro-batches, unit) {:?} and {:?}",
+            shape(predicted),
+            shape(measured)
+        )));
+    }
     let starts: BTreeMap<Op, f64> = measured.ops().map(|(op, span)| (op, span.start_ns as f64)).collect();
     let (p, m) = (predicted.metrics(), measured.metrics());
     let mut error =
-        Error { makespan: ratio(p.makespan, m.makespan), bubble: 100.0 * (p.bubble - m.bubble), ..Error::default() };
+        Differences { makespan: ratio(p.makespan, m.makespan), bubble: 100.0 * (p.bubble - m.bubble), ..Differences::default() };
     let iteration = (m.makespan * measured.unit_ns as f64).max(1.0);
     let predicted_starts = predicted.ops().map(|(op, span)| (op, span.start_ns as f64));
     start_errors(&mut error, predicted_starts, &starts, iteration);
@@ -42,7 +44,7 @@ fn ratio(predicted: f64, measured: f64) -> f64 {
 }
 
 fn start_errors(
-    error: &mut Error,
+    error: &mut Differences,
     predicted: impl Iterator<Item = (Op, f64)>,
     measured: &BTreeMap<Op, f64>,
     iteration: f64,
@@ -87,8 +89,8 @@ fn per_device_ms(timeline: &Timeline, queue: Queue) -> Vec<f64> {
 
 /// The same over all steps of a run: the makespan's error against the median makespan, op starts against their medians,
 /// and each step's own durations fed back (the median of those errors).
-pub fn refine(
-    error: &mut Error,
+pub(super) fn refine(
+    error: &mut Differences,
     predicted: (&Timeline, &Metrics),
     graph: &TaskGraph,
     costs: &CostTable,

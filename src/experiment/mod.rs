@@ -1,7 +1,102 @@
-//! What is trained and measured: sessions, calibration, comparison of prediction and measurement, provenance.
+//! What is trained and measured, and how far predictions are from it.
+//!
+//! A [`Recipe`] says what is trained; with devices it becomes a [`Training`], which makes sessions of the executor. An
+//! [`Experiment`] resolves its schedules, measures them in one process, warmed and interleaved round-robin ([`measure()`]),
+//! calibrates costs on one of them ([`calibrate_on`]), predicts the others from those, and holds prediction and measurement
+//! against each other ([`compare()`]): an [`Outcome`] a schedule, together a [`Finding`]. An [`Accuracy`] does so over several
+//! numbers of micro-batches. Nothing here prints: an [`Observer`] hears what goes on.
 
-pub mod calibrate;
-pub mod compare;
-pub mod outcome;
-pub mod provenance;
-pub mod training;
+mod accuracy;
+mod calibrate;
+mod compare;
+mod error;
+mod finding;
+mod machine;
+mod measure;
+mod observer;
+mod outcome;
+mod provenance;
+mod recipe;
+mod survivors;
+mod timed;
+mod train;
+mod training;
+
+pub use accuracy::Accuracy;
+pub use calibrate::calibrate_on;
+pub use compare::compare;
+pub use error::Error;
+pub use finding::{Calibration, Finding};
+pub use machine::{cores, free_memory_bytes};
+pub use measure::{Measured, measure, profile};
+pub use observer::{Event, Observer, silent};
+pub use outcome::{Errors, Iteration, Outcome};
+pub use recipe::Recipe;
+pub use training::{Backend, Training, settings};
+
+use crate::delivery::Delivery;
+use crate::ranks::Ranks;
+use crate::resolve::{Costs, Selection};
+use std::sync::Arc;
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Names or paths of the schedules.
+    pub schedules: Vec<String>,
+    /// For how many devices and micro-batches, with which options.
+    pub selection: Selection,
+    /// Leave out, with a remark, the schedules that the link's delivery would stop, as long as one is left; else refuse.
+    pub leave_out: bool,
+    /// What is trained.
+    pub recipe: Recipe,
+    /// Blocks of each stage, where they are not split evenly.
+    pub layers: Option<Vec<usize>>,
+    /// Where the predictions' costs come from; where they are not measured ones, from what is calibrated on.
+    pub costs: Costs,
+    /// The schedule to calibrate on.
+    pub calibrate_on: String,
+    /// Measured steps of each schedule.
+    pub steps: u32,
+    /// Steps before them that leave no trace.
+    pub warmup: u32,
+    /// Measure one device too, interleaved with the others.
+    pub baseline: bool,
+    /// What the link promises.
+    pub delivery: Delivery,
+    /// The processes that take part.
+    pub ranks: Arc<Ranks>,
+}
+
+impl Experiment {
+    /// Five measured steps of each of `schedules` on `devices` devices with `microbatches` micro-batches, of the smallest
+    /// model on a text that comes with the program, calibrated on 1F1B.
+    pub fn new<S: Into<String>>(
+        schedules: impl IntoIterator<Item = S>,
+        devices: u32,
+        microbatches: u32,
+    ) -> Experiment {
+        Experiment {
+            schedules: schedules.into_iter().map(Into::into).collect(),
+            selection: Selection::new(devices, microbatches),
+            leave_out: false,
+            recipe: Recipe::default(),
+            layers: None,
+            costs: Costs::default(),
+            calibrate_on: "1f1b".to_string(),
+            steps: 5,
+            warmup: 2,
+            baseline: false,
+            delivery: Delivery::OneSided,
+            ranks: Ranks::alone(),
+        }
+    }
+
+    /// Trains on CPU threads, a thread a device, and keeps silent.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn run(&self) -> Result<Finding, Error> {
+        self.train(Backend::Cpu, "local", &silent)
+    }
+}

@@ -1,9 +1,8 @@
 //! One measured run held against its prediction: figures for the contract, an entry for the report, tables for people.
 
-use super::compare;
-use super::training::Measured;
+use super::{Measured, Training, compare, provenance};
 use crate::cost::{CostTable, StepCosts};
-use crate::report::{Entry, Panel, Table};
+use crate::report::{Entry, Panel};
 use crate::sim::{self, Prediction};
 use crate::statistics::{median, median_ci95};
 use serde::Serialize;
@@ -33,13 +32,27 @@ pub struct Errors {
 
 /// Where runs took place.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub(super) struct Place {
     /// `cpu`, `cuda` or `timed`.
-    pub device_kind: &'static str,
+    pub(super) device_kind: &'static str,
     /// What moved messages.
-    pub link: &'static str,
+    pub(super) link: &'static str,
     /// Machine, date, commit and the like.
-    pub provenance: BTreeMap<String, String>,
+    pub(super) provenance: BTreeMap<String, String>,
+}
+
+impl Place {
+    /// Where `training` takes place.
+    pub(super) fn of(training: &Training, link: &'static str) -> Place {
+        let mut provenance = provenance::of(training);
+        provenance.insert("link".to_string(), link.to_string());
+        Place { device_kind: training.device_kind(), link, provenance }
+    }
+
+    /// Here, on clocks.
+    pub(super) fn timed(link: &'static str) -> Place {
+        Place { device_kind: "timed", link, provenance: provenance::here() }
+    }
 }
 
 /// One run.
@@ -70,13 +83,13 @@ pub struct Outcome {
 }
 
 /// The iteration time of a run in ms.
-pub fn iteration(run: &Measured) -> Iteration {
+pub(super) fn iteration(run: &Measured) -> Iteration {
     let iterations: Vec<f64> = run.records.iter().map(|record| record.iteration_ns() as f64 / 1e6).collect();
     Iteration { median: median(&iterations), ci95: median_ci95(&iterations) }
 }
 
 /// Predicts `run` from `table` and holds it against what was measured.
-pub fn judge(
+pub(super) fn judge(
     run: &Measured,
     table: &CostTable,
     steps: &StepCosts,
@@ -122,44 +135,4 @@ pub fn judge(
         notes: Vec::new(),
     };
     (outcome, entry)
-}
-
-/// Speed and losses as tables.
-pub fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table> {
-    let naive = outcomes.iter().find(|o| o.schedule == "naive").map(|o| o.iteration_ms);
-    let (base, column) = if baseline.is_some() { (baseline, "against one device") } else { (naive, "against naive") };
-    let row = |name: &str, Iteration { median, ci95: [low, high] }: Iteration, tokens_per_second: String| {
-        vec![
-            name.to_string(),
-            format!("{median:.1}"),
-            format!("{low:.1} to {high:.1}"),
-            tokens_per_second,
-            base.map_or_else(String::new, |base| format!("{:.2} x", base.median / median)),
-        ]
-    };
-    let several = outcomes.windows(2).any(|pair| pair[0].link != pair[1].link);
-    let label = |o: &Outcome| if several { format!("{} ({})", o.schedule, o.link) } else { o.schedule.clone() };
-    let of_outcome = |o: &Outcome| row(&label(o), o.iteration_ms, format!("{:.0}", o.tokens_per_second));
-    let speed = Table {
-        caption: "Training speed".to_string(),
-        header: ["schedule", "iteration ms", "95 % interval", "tokens/s", column].map(str::to_string).to_vec(),
-        rows: baseline
-            .map(|one| row("one device", one, String::new()))
-            .into_iter()
-            .chain(outcomes.iter().map(of_outcome))
-            .collect(),
-    };
-    let mut rows: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-    for outcome in outcomes {
-        for (step, loss) in outcome.losses.iter().enumerate() {
-            rows.entry(step).or_insert_with(|| vec![step.to_string()]).push(format!("{loss:.6}"));
-        }
-    }
-    let header = ["step".to_string()].into_iter().chain(outcomes.iter().map(label)).collect();
-    let losses = Table {
-        caption: "Loss of each training step, before its update".to_string(),
-        header,
-        rows: rows.into_values().collect(),
-    };
-    vec![speed, losses]
 }

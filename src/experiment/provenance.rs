@@ -1,6 +1,7 @@
 //! Where and when figures were made.
 
-use super::training::Training;
+use super::Training;
+use super::machine::{cores, processor};
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +11,7 @@ pub fn here() -> BTreeMap<String, String> {
     let mut map = BTreeMap::new();
     let mut add = |key: &str, value: String| map.insert(key.to_string(), value);
     add("program", format!("pipesim {}", env!("CARGO_PKG_VERSION")));
-    add("machine", format!("{}, {} cores", processor(), super::training::cores()));
+    add("machine", format!("{}, {} cores", processor(), cores()));
     add("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH));
     add("date", date());
     if let Some(commit) = commit() {
@@ -24,12 +25,6 @@ pub fn of(training: &Training) -> BTreeMap<String, String> {
     let mut map = here();
     map.extend(training.setting());
     map
-}
-
-fn processor() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    model.map_or_else(|| "unknown processor".to_string(), |(_, name)| name.trim().to_string())
 }
 
 /// Today, UTC, as year-month-day (Howard Hinnant's civil-from-days).

@@ -1,14 +1,15 @@
 //! What is trained, on which data, and the sessions that train it: the executor's side of `run`.
 
-use crate::cost::Layers;
+use super::machine::cores;
+use super::Error;
+use crate::cost::{CostFile, CostTable, Layers, StepCosts};
 use crate::cuda::{self, Gpu, Precision};
 use crate::delivery::Delivery;
 use crate::exec::gpu::{Carriers, Enqueuer, Kind, MessageBytes};
-use crate::exec::{Batch, Cpu, Engine, Error, Fault, Session, Settings, Shared, Sizes, StepRecord, Update, Worker};
+use crate::exec::{self, Batch, Cpu, Engine, Fault, Session, Settings, Shared, Sizes, Update, Worker};
 use crate::graph::TaskGraph;
 use crate::model::{AdamW, Config, Parameters, Shard, StageLayers, Tokens, split_layers};
 use crate::ranks::Ranks;
-use crate::statistics::{median, most_typical};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,11 @@ impl Training {
         &self.parameters.config
     }
 
+    /// Tokens in a micro-batch.
+    pub(super) fn microbatch_tokens(&self) -> usize {
+        self.sequences * self.sequence_tokens
+    }
+
     /// `cpu` or `cuda`.
     pub fn device_kind(&self) -> &'static str {
         match self.backend {
@@ -117,15 +123,27 @@ impl Training {
     ///
     /// # Errors
     /// More stages than layers, or layers that do not add up.
-    pub fn stages(&self, graph: &TaskGraph) -> anyhow::Result<Vec<StageLayers>> {
-        split_layers(self.config(), graph.schedule().placement.stages() as usize, self.layers.as_deref())
+    pub fn stages(&self, graph: &TaskGraph) -> Result<Vec<StageLayers>, Error> {
+        let stages = graph.schedule().placement.stages() as usize;
+        split_layers(self.config(), stages, self.layers.as_deref()).map_err(|e| Error::Usage(format!("{e:#}")))
+    }
+
+    /// What the ops and step ops of `graph` cost by the parts of `costs`.
+    ///
+    /// # Errors
+    /// A part was not measured at this micro-batch size.
+    pub fn tables(&self, costs: &CostFile, graph: &TaskGraph) -> Result<(CostTable, StepCosts), Error> {
+        let (layers, placement) = (layers_of(&self.stages(graph)?), &graph.schedule().placement);
+        let size = (self.sequences as u32, self.sequence_tokens as u32);
+        let table = costs.table(placement, &layers, size).map_err(Error::Usage)?;
+        Ok((table, costs.step_costs(placement, &layers, self.clip.is_some())))
     }
 
     /// The tokens of training step `step`, from 0, for `microbatches` micro-batches.
     ///
     /// # Errors
     /// The data is too short for one batch.
-    pub fn batch(&self, step: usize, microbatches: u32) -> anyhow::Result<Arc<Batch>> {
+    pub fn batch(&self, step: usize, microbatches: u32) -> Result<Arc<Batch>, Error> {
         let step = if self.repeat_batch { 0 } else { step };
         let (inputs, targets) =
             self.tokens.batch(step, self.sequences * microbatches as usize, self.sequence_tokens)?;
@@ -141,7 +159,7 @@ impl Training {
     ///
     /// # Errors
     /// The model does not split into the schedule's stages.
-    pub fn session(&self, graph: &Arc<TaskGraph>) -> anyhow::Result<Session> {
+    pub fn session(&self, graph: &Arc<TaskGraph>) -> Result<Session, Error> {
         self.session_delivering(graph, Delivery::OneSided)
     }
 
@@ -149,7 +167,7 @@ impl Training {
     ///
     /// # Errors
     /// As [`Training::session`].
-    pub fn session_delivering(&self, graph: &Arc<TaskGraph>, delivery: Delivery) -> anyhow::Result<Session> {
+    pub fn session_delivering(&self, graph: &Arc<TaskGraph>, delivery: Delivery) -> Result<Session, Error> {
         let stages = self.stages(graph)?;
         let schedule = graph.schedule();
         // Between GPUs the link itself delivers so; the hosts only tell each other what is enqueued.
@@ -177,7 +195,7 @@ impl Training {
             Backend::Cpu => self.workers(&shared, &stages)?,
             Backend::Cuda { gpus, precision, link } => self.enqueuers(&shared, &stages, gpus, (*precision, *link))?,
         };
-        Session::of_engines(shared, engines, settings)
+        Ok(Session::of_engines(shared, engines, settings)?)
     }
 
     /// What `device` holds.
@@ -248,7 +266,7 @@ impl Training {
     ///
     /// # Errors
     /// A device failed.
-    pub fn warm_up(&self, session: &mut Session, batch: &Arc<Batch>, steps: usize) -> Result<(), Error> {
+    pub fn warm_up(&self, session: &mut Session, batch: &Arc<Batch>, steps: usize) -> Result<(), exec::Error> {
         session.call(|_, device| device.save())?;
         for step in 0..steps {
             session.step(batch, Some(self.update(step)))?;
@@ -263,11 +281,6 @@ impl Training {
     }
 }
 
-/// Cores that this process may use.
-pub fn cores() -> u32 {
-    std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
-}
-
 /// Spin and pin where every device has a core of its own; else park soon and leave placing to the system.
 pub fn settings(devices: u32, timeout: Duration, fault: Option<Fault>) -> Settings {
     let room = devices <= cores();
@@ -279,32 +292,4 @@ pub fn settings(devices: u32, timeout: Duration, fault: Option<Fault>) -> Settin
 pub fn layers_of(stages: &[StageLayers]) -> Vec<Layers> {
     let of = |s: &StageLayers| Layers { embedding: s.embedding, blocks: s.blocks.len() as u32, head: s.head };
     stages.iter().map(of).collect()
-}
-
-/// A schedule with the steps measured so far.
-pub struct Measured {
-    /// What is executed.
-    pub graph: Arc<TaskGraph>,
-    /// Where.
-    pub session: Session,
-    /// The steps, in order.
-    pub records: Vec<StepRecord>,
-}
-
-impl Measured {
-    /// How much slower the second half of the steps was than the first: the machine's drift.
-    pub fn drift(&self) -> f64 {
-        let makespans: Vec<f64> = self.records.iter().map(|record| record.makespan_ns() as f64).collect();
-        let (first, second) = makespans.split_at(makespans.len() / 2);
-        if first.is_empty() { 0.0 } else { median(second) / median(first) - 1.0 }
-    }
-
-    /// The recorded step with the most typical makespan and busy time: the one that is drawn.
-    pub fn typical_step(&self) -> &StepRecord {
-        let busy = |record: &StepRecord| -> u64 {
-            record.devices.iter().flat_map(|device| &device.ops).map(|op| op.end - op.start).sum()
-        };
-        let figures = |record: &StepRecord| (record.makespan_ns() as f64, busy(record) as f64);
-        &self.records[most_typical(&self.records.iter().map(figures).collect::<Vec<_>>())]
-    }
 }

@@ -1,0 +1,39 @@
+//! Shows people how far an experiment is: remarks, a bar, a line a step.
+
+use super::options::OutputOptions;
+use super::selection::warn;
+use crate::experiment::Event;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+
+impl OutputOptions {
+    /// Tells of what goes on: `bar` draws one on a terminal, `lines` gives each step a line.
+    pub fn observer(&self, bar: bool, lines: bool) -> impl Fn(Event<'_>) {
+        let shown = bar && !self.quiet && std::io::stderr().is_terminal();
+        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} steps, {eta} left");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        move |event| match event {
+            Event::Remark(text) => self.remark(text),
+            Event::Warning(warning) => warn(warning, self),
+            Event::Begin { steps } => {
+                bar.reset();
+                bar.set_length(steps);
+            }
+            Event::WarmUp { schedule } => bar.set_message(format!("warming up {schedule}")),
+            Event::Turn { schedule } => bar.set_message(schedule.to_string()),
+            Event::Step { schedule, number, loss, iteration_ms: ms, tokens_per_second: speed } => {
+                if let Some(loss) = loss.filter(|_| lines) {
+                    bar.suspend(|| {
+                        self.remark(&format!(
+                            "step {number} {schedule:<18} loss {loss:.6}  {ms:.1} ms  {speed:.0} tokens/s"
+                        ));
+                    });
+                }
+                bar.inc(1);
+            }
+            Event::End => bar.finish_and_clear(),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Why an experiment cannot begin, or did not end.
+
+use crate::cuda::Unusable;
+use crate::ranks::Lost;
+use crate::{exec, resolve};
+
+/// Why there is no finding.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// A schedule does not resolve.
+    #[error(transparent)]
+    Resolve(#[from] resolve::Error),
+    /// A schedule would deadlock on its link.
+    #[error("{0}")]
+    Schedule(String),
+    /// The machine lacks what was asked for.
+    #[error("{0}")]
+    Environment(String),
+    /// A step did not end: a device hung, died or could not compute.
+    #[error(transparent)]
+    Step(#[from] exec::Error),
+    /// A rank is gone.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// Something else went wrong, its causes included.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Error {
+    /// Whether devices or ranks hung or were gone, rather than refused.
+    pub fn is_hang(&self) -> bool {
+        match self {
+            Error::Step(exec::Error::Failed { .. }) => false,
+            Error::Step(_) | Error::Lost(_) => true,
+            _ => false,
+        }
+    }
+
+    /// The same error, said of `what`.
+    pub(super) fn of(self, what: &str) -> Error {
+        match self {
+            Error::Usage(text) => Error::Usage(format!("{what}: {text}")),
+            other => other,
+        }
+    }
+}
+
+impl From<anyhow::Error> for Error {
+    fn from(error: anyhow::Error) -> Error {
+        let text = format!("{error:#}");
+        if Unusable::is_behind(&error) {
+            Error::Environment(text)
+        } else if error.chain().any(|cause| cause.is::<Lost>()) {
+            Error::Lost(Lost(text))
+        } else {
+            Error::Failed(text)
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What an experiment found, as numbers and to look at.
+
+use super::outcome::Place;
+use super::{Error, Iteration, Measured, Outcome, Training};
+use crate::cost::CostFile;
+use crate::report::{Report, Table};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What the name of the run that is calibrated on ends with.
+pub(super) const CALIBRATING: &str = " (calibrating)";
+
+/// The run that predictions were calibrated on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Calibration {
+    /// The schedule's name.
+    pub schedule: String,
+    /// p.
+    pub devices: u32,
+    /// m.
+    pub microbatches: u32,
+    /// Measured steps.
+    pub steps: usize,
+}
+
+impl Calibration {
+    pub(super) fn of(run: &Measured) -> Calibration {
+        let schedule = run.graph.schedule();
+        Calibration {
+            schedule: schedule.name.trim_end_matches(CALIBRATING).to_string(),
+            devices: schedule.devices(),
+            microbatches: schedule.microbatches,
+            steps: run.records.len(),
+        }
+    }
+}
+
+/// What an experiment found.
+#[derive(Debug, Default)]
+pub struct Finding {
+    /// What the predictions were calibrated on, where costs were not given.
+    pub calibration: Option<Calibration>,
+    /// In the order asked for.
+    pub outcomes: Vec<Outcome>,
+    /// The same to look at.
+    pub report: Report,
+    /// The measured costs that predictions were made from.
+    pub costs: Option<CostFile>,
+    /// One device with the same micro-batches, where that was asked for.
+    pub baseline: Option<Iteration>,
+    /// Why it ended early, where it did.
+    pub failure: Option<Error>,
+}
+
+impl Finding {
+    /// Nothing found yet.
+    pub(super) fn new(title: String, training: &Training, place: &Place) -> Finding {
+        let c = training.config();
+        let subtitle = format!(
+            "GPT-2 with {} blocks, {} heads, {} channels, vocabulary {}; micro-batches of {} x {} tokens; {}; {}",
+            c.layers,
+            c.heads,
+            c.channels,
+            c.vocabulary,
+            training.sequences,
+            training.sequence_tokens,
+            training.devices_in_words(),
+            place.provenance.get("machine").map_or("", String::as_str)
+        );
+        let report = Report { title, subtitle, provenance: place.provenance.clone(), ..Report::default() };
+        Finding { report, ..Finding::default() }
+    }
+
+    /// Findings of several links as one, in which the link's name tells entries apart.
+    pub fn merged(findings: Vec<Finding>) -> Finding {
+        let several = findings.len() > 1;
+        let mut all = Finding::default();
+        for (number, mut more) in findings.into_iter().enumerate() {
+            for (entry, outcome) in more.report.entries.iter_mut().zip(&more.outcomes).filter(|_| several) {
+                entry.name = format!("{} ({})", entry.name, outcome.link);
+            }
+            if number == 0 {
+                all = more;
+            } else {
+                all.outcomes.extend(more.outcomes);
+                all.report.entries.extend(more.report.entries);
+                all.failure = more.failure;
+            }
+        }
+        all.tabulate();
+        all
+    }
+
+    /// Sums up speeds and losses in the report.
+    pub(super) fn tabulate(&mut self) {
+        self.report.extra_tables = extra_tables(&self.outcomes, self.baseline);
+    }
+}
+
+/// Speed and losses as tables.
+fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table> {
+    let naive = outcomes.iter().find(|o| o.schedule == "naive").map(|o| o.iteration_ms);
+    let (base, column) = if baseline.is_some() { (baseline, "against one device") } else { (naive, "against naive") };
+    let row = |name: &str, Iteration { median, ci95: [low, high] }: Iteration, tokens_per_second: String| {
+        vec![
+            name.to_string(),
+            format!("{median:.1}"),
+            format!("{low:.1} to {high:.1}"),
+            tokens_per_second,
+            base.map_or_else(String::new, |base| format!("{:.2} x", base.median / median)),
+        ]
+    };
+    let several = outcomes.windows(2).any(|pair| pair[0].link != pair[1].link);
+    let label = |o: &Outcome| if several { format!("{} ({})", o.schedule, o.link) } else { o.schedule.clone() };
+    let of_outcome = |o: &Outcome| row(&label(o), o.iteration_ms, format!("{:.0}", o.tokens_per_second));
+    let speed = Table {
+        caption: "Training speed".to_string(),
+        header: ["schedule", "iteration ms", "95 % interval", "tokens/s", column].map(str::to_string).to_vec(),
+        rows: baseline
+            .map(|one| row("one device", one, String::new()))
+            .into_iter()
+            .chain(outcomes.iter().map(of_outcome))
+            .collect(),
+    };
+    let mut rows: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for outcome in outcomes {
+        for (step, loss) in outcome.losses.iter().enumerate() {
+            rows.entry(step).or_insert_with(|| vec![step.to_string()]).push(format!("{loss:.6}"));
+        }
+    }
+    let header = ["step".to_string()].into_iter().chain(outcomes.iter().map(label)).collect();
+    let losses = Table {
+        caption: "Loss of each training step, before its update".to_string(),
+        header,
+        rows: rows.into_values().collect(),
+    };
+    vec![speed, losses]
+}

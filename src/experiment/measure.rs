@@ -1,0 +1,101 @@
+//! Measuring: several schedules in one process, warmed, their steps interleaved round-robin, so that all see the same machine.
+
+use super::calibrate::calibrate_on;
+use super::{Error, Event, Observer, Training};
+use crate::cost::CostFile;
+use crate::delivery::Delivery;
+use crate::exec::{Session, StepRecord};
+use crate::graph::TaskGraph;
+use crate::statistics::{median, most_typical};
+use std::sync::Arc;
+
+/// A schedule with the steps measured so far.
+pub struct Measured {
+    /// What is executed.
+    pub graph: Arc<TaskGraph>,
+    /// Where.
+    pub session: Session,
+    /// The steps, in order.
+    pub records: Vec<StepRecord>,
+}
+
+impl Measured {
+    /// A session of `training` for `graph`, nothing measured yet; all ranks must call this together.
+    ///
+    /// # Errors
+    /// As [`Training::session`].
+    pub fn new(training: &Training, graph: TaskGraph, delivery: Delivery) -> Result<Measured, Error> {
+        let graph = Arc::new(graph);
+        Ok(Measured { session: training.session_delivering(&graph, delivery)?, graph, records: Vec::new() })
+    }
+
+    /// How much slower the second half of the steps was than the first: the machine's drift.
+    pub fn drift(&self) -> f64 {
+        let makespans: Vec<f64> = self.records.iter().map(|record| record.makespan_ns() as f64).collect();
+        let (first, second) = makespans.split_at(makespans.len() / 2);
+        if first.is_empty() { 0.0 } else { median(second) / median(first) - 1.0 }
+    }
+
+    /// The recorded step with the most typical makespan and busy time: the one that is drawn.
+    pub fn typical_step(&self) -> &StepRecord {
+        let busy = |record: &StepRecord| -> u64 {
+            record.devices.iter().flat_map(|device| &device.ops).map(|op| op.end - op.start).sum()
+        };
+        let figures = |record: &StepRecord| (record.makespan_ns() as f64, busy(record) as f64);
+        &self.records[most_typical(&self.records.iter().map(figures).collect::<Vec<_>>())]
+    }
+}
+
+/// Warms all runs up, then measures `steps` training steps of each, one step of each in turn.
+///
+/// # Errors
+/// A device failed, died or hung; the data is too short.
+pub fn measure(
+    training: &Training,
+    runs: &mut [Measured],
+    (warmup, steps): (u32, u32),
+    observer: Observer<'_>,
+) -> Result<(), Error> {
+    let tokens = training.microbatch_tokens() as f64;
+    observer(Event::Begin { steps: u64::from(steps) * runs.len() as u64 });
+    for run in runs.iter_mut() {
+        let schedule = run.graph.schedule();
+        observer(Event::WarmUp { schedule: &schedule.name });
+        let batch = training.batch(0, schedule.microbatches)?;
+        training.warm_up(&mut run.session, &batch, warmup as usize)?;
+    }
+    for number in 0..steps {
+        for run in runs.iter_mut() {
+            let schedule = run.graph.schedule();
+            observer(Event::Turn { schedule: &schedule.name });
+            let batch = training.batch(number as usize, schedule.microbatches)?;
+            let record = run.session.step(&batch, Some(training.update(number as usize)))?;
+            let iteration_ms = record.iteration_ns() as f64 / 1e6;
+            observer(Event::Step {
+                schedule: &schedule.name,
+                number,
+                loss: record.loss,
+                iteration_ms,
+                tokens_per_second: f64::from(schedule.microbatches) * tokens / (iteration_ms / 1e3),
+            });
+            run.records.push(record);
+        }
+    }
+    observer(Event::End);
+    Ok(())
+}
+
+/// Costs from some steps of `graph` alone.
+///
+/// # Errors
+/// As [`measure`].
+pub fn profile(
+    training: &Training,
+    graph: TaskGraph,
+    steps: (u32, u32),
+    observer: Observer<'_>,
+) -> Result<CostFile, Error> {
+    let mut runs = [Measured::new(training, graph, Delivery::OneSided)?];
+    measure(training, &mut runs, steps, observer)?;
+    calibrate_on(training, &runs[0])
+}

@@ -1,0 +1,49 @@
+//! What an experiment says while it goes on.
+
+use crate::resolve::Warning;
+
+/// Something that happens.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A remark for people.
+    Remark(&'a str),
+    /// A schedule is not as it was asked for.
+    Warning(&'a Warning),
+    /// So many steps are to be measured.
+    Begin {
+        /// Of all schedules together.
+        steps: u64,
+    },
+    /// A schedule is warmed up.
+    WarmUp {
+        /// Its name.
+        schedule: &'a str,
+    },
+    /// It is a schedule's turn.
+    Turn {
+        /// Its name.
+        schedule: &'a str,
+    },
+    /// A step was measured.
+    Step {
+        /// Of this schedule.
+        schedule: &'a str,
+        /// Its number, from 0.
+        number: u32,
+        /// Before the update; none where nothing is trained.
+        loss: Option<f64>,
+        /// How long it took.
+        iteration_ms: f64,
+        /// How fast that is.
+        tokens_per_second: f64,
+    },
+    /// All steps were measured.
+    End,
+}
+
+/// Who hears of it.
+pub type Observer<'a> = &'a dyn Fn(Event<'_>);
+
+/// For those who do not want to hear.
+pub fn silent(_: Event<'_>) {}

@@ -1,0 +1,85 @@
+//! An experiment on timed devices, on which each op lasts as long as its cost says: what the executor itself adds.
+
+use super::outcome::{Place, judge};
+use super::{Error, Event, Experiment, Finding, Measured, Observer, cores, settings};
+use crate::cost::{CostTable, StepCosts};
+use crate::exec::{Batch, Engine, Session, Shared, Sizes, Timed, Worker};
+use crate::graph::TaskGraph;
+use crate::report::Report;
+use crate::sim;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Experiment {
+    /// Runs on timed devices, one unit of the costs lasting `unit_ms`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn timed(&self, unit_ms: f64, link: &'static str, observer: Observer<'_>) -> Result<Finding, Error> {
+        if !unit_ms.is_finite() || unit_ms <= 0.0 || unit_ms > 1e6 {
+            return Err(Error::Usage(format!("expected --unit-ms above 0 and at most a million, found {unit_ms}")));
+        }
+        let microbatches = self.selection.microbatches;
+        let mut runs = Vec::new();
+        for graph in self.graphs(&self.costs.of_orders(microbatches), observer)? {
+            let schedule = graph.schedule();
+            let (table, _) = self.costs.table(&schedule.name, &schedule.placement, microbatches)?;
+            let (graph, table) = (Arc::new(graph), Arc::new(table.in_milliseconds(unit_ms)));
+            let session = self.timed_session(&graph, &table)?;
+            runs.push((Measured { graph, session, records: Vec::new() }, table));
+        }
+        observer(Event::Begin { steps: u64::from(self.steps) * runs.len() as u64 });
+        let batch = Arc::new(Batch::default());
+        for number in 0..self.steps {
+            for (run, _) in &mut runs {
+                let record = run.session.step(&batch, None)?;
+                observer(Event::Step {
+                    schedule: &run.graph.schedule().name,
+                    number,
+                    loss: None,
+                    iteration_ms: record.iteration_ns() as f64 / 1e6,
+                    tokens_per_second: 0.0,
+                });
+                if number >= self.warmup.min(self.steps - 1) {
+                    run.records.push(record);
+                }
+            }
+        }
+        observer(Event::End);
+        let place = Place::timed(link);
+        let mut finding = Finding {
+            report: Report {
+                title: format!("Timed devices: {} devices, {microbatches} micro-batches", self.selection.devices),
+                subtitle: "each op lasts as long as its cost says; waits and transfers are real".to_string(),
+                provenance: place.provenance.clone(),
+                ..Report::default()
+            },
+            ..Finding::default()
+        };
+        for (run, table) in &runs {
+            let (outcome, entry) = judge(run, table, &StepCosts::default(), &place, 0);
+            finding.outcomes.push(outcome);
+            finding.report.entries.push(entry);
+        }
+        Ok(finding)
+    }
+
+    fn timed_session(&self, graph: &Arc<TaskGraph>, table: &Arc<CostTable>) -> Result<Session, Error> {
+        let devices = graph.schedule().devices();
+        let (prediction, _, _) = sim::predict(graph, table, &StepCosts::default());
+        let timeout = self.recipe.timeout(prediction.metrics.makespan / 1e3);
+        let fault = self.recipe.fault;
+        let mut settings = settings(devices, timeout, fault);
+        settings.pin = false;
+        settings.delivery = self.delivery;
+        let spin = if devices <= cores() { Duration::from_millis(1) } else { Duration::ZERO };
+        let sizes = Sizes { hidden: 1, ..Sizes::default() };
+        let shared = Arc::new(Shared::new(graph.clone(), sizes, &settings, self.ranks.clone())?);
+        let engine = |number| -> (u32, Box<dyn Engine>) {
+            let device = Box::new(Timed::new(table.clone(), spin));
+            (number, Box::new(Worker::new(number, device, shared.clone(), fault)))
+        };
+        let engines = self.ranks.devices(devices).map(engine).collect();
+        Ok(Session::of_engines(shared, engines, settings)?)
+    }
+}

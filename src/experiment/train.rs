@@ -1,0 +1,140 @@
+//! An experiment on devices that train: calibrated on one schedule, all predicted and measured.
+
+use super::finding::CALIBRATING;
+use super::outcome::{Place, iteration, judge};
+use super::{
+    Backend, Calibration, Error, Event, Experiment, Finding, Measured, Observer, Training, calibrate_on, cores, measure,
+    profile, silent,
+};
+use crate::cost::CostFile;
+use crate::delivery::Delivery;
+use crate::graph::TaskGraph;
+use crate::resolve::{self, Costs, Selection, unknown_costs};
+use std::cell::OnceCell;
+
+/// Steps that are measured for the costs that decide orders.
+const FIRST_STEPS: u32 = 4;
+
+impl Experiment {
+    /// Trains on `backend`, whose messages go by `link`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn train(&self, backend: Backend, link: &'static str, observer: Observer<'_>) -> Result<Finding, Error> {
+        let mut training = self.recipe.training(self.selection.microbatches, self.layers.clone(), &self.ranks)?;
+        training.backend = backend;
+        let graphs = self.trainable(&training, observer)?;
+        let mut runs = self.sessions(&training, graphs, observer)?;
+        // What was measured until a device was gone is worth something, unless nothing was.
+        let mut failure = measure(&training, &mut runs, (self.warmup, self.steps), observer).err();
+        if runs.iter().any(|run| run.records.is_empty())
+            && let Some(failure) = failure.take()
+        {
+            return Err(failure);
+        }
+        let drift = 100.0 * runs[0].drift();
+        observer(Event::Remark(&format!(
+            "drift of the machine over the run: {drift:+.1} % (second half of the steps against the first)"
+        )));
+        let place = Place::of(&training, link);
+        let mut finding = Finding::new(self.title(), &training, &place);
+        finding.failure = failure;
+        let costs = match self.given() {
+            Some(costs) => costs.clone(),
+            None => {
+                let run = runs.remove(0);
+                finding.calibration = Some(Calibration::of(&run));
+                calibrate_on(&training, &run)?
+            }
+        };
+        if self.baseline {
+            finding.baseline = runs.pop().map(|run| iteration(&run));
+        }
+        for run in &runs {
+            let (table, steps) = training.tables(&costs, &run.graph)?;
+            let (outcome, entry) = judge(run, &table, &steps, &place, training.microbatch_tokens());
+            finding.outcomes.push(outcome);
+            finding.report.entries.push(entry);
+        }
+        finding.costs = Some(costs);
+        finding.tabulate();
+        Ok(finding)
+    }
+
+    /// Measured costs, where they are given.
+    fn given(&self) -> Option<&CostFile> {
+        match &self.costs {
+            Costs::Measured(measured) => Some(&measured.file),
+            Costs::Given { .. } => None,
+        }
+    }
+
+    /// The graphs to measure, all of which the model splits into.
+    fn trainable(&self, training: &Training, observer: Observer<'_>) -> Result<Vec<TaskGraph>, Error> {
+        let first = OnceCell::new(); // costs that decide orders, measured only where some order asks for them
+        let graphs = self.graphs(
+            &|name, placement| {
+                let costs = match (&self.costs, first.get()) {
+                    (costs @ Costs::Measured(_), _) | (_, Some(costs)) => costs,
+                    _ => {
+                        let costs = Costs::measured(self.first_costs(training, name, observer)?, self.layers.clone());
+                        first.get_or_init(|| costs)
+                    }
+                };
+                Ok(costs.table(name, placement, self.selection.microbatches)?.0)
+            },
+            observer,
+        )?;
+        for graph in &graphs {
+            training.stages(graph).map_err(|error| error.of(&graph.schedule().name))?;
+            let above = self.selection.above_cap(graph, training.keep());
+            above.iter().for_each(|warning| observer(Event::Warning(warning)));
+        }
+        Ok(graphs)
+    }
+
+    /// Costs from a few steps of the schedule to calibrate on, for schedules whose order depends on costs.
+    fn first_costs(&self, training: &Training, name: &str, observer: Observer<'_>) -> Result<CostFile, Error> {
+        observer(Event::Remark(&format!("measuring {} first: costs decide the order of {name}", self.calibrate_on)));
+        profile(training, self.calibration_graph(training)?, (self.warmup, FIRST_STEPS), &silent)
+    }
+
+    /// The schedule to calibrate on.
+    fn calibration_graph(&self, training: &Training) -> Result<TaskGraph, Error> {
+        let name = &self.calibrate_on;
+        let settled = self.selection.without_options().graph::<resolve::Error>(name, &unknown_costs)?;
+        training.stages(&settled.graph).map_err(|error| error.of(&format!("calibrating on {name}")))?;
+        Ok(settled.graph)
+    }
+
+    /// Sessions of what is calibrated on, of `graphs`, and of the baseline, as far as they are asked for, in this order.
+    fn sessions(
+        &self,
+        training: &Training,
+        graphs: Vec<TaskGraph>,
+        observer: Observer<'_>,
+    ) -> Result<Vec<Measured>, Error> {
+        let mut wanted: Vec<_> = graphs.into_iter().map(|graph| (graph, self.delivery)).collect();
+        if self.given().is_none() {
+            // it is measured for its costs, whatever the delivery
+            let graph = self.calibration_graph(training)?.renamed(|name| format!("{name}{CALIBRATING}"));
+            wanted.insert(0, (graph, Delivery::OneSided));
+        }
+        let (devices, cores) = (self.selection.devices, cores());
+        if devices > cores {
+            observer(Event::Remark(&format!(
+                "warning: {devices} devices share {cores} cores: results are right, but times and their errors mean little"
+            )));
+        }
+        if self.baseline {
+            let one = Selection { devices: 1, ..self.selection.without_options() };
+            wanted.push((one.graph::<resolve::Error>("1f1b", &unknown_costs)?.graph, self.delivery));
+        }
+        wanted.into_iter().map(|(graph, delivery)| Measured::new(training, graph, delivery)).collect()
+    }
+
+    fn title(&self) -> String {
+        let Selection { devices, microbatches, .. } = self.selection;
+        format!("Predicted and measured: {devices} devices, {microbatches} micro-batches")
+    }
+}
