@@ -41,7 +41,7 @@
 //! exec         op placement schedule graph lowering delivery check cost model cuda timeline ranks
 //! doctor       cuda ranks
 //! report       op metrics timeline
-//! experiment   op placement metrics timeline delivery graph cost sim model cuda ranks exec statistics report
+//! experiment   op placement metrics timeline delivery graph check cost sim model resolve cuda ranks exec statistics report
 //! cli          op placement metrics timeline delivery schedule open dsl csv graph check export cost settle sim exact model cuda ranks exec statistics doctor report resolve experiment
 //! ```
 //!

@@ -75,9 +75,8 @@ fn report(timelines: Vec<Timeline>) -> Report {
     }
     for entry in &mut entries {
         if let (Some(predicted), Some(measured)) = (&entry.predicted, &entry.measured) {
-            entry.error = compare::compare(&predicted.timeline, &measured.timeline)
-                .ok()
-                .map(|error| Error { self_replay: 0.0, ..error });
+            entry.error =
+                compare(&predicted.timeline, &measured.timeline).ok().map(|error| Error { self_replay: 0.0, ..error });
         }
     }
     Report { title: "Compared timelines".to_string(), entries, ..Report::default() }

@@ -6,7 +6,7 @@ use crate::cuda::library::{self, CUBLASLT, NCCL, NVRTC, NVSHMEM};
 use crate::cuda::{Driver, Precision};
 use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::exec::gpu::{Kind, open};
-use crate::experiment::training::Backend;
+use crate::experiment::Backend;
 use crate::ranks::{HAS_MPI, Ranks};
 use clap::{Args, ValueEnum};
 

@@ -1,9 +1,9 @@
 //! Why a command failed, and the exit code that says so.
 
 use crate::graph::Cycle;
-use crate::ranks::{Lost, Misfit};
+use crate::ranks::Misfit;
 use crate::report::WriteError;
-use crate::{dsl, resolve};
+use crate::{dsl, experiment, resolve};
 
 /// A failure with its exit code.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +53,20 @@ impl From<resolve::Error> for Failure {
     }
 }
 
+impl From<experiment::Error> for Failure {
+    fn from(error: experiment::Error) -> Failure {
+        let text = error.to_string();
+        match error {
+            experiment::Error::Usage(_) => Failure::Usage(text),
+            experiment::Error::Schedule(_) => Failure::Schedule(text),
+            experiment::Error::Resolve(error) => error.into(),
+            experiment::Error::Environment(_) => Failure::Environment(text),
+            error if error.is_hang() => Failure::Hang(text),
+            _ => Failure::Failed(anyhow::Error::msg(text)),
+        }
+    }
+}
+
 impl From<dsl::Error> for Failure {
     fn from(error: dsl::Error) -> Failure {
         resolve::Error::from(error).into()
@@ -83,12 +97,6 @@ impl From<Misfit> for Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Failure {
-        if crate::cuda::Unusable::is_behind(&error) {
-            Failure::Environment(format!("{error:#}"))
-        } else if error.chain().any(|cause| cause.is::<Lost>()) {
-            Failure::Hang(format!("{error:#}"))
-        } else {
-            Failure::Failed(error)
-        }
+        experiment::Error::from(error).into()
     }
 }

@@ -1,6 +1,7 @@
 //! What evaluating a schedule file may take of this machine: time and memory, watched from outside the language.
 
 use crate::dsl::Budget;
+use crate::experiment::free_memory_bytes;
 use crate::resolve::{Error, Files, Host, Watch};
 use std::io;
 use std::sync::Arc;
@@ -81,11 +82,4 @@ impl Drop for Guard {
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
-}
-
-/// Memory that is free on this machine, where the system tells.
-pub fn free_memory_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }

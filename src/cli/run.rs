@@ -142,9 +142,12 @@ impl Run {
             experiment.refuse_early()?;
             output.remark(&format!("link: {}", link.name()));
         }
-        experiment.costs = match (chosen, self.costs.file()?) {
-            (Chosen::Cpu | Chosen::Cuda(_), Some(file)) => self.costs.measured(file)?,
-            _ => self.costs.given()?,
+        experiment.costs = match chosen {
+            Chosen::Timed => self.costs.given()?,
+            _ => match self.costs.file()? {
+                Some(file) => self.costs.measured(file)?,
+                None => Costs::default(), // they are measured
+            },
         };
         let observer = output.observer(true, true);
         let mut findings = Vec::new();

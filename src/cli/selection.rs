@@ -119,16 +119,6 @@ impl ScheduleOptions {
         warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
         Ok(graph)
     }
-
-    /// The same without chunks and options of a schedule's own: for another schedule than those asked for.
-    pub fn without_options(&self) -> ScheduleOptions {
-        ScheduleOptions { chunks: None, set: Vec::new(), ..self.clone() }
-    }
-
-    /// Says so where a schedule whose order costs do not decide exceeds --memory-cap.
-    pub fn remark_cap(&self, graph: &TaskGraph, keep: f64, output: &OutputOptions) {
-        self.selection().above_cap(graph, keep).iter().for_each(|warning| warn(warning, output));
-    }
 }
 
 /// What decides the order of ops that float: the costs on a placement, for the schedule of a name.

@@ -43,8 +43,7 @@ impl Accuracy {
         measure(training, &mut runs, (self.warmup, self.steps), observer)?;
         let calibration = runs.remove(0);
         let costs = calibrate_on(training, &calibration)?;
-        let place =
-            Place { device_kind: training.device_kind(), link, provenance: provenance::of(training) };
+        let place = Place { device_kind: training.device_kind(), link, provenance: provenance::of(training) };
         let report = Report { provenance: place.provenance.clone(), ..self.header(training) };
         let mut finding = Finding { report, calibration: Some(Calibration::of(&calibration)), ..Finding::default() };
         for run in &runs {
@@ -80,8 +79,7 @@ impl Accuracy {
 
 /// The errors of all but what was calibrated on, summed up.
 fn summary(outcomes: &[Outcome], calibrated_on: &str, drift: f64) -> Table {
-    let unseen: Vec<&Outcome> =
-        outcomes.iter().filter(|o| o.schedule != calibrated_on).collect();
+    let unseen: Vec<&Outcome> = outcomes.iter().filter(|o| o.schedule != calibrated_on).collect();
     let errors: Vec<f64> = unseen.iter().map(|o| 100.0 * o.error.makespan).collect();
     let absolute: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
@@ -91,10 +89,7 @@ fn summary(outcomes: &[Outcome], calibrated_on: &str, drift: f64) -> Table {
     let (right, pairs) = ranking(outcomes);
     let row = |what: &str, value: String| vec![what.to_string(), value];
     Table {
-        caption: format!(
-            "Summary: schedules other than {}, which was calibrated on",
-            calibrated_on
-        ),
+        caption: format!("Summary: schedules other than {}, which was calibrated on", calibrated_on),
         header: ["what", "value"].map(str::to_string).to_vec(),
         rows: vec![
             row("mean absolute makespan error", format!("{:.2} %", mean(&absolute))),

@@ -27,8 +27,11 @@ pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Differences,
     }
     let starts: BTreeMap<Op, f64> = measured.ops().map(|(op, span)| (op, span.start_ns as f64)).collect();
     let (p, m) = (predicted.metrics(), measured.metrics());
-    let mut error =
-        Differences { makespan: ratio(p.makespan, m.makespan), bubble: 100.0 * (p.bubble - m.bubble), ..Differences::default() };
+    let mut error = Differences {
+        makespan: ratio(p.makespan, m.makespan),
+        bubble: 100.0 * (p.bubble - m.bubble),
+        ..Differences::default()
+    };
     let iteration = (m.makespan * measured.unit_ns as f64).max(1.0);
     let predicted_starts = predicted.ops().map(|(op, span)| (op, span.start_ns as f64));
     start_errors(&mut error, predicted_starts, &starts, iteration);

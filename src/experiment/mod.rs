@@ -32,7 +32,7 @@ pub use measure::{Measured, measure, profile};
 pub use observer::{Event, Observer, silent};
 pub use outcome::{Errors, Iteration, Outcome};
 pub use recipe::Recipe;
-pub use training::{Backend, Training, settings};
+pub use training::{Backend, Training, layers_of};
 
 use crate::delivery::Delivery;
 use crate::ranks::Ranks;
@@ -71,11 +71,7 @@ pub struct Experiment {
 impl Experiment {
     /// Five measured steps of each of `schedules` on `devices` devices with `microbatches` micro-batches, of the smallest
     /// model on a text that comes with the program, calibrated on 1F1B.
-    pub fn new<S: Into<String>>(
-        schedules: impl IntoIterator<Item = S>,
-        devices: u32,
-        microbatches: u32,
-    ) -> Experiment {
+    pub fn new<S: Into<String>>(schedules: impl IntoIterator<Item = S>, devices: u32, microbatches: u32) -> Experiment {
         Experiment {
             schedules: schedules.into_iter().map(Into::into).collect(),
             selection: Selection::new(devices, microbatches),

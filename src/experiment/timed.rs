@@ -1,7 +1,8 @@
 //! An experiment on timed devices, on which each op lasts as long as its cost says: what the executor itself adds.
 
 use super::outcome::{Place, judge};
-use super::{Error, Event, Experiment, Finding, Measured, Observer, cores, settings};
+use super::training::settings;
+use super::{Error, Event, Experiment, Finding, Measured, Observer, cores};
 use crate::cost::{CostTable, StepCosts};
 use crate::exec::{Batch, Engine, Session, Shared, Sizes, Timed, Worker};
 use crate::graph::TaskGraph;

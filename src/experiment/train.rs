@@ -3,8 +3,8 @@
 use super::finding::CALIBRATING;
 use super::outcome::{Place, iteration, judge};
 use super::{
-    Backend, Calibration, Error, Event, Experiment, Finding, Measured, Observer, Training, calibrate_on, cores, measure,
-    profile, silent,
+    Backend, Calibration, Error, Event, Experiment, Finding, Measured, Observer, Training, calibrate_on, cores,
+    measure, profile, silent,
 };
 use crate::cost::CostFile;
 use crate::delivery::Delivery;

@@ -1,7 +1,7 @@
 //! What is trained, on which data, and the sessions that train it: the executor's side of `run`.
 
-use super::machine::cores;
 use super::Error;
+use super::machine::cores;
 use crate::cost::{CostFile, CostTable, Layers, StepCosts};
 use crate::cuda::{self, Gpu, Precision};
 use crate::delivery::Delivery;
@@ -282,7 +282,7 @@ impl Training {
 }
 
 /// Spin and pin where every device has a core of its own; else park soon and leave placing to the system.
-pub fn settings(devices: u32, timeout: Duration, fault: Option<Fault>) -> Settings {
+pub(super) fn settings(devices: u32, timeout: Duration, fault: Option<Fault>) -> Settings {
     let room = devices <= cores();
     let spin = if room { Duration::from_millis(10) } else { Duration::from_micros(20) };
     Settings { pin: room, spin, timeout, fault, delivery: Delivery::OneSided }

@@ -3,7 +3,7 @@
 use pipesim::internals::cost::{GivenCosts, Slow};
 use pipesim::internals::dsl::{self, Budget, Request};
 use pipesim::internals::exec::{Plan, Session, StepRecord};
-use pipesim::internals::experiment::training::{Backend, Training};
+use pipesim::internals::experiment::{Backend, Training};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::model::{AdamW, Parameters, Tokenizer, Tokens};
 use pipesim::internals::open::Order;
