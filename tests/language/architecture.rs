@@ -1,12 +1,9 @@
 //! The source keeps the rules that `src/lib.rs` states.
 
+use crate::support::root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();

@@ -1,16 +1,16 @@
 //! The checker's verdicts against a cycle search on the graph of all waits, against the link's own queues stepped by hand, and
 //! against sessions of real threads.
 
+use crate::support::{cells, gpipe, graph_of, order, schedule};
 use pipesim::internals::check::{Awaited, Deadlock, Party, check, fewest_slots, standard_deliveries, survives};
 use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
-use pipesim::internals::dsl::{self, Budget, Request};
 use pipesim::internals::exec::{self, Batch, Device, Error, Session, Settings, Sizes, State, Update};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::lowering::{Entry, Lowering};
 use pipesim::internals::model::{Lap, Parameters};
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::{Overlap, Programs, Schedule};
+use pipesim::internals::schedule::{Overlap, Schedule};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,29 +21,11 @@ fn channel(queues: QueueCount, receives: Receives) -> Delivery {
     Delivery::Channel(ChannelOptions { queues, receives })
 }
 
-fn schedule(placement: &Placement, microbatches: u32, rows: &[Vec<Op>]) -> Schedule {
-    let mut programs = Programs::default();
-    for row in rows {
-        programs.ops.extend(row);
-        programs.finish(Vec::new());
-    }
-    Schedule::new("tried", placement.clone(), microbatches, programs)
-}
-
 /// A schedule on a linear placement from the rows' texts.
 fn linear(rows: &[&str]) -> TaskGraph {
-    let row = |row: &&str| row.split(' ').map(|op| op.parse().unwrap()).collect();
-    let rows: Vec<Vec<Op>> = rows.iter().map(row).collect();
-    let microbatches = rows[0].iter().map(|op| op.microbatch() + 1).max().unwrap();
-    let schedule = schedule(&Placement::linear(rows.len() as u32), microbatches, &rows);
-    schedule.validate().unwrap();
-    TaskGraph::new(schedule).unwrap()
-}
-
-/// Huang et al. 2018.
-fn gpipe(p: u32, m: u32) -> Vec<Vec<Op>> {
-    let row = |r| [Kind::F, Kind::B].into_iter().flat_map(move |kind| (0..m).map(move |i| Op::new(kind, r, i)));
-    (0..p).map(|r| row(r).collect()).collect()
+    let placement = Placement::linear(rows.len() as u32);
+    let microbatches = cells(rows[0], &placement, 1).iter().map(|op| op.microbatch() + 1).max().unwrap();
+    graph_of(placement, microbatches, rows, Overlap::Atomic)
 }
 
 /// Narayanan et al. 2021, PipeDream-flush; split after Qi et al., arXiv 2401.10241 section 3 (ZB-H1).
@@ -127,10 +109,7 @@ fn library() -> Vec<Schedule> {
     let names = ["zb-v", "zb-h2", "interleaved-1f1b", "looped-bfs", "dualpipe", "dualpipe-v"];
     let mut schedules = Vec::new();
     for (name, p, m) in names.iter().flat_map(|name| (2..=4).flat_map(move |p| (2..=4).map(move |m| (name, p, m)))) {
-        let options = BTreeMap::new();
-        let request = Request { devices: p, microbatches: m, chunks: None, options, budget: Budget::default() };
-        let compiled = dsl::compile(&dsl::resolve(name).unwrap(), &request).ok();
-        schedules.extend(compiled.map(|compiled| compiled.order.fixed().unwrap()));
+        schedules.extend(order(name, p, m, None).ok().map(|order| order.fixed().unwrap()));
     }
     assert!(schedules.len() > 30);
     schedules

@@ -1,5 +1,6 @@
 //! PyTorch's schedule files: read and written, against files that PyTorch and DualPipe's authors' code wrote.
 
+use crate::support::golden;
 use pipesim::internals::csv::{Error, Format, Imported, MAX_BYTES, read, write};
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
@@ -9,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn files(folder: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
+    let folder = golden(folder);
     let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|e| e == "csv"));
@@ -44,7 +45,7 @@ fn refusal(text: &str) -> String {
 
 #[test]
 fn pytorchs_files_survive_a_round_trip() {
-    for file in files("golden/pytorch") {
+    for file in files("pytorch") {
         let Imported { schedule, warnings } = import(&file);
         let (text, numbers) = (fs::read_to_string(&file).unwrap(), stated(&file));
         assert!(warnings.is_empty(), "{}: {warnings:?}", file.display());
@@ -59,7 +60,7 @@ fn pytorchs_files_survive_a_round_trip() {
 
 #[test]
 fn placements_are_those_of_the_classes() {
-    for file in files("golden/pytorch") {
+    for file in files("pytorch") {
         let placement = import(&file).schedule.placement;
         let class = file.file_name().unwrap().to_str().unwrap().split('_').next().unwrap().to_string();
         let expected = match (class.as_str(), placement.chunks()) {
@@ -77,7 +78,7 @@ fn placements_are_those_of_the_classes() {
 
 #[test]
 fn dualpipe_runs_in_two_directions() {
-    for file in files("golden/dualpipe") {
+    for file in files("dualpipe") {
         let schedule = import(&file).schedule;
         schedule.validate().unwrap();
         assert!(schedule.has_pairs(), "{}", file.display());
@@ -187,7 +188,7 @@ fn rendezvous(text: &str, placement: &Placement) -> Result<(), String> {
 
 #[test]
 fn transfers_run_even_where_a_send_waits_for_its_receive() {
-    for file in [files("golden/pytorch"), files("golden/dualpipe")].concat() {
+    for file in [files("pytorch"), files("dualpipe")].concat() {
         let schedule = import(&file).schedule;
         if schedule.placement.directions() == 2 {
             continue;
@@ -239,7 +240,7 @@ fn distances(text: &str, placement: &Placement) -> (usize, usize) {
 
 #[test]
 fn receives_stand_before_their_op_and_sends_after_theirs() {
-    for file in files("golden/pytorch") {
+    for file in files("pytorch") {
         let schedule = import(&file).schedule;
         let text = write(&schedule, Format::ComputeComms).unwrap();
         let (early, late) = distances(&text, &schedule.placement);
@@ -262,7 +263,7 @@ fn files_with_communication_are_checked_and_understood() {
     for file in files("pytorch/comms") {
         let imported = import(&file);
         let stem = file.file_stem().unwrap().to_str().unwrap();
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/pytorch/{stem}.csv"));
+        let golden = golden(format!("pytorch/{stem}.csv"));
         assert_eq!(imported.schedule, import(&golden).schedule, "{stem}");
         assert_eq!(imported.warnings.len(), 1, "{:?}", imported.warnings);
         assert!(imported.warnings[0].contains("UNSHARD"), "{:?}", imported.warnings);
@@ -395,7 +396,7 @@ proptest! {
     fn no_change_to_a_file_makes_it_panic(
         which in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), length in 0_usize..6, new in "[0-9FIWB(;),\n]{0,6}"
     ) {
-        let files = [files("golden/pytorch"), files("golden/dualpipe"), files("pytorch/comms")].concat();
+        let files = [files("pytorch"), files("dualpipe"), files("pytorch/comms")].concat();
         let mut text = fs::read_to_string(which.get(&files)).unwrap();
         let start = at.index(text.len());
         let end = (start + length).min(text.len());

@@ -1,18 +1,13 @@
 //! The schedule language: what it accepts means what it says, what it refuses it refuses with the place.
 
-use pipesim::internals::cost::{GivenCosts, Slow};
-use pipesim::internals::dsl::{self, Budget, Request};
+use crate::support::{costs, request};
+use pipesim::internals::dsl::{self, Request};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::open::Order;
 use pipesim::internals::schedule::Schedule;
 use pipesim::internals::settle::settle;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-
-fn request(p: u32, m: u32) -> Request {
-    Request { devices: p, microbatches: m, chunks: None, options: BTreeMap::new(), budget: Budget::default() }
-}
 
 /// Compiles the text as the file `try.star`; errors name it so, whatever folder it was in.
 fn compile(text: impl AsRef<[u8]>, request: &Request) -> Result<Schedule, dsl::Error> {
@@ -26,7 +21,7 @@ fn compile(text: impl AsRef<[u8]>, request: &Request) -> Result<Schedule, dsl::E
 
 /// The program of each device, ops separated by spaces.
 fn programs(text: &str, p: u32, m: u32) -> Vec<String> {
-    let schedule = compile(text, &request(p, m)).unwrap();
+    let schedule = compile(text, &request(p, m, None)).unwrap();
     schedule.validate().unwrap();
     show(&schedule)
 }
@@ -39,7 +34,7 @@ fn show(schedule: &Schedule) -> Vec<String> {
 /// Body of `device`, which must be refused as an invalid schedule.
 fn refused(body: &str, p: u32, m: u32) -> String {
     let text = format!("def device(r, p, m):\n    return {body}\n");
-    refused_file(&text, &request(p, m))
+    refused_file(&text, &request(p, m, None))
 }
 
 fn refused_file(text: impl AsRef<[u8]>, request: &Request) -> String {
@@ -101,11 +96,11 @@ fn a_wrong_op_is_refused_with_line_op_and_grid() {
 #[test]
 fn a_fault_names_the_line_on_which_the_op_was_written() {
     let text = "def device(r, p, m):\n    good = m * F\n    bad = 2 * W\n    return good + bad\n";
-    says(&refused_file(text, &request(2, 4)), &["try.star:3: "]);
+    says(&refused_file(text, &request(2, 4, None)), &["try.star:3: "]);
     let in_a_loop = "def device(r, p, m):\n    w = concat([])\n    for i in range(m):\n        w += F\n        w += B\n    w += F\n    return w\n";
-    says(&refused_file(in_a_loop, &request(1, 3)), &["try.star:6: ", "0F3 names micro-batch 3, but m = 3"]);
+    says(&refused_file(in_a_loop, &request(1, 3, None)), &["try.star:6: ", "0F3 names micro-batch 3, but m = 3"]);
     let only_on_device_2 = "def device(r, p, m):\n    if r == 2:\n        return m * F\n    return m * (F + B)\n";
-    says(&refused_file(only_on_device_2, &request(4, 2)), &["device 2, op number 2", "2F0 has no backward"]);
+    says(&refused_file(only_on_device_2, &request(4, 2, None)), &["device 2, op number 2", "2F0 has no backward"]);
 }
 
 #[test]
@@ -123,7 +118,7 @@ fn the_grid_shows_only_the_surroundings_of_the_fault() {
 
 /// The wait cycle of a schedule that is valid on every device by itself.
 fn cycle(text: &str, p: u32, m: u32) -> String {
-    let schedule = compile(text, &request(p, m)).unwrap();
+    let schedule = compile(text, &request(p, m, None)).unwrap();
     schedule.validate().unwrap();
     TaskGraph::new(schedule).unwrap_err().to_string()
 }
@@ -164,7 +159,7 @@ fn devices_outside_the_circle_are_not_listed() {
 
 #[test]
 fn files_that_do_not_end_run_out_of_the_budget_that_the_error_names() {
-    let mut small = request(2, 4);
+    let mut small = request(2, 4, None);
     small.budget.ticks = 10_000;
     let loops = [
         "def device(r, p, m):\n    x = 0\n    for i in range(1000000000):\n        x += 1\n    return m * (F + B)\n",
@@ -175,9 +170,9 @@ fn files_that_do_not_end_run_out_of_the_budget_that_the_error_names() {
         says(&refused_file(text, &small), &["try.star", "The budget is 10000 evaluation ticks", "--max-ticks"]);
     }
     let recursion = "def f(n):\n    return f(n + 1)\ndef device(r, p, m):\n    return f(0)\n";
-    says(&refused_file(recursion, &request(2, 4)).to_lowercase(), &["try.star:2", "stack"]);
+    says(&refused_file(recursion, &request(2, 4, None)).to_lowercase(), &["try.star:2", "stack"]);
     let memory = "x = []\nfor i in range(40000000):\n    x.append(str(i) * 100)\ndef device(r, p, m):\n    return F\n";
-    let mut little = request(2, 4);
+    let mut little = request(2, 4, None);
     little.budget.bytes = 10_000_000;
     says(&refused_file(memory, &little), &["The budget is 10000000 bytes"]);
 }
@@ -188,19 +183,19 @@ fn words_that_are_too_long_or_too_deep_are_refused() {
     says(&refused("1000000000000000 * F", 2, 4), &[budget, "try.star:2"]);
     says(&refused("9223372036854775807 * (9223372036854775807 * F)", 2, 4), &[budget]);
     let doubled = "def device(r, p, m):\n    w = F + B\n    for i in range(60):\n        w = w + w\n    return w\n";
-    says(&refused_file(doubled, &request(2, 4)), &[budget, "try.star:4"]);
+    says(&refused_file(doubled, &request(2, 4, None)), &[budget, "try.star:4"]);
     let nested = "def device(r, p, m):\n    w = F\n    for i in range(5000):\n        w = F + w\n    return w\n";
-    says(&refused_file(nested, &request(2, 4)), &["nested deeper than 1000", "concat(list)", "try.star:4"]);
+    says(&refused_file(nested, &request(2, 4, None)), &["nested deeper than 1000", "concat(list)", "try.star:4"]);
     let doubled_uncounted =
         "def device(r, p, m):\n    w = first(m, F + B)\n    for i in range(60):\n        w = w + w\n    return w\n";
-    says(&refused_file(doubled_uncounted, &request(2, 4)), &["goes on after", "<-- here"]);
+    says(&refused_file(doubled_uncounted, &request(2, 4, None)), &["goes on after", "<-- here"]);
     let huge = refused("10000000000000000000000 * F", 2, 4);
     says(&huge, &["try.star:2"]);
 }
 
 #[test]
 fn a_schedule_beyond_the_budget_of_ops_is_refused_before_it_is_made() {
-    let mut small = request(2, 100);
+    let mut small = request(2, 100, None);
     small.budget.ops = 399;
     says(&refused_file("def device(r, p, m):\n    return m * (F + B)\n", &small), &["budget is 399 ops", "--max-ops"]);
     small.budget.ops = 400;
@@ -211,7 +206,7 @@ fn a_schedule_beyond_the_budget_of_ops_is_refused_before_it_is_made() {
 
 #[test]
 fn files_that_are_no_schedule_are_refused_with_one_thing_to_do() {
-    let four = request(2, 4);
+    let four = request(2, 4, None);
     let cases: [(&str, &[&str]); 14] = [
         ("", &["defines no function `device`", "def device(r, p, m):"]),
         ("x = 1\n", &["defines no function `device`"]),
@@ -240,15 +235,15 @@ fn nothing_outside_can_be_read_or_called() {
         ["load('other.star', 'x')\n", "x = open('/etc/passwd')\n", "x = read('f')\n", "import os\n", "x = exec('1')\n"]
     {
         let text = format!("{call}def device(r, p, m):\n    return m * (F + B)\n");
-        says(&refused_file(&text, &request(2, 4)), &["try.star:1"]);
+        says(&refused_file(&text, &request(2, 4, None)), &["try.star:1"]);
     }
 }
 
 #[test]
 fn refusals_state_the_files_own_reason() {
     let text = "def device(r, p, m):\n    require(m % 2 == 0, 'm must be even')\n    return m * (F + B)\n";
-    assert_eq!(refused_file(text, &request(2, 3)), "try does not exist for p = 2, m = 3: m must be even");
-    compile(text, &request(2, 4)).unwrap();
+    assert_eq!(refused_file(text, &request(2, 3, None)), "try does not exist for p = 2, m = 3: m must be even");
+    compile(text, &request(2, 4, None)).unwrap();
 }
 
 #[test]
@@ -289,7 +284,7 @@ fn paths_that_are_no_schedule_file_are_usage_errors() {
 #[test]
 fn placements_are_checked() {
     let with = |placement: &str, p: u32| {
-        refused_file(format!("{placement}\ndef device(r, p, m):\n    return m * (F + B)\n"), &request(p, 2))
+        refused_file(format!("{placement}\ndef device(r, p, m):\n    return m * (F + B)\n"), &request(p, 2, None))
     };
     says(
         &with("def placement(p):\n    return custom([0, 0, 1])", 2),
@@ -304,7 +299,7 @@ fn placements_are_checked() {
     says(&with("def placement(p):\n    return custom([-1, 0])", 2), &["try.star:2"]);
     says(&with("placement = 'V'", 2), &["try.star"]);
     says(&with("placement = custom([1, 0])", 3), &["try.star"]);
-    let empty = compile("placement = custom([])\ndef device(r, p, m):\n    return F\n", &request(1, 1));
+    let empty = compile("placement = custom([])\ndef device(r, p, m):\n    return F\n", &request(1, 1, None));
     assert!(empty.is_err(), "{empty:?}");
 }
 
@@ -331,7 +326,7 @@ fn words_mean_their_op_lists() {
 #[test]
 fn phases_are_named_where_they_stand() {
     let text = "def device(r, p, m):\n    return phase('up', F) + phase('steady', F + phase('inner', B)) + B\n";
-    let schedule = compile(text, &request(1, 2)).unwrap();
+    let schedule = compile(text, &request(1, 2, None)).unwrap();
     let phases: Vec<_> = (0..4).map(|index| schedule.phase(0, index)).collect();
     assert_eq!(phases, [Some("up"), Some("steady"), Some("inner"), None]);
 }
@@ -343,7 +338,7 @@ fn options_reach_the_function_with_their_types() {
                 \x20   require(cap == None or cap == 9, 'cap')\n\
                 \x20   w = min(k, m)\n\
                 \x20   return w * F + (m - w) * (F + B) + w * B if late and mode == 'wild' else m * (F + B)\n";
-    let mut set = request(1, 3);
+    let mut set = request(1, 3, None);
     assert_eq!(show(&compile(text, &set).unwrap()), ["0F0 0B0 0F1 0B1 0F2 0B2"]);
     for (key, value) in [("k", "2"), ("late", "True"), ("mode", "wild"), ("cap", "None")] {
         set.options.insert(key.to_string(), value.to_string());
@@ -356,7 +351,7 @@ fn options_reach_the_function_with_their_types() {
 #[test]
 fn chunks_reach_function_and_placement_or_are_refused() {
     let text = "placement = loop\ndef device(r, p, m, v = 2):\n    return concat([m * F[c] for c in range(v)]) + concat([m * B[v - 1 - c] for c in range(v)])\n";
-    let mut three = request(2, 1);
+    let mut three = request(2, 1, None);
     assert_eq!(show(&compile(text, &three).unwrap())[1], "1F0 3F0 3B0 1B0");
     three.chunks = Some(3);
     assert_eq!(show(&compile(text, &three).unwrap())[0], "0F0 2F0 4F0 4B0 2B0 0B0");
@@ -364,7 +359,7 @@ fn chunks_reach_function_and_placement_or_are_refused() {
         &usage("def device(r, p, m):\n    return m * (F + B)\n", &three),
         &["try has 1 stage a device, found --chunks 3"],
     );
-    let mut by_option = request(2, 1);
+    let mut by_option = request(2, 1, None);
     by_option.options.insert("v".to_string(), "3".to_string());
     let set = compile(text, &by_option);
     assert!(
@@ -384,7 +379,7 @@ fn other_words_for_an_embedded_schedule_give_the_same_ops() {
     let one_by_one = "def device(r, p, m):\n    w, f, b = [], 0, 0\n    for i in range(2 * m):\n        if f < m and f - b < p - r:\n            w.append(F(f))\n            f += 1\n        else:\n            w.append(B(b))\n            b += 1\n    return concat(w)\n";
     let embedded = dsl::resolve("1f1b").unwrap();
     for (p, m) in [(1, 1), (1, 5), (2, 1), (3, 2), (4, 8), (5, 5), (4, 17)] {
-        let theirs = dsl::compile(&embedded, &request(p, m)).unwrap().order.fixed().unwrap();
+        let theirs = dsl::compile(&embedded, &request(p, m, None)).unwrap().order.fixed().unwrap();
         assert_eq!(programs(one_by_one, p, m), show(&theirs), "p = {p}, m = {m}");
     }
 }
@@ -474,7 +469,7 @@ proptest! {
         let rest = |c: usize| format!("{} * F[{c}] + {most} * B[{c}]", most - count(c));
         writeln!(text, "    return first(m, w{chosen} + {})", (0..CHUNKS).map(rest).collect::<Vec<_>>().join(" + ")).unwrap();
         let m = limit.min(most as u32);
-        let schedule = compile(&text, &request(1, m)).unwrap();
+        let schedule = compile(&text, &request(1, m, None)).unwrap();
         let mut counters = [0; CHUNKS];
         let mut expected = Vec::new();
         for (chunk, phase) in word {
@@ -495,10 +490,9 @@ fn settled(text: &str, p: u32, m: u32) -> Result<Vec<String>, String> {
     let path = folder.path().join("try.star");
     std::fs::write(&path, text).unwrap();
     let file = dsl::resolve(&path.display().to_string()).unwrap();
-    let order = dsl::compile(&file, &request(p, m)).map_err(|e| e.to_string())?.order;
+    let order = dsl::compile(&file, &request(p, m, None)).map_err(|e| e.to_string())?.order;
     let Order::Open(open) = order else { panic!("expected an order that costs settle") };
-    let costs = GivenCosts::default().table(&open.placement, m, &Slow::new()).unwrap();
-    let schedule = settle(&open, &costs).map_err(|e| e.to_string())?;
+    let schedule = settle(&open, &costs("", &open.placement, m)).map_err(|e| e.to_string())?;
     schedule.validate().unwrap();
     Ok(show(&schedule))
 }
@@ -508,16 +502,16 @@ fn two_directions_have_chunks_of_their_own() {
     let text = "placement = bidirectional\ndef device(r, p, m):\n    near = [0, 1] if 2 * r < p else [1, 0]\n    return concat([F[c] for c in near]) + concat([B[c] for c in reversed(near)])\n";
     // chunk 0 is direction 0 (micro-batch 0), chunk 1 direction 1 (micro-batch 1)
     assert_eq!(programs(text, 2, 2), ["0F0 1F1 1B1 0B0", "0F1 1F0 1B0 0B1"]);
-    let odd = refused_file(text, &request(3, 2));
+    let odd = refused_file(text, &request(3, 2, None));
     says(&odd, &["does not exist for p = 3, m = 2", "even number of devices"]);
     let wrong = "placement = bidirectional\ndef device(r, p, m):\n    return m * (F[0] + B[0])\n";
-    says(&refused_file(wrong, &request(2, 4)), &["other direction", "0 to 1"]);
+    says(&refused_file(wrong, &request(2, 4, None)), &["other direction", "0 to 1"]);
 }
 
 #[test]
 fn overlapped_pairs_are_a_forward_and_a_backward_of_different_micro_batches() {
     let text = "def device(r, p, m):\n    return F + (m - 1) * overlap(F, B) + B\n";
-    let schedule = compile(text, &request(1, 3)).unwrap();
+    let schedule = compile(text, &request(1, 3, None)).unwrap();
     let pairs: Vec<bool> = schedule.program(0).iter().map(|op| op.opens_pair()).collect();
     assert_eq!(
         (show(&schedule), pairs),
@@ -528,7 +522,8 @@ fn overlapped_pairs_are_a_forward_and_a_backward_of_different_micro_batches() {
     says(&refused("overlap(F + B, B)", 1, 2), &["two single ops"]);
     says(&refused("(F + overlap(F, B))[:2] + F + 3 * B", 1, 3), &["no overlapped pair"]);
     // what `first` cuts off leaves the other op alone
-    let cut = compile("def device(r, p, m):\n    return first(m, F + 3 * overlap(F, B))\n", &request(1, 3)).unwrap();
+    let cut =
+        compile("def device(r, p, m):\n    return first(m, F + 3 * overlap(F, B))\n", &request(1, 3, None)).unwrap();
     assert_eq!(show(&cut), ["0F0 0F1 0B0 0F2 0B1 0B2"]);
     assert!(!cut.program(0)[5].opens_pair());
 }

@@ -6,3 +6,6 @@ mod csv;
 mod dsl;
 mod schedules;
 mod seeds;
+
+#[path = "../support/mod.rs"]
+mod support;

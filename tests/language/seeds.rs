@@ -3,13 +3,14 @@
 #[path = "../../fuzz/checks.rs"]
 mod checks;
 
+use crate::support::root;
 use std::fs;
 use std::panic::catch_unwind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Every file in `fuzz/seeds/<folder>` passes `check`.
 fn replay(folder: &str, check: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(folder);
+    let folder = root().join("fuzz/seeds").join(folder);
     let mut files: Vec<PathBuf> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert!(!files.is_empty(), "{}", folder.display());

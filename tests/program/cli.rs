@@ -1,12 +1,12 @@
 //! The outside contract: what each verb prints and writes, where, and with which exit code.
 
+use crate::support::{PROGRAM, golden_json};
 use assert_cmd::Command;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_pipesim");
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/gpt2");
 const SMALL: &str = "predict --stages 4 --micro 8";
 
@@ -387,8 +387,7 @@ fn run_prints_the_documented_object_and_its_losses_are_pytorchs() {
         "run --stages 2 --micro 4 -s zb-v,gpipe,gpipe --checkpoint {GOLDEN}/model.bin --data {GOLDEN}/tokens.bin --seq 32 \
          --batch 8 --lr 1e-3 --steps 10 --format json -o {at}/r"
     ));
-    let expected: Value =
-        serde_json::from_str(&std::fs::read_to_string(format!("{GOLDEN}/expected.json")).unwrap()).unwrap();
+    let expected: Value = golden_json("gpt2/expected.json");
     assert_eq!(keys(&found), ["schema_version", "calibrated_on", "runs"]);
     assert_eq!(found["calibrated_on"]["schedule"], "1f1b");
     let runs = found["runs"].as_array().unwrap();

@@ -1,36 +1,15 @@
 //! `pipesim run --device cuda` as a program, on stand-ins for NVIDIA's libraries (`tests/emulator`): every schedule, link and way
 //! of starting gives PyTorch's losses. Delays at random before everything that streams do, so that a missing wait shows.
 
+use crate::support::*;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_pipesim");
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn golden(name: &str) -> String {
-    root().join("tests/golden/gpt2").join(name).display().to_string()
-}
-
-/// The folder with the stand-ins, built if need be.
-fn emulator() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator");
-    let built = Command::new(root().join("tests/emulator/build")).arg(&folder).output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    folder
-}
 
 /// Runs pipesim where the stand-ins are found, without anything that this process inherited about GPUs.
 fn pipesim(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
-    let folder = emulator();
     let mut command = Command::new(PROGRAM);
-    for elsewhere in ["PIPESIM_KERNELS", "PIPESIM_CUDA_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES"] {
-        command.env_remove(elsewhere);
-    }
-    command.env("LD_LIBRARY_PATH", &folder).env("PIPESIM_CACHE", folder.join("cache"));
+    with_stand_ins(&mut command);
     command.env("EMULATOR_JITTER", "1").env("EMULATOR_TIMEOUT", "120");
     command.args(arguments).envs(variables.iter().copied()).output().unwrap()
 }
@@ -39,7 +18,7 @@ fn pipesim(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
 fn train(more: &[&str], variables: &[(&str, &str)]) -> serde_json::Value {
     let folder = tempfile::tempdir().unwrap();
     let report = format!("{}/", folder.path().display());
-    let (model, tokens) = (golden("model.bin"), golden("tokens.bin"));
+    let (model, tokens) = (golden_path("gpt2/model.bin"), golden_path("gpt2/tokens.bin"));
     let mut arguments = vec!["run", "--device", "cuda", "--micro", "4", "--batch", "8", "--seq", "32", "--lr", "1e-3"];
     arguments.extend(["--tokenizer", "bytes", "--steps", "3", "--warmup", "1", "--format", "json", "--quiet"]);
     arguments.extend(["--checkpoint", &model, "--data", &tokens, "-o", &report]);
@@ -52,15 +31,14 @@ fn train(more: &[&str], variables: &[(&str, &str)]) -> serde_json::Value {
 
 /// Checks each run's losses against PyTorch's; by schedule and link, the losses.
 fn check(json: &serde_json::Value, key: &str, tolerance: f64) -> BTreeMap<(String, String), Vec<f64>> {
-    let expected: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(golden("expected.json")).unwrap()).unwrap();
+    let expected = golden_losses(key);
     let mut found = BTreeMap::new();
     for run in json["runs"].as_array().unwrap() {
         assert_eq!(run["device_kind"], "cuda");
         let [name, link] = ["schedule", "link"].map(|key| run[key].as_str().unwrap().to_string());
         let losses: Vec<f64> = run["losses"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
         for (step, loss) in losses.iter().enumerate() {
-            let theirs = expected[key][step].as_f64().unwrap();
+            let theirs = expected[step];
             assert!((loss - theirs).abs() < tolerance, "{name} over {link}, step {step}: {loss}, PyTorch {theirs}");
         }
         assert_eq!(losses.len(), 3);
@@ -167,7 +145,7 @@ fn the_best_device_and_link_are_chosen() {
 fn a_hang_on_a_gpu_is_ended_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let report = format!("{}/", folder.path().display());
-    let (model, tokens) = (golden("model.bin"), golden("tokens.bin"));
+    let (model, tokens) = (golden_path("gpt2/model.bin"), golden_path("gpt2/tokens.bin"));
     for (more, text) in [
         (&["--inject", "hang@1:3"][..], "device 0: last op done"),
         (&["--inject", "die@1:3"], "device 1 died"),

@@ -4,3 +4,6 @@ mod cli;
 mod emulated;
 mod nvshmem;
 mod ranks;
+
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,6 +1,7 @@
 //! NVSHMEM's real library, without a GPU: structures against NVIDIA's headers, every function, and both bootstraps with two
 //! processes. The library comes from the PyPI wheel, whose folder `$PIPESIM_CUDA_WHEELS` names.
 
+use crate::support::{again, wheels};
 use nvshmem_sys::{Error, Library, SYMBOLS, Status, UniqueId};
 use nvshmem_sys::{nvshmem_team_config_t, nvshmemx_init_args_t, nvshmemx_init_attr_t};
 use nvshmem_sys::{nvshmemx_uniqueid_args_t, nvshmemx_uniqueid_t};
@@ -18,17 +19,9 @@ use std::time::{Duration, Instant};
 const ROLE: &str = "PIPESIM_TEST_NVSHMEM_ROLE";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// `nvidia/nvshmem` of the wheel, or `None` where the tests may do without.
+/// `nvidia/nvshmem` of the wheel, or `None` where tests may do without.
 fn wheel() -> Option<PathBuf> {
-    let Some(folder) = env::var_os("PIPESIM_CUDA_WHEELS").filter(|value| !value.is_empty()) else {
-        assert!(
-            env::var_os("PIPESIM_WITHOUT_WHEELS").is_some(),
-            "expected PIPESIM_CUDA_WHEELS to name a folder with nvidia/nvshmem/lib, found it unset; \
-             pip install --no-deps --target FOLDER nvidia-nvshmem-cu13==3.4.5, or set PIPESIM_WITHOUT_WHEELS=1"
-        );
-        return None;
-    };
-    Some(PathBuf::from(folder).join("nvidia/nvshmem"))
+    Some(wheels()?.join("nvidia/nvshmem"))
 }
 
 fn open(wheel: &std::path::Path) -> Library {
@@ -201,8 +194,8 @@ fn two_processes_find_each_other_by_mpi() {
 
 /// This test again, as one rank. No GPU is shown to it, so that it does the same on every machine.
 fn rank(test: &str, role: &str) -> Command {
-    let mut command = Command::new(env::current_exe().expect("this program's path"));
-    command.args(["--exact", test, "--nocapture"]).env(ROLE, role).env("CUDA_VISIBLE_DEVICES", "");
+    let mut command = again(test);
+    command.env(ROLE, role).env("CUDA_VISIBLE_DEVICES", "");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     command
 }

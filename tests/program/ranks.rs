@@ -1,29 +1,16 @@
 //! Several processes train together: `pipesim run -n N`, and with the feature `mpi` under `mpirun`. The losses are PyTorch's,
 //! and a rank that dies ends the others.
 
-use pipesim::internals::dsl::{self, Budget, Request};
-use pipesim::internals::open::Order;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::support::*;
+use pipesim::internals::dsl;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gpt2").join(name)
-}
-
-/// PyTorch's losses of one setting.
-fn expected(key: &str) -> Vec<f64> {
-    let text = std::fs::read_to_string(golden("expected.json")).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    json[key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
-}
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_pipesim");
-
 /// Arguments that train the golden model on p devices, 8 sequences a step in 8 micro-batches.
 fn arguments(p: u32, more: &[&str]) -> Vec<String> {
-    let (model, tokens) = (golden("model.bin"), golden("tokens.bin"));
+    let (model, tokens) = (golden("gpt2/model.bin"), golden("gpt2/tokens.bin"));
     let mut arguments: Vec<String> = ["run", "--micro", "8", "--seq", "32", "--lr", "1e-3", "--tokenizer", "bytes"]
         .iter()
         .chain(&["--warmup", "1", "--format", "json", "--quiet", "--device", "cpu"])
@@ -50,7 +37,7 @@ fn check_losses(output: &Output, key: &str) -> (BTreeSet<String>, String) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {text}", output.status);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let theirs = expected(key);
+    let theirs = golden_losses(key);
     let mut names = BTreeSet::new();
     let mut link = String::new();
     for run in json["runs"].as_array().unwrap() {
@@ -68,14 +55,7 @@ fn check_losses(output: &Output, key: &str) -> (BTreeSet<String>, String) {
 
 /// The schedules that exist for p devices and have at most `stages` stages there.
 fn schedules(p: u32, stages: u32) -> Vec<&'static str> {
-    let fits = |name: &&str| {
-        let (budget, options) = (Budget::default(), BTreeMap::new());
-        let request = Request { devices: p, microbatches: 8, chunks: None, options, budget };
-        dsl::compile(&dsl::resolve(name).unwrap(), &request).is_ok_and(|compiled| match compiled.order {
-            Order::Fixed(schedule) => schedule.placement.stages() <= stages,
-            Order::Open(open) => open.placement.stages() <= stages,
-        })
-    };
+    let fits = |name: &&str| order(name, p, 8, None).is_ok_and(|order| order.placement().stages() <= stages);
     dsl::names().into_iter().filter(fits).collect()
 }
 
@@ -328,9 +308,7 @@ mod under_mpirun {
     /// GPUs (stand-ins for NVIDIA's libraries) whose ranks `mpirun` started, over every link that can join them.
     #[test]
     fn gpus_of_ranks_give_pytorchs_losses() {
-        let emulator = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator");
-        let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator/build");
-        assert!(Command::new(build).arg(&emulator).status().unwrap().success());
+        let emulator = emulator();
         let (cache, variables) = (emulator.join("cache"), ["LD_LIBRARY_PATH", "PIPESIM_CACHE"]);
         for (link, more) in [("mpi", &[][..]), ("mpi", &["--apart"]), ("nvshmem", &[]), ("nccl", &["--apart"])] {
             let folder = tempfile::tempdir().unwrap();

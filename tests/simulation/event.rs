@@ -1,5 +1,6 @@
 //! The event engine against the sweep, against golden files, and against cases worked out by hand.
 
+use crate::support::{GoldenSchedule, graph_of, numbers, valid_schedule};
 use pipesim::internals::check::check;
 use pipesim::internals::cost::{CostTable, OpTime, Summary};
 use pipesim::internals::delivery::Delivery;
@@ -8,13 +9,12 @@ use pipesim::internals::lowering::Lowering;
 use pipesim::internals::metrics::Activity;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::{Overlap, Programs, Schedule, check_pair};
+use pipesim::internals::schedule::{Overlap, Schedule, check_pair};
 use pipesim::internals::sim::event::{
     Config, Distribution, EventError, Jitter, Network, Party, Prepared, Processor, Record, Scope, Sharing, Transfer,
     TransferTime, monte_carlo, simulate,
 };
 use pipesim::internals::sim::sweep_lasting;
-use std::path::{Path, PathBuf};
 
 /// Numbers by chance (SplitMix64).
 struct Dice(u64);
@@ -38,23 +38,6 @@ fn table(placement: &Placement, mut cost: impl FnMut(Op) -> OpTime) -> CostTable
 /// F, I, W, B and the latency.
 fn flat(placement: &Placement, durations: [u64; 4], arrival: u64) -> CostTable {
     table(placement, |op| OpTime { duration: durations[op.kind() as usize], after: 0, arrival })
-}
-
-fn schedule(placement: Placement, microbatches: u32, rows: &[Vec<Op>]) -> Schedule {
-    let mut programs = Programs::default();
-    for row in rows {
-        programs.ops.extend(row);
-        programs.finish(Vec::new());
-    }
-    let schedule = Schedule::new("test", placement, microbatches, programs);
-    schedule.validate().unwrap_or_else(|fault| panic!("{fault}"));
-    schedule
-}
-
-/// A schedule of ops as PyTorch writes them, a row a device.
-fn by_hand(placement: Placement, microbatches: u32, rows: &[&str]) -> TaskGraph {
-    let rows: Vec<Vec<Op>> = rows.iter().map(|row| row.split(' ').map(|op| op.parse().unwrap()).collect()).collect();
-    TaskGraph::new(schedule(placement, microbatches, &rows)).unwrap()
 }
 
 fn random_placement(dice: &mut Dice) -> Placement {
@@ -101,7 +84,7 @@ fn random_schedule(dice: &mut Dice) -> Schedule {
         };
         let all: Vec<Op> = (0..stages).flat_map(|s| (0..m).filter_map(move |i| ready(s, i))).collect();
         if all.is_empty() {
-            return schedule(placement, m, &rows);
+            return valid_schedule(&placement, m, &rows);
         }
         let first = all[dice.below(all.len())];
         let device = placement.device_of(first);
@@ -182,68 +165,29 @@ fn agrees_with_the_sweep_on_random_schedules_to_the_tick() {
     assert!(paired > 200, "only {paired} schedules had pairs");
 }
 
-fn golden(folder: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder)
-}
-
-fn golden_entries(folder: &str) -> Vec<serde_json::Value> {
-    serde_json::from_str(&std::fs::read_to_string(golden(folder).join("expected.json")).unwrap()).unwrap()
-}
-
-fn golden_schedule(folder: &str, entry: &serde_json::Value) -> Schedule {
-    let of = |key: &str| entry[key].as_u64().unwrap() as u32;
-    let (p, v, m, class) = (of("p"), of("v"), of("m"), entry["cls"].as_str().unwrap());
-    let placement = match class {
-        "DualPipe" => Placement::bidirectional(p, 1).unwrap(),
-        class if class.contains("V") => Placement::zigzag("V", p, 2),
-        _ => Placement::looped("loop", p, v),
-    };
-    let direction = |op: Op| op.in_direction(u32::from(class == "DualPipe" && op.microbatch() >= m.div_ceil(2)));
-    let cell = |cell: &str| -> Vec<Op> {
-        let Some(pair) = cell.strip_suffix("OVERLAP_F_B") else { return vec![direction(cell.parse().unwrap())] };
-        let (first, second) = pair.trim_matches(['(', ')']).split_once(';').unwrap();
-        vec![direction(first.parse().unwrap()).opening_pair(), direction(second.parse().unwrap())]
-    };
-    let file = golden(folder).join(format!("{}.csv", entry["name"].as_str().unwrap()));
-    let text = std::fs::read_to_string(file).unwrap();
-    let row = |line: &str| line.split(',').filter(|text| !text.is_empty()).flat_map(cell).collect();
-    schedule(placement, m, &text.lines().map(row).collect::<Vec<Vec<Op>>>())
-}
-
-fn golden_named(class: &str, p: u64, v: u64, m: u64) -> Schedule {
-    let entries = golden_entries("pytorch");
-    let is =
-        |entry: &&serde_json::Value| entry["cls"] == class && entry["p"] == p && entry["v"] == v && entry["m"] == m;
-    golden_schedule("pytorch", entries.iter().find(is).unwrap())
+fn golden_named(class: &str, p: u32, v: u32, m: u32) -> Schedule {
+    let all = GoldenSchedule::all();
+    all.iter().find(|golden| golden.class() == class && golden.sizes() == [p, v, m]).unwrap().schedule()
 }
 
 #[test]
 fn figures_of_the_golden_files() {
-    let mut compared = 0;
-    for folder in ["pytorch", "dualpipe"].into_iter().filter(|folder| golden(folder).exists()) {
-        for entry in golden_entries(folder) {
-            let overlap = match entry["overlap_mode"].as_str() {
-                Some("serial") => Overlap::Serial,
-                Some("runtime") => Overlap::Runtime,
-                Some("overlap") => Overlap::Max,
-                _ => Overlap::Atomic,
-            };
-            let schedule = golden_schedule(folder, &entry);
-            let graph = TaskGraph::with_overlap(schedule, overlap).unwrap();
-            let tenths = |value: &serde_json::Value| (value.as_f64().unwrap() * 10.0).round() as u64;
-            let cost = |kind: &str| tenths(&entry["costs"][kind]);
-            let costs = flat(&graph.schedule().placement, [cost("F"), cost("I"), cost("W"), cost("B")], cost("comm"));
-            for config in unhindered(graph.schedule().devices()) {
-                let outcome = simulate(&graph, &costs, &config, &mut ()).unwrap();
-                assert_eq!(outcome.makespan(), tenths(&entry["makespan"]), "{} {overlap:?}", entry["name"]);
-                let busy: Vec<u64> = outcome.devices.iter().map(|device| device.busy).collect();
-                let expected: Vec<u64> = entry["busy_per_rank"].as_array().unwrap().iter().map(tenths).collect();
-                assert_eq!(busy, expected, "{} {overlap:?}", entry["name"]);
-            }
-            compared += 1;
+    let all = GoldenSchedule::all();
+    for golden in &all {
+        let (name, overlap) = (golden.name(), golden.overlap());
+        let graph = TaskGraph::with_overlap(golden.schedule(), overlap).unwrap();
+        let tenths = |value: f64| (value * 10.0).round() as u64;
+        let costs = ["F", "I", "W", "B"].map(|kind| tenths(golden.cost(kind)));
+        let costs = flat(&graph.schedule().placement, costs, tenths(golden.cost("comm")));
+        let expected: Vec<u64> = numbers(&golden.entry["busy_per_rank"]).into_iter().map(tenths).collect();
+        for config in unhindered(graph.schedule().devices()) {
+            let outcome = simulate(&graph, &costs, &config, &mut ()).unwrap();
+            assert_eq!(outcome.makespan(), tenths(golden.number("makespan")), "{name} {overlap:?}");
+            let busy: Vec<u64> = outcome.devices.iter().map(|device| device.busy).collect();
+            assert_eq!(busy, expected, "{name} {overlap:?}");
         }
     }
-    assert!(compared >= 400, "{compared}");
+    assert!(all.len() >= 400, "{}", all.len());
 }
 
 #[test]
@@ -318,7 +262,7 @@ fn circle(deadlock: &pipesim::internals::sim::event::Deadlock) {
 
 /// Two devices; device 0 has nothing to do but two forwards of 10, device 1 waits for them.
 fn two_forwards() -> TaskGraph {
-    by_hand(Placement::linear(2), 2, &["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"])
+    graph_of(Placement::linear(2), 2, &["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"], Overlap::Atomic)
 }
 
 fn ends(record: &Record, graph: &TaskGraph, ops: &[&str]) -> Vec<u64> {
@@ -352,7 +296,7 @@ fn links_by_hand() {
 fn an_egress_port_is_shared_by_all_that_leaves_a_device() {
     // Device 1 ends 1F1 at 2 and 1B0 right after it: one message each way.
     let rows = ["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", "2F0 2B0 2F1 2B1"];
-    let graph = by_hand(Placement::linear(3), 2, &rows);
+    let graph = graph_of(Placement::linear(3), 2, &rows, Overlap::Atomic);
     let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 0);
     let times = |scope| {
         let network = Network {
@@ -398,7 +342,7 @@ fn bandwidth_is_bytes_times_ticks() {
 #[test]
 fn shared_processors_by_hand() {
     // One device a stage, one micro-batch: never two ops at once, so one core for all is as good as one each.
-    let naive = by_hand(Placement::linear(3), 1, &["0F0 0B0", "1F0 1B0", "2F0 2B0"]);
+    let naive = graph_of(Placement::linear(3), 1, &["0F0 0B0", "1F0 1B0", "2F0 2B0"], Overlap::Atomic);
     let costs = flat(&naive.schedule().placement, [10, 10, 10, 20], 3);
     let shared = |graph: &TaskGraph, costs: &CostTable, cores, per_mille| {
         let devices = (0..graph.schedule().devices()).collect();
@@ -411,7 +355,7 @@ fn shared_processors_by_hand() {
     assert_eq!(shared(&naive, &costs, 1, 1000).0, 3 * 30 + 4 * 3);
     // gpipe's forwards on two devices that share one core, no latency: 0F0 alone 0..10; then 0F1 and 1F0 at half speed
     // 10..30; then 1F1 alone 30..40.
-    let graph = by_hand(Placement::linear(2), 2, &["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"]);
+    let graph = graph_of(Placement::linear(2), 2, &["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"], Overlap::Atomic);
     let costs = flat(&graph.schedule().placement, [10, 10, 10, 10], 0);
     let (makespan, record) = shared(&graph, &costs, 1, 1000);
     assert_eq!(ends(&record, &graph, &["0F0", "0F1", "1F0", "1F1"]), [10, 30, 30, 40]);
@@ -458,7 +402,7 @@ fn slots_by_hand() {
     // Device 0's forwards take 10, device 1's 100: with one slot the second message waits until 1F0 has ended at 110, and
     // the third until 1F1 has.
     let rows = ["0F0 0F1 0F2 0B0 0B1 0B2", "1F0 1F1 1F2 1B0 1B1 1B2"];
-    let graph = by_hand(Placement::linear(2), 3, &rows);
+    let graph = graph_of(Placement::linear(2), 3, &rows, Overlap::Atomic);
     let costs = table(&graph.schedule().placement, |op| {
         let duration = if op.stage() == 0 { 10 } else { 100 };
         OpTime { duration, after: 0, arrival: 5 }
@@ -485,7 +429,7 @@ fn buffered_sends_of_one_device_hold_each_other_up() {
     // Three devices, each but the middle one idle: device 1 sends forwards down and gradients up through one queue. With
     // one slot to stage 2, its second activation waits for 2F0 to end, and the gradient behind it waits too.
     let rows = ["0F0 0F1 0F2 0B0 0B1 0B2", "1F0 1F1 1F2 1B0 1B1 1B2", "2F0 2B0 2F1 2B1 2F2 2B2"];
-    let graph = by_hand(Placement::linear(3), 3, &rows);
+    let graph = graph_of(Placement::linear(3), 3, &rows, Overlap::Atomic);
     let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 0);
     let run = |text: &str| {
         let config = Config { delivery: text.parse().unwrap(), ..Config::default() };
@@ -500,7 +444,7 @@ fn a_channel_that_deadlocks_says_who_waits_for_whom() {
     // 1F1B with one queue a device, sends and receives in program order: device 0 offers 0F1 while device 1 offers the
     // gradient of 1B0, and neither receives. This is why Megatron-LM sends and receives both at once.
     let rows = ["0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1B0 1F1 1B1 1F2 1B2"];
-    let graph = by_hand(Placement::linear(2), 3, &rows);
+    let graph = graph_of(Placement::linear(2), 3, &rows, Overlap::Atomic);
     let costs = flat(&graph.schedule().placement, [10, 10, 10, 20], 1);
     let run = |text: &str| {
         let config = Config { delivery: text.parse().unwrap(), ..Config::default() };
@@ -523,7 +467,7 @@ fn a_channel_that_deadlocks_says_who_waits_for_whom() {
 
 #[test]
 fn too_few_slots_deadlock_where_the_receiver_wants_another_message() {
-    let graph = by_hand(Placement::linear(2), 2, &["0F0 0F1 0B0 0B1", "1F1 1F0 1B0 1B1"]);
+    let graph = graph_of(Placement::linear(2), 2, &["0F0 0F1 0B0 0B1", "1F1 1F0 1B0 1B1"], Overlap::Atomic);
     let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 0);
     for config in [
         Config { slots: Some(1), ..Config::default() },
@@ -539,7 +483,7 @@ fn too_few_slots_deadlock_where_the_receiver_wants_another_message() {
 /// Makespans in hundredths of a unit (F = I = W = 1 a device), interleaved 1F1B over v chunks.
 fn interleaved(v: u64, comm_hundredths: u64, delivery: &str) -> u64 {
     let class = if v == 1 { "Schedule1F1B" } else { "ScheduleInterleaved1F1B" };
-    let graph = TaskGraph::new(golden_named(class, 4, v, 8)).unwrap();
+    let graph = TaskGraph::new(golden_named(class, 4, v as u32, 8)).unwrap();
     let chunk = 100 / v;
     let costs = flat(&graph.schedule().placement, [chunk, chunk, chunk, 2 * chunk], comm_hundredths);
     let config = Config { delivery: delivery.parse().unwrap(), ..Config::default() };
@@ -576,7 +520,7 @@ fn front_loading_is_pytorchs() {
         "0SEND_F0 2RECV_F0 0SEND_F1 2RECV_F1 2SEND_F0 2SEND_F1 2RECV_B0 2SEND_B0 2RECV_B1 2SEND_B1 0RECV_B0 0RECV_B1",
         "1RECV_F0 1SEND_F0 1RECV_F1 1SEND_F1 3RECV_F0 3RECV_F1 3SEND_B0 1RECV_B0 3SEND_B1 1RECV_B1 1SEND_B0 1SEND_B1",
     ];
-    let graph = by_hand(Placement::looped("loop", 2, 2), 2, &rows);
+    let graph = graph_of(Placement::looped("loop", 2, 2), 2, &rows, Overlap::Atomic);
     let lowering = Lowering::new(&graph, "channel:front-loaded".parse().unwrap());
     let ours: Vec<String> = lowering
         .queues()
@@ -627,7 +571,7 @@ fn a_sum_of_many_is_normal() {
     // One device, 2n ops of 10000 +- 20 %: mean and quantiles of the sum by the central limit theorem.
     let n = 50;
     let row = (0..n).flat_map(|i| [Op::new(Kind::F, 0, i), Op::new(Kind::B, 0, i)]).collect();
-    let graph = TaskGraph::new(schedule(Placement::linear(1), n, &[row])).unwrap();
+    let graph = TaskGraph::new(valid_schedule(&Placement::linear(1), n, &[row])).unwrap();
     let costs = flat(&graph.schedule().placement, [10_000; 4], 0);
     let distribution = Distribution::Uniform { half_width_per_mille: 200 };
     let config = Config { jitter: Some(Jitter { distribution, seed: 0, sample: 0 }), ..Config::default() };

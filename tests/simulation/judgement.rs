@@ -1,11 +1,12 @@
 //! How a simulated schedule is judged: bounds, causes of idle time, critical path and memory, against facts that others state
 //! and against second methods.
 
-use pipesim::internals::cost::{CostTable, GivenCosts, OpTime, Slow, Summary};
+use crate::support::*;
+use pipesim::internals::cost::{CostTable, OpTime, Slow, Summary};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::{Overlap, Programs, Schedule};
+use pipesim::internals::schedule::Overlap;
 use pipesim::internals::sim::{
     Bounds, Cause, OpTimes, Part, bounds, bounds_at_own_peaks, critical_path, explain, memory, sensitivities, slacks,
     sweep, sweep_lasting,
@@ -13,59 +14,14 @@ use pipesim::internals::sim::{
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
-use std::path::Path;
-
-fn schedule(placement: Placement, m: u32, rows: &[Vec<Op>]) -> Schedule {
-    let mut programs = Programs::default();
-    for row in rows {
-        programs.ops.extend(row);
-        programs.finish(Vec::new());
-    }
-    let schedule = Schedule::new("test", placement, m, programs);
-    schedule.validate().unwrap();
-    schedule
-}
 
 /// Ticks by cause.
 type Causes = [u64; Cause::ALL.len()];
 
-/// Rows of ops as PyTorch writes them.
-fn graph(placement: Placement, m: u32, rows: &[&str], overlap: Overlap) -> TaskGraph {
-    let rows: Vec<Vec<Op>> = rows.iter().map(|row| cells(row, &placement, m)).collect();
-    TaskGraph::with_overlap(schedule(placement, m, &rows), overlap).unwrap()
-}
-
-fn cells(row: &str, placement: &Placement, m: u32) -> Vec<Op> {
-    let one = |text: &str| {
-        let op: Op = text.parse().unwrap();
-        let second = placement.directions() == 2 && placement.microbatches_of(1, m).contains(&op.microbatch());
-        op.in_direction(u32::from(second))
-    };
-    let cell = |cell: &str| match cell.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
-        Some((pair, _)) => {
-            let (a, b) = pair.split_once(';').unwrap();
-            vec![one(a).opening_pair(), one(b)]
-        }
-        None => vec![one(cell)],
-    };
-    row.split([',', ' ']).filter(|text| !text.is_empty()).flat_map(cell).collect()
-}
-
-fn costs(graph: &TaskGraph, text: &str) -> CostTable {
-    let given: GivenCosts = text.parse().unwrap();
-    given.table(&graph.schedule().placement, graph.schedule().microbatches, &Slow::new()).unwrap()
-}
-
-/// GPipe's and 1F1B's orders from their papers' descriptions: so many forwards, then one each, then the rest.
-fn one_stage_a_device(p: u32, m: u32, forwards_first: impl Fn(u32) -> u32) -> TaskGraph {
-    let row = |r: u32| {
-        let w = forwards_first(r).min(m);
-        let (f, b) = (|i: u32| Op::new(Kind::F, r, i), |i: u32| Op::new(Kind::B, r, i));
-        let pairs = (0..m - w).flat_map(|i| [f(w + i), b(i)]);
-        (0..w).map(f).chain(pairs).chain((m - w..m).map(b)).collect()
-    };
-    let rows: Vec<Vec<Op>> = (0..p).map(row).collect();
-    TaskGraph::new(schedule(Placement::linear(p), m, &rows)).unwrap()
+/// One stage a device.
+fn line(rows: Vec<Vec<Op>>) -> TaskGraph {
+    let m = rows[0].iter().map(|op| op.microbatch() + 1).max().unwrap();
+    TaskGraph::new(valid_schedule(&Placement::linear(rows.len() as u32), m, &rows)).unwrap()
 }
 
 fn causes(graph: &TaskGraph, costs: &CostTable, cap: Option<f64>) -> Vec<Causes> {
@@ -82,16 +38,16 @@ fn fill_and_drain_of_1f1b_and_gpipe() {
     // Device r waits r forwards for its first op, and r backwards (two units each) follow its last; all devices idle
     // 3(p - 1) (Narayanan et al. 2021, section 2.2).
     for (p, m) in [(2_u32, 2_u32), (4, 8), (5, 7), (8, 32)] {
-        let graph = one_stage_a_device(p, m, |r| p - 1 - r);
-        let all = causes(&graph, &costs(&graph, ""), None);
+        let graph = line(one_f_one_b(p, m));
+        let all = causes(&graph, &costs_of(&graph, ""), None);
         for (r, of) in all.iter().enumerate() {
             let [fill, drain, dependence, communication, imbalance, memory, order] = by_name(of);
             assert_eq!((fill, drain), (r as u64, 2 * r as u64), "1f1b {p} {m} device {r}");
             assert_eq!(dependence + memory, 3 * (u64::from(p) - 1 - r as u64));
             assert_eq!((communication, imbalance, order), (0, 0, 0));
         }
-        let graph = one_stage_a_device(p, m, |_| m);
-        for (r, of) in causes(&graph, &costs(&graph, ""), None).iter().enumerate() {
+        let graph = line(gpipe(p, m));
+        for (r, of) in causes(&graph, &costs_of(&graph, ""), None).iter().enumerate() {
             let inside = 3 * (u64::from(p) - 1 - r as u64);
             assert_eq!(by_name(of), [r as u64, 2 * r as u64, inside, 0, 0, 0, 0], "gpipe {p} {m} device {r}");
         }
@@ -103,8 +59,8 @@ fn naive_idles_for_dependence_and_memory() {
     // p = 2, m = 2: device 0 waits twice for three units; during the first wait only the peak of one activation keeps the
     // second forward from running, and with a cap of two nothing but the order.
     let rows = ["0F0 0B0 0F1 0B1", "1F0 1B0 1F1 1B1"];
-    let graph = graph(Placement::linear(2), 2, &rows, Overlap::Atomic);
-    let table = costs(&graph, "");
+    let graph = graph_of(Placement::linear(2), 2, &rows, Overlap::Atomic);
+    let table = costs_of(&graph, "");
     let found = causes(&graph, &table, None);
     assert_eq!(by_name(&found[0]), [0, 0, 5, 0, 0, 1, 0]);
     assert_eq!(by_name(&found[1]), [1, 2, 3, 0, 0, 0, 0]);
@@ -124,22 +80,22 @@ fn naive_idles_for_dependence_and_memory() {
 fn a_wait_is_split_by_what_goes_on_elsewhere() {
     // GPipe p = 2, m = 2, comm 0.5: device 0 has run its forwards at 2, the first gradient arrives at 6; with free links at 5.
     let rows = ["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"];
-    let gpipe = graph(Placement::linear(2), 2, &rows, Overlap::Atomic);
-    let found = causes(&gpipe, &costs(&gpipe, "comm=0.5"), None);
+    let gpipe = graph_of(Placement::linear(2), 2, &rows, Overlap::Atomic);
+    let found = causes(&gpipe, &costs_of(&gpipe, "comm=0.5"), None);
     // In half units. Device 1 starts at 1.5 and ends at 7.5, device 0 at 10.
     assert_eq!(by_name(&found[0]), [0, 0, 30, 10, 0, 0, 0]);
     assert_eq!(by_name(&found[1]), [15, 25, 0, 0, 0, 0, 0]);
 
     // One micro-batch, device 1 three times slower: its F is one unit, its B two units longer than the average of 2 and 4.
     let slow: Slow = [(1, "3".parse().unwrap())].into();
-    let one = graph(Placement::linear(2), 1, &["0F0 0B0", "1F0 1B0"], Overlap::Atomic);
-    let table = GivenCosts::default().table(&one.schedule().placement, 1, &slow).unwrap();
+    let one = graph_of(Placement::linear(2), 1, &["0F0 0B0", "1F0 1B0"], Overlap::Atomic);
+    let table = slowed("", &one.schedule().placement, 1, &slow);
     assert_eq!(by_name(&causes(&one, &table, None)[0]), [0, 0, 6, 0, 3, 0, 0]);
 
     // Device 0 waits from 4 to 5 for 1I1, and could have run 0W0 then.
     let rows = ["0F0 0F1 0I0 0I1 0W0 0W1", "1F0 1I0 1F1 1I1 1W0 1W1"];
-    let split = graph(Placement::linear(2), 2, &rows, Overlap::Atomic);
-    let found = causes(&split, &costs(&split, ""), None);
+    let split = graph_of(Placement::linear(2), 2, &rows, Overlap::Atomic);
+    let found = causes(&split, &costs_of(&split, ""), None);
     assert_eq!((by_name(&found[0]), by_name(&found[1])), ([0, 0, 1, 0, 0, 0, 1], [1, 1, 0, 0, 0, 0, 0]));
 }
 
@@ -156,8 +112,7 @@ fn zero_bubble(p: u32, m: u32, k: u32) -> TaskGraph {
         let done = (0..m).filter(|i| w + i >= k * (p - 1)).count() as u32;
         (0..w).map(|i| op(Kind::F, i)).chain(steady).chain((done..m).map(|i| op(Kind::W, i))).collect()
     };
-    let rows: Vec<Vec<Op>> = (0..p).map(row).collect();
-    TaskGraph::new(schedule(Placement::linear(p), m, &rows)).unwrap()
+    line((0..p).map(row).collect())
 }
 
 #[test]
@@ -166,15 +121,14 @@ fn causes_are_what_their_removal_saves() {
     // device's first and last op shrinks by what was put down to imbalance and to communication; what the order could have
     // filled may be part of either.
     let inside = |graph: &TaskGraph, text: &str, slow: &Slow| -> ([f64; 3], f64) {
-        let given: GivenCosts = text.parse().unwrap();
-        let table = given.table(&graph.schedule().placement, graph.schedule().microbatches, slow).unwrap();
+        let table = slowed(text, &graph.schedule().placement, graph.schedule().microbatches, slow);
         let total = explain(graph, &table, &OpTimes::swept(graph, &table), None).total();
         let unit = |cause: Cause| total[cause as usize] as f64 / table.ticks_per_unit;
         let all: f64 = Cause::ALL[2..].iter().map(|&cause| unit(cause)).sum();
         ([Cause::Imbalance, Cause::Communication, Cause::Order].map(unit), all)
     };
     for (p, m) in [(2, 50), (4, 64), (8, 64)] {
-        let schedules = [one_stage_a_device(p, m, |r| p - 1 - r), zero_bubble(p, m, 1), zero_bubble(p, m, 2)];
+        let schedules = [line(one_f_one_b(p, m)), zero_bubble(p, m, 1), zero_bubble(p, m, 2)];
         for (number, graph) in schedules.iter().enumerate() {
             for (device, factor) in [(0, 1.1), (1, 1.3), (1, 3.0), (p - 1, 1.2)] {
                 let slow: Slow = [(device, format!("{factor}").parse().unwrap())].into();
@@ -199,12 +153,12 @@ fn bounds_are_the_proven_optima() {
     // p = 6, m = 12, cap 6: 41; V p = 4, m = 8 with 4 chunks: 59.
     for (p, m, cap, optimum) in [(3, 6, 3.0, 20), (4, 8, 4.0, 27), (6, 12, 6.0, 41)] {
         let graph = split_in_turn(Placement::linear(p), m);
-        assert_eq!(bounds(&graph, &costs(&graph, ""), Some(cap)).best().0, optimum, "linear {p} {m} {cap}");
+        assert_eq!(bounds(&graph, &costs_of(&graph, ""), Some(cap)).best().0, optimum, "linear {p} {m} {cap}");
     }
     // V p = 4, m = 8 with k chunks: what the zero-bubble authors' schedulers reach, which no bound may exceed and these attain
     // (V-Min 59, their adaptive V 56, V-Half 53, ZB-V 51).
     let graph = split_in_turn(Placement::zigzag("V", 4, 2), 8);
-    let unit = costs(&graph, "F=2,I=2,W=2");
+    let unit = costs_of(&graph, "F=2,I=2,W=2");
     for (k, makespan, name) in
         [(4, 59.0, "memory"), (5, 56.0, "memory"), (6, 53.0, "memory"), (8, 51.0, "head + work + tail")]
     {
@@ -219,7 +173,7 @@ fn the_memory_bound_contains_the_published_ones() {
     for p in 2..=9_u64 {
         for m in p..3 * p {
             let graph = split_in_turn(Placement::zigzag("V", p as u32, 2), m as u32);
-            let unit = costs(&graph, "F=2,I=2,W=2");
+            let unit = costs_of(&graph, "F=2,I=2,W=2");
             for k in 2..2 * p {
                 let bound = bounds(&graph, &unit, Some(k as f64 / 2.0)).best().0 as f64 / unit.ticks_per_unit;
                 assert!(bound >= (6 * m + 6 * p - 1 - 3 * k) as f64, "V {p} {m} {k}: {bound}");
@@ -230,15 +184,15 @@ fn the_memory_bound_contains_the_published_ones() {
     // 2401.10241). Costs in tenths.
     for (p, m, k) in [(4_u64, 8_u64, 2_u64), (4, 12, 3), (8, 16, 4)] {
         let graph = split_in_turn(Placement::linear(p as u32), m as u32);
-        let bound = bounds(&graph, &costs(&graph, "F=1.2,I=1,W=0.8,comm=0.1"), Some(k as f64)).memory.unwrap();
+        let bound = bounds(&graph, &costs_of(&graph, "F=1.2,I=1,W=0.8,comm=0.1"), Some(k as f64)).memory.unwrap();
         assert!(bound >= 30 * m + (p - 1) * (10 + 2) + (p - k) * 12, "linear {p} {m} {k}: {bound}");
     }
     // One activation at a time is the naive schedule: m times the whole way, p devices deep.
     for (p, m) in [(2, 3), (4, 8), (7, 2)] {
         let row = |r: u32| (0..m).flat_map(|i| [Op::new(Kind::F, r, i), Op::new(Kind::B, r, i)]).collect();
         let rows: Vec<Vec<Op>> = (0..p).map(row).collect();
-        let graph = TaskGraph::new(schedule(Placement::linear(p), m, &rows)).unwrap();
-        let found = bounds_at_own_peaks(&graph, &costs(&graph, ""));
+        let graph = TaskGraph::new(valid_schedule(&Placement::linear(p), m, &rows)).unwrap();
+        let found = bounds_at_own_peaks(&graph, &costs_of(&graph, ""));
         assert_eq!(found.best().0, u64::from(3 * m * p), "naive {p} {m}: {found:?}");
     }
 }
@@ -255,7 +209,7 @@ fn split_in_turn(placement: Placement, m: u32) -> TaskGraph {
             rows[placement.device_of(op) as usize].push(op);
         }
     }
-    TaskGraph::new(schedule(placement, m, &rows)).unwrap()
+    TaskGraph::new(valid_schedule(&placement, m, &rows)).unwrap()
 }
 
 /// A schedule, costs, and what they are called.
@@ -365,7 +319,7 @@ fn random_case(seed: u64) -> Case {
         let keep = [1.0, 0.5, 0.0][rng.random_range(0..3)];
         let costs = random_costs(rng, &placement, keep);
         let overlap = Overlap::ALL[rng.random_range(0..4)];
-        match TaskGraph::with_overlap(schedule(placement, m, &rows), overlap) {
+        match TaskGraph::with_overlap(valid_schedule(&placement, m, &rows), overlap) {
             Ok(graph) => return Case { graph, costs },
             Err(cycle) => assert!(pairs, "{cycle}"),
         }
@@ -424,7 +378,7 @@ fn ops_named_under_order_could_really_run_earlier() {
             row.into_iter().map(|index| graph.op(index)).collect()
         };
         let rows: Vec<Vec<Op>> = (0..source.devices()).map(row).collect();
-        let moved = schedule(source.placement.clone(), source.microbatches, &rows);
+        let moved = valid_schedule(&source.placement, source.microbatches, &rows);
         for device in 0..source.devices() {
             let (before, after) =
                 (source.peak_activations(device, costs.keep), moved.peak_activations(device, costs.keep));
@@ -472,8 +426,8 @@ fn slack_is_how_much_longer_an_op_may_last() {
 #[test]
 fn sensitivities_of_known_schedules() {
     // One micro-batch: every op and every transfer is on the path. 10 units of F, 20 of B, 2 of comm among p = 2.
-    let one = graph(Placement::linear(2), 1, &["0F0 0B0", "1F0 1B0"], Overlap::Atomic);
-    let table = costs(&one, "F=5,B=10,comm=1");
+    let one = graph_of(Placement::linear(2), 1, &["0F0 0B0", "1F0 1B0"], Overlap::Atomic);
+    let table = costs_of(&one, "F=5,B=10,comm=1");
     let found = sensitivities(&one, &table, &Part::all(&one));
     let percent = |name: &str| found.iter().find(|s| s.part == name).unwrap().percent;
     for (part, share) in [
@@ -490,8 +444,8 @@ fn sensitivities_of_known_schedules() {
     assert_eq!(found.len(), 7);
     // A pipeline as slow as its slowest device: the others' share vanishes but for fill and drain.
     let slow: Slow = [(1, "3".parse().unwrap())].into();
-    let graph = one_stage_a_device(2, 50, |r| 1 - r);
-    let table = GivenCosts::default().table(&graph.schedule().placement, 50, &slow).unwrap();
+    let graph = line(one_f_one_b(2, 50));
+    let table = slowed("", &graph.schedule().placement, 50, &slow);
     let of_devices: Vec<f64> =
         sensitivities(&graph, &table, &[Part::Device(0), Part::Device(1)]).iter().map(|s| s.percent).collect();
     assert!((of_devices[0] - 3.0 / 453.0).abs() < 1e-12 && (of_devices[1] - 450.0 / 453.0).abs() < 1e-12);
@@ -534,8 +488,8 @@ fn memory_over_time_peaks_where_the_order_says() {
         }
     }
     // 1F1B: p - r in flight, reached by the last forward of the warm-up.
-    let graph = one_stage_a_device(4, 8, |r| 3 - r);
-    let table = costs(&graph, "");
+    let graph = line(one_f_one_b(4, 8));
+    let table = costs_of(&graph, "");
     let curves = memory(&graph, &table, &OpTimes::swept(&graph, &table), None);
     let found: Vec<_> = curves.iter().map(|c| (c.peak, c.peak_op.clone().unwrap(), c.peak_time)).collect();
     let expected = [(4.0, "0F3", 3.0), (3.0, "1F2", 3.0), (2.0, "2F1", 3.0), (1.0, "3F0", 3.0)];
@@ -690,7 +644,7 @@ fn no_bound_is_above_the_best_of_all_orders() {
                 rows[placement.device_of(op) as usize].push(op);
             }
         }
-        let graph = TaskGraph::new(schedule(placement.clone(), *m, &rows)).unwrap();
+        let graph = TaskGraph::new(valid_schedule(placement, *m, &rows)).unwrap();
         for cap in [0.5, 1.0, 1.5, 2.0, f64::from(*m) * 2.0] {
             let best = Search::best(placement, &costs, *m, cap, kinds);
             if best == u64::MAX {
@@ -710,68 +664,31 @@ fn no_bound_is_above_the_best_of_all_orders() {
     );
 }
 
-fn number(value: &serde_json::Value, key: &str) -> f64 {
-    value[key].as_f64().unwrap_or_else(|| panic!("{key} in {value}"))
-}
-
-/// The placement that a class of PyTorch's or DeepSeek's schedules has.
-fn placement(class: &str, p: u32, v: u32) -> Placement {
-    match class {
-        "DualPipe" => Placement::bidirectional(p, 1).unwrap(),
-        "DualPipeV" | "ScheduleDualPipeV" | "ScheduleZBVZeroBubble" => Placement::zigzag("V", p, 2),
-        _ => Placement::looped("loop", p, v),
-    }
-}
-
-/// Judges one golden schedule: `entry` states its figures.
-fn judge(folder: &Path, entry: &serde_json::Value) {
-    let name = entry["name"].as_str().unwrap();
-    let (p, v, m) = (number(entry, "p") as u32, number(entry, "v"), number(entry, "m") as u32);
-    let text = std::fs::read_to_string(folder.join(format!("{name}.csv"))).unwrap();
-    let rows: Vec<&str> = text.lines().collect();
-    let overlap = match entry["overlap_mode"].as_str() {
-        Some("serial") => Overlap::Serial,
-        Some("runtime") => Overlap::Runtime,
-        Some("overlap") => Overlap::Max,
-        _ => Overlap::Atomic,
-    };
-    let graph = graph(placement(entry["cls"].as_str().unwrap(), p, v as u32), m, &rows, overlap);
-    // Their costs are per op; ours are per device, and a chunk's op costs 1/v.
-    let cost = |key: &str| entry["costs"][key].as_f64().unwrap();
-    let [f, i, w, b] = ["F", "I", "W", "B"].map(|key| cost(key) * v);
-    let table = costs(&graph, &format!("F={f:.3},I={i:.3},W={w:.3},B={b:.3},comm={}", cost("comm")));
-    let unit = |ticks: u64| ticks as f64 / table.ticks_per_unit;
-    let makespan = number(entry, "makespan");
-    let close = |ours: f64, theirs: f64, what: &str| {
-        assert!((ours - theirs).abs() < 1e-6, "{name} {overlap:?} {what}: ours {ours}, theirs {theirs}");
-    };
-
-    for found in all_bounds(&graph, &table) {
-        assert!(unit(found.best().0) <= makespan + 1e-6, "{name} {overlap:?}: {found:?}, {makespan}");
-    }
-    let times = OpTimes::swept(&graph, &table);
-    let path = critical_path(&graph, &table, &times);
-    close(path.iter().map(|piece| unit(piece.end - piece.start)).sum(), makespan, "critical path");
-    let explanation = explain(&graph, &table, &times, None);
-    let curves = memory(&graph, &table, &times, None);
-    let chunks = f64::from(graph.schedule().placement.chunks());
-    for device in 0..p as usize {
-        let idle = unit(explanation.devices[device].iter().sum());
-        close(idle, makespan - entry["busy_per_rank"][device].as_f64().unwrap(), "idle");
-        let peak = entry["peak_activations_per_rank"][device].as_f64().unwrap();
-        close(curves[device].peak * chunks, peak, "peak");
-    }
-}
-
 #[test]
 fn golden_schedules_are_judged_right() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let mut judged = 0;
-    for folder in ["pytorch", "dualpipe"].map(|name| golden.join(name)) {
-        let text = std::fs::read_to_string(folder.join("expected.json")).unwrap();
-        let entries: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
-        entries.iter().for_each(|entry| judge(&folder, entry));
-        judged += entries.len();
+    let all = GoldenSchedule::all();
+    assert!(all.len() > 300, "{}", all.len());
+    for golden in all {
+        let (name, overlap, makespan) = (golden.name(), golden.overlap(), golden.number("makespan"));
+        let graph = TaskGraph::with_overlap(golden.schedule(), overlap).unwrap();
+        let table = costs_of(&graph, &golden.costs());
+        let unit = |ticks: u64| ticks as f64 / table.ticks_per_unit;
+        let close = |ours: f64, theirs: f64, what: &str| {
+            assert!((ours - theirs).abs() < 1e-6, "{name} {overlap:?} {what}: ours {ours}, theirs {theirs}");
+        };
+
+        for found in all_bounds(&graph, &table) {
+            assert!(unit(found.best().0) <= makespan + 1e-6, "{name} {overlap:?}: {found:?}, {makespan}");
+        }
+        let times = OpTimes::swept(&graph, &table);
+        let path = critical_path(&graph, &table, &times);
+        close(path.iter().map(|piece| unit(piece.end - piece.start)).sum(), makespan, "critical path");
+        let explanation = explain(&graph, &table, &times, None);
+        let curves = memory(&graph, &table, &times, None);
+        let [busy, peaks] = ["busy_per_rank", "peak_activations_per_rank"].map(|key| numbers(&golden.entry[key]));
+        for device in 0..busy.len() {
+            close(unit(explanation.devices[device].iter().sum()), makespan - busy[device], "idle");
+            close(curves[device].peak * golden.number("v"), peaks[device], "peak");
+        }
     }
-    assert!(judged > 300, "{judged}");
 }

@@ -6,3 +6,6 @@ mod optima;
 mod papers;
 mod report;
 mod settle;
+
+#[path = "../support/mod.rs"]
+mod support;

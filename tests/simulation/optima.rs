@@ -1,12 +1,13 @@
 //! The search and the bounds against optima that a solver of its own proved (`tests/optima/solve`, CP-SAT).
 
-use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
+use crate::support::{self, costs, golden_list, replay, schedule, slowed};
+use pipesim::internals::cost::{CostTable, Slow};
 use pipesim::internals::exact::{Budget, Error, prove, question};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::{Goal, OpenSchedule, Program};
 use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::{Programs, Schedule};
+use pipesim::internals::schedule::Schedule;
 use pipesim::internals::settle::settle;
 use pipesim::internals::sim::bounds;
 use serde_json::Value;
@@ -26,10 +27,8 @@ struct Case {
 
 /// The proven ones.
 fn cases() -> Vec<Case> {
-    let path = format!("{}/tests/golden/optima.json", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
-    let proven: Vec<Case> = rows.iter().filter(|row| row["proven"].as_bool().unwrap()).map(case).collect();
+    let proven = golden_list("optima.json").into_iter().filter(|row| row["proven"].as_bool().unwrap());
+    let proven: Vec<Case> = proven.map(|row| case(&row)).collect();
     assert!(proven.len() >= 20, "only {} optima are proven", proven.len());
     proven
 }
@@ -52,31 +51,12 @@ fn case(row: &Value) -> Case {
         row["costs"].as_object().unwrap().iter().map(|(key, cost)| format!("{key}={cost}")).collect();
     given.push(format!("keep={}", row["keep"]));
     let given = given.join(",");
-    let costs: CostTable = given.parse::<GivenCosts>().unwrap().table(&placement, m, &Slow::new()).unwrap();
+    let costs = costs(&given, &placement, m);
     let name = format!("{} p{p} m{m} cap {cap} split {split} {goal:?} {given}", placement.name());
     let programs = vec![Program::Search { split, cap: Some(cap), start: None }; p as usize];
     let optimum = (row["optimum"].as_f64().unwrap() * costs.ticks_per_unit).round() as u64;
     let open = OpenSchedule { name: "searched".to_string(), placement, microbatches: m, programs, goal };
     Case { name, open, costs, cap, split, reference: row["source"] == "reference", optimum }
-}
-
-/// Makespan and span in ticks, by a replay of its own: every op starts as soon as its device and its input allow.
-fn replay(schedule: &Schedule, costs: &CostTable) -> (u64, u64) {
-    let graph = TaskGraph::new(schedule.clone()).unwrap();
-    let devices = schedule.devices() as usize;
-    let (mut ends, mut free, mut firsts) = (vec![0; graph.len()], vec![0; devices], vec![u64::MAX; devices]);
-    for index in graph.order() {
-        let device = graph.device_of(index) as usize;
-        let arrival = graph.upstream(index).map_or(0, |up| {
-            let away = graph.device_of(up) as usize != device;
-            ends[up] + if away { costs.of(graph.op(up)).arrival } else { 0 }
-        });
-        let start: u64 = arrival.max(free[device]);
-        ends[index] = start + costs.of(graph.op(index)).duration;
-        free[device] = ends[index];
-        firsts[device] = firsts[device].min(start);
-    }
-    (*free.iter().max().unwrap(), free.iter().zip(&firsts).map(|(end, first)| end - first).max().unwrap())
 }
 
 /// What `schedule` reaches of the case's goal, once it is known to be valid and within the cap.
@@ -86,16 +66,6 @@ fn reached(case: &Case, schedule: &Schedule) -> u64 {
     assert!(schedule.peak(case.costs.keep) <= case.cap + 1e-9, "{}", case.name);
     let (makespan, span) = replay(schedule, &case.costs);
     if case.open.goal == Goal::Span { span } else { makespan }
-}
-
-/// A schedule of these rows.
-fn schedule(placement: &Placement, m: u32, rows: Vec<Vec<Op>>) -> Schedule {
-    let mut programs = Programs::default();
-    for row in rows {
-        programs.ops.extend(row);
-        programs.finish(Vec::new());
-    }
-    Schedule::new("test", placement.clone(), m, programs)
 }
 
 /// Every micro-batch by itself: some valid schedule, whose bounds are those of all.
@@ -111,7 +81,7 @@ fn in_turn(case: &Case) -> TaskGraph {
             rows[placement.device_of(op) as usize].push(op);
         }
     }
-    TaskGraph::new(schedule(placement, case.open.microbatches, rows)).unwrap()
+    TaskGraph::new(schedule(placement, case.open.microbatches, &rows)).unwrap()
 }
 
 /// No schedule beats a proven optimum, else the models differ. How far the search may stay above it: nowhere more than
@@ -175,15 +145,9 @@ fn a_proof_improves_on_the_search() {
 #[test]
 fn one_f_one_b_is_optimal_within_its_memory() {
     for (p, m) in [(2_u32, 3_u32), (4, 8), (6, 6)] {
-        let row = |r: u32| {
-            let warm = (p - 1 - r).min(m);
-            let op = |kind, i| Op::new(kind, r, i);
-            let steady = (0..m - warm).flat_map(|i| [op(Kind::F, warm + i), op(Kind::B, i)]);
-            (0..warm).map(|i| op(Kind::F, i)).chain(steady).chain((m - warm..m).map(|i| op(Kind::B, i))).collect()
-        };
         let placement = Placement::linear(p);
-        let given = schedule(&placement, m, (0..p).map(row).collect());
-        let costs = GivenCosts::default().table(&placement, m, &Slow::new()).unwrap();
+        let given = schedule(&placement, m, &support::one_f_one_b(p, m));
+        let costs = costs("", &placement, m);
         let proof = prove(&question(&given, &costs, Goal::Makespan), &costs, Budget::default()).unwrap();
         assert!(proof.optimal);
         assert_eq!(
@@ -198,7 +162,7 @@ fn one_f_one_b_is_optimal_within_its_memory() {
 fn proofs_know_two_directions() {
     let placement = Placement::bidirectional(4, 1).unwrap();
     let slow: Slow = [(1, "1.5".parse().unwrap())].into();
-    let costs = GivenCosts::default().table(&placement, 4, &slow).unwrap();
+    let costs = slowed("", &placement, 4, &slow);
     let programs = vec![Program::Search { split: true, cap: Some(2.0), start: None }; 4];
     let mut open = OpenSchedule { name: "two".to_string(), placement, microbatches: 4, programs, goal: Goal::Makespan };
     let found = replay(&settle(&open, &costs).unwrap(), &costs).0;

@@ -1,37 +1,10 @@
 //! Figures that papers and their authors' programs state.
 
-use pipesim::internals::cost::{GivenCosts, Slow, StepCosts};
-use pipesim::internals::dsl::{self, Budget, Request};
-use pipesim::internals::graph::TaskGraph;
+use crate::support::{golden_list, graph, predict};
 use pipesim::internals::metrics::Metrics;
-use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::Overlap;
-use pipesim::internals::sim;
-use std::collections::BTreeMap;
-use std::path::Path;
-
-fn graph(name: &str, p: u32, m: u32, v: Option<u32>) -> TaskGraph {
-    let (name, options) = match name.split_once(' ') {
-        Some((name, option)) => (name, option.split_once('=')),
-        None => (name, None),
-    };
-    let options: BTreeMap<String, String> = options.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
-    let request = Request { devices: p, microbatches: m, chunks: v, options, budget: Budget::default() };
-    let compiled = dsl::compile(&dsl::resolve(name).unwrap(), &request).unwrap();
-    TaskGraph::with_overlap(compiled.order.fixed().unwrap(), Overlap::Atomic).unwrap()
-}
 
 fn metrics(name: &str, p: u32, m: u32, v: Option<u32>, costs: &str) -> Metrics {
-    let graph = graph(name, p, m, v);
-    let costs: GivenCosts = costs.parse().unwrap();
-    let placement: &Placement = &graph.schedule().placement;
-    let table = costs.table(placement, m, &Slow::new()).unwrap();
-    sim::predict(&graph, &table, &StepCosts::default()).0.metrics
-}
-
-fn json(path: &str) -> serde_json::Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(path);
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    predict(&graph(name, p, m, v).unwrap(), costs).metrics
 }
 
 /// The costs of an entry of the zero-bubble paper's tables; its B is the backward for the input.
@@ -44,7 +17,7 @@ fn costs(entry: &serde_json::Value) -> String {
 /// makespan, ZB-H2 of the span.
 #[test]
 fn the_zero_bubble_papers_tables() {
-    for entry in json("zero-bubble/paper_tables.json").as_array().unwrap() {
+    for entry in &golden_list("zero-bubble/paper_tables.json") {
         let (p, m) = (entry["p"].as_u64().unwrap() as u32, entry["m"].as_u64().unwrap() as u32);
         let paper = |name: &str| entry["paper"][name].as_f64().unwrap();
         let of = |name: &str| metrics(name, p, m, None, &costs(entry));
@@ -69,10 +42,10 @@ fn the_zero_bubble_papers_tables() {
 #[test]
 fn interleaved_is_strict_where_the_paper_is_not() {
     let strict = [(8, 24, 0.1090), (8, 32, 0.0847), (8, 64, 0.0461), (16, 48, 0.1549), (16, 64, 0.1209)];
-    let entries = json("zero-bubble/paper_tables.json");
+    let entries = golden_list("zero-bubble/paper_tables.json");
     for (p, m, expected) in strict {
         let same = |entry: &&serde_json::Value| entry["p"] == p && entry["m"] == m;
-        let entry = entries.as_array().unwrap().iter().find(same).unwrap();
+        let entry = entries.iter().find(same).unwrap();
         let chunks = if entry["table"] == 5 { 3 } else { 2 };
         let found = metrics("interleaved-1f1b", p, m, Some(chunks), &costs(entry));
         let (bubble, paper) =
@@ -126,7 +99,7 @@ fn fixed_recipes_of_the_zero_bubble_authors() {
         ("GroupInterleavedGhalf", "group-interleaved group=half", Some(2), 2.0),
     ];
     let mut compared = 0;
-    for entry in json("zero-bubble/expected.json").as_array().unwrap() {
+    for entry in &golden_list("zero-bubble/expected.json") {
         let theirs = entry["scheduler"].as_str().unwrap();
         let Some((_, name, chunks, v)) = schedulers.into_iter().find(|(scheduler, ..)| *scheduler == theirs) else {
             continue;

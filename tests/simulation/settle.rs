@@ -1,25 +1,12 @@
 //! Settled orders against what others published: the zero-bubble authors' schedulers and tables, closed forms, caps.
 
-use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
-use pipesim::internals::graph::TaskGraph;
+use crate::support::{self, costs, golden_list};
+use pipesim::internals::cost::CostTable;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::{Goal, OpenSchedule, Program};
 use pipesim::internals::placement::Placement;
 use pipesim::internals::schedule::Schedule;
 use pipesim::internals::settle::{Error, settle};
-use serde_json::Value;
-
-/// A table of the golden folder.
-fn golden(file: &str) -> Vec<Value> {
-    let path = format!("{}/tests/golden/zero-bubble/{file}", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    serde_json::from_str::<Value>(&text).unwrap().as_array().unwrap().clone()
-}
-
-/// Costs as `--costs` takes them: per device.
-fn costs(text: &str, placement: &Placement, microbatches: u32) -> CostTable {
-    text.parse::<GivenCosts>().unwrap().table(placement, microbatches, &Slow::new()).unwrap()
-}
 
 fn vee(p: u32) -> Placement {
     Placement::zigzag("V", p, 2)
@@ -31,26 +18,11 @@ fn search(placement: Placement, m: u32, split: bool, cap: f64, goal: Goal) -> Op
     OpenSchedule { name: "searched".to_string(), placement, microbatches: m, programs, goal }
 }
 
-/// Makespan and span in time units, by a replay of its own: every op starts as soon as its device and its input allow.
+/// Makespan and span in units.
 fn replay(schedule: &Schedule, costs: &CostTable) -> (f64, f64) {
-    let graph = TaskGraph::new(schedule.clone()).unwrap();
-    let devices = schedule.devices() as usize;
-    let (mut ends, mut free) = (vec![0; graph.len()], vec![0; devices]);
-    let mut firsts = vec![u64::MAX; devices];
-    for index in graph.order() {
-        let device = graph.device_of(index) as usize;
-        let arrival = graph.upstream(index).map_or(0, |up| {
-            let away = graph.device_of(up) as usize != device;
-            ends[up] + if away { costs.of(graph.op(up)).arrival } else { 0 }
-        });
-        let start: u64 = arrival.max(free[device]);
-        ends[index] = start + costs.of(graph.op(index)).duration;
-        free[device] = ends[index];
-        firsts[device] = firsts[device].min(start);
-    }
-    let span = free.iter().zip(&firsts).map(|(end, first)| end - first).max().unwrap();
+    let (makespan, span) = support::replay(schedule, costs);
     let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
-    (unit(*free.iter().max().unwrap()), unit(span))
+    (unit(makespan), unit(span))
 }
 
 /// Settles, checks that no device holds more than `cap`, and replays.
@@ -69,7 +41,7 @@ fn measured(open: &OpenSchedule, costs: &CostTable, cap: f64) -> (f64, f64) {
 /// given or what their schedule takes).
 fn reaches_the_originals(names: &[&str]) -> usize {
     let mut seen = 0;
-    for entry in golden("expected.json") {
+    for entry in golden_list("zero-bubble/expected.json") {
         let number = |key: &str| entry[key].as_f64().unwrap();
         let scheduler = entry["scheduler"].as_str().unwrap();
         if !names.contains(&scheduler) {
@@ -118,7 +90,7 @@ fn searches_on_a_v_reach_the_adaptive_scheduler() {
 /// arXiv 2401.10241 tables 5 and 8: bubble rates of the authors' own searches, to the four digits given.
 #[test]
 fn searches_reach_the_papers_bubble_rates() {
-    for entry in golden("paper_tables.json") {
+    for entry in golden_list("zero-bubble/paper_tables.json") {
         let (p, m) = (entry["p"].as_u64().unwrap() as u32, entry["m"].as_u64().unwrap() as u32);
         let cost = |key: &str| entry["costs"][key].as_f64().unwrap();
         let ideal = f64::from(m) * (cost("F") + cost("B") + cost("W"));

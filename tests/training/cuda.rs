@@ -5,39 +5,14 @@
 //! `--test-threads=1` keeps tests from each other's memory. What concerns the stand-ins alone is skipped there, with the
 //! reason. `PIPESIM_ROOT` names the folder that holds `tests/golden` where that is not where this was compiled.
 
+use crate::support::*;
 use pipesim::internals::cuda::*;
 use pipesim::internals::model::{
     self, AdamW, DebugState, Parameters, StageLayers, TENSOR_NAMES, Tokenizer, Tokens, split_layers,
 };
 use pipesim::internals::op::{Kind, Op};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
-
-fn root() -> PathBuf {
-    std::env::var_os("PIPESIM_ROOT").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
-}
-
-/// Whether the tests run on this machine's own GPUs.
-fn on_gpu() -> bool {
-    std::env::var_os("PIPESIM_TEST_GPU").is_some_and(|value| value == "1")
-}
-
-/// Says why a test, or a part of one, is not for a GPU; true there.
-fn skipped_on_gpu(why: &str) -> bool {
-    if on_gpu() {
-        println!("skipped on a GPU: {why}");
-    }
-    on_gpu()
-}
-
-/// The folder with the stand-ins, built if need be.
-fn emulator() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator");
-    let built = Command::new(root().join("tests/emulator/build")).arg(&folder).output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    folder
-}
 
 const CHILD: &str = "PIPESIM_TEST_CHILD";
 
@@ -46,17 +21,10 @@ fn child(name: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var(CHILD).is_ok() {
         return body();
     }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("cuda::{name}"), "--nocapture"]).env(CHILD, "1");
+    let mut command = again(&format!("cuda::{name}"));
+    command.env(CHILD, "1");
     if !on_gpu() {
-        let folder = emulator();
-        command.env("LD_LIBRARY_PATH", &folder).env("PIPESIM_CACHE", folder.join("cache"));
-        for elsewhere in
-            ["PIPESIM_KERNELS", "PIPESIM_CUDA_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"]
-        {
-            command.env_remove(elsewhere);
-        }
-        command.env_remove("CUDA_VISIBLE_DEVICES");
+        with_stand_ins(&mut command);
     }
     let output = command.envs(variables.iter().copied()).output().unwrap();
     let words = [&output.stdout[..], &output.stderr[..]].concat();
@@ -64,18 +32,6 @@ fn child(name: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     assert!(output.status.success(), "the child failed: {}\n{words}", output.status);
     assert!(words.contains("1 passed"), "the child ran no test:\n{words}");
     words.lines().filter(|line| line.starts_with("skipped on a GPU")).for_each(|line| println!("{line}"));
-}
-
-fn golden(name: &str) -> PathBuf {
-    root().join("tests/golden/gpt2").join(name)
-}
-
-fn checkpoint() -> Parameters {
-    Parameters::read(&golden("model.bin")).unwrap()
-}
-
-fn debug_state() -> DebugState {
-    DebugState::read(&golden("debug_state.bin"), &checkpoint().config).unwrap()
 }
 
 fn driver() -> &'static Driver {
@@ -292,12 +248,6 @@ impl Pipeline {
     }
 }
 
-fn relative_distance(found: &[f32], expected: &[f32]) -> f64 {
-    let square = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
-    let differences = &mut found.iter().zip(expected).map(|(&a, &b)| f64::from(a) - f64::from(b));
-    square(differences) / square(&mut expected.iter().map(|&x| f64::from(x))).max(1e-30)
-}
-
 /// Gradients of one whole CPU shard.
 fn cpu_gradients(state: &DebugState, microbatches: usize) -> (f32, Parameters) {
     let parameters = checkpoint();
@@ -359,10 +309,9 @@ fn float32_gradients_are_the_cpus_and_pytorchs_under_every_partition() {
 
 /// Ten losses for settings of the golden file (A, B, C), on one device and on several.
 fn ten_losses(precision: Precision, wanted: &[char], tolerance: f64) {
-    let text = std::fs::read(golden("expected.json")).unwrap();
-    let expected: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let expected = golden_json("gpt2/expected.json");
     let state = debug_state();
-    let data = Tokens::read(&golden("tokens.bin"), Tokenizer::Bytes).unwrap();
+    let data = Tokens::read(&golden("gpt2/tokens.bin"), Tokenizer::Bytes).unwrap();
     let hyper = AdamW { learning_rate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
     let settings = [
         ("A_same_batch_b0.9_0.999_wd0.01", AdamW { weight_decay: 0.01, ..hyper }, None),
@@ -887,10 +836,7 @@ fn compiled_kernels_come_from_the_cache_and_from_a_folder() {
         assert_eq!((made.origin.clone(), files()), (Origin::Compiled, 1));
         // the same process remembers; another finds it in the cache
         assert_eq!(kernels(Precision::Bf16, (9, 0)).unwrap(), made);
-        let again = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "cuda::the_cache_is_read", "--nocapture", "--ignored"])
-            .output()
-            .unwrap();
+        let again = again("cuda::the_cache_is_read").output().unwrap();
         assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stdout));
     });
     child(name, &[("PIPESIM_KERNELS", &cache)], || {});

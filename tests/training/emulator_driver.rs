@@ -4,9 +4,10 @@
 
 #![allow(non_snake_case)]
 
+use crate::support::{again, try_emulator};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::ptr::{null, null_mut};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -26,17 +27,7 @@ fn ok(code: c_int) {
 /// The folder of the stand-ins, built once; nothing where there is no C++ compiler.
 fn folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let built = FOLDER.get_or_init(|| {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator/build");
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator");
-        let output = Command::new("bash").arg(script).arg(&target).output().expect("bash starts");
-        if output.status.code() == Some(5) {
-            eprintln!("skipped: {}", String::from_utf8_lossy(&output.stderr).trim());
-            return None;
-        }
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Some(target)
-    });
+    let built = FOLDER.get_or_init(|| try_emulator().inspect_err(|why| eprintln!("skipped: {why}")).ok());
     built.as_deref()
 }
 
@@ -879,8 +870,7 @@ const ROLE: &str = "EMULATOR_TEST_ROLE";
 
 /// This very program as another process that plays `role` (see [`another_process`]); what it prints is read by the caller.
 fn start(role: &str, argument: &str, variables: &[(&str, &str)]) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "emulator_driver::another_process", "--nocapture"])
+    again("emulator_driver::another_process")
         .env(ROLE, role)
         .env("EMULATOR_TEST_ARGUMENT", argument)
         .envs(variables.iter().copied())

@@ -8,6 +8,7 @@
 //! With `PIPESIM_TEST_GPU=1` the same launches go to GPU 0, by the driver and the code that training uses, buffers with
 //! their guards; twice as well, and again with the same bits. Shapes and tolerances are the same but for [`EXPONENTIALS`].
 
+use crate::support::{on_gpu, root, skipped_on_gpu};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::path::{Path, PathBuf};
@@ -47,19 +48,6 @@ enum Place {
     Gpu(Box<launcher::Launcher>),
 }
 
-/// Whether the kernels run on this machine's GPU.
-fn on_gpu() -> bool {
-    std::env::var_os("PIPESIM_TEST_GPU").is_some_and(|value| value == "1")
-}
-
-/// Whether this test concerns the emulator alone, and is not run on a GPU for that.
-fn skipped_on_gpu(why: &str) -> bool {
-    if on_gpu() {
-        println!("skipped on a GPU: {why}");
-    }
-    on_gpu()
-}
-
 /// An argument of a kernel.
 enum Argument<'a> {
     Buffer(&'a Buffer),
@@ -72,8 +60,7 @@ enum Argument<'a> {
 use Argument::{Count, Float, Int, Null};
 
 fn source() -> PathBuf {
-    let root = std::env::var_os("PIPESIM_ROOT").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-    root.join("tests/emulator/kernels.cpp")
+    root().join("tests/emulator/kernels.cpp")
 }
 
 fn compile(arguments: &[&str], output: &Path) {

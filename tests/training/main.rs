@@ -6,3 +6,6 @@ mod kernels;
 mod model;
 mod nvrtc;
 mod run;
+
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,20 +1,9 @@
 //! The model against PyTorch's numbers, against itself under every partition, and its readers against bad files.
 
-use std::path::{Path, PathBuf};
+use crate::support::{checkpoint, debug_state, golden, golden_json, relative_distance};
+use std::path::Path;
 
 use pipesim::internals::model::*;
-
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gpt2").join(name)
-}
-
-fn checkpoint() -> Parameters {
-    Parameters::read(&golden("model.bin")).unwrap()
-}
-
-fn debug_state() -> DebugState {
-    DebugState::read(&golden("debug_state.bin"), &checkpoint().config).unwrap()
-}
 
 /// Order of the ops of one step.
 #[derive(Clone, Copy, PartialEq)]
@@ -154,12 +143,6 @@ impl Pipeline {
     }
 }
 
-fn relative_distance(found: &[f32], expected: &[f32]) -> f64 {
-    let square = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
-    let differences = &mut found.iter().zip(expected).map(|(&a, &b)| f64::from(a) - f64::from(b));
-    square(differences) / square(&mut expected.iter().map(|&x| f64::from(x))).max(1e-30)
-}
-
 const PARTITIONS: &[&[usize]] = &[&[0], &[0, 1], &[0, 0], &[0, 1, 1, 0], &[0, 1, 0, 1], &[0, 1, 2, 3]];
 
 #[test]
@@ -186,9 +169,9 @@ fn loss_logits_and_gradients_are_pytorchs_under_every_partition() {
 
 #[test]
 fn ten_steps_of_adamw_give_pytorchs_losses() {
-    let expected: serde_json::Value = serde_json::from_slice(&std::fs::read(golden("expected.json")).unwrap()).unwrap();
+    let expected = golden_json("gpt2/expected.json");
     let state = debug_state();
-    let data = Tokens::read(&golden("tokens.bin"), Tokenizer::Bytes).unwrap();
+    let data = Tokens::read(&golden("gpt2/tokens.bin"), Tokenizer::Bytes).unwrap();
     let hyper = AdamW { learning_rate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
     let settings = [
         ("A_same_batch_b0.9_0.999_wd0.01", AdamW { weight_decay: 0.01, ..hyper }, None),
@@ -397,7 +380,7 @@ fn a_checkpoint_that_is_written_and_read_is_the_same() {
     let path = folder.path().join("model.bin");
     let parameters = checkpoint();
     parameters.write(&path).unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(golden("model.bin")).unwrap());
+    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(golden("gpt2/model.bin")).unwrap());
     assert!(Parameters::read(&path).unwrap() == parameters);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
     assert!(parameters.write(&folder.path().join("missing/model.bin")).is_err());
@@ -408,7 +391,7 @@ fn a_bfloat16_checkpoint_is_widened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.bin");
     let parameters = checkpoint();
-    let mut bytes = std::fs::read(golden("model.bin")).unwrap()[..1024].to_vec();
+    let mut bytes = std::fs::read(golden("gpt2/model.bin")).unwrap()[..1024].to_vec();
     bytes[4] = 5;
     let values = parameters.tensors.iter().flatten();
     bytes.extend(values.clone().flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()));
@@ -429,7 +412,7 @@ fn refusal<T>(bytes: &[u8], read: impl Fn(&Path) -> anyhow::Result<T>) -> String
 
 #[test]
 fn wrong_checkpoints_are_refused() {
-    let good = std::fs::read(golden("model.bin")).unwrap();
+    let good = std::fs::read(golden("gpt2/model.bin")).unwrap();
     let refused = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
         change(&mut bytes);
@@ -457,7 +440,7 @@ fn wrong_checkpoints_are_refused() {
 #[test]
 fn wrong_debug_states_are_refused() {
     let config = checkpoint().config;
-    let good = std::fs::read(golden("debug_state.bin")).unwrap();
+    let good = std::fs::read(golden("gpt2/debug_state.bin")).unwrap();
     let refused = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
         change(&mut bytes);
@@ -473,16 +456,16 @@ fn wrong_debug_states_are_refused() {
 
 #[test]
 fn token_files_and_texts_become_tokens() {
-    let tokens = Tokens::read(&golden("tokens.bin"), Tokenizer::Gpt2).unwrap();
+    let tokens = Tokens::read(&golden("gpt2/tokens.bin"), Tokenizer::Gpt2).unwrap();
     assert_eq!((tokens.len(), tokens.vocabulary_needed), (10241, 257));
-    let good = std::fs::read(golden("tokens.bin")).unwrap();
+    let good = std::fs::read(golden("gpt2/tokens.bin")).unwrap();
     let read = |path: &Path| Tokens::read(path, Tokenizer::Bytes);
     assert!(refusal(&good[..good.len() - 2], read).contains("found 21504"));
     assert!(refusal(&[&good[..], &[0]].concat(), read).contains("found 21507"));
     assert!(refusal(&good[..20], read).contains("1024"));
     assert!(refusal(&[&good[..4], &[2], &good[5..]].concat(), read).contains("version"));
     assert!(refusal(&[], read).contains("empty"));
-    assert!(refusal(&std::fs::read(golden("model.bin")).unwrap(), read).contains("another of llm.c's files"));
+    assert!(refusal(&std::fs::read(golden("gpt2/model.bin")).unwrap(), read).contains("another of llm.c's files"));
     assert!(refusal(&[0xff, 0xfe, 0xfd, 0xfc], |path| Tokens::read(path, Tokenizer::Gpt2)).contains("UTF-8"));
 
     let folder = tempfile::tempdir().unwrap();

@@ -2,6 +2,7 @@
 //! include path, and the binary holds every kernel. No GPU and no driver is needed, only the library: `pip install
 //! --target DIR nvidia-cuda-nvrtc==13.0.88`, with DIR in the environment variable PIPESIM_CUDA_WHEELS.
 
+use crate::support::wheels;
 use std::ffi::{CString, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
@@ -12,13 +13,6 @@ use pipesim::internals::cuda::kernel::{self, Precision};
 
 type Program = *mut std::ffi::c_void;
 
-/// The folder with the libraries, among those in which the wheels of CUDA 13 and 12 put them.
-fn folder() -> Option<PathBuf> {
-    let wheels = PathBuf::from(std::env::var_os("PIPESIM_CUDA_WHEELS")?);
-    let folders = ["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "."].map(|folder| wheels.join(folder));
-    folders.into_iter().find(|folder| file(folder, "libnvrtc.so").is_some())
-}
-
 /// The file in `folder` whose name starts with `name`, but for the second copy of the library that the wheel carries.
 fn file(folder: &Path, name: &str) -> Option<PathBuf> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
@@ -26,18 +20,12 @@ fn file(folder: &Path, name: &str) -> Option<PathBuf> {
     files.into_iter().find(|file| file.file_name().is_some_and(|found| found.to_string_lossy().starts_with(name)))
 }
 
-/// The library, or nothing where it is declared to be missing.
+/// The library, or nothing where tests may do without.
 fn nvrtc() -> Option<Library> {
-    let Some(folder) = folder() else {
-        assert!(
-            std::env::var_os("PIPESIM_WITHOUT_WHEELS").is_some(),
-            "expected libnvrtc in a folder of $PIPESIM_CUDA_WHEELS (nvidia/cu13/lib or nvidia/cuda_nvrtc/lib) and found \
-             none; run `pip install --target DIR nvidia-cuda-nvrtc==13.0.88` and set PIPESIM_CUDA_WHEELS=DIR, or set \
-             PIPESIM_WITHOUT_WHEELS=1 to do without this test"
-        );
-        eprintln!("not run: PIPESIM_WITHOUT_WHEELS is set");
-        return None;
-    };
+    let wheels = wheels()?;
+    let folders = ["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "."].map(|folder| wheels.join(folder));
+    let folder = folders.into_iter().find(|folder| file(folder, "libnvrtc.so").is_some());
+    let folder = folder.expect("libnvrtc in nvidia/cu13/lib or nvidia/cuda_nvrtc/lib of $PIPESIM_CUDA_WHEELS");
     // libnvrtc opens its builtins by name and does not look beside itself, so they are opened first, and stay open
     let builtins = file(&folder, "libnvrtc-builtins.so").expect("libnvrtc-builtins.so lies beside libnvrtc.so");
     // SAFETY: NVIDIA's libraries; loading them runs only their own initialisation.

@@ -1,42 +1,25 @@
 //! The executor against PyTorch's losses, against itself bit by bit, and when devices die or hang.
 
-use pipesim::internals::cost::{GivenCosts, Slow};
-use pipesim::internals::dsl::{self, Budget, Request};
+use crate::support::{self, golden, golden_losses};
+use pipesim::internals::dsl;
 use pipesim::internals::exec::{Plan, Session, StepRecord};
 use pipesim::internals::experiment::{Backend, Training};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::model::{AdamW, Parameters, Tokenizer, Tokens};
-use pipesim::internals::open::Order;
 use pipesim::internals::ranks::Ranks;
-use pipesim::internals::settle::settle;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gpt2").join(name)
-}
-
 fn graph(name: &str, p: u32, m: u32, v: Option<u32>) -> Option<Arc<TaskGraph>> {
-    let request =
-        Request { devices: p, microbatches: m, chunks: v, options: BTreeMap::new(), budget: Budget::default() };
-    let compiled = dsl::compile(&dsl::resolve(name).unwrap(), &request).ok()?;
-    let schedule = match compiled.order {
-        Order::Fixed(schedule) => schedule,
-        Order::Open(open) => {
-            let costs = GivenCosts::default().table(&open.placement, m, &Slow::new()).unwrap();
-            settle(&open, &costs).unwrap()
-        }
-    };
-    Some(Arc::new(TaskGraph::new(schedule).unwrap()))
+    support::graph(name, p, m, v).ok().map(Arc::new)
 }
 
 /// The golden model: 4 blocks, 8 sequences of 32 tokens a step in `m` micro-batches.
 fn training(m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) -> Training {
     Training {
-        parameters: Parameters::read(&golden("model.bin")).unwrap(),
-        tokens: Tokens::read(&golden("tokens.bin"), Tokenizer::Bytes).unwrap(),
+        parameters: Parameters::read(&golden("gpt2/model.bin")).unwrap(),
+        tokens: Tokens::read(&golden("gpt2/tokens.bin"), Tokenizer::Bytes).unwrap(),
         sequences: (8 / m) as usize,
         sequence_tokens: 32,
         layers: None,
@@ -71,14 +54,8 @@ fn schedules(p: u32, m: u32) -> Vec<Arc<TaskGraph>> {
     all.filter(|graph| graph.schedule().placement.stages() <= 4).collect()
 }
 
-fn expected(key: &str) -> Vec<f64> {
-    let text = std::fs::read_to_string(golden("expected.json")).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    json[key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
-}
-
 fn check(key: &str, m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) {
-    let theirs = expected(key);
+    let theirs = golden_losses(key);
     let training = training(m, adamw, clip, repeat_batch);
     let mut count = 0;
     for p in 1..=4 {

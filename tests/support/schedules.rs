@@ -1,0 +1,164 @@
+//! Schedules, graphs and costs from names, rows and texts; a replay that knows no simulator.
+
+use pipesim::internals::cost::{CostTable, GivenCosts, Slow, StepCosts};
+use pipesim::internals::dsl::{self, Budget, Request};
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::open::Order;
+use pipesim::internals::placement::Placement;
+use pipesim::internals::schedule::{Overlap, Programs, Schedule};
+use pipesim::internals::settle::settle;
+use pipesim::internals::sim::{self, Prediction};
+use std::collections::BTreeMap;
+
+/// A schedule of these rows, one a device.
+pub fn schedule(placement: &Placement, microbatches: u32, rows: &[Vec<Op>]) -> Schedule {
+    let mut programs = Programs::default();
+    for row in rows {
+        programs.ops.extend(row);
+        programs.finish(Vec::new());
+    }
+    Schedule::new("test", placement.clone(), microbatches, programs)
+}
+
+/// The same, which must be valid.
+#[track_caller]
+pub fn valid_schedule(placement: &Placement, microbatches: u32, rows: &[Vec<Op>]) -> Schedule {
+    let schedule = schedule(placement, microbatches, rows);
+    schedule.validate().unwrap_or_else(|fault| panic!("{fault}"));
+    schedule
+}
+
+/// A row of ops as PyTorch writes them, pairs in parentheses, between commas or blanks. In two directions the later half of the
+/// micro-batches goes the other way.
+pub fn cells(row: &str, placement: &Placement, microbatches: u32) -> Vec<Op> {
+    let one = |text: &str| {
+        let op: Op = text.parse().unwrap();
+        let second =
+            placement.directions() == 2 && placement.microbatches_of(1, microbatches).contains(&op.microbatch());
+        op.in_direction(u32::from(second))
+    };
+    let cell = |cell: &str| match cell.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
+        Some((pair, _)) => {
+            let (a, b) = pair.split_once(';').unwrap();
+            vec![one(a).opening_pair(), one(b)]
+        }
+        None => vec![one(cell)],
+    };
+    row.split([',', ' ']).filter(|text| !text.is_empty()).flat_map(cell).collect()
+}
+
+/// The graph of such rows.
+#[track_caller]
+pub fn graph_of(placement: Placement, microbatches: u32, rows: &[&str], overlap: Overlap) -> TaskGraph {
+    let rows: Vec<Vec<Op>> = rows.iter().map(|row| cells(row, &placement, microbatches)).collect();
+    TaskGraph::with_overlap(valid_schedule(&placement, microbatches, &rows), overlap).unwrap()
+}
+
+/// One stage a device: so many forwards, then one forward and one backward each, then the rest of the backwards. With m it is
+/// GPipe (Huang et al. 2018), with p - 1 - r 1F1B (Narayanan et al. 2021, PipeDream-flush).
+pub fn one_stage_a_device(p: u32, m: u32, forwards_first: impl Fn(u32) -> u32) -> Vec<Vec<Op>> {
+    let row = |r: u32| {
+        let w = forwards_first(r).min(m);
+        let (f, b) = (|i: u32| Op::new(Kind::F, r, i), |i: u32| Op::new(Kind::B, r, i));
+        let pairs = (0..m - w).flat_map(|i| [f(w + i), b(i)]);
+        (0..w).map(f).chain(pairs).chain((m - w..m).map(b)).collect()
+    };
+    (0..p).map(row).collect()
+}
+
+pub fn gpipe(p: u32, m: u32) -> Vec<Vec<Op>> {
+    one_stage_a_device(p, m, |_| m)
+}
+
+pub fn one_f_one_b(p: u32, m: u32) -> Vec<Vec<Op>> {
+    one_stage_a_device(p, m, |r| p - 1 - r)
+}
+
+pub fn request(devices: u32, microbatches: u32, chunks: Option<u32>) -> Request {
+    Request { devices, microbatches, chunks, options: BTreeMap::new(), budget: Budget::default() }
+}
+
+/// What the file of this name says; its options may stand behind: `hanayo waves=2`.
+pub fn order(name: &str, p: u32, m: u32, v: Option<u32>) -> Result<Order, dsl::Error> {
+    let mut words = name.split(' ');
+    let file = dsl::resolve(words.next().unwrap())?;
+    let mut request = request(p, m, v);
+    request
+        .options
+        .extend(words.map(|word| word.split_once('=').unwrap()).map(|(key, value)| (key.into(), value.into())));
+    Ok(dsl::compile(&file, &request)?.order)
+}
+
+/// Settled at unit costs where costs settle it; or why it does not exist.
+pub fn settled(order: Order) -> Result<Schedule, String> {
+    let schedule = match order {
+        Order::Fixed(schedule) => schedule,
+        Order::Open(open) => {
+            let costs = costs("", &open.placement, open.microbatches);
+            settle(&open, &costs).map_err(|e| {
+                format!(
+                    "{} does not exist for p = {}, m = {}: {e}",
+                    open.name,
+                    open.placement.devices(),
+                    open.microbatches
+                )
+            })?
+        }
+    };
+    schedule.validate().map_err(|e| e.to_string())?;
+    Ok(schedule)
+}
+
+/// The graph of a schedule by its name, or why there is none.
+pub fn graph(name: &str, p: u32, m: u32, v: Option<u32>) -> Result<TaskGraph, String> {
+    graph_with(name, p, m, v, Overlap::Atomic)
+}
+
+pub fn graph_with(name: &str, p: u32, m: u32, v: Option<u32>, overlap: Overlap) -> Result<TaskGraph, String> {
+    let schedule = settled(order(name, p, m, v).map_err(|e| e.to_string())?)?;
+    TaskGraph::with_overlap(schedule, overlap).map_err(|e| e.to_string())
+}
+
+/// Costs as `--costs` takes them: a device's.
+#[track_caller]
+pub fn costs(text: &str, placement: &Placement, microbatches: u32) -> CostTable {
+    slowed(text, placement, microbatches, &Slow::new())
+}
+
+/// The same with `--slow`.
+#[track_caller]
+pub fn slowed(text: &str, placement: &Placement, microbatches: u32, slow: &Slow) -> CostTable {
+    text.parse::<GivenCosts>().unwrap().table(placement, microbatches, slow).unwrap()
+}
+
+/// Of a graph's own devices.
+#[track_caller]
+pub fn costs_of(graph: &TaskGraph, text: &str) -> CostTable {
+    costs(text, &graph.schedule().placement, graph.schedule().microbatches)
+}
+
+/// What is predicted of it at these costs.
+#[track_caller]
+pub fn predict(graph: &TaskGraph, costs: &str) -> Prediction {
+    sim::predict(graph, &costs_of(graph, costs), &StepCosts::default()).0
+}
+
+/// Makespan and span in ticks: every op starts as soon as its device and its input allow.
+pub fn replay(schedule: &Schedule, costs: &CostTable) -> (u64, u64) {
+    let graph = TaskGraph::new(schedule.clone()).unwrap();
+    let devices = schedule.devices() as usize;
+    let (mut ends, mut free, mut firsts) = (vec![0; graph.len()], vec![0; devices], vec![u64::MAX; devices]);
+    for index in graph.order() {
+        let device = graph.device_of(index) as usize;
+        let arrival = graph.upstream(index).map_or(0, |up| {
+            let away = graph.device_of(up) as usize != device;
+            ends[up] + if away { costs.of(graph.op(up)).arrival } else { 0 }
+        });
+        let start: u64 = arrival.max(free[device]);
+        ends[index] = start + costs.of(graph.op(index)).duration;
+        free[device] = ends[index];
+        firsts[device] = firsts[device].min(start);
+    }
+    (*free.iter().max().unwrap(), free.iter().zip(&firsts).map(|(end, first)| end - first).max().unwrap())
+}
