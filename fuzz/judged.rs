@@ -4,8 +4,9 @@ use super::reference;
 use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
 use pipesim::internals::cost::{CostTable, GivenCosts, Slow, StepCosts};
 use pipesim::internals::csv::{self, Format};
+use pipesim::internals::deadlock::{Awaited, Deadlock, Party};
 use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
-use pipesim::internals::graph::{Cycle, TaskGraph};
+use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::metrics::Metrics;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::{OpenSchedule, Program};
@@ -55,13 +56,16 @@ fn overlapped(schedule: &Schedule, overlap: Overlap) -> bool {
 }
 
 /// Devices of a circle wait for one another, each at an op of its own.
-fn circle(schedule: &Schedule, cycle: &Cycle) {
+fn circle(schedule: &Schedule, cycle: &Deadlock) {
     assert!(!cycle.waits.is_empty() && !cycle.to_string().is_empty());
     for (number, wait) in cycle.waits.iter().enumerate() {
         let next = &cycle.waits[(number + 1) % cycle.waits.len()];
-        assert_eq!(wait.on, next.device, "{cycle}");
-        assert_eq!(schedule.program(wait.device)[wait.index].alone(), wait.op.alone(), "{cycle}");
-        assert!(schedule.program(wait.on).iter().any(|op| op.alone() == wait.awaited.alone()), "{cycle}");
+        assert_eq!(wait.on.device(), next.party.device(), "{cycle}");
+        let (Party::Device { device, number, op }, Awaited::Op(awaited)) = (&wait.party, &wait.awaited) else {
+            panic!("{cycle}")
+        };
+        assert_eq!(schedule.program(*device)[*number].alone(), op.expect("it is not at its end").alone(), "{cycle}");
+        assert!(schedule.program(wait.on.device()).iter().any(|op| op.alone() == awaited.alone()), "{cycle}");
     }
 }
 

@@ -5,12 +5,11 @@
 //! letting each run as far as it can, waking those that its progress may help, is an exact proof in time linear in the
 //! ops. Under one-sided delivery nothing but the task graph's own cycles can block, and a [`TaskGraph`] has none.
 
+use crate::deadlock::{Awaited, Deadlock, Party, Wait};
 use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::graph::TaskGraph;
 use crate::lowering::{Entry, Lowering, inputs, outputs};
-use crate::op::Op;
 use fixedbitset::FixedBitSet;
-use std::fmt;
 
 /// The deliveries that `check` reports on.
 pub fn standard_deliveries() -> Vec<Delivery> {
@@ -27,13 +26,17 @@ pub fn standard_deliveries() -> Vec<Delivery> {
 /// # Errors
 /// Devices or queues that wait for one another in a circle.
 pub fn check(graph: &TaskGraph, delivery: Delivery) -> Result<(), Deadlock> {
-    let lowering = Lowering::new(graph, delivery);
-    if lowering.queues().is_empty() {
-        return Ok(());
-    }
-    let mut machine = Machine::new(graph, &lowering, delivery);
-    machine.run();
-    if machine.is_complete() { Ok(()) } else { Err(machine.deadlock()) }
+    let slots = if let Delivery::Buffered(slots) = delivery { Some(slots) } else { None };
+    Machine::new(graph, &Lowering::new(graph, delivery), slots).prove(&format!("{delivery} delivery"))
+}
+
+/// [`check()`] under one-sided delivery where each channel has room for no more than `slots` messages.
+///
+/// # Errors
+/// As [`check()`].
+pub fn check_slots(graph: &TaskGraph, slots: u32) -> Result<(), Deadlock> {
+    let under = format!("one-sided delivery with room for {slots} in a channel");
+    Machine::new(graph, &Lowering::by_channel(graph), Some(slots)).prove(&under)
 }
 
 /// The verdict under each of the standard deliveries.
@@ -56,133 +59,12 @@ pub fn fewest_slots(graph: &TaskGraph) -> u32 {
     runs
 }
 
-/// Who is stuck.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Party {
-    /// A device at an op of its program.
-    Device {
-        /// The device.
-        device: u32,
-        /// The op's number in its program.
-        number: usize,
-        /// The op.
-        op: Op,
-    },
-    /// A communication queue at its head.
-    Queue {
-        /// The queue's device.
-        device: u32,
-        /// What the queue is called.
-        queue: String,
-        /// The entry at its head, such as `2SEND_F3`.
-        head: String,
-    },
-}
-
-impl Party {
-    /// The device, or the queue's device.
-    pub fn device(&self) -> u32 {
-        match self {
-            Party::Device { device, .. } | Party::Queue { device, .. } => *device,
-        }
-    }
-
-    /// The op or entry at which it is stuck.
-    fn at(&self) -> String {
-        match self {
-            Party::Device { op, .. } => op.alone().to_string(),
-            Party::Queue { head, .. } => head.clone(),
-        }
-    }
-}
-
-impl fmt::Display for Party {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Party::Device { device, number, op } => write!(f, "device {device} at op number {number} ({})", op.alone()),
-            Party::Queue { device, queue, head } => write!(f, "device {device}, {head} at the head of its {queue}"),
-        }
-    }
-}
-
-/// What a party waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Awaited {
-    /// The end of an op.
-    Op(Op),
-    /// The other side of a transfer, or the receive of an op's own input.
-    Entry(String),
-    /// A free slot of a full channel: this op's end frees the next.
-    Slot(Op),
-}
-
-/// One party of a circle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wait {
-    /// Who is stuck, and where.
-    pub party: Party,
-    /// On what, which the circle's next party would have to do first.
-    pub awaited: Awaited,
-}
-
-/// Devices and queues that wait for one another in a circle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Deadlock {
-    /// Under which delivery.
-    pub delivery: Delivery,
-    /// Who waits for whom: each for the next, the last for the first.
-    pub waits: Vec<Wait>,
-    grid: String,
-}
-
-impl Deadlock {
-    /// The devices of the circle.
-    pub fn devices(&self) -> Vec<u32> {
-        let mut devices: Vec<u32> = self.waits.iter().map(|wait| wait.party.device()).collect();
-        devices.sort_unstable();
-        devices.dedup();
-        devices
-    }
-}
-
-impl fmt::Display for Deadlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "under {} delivery the devices wait for one another in a circle:", self.delivery)?;
-        for (number, Wait { party, awaited }) in self.waits.iter().enumerate() {
-            let next = &self.waits[(number + 1) % self.waits.len()].party;
-            write!(f, "  {party} waits for ")?;
-            let awaited = match awaited {
-                Awaited::Op(op) => op.alone().to_string(),
-                Awaited::Entry(entry) => entry.clone(),
-                Awaited::Slot(op) => {
-                    write!(f, "a free slot of its channel; the next is freed by ")?;
-                    op.alone().to_string()
-                }
-            };
-            match next {
-                Party::Device { device, .. } if awaited == next.at() => {
-                    writeln!(f, "{awaited}, at which device {device} is itself stuck")?;
-                }
-                Party::Device { device, .. } => writeln!(f, "{awaited}, which stands later on device {device}")?,
-                Party::Queue { device, queue, .. } if awaited == next.at() => {
-                    writeln!(f, "{awaited}, at the head of device {device}'s {queue}")?;
-                }
-                Party::Queue { device, queue, head } => {
-                    writeln!(f, "{awaited}, behind {head} at the head of device {device}'s {queue}")?;
-                }
-            }
-        }
-        write!(f, "{}", self.grid)
-    }
-}
-
-impl std::error::Error for Deadlock {}
-
 /// All parties at work. Parties are numbered: first the devices, then the queues.
 struct Machine<'a> {
     graph: &'a TaskGraph,
     lowering: &'a Lowering,
-    delivery: Delivery,
+    /// Slots of a channel; `None`: a send completes with its receive.
+    slots: Option<u32>,
     /// By device: its first op that has not run.
     next: Vec<usize>,
     /// By queue: number of entries done.
@@ -197,14 +79,14 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    fn new(graph: &'a TaskGraph, lowering: &'a Lowering, delivery: Delivery) -> Machine<'a> {
+    fn new(graph: &'a TaskGraph, lowering: &'a Lowering, slots: Option<u32>) -> Machine<'a> {
         let devices = graph.schedule().devices();
         let next: Vec<usize> = (0..devices).map(|device| graph.schedule().range(device).start).collect();
         let parties = next.len() + lowering.queues().len();
         Machine {
             graph,
             lowering,
-            delivery,
+            slots,
             next,
             done: vec![0; lowering.queues().len()],
             arrived: FixedBitSet::with_capacity(graph.len()),
@@ -214,8 +96,15 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn is_complete(&self) -> bool {
-        (0..self.graph.schedule().devices()).all(|d| self.next[d as usize] == self.graph.schedule().range(d).end)
+    /// Lets all parties do what they can.
+    fn prove(mut self, under: &str) -> Result<(), Deadlock> {
+        let schedule = self.graph.schedule();
+        if self.lowering.queues().is_empty() {
+            return Ok(());
+        }
+        self.run();
+        let complete = (0..schedule.devices()).all(|d| self.next[d as usize] == schedule.range(d).end);
+        if complete { Ok(()) } else { Err(self.deadlock(under)) }
     }
 
     fn wake(&mut self, party: usize) {
@@ -269,7 +158,7 @@ impl<'a> Machine<'a> {
     /// Op number `index` has ended: the slot of what it used is free, and what is made by now can leave.
     fn end(&mut self, index: usize) {
         let used = self.graph.upstream(index).and_then(|message| self.lowering.route(self.graph.op(message)));
-        if let Some(route) = used.filter(|_| matches!(self.delivery, Delivery::Buffered(_))) {
+        if let Some(route) = used.filter(|_| self.slots.is_some()) {
             self.full[route.channel] -= 1;
             self.wake_queue(route.send);
         }
@@ -288,12 +177,12 @@ impl<'a> Machine<'a> {
     fn partner_queue(&self, entry: Entry) -> Option<usize> {
         let route = self.lowering.route(self.graph.op(entry.message()))?;
         let partner = if entry.is_receive() { route.send } else { route.receive };
-        (!matches!(self.delivery, Delivery::Buffered(_))).then_some(partner)
+        self.slots.is_none().then_some(partner)
     }
 
     /// Whether a slot is free for `message`.
     fn has_slot(&self, message: usize) -> bool {
-        let Delivery::Buffered(slots) = self.delivery else { return true };
+        let Some(slots) = self.slots else { return true };
         self.lowering.route(self.graph.op(message)).is_some_and(|route| self.full[route.channel] < slots)
     }
 
@@ -321,7 +210,7 @@ impl<'a> Machine<'a> {
     }
 
     /// The circle in which the parties wait, once none can go on.
-    fn deadlock(&self) -> Deadlock {
+    fn deadlock(&self, under: &str) -> Deadlock {
         let is_stuck = |device: &usize| self.next[*device] < self.graph.schedule().range(*device as u32).end;
         let mut path: Vec<(usize, Awaited)> = Vec::new();
         let mut at = FixedBitSet::with_capacity(self.next.len() + self.done.len());
@@ -332,17 +221,18 @@ impl<'a> Machine<'a> {
             party = next;
         }
         let start = path.iter().position(|&(passed, _)| passed == party).unwrap_or(0);
-        let waits: Vec<Wait> = path
-            .split_off(start)
-            .into_iter()
-            .map(|(party, awaited)| Wait { party: self.party(party), awaited })
-            .collect();
+        let circle = path.split_off(start);
+        let next = circle.iter().cycle().skip(1);
+        let wait = |((party, awaited), (next, _)): (&(usize, Awaited), &(usize, Awaited))| {
+            let (party, on) = (self.party(*party), self.party(*next));
+            Wait { party, awaited: awaited.clone(), on, seconds: None }
+        };
+        let waits: Vec<Wait> = circle.iter().zip(next).map(wait).collect();
         let device = waits[0].party.device();
         let range = self.graph.schedule().range(device);
         let place = self.next[device as usize];
-        let number = (place < range.end).then(|| place - range.start);
-        let grid = self.graph.schedule().fault(device, number, String::new()).grid;
-        Deadlock { delivery: self.delivery, waits, grid }
+        let grid = self.graph.schedule().around(device, (place < range.end).then(|| place - range.start));
+        Deadlock { under: under.to_string(), waits, grid }
     }
 
     fn party(&self, party: usize) -> Party {
@@ -350,7 +240,7 @@ impl<'a> Machine<'a> {
             None => {
                 let index = self.next[party];
                 let number = index - self.graph.schedule().range(party as u32).start;
-                Party::Device { device: party as u32, number, op: self.graph.op(index) }
+                Party::Device { device: party as u32, number, op: Some(self.graph.op(index)) }
             }
             Some(number) => {
                 let queue = &self.lowering.queues()[number];
@@ -366,8 +256,7 @@ impl<'a> Machine<'a> {
         let Some(queue) = party.checked_sub(self.next.len()) else {
             let message = self.missing(self.next[party]).expect("only an input that is missing stops a device");
             let route = self.lowering.route(self.graph.op(message)).expect("it comes from another device");
-            let buffered = matches!(self.delivery, Delivery::Buffered(_));
-            let entry = if buffered { Entry::send(message) } else { Entry::receive(message) };
+            let entry = if self.slots.is_some() { Entry::send(message) } else { Entry::receive(message) };
             return (name(entry), self.next.len() + route.receive);
         };
         let entry = self.head(queue).expect("a queue that is waited for has entries left");

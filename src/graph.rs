@@ -11,6 +11,7 @@
 //! What an op hands on lies in a cell of its own: a row for the forwards and one for the backwards of each stage, a cell
 //! for each micro-batch. An op's cells follow from its key ([`Route`]), so no edge is stored.
 
+use crate::deadlock::{Awaited, Deadlock, Party, Wait};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::schedule::{Overlap, Schedule};
@@ -18,7 +19,6 @@ use fixedbitset::FixedBitSet;
 use petgraph::visit::{
     GraphBase, IntoNeighbors, IntoNeighborsDirected, IntoNodeIdentifiers, NodeCount, NodeIndexable, Visitable,
 };
-use std::fmt;
 
 /// A cell that no op has filled.
 const NONE: u32 = u32::MAX;
@@ -60,48 +60,6 @@ pub struct Run {
     /// Index after the run's last op.
     pub end: u32,
 }
-
-/// One device of a wait cycle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wait {
-    /// The device that is stuck.
-    pub device: u32,
-    /// The number of its op that cannot start.
-    pub index: usize,
-    /// That op.
-    pub op: Op,
-    /// The op it waits for.
-    pub awaited: Op,
-    /// The device where that op stands.
-    pub on: u32,
-    /// Whether it stands behind the op at which that device is stuck, or is that op itself.
-    pub behind: bool,
-}
-
-/// Devices that wait for one another in a circle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cycle {
-    /// Who waits for whom; the last waits for the first.
-    pub waits: Vec<Wait>,
-    grid: String,
-}
-
-impl fmt::Display for Cycle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "the devices wait for one another in a circle:")?;
-        for wait in &self.waits {
-            let Wait { device, index, op, awaited, on, behind } = wait;
-            write!(f, "  device {device} at op number {index} ({op}) waits for {awaited}, ")?;
-            match behind {
-                true => writeln!(f, "which stands later on device {on}")?,
-                false => writeln!(f, "at which device {on} is itself stuck")?,
-            }
-        }
-        write!(f, "{}", self.grid)
-    }
-}
-
-impl std::error::Error for Cycle {}
 
 /// Where what ops hand on lies: a row of cells for each lane's forwards, one for its backwards and one for all W's, which
 /// nobody reads; before them the row of what is there from the start.
@@ -160,7 +118,7 @@ impl TaskGraph {
     ///
     /// # Panics
     /// The schedule has 2^31 ops or more.
-    pub fn new(schedule: Schedule) -> Result<TaskGraph, Cycle> {
+    pub fn new(schedule: Schedule) -> Result<TaskGraph, Deadlock> {
         TaskGraph::with_overlap(schedule, Overlap::Atomic)
     }
 
@@ -171,7 +129,7 @@ impl TaskGraph {
     ///
     /// # Panics
     /// As [`TaskGraph::new`].
-    pub fn with_overlap(schedule: Schedule, overlap: Overlap) -> Result<TaskGraph, Cycle> {
+    pub fn with_overlap(schedule: Schedule, overlap: Overlap) -> Result<TaskGraph, Deadlock> {
         assert!(schedule.ops().len() < 1 << 31, "a schedule has less than 2^31 ops");
         let schedule = if overlap == Overlap::Serial { schedule.without_pairs() } else { schedule };
         let (routes, cells) = routes(&schedule.placement, schedule.microbatches);
@@ -183,7 +141,7 @@ impl TaskGraph {
     }
 
     /// Runs each device until it must wait, wakes it when what it waits for has run; an op that has run is its cell's maker.
-    fn order_runs(&mut self) -> Result<(), Cycle> {
+    fn order_runs(&mut self) -> Result<(), Deadlock> {
         let devices = self.schedule.devices();
         let mut next: Vec<usize> = (0..devices).map(|device| self.schedule.range(device).start).collect();
         let mut awaited: Vec<usize> = vec![SOURCE; devices as usize]; // by device: the cell that it waits for
@@ -223,14 +181,19 @@ impl TaskGraph {
     }
 
     /// The circle in which devices wait that stand at their ops `next`.
-    fn cycle(&mut self, next: &[usize]) -> Cycle {
+    fn cycle(&mut self, next: &[usize]) -> Deadlock {
         for (index, op) in self.schedule.ops().iter().enumerate() {
             self.makers[self.routes[op.slot()].output + op.microbatch() as usize] = index as u32;
         }
         self.circle(next)
     }
 
-    fn circle(&self, next: &[usize]) -> Cycle {
+    fn circle(&self, next: &[usize]) -> Deadlock {
+        let stands = |index: usize| {
+            let device = self.device_of(index);
+            let number = index - self.schedule.range(device).start;
+            Party::Device { device, number, op: Some(self.op(index)) }
+        };
         let stuck = |device: u32| -> Wait {
             let at = next[device as usize];
             let unmade =
@@ -238,17 +201,20 @@ impl TaskGraph {
             let (first, last) = self.pair(at).unwrap_or((at, at));
             let index = (first..=last).find(unmade).expect("only a wait can stop a device");
             let up = self.upstream(index).expect("it waits for another op");
-            let (number, on) = (index - self.schedule.range(device).start, self.device_of(up));
-            let behind = up > self.pair(next[on as usize]).map_or(next[on as usize], |(_, last)| last);
-            Wait { device, index: number, op: self.op(index), awaited: self.op(up), on, behind }
+            let other = next[self.device_of(up) as usize];
+            let behind = up > self.pair(other).map_or(other, |(_, last)| last);
+            let on = stands(if behind { other } else { up });
+            Wait { party: stands(index), awaited: Awaited::Op(self.op(up)), on, seconds: None }
         };
         let first = (0..self.schedule.devices()).find(|&d| next[d as usize] < self.schedule.range(d).end);
         let mut waits: Vec<Wait> = vec![stuck(first.expect("some device is stuck"))];
         loop {
-            let device = waits[waits.len() - 1].on;
-            if let Some(start) = waits.iter().position(|wait| wait.device == device) {
-                let grid = self.schedule.fault(device, Some(waits[start].index), String::new()).grid;
-                return Cycle { waits: waits.split_off(start), grid };
+            let device = waits[waits.len() - 1].on.device();
+            if let Some(start) = waits.iter().position(|wait| wait.party.device() == device) {
+                let mut deadlock =
+                    Deadlock { under: String::new(), waits: waits.split_off(start), grid: String::new() };
+                deadlock.grid = self.schedule.around(device, deadlock.place().map(|(_, number)| number));
+                return deadlock;
             }
             waits.push(stuck(device));
         }

@@ -7,6 +7,6 @@ macro_rules! all {
 }
 
 all! {
-    check cli cost csv cuda delivery doctor dsl exact exec experiment export graph lowering metrics model op open placement
+    activation check cli cost csv cuda deadlock delivery doctor dsl exact exec experiment export graph lowering metrics model op open placement
     ranks report schedule settle sim statistics timeline
 }

@@ -19,6 +19,7 @@
 //! activation   op
 //! metrics
 //! statistics
+//! deadlock     op
 //! delivery
 //! timeline     op activation metrics
 //! placement    op
@@ -26,23 +27,23 @@
 //! open        op placement schedule
 //! dsl          op placement schedule open
 //! csv          op placement schedule
-//! graph        op placement schedule
+//! graph        op deadlock placement schedule
 //! lowering     op placement schedule graph delivery
-//! check        op placement schedule graph delivery lowering
+//! check        graph deadlock delivery lowering
 //! export       op placement schedule graph
 //! cost         op placement
-//! settle       op activation placement schedule open graph cost
-//! sim          op activation placement schedule graph lowering delivery cost metrics timeline statistics
+//! settle       op activation deadlock placement schedule open graph cost
+//! sim          op activation deadlock placement schedule graph lowering delivery check cost metrics timeline statistics
 //! exact        op activation placement schedule open graph cost settle sim
 //! model        op
-//! resolve      op placement schedule open dsl csv graph cost settle sim model
+//! resolve      op deadlock placement schedule open dsl csv graph cost settle sim model
 //! cuda         op model
 //! ranks
-//! exec         op placement schedule graph lowering delivery check cost model cuda timeline ranks
+//! exec         op deadlock placement schedule graph lowering delivery check cost model cuda timeline ranks
 //! doctor       cuda ranks
 //! report       op metrics timeline
 //! experiment   op placement metrics timeline delivery graph check cost sim model resolve cuda ranks exec statistics report
-//! cli          op placement metrics timeline delivery schedule open dsl csv graph check export cost settle sim exact model cuda ranks exec statistics doctor report resolve experiment
+//! cli          op deadlock placement metrics timeline delivery schedule open dsl csv graph check export cost settle sim exact model cuda ranks exec statistics doctor report resolve experiment
 //! ```
 //!
 //! Invariants:
@@ -58,6 +59,7 @@ pub mod cli;
 pub mod cost;
 pub mod csv;
 pub mod cuda;
+pub mod deadlock;
 pub mod delivery;
 pub mod doctor;
 pub mod dsl;

@@ -63,6 +63,8 @@ pub enum Holds {
     SendsTo(u32),
     /// The receives from this device.
     ReceivesFrom(u32),
+    /// The sends of one channel: to this stage, gradients or not.
+    Channel(u32, bool),
 }
 
 /// A communication queue: entries that complete in order.
@@ -84,6 +86,9 @@ impl CommunicationQueue {
             Holds::Peer(peer) => format!("queue with device {peer}"),
             Holds::SendsTo(peer) => format!("queue of sends to device {peer}"),
             Holds::ReceivesFrom(peer) => format!("queue of receives from device {peer}"),
+            Holds::Channel(stage, gradient) => {
+                format!("queue of {} to stage {stage}", if gradient { "gradients" } else { "activations" })
+            }
         }
     }
 }
@@ -111,14 +116,27 @@ pub struct Lowering {
 impl Lowering {
     /// The queues of `graph` under `delivery`; none under one-sided delivery.
     pub fn new(graph: &TaskGraph, delivery: Delivery) -> Lowering {
-        let mut lowering = Lowering { queues: Vec::new(), routes: Vec::new(), channels: 0 };
-        lowering.lay_out(graph, delivery);
-        match delivery {
-            Delivery::OneSided => (),
-            Delivery::Buffered(_) => lowering.fill(graph, false),
-            Delivery::Channel(ChannelOptions { receives: Receives::JustInTime, .. }) => lowering.fill(graph, true),
-            Delivery::Channel(ChannelOptions { receives: Receives::FrontLoaded, .. }) => lowering.front_load(graph),
+        let (receives, layout): (_, Layout) = match delivery {
+            Delivery::OneSided => {
+                let routes = vec![None; graph.schedule().placement.slots()];
+                return Lowering { queues: Vec::new(), routes, channels: 0 };
+            }
+            Delivery::Buffered(_) => (None, |_, _, _| Holds::All),
+            Delivery::Channel(ChannelOptions { queues, receives }) => (Some(receives), layout(queues)),
+        };
+        let mut lowering = Lowering::lay_out(graph, receives.is_some(), layout);
+        match receives {
+            Some(Receives::FrontLoaded) => lowering.front_load(graph),
+            _ => lowering.fill(graph, receives.is_some()),
         }
+        lowering
+    }
+
+    /// A queue of sends for each channel, so that channels do not wait for one another.
+    pub fn by_channel(graph: &TaskGraph) -> Lowering {
+        let layout = |_, _, user: Op| Holds::Channel(user.stage(), user.kind().is_backward());
+        let mut lowering = Lowering::lay_out(graph, false, layout);
+        lowering.fill(graph, false);
         lowering
     }
 
@@ -137,11 +155,9 @@ impl Lowering {
         self.channels
     }
 
-    /// Numbers channels and queues; the queues are left empty.
-    fn lay_out(&mut self, graph: &TaskGraph, delivery: Delivery) {
+    /// Numbers channels and queues; the queues are left empty. Where there are no `receives`, queues are of sends only.
+    fn lay_out(graph: &TaskGraph, receives: bool, layout: Layout) -> Lowering {
         let placement = &graph.schedule().placement;
-        self.routes = vec![None; placement.slots()];
-        let Some(holds) = holds(delivery) else { return };
         let mut ends = Vec::new(); // by channel: the slots of its makers, the queues of its two ends
         for direction in 0..placement.directions() {
             for stage in 0..placement.stages() {
@@ -152,24 +168,24 @@ impl Lowering {
                     let Some((sender, from)) = sender.zip(user.upstream(placement.stages())) else { continue };
                     let slots: Vec<usize> =
                         makers.iter().map(|&kind| user.on_stage(from).of_kind(kind).slot()).collect();
-                    let send = (sender, holds(true, receiver));
-                    let buffered = matches!(delivery, Delivery::Buffered(_));
-                    let receive = if buffered { send } else { (receiver, holds(false, sender)) };
+                    let send = (sender, layout(true, receiver, user));
+                    let receive = if receives { (receiver, layout(false, sender, user)) } else { send };
                     ends.push((slots, send, receive));
                 }
             }
         }
         let mut numbers: BTreeMap<(u32, Holds), usize> =
             ends.iter().flat_map(|&(_, send, receive)| [(send, 0), (receive, 0)]).collect();
+        let (mut queues, mut routes, channels) = (Vec::new(), vec![None; placement.slots()], ends.len());
         for (number, (&(device, holds), entry)) in numbers.iter_mut().enumerate() {
             *entry = number;
-            self.queues.push(CommunicationQueue { device, holds, entries: Vec::new() });
+            queues.push(CommunicationQueue { device, holds, entries: Vec::new() });
         }
-        self.channels = ends.len();
         for (channel, (slots, send, receive)) in ends.into_iter().enumerate() {
             let route = Route { channel, send: numbers[&send], receive: numbers[&receive] };
-            slots.into_iter().for_each(|slot| self.routes[slot] = Some(route));
+            slots.into_iter().for_each(|slot| routes[slot] = Some(route));
         }
+        Lowering { queues, routes, channels }
     }
 
     /// Sends right after the ops that make them; where there are `receives`, each just before the op that uses it.
@@ -230,19 +246,15 @@ impl Lowering {
     }
 }
 
-/// Which queue of its device an entry stands in, by whether it is a send and by the other device.
-fn holds(delivery: Delivery) -> Option<fn(bool, u32) -> Holds> {
-    Some(match delivery {
-        Delivery::OneSided => return None,
-        Delivery::Buffered(_) => |_, _| Holds::All,
-        Delivery::Channel(options) => match options.queues {
-            QueueCount::One => |_, _| Holds::All,
-            QueueCount::PerPeer => |_, peer| Holds::Peer(peer),
-            QueueCount::PerDirection => {
-                |send, peer| if send { Holds::SendsTo(peer) } else { Holds::ReceivesFrom(peer) }
-            }
-        },
-    })
+/// Which queue of its device an entry stands in: by whether it is a send, by the other device, by the op that uses the data.
+type Layout = fn(bool, u32, Op) -> Holds;
+
+fn layout(queues: QueueCount) -> Layout {
+    match queues {
+        QueueCount::One => |_, _, _| Holds::All,
+        QueueCount::PerPeer => |_, peer, _| Holds::Peer(peer),
+        QueueCount::PerDirection => |send, peer, _| if send { Holds::SendsTo(peer) } else { Holds::ReceivesFrom(peer) },
+    }
 }
 
 /// The messages, wherever they are made, that op number `index` is the first to wait for. An overlapped pair waits for both its

@@ -197,9 +197,13 @@ impl Schedule {
 
     /// A fault of this schedule at op number `index` of `device`.
     pub fn fault(&self, device: u32, index: Option<usize>, what: String) -> Fault {
-        let columns = index.unwrap_or(self.program(device).len());
+        Fault { device, index, what, grid: self.around(device, index) }
+    }
+
+    /// The ops around op number `index` of `device`, or around the end of its program, drawn.
+    pub fn around(&self, device: u32, index: Option<usize>) -> String {
         let programs: Vec<&[Op]> = (0..self.devices()).map(|d| self.program(d)).collect();
-        Fault { device, index, what, grid: grid(&programs, device, columns) }
+        grid(&programs, device, index.unwrap_or(self.program(device).len()))
     }
 }
 

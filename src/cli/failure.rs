@@ -1,6 +1,6 @@
 //! Why a command failed, and the exit code that says so.
 
-use crate::graph::Cycle;
+use crate::deadlock::Deadlock;
 use crate::ranks::Misfit;
 use crate::report::WriteError;
 use crate::{dsl, experiment, resolve};
@@ -73,8 +73,8 @@ impl From<dsl::Error> for Failure {
     }
 }
 
-impl From<Cycle> for Failure {
-    fn from(cycle: Cycle) -> Failure {
+impl From<Deadlock> for Failure {
+    fn from(cycle: Deadlock) -> Failure {
         Failure::Schedule(cycle.to_string())
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! Data itself goes the one-sided way, into slots that no timing can overwrite; the queues decide when a message counts as
 //! arrived. They are a shared table that whoever makes progress advances: the device whose op has ended, or which has used a
-//! message. CommunicationQueues run on from step to step: an entry of the next step follows the last of this one.
+//! message. Queues run on from step to step: an entry of the next step follows the last of this one.
 
+use crate::deadlock::Party;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::lowering::{Entry, Lowering};
-use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The queues of all devices.
@@ -114,8 +114,9 @@ impl CommunicationQueues {
         let (state, mut text) = (self.lock(), String::new());
         for (number, queue) in self.lowering.queues().iter().enumerate() {
             let Some((entry, _)) = self.head(&state, number).filter(|&(_, of)| of <= step) else { continue };
-            let _ =
-                writeln!(text, "  device {}: {} at the head of its {}", queue.device, entry.name(graph), queue.name());
+            let (queue, head) = (queue.name(), entry.name(graph));
+            let party = Party::Queue { device: self.lowering.queues()[number].device, queue, head };
+            text += &format!("  {party}\n");
         }
         text
     }

@@ -2,8 +2,8 @@
 
 use super::arena::{Dealer, Region};
 use super::heap::Heap;
+use crate::deadlock::{Awaited, Party, Wait};
 use crate::graph::TaskGraph;
-use std::fmt::Write;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -143,32 +143,30 @@ impl Watch {
         self.statuses.devices.iter().filter_map(|status| self.waited(status)).max().unwrap_or_default()
     }
 
-    /// Each device's last op done, what it waits for, and on whom.
+    /// Where each device stands, what it waits for, and on whom.
     pub fn report(&self, graph: &TaskGraph) -> String {
-        let mut text = String::new();
-        for (device, status) in self.statuses.devices.iter().enumerate() {
-            let range = graph.schedule().range(device as u32);
-            let done = self.word(status.done).load(Ordering::Relaxed) as usize;
-            let last = done.checked_sub(1).map_or("nothing".to_string(), |n| graph.op(range.start + n).to_string());
-            let _ = write!(text, "  device {device}: last op done {last}");
-            let next = Some(range.start + done).filter(|next| range.contains(next));
-            let _ = match (next, self.waited(status)) {
-                (Some(next), Some(waited)) => {
-                    let awaited = awaited(graph, next);
-                    writeln!(text, ", {} waits for {awaited} since {} s", graph.op(next), waited.as_secs())
-                }
-                (Some(next), None) => writeln!(text, ", in or before {}", graph.op(next)),
-                (None, _) => writeln!(text, ", its pipeline part is complete"),
+        let schedule = graph.schedule();
+        let done =
+            |device: u32| self.word(self.statuses.devices[device as usize].done).load(Ordering::Relaxed) as usize;
+        let stands = |device: u32| {
+            let (number, program) = (done(device), schedule.program(device));
+            Party::Device { device, number, op: program.get(number).copied() }
+        };
+        let has_ended = |op: usize| op - schedule.range(graph.device_of(op)).start < done(graph.device_of(op));
+        let wait = |device: u32| {
+            let seconds = self.waited(&self.statuses.devices[device as usize]).map(|waited| waited.as_secs());
+            let next = Some(schedule.range(device).start + done(device)).filter(|_| seconds.is_some());
+            // Of an overlapped pair either input may be what is missing.
+            let pair = next.filter(|&next| next < schedule.range(device).end).map(|next| (next, graph.pair(next)));
+            let ops = pair.map_or(0..0, |(next, pair)| next..pair.map_or(next, |(_, last)| last) + 1);
+            let makers: Vec<usize> = ops.filter_map(|op| graph.transfer(op)).collect();
+            let (awaited, on) = match makers.iter().find(|&&maker| !has_ended(maker)).or(makers.first()) {
+                Some(&maker) if has_ended(maker) => (Awaited::Transfer(graph.op(maker)), graph.device_of(maker)),
+                Some(&maker) => (Awaited::Op(graph.op(maker)), graph.device_of(maker)),
+                None => (Awaited::Nothing, device),
             };
-        }
-        text
+            Wait { party: stands(device), awaited, on: stands(on), seconds }
+        };
+        (0..schedule.devices()).map(|device| format!("  {}\n", wait(device))).collect()
     }
-}
-
-/// What op number `index` may be waiting for, and on whom; of an overlapped pair either input.
-fn awaited(graph: &TaskGraph, index: usize) -> String {
-    let (first, last) = graph.pair(index).unwrap_or((index, index));
-    let inputs = (first.max(index)..=last).filter_map(|op| graph.transfer(op));
-    let names: Vec<String> = inputs.map(|up| format!("{} on device {}", graph.op(up), graph.device_of(up))).collect();
-    if names.is_empty() { "its turn".to_string() } else { names.join(" or ") }
 }

@@ -1,6 +1,6 @@
 //! Why a name and options give no graph.
 
-use crate::graph::Cycle;
+use crate::deadlock::Deadlock;
 use crate::schedule::Fault;
 use crate::{csv, dsl, settle};
 
@@ -54,7 +54,7 @@ pub enum Error {
         /// m.
         microbatches: u32,
         /// Who waits for whom.
-        cycle: Cycle,
+        cycle: Deadlock,
     },
     /// `auto` found none.
     #[error("no schedule for p = {devices}, m = {microbatches} runs{}; naive holds 1: raise --memory-cap", .cap.map_or_else(String::new, |cap| format!(" within {cap} activations")))]

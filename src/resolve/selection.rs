@@ -2,8 +2,9 @@
 
 use super::{Costs, Error, Files, Found, Host, auto};
 use crate::cost::{CostTable, StepCosts};
+use crate::deadlock::Deadlock;
 use crate::dsl::Budget;
-use crate::graph::{Cycle, TaskGraph};
+use crate::graph::TaskGraph;
 use crate::open::Order;
 use crate::placement::Placement;
 use crate::schedule::Overlap;
@@ -134,9 +135,9 @@ impl Selection {
                 settle(&open, &table).map_err(|error| Error::Settle { name: open.name.clone(), error })?
             }
         };
-        let locate = |cycle: Cycle| {
-            let wait = &cycle.waits[0];
-            let place = source.as_ref().map_or_else(|| name.to_string(), |s| s.location(wait.device, wait.index));
+        let locate = |cycle: Deadlock| {
+            let written = source.as_ref().zip(cycle.place());
+            let place = written.map_or_else(|| name.to_string(), |(s, (device, number))| s.location(device, number));
             let Selection { devices, microbatches, .. } = *self;
             Error::Deadlock { place, devices, microbatches, cycle }
         };

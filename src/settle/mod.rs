@@ -29,7 +29,8 @@ mod trial;
 
 use crate::activation::Held;
 use crate::cost::CostTable;
-use crate::graph::{Cycle, TaskGraph};
+use crate::deadlock::Deadlock;
+use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::open::{OpenSchedule, Program};
 use crate::schedule::{Fault, Programs, Schedule};
@@ -88,7 +89,7 @@ pub enum Error {
     Invalid(#[from] Fault),
     /// As [`TaskGraph::new`].
     #[error(transparent)]
-    Cycle(#[from] Cycle),
+    Cycle(#[from] Deadlock),
 }
 
 /// One fixed order per device: what `open` leaves open is decided by `costs`. The result is valid and free of wait cycles.

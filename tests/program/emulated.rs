@@ -147,7 +147,7 @@ fn a_hang_on_a_gpu_is_ended_and_named() {
     let report = format!("{}/", folder.path().display());
     let (model, tokens) = (golden_path("gpt2/model.bin"), golden_path("gpt2/tokens.bin"));
     for (more, text) in [
-        (&["--inject", "hang@1:3"][..], "device 0: last op done"),
+        (&["--inject", "hang@1:3"][..], "device 0 at op number"),
         (&["--inject", "die@1:3"], "device 1 died"),
         (&["--inject", "die@1:3", "-n", "2", "--link", "nvshmem"], "device 1 died"),
     ] {

@@ -194,7 +194,7 @@ fn a_killed_rank_ends_the_others_is_named_and_what_was_measured_is_written() {
     let (code, told, took, report, _folder) = kill_mid_run(pipesim(), &["-n", "3"], "PIPESIM_RANK=1");
     assert_eq!(code, Some(6), "{told}");
     assert!(told.contains("rank 1 was killed by signal 9"), "{told}");
-    assert!(told.contains("device 1: last op done"), "who was where: {told}");
+    assert!(told.contains("device 1 at op number"), "who was where: {told}");
     assert!(took < Duration::from_secs(10), "took {took:?}");
     assert!(has_files(&report), "{told}");
 }
@@ -205,7 +205,7 @@ fn a_stopped_rank_ends_the_others() {
     let more = ["-n", "3", "--timeout", "2"];
     let (code, told, took, _, _folder) = signal_mid_run(pipesim(), &more, "PIPESIM_RANK=1", "-STOP");
     assert_eq!(code, Some(6), "{told}");
-    assert!(told.contains("last op done") && took < Duration::from_secs(40), "took {took:?}: {told}");
+    assert!(told.contains("at op number") && took < Duration::from_secs(40), "took {took:?}: {told}");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_killed_rank_0_is_named_by_the_launcher() {
 
 #[test]
 fn a_dead_or_hanging_device_of_another_rank_is_named() {
-    for (fault, text) in [("die@1:3", "device 1 died"), ("hang@1:3", "last op done")] {
+    for (fault, text) in [("die@1:3", "device 1 died"), ("hang@1:3", "at op number")] {
         let folder = tempfile::tempdir().unwrap();
         let more = ["--schedule", "1f1b", "-n", "2", "--steps", "3", "--timeout", "2", "--inject", fault];
         let output = run(pipesim(), &arguments(2, &more), folder.path());
@@ -332,7 +332,7 @@ mod under_mpirun {
         let (code, told, took, report, _folder) = kill_mid_run(mpirun(3), &[], "OMPI_COMM_WORLD_RANK=1");
         assert!(code != Some(0), "{told}");
         assert!(told.contains("signal 9"), "mpirun names it: {told}");
-        assert!(told.contains("device 1: last op done"), "who was where: {told}");
+        assert!(told.contains("device 1 at op number"), "who was where: {told}");
         assert!(took < Duration::from_secs(10), "took {took:?}");
         assert!(has_files(&report), "{told}");
     }

@@ -240,7 +240,7 @@ fn a_dead_device_ends_the_run_and_is_named() {
     let mut session = training.session(&graph).unwrap();
     let error = session.step(&training.batch(0, 4).unwrap(), Some(training.update(0))).unwrap_err().to_string();
     assert!(error.contains("device 1 died") && error.contains("injected fault at op number 3"), "{error}");
-    assert!(error.contains("device 1: last op done 1F1"), "{error}");
+    assert!(error.contains("device 1 at op number 3 (1B1)"), "{error}");
 }
 
 #[test]
@@ -251,6 +251,6 @@ fn a_hang_is_ended_by_the_watchdog_with_who_waits_for_whom() {
     let graph = graph("1f1b", 2, 4, None).unwrap();
     let mut session = training.session(&graph).unwrap();
     let error = session.step(&training.batch(0, 4).unwrap(), Some(training.update(0))).unwrap_err().to_string();
-    assert!(error.contains("0B0 waits for 1B0 on device 1"), "{error}");
-    assert!(error.contains("device 1: last op done 1F0, in or before 1B0"), "{error}");
+    assert!(error.contains("(0B0) waits for 1B0, at which device 1 is itself stuck, since"), "{error}");
+    assert!(error.contains("device 1 at op number 1 (1B0)\n"), "{error}");
 }

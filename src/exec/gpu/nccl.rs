@@ -24,7 +24,7 @@ enum Key {
 impl Key {
     fn of(device: u32, holds: Holds) -> Key {
         match holds {
-            Holds::All => Key::All,
+            Holds::All | Holds::Channel(..) => Key::All,
             Holds::Peer(peer) => Key::Pair(device.min(peer), device.max(peer)),
             Holds::SendsTo(peer) => Key::OneWay(device, peer),
             Holds::ReceivesFrom(peer) => Key::OneWay(peer, device),

@@ -1,10 +1,5 @@
 //! Chance: durations that vary, the same way for the same seed on every machine and in whatever order ops run.
 
-use super::prepared::EventError;
-use super::{Config, Prepared};
-use crate::cost::CostTable;
-use crate::graph::TaskGraph;
-
 /// How durations vary. Both have the mean 1: on average an op takes what the costs say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
@@ -29,57 +24,6 @@ pub struct Jitter {
     pub seed: u64,
     /// Number of the sample.
     pub sample: u64,
-}
-
-/// The makespans of many samples, in ticks of the result. Percentiles are by nearest rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Makespans {
-    /// How many.
-    pub samples: u32,
-    /// Their mean, rounded.
-    pub mean: u64,
-    /// 5 % are not longer.
-    pub p5: u64,
-    /// Half are not longer.
-    pub p50: u64,
-    /// 95 % are not longer.
-    pub p95: u64,
-    /// 99 % are not longer.
-    pub p99: u64,
-}
-
-/// Simulates samples 0 to `samples` - 1 of `config`'s jitter with `seed`.
-///
-/// # Errors
-/// As [`super::simulate`]; no sample at all.
-pub fn monte_carlo(
-    graph: &TaskGraph,
-    costs: &CostTable,
-    config: &Config,
-    samples: u32,
-    seed: u64,
-) -> Result<Makespans, EventError> {
-    if samples == 0 {
-        return Err(EventError::Config("a distribution needs at least one sample, found 0".to_string()));
-    }
-    let prepared = Prepared::new(graph, costs, config)?;
-    let mut table = prepared.chance.clone();
-    let mut makespans = Vec::with_capacity(samples as usize);
-    for sample in 0..samples {
-        let outcome = match &mut table {
-            None => prepared.run_lasting(|_, _, _, duration| duration, &mut ())?,
-            Some(table) => {
-                table.choose(seed, u64::from(sample));
-                prepared.run_lasting(|index, _, _, duration| table.stretch(index, duration), &mut ())?
-            }
-        };
-        makespans.push(outcome.makespan());
-    }
-    makespans.sort_unstable();
-    let rank = |percent: usize| makespans[(makespans.len() * percent).div_ceil(100).max(1) - 1];
-    let sum: u128 = makespans.iter().map(|&makespan| u128::from(makespan)).sum();
-    let mean = ((sum + u128::from(samples) / 2) / u128::from(samples)) as u64;
-    Ok(Makespans { samples, mean, p5: rank(5), p50: rank(50), p95: rank(95), p99: rank(99) })
 }
 
 /// Factors are counted in parts of 2^32.
@@ -117,7 +61,7 @@ impl Table {
     }
 
     /// Takes the turn of a sample.
-    fn choose(&mut self, seed: u64, sample: u64) {
+    pub fn choose(&mut self, seed: u64, sample: u64) {
         self.key = mix(mix(seed) ^ sample);
     }
 

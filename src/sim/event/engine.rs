@@ -1,11 +1,11 @@
 //! The general engine: ops and messages that wait for processors, queues, slots, partners and links.
 
 use super::link::Link;
-use super::prepared::{Prepared, Rule};
+use super::prepared::Prepared;
 use super::queue::{Lane, Messages, NONE};
+use super::rule::Rule;
 use super::share::Grain;
 use super::straight::{Tournament, UNKNOWN, divide, share};
-use super::stuck::Deadlock;
 use super::{Observer, Outcome, Sharing, Waits};
 use crate::metrics::Activity;
 use crate::op::Op;
@@ -150,8 +150,8 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
         }
     }
 
-    /// Runs it to its end.
-    pub(super) fn run(mut self) -> Result<Outcome, Deadlock> {
+    /// Runs it to its end; `None` where nothing can happen any more, but ops are left.
+    pub(super) fn run(mut self) -> Option<Outcome> {
         (0..self.devices.len() as u32).for_each(|device| self.try_start(device));
         (0..self.queues.len()).for_each(|queue| self.advance(queue));
         let mut events = 0;
@@ -172,11 +172,11 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
                 }
             }
         }
-        if let Some(deadlock) = self.deadlock() {
-            return Err(deadlock);
+        if (0..self.devices.len() as u32).any(|device| self.next_op(device).is_some()) {
+            return None;
         }
         let activity = |activity: Activity| if activity.first_start == NEVER { Activity::default() } else { activity };
-        Ok(Outcome {
+        Some(Outcome {
             devices: self.devices.iter().map(|device| activity(device.activity)).collect(),
             waits: self.devices.iter().map(|device| device.waits).collect(),
             events,

@@ -13,16 +13,16 @@ mod engine;
 mod link;
 mod prepared;
 mod queue;
+mod rule;
+mod run;
 mod share;
 mod straight;
-mod stuck;
 mod traffic;
 
-pub use chance::{Distribution, Jitter, Makespans, monte_carlo};
+pub use chance::{Distribution, Jitter};
 pub use prepared::{EventError, Prepared};
-pub use stuck::{Deadlock, Party, Stuck};
+pub use run::{Makespans, monte_carlo, simulate};
 
-use crate::cost::CostTable;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::metrics::Activity;
@@ -206,18 +206,4 @@ impl Observer for Record {
     fn transfer(&mut self, transfer: TransferTime) {
         self.transfers.push(transfer);
     }
-}
-
-/// Simulates `graph` under `costs` on the machine of `config`.
-///
-/// # Errors
-/// A configuration that fits no such graph, costs that overflow the clock, or a deadlock, with the circle of who waits for
-/// whom.
-pub fn simulate(
-    graph: &TaskGraph,
-    costs: &CostTable,
-    config: &Config,
-    observer: &mut impl Observer,
-) -> Result<Outcome, EventError> {
-    Prepared::new(graph, costs, config)?.run(observer)
 }

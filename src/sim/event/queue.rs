@@ -1,11 +1,10 @@
 //! Communication queues: the messages of a graph and the order in which each device sends and receives them.
 
-use super::prepared::Rule;
+use super::rule::Rule;
 use super::{Config, Scope};
-use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::lowering::Lowering;
-use crate::op::{Kind, Op};
+use crate::op::Kind;
 
 /// No message, no queue.
 pub(super) const NONE: u32 = u32::MAX;
@@ -58,8 +57,6 @@ pub(super) struct Messages {
     pub entries: Vec<Entry>,
     /// By queue: where its entries start; and their end.
     pub starts: Vec<u32>,
-    /// By queue: its device.
-    pub owners: Vec<u32>,
     pub links: usize,
     pub channels: usize,
 }
@@ -75,7 +72,6 @@ impl Messages {
             input: vec![NONE; ops.len()],
             entries: Vec::new(),
             starts: vec![0],
-            owners: Vec::new(),
             links: 0,
             channels: rules.len(),
         };
@@ -114,13 +110,12 @@ impl Messages {
 
     /// Fills the queues: under a delivery without queues there is one for each channel whose slots are limited.
     fn fill_queues(&mut self, graph: &TaskGraph, config: &Config) {
-        if config.delivery == Delivery::OneSided {
-            return if config.slots.is_some() {
-                self.queue_by_channel()
-            };
-        }
-        for queue in Lowering::new(graph, config.delivery).queues() {
-            let number = self.owners.len() as u32;
+        let lowering = match config.slots {
+            Some(_) => Lowering::by_channel(graph),
+            None => Lowering::new(graph, config.delivery),
+        };
+        for queue in lowering.queues() {
+            let number = self.starts.len() as u32 - 1;
             for entry in &queue.entries {
                 let message = self.output[entry.message()];
                 let entry = Entry { message, receives: entry.is_receive() };
@@ -129,29 +124,8 @@ impl Messages {
                 *place = number;
                 self.entries.push(entry);
             }
-            self.end_queue(queue.device);
+            self.starts.push(self.entries.len() as u32);
         }
-    }
-
-    /// One queue of sends for each channel: channels do not wait for one another.
-    fn queue_by_channel(&mut self) {
-        let mut order: Vec<u32> = (0..self.all.len() as u32).collect();
-        order.sort_by_key(|&message| self.lane(message).channel); // stable: in program order within a channel
-        for (at, &message) in order.iter().enumerate() {
-            let number = self.owners.len() as u32;
-            self.lanes[self.all[message as usize].slot as usize].send_queue = number;
-            self.entries.push(Entry { message, receives: false });
-            let &Lane { channel, from, .. } = self.lane(message);
-            if order.get(at + 1).is_none_or(|&next| self.lane(next).channel != channel) {
-                self.end_queue(from);
-            }
-        }
-    }
-
-    /// What has been entered since the last queue's end is a queue of `device`.
-    fn end_queue(&mut self, device: u32) {
-        self.starts.push(self.entries.len() as u32);
-        self.owners.push(device);
     }
 }
 
@@ -162,8 +136,8 @@ fn lanes(graph: &TaskGraph, rules: &[Rule]) -> Vec<Lane> {
     for op in placement.op_kinds() {
         let Rule { consumer: to, transfer, latency, .. } = rules[op.slot()];
         // I and B of a stage fill the same channel.
-        let channel = Op::new(if op.kind() == Kind::F { Kind::F } else { Kind::I }, op.stage(), 0);
-        let (from, channel) = (placement.device_of(op), channel.in_direction(op.direction()).slot() as u32);
+        let channel = op.of_kind(if op.kind() == Kind::B { Kind::I } else { op.kind() }).slot() as u32;
+        let from = placement.device_of(op);
         let (link, send_queue, receive_queue) = (0, NONE, NONE);
         lanes[op.slot()] = Lane { from, to, link, channel, send_queue, receive_queue, transfer, latency };
     }

@@ -4,7 +4,8 @@
 //! next op waited for just this output now knows its start and gets its next event, as does the device itself when its next
 //! op's input has a time of arrival already. No more than p events live at once, in a tournament by (time, device).
 
-use super::prepared::{Prepared, Rule};
+use super::prepared::Prepared;
+use super::rule::Rule;
 use super::{Observer, Outcome, TransferTime, Waits};
 use crate::graph::TaskGraph;
 use crate::metrics::Activity;

@@ -1,0 +1,139 @@
+//! Deadlock: who waits for what, and on whom, where nothing goes on any more. The one report of it, whoever finds it: the task
+//! graph among its ops, the checker under a delivery, the event engine, the watchdog of a run.
+
+use crate::op::Op;
+use std::fmt;
+
+/// Who waits, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Party {
+    /// A device at an op of its program.
+    Device {
+        /// The device.
+        device: u32,
+        /// The op's number in its program.
+        number: usize,
+        /// The op; `None` at the end.
+        op: Option<Op>,
+    },
+    /// A communication queue at its head.
+    Queue {
+        /// The queue's device.
+        device: u32,
+        /// What the queue is called.
+        queue: String,
+        /// The entry at its head, such as `2SEND_F3`.
+        head: String,
+    },
+}
+
+impl Party {
+    /// The device, or the queue's device.
+    pub fn device(&self) -> u32 {
+        match self {
+            Party::Device { device, .. } | Party::Queue { device, .. } => *device,
+        }
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Party::Device { device, number, op: Some(op) } => write!(f, "device {device} at op number {number} ({op})"),
+            Party::Device { device, number, op: None } => write!(f, "device {device} at op number {number} (its end)"),
+            Party::Queue { device, queue, head } => write!(f, "device {device}, {head} at the head of its {queue}"),
+        }
+    }
+}
+
+/// What a party waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// The end of an op.
+    Op(Op),
+    /// The output of an op that has ended.
+    Transfer(Op),
+    /// The other side of a transfer, or the receive of an op's own input.
+    Entry(String),
+    /// A free slot of a full channel: this op's end frees the next.
+    Slot(Op),
+    /// Nothing that is known: it is at work, or its turn has not come.
+    Nothing,
+}
+
+/// One wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Who is stuck, and where.
+    pub party: Party,
+    /// For what.
+    pub awaited: Awaited,
+    /// Who would have to do it, and where that one stands.
+    pub on: Party,
+    /// For how long already, where that was measured.
+    pub seconds: Option<u64>,
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.party)?;
+        let awaited = match &self.awaited {
+            Awaited::Op(op) => format!(" waits for {op}"),
+            Awaited::Transfer(op) => format!(" waits for the transfer of {op}"),
+            Awaited::Entry(entry) => format!(" waits for {entry}"),
+            Awaited::Slot(op) => format!(" waits for a free slot of its channel; the next is freed by {op}"),
+            Awaited::Nothing if self.seconds.is_some() => " waits for its turn".to_string(),
+            Awaited::Nothing => String::new(),
+        };
+        write!(f, "{awaited}")?;
+        match (&self.on, &self.awaited) {
+            (_, Awaited::Nothing) => {}
+            (Party::Device { device, .. }, Awaited::Transfer(_)) => write!(f, " from device {device}")?,
+            (Party::Device { device, op: Some(op), .. }, _) if awaited.ends_with(&format!(" {op}")) => {
+                write!(f, ", at which device {device} is itself stuck")?;
+            }
+            (Party::Device { device, .. }, _) => write!(f, ", which stands later on device {device}")?,
+            (Party::Queue { device, queue, head }, _) if awaited.ends_with(&format!(" {head}")) => {
+                write!(f, ", at the head of device {device}'s {queue}")?;
+            }
+            (Party::Queue { device, queue, head }, _) => {
+                write!(f, ", behind {head} at the head of device {device}'s {queue}")?;
+            }
+        }
+        self.seconds.map_or(Ok(()), |seconds| write!(f, ", since {seconds} s"))
+    }
+}
+
+/// Devices and communication queues that wait for one another in a circle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock {
+    /// Under what, such as `channel delivery`; empty where the order of ops alone does it.
+    pub under: String,
+    /// Who waits for whom: each for the next, the last for the first.
+    pub waits: Vec<Wait>,
+    /// The ops around the first of them, drawn.
+    pub grid: String,
+}
+
+impl Deadlock {
+    /// Device and op number of the first device that stands in the circle.
+    pub fn place(&self) -> Option<(u32, usize)> {
+        self.waits.iter().find_map(|wait| match wait.party {
+            Party::Device { device, number, .. } => Some((device, number)),
+            Party::Queue { .. } => None,
+        })
+    }
+}
+
+impl fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.under.is_empty() {
+            write!(f, "under {} ", self.under)?;
+        }
+        writeln!(f, "the devices wait for one another in a circle:")?;
+        self.waits.iter().try_for_each(|wait| writeln!(f, "  {wait}"))?;
+        write!(f, "{}", self.grid)
+    }
+}
+
+impl std::error::Error for Deadlock {}

@@ -1,0 +1,59 @@
+//! Rules: how ops of one stage, direction and kind run, and how their messages travel.
+
+use super::{Config, Network, Transfer};
+use crate::cost::CostTable;
+use crate::graph::TaskGraph;
+use crate::op::Op;
+
+/// How the ops of one stage, direction and kind run and what becomes of their output, in ticks of the result.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rule {
+    pub duration: u64,
+    /// From an op's end until its device is free again.
+    pub after: u64,
+    /// How long its message occupies its link; 0 where nothing leaves the device.
+    pub transfer: u64,
+    /// How long its message travels.
+    pub latency: u64,
+    /// Cell of micro-batch 0's input.
+    pub input: usize,
+    /// Cell of micro-batch 0's output.
+    pub output: usize,
+    /// The device where the output is used; its own where it is used nowhere.
+    pub consumer: u32,
+}
+
+/// How long the message of `op` occupies its link, in ticks of the cost table.
+fn transfer(network: &Network, op: Op) -> Option<u64> {
+    match &network.transfer {
+        Transfer::Instant => Some(0),
+        Transfer::Ticks(ticks) => Some(*ticks),
+        Transfer::Bytes { bytes_per_message, ticks_per_mebibyte } => {
+            let product = u128::from(*bytes_per_message) * u128::from(*ticks_per_mebibyte);
+            u64::try_from(product.div_ceil(1 << 20)).ok()
+        }
+        Transfer::Boundaries(ticks) => {
+            let boundary = op.stage().min(op.downstream(ticks.len() as u32 + 1)?);
+            Some(ticks[boundary as usize][usize::from(op.kind().is_backward())])
+        }
+    }
+}
+
+/// The rules by [`Op::slot`]; `None` where a number overflows.
+pub(super) fn rules(graph: &TaskGraph, costs: &CostTable, config: &Config) -> Option<Vec<Rule>> {
+    let placement = &graph.schedule().placement;
+    let ticks = |ticks: u64| ticks.checked_mul(u64::from(config.subticks));
+    let mut rules = vec![Rule::default(); placement.slots()];
+    for op in placement.op_kinds() {
+        let (time, route) = (costs.of(op), graph.routes()[op.slot()]);
+        let rule = &mut rules[op.slot()];
+        rule.duration = ticks(time.duration)?;
+        rule.after = ticks(time.after)?;
+        (rule.input, rule.output, rule.consumer) = (route.input, route.output, route.consumer);
+        if placement.leaves_device(op) {
+            rule.transfer = ticks(transfer(&config.network, op)?)?;
+            rule.latency = ticks(config.network.latency.unwrap_or(time.arrival))?;
+        }
+    }
+    Some(rules)
+}
