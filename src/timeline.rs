@@ -15,6 +15,16 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Latest time and longest unit in a file that is read: 2^50 ns, 13 days. Sums over many spans still fit.
 const MAX_NS: u64 = 1 << 50;
 
+/// Why a text is no timeline; what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TimelineError(String);
+
+/// An error unless `holds`.
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), TimelineError> {
+    if holds { Ok(()) } else { Err(TimelineError(what())) }
+}
+
 /// Where a timeline comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -112,10 +122,11 @@ impl Timeline {
     ///
     /// # Errors
     /// Not JSON, another schema, another version, or spans that contradict the header; the text says what to do.
-    pub fn from_json(text: &str) -> anyhow::Result<Timeline> {
-        let timeline: Timeline = serde_json::from_str(text).map_err(|e| {
-            anyhow::anyhow!("expected a pipesim timeline, found other JSON ({e}); write one with -o FILE.json")
-        })?;
+    pub fn from_json(text: &str) -> Result<Timeline, TimelineError> {
+        let other = |e| {
+            TimelineError(format!("expected a pipesim timeline, found other JSON ({e}); write one with -o FILE.json"))
+        };
+        let timeline: Timeline = serde_json::from_str(text).map_err(other)?;
         timeline.validate()?;
         Ok(timeline)
     }
@@ -124,22 +135,19 @@ impl Timeline {
     ///
     /// # Errors
     /// As [`Timeline::from_json`].
-    pub fn list_from_json(text: &str) -> anyhow::Result<Vec<Timeline>> {
+    pub fn list_from_json(text: &str) -> Result<Vec<Timeline>, TimelineError> {
         #[derive(Deserialize)]
         struct List {
             timelines: Vec<Timeline>,
         }
-        match serde_json::from_str::<List>(text) {
-            Ok(list) => {
-                anyhow::ensure!(
-                    !list.timelines.is_empty(),
-                    "expected timelines, found an empty list of them; write one with -o FILE.json"
-                );
-                list.timelines.iter().try_for_each(Timeline::validate)?;
-                Ok(list.timelines)
-            }
-            Err(_) => Ok(vec![Timeline::from_json(text)?]),
-        }
+        let Ok(List { timelines }) = serde_json::from_str::<List>(text) else {
+            return Ok(vec![Timeline::from_json(text)?]);
+        };
+        ensure(!timelines.is_empty(), || {
+            "expected timelines, found an empty list of them; write one with -o FILE.json".to_string()
+        })?;
+        timelines.iter().try_for_each(Timeline::validate)?;
+        Ok(timelines)
     }
 
     /// Several timelines as one JSON text.
@@ -148,42 +156,45 @@ impl Timeline {
         format!("{list}\n")
     }
 
-    fn validate(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            self.schema_version == SCHEMA_VERSION,
-            "expected timeline schema version {SCHEMA_VERSION}, found {}; write the file again with this program",
-            self.schema_version
-        );
-        let sizes = [self.devices, self.chunks].iter().all(|size| (1..=1 << 20).contains(size));
-        anyhow::ensure!(
-            sizes && self.unit_ns > 0 && self.unit_ns <= MAX_NS,
-            "expected 1 to 2^20 devices and chunks and a unit_ns above 0, found {}, {} and {}",
-            self.devices,
-            self.chunks,
-            self.unit_ns
-        );
-        anyhow::ensure!((0.0..=1.0).contains(&self.keep), "keep is a share between 0 and 1, found {}", self.keep);
+    fn validate(&self) -> Result<(), TimelineError> {
+        let Timeline { schema_version, devices, chunks, unit_ns, keep, .. } = self;
+        ensure(*schema_version == SCHEMA_VERSION, || {
+            format!(
+                "expected timeline schema version {SCHEMA_VERSION}, found {schema_version}; write the file again with this \
+                 program"
+            )
+        })?;
+        let sizes = [devices, chunks].iter().all(|size| (1..=1 << 20).contains(*size));
+        ensure(sizes && *unit_ns > 0 && *unit_ns <= MAX_NS, || {
+            format!(
+                "expected 1 to 2^20 devices and chunks and a unit_ns above 0, found {devices}, {chunks} and {unit_ns}"
+            )
+        })?;
+        ensure((0.0..=1.0).contains(keep), || format!("keep is a share between 0 and 1, found {keep}"))?;
         for Span { device, op, start_ns, end_ns, .. } in &self.spans {
-            anyhow::ensure!(*device < self.devices, "span {op} is on device {device}, but there are {}", self.devices);
-            anyhow::ensure!(end_ns >= start_ns, "span {op} ends before it starts");
-            anyhow::ensure!(*end_ns <= MAX_NS, "span {op} ends later than 13 days after the start");
+            ensure(device < devices, || format!("span {op} is on device {device}, but there are {devices}"))?;
+            ensure(end_ns >= start_ns, || format!("span {op} ends before it starts"))?;
+            ensure(*end_ns <= MAX_NS, || format!("span {op} ends later than 13 days after the start"))?;
         }
-        let stages = u64::from(self.devices) * u64::from(self.chunks);
+        let stages = u64::from(*devices) * u64::from(*chunks);
         let mut seen = BTreeSet::new();
         for (op, _) in self.ops() {
             let exists = u64::from(op.stage()) < stages && op.microbatch() < self.microbatches;
-            anyhow::ensure!(exists, "op {op} names a stage or a micro-batch that the timeline's header does not have");
-            anyhow::ensure!(seen.insert(op), "op {op} stands twice in the timeline");
+            ensure(exists, || {
+                format!("op {op} names a stage or a micro-batch that the timeline's header does not have")
+            })?;
+            ensure(seen.insert(op), || format!("op {op} stands twice in the timeline"))?;
         }
         let mut ops: Vec<(u32, u64, u64, Op)> =
             self.ops().map(|(op, span)| (span.device, span.start_ns, span.end_ns, op)).collect();
         ops.sort_unstable();
         for pair in ops.windows(2) {
             let [(device, _, end_ns, one), (other_device, start_ns, _, other)] = [pair[0], pair[1]];
-            anyhow::ensure!(
-                device != other_device || end_ns <= start_ns,
-                "ops {one} and {other} overlap on device {device}, which runs one op at a time; correct their times"
-            );
+            ensure(device != other_device || end_ns <= start_ns, || {
+                format!(
+                    "ops {one} and {other} overlap on device {device}, which runs one op at a time; correct their times"
+                )
+            })?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::open::Goal;
 use crate::report::{self, Entry, Panel, Report, Table, number, percent};
 use crate::resolve::Resolved;
 use crate::sim::{
-    self, Bounds, CriticalSpan, IdleReport, MemoryCurve, OpTimes, Part, Sensitivity, bounds, bounds_at_own_peaks,
+    self, Bounds, CostShare, CriticalSpan, IdleReport, MemoryCurve, OpTimes, Sensitivity, bounds, bounds_at_own_peaks,
 };
 use clap::Args;
 use serde::Serialize;
@@ -164,7 +164,7 @@ impl Explain {
             }
         };
         let path = sim::critical_path(graph, costs, &times);
-        let mut sensitivities = sim::sensitivities(graph, costs, &Part::all(graph));
+        let mut sensitivities = sim::sensitivities(graph, costs, &CostShare::all(graph));
         sensitivities.sort_by(|a, b| b.percent.total_cmp(&a.percent));
         let slack = |(index, slack): (usize, u64)| Slack {
             op: graph.op(index).to_string(),

@@ -38,7 +38,7 @@ pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Vec<u64>
 
 /// A share of the costs that could be made cheaper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum CostShare {
     /// All ops of a device.
     Device(u32),
     /// All ops of a stage.
@@ -56,14 +56,14 @@ pub enum Part {
     },
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for CostShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Part::Device(device) => write!(f, "device {device}"),
-            Part::Stage(stage) => write!(f, "stage {stage}"),
-            Part::Kind(kind) => write!(f, "{}", kind.letter()),
-            Part::Communication => write!(f, "communication"),
-            Part::Link { from, to } => write!(f, "link {from} to {to}"),
+            CostShare::Device(device) => write!(f, "device {device}"),
+            CostShare::Stage(stage) => write!(f, "stage {stage}"),
+            CostShare::Kind(kind) => write!(f, "{}", kind.letter()),
+            CostShare::Communication => write!(f, "communication"),
+            CostShare::Link { from, to } => write!(f, "link {from} to {to}"),
         }
     }
 }
@@ -74,49 +74,49 @@ fn link(placement: &Placement, op: Op) -> Option<(u32, u32)> {
     placement.receiver(op).filter(|&to| to != from).map(|to| (from, to))
 }
 
-impl Part {
-    /// Every part that `graph` has: devices, stages (where a device has several), kinds, communication, links.
-    pub fn all(graph: &TaskGraph) -> Vec<Part> {
+impl CostShare {
+    /// Every share that `graph` has: devices, stages (where a device has several), kinds, communication, links.
+    pub fn all(graph: &TaskGraph) -> Vec<CostShare> {
         let schedule = graph.schedule();
         let (placement, counts) = (&schedule.placement, schedule.counts());
         let used = || placement.op_kinds().filter(|op| counts[op.slot()] > 0);
-        let mut parts: Vec<Part> = (0..schedule.devices()).map(Part::Device).collect();
+        let mut shares: Vec<CostShare> = (0..schedule.devices()).map(CostShare::Device).collect();
         if placement.stages() > schedule.devices() || placement.directions() > 1 {
-            parts.extend((0..placement.stages()).map(Part::Stage));
+            shares.extend((0..placement.stages()).map(CostShare::Stage));
         }
-        parts.extend(Kind::ALL.into_iter().filter(|&kind| used().any(|op| op.kind() == kind)).map(Part::Kind));
-        parts.push(Part::Communication);
+        shares.extend(Kind::ALL.into_iter().filter(|&kind| used().any(|op| op.kind() == kind)).map(CostShare::Kind));
+        shares.push(CostShare::Communication);
         let links: BTreeSet<(u32, u32)> = used().filter_map(|op| link(placement, op)).collect();
-        parts.extend(links.into_iter().map(|(from, to)| Part::Link { from, to }));
-        parts
+        shares.extend(links.into_iter().map(|(from, to)| CostShare::Link { from, to }));
+        shares
     }
 
-    /// Whether ops such as `op` run faster when this part does.
+    /// Whether ops such as `op` run faster when this share does.
     fn computes(self, placement: &Placement, op: Op) -> bool {
         match self {
-            Part::Device(device) => placement.device_of(op) == device,
-            Part::Stage(stage) => op.stage() == stage,
-            Part::Kind(kind) => op.kind() == kind,
-            Part::Communication | Part::Link { .. } => false,
+            CostShare::Device(device) => placement.device_of(op) == device,
+            CostShare::Stage(stage) => op.stage() == stage,
+            CostShare::Kind(kind) => op.kind() == kind,
+            CostShare::Communication | CostShare::Link { .. } => false,
         }
     }
 
-    /// Whether the output of ops such as `op` travels faster when this part does.
+    /// Whether the output of ops such as `op` travels faster when this share does.
     fn carries(self, placement: &Placement, op: Op) -> bool {
         match self {
-            Part::Communication => true,
-            Part::Link { from, to } => link(placement, op) == Some((from, to)),
-            Part::Device(_) | Part::Stage(_) | Part::Kind(_) => false,
+            CostShare::Communication => true,
+            CostShare::Link { from, to } => link(placement, op) == Some((from, to)),
+            CostShare::Device(_) | CostShare::Stage(_) | CostShare::Kind(_) => false,
         }
     }
 }
 
-/// What one percent less of a part's time saves.
+/// What one percent less of a share's time saves.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sensitivity {
-    /// The part's name: `device 2`, `stage 3`, `W`, `communication`, `link 0 to 1`.
+    /// The share's name: `device 2`, `stage 3`, `W`, `communication`, `link 0 to 1`.
     pub part: String,
-    /// By how many percent the makespan shrinks when all times of the part shrink by one percent: 1 where the whole step
+    /// By how many percent the makespan shrinks when all times of the share shrink by one percent: 1 where the whole step
     /// hangs on it, 0 where nothing does.
     pub percent: f64,
 }
@@ -124,15 +124,15 @@ pub struct Sensitivity {
 /// One percent of the costs is a whole number of ticks once they are multiplied by this.
 const FINENESS: u64 = 100;
 
-/// What one percent less of each of `parts` saves, by a sweep with those costs: one sweep a part, at constant speed.
-pub fn sensitivities(graph: &TaskGraph, costs: &CostTable, parts: &[Part]) -> Vec<Sensitivity> {
+/// What one percent less of each of `shares` saves, by a sweep with those costs: one sweep a share, at constant speed.
+pub fn sensitivities(graph: &TaskGraph, costs: &CostTable, shares: &[CostShare]) -> Vec<Sensitivity> {
     let placement = &graph.schedule().placement;
     let total = |time: OpTime| u128::from(time.duration) + u128::from(time.after) + u128::from(time.arrival);
     let most = placement.op_kinds().map(|op| total(costs.of(op))).max().unwrap_or(0);
     // Ticks so large that they cannot be divided further are fine enough as they are.
     let bound = most.saturating_mul(graph.len() as u128);
     let scale = if bound < u128::from(u64::MAX / FINENESS) { FINENESS } else { 1 };
-    let makespan = |part: Option<Part>| {
+    let makespan = |share: Option<CostShare>| {
         let less = |ticks: u64, less: bool| {
             let percent = if less { FINENESS - 1 } else { FINENESS };
             (u128::from(ticks) * u128::from(scale) * u128::from(percent) / u128::from(FINENESS)) as u64
@@ -140,22 +140,22 @@ pub fn sensitivities(graph: &TaskGraph, costs: &CostTable, parts: &[Part]) -> Ve
         let units = (costs.ticks_per_unit * scale as f64, costs.time_unit, costs.unit_ns);
         let table = CostTable::new(placement, units, costs.summary, |op| {
             let time = costs.of(op);
-            let computes = part.is_some_and(|part| part.computes(placement, op));
-            let carries = part.is_some_and(|part| part.carries(placement, op));
+            let computes = share.is_some_and(|share| share.computes(placement, op));
+            let carries = share.is_some_and(|share| share.carries(placement, op));
             OpTime {
                 duration: less(time.duration, computes),
-                after: less(time.after, part == Some(Part::Communication)),
+                after: less(time.after, share == Some(CostShare::Communication)),
                 arrival: less(time.arrival, carries),
             }
         });
         sweep(graph, &table).iter().map(|device| device.last_end).max().unwrap_or(0)
     };
     let whole = makespan(None);
-    let percent = |part: Part| match whole {
+    let percent = |share: CostShare| match whole {
         0 => 0.0,
-        whole => whole.saturating_sub(makespan(Some(part))) as f64 / whole as f64 * FINENESS as f64,
+        whole => whole.saturating_sub(makespan(Some(share))) as f64 / whole as f64 * FINENESS as f64,
     };
-    parts.iter().map(|&part| Sensitivity { part: part.to_string(), percent: percent(part) }).collect()
+    shares.iter().map(|&share| Sensitivity { part: share.to_string(), percent: percent(share) }).collect()
 }
 
 /// A piece of the critical path for readers: times in the costs' unit.

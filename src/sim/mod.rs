@@ -11,7 +11,7 @@ mod sweep;
 mod waits;
 
 pub use bound::{Bounds, bounds, bounds_at_own_peaks, lower_bound};
-pub use critical::{CriticalSpan, Part, Sensitivity, critical_path, critical_spans, sensitivities, slacks};
+pub use critical::{CostShare, CriticalSpan, Sensitivity, critical_path, critical_spans, sensitivities, slacks};
 pub use explain::explain;
 pub use idle::{Cause, Explanation, IdleReport, IdleTime};
 pub use memory::{MemoryCurve, memory};

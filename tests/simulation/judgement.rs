@@ -8,8 +8,8 @@ use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
 use pipesim::internals::schedule::Overlap;
 use pipesim::internals::sim::{
-    Bounds, Cause, OpTimes, Part, bounds, bounds_at_own_peaks, critical_path, explain, memory, sensitivities, slacks,
-    sweep, sweep_lasting,
+    Bounds, Cause, CostShare, OpTimes, bounds, bounds_at_own_peaks, critical_path, explain, memory, sensitivities,
+    slacks, sweep, sweep_lasting,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -428,7 +428,7 @@ fn sensitivities_of_known_schedules() {
     // One micro-batch: every op and every transfer is on the path. 10 units of F, 20 of B, 2 of comm among p = 2.
     let one = graph_of(Placement::linear(2), 1, &["0F0 0B0", "1F0 1B0"], Overlap::Atomic);
     let table = costs_of(&one, "F=5,B=10,comm=1");
-    let found = sensitivities(&one, &table, &Part::all(&one));
+    let found = sensitivities(&one, &table, &CostShare::all(&one));
     let percent = |name: &str| found.iter().find(|s| s.part == name).unwrap().percent;
     for (part, share) in [
         ("device 0", 15.0),
@@ -446,8 +446,10 @@ fn sensitivities_of_known_schedules() {
     let slow: Slow = [(1, "3".parse().unwrap())].into();
     let graph = line(one_f_one_b(2, 50));
     let table = slowed("", &graph.schedule().placement, 50, &slow);
-    let of_devices: Vec<f64> =
-        sensitivities(&graph, &table, &[Part::Device(0), Part::Device(1)]).iter().map(|s| s.percent).collect();
+    let of_devices: Vec<f64> = sensitivities(&graph, &table, &[CostShare::Device(0), CostShare::Device(1)])
+        .iter()
+        .map(|s| s.percent)
+        .collect();
     assert!((of_devices[0] - 3.0 / 453.0).abs() < 1e-12 && (of_devices[1] - 450.0 / 453.0).abs() < 1e-12);
 }
 
@@ -460,13 +462,13 @@ fn shares_of_a_step_never_exceed_it() {
         if graph.overlap() == Overlap::Max {
             continue; // shares of a pair are rounded to ticks
         }
-        let total = |parts: &dyn Fn(&Part) -> bool| -> f64 {
-            let chosen: Vec<Part> = Part::all(&graph).into_iter().filter(parts).collect();
+        let total = |parts: &dyn Fn(&CostShare) -> bool| -> f64 {
+            let chosen: Vec<CostShare> = CostShare::all(&graph).into_iter().filter(parts).collect();
             sensitivities(&graph, &costs, &chosen).iter().map(|s| s.percent).sum()
         };
-        let kinds = total(&|part| matches!(part, Part::Kind(_) | Part::Communication));
-        let devices = total(&|part| matches!(part, Part::Device(_) | Part::Communication));
-        let stages = total(&|part| matches!(part, Part::Stage(_) | Part::Communication));
+        let kinds = total(&|part| matches!(part, CostShare::Kind(_) | CostShare::Communication));
+        let devices = total(&|part| matches!(part, CostShare::Device(_) | CostShare::Communication));
+        let stages = total(&|part| matches!(part, CostShare::Stage(_) | CostShare::Communication));
         for sum in [kinds, devices, stages] {
             assert!((0.0..=1.0 + 1e-9).contains(&sum), "seed {seed}: {sum}");
         }
