@@ -39,11 +39,6 @@ pub fn check_slots(graph: &TaskGraph, slots: u32) -> Result<(), Deadlock> {
     Machine::new(graph, &Lowering::by_channel(graph), Some(slots)).prove(&under)
 }
 
-/// The verdict under each of the standard deliveries.
-pub fn survives(graph: &TaskGraph) -> Vec<(Delivery, Result<(), Deadlock>)> {
-    standard_deliveries().into_iter().map(|delivery| (delivery, check(graph, delivery))).collect()
-}
-
 /// The smallest k for which `graph` runs to its end under buffered(k). More slots never hurt, and with a slot for each
 /// micro-batch no send waits for one.
 pub fn fewest_slots(graph: &TaskGraph) -> u32 {

@@ -3,6 +3,7 @@
 mod accuracy;
 mod check;
 mod compare;
+mod condition;
 mod devices;
 mod doctor;
 mod engine;

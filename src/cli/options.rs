@@ -1,6 +1,7 @@
 //! Options that several verbs share.
 
 use super::Failure;
+use super::condition::Condition;
 use crate::cost::{CostFile, Decimal, GivenCosts, Slow};
 use crate::resolve::{self, Costs, Files};
 use clap::{Args, ValueEnum};
@@ -133,6 +134,6 @@ pub struct OutputOptions {
     #[arg(long, short, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Exit with code 4 where this holds for a schedule: 'bubble>0.15', 'makespan>=40'; repeatable
-    #[arg(long, value_name = "CONDITION", value_parser = clap::value_parser!(super::output::Condition))]
-    pub fail_if: Vec<super::output::Condition>,
+    #[arg(long, value_name = "CONDITION", value_parser = clap::value_parser!(Condition))]
+    pub fail_if: Vec<Condition>,
 }

@@ -6,73 +6,6 @@ use crate::metrics::Metrics;
 use crate::report::{self, Report};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
-
-/// A threshold on a figure: `bubble>0.15`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Condition {
-    text: String,
-    figure: String,
-    operator: String,
-    value: f64,
-}
-
-impl FromStr for Condition {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Condition, String> {
-        let operator = [">=", "<=", ">", "<"].into_iter().find(|operator| text.contains(operator));
-        let operator =
-            operator.ok_or_else(|| format!("expected FIGURE>NUMBER, as in 'bubble>0.15', found '{text}'"))?;
-        let (figure, value) = text.split_once(operator).unwrap_or((text, ""));
-        let value: f64 =
-            value.trim().parse().map_err(|_| format!("expected a number after {operator}, found '{value}'"))?;
-        let figure = figure.trim().to_string();
-        let sample = Metrics::new(&[], &[], Some(0), 1.0);
-        if value.is_nan() || figure_of(&sample, &figure).is_none() {
-            return Err(format!("expected one of {}, compared with a number; found '{text}'", FIGURES.join(", ")));
-        }
-        Ok(Condition { text: text.to_string(), figure, operator: operator.to_string(), value })
-    }
-}
-
-const FIGURES: [&str; 8] = [
-    "makespan",
-    "span",
-    "bubble",
-    "span_bubble",
-    "bubble_over_ideal",
-    "efficiency",
-    "gap_to_bound",
-    "peak_activations",
-];
-
-fn figure_of(metrics: &Metrics, figure: &str) -> Option<f64> {
-    Some(match figure {
-        "makespan" => metrics.makespan,
-        "span" => metrics.span,
-        "bubble" => metrics.bubble,
-        "span_bubble" => metrics.span_bubble,
-        "bubble_over_ideal" => metrics.bubble_over_ideal,
-        "efficiency" => metrics.efficiency,
-        "gap_to_bound" => metrics.gap_to_bound?,
-        "peak_activations" => metrics.per_device.iter().map(|d| d.peak_activations).fold(0.0, f64::max),
-        _ => return None,
-    })
-}
-
-impl Condition {
-    /// Whether it holds for `metrics`.
-    pub fn holds(&self, metrics: &Metrics) -> bool {
-        let Some(found) = figure_of(metrics, &self.figure) else { return false };
-        match self.operator.as_str() {
-            ">=" => found >= self.value,
-            "<=" => found <= self.value,
-            ">" => found > self.value,
-            _ => found < self.value,
-        }
-    }
-}
 
 /// Prints to stdout; a reader that went away is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
@@ -173,12 +106,8 @@ impl OutputOptions {
     /// The first that holds.
     pub fn check_thresholds<'a>(&self, figures: impl Iterator<Item = (&'a str, &'a Metrics)>) -> Result<(), Failure> {
         for (name, metrics) in figures {
-            if let Some(condition) = self.fail_if.iter().find(|condition| condition.holds(metrics)) {
-                let found = figure_of(metrics, &condition.figure).unwrap_or_default();
-                return Err(Failure::Threshold(format!(
-                    "{name}: {} holds, found {} = {found}",
-                    condition.text, condition.figure
-                )));
+            if let Some(found) = self.fail_if.iter().find_map(|condition| condition.found_in(metrics)) {
+                return Err(Failure::Threshold(format!("{name}: {found}")));
             }
         }
         Ok(())

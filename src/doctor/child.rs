@@ -1,6 +1,6 @@
 //! A probe in a child process: its answer, or how the child ended instead.
 
-use super::{Finding, Probe};
+use super::finding::{Finding, Probe};
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -116,7 +116,7 @@ fn describe(status: ExitStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Status;
+    use super::super::finding::Status;
     use super::*;
 
     fn shell(script: &str, limit_ms: u64) -> Finding {

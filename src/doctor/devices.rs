@@ -1,7 +1,7 @@
 //! The driver, the GPUs, and shares of their multiprocessors.
 
-use super::Finding;
 use super::driver::{Driver, Fault, NO_DEVICE, attribute};
+use super::finding::Finding;
 
 /// The oldest driver that has all that this program calls: CUDA 12.8, driver 570.
 const OLDEST_VERSION: i32 = 12_080;

@@ -1,7 +1,7 @@
 //! The few driver calls that the probes make, each found by name, so that a driver too old for the rest of this program
 //! can still be told from none at all. Codes are plain numbers here: a newer driver has more than any list.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::cuda::library::{self, Missing};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};

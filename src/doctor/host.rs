@@ -1,6 +1,7 @@
 //! The machine around the GPUs: launchers, Slurm, shared and locked memory, cores. No library is opened for these.
 
-use super::{BUILT_WITH_MPI, Finding};
+use super::finding::Finding;
+use crate::ranks::HAS_MPI;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -26,7 +27,7 @@ pub(super) fn mpi() -> Finding {
     let launcher = ["mpirun", "mpiexec", "srun"].into_iter().find_map(|name| Some((name, version(name)?)));
     let launcher =
         launcher.map(|(name, version)| if version.contains(name) { version } else { format!("{name}: {version}") });
-    mpi_finding(launcher, BUILT_WITH_MPI, environment)
+    mpi_finding(launcher, HAS_MPI, environment)
 }
 
 fn mpi_finding(launcher: Option<String>, built: bool, environment: impl Fn(&str) -> Option<String>) -> Finding {
@@ -201,7 +202,7 @@ fn features() -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Status;
+    use super::super::finding::Status;
     use super::*;
 
     fn variables<'a>(pairs: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {

@@ -1,7 +1,7 @@
 //! The libraries beside the driver: each opened, and asked for something that shows that it works.
 
-use super::Finding;
 use super::driver::Driver;
+use super::finding::Finding;
 use crate::cuda::library::{self, Wanted};
 use crate::cuda::nccl::{self, Nccl};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};

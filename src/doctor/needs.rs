@@ -1,6 +1,6 @@
 //! What can be used follows from the rows, by the table here.
 
-use super::{Probe, Row, Status};
+use super::finding::{NoSuchName, Probe, Row, Status};
 use serde::{Serialize, Serializer};
 use std::str::FromStr;
 
@@ -71,11 +71,12 @@ impl Need {
 }
 
 impl FromStr for Need {
-    type Err = String;
+    type Err = NoSuchName;
 
-    fn from_str(text: &str) -> Result<Need, String> {
+    fn from_str(text: &str) -> Result<Need, NoSuchName> {
         let found = Need::ALL.into_iter().find(|need| need.name() == text);
-        found.ok_or_else(|| format!("expected cuda, nvshmem, nccl or mpi, found '{text}'"))
+        let known = "cuda, nvshmem, nccl or mpi".to_string();
+        found.ok_or_else(|| NoSuchName { known, found: text.to_string() })
     }
 }
 
@@ -101,7 +102,7 @@ pub struct Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Finding;
+    use super::super::finding::Finding;
     use super::*;
 
     /// All is well, but what is named.

@@ -1,8 +1,8 @@
 //! Copies between GPUs: each ordered pair, 16 MiB, compared byte for byte, then timed.
 
-use super::Finding;
 use super::devices::initialized;
 use super::driver::{Context, Driver, Fault, Memory};
+use super::finding::Finding;
 
 const BYTES: usize = 16 << 20;
 const TIMES: u32 = 8;
@@ -117,7 +117,7 @@ fn finding(copies: &[Copied]) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Status;
+    use super::super::finding::Status;
     use super::*;
 
     fn copied(from: i32, to: i32, direct: bool, wrong: usize, gigabytes_per_second: f64) -> Copied {

@@ -4,7 +4,7 @@
 //! synchronization", 1989): rank 0 reads its clock after every rank has entered one exchange and before it leaves the next, so
 //! the reading lies between two of ours; the tightest of many such brackets counts, and half its width is the uncertainty.
 
-use super::Lost;
+use super::lost::Lost;
 use serde::{Deserialize, Serialize};
 
 /// Brackets that are tried.

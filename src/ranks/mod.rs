@@ -10,6 +10,7 @@
 mod clock;
 mod hub;
 mod launch;
+mod lost;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod role;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 pub use clock::Alignment;
 pub use launch::{Ended, launch};
+pub use lost::Lost;
 pub use role::{Misfit, Role, refuse_ranks, role};
 
 /// Whether this build joins ranks through MPI.
@@ -31,11 +33,6 @@ pub const HAS_MPI: bool = cfg!(feature = "mpi");
 /// How long ranks wait for each other where nothing says how long it may take: one may still be reading a large model, or
 /// compiling.
 const PATIENCE: Duration = Duration::from_secs(600);
-
-/// A rank is gone, so the run cannot go on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Lost(pub String);
 
 /// A put with signal to a rank on another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,13 +47,6 @@ pub struct Packet {
     pub value: u64,
     /// The data.
     pub data: Vec<u8>,
-}
-
-impl Lost {
-    /// Somebody did not answer in time.
-    fn silent(limit: Duration) -> Lost {
-        Lost(format!("a rank has not answered for {} s; all others were ended", limit.as_secs()))
-    }
 }
 
 impl Packet {

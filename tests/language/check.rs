@@ -2,7 +2,7 @@
 //! against sessions of real threads.
 
 use crate::support::{cells, gpipe, graph_of, order, schedule};
-use pipesim::internals::check::{check, fewest_slots, standard_deliveries, survives};
+use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
 use pipesim::internals::deadlock::{Awaited, Deadlock, Party};
 use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use pipesim::internals::exec::{self, Batch, Device, Error, Session, Settings, Sizes, State, Update};
@@ -273,6 +273,11 @@ fn stepped(graph: &TaskGraph, delivery: Delivery, dice: &mut Dice) -> Vec<usize>
         }
     }
     next.iter().zip(0..).map(|(next, device)| next - schedule.range(device).start).collect()
+}
+
+/// The verdict under each of the standard deliveries.
+fn survives(graph: &TaskGraph) -> Vec<(Delivery, Result<(), Deadlock>)> {
+    standard_deliveries().into_iter().map(|delivery| (delivery, check(graph, delivery))).collect()
 }
 
 /// Each party of the circle stands where the stepped devices stand, and waits for what the next party would have to do.
