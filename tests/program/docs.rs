@@ -1,0 +1,266 @@
+//! The documents: their commands run and print what stands there, what they point to exists, what files hold is described.
+//!
+//! A block fenced ```` ```sh ```` is run line by line, in order, each page in a folder of its own; `# exits with 3` states another
+//! exit code than 0. A block fenced ```` ```text ```` or ```` ```json ```` right after it is what they print, to stderr where they fail. What
+//! stands under ```` ```python,file=NAME ```` is written to that file first. Of ```` ```sh,gpu ````, `sh,mpi` and `sh,slow` only verbs and flags
+//! are looked up.
+
+use assert_cmd::Command;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_pipesim");
+const TINY: &str = "--blocks 2 --channels 32 --heads 2 --seq 16 --steps 2 --warmup 1 -q";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == ending)).collect();
+    files.sort();
+    files
+}
+
+/// The documents at the top and the pages of the book.
+fn pages() -> Vec<PathBuf> {
+    [files("", "md"), files("docs/src", "md")].concat()
+}
+
+struct Block {
+    /// What stands after the fence, between commas.
+    info: Vec<String>,
+    /// Where it begins, from 1.
+    line: usize,
+    lines: Vec<String>,
+    /// Whether nothing lies between it and the block before.
+    follows: bool,
+}
+
+fn blocks(page: &Path) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let (mut open, mut last_end) = (false, 0);
+    for (number, line) in (1..).zip(read(page).lines()) {
+        match line.strip_prefix("```") {
+            Some(_) if open => (open, last_end) = (false, number),
+            Some(info) => {
+                let info = info.split(',').map(str::to_string).collect();
+                blocks.push(Block { info, line: number, lines: Vec::new(), follows: number == last_end + 1 });
+                open = true;
+            }
+            None if open => blocks.last_mut().unwrap().lines.push(line.to_string()),
+            None => {}
+        }
+    }
+    assert!(!open, "{}: a block has no end", page.display());
+    blocks
+}
+
+/// Runs `line` in `folder` as a shell does; what it prints: to stderr where it is to fail.
+fn shell(line: &str, folder: &Path, place: &str) -> String {
+    let path = format!("{}:{}", Path::new(PROGRAM).parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).current_dir(folder).timeout(Duration::from_secs(120));
+    let output = command.env("PATH", path).env("COLUMNS", "80").env("NO_COLOR", "1").output().unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    let wanted = line.split_once("# exits with ").map_or(0, |(_, code)| code.trim().parse().unwrap());
+    assert_eq!(output.status.code(), Some(wanted), "{place}: {line}\n{err}");
+    if wanted == 0 { out } else { err }
+}
+
+fn run_page(page: &Path) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut printed = String::new();
+    for block in blocks(page) {
+        let place = format!("{}:{}", page.display(), block.line);
+        if let Some(name) = block.info.iter().find_map(|info| info.strip_prefix("file=")) {
+            fs::write(folder.path().join(name), block.lines.join("\n") + "\n").unwrap();
+        }
+        match &block.info[..] {
+            [info] if info == "sh" => {
+                let commands = block.lines.iter().filter(|line| line.starts_with("pipesim "));
+                printed = commands.map(|line| shell(line, folder.path(), &place)).collect();
+            }
+            [info] if (info == "text" || info == "json") && block.follows => {
+                let found: Vec<&str> = printed.trim_end().lines().map(str::trim_end).collect();
+                assert_eq!(found, block.lines, "{place}: this is printed now:\n{printed}");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn commands_run_and_print_what_stands_there() {
+    let pages = pages();
+    std::thread::scope(|scope| {
+        let running: Vec<_> = pages.iter().map(|page| scope.spawn(|| run_page(page))).collect();
+        let failed = running.into_iter().filter_map(|page| page.join().err()).count();
+        assert_eq!(failed, 0, "pages with wrong commands; see above");
+    });
+}
+
+/// The help of a verb.
+fn help(verb: &[&str]) -> String {
+    let output = std::process::Command::new(PROGRAM).args(verb).arg("--help").output().unwrap();
+    assert!(output.status.success(), "there is no verb {verb:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn every_command_has_verbs_and_flags_that_exist() {
+    let mut helps: BTreeMap<Vec<String>, String> = BTreeMap::new();
+    for page in pages() {
+        for block in blocks(&page).iter().filter(|block| block.info[0] == "sh") {
+            for line in &block.lines {
+                let line = line.split_once(" #").map_or(line.as_str(), |(command, _)| command);
+                let Some((_, rest)) =
+                    line.split_once("pipesim ").or_else(|| line.split_once("cargo run --release -- "))
+                else {
+                    continue;
+                };
+                let end = |word: &&str| !["|", ">", "&&", "--"].contains(word);
+                let words: Vec<&str> = rest.split_whitespace().take_while(end).collect();
+                let verb: Vec<&str> = words.iter().copied().take(if words[0] == "report" { 2 } else { 1 }).collect();
+                let known =
+                    helps.entry(verb.iter().map(|word| word.to_string()).collect()).or_insert_with(|| help(&verb));
+                let known: BTreeSet<&str> = known.split([' ', ',', '\n']).collect();
+                for flag in words.iter().filter(|word| word.starts_with('-') && word.len() > 1) {
+                    let flag = flag.split('=').next().unwrap();
+                    assert!(known.contains(flag), "{}: {line}: {verb:?} has no {flag}", page.display());
+                }
+            }
+        }
+    }
+}
+
+/// The anchors of a page, as GitHub and mdBook make them of headings.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings =
+        text.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#').trim());
+    let letter = |c: char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    headings
+        .map(|heading| heading.to_lowercase().chars().filter(|&c| letter(c)).collect::<String>().replace(' ', "-"))
+        .collect()
+}
+
+#[test]
+fn links_and_includes_point_to_something() {
+    for page in pages() {
+        let (text, folder) = (read(&page), page.parent().unwrap());
+        let links = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
+        let includes = text.split("{{#include ").skip(1).map(|rest| rest.split("}}").next().unwrap());
+        for link in links.chain(includes).filter(|link| !link.contains("://")) {
+            let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
+            let target = if path.is_empty() { page.clone() } else { folder.join(path) };
+            assert!(target.exists(), "{}: nothing is at {link}", page.display());
+            let found = anchor.is_none_or(|anchor| anchors(&read(&target)).contains(anchor));
+            assert!(found, "{}: {link} names no heading", page.display());
+        }
+    }
+    let summary = read(&root().join("docs/src/SUMMARY.md"));
+    for page in files("docs/src", "md") {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        assert!(name == "SUMMARY.md" || summary.contains(&format!("({name})")), "{name} is not in SUMMARY.md");
+    }
+}
+
+#[test]
+fn the_commands_of_ci_are_those_that_it_runs() {
+    let all = read(&root().join("tests/all"));
+    let page = root().join("CONTRIBUTING.md");
+    for block in blocks(&page).iter().filter(|block| block.info.iter().any(|info| info == "ci")) {
+        block.lines.iter().for_each(|line| assert!(all.contains(line.trim()), "tests/all does not run {line}"));
+    }
+}
+
+#[test]
+fn the_readme_is_short() {
+    let words = read(&root().join("README.md")).split_whitespace().count();
+    assert!(words <= 1200, "README.md has {words} words; at most 1,200 are allowed, the book has room for more");
+}
+
+/// Text files of the repository.
+fn texts(folder: &Path, found: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() {
+            if !["target", ".git", "golden", "seeds", "corpus", "artifacts", "latest"].contains(&name) {
+                texts(&path, found);
+            }
+        } else if name != "Cargo.lock" && fs::metadata(&path).unwrap().len() < 1 << 18 {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn no_document_is_mentioned_that_is_not_here() {
+    let mut all = Vec::new();
+    texts(root(), &mut all);
+    let names: BTreeSet<String> = all.iter().map(|path| path.to_str().unwrap().to_string()).collect();
+    let made = ["summary.md"]; // by tests/gpu
+    for path in &all {
+        let Ok(text) = fs::read_to_string(path) else { continue };
+        for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || "_-./".contains(c))) {
+            let Some(name) = word.strip_suffix('.').unwrap_or(word).strip_suffix(".md").filter(|name| !name.is_empty())
+            else {
+                continue;
+            };
+            let name = format!("{}.md", name.trim_start_matches("../").trim_start_matches("./"));
+            let here = names.iter().any(|file| file.ends_with(&format!("/{}", name.trim_start_matches("../"))));
+            assert!(here || made.contains(&name.as_str()), "{} mentions {word}, which is not here", path.display());
+        }
+        for word in [["DESI", "GN"].concat(), ["ROAD", "MAP"].concat()] {
+            assert!(!text.contains(&word), "{} mentions {word}, which is not here", path.display());
+        }
+    }
+}
+
+fn keys(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                found.insert(key.clone());
+                if !["provenance", "costs", "op_overhead_ns"].contains(&key.as_str()) {
+                    keys(value, found);
+                }
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| keys(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_is_described() {
+    let folder = tempfile::tempdir().unwrap();
+    let described = read(&root().join("docs/src/formats.md"));
+    let commands = [
+        "predict -p 2 -m 2 -s 1f1b --jitter 0.1 --samples 4 --format json -q -o timeline.json".to_string(),
+        format!("run -p 2 -m 2 -s 1f1b {TINY} --baseline --format json -o folder"),
+        format!("profile -p 2 -m 2 {TINY}"),
+        "compare folder/1f1b-predicted.json folder/1f1b-measured.json --format json -q".to_string(),
+        "explain -p 2 -m 2 -s zb-h1 --costs comm=0.1 --exact --memory-cap 2 --format json -q".to_string(),
+        "check -p 2 -m 2 -s 1f1b --format json -q".to_string(),
+        "export -p 2 -m 2 -s chimera --to json -q".to_string(),
+        "doctor --format json".to_string(),
+        "schedules --json".to_string(),
+    ];
+    let printed = commands.iter().map(|arguments| shell(&format!("pipesim {arguments}"), folder.path(), "formats.md"));
+    let written = ["timeline.json", "folder/1f1b-measured.json", "folder/report.json"];
+    let mut found = BTreeSet::new();
+    for text in printed.collect::<Vec<_>>().into_iter().chain(written.map(|name| read(&folder.path().join(name)))) {
+        keys(&serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}")), &mut found);
+    }
+    let missing: Vec<&String> = found.iter().filter(|key| !described.contains(&format!("`{key}`"))).collect();
+    assert!(missing.is_empty(), "docs/src/formats.md does not describe {missing:?}");
+}
