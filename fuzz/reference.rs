@@ -78,7 +78,7 @@ fn place(overlap: Overlap, free: u64, inputs: &[u64], durations: &[u64]) -> Vec<
     }
 }
 
-/// Most activations that `device` holds at once, in units of its whole share of layers (DESIGN: cost key `keep`).
+/// Most activations that `device` holds at once, in units of its whole share of layers (the cost `keep`).
 pub fn peak(schedule: &Schedule, device: u32, keep: f64) -> f64 {
     let (mut held, mut peak) = (0.0, 0.0_f64);
     for op in schedule.program(device) {

@@ -153,7 +153,7 @@ impl Schedule {
         self
     }
 
-    /// Highest number of activations that `device` holds at once, under `keep` (DESIGN, cost key): its order alone decides.
+    /// Highest number of activations that `device` holds at once, under the cost `keep`: its order alone decides.
     pub fn peak_activations(&self, device: u32, keep: f64) -> f64 {
         let kinds = self.program(device).iter().map(|op| op.kind());
         Held::peak(kinds, keep, self.placement.chunks())

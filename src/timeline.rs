@@ -99,7 +99,7 @@ pub struct Timeline {
     pub time_unit: String,
     /// How many of the spans' nanoseconds are one `time_unit`.
     pub unit_ns: u64,
-    /// Share of an activation that lives on from I to W (DESIGN: cost key `keep`).
+    /// Share of an activation that lives on from I to W (the cost `keep`).
     pub keep: f64,
     /// How far clocks of different devices may disagree; 0 for a simulation or a single clock.
     pub clock_uncertainty_ns: u64,
