@@ -5,6 +5,7 @@
 //! stands under ```` ```python,file=NAME ```` is written to that file first. Of ```` ```sh,gpu ````, `sh,mpi` and `sh,slow` only verbs and flags
 //! are looked up.
 
+use crate::support::{PROGRAM, root};
 use assert_cmd::Command;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,12 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_pipesim");
 const TINY: &str = "--blocks 2 --channels 32 --heads 2 --seq 16 --steps 2 --warmup 1 -q";
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
@@ -206,7 +202,7 @@ fn texts(folder: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn no_document_is_mentioned_that_is_not_here() {
     let mut all = Vec::new();
-    texts(root(), &mut all);
+    texts(&root(), &mut all);
     let names: BTreeSet<String> = all.iter().map(|path| path.to_str().unwrap().to_string()).collect();
     let made = "summary.md"; // by tests/gpu
     for path in &all {
