@@ -1,16 +1,32 @@
 //! From measured steps to costs: one schedule's run yields the atoms that predict every other.
 
 use super::training::layers_of;
-use super::{Error, Measured, Training, provenance};
+use super::{Error, Measured, Observer, Training, measure, provenance};
 use crate::cost::{
     CostFile, CostTable, Layers, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL,
 };
+use crate::delivery::Delivery;
 use crate::exec::{DeviceRecord, OpRecord, StepOp, StepRecord};
 use crate::graph::TaskGraph;
 use crate::model::{Config, Part, StageLayers};
 use crate::op::Kind;
 use crate::statistics::typical;
 use std::collections::BTreeMap;
+
+/// Costs from some steps of `graph` alone.
+///
+/// # Errors
+/// As [`measure`].
+pub fn profile(
+    training: &Training,
+    graph: TaskGraph,
+    steps: (u32, u32),
+    observer: Observer<'_>,
+) -> Result<CostFile, Error> {
+    let mut runs = [Measured::new(training, graph, Delivery::OneSided)?];
+    measure(training, &mut runs, steps, observer)?;
+    calibrate_on(training, &runs[0])
+}
 
 /// The cost file of one measured run.
 ///

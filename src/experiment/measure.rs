@@ -1,8 +1,6 @@
 //! Measuring: several schedules in one process, warmed, their steps interleaved round-robin, so that all see the same machine.
 
-use super::calibrate::calibrate_on;
 use super::{Error, Event, Observer, Training};
-use crate::cost::CostFile;
 use crate::delivery::Delivery;
 use crate::exec::{Session, StepRecord};
 use crate::graph::TaskGraph;
@@ -83,19 +81,4 @@ pub fn measure(
     }
     observer(Event::End);
     Ok(())
-}
-
-/// Costs from some steps of `graph` alone.
-///
-/// # Errors
-/// As [`measure`].
-pub fn profile(
-    training: &Training,
-    graph: TaskGraph,
-    steps: (u32, u32),
-    observer: Observer<'_>,
-) -> Result<CostFile, Error> {
-    let mut runs = [Measured::new(training, graph, Delivery::OneSided)?];
-    measure(training, &mut runs, steps, observer)?;
-    calibrate_on(training, &runs[0])
 }

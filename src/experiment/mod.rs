@@ -23,12 +23,12 @@ mod train;
 mod training;
 
 pub use accuracy::Accuracy;
-pub use calibrate::calibrate_on;
+pub use calibrate::{calibrate_on, profile};
 pub use compare::compare;
 pub use error::Error;
 pub use finding::{Calibration, Finding};
 pub use machine::{cores, free_memory_bytes};
-pub use measure::{Measured, measure, profile};
+pub use measure::{Measured, measure};
 pub use observer::{Event, Observer, silent};
 pub use outcome::{Errors, Iteration, Outcome};
 pub use recipe::Recipe;
@@ -86,13 +86,5 @@ impl Experiment {
             delivery: Delivery::OneSided,
             ranks: Ranks::alone(),
         }
-    }
-
-    /// Trains on CPU threads, a thread a device, and keeps silent.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn run(&self) -> Result<Finding, Error> {
-        self.train(Backend::Cpu, "local", &silent)
     }
 }

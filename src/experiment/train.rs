@@ -16,6 +16,14 @@ use std::cell::OnceCell;
 const FIRST_STEPS: u32 = 4;
 
 impl Experiment {
+    /// Trains on CPU threads, a thread a device, and keeps silent.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn run(&self) -> Result<Finding, Error> {
+        self.train(Backend::Cpu, "local", &silent)
+    }
+
     /// Trains on `backend`, whose messages go by `link`.
     ///
     /// # Errors
