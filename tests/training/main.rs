@@ -2,6 +2,7 @@
 
 mod cuda;
 mod emulator_driver;
+mod experiment;
 mod kernels;
 mod model;
 mod nvrtc;

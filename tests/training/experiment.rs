@@ -1,0 +1,61 @@
+//! Experiments made by a program, without a command line.
+
+use pipesim::internals::delivery::{ChannelOptions, Delivery};
+use pipesim::internals::experiment::{Backend, Error, Event, Experiment, Recipe};
+use pipesim::internals::model::AdamW;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+
+fn golden(name: &str) -> Option<PathBuf> {
+    Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gpt2").join(name))
+}
+
+/// The golden model of setting C under two schedules on two devices.
+fn experiment() -> Experiment {
+    let mut experiment = Experiment::new(["1f1b", "zb-v"], 2, 4);
+    experiment.recipe = Recipe {
+        checkpoint: golden("model.bin"),
+        data: golden("tokens.bin"),
+        batch: Some(8),
+        sequence_tokens: Some(32),
+        adamw: AdamW { learning_rate: 1e-3, ..AdamW::default() },
+        ..Recipe::default()
+    };
+    experiment
+}
+
+#[test]
+fn schedules_are_trained_predicted_and_compared() {
+    let steps = Cell::new(0);
+    let count = |event: Event<'_>| steps.set(steps.get() + u32::from(matches!(event, Event::Step { .. })));
+    let finding = experiment().train(Backend::Cpu, "local", &count).unwrap();
+    assert_eq!(steps.get(), 3 * 5, "what is calibrated on is measured, too");
+    assert_eq!(finding.calibration.unwrap().schedule, "1f1b");
+    let text = std::fs::read_to_string(golden("expected.json").unwrap()).unwrap();
+    let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for (name, outcome) in ["1f1b", "zb-v"].iter().zip(&finding.outcomes) {
+        assert_eq!(outcome.schedule, *name);
+        for (ours, theirs) in outcome.losses.iter().zip(expected["C_stream_b0.9_0.999_wd0"].as_array().unwrap()) {
+            assert!((ours - theirs.as_f64().unwrap()).abs() < 1e-4, "{name}: {ours}, PyTorch {theirs}");
+        }
+        assert!(outcome.predicted.metrics.makespan > 0.0 && outcome.iteration_ms.median > 0.0);
+    }
+    assert_eq!(finding.report.entries.len(), 2);
+    assert!(finding.costs.is_some() && finding.failure.is_none());
+}
+
+#[test]
+fn errors_say_what_kind_they_are() {
+    let mut broken = experiment();
+    broken.recipe.batch = Some(3);
+    assert!(matches!(broken.run(), Err(Error::Usage(text)) if text.contains("multiple of --micro 4")));
+    let mut unknown = experiment();
+    unknown.schedules = vec!["1f1c".to_string()];
+    assert!(matches!(unknown.run(), Err(Error::Resolve(_))));
+    let mut stuck = experiment();
+    stuck.delivery = Delivery::Channel(ChannelOptions::default());
+    assert!(matches!(stuck.refuse_early(), Err(Error::Schedule(text)) if text.contains("circle")));
+    let mut hanging = experiment();
+    hanging.recipe.fault = "die@1:2".parse().ok();
+    assert!(matches!(hanging.run(), Err(error @ Error::Step(_)) if error.is_hang()));
+}
