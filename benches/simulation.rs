@@ -2,16 +2,16 @@
 //! the ends of ops (as many as ops), on the general one also each message that left a link or arrived.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use pipesim::internals::cost::{CostTable, GivenCosts, Slow, StepCosts};
+use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
 use pipesim::internals::dsl::{self, Budget, Request};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::metrics::Activity;
 use pipesim::internals::open::Order;
 use pipesim::internals::settle::settle;
-use pipesim::internals::sim;
 use pipesim::internals::sim::event::{
     Config, Distribution, Jitter, Network, Prepared, Processor, Sharing, Transfer, monte_carlo,
 };
+use pipesim::internals::sim::{self, Setup};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn four_schedules(criterion: &mut Criterion) {
         bencher.iter(|| {
             ["naive", "gpipe", "1f1b", "zb-v"].map(|name| {
                 let graph = graph(black_box(name), 4, 8);
-                sim::predict(&graph, &costs(&graph), &StepCosts::default()).0.metrics.makespan
+                sim::predict(&graph, &costs(&graph), &Setup::default()).expect("no machine").metrics().makespan
             })
         });
     });

@@ -2,7 +2,7 @@
 
 use super::reference;
 use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
-use pipesim::internals::cost::{CostTable, GivenCosts, Slow, StepCosts};
+use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
 use pipesim::internals::csv::{self, Format};
 use pipesim::internals::deadlock::{Awaited, Deadlock, Party};
 use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
@@ -13,7 +13,7 @@ use pipesim::internals::open::{OpenSchedule, Program};
 use pipesim::internals::schedule::{Overlap, Schedule};
 use pipesim::internals::settle::{self, settle};
 use pipesim::internals::sim::event::{Config, Record, simulate};
-use pipesim::internals::sim::{self, OpTimes};
+use pipesim::internals::sim::{self, OpTimes, Setup};
 use pipesim::internals::timeline::Timeline;
 
 /// Unit costs, and costs that are all different.
@@ -88,14 +88,14 @@ fn timed(graph: &TaskGraph, costs: &CostTable) {
     for bound in bounds {
         assert!(bound.best().0 <= makespan, "{bound:?} is above the makespan {makespan}, {overlap:?}");
     }
-    let (prediction, swept, steps) = sim::predict(graph, costs, &StepCosts::default());
-    assert_eq!(swept.makespan(), makespan);
-    let metrics = &prediction.metrics;
+    let predicted = sim::predict(graph, costs, &Setup::default()).unwrap();
+    assert_eq!((predicted.makespan(), &predicted.op_times()), (makespan, &times));
+    let metrics = predicted.metrics();
     figures(metrics);
     assert!(metrics.makespan >= metrics.lower_bound.unwrap() && metrics.makespan >= metrics.ideal, "{metrics:?}");
     assert!((-1e-12..=1.0).contains(&metrics.bubble), "{metrics:?}");
 
-    let timeline = prediction.timeline(graph, costs, &swept, &steps);
+    let timeline = predicted.timeline();
     let again = Timeline::from_json(&serde_json::to_string(&timeline).unwrap()).unwrap();
     assert_eq!(again, timeline);
     let own = timeline.metrics();

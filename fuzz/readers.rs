@@ -11,7 +11,7 @@ use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::model::split_blocks;
 use pipesim::internals::op::Op;
 use pipesim::internals::report::{self, Entry, Panel, Report};
-use pipesim::internals::sim;
+use pipesim::internals::sim::{self, Setup};
 use pipesim::internals::timeline::{Source, Timeline};
 
 /// Timelines of more devices are read and measured, not drawn.
@@ -138,19 +138,18 @@ pub fn costs(input: &[u8]) {
         let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
         let Ok(table) = file.table(placement, &layers, size) else { return };
         for clip in [false, true] {
-            predicted(graph, &table, &file.step_costs(placement, &layers, clip));
+            predicted(graph, &table, file.step_costs(placement, &layers, clip));
         }
     });
 }
 
 /// A prediction under any costs has figures that are numbers, and a timeline that can be read.
-fn predicted(graph: &TaskGraph, table: &CostTable, step: &StepCosts) {
-    let (prediction, times, steps) = sim::predict(graph, table, step);
-    figures(&prediction.metrics);
-    let timeline = prediction.timeline(graph, table, &times, &steps);
+fn predicted(graph: &TaskGraph, table: &CostTable, steps: StepCosts) {
+    let predicted = sim::predict(graph, table, &Setup { steps, ..Setup::default() }).unwrap();
+    figures(predicted.metrics());
+    let timeline = predicted.timeline();
     assert!(timeline.spans.iter().all(|span| span.start_ns <= span.end_ns), "{timeline:?}");
     assert_eq!(timeline.ops().count(), graph.len(), "every op has its span");
-    sim::lower_bound(graph, table);
 }
 
 /// An input of the target `arguments`: lines, each tried as every argument of the command line that is not a plain number; the
@@ -178,7 +177,7 @@ pub fn arguments(input: &[u8]) {
             with_graphs(|graph| {
                 let schedule = graph.schedule();
                 let Ok(table) = given.table(&schedule.placement, schedule.microbatches, &slow) else { return };
-                predicted(graph, &table, &StepCosts::default());
+                predicted(graph, &table, StepCosts::default());
             });
         }
     }

@@ -103,6 +103,9 @@ pub struct Timeline {
     pub keep: f64,
     /// How far clocks of different devices may disagree; 0 for a simulation or a single clock.
     pub clock_uncertainty_ns: u64,
+    /// No schedule with this placement and these costs is shorter; where none was computed, left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lower_bound_ns: Option<u64>,
     /// Who made it: program version, machine, date, device kind; free text by key.
     #[serde(default)]
     pub provenance: BTreeMap<String, String>,
@@ -220,14 +223,11 @@ impl Timeline {
         activities.into_iter().map(Option::unwrap_or_default).collect()
     }
 
-    /// The figures, in the timeline's unit. The lower bound is the busiest device's busy time: more is not known of a
-    /// timeline alone.
+    /// The figures, in the timeline's unit.
     pub fn metrics(&self) -> Metrics {
         let highest = |curve: Vec<(u64, f64)>| curve.into_iter().map(|(_, held)| held).fold(0.0, f64::max);
         let peaks: Vec<f64> = self.changes().into_iter().map(|changes| highest(self.curve(changes))).collect();
-        let activities = self.activities();
-        let busiest = activities.iter().map(|activity| activity.busy).max();
-        Metrics::new(&activities, &peaks, busiest, self.unit_ns as f64)
+        Metrics::new(&self.activities(), &peaks, self.lower_bound_ns, self.unit_ns as f64)
     }
 
     /// End of the last span of any kind: the iteration time, step ops included, in ns.

@@ -3,9 +3,7 @@
 use super::Failure;
 use crate::cost::{CostTable, Decimal};
 use crate::delivery::Delivery;
-use crate::graph::TaskGraph;
-use crate::op::Op;
-use crate::schedule::Overlap;
+use crate::resolve::Resolved;
 use crate::sim::event::{Config, Distribution, EventError, Jitter, Network, Processor, Scope, Sharing, Transfer};
 use clap::{Args, ValueEnum};
 
@@ -86,27 +84,32 @@ fn sigma(text: &str) -> Result<u32, String> {
 const FINE_TICKS: f64 = 1e6;
 
 impl EngineOptions {
+    /// Makes the machine part of what is predicted, in ticks that are fine enough for it.
+    ///
+    /// # Errors
+    /// A transfer time that overflows the clock.
+    pub fn equip(&self, resolved: &mut Resolved) -> Result<(), Failure> {
+        if self.is_plain() {
+            return Ok(());
+        }
+        let exact = self.cores.is_none() && self.overlap_slowdown.is_none() && self.jitter.is_none();
+        if !exact || self.sharing == Some(Share::Fair) || self.transfer.is_some() {
+            let times = (FINE_TICKS / resolved.costs.ticks_per_unit).ceil().clamp(1.0, FINE_TICKS);
+            resolved.costs = resolved.costs.finer(times as u32);
+        }
+        resolved.setup.machine = Some(self.config(resolved.graph.schedule().devices(), &resolved.costs)?);
+        Ok(())
+    }
+
     /// Whether the sweep does.
-    pub fn is_plain(&self) -> bool {
+    fn is_plain(&self) -> bool {
         let EngineOptions { delivery, transfer, sharing, slots, cores, overlap_slowdown, jitter, .. } = self;
         let timing = transfer.is_none() && sharing.is_none() && slots.is_none() && cores.is_none();
         timing && delivery.is_none() && overlap_slowdown.is_none() && jitter.is_none()
     }
 
-    /// The costs in ticks that are fine enough for what is asked.
-    pub fn costs(&self, costs: &CostTable) -> CostTable {
-        let exact = self.cores.is_none() && self.overlap_slowdown.is_none() && self.jitter.is_none();
-        if exact && self.sharing != Some(Share::Fair) && self.transfer.is_none() {
-            return costs.clone();
-        }
-        costs.finer((FINE_TICKS / costs.ticks_per_unit).ceil().clamp(1.0, FINE_TICKS) as u32)
-    }
-
-    /// The engine's configuration for `graph` under `costs`, without jitter.
-    ///
-    /// # Errors
-    /// A transfer time that overflows the clock.
-    pub fn config(&self, graph: &TaskGraph, costs: &CostTable) -> Result<Config, Failure> {
+    /// The engine's configuration for so many devices under `costs`, without jitter.
+    fn config(&self, devices: u32, costs: &CostTable) -> Result<Config, Failure> {
         let transfer = match self.transfer {
             None => Transfer::Instant,
             Some(time) => {
@@ -123,7 +126,7 @@ impl EngineOptions {
             (Some(Share::Fair), _) => Sharing::FairShare,
         };
         let scope = if self.link_scope == Link::Egress { Scope::Egress } else { Scope::Pair };
-        let devices: Vec<u32> = (0..graph.schedule().devices()).collect();
+        let devices: Vec<u32> = (0..devices).collect();
         Ok(Config {
             delivery: self.delivery.unwrap_or_default(),
             slots: self.slots,
@@ -133,16 +136,6 @@ impl EngineOptions {
             jitter: None,
             subticks: 1,
         })
-    }
-
-    /// The least that shared cores make of a step, in ticks: all work, evenly.
-    pub fn core_bound(&self, graph: &TaskGraph, costs: &CostTable) -> u64 {
-        let Some(cores) = self.cores else { return 0 };
-        let counts = graph.schedule().counts();
-        let work = |op: Op| u128::from(counts[op.slot()]) * u128::from(costs.of(op).duration);
-        let all: u128 = graph.schedule().placement.op_kinds().map(work).sum();
-        let pairs_save = graph.schedule().has_pairs() && graph.overlap() == Overlap::Max;
-        if pairs_save { 0 } else { (all / u128::from(cores)) as u64 }
     }
 
     /// The chance that durations vary by, how many steps to draw, and from which seed.

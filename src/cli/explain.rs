@@ -10,9 +10,8 @@ use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
 use crate::open::Goal;
 use crate::report::{self, Entry, Panel, Report, Table, number, percent};
-use crate::resolve::Resolved;
 use crate::sim::{
-    self, Bounds, CostShare, CriticalSpan, IdleReport, MemoryCurve, OpTimes, Sensitivity, bounds, bounds_at_own_peaks,
+    self, Bounds, CostShare, CriticalSpan, IdleReport, MemoryCurve, Predicted, Sensitivity, bounds_at_own_peaks,
 };
 use clap::Args;
 use serde::Serialize;
@@ -60,6 +59,9 @@ struct Explained {
     time_unit: String,
     #[serde(flatten)]
     metrics: Metrics,
+    /// Whether bounds are at the typical speed of a machine whose speed varied.
+    #[serde(skip)]
+    typical_speed: bool,
     bounds: NamedBounds,
     /// The same, no device holding more than it does in this schedule.
     bounds_at_own_peaks: NamedBounds,
@@ -114,7 +116,8 @@ impl Explain {
     pub fn run(&self) -> Result<(), Failure> {
         self.output.check_writable()?;
         let (mut explanations, mut entries) = (Vec::new(), Vec::new());
-        for Resolved { graph, costs, .. } in self.schedules.resolved(&self.costs.costs()?, &self.output)? {
+        for resolved in self.schedules.resolved(&self.costs.costs()?, &self.output)? {
+            let graph = &resolved.graph;
             if graph.len() > MAX_OPS {
                 return Err(Failure::Usage(format!(
                     "{} has {} ops; explain takes up to {MAX_OPS}: ask for fewer micro-batches",
@@ -122,10 +125,12 @@ impl Explain {
                     graph.len()
                 )));
             }
+            let predicted = resolved.predict()?;
             if !self.output.output.is_empty() {
-                entries.push(drawn(&graph, &costs));
+                let panel = Panel { timeline: predicted.timeline(), metrics: predicted.metrics().clone() };
+                entries.push(Entry { name: graph.schedule().name.clone(), predicted: Some(panel), ..Entry::default() });
             }
-            explanations.push(self.explain(&graph, &costs)?);
+            explanations.push(self.explain(&predicted)?);
         }
         let report = Report { extra_tables: explanations.iter().flat_map(tables).collect(), ..Report::default() };
         match self.output.format {
@@ -141,19 +146,14 @@ impl Explain {
         self.output.write(&Report { title, entries, ..report })
     }
 
-    fn explain(&self, graph: &TaskGraph, costs: &CostTable) -> Result<Explained, Failure> {
-        // one timeline, at the costs' constant speed
-        let costs = &costs.at_constant_speed();
-        let times = OpTimes::swept(graph, costs);
-        let cap = self.schedules.memory_cap;
-        // A bound within the cap says nothing about a schedule that exceeds it.
-        let kept = cap.filter(|cap| graph.schedule().peak(costs.keep) <= cap + 1e-9);
-        let (prediction, _, _) = sim::predict(graph, costs, &Default::default());
-        let prediction = kept.map_or(prediction.clone(), |cap| prediction.within(cap, graph, costs));
+    /// Explains the very times of the prediction.
+    fn explain(&self, predicted: &Predicted) -> Result<Explained, Failure> {
+        let Predicted { graph, costs, .. } = *predicted;
+        let (times, cap) = (predicted.op_times(), self.schedules.memory_cap);
         let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
         let named = |bounds: Bounds| {
             let (best, best_name) = bounds.best();
-            let Bounds { work, critical_path, head_work_tail, memory } = bounds;
+            let Bounds { work, critical_path, head_work_tail, memory, .. } = bounds;
             NamedBounds {
                 work: unit(work),
                 critical_path: unit(critical_path),
@@ -164,7 +164,7 @@ impl Explain {
             }
         };
         let path = sim::critical_path(graph, costs, &times);
-        let mut sensitivities = sim::sensitivities(graph, costs, &CostShare::all(graph));
+        let mut sensitivities = sim::sensitivities(graph, costs, predicted.durations().as_deref(), &CostShare::all(graph));
         sensitivities.sort_by(|a, b| b.percent.total_cmp(&a.percent));
         let slack = |(index, slack): (usize, u64)| Slack {
             op: graph.op(index).to_string(),
@@ -177,8 +177,9 @@ impl Explain {
             devices: graph.schedule().devices(),
             microbatches: graph.schedule().microbatches,
             time_unit: costs.time_unit.to_string(),
-            metrics: prediction.metrics,
-            bounds: named(bounds(graph, costs, kept)),
+            typical_speed: !costs.speeds.is_empty(),
+            metrics: predicted.metrics().clone(),
+            bounds: named(predicted.bounds),
             bounds_at_own_peaks: named(bounds_at_own_peaks(graph, costs)),
             idle: sim::explain(graph, costs, &times, cap).report(graph, costs),
             slack: sim::slacks(graph, costs, &times).into_iter().enumerate().map(slack).collect(),
@@ -197,15 +198,6 @@ fn prove(graph: &TaskGraph, costs: &CostTable, states: u64) -> Result<Exact, Fai
     let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
     let exact::Proof { objective, lower_bound, optimal, states, .. } = proof;
     Ok(Exact { makespan: unit(objective), lower_bound: unit(lower_bound), optimal, states })
-}
-
-/// The timeline that is explained.
-fn drawn(graph: &TaskGraph, costs: &CostTable) -> Entry {
-    let costs = costs.at_constant_speed();
-    let (prediction, times, steps) = sim::predict(graph, &costs, &Default::default());
-    let timeline = prediction.timeline(graph, &costs, &times, &steps);
-    let predicted = Some(Panel { timeline, metrics: prediction.metrics });
-    Entry { name: prediction.schedule, predicted, ..Entry::default() }
 }
 
 fn texts<const N: usize>(cells: [&str; N]) -> Vec<String> {
@@ -259,8 +251,12 @@ fn bound_table(e: &Explained) -> Table {
         row(name, exact.lower_bound)
     }));
     Table {
-        caption: format!("{}: no order of these ops is faster than", e.schedule),
-        header: texts(["bound", "makespan", "gap"]),
+        caption: format!(
+            "{}: lower bounds of the makespan for any order of these ops{}",
+            e.schedule,
+            if e.typical_speed { ", at the machine's typical speed" } else { "" }
+        ),
+        header: texts(["bound", "lower bound", "gap"]),
         rows,
     }
 }

@@ -5,18 +5,18 @@ use super::engine::EngineOptions;
 use super::options::{CostOptions, Format, OutputOptions};
 use super::output::print;
 use super::selection::ScheduleOptions;
-use crate::cost::{CostTable, StepCosts};
-use crate::graph::TaskGraph;
 use crate::report::{Entry, Panel, Report, Table, number};
 use crate::resolve::Resolved;
-use crate::sim;
 use crate::sim::event::{Config, EventError, monte_carlo};
-use crate::sim::{Prediction, Spread, StepSpan, Times};
+use crate::sim::{Predicted, Prediction, Spread};
 use clap::Args;
 use serde::Serialize;
 
 /// Largest step whose timeline is drawn in the terminal without being asked for.
 const MAX_DRAWN_OPS: usize = 200_000;
+
+/// What is said of costs, and with them of lower bounds, where times are under the speed that was measured.
+const TYPICAL_SPEED: &str = " at typical speed, as are lower bounds; times under the machine's speed as it went";
 
 /// Arguments of `predict`.
 #[derive(Args)]
@@ -38,14 +38,6 @@ struct Predictions<'a> {
     predictions: Vec<&'a Prediction>,
 }
 
-struct Predicted {
-    graph: TaskGraph,
-    costs: CostTable,
-    prediction: Prediction,
-    times: Times,
-    steps: Vec<StepSpan>,
-}
-
 impl Predict {
     /// Predicts, prints, writes.
     ///
@@ -56,10 +48,9 @@ impl Predict {
         if self.costs.profile.is_none() && self.costs.layers.is_some() {
             return Err(Failure::Usage("--layers splits a measured model: give its costs with --profile".to_string()));
         }
-        let mut results = Vec::new();
-        for Resolved { graph, costs, steps, .. } in self.schedules.resolved(&self.costs.costs()?, &self.output)? {
-            results.push(self.predict(graph, costs, &steps)?);
-        }
+        let mut resolved = self.schedules.resolved(&self.costs.costs()?, &self.output)?;
+        resolved.iter_mut().try_for_each(|resolved| self.engine.equip(resolved))?;
+        let results = resolved.iter().map(|resolved| self.predict(resolved)).collect::<Result<Vec<_>, _>>()?;
         if self.costs.costs.is_none() && self.costs.profile.is_none() {
             self.output.remark(
                 "costs: units (F = I = W = 1, B = 2, no communication); give your own with --costs or --profile",
@@ -70,30 +61,19 @@ impl Predict {
         self.output.check_thresholds(figures)
     }
 
-    /// By the sweep, or by the event engine where the machine does more than costs say.
-    fn predict(&self, graph: TaskGraph, costs: CostTable, step: &StepCosts) -> Result<Predicted, Failure> {
-        let costs = self.engine.costs(&costs);
-        let (mut prediction, times, steps) = if self.engine.is_plain() {
-            sim::predict(&graph, &costs, step)
-        } else {
-            let place = |e: EventError| match Failure::from(e) {
-                Failure::Schedule(text) => Failure::Schedule(format!("{}: {text}", graph.schedule().name)),
-                other => other,
-            };
-            let config = self.engine.config(&graph, &costs)?;
-            let (mut prediction, times, steps) = sim::predict_on(&config, &graph, &costs, step).map_err(place)?;
-            if let Some((jitter, samples, seed)) = self.engine.chance() {
-                let config = Config { jitter: Some(jitter), ..config };
-                let makespans = monte_carlo(&graph, &costs, &config, samples, seed).map_err(place)?;
-                prediction.jitter = Some(Spread::new(&makespans, seed, &costs));
-            }
-            (prediction, times, steps)
+    /// The prediction, and how its makespan is spread under chance where that is asked for.
+    fn predict<'a>(&self, resolved: &'a Resolved) -> Result<Predicted<'a>, Failure> {
+        let place = |e: EventError| match Failure::from(e) {
+            Failure::Schedule(text) => Failure::Schedule(format!("{}: {text}", resolved.graph.schedule().name)),
+            other => other,
         };
-        prediction = prediction.at_least(self.engine.core_bound(&graph, &costs), &costs);
-        if let Some(cap) = self.schedules.memory_cap {
-            prediction = prediction.within(cap, &graph, &costs);
+        let mut predicted = resolved.predict().map_err(place)?;
+        if let (Some(machine), Some((jitter, samples, seed))) = (&resolved.setup.machine, self.engine.chance()) {
+            let config = Config { jitter: Some(jitter), ..machine.clone() };
+            let makespans = monte_carlo(&resolved.graph, &resolved.costs, &config, samples, seed).map_err(place)?;
+            predicted.prediction.jitter = Some(Spread::new(&makespans, seed, &resolved.costs));
         }
-        Ok(Predicted { graph, costs, prediction, times, steps })
+        Ok(predicted)
     }
 
     fn show(&self, results: &[Predicted]) -> Result<(), Failure> {
@@ -122,7 +102,7 @@ impl Predict {
         let mut report = self.figures(results);
         for (entry, result) in report.entries.iter_mut().zip(results) {
             if let Some(panel) = &mut entry.predicted {
-                panel.timeline = result.prediction.timeline(&result.graph, &result.costs, &result.times, &result.steps);
+                panel.timeline = result.timeline();
             }
         }
         report
@@ -131,10 +111,10 @@ impl Predict {
     /// The report without its timelines' spans.
     fn figures(&self, results: &[Predicted]) -> Report {
         let (p, m) = (self.schedules.stages, self.schedules.micro);
-        let costs = results.first().map(|r| r.prediction.costs);
-        let subtitle = costs.map_or_else(String::new, |c| {
+        let subtitle = results.first().map_or_else(String::new, |r| {
+            let (c, typical) = (r.prediction.costs, if r.costs.speeds.is_empty() { "" } else { TYPICAL_SPEED });
             format!(
-                "costs per device: F = {}, I = {}, W = {}, B = {}, comm = {}, keep = {}",
+                "costs per device: F = {}, I = {}, W = {}, B = {}, comm = {}, keep = {}{typical}",
                 c.F, c.I, c.W, c.B, c.comm, c.keep
             )
         });
@@ -146,10 +126,7 @@ impl Predict {
                 .iter()
                 .map(|r| Entry {
                     name: r.prediction.schedule.clone(),
-                    predicted: Some(Panel {
-                        timeline: r.prediction.empty_timeline(&r.costs),
-                        metrics: r.prediction.metrics.clone(),
-                    }),
+                    predicted: Some(Panel { timeline: r.empty_timeline(), metrics: r.prediction.metrics.clone() }),
                     ..Entry::default()
                 })
                 .collect(),

@@ -165,6 +165,7 @@ impl StepRecord {
             unit_ns: 1_000_000,
             keep,
             clock_uncertainty_ns: self.devices.iter().map(|device| device.clock_uncertainty_ns).max().unwrap_or(0),
+            lower_bound_ns: None,
             provenance: BTreeMap::new(),
             spans,
         };

@@ -1,9 +1,9 @@
 //! One measured run held against its prediction: figures for the contract, an entry for the report, tables for people.
 
 use super::{Measured, Training, compare, provenance};
-use crate::cost::{CostTable, StepCosts};
+use crate::cost::CostTable;
 use crate::report::{Entry, Panel};
-use crate::sim::{self, Prediction};
+use crate::sim::{self, Prediction, Setup};
 use crate::statistics::{median, median_ci95};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -92,14 +92,16 @@ pub(super) fn iteration(run: &Measured) -> Iteration {
 pub(super) fn judge(
     run: &Measured,
     table: &CostTable,
-    steps: &StepCosts,
+    setup: &Setup,
     place: &Place,
     microbatch_tokens: usize,
 ) -> (Outcome, Entry) {
     let schedule = run.graph.schedule();
-    let (predicted, times, step_spans) = sim::predict(&run.graph, table, steps);
-    let mut predicted_timeline = predicted.timeline(&run.graph, table, &times, &step_spans);
+    let predicted = sim::predict(&run.graph, table, setup).expect("only a machine makes predictions fail");
+    let mut predicted_timeline = predicted.timeline();
     let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep);
+    measured_timeline.lower_bound_ns = predicted_timeline.lower_bound_ns;
+    let predicted = predicted.prediction;
     for timeline in [&mut predicted_timeline, &mut measured_timeline] {
         timeline.provenance = place.provenance.clone();
     }

@@ -161,6 +161,7 @@ pub(super) fn activations(timeline: &Timeline, device: u32, row: &Row) -> Vec<(u
         unit_ns: timeline.unit_ns,
         keep: timeline.keep,
         clock_uncertainty_ns: 0,
+        lower_bound_ns: None,
         provenance: Default::default(),
         spans: row.compute.iter().map(|mark| mark.span.clone()).collect(),
     };

@@ -1,7 +1,7 @@
 //! What is asked of a schedule, and the way from its name to a graph with costs.
 
 use super::{Costs, Error, Files, Found, Host, auto};
-use crate::cost::{CostTable, StepCosts};
+use crate::cost::CostTable;
 use crate::deadlock::Deadlock;
 use crate::dsl::Budget;
 use crate::graph::TaskGraph;
@@ -9,6 +9,8 @@ use crate::open::Order;
 use crate::placement::Placement;
 use crate::schedule::Overlap;
 use crate::settle::settle;
+use crate::sim::event::EventError;
+use crate::sim::{self, Predicted, Setup};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -50,10 +52,20 @@ pub struct Resolved {
     pub graph: TaskGraph,
     /// What its ops cost.
     pub costs: CostTable,
-    /// What follows the last backward.
-    pub steps: StepCosts,
+    /// What else its step depends on.
+    pub setup: Setup,
     /// What is not as it was asked for.
     pub warnings: Vec<Warning>,
+}
+
+impl Resolved {
+    /// The prediction of its step.
+    ///
+    /// # Errors
+    /// Those of a machine in the setup; by itself there is none.
+    pub fn predict(&self) -> Result<Predicted<'_>, EventError> {
+        sim::predict(&self.graph, &self.costs, &self.setup)
+    }
 }
 
 /// Something that is not as one may expect, and no error.
@@ -115,7 +127,8 @@ impl Selection {
         let schedule = graph.schedule();
         let (costs, steps) = costs.table(&schedule.name, &schedule.placement, self.microbatches)?;
         warnings.extend(self.above_cap(&graph, costs.keep));
-        Ok(Resolved { graph, costs, steps, warnings })
+        let setup = Setup { steps, memory_cap: self.memory_cap, machine: None };
+        Ok(Resolved { graph, costs, setup, warnings })
     }
 
     /// The graph of the schedule that `name` stands for. `costs` are asked for where they decide its order.

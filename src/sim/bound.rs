@@ -1,5 +1,6 @@
 //! How fast any schedule with this placement, these kinds of ops and these costs could be; within a memory cap, too.
 
+use super::event::Processor;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
@@ -21,6 +22,8 @@ pub struct Bounds {
     pub head_work_tail: u64,
     /// What the memory cap adds; `None` without a cap, or where no schedule keeps it.
     pub memory: Option<u64>,
+    /// All work of devices that share cores, evenly; `None` where none do.
+    pub cores: Option<u64>,
 }
 
 impl Bounds {
@@ -31,15 +34,11 @@ impl Bounds {
             (self.critical_path, "critical path"),
             (self.head_work_tail, "head + work + tail"),
             (self.memory.unwrap_or(0), "memory"),
+            (self.cores.unwrap_or(0), "shared cores"),
         ];
         // Of equal ones the simplest.
         named.into_iter().rev().max_by_key(|&(ticks, _)| ticks).unwrap_or((0, "work"))
     }
-}
-
-/// The largest bound without a memory cap, in ticks.
-pub fn lower_bound(graph: &TaskGraph, costs: &CostTable) -> u64 {
-    bounds(graph, costs, None).best().0
 }
 
 /// The bounds of every schedule in which no device holds more than `cap` activation units.
@@ -50,6 +49,23 @@ pub fn bounds(graph: &TaskGraph, costs: &CostTable, cap: Option<f64>) -> Bounds 
 /// The bounds of every schedule in which no device holds more than it does in this one.
 pub fn bounds_at_own_peaks(graph: &TaskGraph, costs: &CostTable) -> Bounds {
     bounds_with(graph, costs, |device| Some(graph.schedule().peak_activations(device, costs.keep)))
+}
+
+/// The least that sharing `processors` makes of a step; `None` where no cores are shared, or where overlapped pairs make the work
+/// of a schedule less than the sum of its ops.
+pub(super) fn shared_cores(graph: &TaskGraph, costs: &CostTable, processors: &[Processor]) -> Option<u64> {
+    let schedule = graph.schedule();
+    if schedule.has_pairs() && graph.overlap() == Overlap::Max {
+        return None;
+    }
+    let counts = schedule.counts();
+    let work = |op: Op| u128::from(counts[op.slot()]) * u128::from(costs.of(op).duration);
+    let evenly = |processor: &Processor| {
+        let own = |op: &Op| processor.devices.contains(&schedule.placement.device_of(*op));
+        let all: u128 = schedule.placement.op_kinds().filter(own).map(work).sum();
+        (all / u128::from(processor.cores.max(1))) as u64
+    };
+    processors.iter().map(evenly).max()
 }
 
 fn bounds_with(graph: &TaskGraph, costs: &CostTable, cap: impl Fn(u32) -> Option<f64>) -> Bounds {

@@ -1,6 +1,6 @@
 //! What the makespan hangs on: the critical path, the slack of every op, and what one percent less of each cost would save.
 
-use super::sweep::sweep;
+use super::sweep::sweep_lasting;
 use super::waits::{Chain, Doing, OpTimes, Piece, needs};
 use crate::cost::{CostTable, OpTime};
 use crate::graph::TaskGraph;
@@ -124,11 +124,18 @@ pub struct Sensitivity {
 /// One percent of the costs is a whole number of ticks once they are multiplied by this.
 const FINENESS: u64 = 100;
 
-/// What one percent less of each of `shares` saves, by a sweep with those costs: one sweep a share, at constant speed.
-pub fn sensitivities(graph: &TaskGraph, costs: &CostTable, shares: &[CostShare]) -> Vec<Sensitivity> {
+/// What one percent less of each of `shares` saves, by a sweep with those costs: one sweep a share. `lasting` says how long each
+/// op takes by itself where that is not what it costs: as long, less the percent.
+pub fn sensitivities(
+    graph: &TaskGraph,
+    costs: &CostTable,
+    lasting: Option<&[u64]>,
+    shares: &[CostShare],
+) -> Vec<Sensitivity> {
     let placement = &graph.schedule().placement;
     let total = |time: OpTime| u128::from(time.duration) + u128::from(time.after) + u128::from(time.arrival);
-    let most = placement.op_kinds().map(|op| total(costs.of(op))).max().unwrap_or(0);
+    let longest = lasting.into_iter().flatten().map(|&duration| u128::from(duration)).max().unwrap_or(0);
+    let most = placement.op_kinds().map(|op| total(costs.of(op))).max().unwrap_or(0) + longest;
     // Ticks so large that they cannot be divided further are fine enough as they are.
     let bound = most.saturating_mul(graph.len() as u128);
     let scale = if bound < u128::from(u64::MAX / FINENESS) { FINENESS } else { 1 };
@@ -148,7 +155,12 @@ pub fn sensitivities(graph: &TaskGraph, costs: &CostTable, shares: &[CostShare])
                 arrival: less(time.arrival, carries),
             }
         });
-        sweep(graph, &table).iter().map(|device| device.last_end).max().unwrap_or(0)
+        let lasts = |index: usize, _, _, duration| match lasting {
+            Some(lasting) => less(lasting[index], share.is_some_and(|share| share.computes(placement, graph.op(index)))),
+            None => duration,
+        };
+        let devices = sweep_lasting(graph, &table, lasts, |_, _, _| ());
+        devices.iter().map(|device| device.last_end).max().unwrap_or(0)
     };
     let whole = makespan(None);
     let percent = |share: CostShare| match whole {

@@ -7,14 +7,16 @@ mod explain;
 mod idle;
 mod memory;
 mod predict;
+mod spans;
 mod sweep;
 mod waits;
 
-pub use bound::{Bounds, bounds, bounds_at_own_peaks, lower_bound};
+pub use bound::{Bounds, bounds, bounds_at_own_peaks};
 pub use critical::{CostShare, CriticalSpan, Sensitivity, critical_path, critical_spans, sensitivities, slacks};
 pub use explain::explain;
 pub use idle::{Cause, Explanation, IdleReport, IdleTime};
 pub use memory::{MemoryCurve, memory};
-pub use predict::{Prediction, Spread, StepSpan, Times, predict, predict_on, replay};
+pub use predict::{Predicted, Prediction, Setup, Spread, predict, replay};
+pub use spans::StepSpan;
 pub use sweep::{sweep, sweep_lasting};
 pub use waits::{Doing, OpTimes, Piece};

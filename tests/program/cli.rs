@@ -455,6 +455,71 @@ fn a_profile_predicts() {
     fails(&format!("predict -q --stages 2 --micro 4 --profile {path}"), 2, &["broken.json"]);
 }
 
+/// A cost file of a machine whose speed went as `speeds` says: by step, by device, (end in ns, millionths of the typical time).
+fn noisy_costs(speeds: Value) -> String {
+    let part = |part: &str, kind: &str, ns: u64| serde_json::json!({"part": part, "kind": kind, "sequences": 1, "tokens": 8, "duration_ns": ns, "samples": 9});
+    let kinds = [("F", 1_000_000), ("I", 1_100_000), ("W", 900_000)];
+    let parts = [("embedding", 10), ("block", 100), ("head", 150)];
+    let parts = parts.iter().flat_map(|(name, share)| kinds.map(|(kind, ns)| part(name, kind, ns * share / 100)));
+    let rates = ["optimizer_embedding_ns", "optimizer_block_ns", "norm_block_ns", "reduce_put_ns", "reduce_add_ns"];
+    let rates: serde_json::Map<String, Value> =
+        rates.map(|rate| (rate.to_string(), Value::from(50_000))).into_iter().collect();
+    let link = serde_json::json!({"put_ns": 20_000, "bytes": 1024, "latency_ns": 30_000});
+    serde_json::json!({"schema_version": 1, "provenance": {}, "layers": 8, "parts": parts.collect::<Vec<_>>(),
+        "op_overhead_ns": {"F": 1000, "I": 1000, "W": 1000}, "gap_ns": 2000, "link": link, "step": rates, "keep": 1.0,
+        "speeds": speeds})
+    .to_string()
+}
+
+#[test]
+fn every_verb_gives_the_same_prediction_on_a_noisy_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let step = |slowness: [u64; 3]| {
+        let device =
+            |shift: u64| [[7_000_000, slowness[0]], [20_000_000 + shift, slowness[1]], [60_000_000, slowness[2]]];
+        serde_json::json!({"devices": [device(0), device(1_000_000), device(2_000_000), device(5_000_000)]})
+    };
+    let slow =
+        [[1_000_000, 2_500_000, 1_600_000], [3_000_000, 1_000_000, 1_700_000], [2_000_000, 1_300_000, 2_100_000]];
+    let fast = [[500_000, 600_000, 500_000]];
+    for (machine, speeds) in [("slow", &slow[..]), ("fast", &fast[..])] {
+        let speeds = speeds.iter().map(|&slowness| step(slowness)).collect::<Vec<_>>();
+        let profile = file(&folder, &format!("{machine}.json"), noisy_costs(speeds.into()));
+        let drawn = format!("{}/{machine}-drawn.json", folder.path().display());
+        let common = format!("-p 4 -m 6 -s naive,1f1b,zb-v --memory-cap 4 --profile {profile} --format json");
+        let predicted = json(&format!("predict {common} -o {drawn}"))["predictions"].clone();
+        let explained = json(&format!("explain {common}"))["explanations"].clone();
+        let compared = json(&format!("compare {drawn} --format json"))["schedules"].clone();
+        for (number, p) in predicted.as_array().unwrap().iter().enumerate() {
+            let (e, c) = (&explained[number], &compared[number]["predicted"]);
+            for figure in ["makespan", "span", "bubble", "lower_bound", "gap_to_bound"] {
+                assert_eq!((&p[figure], &p[figure]), (&e[figure], &c[figure]), "{figure} of {}", p["schedule"]);
+            }
+            assert_eq!((&e["bounds"]["best"], &e["idle"]["makespan"]), (&p["lower_bound"], &p["makespan"]));
+            let (makespan, bubble) = (p["makespan"].as_f64().unwrap(), p["bubble"].as_f64().unwrap());
+            let idle = e["idle"]["total"]["idle"].as_f64().unwrap();
+            assert!(
+                (idle - 4.0 * makespan * bubble).abs() < 1e-6,
+                "{idle} of idle time, bubble {bubble} of {makespan}"
+            );
+            let path = e["critical_path"].as_array().unwrap();
+            assert_eq!((&path[0]["start"], &path[path.len() - 1]["end"]), (&Value::from(0.0), &p["makespan"]));
+            let saved: f64 = ["F", "I", "W", "B", "communication"]
+                .iter()
+                .filter_map(|part| e["sensitivities"].as_array().unwrap().iter().find(|s| s["part"] == *part))
+                .map(|s| s["percent"].as_f64().unwrap())
+                .sum();
+            assert!((saved - 1.0).abs() < 0.1, "1 % less of all saves {saved} % of {}", p["schedule"]);
+        }
+        let gap = numbers(&predicted, "gap_to_bound");
+        assert!(gap.iter().all(|&gap| if machine == "slow" { gap > 0.0 } else { gap < 0.4 }), "{machine}: {gap:?}");
+        assert!(
+            machine == "slow" || gap.iter().any(|&gap| gap < 0.0),
+            "a bound that a fast machine beats is not hidden"
+        );
+    }
+}
+
 #[test]
 fn corrupt_timelines_are_usage_errors() {
     let folder = tempfile::tempdir().unwrap();

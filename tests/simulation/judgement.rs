@@ -428,7 +428,7 @@ fn sensitivities_of_known_schedules() {
     // One micro-batch: every op and every transfer is on the path. 10 units of F, 20 of B, 2 of comm among p = 2.
     let one = graph_of(Placement::linear(2), 1, &["0F0 0B0", "1F0 1B0"], Overlap::Atomic);
     let table = costs_of(&one, "F=5,B=10,comm=1");
-    let found = sensitivities(&one, &table, &CostShare::all(&one));
+    let found = sensitivities(&one, &table, None, &CostShare::all(&one));
     let percent = |name: &str| found.iter().find(|s| s.part == name).unwrap().percent;
     for (part, share) in [
         ("device 0", 15.0),
@@ -446,7 +446,7 @@ fn sensitivities_of_known_schedules() {
     let slow: Slow = [(1, "3".parse().unwrap())].into();
     let graph = line(one_f_one_b(2, 50));
     let table = slowed("", &graph.schedule().placement, 50, &slow);
-    let of_devices: Vec<f64> = sensitivities(&graph, &table, &[CostShare::Device(0), CostShare::Device(1)])
+    let of_devices: Vec<f64> = sensitivities(&graph, &table, None, &[CostShare::Device(0), CostShare::Device(1)])
         .iter()
         .map(|s| s.percent)
         .collect();
@@ -464,7 +464,7 @@ fn shares_of_a_step_never_exceed_it() {
         }
         let total = |parts: &dyn Fn(&CostShare) -> bool| -> f64 {
             let chosen: Vec<CostShare> = CostShare::all(&graph).into_iter().filter(parts).collect();
-            sensitivities(&graph, &costs, &chosen).iter().map(|s| s.percent).sum()
+            sensitivities(&graph, &costs, None, &chosen).iter().map(|s| s.percent).sum()
         };
         let kinds = total(&|part| matches!(part, CostShare::Kind(_) | CostShare::Communication));
         let devices = total(&|part| matches!(part, CostShare::Device(_) | CostShare::Communication));

@@ -183,6 +183,7 @@ pub fn play(name: &str, (words, chunks): &Words, m: u32, comm: f64, jitter: bool
         unit_ns: unit,
         keep: 1.0,
         clock_uncertainty_ns: 0,
+        lower_bound_ns: None,
         provenance: BTreeMap::new(),
         spans,
     };
