@@ -18,7 +18,7 @@ use std::time::Duration;
 
 fn order(name: &str, devices: u32, microbatches: u32) -> Order {
     let request = Request { devices, microbatches, chunks: None, options: BTreeMap::new(), budget: Budget::default() };
-    dsl::compile(&dsl::resolve(name).expect("embedded"), &request).expect("valid").order
+    dsl::compile(&dsl::named(name).expect("embedded"), &request).expect("valid").order
 }
 
 fn graph(name: &str, devices: u32, microbatches: u32) -> TaskGraph {

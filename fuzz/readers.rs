@@ -112,7 +112,7 @@ fn well_formed(xml: &str) {
 /// Small schedules of one stage a device, of two, and of two directions.
 fn graphs() -> Vec<TaskGraph> {
     let graph = |(name, p, m): (&str, u32, u32)| {
-        let text = dsl::resolve(name).unwrap().text;
+        let text = dsl::named(name).unwrap().text;
         let order = compile(&text, &request(p, m, None)).unwrap_or_else(|e| panic!("{name}: {e}")).order;
         TaskGraph::new(order.fixed().unwrap_or_else(|| panic!("{name} has no fixed order"))).unwrap()
     };

@@ -8,5 +8,5 @@ macro_rules! all {
 
 all! {
     activation check cli cost csv cuda deadlock delivery doctor dsl exact exec experiment export graph lowering metrics model op open placement
-    ranks report schedule settle sim statistics timeline
+    ranks report resolve schedule settle sim statistics timeline
 }

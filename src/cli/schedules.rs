@@ -3,6 +3,7 @@
 use super::Failure;
 use super::output::print;
 use crate::dsl::{self, Description};
+use crate::resolve::{self, Files};
 use clap::Args;
 
 /// Arguments of `schedules`.
@@ -22,11 +23,11 @@ impl Schedules {
     /// An unknown name.
     pub fn run(&self) -> Result<(), Failure> {
         if let Some(name) = &self.name {
-            return print(&dsl::resolve(name)?.text);
+            return print(&resolve::schedule_file(&Files, name)?.text);
         }
         let mut all = Vec::new();
         for name in dsl::names() {
-            all.push(dsl::describe(&dsl::resolve(name)?)?);
+            all.push(dsl::describe(&dsl::named(name)?)?);
         }
         print(&if self.json { json(&all) } else { table(&all) })
     }

@@ -1,4 +1,4 @@
-//! The schedules that come with the program, and how a name or a path finds one.
+//! The schedules that come with the program, and how a name finds one.
 
 use super::host::LayoutValue;
 use super::language::{dialect, globals};
@@ -8,7 +8,6 @@ use starlark::environment::Module;
 use starlark::eval::Evaluator;
 use starlark::syntax::AstModule;
 use starlark::values::ValueLike;
-use std::path::Path;
 
 /// The embedded files, by name.
 const EMBEDDED: &[(&str, &str)] = &[
@@ -36,22 +35,16 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("group-interleaved", include_str!("../../schedules/group-interleaved.star")),
 ];
 
-/// Largest schedule file that is read.
-const MAX_FILE_BYTES: u64 = 1 << 20;
-
 /// Names of the embedded schedules.
 pub fn names() -> Vec<&'static str> {
     EMBEDDED.iter().map(|(name, _)| *name).collect()
 }
 
-/// Finds a schedule by name (case, `-`, `_` and spaces do not matter) or by path (anything with a `/` or ending in `.star`).
+/// The embedded schedule of a name; case, `-`, `_` and spaces do not matter.
 ///
 /// # Errors
-/// No such name, with the list and the nearest name; or an unreadable file.
-pub fn resolve(name: &str) -> Result<SchedulePath, Error> {
-    if name.contains('/') || name.ends_with(".star") {
-        return read(Path::new(name));
-    }
+/// No such name, with the list and the nearest name.
+pub fn named(name: &str) -> Result<SchedulePath, Error> {
     let plain = |text: &str| text.to_lowercase().replace(['-', '_', ' '], "");
     if let Some((stem, text)) = EMBEDDED.iter().find(|(stem, _)| plain(stem) == plain(name)) {
         let file = format!("schedules/{stem}.star");
@@ -66,18 +59,6 @@ pub fn resolve(name: &str) -> Result<SchedulePath, Error> {
         "no schedule is called '{name}'{hint} Known: {}, auto; or give the path of a .star or .csv file",
         names().join(", ")
     )))
-}
-
-fn read(path: &Path) -> Result<SchedulePath, Error> {
-    let shown = path.display().to_string();
-    let fail = |what: String| Error::Usage(format!("expected a schedule file at {shown}: {what}"));
-    let metadata = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?;
-    if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES {
-        return Err(fail(format!("found no plain file of at most {MAX_FILE_BYTES} bytes")));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
-    let name = path.file_stem().map_or_else(|| shown.clone(), |stem| stem.to_string_lossy().into_owned());
-    Ok(SchedulePath { name, file: shown, text })
 }
 
 /// Edit distance (insertions, deletions, substitutions).

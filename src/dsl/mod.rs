@@ -15,6 +15,6 @@ mod request;
 mod word;
 
 pub use compile::{Compiled, compile, compile_text};
-pub use library::{Description, describe, names, resolve};
+pub use library::{Description, describe, named, names};
 pub use programs::Source;
 pub use request::{Budget, Error, Request, SchedulePath};

@@ -1,6 +1,6 @@
 //! A [`Host`] that has files and threads.
 
-use super::{Error, Host};
+use super::Host;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -28,14 +28,4 @@ impl Host for Files {
             some();
         });
     }
-}
-
-/// Reads a plain file of at most `limit` bytes as text.
-///
-/// # Errors
-/// It is none, too long, or no text.
-pub fn read_text(host: &dyn Host, path: &str, limit: u64) -> Result<String, Error> {
-    let fail = |what: String| Error::File { path: path.to_string(), what };
-    let text = host.read(path, limit).map_err(|e| fail(e.to_string()))?;
-    text.ok_or_else(|| fail(format!("expected a plain file of at most {} MiB", limit >> 20)))
 }

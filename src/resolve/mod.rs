@@ -16,7 +16,7 @@ mod selection;
 
 pub use costs::{Costs, Measured, unknown_costs};
 pub use error::Error;
-pub use files::{Files, read_text};
+pub use files::Files;
 pub use host::{Host, Watch};
-pub use order::Found;
+pub use order::{Found, read_text, schedule_file};
 pub use selection::{Resolved, Selection, Settled, Warning};

@@ -1,8 +1,8 @@
 //! From a name or a path to the order that it stands for.
 
-use super::{Error, Selection, Warning, read_text};
+use super::{Error, Host, Selection, Warning};
 use crate::csv;
-use crate::dsl::{self, Request, Source};
+use crate::dsl::{self, Request, SchedulePath, Source};
 use crate::open::Order;
 use crate::schedule::Schedule;
 use std::path::Path;
@@ -18,6 +18,34 @@ pub struct Found {
     pub warnings: Vec<Warning>,
 }
 
+/// Largest schedule file that is read.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// The schedule file of a name, or at a path: anything with a `/` or ending in `.star`.
+///
+/// # Errors
+/// No such name, with the list and the nearest name; or an unreadable file.
+pub fn schedule_file(host: &dyn Host, name: &str) -> Result<SchedulePath, Error> {
+    if !name.contains('/') && !name.ends_with(".star") {
+        return Ok(dsl::named(name)?);
+    }
+    let fail = |what: String| dsl::Error::Usage(format!("expected a schedule file at {name}: {what}"));
+    let text = host.read(name, MAX_FILE_BYTES).map_err(|e| fail(e.to_string()))?;
+    let text = text.ok_or_else(|| fail(format!("found no plain file of at most {MAX_FILE_BYTES} bytes")))?;
+    let stem = Path::new(name).file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy());
+    Ok(SchedulePath { name: stem.into_owned(), file: name.to_string(), text })
+}
+
+/// The text of a plain file of at most `limit` bytes.
+///
+/// # Errors
+/// It is none, too long, or no text.
+pub fn read_text(host: &dyn Host, path: &str, limit: u64) -> Result<String, Error> {
+    let fail = |what: String| Error::File { path: path.to_string(), what };
+    let text = host.read(path, limit).map_err(|e| fail(e.to_string()))?;
+    text.ok_or_else(|| fail(format!("expected a plain file of at most {} MiB", limit >> 20)))
+}
+
 impl Selection {
     /// The order that a name or path stands for.
     ///
@@ -27,13 +55,24 @@ impl Selection {
         if Path::new(name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) {
             return self.imported(name);
         }
-        let path = dsl::resolve(name)?;
+        self.compiled(&schedule_file(self.host, name)?)
+    }
+
+    /// The order that the text of a schedule file says, under a name of its own.
+    ///
+    /// # Errors
+    /// As [`Selection::order`].
+    pub fn order_of_text(&self, name: &str, text: &str) -> Result<Found, Error> {
+        self.compiled(&SchedulePath::from_text(name, text))
+    }
+
+    fn compiled(&self, path: &SchedulePath) -> Result<Found, Error> {
         let Selection { devices, microbatches, chunks, budget, .. } = *self;
         let ops = u64::from(devices) * u64::from(microbatches) * u64::from(chunks.unwrap_or(1));
         self.host.admit(2 * ops)?;
         let request = Request { devices, microbatches, chunks, options: self.options.clone(), budget };
         let watch = self.host.watch(&path.file, budget, 16 * 3 * ops);
-        let compiled = dsl::compile(&path, &request)?;
+        let compiled = dsl::compile(path, &request)?;
         drop(watch);
         Ok(Found { order: compiled.order, source: Some(compiled.source), warnings: Vec::new() })
     }

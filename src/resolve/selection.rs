@@ -123,7 +123,21 @@ impl Selection {
     /// # Errors
     /// Unknown, invalid or deadlocking schedules; costs that do not fit it.
     pub fn resolve(&self, name: &str, costs: &Costs) -> Result<Resolved, Error> {
-        let Settled { graph, mut warnings } = self.graph::<Error>(name, &costs.of_orders(self.microbatches))?;
+        let settled = self.graph::<Error>(name, &costs.of_orders(self.microbatches))?;
+        self.with_costs(settled, costs)
+    }
+
+    /// The schedule of a file's `text`, under a name of its own, with its costs.
+    ///
+    /// # Errors
+    /// As [`Selection::resolve`].
+    pub fn resolve_text(&self, name: &str, text: &str, costs: &Costs) -> Result<Resolved, Error> {
+        let found = self.order_of_text(name, text)?;
+        self.with_costs(self.settled::<Error>(name, found, &costs.of_orders(self.microbatches))?, costs)
+    }
+
+    fn with_costs(&self, settled: Settled, costs: &Costs) -> Result<Resolved, Error> {
+        let Settled { graph, mut warnings } = settled;
         let schedule = graph.schedule();
         let (costs, steps) = costs.table(&schedule.name, &schedule.placement, self.microbatches)?;
         warnings.extend(self.above_cap(&graph, costs.keep));
@@ -140,7 +154,11 @@ impl Selection {
             self.no_options("auto tries all schedules")?;
             return Ok(Settled { graph: auto::best(self, costs)?, warnings: Vec::new() });
         }
-        let Found { order, source, warnings } = self.order(name)?;
+        self.settled(name, self.order(name)?, costs)
+    }
+
+    fn settled<E: From<Error>>(&self, name: &str, found: Found, costs: Pricing<'_, E>) -> Result<Settled, E> {
+        let Found { order, source, warnings } = found;
         let schedule = match self.capped(order) {
             Order::Fixed(schedule) => schedule,
             Order::Open(open) => {

@@ -4,17 +4,25 @@ use crate::support::{costs, request};
 use pipesim::internals::dsl::{self, Request};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::open::Order;
+use pipesim::internals::resolve;
 use pipesim::internals::schedule::Schedule;
 use pipesim::internals::settle::settle;
 use proptest::prelude::*;
 use std::fmt::Write as _;
+
+fn read(path: &str) -> Result<dsl::SchedulePath, dsl::Error> {
+    resolve::schedule_file(&resolve::Files, path).map_err(|e| match e {
+        resolve::Error::Language(e) => e,
+        other => panic!("{other}"),
+    })
+}
 
 /// Compiles the text as the file `try.star`; errors name it so, whatever folder it was in.
 fn compile(text: impl AsRef<[u8]>, request: &Request) -> Result<Schedule, dsl::Error> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("try.star");
     std::fs::write(&path, text).unwrap();
-    let mut file = dsl::resolve(&path.display().to_string())?;
+    let mut file = read(&path.display().to_string())?;
     file.file = "try.star".to_string();
     dsl::compile(&file, request).map(|compiled| compiled.order.fixed().unwrap())
 }
@@ -269,16 +277,16 @@ fn paths_that_are_no_schedule_file_are_usage_errors() {
         ("folder.star", "no plain file"),
         ("large.star", "at most 1048576 bytes"),
     ] {
-        match dsl::resolve(&path(name)) {
+        match read(&path(name)) {
             Err(dsl::Error::Usage(text)) => says(&text, &["expected a schedule file at", name, what]),
             other => panic!("{name}: {other:?}"),
         }
     }
     for (name, meant) in [("1f1", "1f1b"), ("gpip", "gpipe"), ("zb_v2", "zb-v"), ("Zb-h3", "zb-h")] {
-        let text = dsl::resolve(name).unwrap_err().to_string();
+        let text = dsl::named(name).unwrap_err().to_string();
         says(&text, &["no schedule is called", "did you mean ", meant, "Known: naive, gpipe, 1f1b"]);
     }
-    assert!(!dsl::resolve("something-else-entirely").unwrap_err().to_string().contains("did you mean"));
+    assert!(!dsl::named("something-else-entirely").unwrap_err().to_string().contains("did you mean"));
 }
 
 #[test]
@@ -377,7 +385,7 @@ fn custom_placements_place() {
 #[test]
 fn other_words_for_an_embedded_schedule_give_the_same_ops() {
     let one_by_one = "def device(r, p, m):\n    w, f, b = [], 0, 0\n    for i in range(2 * m):\n        if f < m and f - b < p - r:\n            w.append(F(f))\n            f += 1\n        else:\n            w.append(B(b))\n            b += 1\n    return concat(w)\n";
-    let embedded = dsl::resolve("1f1b").unwrap();
+    let embedded = dsl::named("1f1b").unwrap();
     for (p, m) in [(1, 1), (1, 5), (2, 1), (3, 2), (4, 8), (5, 5), (4, 17)] {
         let theirs = dsl::compile(&embedded, &request(p, m, None)).unwrap().order.fixed().unwrap();
         assert_eq!(programs(one_by_one, p, m), show(&theirs), "p = {p}, m = {m}");
@@ -489,7 +497,7 @@ fn settled(text: &str, p: u32, m: u32) -> Result<Vec<String>, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("try.star");
     std::fs::write(&path, text).unwrap();
-    let file = dsl::resolve(&path.display().to_string()).unwrap();
+    let file = dsl::named(&path.display().to_string()).unwrap();
     let order = dsl::compile(&file, &request(p, m, None)).map_err(|e| e.to_string())?.order;
     let Order::Open(open) = order else { panic!("expected an order that costs settle") };
     let schedule = settle(&open, &costs("", &open.placement, m)).map_err(|e| e.to_string())?;

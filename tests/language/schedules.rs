@@ -225,7 +225,7 @@ fn chimera_leaves_the_published_bubble() {
 #[test]
 fn files_are_short() {
     for name in dsl::names() {
-        let lines = dsl::resolve(name).unwrap().text.lines().count();
+        let lines = dsl::named(name).unwrap().text.lines().count();
         assert!(lines <= 30, "{name} has {lines} lines");
     }
 }

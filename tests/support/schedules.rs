@@ -82,7 +82,7 @@ pub fn request(devices: u32, microbatches: u32, chunks: Option<u32>) -> Request 
 /// What the file of this name says; its options may stand behind: `hanayo waves=2`.
 pub fn order(name: &str, p: u32, m: u32, v: Option<u32>) -> Result<Order, dsl::Error> {
     let mut words = name.split(' ');
-    let file = dsl::resolve(words.next().unwrap())?;
+    let file = dsl::named(words.next().unwrap())?;
     let mut request = request(p, m, v);
     request
         .options
