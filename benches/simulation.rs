@@ -3,22 +3,20 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
-use pipesim::internals::dsl::{self, Budget, Request};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::metrics::Activity;
 use pipesim::internals::open::Order;
+use pipesim::internals::resolve::Selection;
 use pipesim::internals::settle::settle;
 use pipesim::internals::sim::event::{
     Config, Distribution, Jitter, Network, Prepared, Processor, Sharing, Transfer, monte_carlo,
 };
 use pipesim::internals::sim::{self, Setup};
-use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Duration;
 
 fn order(name: &str, devices: u32, microbatches: u32) -> Order {
-    let request = Request { devices, microbatches, chunks: None, options: BTreeMap::new(), budget: Budget::default() };
-    dsl::compile(&dsl::named(name).expect("embedded"), &request).expect("valid").order
+    Selection::new(devices, microbatches).order(name).expect("valid").order
 }
 
 fn graph(name: &str, devices: u32, microbatches: u32) -> TaskGraph {

@@ -1,16 +1,13 @@
 //! What must hold for whatever is read: PyTorch's files, timelines, cost files, arguments.
 
 use super::judged::{figures, schedule};
-use super::{compile, request};
 use pipesim::internals::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow, StepCosts};
 use pipesim::internals::delivery::Delivery;
-use pipesim::internals::dsl;
 use pipesim::internals::experiment::compare;
-use pipesim::internals::experiment::layers_of;
 use pipesim::internals::graph::TaskGraph;
-use pipesim::internals::model::split_blocks;
 use pipesim::internals::op::Op;
 use pipesim::internals::report::{self, Entry, Panel, Report};
+use pipesim::internals::resolve::{self, Costs, Measured, Selection};
 use pipesim::internals::sim::{self, Setup};
 use pipesim::internals::timeline::{Source, Timeline};
 
@@ -112,9 +109,7 @@ fn well_formed(xml: &str) {
 /// Small schedules of one stage a device, of two, and of two directions.
 fn graphs() -> Vec<TaskGraph> {
     let graph = |(name, p, m): (&str, u32, u32)| {
-        let text = dsl::named(name).unwrap().text;
-        let order = compile(&text, &request(p, m, None)).unwrap_or_else(|e| panic!("{name}: {e}")).order;
-        TaskGraph::new(order.fixed().unwrap_or_else(|| panic!("{name} has no fixed order"))).unwrap()
+        Selection::new(p, m).graph::<resolve::Error>(name, &resolve::unknown_costs).unwrap().graph
     };
     [("1f1b", 2, 3), ("zb-v", 2, 3), ("dualpipe", 2, 4)].map(graph).into()
 }
@@ -132,13 +127,11 @@ pub fn costs(input: &[u8]) {
     let again = CostFile::from_json(&serde_json::to_string(&file).unwrap()).expect("it wrote this itself");
     assert_eq!(again, file);
     with_graphs(|graph| {
-        let placement = &graph.schedule().placement;
-        let Ok(stages) = split_blocks(file.layers as usize, placement.stages() as usize, None) else { return };
-        let layers = layers_of(&stages);
-        let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
-        let Ok(table) = file.table(placement, &layers, size) else { return };
+        let schedule = graph.schedule();
         for clip in [false, true] {
-            predicted(graph, &table, file.step_costs(placement, &layers, clip));
+            let costs = Costs::Measured(Measured { clip, ..Measured::of(file.clone()) });
+            let Ok((table, steps)) = costs.table("", &schedule.placement, schedule.microbatches) else { return };
+            predicted(graph, &table, steps);
         }
     });
 }

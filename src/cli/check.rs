@@ -74,9 +74,7 @@ impl Check {
                 "check draws nothing to write to {path}; leave -o out and redirect stdout"
             )));
         }
-        let costs = self.costs.costs()?;
-        let costs = costs.of_orders(self.schedules.micro);
-        let graphs = self.schedules.graphs(&costs)?;
+        let graphs = self.schedules.graphs(&self.costs.costs()?)?;
         let checks: Vec<Checked> = graphs.iter().map(|graph| self.check(graph)).collect();
         let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();
         let report = Report { extra_tables: vec![self.table(&checks)], ..Report::default() };

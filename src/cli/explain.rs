@@ -164,7 +164,8 @@ impl Explain {
             }
         };
         let path = sim::critical_path(graph, costs, &times);
-        let mut sensitivities = sim::sensitivities(graph, costs, predicted.durations().as_deref(), &CostShare::all(graph));
+        let mut sensitivities =
+            sim::sensitivities(graph, costs, predicted.durations().as_deref(), &CostShare::all(graph));
         sensitivities.sort_by(|a, b| b.percent.total_cmp(&a.percent));
         let slack = |(index, slack): (usize, u64)| Slack {
             op: graph.op(index).to_string(),

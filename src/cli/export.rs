@@ -55,8 +55,7 @@ impl Export {
             )));
         };
         let costs = self.costs.costs()?;
-        let costs = costs.of_orders(self.schedules.micro);
-        let graph = self.schedules.graph(name, &costs)?;
+        let graph = self.schedules.graph(name, &costs.of_orders(self.schedules.micro))?;
         let text = self.text(&graph)?;
         let Some(path) = &self.output else { return print(&text) };
         write_atomic(path, text.as_bytes())?;

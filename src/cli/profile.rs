@@ -5,10 +5,11 @@ use super::devices::DeviceOptions;
 use super::model::ModelOptions;
 use super::options::OutputOptions;
 use super::output::print;
-use super::selection::{ScheduleOptions, unknown_costs};
+use super::selection::ScheduleOptions;
 use crate::experiment;
 use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::write_atomic;
+use crate::resolve;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -48,7 +49,7 @@ impl Profile {
         output.check_writable()?;
         refuse_ranks("pipesim profile")?;
         let name = self.schedules.schedule.first().map_or("1f1b", String::as_str);
-        let graph = self.schedules.graph(name, &unknown_costs)?;
+        let graph = self.schedules.graph(name, &resolve::unknown_costs)?;
         let (ranks, stages) = (Ranks::alone(), self.schedules.stages);
         let mut training = self.model.recipe().training(self.schedules.micro, self.layers.clone(), &ranks)?;
         training.backend = self.devices.sole_backend(&ranks, stages, &output)?.0;

@@ -4,11 +4,9 @@ use super::Failure;
 use super::guard::Guarded;
 use super::options::OutputOptions;
 use super::output::tell;
-use crate::cost::CostTable;
 use crate::dsl::Budget;
 use crate::graph::TaskGraph;
-use crate::placement::Placement;
-use crate::resolve::{Costs, Resolved, Selection, Settled, Warning};
+use crate::resolve::{self, Costs, Pricing, Resolved, Selection, Settled, Warning};
 use crate::schedule::Overlap;
 use clap::Args;
 
@@ -106,30 +104,19 @@ impl ScheduleOptions {
     ///
     /// # Errors
     /// As [`ScheduleOptions::resolved`].
-    pub fn graphs(&self, costs: Pricing<'_>) -> Result<Vec<TaskGraph>, Failure> {
-        self.names().iter().map(|name| self.graph(name, costs)).collect()
+    pub fn graphs(&self, costs: &Costs) -> Result<Vec<TaskGraph>, Failure> {
+        self.names().iter().map(|name| self.graph(name, &costs.of_orders(self.micro))).collect()
     }
 
     /// The graph of one schedule, by name or path.
     ///
     /// # Errors
     /// As [`ScheduleOptions::resolved`].
-    pub fn graph(&self, name: &str, costs: Pricing<'_>) -> Result<TaskGraph, Failure> {
+    pub fn graph(&self, name: &str, costs: Pricing<'_, resolve::Error>) -> Result<TaskGraph, Failure> {
         let Settled { graph, warnings } = self.selection().graph(name, costs)?;
         warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
         Ok(graph)
     }
-}
-
-/// What decides the order of ops that float: the costs on a placement, for the schedule of a name.
-pub type Pricing<'a> = &'a dyn Fn(&str, &Placement) -> Result<CostTable, Failure>;
-
-/// Costs for a schedule that is itself to be measured for costs.
-///
-/// # Errors
-/// Always: there are none yet.
-pub fn unknown_costs(name: &str, placement: &Placement) -> Result<CostTable, Failure> {
-    Ok(crate::resolve::unknown_costs(name, placement)?)
 }
 
 /// Tells people of a warning.

@@ -6,6 +6,7 @@ use super::{Calibration, Error, Finding, Measured, Observer, Outcome, Training, 
 use crate::delivery::Delivery;
 use crate::report::{Report, Table};
 use crate::resolve::{self, Selection, unknown_costs};
+use crate::sim::Setup;
 use crate::statistics::quantile;
 
 /// What is to be measured. Micro-batches keep their size.
@@ -48,7 +49,8 @@ impl Accuracy {
         let mut finding = Finding { report, calibration: Some(Calibration::of(&calibration)), ..Finding::default() };
         for run in &runs {
             let (table, steps) = training.tables(&costs, &run.graph)?;
-            let (outcome, mut entry) = judge(run, &table, &steps, &place, training.microbatch_tokens());
+            let setup = Setup { steps, ..Setup::default() };
+            let (outcome, mut entry) = judge(run, &table, &setup, &place, training.microbatch_tokens());
             entry.name = format!("{} m={}", outcome.schedule, outcome.microbatches);
             finding.outcomes.push(outcome);
             finding.report.entries.push(entry);

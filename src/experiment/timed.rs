@@ -3,11 +3,11 @@
 use super::outcome::{Place, judge};
 use super::training::settings;
 use super::{Error, Event, Experiment, Finding, Measured, Observer, cores};
-use crate::cost::{CostTable, StepCosts};
+use crate::cost::CostTable;
 use crate::exec::{Batch, Engine, Session, Shared, Sizes, Timed, Worker};
 use crate::graph::TaskGraph;
 use crate::report::Report;
-use crate::sim;
+use crate::sim::{self, Setup};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,8 +57,9 @@ impl Experiment {
             },
             ..Finding::default()
         };
+        let setup = Setup { memory_cap: self.selection.memory_cap, ..Setup::default() };
         for (run, table) in &runs {
-            let (outcome, entry) = judge(run, table, &StepCosts::default(), &place, 0);
+            let (outcome, entry) = judge(run, table, &setup, &place, 0);
             finding.outcomes.push(outcome);
             finding.report.entries.push(entry);
         }
@@ -67,8 +68,8 @@ impl Experiment {
 
     fn timed_session(&self, graph: &Arc<TaskGraph>, table: &Arc<CostTable>) -> Result<Session, Error> {
         let devices = graph.schedule().devices();
-        let (prediction, _, _) = sim::predict(graph, table, &StepCosts::default());
-        let timeout = self.recipe.timeout(prediction.metrics.makespan / 1e3);
+        let makespan = sim::sweep(graph, table).iter().map(|device| device.last_end).max().unwrap_or(0);
+        let timeout = self.recipe.timeout(makespan as f64 / 1e9);
         let fault = self.recipe.fault;
         let mut settings = settings(devices, timeout, fault);
         settings.pin = false;

@@ -10,6 +10,7 @@ use crate::cost::CostFile;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::resolve::{self, Costs, Selection, unknown_costs};
+use crate::sim::Setup;
 use std::cell::OnceCell;
 
 /// Steps that are measured for the costs that decide orders.
@@ -60,7 +61,8 @@ impl Experiment {
         }
         for run in &runs {
             let (table, steps) = training.tables(&costs, &run.graph)?;
-            let (outcome, entry) = judge(run, &table, &steps, &place, training.microbatch_tokens());
+            let setup = Setup { steps, memory_cap: self.selection.memory_cap, machine: None };
+            let (outcome, entry) = judge(run, &table, &setup, &place, training.microbatch_tokens());
             finding.outcomes.push(outcome);
             finding.report.entries.push(entry);
         }

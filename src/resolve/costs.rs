@@ -47,8 +47,7 @@ impl Costs {
 
     /// The costs of a file at its own micro-batch size, without clipping.
     pub fn measured(file: CostFile, layers: Option<Vec<usize>>) -> Costs {
-        let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
-        Costs::Measured(Measured { file, layers, size, clip: false })
+        Costs::Measured(Measured { layers, ..Measured::of(file) })
     }
 
     /// What ops and step ops of the schedule called `name` cost on `placement`.
@@ -73,6 +72,12 @@ impl Costs {
 }
 
 impl Measured {
+    /// A file at its own micro-batch size, its blocks split evenly, without clipping.
+    pub fn of(file: CostFile) -> Measured {
+        let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
+        Measured { file, layers: None, size, clip: false }
+    }
+
     fn table(&self, name: &str, placement: &Placement, microbatches: u32) -> Result<(CostTable, StepCosts), Error> {
         let Measured { file, layers, size, clip } = self;
         let stages = split_blocks(file.layers as usize, placement.stages() as usize, layers.as_deref());

@@ -19,4 +19,4 @@ pub use error::Error;
 pub use files::Files;
 pub use host::{Host, Watch};
 pub use order::{Found, read_text, schedule_file};
-pub use selection::{Resolved, Selection, Settled, Warning};
+pub use selection::{Pricing, Resolved, Selection, Settled, Warning};

@@ -96,7 +96,7 @@ impl fmt::Display for Warning {
 }
 
 /// What decides the order of ops that float, in the caller's own errors: the costs on a placement, for the schedule of a name.
-pub(super) type Pricing<'a, E> = &'a dyn Fn(&str, &Placement) -> Result<CostTable, E>;
+pub type Pricing<'a, E> = &'a dyn Fn(&str, &Placement) -> Result<CostTable, E>;
 
 impl Selection {
     /// `devices` and `microbatches`, everything else as the schedule has it; files are read, nothing is watched.

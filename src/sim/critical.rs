@@ -156,7 +156,9 @@ pub fn sensitivities(
             }
         });
         let lasts = |index: usize, _, _, duration| match lasting {
-            Some(lasting) => less(lasting[index], share.is_some_and(|share| share.computes(placement, graph.op(index)))),
+            Some(lasting) => {
+                less(lasting[index], share.is_some_and(|share| share.computes(placement, graph.op(index))))
+            }
             None => duration,
         };
         let devices = sweep_lasting(graph, &table, lasts, |_, _, _| ());

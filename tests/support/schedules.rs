@@ -1,14 +1,15 @@
 //! Schedules, graphs and costs from names, rows and texts; a replay that knows no simulator.
 
-use pipesim::internals::cost::{CostTable, GivenCosts, Slow, StepCosts};
+use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
 use pipesim::internals::dsl::{self, Budget, Request};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::Order;
 use pipesim::internals::placement::Placement;
+use pipesim::internals::resolve::{self, Costs, Selection};
 use pipesim::internals::schedule::{Overlap, Programs, Schedule};
 use pipesim::internals::settle::settle;
-use pipesim::internals::sim::{self, Prediction};
+use pipesim::internals::sim::{self, Prediction, Setup};
 use std::collections::BTreeMap;
 
 /// A schedule of these rows, one a device.
@@ -79,45 +80,33 @@ pub fn request(devices: u32, microbatches: u32, chunks: Option<u32>) -> Request 
     Request { devices, microbatches, chunks, options: BTreeMap::new(), budget: Budget::default() }
 }
 
-/// What the file of this name says; its options may stand behind: `hanayo waves=2`.
-pub fn order(name: &str, p: u32, m: u32, v: Option<u32>) -> Result<Order, dsl::Error> {
-    let mut words = name.split(' ');
-    let file = dsl::named(words.next().unwrap())?;
-    let mut request = request(p, m, v);
-    request
-        .options
-        .extend(words.map(|word| word.split_once('=').unwrap()).map(|(key, value)| (key.into(), value.into())));
-    Ok(dsl::compile(&file, &request)?.order)
+/// A schedule's name, and what is asked of it; its options may stand behind the name: `hanayo waves=2`.
+fn asked(name: &str, p: u32, m: u32, v: Option<u32>) -> (&str, Selection) {
+    let (name, options) = name.split_once(' ').unwrap_or((name, ""));
+    let option = |word: &str| word.split_once('=').map(|(key, value)| (key.into(), value.into())).unwrap();
+    let options = options.split_whitespace().map(option).collect();
+    (name, Selection { chunks: v, options, ..Selection::new(p, m) })
 }
 
-/// Settled at unit costs where costs settle it; or why it does not exist.
-pub fn settled(order: Order) -> Result<Schedule, String> {
-    let schedule = match order {
-        Order::Fixed(schedule) => schedule,
-        Order::Open(open) => {
-            let costs = costs("", &open.placement, open.microbatches);
-            settle(&open, &costs).map_err(|e| {
-                format!(
-                    "{} does not exist for p = {}, m = {}: {e}",
-                    open.name,
-                    open.placement.devices(),
-                    open.microbatches
-                )
-            })?
-        }
-    };
-    schedule.validate().map_err(|e| e.to_string())?;
-    Ok(schedule)
+/// What the file of this name says.
+pub fn order(name: &str, p: u32, m: u32, v: Option<u32>) -> Result<Order, resolve::Error> {
+    let (name, selection) = asked(name, p, m, v);
+    Ok(selection.order(name)?.order)
 }
 
-/// The graph of a schedule by its name, or why there is none.
+/// The graph of a schedule by its name, at unit costs where costs settle it; or why there is none.
 pub fn graph(name: &str, p: u32, m: u32, v: Option<u32>) -> Result<TaskGraph, String> {
     graph_with(name, p, m, v, Overlap::Atomic)
 }
 
 pub fn graph_with(name: &str, p: u32, m: u32, v: Option<u32>, overlap: Overlap) -> Result<TaskGraph, String> {
-    let schedule = settled(order(name, p, m, v).map_err(|e| e.to_string())?)?;
-    TaskGraph::with_overlap(schedule, overlap).map_err(|e| e.to_string())
+    let (name, selection) = asked(name, p, m, v);
+    let settled = Selection { overlap, ..selection }.graph(name, &Costs::default().of_orders(m));
+    let graph = settled.map(|settled| settled.graph);
+    graph.map_err(|error| match error {
+        resolve::Error::Settle { .. } => format!("does not exist for p = {p}, m = {m}: {error}"),
+        other => other.to_string(),
+    })
 }
 
 /// Costs as `--costs` takes them: a device's.
@@ -141,7 +130,7 @@ pub fn costs_of(graph: &TaskGraph, text: &str) -> CostTable {
 /// What is predicted of it at these costs.
 #[track_caller]
 pub fn predict(graph: &TaskGraph, costs: &str) -> Prediction {
-    sim::predict(graph, &costs_of(graph, costs), &StepCosts::default()).0
+    sim::predict(graph, &costs_of(graph, costs), &Setup::default()).unwrap().prediction
 }
 
 /// Makespan and span in ticks: every op starts as soon as its device and its input allow.
