@@ -11,39 +11,16 @@
 //!                               └── calibrate ◀──┘
 //! ```
 //!
-//! Data flows one way, and a module uses only modules above it in the list below. `tests/language/architecture.rs` reads the `use`
-//! lines and fails on any other edge:
+//! A module uses those of its own storey and of lower ones, and no file uses another in a circle.
+//! `tests/language/architecture.rs` reads the `use` lines:
 //!
 //! ```text
-//! op
-//! activation   op
-//! metrics
-//! statistics
-//! deadlock     op
-//! delivery
-//! timeline     op activation metrics
-//! placement    op
-//! schedule     op activation placement
-//! open        op placement schedule
-//! dsl          op placement schedule open
-//! csv          op placement schedule
-//! graph        op deadlock placement schedule
-//! lowering     op placement schedule graph delivery
-//! check        graph deadlock delivery lowering
-//! export       op placement schedule graph
-//! cost         op placement
-//! settle       op activation deadlock placement schedule open graph cost
-//! sim          op activation deadlock placement schedule graph lowering delivery check cost metrics timeline statistics
-//! exact        op activation placement schedule open graph cost settle sim
-//! model        op
-//! resolve      op deadlock placement schedule open dsl csv graph cost settle sim model
-//! cuda         op model
-//! ranks
-//! exec         op deadlock placement schedule graph lowering delivery check cost model cuda timeline ranks
-//! doctor       cuda ranks
-//! report       op metrics timeline
-//! experiment   op placement metrics timeline delivery graph check cost sim model resolve cuda ranks exec statistics report
-//! cli          op deadlock placement metrics timeline delivery schedule open dsl csv graph check export cost settle sim exact model cuda ranks exec statistics doctor report resolve experiment
+//! 1 language and graph: op activation placement schedule open delivery deadlock graph lowering check export statistics metrics timeline dsl csv
+//! 2 costs and time: model cost settle sim exact
+//! 3 the way in: resolve report
+//! 4 machines: cuda ranks exec doctor
+//! 5 measurement: experiment
+//! 6 command line: cli
 //! ```
 //!
 //! Invariants:

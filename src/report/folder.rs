@@ -2,13 +2,26 @@
 
 use super::csv::source_name;
 use super::json::file_names;
-use super::{Report, WriteError, html, json, svg, trace_gz};
+use super::{Report, WriteError, format_of, html, json, svg, trace_gz};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
+
+impl Report {
+    /// Writes the report: a file where the ending is one of [`super::FORMATS`], else a folder. Returns the files' paths.
+    ///
+    /// # Errors
+    /// A place that cannot be written; of a file nothing is left behind then.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<Vec<PathBuf>, WriteError> {
+        let path = path.as_ref();
+        let Some(bytes) = format_of(path) else { return folder(self, path) };
+        write_atomic(path, &bytes(self)?)?;
+        Ok(vec![path.to_path_buf()])
+    }
+}
 
 /// Writes `bytes` to `path`: first under another name in the same folder, then renamed, so that a reader sees the old file
 /// or the new one and nothing between. Pipes and device files are written directly.

@@ -1,23 +1,7 @@
 //! The formats of files: a new one is a file beside this one that makes the bytes, and a row in [`FORMATS`].
 
-use super::Report;
+use super::{Report, WriteError};
 use std::path::Path;
-
-/// Why a report could not be written.
-#[derive(Debug, thiserror::Error)]
-pub enum WriteError {
-    /// Bytes could not be made; the report is not to blame.
-    #[error("{0}")]
-    Format(String),
-    /// A place that cannot be written.
-    #[error("expected to {what}, but could not; choose another place with -o: {cause}")]
-    Place {
-        /// What was tried.
-        what: String,
-        /// Why it did not go.
-        cause: String,
-    },
-}
 
 /// What makes the bytes of a format.
 type Bytes = fn(&Report) -> Result<Vec<u8>, WriteError>;

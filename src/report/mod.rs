@@ -8,6 +8,7 @@
 
 mod canvas;
 mod csv;
+mod error;
 #[cfg(feature = "pictures")]
 mod folder;
 mod format;
@@ -27,9 +28,10 @@ mod text;
 mod trace;
 
 pub use csv::{csv, field as csv_cell};
+pub use error::WriteError;
 #[cfg(feature = "pictures")]
 pub use folder::{folder, write_atomic};
-pub use format::{FORMATS, WriteError, format_of};
+pub use format::{FORMATS, format_of};
 pub use html::html;
 pub use json::{json, timelines};
 pub use number::{number, percent, quantity};
@@ -60,20 +62,6 @@ pub struct Report {
     pub entries: Vec<Entry>,
     /// Further tables, shown after the figures.
     pub extra_tables: Vec<Table>,
-}
-
-impl Report {
-    /// Writes the report: a file where the ending is one of [`FORMATS`], else a folder. Returns the files' paths.
-    ///
-    /// # Errors
-    /// A place that cannot be written; of a file nothing is left behind then.
-    #[cfg(feature = "pictures")]
-    pub fn save(&self, path: impl AsRef<std::path::Path>) -> Result<Vec<std::path::PathBuf>, WriteError> {
-        let path = path.as_ref();
-        let Some(bytes) = format_of(path) else { return folder(self, path) };
-        write_atomic(path, &bytes(self)?)?;
-        Ok(vec![path.to_path_buf()])
-    }
 }
 
 /// One schedule in a report.

@@ -250,7 +250,7 @@ fn receives_stand_before_their_op_and_sends_after_theirs() {
         }
     }
     // Elsewhere some must come earlier, but never as early as PyTorch itself puts them.
-    for file in files("pytorch/comms") {
+    for file in files("../pytorch/comms") {
         let schedule = import(&file).schedule;
         let (early, _) = distances(&write(&schedule, Format::ComputeComms).unwrap(), &schedule.placement);
         let (early_in_pytorch, _) = distances(&fs::read_to_string(&file).unwrap(), &schedule.placement);
@@ -260,7 +260,7 @@ fn receives_stand_before_their_op_and_sends_after_theirs() {
 
 #[test]
 fn files_with_communication_are_checked_and_understood() {
-    for file in files("pytorch/comms") {
+    for file in files("../pytorch/comms") {
         let imported = import(&file);
         let stem = file.file_stem().unwrap().to_str().unwrap();
         let golden = golden(format!("pytorch/{stem}.csv"));
@@ -396,7 +396,7 @@ proptest! {
     fn no_change_to_a_file_makes_it_panic(
         which in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), length in 0_usize..6, new in "[0-9FIWB(;),\n]{0,6}"
     ) {
-        let files = [files("pytorch"), files("dualpipe"), files("pytorch/comms")].concat();
+        let files = [files("pytorch"), files("dualpipe"), files("../pytorch/comms")].concat();
         let mut text = fs::read_to_string(which.get(&files)).unwrap();
         let start = at.index(text.len());
         let end = (start + length).min(text.len());

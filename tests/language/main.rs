@@ -4,6 +4,7 @@ mod architecture;
 mod check;
 mod csv;
 mod dsl;
+mod imports;
 mod schedules;
 mod seeds;
 

@@ -1,0 +1,17 @@
+//! What keeps a report from being written.
+
+/// Why a report could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Bytes could not be made; the report is not to blame.
+    #[error("{0}")]
+    Format(String),
+    /// A place that cannot be written.
+    #[error("expected to {what}, but could not; choose another place with -o: {cause}")]
+    Place {
+        /// What was tried.
+        what: String,
+        /// Why it did not go.
+        cause: String,
+    },
+}
