@@ -120,20 +120,7 @@ impl Run {
         if ranks.speaks() {
             output.check_writable()?;
         }
-        let mut experiment = Experiment {
-            schedules: self.schedules.names(),
-            selection: self.schedules.selection(),
-            leave_out: self.schedules.schedule.is_empty(),
-            recipe: self.model.recipe(),
-            layers: self.costs.layers.clone(),
-            costs: Costs::default(),
-            calibrate_on: self.calibrate.clone(),
-            steps: self.steps,
-            warmup: self.warmup,
-            baseline: self.baseline,
-            delivery: self.delivery,
-            ranks: ranks.clone(),
-        };
+        let mut experiment = self.experiment(ranks);
         let stages = self.schedules.stages;
         let chosen = self.devices.choose(ranks, stages, &output)?;
         let links = self.devices.links(chosen, ranks, stages)?;
@@ -176,6 +163,24 @@ impl Run {
             return Err(failure.into());
         }
         output.check_thresholds(finding.outcomes.iter().map(|o| (o.schedule.as_str(), &o.measured.metrics)))
+    }
+
+    /// What is asked for, but for the costs and for what each link delivers.
+    fn experiment(&self, ranks: &Arc<Ranks>) -> Experiment {
+        Experiment {
+            schedules: self.schedules.names(),
+            selection: self.schedules.selection(),
+            leave_out: self.schedules.schedule.is_empty(),
+            recipe: self.model.recipe(),
+            layers: self.costs.layers.clone(),
+            costs: Costs::default(),
+            calibrate_on: self.calibrate.clone(),
+            steps: self.steps,
+            warmup: self.warmup,
+            baseline: self.baseline,
+            delivery: self.delivery,
+            ranks: ranks.clone(),
+        }
     }
 
     fn show(&self, finding: &Finding, chosen: Chosen, output: &OutputOptions) -> Result<(), Failure> {

@@ -54,7 +54,7 @@ fn errors_say_what_kind_they_are() {
     assert!(matches!(unknown.run(), Err(Error::Resolve(_))));
     let mut stuck = experiment();
     stuck.delivery = Delivery::Channel(ChannelOptions::default());
-    assert!(matches!(stuck.refuse_early(), Err(Error::Schedule(text)) if text.contains("circle")));
+    assert!(matches!(stuck.refuse_early(), Err(Error::Schedule(text)) if text.contains("take another --link")));
     let mut hanging = experiment();
     hanging.recipe.fault = "die@1:2".parse().ok();
     assert!(matches!(hanging.run(), Err(error @ Error::Step(_)) if error.is_hang()));
