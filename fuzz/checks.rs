@@ -10,7 +10,7 @@ pub mod reference;
 pub use judged::schedule;
 pub use readers::{arguments, costs, csv, timeline};
 
-use pipesim::internals::dsl::{self, Budget, Compiled, Request, SchedulePath};
+use pipesim::internals::dsl::{self, Budget, Compiled, Request, ScheduleFile};
 use pipesim::internals::open::Order;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ pub fn request(devices: u32, microbatches: u32, chunks: Option<u32>) -> Request 
 
 /// Compiles `text`; a panic of the program's own fails, also where [`dsl::compile`] catches it.
 pub fn compile(text: &str, request: &Request) -> Result<Compiled, dsl::Error> {
-    let path = SchedulePath { name: "seed".to_string(), file: "seed.star".to_string(), text: text.to_string() };
+    let path = ScheduleFile { name: "seed".to_string(), file: "seed.star".to_string(), text: text.to_string() };
     watch_panics();
     WATCHED.set(true);
     let result = dsl::compile(&path, request);

@@ -95,7 +95,7 @@ impl CommunicationQueue {
 
 /// Where the messages of ops of one stage, direction and kind go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct MessageRoute {
     /// The channel: stage boundary and direction.
     pub channel: usize,
     /// The queue of their sends.
@@ -109,7 +109,7 @@ pub struct Route {
 pub struct Lowering {
     queues: Vec<CommunicationQueue>,
     /// By [`Op::slot`]; `None` where the output stays on its device.
-    routes: Vec<Option<Route>>,
+    routes: Vec<Option<MessageRoute>>,
     channels: usize,
 }
 
@@ -146,7 +146,7 @@ impl Lowering {
     }
 
     /// Where the output of `op` goes; `None` where it stays on its device or is used nowhere, and under one-sided delivery.
-    pub fn route(&self, op: Op) -> Option<Route> {
+    pub fn route(&self, op: Op) -> Option<MessageRoute> {
         self.routes[op.slot()]
     }
 
@@ -182,7 +182,7 @@ impl Lowering {
             queues.push(CommunicationQueue { device, holds, entries: Vec::new() });
         }
         for (channel, (slots, send, receive)) in ends.into_iter().enumerate() {
-            let route = Route { channel, send: numbers[&send], receive: numbers[&receive] };
+            let route = MessageRoute { channel, send: numbers[&send], receive: numbers[&receive] };
             slots.into_iter().for_each(|slot| routes[slot] = Some(route));
         }
         Lowering { queues, routes, channels }

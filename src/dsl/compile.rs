@@ -3,8 +3,8 @@
 use super::draft::{Draft, as_draft};
 use super::host::{self, Layout, LayoutValue, Refusal};
 use super::language::{dialect, globals};
-use super::programs::Source;
-use super::request::{Asked, Error, Request, SchedulePath};
+use super::programs::Written;
+use super::request::{Asked, Error, Request, ScheduleFile};
 use super::word::Word;
 use crate::op::Op;
 use crate::open::Order;
@@ -25,7 +25,7 @@ pub struct Compiled {
     /// The order; every device's ops are complete and valid by themselves.
     pub order: Order,
     /// Its text.
-    pub source: Source,
+    pub source: Written,
 }
 
 /// Stack for evaluating a schedule file, where what nests recurses: a sum of many terms, lists within lists. Only what is
@@ -37,7 +37,7 @@ const STACK_BYTES: usize = 4 << 30;
 ///
 /// # Errors
 /// See [`Error`].
-pub fn compile(path: &SchedulePath, request: &Request) -> Result<Compiled, Error> {
+pub fn compile(path: &ScheduleFile, request: &Request) -> Result<Compiled, Error> {
     // Some values of the language are too large for it to say so other than by a panic.
     let caught = || {
         catch_unwind(AssertUnwindSafe(|| evaluate(&Asked { path, request }))).unwrap_or_else(|_| {
@@ -55,7 +55,7 @@ pub fn compile(path: &SchedulePath, request: &Request) -> Result<Compiled, Error
 /// # Errors
 /// See [`Error`].
 pub fn compile_text(name: &str, text: &str, request: &Request) -> Result<Compiled, Error> {
-    compile(&SchedulePath::from_text(name, text), request)
+    compile(&ScheduleFile::from_text(name, text), request)
 }
 
 /// `work` done on a thread with the deepest stack that this machine grants.
@@ -173,7 +173,7 @@ impl Asked<'_> {
             Some(words) => (Order::Fixed(self.expand(&placement, &words)?), words),
             None => (Order::Open(self.open(&placement, &drafts)?), Vec::new()),
         };
-        Ok(Compiled { order, source: Source { placement, microbatches, words, file } })
+        Ok(Compiled { order, source: Written { placement, microbatches, words, file } })
     }
 
     fn signature(&self, device: Value) -> Result<Signature, Error> {

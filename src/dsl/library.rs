@@ -2,7 +2,7 @@
 
 use super::host::LayoutValue;
 use super::language::{dialect, globals};
-use super::request::{Error, SchedulePath};
+use super::request::{Error, ScheduleFile};
 use starlark::docs::{DocItem, DocMember};
 use starlark::environment::Module;
 use starlark::eval::Evaluator;
@@ -44,11 +44,11 @@ pub fn names() -> Vec<&'static str> {
 ///
 /// # Errors
 /// No such name, with the list and the nearest name.
-pub fn named(name: &str) -> Result<SchedulePath, Error> {
+pub fn named(name: &str) -> Result<ScheduleFile, Error> {
     let plain = |text: &str| text.to_lowercase().replace(['-', '_', ' '], "");
     if let Some((stem, text)) = EMBEDDED.iter().find(|(stem, _)| plain(stem) == plain(name)) {
         let file = format!("schedules/{stem}.star");
-        return Ok(SchedulePath { name: (*stem).to_string(), file, text: (*text).to_string() });
+        return Ok(ScheduleFile { name: (*stem).to_string(), file, text: (*text).to_string() });
     }
     let nearest = EMBEDDED.iter().map(|(stem, _)| (distance(&plain(stem), &plain(name)), *stem)).min();
     let hint = match nearest {
@@ -94,7 +94,7 @@ pub struct Description {
 ///
 /// # Errors
 /// The file does not evaluate.
-pub fn describe(path: &SchedulePath) -> Result<Description, Error> {
+pub fn describe(path: &ScheduleFile) -> Result<Description, Error> {
     let invalid = |e: starlark::Error| Error::Invalid(format!("{}: {e}", path.file));
     Module::with_temp_heap(|module| {
         let mut evaluator = Evaluator::new(&module);

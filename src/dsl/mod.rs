@@ -16,5 +16,5 @@ mod word;
 
 pub use compile::{Compiled, compile, compile_text};
 pub use library::{Description, describe, named, names};
-pub use programs::Source;
-pub use request::{Budget, Error, Request, SchedulePath};
+pub use programs::Written;
+pub use request::{Budget, Error, Request, ScheduleFile};

@@ -14,14 +14,14 @@ const MAX_RESERVED_OPS: usize = 1 << 26;
 
 /// What a schedule was expanded from.
 #[derive(Debug)]
-pub struct Source {
+pub struct Written {
     pub(super) placement: Placement,
     pub(super) microbatches: u32,
     pub(super) words: Vec<Word>,
     pub(super) file: String,
 }
 
-impl Source {
+impl Written {
     /// `file:line` where op number `index` of `device` was written.
     pub fn location(&self, device: u32, index: usize) -> String {
         let Some(word) = self.words.get(device as usize) else { return self.file.clone() };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// A schedule file, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SchedulePath {
+pub struct ScheduleFile {
     /// The stem: what tables call it.
     pub name: String,
     /// What error messages call it.
@@ -13,10 +13,10 @@ pub struct SchedulePath {
     pub text: String,
 }
 
-impl SchedulePath {
+impl ScheduleFile {
     /// A file that is no file: `text` under a name.
-    pub fn from_text(name: &str, text: &str) -> SchedulePath {
-        SchedulePath { name: name.to_string(), file: name.to_string(), text: text.to_string() }
+    pub fn from_text(name: &str, text: &str) -> ScheduleFile {
+        ScheduleFile { name: name.to_string(), file: name.to_string(), text: text.to_string() }
     }
 }
 
@@ -71,7 +71,7 @@ pub enum Error {
 
 /// A file and what is asked of it.
 pub(super) struct Asked<'a> {
-    pub path: &'a SchedulePath,
+    pub path: &'a ScheduleFile,
     pub request: &'a Request,
 }
 

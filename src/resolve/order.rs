@@ -2,7 +2,7 @@
 
 use super::{Error, Host, Selection, Warning};
 use crate::csv;
-use crate::dsl::{self, Request, SchedulePath, Source};
+use crate::dsl::{self, Request, ScheduleFile, Written};
 use crate::open::Order;
 use crate::schedule::Schedule;
 use std::path::Path;
@@ -13,7 +13,7 @@ pub struct Found {
     /// The order, or what settles it.
     pub order: Order,
     /// Where its ops were written.
-    pub source: Option<Source>,
+    pub source: Option<Written>,
     /// What was understood otherwise than it was written.
     pub warnings: Vec<Warning>,
 }
@@ -25,7 +25,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// No such name, with the list and the nearest name; or an unreadable file.
-pub fn schedule_file(host: &dyn Host, name: &str) -> Result<SchedulePath, Error> {
+pub fn schedule_file(host: &dyn Host, name: &str) -> Result<ScheduleFile, Error> {
     if !name.contains('/') && !name.ends_with(".star") {
         return Ok(dsl::named(name)?);
     }
@@ -33,7 +33,7 @@ pub fn schedule_file(host: &dyn Host, name: &str) -> Result<SchedulePath, Error>
     let text = host.read(name, MAX_FILE_BYTES).map_err(|e| fail(e.to_string()))?;
     let text = text.ok_or_else(|| fail(format!("found no plain file of at most {MAX_FILE_BYTES} bytes")))?;
     let stem = Path::new(name).file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy());
-    Ok(SchedulePath { name: stem.into_owned(), file: name.to_string(), text })
+    Ok(ScheduleFile { name: stem.into_owned(), file: name.to_string(), text })
 }
 
 /// The text of a plain file of at most `limit` bytes.
@@ -63,10 +63,10 @@ impl Selection {
     /// # Errors
     /// As [`Selection::order`].
     pub fn order_of_text(&self, name: &str, text: &str) -> Result<Found, Error> {
-        self.compiled(&SchedulePath::from_text(name, text))
+        self.compiled(&ScheduleFile::from_text(name, text))
     }
 
-    fn compiled(&self, path: &SchedulePath) -> Result<Found, Error> {
+    fn compiled(&self, path: &ScheduleFile) -> Result<Found, Error> {
         let Selection { devices, microbatches, chunks, budget, .. } = *self;
         let ops = u64::from(devices) * u64::from(microbatches) * u64::from(chunks.unwrap_or(1));
         self.host.admit(2 * ops)?;

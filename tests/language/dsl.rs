@@ -10,7 +10,7 @@ use pipesim::internals::settle::settle;
 use proptest::prelude::*;
 use std::fmt::Write as _;
 
-fn read(path: &str) -> Result<dsl::SchedulePath, dsl::Error> {
+fn read(path: &str) -> Result<dsl::ScheduleFile, dsl::Error> {
     resolve::schedule_file(&resolve::Files, path).map_err(|e| match e {
         resolve::Error::Language(e) => e,
         other => panic!("{other}"),

@@ -1,6 +1,6 @@
 //! The general engine: ops and messages that wait for processors, queues, slots, partners and links.
 
-use super::link::Link;
+use super::link::LinkState;
 use super::prepared::Prepared;
 use super::queue::{Lane, Messages, NONE};
 use super::rule::Rule;
@@ -89,7 +89,7 @@ pub(super) struct QueueState {
 }
 
 /// One simulation.
-pub(super) struct Engine<'a, L, O> {
+pub(super) struct Simulation<'a, L, O> {
     pub(super) prepared: &'a Prepared<'a>,
     pub(super) messages: &'a Messages,
     pub(super) lasts: L,
@@ -108,10 +108,10 @@ pub(super) struct Engine<'a, L, O> {
     pub(super) queues: Vec<QueueState>,
     /// By channel: messages that hold a slot.
     pub(super) held: Vec<u32>,
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<LinkState>,
 }
 
-impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
+impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
     pub(super) fn new(prepared: &'a Prepared<'a>, messages: &'a Messages, lasts: L, observer: &'a mut O) -> Self {
         let (schedule, config) = (prepared.graph.schedule(), prepared.config);
         let device = |device: u32| Device {
@@ -131,7 +131,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
         };
         let largest = config.processors.iter().map(|processor| processor.devices.len()).max().unwrap_or(1);
         let flows = if config.network.sharing == Sharing::FairShare { 16 } else { 1 };
-        Engine {
+        Simulation {
             prepared,
             messages,
             lasts,
@@ -146,7 +146,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
             progress: vec![Progress { queued: NEVER, start: NEVER, end: NEVER }; messages.all.len()],
             queues: messages.starts.windows(2).map(|w| QueueState { next: w[0], end: w[1], busy: false }).collect(),
             held: vec![0; messages.channels],
-            links: vec![Link::default(); messages.links],
+            links: vec![LinkState::default(); messages.links],
         }
     }
 
@@ -215,7 +215,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'a, L, O> {
 }
 
 // Compute.
-impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
+impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
     /// The op that a device does not get past.
     pub(super) fn next_op(&self, device: u32) -> Option<usize> {
         let Device { next, end, .. } = self.devices[device as usize];

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 /// One link. At any time it serves the first of those in line, or all of them at equal shares.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Link {
+pub(super) struct LinkState {
     /// Messages that want the link, in order; served alone: with how long each occupies it; shared: with the progress at
     /// which each is done.
     line: VecDeque<(u32, u128)>,
@@ -16,7 +16,7 @@ pub(super) struct Link {
     pub turn: u32,
 }
 
-impl Link {
+impl LinkState {
     /// A message joins the line of a link that serves them one by one. Whether its turn is now.
     pub fn join(&mut self, message: u32, ticks: u64) -> bool {
         self.line.push_back((message, u128::from(ticks)));
@@ -73,7 +73,7 @@ mod tests {
         // 10 ticks of work from 0, 4 from 2: at 2 the first has 8 left, so the second is through at 2 + 8, the first
         // at 10 + (8 - 4).
         let grain = Grain::new(2, 1000);
-        let mut link = Link::default();
+        let mut link = LinkState::default();
         link.share(0, 0, 10, grain);
         assert_eq!(link.next(grain), Some(10));
         link.share(2, 1, 4, grain);

@@ -1,6 +1,6 @@
 //! Runs of what is prepared: one, or many that chance tells apart.
 
-use super::engine::Engine;
+use super::engine::Simulation;
 use super::prepared::{EventError, Prepared};
 use super::{Config, Observer, Outcome, straight};
 use crate::check::{check, check_slots};
@@ -31,7 +31,7 @@ impl Prepared<'_> {
     ) -> Result<Outcome, EventError> {
         match &self.messages {
             None => Ok(straight::run(self, lasts, observer)),
-            Some(messages) => Engine::new(self, messages, lasts, observer).run().ok_or_else(|| self.deadlock()),
+            Some(messages) => Simulation::new(self, messages, lasts, observer).run().ok_or_else(|| self.deadlock()),
         }
     }
 

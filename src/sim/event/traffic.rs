@@ -1,11 +1,11 @@
 //! Traffic: messages on their way through communication queues, slots and links.
 
-use super::engine::{Engine, EventKind, NEVER, Progress, QueueState};
+use super::engine::{EventKind, NEVER, Progress, QueueState, Simulation};
 use super::queue::{Entry, Lane, NONE};
 use super::{Observer, Sharing, TransferTime};
 use crate::delivery::Delivery;
 
-impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Engine<'_, L, O> {
+impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
     /// Whether the op that makes a message has ended.
     pub(super) fn is_queued(&self, message: u32) -> bool {
         self.progress[message as usize].queued != NEVER
