@@ -32,16 +32,21 @@
 
 pub mod activation;
 pub mod check;
+#[cfg(feature = "cli")]
 pub mod cli;
 pub mod cost;
 pub mod csv;
+#[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod deadlock;
 pub mod delivery;
+#[cfg(feature = "cuda")]
 pub mod doctor;
 pub mod dsl;
 pub mod exact;
+#[cfg(feature = "training")]
 pub mod exec;
+#[cfg(feature = "training")]
 pub mod experiment;
 pub mod export;
 pub mod graph;
@@ -50,10 +55,12 @@ pub mod graph;
 pub mod internals;
 pub mod lowering;
 pub mod metrics;
+#[cfg(feature = "training")]
 pub mod model;
 pub mod op;
 pub mod open;
 pub mod placement;
+#[cfg(feature = "training")]
 pub mod ranks;
 pub mod report;
 pub mod resolve;

@@ -5,7 +5,7 @@ use super::engine::EngineOptions;
 use super::options::{CostOptions, Format, OutputOptions};
 use super::output::print;
 use super::selection::ScheduleOptions;
-use crate::report::{Entry, Panel, Report, Table, number};
+use crate::report::Report;
 use crate::resolve::Resolved;
 use crate::sim::event::{Config, EventError, monte_carlo};
 use crate::sim::{Predicted, Prediction, Spread};
@@ -16,8 +16,6 @@ use serde::Serialize;
 const MAX_DRAWN_OPS: usize = 200_000;
 
 /// What is said of costs, and with them of lower bounds, where times are under the speed that was measured.
-const TYPICAL_SPEED: &str = " at typical speed, as are lower bounds; times under the machine's speed as it went";
-
 /// Arguments of `predict`.
 #[derive(Args)]
 pub struct Predict {
@@ -79,7 +77,8 @@ impl Predict {
     fn show(&self, results: &[Predicted]) -> Result<(), Failure> {
         let ops: usize = results.iter().map(|r| r.graph.len()).sum();
         let drawn = self.output.format == Format::Table && ops <= MAX_DRAWN_OPS;
-        let report = if drawn || !self.output.output.is_empty() { self.report(results) } else { self.figures(results) };
+        let report =
+            if drawn || !self.output.output.is_empty() { Report::predicted(results) } else { Report::figures(results) };
         match self.output.format {
             Format::Json => {
                 let predictions = results.iter().map(|r| &r.prediction).collect();
@@ -97,58 +96,6 @@ impl Predict {
         }
         self.output.write(&report)
     }
-
-    fn report(&self, results: &[Predicted]) -> Report {
-        let mut report = self.figures(results);
-        for (entry, result) in report.entries.iter_mut().zip(results) {
-            if let Some(panel) = &mut entry.predicted {
-                panel.timeline = result.timeline();
-            }
-        }
-        report
-    }
-
-    /// The report without its timelines' spans.
-    fn figures(&self, results: &[Predicted]) -> Report {
-        let (p, m) = (self.schedules.stages, self.schedules.micro);
-        let subtitle = results.first().map_or_else(String::new, |r| {
-            let (c, typical) = (r.prediction.costs, if r.costs.speeds.is_empty() { "" } else { TYPICAL_SPEED });
-            format!(
-                "costs per device: F = {}, I = {}, W = {}, B = {}, comm = {}, keep = {}{typical}",
-                c.F, c.I, c.W, c.B, c.comm, c.keep
-            )
-        });
-        Report {
-            title: format!("Predicted: {p} devices, {m} micro-batches"),
-            subtitle,
-            provenance: [("program".to_string(), format!("pipesim {}", env!("CARGO_PKG_VERSION")))].into(),
-            entries: results
-                .iter()
-                .map(|r| Entry {
-                    name: r.prediction.schedule.clone(),
-                    predicted: Some(Panel { timeline: r.empty_timeline(), metrics: r.prediction.metrics.clone() }),
-                    ..Entry::default()
-                })
-                .collect(),
-            extra_tables: spreads(results).into_iter().collect(),
-        }
-    }
-}
-
-/// How makespans are spread under chance, where that was asked for.
-fn spreads(results: &[Predicted]) -> Option<Table> {
-    let row = |p: &Prediction| {
-        let s = p.jitter?;
-        let times = [s.mean, s.p5, s.p50, s.p95, s.p99].map(number);
-        Some([p.schedule.clone()].into_iter().chain(times).collect())
-    };
-    let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
-    let s = results.first()?.prediction.jitter?;
-    Some(Table {
-        caption: format!("Makespans of {} steps with durations that vary by chance (seed {})", s.samples, s.seed),
-        header: ["schedule", "mean", "p5", "p50", "p95", "p99"].map(str::to_string).to_vec(),
-        rows,
-    })
 }
 
 /// A row a schedule.
@@ -160,11 +107,7 @@ fn csv(results: &[Predicted]) -> String {
     for Predicted { prediction: p, .. } in results {
         let m = &p.metrics;
         let peak = m.per_device.iter().map(|d| d.peak_activations).fold(0.0, f64::max);
-        let name = if p.schedule.contains([',', '"', '\n']) {
-            format!("\"{}\"", p.schedule.replace('"', "\"\""))
-        } else {
-            p.schedule.clone()
-        };
+        let name = crate::report::csv_cell(&p.schedule);
         text += &format!(
             "{name},{},{},{},{},{},{},{},{},{},{},{},{},{},{peak}\n",
             p.devices,

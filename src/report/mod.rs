@@ -19,6 +19,7 @@ mod number;
 mod palette;
 #[cfg(feature = "pictures")]
 mod png;
+mod predicted;
 mod row;
 mod scene;
 mod svg;

@@ -1,0 +1,60 @@
+//! Predictions as a report.
+
+use super::{Entry, Panel, Report, Table, number};
+use crate::sim::{Predicted, Prediction};
+
+const TYPICAL_SPEED: &str = " at typical speed, as are lower bounds; times under the machine's speed as it went";
+
+impl Report {
+    /// Predictions of schedules side by side, with their timelines.
+    pub fn predicted(results: &[Predicted<'_>]) -> Report {
+        let mut report = Report::figures(results);
+        for (entry, result) in report.entries.iter_mut().zip(results) {
+            entry.predicted = Some(Panel { timeline: result.timeline(), metrics: result.metrics().clone() });
+        }
+        report
+    }
+
+    /// The same without the spans of timelines, which take room.
+    pub fn figures(results: &[Predicted<'_>]) -> Report {
+        let first = results.first().map(|r| &r.prediction);
+        let entry = |r: &Predicted<'_>| Entry {
+            name: r.prediction.schedule.clone(),
+            predicted: Some(Panel { timeline: r.empty_timeline(), metrics: r.metrics().clone() }),
+            ..Entry::default()
+        };
+        Report {
+            title: first.map_or_else(String::new, |p| {
+                format!("Predicted: {} devices, {} micro-batches", p.devices, p.microbatches)
+            }),
+            subtitle: results.first().map_or_else(String::new, subtitle),
+            provenance: [("program".to_string(), format!("pipesim {}", env!("CARGO_PKG_VERSION")))].into(),
+            entries: results.iter().map(entry).collect(),
+            extra_tables: spreads(results).into_iter().collect(),
+        }
+    }
+}
+
+fn subtitle(result: &Predicted<'_>) -> String {
+    let (c, typical) = (result.prediction.costs, if result.costs.speeds.is_empty() { "" } else { TYPICAL_SPEED });
+    format!(
+        "costs per device: F = {}, I = {}, W = {}, B = {}, comm = {}, keep = {}{typical}",
+        c.F, c.I, c.W, c.B, c.comm, c.keep
+    )
+}
+
+/// How makespans are spread under chance, where that was asked for.
+fn spreads(results: &[Predicted<'_>]) -> Option<Table> {
+    let row = |p: &Prediction| {
+        let s = p.jitter?;
+        let times = [s.mean, s.p5, s.p50, s.p95, s.p99].map(number);
+        Some([p.schedule.clone()].into_iter().chain(times).collect())
+    };
+    let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
+    let s = results.first()?.prediction.jitter?;
+    Some(Table {
+        caption: format!("Makespans of {} steps with durations that vary by chance (seed {})", s.samples, s.seed),
+        header: ["schedule", "mean", "p5", "p50", "p95", "p99"].map(str::to_string).to_vec(),
+        rows,
+    })
+}
