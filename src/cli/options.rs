@@ -112,14 +112,20 @@ pub enum Color {
     Never,
 }
 
+/// What `-o` takes, in words.
+fn outputs() -> String {
+    let endings: Vec<&str> = crate::report::FORMATS.iter().map(|(ending, _)| *ending).collect();
+    format!("Write a file ({}) or, with any other name, a report folder; repeatable", endings.join(" "))
+}
+
 /// Where output goes and what it looks like.
 #[derive(Args, Clone, Debug)]
 pub struct OutputOptions {
     /// What is printed to stdout
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
-    /// Write a file (.svg .png .html .json .csv .trace.json .trace.json.gz) or, with any other name, a report folder; repeatable
-    #[arg(long, short, value_name = "PATH")]
+    /// Files and report folders to write.
+    #[arg(long, short, value_name = "PATH", help = outputs())]
     pub output: Vec<PathBuf>,
     /// Colours in the terminal; NO_COLOR is respected
     #[arg(long, value_enum, default_value_t = Color::Auto)]

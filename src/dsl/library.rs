@@ -9,31 +9,8 @@ use starlark::eval::Evaluator;
 use starlark::syntax::AstModule;
 use starlark::values::ValueLike;
 
-/// The embedded files, by name.
-const EMBEDDED: &[(&str, &str)] = &[
-    ("naive", include_str!("../../schedules/naive.star")),
-    ("gpipe", include_str!("../../schedules/gpipe.star")),
-    ("1f1b", include_str!("../../schedules/1f1b.star")),
-    ("eager-1f1b", include_str!("../../schedules/eager-1f1b.star")),
-    ("interleaved-1f1b", include_str!("../../schedules/interleaved-1f1b.star")),
-    ("looped-bfs", include_str!("../../schedules/looped-bfs.star")),
-    ("zb-h1", include_str!("../../schedules/zb-h1.star")),
-    ("zb-h2", include_str!("../../schedules/zb-h2.star")),
-    ("zb-1p", include_str!("../../schedules/zb-1p.star")),
-    ("zb-2p", include_str!("../../schedules/zb-2p.star")),
-    ("zb-v", include_str!("../../schedules/zb-v.star")),
-    ("zb-v-greedy", include_str!("../../schedules/zb-v-greedy.star")),
-    ("v-half", include_str!("../../schedules/v-half.star")),
-    ("v-min", include_str!("../../schedules/v-min.star")),
-    ("v-zb", include_str!("../../schedules/v-zb.star")),
-    ("1f1b-v", include_str!("../../schedules/1f1b-v.star")),
-    ("interleaved-zb", include_str!("../../schedules/interleaved-zb.star")),
-    ("dualpipe", include_str!("../../schedules/dualpipe.star")),
-    ("dualpipe-v", include_str!("../../schedules/dualpipe-v.star")),
-    ("chimera", include_str!("../../schedules/chimera.star")),
-    ("hanayo", include_str!("../../schedules/hanayo.star")),
-    ("group-interleaved", include_str!("../../schedules/group-interleaved.star")),
-];
+/// The files of `schedules/`, by name; `build.rs` lists them.
+const EMBEDDED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/schedules.rs"));
 
 /// Names of the embedded schedules.
 pub fn names() -> Vec<&'static str> {
