@@ -180,6 +180,17 @@ fn the_commands_of_ci_are_those_that_it_runs() {
 }
 
 #[test]
+fn the_storeys_are_those_of_the_source() {
+    let (page, source) = (read(&root().join("docs/src/architecture.md")), read(&root().join("src/lib.rs")));
+    let storeys: Vec<&str> = source.lines().filter_map(|line| line.strip_prefix("//! ")).collect();
+    let storeys = storeys.iter().filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
+    for (storey, modules) in storeys.filter_map(|line| line.split_once(": ")) {
+        let row = format!("| {storey} | {} |", modules.split_whitespace().collect::<Vec<_>>().join(", "));
+        assert!(page.contains(&row), "docs/src/architecture.md has not this row: {row}");
+    }
+}
+
+#[test]
 fn the_readme_is_short() {
     let words = read(&root().join("README.md")).split_whitespace().count();
     assert!(words <= 1200, "README.md has {words} words; at most 1,200 are allowed, the book has room for more");
