@@ -47,13 +47,16 @@ impl Measured {
 /// Warms all runs up, then measures `steps` training steps of each, one step of each in turn.
 ///
 /// # Errors
-/// A device failed, died or hung; the data is too short.
+/// A device failed, died or hung; the data is too short; no step is asked for.
 pub fn measure(
     training: &Training,
     runs: &mut [Measured],
     (warmup, steps): (u32, u32),
     observer: Observer<'_>,
 ) -> Result<(), Error> {
+    if steps == 0 {
+        return Err(Error::Usage("expected at least 1 step to measure, found 0; ask for one or more".to_string()));
+    }
     let tokens = training.microbatch_tokens() as f64;
     observer(Event::Begin { steps: u64::from(steps) * runs.len() as u64 });
     for run in runs.iter_mut() {

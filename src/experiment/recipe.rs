@@ -92,6 +92,9 @@ impl Recipe {
     ) -> Result<Training, Error> {
         let parameters = self.parameters()?;
         let config = parameters.config;
+        if microbatches == 0 {
+            return Err(Error::Usage("expected at least 1 micro-batch, found 0; ask for one or more".to_string()));
+        }
         let batch = self.batch.unwrap_or(microbatches);
         if !batch.is_multiple_of(microbatches) {
             return Err(Error::Usage(format!(

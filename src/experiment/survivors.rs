@@ -32,6 +32,12 @@ impl Experiment {
 
     /// The graphs of all schedules, where costs decide orders those that `costs` gives.
     pub(super) fn graphs(&self, costs: Pricing<'_>, observer: Observer<'_>) -> Result<Vec<TaskGraph>, Error> {
+        if self.schedules.is_empty() || self.steps == 0 {
+            let found = (self.schedules.len(), self.steps);
+            return Err(Error::Usage(format!(
+                "expected a schedule and a step or more to measure, found {found:?}; add one"
+            )));
+        }
         let mut graphs = Vec::new();
         for name in &self.schedules {
             let settled = self.selection.graph(name, costs)?;

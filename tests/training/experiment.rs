@@ -52,6 +52,11 @@ fn errors_say_what_kind_they_are() {
     let mut unknown = experiment();
     unknown.schedules = vec!["1f1c".to_string()];
     assert!(matches!(unknown.run(), Err(Error::Resolve(_))));
+    let nothing = Experiment { schedules: Vec::new(), ..experiment() };
+    assert!(matches!(nothing.run(), Err(Error::Usage(_))));
+    let no_steps = Experiment { steps: 0, ..experiment() };
+    assert!(matches!(no_steps.run(), Err(Error::Usage(_))));
+    assert!(matches!(Experiment::new(["1f1b"], 2, 0).run(), Err(Error::Usage(_) | Error::Resolve(_))));
     let mut stuck = experiment();
     stuck.delivery = Delivery::Channel(ChannelOptions::default());
     assert!(matches!(stuck.refuse_early(), Err(Error::Schedule(text)) if text.contains("take another --link")));
