@@ -44,10 +44,15 @@ impl Fault {
     }
 }
 
-impl FromStr for Fault {
-    type Err = String;
+/// Why a text is no fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected die@DEVICE:NUMBER or hang@DEVICE:NUMBER, found '{0}'")]
+pub struct NoFault(String);
 
-    fn from_str(text: &str) -> Result<Fault, String> {
+impl FromStr for Fault {
+    type Err = NoFault;
+
+    fn from_str(text: &str) -> Result<Fault, NoFault> {
         let parse = || {
             let (what, place) = text.split_once('@')?;
             let (device, number) = place.split_once(':')?;
@@ -58,7 +63,7 @@ impl FromStr for Fault {
             };
             Some(Fault { device: device.parse().ok()?, number: number.parse().ok()?, hangs })
         };
-        parse().ok_or_else(|| format!("expected die@DEVICE:NUMBER or hang@DEVICE:NUMBER, found '{text}'"))
+        parse().ok_or_else(|| NoFault(text.to_string()))
     }
 }
 

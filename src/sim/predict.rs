@@ -2,7 +2,7 @@
 
 use super::bound::{Bounds, bounds, shared_cores};
 use super::event::{Config, EventError, Makespans, Record, simulate};
-use super::spans::{StepSpan, step_spans, timeline};
+use super::spans::{StepSpan, spans, step_spans};
 use super::sweep::{sweep, sweep_lasting};
 use super::waits::OpTimes;
 use crate::cost::{CostTable, StepCosts, Summary};
@@ -204,7 +204,10 @@ impl Predicted<'_> {
             Origin::Events(record) => Some(record.transfers.iter().map(|t| (t.op, (t.start, t.end))).collect()),
             Origin::Sweep | Origin::Speed(_) => None,
         };
-        timeline(self, &self.op_times(), transfers.as_ref())
+        let spans = spans(self.graph, self.costs, &self.op_times(), &self.steps, transfers.as_ref());
+        let mut timeline = Timeline { spans, ..self.empty_timeline() };
+        timeline.sort();
+        timeline
     }
 
     /// The timeline's header, without spans.

@@ -1,11 +1,10 @@
 //! What a prediction draws: the spans of its ops, of their transfers and waits, and of the step ops.
 
-use super::predict::Predicted;
 use super::waits::OpTimes;
 use crate::cost::{CostTable, StepCosts};
 use crate::graph::TaskGraph;
 use crate::metrics::Activity;
-use crate::timeline::{Queue, Span, Timeline};
+use crate::timeline::{Queue, Span};
 use std::collections::BTreeMap;
 
 /// One step op.
@@ -58,14 +57,15 @@ pub(super) fn step_spans(
     spans
 }
 
-/// The timeline of a prediction whose ops run at `times`; `transfers` says when the output of each op travelled, where the
-/// event engine knows.
-pub(super) fn timeline(
-    predicted: &Predicted,
+/// The spans of ops that run at `times`, and of `steps` behind them; `transfers` says when the output of each op travelled,
+/// where the event engine knows.
+pub(super) fn spans(
+    graph: &TaskGraph,
+    costs: &CostTable,
     times: &OpTimes,
+    steps: &[StepSpan],
     transfers: Option<&BTreeMap<usize, Travel>>,
-) -> Timeline {
-    let Predicted { graph, costs, .. } = *predicted;
+) -> Vec<Span> {
     let mut spans = Vec::with_capacity(2 * graph.len());
     let consumers = graph.consumers();
     for device in 0..graph.schedule().devices() {
@@ -78,7 +78,7 @@ pub(super) fn timeline(
             op_spans(graph, costs, times, (number, index, consumers[index], travel), &mut free, &mut spans);
         }
     }
-    spans.extend(predicted.steps.iter().map(|step| Span {
+    spans.extend(steps.iter().map(|step| Span {
         device: step.device,
         queue: Queue::Compute,
         op: step.name.to_string(),
@@ -88,9 +88,7 @@ pub(super) fn timeline(
         start_ns: costs.to_ns(step.start),
         end_ns: costs.to_ns(step.end),
     }));
-    let mut timeline = Timeline { spans, ..predicted.empty_timeline() };
-    timeline.sort();
-    timeline
+    spans
 }
 
 /// When an output leaves its device and when it may be used, in ticks.
