@@ -16,9 +16,9 @@
 //!
 //! ```text
 //! 1 language and graph: op activation placement schedule open delivery deadlock graph lowering check export statistics metrics timeline dsl csv
-//! 2 costs and time: model cost settle sim exact
+//! 2 costs and time: anatomy cost settle sim exact
 //! 3 the way in: resolve report
-//! 4 machines: cuda ranks exec doctor
+//! 4 machines: model cuda ranks exec doctor
 //! 5 measurement: experiment
 //! 6 command line: cli
 //! ```
@@ -31,6 +31,7 @@
 //! - A panic is a bug of ours; what a user can cause is an error that says what was expected, what was found and one thing to do.
 
 pub mod activation;
+pub mod anatomy;
 pub mod check;
 #[cfg(feature = "cli")]
 pub mod cli;

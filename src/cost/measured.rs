@@ -4,6 +4,7 @@
 //! schedule or split serves every other.
 
 use super::{CostTable, OpTime, Speed, StepCosts, Summary};
+use crate::anatomy::{BLOCK, Outline, Stage, TiedSides};
 use crate::op::Kind;
 use crate::placement::Placement;
 use serde::{Deserialize, Serialize};
@@ -16,22 +17,11 @@ pub const SCHEMA_VERSION: u32 = 1;
 const MAX_BLOCKS: u32 = 1 << 12;
 const MAX_NS: u64 = 1 << 40;
 
-/// What a stage consists of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Layers {
-    /// Holds the token and position embedding.
-    pub embedding: bool,
-    /// Number of transformer blocks.
-    pub blocks: u32,
-    /// Holds the last layer norm, the projection to the vocabulary and the loss.
-    pub head: bool,
-}
-
 /// One atom of cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartCost {
-    /// `embedding`, `block` or `head`.
+    /// The part's name, as in the model's anatomy: `embedding`, `block` or `head`.
     pub part: String,
     /// `F`, `I` or `W`.
     pub kind: String,
@@ -86,6 +76,9 @@ pub struct CostFile {
     pub provenance: BTreeMap<String, String>,
     /// The model's number of blocks.
     pub layers: u32,
+    /// Whether embedding and head share a tensor, whose gradient is exchanged where they stand on two devices; said where not.
+    #[serde(default = "yes", skip_serializing_if = "bool::clone")]
+    pub tied: bool,
     /// The atoms.
     pub parts: Vec<PartCost>,
     /// What an op takes beyond its parts, part of its busy time: by `F`, `I`, `W`.
@@ -103,7 +96,28 @@ pub struct CostFile {
     pub speeds: Vec<Speed>,
 }
 
+fn yes() -> bool {
+    true
+}
+
+impl StepRates {
+    /// Time of the optimizer for one part, or of one that goes with the number of parameters as the optimizer's does.
+    fn optimizer_ns(&self, part: &str) -> u64 {
+        if part == BLOCK { self.optimizer_block_ns } else { self.optimizer_embedding_ns }
+    }
+
+    /// Time of one part's share of the gradient norm.
+    fn norm_ns(&self, part: &str) -> u64 {
+        if part == BLOCK { self.norm_block_ns } else { 0 }
+    }
+}
+
 impl CostFile {
+    /// What is known of the measured model.
+    pub fn outline(&self) -> Outline {
+        Outline::transformer(self.layers as usize, self.tied)
+    }
+
     /// Reads a cost file.
     ///
     /// # Errors
@@ -156,24 +170,19 @@ impl CostFile {
         })
     }
 
-    /// The table for stages of `layers` on `placement`.
+    /// The table for these stages on `placement`.
     ///
     /// # Errors
     /// A part was not measured at this micro-batch size.
-    pub fn table(&self, placement: &Placement, layers: &[Layers], size: (u32, u32)) -> Result<CostTable, String> {
+    pub fn table(&self, placement: &Placement, stages: &[Stage], size: (u32, u32)) -> Result<CostTable, String> {
         let kinds = [Kind::F, Kind::I, Kind::W];
-        let mut durations = Vec::with_capacity(layers.len());
-        for stage in layers {
+        let mut durations = Vec::with_capacity(stages.len());
+        for stage in stages {
             let mut of = [0_u64; 4];
             for kind in kinds {
-                let parts = [
-                    ("embedding", u64::from(stage.embedding)),
-                    ("block", u64::from(stage.blocks)),
-                    ("head", u64::from(stage.head)),
-                ];
                 let mut sum = self.op_overhead_ns.get(&kind.letter().to_string()).copied().unwrap_or(0);
-                for (part, count) in parts.into_iter().filter(|&(_, count)| count > 0) {
-                    sum += count * self.part(part, kind, size)?;
+                for (part, count) in stage.counts().filter(|&(_, count)| count > 0) {
+                    sum += count as u64 * self.part(part, kind, size)?;
                 }
                 of[kind as usize] = sum;
             }
@@ -198,60 +207,49 @@ impl CostFile {
     fn replica_reductions(
         &self,
         placement: &Placement,
-        layers: &[Layers],
+        stages: &[Stage],
         embedding: OpTime,
     ) -> Vec<(u32, u32, OpTime)> {
-        let StepRates { optimizer_block_ns, optimizer_embedding_ns, .. } = self.step;
-        let scaled = |ns: u64, layers: &Layers| {
-            let ends = u128::from(layers.embedding) + u128::from(layers.head);
-            let weight =
-                u128::from(layers.blocks) * u128::from(optimizer_block_ns) + ends * u128::from(optimizer_embedding_ns);
-            (u128::from(ns) * weight / u128::from(optimizer_embedding_ns.max(1))).min(u128::from(MAX_NS)) as u64
+        let scaled = |ns: u64, stage: &Stage| {
+            let part = |(part, count)| count as u128 * u128::from(self.step.optimizer_ns(part));
+            let weight = stage.counts().map(part).sum::<u128>();
+            let unit = u128::from(self.step.optimizer_embedding_ns.max(1));
+            (u128::from(ns) * weight / unit).min(u128::from(MAX_NS)) as u64
         };
         let mut pairs: BTreeMap<(u32, u32), OpTime> = BTreeMap::new();
-        for (stage, layers) in layers.iter().enumerate() {
-            let [a, b] = [0, 1].map(|direction| placement.device_of_stage(stage as u32, direction));
+        for (number, stage) in stages.iter().enumerate() {
+            let [a, b] = [0, 1].map(|direction| placement.device_of_stage(number as u32, direction));
             let time =
                 pairs.entry((a.min(b), a.max(b))).or_insert(OpTime { arrival: embedding.arrival, ..OpTime::default() });
-            time.duration += scaled(embedding.duration, layers);
-            time.after += scaled(embedding.after, layers);
+            time.duration += scaled(embedding.duration, stage);
+            time.after += scaled(embedding.after, stage);
         }
         pairs.into_iter().map(|((a, b), time)| (a, b, time)).collect()
     }
 
     /// What follows the last backward: the tied embedding's reduction where it is on two devices, the norm where
     /// gradients are clipped, the optimizer.
-    pub fn step_costs(&self, placement: &Placement, layers: &[Layers], clip: bool) -> StepCosts {
-        let devices = 0..placement.devices();
-        let held = |device: u32| {
-            let stages = placement.stages_of(device).map(|stage| layers[stage as usize]);
-            stages.fold(Layers::default(), |sum, stage| Layers {
-                embedding: sum.embedding || stage.embedding,
-                blocks: sum.blocks + stage.blocks,
-                head: sum.head || stage.head,
-            })
-        };
-        let embedding = devices.clone().find(|&d| held(d).embedding);
-        let head = devices.clone().find(|&d| held(d).head);
+    pub fn step_costs(&self, placement: &Placement, stages: &[Stage], clip: bool) -> StepCosts {
+        let outline = self.outline();
         let reduce =
             OpTime { duration: self.step.reduce_add_ns, after: self.step.reduce_put_ns, arrival: self.link.latency_ns };
-        let share = |device: u32, block_ns: u64, embedding_ns: u64| {
-            let held = held(device);
-            u64::from(held.blocks) * block_ns + if held.embedding || held.head { embedding_ns } else { 0 }
+        let share = |device: u32, of_part: &dyn Fn(&str) -> u64| {
+            let held = || placement.stages_of(device).map(|stage| &stages[stage as usize]);
+            let all: u64 = held().flat_map(Stage::counts).map(|(part, count)| count as u64 * of_part(part)).sum();
+            match outline.tied {
+                // the tensor that both share is there once
+                Some([part, _]) if outline.tied_sides(held()) == TiedSides::Both => all - of_part(part),
+                _ => all,
+            }
         };
+        let shares = |of_part: &dyn Fn(&str) -> u64| (0..placement.devices()).map(|d| share(d, of_part)).collect();
         StepCosts {
             reductions: match placement.directions() {
-                1 => embedding.zip(head).filter(|(a, b)| a != b).map(|(a, b)| (a, b, reduce)).into_iter().collect(),
-                _ => self.replica_reductions(placement, layers, reduce),
+                1 => outline.exchange(placement, stages).map(|[a, b]| (a, b, reduce)).into_iter().collect(),
+                _ => self.replica_reductions(placement, stages, reduce),
             },
-            norm: if clip {
-                devices.clone().map(|d| share(d, self.step.norm_block_ns, 0)).collect()
-            } else {
-                Vec::new()
-            },
-            optimizer: devices
-                .map(|d| share(d, self.step.optimizer_block_ns, self.step.optimizer_embedding_ns))
-                .collect(),
+            norm: if clip { shares(&|part| self.step.norm_ns(part)) } else { Vec::new() },
+            optimizer: shares(&|part| self.step.optimizer_ns(part)),
         }
     }
 }

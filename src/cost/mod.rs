@@ -5,7 +5,7 @@ mod measured;
 mod speed;
 
 pub use given::{Decimal, GivenCosts, Slow};
-pub use measured::{CostFile, Layers, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
+pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
 pub use speed::{Speed, TYPICAL};
 

@@ -5,15 +5,8 @@ use super::blas::Sizes;
 use super::group::Group;
 use super::memory::Buffer;
 use super::operation::{NormOperands, Operations, Shape};
+use crate::anatomy::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
 use anyhow::Result;
-
-// Tensors of a block's group, in llm.c's order: each layer's weight, its bias behind it.
-const LN1: usize = 0;
-const QKV: usize = 2;
-const ATTENTION_PROJECTION: usize = 4;
-const LN2: usize = 6;
-const FC: usize = 8;
-const FC_PROJECTION: usize = 10;
 
 /// What the forward leaves behind for the backward for the input. (n, C) where nothing else is said.
 pub(super) struct Forward {
@@ -103,9 +96,19 @@ fn sizes(rows: usize, outputs: usize, inputs: usize) -> Sizes {
     Sizes { rows, outputs, inputs }
 }
 
+/// Weight of a layer.
+fn weight(group: &Group, layer: usize) -> Address {
+    group.tensor(2 * layer)
+}
+
 /// Weight and bias of a layer.
 fn layer(group: &Group, layer: usize) -> [Address; 2] {
-    [group.tensor(layer), group.tensor(layer + 1)]
+    [0, 1].map(|tensor| group.tensor(2 * layer + tensor))
+}
+
+/// Gradients of weight and bias of a layer.
+fn gradients(group: &Group, layer: usize) -> [Address; 2] {
+    [0, 1].map(|tensor| group.gradient(2 * layer + tensor))
 }
 
 /// Forward pass: takes the hidden state before the block, and writes that after it to `output`.
@@ -154,12 +157,11 @@ pub(super) fn backward_input(
     let (n, c) = (shape.rows(), shape.channels);
 
     let fc_gradient = operations.activations(n * 4 * c)?;
-    let weight = group.tensor(FC_PROJECTION);
-    let places = [fc_gradient.address(), output_gradient.address(), weight, stash.fc.address()];
+    let places = [fc_gradient.address(), output_gradient.address(), weight(group, FC_PROJECTION), stash.fc.address()];
     operations.linear_gelu_backward_input(places, sizes(n, c, 4 * c))?;
     operations.pool.give([stash.fc]);
     let gradient = operations.activations(n * c)?;
-    let places = [gradient.address(), fc_gradient.address(), group.tensor(FC)];
+    let places = [gradient.address(), fc_gradient.address(), weight(group, FC)];
     operations.linear_backward_input(places, sizes(n, 4 * c, c))?;
     let operands = NormOperands {
         gradient: gradient.address(),
@@ -168,17 +170,17 @@ pub(super) fn backward_input(
     };
     let ln2_sums = operations.layernorm_backward_sums(operands, [n, c])?;
     let middle_gradient = operations.activations(n * c)?;
-    let others = [group.tensor(LN2), output_gradient.address()];
+    let others = [weight(group, LN2), output_gradient.address()];
     operations.layernorm_backward_input(middle_gradient.address(), operands, others, [n, c])?;
     operations.pool.give([stash.middle, stash.ln2_statistics]);
 
-    let places = [gradient.address(), middle_gradient.address(), group.tensor(ATTENTION_PROJECTION)];
+    let places = [gradient.address(), middle_gradient.address(), weight(group, ATTENTION_PROJECTION)];
     operations.linear_backward_input(places, sizes(n, c, c))?;
     let qkv_gradient = operations.activations(n * 3 * c)?;
     let operands = [&gradient, &stash.qkv, &stash.attention, &stash.log_sums].map(Buffer::address);
     operations.attention_backward(qkv_gradient.address(), operands, shape)?;
     operations.pool.give([stash.qkv, stash.log_sums]);
-    let places = [gradient.address(), qkv_gradient.address(), group.tensor(QKV)];
+    let places = [gradient.address(), qkv_gradient.address(), weight(group, QKV)];
     operations.linear_backward_input(places, sizes(n, 3 * c, c))?;
     let operands = NormOperands {
         gradient: gradient.address(),
@@ -186,7 +188,7 @@ pub(super) fn backward_input(
         statistics: stash.ln1_statistics.address(),
     };
     let ln1_sums = operations.layernorm_backward_sums(operands, [n, c])?;
-    let others = [group.tensor(LN1), middle_gradient.address()];
+    let others = [weight(group, LN1), middle_gradient.address()];
     operations.layernorm_backward_input(output, operands, others, [n, c])?;
     operations.pool.give([gradient, stash.input, stash.ln1_statistics]);
 
@@ -214,11 +216,10 @@ pub(super) fn backward_weight(operations: &mut Operations, group: &Group, shape:
         (QKV, &stash.qkv_gradient, &stash.ln1, sizes(n, 3 * c, c)),
     ];
     for (layer, gradient, input, sizes) in products {
-        let into = [group.gradient(layer), group.gradient(layer + 1)];
-        operations.linear_backward_weight(into, [gradient.address(), input.address()], sizes)?;
+        operations.linear_backward_weight(gradients(group, layer), [gradient.address(), input.address()], sizes)?;
     }
     for (layer, sums) in [(LN2, &stash.ln2_sums), (LN1, &stash.ln1_sums)] {
-        operations.layernorm_backward_weight([group.gradient(layer), group.gradient(layer + 1)], sums, [n, c])?;
+        operations.layernorm_backward_weight(gradients(group, layer), sums, [n, c])?;
     }
     operations.pool.give(stash.buffers());
     Ok(())

@@ -2,10 +2,12 @@
 
 use super::blas::WORKSPACE_BYTES;
 use super::gpu::Gpu;
-use super::group::padded_count;
+use super::group::padded;
 use super::kernel::{self, Precision};
 use super::memory::mib;
-use crate::model::{Config, StageLayers};
+use crate::anatomy::gpt2::VOCABULARY_MULTIPLE;
+use crate::anatomy::{Anatomy, MicroBatch, Stage, Storage, TiedSides};
+use crate::op::Kind;
 use anyhow::{Result, ensure};
 
 /// What a shard is to do.
@@ -42,57 +44,46 @@ impl Bytes {
 }
 
 /// Bytes of device memory that a shard of these stages needs. Code and the driver's own needs are not counted.
-pub fn bytes_needed(config: &Config, stages: &[(u32, StageLayers)], demand: &Demand) -> Bytes {
-    let (n, c, vp) = (demand.sequences * demand.tokens, config.channels, config.padded_vocabulary());
-    let act = demand.precision.bytes();
+pub fn bytes_needed(anatomy: &Anatomy, stages: &[(u32, Stage)], demand: &Demand) -> Bytes {
+    let micro = MicroBatch { sequences: demand.sequences, tokens: demand.tokens };
+    let (n, act) = (micro.rows(), demand.precision.bytes());
+    let held = || stages.iter().map(|(_, stage)| stage);
     // master values, gradients, two moments; a copy in the activations' precision
     let per_element = 16 + if demand.precision == Precision::Bf16 { 2 } else { 0 };
-    let blocks: usize = stages.iter().map(|(_, layers)| layers.blocks.len()).sum();
-    let embedding = stages.iter().any(|(_, layers)| layers.embedding);
-    let head = stages.iter().any(|(_, layers)| layers.head);
-    let block = padded_count([c, c, 3 * c * c, 3 * c, c * c, c, c, c, 4 * c * c, 4 * c, 4 * c * c, c]);
-    let mut elements = blocks * block;
-    let mut parameters = 0;
-    if embedding || head {
-        elements += padded_count([vp * c]);
-        parameters += 4 * padded_count([vp * c]); // the other part of the gradient
+    let mut parameters = anatomy.device_elements(held(), padded) * per_element;
+    if anatomy.outline().tied_sides(held()) != TiedSides::None {
+        parameters += tied_gradient_bytes(anatomy); // the other part of the gradient
     }
-    if embedding {
-        elements += padded_count([config.max_sequence * c]);
-    }
-    if head {
-        elements += padded_count([c, c]);
-    }
-    parameters += elements * per_element;
-    let sums = 4 * kernel::layernorm_groups(n) * 2 * c;
-    let kept_by_block = n * (16 * c * act + 4 * (4 + config.heads)) + 2 * sums;
-    let kept_by_head = if head { n * ((2 * c + vp) * act + 8) + sums } else { 0 };
-    let activations = demand.in_flight * (blocks * kept_by_block + kept_by_head);
-    let running = n * (12 * c * act + 4 * (config.heads + 1));
+    let storage = storage(demand.precision, n);
+    let empty = MicroBatch { sequences: 0, ..micro };
+    // what I adds while F's is still there: sums, which do not go with the tokens
+    let kept = |stage| anatomy.left(stage, Kind::F, micro, &storage) + anatomy.left(stage, Kind::I, empty, &storage);
+    let activations = demand.in_flight * held().map(kept).sum::<usize>();
+    let running = n * (3 * anatomy.widest() * act + size_of::<f32>() * (anatomy.heads() + 1));
     let tokens = 4 * demand.microbatches * (5 * n + 2);
     Bytes { parameters, activations, scratch: running + tokens + WORKSPACE_BYTES }
 }
 
+/// How a GPU stores what passes leave behind for micro-batches of `rows` tokens; token ids lie with the step's batch.
+fn storage(precision: Precision, rows: usize) -> Storage {
+    let partial_sums = kernel::layernorm_groups(rows);
+    Storage { id_bytes: 0, activation_bytes: precision.bytes(), logits_multiple: VOCABULARY_MULTIPLE, partial_sums }
+}
+
 /// Bytes of the gradients of one stage's parameters, as [`super::Shard::stage_gradient`] lays them out. Those of the tied token
 /// embedding alone are [`tied_gradient_bytes`].
-pub fn stage_gradient_bytes(config: &Config, layers: &StageLayers) -> usize {
-    let c = config.channels;
-    let embedding = padded_count([config.max_sequence * c]) * size_of::<f32>() + tied_gradient_bytes(config);
-    let head = padded_count([c, c]) * size_of::<f32>() + tied_gradient_bytes(config);
-    let block = padded_count([c, c, 3 * c * c, 3 * c, c * c, c, c, c, 4 * c * c, 4 * c, 4 * c * c, c]);
-    layers.blocks.len() * block * size_of::<f32>()
-        + if layers.embedding { embedding } else { 0 }
-        + if layers.head { head } else { 0 }
+pub fn stage_gradient_bytes(anatomy: &Anatomy, stage: &Stage) -> usize {
+    anatomy.gradient_elements(stage, padded) * size_of::<f32>()
 }
 
 /// Bytes of the gradient of the tied token embedding.
-pub fn tied_gradient_bytes(config: &Config) -> usize {
-    padded_count([config.padded_vocabulary() * config.channels]) * size_of::<f32>()
+pub fn tied_gradient_bytes(anatomy: &Anatomy) -> usize {
+    anatomy.tied_elements(padded) * size_of::<f32>()
 }
 
 /// Whether the GPU has so much free memory; an error has the numbers.
-pub(super) fn check(gpu: &Gpu, config: &Config, stages: &[(u32, StageLayers)], demand: &Demand) -> Result<()> {
-    let bytes = bytes_needed(config, stages, demand);
+pub(super) fn check(gpu: &Gpu, anatomy: &Anatomy, stages: &[(u32, Stage)], demand: &Demand) -> Result<()> {
+    let bytes = bytes_needed(anatomy, stages, demand);
     let (free, total) = gpu.memory()?;
     ensure!(
         bytes.total() <= free,
@@ -117,10 +108,10 @@ mod tests {
 
     #[test]
     fn gpt2s_parameters_take_18_bytes_each_in_bfloat16() {
-        let config = Config::preset("gpt2").unwrap();
-        let whole = StageLayers { embedding: true, blocks: 0..12, head: true };
+        let anatomy = crate::anatomy::gpt2::Config::preset("gpt2").unwrap().anatomy();
+        let whole = Stage::transformer(true, 0..12, true);
         let demand = Demand { sequences: 4, tokens: 1024, microbatches: 1, in_flight: 1, precision: Precision::Bf16 };
-        let bytes = bytes_needed(&config, &[(0, whole)], &demand);
+        let bytes = bytes_needed(&anatomy, &[(0, whole)], &demand);
         // 124,475,904 parameters, all tensors multiples of 128 elements; the tied gradient's second part, 50304 * 768
         assert_eq!(bytes.parameters, 18 * 124_475_904 + 4 * 50304 * 768);
         // 32 bytes a channel and token a block

@@ -6,16 +6,11 @@ use super::memory::Buffer;
 use super::operation::{Operations, Updated};
 use crate::model::{AdamW, Parameters};
 use anyhow::Result;
+use std::ops::Range;
 
 /// Tensors begin at multiples of so many elements, 256 bytes in bfloat16: products then take the same path, and give the
 /// same bits, wherever a tensor lies. The gaps are zeros and stay so.
 const ALIGNMENT: usize = 128;
-
-/// Places of the tensors among llm.c's 16.
-pub(super) const WTE: usize = 0;
-pub(super) const WPE: usize = 1;
-pub(super) const BLOCK_TENSORS: [usize; 12] = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13];
-pub(super) const LNF_TENSORS: [usize; 2] = [14, 15];
 
 /// Some tensors of the model, or one layer's part of each: master values, gradients and moments in float32, one row each,
 /// and in bfloat16 a copy of the values that the activations are computed with.
@@ -33,9 +28,9 @@ pub(super) struct Group {
     saved: Option<[Buffer; 3]>,
 }
 
-/// Elements of a row of these tensors, gaps included.
-pub(super) fn padded_count(lengths: impl IntoIterator<Item = usize>) -> usize {
-    lengths.into_iter().map(|length| length.next_multiple_of(ALIGNMENT)).sum()
+/// Elements that a tensor takes in a row, the gap behind it included.
+pub(super) fn padded(length: usize) -> usize {
+    length.next_multiple_of(ALIGNMENT)
 }
 
 impl Group {
@@ -43,15 +38,15 @@ impl Group {
     pub(super) fn new(
         operations: &Operations,
         parameters: &Parameters,
-        tensors: &[usize],
+        tensors: Range<usize>,
         layer: Option<usize>,
     ) -> Result<Group> {
         let mut placed = Vec::with_capacity(tensors.len());
         let mut count = 0;
-        for &tensor in tensors {
-            let length = part(parameters, tensor, layer).len();
+        for tensor in tensors {
+            let length = parameters.part(tensor, layer).len();
             placed.push((tensor, count, length));
-            count += length.next_multiple_of(ALIGNMENT);
+            count += padded(length);
         }
         let row = || -> Result<Buffer> {
             let buffer = Buffer::new(operations.gpu.context(), count * size_of::<f32>())?;
@@ -75,7 +70,7 @@ impl Group {
             saved: None,
         };
         for &(tensor, start, _) in &group.tensors {
-            upload(operations, element(&group.values, start), part(parameters, tensor, layer))?;
+            upload(operations, element(&group.values, start), parameters.part(tensor, layer))?;
         }
         group.refresh(operations)?;
         Ok(group)
@@ -98,11 +93,6 @@ impl Group {
     /// Number of float32 in a row, gaps included.
     pub(super) fn count(&self) -> usize {
         self.count
-    }
-
-    /// Which block of the model it is, if it is one.
-    pub(super) fn layer(&self) -> Option<usize> {
-        self.layer
     }
 
     /// Enqueues: gradients to zero.
@@ -159,7 +149,7 @@ impl Group {
     pub(super) fn export(&self, operations: &Operations, into: &mut Parameters, gradients: bool) -> Result<()> {
         let row = if gradients { &self.gradients } else { &self.values };
         for &(tensor, start, _) in &self.tensors {
-            download(operations, part_mut(into, tensor, self.layer), element(row, start))?;
+            download(operations, into.part_mut(tensor, self.layer), element(row, start))?;
         }
         Ok(())
     }
@@ -175,22 +165,6 @@ impl Group {
 
 fn element(row: &Buffer, index: usize) -> Address {
     row.address().offset(index * size_of::<f32>())
-}
-
-/// One tensor, or one layer's part of it.
-fn part(parameters: &Parameters, tensor: usize, layer: Option<usize>) -> &[f32] {
-    let values = &parameters.tensors[tensor];
-    let length = values.len() / parameters.config.layers;
-    layer.map_or(&values[..], |layer| &values[layer * length..][..length])
-}
-
-fn part_mut(parameters: &mut Parameters, tensor: usize, layer: Option<usize>) -> &mut [f32] {
-    let values = &mut parameters.tensors[tensor];
-    let length = values.len() / parameters.config.layers;
-    match layer {
-        None => values,
-        Some(layer) => &mut values[layer * length..][..length],
-    }
 }
 
 /// Elements that are copied at a time between device and host.

@@ -8,7 +8,7 @@ use super::code::Kernels;
 use super::compiler::Origin;
 use super::estimate::{self, Demand};
 use super::gpu::Gpu;
-use super::group::{BLOCK_TENSORS, Group, LNF_TENSORS, WPE, WTE};
+use super::group::Group;
 use super::kernel::Precision;
 use super::marks::Marks;
 use super::memory::{Buffer, Move, Pool};
@@ -16,7 +16,9 @@ use super::operation::{Operations, Shape};
 use super::stash::{Stage, Stash, find};
 use super::step::Step;
 use super::{block, check, head};
-use crate::model::{Config, Parameters, Part, StageLayers, check_held};
+use crate::anatomy::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
+use crate::anatomy::{self, Anatomy, BLOCK, EMBEDDING, HEAD, TiedSides};
+use crate::model::{Parameters, Part, check_held};
 use crate::op::Kind;
 use anyhow::{Context as _, Result, bail};
 use std::collections::BTreeMap;
@@ -32,6 +34,7 @@ use std::sync::Arc;
 pub struct Shard {
     pub(super) operations: Operations,
     pub(super) config: Config,
+    pub(super) anatomy: Anatomy,
     pub(super) shape: Shape,
     pub(super) microbatches: usize,
     pub(super) stages: BTreeMap<u32, Stage>,
@@ -39,7 +42,10 @@ pub struct Shard {
     pub(super) wte: Option<Group>,
     /// The head's part of the token embedding's gradient, or the place for it.
     pub(super) wte_head_gradients: Option<Buffer>,
-    pub(super) tied_parts: TiedParts,
+    /// Which sides of the tied token embedding are here.
+    pub(super) tied: TiedSides,
+    /// Where one side is: whether the other's gradient has arrived this step.
+    pub(super) tied_received: bool,
     pub(super) wpe: Option<Group>,
     pub(super) lnf: Option<Group>,
     batch: Batch,
@@ -50,17 +56,6 @@ pub struct Shard {
     pub(super) moves: BTreeMap<(u32, Kind), Vec<Move>>,
     held_bytes: usize,
     pub(super) peak_held_bytes: usize,
-}
-
-/// Which parts of the tied gradient a shard has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TiedParts {
-    /// Neither embedding nor head is here.
-    None,
-    /// Embedding and head are both here.
-    Both,
-    /// One of them is here; whether the other's part has arrived this step.
-    One { received: bool },
 }
 
 /// Addresses of hidden states are multiples of this.
@@ -77,7 +72,7 @@ impl Shard {
     pub fn new(
         gpu: &Arc<Gpu>,
         parameters: &Parameters,
-        stages: &[(u32, StageLayers)],
+        stages: &[(u32, anatomy::Stage)],
         [sequences, tokens, microbatches]: [usize; 3],
         precision: Precision,
     ) -> Result<Shard> {
@@ -85,7 +80,8 @@ impl Shard {
         check::sizes(&config, [sequences, tokens, microbatches])?;
         check_held(&config, stages)?;
         let demand = Demand { sequences, tokens, microbatches, in_flight: 1, precision };
-        estimate::check(gpu, &config, stages, &demand)?;
+        let anatomy = config.anatomy();
+        estimate::check(gpu, &anatomy, stages, &demand)?;
 
         gpu.make_current()?;
         let operations = Operations {
@@ -97,40 +93,41 @@ impl Shard {
         };
         let shape = Shape { sequences, tokens, heads: config.heads, channels: config.channels };
         operations.allow_attention(&shape)?;
-        let (embedding, head) = (stages.iter().any(|s| s.1.embedding), stages.iter().any(|s| s.1.head));
-        let group = |tensors: &[usize], layer| Group::new(&operations, parameters, tensors, layer);
-        let wte = (embedding || head).then(|| group(&[WTE], None)).transpose()?;
+        let tied = anatomy.outline().tied_sides(stages.iter().map(|(_, stage)| stage));
+        let has = |part| stages.iter().any(|(_, stage)| stage.has(part));
+        let (embedding, head) = (has(EMBEDDING), has(HEAD));
+        let group = |tensors, layer| Group::new(&operations, parameters, tensors, layer);
+        let wte = (embedding || head).then(|| group(WTE..WTE + 1, None)).transpose()?;
         let wte_head_gradients = match &wte {
             Some(wte) => Some(Buffer::new(gpu.context(), wte.gradients.bytes())?),
             None => None,
         };
-        let wpe = embedding.then(|| group(&[WPE], None)).transpose()?;
-        let lnf = head.then(|| group(&LNF_TENSORS, None)).transpose()?;
+        let wpe = embedding.then(|| group(WPE..WPE + 1, None)).transpose()?;
+        let lnf = head.then(|| group(LNF_TENSORS, None)).transpose()?;
         let mut held = BTreeMap::new();
         for (id, layers) in stages {
-            let blocks = layers.blocks.clone().map(|layer| group(&BLOCK_TENSORS, Some(layer)));
+            let blocks = layers.run(BLOCK).map(|layer| group(BLOCK_TENSORS, Some(layer)));
             let blocks = blocks.collect::<Result<Vec<_>>>()?;
             let stashes = (0..microbatches).map(|_| Stash::Empty).collect();
             held.insert(*id, Stage { layers: layers.clone(), blocks, stashes });
         }
         let sizes = [microbatches, shape.rows(), config.vocabulary];
+        let step = Step::new(gpu, anatomy.squares())?;
         let mut shard = Shard {
             config,
+            anatomy,
             shape,
             microbatches,
             stages: held,
             wte,
             wte_head_gradients,
-            tied_parts: match (embedding, head) {
-                (false, false) => TiedParts::None,
-                (true, true) => TiedParts::Both,
-                _ => TiedParts::One { received: false },
-            },
+            tied,
+            tied_received: false,
             wpe,
             lnf,
             batch: Batch::new(gpu, sizes, [embedding, head])?,
             losses: Buffer::new(gpu.context(), microbatches * size_of::<f32>())?,
-            step: Step::new(gpu, 3 + config.layers)?,
+            step,
             moves: BTreeMap::new(),
             held_bytes: 0,
             peak_held_bytes: 0,
@@ -199,8 +196,8 @@ impl Shard {
         if !matches!(entry.stashes[index], Stash::Empty) {
             bail!("expected its first, found a second before the backward: run the backward first");
         }
-        check::address(input, !entry.layers.embedding, "hidden state")?;
-        check::address(output, !entry.layers.head, "output")?;
+        check::address(input, !entry.layers.has(EMBEDDING), "hidden state")?;
+        check::address(output, !entry.layers.has(HEAD), "output")?;
         let operations = &mut self.operations;
         operations.gpu.make_current()?;
         marks.start(Kind::F)?;
@@ -231,7 +228,7 @@ impl Shard {
             hidden = next;
             marks.end(Part::Block)?;
         }
-        let head = match (entry.layers.head, hidden) {
+        let head = match (entry.layers.has(HEAD), hidden) {
             (true, Some(hidden)) => {
                 let context = head_context(shape, &self.config, &self.lnf, &self.wte)?;
                 let weight = 1.0 / (self.microbatches * shape.rows()) as f32;
@@ -283,8 +280,8 @@ impl Shard {
     ) -> Result<()> {
         let shape = self.shape;
         let entry = find(&mut self.stages, stage, microbatch)?;
-        check::address(gradient, !entry.layers.head, "gradient")?;
-        check::address(output, !entry.layers.embedding, "output")?;
+        check::address(gradient, !entry.layers.has(HEAD), "gradient")?;
+        check::address(output, !entry.layers.has(EMBEDDING), "output")?;
         let place = &mut entry.stashes[microbatch as usize];
         let (blocks, head) = match std::mem::replace(place, Stash::Empty) {
             Stash::Forward { blocks, head } => (blocks, head),
@@ -326,7 +323,7 @@ impl Shard {
             hidden = next;
             marks.end(Part::Block)?;
         }
-        let embedding = if entry.layers.embedding {
+        let embedding = if entry.layers.has(EMBEDDING) {
             marks.end(Part::Embedding)?;
             hidden
         } else if let (Some(hidden), Some(place)) = (hidden, output) {

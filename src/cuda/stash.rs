@@ -3,13 +3,13 @@
 use super::group::Group;
 use super::memory::{Buffer, Pool};
 use super::{block, head};
-use crate::model::StageLayers;
+use crate::anatomy;
 use anyhow::{Result, bail, ensure};
 use std::collections::BTreeMap;
 
 /// One stage's blocks and what its ops left behind, by micro-batch.
 pub(super) struct Stage {
-    pub(super) layers: StageLayers,
+    pub(super) layers: anatomy::Stage,
     pub(super) blocks: Vec<Group>,
     pub(super) stashes: Vec<Stash>,
 }

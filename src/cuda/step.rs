@@ -4,10 +4,12 @@ use super::api::handle::Address;
 use super::api::pinned::Pinned;
 use super::event::Event;
 use super::gpu::Gpu;
-use super::group::{Group, WTE, download};
+use super::group::{Group, download};
 use super::memory::Buffer;
 use super::operation::MOST_NORM_GROUPS;
-use super::shard::{Shard, TiedParts};
+use super::shard::Shard;
+use crate::anatomy::gpt2::WTE;
+use crate::anatomy::{BLOCK, EMBEDDING, HEAD, TiedSides};
 use crate::model::{AdamW, Parameters};
 use anyhow::{Context as _, Result, ensure};
 use std::collections::BTreeMap;
@@ -77,15 +79,8 @@ impl Shard {
         if let Some(part) = &self.wte_head_gradients {
             self.operations.gpu.compute.clear(part.address(), part.bytes())?;
         }
-        if let TiedParts::One { received } = &mut self.tied_parts {
-            *received = false;
-        }
+        self.tied_received = false;
         Ok(())
-    }
-
-    /// Whether this device has the embedding.
-    pub fn has_embedding(&self) -> bool {
-        self.wpe.is_some()
     }
 
     /// Whether this device has the head.
@@ -108,20 +103,17 @@ impl Shard {
     /// Notes that the other side's part is in the inbox once what is enqueued from now on runs. On both devices the gradient
     /// then is the embedding's part + the head's part, as where both live on one.
     pub fn take_tied(&mut self) {
-        if let TiedParts::One { received } = &mut self.tied_parts {
-            *received = true;
-        }
+        self.tied_received = true;
     }
 
     fn tied_runs(&self) -> Option<(usize, Run, Run)> {
-        let (TiedParts::One { .. }, Some(wte), Some(part)) = (self.tied_parts, &self.wte, &self.wte_head_gradients)
-        else {
+        let (TiedSides::One(side), Some(wte), Some(part)) = (self.tied, &self.wte, &self.wte_head_gradients) else {
             return None;
         };
         let count = wte.count();
         let embedding = Run { address: wte.gradients.address(), count };
         let head = Run { address: part.address(), count };
-        Some(if self.has_embedding() { (0, embedding, head) } else { (1, head, embedding) })
+        Some(if side == 0 { (0, embedding, head) } else { (1, head, embedding) })
     }
 
     /// The gradients of the parameters of `stage`, in one fixed order: what a device with another copy of the stage adds.
@@ -130,10 +122,10 @@ impl Shard {
         let Some(held) = self.stages.get(&stage) else { return Vec::new() };
         let run = |group: &Group| Run { address: group.gradients.address(), count: group.count() };
         let mut runs: Vec<Run> = held.blocks.iter().map(run).collect();
-        if held.layers.embedding {
+        if held.layers.has(EMBEDDING) {
             runs.extend(self.wte.iter().chain(&self.wpe).map(run));
         }
-        if held.layers.head {
+        if held.layers.has(HEAD) {
             runs.extend(self.lnf.iter().map(run));
             let part = self.wte_head_gradients.iter();
             runs.extend(part.map(|part| Run { address: part.address(), count: part.bytes() / size_of::<f32>() }));
@@ -184,12 +176,13 @@ impl Shard {
         let mut parts: Vec<(usize, &Group, Address)> = Vec::new();
         if let (Some(wte), Some(wpe)) = (&self.wte, &self.wpe) {
             self.ensure_tied_gradient_complete()?;
-            parts.push((0, wte, self.head_part()));
-            parts.push((1, wpe, Address::NULL));
+            let first = self.anatomy.square(EMBEDDING, 0);
+            parts.push((first, wte, self.head_part()));
+            parts.push((first + 1, wpe, Address::NULL));
         }
-        let blocks = self.stages.values().flat_map(|stage| &stage.blocks);
-        parts.extend(blocks.map(|block| (2 + block.layer().unwrap_or(0), block, Address::NULL)));
-        parts.extend(self.lnf.iter().map(|lnf| (2 + self.config.layers, lnf, Address::NULL)));
+        let blocks = self.stages.values().flat_map(|stage| stage.layers.run(BLOCK).zip(&stage.blocks));
+        parts.extend(blocks.map(|(number, block)| (self.anatomy.square(BLOCK, number), block, Address::NULL)));
+        parts.extend(self.lnf.iter().map(|lnf| (self.anatomy.square(HEAD, 0), lnf, Address::NULL)));
         parts.sort_by_key(|&(order, _, _)| order);
         let step = &self.step;
         for (index, &(_, group, other)) in parts.iter().enumerate() {
@@ -206,9 +199,8 @@ impl Shard {
         Ok(())
     }
 
-    /// What [`Shard::squared_norms`] enqueued last, each with its place in the order in which they are to be added up: 0 the
-    /// token embedding (on the embedding's device only, both parts summed), 1 the position embedding, 2 + l block l, 2 + L the
-    /// final LayerNorm. Waits.
+    /// What [`Shard::squared_norms`] enqueued last, each with its place in the order in which they are to be added up,
+    /// [`crate::anatomy::Anatomy::square`]; the token embedding's on the embedding's device only, both parts summed. Waits.
     ///
     /// # Errors
     /// The GPU failed.
@@ -313,7 +305,7 @@ impl Shard {
 
     fn ensure_tied_gradient_complete(&self) -> Result<()> {
         ensure!(
-            self.tied_parts != (TiedParts::One { received: false }),
+            !matches!(self.tied, TiedSides::One(_)) || self.tied_received,
             "expected the other device's part of the token embedding's gradient, found none: exchange it first"
         );
         Ok(())

@@ -3,7 +3,7 @@
 use super::marks::Marks;
 use super::memory::{Buffer, mib};
 use super::shard::Shard;
-use crate::model::StageLayers;
+use crate::anatomy::{self, EMBEDDING, HEAD};
 use crate::op::{Kind, Op};
 use anyhow::{Result, ensure};
 
@@ -17,15 +17,16 @@ impl Shard {
         let hidden =
             [Buffer::new(gpu.context(), self.hidden_bytes())?, Buffer::new(gpu.context(), self.hidden_bytes())?];
         gpu.compute.clear(hidden[0].address(), hidden[0].bytes())?;
-        let stages: Vec<(u32, StageLayers)> = self.stages.iter().map(|(id, held)| (*id, held.layers.clone())).collect();
+        let stages: Vec<(u32, anatomy::Stage)> =
+            self.stages.iter().map(|(id, held)| (*id, held.layers.clone())).collect();
         for (stage, layers) in stages {
-            let input = (!layers.embedding).then_some(hidden[0].address());
-            let output = (!layers.head).then_some(hidden[1].address());
+            let input = (!layers.has(EMBEDDING)).then_some(hidden[0].address());
+            let output = (!layers.has(HEAD)).then_some(hidden[1].address());
             self.operations.pool.watch();
             self.forward(stage, 0, input, output, &mut marks)?;
             self.moves.insert((stage, Kind::F), self.operations.pool.seen());
-            let gradient = (!layers.head).then_some(hidden[0].address());
-            let output = (!layers.embedding).then_some(hidden[1].address());
+            let gradient = (!layers.has(HEAD)).then_some(hidden[0].address());
+            let output = (!layers.has(EMBEDDING)).then_some(hidden[1].address());
             self.operations.pool.watch();
             self.backward_input(stage, 0, gradient, output, &mut marks)?;
             self.moves.insert((stage, Kind::I), self.operations.pool.seen());

@@ -83,12 +83,8 @@ impl Device for Cpu {
         }
     }
 
-    fn tied(&self) -> Option<(usize, &[f32])> {
-        match (self.shard.has_embedding(), self.shard.has_head()) {
-            (true, false) => Some((0, self.shard.tied_gradient())),
-            (false, true) => Some((1, self.shard.tied_gradient())),
-            _ => None,
-        }
+    fn tied_gradient(&self) -> &[f32] {
+        self.shard.tied_gradient()
     }
 
     fn add_tied(&mut self, other: &[f32]) {

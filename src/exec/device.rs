@@ -59,9 +59,8 @@ pub trait Device: State + Send {
         laps: &mut Vec<Lap>,
     ) -> anyhow::Result<()>;
 
-    /// This device's part of the tied embedding's gradient: side 0 holds the embedding, side 1 the head; `None` where both
-    /// or neither are here.
-    fn tied(&self) -> Option<(usize, &[f32])>;
+    /// This device's part of the tied embedding's gradient; asked for where another device holds the other.
+    fn tied_gradient(&self) -> &[f32];
 
     /// Adds the other side's part.
     fn add_tied(&mut self, other: &[f32]);

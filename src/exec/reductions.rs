@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 pub struct Sizes {
     /// A message: the hidden state of a micro-batch, or its gradient.
     pub hidden: usize,
-    /// The gradient of the tied embedding.
-    pub tied: usize,
+    /// The devices with the sides of a tied tensor, where two must exchange its gradient, and its length.
+    pub tied: Option<([u32; 2], usize)>,
     /// By stage: the gradient of its parameters.
     pub stages: Vec<usize>,
     /// Parts of the gradient norm.
@@ -26,7 +26,7 @@ pub struct Sizes {
 pub struct Reductions {
     /// By device: how many steps it was ready for.
     ready: Vec<Region>,
-    /// Of the tied embedding, by sender: the embedding's device, the head's device; the devices beside them.
+    /// Of the tied embedding, by sender: one side's device, the other's; the devices beside them.
     tied: Option<([Slot; 2], [u32; 2])>,
     /// By stage and direction of the sender, with the devices that hold them; none where there is one direction.
     replicas: Vec<([Slot; 2], [u32; 2])>,
@@ -40,10 +40,8 @@ impl Reductions {
     /// Places for what devices with this placement exchange.
     pub fn new(dealer: &mut Dealer, placement: &Placement, sizes: &Sizes) -> Reductions {
         let devices = placement.devices();
-        let ends = [placement.device_of_stage(0, 0), placement.device_of_stage(placement.stages() - 1, 0)];
         let two_ways = placement.directions() == 2;
-        let tied = (!two_ways && ends[0] != ends[1])
-            .then(|| ([Slot::new(dealer, sizes.tied), Slot::new(dealer, sizes.tied)], ends));
+        let tied = sizes.tied.map(|(devices, len)| ([Slot::new(dealer, len), Slot::new(dealer, len)], devices));
         let stages = if two_ways { placement.stages() } else { 0 };
         let replicas = (0..stages).map(|stage| {
             let len = sizes.stages.get(stage as usize).copied().unwrap_or(0);
@@ -68,6 +66,11 @@ impl Reductions {
     /// The slots of the tied embedding and the devices at its ends, by sender: the embedding's, the head's.
     pub fn tied(&self) -> Option<&([Slot; 2], [u32; 2])> {
         self.tied.as_ref()
+    }
+
+    /// The side of the tied embedding that `device` exchanges, if it does.
+    pub fn tied_side(&self, device: u32) -> Option<usize> {
+        self.tied.as_ref()?.1.iter().position(|&end| end == device)
     }
 
     /// By stage: the slots of its two copies, and the devices that hold them, by direction of the sender.

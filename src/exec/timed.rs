@@ -65,8 +65,8 @@ impl Device for Timed {
         Ok(())
     }
 
-    fn tied(&self) -> Option<(usize, &[f32])> {
-        None
+    fn tied_gradient(&self) -> &[f32] {
+        &[]
     }
 
     fn add_tied(&mut self, _other: &[f32]) {}

@@ -144,9 +144,9 @@ impl Worker {
         if reductions.has_replicas() {
             self.add_up_replicas(updates, record)?;
         }
-        if let Some((side, gradient)) = self.device.tied() {
+        if let Some(side) = reductions.tied_side(self.number) {
             let start = now();
-            reductions.put_tied(heap, side, updates, gradient, watch)?;
+            reductions.put_tied(heap, side, updates, self.device.tied_gradient(), watch)?;
             record.steps.push((StepOp::Put, start, now()));
             let mut start = 0;
             reductions.take_tied(heap, side, updates, watch, |other| {

@@ -1,14 +1,12 @@
 //! From measured steps to costs: one schedule's run yields the atoms that predict every other.
 
-use super::training::layers_of;
 use super::{Error, Measured, Observer, Training, measure, provenance};
-use crate::cost::{
-    CostFile, CostTable, Layers, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL,
-};
+use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, Part, Stage};
+use crate::cost::{CostFile, CostTable, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL};
 use crate::delivery::Delivery;
 use crate::exec::{DeviceRecord, OpRecord, StepOp, StepRecord};
 use crate::graph::TaskGraph;
-use crate::model::{Config, Part, StageLayers};
+use crate::model;
 use crate::op::Kind;
 use crate::statistics::typical;
 use std::collections::BTreeMap;
@@ -28,90 +26,46 @@ pub fn profile(
     calibrate_on(training, &runs[0])
 }
 
-/// The cost file of one measured run.
+/// The cost file of one measured run. A B is timed as I then W, so any schedule yields every kind.
 ///
 /// # Errors
 /// Nothing was measured.
 pub fn calibrate_on(training: &Training, run: &Measured) -> Result<CostFile, Error> {
-    let stages = training.stages(&run.graph)?;
-    let config = training.config();
-    let placement = &run.graph.schedule().placement;
-    let count = |stage: &StageLayers| -> u64 {
-        let block = (12 * config.channels + 13) * config.channels;
-        let ends = if stage.embedding || stage.head { config.padded_vocabulary() * config.channels } else { 0 };
-        (stage.blocks.len() * block + ends) as u64
-    };
-    let of_device = |device| placement.stages_of(device).map(|stage| count(&stages[stage as usize])).sum();
-    let device_parameters: Vec<u64> = (0..placement.devices()).map(of_device).collect();
-    let measure = Measure {
-        config,
-        size: (training.sequences as u32, training.sequence_tokens as u32),
-        keep: training.keep(),
-        layers: &layers_of(&stages),
-        device_parameters: &device_parameters,
-    };
+    let (graph, records, anatomy) = (&*run.graph, &run.records[..], training.anatomy());
+    let (schedule, stages, outline) = (graph.schedule(), training.stages(graph)?, anatomy.outline());
     let mut provenance = provenance::of(training);
-    let schedule = run.graph.schedule();
     provenance.insert("schedule".to_string(), schedule.name.clone());
     provenance.insert("devices".to_string(), schedule.devices().to_string());
     provenance.insert("microbatches".to_string(), schedule.microbatches.to_string());
-    provenance.insert("steps".to_string(), run.records.len().to_string());
-    calibrate(&run.graph, &run.records, measure, provenance)
-}
-
-/// What the measured model looked like.
-#[derive(Clone, Copy, Debug)]
-struct Measure<'a> {
-    /// Its sizes.
-    config: &'a Config,
-    /// Sequences in a micro-batch, and tokens in a sequence.
-    size: (u32, u32),
-    /// Share of an activation that lives from I to W.
-    keep: f64,
-    /// What each stage consists of.
-    layers: &'a [Layers],
-    /// Parameters that each device holds.
-    device_parameters: &'a [u64],
-}
-
-/// Calibrates the costs from the `records` of `graph`. A B is timed as I then W, so any schedule yields every kind.
-///
-/// # Errors
-/// Nothing was measured.
-fn calibrate(
-    graph: &TaskGraph,
-    records: &[StepRecord],
-    measure: Measure<'_>,
-    provenance: BTreeMap<String, String>,
-) -> Result<CostFile, Error> {
+    provenance.insert("steps".to_string(), records.len().to_string());
     let devices = || records.iter().flat_map(|record| record.devices.iter());
-    let (sequences, tokens) = measure.size;
-    let mut laps: BTreeMap<(Part, Kind), Vec<u64>> = BTreeMap::new();
+    let (sequences, tokens) = (training.sequences as u32, training.sequence_tokens as u32);
+    let mut laps: BTreeMap<(model::Part, Kind), Vec<u64>> = BTreeMap::new();
     for (_, lap) in devices().flat_map(|device| &device.laps) {
         laps.entry((lap.part, lap.kind)).or_default().push(lap.duration_ns);
     }
     let parts = laps.iter().map(|(&(part, kind), durations)| PartCost {
-        part: part_name(part).to_string(),
+        part: part.name().to_string(),
         kind: kind.letter().to_string(),
         sequences,
         tokens,
         duration_ns: typical(durations),
         samples: durations.len() as u64,
     });
-    let hidden_bytes = u64::from(sequences) * u64::from(tokens) * measure.config.channels as u64 * 4;
     let mut costs = CostFile {
         schema_version: MEASURED_SCHEMA_VERSION,
         provenance,
-        layers: measure.config.layers as u32,
+        layers: outline.layers() as u32,
+        tied: outline.tied.is_some(),
         parts: parts.collect(),
         op_overhead_ns: overheads(graph, records),
         gap_ns: gap(records),
-        link: link(graph, records, hidden_bytes),
-        step: step_rates(records, &measure),
-        keep: measure.keep,
+        link: link(graph, records, anatomy.edge(training.micro_batch()) as u64 * 4),
+        step: step_rates(graph, records, &anatomy, &stages),
+        keep: training.keep(),
         speeds: Vec::new(),
     };
-    let table = costs.table(&graph.schedule().placement, measure.layers, measure.size).map_err(Error::Failed)?;
+    let table = costs.table(&schedule.placement, &stages, (sequences, tokens)).map_err(Error::Failed)?;
     costs.speeds = records.iter().map(|record| speed(graph, record, &table)).collect();
     Ok(costs)
 }
@@ -128,14 +82,6 @@ fn speed(graph: &TaskGraph, record: &StepRecord, table: &CostTable) -> Speed {
         stretches
     };
     Speed { devices: record.devices.iter().map(of_device).collect() }
-}
-
-fn part_name(part: Part) -> &'static str {
-    match part {
-        Part::Embedding => "embedding",
-        Part::Block => "block",
-        Part::Head => "head",
-    }
 }
 
 /// What ops take beyond their parts; a B's is shared by its I and its W.
@@ -187,19 +133,22 @@ fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> LinkCost {
     LinkCost { put_ns: typical(&puts), beside_compute, bytes, latency_ns: typical(&latencies) }
 }
 
-fn step_rates(records: &[StepRecord], measure: &Measure<'_>) -> StepRates {
+fn step_rates(graph: &TaskGraph, records: &[StepRecord], anatomy: &Anatomy, stages: &[Stage]) -> StepRates {
     let durations = |name: StepOp, device: usize| -> Vec<u64> {
         let steps = records.iter().filter_map(|record| record.devices.get(device)).flat_map(|device| &device.steps);
         steps.filter(|step| step.0 == name).map(|(_, start, end)| end - start).collect()
     };
-    let devices = 0..measure.device_parameters.len();
-    let all: u64 = measure.device_parameters.iter().sum::<u64>().max(1);
+    let devices = 0..graph.schedule().devices() as usize;
+    let parameters = |device: usize| {
+        let held = graph.schedule().placement.stages_of(device as u32);
+        anatomy.device_elements(held.map(|stage| &stages[stage as usize]).collect::<Vec<_>>(), |elements| elements)
+    };
+    let all = devices.clone().map(parameters).sum::<usize>().max(1);
     // Time goes with the number of parameters.
     let rate = |name: StepOp| devices.clone().map(|d| typical(&durations(name, d))).sum::<u64>() as f64 / all as f64;
     let any = |name: StepOp| typical(&devices.clone().flat_map(|d| durations(name, d)).collect::<Vec<_>>());
-    let config = measure.config;
-    let embedding = (config.padded_vocabulary() + config.max_sequence) * config.channels;
-    let block = (12 * config.channels + 13) * config.channels;
+    let elements = |name: &str| anatomy.parts.iter().find(|part| part.name == name).map_or(0, Part::elements);
+    let (embedding, block) = (elements(EMBEDDING), elements(BLOCK));
     StepRates {
         optimizer_embedding_ns: (rate(StepOp::Optimizer) * embedding as f64) as u64,
         optimizer_block_ns: (rate(StepOp::Optimizer) * block as f64) as u64,

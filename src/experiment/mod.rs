@@ -32,7 +32,7 @@ pub use measure::{Measured, measure};
 pub use observer::{Event, Observer, silent};
 pub use outcome::{Errors, Iteration, Outcome};
 pub use recipe::Recipe;
-pub use training::{Backend, Training, layers_of};
+pub use training::{Backend, Training};
 
 use crate::delivery::Delivery;
 use crate::ranks::Ranks;

@@ -2,8 +2,10 @@
 
 use super::machine::free_memory_bytes;
 use super::{Backend, Error, Training};
+use crate::anatomy::MicroBatch;
 use crate::exec::Fault;
 use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
+use crate::op::Kind;
 use crate::ranks::Ranks;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -90,8 +92,7 @@ impl Recipe {
         layers: Option<Vec<usize>>,
         ranks: &Arc<Ranks>,
     ) -> Result<Training, Error> {
-        let parameters = self.parameters()?;
-        let config = parameters.config;
+        let config = self.config()?;
         if microbatches == 0 {
             return Err(Error::Usage("expected at least 1 micro-batch, found 0; ask for one or more".to_string()));
         }
@@ -117,10 +118,10 @@ impl Recipe {
                 config.vocabulary
             )));
         }
-        // Forward and backward: 6 operations a parameter and token (Narayanan et al. 2021, without attention).
-        let step_flops = 6.0 * config.parameter_count() as f64 * f64::from(batch) * sequence_tokens as f64;
+        let step = MicroBatch { sequences: batch as usize, tokens: sequence_tokens };
+        let step_flops: u128 = [Kind::F, Kind::B].map(|kind| config.anatomy().flops(kind, step)).iter().sum();
         let training = Training {
-            parameters,
+            parameters: self.parameters(&config)?,
             tokens,
             sequences: (batch / microbatches) as usize,
             sequence_tokens,
@@ -128,7 +129,7 @@ impl Recipe {
             adamw: self.adamw,
             clip: self.clip,
             repeat_batch: self.repeat_batch,
-            timeout: self.timeout(step_flops / SLOW_CORE_FLOPS),
+            timeout: self.timeout(step_flops as f64 / SLOW_CORE_FLOPS),
             fault: self.fault,
             ranks: ranks.clone(),
             backend: Backend::Cpu,
@@ -143,12 +144,13 @@ impl Recipe {
         self.timeout.unwrap_or_else(expected).min(LONGEST)
     }
 
-    fn parameters(&self) -> Result<Parameters, Error> {
+    /// The sizes of the model, before anything is allocated for it.
+    fn config(&self) -> Result<Config, Error> {
         if let Some(path) = &self.checkpoint {
             if !path.is_file() {
                 return Err(Error::Usage(format!("expected a checkpoint at {}, found no file", path.display())));
             }
-            return Ok(Parameters::read(path)?);
+            return Ok(Parameters::read_config(path)?);
         }
         let names = || Config::PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let preset = Config::preset(&self.model.to_lowercase());
@@ -161,9 +163,16 @@ impl Recipe {
             heads: self.heads.unwrap_or(preset.heads),
             channels: self.channels.unwrap_or(preset.channels),
         };
-        config.validate().map_err(|e| Error::Usage(format!("{e:#}")))?;
+        config.validate().map_err(|e| Error::Usage(e.to_string()))?;
         require_memory(&config)?;
-        Ok(Parameters::random(&config, self.seed)?)
+        Ok(config)
+    }
+
+    fn parameters(&self, config: &Config) -> Result<Parameters, Error> {
+        Ok(match &self.checkpoint {
+            Some(path) => Parameters::read(path)?,
+            None => Parameters::random(config, self.seed)?,
+        })
     }
 
     fn tokens(&self, config: &Config) -> Result<Tokens, Error> {

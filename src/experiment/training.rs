@@ -2,13 +2,14 @@
 
 use super::Error;
 use super::machine::cores;
-use crate::cost::{CostFile, CostTable, Layers, StepCosts};
+use crate::anatomy::{Anatomy, MicroBatch, Stage};
+use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::cuda::{self, Gpu, Precision};
 use crate::delivery::Delivery;
 use crate::exec::gpu::{Carriers, Enqueuer, Kind, MessageBytes};
 use crate::exec::{self, Batch, Cpu, Engine, Fault, Session, Settings, Shared, Sizes, Update, Worker};
 use crate::graph::TaskGraph;
-use crate::model::{AdamW, Config, Parameters, Shard, StageLayers, Tokens, split_layers};
+use crate::model::{self, AdamW, Config, Parameters, Shard, Tokens};
 use crate::ranks::Ranks;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,7 +69,17 @@ impl Training {
 
     /// Tokens in a micro-batch.
     pub(super) fn microbatch_tokens(&self) -> usize {
-        self.sequences * self.sequence_tokens
+        self.micro_batch().rows()
+    }
+
+    /// The model's description.
+    pub(super) fn anatomy(&self) -> Anatomy {
+        self.config().anatomy()
+    }
+
+    /// The size of a micro-batch.
+    pub(super) fn micro_batch(&self) -> MicroBatch {
+        MicroBatch { sequences: self.sequences, tokens: self.sequence_tokens }
     }
 
     /// `cpu` or `cuda`.
@@ -123,9 +134,9 @@ impl Training {
     ///
     /// # Errors
     /// More stages than layers, or layers that do not add up.
-    pub fn stages(&self, graph: &TaskGraph) -> Result<Vec<StageLayers>, Error> {
+    pub fn stages(&self, graph: &TaskGraph) -> Result<Vec<Stage>, Error> {
         let stages = graph.schedule().placement.stages() as usize;
-        split_layers(self.config(), stages, self.layers.as_deref()).map_err(|e| Error::Usage(format!("{e:#}")))
+        self.anatomy().split(stages, self.layers.as_deref()).map_err(|e| Error::Usage(e.to_string()))
     }
 
     /// What the ops and step ops of `graph` cost by the parts of `costs`.
@@ -133,10 +144,10 @@ impl Training {
     /// # Errors
     /// A part was not measured at this micro-batch size.
     pub fn tables(&self, costs: &CostFile, graph: &TaskGraph) -> Result<(CostTable, StepCosts), Error> {
-        let (layers, placement) = (layers_of(&self.stages(graph)?), &graph.schedule().placement);
+        let (stages, placement) = (self.stages(graph)?, &graph.schedule().placement);
         let size = (self.sequences as u32, self.sequence_tokens as u32);
-        let table = costs.table(placement, &layers, size).map_err(Error::Usage)?;
-        Ok((table, costs.step_costs(placement, &layers, self.clip.is_some())))
+        let table = costs.table(placement, &stages, size).map_err(Error::Usage)?;
+        Ok((table, costs.step_costs(placement, &stages, self.clip.is_some())))
     }
 
     /// The tokens of training step `step`, from 0, for `microbatches` micro-batches.
@@ -173,23 +184,7 @@ impl Training {
         // Between GPUs the link itself delivers so; the hosts only tell each other what is enqueued.
         let delivery = if matches!(self.backend, Backend::Cpu) { delivery } else { Delivery::OneSided };
         let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout, self.fault) };
-        let sizes = match &self.backend {
-            // Messages lie on the GPUs; hosts exchange signals and norms only.
-            Backend::Cuda { link, .. } if *link != Kind::Staged => {
-                Sizes { norm_parts: self.config().layers + 3, ..Sizes::default() }
-            }
-            Backend::Cuda { .. } => {
-                let bytes = self.message_bytes(&stages);
-                let floats = |bytes: usize| bytes.div_ceil(size_of::<f32>());
-                Sizes {
-                    hidden: floats(bytes.hidden),
-                    tied: floats(bytes.tied),
-                    stages: bytes.stages.into_iter().map(floats).collect(),
-                    norm_parts: self.config().layers + 3,
-                }
-            }
-            Backend::Cpu => self.sizes(&stages),
-        };
+        let sizes = self.sizes(graph, &stages);
         let shared = Arc::new(Shared::new(graph.clone(), sizes, &settings, self.ranks.clone())?);
         let engines = match &self.backend {
             Backend::Cpu => self.workers(&shared, &stages)?,
@@ -199,12 +194,12 @@ impl Training {
     }
 
     /// What `device` holds.
-    fn held(&self, graph: &TaskGraph, device: u32, stages: &[StageLayers]) -> Vec<(u32, StageLayers)> {
+    fn held(&self, graph: &TaskGraph, device: u32, stages: &[Stage]) -> Vec<(u32, Stage)> {
         let held = graph.schedule().placement.stages_of(device);
         held.map(|stage| (stage, stages[stage as usize].clone())).collect()
     }
 
-    fn workers(&self, shared: &Arc<Shared>, stages: &[StageLayers]) -> anyhow::Result<Engines> {
+    fn workers(&self, shared: &Arc<Shared>, stages: &[Stage]) -> anyhow::Result<Engines> {
         let graph = &shared.plan.graph;
         let worker = |device| -> anyhow::Result<(u32, Box<dyn Engine>)> {
             let (held, microbatches) = (self.held(graph, device, stages), graph.schedule().microbatches as usize);
@@ -218,7 +213,7 @@ impl Training {
     fn enqueuers(
         &self,
         shared: &Arc<Shared>,
-        stages: &[StageLayers],
+        stages: &[Stage],
         gpus: &[Arc<Gpu>],
         (precision, link): (Precision, Kind),
     ) -> anyhow::Result<Engines> {
@@ -236,29 +231,40 @@ impl Training {
         Ok(engines)
     }
 
-    /// How long messages between GPUs are.
-    fn message_bytes(&self, stages: &[StageLayers]) -> MessageBytes {
-        let config = self.config();
-        let act = match &self.backend {
-            Backend::Cuda { precision, .. } => precision.bytes(),
-            Backend::Cpu => size_of::<f32>(),
-        };
-        MessageBytes {
-            hidden: self.sequences * self.sequence_tokens * config.channels * act,
-            tied: cuda::tied_gradient_bytes(config),
-            stages: stages.iter().map(|stage| cuda::stage_gradient_bytes(config, stage)).collect(),
+    /// How long messages are.
+    fn message_bytes(&self, stages: &[Stage]) -> MessageBytes {
+        let anatomy = self.anatomy();
+        let edge = anatomy.edge(self.micro_batch());
+        let float = size_of::<f32>();
+        match &self.backend {
+            Backend::Cuda { precision, .. } => MessageBytes {
+                hidden: edge * precision.bytes(),
+                tied: cuda::tied_gradient_bytes(&anatomy),
+                stages: stages.iter().map(|stage| cuda::stage_gradient_bytes(&anatomy, stage)).collect(),
+            },
+            Backend::Cpu => MessageBytes {
+                hidden: edge * float,
+                tied: anatomy.tied_elements(|elements| elements) * float,
+                stages: stages.iter().map(|stage| anatomy.gradient_elements(stage, |n| n) * float).collect(),
+            },
         }
     }
 
-    /// How much devices exchange.
-    fn sizes(&self, stages: &[StageLayers]) -> Sizes {
-        let config = self.config();
-        let parameters = |stage: &StageLayers| config.stage_parameters(stage.embedding, stage.blocks.len(), stage.head);
+    /// How much devices exchange through the hosts' memory.
+    fn sizes(&self, graph: &TaskGraph, stages: &[Stage]) -> Sizes {
+        let bytes = match &self.backend {
+            // Messages lie on the GPUs; hosts exchange signals and norms only.
+            Backend::Cuda { link, .. } if *link != Kind::Staged => MessageBytes::default(),
+            _ => self.message_bytes(stages),
+        };
+        let floats = |bytes: usize| bytes.div_ceil(size_of::<f32>());
+        let anatomy = self.anatomy();
+        let exchange = anatomy.outline().exchange(&graph.schedule().placement, stages);
         Sizes {
-            hidden: self.sequences * self.sequence_tokens * config.channels,
-            tied: config.padded_vocabulary() * config.channels,
-            stages: stages.iter().map(parameters).collect(),
-            norm_parts: config.layers + 3,
+            hidden: floats(bytes.hidden),
+            tied: exchange.map(|devices| (devices, floats(bytes.tied))),
+            stages: bytes.stages.into_iter().map(floats).collect(),
+            norm_parts: anatomy.squares(),
         }
     }
 
@@ -276,8 +282,7 @@ impl Training {
 
     /// Share of what F leaves behind that lives on from I to W, over the whole model.
     pub fn keep(&self) -> f64 {
-        let [forward, kept] = Shard::left_elements(self.config(), self.sequences, self.sequence_tokens);
-        (kept as f64 / forward.max(1) as f64).min(1.0)
+        self.anatomy().keep(self.micro_batch(), &model::STORAGE)
     }
 }
 
@@ -286,10 +291,4 @@ pub(super) fn settings(devices: u32, timeout: Duration, fault: Option<Fault>) ->
     let room = devices <= cores();
     let spin = if room { Duration::from_millis(10) } else { Duration::from_micros(20) };
     Settings { pin: room, spin, timeout, fault, delivery: Delivery::OneSided }
-}
-
-/// What a stage's layers are for the cost table.
-pub fn layers_of(stages: &[StageLayers]) -> Vec<Layers> {
-    let of = |s: &StageLayers| Layers { embedding: s.embedding, blocks: s.blocks.len() as u32, head: s.head };
-    stages.iter().map(of).collect()
 }

@@ -3,6 +3,11 @@
 use super::optimizer::Group;
 use super::pool::Pool;
 use super::{attention, gelu, layernorm, linear};
+use crate::anatomy::Storage;
+use crate::anatomy::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
+
+/// How the CPU stores what passes leave behind: all in float32, rows of logits in whole cache lines.
+pub const STORAGE: Storage = Storage { id_bytes: 4, activation_bytes: 4, logits_multiple: 16, partial_sums: 1 };
 
 /// The sizes of one micro-batch's hidden state.
 #[derive(Clone, Copy)]
@@ -27,20 +32,6 @@ impl Shape {
     pub(super) fn hidden(&self) -> usize {
         self.rows() * self.channels
     }
-}
-
-// Layers of a block's parameter group, each a weight and a bias, in llm.c's order.
-const LN1: usize = 0;
-const QKV: usize = 1;
-const ATTENTION_PROJECTION: usize = 2;
-const LN2: usize = 3;
-const FC: usize = 4;
-const FC_PROJECTION: usize = 5;
-
-/// Number of elements of weight and bias of each of a block's layers.
-pub(super) fn layer_lengths(channels: usize) -> [[usize; 2]; 6] {
-    let c = channels;
-    [[c, c], [3 * c * c, 3 * c], [c * c, c], [c, c], [4 * c * c, 4 * c], [4 * c * c, c]]
 }
 
 /// What the forward leaves behind for the backward for the input.
@@ -90,11 +81,6 @@ impl Forward {
             self.gelu,
         ]
     }
-
-    /// Elements of all buffers.
-    pub(super) fn elements(shape: &Shape) -> usize {
-        shape.rows() * (16 * shape.channels + 4 + shape.heads)
-    }
 }
 
 impl Weight {
@@ -112,11 +98,6 @@ impl Weight {
             self.ln1_sums,
             self.ln2_sums,
         ]
-    }
-
-    /// Elements of all buffers.
-    pub(super) fn elements(shape: &Shape) -> usize {
-        shape.rows() * 16 * shape.channels + 4 * shape.channels
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::config::Config;
+use super::Config;
 use super::parameters::{HEADER_WORDS, check_length, open, read_floats};
 
 const MAGIC: i32 = 20240327;

@@ -1,6 +1,6 @@
 //! The head: final LayerNorm, logits = LNf · wteᵀ, and the loss. Its forward computes the gradient of the logits too.
 
-use super::block::Shape;
+use super::block::{STORAGE, Shape};
 use super::matrix::{Matrix, MatrixMut, add_product, set_product};
 use super::optimizer::Group;
 use super::pool::Pool;
@@ -26,11 +26,6 @@ impl Forward {
     pub(super) fn buffers(self) -> [Vec<f32>; 4] {
         [self.input, self.lnf, self.statistics, self.logits_gradient]
     }
-
-    /// Elements of all buffers.
-    pub(super) fn elements(shape: &Shape, vocabulary: usize) -> usize {
-        shape.rows() * (2 * shape.channels + 2 + stride(vocabulary))
-    }
 }
 
 impl Weight {
@@ -38,16 +33,11 @@ impl Weight {
     pub(super) fn buffers(self) -> [Vec<f32>; 3] {
         [self.lnf, self.logits_gradient, self.sums]
     }
-
-    /// Elements of all buffers.
-    pub(super) fn elements(shape: &Shape, vocabulary: usize) -> usize {
-        shape.rows() * (shape.channels + stride(vocabulary)) + 2 * shape.channels
-    }
 }
 
 /// Elements from one row of the logits to the next: whole cache lines.
 fn stride(vocabulary: usize) -> usize {
-    vocabulary.next_multiple_of(16)
+    vocabulary.next_multiple_of(STORAGE.logits_multiple)
 }
 
 /// What the head's forward needs beside the hidden state.

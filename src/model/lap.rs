@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use crate::anatomy::{BLOCK, EMBEDDING, HEAD};
 use crate::op::Kind;
 
 /// The parts of the model that costs are kept for.
@@ -16,6 +17,17 @@ pub enum Part {
     Block,
     /// Final LayerNorm, logits and loss.
     Head,
+}
+
+impl Part {
+    /// Its name in the model's anatomy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Embedding => EMBEDDING,
+            Part::Block => BLOCK,
+            Part::Head => HEAD,
+        }
+    }
 }
 
 /// How long one part took in one op. An op over several blocks yields a lap for each.

@@ -10,7 +10,6 @@
 
 mod attention;
 mod block;
-mod config;
 #[cfg(feature = "internals")]
 mod debug_state;
 mod embedding;
@@ -34,13 +33,14 @@ mod tokens;
 pub mod twins;
 mod vector;
 
-pub use config::Config;
+pub use crate::anatomy::gpt2::{Config, TENSOR_NAMES};
+pub use block::STORAGE;
 #[cfg(feature = "internals")]
 pub use debug_state::DebugState;
 pub use lap::{Lap, Part};
 pub use optimizer::AdamW;
-pub use parameters::{Parameters, TENSOR_NAMES};
+pub use parameters::Parameters;
 pub use shard::{Shard, Signal};
-pub use stages::{StageLayers, check_held, check_sizes, split_blocks, split_layers};
+pub use stages::{check_held, check_sizes};
 pub use step::Snapshot;
 pub use tokens::{Tokenizer, Tokens};

@@ -35,14 +35,14 @@ pub(super) struct Group {
 
 impl Group {
     /// A group whose values are yet to be filled in.
-    pub(super) fn new(layers: &[[usize; 2]]) -> Group {
+    pub(super) fn new(layers: Vec<[usize; 2]>) -> Group {
         let zeros = vec![0.0; layers.iter().flatten().sum()];
         Group {
             values: zeros.clone(),
             gradients: zeros.clone(),
             first_moments: zeros.clone(),
             second_moments: zeros,
-            layers: layers.to_vec(),
+            layers,
         }
     }
 

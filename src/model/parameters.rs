@@ -2,24 +2,15 @@
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::config::Config;
-
-/// llm.c's names of the 16 tensors, in the order of its files.
-pub const TENSOR_NAMES: [&str; 16] = [
-    "wte", "wpe", "ln1w", "ln1b", "qkvw", "qkvb", "attprojw", "attprojb", "ln2w", "ln2b", "fcw", "fcb", "fcprojw",
-    "fcprojb", "lnfw", "lnfb",
-];
-
-pub(super) const WTE: usize = 0;
-pub(super) const WPE: usize = 1;
-pub(super) const BLOCK_TENSORS: [usize; 12] = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13];
-pub(super) const LNF_TENSORS: [usize; 2] = [14, 15];
+use crate::anatomy::Initial;
+use crate::anatomy::gpt2::Config;
 
 const MAGIC: i32 = 20240326;
 const FLOAT32: i32 = 3;
@@ -46,49 +37,54 @@ impl Parameters {
         Ok(Parameters { config: *config, tensors: config.tensor_lengths().map(|length| vec![0.0; length]) })
     }
 
-    /// GPT-2's initialisation: weights from N(0, 0.02), the two projections back into the hidden state from
-    /// N(0, 0.02 / √(2L)), biases 0, LayerNorm weights 1, padding rows 0. The same seed gives the same parameters.
+    /// The initialisation that the model's anatomy describes, tensor by tensor. The same seed gives the same parameters.
     pub fn random(config: &Config, seed: u64) -> Result<Parameters> {
         let mut parameters = Parameters::zeros(config)?;
         let mut normal = Normal::new(seed);
-        let projection = 0.02 / (2.0 * config.layers as f64).sqrt();
-        for (name, tensor) in TENSOR_NAMES.into_iter().zip(&mut parameters.tensors) {
-            match name {
-                "wte" => normal.fill(&mut tensor[..config.vocabulary * config.channels], 0.02),
-                "wpe" | "qkvw" | "fcw" => normal.fill(tensor, 0.02),
-                "attprojw" | "fcprojw" => normal.fill(tensor, projection),
-                "ln1w" | "ln2w" | "lnfw" => tensor.fill(1.0),
-                _ => {}
+        for ((_, tensor), values) in config.anatomy().tensors().zip(&mut parameters.tensors) {
+            let own = values.len() - tensor.padding_elements() as usize;
+            match tensor.initial {
+                Initial::Normal(deviation) => normal.fill(&mut values[..own], deviation),
+                Initial::One => values.fill(1.0),
+                Initial::Zero => {}
             }
         }
         Ok(parameters)
     }
 
     /// One tensor, or one layer's part of it.
-    pub(super) fn part(&self, tensor: usize, layer: Option<usize>) -> &[f32] {
-        let length = self.tensors[tensor].len() / self.config.layers;
-        layer.map_or(&self.tensors[tensor][..], |layer| &self.tensors[tensor][layer * length..][..length])
+    pub(crate) fn part(&self, tensor: usize, layer: Option<usize>) -> &[f32] {
+        &self.tensors[tensor][self.range(tensor, layer)]
     }
 
     /// One tensor, or one layer's part of it.
-    pub(super) fn part_mut(&mut self, tensor: usize, layer: Option<usize>) -> &mut [f32] {
-        let length = self.tensors[tensor].len() / self.config.layers;
-        let tensor = &mut self.tensors[tensor];
-        match layer {
-            None => tensor,
-            Some(layer) => &mut tensor[layer * length..][..length],
-        }
+    pub(crate) fn part_mut(&mut self, tensor: usize, layer: Option<usize>) -> &mut [f32] {
+        let range = self.range(tensor, layer);
+        &mut self.tensors[tensor][range]
+    }
+
+    fn range(&self, tensor: usize, layer: Option<usize>) -> Range<usize> {
+        let whole = self.tensors[tensor].len();
+        let length = whole / self.config.layers;
+        layer.map_or(0..whole, |layer| layer * length..(layer + 1) * length)
     }
 
     /// Copies the given tensors, or one layer's part of each, into `values`, one after the other.
-    pub(super) fn copy_parts(&self, tensors: &[usize], layer: Option<usize>, values: &mut [f32]) {
+    pub(super) fn copy_parts(&self, tensors: Range<usize>, layer: Option<usize>, values: &mut [f32]) {
         let mut values = values;
-        for &tensor in tensors {
+        for tensor in tensors {
             let from = self.part(tensor, layer);
             let (into, rest) = values.split_at_mut(from.len());
             into.copy_from_slice(from);
             values = rest;
         }
+    }
+
+    /// The sizes of the model in llm.c's checkpoint, without its parameters.
+    pub fn read_config(path: &Path) -> Result<Config> {
+        read_header(path)
+            .map(|(_, config, _)| config)
+            .with_context(|| format!("reading the checkpoint {}", path.display()))
     }
 
     /// Reads llm.c's checkpoint, version 3 (float32) or 5 (bfloat16).
@@ -166,8 +162,9 @@ pub(super) fn check_length(found: u64, expected: u128) -> Result<()> {
     }
 }
 
-fn read(path: &Path) -> Result<Parameters> {
-    let (mut reader, header, length) = open(path)?;
+/// Reads a checkpoint's header, and whether the file is as long as it says. Returns whether it holds float32, too.
+fn read_header(path: &Path) -> Result<(BufReader<File>, Config, bool)> {
+    let (reader, header, length) = open(path)?;
     ensure!(
         header[0] == MAGIC,
         "expected a checkpoint of llm.c, which starts with {MAGIC}, found {}: pass a model file such as gpt2_124M.bin",
@@ -200,10 +197,15 @@ fn read(path: &Path) -> Result<Parameters> {
     );
     let width = if version == FLOAT32 { 4 } else { 2 };
     check_length(length, HEADER_WORDS as u128 * 4 + config.parameter_count() as u128 * width)?;
+    Ok((reader, config, version == FLOAT32))
+}
+
+fn read(path: &Path) -> Result<Parameters> {
+    let (mut reader, config, is_float32) = read_header(path)?;
     // the file has as many bytes as the header says: what is allocated now is bounded by twice its length
     let mut parameters = Parameters::zeros(&config)?;
     for tensor in &mut parameters.tensors {
-        if version == FLOAT32 {
+        if is_float32 {
             read_floats(&mut reader, tensor)?;
         } else {
             let mut bytes = [0; 4096];

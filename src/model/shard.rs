@@ -1,18 +1,20 @@
 //! What one device owns of the model, and its pipeline ops: forward, backward for the input, backward for the weights.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::block::{self, Shape};
-use super::config::Config;
+use super::block::{self, STORAGE, Shape};
 use super::lap::{Lap, Laps, Part};
 use super::optimizer::Group;
-use super::parameters::{BLOCK_TENSORS, LNF_TENSORS, Parameters, WPE, WTE};
+use super::parameters::Parameters;
 use super::pool::Pool;
-use super::stages::{StageLayers, check_held, check_sizes};
+use super::stages::{check_held, check_sizes};
 use super::stash::{Stage, Stash, find};
 use super::{embedding, head};
+use crate::anatomy::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
+use crate::anatomy::{self, Anatomy, BLOCK, EMBEDDING, HEAD, MicroBatch, TiedSides};
 use crate::op::Kind;
 
 /// The input of a stage.
@@ -31,6 +33,7 @@ pub enum Signal<'a> {
 /// the same bits whether they were computed here or on two devices.
 pub struct Shard {
     pub(super) config: Config,
+    pub(super) anatomy: Anatomy,
     shape: Shape,
     microbatches: usize,
     pub(super) stages: BTreeMap<u32, Stage>,
@@ -38,27 +41,18 @@ pub struct Shard {
     pub(super) wte: Option<Group>,
     /// The head's part of the token embedding's gradient.
     pub(super) wte_head_gradients: Vec<f32>,
-    /// Whether both parts of the token embedding's gradient are here, this device's own or received.
-    pub(super) tied_parts: TiedParts,
+    /// Which sides of the tied token embedding are here.
+    pub(super) tied: TiedSides,
+    /// Where one side is: whether the other's gradient has arrived this step.
+    pub(super) tied_received: bool,
     pub(super) wpe: Option<Group>,
     pub(super) lnf: Option<Group>,
     losses: Vec<f32>,
     keep_logits: bool,
     logits: Vec<Option<Vec<f32>>>,
     pool: Pool,
-    held_elements: usize,
-    peak_held_elements: usize,
-}
-
-/// Which parts of the tied gradient a shard has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TiedParts {
-    /// Neither embedding nor head is here.
-    None,
-    /// Embedding and head are both here.
-    Both,
-    /// One of them is here; whether the other's part has arrived this step.
-    One { received: bool },
+    held_bytes: usize,
+    peak_held_bytes: usize,
 }
 
 impl Shard {
@@ -66,7 +60,7 @@ impl Shard {
     /// `microbatches` of them: the loss is the mean over all tokens of the step.
     pub fn new(
         parameters: &Parameters,
-        stages: &[(u32, StageLayers)],
+        stages: &[(u32, anatomy::Stage)],
         sequences: usize,
         tokens: usize,
         microbatches: usize,
@@ -74,40 +68,45 @@ impl Shard {
         let config = parameters.config;
         check_sizes(&config, [sequences, tokens, microbatches])?;
         check_held(&config, stages)?;
-        let vp = config.padded_vocabulary();
-        let c = config.channels;
-        let filled = |layers: &[[usize; 2]], tensors: &[usize], part: Option<usize>| {
-            let mut group = Group::new(layers);
-            parameters.copy_parts(tensors, part, &mut group.values);
+        let anatomy = config.anatomy();
+        let filled = |tensors: Range<usize>, layer: Option<usize>| {
+            // each layer's weight with its bias behind it; embeddings have none
+            let lengths: Vec<usize> = tensors.clone().map(|tensor| parameters.part(tensor, layer).len()).collect();
+            let layers = lengths.chunks(2).map(|layer| [layer[0], layer.get(1).copied().unwrap_or(0)]);
+            let mut group = Group::new(layers.collect());
+            parameters.copy_parts(tensors, layer, &mut group.values);
             group
         };
-        let (embedding, head) = (stages.iter().any(|s| s.1.embedding), stages.iter().any(|s| s.1.head));
+        let tied = anatomy.outline().tied_sides(stages.iter().map(|(_, stage)| stage));
+        let has = |part| stages.iter().any(|(_, stage)| stage.has(part));
+        let (embedding, head) = (has(EMBEDDING), has(HEAD));
+        let micro = MicroBatch { sequences, tokens };
         let stages = stages.iter().map(|(id, layers)| {
-            let block = |index| filled(&block::layer_lengths(c), &BLOCK_TENSORS, Some(index));
-            let blocks = layers.blocks.clone().map(block).collect();
+            let blocks = layers.run(BLOCK).map(|index| filled(BLOCK_TENSORS, Some(index))).collect();
             let stashes = (0..microbatches).map(|_| Stash::Empty).collect();
-            (*id, Stage { layers: layers.clone(), blocks, stashes })
+            let left = [Kind::F, Kind::I].map(|kind| anatomy.left(layers, kind, micro, &STORAGE));
+            (*id, Stage { layers: layers.clone(), left, blocks, stashes })
         });
+        let stages = stages.collect();
+        let wte = (embedding || head).then(|| filled(WTE..WTE + 1, None));
         Ok(Shard {
             config,
-            shape: Shape { sequences, tokens, heads: config.heads, channels: c },
+            anatomy,
+            shape: Shape { sequences, tokens, heads: config.heads, channels: config.channels },
             microbatches,
-            stages: stages.collect(),
-            wte: (embedding || head).then(|| filled(&[[vp * c, 0]], &[WTE], None)),
-            wte_head_gradients: if embedding || head { vec![0.0; vp * c] } else { Vec::new() },
-            tied_parts: match (embedding, head) {
-                (false, false) => TiedParts::None,
-                (true, true) => TiedParts::Both,
-                _ => TiedParts::One { received: false },
-            },
-            wpe: embedding.then(|| filled(&[[config.max_sequence * c, 0]], &[WPE], None)),
-            lnf: head.then(|| filled(&[[c, c]], &LNF_TENSORS, None)),
+            stages,
+            wte_head_gradients: vec![0.0; wte.as_ref().map_or(0, |wte| wte.values.len())],
+            wte,
+            tied,
+            tied_received: false,
+            wpe: embedding.then(|| filled(WPE..WPE + 1, None)),
+            lnf: head.then(|| filled(LNF_TENSORS, None)),
             losses: vec![0.0; if head { microbatches } else { 0 }],
             keep_logits: false,
             logits: vec![None; if head { microbatches } else { 0 }],
             pool: Pool::default(),
-            held_elements: 0,
-            peak_held_elements: 0,
+            held_bytes: 0,
+            peak_held_bytes: 0,
         })
     }
 
@@ -134,16 +133,17 @@ impl Shard {
         if !matches!(entry.stashes[index], Stash::Empty) {
             bail!("{}: expected its first, found a second before the backward: run the backward first", call());
         }
-        check_length(output.as_deref().map(<[f32]>::len), !entry.layers.head, shape.hidden(), "output")
+        check_length(output.as_deref().map(<[f32]>::len), !entry.layers.has(HEAD), shape.hidden(), "output")
             .with_context(call)?;
-        check_length(targets.map(<[u32]>::len), entry.layers.head, shape.rows(), "targets").with_context(call)?;
+        check_length(targets.map(<[u32]>::len), entry.layers.has(HEAD), shape.rows(), "targets").with_context(call)?;
         check_tokens(targets.unwrap_or_default(), vocabulary).with_context(call)?;
 
         let mut laps = Laps::start(laps, Kind::F);
         let mut hidden;
         let tokens = match input {
             Signal::Tokens(tokens) => {
-                check_length(Some(tokens.len()), entry.layers.embedding, shape.rows(), "tokens").with_context(call)?;
+                check_length(Some(tokens.len()), entry.layers.has(EMBEDDING), shape.rows(), "tokens")
+                    .with_context(call)?;
                 check_tokens(tokens, vocabulary).with_context(call)?;
                 hidden = self.pool.take(shape.hidden());
                 let (Some(wte), Some(wpe)) = (&self.wte, &self.wpe) else { unreachable!("the embedding is here") };
@@ -153,7 +153,8 @@ impl Shard {
             }
             Signal::Hidden(state) => {
                 let length = Some(state.len());
-                check_length(length, !entry.layers.embedding, shape.hidden(), "hidden state").with_context(call)?;
+                check_length(length, !entry.layers.has(EMBEDDING), shape.hidden(), "hidden state")
+                    .with_context(call)?;
                 hidden = self.pool.take(shape.hidden());
                 hidden.copy_from_slice(state);
                 None
@@ -179,10 +180,9 @@ impl Shard {
             self.pool.give([hidden]);
             None
         };
-        let stash = Stash::Forward { tokens, blocks, head };
-        self.held_elements += stash.elements(&shape, vocabulary);
-        self.peak_held_elements = self.peak_held_elements.max(self.held_elements);
-        entry.stashes[index] = stash;
+        entry.stashes[index] = Stash::Forward { tokens, blocks, head };
+        self.held_bytes += entry.left[0];
+        self.peak_held_bytes = self.peak_held_bytes.max(self.held_bytes);
         Ok(())
     }
 
@@ -200,14 +200,14 @@ impl Shard {
         let call = || format!("backward for the input of stage {stage}, micro-batch {microbatch}");
         let entry = find(&mut self.stages, stage, microbatch).with_context(call)?;
         let layers = &entry.layers;
-        check_length(gradient.map(<[f32]>::len), !layers.head, shape.hidden(), "gradient").with_context(call)?;
-        check_length(output.as_deref().map(<[f32]>::len), !layers.embedding, shape.hidden(), "output")
+        check_length(gradient.map(<[f32]>::len), !layers.has(HEAD), shape.hidden(), "gradient").with_context(call)?;
+        check_length(output.as_deref().map(<[f32]>::len), !layers.has(EMBEDDING), shape.hidden(), "output")
             .with_context(call)?;
         let place = &mut entry.stashes[microbatch as usize];
         if !matches!(place, Stash::Forward { .. }) {
             bail!("{}: expected its forward before it, found none: run that first", call());
         }
-        self.held_elements -= place.elements(&shape, vocabulary);
+        self.held_bytes -= entry.left[0];
         let Stash::Forward { tokens, blocks, head } = std::mem::replace(place, Stash::Empty) else {
             unreachable!("just matched")
         };
@@ -246,10 +246,9 @@ impl Shard {
                 None
             }
         };
-        let stash = Stash::Weight { tokens, blocks: left, head };
-        self.held_elements += stash.elements(&shape, vocabulary);
-        self.peak_held_elements = self.peak_held_elements.max(self.held_elements);
-        *place = stash;
+        *place = Stash::Weight { tokens, blocks: left, head };
+        self.held_bytes += entry.left[1];
+        self.peak_held_bytes = self.peak_held_bytes.max(self.held_bytes);
         Ok(())
     }
 
@@ -262,7 +261,7 @@ impl Shard {
         if !matches!(place, Stash::Weight { .. }) {
             bail!("{}: expected its backward for the input before it, found none: run that first", call());
         }
-        self.held_elements -= place.elements(&shape, vocabulary);
+        self.held_bytes -= entry.left[1];
         let Stash::Weight { tokens, blocks, head } = std::mem::replace(place, Stash::Empty) else {
             unreachable!("just matched")
         };
@@ -303,24 +302,14 @@ impl Shard {
         self.logits.get(microbatch as usize)?.as_deref()
     }
 
-    /// Elements that the forward of the whole model leaves behind for a micro-batch, and those that the backward for the input
-    /// leaves.
-    pub fn left_elements(config: &Config, sequences: usize, tokens: usize) -> [usize; 2] {
-        let shape = Shape { sequences, tokens, heads: config.heads, channels: config.channels };
-        let (rows, vocabulary) = (shape.rows(), config.vocabulary);
-        let forward = config.layers * block::Forward::elements(&shape) + head::Forward::elements(&shape, vocabulary);
-        let weight = config.layers * block::Weight::elements(&shape) + head::Weight::elements(&shape, vocabulary);
-        [rows + forward, rows + shape.hidden() + weight]
-    }
-
     /// Bytes that finished ops hold for those still to come.
     pub fn held_bytes(&self) -> usize {
-        self.held_elements * size_of::<f32>()
+        self.held_bytes
     }
 
     /// The most that [`Shard::held_bytes`] has been.
     pub fn peak_held_bytes(&self) -> usize {
-        self.peak_held_elements * size_of::<f32>()
+        self.peak_held_bytes
     }
 
     /// Drops what the ops of a step that was given up left behind.
@@ -328,12 +317,12 @@ impl Shard {
         for place in self.stages.values_mut().flat_map(|stage| &mut stage.stashes) {
             std::mem::replace(place, Stash::Empty).give_back(&mut self.pool);
         }
-        self.held_elements = 0;
+        self.held_bytes = 0;
     }
 
     /// The number in the model of each block here, with its parameters.
     pub(super) fn numbered_blocks(&self) -> impl Iterator<Item = (usize, &Group)> {
-        self.stages.values().flat_map(|stage| stage.layers.blocks.clone().zip(&stage.blocks))
+        self.stages.values().flat_map(|stage| stage.layers.run(BLOCK).zip(&stage.blocks))
     }
 }
 
@@ -369,5 +358,45 @@ fn check_tokens(tokens: &[u32], vocabulary: usize) -> Result<()> {
             "expected token ids below the vocabulary's {vocabulary}, found {token}: use data or a tokenizer that fits the model"
         ),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of all buffers of a stash.
+    fn bytes(stash: Stash) -> usize {
+        let floats = |buffers: &[Vec<f32>]| buffers.iter().map(Vec::len).sum::<usize>();
+        let elements = match stash {
+            Stash::Empty => 0,
+            Stash::Forward { tokens, blocks, head } => {
+                let blocks: usize = blocks.into_iter().map(|block| floats(&block.buffers())).sum();
+                tokens.unwrap().len() + blocks + floats(&head.unwrap().buffers())
+            }
+            Stash::Weight { tokens, blocks, head } => {
+                let blocks: usize = blocks.into_iter().map(|block| floats(&block.buffers())).sum();
+                let (tokens, gradient) = tokens.unwrap();
+                tokens.len() + gradient.len() + blocks + floats(&head.unwrap().buffers())
+            }
+        };
+        elements * size_of::<f32>()
+    }
+
+    #[test]
+    fn ops_leave_behind_what_the_anatomy_says() {
+        let config = Config { max_sequence: 16, vocabulary: 37, layers: 3, heads: 3, channels: 24 };
+        let parameters = Parameters::random(&config, 1).unwrap();
+        let stages = [(0, config.anatomy().split(1, None).unwrap().remove(0))];
+        let tokens: Vec<u32> = (0..32).collect();
+        for backward in [false, true] {
+            let mut shard = Shard::new(&parameters, &stages, 2, 16, 1).unwrap();
+            shard.forward(0, 0, Signal::Tokens(&tokens), Some(&tokens), None, &mut Vec::new()).unwrap();
+            if backward {
+                shard.backward_input(0, 0, None, None, &mut Vec::new()).unwrap();
+            }
+            let stash = shard.stages.get_mut(&0).unwrap().stashes.remove(0);
+            assert_eq!(bytes(stash), shard.held_bytes(), "backward: {backward}");
+        }
     }
 }

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail, ensure};
 
-use super::block::{self, Shape};
+use super::block;
 use super::head;
 use super::optimizer::Group;
 use super::pool::Pool;
-use super::stages::StageLayers;
+use crate::anatomy;
 
 /// One stage's blocks and what its ops left behind, by micro-batch.
 pub(super) struct Stage {
-    pub(super) layers: StageLayers,
+    pub(super) layers: anatomy::Stage,
+    /// Bytes that its F leaves behind for its I, and its I for its W.
+    pub(super) left: [usize; 2],
     pub(super) blocks: Vec<Group>,
     pub(super) stashes: Vec<Stash>,
 }
@@ -25,23 +27,6 @@ pub(super) enum Stash {
 }
 
 impl Stash {
-    /// Elements of all buffers.
-    pub(super) fn elements(&self, shape: &Shape, vocabulary: usize) -> usize {
-        match self {
-            Stash::Empty => 0,
-            Stash::Forward { tokens, blocks, head } => {
-                tokens.as_ref().map_or(0, Vec::len)
-                    + blocks.len() * block::Forward::elements(shape)
-                    + head.as_ref().map_or(0, |_| head::Forward::elements(shape, vocabulary))
-            }
-            Stash::Weight { tokens, blocks, head } => {
-                tokens.as_ref().map_or(0, |(tokens, gradient)| tokens.len() + gradient.len())
-                    + blocks.len() * block::Weight::elements(shape)
-                    + head.as_ref().map_or(0, |_| head::Weight::elements(shape, vocabulary))
-            }
-        }
-    }
-
     /// Gives all buffers back.
     pub(super) fn give_back(self, pool: &mut Pool) {
         match self {

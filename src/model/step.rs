@@ -1,8 +1,11 @@
 //! What a shard does once a step, around the pipeline: gradients to zero, the tied embedding, the norm, AdamW.
 
 use super::optimizer::{AdamW, Group};
-use super::parameters::{BLOCK_TENSORS, LNF_TENSORS, Parameters, WPE, WTE};
-use super::shard::{Shard, TiedParts};
+use super::parameters::Parameters;
+use super::shard::Shard;
+use crate::anatomy::gpt2::{BLOCK_TENSORS, LNF_TENSORS, WPE, WTE};
+use crate::anatomy::{BLOCK, EMBEDDING, HEAD, TiedSides};
+use std::ops::Range;
 
 /// A copy of a shard's parameters and optimizer state.
 #[derive(Clone)]
@@ -17,14 +20,7 @@ impl Shard {
         self.drop_stashes();
         self.groups_mut().for_each(|group| group.gradients.fill(0.0));
         self.wte_head_gradients.fill(0.0);
-        if let TiedParts::One { received } = &mut self.tied_parts {
-            *received = false;
-        }
-    }
-
-    /// Whether this device has the embedding.
-    pub fn has_embedding(&self) -> bool {
-        self.wpe.is_some()
+        self.tied_received = false;
     }
 
     /// Whether this device has the head.
@@ -35,9 +31,9 @@ impl Shard {
     /// This device's part of the gradient of the token embedding (Vp, C), where it has embedding or head but not both;
     /// empty elsewhere, where nothing needs to be exchanged.
     pub fn tied_gradient(&self) -> &[f32] {
-        match (&self.tied_parts, &self.wte) {
-            (TiedParts::One { .. }, Some(wte)) if self.has_embedding() => &wte.gradients,
-            (TiedParts::One { .. }, Some(_)) => &self.wte_head_gradients,
+        match (self.tied, &self.wte) {
+            (TiedSides::One(0), Some(wte)) => &wte.gradients,
+            (TiedSides::One(_), _) => &self.wte_head_gradients,
             _ => &[],
         }
     }
@@ -46,16 +42,12 @@ impl Shard {
     /// part + the head's part, as where both live on one. To be called once a step, after the last backward for the
     /// weights; panics where nothing is to be exchanged or the length is wrong.
     pub fn add_tied_gradient(&mut self, other: &[f32]) {
-        let embedding = self.has_embedding();
-        let (TiedParts::One { received }, Some(wte)) = (&mut self.tied_parts, &mut self.wte) else {
-            panic!("this device has both embedding and head, or neither: its gradient is complete");
-        };
-        *received = true;
-        if embedding {
-            self.wte_head_gradients.copy_from_slice(other);
-        } else {
-            wte.gradients.copy_from_slice(other);
+        match (self.tied, &mut self.wte) {
+            (TiedSides::One(0), _) => self.wte_head_gradients.copy_from_slice(other),
+            (TiedSides::One(_), Some(wte)) => wte.gradients.copy_from_slice(other),
+            _ => panic!("this device has both embedding and head, or neither: its gradient is complete"),
         }
+        self.tied_received = true;
     }
 
     /// Writes the gradients of all parameters of `stage`, in one fixed order.
@@ -80,29 +72,30 @@ impl Shard {
     fn stage_gradients(&mut self, stage: u32, mut each: impl FnMut(&mut [f32])) {
         let Some(held) = self.stages.get_mut(&stage) else { return };
         held.blocks.iter_mut().for_each(|block| each(&mut block.gradients));
-        if held.layers.embedding {
+        if held.layers.has(EMBEDDING) {
             self.wte.iter_mut().chain(&mut self.wpe).for_each(|group| each(&mut group.gradients));
         }
-        if held.layers.head {
+        if held.layers.has(HEAD) {
             self.lnf.iter_mut().for_each(|group| each(&mut group.gradients));
             each(&mut self.wte_head_gradients);
         }
     }
 
-    /// The squared norm of the gradients of each part of the model that is here, with its place in the order in which they
-    /// are to be added up: 0 the token embedding (on the embedding's device only, both parts summed), 1 the position
-    /// embedding, 2 + l block l, 2 + L the final LayerNorm.
+    /// The squared norm of the gradients of each group of tensors that is here, with its place in the order in which they are
+    /// to be added up, [`crate::anatomy::Anatomy::square`]; the token embedding's on the embedding's device only, both parts
+    /// summed.
     pub fn squared_norms(&self) -> Vec<(usize, f64)> {
         let mut norms = Vec::new();
         if let (Some(wte), Some(wpe)) = (&self.wte, &self.wpe) {
             self.assert_tied_gradient_complete();
-            norms.push((0, wte.squared_norm(Some(&self.wte_head_gradients))));
-            norms.push((1, wpe.squared_norm(None)));
+            let first = self.anatomy.square(EMBEDDING, 0);
+            norms.push((first, wte.squared_norm(Some(&self.wte_head_gradients))));
+            norms.push((first + 1, wpe.squared_norm(None)));
         }
-        let mut blocks: Vec<_> = self.numbered_blocks().map(|(l, group)| (2 + l, group.squared_norm(None))).collect();
-        blocks.sort_by_key(|&(order, _)| order);
-        norms.append(&mut blocks);
-        norms.extend(self.lnf.as_ref().map(|lnf| (2 + self.config.layers, lnf.squared_norm(None))));
+        let block = |(number, group): (usize, &Group)| (self.anatomy.square(BLOCK, number), group.squared_norm(None));
+        norms.extend(self.numbered_blocks().map(block));
+        norms.extend(self.lnf.iter().map(|lnf| (self.anatomy.square(HEAD, 0), lnf.squared_norm(None))));
+        norms.sort_by_key(|&(order, _)| order);
         norms
     }
 
@@ -151,19 +144,19 @@ impl Shard {
 
     fn write(&self, into: &mut Parameters, values: impl Fn(&Group) -> &Vec<f32>) {
         assert_eq!(self.config, into.config, "the tensors are of a model of other sizes");
-        let mut write = |tensors: &[usize], layer: Option<usize>, group: &Group| {
+        let mut write = |tensors: Range<usize>, layer: Option<usize>, group: &Group| {
             let mut values = values(group).as_slice();
-            for &tensor in tensors {
+            for tensor in tensors {
                 let part = into.part_mut(tensor, layer);
                 let (from, rest) = values.split_at(part.len());
                 part.copy_from_slice(from);
                 values = rest;
             }
         };
-        self.wte.iter().for_each(|wte| write(&[WTE], None, wte));
-        self.wpe.iter().for_each(|wpe| write(&[WPE], None, wpe));
-        self.numbered_blocks().for_each(|(layer, group)| write(&BLOCK_TENSORS, Some(layer), group));
-        self.lnf.iter().for_each(|lnf| write(&LNF_TENSORS, None, lnf));
+        self.wte.iter().for_each(|wte| write(WTE..WTE + 1, None, wte));
+        self.wpe.iter().for_each(|wpe| write(WPE..WPE + 1, None, wpe));
+        self.numbered_blocks().for_each(|(layer, group)| write(BLOCK_TENSORS, Some(layer), group));
+        self.lnf.iter().for_each(|lnf| write(LNF_TENSORS, None, lnf));
     }
 
     fn groups(&self) -> impl Iterator<Item = &Group> {
@@ -178,7 +171,7 @@ impl Shard {
 
     fn assert_tied_gradient_complete(&self) {
         assert!(
-            self.tied_parts != TiedParts::One { received: false },
+            !matches!(self.tied, TiedSides::One(_)) || self.tied_received,
             "the other device's part of the token embedding's gradient has not been added"
         );
     }

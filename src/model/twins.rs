@@ -150,7 +150,7 @@ pub struct Parameters {
 
 impl Parameters {
     fn group(&self) -> Group {
-        let mut group = Group::new(&[[self.values.len(), 0]]);
+        let mut group = Group::new(vec![[self.values.len(), 0]]);
         group.values.clone_from(&self.values);
         group.gradients.clone_from(&self.gradients);
         group.first_moments.clone_from(&self.first_moments);

@@ -1,8 +1,7 @@
 //! Where costs come from, and the table that they make for one schedule.
 
 use super::Error;
-use crate::cost::{CostFile, CostTable, GivenCosts, Layers, Slow, StepCosts};
-use crate::model::split_blocks;
+use crate::cost::{CostFile, CostTable, GivenCosts, Slow, StepCosts};
 use crate::placement::Placement;
 
 /// A source of costs.
@@ -80,17 +79,11 @@ impl Measured {
 
     fn table(&self, name: &str, placement: &Placement, microbatches: u32) -> Result<(CostTable, StepCosts), Error> {
         let Measured { file, layers, size, clip } = self;
-        let stages = split_blocks(file.layers as usize, placement.stages() as usize, layers.as_deref());
-        let stages = stages.map_err(|e| Error::Usage(format!("{name}: {e:#}")))?;
-        let held = stages.iter().map(|stage| Layers {
-            embedding: stage.embedding,
-            blocks: stage.blocks.len() as u32,
-            head: stage.head,
-        });
-        let held: Vec<Layers> = held.collect();
-        let table = file.table(placement, &held, *size).map_err(Error::Usage)?;
+        let stages = file.outline().split(placement.stages() as usize, layers.as_deref());
+        let stages = stages.map_err(|e| Error::Usage(format!("{name}: {e}")))?;
+        let table = file.table(placement, &stages, *size).map_err(Error::Usage)?;
         table.check_clock(placement, microbatches).map_err(Error::Usage)?;
-        Ok((table, file.step_costs(placement, &held, *clip)))
+        Ok((table, file.step_costs(placement, &stages, *clip)))
     }
 }
 

@@ -6,10 +6,9 @@
 //! reason. `PIPESIM_ROOT` names the folder that holds `tests/golden` where that is not where this was compiled.
 
 use crate::support::*;
+use pipesim::internals::anatomy::Stage;
 use pipesim::internals::cuda::*;
-use pipesim::internals::model::{
-    self, AdamW, DebugState, Parameters, StageLayers, TENSOR_NAMES, Tokenizer, Tokens, split_layers,
-};
+use pipesim::internals::model::{self, AdamW, DebugState, Parameters, TENSOR_NAMES, Tokenizer, Tokens};
 use pipesim::internals::op::{Kind, Op};
 use std::path::Path;
 use std::sync::Arc;
@@ -95,7 +94,7 @@ impl Pipeline {
         [batch, tokens, microbatches]: [usize; 3],
         precision: Precision,
     ) -> Pipeline {
-        let layers = split_layers(&parameters.config, devices.len(), None).unwrap();
+        let layers = parameters.config.anatomy().split(devices.len(), None).unwrap();
         let gpus = gpus(hardware, devices.iter().max().unwrap() + 1);
         let sizes = [batch / microbatches, tokens, microbatches];
         let shard = |(device, gpu): (usize, &Arc<Gpu>)| {
@@ -235,7 +234,7 @@ impl Pipeline {
         let mut parts: Vec<_> = self.shards.iter().flat_map(|shard| shard.read_squared_norms().unwrap()).collect();
         parts.sort_by_key(|part| part.0);
         let orders: Vec<usize> = parts.iter().map(|part| part.0).collect();
-        assert_eq!(orders, (0..checkpoint().config.layers + 3).collect::<Vec<_>>(), "every part once");
+        assert_eq!(orders, (0..checkpoint().config.anatomy().squares()).collect::<Vec<_>>(), "every part once");
         parts.iter().map(|part| part.1).sum::<f64>().sqrt()
     }
 
@@ -251,7 +250,7 @@ impl Pipeline {
 /// Gradients of one whole CPU shard.
 fn cpu_gradients(state: &DebugState, microbatches: usize) -> (f32, Parameters) {
     let parameters = checkpoint();
-    let layers = split_layers(&parameters.config, 1, None).unwrap();
+    let layers = parameters.config.anatomy().split(1, None).unwrap();
     let stages = [(0, layers[0].clone())];
     let mut shard =
         model::Shard::new(&parameters, &stages, state.batch / microbatches, state.tokens, microbatches).unwrap();
@@ -407,7 +406,7 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
             let inputs: Vec<u32> = (0..sequences * tokens).map(token).collect();
             let targets: Vec<u32> = (1..=sequences * tokens).map(token).collect();
 
-            let layers = split_layers(&config, 1, None).unwrap();
+            let layers = config.anatomy().split(1, None).unwrap();
             let mut cpu = model::Shard::new(&parameters, &[(0, layers[0].clone())], sequences, tokens, 1).unwrap();
             let signal = model::Signal::Tokens(&inputs);
             cpu.forward(0, 0, signal, Some(&targets), None, &mut Vec::new()).unwrap();
@@ -417,8 +416,8 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
             cpu.gradients(&mut expected);
 
             let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
-            let layers = split_layers(&config, 3, Some(&[0, 3, 0])).unwrap();
-            let stages: Vec<(u32, StageLayers)> = (0..).zip(layers).collect();
+            let layers = config.anatomy().split(3, Some(&[0, 3, 0])).unwrap();
+            let stages: Vec<(u32, Stage)> = (0..).zip(layers).collect();
             for (precision, tolerance) in [(Precision::F32, 1e-5), (Precision::Bf16, 4e-2)] {
                 let mut shard = Shard::new(&gpu, &parameters, &stages, [sequences, tokens, 1], precision).unwrap();
                 let mut marks = Marks::new(&gpu);
@@ -449,7 +448,7 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
 /// A shard of the whole model on GPU 0, and its marks.
 fn whole_model(precision: Precision) -> (Shard, Marks) {
     let (state, parameters) = (debug_state(), checkpoint());
-    let layers = split_layers(&parameters.config, 1, None).unwrap();
+    let layers = parameters.config.anatomy().split(1, None).unwrap();
     let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
     let sizes = [state.batch / 2, state.tokens, 2];
     let shard = Shard::new(&gpu, &parameters, &[(0, layers[0].clone())], sizes, precision).unwrap();
@@ -538,7 +537,7 @@ fn the_estimate_is_near_what_is_allocated() {
     }
     child("the_estimate_is_near_what_is_allocated", &[], || {
         let parameters = checkpoint();
-        let layers = split_layers(&parameters.config, 2, None).unwrap();
+        let layers = parameters.config.anatomy().split(2, None).unwrap();
         let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
         for (layers, precision) in
             [(0, Precision::F32), (1, Precision::F32), (0, Precision::Bf16), (1, Precision::Bf16)]
@@ -546,7 +545,7 @@ fn the_estimate_is_near_what_is_allocated() {
         {
             let demand = Demand { sequences: 8, tokens: 64, microbatches: 1, in_flight: 1, precision };
             let stages = [(0, layers)];
-            let expected = bytes_needed(&parameters.config, &stages, &demand);
+            let expected = bytes_needed(&parameters.config.anatomy(), &stages, &demand);
             let (before, _) = gpu.memory().unwrap();
             let shard = Shard::new(&gpu, &parameters, &stages, [8, 64, 1], precision).unwrap();
             let found = before - gpu.memory().unwrap().0;
@@ -631,19 +630,19 @@ fn wrong_calls_are_refused() {
         refused(shard.begin(&state.inputs[1..], &state.targets), "inputs a step");
         refused(shard.begin(&vec![257; state.inputs.len()], &state.targets), "below the vocabulary's 257");
         let gpu = shard.gpu().clone();
-        let stage = StageLayers { embedding: false, blocks: 0..5, head: false };
-        let new = |layers: StageLayers, sizes| Shard::new(&gpu, &parameters, &[(0, layers)], sizes, Precision::F32);
+        let stage = Stage::transformer(false, 0..5, false);
+        let new = |layers: Stage, sizes| Shard::new(&gpu, &parameters, &[(0, layers)], sizes, Precision::F32);
         refused(new(stage.clone(), [1, 8, 1]).map(drop), "run of the model's 4 blocks");
         refused(new(stage.clone(), [1, 65, 1]).map(drop), "sequences of 1 to 64 tokens");
         refused(new(stage, [0, 8, 1]).map(drop), "at least 1 sequence");
         // the middle of the model: hidden states must be aligned
-        let middle = StageLayers { embedding: false, blocks: 1..2, head: false };
+        let middle = Stage::transformer(false, 1..2, false);
         let mut shard = new(middle, [4, 32, 1]).unwrap();
         let (to, from) = (place.address().offset(16), place.address());
         refused(shard.forward(0, 0, Some(from), Some(to), &mut marks), "at a multiple of 256");
         assert_eq!((shard.tied_gradient(), shard.tied_inbox()), (None, None));
         // half of a tied pair waits for the other half
-        let first = StageLayers { embedding: true, blocks: 0..1, head: false };
+        let first = Stage::transformer(true, 0..1, false);
         let mut shard = new(first, [4, 32, 1]).unwrap();
         refused(shard.update(&AdamW::default(), 1, 1.0), "exchange it first");
         refused(shard.squared_norms(), "exchange it first");
@@ -756,7 +755,7 @@ fn too_little_memory_is_refused_with_numbers() {
     child("too_little_memory_is_refused_with_numbers", &[("EMULATOR_MEMORY_BYTES", "41943040")], || {
         let parameters = checkpoint();
         let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
-        let whole = StageLayers { embedding: true, blocks: 0..4, head: true };
+        let whole = Stage::transformer(true, 0..4, true);
         let stages = [(0, whole)];
         if !skipped_on_gpu("a model that does not fit in a small memory") {
             let error = Shard::new(&gpu, &parameters, &stages, [64, 64, 1], Precision::F32).map(drop).unwrap_err();
@@ -803,7 +802,7 @@ fn a_missing_library_is_named_once_with_its_fix() {
             return println!("NVRTC is installed on this machine");
         }
         let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
-        let stages = [(0, split_layers(&checkpoint().config, 1, None).unwrap()[0].clone())];
+        let stages = [(0, checkpoint().config.anatomy().split(1, None).unwrap()[0].clone())];
         let error = Shard::new(&gpu, &checkpoint(), &stages, [1, 8, 1], Precision::F32).map(drop).unwrap_err();
         let words = format!("{error:#}");
         assert_eq!(words.matches("expected NVRTC").count(), 1, "{words}");

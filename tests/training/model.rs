@@ -3,6 +3,7 @@
 use crate::support::{checkpoint, debug_state, golden, golden_json, relative_distance};
 use std::path::Path;
 
+use pipesim::internals::anatomy::{BLOCK, Stage};
 use pipesim::internals::model::*;
 
 /// Order of the ops of one step.
@@ -27,7 +28,7 @@ struct Pipeline {
 impl Pipeline {
     /// Stage s lives on device `devices[s]`.
     fn new(parameters: &Parameters, devices: &[usize], batch: usize, tokens: usize, microbatches: usize) -> Pipeline {
-        let layers = split_layers(&parameters.config, devices.len(), None).unwrap();
+        let layers = parameters.config.anatomy().split(devices.len(), None).unwrap();
         let sequences = batch / microbatches;
         let shard = |device: usize| {
             let stages = layers.iter().enumerate().filter(|(stage, _)| devices[*stage] == device);
@@ -130,7 +131,7 @@ impl Pipeline {
         let mut parts: Vec<_> = self.shards.iter().flat_map(Shard::squared_norms).collect();
         parts.sort_by_key(|part| part.0);
         let orders: Vec<usize> = parts.iter().map(|part| part.0).collect();
-        assert_eq!(orders, (0..checkpoint().config.layers + 3).collect::<Vec<_>>(), "every part once");
+        assert_eq!(orders, (0..checkpoint().config.anatomy().squares()).collect::<Vec<_>>(), "every part once");
         parts.iter().map(|part| part.1).sum::<f64>().sqrt()
     }
 
@@ -216,7 +217,7 @@ fn gradients_agree_with_finite_differences() {
     let config = Config { max_sequence: 100, vocabulary: 37, layers: 2, heads: 3, channels: 24 };
     let mut parameters = Parameters::random(&config, 3).unwrap();
     parameters.tensors.iter_mut().flatten().for_each(|value| *value *= 5.0);
-    let layers = split_layers(&config, 1, None).unwrap();
+    let layers = config.anatomy().split(1, None).unwrap();
     let tokens: Vec<u32> = (0..2 * 100 + 1).map(|i| i * i * 7 % 37).collect();
     let (inputs, targets) = (&tokens[..200], &tokens[1..]);
     let evaluate = |parameters: &Parameters| {
@@ -266,7 +267,7 @@ fn snapshot_and_restore_give_the_same_step_again() {
 fn laps_cover_every_part_once_and_memory_is_counted() {
     let state = debug_state();
     let parameters = checkpoint();
-    let layers = split_layers(&parameters.config, 1, None).unwrap();
+    let layers = parameters.config.anatomy().split(1, None).unwrap();
     let mut shard = Shard::new(&parameters, &[(0, layers[0].clone())], state.batch, state.tokens, 1).unwrap();
     let mut laps = Vec::new();
     shard.forward(0, 0, Signal::Tokens(&state.inputs), Some(&state.targets), None, &mut laps).unwrap();
@@ -283,11 +284,11 @@ fn laps_cover_every_part_once_and_memory_is_counted() {
 fn wrong_calls_are_refused() {
     let state = debug_state();
     let parameters = checkpoint();
-    let layers = split_layers(&parameters.config, 2, None).unwrap();
-    let new = |stages: &[(u32, StageLayers)], tokens| Shard::new(&parameters, stages, 1, tokens, 8);
+    let layers = parameters.config.anatomy().split(2, None).unwrap();
+    let new = |stages: &[(u32, Stage)], tokens| Shard::new(&parameters, stages, 1, tokens, 8);
     assert!(new(&[(0, layers[0].clone())], 65).is_err_and(|error| error.to_string().contains("found 65")));
     assert!(new(&[(0, layers[0].clone()), (1, layers[0].clone())], 32).is_err());
-    assert!(new(&[(0, StageLayers { embedding: false, blocks: 3..5, head: false })], 32).is_err());
+    assert!(new(&[(0, Stage::transformer(false, 3..5, false))], 32).is_err());
 
     let mut shard = new(&[(0, layers[0].clone())], 32).unwrap();
     let (mut output, laps) = (vec![0.0; shard.hidden_len()], &mut Vec::new());
@@ -320,16 +321,16 @@ fn wrong_calls_are_refused() {
 
 #[test]
 fn layers_are_split_evenly_or_as_told() {
-    let config = Config::preset("tiny").unwrap();
+    let anatomy = Config::preset("tiny").unwrap().anatomy();
     let counts = |stages, explicit: Option<&[usize]>| -> Vec<usize> {
-        split_layers(&config, stages, explicit).unwrap().iter().map(|stage| stage.blocks.len()).collect()
+        anatomy.split(stages, explicit).unwrap().iter().map(|stage| stage.count(BLOCK)).collect()
     };
     assert_eq!(counts(3, None), [3, 3, 2]);
     assert_eq!(counts(8, None), [1; 8]);
     assert_eq!(counts(3, Some(&[0, 8, 0])), [0, 8, 0]);
-    let ends = split_layers(&config, 2, Some(&[5, 3])).unwrap();
-    assert_eq!(ends[0], StageLayers { embedding: true, blocks: 0..5, head: false });
-    assert_eq!(ends[1], StageLayers { embedding: false, blocks: 5..8, head: true });
+    let ends = anatomy.split(2, Some(&[5, 3])).unwrap();
+    assert_eq!(ends[0], Stage::transformer(true, 0..5, false));
+    assert_eq!(ends[1], Stage::transformer(false, 5..8, true));
     for (stages, explicit) in [
         (0, None),
         (9, None),
@@ -338,9 +339,9 @@ fn layers_are_split_evenly_or_as_told() {
         (3, Some(&[4, 0, 4])),
         (2, Some(&[usize::MAX, 9])),
     ] {
-        assert!(split_layers(&config, stages, explicit).is_err(), "{stages} {explicit:?}");
+        assert!(anatomy.split(stages, explicit).is_err(), "{stages} {explicit:?}");
     }
-    assert!(split_layers(&config, 9, None).unwrap_err().to_string().contains("8 layers"));
+    assert!(anatomy.split(9, None).unwrap_err().to_string().contains("8 layers"));
 }
 
 #[test]
@@ -372,6 +373,18 @@ fn random_parameters_are_gpt2s_initialisation() {
     assert!((deviation("fcprojw") - 0.02 / 4.0).abs() < 1e-4);
     assert_eq!((deviation("ln1w"), deviation("fcb")), (1.0, 0.0));
     assert!(parameters.tensors[0][257 * 384..].iter().all(|&x| x == 0.0));
+}
+
+#[test]
+fn random_parameters_have_the_same_bits_as_ever() {
+    let odd = Config { max_sequence: 7, vocabulary: 11, layers: 3, heads: 3, channels: 9 };
+    let tiny = Config::preset("tiny").unwrap();
+    for (config, seed, expected) in [(odd, 7, 0xc1dc_d4ef_2c9b_71d8_u64), (tiny, 42, 0xff03_dbb6_bfd1_6fa1)] {
+        let parameters = Parameters::random(&config, seed).unwrap();
+        let bits = parameters.tensors.iter().flatten().map(|value| u64::from(value.to_bits()));
+        let hash = bits.fold(0xcbf2_9ce4_8422_2325, |hash, bits| (hash ^ bits).wrapping_mul(0x100_0000_01b3));
+        assert_eq!(hash, expected, "{config:?}"); // FNV-1a, of 32 bits at a time
+    }
 }
 
 #[test]

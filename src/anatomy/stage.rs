@@ -1,0 +1,259 @@
+//! How a model's layers are split into stages, and which devices hold a tensor together.
+
+use super::part::{BLOCK, EMBEDDING, HEAD};
+use crate::placement::Placement;
+use std::fmt;
+use std::ops::Range;
+
+/// A model's parts by name and number: what costs and devices need to know of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outline {
+    /// Each part's name and how often it stands in the model, in order. A stage is a run of the layers between the first part
+    /// and the last, which go with the first and the last stage.
+    pub parts: Vec<(&'static str, usize)>,
+    /// The two parts that share a tensor, if any do.
+    pub tied: Option<[&'static str; 2]>,
+}
+
+/// What one stage holds of each part of the model, numbered through the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    runs: Vec<(&'static str, Range<usize>)>,
+}
+
+/// Which of the two parts that share a tensor a device holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TiedSides {
+    /// Neither; or nothing is shared.
+    None,
+    /// One: 0 or 1.
+    One(usize),
+    /// Both.
+    Both,
+}
+
+/// Why a model does not split into stages.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsplittable {
+    /// Into no stages.
+    #[error("expected at least 1 stage, found 0: ask for one or more")]
+    NoStage,
+    /// The numbers of layers are those of other stages.
+    #[error("expected layers for {stages} stages, found {found}: give one number for each stage")]
+    Stages {
+        /// Stages asked for.
+        stages: usize,
+        /// Numbers given.
+        found: usize,
+    },
+    /// The numbers of layers are another model's.
+    #[error("expected layers that add up to the model's {layers}, found {found:?}: change one of them")]
+    Sum {
+        /// The model's.
+        layers: usize,
+        /// Numbers given.
+        found: Vec<usize>,
+    },
+    /// A stage would hold nothing.
+    #[error("expected at least 1 layer in every stage but the first and the last, found {found:?}: move a layer")]
+    Empty {
+        /// Numbers given.
+        found: Vec<usize>,
+    },
+    /// There are too few layers.
+    #[error(
+        "expected at most as many stages as the model's {layers} layers, found {stages} stages: choose fewer stages or a deeper model"
+    )]
+    TooMany {
+        /// The model's.
+        layers: usize,
+        /// Stages asked for.
+        stages: usize,
+    },
+}
+
+impl Outline {
+    /// An embedding, so many blocks, and a head that is the embedding's tensor or has its own.
+    pub fn transformer(blocks: usize, tied: bool) -> Outline {
+        Outline { parts: vec![(EMBEDDING, 1), (BLOCK, blocks), (HEAD, 1)], tied: tied.then_some([EMBEDDING, HEAD]) }
+    }
+
+    /// How many layers there are to split: all parts but the first and the last.
+    pub fn layers(&self) -> usize {
+        self.parts[self.inner()].iter().map(|&(_, count)| count).sum()
+    }
+
+    fn inner(&self) -> Range<usize> {
+        1..self.parts.len().saturating_sub(1).max(1)
+    }
+
+    /// Splits the layers into `stages` runs: evenly, earlier stages taking the remainder since the last one has the head, or by
+    /// the number of layers of each stage. Only the first and the last stage may be without layers.
+    ///
+    /// # Errors
+    /// More stages than layers, or numbers that do not add up.
+    pub fn split(&self, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<Stage>, Unsplittable> {
+        let inner = self.inner();
+        let counts = layer_counts(self.layers(), stages, explicit)?;
+        let mut end = 0;
+        let stage = |(stage, count): (usize, usize)| {
+            let run = end..end + count;
+            end = run.end;
+            let mut first = 0;
+            let runs = self.parts.iter().enumerate().map(|(number, &(name, count))| {
+                let held = if inner.contains(&number) {
+                    let place = |layer: usize| layer.clamp(first, first + count) - first;
+                    let held = place(run.start)..place(run.end);
+                    first += count;
+                    held
+                } else {
+                    0..if stage == if number == 0 { 0 } else { stages - 1 } { count } else { 0 }
+                };
+                (name, held)
+            });
+            Stage { runs: runs.collect() }
+        };
+        Ok(counts.into_iter().enumerate().map(stage).collect())
+    }
+
+    /// Whether a stage holds parts of this model that follow each other.
+    pub fn has_run(&self, stage: &Stage) -> bool {
+        let mut first = 0;
+        let mut end = None;
+        self.parts.iter().zip(&stage.runs).all(|(&(name, count), (part, run))| {
+            let follows = run.is_empty() || end.is_none_or(|end| end == first + run.start);
+            if !run.is_empty() {
+                end = Some(first + run.end);
+            }
+            first += count;
+            name == *part && run.start <= run.end && run.end <= count && follows
+        })
+    }
+
+    /// Which sides of the shared tensor a device with these stages has.
+    pub fn tied_sides<'a>(&self, stages: impl IntoIterator<Item = &'a Stage>) -> TiedSides {
+        let Some(parts) = self.tied else { return TiedSides::None };
+        let mut held = [false; 2];
+        for stage in stages {
+            held.iter_mut().zip(parts).for_each(|(held, part)| *held |= stage.has(part));
+        }
+        match held {
+            [false, false] => TiedSides::None,
+            [true, false] => TiedSides::One(0),
+            [false, true] => TiedSides::One(1),
+            [true, true] => TiedSides::Both,
+        }
+    }
+
+    /// The two devices, by side, that exchange the shared tensor's gradient once a step. There are none where one device has both
+    /// sides, nor where stages stand on two devices each: the tensor's gradient goes with the stages' then.
+    pub fn exchange(&self, placement: &Placement, stages: &[Stage]) -> Option<[u32; 2]> {
+        let device = |side| {
+            (0..placement.devices()).find(|&device| {
+                let held = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize));
+                self.tied_sides(held) == TiedSides::One(side)
+            })
+        };
+        (placement.directions() == 1).then(|| Some([device(0)?, device(1)?])).flatten()
+    }
+}
+
+fn layer_counts(layers: usize, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<usize>, Unsplittable> {
+    if stages == 0 {
+        return Err(Unsplittable::NoStage);
+    }
+    let Some(counts) = explicit else {
+        if stages > layers {
+            return Err(Unsplittable::TooMany { layers, stages });
+        }
+        return Ok((0..stages).map(|stage| layers / stages + usize::from(stage < layers % stages)).collect());
+    };
+    let found = || counts.to_vec();
+    if counts.len() != stages {
+        return Err(Unsplittable::Stages { stages, found: counts.len() });
+    }
+    if counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count)) != Some(layers) {
+        return Err(Unsplittable::Sum { layers, found: found() });
+    }
+    if counts.get(1..stages - 1).unwrap_or_default().contains(&0) {
+        return Err(Unsplittable::Empty { found: found() });
+    }
+    Ok(found())
+}
+
+impl Stage {
+    /// A stage of a transformer: whether it has the embedding, which blocks, whether it has the head.
+    pub fn transformer(embedding: bool, blocks: Range<usize>, head: bool) -> Stage {
+        Stage { runs: vec![(EMBEDDING, 0..usize::from(embedding)), (BLOCK, blocks), (HEAD, 0..usize::from(head))] }
+    }
+
+    /// Which of the parts called so it holds.
+    pub fn run(&self, part: &str) -> Range<usize> {
+        self.runs.iter().find(|(name, _)| *name == part).map_or(0..0, |(_, run)| run.clone())
+    }
+
+    /// How many parts called so it holds.
+    pub fn count(&self, part: &str) -> usize {
+        self.run(part).len()
+    }
+
+    /// Whether it holds a part called so.
+    pub fn has(&self, part: &str) -> bool {
+        self.count(part) > 0
+    }
+
+    /// Whether both hold one and the same part.
+    pub fn overlaps(&self, other: &Stage) -> bool {
+        self.runs.iter().any(|(part, run)| {
+            let others = other.run(part);
+            run.start.max(others.start) < run.end.min(others.end)
+        })
+    }
+
+    /// How many it holds of each part, in the model's order.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        self.runs.iter().map(|(name, run)| (*name, run.len()))
+    }
+
+    /// Each part with which ones it holds, in the model's order.
+    pub fn runs(&self) -> &[(&'static str, Range<usize>)] {
+        &self.runs
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let held = self.runs.iter().filter(|(_, run)| !run.is_empty());
+        let words: Vec<String> = held.map(|(name, run)| format!("{name} {run:?}")).collect();
+        f.write_str(if words.is_empty() { "nothing" } else { "" })?;
+        f.write_str(&words.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_of_several_parts_are_one_run() {
+        let outline = Outline { parts: vec![("in", 1), ("dense", 3), ("mixture", 5), ("out", 1)], tied: None };
+        let stages = outline.split(3, Some(&[2, 4, 2])).unwrap();
+        let runs = |stage: usize| stages[stage].runs().iter().map(|(_, run)| run.clone()).collect::<Vec<_>>();
+        assert_eq!(runs(0), [0..1, 0..2, 0..0, 0..0]);
+        assert_eq!(runs(1), [0..0, 2..3, 0..3, 0..0]);
+        assert_eq!(runs(2), [0..0, 3..3, 3..5, 0..1]);
+    }
+
+    #[test]
+    fn only_a_tied_tensor_on_two_devices_is_exchanged() {
+        let exchange = |placement: &Placement, tied| {
+            let outline = Outline::transformer(8, tied);
+            outline.exchange(placement, &outline.split(placement.stages() as usize, None).unwrap())
+        };
+        assert_eq!(exchange(&Placement::linear(4), true), Some([0, 3]));
+        assert_eq!(exchange(&Placement::linear(4), false), None);
+        assert_eq!(exchange(&Placement::linear(1), true), None);
+        assert_eq!(exchange(&Placement::zigzag("v", 4, 2), true), None);
+        assert_eq!(exchange(&Placement::bidirectional(4, 1).unwrap(), true), None);
+    }
+}
