@@ -151,10 +151,11 @@ fn anchors(text: &str) -> BTreeSet<String> {
 #[test]
 fn links_and_includes_point_to_something() {
     for page in pages() {
-        let text: String = read(&page).split('`').step_by(2).collect(); // without code
+        let all = read(&page);
+        let text: String = all.split('`').step_by(2).collect(); // without code
         let folder = page.parent().unwrap();
         let links = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
-        let includes = text.split("{{#include ").skip(1).map(|rest| rest.split("}}").next().unwrap());
+        let includes = all.split("{{#include ").skip(1).map(|rest| rest.split("}}").next().unwrap());
         for link in links.chain(includes).filter(|link| !link.contains("://")) {
             let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
             let target = if path.is_empty() { page.clone() } else { folder.join(path) };
