@@ -2,7 +2,6 @@
 //! of starting gives PyTorch's losses. Delays at random before everything that streams do, so that a missing wait shows.
 
 use crate::support::*;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -26,25 +25,9 @@ fn train(more: &[&str], variables: &[(&str, &str)]) -> serde_json::Value {
     let output = pipesim(&arguments, variables);
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{more:?}: {}\n{told}", output.status);
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// Checks each run's losses against PyTorch's; by schedule and link, the losses.
-fn check(json: &serde_json::Value, key: &str, tolerance: f64) -> BTreeMap<(String, String), Vec<f64>> {
-    let expected = golden_losses(key);
-    let mut found = BTreeMap::new();
-    for run in json["runs"].as_array().unwrap() {
-        assert_eq!(run["device_kind"], "cuda");
-        let [name, link] = ["schedule", "link"].map(|key| run[key].as_str().unwrap().to_string());
-        let losses: Vec<f64> = run["losses"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
-        for (step, loss) in losses.iter().enumerate() {
-            let theirs = expected[step];
-            assert!((loss - theirs).abs() < tolerance, "{name} over {link}, step {step}: {loss}, PyTorch {theirs}");
-        }
-        assert_eq!(losses.len(), 3);
-        found.insert((name, link), losses);
-    }
-    found
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(json["runs"].as_array().unwrap().iter().all(|run| run["device_kind"] == "cuda"));
+    json
 }
 
 const STREAM: &str = "C_stream_b0.9_0.999_wd0";
@@ -54,7 +37,7 @@ fn every_schedule_gives_pytorchs_losses_on_two_gpus() {
     let names: Vec<&str> = pipesim::internals::dsl::names();
     let mut arguments: Vec<&str> = names.iter().flat_map(|name| ["--schedule", name]).collect();
     arguments.extend(["--stages", "2"]);
-    let found = check(&train(&arguments, &[]), STREAM, 1e-4);
+    let found = check_losses(&train(&arguments, &[]), STREAM, 1e-4);
     assert_eq!(found.len(), names.len());
     assert!(found.keys().all(|(_, link)| link == "copy"));
 }
@@ -64,7 +47,7 @@ fn slices_of_one_gpu_give_the_same() {
     let clip = ["--stages", "4", "--slices", "4", "--clip", "1", "--beta2", "0.95", "--repeat-batch"];
     let arguments: Vec<&str> = ["--schedule", "1f1b", "--schedule", "zb-h2"].into_iter().chain(clip).collect();
     let variables = [("EMULATOR_DEVICES", "1"), ("EMULATOR_MULTIPROCESSORS", "64")];
-    check(&train(&arguments, &variables), "B_same_batch_b0.9_0.95_wd0_clip1", 1e-4);
+    check_losses(&train(&arguments, &variables), "B_same_batch_b0.9_0.95_wd0_clip1", 1e-4);
 }
 
 #[test]
@@ -72,7 +55,7 @@ fn every_link_of_one_process_gives_the_same_bits() {
     let links = ["--link", "copy", "--link", "local", "--link", "nccl"];
     let arguments: Vec<&str> =
         ["--stages", "2", "--schedule", "1f1b", "--schedule", "dualpipe"].into_iter().chain(links).collect();
-    let found = check(&train(&arguments, &[]), STREAM, 1e-4);
+    let found = check_losses(&train(&arguments, &[]), STREAM, 1e-4);
     assert_eq!(found.len(), 6);
     for schedule in ["1f1b", "dualpipe"] {
         let of = |link: &str| &found[&(schedule.to_string(), link.to_string())];
@@ -85,7 +68,7 @@ fn every_link_between_ranks_gives_the_same_bits() {
     let links = ["--link", "copy", "--link", "local", "--link", "nccl", "--link", "nvshmem"];
     let start = ["--stages", "2", "-n", "2", "--schedule", "zb-h1", "--schedule", "dualpipe", "--clip", "1"];
     let arguments: Vec<&str> = start.into_iter().chain(links).chain(["--beta2", "0.95", "--repeat-batch"]).collect();
-    let found = check(&train(&arguments, &[]), "B_same_batch_b0.9_0.95_wd0_clip1", 1e-4);
+    let found = check_losses(&train(&arguments, &[]), "B_same_batch_b0.9_0.95_wd0_clip1", 1e-4);
     assert_eq!(found.len(), 8);
     for schedule in ["zb-h1", "dualpipe"] {
         let all: Vec<_> = found.iter().filter(|((name, _), _)| name == schedule).map(|(_, losses)| losses).collect();
@@ -96,13 +79,13 @@ fn every_link_between_ranks_gives_the_same_bits() {
 #[test]
 fn two_ranks_share_a_gpu_over_nvshmem() {
     let arguments = ["--stages", "2", "-n", "2", "--slices", "2", "--link", "nvshmem", "--schedule", "zb-v"];
-    check(&train(&arguments, &[("EMULATOR_DEVICES", "1")]), STREAM, 1e-4);
+    check_losses(&train(&arguments, &[("EMULATOR_DEVICES", "1")]), STREAM, 1e-4);
 }
 
 #[test]
 fn bfloat16_stays_close() {
     let arguments = ["--stages", "2", "--precision", "bfloat16", "--schedule", "1f1b", "--schedule", "zb-v"];
-    check(&train(&arguments, &[]), STREAM, 1e-2);
+    check_losses(&train(&arguments, &[]), STREAM, 1e-2);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! What others computed, in `tests/golden`: PyTorch's losses, gradients and schedules, the authors' of DualPipe and of zero bubble.
 
 use super::{cells, valid_schedule};
-use pipesim::internals::model::{DebugState, Parameters};
+use pipesim::internals::model::{AdamW, DebugState, Parameters};
 use pipesim::internals::placement::Placement;
 use pipesim::internals::schedule::{Overlap, Schedule};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The repository; `$PIPESIM_ROOT` where that is not where this was compiled.
@@ -39,6 +40,31 @@ pub fn golden_list(path: impl AsRef<Path>) -> Vec<Value> {
 /// PyTorch's losses of one setting.
 pub fn golden_losses(setting: &str) -> Vec<f64> {
     numbers(&golden_json("gpt2/expected.json")[setting])
+}
+
+/// PyTorch's settings: name, hyperparameters, and the norm at which gradients are clipped. C takes a new batch every step.
+pub fn golden_settings() -> [(&'static str, AdamW, Option<f64>); 3] {
+    let hyper = AdamW { learning_rate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    [
+        ("A_same_batch_b0.9_0.999_wd0.01", AdamW { weight_decay: 0.01, ..hyper }, None),
+        ("B_same_batch_b0.9_0.95_wd0_clip1", AdamW { beta2: 0.95, ..hyper }, Some(1.0)),
+        ("C_stream_b0.9_0.999_wd0", hyper, None),
+    ]
+}
+
+/// Checks the three losses of each run in the JSON of `pipesim run` against PyTorch's; by schedule and link, the losses.
+pub fn check_losses(json: &Value, setting: &str, tolerance: f64) -> BTreeMap<(String, String), Vec<f64>> {
+    let expected = golden_losses(setting);
+    let check = |run: &Value| {
+        let [name, link] = ["schedule", "link"].map(|key| run[key].as_str().unwrap().to_string());
+        let losses = numbers(&run["losses"]);
+        assert_eq!(losses.len(), 3, "{name} over {link}");
+        for (step, (ours, theirs)) in losses.iter().zip(&expected).enumerate() {
+            assert!((ours - theirs).abs() < tolerance, "{name} over {link}, step {step}: {ours}, PyTorch {theirs}");
+        }
+        ((name, link), losses)
+    };
+    json["runs"].as_array().unwrap().iter().map(check).collect()
 }
 
 /// The model that PyTorch trained.

@@ -1,21 +1,17 @@
 //! Experiments made by a program, without a command line.
 
+use crate::support::{golden, golden_losses};
 use pipesim::internals::delivery::{ChannelOptions, Delivery};
 use pipesim::internals::experiment::{Backend, Error, Event, Experiment, Recipe};
 use pipesim::internals::model::AdamW;
 use std::cell::Cell;
-use std::path::{Path, PathBuf};
-
-fn golden(name: &str) -> Option<PathBuf> {
-    Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gpt2").join(name))
-}
 
 /// The golden model of setting C under two schedules on two devices.
 fn experiment() -> Experiment {
     let mut experiment = Experiment::new(["1f1b", "zb-v"], 2, 4);
     experiment.recipe = Recipe {
-        checkpoint: golden("model.bin"),
-        data: golden("tokens.bin"),
+        checkpoint: Some(golden("gpt2/model.bin")),
+        data: Some(golden("gpt2/tokens.bin")),
         batch: Some(8),
         sequence_tokens: Some(32),
         adamw: AdamW { learning_rate: 1e-3, ..AdamW::default() },
@@ -31,12 +27,11 @@ fn schedules_are_trained_predicted_and_compared() {
     let finding = experiment().train(Backend::Cpu, "local", &count).unwrap();
     assert_eq!(steps.get(), 3 * 5, "what is calibrated on is measured, too");
     assert_eq!(finding.calibration.unwrap().schedule, "1f1b");
-    let text = std::fs::read_to_string(golden("expected.json").unwrap()).unwrap();
-    let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let expected = golden_losses("C_stream_b0.9_0.999_wd0");
     for (name, outcome) in ["1f1b", "zb-v"].iter().zip(&finding.outcomes) {
         assert_eq!(outcome.schedule, *name);
-        for (ours, theirs) in outcome.losses.iter().zip(expected["C_stream_b0.9_0.999_wd0"].as_array().unwrap()) {
-            assert!((ours - theirs.as_f64().unwrap()).abs() < 1e-4, "{name}: {ours}, PyTorch {theirs}");
+        for (ours, theirs) in outcome.losses.iter().zip(&expected) {
+            assert!((ours - theirs).abs() < 1e-4, "{name}: {ours}, PyTorch {theirs}");
         }
         assert!(outcome.predicted.metrics.makespan > 0.0 && outcome.iteration_ms.median > 0.0);
     }

@@ -1,6 +1,6 @@
 //! The model against PyTorch's numbers, against itself under every partition, and its readers against bad files.
 
-use crate::support::{checkpoint, debug_state, golden, golden_json, relative_distance};
+use crate::support::{checkpoint, debug_state, golden, golden_losses, golden_settings, relative_distance};
 use std::path::Path;
 
 use pipesim::internals::anatomy::{BLOCK, Stage};
@@ -170,24 +170,16 @@ fn loss_logits_and_gradients_are_pytorchs_under_every_partition() {
 
 #[test]
 fn ten_steps_of_adamw_give_pytorchs_losses() {
-    let expected = golden_json("gpt2/expected.json");
     let state = debug_state();
     let data = Tokens::read(&golden("gpt2/tokens.bin"), Tokenizer::Bytes).unwrap();
-    let hyper = AdamW { learning_rate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
-    let settings = [
-        ("A_same_batch_b0.9_0.999_wd0.01", AdamW { weight_decay: 0.01, ..hyper }, None),
-        ("B_same_batch_b0.9_0.95_wd0_clip1", AdamW { beta2: 0.95, ..hyper }, Some(1.0)),
-        ("C_stream_b0.9_0.999_wd0", hyper, None),
-    ];
-    for (name, hyper, clip) in settings {
+    for (name, hyper, clip) in golden_settings() {
         for devices in [&[0][..], &[0, 1, 2, 3]] {
             let mut pipeline = Pipeline::new(&checkpoint(), devices, state.batch, state.tokens, 4);
-            for (step, expected) in expected[name].as_array().unwrap().iter().enumerate() {
+            for (step, expected) in golden_losses(name).into_iter().enumerate() {
                 let batch = if name.starts_with('C') { step } else { 0 };
                 let (inputs, targets) = data.batch(batch, state.batch, state.tokens).unwrap();
                 let batch = (&inputs[..], &targets[..]);
                 let loss = pipeline.step(step as u32 + 1, batch, Order::FullBackward, &hyper, clip);
-                let expected = expected.as_f64().unwrap();
                 assert!((f64::from(loss) - expected).abs() < 1e-4, "{name} step {step}: {loss}, PyTorch's {expected}");
             }
         }
