@@ -680,7 +680,11 @@ fn the_machine_can_do_more_than_costs_say() {
     assert_eq!(one, other, "the same seed gives the same steps");
     let spread = &one["predictions"][0]["jitter"];
     assert!(spread["p5"].as_f64() < spread["p50"].as_f64() && spread["p50"].as_f64() < spread["p99"].as_f64());
-    fails("predict -p 4 -m 8 -s 1f1b --delivery channel", 3, &["1f1b: nothing can happen any more", "3SEND_B0"]);
+    fails(
+        "predict -p 4 -m 8 -s 1f1b --delivery channel",
+        3,
+        &["1f1b: under channel delivery the devices wait", "SEND_B0"],
+    );
     fails("predict -p 4 -m 8 --jitter 7", 2, &["at most 1"]);
 }
 
