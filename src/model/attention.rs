@@ -2,8 +2,8 @@
 //! it, never copied. Blocks of queries meet only the keys up to their last one. As in flash attention
 //! (Dao et al., arXiv 2205.14135), the forward keeps one number a row, log Σ exp, and the backward recomputes the weights.
 
-use super::block::Shape;
 use super::matrix::{Matrix, MatrixMut, add_product, set_product};
+use super::shape::Shape;
 use super::vector::{self, LANES};
 
 /// Queries in a block.

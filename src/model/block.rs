@@ -2,37 +2,13 @@
 
 use super::optimizer::Group;
 use super::pool::Pool;
+use super::shape::Shape;
 use super::{attention, gelu, layernorm, linear};
 use crate::anatomy::Storage;
 use crate::anatomy::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
 
 /// How the CPU stores what passes leave behind: all in float32, rows of logits in whole cache lines.
 pub const STORAGE: Storage = Storage { id_bytes: 4, activation_bytes: 4, logits_multiple: 16, partial_sums: 1 };
-
-/// The sizes of one micro-batch's hidden state.
-#[derive(Clone, Copy)]
-pub(super) struct Shape {
-    /// Sequences, B.
-    pub(super) sequences: usize,
-    /// Tokens a sequence, T.
-    pub(super) tokens: usize,
-    /// Attention heads, NH.
-    pub(super) heads: usize,
-    /// Channels, C.
-    pub(super) channels: usize,
-}
-
-impl Shape {
-    /// Tokens of all sequences, n.
-    pub(super) fn rows(&self) -> usize {
-        self.sequences * self.tokens
-    }
-
-    /// Elements of the hidden state, n * C.
-    pub(super) fn hidden(&self) -> usize {
-        self.rows() * self.channels
-    }
-}
 
 /// What the forward leaves behind for the backward for the input.
 pub(super) struct Forward {

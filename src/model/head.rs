@@ -1,9 +1,10 @@
 //! The head: final LayerNorm, logits = LNf · wteᵀ, and the loss. Its forward computes the gradient of the logits too.
 
-use super::block::{STORAGE, Shape};
+use super::block::STORAGE;
 use super::matrix::{Matrix, MatrixMut, add_product, set_product};
 use super::optimizer::Group;
 use super::pool::Pool;
+use super::shape::Shape;
 use super::{layernorm, loss};
 
 /// What the forward leaves behind for the backward for the input.

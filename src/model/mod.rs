@@ -23,6 +23,7 @@ mod matrix;
 mod optimizer;
 mod parameters;
 mod pool;
+mod shape;
 mod shard;
 mod stages;
 mod stash;

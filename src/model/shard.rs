@@ -5,11 +5,12 @@ use std::ops::Range;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::block::{self, STORAGE, Shape};
+use super::block::{self, STORAGE};
 use super::lap::{Lap, Laps, Part};
 use super::optimizer::Group;
 use super::parameters::Parameters;
 use super::pool::Pool;
+use super::shape::Shape;
 use super::stages::{check_held, check_sizes};
 use super::stash::{Stage, Stash, find};
 use super::{embedding, head};

@@ -4,8 +4,8 @@
 //!
 //! Slices of other lengths than stated are a mistake of the caller's and may panic.
 
-use super::block::Shape;
 use super::optimizer::{AdamW, Group};
+use super::shape::Shape;
 use super::{attention, embedding, gelu, layernorm, linear, loss, vector};
 
 /// `out` (n, C) = `wte` (Vp, C) at each of the `tokens` (n) + `wpe` (maxT, C) at its position in its sequence.

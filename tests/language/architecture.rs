@@ -58,7 +58,6 @@ const CIRCLES: &[(&[&str], &str)] = &[
         &["src/exec/session.rs", "src/exec/shared.rs", "src/exec/worker.rs"],
         "workers and their session share what a step needs",
     ),
-    (&["src/model/attention.rs", "src/model/block.rs"], "a block's shape is the attention's, too"),
     (
         &["src/resolve/auto.rs", "src/resolve/order.rs", "src/resolve/selection.rs"],
         "auto resolves the names that it chooses among",
