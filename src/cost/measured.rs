@@ -253,3 +253,19 @@ impl CostFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_model_with_a_tied_tensor_exchanges_its_gradient() {
+        let tied = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
+        assert!(!serde_json::to_string(&tied).unwrap().contains("tied"), "files of tied models are as ever");
+        let untied = CostFile { tied: false, ..tied.clone() };
+        assert_eq!(CostFile::from_json(&serde_json::to_string(&untied).unwrap()).unwrap(), untied);
+        let (placement, stages) = (Placement::linear(2), tied.outline().split(2, None).unwrap());
+        let pairs = |file: &CostFile| file.step_costs(&placement, &stages, false).reductions.len();
+        assert_eq!([pairs(&tied), pairs(&untied)], [1, 0]);
+    }
+}
