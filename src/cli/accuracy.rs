@@ -77,7 +77,7 @@ impl Accuracy {
             warmup: self.warmup,
         };
         let Finding { report, outcomes, .. } =
-            accuracy.measure(&training, link.name(), &output.observer(true, self.verbose > 0))?;
+            accuracy.measure(&training, link.name, &output.observer(true, self.verbose > 0))?;
         let json = serde_json::json!({"schema_version": 1, "provenance": report.provenance, "runs": outcomes});
         report::folder(&report, &self.output)?;
         let text = format!("{}\n", serde_json::to_string_pretty(&json).map_err(anyhow::Error::from)?);

@@ -2,12 +2,14 @@
 
 use super::Failure;
 use super::options::OutputOptions;
-use crate::cuda::library::{self, CUBLASLT, NCCL, NVRTC, NVSHMEM};
+use crate::cuda::library::{self, CUBLASLT, NVRTC};
 use crate::cuda::{Driver, Precision};
-use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
-use crate::exec::gpu::{Kind, open};
+use crate::delivery::Delivery;
+use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
+use crate::exec::open_gpus;
 use crate::experiment::Backend;
-use crate::ranks::{HAS_MPI, Ranks};
+use crate::ranks::Ranks;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 /// What computes.
@@ -24,43 +26,19 @@ pub enum DeviceKind {
 }
 
 /// What moves messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LinkKind {
+#[derive(Clone, Copy, Debug)]
+pub enum LinkChoice {
     /// The best that is usable here.
-    Auto,
-    /// The hosts' shared memory, between threads or ranks of one machine.
-    Local,
-    /// Peer copies and events, between processes through shared handles (cuda).
-    Copy,
-    /// NVSHMEM puts with signal on a stream; a rank a device (cuda).
-    Nvshmem,
-    /// NCCL sends and receives, which meet (cuda).
-    Nccl,
-    /// MPI between machines, shared memory within; under mpirun.
-    Mpi,
+    Best,
+    /// This one.
+    Named(&'static LinkKind),
 }
 
-impl LinkKind {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            LinkKind::Auto => "auto",
-            LinkKind::Local => "local",
-            LinkKind::Copy => "copy",
-            LinkKind::Nvshmem => "nvshmem",
-            LinkKind::Nccl => "nccl",
-            LinkKind::Mpi => "mpi",
-        }
-    }
-
-    fn carrier(self, channel: ChannelOptions) -> Kind {
-        match self {
-            LinkKind::Nvshmem => Kind::Nvshmem,
-            LinkKind::Nccl => Kind::Nccl(channel),
-            LinkKind::Local | LinkKind::Mpi => Kind::Staged,
-            LinkKind::Copy | LinkKind::Auto => Kind::Copy,
-        }
-    }
+fn link_choice() -> impl TypedValueParser<Value = LinkChoice> {
+    let auto = PossibleValue::new("auto").help("The best that is usable here");
+    let named = LINKS.iter().map(|link| PossibleValue::new(link.name).help(link.about));
+    PossibleValuesParser::new([auto].into_iter().chain(named))
+        .map(|name: String| LINKS.iter().find(|link| link.name == name).map_or(LinkChoice::Best, LinkChoice::Named))
 }
 
 /// Type of activations on GPUs.
@@ -81,8 +59,8 @@ pub struct DeviceOptions {
     #[arg(long, value_enum, default_value_t = DeviceKind::Auto)]
     pub device: DeviceKind,
     /// What moves messages; given several times, the same schedules run under each
-    #[arg(long, value_enum, default_values_t = [LinkKind::Auto])]
-    pub link: Vec<LinkKind>,
+    #[arg(long, value_parser = link_choice(), default_values = ["auto"])]
+    pub link: Vec<LinkChoice>,
     /// Devices on each GPU, each with its share of the multiprocessors [default: one, the whole GPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..256))]
     pub slices: Option<u32>,
@@ -102,6 +80,20 @@ pub enum Chosen {
     Cuda(&'static Driver),
 }
 
+impl Chosen {
+    /// Whether devices are GPUs.
+    pub fn is_cuda(self) -> bool {
+        matches!(self, Chosen::Cuda(_))
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        let kind = if refusal.is_lack { Failure::Environment } else { Failure::Usage };
+        kind(refusal.why)
+    }
+}
+
 impl DeviceOptions {
     /// What computes `devices` devices: as asked for, or the best that is usable.
     ///
@@ -114,7 +106,7 @@ impl DeviceOptions {
             if std::env::var_os("PIPESIM_KERNELS").is_none() {
                 library::open(&NVRTC).map_err(|missing| missing.to_string())?;
             }
-            open(ranks, devices, self.slices, driver).map_err(|error| format!("{error:#}"))?;
+            open_gpus(ranks, devices, self.slices, driver).map_err(|error| format!("{error:#}"))?;
             Ok(driver)
         };
         let asked =
@@ -161,97 +153,24 @@ impl DeviceOptions {
         }
     }
 
-    /// The links, the best one in the place of `auto`.
+    /// The links, the best one in the place of `auto`, each once.
     ///
     /// # Errors
     /// A link that these devices cannot use.
-    pub fn links(&self, chosen: Chosen, ranks: &Ranks, devices: u32) -> Result<Vec<LinkKind>, Failure> {
-        let best = self.best_link(chosen, ranks, devices)?;
-        let legal: &[LinkKind] = match chosen {
-            Chosen::Cuda(_) => &[LinkKind::Copy, LinkKind::Nvshmem, LinkKind::Nccl, LinkKind::Local, LinkKind::Mpi],
-            _ => &[LinkKind::Local, LinkKind::Mpi],
-        };
-        let resolve = |&link: &LinkKind| -> Result<LinkKind, Failure> {
-            let link = if link == LinkKind::Auto { best } else { link };
-            let refuse = |why: String| Err(Failure::Usage(format!("--link {}: {why}", link.name())));
-            if !legal.contains(&link) {
-                let names: Vec<&str> = legal.iter().map(|link| link.name()).collect();
-                return refuse(format!("these devices use --link {}; leave --link out", names.join(" or ")));
-            }
-            if link == LinkKind::Mpi && !ranks.under_mpi() {
-                let how = if HAS_MPI { "start with mpirun" } else { "build with --features mpi and start with mpirun" };
-                return refuse(format!("expected ranks that mpirun started, found none; leave --link out, or {how}"));
-            }
-            if matches!(link, LinkKind::Local | LinkKind::Copy) && !ranks.share_memory() {
-                return refuse(
-                    "expected all ranks on one machine, found several; use mpi, nvshmem or nccl".to_string(),
-                );
-            }
-            if link == LinkKind::Nccl && self.slices.is_some_and(|slices| slices > 1) {
-                return refuse("expected a GPU for each device, found --slices; use copy or nvshmem".to_string());
-            }
-            let wanted = match link {
-                LinkKind::Nccl => Some(&NCCL),
-                LinkKind::Nvshmem => Some(&NVSHMEM),
-                _ => None,
+    pub fn links(&self, chosen: Chosen, ranks: &Ranks, devices: u32) -> Result<Vec<&'static LinkKind>, Failure> {
+        let setting = Setting { gpus: chosen.is_cuda(), ranks, devices, slices: self.slices };
+        let mut links: Vec<&LinkKind> = Vec::new();
+        for choice in &self.link {
+            let link = match choice {
+                LinkChoice::Best => LinkKind::best(&setting).map_err(|lost| Failure::Hang(lost.to_string()))?,
+                LinkChoice::Named(link) => link,
             };
-            if let Some(missing) = wanted.and_then(|wanted| library::open(wanted).err()) {
-                return Err(Failure::Environment(format!("--link {}: {missing}", link.name())));
+            link.check(&setting)?;
+            if links.iter().all(|other| other.name != link.name) {
+                links.push(link);
             }
-            if link == LinkKind::Nvshmem && ranks.size() < devices {
-                return refuse(format!("expected a rank for each device; start {devices} with -n {devices}"));
-            }
-            Ok(link)
-        };
-        let mut links: Vec<LinkKind> = self.link.iter().map(resolve).collect::<Result<_, _>>()?;
-        let mut seen = Vec::new();
-        links.retain(|&link| {
-            !seen.contains(&link) && {
-                seen.push(link);
-                true
-            }
-        });
+        }
         Ok(links)
-    }
-
-    fn best_link(&self, chosen: Chosen, ranks: &Ranks, devices: u32) -> Result<LinkKind, Failure> {
-        if !matches!(chosen, Chosen::Cuda(_)) || !self.link.contains(&LinkKind::Auto) {
-            return Ok(if ranks.under_mpi() { LinkKind::Mpi } else { LinkKind::Local });
-        }
-        if ranks.size() == 1 {
-            return Ok(LinkKind::Copy);
-        }
-        let nvshmem = ranks.size() >= devices && self.slices.is_none() && library::open(&NVSHMEM).is_ok();
-        let all = ranks.exchange(vec![u8::from(nvshmem)]).map_err(|lost| Failure::Hang(lost.to_string()))?;
-        Ok(match (all.iter().all(|able| *able == [1]), ranks.share_memory()) {
-            (true, _) => LinkKind::Nvshmem,
-            (false, true) => LinkKind::Copy,
-            (false, false) => LinkKind::Mpi,
-        })
-    }
-
-    /// What `link` promises on these devices, where `asked` is what --delivery says. CPU and timed devices emulate whatever is
-    /// asked for; NCCL can be given any queues, by default one a peer and direction.
-    ///
-    /// # Errors
-    /// A delivery that the link does not have.
-    pub fn delivery(chosen: Chosen, link: LinkKind, asked: Delivery) -> Result<Delivery, Failure> {
-        match (chosen, link, asked) {
-            (Chosen::Cpu | Chosen::Timed, ..) => Ok(asked),
-            (Chosen::Cuda(_), LinkKind::Nccl, Delivery::OneSided) => {
-                Ok(Delivery::Channel(ChannelOptions { queues: QueueCount::PerDirection, ..ChannelOptions::default() }))
-            }
-            (Chosen::Cuda(_), LinkKind::Nccl, Delivery::Channel(options))
-                if options.receives == Receives::JustInTime =>
-            {
-                Ok(asked)
-            }
-            (Chosen::Cuda(_), _, Delivery::OneSided) if link != LinkKind::Nccl => Ok(asked),
-            _ => Err(Failure::Usage(format!(
-                "--delivery {asked}: GPUs under --link {} do not deliver so; leave --delivery out",
-                link.name()
-            ))),
-        }
     }
 
     /// What sessions are made of, where the link delivers like this.
@@ -261,21 +180,18 @@ impl DeviceOptions {
     pub fn backend(
         &self,
         chosen: Chosen,
-        (link, delivery): (LinkKind, Delivery),
+        (link, delivery): (&'static LinkKind, Delivery),
         ranks: &Ranks,
         devices: u32,
     ) -> Result<Backend, Failure> {
         let Chosen::Cuda(driver) = chosen else { return Ok(Backend::Cpu) };
-        let gpus = open(ranks, devices, self.slices, driver).map_err(|e| Failure::Environment(format!("{e:#}")))?;
+        let gpus =
+            open_gpus(ranks, devices, self.slices, driver).map_err(|e| Failure::Environment(format!("{e:#}")))?;
         let precision = match self.precision {
             PrecisionKind::Float32 => Precision::F32,
             PrecisionKind::Bfloat16 => Precision::Bf16,
         };
-        let channel = match delivery {
-            Delivery::Channel(options) => options,
-            _ => ChannelOptions::default(),
-        };
-        Ok(Backend::Cuda { gpus, precision, link: link.carrier(channel) })
+        Ok(Backend::Cuda { gpus, precision, link, delivery })
     }
 
     /// What a command measures on that knows one link and no clocks.
@@ -287,7 +203,7 @@ impl DeviceOptions {
         ranks: &Ranks,
         devices: u32,
         output: &OutputOptions,
-    ) -> Result<(Backend, LinkKind), Failure> {
+    ) -> Result<(Backend, &'static LinkKind), Failure> {
         let chosen = self.choose(ranks, devices, output)?;
         let links = self.links(chosen, ranks, devices)?;
         let &[link] = links.as_slice() else {
@@ -302,7 +218,7 @@ impl DeviceOptions {
                     .to_string(),
             ));
         }
-        let delivery = DeviceOptions::delivery(chosen, link, Delivery::OneSided)?;
+        let delivery = link.delivery(chosen.is_cuda(), Delivery::OneSided)?;
         Ok((self.backend(chosen, (link, delivery), ranks, devices)?, link))
     }
 }

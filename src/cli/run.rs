@@ -7,6 +7,7 @@ use super::options::{CostOptions, Format, OutputOptions};
 use super::output::{print, tell};
 use super::selection::ScheduleOptions;
 use crate::delivery::Delivery;
+use crate::exec::link::LinkKind;
 use crate::experiment::{Experiment, Finding, Iteration, Outcome};
 use crate::ranks::{Ranks, Role, launch, role};
 use crate::resolve::Costs;
@@ -17,10 +18,7 @@ use std::sync::Arc;
 
 /// Arguments of `run`.
 #[derive(Args)]
-#[command(
-    after_help = "Legal device and link pairs: cpu and timed with local, and with mpi under mpirun; cuda with copy, nvshmem (a rank a \
-device), nccl (a GPU a device), local (through the hosts' memory), and mpi under mpirun."
-)]
+#[command(after_help = LinkKind::legal_pairs())]
 pub struct Run {
     #[command(flatten)]
     schedules: ScheduleOptions,
@@ -125,9 +123,9 @@ impl Run {
         let chosen = self.devices.choose(ranks, stages, &output)?;
         let links = self.devices.links(chosen, ranks, stages)?;
         for &link in &links {
-            experiment.delivery = DeviceOptions::delivery(chosen, link, self.delivery)?;
+            experiment.delivery = link.delivery(chosen.is_cuda(), self.delivery)?;
             experiment.refuse_early()?;
-            output.remark(&format!("link: {}", link.name()));
+            output.remark(&format!("link: {}", link.name));
         }
         experiment.costs = match chosen {
             Chosen::Timed => self.costs.given()?,
@@ -139,12 +137,12 @@ impl Run {
         let observer = output.observer(true, true);
         let mut findings = Vec::new();
         for &link in &links {
-            experiment.delivery = DeviceOptions::delivery(chosen, link, self.delivery)?;
+            experiment.delivery = link.delivery(chosen.is_cuda(), self.delivery)?;
             let finding = match chosen {
-                Chosen::Timed => experiment.timed(self.unit_ms, link.name(), &observer)?,
+                Chosen::Timed => experiment.timed(self.unit_ms, link.name, &observer)?,
                 _ => {
                     let backend = self.devices.backend(chosen, (link, experiment.delivery), ranks, stages)?;
-                    experiment.train(backend, link.name(), &observer)?
+                    experiment.train(backend, link.name, &observer)?
                 }
             };
             let ended = finding.failure.is_some();

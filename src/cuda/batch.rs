@@ -45,9 +45,8 @@ impl Batch {
     ) -> Result<Batch> {
         let words =
             microbatches * if embedding { 4 * rows + 1 } else { 0 } + if head { microbatches * rows } else { 0 };
-        let staging = || -> Result<(Pinned, Event)> {
-            Ok((Pinned::new(gpu.context(), words * WORD)?, Event::untimed(gpu.context())?))
-        };
+        let staging =
+            || -> Result<(Pinned, Event)> { Ok((Pinned::new(gpu.context(), words * WORD)?, gpu.events().untimed()?)) };
         Ok(Batch {
             gpu: gpu.clone(),
             microbatches,

@@ -2,7 +2,7 @@
 
 use super::api::driver::Fault;
 use super::event::Event;
-use super::stream::Stream;
+use super::gpu::Gpu;
 
 /// A moment known on both clocks, the GPU's by an event and the host's by a reading.
 pub struct Clock {
@@ -18,15 +18,15 @@ const TRIES: usize = 16;
 
 impl Clock {
     /// Records an event between two readings of the host's clock, several times, and keeps the try whose readings lie
-    /// closest together. The stream should be idle. An event's time is in float32 milliseconds since this moment, so
+    /// closest together. The compute stream should be idle. An event's time is in float32 milliseconds since this moment, so
     /// calibrate again at least every few seconds.
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn calibrate(stream: &Stream, now_ns: &dyn Fn() -> u64) -> Result<Clock, Fault> {
-        let mut best = Clock::attempt(stream, now_ns)?;
+    pub fn calibrate(gpu: &Gpu, now_ns: &dyn Fn() -> u64) -> Result<Clock, Fault> {
+        let mut best = Clock::attempt(gpu, now_ns)?;
         for _ in 1..TRIES {
-            let clock = Clock::attempt(stream, now_ns)?;
+            let clock = Clock::attempt(gpu, now_ns)?;
             if clock.uncertainty_ns < best.uncertainty_ns {
                 best = clock;
             }
@@ -34,11 +34,11 @@ impl Clock {
         Ok(best)
     }
 
-    fn attempt(stream: &Stream, now_ns: &dyn Fn() -> u64) -> Result<Clock, Fault> {
-        let reference = Event::timed(stream.context())?;
-        stream.synchronize()?;
+    fn attempt(gpu: &Gpu, now_ns: &dyn Fn() -> u64) -> Result<Clock, Fault> {
+        let reference = gpu.events().timed()?;
+        gpu.compute.synchronize()?;
         let before = now_ns();
-        stream.record(&reference)?;
+        gpu.compute.record(&reference)?;
         reference.synchronize()?;
         let after = now_ns().max(before);
         Ok(Clock { reference, host_ns: before.midpoint(after), uncertainty_ns: (after - before).div_ceil(2) })

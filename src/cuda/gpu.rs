@@ -3,6 +3,7 @@
 use super::api::driver::Fault;
 use super::context::Context;
 use super::driver::{Driver, Facts, Unusable};
+use super::event::{Event, Events};
 use super::stream::Stream;
 use anyhow::{Context as _, ensure};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ pub struct Gpu {
     facts: Facts,
     slice: Option<(u32, u32)>,
     multiprocessors: u32,
+    events: Arc<Events>,
     /// Where kernels run.
     pub compute: Stream,
     /// Where outputs leave.
@@ -83,12 +85,28 @@ impl Gpu {
 
     fn new(context: Arc<Context>, facts: Facts, slice: Option<(u32, u32)>, multiprocessors: u32) -> Result<Gpu, Fault> {
         let [compute, send, receive] = [Stream::new(&context)?, Stream::new(&context)?, Stream::new(&context)?];
-        Ok(Gpu { context, facts, slice, multiprocessors, compute, send, receive })
+        let events = Events::new(&context);
+        Ok(Gpu { context, facts, slice, multiprocessors, events, compute, send, receive })
     }
 
     /// What its streams, events and memory belong to.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// Where all its events come from.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// Takes a timed event and puts it behind all that was enqueued on `stream`, one of its own, so far.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn mark(&self, stream: &Stream) -> Result<Event, Fault> {
+        let event = self.events.timed()?;
+        stream.record(&event)?;
+        Ok(event)
     }
 
     /// What the driver says of the GPU.

@@ -2,24 +2,21 @@
 
 use super::event::Event;
 use super::gpu::Gpu;
-use super::stream::Stream;
 use crate::model::{Lap, Part};
 use crate::op::Kind;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The marks that a step leaves on a compute stream. Their events are used again in the next step.
+/// The marks that a step leaves on a compute stream.
 pub struct Marks {
     gpu: Arc<Gpu>,
     events: Vec<Event>,
-    used: usize,
     /// By call.
     calls: Vec<Marked>,
     /// By op: its first mark and the last behind its calls.
     spans: BTreeMap<u32, [usize; 2]>,
     number: u32,
-    parts: bool,
 }
 
 /// The marks of one call: its first, and the last behind its parts.
@@ -35,36 +32,12 @@ struct Marked {
 impl Marks {
     /// No marks yet.
     pub fn new(gpu: &Arc<Gpu>) -> Marks {
-        Marks {
-            gpu: gpu.clone(),
-            events: Vec::new(),
-            used: 0,
-            calls: Vec::new(),
-            spans: BTreeMap::new(),
-            number: 0,
-            parts: true,
-        }
-    }
-
-    /// Makes events for so many ops of so many parts, so that none is made in a step.
-    ///
-    /// # Errors
-    /// The driver refuses.
-    pub fn reserve(&mut self, ops: usize, parts: usize) -> Result<()> {
-        while self.events.len() < ops * (parts + 1) {
-            self.events.push(Event::timed(self.gpu.context())?);
-        }
-        Ok(())
-    }
-
-    /// Whether parts are marked too, not only where ops begin and end; they are unless told otherwise.
-    pub fn mark_parts(&mut self, parts: bool) {
-        self.parts = parts;
+        Marks { gpu: gpu.clone(), events: Vec::new(), calls: Vec::new(), spans: BTreeMap::new(), number: 0 }
     }
 
     /// Forgets all marks: a step begins.
     pub fn clear(&mut self) {
-        self.used = 0;
+        self.events.clear();
         self.calls.clear();
         self.spans.clear();
         self.number = 0;
@@ -84,12 +57,10 @@ impl Marks {
 
     /// What was enqueued since the last mark was `part`.
     pub(super) fn end(&mut self, part: Part) -> Result<()> {
-        if self.parts {
-            let mark = self.mark()?;
-            if let Some(op) = self.calls.last_mut() {
-                op.parts.push(part);
-                op.last = mark;
-            }
+        let mark = self.mark()?;
+        if let Some(op) = self.calls.last_mut() {
+            op.parts.push(part);
+            op.last = mark;
         }
         Ok(())
     }
@@ -129,13 +100,7 @@ impl Marks {
     }
 
     fn mark(&mut self) -> Result<usize> {
-        if self.used == self.events.len() {
-            self.events.push(Event::timed(self.gpu.context())?);
-        }
-        let mark = self.used;
-        self.used += 1;
-        let stream: &Stream = &self.gpu.compute;
-        stream.record(&self.events[mark])?;
-        Ok(mark)
+        self.events.push(self.gpu.mark(&self.gpu.compute)?);
+        Ok(self.events.len() - 1)
     }
 }

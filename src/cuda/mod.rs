@@ -56,7 +56,7 @@ pub use compiler::{Code, Origin, file_name, kernels};
 pub use context::Context;
 pub use driver::{Driver, Facts, LOWEST_CAPABILITY, Unusable};
 pub use estimate::{Bytes, Demand, bytes_needed, stage_gradient_bytes, tied_gradient_bytes};
-pub use event::{Event, ProcessHandle};
+pub use event::{Event, Events, ProcessHandle};
 pub use gpu::{Gpu, enable_peers};
 pub use kernel::Precision;
 pub use marks::Marks;

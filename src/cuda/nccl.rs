@@ -1,4 +1,4 @@
-//! NCCL's point-to-point messages, by our own opening of `libnccl.so.2`: twelve functions, and a wrapper that checks them.
+//! NCCL's point-to-point messages, by our own opening of `libnccl.so.2`: eleven functions, and a wrapper that checks them.
 //!
 //! Messages between two ranks are matched in the order in which they were enqueued, a send with a receive of the same
 //! number of bytes: delivery `channel`. NCCL refuses two ranks on one GPU.
@@ -102,7 +102,6 @@ functions! {
     ncclGroupStart() -> c_int;
     ncclGroupEnd() -> c_int;
     ncclCommAbort(Handle) -> c_int;
-    ncclCommDestroy(Handle) -> c_int;
     ncclCommGetAsyncError(Handle, *mut c_int) -> c_int;
     ncclGetErrorString(c_int) -> *const c_char;
     ncclGetLastError(Handle) -> *const c_char;
@@ -224,7 +223,6 @@ unsafe fn text(text: *const c_char) -> String {
 pub struct Communicator {
     nccl: Nccl,
     handle: NonNull<c_void>,
-    rank: i32,
     ranks: i32,
     /// Not shared between threads.
     unshared: PhantomData<*mut c_void>,
@@ -253,20 +251,10 @@ impl Communicator {
         let code = unsafe { (nccl.functions.ncclCommInitRank)(&mut handle, ranks, id, rank) };
         match NonNull::new(handle) {
             Some(handle) if code == SUCCESS => {
-                Ok(Communicator { nccl: nccl.clone(), handle, rank, ranks, unshared: PhantomData })
+                Ok(Communicator { nccl: nccl.clone(), handle, ranks, unshared: PhantomData })
             }
             _ => Err(nccl.failure("ncclCommInitRank", code, ptr::null_mut())),
         }
-    }
-
-    /// This rank.
-    pub fn rank(&self) -> i32 {
-        self.rank
-    }
-
-    /// How many ranks.
-    pub fn ranks(&self) -> i32 {
-        self.ranks
     }
 
     /// Enqueues: `bytes` of device memory at `address` go to rank `peer`, whose receive of as many bytes they meet.
@@ -303,20 +291,6 @@ impl Communicator {
         let asked = unsafe { (self.nccl.functions.ncclCommGetAsyncError)(self.handle.as_ptr(), &mut code) };
         self.checked("ncclCommGetAsyncError", asked)?;
         if code == IN_PROGRESS { Ok(()) } else { self.checked("a message enqueued before", code) }
-    }
-
-    /// Ends it in good order: waits for what is enqueued; all ranks do it.
-    ///
-    /// # Errors
-    /// NCCL's own.
-    pub fn destroy(self) -> Result<(), Error> {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: the communicator is alive, and `drop` does not run any more.
-        let code = unsafe { (this.nccl.functions.ncclCommDestroy)(this.handle.as_ptr()) };
-        let outcome = this.nccl.checked("ncclCommDestroy", code);
-        // SAFETY: dropped once: `this` is never dropped itself.
-        unsafe { ptr::drop_in_place(&mut this.nccl) };
-        outcome
     }
 
     fn peer(&self, peer: i32) -> Result<c_int, Error> {

@@ -41,7 +41,7 @@ impl Step {
             partial: Buffer::new(context, MOST_NORM_GROUPS * DOUBLE)?,
             norms: Buffer::new(context, parts * DOUBLE)?,
             host_norms: Pinned::new(context, parts * DOUBLE)?,
-            norms_done: Event::untimed(context)?,
+            norms_done: gpu.events().untimed()?,
             orders: Vec::new(),
             scale: Buffer::new(context, size_of::<f32>())?,
             inboxes: BTreeMap::new(),

@@ -31,11 +31,6 @@ impl Stream {
         Ok(Stream { context: context.clone(), handle })
     }
 
-    /// What it belongs to.
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-
     /// The driver's own pointer, for libraries that enqueue on it.
     pub fn raw(&self) -> *mut std::ffi::c_void {
         self.handle.raw().cast()
@@ -62,16 +57,7 @@ impl Stream {
     /// # Errors
     /// The address is nowhere.
     pub fn wait_value(&self, address: Address, value: u64) -> Result<(), Fault> {
-        self.context.api.wait_value(self.handle, address, value, false)
-    }
-
-    /// As [`Stream::wait_value`], for a word that comes over a bus behind data: the data can be read after it. Not every
-    /// device can.
-    ///
-    /// # Errors
-    /// The address is nowhere, or the device cannot.
-    pub fn wait_value_flushed(&self, address: Address, value: u64) -> Result<(), Fault> {
-        self.context.api.wait_value(self.handle, address, value, true)
+        self.context.api.wait_value(self.handle, address, value)
     }
 
     /// Writes the 64-bit word at `address`; whoever sees it sees all that was enqueued before.

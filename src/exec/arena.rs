@@ -138,11 +138,6 @@ impl Arena {
         // SAFETY: inside the map and aligned; the caller vouches for the rest.
         unsafe { std::slice::from_raw_parts_mut(self.at(region).cast(), region.bytes / size_of::<f32>()) }
     }
-
-    /// Address of `region`, for a driver that copies from and to it.
-    pub fn address(&self, region: Region) -> *mut u8 {
-        self.at(region)
-    }
 }
 
 impl Region {

@@ -80,22 +80,3 @@ pub trait Device: State + Send {
     /// Loss of each micro-batch, on the device that holds the head.
     fn losses(&self) -> Option<&[f32]>;
 }
-
-/// One device of a session with the thread that it runs on: enqueues its program, waits for its end, says what happened when.
-pub trait Engine: Send {
-    /// Runs step number `step` of the session, from 0, after `updates` steps that ended with an update. Without `update`,
-    /// forward and backward only.
-    ///
-    /// # Errors
-    /// An op failed, or everything was called off.
-    fn step(
-        &mut self,
-        step: u64,
-        updates: u64,
-        batch: &std::sync::Arc<Batch>,
-        update: Option<&Update>,
-    ) -> anyhow::Result<crate::exec::DeviceRecord>;
-
-    /// What it keeps.
-    fn state(&mut self) -> &mut dyn State;
-}

@@ -58,6 +58,21 @@ impl Heap {
         }
     }
 
+    /// As [`Heap::put`], for data that lies in `region` of this process's memory already.
+    ///
+    /// # Safety
+    /// Nobody writes the region until the signal is raised.
+    pub unsafe fn publish(&self, to: u32, region: Region, signal: Region, value: u64) {
+        match self.remote[to as usize] {
+            None => self.arena.signal(signal).raise(value),
+            Some(rank) => {
+                // SAFETY: the caller's promise.
+                let data = unsafe { self.arena.data(region) };
+                self.send(rank, region, bytemuck::cast_slice(data), signal, value);
+            }
+        }
+    }
+
     /// Raises the signal where device `to` waits for it.
     pub fn raise(&self, to: u32, signal: Region, value: u64) {
         match self.remote[to as usize] {

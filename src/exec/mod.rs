@@ -1,36 +1,44 @@
 //! Execution: the settled graph enqueued on real devices, and what they did measured.
 //!
 //! Data flows: `plan` turns a graph into buffers and ports; `shared` lays them out in an `arena` that threads or ranks share; a
-//! `session` holds one thread a device, on which an engine runs the device's program in order: a `worker` computes there
-//! itself. A `link` moves data by put with signal, `reductions` what is exchanged around the pipeline, and the `watch` ends
-//! everything when one of them hangs or dies. No barrier inside a step.
+//! `session` holds one thread a device, on which the device's `program` runs in order: on a `host`, which computes itself, or on
+//! a `gpu`, for which it only enqueues. A [`link`] moves messages, by put with signal wherever it can, `reductions` what all
+//! devices tell each other, and the `watch` ends everything when one of them hangs or dies. No barrier inside a step.
 
 mod arena;
+mod choice;
 mod cpu;
 mod device;
-pub mod gpu;
+mod gpu;
 mod heap;
-mod link;
+mod host;
+pub mod link;
+mod mailbox;
 mod plan;
+mod program;
 mod queues;
 mod record;
 mod reductions;
 mod session;
+mod settings;
 mod shared;
 mod signal;
 mod slot;
 mod timed;
 mod watch;
-mod worker;
 
+pub use choice::open as open_gpus;
 pub use cpu::Cpu;
-pub use device::{Batch, Device, Engine, State, Update};
+pub use device::{Batch, Device, State, Update};
+pub use gpu::Accelerator;
+pub use host::Host;
+pub use mailbox::Sizes;
 pub use plan::{Plan, Port};
+pub use program::Runner;
 pub use queues::CommunicationQueues;
 pub use record::{DeviceRecord, OpRecord, StepOp, StepRecord};
-pub use reductions::Sizes;
-pub use session::{Error, Session, Settings};
+pub use session::{Error, Session};
+pub use settings::Settings;
 pub use shared::Shared;
 pub use timed::Timed;
 pub use watch::Fault;
-pub use worker::Worker;

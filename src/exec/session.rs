@@ -1,14 +1,12 @@
 //! A schedule held ready for execution: one thread a device, and the watchdog.
 
-use super::device::{Batch, Device, Engine, State, Update};
+use super::device::{Batch, State, Update};
+use super::program::Runner;
 use super::record::{DeviceRecord, StepRecord};
-use super::reductions::Sizes;
+use super::settings::Settings;
 use super::shared::Shared;
-use super::watch::{Aborted, Fault};
-use super::worker::Worker;
-use crate::delivery::Delivery;
+use super::watch::Aborted;
 use crate::graph::TaskGraph;
-use crate::ranks::Ranks;
 use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,21 +18,6 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// How long a rank that found trouble waits for the others' word.
 const FAREWELL: Duration = Duration::from_secs(5);
-
-/// How a session treats its threads.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Pin device r to core r: for measuring, where there are cores enough.
-    pub pin: bool,
-    /// How long a waiting thread spins before it parks.
-    pub spin: Duration,
-    /// Longest wait of a device for its data.
-    pub timeout: Duration,
-    /// A fault to inject.
-    pub fault: Option<Fault>,
-    /// How the link delivers.
-    pub delivery: Delivery,
-}
 
 /// Why a step did not end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -125,39 +108,21 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session of devices that compute on their own threads, all in this process.
-    ///
-    /// # Errors
-    /// No memory or no threads for it.
-    pub fn start(
-        graph: Arc<TaskGraph>,
-        devices: Vec<Box<dyn Device>>,
-        sizes: Sizes,
-        settings: Settings,
-    ) -> anyhow::Result<Session> {
-        let shared = Arc::new(Shared::new(graph, sizes, &settings, Ranks::alone())?);
-        let workers = (0..).zip(devices).map(|(number, device)| {
-            let worker = Worker::new(number, device, shared.clone(), settings.fault);
-            (number, Box::new(worker) as Box<dyn Engine>)
-        });
-        Session::of_engines(shared.clone(), workers.collect(), settings)
-    }
-
-    /// A session of this rank's devices, each with its number; all ranks must call this together.
+    /// A session of what this rank's devices run on, each with its number; all ranks must call this together.
     ///
     /// # Errors
     /// The system gives no threads.
-    pub fn of_engines(
+    pub fn of(
         shared: Arc<Shared>,
-        engines: Vec<(u32, Box<dyn Engine>)>,
+        runners: Vec<(u32, Box<dyn Runner>)>,
         settings: Settings,
     ) -> anyhow::Result<Session> {
         let (answer, answers) = channel();
         let mut commands = Vec::new();
-        for (number, engine) in engines {
+        for (number, runner) in runners {
             let (command, inbox) = channel();
             let answer = answer.clone();
-            let body = move || serve(number, engine, settings.pin, &inbox, &answer);
+            let body = move || serve(number, runner, settings.pin, &inbox, &answer);
             std::thread::Builder::new().name(format!("device {number}")).spawn(body)?;
             commands.push(command);
         }
@@ -167,11 +132,6 @@ impl Session {
     /// The graph that this session executes.
     pub fn graph(&self) -> &Arc<TaskGraph> {
         &self.shared.plan.graph
-    }
-
-    /// Slots of all channels: how many messages' buffers the graph needs.
-    pub fn slot_count(&self) -> usize {
-        self.shared.plan.slots.iter().sum()
     }
 
     /// Runs one training step; without `update`, forward and backward only. Every rank has the same record.
@@ -307,8 +267,9 @@ impl Session {
 
     fn place(&self) -> (String, String) {
         let shared = &self.shared;
-        let report = shared.watch.report(&shared.plan.graph) + &shared.link.report(self.steps.saturating_sub(1));
-        (shared.plan.graph.schedule().name.clone(), report)
+        let graph = &shared.plan.graph;
+        let queues = shared.queues.as_ref().map(|queues| queues.report(graph, self.steps.saturating_sub(1)));
+        (graph.schedule().name.clone(), shared.watch.report(graph) + &queues.unwrap_or_default())
     }
 
     fn give_up(&self, device: u32, answer: Answer, left: usize) -> Option<Error> {
@@ -337,7 +298,7 @@ impl Session {
 /// A device's thread.
 fn serve(
     number: u32,
-    mut engine: Box<dyn Engine>,
+    mut runner: Box<dyn Runner>,
     pin: bool,
     inbox: &Receiver<Command>,
     answer: &Sender<(u32, Answer)>,
@@ -350,11 +311,11 @@ fn serve(
     }
     while let Ok(command) = inbox.recv() {
         let run = AssertUnwindSafe(|| match command {
-            Command::Call(call) => call(engine.state()).map(|()| Answer::Called),
+            Command::Call(call) => call(runner.state()).map(|()| Answer::Called),
             Command::Step { step, updates, batch, update } => {
-                let record = engine.step(step, updates, &batch, update.as_ref())?;
+                let record = runner.step(step, updates, &batch, update.as_ref())?;
                 if update.is_none() {
-                    engine.state().clear()?;
+                    runner.state().clear()?;
                 }
                 Ok(Answer::Step(Box::new(record)))
             }

@@ -2,10 +2,11 @@
 
 use super::arena::{Arena, Dealer};
 use super::heap::Heap;
-use super::link::{Local, Slots};
+use super::mailbox::{Mailboxes, Sizes};
 use super::plan::Plan;
-use super::reductions::{Reductions, Sizes};
-use super::session::Settings;
+use super::queues::CommunicationQueues;
+use super::reductions::Reductions;
+use super::settings::Settings;
 use super::watch::{Statuses, Watch};
 use crate::graph::TaskGraph;
 use crate::ranks::Ranks;
@@ -18,18 +19,18 @@ use std::sync::Arc;
 pub struct Shared {
     /// What is executed, and its buffers.
     pub plan: Plan,
-    /// How much is exchanged.
-    pub sizes: Sizes,
     /// The processes.
-    pub ranks: Arc<Ranks>,
+    pub(super) ranks: Arc<Ranks>,
     /// Their memory.
-    pub heap: Arc<Heap>,
-    /// Messages between stages.
-    pub link: Local,
-    /// Exchanges around the pipeline.
-    pub reductions: Reductions,
+    pub(super) heap: Arc<Heap>,
+    /// Where messages lie between devices.
+    pub(super) mailboxes: Mailboxes,
+    /// What holds messages back where hosts emulate a delivery.
+    pub(super) queues: Option<CommunicationQueues>,
+    /// What all devices tell each other around the pipeline.
+    pub(super) reductions: Reductions,
     /// Who is where.
-    pub watch: Watch,
+    pub(super) watch: Watch,
 }
 
 impl Shared {
@@ -37,20 +38,19 @@ impl Shared {
     ///
     /// # Errors
     /// No memory for it, or a rank is gone.
-    pub fn new(graph: Arc<TaskGraph>, sizes: Sizes, settings: &Settings, ranks: Arc<Ranks>) -> Result<Shared> {
+    pub fn new(graph: Arc<TaskGraph>, sizes: &Sizes, settings: &Settings, ranks: Arc<Ranks>) -> Result<Shared> {
         let plan = Plan::new(graph);
-        let placement = &plan.graph.schedule().placement;
-        let devices = placement.devices();
+        let devices = plan.graph.schedule().devices();
         let mut dealer = Dealer::default();
         let statuses = Statuses::new(&mut dealer, devices);
-        let slots = Slots::new(&mut dealer, &plan, sizes.hidden);
-        let reductions = Reductions::new(&mut dealer, placement, &sizes);
+        let mailboxes = Mailboxes::new(&mut dealer, &plan, sizes);
+        let reductions = Reductions::new(&mut dealer, devices, sizes.norm_parts);
         let number = ranks.next_heap();
         let arena = Arc::new(arena(&ranks, dealer.bytes())?);
         let heap = Arc::new(Heap::new(arena, ranks.clone(), devices, number));
-        let link = Local::new(&plan, settings.delivery, heap.clone(), slots);
+        let queues = CommunicationQueues::new(&plan.graph, settings.delivery);
         let watch = Watch::new(heap.clone(), statuses, settings.spin);
-        Ok(Shared { plan, sizes, ranks, heap, link, reductions, watch })
+        Ok(Shared { plan, ranks, heap, mailboxes, queues, reductions, watch })
     }
 }
 

@@ -4,7 +4,7 @@ use super::outcome::{Place, judge};
 use super::training::settings;
 use super::{Error, Event, Experiment, Finding, Measured, Observer, cores};
 use crate::cost::CostTable;
-use crate::exec::{Batch, Engine, Session, Shared, Sizes, Timed, Worker};
+use crate::exec::{Batch, Host, Session, Shared, Sizes, Timed};
 use crate::graph::TaskGraph;
 use crate::report::Report;
 use crate::sim::{self, Setup};
@@ -75,13 +75,10 @@ impl Experiment {
         settings.pin = false;
         settings.delivery = self.delivery;
         let spin = if devices <= cores() { Duration::from_millis(1) } else { Duration::ZERO };
-        let sizes = Sizes { hidden: 1, ..Sizes::default() };
-        let shared = Arc::new(Shared::new(graph.clone(), sizes, &settings, self.ranks.clone())?);
-        let engine = |number| -> (u32, Box<dyn Engine>) {
-            let device = Box::new(Timed::new(table.clone(), spin));
-            (number, Box::new(Worker::new(number, device, shared.clone(), fault)))
-        };
-        let engines = self.ranks.devices(devices).map(engine).collect();
-        Ok(Session::of_engines(shared, engines, settings)?)
+        let sizes = Sizes { hidden: size_of::<f32>(), ..Sizes::default() };
+        let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
+        let timed = |number| Host::runner(number, Box::new(Timed::new(table.clone(), spin)), &shared, fault);
+        let runners = self.ranks.devices(devices).map(timed).collect();
+        Ok(Session::of(shared, runners, settings)?)
     }
 }

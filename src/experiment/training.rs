@@ -6,8 +6,8 @@ use crate::anatomy::{Anatomy, MicroBatch, Stage};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::cuda::{self, Gpu, Precision};
 use crate::delivery::Delivery;
-use crate::exec::gpu::{Carriers, Enqueuer, Kind, MessageBytes};
-use crate::exec::{self, Batch, Cpu, Engine, Fault, Session, Settings, Shared, Sizes, Update, Worker};
+use crate::exec::link::{GpuLink, LinkKind};
+use crate::exec::{self, Accelerator, Batch, Cpu, Fault, Host, Runner, Session, Settings, Shared, Sizes, Update};
 use crate::graph::TaskGraph;
 use crate::model::{self, AdamW, Config, Parameters, Shard, Tokens};
 use crate::ranks::Ranks;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// This rank's devices with their numbers.
-type Engines = Vec<(u32, Box<dyn Engine>)>;
+type Runners = Vec<(u32, Box<dyn Runner>)>;
 
 /// What computes, and what moves messages.
 pub enum Backend {
@@ -29,7 +29,9 @@ pub enum Backend {
         /// Type of activations.
         precision: Precision,
         /// How messages travel.
-        link: Kind,
+        link: &'static LinkKind,
+        /// What it promises.
+        delivery: Delivery,
     },
 }
 
@@ -185,12 +187,15 @@ impl Training {
         let delivery = if matches!(self.backend, Backend::Cpu) { delivery } else { Delivery::OneSided };
         let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout, self.fault) };
         let sizes = self.sizes(graph, &stages);
-        let shared = Arc::new(Shared::new(graph.clone(), sizes, &settings, self.ranks.clone())?);
-        let engines = match &self.backend {
-            Backend::Cpu => self.workers(&shared, &stages)?,
-            Backend::Cuda { gpus, precision, link } => self.enqueuers(&shared, &stages, gpus, (*precision, *link))?,
+        let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
+        let runners = match &self.backend {
+            Backend::Cpu => self.hosts(&shared, &stages)?,
+            Backend::Cuda { gpus, precision, link, delivery } => {
+                let links = link.ends(&shared, gpus, *delivery)?;
+                self.accelerators(&shared, &stages, gpus.iter().zip(links), *precision)?
+            }
         };
-        Ok(Session::of_engines(shared, engines, settings)?)
+        Ok(Session::of(shared, runners, settings)?)
     }
 
     /// What `device` holds.
@@ -199,72 +204,57 @@ impl Training {
         held.map(|stage| (stage, stages[stage as usize].clone())).collect()
     }
 
-    fn workers(&self, shared: &Arc<Shared>, stages: &[Stage]) -> anyhow::Result<Engines> {
+    fn hosts(&self, shared: &Arc<Shared>, stages: &[Stage]) -> anyhow::Result<Runners> {
         let graph = &shared.plan.graph;
-        let worker = |device| -> anyhow::Result<(u32, Box<dyn Engine>)> {
+        let host = |device| -> anyhow::Result<(u32, Box<dyn Runner>)> {
             let (held, microbatches) = (self.held(graph, device, stages), graph.schedule().microbatches as usize);
             let shard = Shard::new(&self.parameters, &held, self.sequences, self.sequence_tokens, microbatches)?;
             let cpu = Box::new(Cpu::new(shard, self.sequences * self.sequence_tokens));
-            Ok((device, Box::new(Worker::new(device, cpu, shared.clone(), self.fault))))
+            Ok(Host::runner(device, cpu, shared, self.fault))
         };
-        self.ranks.devices(graph.schedule().devices()).map(worker).collect()
+        self.ranks.devices(graph.schedule().devices()).map(host).collect()
     }
 
-    fn enqueuers(
+    fn accelerators<'a>(
         &self,
         shared: &Arc<Shared>,
         stages: &[Stage],
-        gpus: &[Arc<Gpu>],
-        (precision, link): (Precision, Kind),
-    ) -> anyhow::Result<Engines> {
+        gpus: impl Iterator<Item = (&'a Arc<Gpu>, GpuLink)>,
+        precision: Precision,
+    ) -> anyhow::Result<Runners> {
         let graph = &shared.plan.graph;
-        let bytes = self.message_bytes(stages);
-        let (carriers, mailboxes) = Carriers::new(link, shared, gpus, &bytes)?;
-        let mut engines: Engines = Vec::new();
-        for ((device, carrier), gpu) in carriers.0.into_iter().zip(gpus) {
+        let accelerator = |(device, (gpu, link))| {
             let held = self.held(graph, device, stages);
             let sizes = [self.sequences, self.sequence_tokens, graph.schedule().microbatches as usize];
             let shard = cuda::Shard::new(gpu, &self.parameters, &held, sizes, precision)?;
-            let engine = Enqueuer::new(device, shard, carrier, (shared, &mailboxes), self.fault)?;
-            engines.push((device, Box::new(engine)));
-        }
-        Ok(engines)
-    }
-
-    /// How long messages are.
-    fn message_bytes(&self, stages: &[Stage]) -> MessageBytes {
-        let anatomy = self.anatomy();
-        let edge = anatomy.edge(self.micro_batch());
-        let float = size_of::<f32>();
-        match &self.backend {
-            Backend::Cuda { precision, .. } => MessageBytes {
-                hidden: edge * precision.bytes(),
-                tied: cuda::tied_gradient_bytes(&anatomy),
-                stages: stages.iter().map(|stage| cuda::stage_gradient_bytes(&anatomy, stage)).collect(),
-            },
-            Backend::Cpu => MessageBytes {
-                hidden: edge * float,
-                tied: anatomy.tied_elements(|elements| elements) * float,
-                stages: stages.iter().map(|stage| anatomy.gradient_elements(stage, |n| n) * float).collect(),
-            },
-        }
-    }
-
-    /// How much devices exchange through the hosts' memory.
-    fn sizes(&self, graph: &TaskGraph, stages: &[Stage]) -> Sizes {
-        let bytes = match &self.backend {
-            // Messages lie on the GPUs; hosts exchange signals and norms only.
-            Backend::Cuda { link, .. } if *link != Kind::Staged => MessageBytes::default(),
-            _ => self.message_bytes(stages),
+            Accelerator::runner(device, shard, link, shared, self.fault)
         };
-        let floats = |bytes: usize| bytes.div_ceil(size_of::<f32>());
-        let anatomy = self.anatomy();
-        let exchange = anatomy.outline().exchange(&graph.schedule().placement, stages);
+        self.ranks.devices(graph.schedule().devices()).zip(gpus).map(accelerator).collect()
+    }
+
+    /// How much devices exchange.
+    fn sizes(&self, graph: &TaskGraph, stages: &[Stage]) -> Sizes {
+        let (anatomy, float) = (self.anatomy(), size_of::<f32>());
+        let (number, tied, gradients, past_hosts): (_, _, Vec<usize>, _) = match &self.backend {
+            Backend::Cuda { precision, link, .. } => (
+                precision.bytes(),
+                cuda::tied_gradient_bytes(&anatomy),
+                stages.iter().map(|stage| cuda::stage_gradient_bytes(&anatomy, stage)).collect(),
+                !link.staged,
+            ),
+            Backend::Cpu => (
+                float,
+                anatomy.tied_elements(|elements| elements) * float,
+                stages.iter().map(|stage| anatomy.gradient_elements(stage, |n| n) * float).collect(),
+                false,
+            ),
+        };
         Sizes {
-            hidden: floats(bytes.hidden),
-            tied: exchange.map(|devices| (devices, floats(bytes.tied))),
-            stages: bytes.stages.into_iter().map(floats).collect(),
+            hidden: anatomy.edge(self.micro_batch()) * number,
+            tied: anatomy.outline().exchange(&graph.schedule().placement, stages).map(|devices| (devices, tied)),
+            stages: gradients,
             norm_parts: anatomy.squares(),
+            past_hosts,
         }
     }
 

@@ -45,20 +45,6 @@ const CIRCLES: &[(&[&str], &str)] = &[
         "who waits on shared memory is told by the watch, which keeps its words there",
     ),
     (
-        &[
-            "src/exec/gpu/carrier.rs",
-            "src/exec/gpu/copy.rs",
-            "src/exec/gpu/nccl.rs",
-            "src/exec/gpu/nvshmem.rs",
-            "src/exec/gpu/staged.rs",
-        ],
-        "the trait of a link and the table of its implementations",
-    ),
-    (
-        &["src/exec/session.rs", "src/exec/shared.rs", "src/exec/worker.rs"],
-        "workers and their session share what a step needs",
-    ),
-    (
         &["src/resolve/auto.rs", "src/resolve/order.rs", "src/resolve/selection.rs"],
         "auto resolves the names that it chooses among",
     ),
@@ -113,9 +99,9 @@ const UNSAFE: [(&str, &str); 12] = [
     ("src/model/matrix.rs", "the library of matrix products takes pointers"),
     ("src/exec/arena.rs", "memory that processes share; its signals say who may touch what"),
     ("src/exec/heap.rs", "puts into it"),
-    ("src/exec/link.rs", "messages in it"),
+    ("src/exec/link/local.rs", "messages in it"),
     ("src/exec/slot.rs", "messages in it"),
-    ("src/exec/worker.rs", "ops read and write messages where they lie"),
+    ("src/exec/host.rs", "ops read and write messages where they lie"),
     ("src/ranks/mpi.rs", "bytes that MPI sends later"),
     ("src/cuda/api/", "the driver, its compiler and its products"),
     ("src/cuda/library.rs", "libraries are opened at run time"),

@@ -5,12 +5,13 @@ use crate::support::{cells, gpipe, graph_of, order, schedule};
 use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
 use pipesim::internals::deadlock::{Awaited, Deadlock, Party};
 use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
-use pipesim::internals::exec::{self, Batch, Device, Error, Session, Settings, Sizes, State, Update};
+use pipesim::internals::exec::{self, Batch, Device, Error, Host, Session, Settings, Shared, Sizes, State, Update};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::lowering::{Entry, Lowering};
 use pipesim::internals::model::{Lap, Parameters};
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
+use pipesim::internals::ranks::Ranks;
 use pipesim::internals::schedule::{Overlap, Schedule};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -409,11 +410,12 @@ impl State for Courier {
 /// Two steps on real threads.
 fn execute(graph: &Arc<TaskGraph>, delivery: Delivery, timeout: Duration) -> Result<(), Error> {
     let stages = graph.schedule().placement.stages();
-    let device = |_| Box::new(Courier { stages, step: 0 }) as Box<dyn Device>;
-    let devices = (0..graph.schedule().devices()).map(device).collect();
     let settings = Settings { pin: false, spin: Duration::from_micros(5), timeout, fault: None, delivery };
-    let sizes = Sizes { hidden: 1, ..Sizes::default() };
-    let mut session = Session::start(graph.clone(), devices, sizes, settings).unwrap();
+    let sizes = Sizes { hidden: size_of::<f32>(), ..Sizes::default() };
+    let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, Ranks::alone()).unwrap());
+    let host = |device| Host::runner(device, Box::new(Courier { stages, step: 0 }), &shared, None);
+    let hosts = (0..graph.schedule().devices()).map(host).collect();
+    let mut session = Session::of(shared.clone(), hosts, settings).unwrap();
     let batch = Arc::default();
     session.step(&batch, None)?;
     session.step(&batch, None).map(|_| ())

@@ -109,12 +109,12 @@ impl Pipeline {
         for index in 0..2 * stages * microbatches {
             let (backward, stage) = (index / (stages * microbatches) == 1, index / microbatches % stages);
             let from = if backward { (stage + 1).min(stages - 1) } else { stage.saturating_sub(1) };
-            let (from, to) = (gpus[devices[from]].context(), gpus[devices[stage]].context());
+            let (from, to) = (&gpus[devices[from]], &gpus[devices[stage]]);
             messages.push(Message {
-                made: Buffer::new(from, bytes).unwrap(),
-                read: Buffer::new(to, bytes).unwrap(),
-                done: Event::untimed(from).unwrap(),
-                arrived: Event::untimed(to).unwrap(),
+                made: Buffer::new(from.context(), bytes).unwrap(),
+                read: Buffer::new(to.context(), bytes).unwrap(),
+                done: from.events().untimed().unwrap(),
+                arrived: to.events().untimed().unwrap(),
             });
         }
         let marks = gpus.iter().map(Marks::new).collect();
@@ -207,7 +207,7 @@ impl Pipeline {
                 let (_, part) = self.shards[from].tied_gradient().unwrap();
                 let inbox = self.shards[to].tied_inbox().unwrap();
                 assert_eq!(part.count, inbox.count);
-                let ready = Event::untimed(self.gpus[from].context()).unwrap();
+                let ready = self.gpus[from].events().untimed().unwrap();
                 self.gpus[from].compute.record(&ready).unwrap();
                 let gpu = &self.gpus[to];
                 gpu.make_current().unwrap();
@@ -571,7 +571,7 @@ fn a_step_is_enqueued_while_its_stream_is_held_up() {
             let gpu = shard.gpu().clone();
             let ops = [(Kind::F, 0), (Kind::F, 1), (Kind::B, 0), (Kind::B, 1)];
             shard.reserve(ops.map(|(kind, microbatch)| Op::new(kind, 0, microbatch))).unwrap();
-            marks.reserve(6, 6).unwrap();
+            gpu.events().reserve(42).unwrap();
             let word = Buffer::new(gpu.context(), 8).unwrap();
             gpu.compute.clear(word.address(), 8).unwrap();
             gpu.compute.synchronize().unwrap();
@@ -676,8 +676,8 @@ fn events_lie_on_the_hosts_clock() {
         let gpu = Gpu::whole(driver(), 0).unwrap();
         let start = std::time::Instant::now();
         let now = || start.elapsed().as_nanos() as u64;
-        let clock = Clock::calibrate(&gpu.compute, &now).unwrap();
-        let event = Event::timed(gpu.context()).unwrap();
+        let clock = Clock::calibrate(&gpu, &now).unwrap();
+        let event = gpu.events().timed().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
         let before = now();
         gpu.compute.record(&event).unwrap();
@@ -688,7 +688,7 @@ fn events_lie_on_the_hosts_clock() {
         let slack = clock.uncertainty_ns + if on_gpu() { 5000 } else { 1000 };
         assert!((before - slack..=after + slack).contains(&ns), "{before} {ns} {after} ± {slack}");
         // an untimed event has no time
-        let untimed = Event::untimed(gpu.context()).unwrap();
+        let untimed = gpu.events().untimed().unwrap();
         gpu.compute.record(&untimed).unwrap();
         assert!(clock.ns(&untimed).is_err());
         let _nothing_happens_without_nvtx = Range::op(Op::new(Kind::F, 0, 3));
@@ -702,7 +702,7 @@ fn words_in_memory_hold_streams_up() {
         let word = Buffer::new(gpu.context(), 8).unwrap();
         gpu.compute.clear(word.address(), 8).unwrap();
         gpu.compute.synchronize().unwrap();
-        let event = Event::untimed(gpu.context()).unwrap();
+        let event = gpu.events().untimed().unwrap();
         gpu.receive.wait_value(word.address(), 3).unwrap();
         gpu.receive.record(&event).unwrap();
         gpu.send.write_value(word.address(), 2).unwrap();

@@ -70,19 +70,10 @@ impl Api {
         call!(self.cuStreamWaitEvent(stream.raw(), event.raw(), 0))
     }
 
-    /// Holds the stream up until the 64-bit word at `address` is at least `value`. `flush`: also until writes that came
-    /// over the bus before that word can be seen.
-    pub(in crate::cuda) fn wait_value(
-        &self,
-        stream: StreamHandle,
-        address: Address,
-        value: u64,
-        flush: bool,
-    ) -> Result<(), Fault> {
+    /// Holds the stream up until the 64-bit word at `address` is at least `value`.
+    pub(in crate::cuda) fn wait_value(&self, stream: StreamHandle, address: Address, value: u64) -> Result<(), Fault> {
         let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
-        let flushing = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_FLUSH as c_uint;
-        let flags = if flush { at_least | flushing } else { at_least };
-        call!(self.cuStreamWaitValue64_v2(stream.raw(), address.0, value, flags))
+        call!(self.cuStreamWaitValue64_v2(stream.raw(), address.0, value, at_least))
     }
 
     /// Writes the word once all before it is done and can be seen.

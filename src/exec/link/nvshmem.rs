@@ -5,9 +5,11 @@
 //! how often it was filled, at the reader's; how often it was read, at the writer's. The wait is the driver's own
 //! (`cuStreamWaitValue64`), which NVSHMEM's signal wait comes down to: it also works where ranks share a GPU.
 
+use super::super::mailbox::{Mailboxes, Message};
 use super::super::shared::Shared;
-use super::carrier::{Carrier, Post};
-use super::mailbox::{Mailboxes, Message};
+use super::Link;
+use super::need::{self, Refusal, Setting};
+use super::post::Post;
 use crate::cuda::library::{self, NVSHMEM};
 use crate::cuda::symmetric::{Symmetric, World};
 use crate::cuda::{Address, Event};
@@ -80,9 +82,19 @@ fn world(shared: &Shared) -> Result<Arc<World>> {
     Ok(joined)
 }
 
+/// What it needs.
+pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
+    need::library(&NVSHMEM)?;
+    let devices = setting.devices;
+    if setting.ranks.size() >= devices {
+        return Ok(());
+    }
+    Err(Refusal::of(format!("expected a rank for each device; start {devices} with -n {devices}")))
+}
+
 impl Nvshmem {
     /// The end of this rank's device; all ranks must call this together.
-    pub fn all(posts: Vec<Post>, shared: &Arc<Shared>, mailboxes: &Arc<Mailboxes>) -> Result<Vec<Nvshmem>> {
+    pub fn all(mut posts: Vec<Post>, shared: &Arc<Shared>) -> Result<Vec<Nvshmem>> {
         let devices = shared.plan.graph.schedule().devices();
         let size = shared.ranks.size();
         ensure!(
@@ -94,7 +106,7 @@ impl Nvshmem {
             post.gpu.make_current()?;
         }
         let world = world(shared)?;
-        let layout = Layout::new(mailboxes);
+        let layout = Layout::new(&shared.mailboxes);
         let memory = Symmetric::new(&world, layout.bytes)?;
         if let Some(post) = posts.first() {
             // Words begin at 0 on every rank before any rank puts: the exchange below is behind every rank's clearing.
@@ -102,17 +114,10 @@ impl Nvshmem {
             post.gpu.compute.synchronize()?;
         }
         shared.ranks.exchange(Vec::new())?;
-        let mut ends = Vec::new();
-        let mut parts = Some((memory, layout));
-        for post in posts {
-            let (memory, layout) = parts.take().context("a second device in one rank")?;
-            let mut read = BTreeMap::new();
-            for (number, _) in mailboxes.all().iter().enumerate().filter(|(_, m)| m.consumer == post.device) {
-                read.insert(number, Event::untimed(post.gpu.context())?);
-            }
-            ends.push(Nvshmem { post, memory, layout, read });
-        }
-        Ok(ends)
+        let Some(post) = posts.pop() else { return Ok(Vec::new()) };
+        let inboxes = shared.mailboxes.all().iter().enumerate().filter(|(_, mailbox)| mailbox.consumer == post.device);
+        let read = inboxes.map(|(number, _)| Ok((number, post.gpu.events().untimed()?))).collect::<Result<_>>()?;
+        Ok(vec![Nvshmem { post, memory, layout, read }])
     }
 
     /// The PE of a device: its rank.
@@ -122,14 +127,9 @@ impl Nvshmem {
     }
 }
 
-impl Carrier for Nvshmem {
-    fn post(&self) -> &Post {
-        &self.post
-    }
-
-    fn post_mut(&mut self) -> &mut Post {
-        &mut self.post
-    }
+impl Link for Nvshmem {
+    type Place = Address;
+    type Moment = Event;
 
     fn outbox(&mut self, message: Message) -> Result<Address> {
         self.post.free_outbox(message)
@@ -160,5 +160,9 @@ impl Carrier for Nvshmem {
         gpu.receive.wait(read)?;
         let pe = self.pe(self.post.mailbox(message).producer);
         self.memory.signal(self.layout.read(message.mailbox), message.value, pe, &gpu.receive)
+    }
+
+    fn sent(&mut self) -> BTreeMap<usize, [Event; 2]> {
+        self.post.sent()
     }
 }

@@ -1,15 +1,18 @@
 //! NCCL: a device has communication queues, whose sends and receives stand in the order that the checker has proven free from
 //! deadlock; each completes when its partner stands at the head of the other's queue. A queue is a communicator on a stream.
 
+use super::super::mailbox::Message;
 use super::super::shared::Shared;
-use super::carrier::{Carrier, Post};
-use super::mailbox::Message;
+use super::Link;
+use super::need::{Refusal, Setting, library};
+use super::post::Post;
+use crate::cuda::library::NCCL;
 use crate::cuda::nccl::{self, UniqueId};
 use crate::cuda::{Address, Buffer, Channel, Event};
-use crate::delivery::{ChannelOptions, Delivery};
+use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::lowering::{Entry, Holds, Lowering};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Which communicator: all devices', that of two devices, of one direction between two, or for exchanges between two.
@@ -52,7 +55,6 @@ struct Inbox {
     buffer: Buffer,
     arrived: Event,
     read: Event,
-    used: bool,
 }
 
 /// One of a device's queues.
@@ -73,12 +75,33 @@ pub struct Nccl {
     /// This step's messages that are made, by the op that makes them.
     made: BTreeMap<usize, Message>,
     step: u64,
+    /// By peer: what goes out in exchanges that have not met yet.
+    exchanges: BTreeMap<u32, VecDeque<Message>>,
     inboxes: BTreeMap<usize, Inbox>,
+}
+
+/// What it needs.
+pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
+    if setting.slices.is_some_and(|slices| slices > 1) {
+        return Err(Refusal::of("expected a GPU for each device, found --slices; use copy or nvshmem"));
+    }
+    library(&NCCL)
+}
+
+/// Any queues whose receives stand where their data is used; where none are asked for, one a peer and direction.
+pub fn delivers(asked: Delivery) -> Option<Delivery> {
+    match asked {
+        Delivery::OneSided => {
+            Some(Delivery::Channel(ChannelOptions { queues: QueueCount::PerDirection, ..ChannelOptions::default() }))
+        }
+        Delivery::Channel(options) if options.receives == Receives::JustInTime => Some(asked),
+        _ => None,
+    }
 }
 
 impl Nccl {
     /// The ends of this process's devices; all ranks must call this together.
-    pub fn all(posts: Vec<Post>, shared: &Arc<Shared>, options: ChannelOptions) -> Result<Vec<Nccl>> {
+    pub fn all(posts: Vec<Post>, shared: &Arc<Shared>, delivery: Delivery) -> Result<Vec<Nccl>> {
         let gpus: BTreeSet<u32> = posts.iter().map(|post| post.gpu.ordinal()).collect();
         ensure!(
             gpus.len() == posts.len(),
@@ -90,11 +113,11 @@ impl Nccl {
         let able = shared.ranks.exchange(vec![u8::from(library.is_ok())])?;
         let library = library?;
         ensure!(able.iter().all(|able| *able == [1]), "expected NCCL at every rank, found it missing at another");
-        let lowering = Lowering::new(&shared.plan.graph, Delivery::Channel(options));
+        let lowering = Lowering::new(&shared.plan.graph, delivery);
         let mut keys: BTreeSet<Key> =
             lowering.queues().iter().map(|queue| Key::of(queue.device, queue.holds)).collect();
         if let Some(post) = posts.first() {
-            let exchanges = post.mailboxes.exchanges().map(|mailbox| (mailbox.producer, mailbox.consumer));
+            let exchanges = post.shared.mailboxes.exchanges().map(|mailbox| (mailbox.producer, mailbox.consumer));
             keys.extend(exchanges.map(|(a, b)| Key::Exchange(a.min(b), a.max(b))));
         }
         let ids = Arc::new(ids(&library, shared, keys)?);
@@ -110,15 +133,16 @@ impl Nccl {
         };
         let lanes = own.map(lane).collect();
         let mut inboxes = BTreeMap::new();
-        for (number, mailbox) in post.mailboxes.all().iter().enumerate().filter(|(_, m)| m.consumer == post.device) {
-            let context = post.gpu.context();
-            let (arrived, read) = (Event::untimed(context)?, Event::untimed(context)?);
-            let buffer = Buffer::new(context, mailbox.bytes)?;
-            inboxes.insert(number, Inbox { buffer, arrived, read, used: false });
+        for (number, mailbox) in
+            post.shared.mailboxes.all().iter().enumerate().filter(|(_, m)| m.consumer == post.device)
+        {
+            let (arrived, read) = (post.gpu.events().untimed()?, post.gpu.events().untimed()?);
+            let buffer = Buffer::new(post.gpu.context(), mailbox.bytes)?;
+            inboxes.insert(number, Inbox { buffer, arrived, read });
         }
         let (library, ids) = (library.clone(), ids.clone());
-        let (channels, made) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Nccl { post, library, ids, channels, lanes, made, step: 0, inboxes })
+        let (channels, made, exchanges) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(Nccl { post, library, ids, channels, lanes, made, step: 0, exchanges, inboxes })
     }
 
     fn devices(&self) -> u32 {
@@ -156,15 +180,30 @@ impl Nccl {
 
     fn receive(&mut self, key: Key, op: usize) -> Result<()> {
         let port = self.post.shared.plan.outputs[op].context("a received message has a port")?;
-        let message = self.post.mailboxes.message(&port, self.step).context("a received message has a mailbox")?;
+        let message =
+            self.post.shared.mailboxes.message(&port, self.step).context("a received message has a mailbox")?;
         let from = key.rank(self.post.mailbox(message).producer, self.devices()).0;
         let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
-        let inbox = self.inboxes.get_mut(&message.mailbox).context("a message of another device")?;
-        if std::mem::replace(&mut inbox.used, true) {
-            channel.stream().wait(&inbox.read)?;
-        }
+        let inbox = self.inbox(message)?;
+        channel.stream().wait(&inbox.read)?;
         channel.receive(&inbox.buffer, from)?;
         Ok(channel.stream().record(&inbox.arrived)?)
+    }
+
+    /// Both directions of an exchange at once: neither side's send could be over before the other's receive stands.
+    fn swap(&mut self, into: Message) -> Result<Address> {
+        let peer = self.post.mailbox(into).producer;
+        let out = self.exchanges.get_mut(&peer).and_then(VecDeque::pop_front);
+        let out = out.context("what goes out in an exchange is put before what comes in is awaited")?;
+        let key = Key::Exchange(self.post.device.min(peer), self.post.device.max(peer));
+        let to = key.rank(peer, self.devices()).0;
+        let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
+        let inbox = self.inboxes.get(&into.mailbox).context("a message of another device")?;
+        channel.stream().wait(&inbox.read)?;
+        self.post.send_on(channel.stream(), out, |outbox| channel.swap(&outbox.buffer, &inbox.buffer, to))?;
+        channel.stream().record(&inbox.arrived)?;
+        self.post.gpu.compute.wait(&inbox.arrived)?;
+        Ok(inbox.buffer.address())
     }
 }
 
@@ -185,17 +224,11 @@ fn ids(library: &nccl::Nccl, shared: &Shared, keys: BTreeSet<Key>) -> Result<BTr
     keys.into_iter().map(id).collect()
 }
 
-impl Carrier for Nccl {
-    fn post(&self) -> &Post {
-        &self.post
-    }
-
-    fn post_mut(&mut self) -> &mut Post {
-        &mut self.post
-    }
+impl Link for Nccl {
+    type Place = Address;
+    type Moment = Event;
 
     fn begin(&mut self) -> Result<()> {
-        self.post.clear_marks();
         if self.channels.is_empty() {
             // In the order of their keys, on every device: then no two wait for each other at different ones.
             let ids = self.ids.clone();
@@ -216,14 +249,18 @@ impl Carrier for Nccl {
     }
 
     fn put(&mut self, message: Message) -> Result<()> {
-        let op = message.op.context("an exchange goes by swap")?;
         self.post.note_made(message)?;
+        let Some(op) = message.op else {
+            let peer = self.post.mailbox(message).consumer;
+            self.exchanges.entry(peer).or_default().push_back(message);
+            return Ok(());
+        };
         self.made.insert(op, message);
         (0..self.lanes.len()).try_for_each(|lane| self.advance(lane, None))
     }
 
     fn wait(&mut self, message: Message) -> Result<Address> {
-        let op = message.op.context("an exchange goes by swap")?;
+        let Some(op) = message.op else { return self.swap(message) };
         let pending = |lane: &Lane| lane.entries[lane.next..].iter().any(|e| e.is_receive() && e.message() == op);
         if let Some(lane) = self.lanes.iter().position(pending) {
             self.advance(lane, Some(op))?;
@@ -237,20 +274,8 @@ impl Carrier for Nccl {
         Ok(self.post.gpu.compute.record(&self.inbox(message)?.read)?)
     }
 
-    fn swap(&mut self, [out, into]: [Message; 2]) -> Result<Address> {
-        self.post.note_made(out)?;
-        let peer = self.post.mailbox(out).consumer;
-        let key = Key::Exchange(self.post.device.min(peer), self.post.device.max(peer));
-        let to = key.rank(peer, self.devices()).0;
-        let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
-        let inbox = self.inboxes.get_mut(&into.mailbox).context("a message of another device")?;
-        if std::mem::replace(&mut inbox.used, true) {
-            channel.stream().wait(&inbox.read)?;
-        }
-        self.post.send_on(channel.stream(), out, |outbox| channel.swap(&outbox.buffer, &inbox.buffer, to))?;
-        channel.stream().record(&inbox.arrived)?;
-        self.post.gpu.compute.wait(&inbox.arrived)?;
-        Ok(inbox.buffer.address())
+    fn sent(&mut self) -> BTreeMap<usize, [Event; 2]> {
+        self.post.sent()
     }
 
     fn is_done(&mut self) -> Result<bool> {

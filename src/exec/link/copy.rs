@@ -1,9 +1,10 @@
 //! Peer copies and events: the sender's stream copies into the receiver's memory and records an event, for which the
 //! receiver's stream waits. Between processes of one machine memory and events go by the driver's shared handles (CUDA IPC).
 
+use super::super::mailbox::Message;
 use super::super::shared::Shared;
-use super::carrier::{Carrier, Post};
-use super::mailbox::{Mailboxes, Message};
+use super::Link;
+use super::post::Post;
 use crate::cuda::{Address, Buffer, Event, Gpu, Imported, ProcessHandle};
 use anyhow::{Context as _, Result, ensure};
 use std::collections::BTreeMap;
@@ -40,11 +41,11 @@ pub struct Copy {
 }
 
 /// What a process tells the others of one mailbox: memory, event of arrival, event of reading.
-type Handles = [Option<ProcessHandle>; 3];
+type Handles = [Option<Vec<u8>>; 3];
 
 impl Copy {
     /// The ends of this process's devices; all ranks must call this together.
-    pub fn all(posts: Vec<Post>, shared: &Arc<Shared>, mailboxes: &Arc<Mailboxes>) -> Result<Vec<Copy>> {
+    pub fn all(posts: Vec<Post>, shared: &Arc<Shared>) -> Result<Vec<Copy>> {
         ensure!(
             shared.ranks.share_memory(),
             "expected all ranks on one machine for --link copy, found several: use --link nvshmem, nccl or mpi"
@@ -52,43 +53,43 @@ impl Copy {
         let gpus: BTreeMap<u32, Arc<Gpu>> = posts.iter().map(|post| (post.device, post.gpu.clone())).collect();
         let mut own = BTreeMap::new();
         let mut told: BTreeMap<usize, Handles> = BTreeMap::new();
-        for (number, mailbox) in mailboxes.all().iter().enumerate() {
+        for (number, mailbox) in shared.mailboxes.all().iter().enumerate() {
             let (producer, consumer) = (gpus.get(&mailbox.producer), gpus.get(&mailbox.consumer));
-            let shared = producer.is_some() != consumer.is_some();
-            let mut handles: Handles = [None; 3];
+            let between = producer.is_some() != consumer.is_some();
+            let mut handles = Handles::default();
             let mut event = |gpu: Option<&Arc<Gpu>>, index: usize| -> Result<Option<Event>> {
                 let Some(gpu) = gpu else { return Ok(None) };
-                if !shared {
-                    return Ok(Some(Event::untimed(gpu.context())?));
+                if !between {
+                    return Ok(Some(gpu.events().untimed()?));
                 }
                 let (event, handle) = Event::shared(gpu.context()).context("sharing an event with another process")?;
-                handles[index] = Some(handle);
+                handles[index] = Some(handle.to_vec());
                 Ok(Some(event))
             };
             let (arrived, read) = (event(producer, 1)?, event(consumer, 2)?);
             let memory = match consumer {
                 Some(gpu) => {
-                    let make = if shared { Buffer::shareable } else { Buffer::new };
+                    let make = if between { Buffer::shareable } else { Buffer::new };
                     let buffer = make(gpu.context(), mailbox.bytes)?;
-                    if shared {
-                        handles[0] = Some(buffer.share().context("sharing memory with another process")?);
+                    if between {
+                        handles[0] = Some(buffer.share().context("sharing memory with another process")?.to_vec());
                     }
                     Some(Memory::Own { buffer, gpu: gpu.clone() })
                 }
                 None => None,
             };
             own.insert(number, (memory, arrived, read));
-            if shared {
+            if between {
                 told.insert(number, handles);
             }
         }
         let theirs = if shared.ranks.size() > 1 { exchange(shared, &told)? } else { BTreeMap::new() };
         let mut places = BTreeMap::new();
         for (number, (memory, arrived, read)) in own {
-            let mailbox = &mailboxes.all()[number];
+            let mailbox = &shared.mailboxes.all()[number];
             let Some(gpu) = gpus.get(&mailbox.producer).or(gpus.get(&mailbox.consumer)) else { continue };
-            let handle = |index: usize| {
-                let found = theirs.get(&number).and_then(|handles| handles[index]);
+            let handle = |index: usize| -> Result<ProcessHandle> {
+                let found = theirs.get(&number).and_then(|handles| handles[index].as_deref()?.try_into().ok());
                 found.context("expected the other process to share its side of a mailbox, found nothing")
             };
             let memory = match memory {
@@ -114,38 +115,23 @@ impl Copy {
 
 /// What the other processes tell, by mailbox.
 fn exchange(shared: &Shared, told: &BTreeMap<usize, Handles>) -> Result<BTreeMap<usize, Handles>> {
-    let hex = |handle: &ProcessHandle| handle.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let named: BTreeMap<usize, [Option<String>; 3]> =
-        told.iter().map(|(&number, handles)| (number, handles.each_ref().map(|h| h.as_ref().map(hex)))).collect();
-    let all = shared.ranks.exchange(serde_json::to_vec(&named)?)?;
+    let all = shared.ranks.exchange(serde_json::to_vec(told)?)?;
     let mut found: BTreeMap<usize, Handles> = BTreeMap::new();
     for (rank, bytes) in all.iter().enumerate().filter(|&(rank, _)| rank as u32 != shared.ranks.rank()) {
-        let named: BTreeMap<usize, [Option<String>; 3]> =
+        let told: BTreeMap<usize, Handles> =
             serde_json::from_slice(bytes).with_context(|| format!("what rank {rank} shares"))?;
-        for (number, names) in named {
-            let handles = found.entry(number).or_insert([None; 3]);
-            for (handle, name) in handles.iter_mut().zip(names) {
-                *handle = name.as_deref().and_then(unhex).or(*handle);
+        for (number, handles) in told {
+            for (place, handle) in found.entry(number).or_default().iter_mut().zip(handles) {
+                *place = handle.or(place.take());
             }
         }
     }
     Ok(found)
 }
 
-fn unhex(text: &str) -> Option<ProcessHandle> {
-    let digits = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(digits).collect();
-    bytes?.try_into().ok()
-}
-
-impl Carrier for Copy {
-    fn post(&self) -> &Post {
-        &self.post
-    }
-
-    fn post_mut(&mut self) -> &mut Post {
-        &mut self.post
-    }
+impl Link for Copy {
+    type Place = Address;
+    type Moment = Event;
 
     fn outbox(&mut self, message: Message) -> Result<Address> {
         self.post.free_outbox(message)
@@ -185,5 +171,9 @@ impl Carrier for Copy {
         self.post.gpu.compute.record(&self.place(message)?.read)?;
         self.post.tell_read(message);
         Ok(())
+    }
+
+    fn sent(&mut self) -> BTreeMap<usize, [Event; 2]> {
+        self.post.sent()
     }
 }

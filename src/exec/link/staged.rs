@@ -2,9 +2,11 @@
 //! (shared memory, or MPI between machines), and copied to the receiver's GPU. It needs nothing of the GPUs but copies; its
 //! price is that hosts wait for messages, inside steps too.
 
+use super::super::mailbox::Message;
+use super::super::shared::Shared;
 use super::super::signal::Signal;
-use super::carrier::{Carrier, Post};
-use super::mailbox::Message;
+use super::Link;
+use super::post::Post;
 use crate::cuda::{Address, Buffer, Event, Pinned};
 use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
@@ -27,7 +29,6 @@ struct Inbox {
     /// It is on the device.
     up: Event,
     read: Event,
-    used: bool,
 }
 
 /// A device's end.
@@ -47,35 +48,31 @@ impl Staged {
     fn new(post: Post) -> Result<Staged> {
         let context = post.gpu.context();
         let (mut outgoing, mut inboxes) = (BTreeMap::new(), BTreeMap::new());
-        for (number, mailbox) in post.mailboxes.all().iter().enumerate() {
+        for (number, mailbox) in post.shared.mailboxes.all().iter().enumerate() {
             let padded = mailbox.bytes.next_multiple_of(size_of::<f32>());
             if mailbox.producer == post.device {
                 let host = Mutex::new(Pinned::new(context, padded)?);
-                let way = Outgoing { host, down: Event::untimed(context)?, gone: Signal::default() };
+                let way = Outgoing { host, down: post.gpu.events().untimed()?, gone: Signal::default() };
                 outgoing.insert(number, (Arc::new(way), 0));
             }
             if mailbox.consumer == post.device {
-                let (up, read) = (Event::untimed(context)?, Event::untimed(context)?);
+                let (up, read) = (post.gpu.events().untimed()?, post.gpu.events().untimed()?);
                 let (host, buffer) = (Pinned::new(context, padded)?, Buffer::new(context, mailbox.bytes)?);
-                inboxes.insert(number, Inbox { host, buffer, up, read, used: false });
+                inboxes.insert(number, Inbox { host, buffer, up, read });
             }
         }
         let (forwarder, messages) = channel();
-        let (shared, mailboxes) = (post.shared.clone(), post.mailboxes.clone());
-        let forward = move || forward(&shared, &mailboxes, &messages);
+        let shared = post.shared.clone();
+        let forward = move || forward(&shared, &messages);
         std::thread::Builder::new().name(format!("messages of device {}", post.device)).spawn(forward)?;
         Ok(Staged { post, outgoing, inboxes, forwarder })
     }
 }
 
 /// Hands messages on once they are on the host.
-fn forward(
-    shared: &super::super::shared::Shared,
-    mailboxes: &super::mailbox::Mailboxes,
-    messages: &Receiver<(Message, Arc<Outgoing>)>,
-) {
+fn forward(shared: &Shared, messages: &Receiver<(Message, Arc<Outgoing>)>) {
     while let Ok((message, way)) = messages.recv() {
-        let mailbox = mailboxes.all()[message.mailbox];
+        let mailbox = shared.mailboxes.of(message);
         // A fault of the GPU is reported by the device's own thread, which waits for the end of its streams.
         if way.down.synchronize().is_err() {
             return;
@@ -93,14 +90,9 @@ fn forward(
     }
 }
 
-impl Carrier for Staged {
-    fn post(&self) -> &Post {
-        &self.post
-    }
-
-    fn post_mut(&mut self) -> &mut Post {
-        &mut self.post
-    }
+impl Link for Staged {
+    type Place = Address;
+    type Moment = Event;
 
     fn outbox(&mut self, message: Message) -> Result<Address> {
         self.post.free_outbox(message)
@@ -125,11 +117,8 @@ impl Carrier for Staged {
         let gpu = self.post.gpu.clone();
         let mailbox = *self.post.mailbox(message);
         let inbox = self.inboxes.get_mut(&message.mailbox).context("a message of another device")?;
-        if inbox.used {
-            inbox.up.synchronize()?;
-            gpu.receive.wait(&inbox.read)?;
-        }
-        inbox.used = true;
+        inbox.up.synchronize()?;
+        gpu.receive.wait(&inbox.read)?;
         let len = mailbox.bytes.div_ceil(size_of::<f32>());
         mailbox.slot.take(&self.post.shared.heap, |data| inbox.host.write(0, &data[..len]));
         self.post.tell_read(message);
@@ -142,5 +131,9 @@ impl Carrier for Staged {
     fn release(&mut self, message: Message) -> Result<()> {
         let inbox = self.inboxes.get(&message.mailbox).context("a message of another device")?;
         Ok(self.post.gpu.compute.record(&inbox.read)?)
+    }
+
+    fn sent(&mut self) -> BTreeMap<usize, [Event; 2]> {
+        self.post.sent()
     }
 }

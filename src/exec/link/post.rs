@@ -1,0 +1,115 @@
+//! What the ends of every link between GPUs have in common: outboxes, and when messages left them.
+
+use super::super::mailbox::{Mailbox, Message};
+use super::super::shared::Shared;
+use super::super::watch::Aborted;
+use crate::cuda::{Address, Buffer, Event, Gpu, Stream};
+use anyhow::{Context as _, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A buffer that this device fills and sends.
+pub struct Outbox {
+    pub buffer: Buffer,
+    /// What is in it was computed.
+    pub made: Event,
+    /// It was sent.
+    pub sent: Event,
+}
+
+/// What every link keeps for its device.
+pub struct Post {
+    pub device: u32,
+    pub gpu: Arc<Gpu>,
+    pub shared: Arc<Shared>,
+    outboxes: BTreeMap<usize, Outbox>,
+    /// By op: where its put begins and ends on the stream that sends it.
+    left: BTreeMap<usize, [Event; 2]>,
+}
+
+impl Post {
+    pub fn new(device: u32, gpu: &Arc<Gpu>, shared: &Arc<Shared>) -> Result<Post> {
+        let mut outboxes = BTreeMap::new();
+        let own = shared.mailboxes.all().iter().enumerate().filter(|(_, mailbox)| mailbox.producer == device);
+        for (number, mailbox) in own {
+            let buffer = Buffer::new(gpu.context(), mailbox.bytes)?;
+            let (made, sent) = (gpu.events().untimed()?, gpu.events().untimed()?);
+            outboxes.insert(number, Outbox { buffer, made, sent });
+        }
+        Ok(Post { device, gpu: gpu.clone(), shared: shared.clone(), outboxes, left: BTreeMap::new() })
+    }
+
+    /// See [`super::Link::sent`].
+    pub fn sent(&mut self) -> BTreeMap<usize, [Event; 2]> {
+        std::mem::take(&mut self.left)
+    }
+
+    /// Enqueues on the send stream, once the message is made: `transfer`, marked, and that the outbox is free.
+    pub fn send(&mut self, message: Message, transfer: impl FnOnce(&Gpu, &Outbox) -> Result<()>) -> Result<()> {
+        let gpu = self.gpu.clone();
+        self.send_on(&gpu.send, message, |outbox| transfer(&gpu, outbox))
+    }
+
+    /// [`Post::send`] on another stream.
+    pub fn send_on(
+        &mut self,
+        stream: &Stream,
+        message: Message,
+        transfer: impl FnOnce(&Outbox) -> Result<()>,
+    ) -> Result<()> {
+        let outbox = self.outbox(message)?;
+        stream.wait(&outbox.made)?;
+        let start = self.gpu.mark(stream)?;
+        transfer(outbox)?;
+        let end = self.gpu.mark(stream)?;
+        stream.record(&outbox.sent)?;
+        message.op.map(|op| self.left.insert(op, [start, end]));
+        Ok(())
+    }
+
+    /// Notes on the compute stream that the message is made.
+    pub fn note_made(&self, message: Message) -> Result<()> {
+        Ok(self.gpu.compute.record(&self.outbox(message)?.made)?)
+    }
+
+    pub fn mailbox(&self, message: Message) -> &Mailbox {
+        self.shared.mailboxes.of(message)
+    }
+
+    fn outbox(&self, message: Message) -> Result<&Outbox> {
+        self.outboxes.get(&message.mailbox).context("a message of another device")
+    }
+
+    /// Where the next message is to be written, once the last one has left.
+    pub fn free_outbox(&self, message: Message) -> Result<Address> {
+        let outbox = self.outbox(message)?;
+        self.gpu.compute.wait(&outbox.sent)?;
+        Ok(outbox.buffer.address())
+    }
+
+    /// Waits on the host until the other side has enqueued what makes the message.
+    pub fn wait_enqueued(&self, message: Message) -> Result<(), Aborted> {
+        let slot = self.mailbox(message).slot;
+        self.shared.heap.signal(slot.arrived).wait(message.value, &self.shared.watch)
+    }
+
+    /// Waits on the host, where the graph asks for it, until the reader has enqueued its last reading; whether it did.
+    pub fn wait_credit(&self, message: Message) -> Result<bool, Aborted> {
+        let Some(credit) = message.credit else { return Ok(false) };
+        let slot = self.mailbox(message).slot;
+        self.shared.heap.signal(slot.read).wait(credit, &self.shared.watch)?;
+        Ok(credit > 0)
+    }
+
+    /// Tells the other side that what makes the message is enqueued.
+    pub fn tell_enqueued(&self, message: Message) {
+        let mailbox = self.mailbox(message);
+        self.shared.heap.raise(mailbox.consumer, mailbox.slot.arrived, message.value);
+    }
+
+    /// Tells the other side that the reading of the message is enqueued.
+    pub fn tell_read(&self, message: Message) {
+        let mailbox = self.mailbox(message);
+        self.shared.heap.raise(mailbox.producer, mailbox.slot.read, message.value);
+    }
+}

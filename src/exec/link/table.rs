@@ -1,0 +1,207 @@
+//! The table of links, and what is asked of it.
+
+use super::super::shared::Shared;
+use super::copy::Copy;
+use super::nccl::{self, Nccl};
+use super::need::{Refusal, Setting};
+use super::nvshmem::{self, Nvshmem};
+use super::post::Post;
+use super::staged::Staged;
+use super::{GpuLink, Link, local};
+use crate::cuda::{Address, Event, Gpu};
+use crate::delivery::Delivery;
+use crate::ranks::Lost;
+use anyhow::Result;
+use std::sync::Arc;
+
+/// Makes the ends of this process's GPUs under a delivery; all ranks call it together.
+type MakeEnds = fn(Vec<Post>, &Arc<Shared>, Delivery) -> Result<Vec<GpuLink>>;
+
+/// A kind of link: a row of [`LINKS`].
+#[derive(Debug)]
+pub struct LinkKind {
+    /// As `--link` names it.
+    pub name: &'static str,
+    /// What it is, in words.
+    pub about: &'static str,
+    /// Under which terms devices that are no GPUs may use it; `None` where they may not.
+    hosts: Option<&'static str>,
+    /// Under which terms GPUs may.
+    gpus: &'static str,
+    /// What it promises between GPUs where `--delivery` asks for this; `None` where it does not deliver so.
+    delivers: fn(Delivery) -> Option<Delivery>,
+    /// Where it may be chosen by itself: its place in the order of preference.
+    preference: fn(&Setting<'_>) -> Option<u8>,
+    /// What it needs and does not find.
+    probe: fn(&Setting<'_>) -> Result<(), Refusal>,
+    /// Whether messages between GPUs go through the hosts' memory.
+    pub staged: bool,
+    ends: MakeEnds,
+}
+
+/// All links.
+pub static LINKS: [LinkKind; 5] = [
+    LinkKind {
+        name: "local",
+        about: "The hosts' shared memory, between threads or ranks of one machine",
+        hosts: Some(""),
+        gpus: " (through the hosts' memory)",
+        delivers: one_sided,
+        preference: |_| Some(4),
+        probe: local::one_machine,
+        staged: true,
+        ends: |posts, _, _| boxed(Staged::all(posts)),
+    },
+    LinkKind {
+        name: "copy",
+        about: "Peer copies and events, between processes through shared handles (cuda)",
+        hosts: None,
+        gpus: "",
+        delivers: one_sided,
+        preference: |_| Some(2),
+        probe: local::one_machine,
+        staged: false,
+        ends: |posts, shared, _| boxed(Copy::all(posts, shared)),
+    },
+    LinkKind {
+        name: "nvshmem",
+        about: "NVSHMEM puts with signal on a stream; a rank a device (cuda)",
+        hosts: None,
+        gpus: " (a rank a device)",
+        delivers: one_sided,
+        preference: |setting| (setting.ranks.size() > 1 && setting.slices.is_none()).then_some(1),
+        probe: nvshmem::probe,
+        staged: false,
+        ends: |posts, shared, _| boxed(Nvshmem::all(posts, shared)),
+    },
+    LinkKind {
+        name: "nccl",
+        about: "NCCL sends and receives, which meet (cuda)",
+        hosts: None,
+        gpus: " (a GPU a device)",
+        delivers: nccl::delivers,
+        preference: |_| None,
+        probe: nccl::probe,
+        staged: false,
+        ends: |posts, shared, delivery| boxed(Nccl::all(posts, shared, delivery)),
+    },
+    LinkKind {
+        name: "mpi",
+        about: "MPI between machines, shared memory within; under mpirun",
+        hosts: Some(" under mpirun"),
+        gpus: " under mpirun",
+        delivers: one_sided,
+        preference: |_| Some(3),
+        probe: local::under_mpirun,
+        staged: true,
+        ends: |posts, _, _| boxed(Staged::all(posts)),
+    },
+];
+
+impl LinkKind {
+    /// Whether the devices of `setting` can be joined by it.
+    ///
+    /// # Errors
+    /// They cannot: why, and what to do.
+    pub fn check(&self, setting: &Setting<'_>) -> Result<(), Refusal> {
+        let outcome = if self.is_legal(setting.gpus) {
+            (self.probe)(setting)
+        } else {
+            let legal: Vec<&str> = LINKS.iter().filter(|l| l.is_legal(setting.gpus)).map(|link| link.name).collect();
+            Err(Refusal::of(format!("these devices use --link {}; leave --link out", legal.join(" or "))))
+        };
+        outcome.map_err(|refusal| Refusal { why: format!("--link {}: {}", self.name, refusal.why), ..refusal })
+    }
+
+    fn is_legal(&self, gpus: bool) -> bool {
+        gpus || self.hosts.is_some()
+    }
+
+    /// The best link that is usable; all ranks must call this together.
+    ///
+    /// # Errors
+    /// A rank is gone.
+    pub fn best(setting: &Setting<'_>) -> Result<&'static LinkKind, Lost> {
+        let mut ranked: Vec<_> = LINKS.iter().filter_map(|link| Some(((link.preference)(setting)?, link))).collect();
+        ranked.sort_by_key(|&(place, _)| place);
+        for (_, link) in ranked {
+            // All ranks must choose alike.
+            let able = setting.ranks.exchange(vec![u8::from(link.check(setting).is_ok())])?;
+            if able.iter().all(|able| *able == [1]) {
+                return Ok(link);
+            }
+        }
+        Ok(&LINKS[0])
+    }
+
+    /// What it promises, where `asked` is what `--delivery` says. Hosts emulate whatever is asked for.
+    ///
+    /// # Errors
+    /// A delivery that it does not have.
+    pub fn delivery(&self, gpus: bool, asked: Delivery) -> Result<Delivery, Refusal> {
+        let promised = if gpus { (self.delivers)(asked) } else { Some(asked) };
+        promised.ok_or_else(|| {
+            let why = format!("GPUs under --link {} do not deliver so; leave --delivery out", self.name);
+            Refusal::of(format!("--delivery {asked}: {why}"))
+        })
+    }
+
+    /// An end for each of `gpus`, which are this rank's devices in order; all ranks must call this together.
+    ///
+    /// # Errors
+    /// The link does not work here; the error says why.
+    pub fn ends(&self, shared: &Arc<Shared>, gpus: &[Arc<Gpu>], delivery: Delivery) -> Result<Vec<GpuLink>> {
+        let devices = shared.ranks.devices(shared.plan.graph.schedule().devices());
+        let posts = devices.zip(gpus).map(|(device, gpu)| Post::new(device, gpu, shared));
+        (self.ends)(posts.collect::<Result<_>>()?, shared, delivery)
+    }
+
+    /// Which devices and links go together, in a sentence.
+    pub fn legal_pairs() -> String {
+        let with_hosts: Vec<String> =
+            LINKS.iter().filter_map(|link| link.hosts.map(|terms| link.name.to_string() + terms)).collect();
+        let gpus = LINKS.iter().filter(|link| link.hosts.is_none()).chain(LINKS.iter().filter(|l| l.hosts.is_some()));
+        let with_gpus: Vec<String> = gpus.map(|link| link.name.to_string() + link.gpus).collect();
+        let (last, first) = with_gpus
+            .split_last()
+            .map_or((String::new(), String::new()), |(last, first)| (last.clone(), first.join(", ")));
+        format!(
+            "Legal device and link pairs: cpu and timed with {}; cuda with {first}, and {last}.",
+            with_hosts.join(", and with ")
+        )
+    }
+}
+
+/// What puts promise.
+fn one_sided(asked: Delivery) -> Option<Delivery> {
+    (asked == Delivery::OneSided).then_some(asked)
+}
+
+fn boxed<L>(links: Result<Vec<L>>) -> Result<Vec<GpuLink>>
+where
+    L: Link<Place = Address, Moment = Event> + 'static,
+{
+    Ok(links?.into_iter().map(|link| Box::new(link) as GpuLink).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ranks::Ranks;
+
+    #[test]
+    fn the_table_says_who_goes_with_whom() {
+        assert_eq!(
+            LinkKind::legal_pairs(),
+            "Legal device and link pairs: cpu and timed with local, and with mpi under mpirun; cuda with copy, nvshmem (a rank a \
+             device), nccl (a GPU a device), local (through the hosts' memory), and mpi under mpirun."
+        );
+        let ranks = Ranks::alone();
+        let on = |gpus| Setting { gpus, ranks: &ranks, devices: 2, slices: None };
+        assert_eq!(LinkKind::best(&on(true)).unwrap().name, "copy");
+        assert_eq!(LinkKind::best(&on(false)).unwrap().name, "local");
+        let nccl = LINKS.iter().find(|link| link.name == "nccl").unwrap();
+        let why = "--link nccl: these devices use --link local or mpi; leave --link out";
+        assert_eq!(nccl.check(&on(false)), Err(Refusal::of(why)));
+    }
+}

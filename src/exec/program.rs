@@ -1,0 +1,285 @@
+//! A device's program: its ops in order, op by op, then what ends a step. Written once, for threads that compute and for
+//! threads that enqueue.
+
+use super::device::{Batch, State, Update};
+use super::link::Link;
+use super::mailbox::Message;
+use super::plan::Port;
+use super::record::{DeviceRecord, OpRecord, StepOp};
+use super::shared::Shared;
+use super::watch::Fault;
+use crate::op::Op;
+use crate::placement::Chunk;
+use crate::schedule::Overlap;
+use anyhow::Result;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// One device of a session with the thread that it runs on: runs its program, waits for its end, says what happened when.
+pub trait Runner: Send {
+    /// Runs step number `step` of the session, from 0, after `updates` steps that ended with an update. Without `update`,
+    /// forward and backward only.
+    ///
+    /// # Errors
+    /// An op failed, or everything was called off.
+    fn step(&mut self, step: u64, updates: u64, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord>;
+
+    /// What it keeps.
+    fn state(&mut self) -> &mut dyn State;
+}
+
+/// A gradient that another device holds too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Twofold {
+    /// That of the tied embedding.
+    Tied,
+    /// That of a stage's parameters.
+    Stage(u32),
+}
+
+/// What a program needs of what it runs on: [`super::Host`], which computes at once, or [`super::Accelerator`], which enqueues.
+///
+/// Below it the model is there twice, by [`crate::model::Shard`] and by [`crate::cuda::Shard`] with their steps and blocks. The
+/// seam at which they can become one lies lower: a trait of at most eighteen calls of the model (embedding, LayerNorm, linear
+/// with and without GELU, attention, classifier, each forward and backward; sums, norms, AdamW), of which `cuda/operation.rs` is
+/// one side already.
+pub trait Machine: Send {
+    /// Where data lies.
+    type Place: Copy;
+    /// A moment, to be read when the step is over.
+    type Moment: Send;
+
+    /// Begins a step with these tokens.
+    fn begin(&mut self, batch: &Arc<Batch>) -> Result<()>;
+
+    /// The moment at which what was asked for so far is done.
+    fn mark(&mut self) -> Result<Self::Moment>;
+
+    /// When a moment was, in nanoseconds on the clock of all devices; once the step is over.
+    fn ns(&self, moment: &Self::Moment) -> Result<u64>;
+
+    /// Where a message between two ops of this device lies.
+    fn local(&self, port: &Port) -> Option<Self::Place>;
+
+    /// Computes `op`, number `number` of the program. `input` is what the stage before (F) or after (I, B) made, absent at the
+    /// ends; `output` is filled for the next stage, absent at the ends and for W.
+    fn compute(&mut self, number: usize, op: Op, input: Option<Self::Place>, output: Option<Self::Place>)
+    -> Result<()>;
+
+    /// Writes this device's part of a gradient to `place`.
+    fn give(&mut self, gradient: Twofold, place: Self::Place) -> Result<()>;
+
+    /// Adds the other device's part, which lies at `place`.
+    fn add(&mut self, gradient: Twofold, place: Self::Place) -> Result<()>;
+
+    /// Squares the gradients; [`Machine::squares`] has the result once all is done.
+    fn square(&mut self) -> Result<()>;
+
+    /// Partial squares of the gradient norm, by order number.
+    fn squares(&mut self) -> Result<Vec<(usize, f64)>>;
+
+    /// Updates the parameters with gradients times `scale`, then clears the gradients.
+    fn update(&mut self, update: &Update, scale: f32) -> Result<()>;
+
+    /// Waits until all that was asked for is done, on the link too, as `is_done` says.
+    fn drain(&mut self, _is_done: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
+        Ok(())
+    }
+
+    /// The step is over: completes its record, in which hosts have noted when they did what. `sent` is the link's.
+    fn finish(&mut self, sent: &BTreeMap<usize, [Self::Moment; 2]>, record: &mut DeviceRecord) -> Result<()>;
+
+    /// What it keeps from step to step.
+    fn state(&mut self) -> &mut dyn State;
+}
+
+/// A device's program on its machine.
+pub struct Program<M: Machine> {
+    number: u32,
+    machine: M,
+    link: Box<dyn Link<Place = M::Place, Moment = M::Moment>>,
+    shared: Arc<Shared>,
+    /// This step's step ops.
+    steps: Vec<(StepOp, M::Moment, M::Moment)>,
+    fault: Option<Fault>,
+}
+
+impl<M: Machine> Runner for Program<M> {
+    fn step(&mut self, step: u64, updates: u64, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord> {
+        let shared = self.shared.clone();
+        self.steps.clear();
+        self.link.begin()?;
+        self.machine.begin(batch)?;
+        shared.watch.note_done(self.number, 0);
+        // Nobody passes before the last one has come: the step's time 0 is when that was.
+        let mut record = DeviceRecord { ready: shared.watch.now_ns(), ..DeviceRecord::default() };
+        shared.reductions.meet(&shared.heap, self.number, step, &shared.watch)?;
+        self.pipeline(step, &mut record)?;
+        if let Some(update) = update {
+            self.end(updates, update)?;
+        }
+        self.machine.drain(&mut || self.link.is_done())?;
+        for (op, start, end) in &self.steps {
+            record.steps.push((*op, self.machine.ns(start)?, self.machine.ns(end)?));
+        }
+        self.machine.finish(&self.link.sent(), &mut record)?;
+        Ok(record)
+    }
+
+    fn state(&mut self) -> &mut dyn State {
+        self.machine.state()
+    }
+}
+
+impl<M: Machine> Program<M> {
+    /// Device number `number` of a session.
+    pub fn new(
+        number: u32,
+        machine: M,
+        link: Box<dyn Link<Place = M::Place, Moment = M::Moment>>,
+        shared: Arc<Shared>,
+        fault: Option<Fault>,
+    ) -> Program<M> {
+        Program { number, machine, link, shared, steps: Vec::new(), fault }
+    }
+
+    /// The pipeline ops of a step. Of an overlapped pair both inputs are awaited first, unless the graph says otherwise, and both
+    /// outputs put last.
+    fn pipeline(&mut self, step: u64, record: &mut DeviceRecord) -> Result<()> {
+        let shared = self.shared.clone();
+        let graph = &shared.plan.graph;
+        let range = graph.schedule().range(self.number);
+        let at_once = graph.overlap() != Overlap::Runtime;
+        let mut index = range.start;
+        while index < range.end {
+            let last = if graph.op(index).opens_pair() { index + 1 } else { index };
+            let mut turn = shared.watch.now_ns();
+            let mut inputs = [None; 2];
+            for (input, op) in inputs.iter_mut().zip(index..=last) {
+                if op == index || at_once {
+                    *input = self.wait(op, step)?;
+                }
+            }
+            for (input, op) in inputs.into_iter().zip(index..=last) {
+                let input = if op == index || at_once { input } else { self.wait(op, step)? };
+                self.compute(op, step, input, OpRecord { index: op, turn, ..OpRecord::default() }, record)?;
+                turn = shared.watch.now_ns();
+            }
+            for op in index..=last {
+                self.put(op, step, record)?;
+            }
+            index = last + 1;
+        }
+        Ok(())
+    }
+
+    /// The message at `port` if it goes from one device to another.
+    fn crossing(&self, port: &Option<Port>, step: u64) -> Option<Message> {
+        port.as_ref().and_then(|port| self.shared.mailboxes.message(port, step))
+    }
+
+    /// Waits for the input of op number `index`; where it lies.
+    fn wait(&mut self, index: usize, step: u64) -> Result<Option<M::Place>> {
+        let port = &self.shared.plan.inputs[index];
+        let Some(message) = self.crossing(port, step) else {
+            return Ok(port.as_ref().and_then(|port| self.machine.local(port)));
+        };
+        self.shared.watch.note_wait(self.number, true);
+        let place = self.link.wait(message)?;
+        self.shared.watch.note_wait(self.number, false);
+        Ok(Some(place))
+    }
+
+    /// Computes op number `index`, whose input is there.
+    fn compute(
+        &mut self,
+        index: usize,
+        step: u64,
+        input: Option<M::Place>,
+        times: OpRecord,
+        record: &mut DeviceRecord,
+    ) -> Result<()> {
+        let shared = self.shared.clone();
+        if let Some(fault) = &self.fault {
+            fault.strike(self.number, record.ops.len(), &shared.watch)?;
+        }
+        let port = &shared.plan.outputs[index];
+        let output = match self.crossing(port, step) {
+            Some(message) => Some(self.link.outbox(message)?),
+            None => port.as_ref().and_then(|port| self.machine.local(port)),
+        };
+        let start = shared.watch.now_ns();
+        self.machine.compute(record.ops.len(), shared.plan.graph.op(index), input, output)?;
+        let end = shared.watch.now_ns();
+        if let Some(message) = self.crossing(&shared.plan.inputs[index], step) {
+            self.link.release(message)?;
+        }
+        record.ops.push(OpRecord { start, end, put_start: end, put_end: end, ..times });
+        Ok(())
+    }
+
+    /// Puts what op number `index`, one of the last two computed, made for another device.
+    fn put(&mut self, index: usize, step: u64, record: &mut DeviceRecord) -> Result<()> {
+        let Some(message) = self.crossing(&self.shared.plan.outputs[index], step) else { return Ok(()) };
+        let computed = record.ops.last().map_or(0, |op| op.end);
+        self.link.put(message)?;
+        if let Some(op) = record.ops.iter_mut().rev().find(|op| op.index == index) {
+            (op.put_start, op.put_end) = (computed, self.shared.watch.now_ns());
+        }
+        Ok(())
+    }
+
+    /// What follows the pipeline.
+    fn end(&mut self, updates: u64, update: &Update) -> Result<()> {
+        let shared = self.shared.clone();
+        let Shared { heap, reductions, watch, plan, mailboxes, .. } = &*shared;
+        // In the order of stages on every device: then no two wait for each other at different ones.
+        let mut held = plan.graph.schedule().placement.held_by(self.number).to_vec();
+        held.sort_by_key(|chunk| chunk.stage);
+        let replica = |&chunk: &Chunk| Some((Twofold::Stage(chunk.stage), mailboxes.replica(chunk, updates)?));
+        self.exchange(&held.iter().filter_map(replica).collect::<Vec<_>>())?;
+        let tied = mailboxes.tied(self.number, updates).map(|messages| (Twofold::Tied, messages));
+        self.exchange(tied.as_slice())?;
+        let mut scale = 1.0;
+        if let Some(clip) = update.clip {
+            self.timed(StepOp::Norm, |program| program.machine.square())?;
+            // A norm over all devices is a barrier by nature: the hosts add it up.
+            self.machine.drain(&mut || self.link.is_done())?;
+            reductions.put_norms(heap, self.number, updates, &self.machine.squares()?);
+            scale = clip_scale(reductions.sum_norms(heap, updates, watch)?.sqrt(), clip);
+        }
+        self.timed(StepOp::Optimizer, |program| program.machine.update(update, scale))
+    }
+
+    /// Exchanges gradients that other devices hold too: what goes out, what comes in.
+    fn exchange(&mut self, gradients: &[(Twofold, [Message; 2])]) -> Result<()> {
+        if gradients.is_empty() {
+            return Ok(());
+        }
+        self.timed(StepOp::Put, |program| {
+            gradients.iter().try_for_each(|&(gradient, [out, _])| {
+                let place = program.link.outbox(out)?;
+                program.machine.give(gradient, place)?;
+                program.link.put(out)
+            })
+        })?;
+        gradients.iter().try_for_each(|&(gradient, [_, into])| {
+            let place = self.link.wait(into)?;
+            self.timed(StepOp::Reduce, |program| program.machine.add(gradient, place))?;
+            self.link.release(into)
+        })
+    }
+
+    fn timed(&mut self, op: StepOp, work: impl FnOnce(&mut Program<M>) -> Result<()>) -> Result<()> {
+        let start = self.machine.mark()?;
+        work(self)?;
+        let end = self.machine.mark()?;
+        self.steps.push((op, start, end));
+        Ok(())
+    }
+}
+
+/// Factor that brings a gradient of norm `norm` down to `clip`, as torch.nn.utils.clip_grad_norm_ does.
+fn clip_scale(norm: f64, clip: f32) -> f32 {
+    (f64::from(clip) / (norm + 1e-6)).min(1.0) as f32
+}
