@@ -1,14 +1,68 @@
-//! pipesim: which pipeline schedule, and what will it really cost?
+//! Which pipeline-parallel schedule, and what will it really cost?
 //!
-//! A schedule is written once, in a small language. It compiles to one task graph. The same graph is **simulated**
-//! (predicted timeline, bubble, memory) and **executed** (a real GPT-2 trained on real devices), and both give the same
-//! kind of timeline, so that prediction and measurement lie on one axis and their difference is a number.
+//! A schedule (1F1B, ZB-V, DualPipe, ..., or one of your own) is a text in a small language. It compiles to one task graph. The
+//! same graph is **simulated** (timeline, bubble, memory) and **executed** (GPT-2 trained on CPU threads, ranks or GPUs); both
+//! give the same kind of timeline, so that prediction and measurement lie on one axis and their difference is a number.
+//!
+//! # In one line
+//!
+//! ```
+//! let prediction = pipesim::predict("zb-v", 4, 8)?; // 4 devices, 8 micro-batches, F = I = W = 1
+//! assert_eq!(prediction.metrics.makespan, 27.0);
+//! # Ok::<(), pipesim::Error>(())
+//! ```
+//!
+//! # Costs of one's own, and a picture
+//!
+//! [`Selection`] says what is asked of a schedule, [`Costs`] what its ops cost; what [`Selection::resolve`] gives can be
+//! predicted, checked and drawn.
+//!
+//! ```
+//! use pipesim::{Costs, GivenCosts, Report, Selection};
+//!
+//! let costs = Costs::given("F=18.5,I=18.1,W=9.3,comm=0.6".parse::<GivenCosts>()?);
+//! let resolved = Selection::new(4, 8).resolve("1f1b", &costs)?; // a name, a .star or .csv file, or `auto`
+//! let svg = Report::predicted(&[resolved.predict()?]).svg(); // or .save("1f1b.png"): the ending says what
+//! # assert!(svg.starts_with("<svg"));
+//! # Ok::<(), pipesim::Error>(())
+//! ```
+//!
+//! # A schedule of one's own
+//!
+//! ```
+//! use pipesim::{Costs, Delivery, Selection, check};
+//!
+//! let text = "def device(r, p, m):\n    return m * F + m * B\n"; // the word of device r of p, for m micro-batches
+//! let resolved = Selection::new(4, 8).resolve_text("mine", text, &Costs::default())?;
+//! check(&resolved.graph, Delivery::OneSided)?; // does it run to its end on links that deliver so?
+//! assert_eq!(resolved.predict()?.metrics().per_device[0].peak_activations, 8.0);
+//! # Ok::<(), pipesim::Error>(())
+//! ```
+//!
+//! # Training for real, and comparing
+//!
+//! ```no_run
+//! # #[cfg(feature = "training")]
+//! # fn train() -> Result<(), pipesim::Error> {
+//! let finding = pipesim::Experiment::new(["1f1b", "zb-v"], 2, 4).run()?; // 2 CPU threads, calibrated on 1F1B
+//! for outcome in &finding.outcomes {
+//!     println!("{}: {:.0} ms, predicted {:+.1} % off", outcome.schedule, outcome.iteration_ms.median, 100.0 * outcome.error.makespan);
+//! }
+//! finding.report.save("reports/mine/")?; // page, pictures, trace; predicted above measured
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Features, all on by default: `pictures` (PNG, files and folders), `training`, `cuda`, `cli`. Without them there is the core:
+//! language, graph, simulation, timelines and SVG, without threads, files or clocks but those that a [`Host`] is asked for.
+//!
+//! # The house
 //!
 //! ```text
 //! schedules/*.star ─ dsl ─▶ Schedule ─▶ TaskGraph ─┬─ sim ──┬─▶ Timeline ─▶ metrics ─▶ report
 //!                             costs ───────────────┘        │
-//!                               ▲              └─ exec ─────┘
-//!                               └── calibrate ◀──┘
+//!                               ▲                  └─ exec ─┘
+//!                               └── experiment ◀────────────┘
 //! ```
 //!
 //! A module uses those of its own storey and of lower ones, and no file uses another in a circle.
@@ -20,54 +74,87 @@
 //! 3 the way in: resolve report
 //! 4 machines: model cuda ranks exec doctor
 //! 5 measurement: experiment
-//! 6 command line: cli
+//! 6 command line, and the errors of the crate: cli error
 //! ```
 //!
 //! Invariants:
 //! - A schedule never mentions communication, time or hardware: what is sent follows from placement and order.
 //! - `sim` and `exec` never see each other: they are joined by data. `sim` reads no clock and no file.
 //! - Time is whole ticks or nanoseconds; whatever is iterated is ordered. Same input, same bytes.
-//! - What a pipeline's ops wait for is stated once, in [`op::Op::upstream`].
+//! - What a pipeline's ops wait for is stated once, in [`Op::upstream`].
 //! - A panic is a bug of ours; what a user can cause is an error that says what was expected, what was found and one thing to do.
 
-pub mod activation;
-pub mod anatomy;
-pub mod check;
+// What only the tests name of a module is exported for them.
+#![cfg_attr(not(feature = "internals"), allow(unused_imports))]
+
+mod activation;
+mod anatomy;
 #[cfg(feature = "cli")]
-pub mod cli;
-pub mod cost;
-pub mod csv;
+mod cli;
+mod cost;
+mod csv;
 #[cfg(feature = "cuda")]
-pub mod cuda;
-pub mod deadlock;
-pub mod delivery;
+mod cuda;
+mod deadlock;
+mod delivery;
 #[cfg(feature = "cuda")]
-pub mod doctor;
-pub mod dsl;
-pub mod exact;
+mod doctor;
+mod dsl;
+mod error;
+mod exact;
 #[cfg(feature = "training")]
-pub mod exec;
+mod exec;
 #[cfg(feature = "training")]
-pub mod experiment;
-pub mod export;
-pub mod graph;
+mod experiment;
+mod export;
+mod graph;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
-pub mod lowering;
-pub mod metrics;
+mod lowering;
+mod metrics;
 #[cfg(feature = "training")]
-pub mod model;
-pub mod op;
-pub mod open;
-pub mod placement;
+mod model;
+mod op;
+mod open;
+mod placement;
 #[cfg(feature = "training")]
-pub mod ranks;
-pub mod report;
-pub mod resolve;
-pub mod schedule;
-pub mod settle;
+mod ranks;
+mod report;
+mod resolve;
+mod schedule;
+mod settle;
+mod sim;
+mod statistics;
+mod timeline;
 
-pub mod sim;
-pub mod statistics;
-pub mod timeline;
+pub use check::check;
+pub use cost::{CostFile, CostTable, GivenCosts};
+pub use deadlock::Deadlock;
+pub use delivery::Delivery;
+pub use error::Error;
+pub use graph::TaskGraph;
+pub use metrics::{DeviceMetrics, Metrics};
+pub use op::{Kind, Op};
+pub use placement::Placement;
+pub use report::{Entry, Panel, Report, Table};
+pub use resolve::{Costs, Host, Resolved, Selection, Warning};
+pub use schedule::{Overlap, Schedule};
+pub use sim::{Predicted, Prediction, Setup};
+pub use timeline::{Queue, Span, Timeline};
+
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub use cli::main;
+#[cfg(feature = "training")]
+pub use experiment::{Experiment, Finding, Outcome, Recipe, compare};
+
+/// The figures of the schedule called `schedule` (see `pipesim schedules`) on `devices` devices with `microbatches`
+/// micro-batches: F, I and W of a device's whole share of layers take one unit each, communication none.
+///
+/// # Errors
+/// No such schedule, or none for these numbers.
+pub fn predict(schedule: &str, devices: u32, microbatches: u32) -> Result<Prediction, Error> {
+    let resolved = Selection::new(devices, microbatches).resolve(schedule, &Costs::default())?;
+    Ok(resolved.predict()?.prediction)
+}

@@ -1,0 +1,14 @@
+//! Costs of one's own: per device, with communication; and what a cap on memory does to the best order.
+
+use pipesim::{Costs, Error, GivenCosts, Selection};
+
+fn main() -> Result<(), Error> {
+    let costs = Costs::given("F=18.5,I=18.1,W=9.3,comm=0.6".parse::<GivenCosts>()?);
+    for cap in [None, Some(4.0), Some(2.5)] {
+        let selection = Selection { memory_cap: cap, ..Selection::new(8, 32) };
+        let resolved = selection.resolve("auto", &costs)?;
+        let prediction = resolved.predict()?.prediction;
+        println!("cap {cap:?}: {} takes {:.1}", prediction.schedule, prediction.metrics.makespan);
+    }
+    Ok(())
+}

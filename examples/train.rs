@@ -1,0 +1,11 @@
+//! Training for real: GPT-2 under two schedules on two CPU threads, each step predicted from a calibrated one.
+
+use pipesim::{Error, Experiment};
+
+fn main() -> Result<(), Error> {
+    let finding = Experiment::new(["1f1b", "zb-v"], 2, 4).run()?;
+    for outcome in &finding.outcomes {
+        println!("{}: loss {:.3}, {:.0} ms", outcome.schedule, outcome.losses[0], outcome.iteration_ms.median);
+    }
+    Ok(())
+}
