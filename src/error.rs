@@ -2,7 +2,7 @@
 
 use crate::deadlock::Deadlock;
 use crate::sim::event::EventError;
-use crate::{report, resolve, timeline};
+use crate::{cost, report, resolve, timeline};
 
 /// Why there is no prediction, verdict, measurement, picture or timeline. What is displayed says what was expected, what was
 /// found, and one thing to do.
@@ -14,7 +14,7 @@ pub enum Error {
     Resolve(#[from] resolve::Error),
     /// Costs that cannot be understood.
     #[error(transparent)]
-    Cost(#[from] std::convert::Infallible),
+    Cost(#[from] cost::CostError),
     /// Devices that wait for one another in a circle.
     #[error(transparent)]
     Deadlock(#[from] Deadlock),

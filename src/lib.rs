@@ -89,6 +89,7 @@
 
 mod activation;
 mod anatomy;
+mod check;
 #[cfg(feature = "cli")]
 mod cli;
 mod cost;

@@ -64,7 +64,7 @@ pub struct EngineOptions {
 }
 
 fn per_mille(text: &str) -> Result<u32, String> {
-    let value = text.parse::<Decimal>()?.to_f64() * 1000.0;
+    let value = text.parse::<Decimal>().map_err(|e| e.to_string())?.to_f64() * 1000.0;
     if value > 1e6 { Err("expected at most 1000".to_string()) } else { Ok(value.round() as u32) }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::condition::Condition;
-use crate::cost::{CostFile, Decimal, GivenCosts, Slow};
+use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Slow};
 use crate::resolve::{self, Costs, Files};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub struct CostOptions {
 fn slow(text: &str) -> Result<(u32, Decimal), String> {
     let (device, factor) = text.split_once('=').ok_or("expected DEVICE=FACTOR, as in 2=1.3")?;
     let device = device.trim().parse().map_err(|_| format!("expected a device number, found '{device}'"))?;
-    let factor: Decimal = factor.trim().parse()?;
+    let factor: Decimal = factor.trim().parse().map_err(|e: CostError| e.to_string())?;
     if factor.to_f64() <= 0.0 {
         return Err("the factor must be above 0".to_string());
     }

@@ -1,6 +1,6 @@
 //! Costs given on the command line: `F=1,I=1,W=1,B=2,comm=0.1,keep=1`, per device, exact.
 
-use super::{CostTable, OpTime, Summary};
+use super::{CostError, CostTable, OpTime, Summary};
 use crate::op::Kind;
 use crate::placement::Placement;
 use std::collections::BTreeMap;
@@ -40,13 +40,13 @@ impl Decimal {
 }
 
 impl FromStr for Decimal {
-    type Err = String;
+    type Err = CostError;
 
-    fn from_str(text: &str) -> Result<Decimal, String> {
-        let fail = |what: &str| Err(format!("expected a number such as 1.25, found '{text}': {what}"));
+    fn from_str(text: &str) -> Result<Decimal, CostError> {
+        let fail = |what: &str| Err(CostError(format!("expected a number such as 1.25, found '{text}': {what}")));
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
             Some((mantissa, exponent)) => {
-                (mantissa, exponent.parse::<i32>().map_err(|_| format!("'{text}' has no whole exponent"))?)
+                (mantissa, exponent.parse::<i32>().map_err(|_| CostError(format!("'{text}' has no whole exponent")))?)
             }
             None => (text, 0),
         };
@@ -67,7 +67,7 @@ impl FromStr for Decimal {
         if shift > MAX_DIGITS as i32 || trimmed.len() as i32 - shift > MAX_DIGITS as i32 {
             return fail("it has more than 12 digits before or after the point");
         }
-        let digits: u128 = trimmed.parse().map_err(|_| format!("'{text}' is too long"))?;
+        let digits: u128 = trimmed.parse().map_err(|_| CostError(format!("'{text}' is too long")))?;
         if shift >= 0 {
             Ok(Decimal { digits, scale: shift as u32 })
         } else {
@@ -97,20 +97,20 @@ impl Default for GivenCosts {
 }
 
 impl FromStr for GivenCosts {
-    type Err = String;
+    type Err = CostError;
 
-    fn from_str(text: &str) -> Result<GivenCosts, String> {
+    fn from_str(text: &str) -> Result<GivenCosts, CostError> {
         let mut given: BTreeMap<&str, Decimal> = BTreeMap::new();
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (key, value) = pair
                 .split_once('=')
-                .ok_or_else(|| format!("expected key=number, as in F=1,I=1,W=1, found '{pair}'"))?;
+                .ok_or_else(|| CostError(format!("expected key=number, as in F=1,I=1,W=1, found '{pair}'")))?;
             let key = key.trim();
             if !["F", "I", "W", "B", "comm", "keep"].contains(&key) {
-                return Err(format!("no cost is called '{key}'; known: F, I, W, B, comm, keep"));
+                return Err(CostError(format!("no cost is called '{key}'; known: F, I, W, B, comm, keep")));
             }
             if given.insert(key, value.trim().parse()?).is_some() {
-                return Err(format!("'{key}' is given twice"));
+                return Err(CostError(format!("'{key}' is given twice")));
             }
         }
         let costs = GivenCosts::default();
@@ -119,7 +119,7 @@ impl FromStr for GivenCosts {
         let (f, i, w) = (get("F", f), get("I", i), get("W", w));
         let keep = get("keep", costs.keep);
         if keep.to_f64() > 1.0 {
-            return Err(format!("keep is a share between 0 and 1, found {}", keep.to_f64()));
+            return Err(CostError(format!("keep is a share between 0 and 1, found {}", keep.to_f64())));
         }
         Ok(GivenCosts { durations: [f, i, w, get("B", i.plus(w))], comm: get("comm", costs.comm), keep })
     }
@@ -130,12 +130,12 @@ impl GivenCosts {
     ///
     /// # Errors
     /// A device of `slow` that does not exist, or costs so large that `microbatches` of them overflow.
-    pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, String> {
+    pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
         if let Some(device) = slow.keys().find(|&&device| device >= placement.devices()) {
-            return Err(format!(
+            return Err(CostError(format!(
                 "--slow names device {device}, but there are devices 0 to {}",
                 placement.devices() - 1
-            ));
+            )));
         }
         let all = self.durations.iter().chain([&self.comm]);
         let cost_scale = all.map(|cost| cost.scale).max().unwrap_or(0);
@@ -151,7 +151,9 @@ impl GivenCosts {
             (0..placement.devices()).flat_map(|d| self.durations.map(|cost| ticks(cost, d))).max().unwrap_or(0);
         let ops = 4 * u128::from(placement.stages()) * u128::from(microbatches);
         if slowest.saturating_add(comm).saturating_mul(ops) >= 1 << 63 {
-            return Err("these costs times so many ops overflow the clock; give smaller or rounder numbers".to_string());
+            return Err(CostError(
+                "these costs times so many ops overflow the clock; give smaller or rounder numbers".to_string(),
+            ));
         }
         let units = (10_f64.powi(scale as i32) * f64::from(placement.chunks()), "unit", 1_000_000_000);
         Ok(CostTable::new(placement, units, self.summary(), |op| OpTime {

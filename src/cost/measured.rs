@@ -3,7 +3,7 @@
 //! The atom is (part of the model, kind, micro-batch size); a stage is the sum of its parts, so what was measured under one
 //! schedule or split serves every other.
 
-use super::{CostTable, OpTime, Speed, StepCosts, Summary};
+use super::{CostError, CostTable, OpTime, Speed, StepCosts, Summary};
 use crate::anatomy::{BLOCK, Outline, Stage, TiedSides};
 use crate::op::Kind;
 use crate::placement::Placement;
@@ -122,23 +122,26 @@ impl CostFile {
     ///
     /// # Errors
     /// Not JSON, another schema or version, or numbers out of range.
-    pub fn from_json(text: &str) -> Result<CostFile, String> {
-        let file: CostFile = serde_json::from_str(text)
-            .map_err(|e| format!("expected a cost file as `pipesim profile` writes it, found other JSON ({e})"))?;
+    pub fn from_json(text: &str) -> Result<CostFile, CostError> {
+        let file: CostFile = serde_json::from_str(text).map_err(|e| {
+            CostError(format!("expected a cost file as `pipesim profile` writes it, found other JSON ({e})"))
+        })?;
         if file.schema_version != SCHEMA_VERSION {
-            return Err(format!(
+            return Err(CostError(format!(
                 "expected cost schema version {SCHEMA_VERSION}, found {}; measure again with `pipesim profile`",
                 file.schema_version
-            ));
+            )));
         }
         if !(0.0..=1.0).contains(&file.keep) {
-            return Err(format!("keep is a share between 0 and 1, found {}", file.keep));
+            return Err(CostError(format!("keep is a share between 0 and 1, found {}", file.keep)));
         }
         if !file.speeds.iter().all(Speed::is_ordered) {
-            return Err("the measured speeds are out of order; measure again with `pipesim profile`".to_string());
+            return Err(CostError(
+                "the measured speeds are out of order; measure again with `pipesim profile`".to_string(),
+            ));
         }
         if file.layers > MAX_BLOCKS {
-            return Err(format!("expected a model of at most {MAX_BLOCKS} blocks, found {}", file.layers));
+            return Err(CostError(format!("expected a model of at most {MAX_BLOCKS} blocks, found {}", file.layers)));
         }
         let StepRates { optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns } =
             file.step;
@@ -147,7 +150,9 @@ impl CostFile {
         let parts = file.parts.iter().map(|part| part.duration_ns);
         let overheads = file.op_overhead_ns.values().copied();
         if parts.chain(link).chain(rates).chain(overheads).any(|ns| ns > MAX_NS) {
-            return Err("a duration is longer than 18 minutes; measure again with `pipesim profile`".to_string());
+            return Err(CostError(
+                "a duration is longer than 18 minutes; measure again with `pipesim profile`".to_string(),
+            ));
         }
         Ok(file)
     }
@@ -156,17 +161,17 @@ impl CostFile {
     ///
     /// # Errors
     /// It was not measured.
-    fn part(&self, part: &str, kind: Kind, (sequences, tokens): (u32, u32)) -> Result<u64, String> {
+    fn part(&self, part: &str, kind: Kind, (sequences, tokens): (u32, u32)) -> Result<u64, CostError> {
         let letter = kind.letter().to_string();
         let found = self
             .parts
             .iter()
             .find(|c| c.part == part && c.kind == letter && (c.sequences, c.tokens) == (sequences, tokens));
         found.map(|c| c.duration_ns).ok_or_else(|| {
-            format!(
+            CostError(format!(
                 "the cost file has no {letter} of the {part} for micro-batches of {sequences} x {tokens} tokens; \
                  measure it with `pipesim profile`"
-            )
+            ))
         })
     }
 
@@ -174,7 +179,7 @@ impl CostFile {
     ///
     /// # Errors
     /// A part was not measured at this micro-batch size.
-    pub fn table(&self, placement: &Placement, stages: &[Stage], size: (u32, u32)) -> Result<CostTable, String> {
+    pub fn table(&self, placement: &Placement, stages: &[Stage], size: (u32, u32)) -> Result<CostTable, CostError> {
         let kinds = [Kind::F, Kind::I, Kind::W];
         let mut durations = Vec::with_capacity(stages.len());
         for stage in stages {

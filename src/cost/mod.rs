@@ -12,6 +12,11 @@ pub use speed::{Speed, TYPICAL};
 use crate::op::Op;
 use crate::placement::Placement;
 
+/// Why there are no such costs; what is displayed says what was expected and found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CostError(pub(crate) String);
+
 /// What an op costs, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpTime {
@@ -104,13 +109,15 @@ impl CostTable {
     ///
     /// # Errors
     /// They do.
-    pub fn check_clock(&self, placement: &Placement, microbatches: u32) -> Result<(), String> {
+    pub fn check_clock(&self, placement: &Placement, microbatches: u32) -> Result<(), CostError> {
         const SLOWEST: u128 = 100; // times typical: what a measured speed can be
         let lasts = |time: &OpTime| [time.duration, time.after, time.arrival].map(u128::from).iter().sum::<u128>();
         let longest = self.times.iter().map(lasts).max().unwrap_or(0);
         let ops = 4 * u128::from(placement.stages()) * u128::from(placement.directions()) * u128::from(microbatches);
         if longest * ops * SLOWEST >= 1 << 63 {
-            return Err("the measured costs times so many ops overflow the clock; take fewer micro-batches".to_string());
+            return Err(CostError(
+                "the measured costs times so many ops overflow the clock; take fewer micro-batches".to_string(),
+            ));
         }
         Ok(())
     }

@@ -65,7 +65,7 @@ pub fn calibrate_on(training: &Training, run: &Measured) -> Result<CostFile, Err
         keep: training.keep(),
         speeds: Vec::new(),
     };
-    let table = costs.table(&schedule.placement, &stages, (sequences, tokens)).map_err(Error::Failed)?;
+    let table = costs.table(&schedule.placement, &stages, (sequences, tokens)).map_err(crate::resolve::Error::from)?;
     costs.speeds = records.iter().map(|record| speed(graph, record, &table)).collect();
     Ok(costs)
 }

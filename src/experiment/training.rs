@@ -148,7 +148,7 @@ impl Training {
     pub fn tables(&self, costs: &CostFile, graph: &TaskGraph) -> Result<(CostTable, StepCosts), Error> {
         let (stages, placement) = (self.stages(graph)?, &graph.schedule().placement);
         let size = (self.sequences as u32, self.sequence_tokens as u32);
-        let table = costs.table(placement, &stages, size).map_err(Error::Usage)?;
+        let table = costs.table(placement, &stages, size).map_err(crate::resolve::Error::from)?;
         Ok((table, costs.step_costs(placement, &stages, self.clip.is_some())))
     }
 

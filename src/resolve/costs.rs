@@ -57,7 +57,7 @@ impl Costs {
     pub fn table(&self, name: &str, placement: &Placement, microbatches: u32) -> Result<(CostTable, StepCosts), Error> {
         match self {
             Costs::Given { costs, slow } => {
-                let table = costs.table(placement, microbatches, slow).map_err(Error::Usage)?;
+                let table = costs.table(placement, microbatches, slow)?;
                 Ok((table, StepCosts::default()))
             }
             Costs::Measured(measured) => measured.table(name, placement, microbatches),
@@ -81,8 +81,8 @@ impl Measured {
         let Measured { file, layers, size, clip } = self;
         let stages = file.outline().split(placement.stages() as usize, layers.as_deref());
         let stages = stages.map_err(|e| Error::Usage(format!("{name}: {e}")))?;
-        let table = file.table(placement, &stages, *size).map_err(Error::Usage)?;
-        table.check_clock(placement, microbatches).map_err(Error::Usage)?;
+        let table = file.table(placement, &stages, *size)?;
+        table.check_clock(placement, microbatches)?;
         Ok((table, file.step_costs(placement, &stages, *clip)))
     }
 }

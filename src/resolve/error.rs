@@ -1,5 +1,6 @@
 //! Why a name and options give no graph.
 
+use crate::cost::CostError;
 use crate::deadlock::Deadlock;
 use crate::schedule::Fault;
 use crate::{csv, dsl, settle};
@@ -10,6 +11,9 @@ pub enum Error {
     /// What is asked for makes no sense, or does not go together.
     #[error("{0}")]
     Usage(String),
+    /// Costs that do not fit the schedule.
+    #[error(transparent)]
+    Cost(#[from] CostError),
     /// A file that cannot be read.
     #[error("cannot read {path}: {what}")]
     File {
@@ -83,6 +87,6 @@ pub enum Error {
 impl Error {
     /// Whether what was asked for is wrong, rather than the schedule.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Error::Usage(_) | Error::File { .. } | Error::Language(dsl::Error::Usage(_)))
+        matches!(self, Error::Usage(_) | Error::Cost(_) | Error::File { .. } | Error::Language(dsl::Error::Usage(_)))
     }
 }
