@@ -84,8 +84,9 @@
 //! - What a pipeline's ops wait for is stated once, in [`Op::upstream`].
 //! - A panic is a bug of ours; what a user can cause is an error that says what was expected, what was found and one thing to do.
 
-// What only the tests name of a module is exported for them.
+// What only the tests name of a module is exported for them; what only the program uses is there without it, too.
 #![cfg_attr(not(feature = "internals"), allow(unused_imports))]
+#![cfg_attr(not(all(feature = "cli", feature = "cuda")), allow(dead_code))]
 
 mod activation;
 mod anatomy;
@@ -129,6 +130,7 @@ mod sim;
 mod statistics;
 mod timeline;
 
+pub use anatomy::{Anatomy, MicroBatch, anatomy};
 pub use check::check;
 pub use cost::{CostFile, CostTable, GivenCosts};
 pub use deadlock::Deadlock;

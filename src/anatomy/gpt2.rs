@@ -28,6 +28,7 @@ const fn sizes(max_sequence: usize, vocabulary: usize, layers: usize, heads: usi
     Config { max_sequence, vocabulary, layers, heads, channels }
 }
 
+#[cfg(feature = "internals")]
 /// llm.c's names of the 16 tensors, in the order of its files, which is that of [`Anatomy::tensors`].
 pub const TENSOR_NAMES: [&str; 16] = [
     "wte", "wpe", "ln1w", "ln1b", "qkvw", "qkvb", "attprojw", "attprojb", "ln2w", "ln2b", "fcw", "fcb", "fcprojw",

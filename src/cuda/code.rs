@@ -1,7 +1,7 @@
 //! The kernels, loaded on a device.
 
 use super::api::driver::{FunctionHandle, ModuleHandle};
-use super::compiler::{self, Origin};
+use super::compiler;
 use super::context::Context;
 use super::driver::Facts;
 use super::kernel::{self, Launch, Precision};
@@ -15,8 +15,6 @@ pub struct Kernels {
     module: ModuleHandle,
     /// In the order of [`kernel::NAMES`].
     functions: [FunctionHandle; kernel::NAMES.len()],
-    /// Where the code came from.
-    pub origin: Origin,
     shared_bytes: u32,
 }
 
@@ -40,8 +38,7 @@ impl Kernels {
         let functions = kernel::NAMES.iter().map(|name| function(name)).collect::<Result<Vec<_>>>();
         match functions.map(<[FunctionHandle; kernel::NAMES.len()]>::try_from) {
             Ok(Ok(functions)) => {
-                let origin = code.origin.clone();
-                Ok(Kernels { context: context.clone(), module, functions, origin, shared_bytes: facts.shared_bytes })
+                Ok(Kernels { context: context.clone(), module, functions, shared_bytes: facts.shared_bytes })
             }
             outcome => {
                 api.unload_module(module)?;

@@ -65,9 +65,6 @@ impl Launch {
 /// A launch with more dynamic shared memory than this needs the kernel's attribute raised first.
 pub const DEFAULT_SHARED_BYTES: u32 = 48 * 1024;
 
-/// No launch needs more dynamic shared memory than this.
-pub const MAX_SHARED_BYTES: u32 = 160 * 1024;
-
 /// The largest size of a head that the attention kernels take.
 pub const MAX_HEAD_SIZE: usize = 128;
 
@@ -318,6 +315,9 @@ const fn clamp(value: usize, most: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// No launch needs more dynamic shared memory than this.
+    const MAX_SHARED_BYTES: u32 = 160 * 1024;
 
     #[test]
     fn grids_and_shared_memory_stay_within_limits() {

@@ -141,11 +141,6 @@ pub fn open(wanted: &Wanted) -> Result<Found, Missing> {
     Ok(found)
 }
 
-/// Where a library that [`open`] opened before is.
-pub fn opened(wanted: &Wanted) -> Option<Found> {
-    OPENED.lock().unwrap_or_else(PoisonError::into_inner).get(wanted.name).cloned()
-}
-
 fn search(wanted: &Wanted) -> Result<Found, Missing> {
     let mut search = Search { wanted, places: Vec::new(), broken: Vec::new() };
     search.run().ok_or_else(|| {
@@ -370,10 +365,9 @@ mod tests {
     fn a_library_that_the_loader_finds_is_opened_with_its_path_and_remembered() {
         let mathematics =
             Wanted { name: "libm", sonames: &["libm.so.6"], before: &[], folders: &["/nowhere"], fix: "" };
-        assert_eq!(opened(&mathematics), None);
         let found = open(&mathematics).expect("every machine with a C library has it");
         assert!(found.path.is_absolute() && found.path.is_file(), "{found:?}");
-        assert_eq!(opened(&mathematics), Some(found));
+        assert_eq!(open(&mathematics).unwrap(), found);
     }
 
     #[test]

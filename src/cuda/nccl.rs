@@ -261,7 +261,7 @@ impl Communicator {
     ///
     /// # Errors
     /// A peer that is not there; NCCL's own.
-    #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "good streams are promised to `new`")]
+    #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "good streams are promised to `new`")]
     pub fn send(&self, address: u64, bytes: usize, peer: i32, stream: *mut c_void) -> Result<(), Error> {
         let (peer, source) = (self.peer(peer)?, ptr::with_exposed_provenance(address as usize));
         let send = self.nccl.functions.ncclSend;
@@ -273,7 +273,7 @@ impl Communicator {
     ///
     /// # Errors
     /// A peer that is not there; NCCL's own.
-    #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "good streams are promised to `new`")]
+    #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "good streams are promised to `new`")]
     pub fn receive(&self, address: u64, bytes: usize, peer: i32, stream: *mut c_void) -> Result<(), Error> {
         let (peer, destination) = (self.peer(peer)?, ptr::with_exposed_provenance_mut(address as usize));
         let receive = self.nccl.functions.ncclRecv;

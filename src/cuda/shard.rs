@@ -5,7 +5,6 @@ use super::api::handle::Address;
 use super::batch::Batch;
 use super::blas::Products;
 use super::code::Kernels;
-use super::compiler::Origin;
 use super::estimate::{self, Demand};
 use super::gpu::Gpu;
 use super::group::Group;
@@ -145,16 +144,6 @@ impl Shard {
     /// The GPU that it is on.
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.operations.gpu
-    }
-
-    /// Where its kernels' code came from.
-    pub fn code_origin(&self) -> &Origin {
-        &self.operations.kernels.origin
-    }
-
-    /// Type of its activations.
-    pub fn precision(&self) -> Precision {
-        self.operations.precision
     }
 
     /// Begins a step: enqueues the upload of its tokens, all micro-batches' one after the other. Devices without the
@@ -385,6 +374,7 @@ impl Shard {
         marks.finish()
     }
 
+    #[cfg(feature = "internals")]
     /// Bytes that finished ops hold for those still to come.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes

@@ -50,14 +50,6 @@ pub fn compile(path: &ScheduleFile, request: &Request) -> Result<Compiled, Error
     on_deep_stack(caught)
 }
 
-/// Compiles `text`, a schedule file's content, under a name of its own.
-///
-/// # Errors
-/// See [`Error`].
-pub fn compile_text(name: &str, text: &str, request: &Request) -> Result<Compiled, Error> {
-    compile(&ScheduleFile::from_text(name, text), request)
-}
-
 /// `work` done on a thread with the deepest stack that this machine grants.
 #[cfg(not(target_family = "wasm"))]
 fn on_deep_stack<T: Send>(work: impl Fn() -> T + Copy + Send) -> T {

@@ -14,7 +14,7 @@ mod programs;
 mod request;
 mod word;
 
-pub use compile::{Compiled, compile, compile_text};
+pub use compile::{Compiled, compile};
 pub use library::{Description, describe, named, names};
 pub use programs::Written;
 pub use request::{Budget, Error, Request, ScheduleFile};

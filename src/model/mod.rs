@@ -34,7 +34,7 @@ mod tokens;
 pub mod twins;
 mod vector;
 
-pub use crate::anatomy::gpt2::{Config, TENSOR_NAMES};
+pub use crate::anatomy::gpt2::Config;
 pub use block::STORAGE;
 #[cfg(feature = "internals")]
 pub use debug_state::DebugState;

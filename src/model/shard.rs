@@ -111,6 +111,7 @@ impl Shard {
         })
     }
 
+    #[cfg(feature = "internals")]
     /// Elements of a hidden state, B * T * C: what stages hand to each other.
     pub fn hidden_len(&self) -> usize {
         self.shape.hidden()
@@ -290,6 +291,7 @@ impl Shard {
         &self.losses
     }
 
+    #[cfg(feature = "internals")]
     /// Whether forwards keep a copy of the logits, for tests; they do not unless told to.
     pub fn keep_logits(&mut self, keep: bool) {
         self.keep_logits = keep;
@@ -298,11 +300,13 @@ impl Shard {
         }
     }
 
+    #[cfg(feature = "internals")]
     /// Logits (B, T, V) of a micro-batch's last forward, where the head is and they were kept.
     pub fn logits(&self, microbatch: u32) -> Option<&[f32]> {
         self.logits.get(microbatch as usize)?.as_deref()
     }
 
+    #[cfg(feature = "internals")]
     /// Bytes that finished ops hold for those still to come.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes

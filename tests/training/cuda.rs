@@ -7,8 +7,9 @@
 
 use crate::support::*;
 use pipesim::internals::anatomy::Stage;
+use pipesim::internals::anatomy::gpt2::TENSOR_NAMES;
 use pipesim::internals::cuda::*;
-use pipesim::internals::model::{self, AdamW, DebugState, Parameters, TENSOR_NAMES, Tokenizer, Tokens};
+use pipesim::internals::model::{self, AdamW, DebugState, Parameters, Tokenizer, Tokens};
 use pipesim::internals::op::{Kind, Op};
 use std::path::Path;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 use crate::support::{checkpoint, debug_state, golden, golden_losses, golden_settings, relative_distance};
 use std::path::Path;
 
+use pipesim::internals::anatomy::gpt2::TENSOR_NAMES;
 use pipesim::internals::anatomy::{BLOCK, Stage};
 use pipesim::internals::model::*;
 
