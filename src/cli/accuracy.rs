@@ -54,9 +54,6 @@ pub struct Accuracy {
 
 impl Accuracy {
     /// Measures, predicts, writes the report.
-    ///
-    /// # Errors
-    /// See [`Failure`].
     pub fn run(&self) -> Result<(), Failure> {
         let output = OutputOptions::files(vec![self.output.clone()], self.quiet);
         output.check_writable()?;

@@ -64,9 +64,6 @@ struct Verdict {
 
 impl Check {
     /// Checks, prints.
-    ///
-    /// # Errors
-    /// See [`Failure`].
     pub fn run(&self) -> Result<(), Failure> {
         if let Some(path) = self.output.output.first() {
             let path = path.display();

@@ -21,9 +21,6 @@ pub struct Compare {
 
 impl Compare {
     /// Reads, pairs, prints.
-    ///
-    /// # Errors
-    /// A file that holds no timeline.
     pub fn run(&self) -> Result<(), Failure> {
         self.output.check_writable()?;
         let mut timelines = Vec::new();

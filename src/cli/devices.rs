@@ -96,9 +96,6 @@ impl From<Refusal> for Failure {
 
 impl DeviceOptions {
     /// What computes `devices` devices: as asked for, or the best that is usable.
-    ///
-    /// # Errors
-    /// CUDA was asked for and is not usable here: what is missing, and how to get it.
     pub fn choose(&self, ranks: &Ranks, devices: u32, output: &OutputOptions) -> Result<Chosen, Failure> {
         let cuda = || -> Result<&'static Driver, String> {
             let driver = Driver::open().map_err(|unusable| unusable.to_string())?;
@@ -154,9 +151,6 @@ impl DeviceOptions {
     }
 
     /// The links, the best one in the place of `auto`, each once.
-    ///
-    /// # Errors
-    /// A link that these devices cannot use.
     pub fn links(&self, chosen: Chosen, ranks: &Ranks, devices: u32) -> Result<Vec<&'static LinkKind>, Failure> {
         let setting = Setting { gpus: chosen.is_cuda(), ranks, devices, slices: self.slices };
         let mut links: Vec<&LinkKind> = Vec::new();
@@ -174,9 +168,6 @@ impl DeviceOptions {
     }
 
     /// What sessions are made of, where the link delivers like this.
-    ///
-    /// # Errors
-    /// The GPUs cannot be had.
     pub fn backend(
         &self,
         chosen: Chosen,
@@ -195,9 +186,6 @@ impl DeviceOptions {
     }
 
     /// What a command measures on that knows one link and no clocks.
-    ///
-    /// # Errors
-    /// As [`DeviceOptions::choose`], [`DeviceOptions::links`] and [`DeviceOptions::backend`]; several links; timed devices.
     pub fn sole_backend(
         &self,
         ranks: &Ranks,

@@ -40,9 +40,6 @@ enum Shape {
 
 impl Doctor {
     /// Asks, prints.
-    ///
-    /// # Errors
-    /// [`Failure::Environment`] where something needed cannot be used.
     pub fn run(&self) -> Result<(), Failure> {
         if let Some(probe) = self.probe {
             let line = serde_json::to_string(&probe.ask()).map_err(anyhow::Error::from)?;

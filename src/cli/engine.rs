@@ -85,9 +85,6 @@ const FINE_TICKS: f64 = 1e6;
 
 impl EngineOptions {
     /// Makes the machine part of what is predicted, in ticks that are fine enough for it.
-    ///
-    /// # Errors
-    /// A transfer time that overflows the clock.
     pub fn equip(&self, resolved: &mut Resolved) -> Result<(), Failure> {
         if self.is_plain() {
             return Ok(());

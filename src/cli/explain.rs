@@ -110,9 +110,6 @@ struct Slack {
 
 impl Explain {
     /// Explains, prints, writes.
-    ///
-    /// # Errors
-    /// See [`Failure`].
     pub fn run(&self) -> Result<(), Failure> {
         self.output.check_writable()?;
         let (mut explanations, mut entries) = (Vec::new(), Vec::new());

@@ -44,9 +44,6 @@ pub struct Export {
 
 impl Export {
     /// Writes the one schedule that is asked for.
-    ///
-    /// # Errors
-    /// See [`Failure`]; a schedule that the other program cannot hold.
     pub fn run(&self) -> Result<(), Failure> {
         let [name] = self.schedules.schedule.as_slice() else {
             return Err(Failure::Usage(format!(

@@ -8,9 +8,6 @@ use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
 /// Reads a plain file of at most `limit` bytes as text.
-///
-/// # Errors
-/// It is none, too long, or no text.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, Failure> {
     Ok(resolve::read_text(&Files, &path.display().to_string(), limit)?)
 }
@@ -44,9 +41,6 @@ fn slow(text: &str) -> Result<(u32, Decimal), String> {
 
 impl CostOptions {
     /// The cost file, where one is given.
-    ///
-    /// # Errors
-    /// It cannot be read or is none.
     pub fn file(&self) -> Result<Option<CostFile>, Failure> {
         let Some(path) = &self.profile else { return Ok(None) };
         let text = read_text(path, 256 << 20)?;
@@ -54,9 +48,6 @@ impl CostOptions {
     }
 
     /// Where costs come from: the cost file, else what is given, else units.
-    ///
-    /// # Errors
-    /// A cost file that cannot be read; a slow device named twice, or with a cost file.
     pub fn costs(&self) -> Result<Costs, Failure> {
         match self.file()? {
             Some(file) => self.measured(file),
@@ -65,9 +56,6 @@ impl CostOptions {
     }
 
     /// The costs of `file`, for the layers asked for.
-    ///
-    /// # Errors
-    /// Slow devices are named, too.
     pub fn measured(&self, file: CostFile) -> Result<Costs, Failure> {
         if !self.slow.is_empty() {
             return Err(Failure::Usage("--slow goes with --costs; a profile's devices are as measured".to_string()));
@@ -76,9 +64,6 @@ impl CostOptions {
     }
 
     /// The costs given here.
-    ///
-    /// # Errors
-    /// A slow device is named twice.
     pub fn given(&self) -> Result<Costs, Failure> {
         let slow: Slow = self.slow.iter().copied().collect();
         if slow.len() < self.slow.len() {

@@ -66,9 +66,6 @@ impl OutputOptions {
     }
 
     /// Fails now, not after the work, where a file cannot be written.
-    ///
-    /// # Errors
-    /// The folder of an output path does not exist or the path is a folder where a file is meant.
     pub fn check_writable(&self) -> Result<(), Failure> {
         for path in &self.output {
             if report::format_of(path).is_none() {
@@ -89,9 +86,6 @@ impl OutputOptions {
     }
 
     /// Writes every `-o`.
-    ///
-    /// # Errors
-    /// A place that cannot be written.
     pub fn write(&self, report: &Report) -> Result<(), Failure> {
         for path in &self.output {
             report.save(path)?;
@@ -101,9 +95,6 @@ impl OutputOptions {
     }
 
     /// Applies the thresholds.
-    ///
-    /// # Errors
-    /// The first that holds.
     pub fn check_thresholds<'a>(&self, figures: impl Iterator<Item = (&'a str, &'a Metrics)>) -> Result<(), Failure> {
         for (name, metrics) in figures {
             if let Some(found) = self.fail_if.iter().find_map(|condition| condition.found_in(metrics)) {

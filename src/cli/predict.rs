@@ -38,9 +38,6 @@ struct Predictions<'a> {
 
 impl Predict {
     /// Predicts, prints, writes.
-    ///
-    /// # Errors
-    /// See [`Failure`].
     pub fn run(&self) -> Result<(), Failure> {
         self.output.check_writable()?;
         if self.costs.profile.is_none() && self.costs.layers.is_some() {

@@ -41,9 +41,6 @@ pub struct Profile {
 
 impl Profile {
     /// Measures and writes the cost file. The first schedule asked for counts; 1F1B where none is.
-    ///
-    /// # Errors
-    /// See [`Failure`].
     pub fn run(&self) -> Result<(), Failure> {
         let output = OutputOptions::files(self.output.iter().cloned().collect(), self.quiet);
         output.check_writable()?;

@@ -68,9 +68,6 @@ struct Runs<'a> {
 
 impl Run {
     /// Trains, prints, writes the report.
-    ///
-    /// # Errors
-    /// See [`Failure`].
     pub fn run(&self) -> Result<(), Failure> {
         match role(self.ranks, self.apart)? {
             Role::Launch(size) => {

@@ -18,9 +18,6 @@ pub struct Schedules {
 
 impl Schedules {
     /// Lists the schedules, or prints one.
-    ///
-    /// # Errors
-    /// An unknown name.
     pub fn run(&self) -> Result<(), Failure> {
         if let Some(name) = &self.name {
             return print(&resolve::schedule_file(&Files, name)?.text);

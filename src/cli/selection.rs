@@ -87,9 +87,6 @@ impl ScheduleOptions {
     }
 
     /// Each schedule asked for, with its costs.
-    ///
-    /// # Errors
-    /// Unknown, invalid or deadlocking schedules; a step too large for this machine; costs that do not fit.
     pub fn resolved(&self, costs: &Costs, output: &OutputOptions) -> Result<Vec<Resolved>, Failure> {
         let selection = self.selection();
         let one = |name: String| {
@@ -101,17 +98,11 @@ impl ScheduleOptions {
     }
 
     /// The graph of each schedule asked for; `costs` decide orders only.
-    ///
-    /// # Errors
-    /// As [`ScheduleOptions::resolved`].
     pub fn graphs(&self, costs: &Costs) -> Result<Vec<TaskGraph>, Failure> {
         self.names().iter().map(|name| self.graph(name, &costs.of_orders(self.micro))).collect()
     }
 
     /// The graph of one schedule, by name or path.
-    ///
-    /// # Errors
-    /// As [`ScheduleOptions::resolved`].
     pub fn graph(&self, name: &str, costs: Pricing<'_, resolve::Error>) -> Result<TaskGraph, Failure> {
         let Settled { graph, warnings } = self.selection().graph(name, costs)?;
         warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));

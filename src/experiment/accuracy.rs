@@ -28,9 +28,6 @@ pub struct Accuracy {
 
 impl Accuracy {
     /// Measures with `training`, whose messages go by `link`.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn measure(&self, training: &Training, link: &'static str, observer: Observer<'_>) -> Result<Finding, Error> {
         let calibration = (&self.calibrate_on, self.selection.microbatches);
         let wanted = self.microbatches.iter().flat_map(|&m| self.schedules.iter().map(move |name| (name, m)));

@@ -12,9 +12,6 @@ use crate::statistics::typical;
 use std::collections::BTreeMap;
 
 /// Costs from some steps of `graph` alone.
-///
-/// # Errors
-/// As [`measure`].
 pub fn profile(
     training: &Training,
     graph: TaskGraph,
@@ -27,9 +24,6 @@ pub fn profile(
 }
 
 /// The cost file of one measured run. A B is timed as I then W, so any schedule yields every kind.
-///
-/// # Errors
-/// Nothing was measured.
 pub fn calibrate_on(training: &Training, run: &Measured) -> Result<CostFile, Error> {
     let (graph, records, anatomy) = (&*run.graph, &run.records[..], training.anatomy());
     let (schedule, stages, outline) = (graph.schedule(), training.stages(graph)?, anatomy.outline());

@@ -19,9 +19,6 @@ pub struct Measured {
 
 impl Measured {
     /// A session of `training` for `graph`, nothing measured yet; all ranks must call this together.
-    ///
-    /// # Errors
-    /// As [`Training::session`].
     pub fn new(training: &Training, graph: TaskGraph, delivery: Delivery) -> Result<Measured, Error> {
         let graph = Arc::new(graph);
         Ok(Measured { session: training.session_delivering(&graph, delivery)?, graph, records: Vec::new() })
@@ -45,9 +42,6 @@ impl Measured {
 }
 
 /// Warms all runs up, then measures `steps` training steps of each, one step of each in turn.
-///
-/// # Errors
-/// A device failed, died or hung; the data is too short; no step is asked for.
 pub fn measure(
     training: &Training,
     runs: &mut [Measured],

@@ -14,9 +14,6 @@ pub(super) type Pricing<'a> = &'a dyn Fn(&str, &Placement) -> Result<CostTable, 
 impl Experiment {
     /// Refuses, before anything is measured, a schedule that the link's delivery would stop, as far as orders are known without
     /// costs.
-    ///
-    /// # Errors
-    /// [`Error::Schedule`] and what resolving refuses.
     pub fn refuse_early(&self) -> Result<(), Error> {
         let known = |name: &String| {
             let undecided = Cell::new(false); // costs are to decide its order

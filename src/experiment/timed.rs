@@ -13,9 +13,6 @@ use std::time::Duration;
 
 impl Experiment {
     /// Runs on timed devices, one unit of the costs lasting `unit_ms`.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn timed(&self, unit_ms: f64, link: &'static str, observer: Observer<'_>) -> Result<Finding, Error> {
         if !unit_ms.is_finite() || unit_ms <= 0.0 || unit_ms > 1e6 {
             return Err(Error::Usage(format!("expected --unit-ms above 0 and at most a million, found {unit_ms}")));

@@ -26,9 +26,6 @@ impl Experiment {
     }
 
     /// Trains on `backend`, whose messages go by `link`.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn train(&self, backend: Backend, link: &'static str, observer: Observer<'_>) -> Result<Finding, Error> {
         let mut training = self.recipe.training(self.selection.microbatches, self.layers.clone(), &self.ranks)?;
         training.backend = backend;

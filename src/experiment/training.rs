@@ -133,18 +133,12 @@ impl Training {
     }
 
     /// Which layers each stage of `graph` holds.
-    ///
-    /// # Errors
-    /// More stages than layers, or layers that do not add up.
     pub fn stages(&self, graph: &TaskGraph) -> Result<Vec<Stage>, Error> {
         let stages = graph.schedule().placement.stages() as usize;
         self.anatomy().split(stages, self.layers.as_deref()).map_err(|e| Error::Usage(e.to_string()))
     }
 
     /// What the ops and step ops of `graph` cost by the parts of `costs`.
-    ///
-    /// # Errors
-    /// A part was not measured at this micro-batch size.
     pub fn tables(&self, costs: &CostFile, graph: &TaskGraph) -> Result<(CostTable, StepCosts), Error> {
         let (stages, placement) = (self.stages(graph)?, &graph.schedule().placement);
         let size = (self.sequences as u32, self.sequence_tokens as u32);
@@ -153,9 +147,6 @@ impl Training {
     }
 
     /// The tokens of training step `step`, from 0, for `microbatches` micro-batches.
-    ///
-    /// # Errors
-    /// The data is too short for one batch.
     pub fn batch(&self, step: usize, microbatches: u32) -> Result<Arc<Batch>, Error> {
         let step = if self.repeat_batch { 0 } else { step };
         let (inputs, targets) =
@@ -169,17 +160,11 @@ impl Training {
     }
 
     /// Threads, buffers and a copy of the model for this rank's devices of `graph`; all ranks must call this together.
-    ///
-    /// # Errors
-    /// The model does not split into the schedule's stages.
     pub fn session(&self, graph: &Arc<TaskGraph>) -> Result<Session, Error> {
         self.session_delivering(graph, Delivery::OneSided)
     }
 
     /// [`Training::session`] whose link delivers as `delivery` says.
-    ///
-    /// # Errors
-    /// As [`Training::session`].
     pub fn session_delivering(&self, graph: &Arc<TaskGraph>, delivery: Delivery) -> Result<Session, Error> {
         let stages = self.stages(graph)?;
         let schedule = graph.schedule();
@@ -259,9 +244,6 @@ impl Training {
     }
 
     /// Runs `steps` steps that leave no trace: parameters, optimizer and data are as before.
-    ///
-    /// # Errors
-    /// A device failed.
     pub fn warm_up(&self, session: &mut Session, batch: &Arc<Batch>, steps: usize) -> Result<(), exec::Error> {
         session.call(|_, device| device.save())?;
         for step in 0..steps {

@@ -25,9 +25,6 @@ pub struct Hub {
 
 impl Hub {
     /// A hub for `size` ranks that connect to `listener`.
-    ///
-    /// # Errors
-    /// The system gives no thread.
     pub fn new(size: u32, listener: UnixListener) -> io::Result<Hub> {
         let (sender, frames) = channel();
         std::thread::Builder::new().name("hub".to_string()).spawn(move || accept(size, &listener, &sender))?;

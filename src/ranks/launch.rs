@@ -34,9 +34,6 @@ pub struct Ended {
 }
 
 /// Starts `size` ranks with this process's arguments and waits for them. Rank 0 has its standard streams.
-///
-/// # Errors
-/// A rank cannot be started.
 pub fn launch(size: u32) -> io::Result<Ended> {
     // An abstract name: nothing is left in any folder, however this ends.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());

@@ -205,17 +205,11 @@ impl Ranks {
     }
 
     /// Every rank's bytes, by rank. All ranks must call this together, in the same order.
-    ///
-    /// # Errors
-    /// A rank is gone.
     pub fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
         self.wire.exchange(bytes, PATIENCE)
     }
 
     /// [`Ranks::exchange`] that waits no longer than `limit` for the others.
-    ///
-    /// # Errors
-    /// A rank is gone, or does not answer.
     pub fn exchange_within(&self, bytes: Vec<u8>, limit: Duration) -> Result<Vec<Vec<u8>>, Lost> {
         self.wire.exchange(bytes, limit)
     }

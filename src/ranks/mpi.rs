@@ -40,9 +40,6 @@ pub struct Mpi {
 
 impl Mpi {
     /// Initialises MPI: this process's way to the others, its rank, and how many there are.
-    ///
-    /// # Errors
-    /// MPI does not start.
     pub fn join(inbox: Arc<Mutex<Inbox>>) -> Result<(Mpi, u32, u32), String> {
         let stopped = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(SIGTERM, stopped.clone()).map_err(|error| error.to_string())?;

@@ -57,9 +57,6 @@ fn started() -> Result<Option<u32>, Misfit> {
 }
 
 /// The role of this process, where the user asked for `asked` ranks. With `apart`, ranks share no memory even on one machine.
-///
-/// # Errors
-/// Contradictions, a build without MPI under `mpirun`, a launcher that is gone.
 pub fn role(asked: Option<u32>, apart: bool) -> Result<Role, Misfit> {
     if let Ok(rank) = var(RANK) {
         return Ok(Role::Rank(Arc::new(member(&rank, asked)?)));
@@ -75,9 +72,6 @@ pub fn role(asked: Option<u32>, apart: bool) -> Result<Role, Misfit> {
 }
 
 /// For commands that one process runs: that nobody started several.
-///
-/// # Errors
-/// A launcher started several ranks.
 pub fn refuse_ranks(command: &str) -> Result<(), Misfit> {
     match started()? {
         Some(size) => Err(Misfit::Contradiction(format!(

@@ -91,9 +91,6 @@ pub struct Socket {
 
 impl Socket {
     /// Joins the launcher that listens under `name` as rank `rank`.
-    ///
-    /// # Errors
-    /// Nobody listens there.
     pub fn join(name: &str, rank: u32) -> io::Result<Socket> {
         let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
         Frame::Hello(rank).write(&mut stream)?;

@@ -1,6 +1,6 @@
 //! The best of many schedules under a memory cap: what `auto` means.
 
-use super::selection::Pricing;
+use super::costs::Pricing;
 use super::{Error, Host, Selection};
 use crate::cost::CostTable;
 use crate::dsl;

@@ -25,6 +25,9 @@ impl Default for Costs {
     }
 }
 
+/// What decides the order of ops that float, in the caller's own errors: the costs on a placement, for the schedule of a name.
+pub type Pricing<'a, E> = &'a dyn Fn(&str, &Placement) -> Result<CostTable, E>;
+
 /// A cost file, and the model that it is asked about.
 #[derive(Clone, Debug)]
 pub struct Measured {
@@ -88,9 +91,6 @@ impl Measured {
 }
 
 /// Costs for a schedule that is itself to be measured for costs.
-///
-/// # Errors
-/// Always: there are none yet.
 pub fn unknown_costs(name: &str, _: &Placement) -> Result<CostTable, Error> {
     Err(Error::Usage(format!(
         "costs decide the order of {name}, but none are known before it is measured; calibrate on a schedule of fixed order, such as 1f1b"

@@ -12,11 +12,13 @@ mod error;
 mod files;
 mod host;
 mod order;
+mod resolved;
 mod selection;
 
-pub use costs::{Costs, Measured, unknown_costs};
+pub use costs::{Costs, Measured, Pricing, unknown_costs};
 pub use error::Error;
 pub use files::Files;
 pub use host::{Host, Watch};
 pub use order::{Found, read_text, schedule_file};
-pub use selection::{Pricing, Resolved, Selection, Settled, Warning};
+pub use resolved::{Resolved, Settled};
+pub use selection::{Selection, Warning};

@@ -22,9 +22,6 @@ pub struct Found {
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The schedule file of a name, or at a path: anything with a `/` or ending in `.star`.
-///
-/// # Errors
-/// No such name, with the list and the nearest name; or an unreadable file.
 pub fn schedule_file(host: &dyn Host, name: &str) -> Result<ScheduleFile, Error> {
     if !name.contains('/') && !name.ends_with(".star") {
         return Ok(dsl::named(name)?);
@@ -37,9 +34,6 @@ pub fn schedule_file(host: &dyn Host, name: &str) -> Result<ScheduleFile, Error>
 }
 
 /// The text of a plain file of at most `limit` bytes.
-///
-/// # Errors
-/// It is none, too long, or no text.
 pub fn read_text(host: &dyn Host, path: &str, limit: u64) -> Result<String, Error> {
     let fail = |what: String| Error::File { path: path.to_string(), what };
     let text = host.read(path, limit).map_err(|e| fail(e.to_string()))?;

@@ -44,10 +44,6 @@ const CIRCLES: &[(&[&str], &str)] = &[
         &["src/exec/arena.rs", "src/exec/heap.rs", "src/exec/signal.rs", "src/exec/watch.rs"],
         "who waits on shared memory is told by the watch, which keeps its words there",
     ),
-    (
-        &["src/resolve/auto.rs", "src/resolve/order.rs", "src/resolve/selection.rs"],
-        "auto resolves the names that it chooses among",
-    ),
 ];
 
 #[test]

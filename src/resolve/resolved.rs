@@ -1,0 +1,103 @@
+//! The way from a schedule's name to a graph with costs.
+
+use super::costs::Pricing;
+use super::{Costs, Error, Found, Selection, Warning, auto};
+use crate::cost::CostTable;
+use crate::deadlock::Deadlock;
+use crate::graph::TaskGraph;
+use crate::open::Order;
+use crate::settle::settle;
+use crate::sim::event::EventError;
+use crate::sim::{self, Predicted, Setup};
+
+/// A graph, and what there is to say about it.
+#[derive(Debug)]
+pub struct Settled {
+    /// The graph of one fixed order.
+    pub graph: TaskGraph,
+    /// What was understood otherwise than it was written.
+    pub warnings: Vec<Warning>,
+}
+
+/// A graph with its costs.
+#[derive(Debug)]
+pub struct Resolved {
+    /// The graph of one fixed order.
+    pub graph: TaskGraph,
+    /// What its ops cost.
+    pub costs: CostTable,
+    /// What else its step depends on.
+    pub setup: Setup,
+    /// What is not as it was asked for.
+    pub warnings: Vec<Warning>,
+}
+
+impl Resolved {
+    /// The prediction of its step.
+    ///
+    /// # Errors
+    /// Those of a machine in the setup; by itself there is none.
+    pub fn predict(&self) -> Result<Predicted<'_>, EventError> {
+        sim::predict(&self.graph, &self.costs, &self.setup)
+    }
+}
+
+impl Selection {
+    /// The schedule that `name` stands for (a name, a path, or `auto`), with its costs.
+    ///
+    /// # Errors
+    /// Unknown, invalid or deadlocking schedules; costs that do not fit it.
+    pub fn resolve(&self, name: &str, costs: &Costs) -> Result<Resolved, Error> {
+        let settled = self.graph::<Error>(name, &costs.of_orders(self.microbatches))?;
+        self.with_costs(settled, costs)
+    }
+
+    /// The schedule of a file's `text`, under a name of its own, with its costs.
+    ///
+    /// # Errors
+    /// As [`Selection::resolve`].
+    pub fn resolve_text(&self, name: &str, text: &str, costs: &Costs) -> Result<Resolved, Error> {
+        let found = self.order_of_text(name, text)?;
+        self.with_costs(self.settled::<Error>(name, found, &costs.of_orders(self.microbatches))?, costs)
+    }
+
+    fn with_costs(&self, settled: Settled, costs: &Costs) -> Result<Resolved, Error> {
+        let Settled { graph, mut warnings } = settled;
+        let schedule = graph.schedule();
+        let (costs, steps) = costs.table(&schedule.name, &schedule.placement, self.microbatches)?;
+        warnings.extend(self.above_cap(&graph, costs.keep));
+        let setup = Setup { steps, memory_cap: self.memory_cap, machine: None };
+        Ok(Resolved { graph, costs, setup, warnings })
+    }
+
+    /// The graph of the schedule that `name` stands for. `costs` are asked for where they decide its order.
+    ///
+    /// # Errors
+    /// As [`Selection::resolve`], and those of `costs`.
+    pub fn graph<E: From<Error>>(&self, name: &str, costs: Pricing<'_, E>) -> Result<Settled, E> {
+        if name.eq_ignore_ascii_case("auto") {
+            self.no_options("auto tries all schedules")?;
+            return Ok(Settled { graph: auto::best(self, costs)?, warnings: Vec::new() });
+        }
+        self.settled(name, self.order(name)?, costs)
+    }
+
+    fn settled<E: From<Error>>(&self, name: &str, found: Found, costs: Pricing<'_, E>) -> Result<Settled, E> {
+        let Found { order, source, warnings } = found;
+        let schedule = match self.capped(order) {
+            Order::Fixed(schedule) => schedule,
+            Order::Open(open) => {
+                let table = costs(&open.name, &open.placement)?;
+                settle(&open, &table).map_err(|error| Error::Settle { name: open.name.clone(), error })?
+            }
+        };
+        let locate = |cycle: Deadlock| {
+            let written = source.as_ref().zip(cycle.place());
+            let place = written.map_or_else(|| name.to_string(), |(s, (device, number))| s.location(device, number));
+            let Selection { devices, microbatches, .. } = *self;
+            Error::Deadlock { place, devices, microbatches, cycle }
+        };
+        let graph = TaskGraph::with_overlap(schedule, self.overlap).map_err(locate)?;
+        Ok(Settled { graph, warnings })
+    }
+}
