@@ -1,8 +1,10 @@
-//! Reports: every format from timelines made here by a small as-soon-as-possible simulator.
+//! Reports: every format, from predictions and from timelines made by hand to be odd.
 
-use pipesim::internals::op::{Kind, Op};
+use crate::support::{costs_of, graph};
 use pipesim::internals::report::{self, Entry, Error, KindError, Panel, Report, Table};
-use pipesim::internals::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
+use pipesim::internals::sim::event::{Config, Distribution, Jitter};
+use pipesim::internals::sim::{self, Setup};
+use pipesim::internals::timeline::{Queue, Source, Span, Timeline};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,187 +14,26 @@ use std::path::Path;
 /// Nanoseconds of one unit of cost.
 const UNIT: u64 = 1_000_000_000;
 
-/// A schedule's words by device, and its chunks a device.
-pub type Words = (Vec<Vec<Op>>, u32);
-
-fn ops(kind: Kind, stage: u32, microbatches: std::ops::Range<u32>) -> Vec<Op> {
-    microbatches.map(|i| Op::new(kind, stage, i)).collect()
-}
-
-/// All forwards, then all backwards.
-pub fn gpipe(p: u32, m: u32) -> Words {
-    ((0..p).map(|r| [ops(Kind::F, r, 0..m), ops(Kind::B, r, 0..m)].concat()).collect(), 1)
-}
-
-/// One micro-batch at a time.
-pub fn naive(p: u32, m: u32) -> Words {
-    let word = |r| (0..m).flat_map(|i| [Op::new(Kind::F, r, i), Op::new(Kind::B, r, i)]).collect();
-    ((0..p).map(word).collect(), 1)
-}
-
-/// One forward, one backward.
-pub fn one_f_one_b(p: u32, m: u32) -> Words {
-    let word = |r: u32| {
-        let warm = (p - 1 - r).min(m);
-        let mut word = ops(Kind::F, r, 0..warm);
-        word.extend((warm..m).flat_map(|i| [Op::new(Kind::F, r, i), Op::new(Kind::B, r, i - warm)]));
-        word.extend(ops(Kind::B, r, m - warm..m));
-        word
-    };
-    ((0..p).map(word).collect(), 1)
-}
-
-/// Zero bubble on a V of two chunks.
-pub fn zb_v(p: u32, m: u32) -> Words {
-    let n = m.max(2 * p - 1);
-    let word = |r: u32| {
-        let stage = [r, 2 * p - 1 - r];
-        let mut count: BTreeMap<(Kind, usize), u32> = BTreeMap::new();
-        let mut word = Vec::new();
-        let mut add = |times: u32, part: &[(Kind, usize)]| {
-            for _ in 0..times {
-                for &(kind, chunk) in part {
-                    let i = count.entry((kind, chunk)).or_default();
-                    word.push(Op::new(kind, stage[chunk], *i));
-                    *i += 1;
-                }
-            }
-        };
-        let (f0, i0, w0) = ((Kind::F, 0), (Kind::I, 0), (Kind::W, 0));
-        let (f1, i1, w1) = ((Kind::F, 1), (Kind::I, 1), (Kind::W, 1));
-        add(2 * (p - r) - 1, &[f0]);
-        add(r, &[f1, f0]);
-        add(p - r, &[f1, i1, w1]);
-        add(n + r + 1 - 2 * p, &[f0, i0, w0, f1, i1, w1]);
-        add(p - r - 1, &[i0, w0, f1, i1, w1]);
-        add(r, &[i0, i1]);
-        add(p - r, &[i0, w0]);
-        add(r, &[w1]);
-        add(r, &[w0]);
-        word.retain(|op| op.microbatch() < m);
-        word
-    };
-    ((0..p).map(word).collect(), 2)
-}
-
-/// The timeline of words played as soon as possible. Costs 1 for F, I and W and 2 for B, `comm` between devices.
-/// With `jitter`, durations wander by some percent as measured ones do, in ms instead of units.
-pub fn play(name: &str, (words, chunks): &Words, m: u32, comm: f64, jitter: bool) -> Timeline {
-    let p = words.len() as u32;
-    let stages = p * chunks;
-    let unit = if jitter { 1_000_000 } else { UNIT };
-    let device_of: BTreeMap<u32, u32> =
-        words.iter().enumerate().flat_map(|(r, word)| word.iter().map(move |op| (op.stage(), r as u32))).collect();
-    let mut state = 88_172_645_463_325_252u64 ^ name.len() as u64;
-    let mut noise = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        if jitter { 0.97 + 0.09 * (state >> 40) as f64 / (1u64 << 24) as f64 } else { 1.0 }
-    };
-    let mut done: BTreeMap<Op, (u64, u32)> = BTreeMap::new();
-    let (mut at, mut free) = (vec![0usize; p as usize], vec![0u64; p as usize]);
-    let mut spans = Vec::new();
-    loop {
-        let mut moved = false;
-        for r in 0..p as usize {
-            while let Some(&op) = words[r].get(at[r]) {
-                let maker = op.upstream(stages).map(|stage| {
-                    let kinds: &[Kind] = if op.kind() == Kind::F { &[Kind::F] } else { &[Kind::I, Kind::B] };
-                    kinds
-                        .iter()
-                        .map(|&kind| Op::new(kind, stage, op.microbatch()))
-                        .find(|maker| done.contains_key(maker))
-                });
-                if maker == Some(None) {
-                    break;
-                }
-                let mut start = free[r];
-                if let Some(Some(maker)) = maker {
-                    let (end, from) = done[&maker];
-                    let way = if from == r as u32 { 0 } else { (comm * unit as f64 * noise()) as u64 };
-                    if from != r as u32 {
-                        let mut span = |device, queue, op: Op, partner: Op, peer, start_ns, end_ns| {
-                            let (op, partner) = (op.to_string(), Some(partner.to_string()));
-                            spans.push(Span {
-                                device,
-                                queue,
-                                op,
-                                partner,
-                                peer: Some(peer),
-                                phase: None,
-                                start_ns,
-                                end_ns,
-                            });
-                        };
-                        if way > 0 {
-                            span(from, Queue::Send, maker, op, r as u32, end, end + way);
-                        }
-                        if end + way > start && comm > 0.0 {
-                            span(r as u32, Queue::Receive, op, maker, from, start, end + way);
-                        }
-                    }
-                    start = start.max(end + way);
-                }
-                let cost = if op.kind() == Kind::B { 2.0 } else { 1.0 } / f64::from(*chunks);
-                let end = start + (cost * unit as f64 * noise()) as u64;
-                let phase = match at[r] {
-                    k if k < p as usize - r => "warm-up",
-                    k if k + 2 * (p as usize - r) >= words[r].len() => "drain",
-                    _ => "steady",
-                };
-                spans.push(Span {
-                    device: r as u32,
-                    queue: Queue::Compute,
-                    op: op.to_string(),
-                    partner: None,
-                    peer: None,
-                    phase: Some(phase.into()),
-                    start_ns: start,
-                    end_ns: end,
-                });
-                done.insert(op, (end, device_of[&op.stage()]));
-                (free[r], at[r], moved) = (end, at[r] + 1, true);
-            }
-        }
-        if !moved {
-            break;
-        }
+/// What is predicted of a schedule at unit costs; or the same as if measured: in ms, with durations that vary by chance, and
+/// with an optimizer at the end.
+fn timeline(name: &str, p: u32, m: u32, comm: f64, measured: bool) -> Timeline {
+    let graph = graph(name, p, m, None).unwrap();
+    let unit = if measured { "1.0001" } else { "1" }; // has ticks that are fine enough to vary
+    let costs = costs_of(&graph, &format!("F={unit},I={unit},W={unit},comm={comm}"));
+    let mut setup = Setup::default();
+    if measured {
+        let distribution = Distribution::LogNormal { sigma_per_mille: 30 };
+        let jitter = Some(Jitter { distribution, seed: name.len() as u64, sample: 0 });
+        setup.machine = Some(Config { jitter, ..Config::default() });
+        setup.steps.optimizer = vec![costs.ticks_per_unit as u64; p as usize];
     }
-    assert!(at.iter().zip(words).all(|(&at, word)| at == word.len()), "the words of {name} wait for each other");
-    for (r, &start_ns) in free.iter().enumerate().filter(|_| jitter) {
-        spans.push(Span {
-            device: r as u32,
-            queue: Queue::Compute,
-            op: "optimizer".into(),
-            partner: None,
-            peer: None,
-            phase: None,
-            start_ns,
-            end_ns: start_ns + unit,
-        });
-    }
-    let mut timeline = Timeline {
-        schema_version: SCHEMA_VERSION,
-        source: if jitter { Source::Measured } else { Source::Predicted },
-        schedule: name.into(),
-        devices: p,
-        chunks: *chunks,
-        microbatches: m,
-        time_unit: if jitter { "ms" } else { "unit" }.into(),
-        unit_ns: unit,
-        keep: 1.0,
-        clock_uncertainty_ns: 0,
-        lower_bound_ns: None,
-        provenance: BTreeMap::new(),
-        spans,
-    };
-    timeline.sort();
-    timeline
+    let predicted = sim::predict(&graph, &costs, &setup).unwrap();
+    let timeline = Timeline { lower_bound_ns: None, ..predicted.timeline() };
+    if measured { Timeline { source: Source::Measured, ..in_ms(timeline) } } else { timeline }
 }
 
 /// The same times in ms instead of units.
-pub fn in_ms(mut timeline: Timeline) -> Timeline {
+fn in_ms(mut timeline: Timeline) -> Timeline {
     for span in &mut timeline.spans {
         span.start_ns /= 1000;
         span.end_ns /= 1000;
@@ -201,18 +42,18 @@ pub fn in_ms(mut timeline: Timeline) -> Timeline {
     timeline
 }
 
-pub fn panel(timeline: Timeline) -> Panel {
+fn panel(timeline: Timeline) -> Panel {
     let mut metrics = timeline.metrics();
     metrics.lower_bound = Some(metrics.ideal);
     metrics.gap_to_bound = Some(metrics.makespan / metrics.ideal - 1.0);
     Panel { metrics, timeline }
 }
 
-fn entry(name: &str, words: &Words, m: u32, comm: f64, measured: bool) -> Entry {
+fn entry(name: &str, p: u32, m: u32, comm: f64, measured: bool) -> Entry {
     let mut entry = Entry { name: name.into(), ..Entry::default() };
-    let predicted = play(name, words, m, comm, false);
+    let predicted = timeline(name, p, m, comm, false);
     if measured {
-        let (predicted, measured) = (panel(in_ms(predicted)), panel(play(name, words, m, comm, true)));
+        let (predicted, measured) = (panel(in_ms(predicted)), panel(timeline(name, p, m, comm, true)));
         entry.error = Some(Error {
             makespan: predicted.metrics.makespan / measured.metrics.makespan - 1.0,
             bubble: (predicted.metrics.bubble - measured.metrics.bubble) * 100.0,
@@ -239,13 +80,12 @@ fn entry(name: &str, words: &Words, m: u32, comm: f64, measured: bool) -> Entry 
 }
 
 /// naive, gpipe, 1f1b and zb-v.
-pub fn sample(p: u32, m: u32, comm: f64, measured: bool) -> Report {
-    let words = [("naive", naive(p, m)), ("gpipe", gpipe(p, m)), ("1f1b", one_f_one_b(p, m)), ("zb-v", zb_v(p, m))];
+fn sample(p: u32, m: u32, comm: f64, measured: bool) -> Report {
     Report {
         title: "Four schedules".into(),
         subtitle: "4 devices, 8 micro-batches".into(),
         provenance: [("program", "pipesim 0.1.0"), ("costs", "F=1,I=1,W=1")].map(|(k, v)| (k.into(), v.into())).into(),
-        entries: words.iter().map(|(name, words)| entry(name, words, m, comm, measured)).collect(),
+        entries: ["naive", "gpipe", "1f1b", "zb-v"].map(|name| entry(name, p, m, comm, measured)).into(),
         extra_tables: vec![Table {
             caption: "Idle time".into(),
             header: ["schedule", "cause", "share"].map(String::from).into(),
@@ -284,7 +124,7 @@ fn hostile() -> Report {
 }
 
 fn single(start_ns: u64, end_ns: u64) -> Report {
-    let mut timeline = play("one", &naive(1, 1), 1, 0.0, false);
+    let mut timeline = timeline("naive", 1, 1, 0.0, false);
     timeline.spans.truncate(1);
     (timeline.spans[0].start_ns, timeline.spans[0].end_ns) = (start_ns, end_ns);
     let predicted = Some(Panel { metrics: timeline.metrics(), timeline });
@@ -307,7 +147,7 @@ fn all() -> Vec<(&'static str, Report)> {
     let mut empty_entry = Report::default();
     empty_entry.entries.push(Entry { name: "nothing".into(), ..Entry::default() });
     let mut mixed = sample(2, 2, 0.0, true);
-    mixed.entries[0].predicted = Some(panel(play("naive", &naive(2, 2), 2, 0.0, false)));
+    mixed.entries[0].predicted = Some(panel(timeline("naive", 2, 2, 0.0, false)));
     mixed.entries[1].predicted = None;
     vec![
         ("plain", sample(4, 8, 0.0, false)),
@@ -321,14 +161,8 @@ fn all() -> Vec<(&'static str, Report)> {
         ("overlapping", overlapping()),
         ("long name", long),
         ("mixed units", mixed),
-        (
-            "64 devices",
-            Report { entries: vec![entry("1f1b", &one_f_one_b(64, 12), 12, 0.1, false)], ..Report::default() },
-        ),
-        (
-            "300 devices",
-            Report { entries: vec![entry("1f1b", &one_f_one_b(300, 2), 2, 0.0, false)], ..Report::default() },
-        ),
+        ("64 devices", Report { entries: vec![entry("1f1b", 64, 12, 0.1, false)], ..Report::default() }),
+        ("300 devices", Report { entries: vec![entry("1f1b", 300, 2, 0.0, false)], ..Report::default() }),
     ]
 }
 
@@ -378,7 +212,7 @@ fn svg_is_well_formed_and_bounded() {
     assert!(svg.len() < 60_000, "the picture of four schedules takes {} bytes", svg.len());
     // Ops below a pixel share columns: many more of them do not make a larger picture.
     let size = |m| {
-        let entries = vec![entry("zb-v", &zb_v(17, m), m, 0.0, false)];
+        let entries = vec![entry("zb-v", 17, m, 0.0, false)];
         report::svg(&Report { entries, ..Report::default() }).len()
     };
     let (few, many) = (size(60), size(240));
@@ -628,7 +462,9 @@ fn files_are_whole_or_absent() {
     }
     assert!(report::folder(&sample(2, 2, 0.0, false), &file).is_err());
     let twice = Report {
-        entries: ["A b", "a/b", "../..", ""].map(|n| entry(n, &naive(2, 2), 2, 0.0, false)).into(),
+        entries: ["A b", "a/b", "../..", ""]
+            .map(|name| Entry { name: name.into(), ..entry("naive", 2, 2, 0.0, false) })
+            .into(),
         ..Report::default()
     };
     let written = report::folder(&twice, &folder.path().join("r")).unwrap();
