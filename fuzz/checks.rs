@@ -6,6 +6,7 @@
 mod judged;
 mod readers;
 pub mod reference;
+mod xml;
 
 pub use judged::schedule;
 pub use readers::{arguments, costs, csv, timeline};

@@ -1,6 +1,7 @@
 //! What must hold for whatever is read: PyTorch's files, timelines, cost files, arguments.
 
 use super::judged::{figures, schedule};
+use super::xml::well_formed;
 use pipesim::internals::cost::{CostFile, CostTable, Decimal, GivenCosts, Slow, StepCosts};
 use pipesim::internals::delivery::Delivery;
 use pipesim::internals::experiment::compare;
@@ -80,30 +81,6 @@ fn drawn(report: &Report) {
         assert!(color || !text.contains('\x1b'), "{text:?} is to have no colour");
         assert!(!text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\x1b')), "{text:?} controls the terminal");
     }
-}
-
-/// That elements nest, that `&` begins a reference, and that every character is one of XML's.
-fn well_formed(xml: &str) {
-    let mut open: Vec<&str> = Vec::new();
-    let mut rest = xml;
-    while let Some(at) = rest.find(['<', '&']) {
-        let (tag, after) = (rest.as_bytes()[at] == b'<', &rest[at + 1..]);
-        let end = after.find(if tag { '>' } else { ';' }).unwrap_or_else(|| panic!("an end is missing in {after:.80}"));
-        let inner = &after[..end];
-        rest = &after[end + 1..];
-        let name = inner.trim_end_matches('/').split_whitespace().next().unwrap_or_default();
-        if !tag {
-            let known = matches!(inner, "amp" | "lt" | "gt" | "quot" | "apos") || inner.starts_with('#');
-            assert!(known, "&{inner:.20}; is no reference of XML");
-        } else if let Some(name) = inner.strip_prefix('/') {
-            assert_eq!(open.pop(), Some(name), "elements nest");
-        } else if !inner.ends_with('/') {
-            open.push(name);
-        }
-    }
-    assert!(open.is_empty(), "{open:?} stay open");
-    let allowed = |c: char| !c.is_control() || matches!(c, '\n' | '\t' | '\r') || c >= '\u{7f}';
-    assert!(xml.chars().all(|c| allowed(c) && !matches!(c, '\u{fffe}' | '\u{ffff}')), "characters that XML has not");
 }
 
 /// Small schedules of one stage a device, of two, and of two directions.

@@ -1,7 +1,7 @@
 //! The checker's verdicts against a cycle search on the graph of all waits, against the link's own queues stepped by hand, and
 //! against sessions of real threads.
 
-use crate::support::{cells, gpipe, graph_of, order, schedule};
+use crate::support::{Dice, cells, gpipe, graph_of, one_f_one_b, order, random_rows, schedule, zero_bubble};
 use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
 use pipesim::internals::deadlock::{Awaited, Deadlock, Party};
 use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
@@ -13,8 +13,6 @@ use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
 use pipesim::internals::ranks::Ranks;
 use pipesim::internals::schedule::{Overlap, Schedule};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,82 +26,6 @@ fn linear(rows: &[&str]) -> TaskGraph {
     let placement = Placement::linear(rows.len() as u32);
     let microbatches = cells(rows[0], &placement, 1).iter().map(|op| op.microbatch() + 1).max().unwrap();
     graph_of(placement, microbatches, rows, Overlap::Atomic)
-}
-
-/// Narayanan et al. 2021, PipeDream-flush; split after Qi et al., arXiv 2401.10241 section 3 (ZB-H1).
-fn one_f_one_b(p: u32, m: u32, split: bool) -> Vec<Vec<Op>> {
-    let row = |r: u32| {
-        let warm_up = (p - 1 - r).min(m);
-        let mut row: Vec<Op> = (0..warm_up).map(|i| Op::new(Kind::F, r, i)).collect();
-        let mut weights = 0;
-        for i in 0..m {
-            row.extend((warm_up + i < m).then(|| Op::new(Kind::F, r, warm_up + i)));
-            row.push(Op::new(if split { Kind::I } else { Kind::B }, r, i));
-            if split && i + 1 >= p - r {
-                row.push(Op::new(Kind::W, r, weights));
-                weights += 1;
-            }
-        }
-        if split {
-            row.extend((weights..m).map(|i| Op::new(Kind::W, r, i)));
-        }
-        row
-    };
-    (0..p).map(row).collect()
-}
-
-struct Dice(ChaCha8Rng);
-
-impl Dice {
-    fn new(seed: u64) -> Dice {
-        Dice(ChaCha8Rng::seed_from_u64(seed))
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        self.0.next_u32() as usize % n
-    }
-}
-
-/// The ops in a random order that some run could have had; some of them as overlapped pairs.
-fn listed(placement: &Placement, m: u32, split: bool, pairs: bool, dice: &mut Dice) -> Vec<Vec<Op>> {
-    let mut rows = vec![Vec::new(); placement.devices() as usize];
-    let backward: &[Kind] = if split { &[Kind::I, Kind::W] } else { &[Kind::B] };
-    let kinds: Vec<Kind> = [Kind::F].iter().chain(backward).copied().collect();
-    let mut left: Vec<Op> = Vec::new();
-    for direction in 0..placement.directions() {
-        for microbatch in placement.microbatches_of(direction, m) {
-            let of = |stage| kinds.iter().map(move |&kind| Op::new(kind, stage, microbatch).in_direction(direction));
-            left.extend((0..placement.stages()).flat_map(of));
-        }
-    }
-    let mut done: BTreeSet<Op> = BTreeSet::new();
-    while !left.is_empty() {
-        let own =
-            |op: Op, kind| done.contains(&Op::new(kind, op.stage(), op.microbatch()).in_direction(op.direction()));
-        let up = |op: Op| {
-            let of = |stage| Op::new(op.kind(), stage, op.microbatch()).in_direction(op.direction());
-            op.upstream(placement.stages()).is_none_or(|stage| done.contains(&of(stage)))
-        };
-        let local = |op: Op| match op.kind() {
-            Kind::F => true,
-            Kind::I | Kind::B => own(op, Kind::F),
-            Kind::W => own(op, Kind::I),
-        };
-        let ready: Vec<Op> = left.iter().copied().filter(|&op| up(op) && local(op)).collect();
-        let op = ready[dice.below(ready.len())];
-        let device = placement.device_of(op);
-        let partner = |other: &&Op| {
-            placement.device_of(**other) == device && (op.kind() == Kind::F) && other.kind().is_backward()
-        };
-        let mut taken = vec![op];
-        if let Some(&other) = ready.iter().find(partner).filter(|_| pairs) {
-            taken = vec![op.opening_pair(), other];
-        }
-        rows[device as usize].extend(&taken);
-        done.extend(taken.iter().map(|op| op.alone()));
-        left.retain(|op| !done.contains(op));
-    }
-    rows
 }
 
 /// Small schedules from the library.
@@ -128,7 +50,7 @@ fn base(library: &[Schedule], dice: &mut Dice) -> (Placement, u32, Vec<Vec<Op>>)
             (schedule.placement.clone(), schedule.microbatches, rows)
         }
         0 => (line, m, gpipe(p, m)),
-        1 | 2 => (line, m, one_f_one_b(p, m, split)),
+        1 | 2 => (line, m, if split { zero_bubble(p, m, 1) } else { one_f_one_b(p, m) }),
         kind => {
             let placement = match kind {
                 3 => line,
@@ -136,7 +58,8 @@ fn base(library: &[Schedule], dice: &mut Dice) -> (Placement, u32, Vec<Vec<Op>>)
                 5 => Placement::zigzag("V", p, 2),
                 _ => Placement::bidirectional(2 * (p / 2), 1).unwrap(),
             };
-            let rows = listed(&placement, m, split, dice.below(3) == 0, dice);
+            let pairs = dice.below(3) == 0;
+            let rows = random_rows(&placement, m, (u32::MAX, pairs), |_, _| split, &mut |n| dice.below(n)).unwrap();
             (placement, m, rows)
         }
     }
@@ -153,7 +76,7 @@ fn mutate(rows: &mut [Vec<Op>], dice: &mut Dice) {
 
 /// Valid mutated schedules that have no cycle of their own, `count` of them, and how many were refused for one.
 fn mutated(count: usize, seed: u64) -> (Vec<Arc<TaskGraph>>, usize) {
-    let (library, mut dice, mut graphs, mut cycles) = (library(), Dice::new(seed), Vec::new(), 0);
+    let (library, mut dice, mut graphs, mut cycles) = (library(), Dice(seed), Vec::new(), 0);
     while graphs.len() < count {
         let (placement, m, mut rows) = base(&library, &mut dice);
         for _ in 0..dice.below(6) {
@@ -308,7 +231,7 @@ fn is_a_circle(graph: &TaskGraph, delivery: Delivery, deadlock: &Deadlock, stand
 fn verdicts_are_those_of_a_cycle_search_and_of_the_links_queues() {
     let (graphs, cycles) = mutated(2500, 1);
     assert!(cycles > 100, "mutation must be able to break a schedule");
-    let mut dice = Dice::new(2);
+    let mut dice = Dice(2);
     let mut dead = BTreeMap::new();
     for graph in &graphs {
         for (delivery, verdict) in survives(graph) {
@@ -461,7 +384,7 @@ fn one_f_one_b_blocks_itself_on_one_queue_but_not_on_two() {
     // send_forward_recv_backward), or both neighbours wait in their sends.
     for p in 2..=4 {
         for m in 2..=4 {
-            let graph = TaskGraph::new(schedule(&Placement::linear(p), m, &one_f_one_b(p, m, false))).unwrap();
+            let graph = TaskGraph::new(schedule(&Placement::linear(p), m, &one_f_one_b(p, m))).unwrap();
             for (delivery, verdict) in survives(&graph) {
                 let blocks = delivery == channel(QueueCount::One, Receives::JustInTime)
                     || delivery == channel(QueueCount::PerPeer, Receives::JustInTime);

@@ -1,6 +1,6 @@
 //! The event engine against the sweep, against golden files, and against cases worked out by hand.
 
-use crate::support::{GoldenSchedule, graph_of, numbers, valid_schedule};
+use crate::support::{Dice, GoldenSchedule, graph_of, numbers, random_rows, valid_schedule};
 use pipesim::internals::check::check;
 use pipesim::internals::cost::{CostTable, OpTime, Summary};
 use pipesim::internals::deadlock::Deadlock;
@@ -10,24 +10,12 @@ use pipesim::internals::lowering::Lowering;
 use pipesim::internals::metrics::Activity;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::{Overlap, Schedule, check_pair};
+use pipesim::internals::schedule::{Overlap, Schedule};
 use pipesim::internals::sim::event::{
     Config, Distribution, EventError, Jitter, Network, Prepared, Processor, Record, Scope, Sharing, Transfer,
     TransferTime, monte_carlo, simulate,
 };
 use pipesim::internals::sim::sweep_lasting;
-
-/// Numbers by chance (SplitMix64).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % n as u64) as usize
-    }
-}
 
 fn table(placement: &Placement, mut cost: impl FnMut(Op) -> OpTime) -> CostTable {
     let summary = Summary { F: 1.0, I: 1.0, W: 1.0, B: 2.0, comm: 0.0, keep: 1.0 };
@@ -56,55 +44,13 @@ fn random_placement(dice: &mut Dice) -> Placement {
     }
 }
 
-/// A schedule in which each op, and each overlapped pair, stands after what it needs, otherwise by chance.
+/// Which stages split their backward, what comes next and what is overlapped: all by chance.
 fn random_schedule(dice: &mut Dice) -> Schedule {
     let (placement, m) = (random_placement(dice), 1 + dice.below(8) as u32);
-    let stages = placement.stages();
-    let split: Vec<bool> = (0..stages).map(|_| dice.below(2) == 0).collect();
-    let mut rows = vec![Vec::new(); placement.devices() as usize];
-    let direction = |i: u32| u32::from(!placement.microbatches_of(0, m).contains(&i));
-    // By (stage, micro-batch): whether the forward, the backward, the weights are done.
-    let mut done = vec![[false; 3]; (stages * m) as usize];
-    loop {
-        let at = |stage: u32, i: u32| done[(stage * m + i) as usize];
-        let ready = |stage: u32, i: u32| -> Option<Op> {
-            let [forward, backward, weights] = at(stage, i);
-            let kind = match (forward, backward, weights) {
-                (false, ..) if stage == 0 || at(stage - 1, i)[0] => Kind::F,
-                (true, false, _) if stage + 1 == stages || at(stage + 1, i)[1] => {
-                    if split[stage as usize] {
-                        Kind::I
-                    } else {
-                        Kind::B
-                    }
-                }
-                (true, true, false) => Kind::W,
-                _ => return None,
-            };
-            Some(Op::new(kind, stage, i).in_direction(direction(i)))
-        };
-        let all: Vec<Op> = (0..stages).flat_map(|s| (0..m).filter_map(move |i| ready(s, i))).collect();
-        if all.is_empty() {
-            return valid_schedule(&placement, m, &rows);
-        }
-        let first = all[dice.below(all.len())];
-        let device = placement.device_of(first);
-        let partner = all.iter().find(|&&op| placement.device_of(op) == device && check_pair(first, Some(op)).is_ok());
-        let mut run = |op: Op| {
-            rows[device as usize].push(op);
-            let state = &mut done[(op.stage() * m + op.microbatch()) as usize];
-            match op.kind() {
-                Kind::F => state[0] = true,
-                Kind::I => state[1] = true,
-                Kind::W => state[2] = true,
-                Kind::B => (state[1], state[2]) = (true, true),
-            }
-        };
-        match partner.filter(|_| dice.below(2) == 0) {
-            Some(&second) => [first.opening_pair(), second].into_iter().for_each(&mut run),
-            None => run(first),
-        }
-    }
+    let split: Vec<bool> = (0..placement.stages()).map(|_| dice.below(2) == 0).collect();
+    let splits = |stage, _| split[stage as usize];
+    let rows = random_rows(&placement, m, (u32::MAX, true), splits, &mut |n| dice.below(n)).unwrap();
+    valid_schedule(&placement, m, &rows)
 }
 
 fn random_costs(dice: &mut Dice, placement: &Placement) -> CostTable {

@@ -13,7 +13,8 @@ use pipesim::internals::sim::{
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::collections::BTreeSet;
+
+const SPLIT: &[Kind] = &[Kind::I, Kind::W];
 
 /// Ticks by cause.
 type Causes = [u64; Cause::ALL.len()];
@@ -99,22 +100,6 @@ fn a_wait_is_split_by_what_goes_on_elsewhere() {
     assert_eq!((by_name(&found[0]), by_name(&found[1])), ([0, 0, 1, 0, 0, 0, 1], [1, 1, 0, 0, 0, 0, 0]));
 }
 
-/// ZB-H1 (k = 1) and ZB-H2 (k = 2), Qi et al., arXiv 2401.10241 section 2.
-fn zero_bubble(p: u32, m: u32, k: u32) -> TaskGraph {
-    let row = |r: u32| {
-        let w = (k * (p - 1 - r)).min(m);
-        let op = |kind: Kind, i: u32| Op::new(kind, r, i);
-        let steady = (0..m).flat_map(|i| {
-            let forward = (w + i < m).then(|| op(Kind::F, w + i));
-            let weights = (w + i >= k * (p - 1)).then(|| op(Kind::W, w + i - k * (p - 1)));
-            [forward, Some(op(Kind::I, i)), weights].into_iter().flatten()
-        });
-        let done = (0..m).filter(|i| w + i >= k * (p - 1)).count() as u32;
-        (0..w).map(|i| op(Kind::F, i)).chain(steady).chain((done..m).map(|i| op(Kind::W, i))).collect()
-    };
-    line((0..p).map(row).collect())
-}
-
 #[test]
 fn causes_are_what_their_removal_saves() {
     // The second method: simulate again with equal devices of the same total speed, and with free links. Idle time between a
@@ -128,7 +113,7 @@ fn causes_are_what_their_removal_saves() {
         ([Cause::Imbalance, Cause::Communication, Cause::Order].map(unit), all)
     };
     for (p, m) in [(2, 50), (4, 64), (8, 64)] {
-        let schedules = [line(one_f_one_b(p, m)), zero_bubble(p, m, 1), zero_bubble(p, m, 2)];
+        let schedules = [one_f_one_b(p, m), zero_bubble(p, m, 1), zero_bubble(p, m, 2)].map(line);
         for (number, graph) in schedules.iter().enumerate() {
             for (device, factor) in [(0, 1.1), (1, 1.3), (1, 3.0), (p - 1, 1.2)] {
                 let slow: Slow = [(device, format!("{factor}").parse().unwrap())].into();
@@ -152,12 +137,12 @@ fn bounds_are_the_proven_optima() {
     // Optima that a constraint solver proved, unit costs per chunk op: linear p = 3, m = 6, cap 3: 20; p = 4, m = 8, cap 4: 27;
     // p = 6, m = 12, cap 6: 41; V p = 4, m = 8 with 4 chunks: 59.
     for (p, m, cap, optimum) in [(3, 6, 3.0, 20), (4, 8, 4.0, 27), (6, 12, 6.0, 41)] {
-        let graph = split_in_turn(Placement::linear(p), m);
+        let graph = in_turn(&Placement::linear(p), m, SPLIT);
         assert_eq!(bounds(&graph, &costs_of(&graph, ""), Some(cap)).best().0, optimum, "linear {p} {m} {cap}");
     }
     // V p = 4, m = 8 with k chunks: what the zero-bubble authors' schedulers reach, which no bound may exceed and these attain
     // (V-Min 59, their adaptive V 56, V-Half 53, ZB-V 51).
-    let graph = split_in_turn(Placement::zigzag("V", 4, 2), 8);
+    let graph = in_turn(&Placement::zigzag("V", 4, 2), 8, SPLIT);
     let unit = costs_of(&graph, "F=2,I=2,W=2");
     for (k, makespan, name) in
         [(4, 59.0, "memory"), (5, 56.0, "memory"), (6, 53.0, "memory"), (8, 51.0, "head + work + tail")]
@@ -172,7 +157,7 @@ fn the_memory_bound_contains_the_published_ones() {
     // V, unit chunk ops, k chunks of memory: 6m + 6p - 1 - 3k (Qi et al., arXiv 2405.15362, figure 13).
     for p in 2..=9_u64 {
         for m in p..3 * p {
-            let graph = split_in_turn(Placement::zigzag("V", p as u32, 2), m as u32);
+            let graph = in_turn(&Placement::zigzag("V", p as u32, 2), m as u32, SPLIT);
             let unit = costs_of(&graph, "F=2,I=2,W=2");
             for k in 2..2 * p {
                 let bound = bounds(&graph, &unit, Some(k as f64 / 2.0)).best().0 as f64 / unit.ticks_per_unit;
@@ -183,99 +168,22 @@ fn the_memory_bound_contains_the_published_ones() {
     // Linear: with k forwards before the first backward, device 0 idles (p - 1)(I + 2c) + (p - k) F (Qi et al., arXiv
     // 2401.10241). Costs in tenths.
     for (p, m, k) in [(4_u64, 8_u64, 2_u64), (4, 12, 3), (8, 16, 4)] {
-        let graph = split_in_turn(Placement::linear(p as u32), m as u32);
+        let graph = in_turn(&Placement::linear(p as u32), m as u32, SPLIT);
         let bound = bounds(&graph, &costs_of(&graph, "F=1.2,I=1,W=0.8,comm=0.1"), Some(k as f64)).memory.unwrap();
         assert!(bound >= 30 * m + (p - 1) * (10 + 2) + (p - k) * 12, "linear {p} {m} {k}: {bound}");
     }
     // One activation at a time is the naive schedule: m times the whole way, p devices deep.
     for (p, m) in [(2, 3), (4, 8), (7, 2)] {
-        let row = |r: u32| (0..m).flat_map(|i| [Op::new(Kind::F, r, i), Op::new(Kind::B, r, i)]).collect();
-        let rows: Vec<Vec<Op>> = (0..p).map(row).collect();
-        let graph = TaskGraph::new(valid_schedule(&Placement::linear(p), m, &rows)).unwrap();
+        let graph = in_turn(&Placement::linear(p), m, &[Kind::B]);
         let found = bounds_at_own_peaks(&graph, &costs_of(&graph, ""));
         assert_eq!(found.best().0, u64::from(3 * m * p), "naive {p} {m}: {found:?}");
     }
-}
-
-/// Every micro-batch by itself, backward split: some valid schedule, whose bounds are those of all.
-fn split_in_turn(placement: Placement, m: u32) -> TaskGraph {
-    let mut rows = vec![Vec::new(); placement.devices() as usize];
-    for i in 0..m {
-        let direction = u32::from(placement.directions() == 2 && placement.microbatches_of(1, m).contains(&i));
-        let forth = (0..placement.stages()).map(|stage| (Kind::F, stage));
-        let back = (0..placement.stages()).rev().flat_map(|stage| [(Kind::I, stage), (Kind::W, stage)]);
-        for (kind, stage) in forth.chain(back) {
-            let op = Op::new(kind, stage, i).in_direction(direction);
-            rows[placement.device_of(op) as usize].push(op);
-        }
-    }
-    TaskGraph::new(valid_schedule(&placement, m, &rows)).unwrap()
 }
 
 /// A schedule, costs, and what they are called.
 struct Case {
     graph: TaskGraph,
     costs: CostTable,
-}
-
-/// A valid schedule by random list scheduling: whatever is ready may come next, in pairs too, within `cap` chunks a device.
-fn random_rows(
-    rng: &mut ChaCha8Rng,
-    placement: &Placement,
-    m: u32,
-    split: impl Fn(u32) -> bool,
-    pairs: bool,
-    cap: u32,
-) -> Option<Vec<Vec<Op>>> {
-    let direction = |i: u32| u32::from(placement.directions() == 2 && placement.microbatches_of(1, m).contains(&i));
-    let stages = placement.stages();
-    let op = |kind, stage, i| Op::new(kind, stage, i).in_direction(direction(i));
-    let mut done: BTreeSet<Op> = BTreeSet::new();
-    let mut rows = vec![Vec::new(); placement.devices() as usize];
-    let mut held = vec![0_u32; placement.devices() as usize];
-    let total: usize = (0..m).map(|i| (stages * if split(i) { 3 } else { 2 }) as usize).sum();
-    let is_ready = |done: &BTreeSet<Op>, o: Op| {
-        let (stage, i) = (o.stage(), o.microbatch());
-        let back = |stage| op(if split(i) { Kind::I } else { Kind::B }, stage, i);
-        !done.contains(&o)
-            && match o.kind() {
-                Kind::F => stage == 0 || done.contains(&op(Kind::F, stage - 1, i)),
-                Kind::W => done.contains(&op(Kind::I, stage, i)),
-                _ => done.contains(&op(Kind::F, stage, i)) && (stage + 1 == stages || done.contains(&back(stage + 1))),
-            }
-    };
-    let kinds = |i: u32| if split(i) { vec![Kind::F, Kind::I, Kind::W] } else { vec![Kind::F, Kind::B] };
-    let all: Vec<Op> =
-        (0..m).flat_map(|i| kinds(i).into_iter().flat_map(move |k| (0..stages).map(move |s| op(k, s, i)))).collect();
-    while done.len() < total {
-        let fits = |held: &[u32], o: &Op| o.kind() != Kind::F || held[placement.device_of(*o) as usize] < cap;
-        let ready: Vec<Op> = all.iter().copied().filter(|&o| is_ready(&done, o) && fits(&held, &o)).collect();
-        if ready.is_empty() {
-            return None;
-        }
-        let first = ready[rng.random_range(0..ready.len())];
-        let device = placement.device_of(first) as usize;
-        let partner = ready.iter().copied().find(|o| {
-            placement.device_of(*o) as usize == device
-                && (o.kind() == Kind::F) != (first.kind() == Kind::F)
-                && o.kind() != Kind::W
-                && first.kind() != Kind::W
-        });
-        let taken = match partner.filter(|_| pairs && rng.random_range(0..2) == 0) {
-            Some(second) => vec![first.opening_pair(), second],
-            None => vec![first],
-        };
-        for o in taken {
-            match o.kind() {
-                Kind::F => held[device] += 1,
-                Kind::W | Kind::B => held[device] -= 1,
-                Kind::I => {}
-            }
-            done.insert(o.alone());
-            rows[device].push(o);
-        }
-    }
-    Some(rows)
 }
 
 fn random_placement(rng: &mut ChaCha8Rng, p: u32) -> Placement {
@@ -312,10 +220,10 @@ fn random_case(seed: u64) -> Case {
         let placement = random_placement(rng, p);
         let m = rng.random_range(1..=6);
         let (mode, pairs) = (rng.random_range(0..3), rng.random_range(0..2) == 0);
-        let split = |i: u32| mode == 0 || (mode == 1 && i.is_multiple_of(2));
+        let split = |_, i: u32| mode == 0 || (mode == 1 && i.is_multiple_of(2));
         let cap = rng.random_range(1..=2 * p * placement.chunks() * placement.directions());
-        let drawn = random_rows(rng, &placement, m, split, pairs, cap);
-        let rows = drawn.unwrap_or_else(|| random_rows(rng, &placement, m, split, pairs, u32::MAX).unwrap());
+        let mut draw = |cap| random_rows(&placement, m, (cap, pairs), split, &mut |n| rng.random_range(0..n));
+        let rows = draw(cap).unwrap_or_else(|| draw(u32::MAX).unwrap());
         let keep = [1.0, 0.5, 0.0][rng.random_range(0..3)];
         let costs = random_costs(rng, &placement, keep);
         let overlap = Overlap::ALL[rng.random_range(0..4)];
@@ -635,18 +543,7 @@ fn no_bound_is_above_the_best_of_all_orders() {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
         let keep = [1.0, 1.0, 0.5, 0.0][rng.random_range(0..4)];
         let costs = random_costs(rng, placement, keep);
-        let mut rows = vec![Vec::new(); placement.devices() as usize];
-        for i in 0..*m {
-            let direction =
-                (0..placement.directions()).find(|&d| placement.microbatches_of(d, *m).contains(&i)).unwrap();
-            let stages = 0..placement.stages();
-            let back = stages.clone().rev().flat_map(|s| kinds[1..].iter().map(move |&kind| (kind, s)));
-            for (kind, stage) in stages.map(|s| (Kind::F, s)).chain(back) {
-                let op = Op::new(kind, stage, i).in_direction(direction);
-                rows[placement.device_of(op) as usize].push(op);
-            }
-        }
-        let graph = TaskGraph::new(valid_schedule(placement, *m, &rows)).unwrap();
+        let graph = in_turn(placement, *m, &kinds[1..]);
         for cap in [0.5, 1.0, 1.5, 2.0, f64::from(*m) * 2.0] {
             let best = Search::best(placement, &costs, *m, cap, kinds);
             if best == u64::MAX {

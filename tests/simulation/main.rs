@@ -9,3 +9,9 @@ mod settle;
 
 #[path = "../support/mod.rs"]
 mod support;
+
+// The second methods of the fuzz targets.
+#[path = "../../fuzz/reference.rs"]
+mod reference;
+#[path = "../../fuzz/xml.rs"]
+mod xml;

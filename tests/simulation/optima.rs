@@ -1,10 +1,10 @@
 //! The search and the bounds against optima that a solver of its own proved (`tests/optima/solve`, CP-SAT).
 
-use crate::support::{self, costs, golden_list, replay, schedule, slowed};
+use crate::settle::ticks as replay;
+use crate::support::{self, costs, golden_list, in_turn, schedule, slowed};
 use pipesim::internals::cost::{CostTable, Slow};
 use pipesim::internals::exact::{Budget, Error, prove, question};
-use pipesim::internals::graph::TaskGraph;
-use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::op::Kind;
 use pipesim::internals::open::{Goal, OpenSchedule, Program};
 use pipesim::internals::placement::Placement;
 use pipesim::internals::schedule::Schedule;
@@ -68,22 +68,6 @@ fn reached(case: &Case, schedule: &Schedule) -> u64 {
     if case.open.goal == Goal::Span { span } else { makespan }
 }
 
-/// Every micro-batch by itself: some valid schedule, whose bounds are those of all.
-fn in_turn(case: &Case) -> TaskGraph {
-    let placement = &case.open.placement;
-    let mut rows = vec![Vec::new(); placement.devices() as usize];
-    let backward: &[Kind] = if case.split { &[Kind::I, Kind::W] } else { &[Kind::B] };
-    for i in 0..case.open.microbatches {
-        let forth = (0..placement.stages()).map(|stage| (Kind::F, stage));
-        let back = (0..placement.stages()).rev().flat_map(|stage| backward.iter().map(move |&kind| (kind, stage)));
-        for (kind, stage) in forth.chain(back) {
-            let op = Op::new(kind, stage, i);
-            rows[placement.device_of(op) as usize].push(op);
-        }
-    }
-    TaskGraph::new(schedule(placement, case.open.microbatches, &rows)).unwrap()
-}
-
 /// No schedule beats a proven optimum, else the models differ. How far the search may stay above it: nowhere more than
 /// `WORST`, and not at all where costs are units.
 #[test]
@@ -102,7 +86,9 @@ fn the_search_comes_close_and_never_below() {
 #[test]
 fn bounds_never_exceed_optima() {
     for case in cases() {
-        let found = bounds(&in_turn(&case), &case.costs, Some(case.cap));
+        let backward: &[Kind] = if case.split { &[Kind::I, Kind::W] } else { &[Kind::B] };
+        let any = in_turn(&case.open.placement, case.open.microbatches, backward);
+        let found = bounds(&any, &case.costs, Some(case.cap));
         // A span leaves out how long a device waits for its first op.
         let bound = if case.open.goal == Goal::Span { found.work } else { found.best().0 };
         println!("{:6.2} %  {}", 100.0 * (1.0 - bound as f64 / case.optimum as f64), case.name);

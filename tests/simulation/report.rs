@@ -1,6 +1,7 @@
 //! Reports: every format, from predictions and from timelines made by hand to be odd.
 
 use crate::support::{costs_of, graph};
+use crate::xml::well_formed;
 use pipesim::internals::report::{self, Entry, Error, KindError, Panel, Report, Table};
 use pipesim::internals::sim::event::{Config, Distribution, Jitter};
 use pipesim::internals::sim::{self, Setup};
@@ -166,41 +167,12 @@ fn all() -> Vec<(&'static str, Report)> {
     ]
 }
 
-/// Panics unless `text` is well-formed XML, as far as this program writes it.
-fn check_xml(name: &str, text: &str) {
-    let mut open = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('<') {
-        check_entities(name, &rest[..at]);
-        let end = rest[at..].find('>').unwrap_or_else(|| panic!("{name}: unclosed tag")) + at;
-        let tag = &rest[at + 1..end];
-        rest = &rest[end + 1..];
-        if let Some(closed) = tag.strip_prefix('/') {
-            assert_eq!(open.pop(), Some(closed), "{name}: closes what is not open");
-            continue;
-        }
-        assert_eq!(tag.matches('"').count() % 2, 0, "{name}: quotes in {tag}");
-        assert!(!tag.contains('<'), "{name}: {tag}");
-        check_entities(name, tag);
-        if !tag.ends_with('/') {
-            open.push(tag.split_whitespace().next().unwrap());
-        }
-    }
-    assert!(open.is_empty() && rest.trim().is_empty(), "{name}: left open {open:?}");
-    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{name}: control characters");
-}
-
-fn check_entities(name: &str, text: &str) {
-    for part in text.split('&').skip(1) {
-        assert!(["amp;", "lt;", "gt;", "quot;", "#39;"].iter().any(|e| part.starts_with(e)), "{name}: &{part:.9}");
-    }
-}
-
 #[test]
 fn svg_is_well_formed_and_bounded() {
     for (name, report) in all() {
         let svg = report::svg(&report);
-        check_xml(name, &svg);
+        well_formed(&svg);
+        assert!(svg.chars().all(|c| c == '\n' || !c.is_control()), "{name}: control characters");
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""), "{name}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}: a coordinate is no number");
     }

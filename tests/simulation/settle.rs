@@ -1,11 +1,12 @@
 //! Settled orders against what others published: the zero-bubble authors' schedulers and tables, closed forms, caps.
 
-use crate::support::{self, costs, golden_list};
+use crate::reference;
+use crate::support::{costs, golden_list};
 use pipesim::internals::cost::CostTable;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::{Goal, OpenSchedule, Program};
 use pipesim::internals::placement::Placement;
-use pipesim::internals::schedule::Schedule;
+use pipesim::internals::schedule::{Overlap, Schedule};
 use pipesim::internals::settle::{Error, settle};
 
 fn vee(p: u32) -> Placement {
@@ -18,9 +19,16 @@ fn search(placement: Placement, m: u32, split: bool, cap: f64, goal: Goal) -> Op
     OpenSchedule { name: "searched".to_string(), placement, microbatches: m, programs, goal }
 }
 
-/// Makespan and span in units.
+/// Makespan and span in ticks, by the slow second method.
+pub fn ticks(schedule: &Schedule, costs: &CostTable) -> (u64, u64) {
+    let times = reference::run(schedule, costs, Overlap::Atomic).expect("it runs");
+    let span = |device| times[schedule.range(device)].last().unwrap().1 - times[schedule.range(device)][0].0;
+    (times.iter().map(|&(_, end)| end).max().unwrap(), (0..schedule.devices()).map(span).max().unwrap())
+}
+
+/// The same in units.
 fn replay(schedule: &Schedule, costs: &CostTable) -> (f64, f64) {
-    let (makespan, span) = support::replay(schedule, costs);
+    let (makespan, span) = ticks(schedule, costs);
     let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
     (unit(makespan), unit(span))
 }
@@ -30,7 +38,7 @@ fn measured(open: &OpenSchedule, costs: &CostTable, cap: f64) -> (f64, f64) {
     let schedule = settle(open, costs).unwrap();
     schedule.validate().unwrap();
     for device in 0..schedule.devices() {
-        let peak = schedule.peak_activations(device, costs.keep);
+        let peak = reference::peak(&schedule, device, costs.keep);
         assert!(peak <= cap + 1e-9, "device {device} holds {peak} activations of {cap}");
     }
     replay(&schedule, costs)

@@ -1,4 +1,4 @@
-//! Schedules, graphs and costs from names, rows and texts; a replay that knows no simulator.
+//! Schedules, graphs and costs from names, rows and texts.
 
 use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
 use pipesim::internals::dsl::{self, Budget, Request};
@@ -76,6 +76,37 @@ pub fn one_f_one_b(p: u32, m: u32) -> Vec<Vec<Op>> {
     one_stage_a_device(p, m, |r| p - 1 - r)
 }
 
+/// ZB-H1 (k = 1) and ZB-H2 (k = 2), Qi et al., arXiv 2401.10241 section 2.
+pub fn zero_bubble(p: u32, m: u32, k: u32) -> Vec<Vec<Op>> {
+    let row = |r: u32| {
+        let w = (k * (p - 1 - r)).min(m);
+        let op = |kind: Kind, i: u32| Op::new(kind, r, i);
+        let steady = (0..m).flat_map(|i| {
+            let forward = (w + i < m).then(|| op(Kind::F, w + i));
+            let weights = (w + i >= k * (p - 1)).then(|| op(Kind::W, w + i - k * (p - 1)));
+            [forward, Some(op(Kind::I, i)), weights].into_iter().flatten()
+        });
+        let done = (0..m).filter(|i| w + i >= k * (p - 1)).count() as u32;
+        (0..w).map(|i| op(Kind::F, i)).chain(steady).chain((done..m).map(|i| op(Kind::W, i))).collect()
+    };
+    (0..p).map(row).collect()
+}
+
+/// Every micro-batch by itself, its backward these kinds: some valid schedule, whose bounds are those of all.
+pub fn in_turn(placement: &Placement, m: u32, backward: &[Kind]) -> TaskGraph {
+    let mut rows = vec![Vec::new(); placement.devices() as usize];
+    for i in 0..m {
+        let direction = u32::from(!placement.microbatches_of(0, m).contains(&i));
+        let forth = (0..placement.stages()).map(|stage| (Kind::F, stage));
+        let back = (0..placement.stages()).rev().flat_map(|stage| backward.iter().map(move |&kind| (kind, stage)));
+        for (kind, stage) in forth.chain(back) {
+            let op = Op::new(kind, stage, i).in_direction(direction);
+            rows[placement.device_of(op) as usize].push(op);
+        }
+    }
+    TaskGraph::new(valid_schedule(placement, m, &rows)).unwrap()
+}
+
 pub fn request(devices: u32, microbatches: u32, chunks: Option<u32>) -> Request {
     Request { devices, microbatches, chunks, options: BTreeMap::new(), budget: Budget::default() }
 }
@@ -131,23 +162,4 @@ pub fn costs_of(graph: &TaskGraph, text: &str) -> CostTable {
 #[track_caller]
 pub fn predict(graph: &TaskGraph, costs: &str) -> Prediction {
     sim::predict(graph, &costs_of(graph, costs), &Setup::default()).unwrap().prediction
-}
-
-/// Makespan and span in ticks: every op starts as soon as its device and its input allow.
-pub fn replay(schedule: &Schedule, costs: &CostTable) -> (u64, u64) {
-    let graph = TaskGraph::new(schedule.clone()).unwrap();
-    let devices = schedule.devices() as usize;
-    let (mut ends, mut free, mut firsts) = (vec![0; graph.len()], vec![0; devices], vec![u64::MAX; devices]);
-    for index in graph.order() {
-        let device = graph.device_of(index) as usize;
-        let arrival = graph.upstream(index).map_or(0, |up| {
-            let away = graph.device_of(up) as usize != device;
-            ends[up] + if away { costs.of(graph.op(up)).arrival } else { 0 }
-        });
-        let start: u64 = arrival.max(free[device]);
-        ends[index] = start + costs.of(graph.op(index)).duration;
-        free[device] = ends[index];
-        firsts[device] = firsts[device].min(start);
-    }
-    (*free.iter().max().unwrap(), free.iter().zip(&firsts).map(|(end, first)| end - first).max().unwrap())
 }

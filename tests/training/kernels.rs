@@ -8,7 +8,7 @@
 //! With `PIPESIM_TEST_GPU=1` the same launches go to GPU 0, by the driver and the code that training uses, buffers with
 //! their guards; twice as well, and again with the same bits. Shapes and tolerances are the same but for [`EXPONENTIALS`].
 
-use crate::support::{on_gpu, root, skipped_on_gpu};
+use crate::support::{Dice, on_gpu, root, skipped_on_gpu};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::path::{Path, PathBuf};
@@ -323,34 +323,27 @@ impl Buffer {
 
 // ---- numbers --------------------------------------------------------------------------------------------------------
 
-/// Splitmix64 (Steele, Lea and Flood 2014).
-struct Random(u64);
+/// Values and words by chance.
+struct Random(Dice);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+    fn new(seed: u64) -> Random {
+        Random(Dice(seed))
     }
 
     /// Numbers in -range..range.
     fn values(&mut self, count: usize, range: f32) -> Vec<f32> {
-        (0..count).map(|_| ((self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0) * range).collect()
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+        (0..count).map(|_| ((self.0.next() >> 40) as f32 / (1 << 23) as f32 - 1.0) * range).collect()
     }
 
     fn words(&mut self, count: usize, bound: usize) -> Vec<u32> {
-        (0..count).map(|_| self.below(bound) as u32).collect()
+        (0..count).map(|_| self.0.below(bound) as u32).collect()
     }
 }
 
 /// Another order of the threads in every call.
 fn rand_seed() -> u64 {
-    static SEEDS: Mutex<Random> = Mutex::new(Random(1));
+    static SEEDS: Mutex<Dice> = Mutex::new(Dice(1));
     SEEDS.lock().unwrap().next() | 1
 }
 
@@ -397,7 +390,7 @@ fn the_emulator_has_every_kernel() {
 
 #[test]
 fn embedding() {
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     for precision in PRECISIONS {
         let emulator = emulator(precision);
         for (sequences, t, c, v) in
@@ -462,7 +455,7 @@ fn index(tokens: &[u32]) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
 
 #[test]
 fn layernorm() {
-    let mut random = Random(12);
+    let mut random = Random::new(12);
     for precision in PRECISIONS {
         let emulator = emulator(precision);
         for (n, c) in [(1, 8), (7, 20), (33, 48), (65, 96), (130, 768), (5, 1), (3, 257), (1030, 33)] {
@@ -507,7 +500,7 @@ fn layernorm_backward(
     let precision = emulator.precision;
     let (c, n) = (operands.weight.len(), operands.statistics.len() / 2);
     let groups = kernel::layernorm_groups(n);
-    let before: Vec<f32> = Random(5).values(2 * c, 1.0);
+    let before: Vec<f32> = Random::new(5).values(2 * c, 1.0);
     let [found, weight_gradient, bias_gradient] = emulator.twice(|| {
         let found = emulator.outputs(n * c);
         let [gradient, input, weight] =
@@ -541,7 +534,7 @@ fn layernorm_backward(
 const ATTENTION_TOKENS: [usize; 8] = [1, 7, 33, 64, 65, 96, 128, 130];
 
 fn attention(precision: Precision, sizes: &[usize], path: &str) {
-    let mut random = Random(13);
+    let mut random = Random::new(13);
     let emulator = emulator(precision);
     for &size in sizes {
         for (i, tokens) in ATTENTION_TOKENS.into_iter().enumerate() {
@@ -648,7 +641,7 @@ fn attention_to_a_single_key() {
         (Precision::Bf16, 100, "CUDA cores, large scores"),
     ] {
         let shape = AttentionShape { sequences: 1, tokens: 130, heads: 2, size };
-        attention_on(emulator(precision), shape, path, (12.0, 3.0, 0), &mut Random(18));
+        attention_on(emulator(precision), shape, path, (12.0, 3.0, 0), &mut Random::new(18));
     }
     report("attention");
 }
@@ -658,7 +651,7 @@ const COUNTS: [(usize, usize); 8] = [(1, 0), (3, 0), (8, 0), (1023, 0), (1023, 1
 
 #[test]
 fn elementwise() {
-    let mut random = Random(14);
+    let mut random = Random::new(14);
     for precision in PRECISIONS {
         let emulator = emulator(precision);
         for (count, offset) in COUNTS {
@@ -721,7 +714,7 @@ fn elementwise() {
 
 #[test]
 fn bias() {
-    let mut random = Random(15);
+    let mut random = Random::new(15);
     for precision in PRECISIONS {
         let emulator = emulator(precision);
         for (n, channels) in [(1, 8), (7, 20), (65, 48), (130, 33), (1030, 96), (513, 1)] {
@@ -744,7 +737,7 @@ fn bias() {
 
 #[test]
 fn classifier() {
-    let mut random = Random(16);
+    let mut random = Random::new(16);
     for precision in PRECISIONS {
         let emulator = emulator(precision);
         for (n, v, padded) in
@@ -790,7 +783,7 @@ fn classifier() {
 
 #[test]
 fn optimizer() {
-    let mut random = Random(17);
+    let mut random = Random::new(17);
     let hyper = AdamW { learning_rate: 1e-3, weight_decay: 0.1, ..AdamW::default() };
     for precision in PRECISIONS {
         let emulator = emulator(precision);
@@ -879,7 +872,7 @@ fn threads_of_the_host_launch_at_once() {
         for seed in 0..4 {
             scope.spawn(move || {
                 for _ in 0..3 {
-                    attention_on(emulator, dimensions, "several threads", (1.5, 1.0, 0), &mut Random(seed));
+                    attention_on(emulator, dimensions, "several threads", (1.5, 1.0, 0), &mut Random::new(seed));
                 }
             });
         }
