@@ -494,10 +494,7 @@ proptest! {
 
 /// What a file says, settled at unit costs.
 fn settled(text: &str, p: u32, m: u32) -> Result<Vec<String>, String> {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("try.star");
-    std::fs::write(&path, text).unwrap();
-    let file = dsl::named(&path.display().to_string()).unwrap();
+    let file = dsl::ScheduleFile::from_text("try", text);
     let order = dsl::compile(&file, &request(p, m, None)).map_err(|e| e.to_string())?.order;
     let Order::Open(open) = order else { panic!("expected an order that costs settle") };
     let schedule = settle(&open, &costs("", &open.placement, m)).map_err(|e| e.to_string())?;
