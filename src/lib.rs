@@ -141,7 +141,7 @@ pub use metrics::{DeviceMetrics, Metrics};
 pub use op::{Kind, Op};
 pub use placement::Placement;
 pub use report::{Entry, Panel, Report, Table};
-pub use resolve::{Costs, Host, Resolved, Selection, Warning};
+pub use resolve::{Costs, Error as ResolveError, Host, Resolved, Selection, Warning};
 pub use schedule::{Overlap, Schedule};
 pub use sim::{Predicted, Prediction, Setup};
 pub use timeline::{Queue, Span, Timeline};
@@ -150,7 +150,7 @@ pub use timeline::{Queue, Span, Timeline};
 #[doc(hidden)]
 pub use cli::main;
 #[cfg(feature = "training")]
-pub use experiment::{Experiment, Finding, Outcome, Recipe, compare};
+pub use experiment::{Error as ExperimentError, Experiment, Finding, Outcome, Recipe, compare};
 
 /// The figures of the schedule called `schedule` (see `pipesim schedules`) on `devices` devices with `microbatches`
 /// micro-batches: F, I and W of a device's whole share of layers take one unit each, communication none.

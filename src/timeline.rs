@@ -83,7 +83,7 @@ impl Span {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timeline {
-    /// [`SCHEMA_VERSION`].
+    /// The version of this description, 1.
     pub schema_version: u32,
     /// Predicted or measured.
     pub source: Source,

@@ -26,7 +26,7 @@ impl Anatomy {
         Outline { parts: self.parts.iter().map(|part| (part.name, part.count)).collect(), tied }
     }
 
-    /// [`Outline::split`] of this model.
+    /// What each of `stages` stages holds: runs of blocks, evenly or as `explicit` says; the first the embedding, the last the head.
     ///
     /// # Errors
     /// More stages than layers, or numbers that do not add up.

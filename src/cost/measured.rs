@@ -70,7 +70,7 @@ pub struct StepRates {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostFile {
-    /// [`SCHEMA_VERSION`].
+    /// The version of this description, 1.
     pub schema_version: u32,
     /// What was measured, where, when, under which schedule; free text by key.
     pub provenance: BTreeMap<String, String>,

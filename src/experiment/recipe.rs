@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_secs(1_000_000);
 /// Model, data, optimizer and batches of a training.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// Sizes by name, see [`Config::PRESETS`]; initialised at random.
+    /// Sizes by name, `tiny` to `gpt2-xl`; initialised at random.
     pub model: String,
     /// llm.c's checkpoint to start from instead.
     pub checkpoint: Option<PathBuf>,

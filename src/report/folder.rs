@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 impl Report {
-    /// Writes the report: a file where the ending is one of [`super::FORMATS`], else a folder. Returns the files' paths.
+    /// Writes the report: a file where the ending is one that is known (`.svg`, `.png`, `.html`, ..), else a folder. Returns the files' paths.
     ///
     /// # Errors
     /// A place that cannot be written; of a file nothing is left behind then.

@@ -23,7 +23,7 @@ pub trait Host: Debug + Sync {
     /// Refuses a step of so many ops where they do not fit into memory.
     ///
     /// # Errors
-    /// [`Error::TooLarge`].
+    /// It does not.
     fn admit(&self, ops: u64) -> Result<(), Error> {
         let _ = ops;
         Ok(())
