@@ -2,11 +2,9 @@
 
 use super::Failure;
 use super::options::OutputOptions;
-use crate::cuda::library::{self, CUBLASLT, NVRTC};
-use crate::cuda::{Driver, Precision};
 use crate::delivery::Delivery;
 use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
-use crate::exec::open_gpus;
+use crate::exec::{Gpus, LACK};
 use crate::experiment::Backend;
 use crate::ranks::Ranks;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -76,14 +74,14 @@ pub enum Chosen {
     Cpu,
     /// Clocks.
     Timed,
-    /// GPUs, by this driver.
-    Cuda(&'static Driver),
+    /// GPUs.
+    Cuda,
 }
 
 impl Chosen {
     /// Whether devices are GPUs.
     pub fn is_cuda(self) -> bool {
-        matches!(self, Chosen::Cuda(_))
+        matches!(self, Chosen::Cuda)
     }
 }
 
@@ -97,15 +95,6 @@ impl From<Refusal> for Failure {
 impl DeviceOptions {
     /// What computes `devices` devices: as asked for, or the best that is usable.
     pub fn choose(&self, ranks: &Ranks, devices: u32, output: &OutputOptions) -> Result<Chosen, Failure> {
-        let cuda = || -> Result<&'static Driver, String> {
-            let driver = Driver::open().map_err(|unusable| unusable.to_string())?;
-            library::open(&CUBLASLT).map_err(|missing| missing.to_string())?;
-            if std::env::var_os("PIPESIM_KERNELS").is_none() {
-                library::open(&NVRTC).map_err(|missing| missing.to_string())?;
-            }
-            open_gpus(ranks, devices, self.slices, driver).map_err(|error| format!("{error:#}"))?;
-            Ok(driver)
-        };
         let asked =
             self.slices.map(|_| "--slices").or((self.precision != PrecisionKind::Float32).then_some("--precision"));
         if let (Some(option), DeviceKind::Cpu | DeviceKind::Timed) = (asked, self.device) {
@@ -117,23 +106,22 @@ impl DeviceOptions {
         match self.device {
             DeviceKind::Cpu => Ok(Chosen::Cpu),
             DeviceKind::Timed => Ok(Chosen::Timed),
-            DeviceKind::Cuda => cuda().map(Chosen::Cuda).map_err(|why| {
-                Failure::Environment(format!(
-                    "{why}\npipesim doctor says what else is there; --device cpu needs nothing"
-                ))
+            DeviceKind::Cuda => self.gpus(ranks, devices).map(|_| Chosen::Cuda).map_err(|why| {
+                let more = "\npipesim doctor says what else is there; --device cpu needs nothing";
+                Failure::Environment(why + LACK.map_or(more, |_| ""))
             }),
             DeviceKind::Auto => {
-                let found = cuda();
+                let found = self.gpus(ranks, devices);
                 // All ranks must choose alike.
                 let all =
                     ranks.exchange(vec![u8::from(found.is_ok())]).map_err(|lost| Failure::Hang(lost.to_string()))?;
                 match found {
-                    Ok(driver) if all.iter().all(|able| *able == [1]) => {
+                    Ok(_) if all.iter().all(|able| *able == [1]) => {
                         output.remark(&match self.slices {
                             None => "device: cuda, as there is a usable GPU for every device".to_string(),
                             Some(slices) => format!("device: cuda, {slices} devices a GPU"),
                         });
-                        Ok(Chosen::Cuda(driver))
+                        Ok(Chosen::Cuda)
                     }
                     Ok(_) => Ok(Chosen::Cpu),
                     Err(why) if asked.is_some() => Err(Failure::Environment(format!(
@@ -148,6 +136,11 @@ impl DeviceOptions {
                 }
             }
         }
+    }
+
+    fn gpus(&self, ranks: &Ranks, devices: u32) -> Result<Gpus, String> {
+        let bfloat16 = self.precision == PrecisionKind::Bfloat16;
+        Gpus::open(ranks, devices, self.slices, bfloat16).map_err(|error| format!("{error:#}"))
     }
 
     /// The links, the best one in the place of `auto`, each once.
@@ -175,14 +168,11 @@ impl DeviceOptions {
         ranks: &Ranks,
         devices: u32,
     ) -> Result<Backend, Failure> {
-        let Chosen::Cuda(driver) = chosen else { return Ok(Backend::Cpu) };
-        let gpus =
-            open_gpus(ranks, devices, self.slices, driver).map_err(|e| Failure::Environment(format!("{e:#}")))?;
-        let precision = match self.precision {
-            PrecisionKind::Float32 => Precision::F32,
-            PrecisionKind::Bfloat16 => Precision::Bf16,
-        };
-        Ok(Backend::Cuda { gpus, precision, link, delivery })
+        if !chosen.is_cuda() {
+            return Ok(Backend::Cpu);
+        }
+        let gpus = self.gpus(ranks, devices).map_err(Failure::Environment)?;
+        Ok(Backend::Cuda { gpus, link, delivery })
     }
 
     /// What a command measures on that knows one link and no clocks.

@@ -5,6 +5,7 @@ mod check;
 mod compare;
 mod condition;
 mod devices;
+#[cfg(feature = "cuda")]
 mod doctor;
 mod engine;
 mod explain;
@@ -66,6 +67,7 @@ enum Verb {
     /// List the schedules that come with the program
     Schedules(schedules::Schedules),
     /// Say what of this machine can be used, and what to do about the rest
+    #[cfg(feature = "cuda")]
     Doctor(doctor::Doctor),
     /// Print a completion script for a shell
     Completions {
@@ -114,6 +116,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Compare(verb) => verb.run(),
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),
+        #[cfg(feature = "cuda")]
         Verb::Doctor(verb) => verb.run(),
         Verb::Completions { shell } => {
             let mut text = Vec::new();

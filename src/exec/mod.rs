@@ -6,9 +6,9 @@
 //! devices tell each other, and the `watch` ends everything when one of them hangs or dies. No barrier inside a step.
 
 mod arena;
-mod choice;
 mod cpu;
 mod device;
+#[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
 mod gpu;
 mod heap;
 mod host;
@@ -27,14 +27,13 @@ mod slot;
 mod timed;
 mod watch;
 
-pub use choice::open as open_gpus;
 pub use cpu::Cpu;
 pub use device::{Batch, Device, State, Update};
-pub use gpu::Accelerator;
+pub use gpu::{Gpus, LACK};
 pub use host::Host;
 pub use mailbox::Sizes;
 pub use plan::{Plan, Port};
-pub use program::Runner;
+pub use program::Runners;
 pub use queues::CommunicationQueues;
 pub use record::{DeviceRecord, OpRecord, StepOp, StepRecord};
 pub use session::{Error, Session};

@@ -28,6 +28,9 @@ pub trait Runner: Send {
     fn state(&mut self) -> &mut dyn State;
 }
 
+/// A rank's devices with their numbers.
+pub type Runners = Vec<(u32, Box<dyn Runner>)>;
+
 /// A gradient that another device holds too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Twofold {
@@ -37,7 +40,7 @@ pub enum Twofold {
     Stage(u32),
 }
 
-/// What a program needs of what it runs on: [`super::Host`], which computes at once, or [`super::Accelerator`], which enqueues.
+/// What a program needs of what it runs on: [`super::Host`], which computes at once, or a GPU, which enqueues.
 ///
 /// Below it the model is there twice, by [`crate::model::Shard`] and by [`crate::cuda::Shard`] with their steps and blocks. The
 /// seam at which they can become one lies lower: a trait of at most eighteen calls of the model (embedding, LayerNorm, linear

@@ -1,7 +1,7 @@
 //! A schedule held ready for execution: one thread a device, and the watchdog.
 
 use super::device::{Batch, State, Update};
-use super::program::Runner;
+use super::program::{Runner, Runners};
 use super::record::{DeviceRecord, StepRecord};
 use super::settings::Settings;
 use super::shared::Shared;
@@ -112,11 +112,7 @@ impl Session {
     ///
     /// # Errors
     /// The system gives no threads.
-    pub fn of(
-        shared: Arc<Shared>,
-        runners: Vec<(u32, Box<dyn Runner>)>,
-        settings: Settings,
-    ) -> anyhow::Result<Session> {
+    pub fn of(shared: Arc<Shared>, runners: Runners, settings: Settings) -> anyhow::Result<Session> {
         let (answer, answers) = channel();
         let mut commands = Vec::new();
         for (number, runner) in runners {

@@ -1,6 +1,5 @@
 //! Why an experiment cannot begin, or did not end.
 
-use crate::cuda::Unusable;
 use crate::ranks::Lost;
 use crate::{exec, resolve};
 
@@ -53,7 +52,7 @@ impl Error {
 impl From<anyhow::Error> for Error {
     fn from(error: anyhow::Error) -> Error {
         let text = format!("{error:#}");
-        if Unusable::is_behind(&error) {
+        if exec::Gpus::is_lack(&error) {
             Error::Environment(text)
         } else if error.chain().any(|cause| cause.is::<Lost>()) {
             Error::Lost(Lost(text))

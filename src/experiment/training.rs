@@ -4,10 +4,9 @@ use super::Error;
 use super::machine::cores;
 use crate::anatomy::{Anatomy, MicroBatch, Stage};
 use crate::cost::{CostFile, CostTable, StepCosts};
-use crate::cuda::{self, Gpu, Precision};
 use crate::delivery::Delivery;
-use crate::exec::link::{GpuLink, LinkKind};
-use crate::exec::{self, Accelerator, Batch, Cpu, Fault, Host, Runner, Session, Settings, Shared, Sizes, Update};
+use crate::exec::link::LinkKind;
+use crate::exec::{self, Batch, Cpu, Fault, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
 use crate::graph::TaskGraph;
 use crate::model::{self, AdamW, Config, Parameters, Shard, Tokens};
 use crate::ranks::Ranks;
@@ -15,19 +14,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// This rank's devices with their numbers.
-type Runners = Vec<(u32, Box<dyn Runner>)>;
-
 /// What computes, and what moves messages.
 pub enum Backend {
     /// Threads of the CPU, shared memory or what joins the ranks.
     Cpu,
     /// GPUs.
     Cuda {
-        /// Those of this rank's devices, in order.
-        gpus: Vec<Arc<Gpu>>,
-        /// Type of activations.
-        precision: Precision,
+        /// Those of this rank's devices.
+        gpus: Gpus,
         /// How messages travel.
         link: &'static LinkKind,
         /// What it promises.
@@ -96,33 +90,15 @@ impl Training {
     pub fn devices_in_words(&self) -> String {
         match &self.backend {
             Backend::Cpu => "CPU threads".to_string(),
-            Backend::Cuda { gpus, precision, .. } => {
-                let name = gpus.first().map_or("no GPU here", |gpu| gpu.facts().name.as_str());
-                let slices = gpus
-                    .first()
-                    .and_then(|gpu| gpu.slice())
-                    .map_or(String::new(), |(_, n)| format!(", {n} slices a GPU"));
-                format!("{name}{slices}, {}", precision.name())
-            }
+            Backend::Cuda { gpus, .. } => gpus.in_words(),
         }
     }
 
     /// What reports say of devices and ranks beyond the machine.
     pub fn setting(&self) -> BTreeMap<String, String> {
         let mut map = BTreeMap::new();
-        if let Backend::Cuda { gpus, precision, .. } = &self.backend {
-            let gpu = |gpu: &Arc<Gpu>| {
-                let facts = gpu.facts();
-                let slice = gpu.slice().map_or(String::new(), |(r, n)| format!(" slice {r} of {n}"));
-                format!("{} (GPU {}{slice}, {} multiprocessors)", facts.name, facts.ordinal, gpu.multiprocessors())
-            };
-            let key = if self.ranks.size() > 1 { "gpus of rank 0" } else { "gpus" };
-            map.insert(key.to_string(), gpus.iter().map(gpu).collect::<Vec<_>>().join("; "));
-            map.insert("precision".to_string(), precision.name().to_string());
-            if let Ok(driver) = cuda::Driver::open() {
-                let (major, minor) = driver.version();
-                map.insert("driver".to_string(), format!("CUDA {major}.{minor}"));
-            }
+        if let Backend::Cuda { gpus, .. } = &self.backend {
+            gpus.describe(if self.ranks.size() > 1 { "gpus of rank 0" } else { "gpus" }, &mut map);
         }
         if self.ranks.size() > 1 {
             let crate::ranks::Alignment { method, uncertainty_ns, .. } = self.ranks.alignment();
@@ -175,9 +151,9 @@ impl Training {
         let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
         let runners = match &self.backend {
             Backend::Cpu => self.hosts(&shared, &stages)?,
-            Backend::Cuda { gpus, precision, link, delivery } => {
-                let links = link.ends(&shared, gpus, *delivery)?;
-                self.accelerators(&shared, &stages, gpus.iter().zip(links), *precision)?
+            Backend::Cuda { gpus, link, delivery } => {
+                let held = |device| self.held(graph, device, &stages);
+                gpus.runners(&shared, (link, *delivery), &self.parameters, self.micro_batch(), &held, self.fault)?
             }
         };
         Ok(Session::of(shared, runners, settings)?)
@@ -191,7 +167,7 @@ impl Training {
 
     fn hosts(&self, shared: &Arc<Shared>, stages: &[Stage]) -> anyhow::Result<Runners> {
         let graph = &shared.plan.graph;
-        let host = |device| -> anyhow::Result<(u32, Box<dyn Runner>)> {
+        let host = |device| {
             let (held, microbatches) = (self.held(graph, device, stages), graph.schedule().microbatches as usize);
             let shard = Shard::new(&self.parameters, &held, self.sequences, self.sequence_tokens, microbatches)?;
             let cpu = Box::new(Cpu::new(shard, self.sequences * self.sequence_tokens));
@@ -200,38 +176,15 @@ impl Training {
         self.ranks.devices(graph.schedule().devices()).map(host).collect()
     }
 
-    fn accelerators<'a>(
-        &self,
-        shared: &Arc<Shared>,
-        stages: &[Stage],
-        gpus: impl Iterator<Item = (&'a Arc<Gpu>, GpuLink)>,
-        precision: Precision,
-    ) -> anyhow::Result<Runners> {
-        let graph = &shared.plan.graph;
-        let accelerator = |(device, (gpu, link))| {
-            let held = self.held(graph, device, stages);
-            let sizes = [self.sequences, self.sequence_tokens, graph.schedule().microbatches as usize];
-            let shard = cuda::Shard::new(gpu, &self.parameters, &held, sizes, precision)?;
-            Accelerator::runner(device, shard, link, shared, self.fault)
-        };
-        self.ranks.devices(graph.schedule().devices()).zip(gpus).map(accelerator).collect()
-    }
-
     /// How much devices exchange.
     fn sizes(&self, graph: &TaskGraph, stages: &[Stage]) -> Sizes {
         let (anatomy, float) = (self.anatomy(), size_of::<f32>());
-        let (number, tied, gradients, past_hosts): (_, _, Vec<usize>, _) = match &self.backend {
-            Backend::Cuda { precision, link, .. } => (
-                precision.bytes(),
-                cuda::tied_gradient_bytes(&anatomy),
-                stages.iter().map(|stage| cuda::stage_gradient_bytes(&anatomy, stage)).collect(),
-                !link.staged,
-            ),
+        let (number, tied, gradients) = match &self.backend {
+            Backend::Cuda { gpus, .. } => gpus.bytes(&anatomy, stages),
             Backend::Cpu => (
                 float,
                 anatomy.tied_elements(|elements| elements) * float,
                 stages.iter().map(|stage| anatomy.gradient_elements(stage, |n| n) * float).collect(),
-                false,
             ),
         };
         Sizes {
@@ -239,7 +192,7 @@ impl Training {
             tied: anatomy.outline().exchange(&graph.schedule().placement, stages).map(|devices| (devices, tied)),
             stages: gradients,
             norm_parts: anatomy.squares(),
-            past_hosts,
+            past_hosts: matches!(&self.backend, Backend::Cuda { link, .. } if !link.staged),
         }
     }
 

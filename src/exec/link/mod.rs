@@ -1,13 +1,8 @@
 //! Links: how messages get from one device to another. What a link must do is one trait; which there are, who may use them,
 //! what they deliver and what they need is one table.
 
-mod copy;
 mod local;
-mod nccl;
 mod need;
-mod nvshmem;
-mod post;
-mod staged;
 mod table;
 
 pub use local::Local;
@@ -15,7 +10,6 @@ pub use need::{Refusal, Setting};
 pub use table::{LINKS, LinkKind};
 
 use super::mailbox::Message;
-use crate::cuda::{Address, Event};
 use anyhow::Result;
 use std::collections::BTreeMap;
 
@@ -55,6 +49,3 @@ pub trait Link: Send {
         Ok(true)
     }
 }
-
-/// A GPU's end.
-pub type GpuLink = Box<dyn Link<Place = Address, Moment = Event>>;

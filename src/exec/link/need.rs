@@ -1,6 +1,5 @@
 //! What links need of the devices that they are to join.
 
-use crate::cuda::library::{self, Wanted};
 use crate::ranks::Ranks;
 
 /// Who is to be joined.
@@ -26,12 +25,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub(super) fn of(why: impl Into<String>) -> Refusal {
+    pub fn of(why: impl Into<String>) -> Refusal {
         Refusal { why: why.into(), is_lack: false }
     }
-}
-
-/// Whether a library is here.
-pub fn library(wanted: &'static Wanted) -> Result<(), Refusal> {
-    library::open(wanted).map(|_| ()).map_err(|missing| Refusal { why: missing.to_string(), is_lack: true })
 }

@@ -1,21 +1,10 @@
 //! The table of links, and what is asked of it.
 
-use super::super::shared::Shared;
-use super::copy::Copy;
-use super::nccl::{self, Nccl};
+use super::super::gpu::{Copy, LACK, MakeEnds, Nccl, Nvshmem, Staged};
+use super::local;
 use super::need::{Refusal, Setting};
-use super::nvshmem::{self, Nvshmem};
-use super::post::Post;
-use super::staged::Staged;
-use super::{GpuLink, Link, local};
-use crate::cuda::{Address, Event, Gpu};
-use crate::delivery::Delivery;
+use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::ranks::Lost;
-use anyhow::Result;
-use std::sync::Arc;
-
-/// Makes the ends of this process's GPUs under a delivery; all ranks call it together.
-type MakeEnds = fn(Vec<Post>, &Arc<Shared>, Delivery) -> Result<Vec<GpuLink>>;
 
 /// A kind of link: a row of [`LINKS`].
 #[derive(Debug)]
@@ -36,7 +25,8 @@ pub struct LinkKind {
     probe: fn(&Setting<'_>) -> Result<(), Refusal>,
     /// Whether messages between GPUs go through the hosts' memory.
     pub staged: bool,
-    ends: MakeEnds,
+    /// Makes its ends between GPUs.
+    pub(in crate::exec) ends: MakeEnds,
 }
 
 /// All links.
@@ -50,7 +40,7 @@ pub static LINKS: [LinkKind; 5] = [
         preference: |_| Some(4),
         probe: local::one_machine,
         staged: true,
-        ends: |posts, _, _| boxed(Staged::all(posts)),
+        ends: Staged::ends,
     },
     LinkKind {
         name: "copy",
@@ -61,7 +51,7 @@ pub static LINKS: [LinkKind; 5] = [
         preference: |_| Some(2),
         probe: local::one_machine,
         staged: false,
-        ends: |posts, shared, _| boxed(Copy::all(posts, shared)),
+        ends: Copy::ends,
     },
     LinkKind {
         name: "nvshmem",
@@ -70,20 +60,20 @@ pub static LINKS: [LinkKind; 5] = [
         gpus: " (a rank a device)",
         delivers: one_sided,
         preference: |setting| (setting.ranks.size() > 1 && setting.slices.is_none()).then_some(1),
-        probe: nvshmem::probe,
+        probe: Nvshmem::probe,
         staged: false,
-        ends: |posts, shared, _| boxed(Nvshmem::all(posts, shared)),
+        ends: Nvshmem::ends,
     },
     LinkKind {
         name: "nccl",
         about: "NCCL sends and receives, which meet (cuda)",
         hosts: None,
         gpus: " (a GPU a device)",
-        delivers: nccl::delivers,
+        delivers: queues,
         preference: |_| None,
-        probe: nccl::probe,
+        probe: Nccl::probe,
         staged: false,
-        ends: |posts, shared, delivery| boxed(Nccl::all(posts, shared, delivery)),
+        ends: Nccl::ends,
     },
     LinkKind {
         name: "mpi",
@@ -94,7 +84,7 @@ pub static LINKS: [LinkKind; 5] = [
         preference: |_| Some(3),
         probe: local::under_mpirun,
         staged: true,
-        ends: |posts, _, _| boxed(Staged::all(posts)),
+        ends: Staged::ends,
     },
 ];
 
@@ -104,11 +94,14 @@ impl LinkKind {
     /// # Errors
     /// They cannot: why, and what to do.
     pub fn check(&self, setting: &Setting<'_>) -> Result<(), Refusal> {
-        let outcome = if self.is_legal(setting.gpus) {
-            (self.probe)(setting)
-        } else {
-            let legal: Vec<&str> = LINKS.iter().filter(|l| l.is_legal(setting.gpus)).map(|link| link.name).collect();
-            Err(Refusal::of(format!("these devices use --link {}; leave --link out", legal.join(" or "))))
+        let outcome = match LACK {
+            Some(lack) if self.hosts.is_none() => Err(Refusal { why: lack.to_string(), is_lack: true }),
+            _ if self.is_legal(setting.gpus) => (self.probe)(setting),
+            _ => {
+                let legal: Vec<&str> =
+                    LINKS.iter().filter(|link| link.is_legal(setting.gpus)).map(|link| link.name).collect();
+                Err(Refusal::of(format!("these devices use --link {}; leave --link out", legal.join(" or "))))
+            }
         };
         outcome.map_err(|refusal| Refusal { why: format!("--link {}: {}", self.name, refusal.why), ..refusal })
     }
@@ -146,16 +139,6 @@ impl LinkKind {
         })
     }
 
-    /// An end for each of `gpus`, which are this rank's devices in order; all ranks must call this together.
-    ///
-    /// # Errors
-    /// The link does not work here; the error says why.
-    pub fn ends(&self, shared: &Arc<Shared>, gpus: &[Arc<Gpu>], delivery: Delivery) -> Result<Vec<GpuLink>> {
-        let devices = shared.ranks.devices(shared.plan.graph.schedule().devices());
-        let posts = devices.zip(gpus).map(|(device, gpu)| Post::new(device, gpu, shared));
-        (self.ends)(posts.collect::<Result<_>>()?, shared, delivery)
-    }
-
     /// Which devices and links go together, in a sentence.
     pub fn legal_pairs() -> String {
         let with_hosts: Vec<String> =
@@ -177,11 +160,15 @@ fn one_sided(asked: Delivery) -> Option<Delivery> {
     (asked == Delivery::OneSided).then_some(asked)
 }
 
-fn boxed<L>(links: Result<Vec<L>>) -> Result<Vec<GpuLink>>
-where
-    L: Link<Place = Address, Moment = Event> + 'static,
-{
-    Ok(links?.into_iter().map(|link| Box::new(link) as GpuLink).collect())
+/// Any queues whose receives stand where their data is used; where none are asked for, one a peer and direction.
+fn queues(asked: Delivery) -> Option<Delivery> {
+    match asked {
+        Delivery::OneSided => {
+            Some(Delivery::Channel(ChannelOptions { queues: QueueCount::PerDirection, ..ChannelOptions::default() }))
+        }
+        Delivery::Channel(options) if options.receives == Receives::JustInTime => Some(asked),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Peer copies and events: the sender's stream copies into the receiver's memory and records an event, for which the
 //! receiver's stream waits. Between processes of one machine memory and events go by the driver's shared handles (CUDA IPC).
 
+use super::super::link::Link;
 use super::super::mailbox::Message;
 use super::super::shared::Shared;
-use super::Link;
-use super::post::Post;
+use super::post::{GpuLink, Post};
 use crate::cuda::{Address, Buffer, Event, Gpu, Imported, ProcessHandle};
+use crate::delivery::Delivery;
 use anyhow::{Context as _, Result, ensure};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,8 +45,8 @@ pub struct Copy {
 type Handles = [Option<Vec<u8>>; 3];
 
 impl Copy {
-    /// The ends of this process's devices; all ranks must call this together.
-    pub fn all(posts: Vec<Post>, shared: &Arc<Shared>) -> Result<Vec<Copy>> {
+    /// See [`MakeEnds`](super::MakeEnds).
+    pub fn ends(posts: Vec<Post>, shared: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
         ensure!(
             shared.ranks.share_memory(),
             "expected all ranks on one machine for --link copy, found several: use --link nvshmem, nccl or mpi"
@@ -105,7 +106,8 @@ impl Copy {
             places.insert(number, Place { memory, arrived: open(arrived, 1)?, read: open(read, 2)? });
         }
         let places = Arc::new(places);
-        Ok(posts.into_iter().map(|post| Copy { post, places: places.clone() }).collect())
+        let end = |post| -> GpuLink { Box::new(Copy { post, places: places.clone() }) };
+        Ok(posts.into_iter().map(end).collect())
     }
 
     fn place(&self, message: Message) -> Result<&Place> {

@@ -5,13 +5,13 @@
 //! or words that the sender's stream writes). So every event is recorded before anything waits for it, hosts run as far ahead as
 //! the graph lets them, and no host waits for a GPU inside a step.
 
-use super::device::{Batch, State, Update};
-use super::link::GpuLink;
-use super::plan::Port;
-use super::program::{Machine, Program, Runner, Twofold};
-use super::record::{DeviceRecord, OpRecord};
-use super::shared::Shared;
-use super::watch::{Aborted, Fault};
+use super::super::device::{Batch, State, Update};
+use super::super::plan::Port;
+use super::super::program::{Machine, Program, Runner, Twofold};
+use super::super::record::{DeviceRecord, OpRecord};
+use super::super::shared::Shared;
+use super::super::watch::{Aborted, Fault};
+use super::post::GpuLink;
 use crate::cuda::{Address, Buffer, Clock, Event, Gpu, Marks, Range, Run, Shard};
 use crate::model::Parameters;
 use crate::op::{Kind, Op};

@@ -5,14 +5,14 @@
 //! how often it was filled, at the reader's; how often it was read, at the writer's. The wait is the driver's own
 //! (`cuStreamWaitValue64`), which NVSHMEM's signal wait comes down to: it also works where ranks share a GPU.
 
+use super::super::link::{Link, Refusal, Setting};
 use super::super::mailbox::{Mailboxes, Message};
 use super::super::shared::Shared;
-use super::Link;
-use super::need::{self, Refusal, Setting};
-use super::post::Post;
+use super::post::{self, GpuLink, Post};
 use crate::cuda::library::{self, NVSHMEM};
 use crate::cuda::symmetric::{Symmetric, World};
 use crate::cuda::{Address, Event};
+use crate::delivery::Delivery;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -82,19 +82,19 @@ fn world(shared: &Shared) -> Result<Arc<World>> {
     Ok(joined)
 }
 
-/// What it needs.
-pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
-    need::library(&NVSHMEM)?;
-    let devices = setting.devices;
-    if setting.ranks.size() >= devices {
-        return Ok(());
-    }
-    Err(Refusal::of(format!("expected a rank for each device; start {devices} with -n {devices}")))
-}
-
 impl Nvshmem {
-    /// The end of this rank's device; all ranks must call this together.
-    pub fn all(mut posts: Vec<Post>, shared: &Arc<Shared>) -> Result<Vec<Nvshmem>> {
+    /// What it needs.
+    pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
+        post::library(&NVSHMEM)?;
+        let devices = setting.devices;
+        if setting.ranks.size() >= devices {
+            return Ok(());
+        }
+        Err(Refusal::of(format!("expected a rank for each device; start {devices} with -n {devices}")))
+    }
+
+    /// See [`MakeEnds`](post::MakeEnds): the end of this rank's device.
+    pub fn ends(mut posts: Vec<Post>, shared: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
         let devices = shared.plan.graph.schedule().devices();
         let size = shared.ranks.size();
         ensure!(
@@ -117,7 +117,7 @@ impl Nvshmem {
         let Some(post) = posts.pop() else { return Ok(Vec::new()) };
         let inboxes = shared.mailboxes.all().iter().enumerate().filter(|(_, mailbox)| mailbox.consumer == post.device);
         let read = inboxes.map(|(number, _)| Ok((number, post.gpu.events().untimed()?))).collect::<Result<_>>()?;
-        Ok(vec![Nvshmem { post, memory, layout, read }])
+        Ok(vec![Box::new(Nvshmem { post, memory, layout, read })])
     }
 
     /// The PE of a device: its rank.

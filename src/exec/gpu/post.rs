@@ -1,12 +1,26 @@
 //! What the ends of every link between GPUs have in common: outboxes, and when messages left them.
 
+use super::super::link::{Link, Refusal};
 use super::super::mailbox::{Mailbox, Message};
 use super::super::shared::Shared;
 use super::super::watch::Aborted;
+use crate::cuda::library::{self, Wanted};
 use crate::cuda::{Address, Buffer, Event, Gpu, Stream};
+use crate::delivery::Delivery;
 use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// A GPU's end.
+pub type GpuLink = Box<dyn Link<Place = Address, Moment = Event>>;
+
+/// Makes the ends of this process's GPUs under a delivery; all ranks call it together.
+pub type MakeEnds = fn(Vec<Post>, &Arc<Shared>, Delivery) -> Result<Vec<GpuLink>>;
+
+/// Whether a library is here.
+pub fn library(wanted: &'static Wanted) -> Result<(), Refusal> {
+    library::open(wanted).map(|_| ()).map_err(|missing| Refusal { why: missing.to_string(), is_lack: true })
+}
 
 /// A buffer that this device fills and sends.
 pub struct Outbox {
@@ -39,7 +53,7 @@ impl Post {
         Ok(Post { device, gpu: gpu.clone(), shared: shared.clone(), outboxes, left: BTreeMap::new() })
     }
 
-    /// See [`super::Link::sent`].
+    /// See [`Link::sent`].
     pub fn sent(&mut self) -> BTreeMap<usize, [Event; 2]> {
         std::mem::take(&mut self.left)
     }

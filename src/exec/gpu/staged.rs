@@ -2,12 +2,13 @@
 //! (shared memory, or MPI between machines), and copied to the receiver's GPU. It needs nothing of the GPUs but copies; its
 //! price is that hosts wait for messages, inside steps too.
 
+use super::super::link::Link;
 use super::super::mailbox::Message;
 use super::super::shared::Shared;
 use super::super::signal::Signal;
-use super::Link;
-use super::post::Post;
+use super::post::{GpuLink, Post};
 use crate::cuda::{Address, Buffer, Event, Pinned};
+use crate::delivery::Delivery;
 use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -40,9 +41,9 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// The ends of this process's devices.
-    pub fn all(posts: Vec<Post>) -> Result<Vec<Staged>> {
-        posts.into_iter().map(Staged::new).collect()
+    /// See [`MakeEnds`](super::MakeEnds).
+    pub fn ends(posts: Vec<Post>, _: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
+        posts.into_iter().map(|post| -> Result<GpuLink> { Ok(Box::new(Staged::new(post)?)) }).collect()
     }
 
     fn new(post: Post) -> Result<Staged> {

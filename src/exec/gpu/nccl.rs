@@ -1,15 +1,14 @@
 //! NCCL: a device has communication queues, whose sends and receives stand in the order that the checker has proven free from
 //! deadlock; each completes when its partner stands at the head of the other's queue. A queue is a communicator on a stream.
 
+use super::super::link::{Link, Refusal, Setting};
 use super::super::mailbox::Message;
 use super::super::shared::Shared;
-use super::Link;
-use super::need::{Refusal, Setting, library};
-use super::post::Post;
+use super::post::{self, GpuLink, Post};
 use crate::cuda::library::NCCL;
 use crate::cuda::nccl::{self, UniqueId};
 use crate::cuda::{Address, Buffer, Channel, Event};
-use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
+use crate::delivery::Delivery;
 use crate::lowering::{Entry, Holds, Lowering};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -80,28 +79,17 @@ pub struct Nccl {
     inboxes: BTreeMap<usize, Inbox>,
 }
 
-/// What it needs.
-pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
-    if setting.slices.is_some_and(|slices| slices > 1) {
-        return Err(Refusal::of("expected a GPU for each device, found --slices; use copy or nvshmem"));
-    }
-    library(&NCCL)
-}
-
-/// Any queues whose receives stand where their data is used; where none are asked for, one a peer and direction.
-pub fn delivers(asked: Delivery) -> Option<Delivery> {
-    match asked {
-        Delivery::OneSided => {
-            Some(Delivery::Channel(ChannelOptions { queues: QueueCount::PerDirection, ..ChannelOptions::default() }))
-        }
-        Delivery::Channel(options) if options.receives == Receives::JustInTime => Some(asked),
-        _ => None,
-    }
-}
-
 impl Nccl {
-    /// The ends of this process's devices; all ranks must call this together.
-    pub fn all(posts: Vec<Post>, shared: &Arc<Shared>, delivery: Delivery) -> Result<Vec<Nccl>> {
+    /// What it needs.
+    pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
+        if setting.slices.is_some_and(|slices| slices > 1) {
+            return Err(Refusal::of("expected a GPU for each device, found --slices; use copy or nvshmem"));
+        }
+        post::library(&NCCL)
+    }
+
+    /// See [`MakeEnds`](post::MakeEnds).
+    pub fn ends(posts: Vec<Post>, shared: &Arc<Shared>, delivery: Delivery) -> Result<Vec<GpuLink>> {
         let gpus: BTreeSet<u32> = posts.iter().map(|post| post.gpu.ordinal()).collect();
         ensure!(
             gpus.len() == posts.len(),
@@ -121,7 +109,8 @@ impl Nccl {
             keys.extend(exchanges.map(|(a, b)| Key::Exchange(a.min(b), a.max(b))));
         }
         let ids = Arc::new(ids(&library, shared, keys)?);
-        posts.into_iter().map(|post| Nccl::new(post, &library, &ids, &lowering)).collect()
+        let end = |post| -> Result<GpuLink> { Ok(Box::new(Nccl::new(post, &library, &ids, &lowering)?)) };
+        posts.into_iter().map(end).collect()
     }
 
     fn new(post: Post, library: &nccl::Nccl, ids: &Arc<BTreeMap<Key, UniqueId>>, lowering: &Lowering) -> Result<Nccl> {

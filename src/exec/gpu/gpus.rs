@@ -1,0 +1,160 @@
+//! The GPUs of a rank's devices: which GPU, or slice of one, each gets, and what a run needs of them.
+
+use super::super::link::LinkKind;
+use super::super::program::Runners;
+use super::super::shared::Shared;
+use super::super::watch::Fault;
+use super::accelerator::Accelerator;
+use super::post::Post;
+use crate::anatomy::{Anatomy, MicroBatch, Stage};
+use crate::cuda::library::{self, CUBLASLT, NVRTC};
+use crate::cuda::{Driver, Gpu, Precision, Shard, Unusable, enable_peers, stage_gradient_bytes, tied_gradient_bytes};
+use crate::delivery::Delivery;
+use crate::model::Parameters;
+use crate::ranks::Ranks;
+use anyhow::{Error, Result, ensure};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The GPUs of this rank's devices, in order, with the type of activations.
+pub struct Gpus {
+    gpus: Vec<Arc<Gpu>>,
+    precision: Precision,
+}
+
+impl Gpus {
+    /// For `devices` devices of all ranks, a GPU each or one for `slices` of them; activations are bfloat16 or float32.
+    ///
+    /// # Errors
+    /// No such GPUs, too many slices, GPUs that are too old; a library is missing.
+    pub fn open(ranks: &Ranks, devices: u32, slices: Option<u32>, bfloat16: bool) -> Result<Gpus> {
+        let driver = Driver::open()?;
+        library::open(&CUBLASLT)?;
+        if std::env::var_os("PIPESIM_KERNELS").is_none() {
+            library::open(&NVRTC)?;
+        }
+        let precision = if bfloat16 { Precision::Bf16 } else { Precision::F32 };
+        Ok(Gpus { gpus: open(ranks, devices, slices, driver)?, precision })
+    }
+
+    /// Whether an error says that this machine lacks what GPUs need.
+    pub fn is_lack(error: &Error) -> bool {
+        Unusable::is_behind(error)
+    }
+
+    /// For a headline.
+    pub fn in_words(&self) -> String {
+        let name = self.gpus.first().map_or("no GPU here", |gpu| gpu.facts().name.as_str());
+        let slices = self.gpus.first().and_then(|gpu| gpu.slice());
+        let slices = slices.map_or(String::new(), |(_, n)| format!(", {n} slices a GPU"));
+        format!("{name}{slices}, {}", self.precision.name())
+    }
+
+    /// Tells reports of each GPU by `key`, of precision and driver.
+    pub fn describe(&self, key: &str, map: &mut BTreeMap<String, String>) {
+        let gpu = |gpu: &Arc<Gpu>| {
+            let facts = gpu.facts();
+            let slice = gpu.slice().map_or(String::new(), |(r, n)| format!(" slice {r} of {n}"));
+            format!("{} (GPU {}{slice}, {} multiprocessors)", facts.name, facts.ordinal, gpu.multiprocessors())
+        };
+        map.insert(key.to_string(), self.gpus.iter().map(gpu).collect::<Vec<_>>().join("; "));
+        map.insert("precision".to_string(), self.precision.name().to_string());
+        if let Ok(driver) = Driver::open() {
+            let (major, minor) = driver.version();
+            map.insert("driver".to_string(), format!("CUDA {major}.{minor}"));
+        }
+    }
+
+    /// Bytes of an activation, of the tied gradient, and of each stage's gradient.
+    pub fn bytes(&self, anatomy: &Anatomy, stages: &[Stage]) -> (usize, usize, Vec<usize>) {
+        let gradients = stages.iter().map(|stage| stage_gradient_bytes(anatomy, stage)).collect();
+        (self.precision.bytes(), tied_gradient_bytes(anatomy), gradients)
+    }
+
+    /// What this rank's devices run on, each with the stages that it holds; all ranks must call this together.
+    ///
+    /// # Errors
+    /// The link does not work here, the sizes do not fit, memory does not suffice, or a GPU fails.
+    pub fn runners(
+        &self,
+        shared: &Arc<Shared>,
+        (link, delivery): (&LinkKind, Delivery),
+        parameters: &Parameters,
+        MicroBatch { sequences, tokens }: MicroBatch,
+        held: &dyn Fn(u32) -> Vec<(u32, Stage)>,
+        fault: Option<Fault>,
+    ) -> Result<Runners> {
+        let schedule = shared.plan.graph.schedule();
+        let devices = shared.ranks.devices(schedule.devices());
+        let posts = devices.clone().zip(&self.gpus).map(|(device, gpu)| Post::new(device, gpu, shared));
+        let links = (link.ends)(posts.collect::<Result<_>>()?, shared, delivery)?;
+        let sizes = [sequences, tokens, schedule.microbatches as usize];
+        let runner = |(device, (gpu, link))| {
+            let shard = Shard::new(gpu, parameters, &held(device), sizes, self.precision)?;
+            Accelerator::runner(device, shard, link, shared, fault)
+        };
+        devices.zip(self.gpus.iter().zip(links)).map(runner).collect()
+    }
+}
+
+/// The GPU's number and the slice's, for each device of this rank.
+///
+/// A machine's devices take its GPUs in order, `slices` devices a GPU. Where a rank sees only the GPUs that are its own, as
+/// launchers may arrange, it counts by itself.
+fn places(ranks: &Ranks, devices: u32, slices: Option<u32>, visible: u32) -> Result<Vec<(u32, u32)>> {
+    let each = slices.unwrap_or(1);
+    let (here, own) = (ranks.devices_here(devices), ranks.devices(devices));
+    let room = u64::from(visible) * u64::from(each);
+    let alone = ranks.under_mpi() && here.len() as u64 > room;
+    let among = if alone { own.clone().collect() } else { here };
+    ensure!(
+        among.len() as u64 <= room,
+        "expected at most {room} devices on {visible} visible GPUs{}, found {}: ask for fewer --stages, for --slices, or use \
+         --device cpu",
+        slices.map_or(String::new(), |n| format!(" with --slices {n}")),
+        among.len()
+    );
+    let place = |device: u32| {
+        let index = among.iter().position(|&other| other == device).unwrap_or(0) as u32;
+        (index / each, index % each)
+    };
+    Ok(own.map(place).collect())
+}
+
+/// The GPUs of this rank's devices. In one process slices are green contexts, each with its own multiprocessors; ranks that share
+/// a GPU take turns on the whole of it.
+fn open(ranks: &Ranks, devices: u32, slices: Option<u32>, driver: &'static Driver) -> Result<Vec<Arc<Gpu>>> {
+    let places = places(ranks, devices, slices, driver.devices())?;
+    let mut sliced: BTreeMap<u32, Vec<Option<Arc<Gpu>>>> = BTreeMap::new();
+    let mut gpus = Vec::new();
+    for (ordinal, slice) in places {
+        match slices.filter(|_| ranks.size() == 1) {
+            None => gpus.push(Arc::new(Gpu::whole(driver, ordinal)?)),
+            Some(count) => {
+                if let std::collections::btree_map::Entry::Vacant(place) = sliced.entry(ordinal) {
+                    place.insert(
+                        Gpu::slices(driver, ordinal, count)?.into_iter().map(|gpu| Some(Arc::new(gpu))).collect(),
+                    );
+                }
+                let all = sliced.get_mut(&ordinal).and_then(|all| all.get_mut(slice as usize));
+                gpus.extend(all.and_then(Option::take));
+            }
+        }
+    }
+    enable_peers(driver, &gpus.iter().map(AsRef::as_ref).collect::<Vec<_>>())?;
+    Ok(gpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_a_device_or_several() {
+        let ranks = Ranks::alone();
+        assert_eq!(places(&ranks, 2, None, 4).unwrap(), [(0, 0), (1, 0)]);
+        assert_eq!(places(&ranks, 4, Some(2), 2).unwrap(), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+        assert!(places(&ranks, 4, None, 2).unwrap_err().to_string().contains("at most 2 devices"));
+        assert!(places(&ranks, 3, Some(2), 1).is_err());
+    }
+}

@@ -1,0 +1,67 @@
+//! In the place of `gpu` in a program that was built without the feature `cuda`: no GPU can be had.
+
+use super::link::{LinkKind, Refusal, Setting};
+use super::program::Runners;
+use super::shared::Shared;
+use super::watch::Fault;
+use crate::anatomy::{Anatomy, MicroBatch, Stage};
+use crate::delivery::Delivery;
+use crate::model::Parameters;
+use crate::ranks::Ranks;
+use anyhow::{Context as _, Error, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Why no machine has any.
+pub const LACK: Option<&str> = Some("this program was built without the feature cuda; build with it, or use the CPU");
+
+/// There are none.
+pub enum Gpus {}
+
+impl Gpus {
+    pub fn open(_: &Ranks, _: u32, _: Option<u32>, _: bool) -> Result<Gpus> {
+        None.context(LACK.unwrap_or_default())
+    }
+
+    pub fn is_lack(_: &Error) -> bool {
+        false
+    }
+
+    pub fn in_words(&self) -> String {
+        match *self {}
+    }
+
+    pub fn describe(&self, _key: &str, _map: &mut BTreeMap<String, String>) {
+        match *self {}
+    }
+
+    pub fn bytes(&self, _: &Anatomy, _: &[Stage]) -> (usize, usize, Vec<usize>) {
+        match *self {}
+    }
+
+    pub fn runners(
+        &self,
+        _shared: &Arc<Shared>,
+        _link: (&LinkKind, Delivery),
+        _parameters: &Parameters,
+        _size: MicroBatch,
+        _held: &dyn Fn(u32) -> Vec<(u32, Stage)>,
+        _fault: Option<Fault>,
+    ) -> Result<Runners> {
+        match *self {}
+    }
+}
+
+/// In the place of each link between them.
+pub struct Absent;
+
+impl Absent {
+    pub fn ends() {}
+
+    pub fn probe(_: &Setting<'_>) -> Result<(), Refusal> {
+        Ok(())
+    }
+}
+
+pub type MakeEnds = fn();
+pub use {Absent as Copy, Absent as Nccl, Absent as Nvshmem, Absent as Staged};
