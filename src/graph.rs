@@ -15,10 +15,6 @@ use crate::deadlock::{Awaited, Deadlock, Party, Wait};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::schedule::{Overlap, Schedule};
-use fixedbitset::FixedBitSet;
-use petgraph::visit::{
-    GraphBase, IntoNeighbors, IntoNeighborsDirected, IntoNodeIdentifiers, NodeCount, NodeIndexable, Visitable,
-};
 
 /// A cell that no op has filled.
 const NONE: u32 = u32::MAX;
@@ -251,21 +247,6 @@ impl TaskGraph {
         self.before(index).into_iter().chain(others)
     }
 
-    /// Every op that may only start after the end of op number `index`: the inverse of [`TaskGraph::needs`].
-    pub fn needed_by(&self, index: usize) -> Vec<usize> {
-        let mut list: Vec<usize> = self.after(index).into_iter().collect();
-        if self.op(index).opens_pair() {
-            return list; // what it made leaves with the second
-        }
-        let pair = self.pair(index).map(|(first, _)| first);
-        for user in pair.into_iter().chain([index]).filter_map(|maker| self.consumer(maker)) {
-            list.push(user);
-            let first = self.pair(user).map(|(first, _)| first).filter(|&first| first != user);
-            list.extend(first.filter(|_| matches!(self.overlap, Overlap::Atomic | Overlap::Max)));
-        }
-        list
-    }
-
     /// The schedule that this is the graph of.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
@@ -367,66 +348,5 @@ impl TaskGraph {
             clocks[index] = clock;
         }
         clocks
-    }
-}
-
-// petgraph's traits, so that its algorithms run on the graph. A node is an op's index.
-
-impl GraphBase for TaskGraph {
-    type NodeId = usize;
-    type EdgeId = (usize, usize);
-}
-
-impl NodeCount for TaskGraph {
-    fn node_count(&self) -> usize {
-        self.len()
-    }
-}
-
-impl NodeIndexable for TaskGraph {
-    fn node_bound(&self) -> usize {
-        self.len()
-    }
-    fn to_index(&self, node: usize) -> usize {
-        node
-    }
-    fn from_index(&self, index: usize) -> usize {
-        index
-    }
-}
-
-impl Visitable for TaskGraph {
-    type Map = FixedBitSet;
-    fn visit_map(&self) -> FixedBitSet {
-        FixedBitSet::with_capacity(self.len())
-    }
-    fn reset_map(&self, map: &mut FixedBitSet) {
-        map.clear();
-        map.grow(self.len());
-    }
-}
-
-impl IntoNodeIdentifiers for &TaskGraph {
-    type NodeIdentifiers = std::ops::Range<usize>;
-    fn node_identifiers(self) -> Self::NodeIdentifiers {
-        0..self.len()
-    }
-}
-
-impl IntoNeighbors for &TaskGraph {
-    type Neighbors = std::vec::IntoIter<usize>;
-    fn neighbors(self, node: usize) -> Self::Neighbors {
-        self.neighbors_directed(node, petgraph::Direction::Outgoing)
-    }
-}
-
-impl IntoNeighborsDirected for &TaskGraph {
-    type NeighborsDirected = std::vec::IntoIter<usize>;
-    fn neighbors_directed(self, node: usize, direction: petgraph::Direction) -> Self::NeighborsDirected {
-        let neighbors: Vec<usize> = match direction {
-            petgraph::Direction::Incoming => self.needs(node).collect(),
-            petgraph::Direction::Outgoing => self.needed_by(node),
-        };
-        neighbors.into_iter()
     }
 }

@@ -59,6 +59,17 @@ impl Default for Programs {
     }
 }
 
+impl FromIterator<Vec<Op>> for Programs {
+    fn from_iter<T: IntoIterator<Item = Vec<Op>>>(rows: T) -> Programs {
+        let mut programs = Programs::default();
+        for row in rows {
+            programs.ops.extend(row);
+            programs.finish(Vec::new());
+        }
+        programs
+    }
+}
+
 impl Programs {
     /// Ends the program that is being written.
     pub fn finish(&mut self, phases: Vec<Phase>) {
@@ -175,7 +186,7 @@ impl Schedule {
             for (index, &op) in self.program(device).iter().enumerate() {
                 let chunk = self.placement.chunk_of(device, op).ok_or_else(|| {
                     let stages: Vec<u32> = self.placement.stages_of(device).collect();
-                    Misplaced::new(format!("{op} is on a device that holds stages {stages:?}"))
+                    Misplaced(format!("{op} is on a device that holds stages {stages:?}"))
                 });
                 let added = chunk.and_then(|chunk| seen.add(chunk, op)).and_then(|()| self.check_pair(device, index));
                 added.map_err(|Misplaced(what)| self.fault(device, Some(index), what))?;
@@ -212,16 +223,7 @@ impl Schedule {
 #[error("{0}")]
 pub struct Misplaced(pub(crate) String);
 
-impl Misplaced {
-    pub(crate) fn new(what: String) -> Misplaced {
-        Misplaced(what)
-    }
-}
-
 /// Checks that `first`, which opens an overlapped pair, and the op after it can be one.
-///
-/// # Errors
-/// Why they cannot.
 pub fn check_pair(first: Op, second: Option<Op>) -> Result<(), Misplaced> {
     let refuse = |what: String| Err(Misplaced(what));
     let Some(second) = second else {
@@ -285,9 +287,6 @@ impl Seen {
     }
 
     /// Notes that `op`, which is on the device's chunk number `chunk`, runs.
-    ///
-    /// # Errors
-    /// Why it cannot run here and now.
     #[inline]
     pub fn add(&mut self, chunk: usize, op: Op) -> Result<(), Misplaced> {
         if !self.chunks[chunk].1.contains(&op.microbatch()) {
@@ -315,9 +314,6 @@ impl Seen {
     }
 
     /// Checks that nothing is missing at the end of the program.
-    ///
-    /// # Errors
-    /// The first op that is.
     pub fn check_complete(&self) -> Result<(), Misplaced> {
         let short = self.chunks.iter().zip(&self.complete).position(|((_, own), &n)| (n as usize) < own.len());
         let Some(chunk) = short else { return Ok(()) };

@@ -106,9 +106,6 @@ impl CostTable {
     }
 
     /// That the ops of `microbatches` on `placement`, one after the other at the lowest speed, do not outlast the clock.
-    ///
-    /// # Errors
-    /// They do.
     pub fn check_clock(&self, placement: &Placement, microbatches: u32) -> Result<(), CostError> {
         const SLOWEST: u128 = 100; // times typical: what a measured speed can be
         let lasts = |time: &OpTime| [time.duration, time.after, time.arrival].map(u128::from).iter().sum::<u128>();
@@ -122,33 +119,17 @@ impl CostTable {
         Ok(())
     }
 
-    /// The same costs at the speed that they were made of, however the machine's went.
-    pub fn at_constant_speed(&self) -> CostTable {
-        CostTable { speeds: Vec::new(), ..self.clone() }
-    }
-
     #[allow(non_snake_case)] // the kinds' letters
     /// The same costs in milliseconds, one unit of these being `unit_ms`; ticks become nanoseconds.
     pub fn in_milliseconds(&self, unit_ms: f64) -> CostTable {
         let ns = |ticks: u64| (ticks as f64 / self.ticks_per_unit * unit_ms * 1e6).round() as u64;
         let time = |t: &OpTime| OpTime { duration: ns(t.duration), after: ns(t.after), arrival: ns(t.arrival) };
         let Summary { F, I, W, B, comm, keep } = self.summary;
-        CostTable {
-            ticks_per_unit: 1e6,
-            time_unit: "ms",
-            unit_ns: 1_000_000,
-            keep: self.keep,
-            summary: Summary {
-                F: F * unit_ms,
-                I: I * unit_ms,
-                W: W * unit_ms,
-                B: B * unit_ms,
-                comm: comm * unit_ms,
-                keep,
-            },
-            speeds: Vec::new(),
-            times: self.times.iter().map(time).collect(),
-        }
+        let [F, I, W, B, comm] = [F, I, W, B, comm].map(|cost| cost * unit_ms);
+        let summary = Summary { F, I, W, B, comm, keep };
+        let times = self.times.iter().map(time).collect();
+        let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
+        CostTable { ticks_per_unit, time_unit, unit_ns, keep: self.keep, summary, speeds: Vec::new(), times }
     }
 
     /// Ticks as nanoseconds of a timeline.

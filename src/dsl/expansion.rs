@@ -80,12 +80,12 @@ impl<'a> Expansion<'a> {
         self.visited += 1;
         if self.visited > self.visit_limit {
             let what = format!("the word goes on after {} ops, far more than it can need", self.visit_limit);
-            return Err(Misplaced::new(what));
+            return Err(Misplaced(what));
         }
         let Some(chunk) = self.chunks.get_mut(atom.chunk as usize) else {
             let (letter, chunk, held) = (atom.kind.letter(), atom.chunk, self.chunks.len());
             let what = format!("{letter}[{chunk}] names chunk {chunk}, but a device holds {held} here");
-            return Err(Misplaced::new(what));
+            return Err(Misplaced(what));
         };
         let microbatch = chunk.count(atom)?;
         let kept = u64::from(microbatch) < limit;
@@ -156,7 +156,7 @@ impl Chunk {
                 }
                 None => self.pending.pop_front().ok_or_else(|| {
                     let (letter, chunk) = (atom.kind.letter(), atom.chunk);
-                    Misplaced::new(format!("{letter}[{chunk}] has no I of its chunk before it whose weights are left"))
+                    Misplaced(format!("{letter}[{chunk}] has no I of its chunk before it whose weights are left"))
                 })?,
             },
         })

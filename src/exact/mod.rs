@@ -23,7 +23,7 @@ use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::open::{Goal, OpenSchedule, Program};
-use crate::schedule::{Fault, Programs, Schedule};
+use crate::schedule::{Fault, Schedule};
 use crate::settle::settle;
 use crate::sim::bounds;
 use search::{Outcome, Search};
@@ -66,12 +66,9 @@ pub enum Error {
     /// As [`Schedule::validate`].
     #[error(transparent)]
     Invalid(#[from] Fault),
-    /// An order or a rule is given.
+    /// An order or a rule is given, first to this device.
     #[error("device {device} is given an order or a rule; only a search's optimum can be proven: ask for a search")]
-    NotSearched {
-        /// The first such device.
-        device: u32,
-    },
+    NotSearched { device: u32 },
     /// A span that depends on more than when devices end.
     #[error(
         "the shortest span in placement '{0}' cannot be proven: devices may begin with other stages first; ask for the makespan"
@@ -84,12 +81,7 @@ pub enum Error {
     #[error(
         "{ops} ops of {microbatches} micro-batches are too many for a proof; take at most {MOST_OPS} and {MOST_MICROBATCHES}"
     )]
-    TooLarge {
-        /// How many there are.
-        ops: usize,
-        /// m.
-        microbatches: u32,
-    },
+    TooLarge { ops: usize, microbatches: u32 },
 }
 
 /// Most ops of a proof: a state's depth in the search.
@@ -100,9 +92,6 @@ pub const MOST_MICROBATCHES: u32 = 255;
 const LEAST_SHARE: u64 = 100;
 
 /// Looks for the best schedule that `open`, a search on every device, allows, within `limit`.
-///
-/// # Errors
-/// See [`Error`].
 pub fn prove(open: &OpenSchedule, costs: &CostTable, limit: Budget) -> Result<Proof, Error> {
     let split = split_of(open)?;
     let (ops, microbatches) = (op_count(open, split), open.microbatches);
@@ -122,12 +111,8 @@ pub fn prove(open: &OpenSchedule, costs: &CostTable, limit: Budget) -> Result<Pr
     let lower_bound = lower_bound(open, costs, &graph).next_multiple_of(tables.step).min(objective);
     let mut proof = Proof { schedule, objective, lower_bound, optimal: true, states: 0 };
     if let Some(rows) = improve(&tables, &mut proof, limit) {
-        let mut programs = Programs::default();
-        for row in rows {
-            programs.ops.extend(row);
-            programs.finish(Vec::new());
-        }
-        proof.schedule = Schedule::new(&open.name, open.placement.clone(), open.microbatches, programs);
+        proof.schedule =
+            Schedule::new(&open.name, open.placement.clone(), open.microbatches, rows.into_iter().collect());
         proof.schedule.validate()?;
     }
     proof.optimal = proof.lower_bound == proof.objective;

@@ -41,49 +41,21 @@ use std::fmt::Write;
 /// Why costs settle no order.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A cap that no order keeps, or not this one.
+    /// A cap that no order keeps, or not this one; what needs more, and the smallest cap that works.
     #[error("device {device} may hold {cap} activations at once, but {why} needs {needed}; raise the cap to {needed}")]
-    Cap {
-        /// Whose cap.
-        device: u32,
-        /// The cap.
-        cap: f64,
-        /// What needs more.
-        why: &'static str,
-        /// The smallest cap that works.
-        needed: f64,
-    },
+    Cap { device: u32, cap: f64, why: &'static str, needed: f64 },
     /// An op that its device cannot run.
     #[error("device {device} lists {op}, which {what}; list only ops of its own stages and micro-batches")]
-    Foreign {
-        /// The device.
-        device: u32,
-        /// The op.
-        op: Op,
-        /// What is wrong with it.
-        what: &'static str,
-    },
-    /// Searches and other programs side by side, or searches that differ.
+    Foreign { device: u32, op: Op, what: &'static str },
+    /// Searches and other programs side by side, or searches that differ: the first device that is not as device 0.
     #[error("device {device} is {found}, device 0 is {expected}; search for all devices alike, or for none")]
-    Mixed {
-        /// The first device that differs.
-        device: u32,
-        /// What it is.
-        found: &'static str,
-        /// What device 0 is.
-        expected: &'static str,
-    },
+    Mixed { device: u32, found: &'static str, expected: &'static str },
     /// Lists and list scheduling that wait for one another.
     #[error("nothing can run any more: {0}; move the op that is waited for to an earlier place")]
     Stuck(String),
     /// Too much for the tables.
     #[error("{stages} stages times {microbatches} micro-batches are too many to settle; take fewer micro-batches")]
-    TooLarge {
-        /// S.
-        stages: u32,
-        /// m.
-        microbatches: u32,
-    },
+    TooLarge { stages: u32, microbatches: u32 },
     /// As [`Schedule::validate`].
     #[error(transparent)]
     Invalid(#[from] Fault),
@@ -94,16 +66,8 @@ pub enum Error {
 
 /// One fixed order per device: what `open` leaves open is decided by `costs`. The result is valid and free of wait cycles.
 /// Overlapped pairs stay together; where they decide what fills a gap their ops count as if they ran in turn.
-///
-/// # Errors
-/// See [`Error`].
 pub fn settle(open: &OpenSchedule, costs: &CostTable) -> Result<Schedule, Error> {
-    let rows = rows(open, costs)?;
-    let mut programs = Programs::default();
-    for row in &rows {
-        programs.ops.extend(row);
-        programs.finish(Vec::new());
-    }
+    let programs = Programs::from_iter(rows(open, costs)?);
     let schedule = Schedule::new(&open.name, open.placement.clone(), open.microbatches, programs);
     schedule.validate()?;
     Ok(TaskGraph::new(schedule)?.schedule().clone())

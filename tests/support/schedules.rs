@@ -7,19 +7,20 @@ use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::Order;
 use pipesim::internals::placement::Placement;
 use pipesim::internals::resolve::{self, Costs, Selection};
-use pipesim::internals::schedule::{Overlap, Programs, Schedule};
+use pipesim::internals::schedule::{Overlap, Schedule};
 use pipesim::internals::settle::settle;
 use pipesim::internals::sim::{self, Prediction, Setup};
 use std::collections::BTreeMap;
 
 /// A schedule of these rows, one a device.
 pub fn schedule(placement: &Placement, microbatches: u32, rows: &[Vec<Op>]) -> Schedule {
-    let mut programs = Programs::default();
-    for row in rows {
-        programs.ops.extend(row);
-        programs.finish(Vec::new());
-    }
-    Schedule::new("test", placement.clone(), microbatches, programs)
+    Schedule::new("test", placement.clone(), microbatches, rows.iter().cloned().collect())
+}
+
+/// What waits for what, for petgraph's algorithms.
+pub fn waits(graph: &TaskGraph) -> petgraph::Graph<(), ()> {
+    let of = |index: usize| graph.needs(index).map(move |need| (need as u32, index as u32));
+    petgraph::Graph::from_edges((0..graph.len()).flat_map(of))
 }
 
 /// The same, which must be valid.
