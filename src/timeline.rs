@@ -77,6 +77,11 @@ impl Span {
     pub fn pipeline_op(&self) -> Option<Op> {
         if self.queue == Queue::Compute { self.op.parse().ok() } else { None }
     }
+
+    /// When the span's op takes activations or gives them back.
+    pub(crate) fn change(&self, op: Op) -> (u64, Kind) {
+        (if op.kind() == Kind::F { self.start_ns } else { self.end_ns }, op.kind())
+    }
 }
 
 /// What happened, or is predicted to happen, in one training step.
@@ -244,21 +249,19 @@ impl Timeline {
     /// By device: when ops of which kind take or give back activations.
     fn changes(&self) -> Vec<Vec<(u64, Kind)>> {
         let mut changes = vec![Vec::new(); self.devices as usize];
-        for (op, span) in self.ops() {
-            let time = if op.kind() == Kind::F { span.start_ns } else { span.end_ns };
-            changes[span.device as usize].push((time, op.kind()));
-        }
+        self.ops().for_each(|(op, span)| changes[span.device as usize].push(span.change(op)));
         changes
     }
 
-    fn curve(&self, mut changes: Vec<(u64, Kind)>) -> Vec<(u64, f64)> {
+    /// (ns, units) after each of these changes of one device.
+    pub(crate) fn curve(&self, mut changes: Vec<(u64, Kind)>) -> Vec<(u64, f64)> {
         // What ends makes room for what starts at that moment.
         changes.sort_by_key(|&(time, kind)| (time, kind.change().0));
         let mut held = Held::default();
         let mut curve: Vec<(u64, f64)> = vec![(0, 0.0)];
         for (time, kind) in changes {
             held = held.after(kind);
-            let level = held.units(self.keep, self.chunks);
+            let level = held.units(self.keep, self.chunks.max(1));
             match curve.last_mut() {
                 Some(last) if last.0 == time => last.1 = level,
                 _ => curve.push((time, level)),

@@ -6,12 +6,7 @@ pub enum WriteError {
     /// Bytes could not be made; the report is not to blame.
     #[error("{0}")]
     Format(String),
-    /// A place that cannot be written.
+    /// A place that cannot be written: what was tried, and why it did not go.
     #[error("expected to {what}, but could not; choose another place with -o: {cause}")]
-    Place {
-        /// What was tried.
-        what: String,
-        /// Why it did not go.
-        cause: String,
-    },
+    Place { what: String, cause: String },
 }

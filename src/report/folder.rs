@@ -24,10 +24,7 @@ impl Report {
 }
 
 /// Writes `bytes` to `path`: first under another name in the same folder, then renamed, so that a reader sees the old file
-/// or the new one and nothing between. Pipes and device files are written directly.
-///
-/// # Errors
-/// When `path` cannot be written; nothing is left behind.
+/// or the new one and nothing between. Pipes and device files are written directly. After an error nothing is left behind.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
     write(path, bytes).map_err(|cause| unplaced(format!("write {}", path.display()), &cause))
 }
@@ -64,9 +61,6 @@ fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 /// Writes a report folder: `index.html`, `timeline.svg`, `report.json`, `trace.json.gz` and each timeline as
 /// `NAME-predicted.json` or `NAME-measured.json`. Returns the files' paths.
-///
-/// # Errors
-/// When the folder or a file in it cannot be written.
 pub fn folder(report: &Report, path: &Path) -> Result<Vec<PathBuf>, WriteError> {
     fs::create_dir_all(path).map_err(|cause| unplaced(format!("make the folder {}", path.display()), &cause))?;
     let mut written = Vec::new();

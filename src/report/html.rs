@@ -56,7 +56,7 @@ fn inside_script(json: &str) -> String {
 
 fn data(report: &Report) -> String {
     let scale = Scale::readable(report, f64::INFINITY, 0.0);
-    let classes: Vec<Value> = Class::ALL
+    let classes: Vec<Value> = Class::all()
         .into_iter()
         .map(|class| {
             let shades: Vec<Value> = (0..4)
@@ -142,7 +142,7 @@ fn panel_data(panel: &Panel, scale: &Scale) -> String {
         row_data(&mut out, row, tick, &mut names, &mut phases);
         out.push_str(",[");
         let mut previous = 0;
-        let curve = if row.compute.is_empty() { Vec::new() } else { activations(t, device as u32, row) };
+        let curve = if row.compute.is_empty() { Vec::new() } else { activations(t, row) };
         for (i, (ns, held)) in curve.into_iter().enumerate() {
             let comma = if i == 0 { "" } else { "," };
             let _ = write!(out, "{comma}{},{}", ns / tick - previous, (held * 1e4).round() / 1e4);

@@ -1,13 +1,14 @@
 //! The one layout of still pictures: title, legend, a block of rows for each schedule, axes, definitions.
 
 use super::canvas::{Anchor, Ink, Picture, Shape, Style};
+use super::csv::source_name;
 use super::number::{number, percent, quantity, signed_percent, ticks, trimmed};
 use super::palette::Class;
 use super::row::{Band, Heights, draw};
 use super::scene::{Row, Scale, activations, classes, rows, runs_two_ways};
 use super::text::{fit_pixels, pixels, plain};
 use super::{Entry, Panel, Report};
-use crate::timeline::{Source, Timeline};
+use crate::timeline::Timeline;
 
 const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 16.0;
@@ -76,7 +77,7 @@ impl<'a> Prepared<'a> {
         let memory: Vec<_> = if rows.len() > 16 {
             vec![Vec::new(); rows.len()]
         } else {
-            rows.iter().enumerate().map(|(device, row)| activations(&panel.timeline, device as u32, row)).collect()
+            rows.iter().map(|row| activations(&panel.timeline, row)).collect()
         };
         let peak = memory.iter().flatten().map(|&(_, units)| units).fold(0.0, f64::max);
         Prepared { panel, rows, memory, peak, end_ns: panel.timeline.end_ns() }
@@ -164,7 +165,7 @@ fn heading(picture: &mut Picture, entry: &Entry, y: f64) -> f64 {
             line += &format!(" · lower bound {}", number(bound));
         }
         if entry.predicted.is_some() && entry.measured.is_some() {
-            line = format!("{} {line}", name_of(panel.timeline.source));
+            line = format!("{} {line}", source_name(panel.timeline.source));
         }
         if i == 1
             && let Some(error) = &entry.error
@@ -174,13 +175,6 @@ fn heading(picture: &mut Picture, entry: &Entry, y: f64) -> f64 {
         picture.text(BODY, x, y + 15.0 * i as f64, fit_pixels(&line, WIDTH - MARGIN - x, BODY.size));
     }
     y + 15.0 * (entry.panels().count() - 1) as f64
-}
-
-fn name_of(source: Source) -> &'static str {
-    match source {
-        Source::Predicted => "predicted",
-        Source::Measured => "measured",
-    }
 }
 
 fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], scale: &Scale, top: f64, y: f64) -> f64 {
@@ -284,7 +278,7 @@ fn margins(picture: &mut Picture, prepared: &Prepared, device: usize, y: f64, he
     let base = y + heights.phase + heights.compute / 2.0 + size * 0.36;
     let style = Style { size, ..MUTED };
     if both && heights.compute >= 14.0 {
-        let name = name_of(prepared.panel.timeline.source);
+        let name = source_name(prepared.panel.timeline.source);
         picture.text(Style { size: 9.0, ..to(style, Anchor::End) }, LEFT - 5.0, base - 0.5, name);
     }
     let m = &prepared.panel.metrics;

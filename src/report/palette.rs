@@ -21,16 +21,22 @@ pub(super) enum Class {
     Receive,
 }
 
+/// By class: its stem in style sheets, its name in legends, the colour of chunk 0.
+const LOOKS: [(Class, &str, &str, Rgb); 7] = [
+    (Class::Forward, "F", "F forward", [0x2f, 0x62, 0xc4]),
+    (Class::BackwardInput, "I", "I backward for the input", [0x0d, 0x86, 0x86]),
+    (Class::BackwardWeight, "W", "W backward for the weights", [0x86, 0xbf, 0x45]),
+    (Class::Backward, "B", "B full backward", [0xee, 0x8a, 0x21]),
+    (Class::Step, "step", "step ops", [0x8b, 0x82, 0xa6]),
+    (Class::Send, "send", "send", [0xd2, 0x36, 0x3b]),
+    (Class::Receive, "receive", "wait for data", [0x97, 0x5b, 0xc6]),
+];
+
 impl Class {
-    pub(super) const ALL: [Class; 7] = [
-        Class::Forward,
-        Class::BackwardInput,
-        Class::BackwardWeight,
-        Class::Backward,
-        Class::Step,
-        Class::Send,
-        Class::Receive,
-    ];
+    /// Every class, in the order of legends.
+    pub(super) fn all() -> [Class; 7] {
+        LOOKS.map(|(class, ..)| class)
+    }
 
     /// The class of a span of `queue`, `kind` being that of its op.
     pub(super) fn of(queue: Queue, kind: Option<Kind>) -> Class {
@@ -45,35 +51,19 @@ impl Class {
         }
     }
 
-    /// For legends.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Class::Forward => "F forward",
-            Class::BackwardInput => "I backward for the input",
-            Class::BackwardWeight => "W backward for the weights",
-            Class::Backward => "B full backward",
-            Class::Step => "step ops",
-            Class::Send => "send",
-            Class::Receive => "wait for data",
-        }
+    /// For style sheets.
+    pub(super) fn stem(self) -> &'static str {
+        LOOKS[self as usize].1
     }
 
-    /// The colour of chunk 0.
-    pub(super) fn base(self) -> Rgb {
-        match self {
-            Class::Forward => [0x2f, 0x62, 0xc4],
-            Class::BackwardInput => [0x0d, 0x86, 0x86],
-            Class::BackwardWeight => [0x86, 0xbf, 0x45],
-            Class::Backward => [0xee, 0x8a, 0x21],
-            Class::Step => [0x8b, 0x82, 0xa6],
-            Class::Send => [0xd2, 0x36, 0x3b],
-            Class::Receive => [0x97, 0x5b, 0xc6],
-        }
+    /// For legends.
+    pub(super) fn name(self) -> &'static str {
+        LOOKS[self as usize].2
     }
 
     /// The colour of a chunk's shade, 0 to 3.
     pub(super) fn color(self, shade: u8) -> Rgb {
-        mix(self.base(), [255; 3], [0.0, 0.24, 0.45, 0.62][usize::from(shade.min(3))])
+        mix(LOOKS[self as usize].3, [255; 3], [0.0, 0.24, 0.45, 0.62][usize::from(shade.min(3))])
     }
 }
 

@@ -13,9 +13,6 @@ use std::io::Write;
 const MOST_PIXELS: f64 = 60e6;
 
 /// The picture as a PNG file's bytes.
-///
-/// # Errors
-/// When the font cannot be read or the pixels cannot be written; neither depends on the report.
 pub fn png(report: &Report) -> Result<Vec<u8>, WriteError> {
     let picture = layout::picture(report);
     let scale = [2.0, 1.0]

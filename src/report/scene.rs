@@ -148,24 +148,9 @@ fn close(marks: &mut [Mark], lanes: usize) {
     }
 }
 
-/// The activations that each device holds over time, (ns, units) after each change.
-pub(super) fn activations(timeline: &Timeline, device: u32, row: &Row) -> Vec<(u64, f64)> {
-    let part = Timeline {
-        schema_version: timeline.schema_version,
-        source: timeline.source,
-        schedule: String::new(),
-        devices: timeline.devices,
-        chunks: timeline.chunks.max(1),
-        microbatches: timeline.microbatches,
-        time_unit: String::new(),
-        unit_ns: timeline.unit_ns,
-        keep: timeline.keep,
-        clock_uncertainty_ns: 0,
-        lower_bound_ns: None,
-        provenance: Default::default(),
-        spans: row.compute.iter().map(|mark| mark.span.clone()).collect(),
-    };
-    part.activations(device)
+/// The activations that the device of `row` holds over time, (ns, units) after each change.
+pub(super) fn activations(timeline: &Timeline, row: &Row) -> Vec<(u64, f64)> {
+    timeline.curve(row.compute.iter().filter_map(|mark| Some(mark.span.change(mark.op?))).collect())
 }
 
 /// The time scale that all panels of one unit share.
@@ -252,10 +237,10 @@ fn typical_op(panel: &Panel) -> f64 {
 
 /// The classes that occur in a report, in the order of the legend.
 pub(super) fn classes(report: &Report) -> Vec<Class> {
-    let mut found = [false; Class::ALL.len()];
+    let mut found = Class::all().map(|_| false);
     for span in report.entries.iter().flat_map(|e| e.panels()).flat_map(|panel| &panel.timeline.spans) {
         let kind = if span.queue == Queue::Compute { span.op.parse().ok().map(Op::kind) } else { None };
         found[Class::of(span.queue, kind) as usize] = true;
     }
-    Class::ALL.into_iter().filter(|&class| found[class as usize]).collect()
+    Class::all().into_iter().filter(|&class| found[class as usize]).collect()
 }

@@ -3,7 +3,7 @@
 use super::Report;
 use super::canvas::{Anchor, Ink, Picture, Shape};
 use super::layout;
-use super::palette::{Class, hex, wants_white_text};
+use super::palette::{hex, wants_white_text};
 use super::text::escape;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -32,8 +32,8 @@ fn write_picture(picture: &Picture) -> String {
 
 fn class(ink: Ink) -> String {
     match ink {
-        Ink::Box(class, shade) => format!("{}{shade}", stem(class)),
-        Ink::On(class, shade) => format!("o{}{shade}", stem(class)),
+        Ink::Box(class, shade) => format!("{}{shade}", class.stem()),
+        Ink::On(class, shade) => format!("o{}{shade}", class.stem()),
         Ink::Idle => "idle".into(),
         Ink::Memory => "memory".into(),
         Ink::Axis => "axis".into(),
@@ -42,18 +42,6 @@ fn class(ink: Ink) -> String {
         Ink::Phase(true) => "phase2".into(),
         Ink::Text => "text".into(),
         Ink::Muted => "muted".into(),
-    }
-}
-
-fn stem(class: Class) -> &'static str {
-    match class {
-        Class::Forward => "F",
-        Class::BackwardInput => "I",
-        Class::BackwardWeight => "W",
-        Class::Backward => "B",
-        Class::Step => "step",
-        Class::Send => "send",
-        Class::Receive => "receive",
     }
 }
 

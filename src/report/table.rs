@@ -2,13 +2,10 @@
 
 use super::number::{MISSING, number, percent, points, quantity, signed_percent};
 use super::text::fit;
-use super::{Entry, Panel, Report};
-use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table as Grid, TableStyle};
+use super::{Entry, Panel, Report, Table};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, TableStyle};
 
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
-
-/// A header and its rows.
-type Columns = (Vec<&'static str>, Vec<Vec<String>>);
 
 fn time(value: f64, panel: &Panel) -> String {
     quantity(value, &fit(&panel.timeline.time_unit, 8, "…"))
@@ -33,7 +30,7 @@ fn common(panel: &Panel) -> [String; 5] {
 const COMMON: [&str; 5] = ["makespan", "bubble", "span bubble", "bubble over ideal", "peak activations"];
 
 /// What is predicted, `None` where nothing is.
-fn predicted(report: &Report) -> Option<Columns> {
+fn predicted(report: &Report) -> Option<Table> {
     if report.entries.iter().all(|entry| entry.predicted.is_none()) {
         return None;
     }
@@ -54,11 +51,11 @@ fn predicted(report: &Report) -> Option<Columns> {
         cells
     };
     let rows = report.entries.iter().map(row).collect();
-    Some((header, rows))
+    Some(figures(&header, rows))
 }
 
 /// What was measured, and how far the prediction is from it; `None` where nothing was.
-fn measured(report: &Report) -> Option<Columns> {
+fn measured(report: &Report) -> Option<Table> {
     if report.entries.iter().all(|entry| entry.measured.is_none()) {
         return None;
     }
@@ -81,25 +78,27 @@ fn measured(report: &Report) -> Option<Columns> {
         cells
     };
     let rows = report.entries.iter().map(row).collect();
-    Some((header, rows))
+    Some(figures(&header, rows))
 }
 
 /// Widest line of a table in the terminal; cells that do not fit are broken.
 const WIDTH: u16 = 80;
 
+/// A table of figures.
+fn figures(header: &[&str], rows: Vec<Vec<String>>) -> Table {
+    Table { caption: String::new(), header: header.iter().map(|&name| name.to_string()).collect(), rows }
+}
+
 /// The tables of a report with their captions; a lone table of figures needs none.
-fn tables(report: &Report) -> Vec<(String, Vec<String>, Vec<Vec<String>>)> {
-    let (predicted, measured) = (predicted(report), measured(report));
-    let captions = if predicted.is_some() && measured.is_some() { ["Predicted", "Measured"] } else { [""; 2] };
-    let figures =
-        [predicted, measured].into_iter().zip(captions).filter_map(|(table, caption)| Some((table?, caption)));
-    let mut tables: Vec<_> = figures
-        .map(|((header, rows), caption)| (caption.to_string(), header.into_iter().map(String::from).collect(), rows))
-        .collect();
-    if tables.is_empty() && report.extra_tables.is_empty() {
-        tables.push((String::new(), ["schedule"].into_iter().chain(COMMON).map(String::from).collect(), Vec::new()));
+fn tables(report: &Report) -> Vec<Table> {
+    let mut tables: Vec<Table> = predicted(report).into_iter().chain(measured(report)).collect();
+    if let [predicted, measured] = &mut tables[..] {
+        (predicted.caption, measured.caption) = ("Predicted".to_string(), "Measured".to_string());
     }
-    tables.extend(report.extra_tables.iter().map(|t| (t.caption.clone(), t.header.clone(), t.rows.clone())));
+    if tables.is_empty() && report.extra_tables.is_empty() {
+        tables.push(figures(&[&["schedule"], &COMMON[..]].concat(), Vec::new()));
+    }
+    tables.extend(report.extra_tables.iter().cloned());
     tables
 }
 
@@ -110,16 +109,13 @@ fn peak(panel: &Panel) -> f64 {
 
 /// The figures as tables for the terminal: predicted, measured, then the extra ones.
 pub fn table(report: &Report) -> String {
-    let one = |(caption, header, rows): (String, Vec<String>, Vec<Vec<String>>)| {
-        let header: Vec<&str> = header.iter().map(String::as_str).collect();
-        let caption = if caption.is_empty() { caption } else { fit(&caption, 100, "…") + "\n" };
-        caption + &grid(&header, rows)
-    };
+    let caption = |text: &str| if text.is_empty() { String::new() } else { fit(text, 100, "…") + "\n" };
+    let one = |table: Table| caption(&table.caption) + &grid(table);
     tables(report).into_iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-fn grid(header: &[&str], rows: Vec<Vec<String>>) -> String {
-    let mut grid = Grid::new();
+fn grid(Table { header, rows, .. }: Table) -> String {
+    let mut grid = comfy_table::Table::new();
     grid.load_style(STYLE);
     grid.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     grid.set_header(header.iter().map(|name| broken(name)));
@@ -152,15 +148,12 @@ fn broken(name: &str) -> String {
 
 /// The same tables in Markdown.
 pub fn markdown(report: &Report) -> String {
-    let one = |(caption, header, rows): (String, Vec<String>, Vec<Vec<String>>)| {
-        let header: Vec<&str> = header.iter().map(String::as_str).collect();
-        let caption = if caption.is_empty() { caption } else { cell(&caption) + "\n\n" };
-        caption + &markdown_grid(&header, &rows)
-    };
+    let caption = |text: &str| if text.is_empty() { String::new() } else { cell(text) + "\n\n" };
+    let one = |table: Table| caption(&table.caption) + &markdown_grid(&table);
     tables(report).into_iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-fn markdown_grid(header: &[&str], rows: &[Vec<String>]) -> String {
+fn markdown_grid(Table { header, rows, .. }: &Table) -> String {
     let width = rows.iter().map(Vec::len).chain([header.len()]).max().unwrap_or(0);
     let line = |cells: &mut dyn Iterator<Item = String>| -> String {
         let mut cells: Vec<String> = cells.collect();

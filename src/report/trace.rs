@@ -38,9 +38,6 @@ pub fn trace(report: &Report) -> String {
 }
 
 /// The trace, compressed; the file name and time inside are left empty.
-///
-/// # Errors
-/// Only when there is no memory for it.
 #[cfg(feature = "pictures")]
 pub fn trace_gz(report: &Report) -> Result<Vec<u8>, super::WriteError> {
     let mut encoder = flate2::GzBuilder::new().mtime(0).write(Vec::new(), flate2::Compression::new(6));
@@ -110,7 +107,7 @@ fn panel_events(events: &mut Events, panel: &Panel, name: &str, first_process: u
                 }
             }
         }
-        let curve = if row.compute.is_empty() { Vec::new() } else { activations(t, device as u32, row) };
+        let curve = if row.compute.is_empty() { Vec::new() } else { activations(t, row) };
         for (ns, held) in curve {
             events.push(&format!(
                 "{{\"ph\":\"C\",\"name\":\"activations\",\"pid\":{process},\"ts\":{},\"args\":{{\"held\":{held}}}}}",

@@ -135,15 +135,10 @@ impl Explanation {
     /// The same for readers.
     pub fn report(&self, graph: &TaskGraph, costs: &CostTable) -> IdleReport {
         let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
-        let time = |causes: &Causes| IdleTime {
-            idle: unit(causes.iter().sum()),
-            fill: unit(causes[Cause::Fill as usize]),
-            drain: unit(causes[Cause::Drain as usize]),
-            dependence: unit(causes[Cause::Dependence as usize]),
-            communication: unit(causes[Cause::Communication as usize]),
-            imbalance: unit(causes[Cause::Imbalance as usize]),
-            memory: unit(causes[Cause::Memory as usize]),
-            order: unit(causes[Cause::Order as usize]),
+        let time = |causes: &Causes| {
+            let [fill, drain, dependence, communication, imbalance, memory, order] = causes.map(unit); // as in Cause::ALL
+            let idle = unit(causes.iter().sum());
+            IdleTime { idle, fill, drain, dependence, communication, imbalance, memory, order }
         };
         let name = |index: usize| graph.op(index).to_string();
         let span = |idle: &Idle| IdleSpan {
