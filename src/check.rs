@@ -31,9 +31,6 @@ pub fn check(graph: &TaskGraph, delivery: Delivery) -> Result<(), Deadlock> {
 }
 
 /// [`check()`] under one-sided delivery where each channel has room for no more than `slots` messages.
-///
-/// # Errors
-/// As [`check()`].
 pub fn check_slots(graph: &TaskGraph, slots: u32) -> Result<(), Deadlock> {
     let under = format!("one-sided delivery with room for {slots} in a channel");
     Machine::new(graph, &Lowering::by_channel(graph), Some(slots)).prove(&under)

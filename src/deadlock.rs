@@ -7,24 +7,10 @@ use std::fmt;
 /// Who waits, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Party {
-    /// A device at an op of its program.
-    Device {
-        /// The device.
-        device: u32,
-        /// The op's number in its program.
-        number: usize,
-        /// The op; `None` at the end.
-        op: Option<Op>,
-    },
-    /// A communication queue at its head.
-    Queue {
-        /// The queue's device.
-        device: u32,
-        /// What the queue is called.
-        queue: String,
-        /// The entry at its head, such as `2SEND_F3`.
-        head: String,
-    },
+    /// A device at an op of its program, by number; `None` at the end.
+    Device { device: u32, number: usize, op: Option<Op> },
+    /// A device's communication queue, by name, and the entry at its head, such as `2SEND_F3`.
+    Queue { device: u32, queue: String, head: String },
 }
 
 impl Party {

@@ -4,35 +4,19 @@ use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::schedule::Schedule;
 
-/// One device's program before costs are known.
+/// One device's program before costs are known. A cap is the most activations held at once, in units of a device's whole share
+/// of layers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Program {
     /// A fixed order.
     Fixed(Vec<Op>),
     /// A fixed order of forwards and backwards; the W's of its I's run where the device would idle, before an op that
     /// would exceed the cap, and at the end.
-    Fill {
-        /// F, I and B, in order.
-        ops: Vec<Op>,
-        /// Most activations held at once, in units of a device's whole share of layers.
-        cap: Option<f64>,
-    },
-    /// Whatever is ready: the first kind of `priority` that is, of it the oldest micro-batch.
-    Greedy {
-        /// Kinds, the most urgent first. With `I` in it backwards are split.
-        priority: Vec<Kind>,
-        /// Most activations held at once.
-        cap: Option<f64>,
-    },
-    /// The best order that can be found.
-    Search {
-        /// Whether backwards are split into I and W.
-        split: bool,
-        /// Most activations held at once.
-        cap: Option<f64>,
-        /// An order to begin with.
-        start: Option<Box<Program>>,
-    },
+    Fill { ops: Vec<Op>, cap: Option<f64> },
+    /// Whatever is ready: the first kind of `priority` that is, of it the oldest micro-batch. With `I` in it backwards are split.
+    Greedy { priority: Vec<Kind>, cap: Option<f64> },
+    /// The best order that can be found, backwards `split` into I and W or not, perhaps with an order to begin with.
+    Search { split: bool, cap: Option<f64>, start: Option<Box<Program>> },
 }
 
 /// What a search makes small.

@@ -11,32 +11,13 @@ pub enum PlacementError {
     Lengths(usize, usize),
     /// Both copies of a stage on one device.
     #[error("stage {stage} has both its directions on device {device}; put them on two devices")]
-    OneDevice {
-        /// The stage.
-        stage: usize,
-        /// Its device.
-        device: u32,
-    },
+    OneDevice { stage: usize, device: u32 },
     /// A device that there is not.
     #[error("placement puts stage {stage} on device {device}, but there are {devices} devices")]
-    NoDevice {
-        /// The stage.
-        stage: u32,
-        /// Where it should be.
-        device: u32,
-        /// How many there are.
-        devices: u32,
-    },
-    /// Devices that hold different numbers of stages.
+    NoDevice { stage: u32, device: u32, devices: u32 },
+    /// Devices that hold different numbers of stages, or none: device 0 and another.
     #[error("every device must hold the same number of stages; device 0 holds {first}, device {device} holds {other}")]
-    Unbalanced {
-        /// How many stages device 0 holds.
-        first: usize,
-        /// A device that holds another number, or none.
-        device: usize,
-        /// How many it holds.
-        other: usize,
-    },
+    Unbalanced { first: usize, device: usize, other: usize },
     /// Two directions on an odd number of devices.
     #[error("a bidirectional placement needs an even number of devices, found {0}")]
     Odd(u32),

@@ -91,9 +91,6 @@ impl Config {
     }
 
     /// Whether a model of these sizes can exist.
-    ///
-    /// # Errors
-    /// What is wrong.
     pub fn validate(&self) -> Result<(), InvalidSizes> {
         let sizes = [
             ("max_sequence", self.max_sequence),

@@ -38,59 +38,23 @@ const FLOAT: usize = size_of::<f32>();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Rows of tables, at the token's id or position, added up.
-    Lookup {
-        /// Of a row.
-        width: usize,
-    },
-    /// LayerNorm or RMSNorm.
-    Norm {
-        /// Of input and output.
-        width: usize,
-        /// Numbers a token that the backward needs: 2 (mean and deviation), or 1.
-        statistics: usize,
-        /// Vectors of weights: 2 (weight and bias), or 1.
-        vectors: usize,
-    },
+    Lookup { width: usize },
+    /// LayerNorm or RMSNorm: its backward needs 2 statistics a token (mean and deviation) or 1; it has 2 vectors of weights
+    /// (weight and bias) or 1.
+    Norm { width: usize, statistics: usize, vectors: usize },
     /// A product with a weight (outputs, inputs).
-    Product {
-        /// Of the input.
-        inputs: usize,
-        /// Of the output.
-        outputs: usize,
-    },
-    /// Rotary embedding of queries and keys, in place.
-    Rotate {
-        /// Of queries and keys.
-        width: usize,
-    },
-    /// Attention of a token to its sequence, computed in tiles: scores are never kept.
-    Attention {
-        /// Heads of queries.
-        heads: usize,
-        /// Heads of keys and values; as many as those of queries unless they are shared.
-        groups: usize,
-        /// Channels of a head.
-        size: usize,
-    },
+    Product { inputs: usize, outputs: usize },
+    /// Rotary embedding of queries and keys, in place; both together are so wide.
+    Rotate { width: usize },
+    /// Attention of a token to its sequence, computed in tiles: scores are never kept. `heads` of queries, `groups` of keys and
+    /// values (as many unless they are shared), `size` channels each.
+    Attention { heads: usize, groups: usize, size: usize },
     /// A function of each element, GELU, or of two halves of the input, SwiGLU.
-    Activate {
-        /// Of the input.
-        inputs: usize,
-        /// Of the output.
-        outputs: usize,
-    },
+    Activate { inputs: usize, outputs: usize },
     /// The residual stream and what is added to it.
-    Add {
-        /// Of each.
-        width: usize,
-    },
-    /// Logits and their cross entropy. The forward leaves the logits' gradient behind, in their place.
-    Classify {
-        /// Of the hidden state.
-        width: usize,
-        /// Token ids.
-        vocabulary: usize,
-    },
+    Add { width: usize },
+    /// Logits of a vocabulary and their cross entropy. The forward leaves the logits' gradient behind, in their place.
+    Classify { width: usize, vocabulary: usize },
 }
 
 impl Operation {

@@ -5,26 +5,12 @@
 pub enum InvalidSizes {
     /// One is absurd.
     #[error("expected a model whose {name} is between 1 and 2^31 - 129, found {size}: correct that size")]
-    Size {
-        /// Which.
-        name: &'static str,
-        /// What it is.
-        size: usize,
-    },
+    Size { name: &'static str, size: usize },
     /// The hidden state does not fall into heads.
     #[error(
         "expected {of} to be a multiple of {what}, found {of_size} {of} and {size} {what}: choose another number of {what}"
     )]
-    Multiple {
-        /// What is shared out.
-        of: &'static str,
-        /// Its size.
-        of_size: usize,
-        /// Among what.
-        what: &'static str,
-        /// How many of them.
-        size: usize,
-    },
+    Multiple { of: &'static str, of_size: usize, what: &'static str, size: usize },
     /// No machine holds so many parameters.
     #[error("expected a model of at most 2^40 parameters, found {0}: choose smaller sizes")]
     Parameters(u128),

@@ -40,36 +40,18 @@ pub enum Unsplittable {
     NoStage,
     /// The numbers of layers are those of other stages.
     #[error("expected layers for {stages} stages, found {found}: give one number for each stage")]
-    Stages {
-        /// Stages asked for.
-        stages: usize,
-        /// Numbers given.
-        found: usize,
-    },
+    Stages { stages: usize, found: usize },
     /// The numbers of layers are another model's.
     #[error("expected layers that add up to the model's {layers}, found {found:?}: change one of them")]
-    Sum {
-        /// The model's.
-        layers: usize,
-        /// Numbers given.
-        found: Vec<usize>,
-    },
+    Sum { layers: usize, found: Vec<usize> },
     /// A stage would hold nothing.
     #[error("expected at least 1 layer in every stage but the first and the last, found {found:?}: move a layer")]
-    Empty {
-        /// Numbers given.
-        found: Vec<usize>,
-    },
+    Empty { found: Vec<usize> },
     /// There are too few layers.
     #[error(
         "expected at most as many stages as the model's {layers} layers, found {stages} stages: choose fewer stages or a deeper model"
     )]
-    TooMany {
-        /// The model's.
-        layers: usize,
-        /// Stages asked for.
-        stages: usize,
-    },
+    TooMany { layers: usize, stages: usize },
 }
 
 impl Outline {
@@ -89,9 +71,6 @@ impl Outline {
 
     /// Splits the layers into `stages` runs: evenly, earlier stages taking the remainder since the last one has the head, or by
     /// the number of layers of each stage. Only the first and the last stage may be without layers.
-    ///
-    /// # Errors
-    /// More stages than layers, or numbers that do not add up.
     pub fn split(&self, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<Stage>, Unsplittable> {
         let inner = self.inner();
         let counts = layer_counts(self.layers(), stages, explicit)?;

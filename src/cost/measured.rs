@@ -158,9 +158,6 @@ impl CostFile {
     }
 
     /// Duration of one part, for micro-batches of `sequences` sequences of `tokens` tokens.
-    ///
-    /// # Errors
-    /// It was not measured.
     fn part(&self, part: &str, kind: Kind, (sequences, tokens): (u32, u32)) -> Result<u64, CostError> {
         let letter = kind.letter().to_string();
         let found = self

@@ -136,10 +136,7 @@ pub const CELL: &str =
 #[error("{0}")]
 pub struct Expected(String);
 
-/// Appends the actions of a cell that is not blank; `cell` is its number.
-///
-/// # Errors
-/// What was expected in its place. Nothing is appended then.
+/// Appends the actions of a cell that is not blank; `cell` is its number. Where it is wrong nothing is appended.
 pub fn parse(text: &str, cell: u32, actions: &mut Vec<Action>) -> Result<(), Expected> {
     let Some(pair) = text.strip_prefix('(') else {
         actions.push(action(text, cell)?);

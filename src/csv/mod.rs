@@ -44,40 +44,11 @@ pub const MAX_BYTES: usize = 256 << 20;
 pub enum Error {
     /// One cell is wrong, or a cell shows what is wrong elsewhere. Rows and cells count from 1.
     #[error("{file}, row {row} (device {}), cell {cell}: expected {expected}, found '{found}'; {remedy}", row - 1)]
-    Cell {
-        /// The file's name.
-        file: String,
-        /// Its row.
-        row: usize,
-        /// The cell of that row.
-        cell: usize,
-        /// What should stand there.
-        expected: String,
-        /// The cell's text.
-        found: String,
-        /// One thing to do.
-        remedy: String,
-    },
+    Cell { file: String, row: usize, cell: usize, expected: String, found: String, remedy: String },
     /// The file as a whole is wrong.
     #[error("{file}: expected {expected}, found {found}; {remedy}")]
-    File {
-        /// The file's name.
-        file: String,
-        /// What it should be.
-        expected: String,
-        /// What it is.
-        found: String,
-        /// One thing to do.
-        remedy: String,
-    },
+    File { file: String, expected: String, found: String, remedy: String },
     /// The schedule has no such file.
     #[error("schedule {schedule} has no PyTorch file: {reason}; {remedy}")]
-    Schedule {
-        /// The schedule's name.
-        schedule: String,
-        /// Why.
-        reason: String,
-        /// One thing to do.
-        remedy: String,
-    },
+    Schedule { schedule: String, reason: String, remedy: String },
 }

@@ -11,9 +11,6 @@ use crate::schedule::{Programs, Schedule, Seen, check_pair};
 ///
 /// Placement and number of micro-batches follow from the cells: a stage is where its row is; a stage on two rows makes the
 /// placement bidirectional, direction 0 being the row that runs the first half of the micro-batches.
-///
-/// # Errors
-/// The first cell that is wrong, or what makes the file as a whole no schedule.
 pub fn read(name: &str, file: &str, text: &str) -> Result<Imported, Error> {
     let mut table = Table::scan(file, text)?;
     let mut warnings = Vec::new();

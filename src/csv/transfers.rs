@@ -71,9 +71,6 @@ impl<'a> Transfers<'a> {
     }
 
     /// The rows.
-    ///
-    /// # Errors
-    /// The order of ops deadlocks.
     pub fn run(mut self) -> Result<Vec<String>, Error> {
         loop {
             while let Some(device) = self.ready.pop_front() {

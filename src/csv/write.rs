@@ -13,9 +13,6 @@ use crate::schedule::{Schedule, unit_name, units};
 /// global order of transfers that every row follows, so the file runs even where a send waits for its receive. Parameters
 /// are gathered before a stage's first op; gradients are reduced (and scaled: PyTorch does that nowhere else) and
 /// parameters freed after its last.
-///
-/// # Errors
-/// What PyTorch cannot load or would compute wrongly, and orders that deadlock.
 pub fn write(schedule: &Schedule, format: Format) -> Result<String, Error> {
     check(schedule)?;
     let rows = match format {

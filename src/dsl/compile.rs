@@ -34,9 +34,6 @@ pub struct Compiled {
 const STACK_BYTES: usize = 4 << 30;
 
 /// Compiles a schedule file.
-///
-/// # Errors
-/// See [`Error`].
 pub fn compile(path: &ScheduleFile, request: &Request) -> Result<Compiled, Error> {
     // Some values of the language are too large for it to say so other than by a panic.
     let caught = || {

@@ -248,9 +248,6 @@ impl Layout {
     }
 
     /// The placement on `devices` devices with `chunks` chunks.
-    ///
-    /// # Errors
-    /// A custom list that is not balanced; an odd number of devices for two directions.
     pub fn placement(&self, devices: u32, chunks: u32) -> Result<Placement, PlacementError> {
         Ok(match self {
             Layout::Linear => Placement::linear(devices),

@@ -18,9 +18,6 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The embedded schedule of a name; case, `-`, `_` and spaces do not matter.
-///
-/// # Errors
-/// No such name, with the list and the nearest name.
 pub fn named(name: &str) -> Result<ScheduleFile, Error> {
     let plain = |text: &str| text.to_lowercase().replace(['-', '_', ' '], "");
     if let Some((stem, text)) = EMBEDDED.iter().find(|(stem, _)| plain(stem) == plain(name)) {
@@ -68,9 +65,6 @@ pub struct Description {
 }
 
 /// Reads docstring, placement and options without compiling for any p.
-///
-/// # Errors
-/// The file does not evaluate.
 pub fn describe(path: &ScheduleFile) -> Result<Description, Error> {
     let invalid = |e: starlark::Error| Error::Invalid(format!("{}: {e}", path.file));
     Module::with_temp_heap(|module| {

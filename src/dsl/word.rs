@@ -129,9 +129,6 @@ impl Word {
     }
 
     /// Two ops as an overlapped pair.
-    ///
-    /// # Errors
-    /// One of the words is not a single op.
     pub fn overlap(first: &Word, second: &Word) -> Result<Word, WordError> {
         let single = |word: &Word| match word.atoms().as_deref() {
             Some([atom]) => Ok(*atom),
@@ -142,9 +139,6 @@ impl Word {
     }
 
     /// `words` one after the other.
-    ///
-    /// # Errors
-    /// Too deep or too long.
     pub fn concat(words: Vec<Word>) -> Result<Word, WordError> {
         let mut list = List::default();
         words.into_iter().filter(|word| word.len != Some(0)).for_each(|word| list.push(word));
@@ -155,9 +149,6 @@ impl Word {
     }
 
     /// This word, then `next`.
-    ///
-    /// # Errors
-    /// Too deep or too long.
     pub fn then(&self, next: &Word) -> Result<Word, WordError> {
         match (self.len, next.len) {
             (Some(0), _) => return Ok(next.clone()),
@@ -181,9 +172,6 @@ impl Word {
     }
 
     /// `count` times this word; none for 0 or less.
-    ///
-    /// # Errors
-    /// Too deep or too long.
     pub fn times(&self, count: i64) -> Result<Word, WordError> {
         match count {
             ..=0 => Ok(Word::empty()),
@@ -197,17 +185,11 @@ impl Word {
     }
 
     /// Number of ops.
-    ///
-    /// # Errors
-    /// The word holds a `first`, whose length depends on the counting.
     pub fn len(&self) -> Result<u64, WordError> {
         self.len.ok_or(WordError::NoLength)
     }
 
     /// The ops in `range`, which must lie within the word.
-    ///
-    /// # Errors
-    /// As [`Word::len`].
     pub fn slice(&self, range: Range<u64>) -> Result<Word, WordError> {
         let len = self.len()?;
         let range = range.start.min(len)..range.end.min(len);
@@ -219,35 +201,23 @@ impl Word {
     }
 
     /// a0 b0 a1 b1 ..., then what is left of the longer.
-    ///
-    /// # Errors
-    /// As [`Word::len`].
     pub fn alternate(a: &Word, b: &Word) -> Result<Word, WordError> {
         let len = a.len()?.saturating_add(b.len()?);
         Word::new(Node::Alternate(a.clone(), b.clone()), a.depth.max(b.depth) + 1, Some(len))
     }
 
     /// The same ops under a name.
-    ///
-    /// # Errors
-    /// Too deep.
     pub fn phase(&self, name: &str) -> Result<Word, WordError> {
         Word::new(Node::Phase { name: name.into(), word: self.clone() }, self.depth + 1, self.len)
     }
 
     /// The ops of micro-batches below `limit`; the others are counted, then dropped.
-    ///
-    /// # Errors
-    /// Too deep.
     pub fn first(&self, limit: u32) -> Result<Word, WordError> {
         let len = self.len.filter(|&len| len == 0); // only the empty word's length is known without counting
         Word::new(Node::First { limit, word: self.clone() }, self.depth + 1, len)
     }
 
     /// Calls `sink` for all ops in order, for one or several neighbours at a time; stops at its first error.
-    ///
-    /// # Errors
-    /// The sink's.
     pub fn visit<E>(&self, sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>) -> Result<(), E> {
         self.walk(0..self.len.unwrap_or(u64::MAX), Context { phase: "", limit: u64::MAX }, sink)
     }

@@ -48,12 +48,7 @@ pub enum CostShare {
     /// All transfers and host overheads.
     Communication,
     /// The transfers from one device to another.
-    Link {
-        /// The sender.
-        from: u32,
-        /// The receiver.
-        to: u32,
-    },
+    Link { from: u32, to: u32 },
 }
 
 impl fmt::Display for CostShare {

@@ -103,13 +103,8 @@ pub fn binding(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usi
 pub enum Doing {
     /// This op runs.
     Running(usize),
-    /// The output of `maker` is on its way to `user`.
-    Transfer {
-        /// The op that made it.
-        maker: usize,
-        /// The op that waits for it.
-        user: usize,
-    },
+    /// The output of `maker` is on its way to `user`, which waits for it.
+    Transfer { maker: usize, user: usize },
     /// The device is held up after this op.
     Overhead(usize),
 }

@@ -4,15 +4,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
     /// The factor's logarithm is normal with this standard deviation, per mille, at most 2000. Cut off at 3.7 of them.
-    LogNormal {
-        /// Standard deviation of the logarithm, per mille.
-        sigma_per_mille: u32,
-    },
-    /// Evenly from 1 - w to 1 + w.
-    Uniform {
-        /// w, per mille, at most 1000.
-        half_width_per_mille: u32,
-    },
+    LogNormal { sigma_per_mille: u32 },
+    /// Evenly from 1 - w to 1 + w, where w is at most 1000 per mille.
+    Uniform { half_width_per_mille: u32 },
 }
 
 /// Durations that vary by chance: each op's factor depends on the seed, the sample and the op's index, on nothing else.

@@ -84,13 +84,8 @@ pub enum Transfer {
     Instant,
     /// Every message as long.
     Ticks(u64),
-    /// By bandwidth, rounded up.
-    Bytes {
-        /// Size of a message.
-        bytes_per_message: u64,
-        /// Ticks for 2^20 bytes. At 25 GB/s, in nanoseconds: 41943.
-        ticks_per_mebibyte: u64,
-    },
+    /// By bandwidth, rounded up: at 25 GB/s 2^20 bytes take 41943 ns.
+    Bytes { bytes_per_message: u64, ticks_per_mebibyte: u64 },
     /// By the boundary between stages s and s + 1: forward, backward. S - 1 of them.
     Boundaries(Vec<[u64; 2]>),
 }

@@ -42,9 +42,6 @@ pub struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     /// What runs of `graph` under `costs` on the machine of `config` have in common.
-    ///
-    /// # Errors
-    /// A configuration that fits no such graph, or costs that overflow the clock.
     pub fn new(graph: &'a TaskGraph, costs: &CostTable, config: &'a Config) -> Result<Prepared<'a>, EventError> {
         check(graph, config)?;
         let rules = rules(graph, costs, config).ok_or(EventError::Overflow)?;

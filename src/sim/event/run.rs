@@ -9,9 +9,6 @@ use crate::graph::TaskGraph;
 
 impl Prepared<'_> {
     /// One simulation.
-    ///
-    /// # Errors
-    /// A deadlock.
     pub fn run(&self, observer: &mut impl Observer) -> Result<Outcome, EventError> {
         match &self.chance {
             None => self.run_lasting(|_, _, _, duration| duration, observer),
@@ -21,9 +18,6 @@ impl Prepared<'_> {
 
     /// One simulation where `lasts(index, device, start, duration)` is how long an op takes on a device that does nothing
     /// else. [`Config::jitter`] does not apply.
-    ///
-    /// # Errors
-    /// A deadlock.
     pub fn run_lasting(
         &self,
         lasts: impl Fn(usize, u32, u64, u64) -> u64,
@@ -46,10 +40,6 @@ impl Prepared<'_> {
 }
 
 /// Simulates `graph` under `costs` on the machine of `config`.
-///
-/// # Errors
-/// A configuration that fits no such graph, costs that overflow the clock, or a deadlock, with the circle of who waits for
-/// whom.
 pub fn simulate(
     graph: &TaskGraph,
     costs: &CostTable,
@@ -77,9 +67,6 @@ pub struct Makespans {
 }
 
 /// Simulates samples 0 to `samples` - 1 of `config`'s jitter with `seed`.
-///
-/// # Errors
-/// As [`simulate`]; no sample at all.
 pub fn monte_carlo(
     graph: &TaskGraph,
     costs: &CostTable,
