@@ -1,11 +1,31 @@
 //! Other processes: pipesim itself, this program again, and stand-ins for NVIDIA's libraries (`tests/emulator`) for them.
 
-use super::root;
+use super::{golden_path, root};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// pipesim.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_pipesim");
+
+/// Runs a command to its end: exit code, the JSON that it printed if it did, and what it said.
+pub fn finish(command: &mut Command) -> (Option<i32>, Value, String) {
+    let output = command.output().unwrap();
+    let json = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output.status.code(), json, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// The same with these arguments of `pipesim run`, between blanks; its report goes to a folder that is gone then.
+pub fn run(command: &mut Command, arguments: &str) -> (Option<i32>, Value, String) {
+    let folder = tempfile::tempdir().unwrap();
+    finish(command.arg("run").args(arguments.split_whitespace()).arg("-o").arg(folder.path().join("")))
+}
+
+/// Arguments for the golden model, in sequences of 32 tokens.
+pub fn golden_run() -> String {
+    let [model, tokens] = ["gpt2/model.bin", "gpt2/tokens.bin"].map(golden_path);
+    format!("--checkpoint {model} --data {tokens} --tokenizer bytes --seq 32 --lr 1e-3")
+}
 
 /// This program in a process of its own, in which it runs one test, named with its module.
 pub fn again(test: &str) -> Command {
