@@ -34,25 +34,16 @@ impl Channel {
     }
 
     /// Enqueues: the buffer goes to rank `to`.
-    ///
-    /// # Errors
-    /// NCCL's own.
     pub fn send(&self, buffer: &Buffer, to: u32) -> Result<()> {
         Ok(self.communicator.send(buffer.address().0, buffer.bytes(), to as i32, self.stream.raw())?)
     }
 
     /// Enqueues: the buffer is filled by rank `from`.
-    ///
-    /// # Errors
-    /// NCCL's own.
     pub fn receive(&self, buffer: &Buffer, from: u32) -> Result<()> {
         Ok(self.communicator.receive(buffer.address().0, buffer.bytes(), from as i32, self.stream.raw())?)
     }
 
     /// Enqueues both at once, so that neither waits for the other.
-    ///
-    /// # Errors
-    /// NCCL's own.
     pub fn swap(&self, out: &Buffer, into: &Buffer, peer: u32) -> Result<()> {
         let stream = self.stream.raw();
         self.library.group(|| {

@@ -2,9 +2,11 @@
 
 use super::api::handle::Address;
 use super::kernel::MAX_HEAD_SIZE;
-use super::shard::HIDDEN_ALIGNMENT;
 use crate::model::{Config, check_sizes};
 use anyhow::{Result, bail, ensure};
+
+/// Addresses of hidden states are multiples of this.
+pub const HIDDEN_ALIGNMENT: u64 = 256;
 
 /// Whether an address is there exactly when it should be, and aligned.
 pub(super) fn address(found: Option<Address>, wanted: bool, what: &str) -> Result<()> {

@@ -20,9 +20,6 @@ impl Clock {
     /// Records an event between two readings of the host's clock, several times, and keeps the try whose readings lie
     /// closest together. The compute stream should be idle. An event's time is in float32 milliseconds since this moment, so
     /// calibrate again at least every few seconds.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn calibrate(gpu: &Gpu, now_ns: &dyn Fn() -> u64) -> Result<Clock, Fault> {
         let mut best = Clock::attempt(gpu, now_ns)?;
         for _ in 1..TRIES {
@@ -45,9 +42,6 @@ impl Clock {
     }
 
     /// When a timed event of the same context was reached, on the host's clock.
-    ///
-    /// # Errors
-    /// The event was not recorded or not reached.
     pub fn ns(&self, event: &Event) -> Result<u64, Fault> {
         let since = event.elapsed_ns(&self.reference)?.round() as i64;
         Ok(self.host_ns.saturating_add_signed(since))

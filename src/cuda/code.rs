@@ -20,9 +20,6 @@ pub struct Kernels {
 
 impl Kernels {
     /// Finds or compiles the code for the device, and loads every kernel.
-    ///
-    /// # Errors
-    /// There is no code, or the driver does not take it.
     pub fn load(context: &Arc<Context>, facts: &Facts, precision: Precision) -> Result<Kernels> {
         let code = compiler::kernels(precision, facts.capability)?;
         context.make_current()?;
@@ -54,9 +51,6 @@ impl Kernels {
     }
 
     /// Lets a kernel be launched with so much dynamic shared memory.
-    ///
-    /// # Errors
-    /// The device has not so much for one block.
     pub(super) fn allow(&self, name: &str, launch: Launch) -> Result<()> {
         let bytes = launch.shared_bytes;
         if bytes <= kernel::DEFAULT_SHARED_BYTES {

@@ -31,9 +31,6 @@ impl Context {
     }
 
     /// Makes this the context of the calling thread: what it creates from now on belongs here.
-    ///
-    /// # Errors
-    /// The device's state is lost.
     pub fn make_current(&self) -> Result<(), Fault> {
         self.api.set_current(self.handle)
     }

@@ -97,9 +97,6 @@ impl Facts {
 impl Driver {
     /// Opens the driver. Never panics: what is missing is named by the error. An answer of "yes" is remembered, one of "no"
     /// is found out again at the next call.
-    ///
-    /// # Errors
-    /// No driver, one that is too old or does not start, or no device.
     pub fn open() -> Result<&'static Driver, Unusable> {
         static DRIVER: OnceLock<Driver> = OnceLock::new();
         static OPENING: Mutex<()> = Mutex::new(());
@@ -128,9 +125,6 @@ impl Driver {
     }
 
     /// What the driver says of a device.
-    ///
-    /// # Errors
-    /// There is no device of this ordinal.
     pub fn facts(&self, ordinal: u32) -> anyhow::Result<Facts> {
         if ordinal >= self.devices {
             let words = "choose one of those that nvidia-smi lists";
@@ -154,9 +148,6 @@ impl Driver {
     }
 
     /// Whether kernels and copies of one device can reach another's memory directly.
-    ///
-    /// # Errors
-    /// There is no device of one of the ordinals.
     pub fn peer_access(&self, from: u32, to: u32) -> Result<bool, Fault> {
         self.api.can_access(self.api.device(from)?, self.api.device(to)?)
     }

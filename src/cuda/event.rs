@@ -28,25 +28,16 @@ impl Events {
     }
 
     /// An event that takes the time when it is reached.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn timed(self: &Arc<Events>) -> Result<Event, Fault> {
         self.take(true)
     }
 
     /// An event to be waited for only, which is cheaper.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn untimed(self: &Arc<Events>) -> Result<Event, Fault> {
         self.take(false)
     }
 
     /// Has so many timed events at hand, so that none is made in a step.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn reserve(&self, count: usize) -> Result<(), Fault> {
         while self.spare(true).len() < count {
             let event = self.make(true)?;
@@ -93,26 +84,17 @@ impl Event {
     }
 
     /// The event that another process made and named.
-    ///
-    /// # Errors
-    /// The driver refuses: the process is gone, or this one.
     pub fn open(context: &Arc<Context>, name: ProcessHandle) -> Result<Event, Fault> {
         context.make_current()?;
         Ok(Event { context: context.clone(), handle: context.api.import_event(name)?, home: None })
     }
 
     /// Whether it was reached; true also before it is first recorded.
-    ///
-    /// # Errors
-    /// Something enqueued before it failed.
     pub fn is_done(&self) -> Result<bool, Fault> {
         self.context.api.is_event_done(self.handle)
     }
 
     /// Waits on the host until it is reached.
-    ///
-    /// # Errors
-    /// Something enqueued before it failed.
     pub fn synchronize(&self) -> Result<(), Fault> {
         self.context.api.synchronize_event(self.handle)
     }

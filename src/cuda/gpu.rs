@@ -27,9 +27,6 @@ pub struct Gpu {
 impl Gpu {
     /// A whole GPU, by its primary context. Its memory and that of every other GPU in use can be accessed from each other,
     /// where the hardware can: see [`enable_peers`].
-    ///
-    /// # Errors
-    /// No such GPU, one too old, or one that the driver does not give.
     pub fn whole(driver: &'static Driver, ordinal: u32) -> anyhow::Result<Gpu> {
         let facts = driver.facts(ordinal)?;
         facts.usable()?;
@@ -100,9 +97,6 @@ impl Gpu {
     }
 
     /// Takes a timed event and puts it behind all that was enqueued on `stream`, one of its own, so far.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn mark(&self, stream: &Stream) -> Result<Event, Fault> {
         let event = self.events.timed()?;
         stream.record(&event)?;
@@ -130,26 +124,17 @@ impl Gpu {
     }
 
     /// Makes it the GPU of the calling thread; methods of this layer do so themselves where they must.
-    ///
-    /// # Errors
-    /// The device's state is lost.
     pub fn make_current(&self) -> Result<(), Fault> {
         self.context.make_current()
     }
 
     /// Bytes of memory: free now, and in all.
-    ///
-    /// # Errors
-    /// The device's state is lost.
     pub fn memory(&self) -> Result<(usize, usize), Fault> {
         self.make_current()?;
         self.context.api.memory()
     }
 
     /// Waits on the host for all of its work.
-    ///
-    /// # Errors
-    /// Some of it failed.
     pub fn synchronize(&self) -> Result<(), Fault> {
         self.make_current()?;
         self.context.api.synchronize()
@@ -158,9 +143,6 @@ impl Gpu {
 
 /// Lets each of the GPUs access the others' memory. Returns the pairs (from, to) of positions in `gpus` that cannot:
 /// copies between those go through the host.
-///
-/// # Errors
-/// The driver refuses what it said was possible.
 pub fn enable_peers(driver: &'static Driver, gpus: &[&Gpu]) -> anyhow::Result<Vec<(usize, usize)>> {
     let mut apart = Vec::new();
     for (i, from) in gpus.iter().enumerate() {

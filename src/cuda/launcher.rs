@@ -21,9 +21,6 @@ pub struct Launcher {
 
 impl Launcher {
     /// Opens GPU `ordinal` and loads the kernels there.
-    ///
-    /// # Errors
-    /// There is no such GPU, no code for it, or the driver does not take the code.
     pub fn open(driver: &'static Driver, ordinal: u32, precision: Precision) -> Result<Launcher> {
         let gpu = Gpu::whole(driver, ordinal)?;
         let kernels = Kernels::load(gpu.context(), gpu.facts(), precision)?;
@@ -37,9 +34,6 @@ impl Launcher {
     }
 
     /// Device memory with this content; it begins at a multiple of 256 bytes.
-    ///
-    /// # Errors
-    /// The device has not so much memory left.
     pub fn upload(&self, content: &[u8]) -> Result<Buffer> {
         let buffer = Buffer::new(self.gpu.context(), content.len())?;
         self.staged(content.len(), |staging| {
@@ -51,9 +45,6 @@ impl Launcher {
     }
 
     /// All bytes of `buffer`.
-    ///
-    /// # Errors
-    /// The device's state is lost.
     pub fn download(&self, buffer: &Buffer) -> Result<Vec<u8>> {
         let mut content = vec![0; buffer.bytes()];
         self.staged(content.len(), |staging| {

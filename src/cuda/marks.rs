@@ -84,9 +84,6 @@ impl Marks {
     }
 
     /// How long each part of each op took, by the op's number.
-    ///
-    /// # Errors
-    /// The stream has not passed all marks, or something enqueued before them failed.
     pub fn laps(&self) -> Result<Vec<(u32, Lap)>> {
         let mut laps = Vec::new();
         for call in &self.calls {

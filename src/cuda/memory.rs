@@ -43,9 +43,6 @@ impl Buffer {
 
     /// Memory that can be shared with another process: rounded up to whole pieces of the driver's, so that nothing else lies
     /// in what is shared.
-    ///
-    /// # Errors
-    /// As [`Buffer::new`].
     pub fn shareable(context: &Arc<Context>, bytes: usize) -> Result<Buffer> {
         let mut buffer = Buffer::new(context, bytes.next_multiple_of(SHARED_BYTES))?;
         buffer.bytes = bytes;

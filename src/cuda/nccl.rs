@@ -116,9 +116,6 @@ pub struct Nccl {
 
 impl Nccl {
     /// Opens it, wherever [`library::open`] finds it. Needs no GPU.
-    ///
-    /// # Errors
-    /// It is nowhere, or lacks a function.
     pub fn open() -> Result<Nccl, Error> {
         let found = library::open(&library::NCCL)?;
         // SAFETY: it is open already: this only gives a second handle, and no initialiser runs. It is never closed, so its
@@ -136,9 +133,6 @@ impl Nccl {
     }
 
     /// Major, minor, patch. Needs no GPU.
-    ///
-    /// # Errors
-    /// NCCL's own.
     pub fn version(&self) -> Result<(i32, i32, i32), Error> {
         let mut code = 0;
         // SAFETY: a valid pointer to a C int.
@@ -149,9 +143,6 @@ impl Nccl {
     }
 
     /// Makes an id; called by one rank, whose process the others meet at.
-    ///
-    /// # Errors
-    /// NCCL's own, as where there is no network interface or no driver.
     pub fn unique_id(&self) -> Result<UniqueId, Error> {
         let mut id = UniqueId { bytes: [0; 128] };
         // SAFETY: a valid pointer to 128 bytes.
@@ -161,9 +152,6 @@ impl Nccl {
 
     /// Enqueues what `work` sends and receives as one: its messages progress together, so their order among themselves
     /// cannot deadlock. Groups are of the calling thread.
-    ///
-    /// # Errors
-    /// That of `work`, else NCCL's own.
     pub fn group<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         // SAFETY: no arguments; allowed at any time.
         self.checked("ncclGroupStart", unsafe { (self.functions.ncclGroupStart)() })?;
@@ -258,9 +246,6 @@ impl Communicator {
     }
 
     /// Enqueues: `bytes` of device memory at `address` go to rank `peer`, whose receive of as many bytes they meet.
-    ///
-    /// # Errors
-    /// A peer that is not there; NCCL's own.
     #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "good streams are promised to `new`")]
     pub fn send(&self, address: u64, bytes: usize, peer: i32, stream: *mut c_void) -> Result<(), Error> {
         let (peer, source) = (self.peer(peer)?, ptr::with_exposed_provenance(address as usize));
@@ -270,9 +255,6 @@ impl Communicator {
     }
 
     /// Enqueues: `bytes` from rank `peer` are written to device memory at `address`.
-    ///
-    /// # Errors
-    /// A peer that is not there; NCCL's own.
     #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "good streams are promised to `new`")]
     pub fn receive(&self, address: u64, bytes: usize, peer: i32, stream: *mut c_void) -> Result<(), Error> {
         let (peer, destination) = (self.peer(peer)?, ptr::with_exposed_provenance_mut(address as usize));

@@ -11,9 +11,9 @@ use super::group::Group;
 use super::kernel::Precision;
 use super::marks::Marks;
 use super::memory::{Buffer, Move, Pool};
+use super::once::Step;
 use super::operation::{Operations, Shape};
 use super::stash::{Stage, Stash, find};
-use super::step::Step;
 use super::{block, check, head};
 use crate::anatomy::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
 use crate::anatomy::{self, Anatomy, BLOCK, EMBEDDING, HEAD, TiedSides};
@@ -56,9 +56,6 @@ pub struct Shard {
     held_bytes: usize,
     pub(super) peak_held_bytes: usize,
 }
-
-/// Addresses of hidden states are multiples of this.
-pub const HIDDEN_ALIGNMENT: u64 = 256;
 
 impl Shard {
     /// Copies what `stages` hold out of `parameters`. A micro-batch has `sequences` sequences of `tokens` tokens, a step
@@ -245,9 +242,6 @@ impl Shard {
 
     /// Enqueues the backward for the input. `gradient` is that of the stage's output, absent for the stage with the head;
     /// `output` receives the gradient of the stage's input, absent for the stage with the embedding.
-    ///
-    /// # Errors
-    /// As [`Shard::forward`].
     pub fn backward_input(
         &mut self,
         stage: u32,
@@ -331,9 +325,6 @@ impl Shard {
     }
 
     /// Enqueues the backward for the weights: adds this micro-batch's share to the gradients of the stage's parameters.
-    ///
-    /// # Errors
-    /// As [`Shard::forward`].
     pub fn backward_weight(&mut self, stage: u32, microbatch: u32, marks: &mut Marks) -> Result<()> {
         let call = || format!("backward for the weights of stage {stage}, micro-batch {microbatch}");
         self.backward_weight_inner(stage, microbatch, marks).with_context(call)

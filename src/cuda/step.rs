@@ -1,53 +1,14 @@
 //! What a shard does once a step, around the pipeline: gradients to zero, the tied embedding, replicas, the norm, AdamW.
 
 use super::api::handle::Address;
-use super::api::pinned::Pinned;
-use super::event::Event;
-use super::gpu::Gpu;
 use super::group::{Group, download};
 use super::memory::Buffer;
-use super::operation::MOST_NORM_GROUPS;
+use super::once::DOUBLE;
 use super::shard::Shard;
 use crate::anatomy::gpt2::WTE;
 use crate::anatomy::{BLOCK, EMBEDDING, HEAD, TiedSides};
 use crate::model::{AdamW, Parameters};
 use anyhow::{Context as _, Result, ensure};
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-/// Memory for what is done once a step.
-pub(super) struct Step {
-    /// Partial sums of one squared norm, doubles.
-    partial: Buffer,
-    /// Squared norms of the parts here, doubles, and where the host reads them once the event is reached.
-    norms: Buffer,
-    host_norms: Pinned,
-    norms_done: Event,
-    /// Order numbers of the norms, as they lie in memory.
-    orders: Vec<usize>,
-    /// What gradients are multiplied by, one float32.
-    pub(super) scale: Buffer,
-    /// By stage: where another device puts its gradient.
-    inboxes: BTreeMap<u32, Buffer>,
-}
-
-/// Bytes of a double.
-const DOUBLE: usize = size_of::<f64>();
-
-impl Step {
-    pub(super) fn new(gpu: &Arc<Gpu>, parts: usize) -> Result<Step> {
-        let context = gpu.context();
-        Ok(Step {
-            partial: Buffer::new(context, MOST_NORM_GROUPS * DOUBLE)?,
-            norms: Buffer::new(context, parts * DOUBLE)?,
-            host_norms: Pinned::new(context, parts * DOUBLE)?,
-            norms_done: gpu.events().untimed()?,
-            orders: Vec::new(),
-            scale: Buffer::new(context, size_of::<f32>())?,
-            inboxes: BTreeMap::new(),
-        })
-    }
-}
 
 /// A run of float32 on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +28,6 @@ impl Run {
 
 impl Shard {
     /// Enqueues the start of a step: all gradients to zero. Drops what the ops of a step that was given up left behind.
-    ///
-    /// # Errors
-    /// The GPU failed.
     pub fn zero_gradients(&mut self) -> Result<()> {
         self.drop_stashes();
         self.operations.gpu.make_current()?;
@@ -135,9 +93,6 @@ impl Shard {
 
     /// Where a device with another copy of `stage` puts its [`Shard::stage_gradient`]: runs of the same lengths. Allocated at
     /// the first call.
-    ///
-    /// # Errors
-    /// The memory does not suffice.
     pub fn stage_inbox(&mut self, stage: u32) -> Result<Vec<Run>> {
         let own = self.stage_gradient(stage);
         if !self.step.inboxes.contains_key(&stage) {
@@ -155,9 +110,6 @@ impl Shard {
     }
 
     /// Enqueues: the inbox of `stage` is added to its gradients. Both devices then hold the same bits.
-    ///
-    /// # Errors
-    /// The GPU failed.
     pub fn add_stage_inbox(&mut self, stage: u32) -> Result<()> {
         self.operations.gpu.make_current()?;
         let inbox = self.stage_inbox(stage)?;
@@ -201,9 +153,6 @@ impl Shard {
 
     /// What [`Shard::squared_norms`] enqueued last, each with its place in the order in which they are to be added up,
     /// [`crate::anatomy::Anatomy::square`]; the token embedding's on the embedding's device only, both parts summed. Waits.
-    ///
-    /// # Errors
-    /// The GPU failed.
     pub fn read_squared_norms(&self) -> Result<Vec<(usize, f64)>> {
         self.step.norms_done.synchronize()?;
         let mut norms = vec![0.0; self.step.orders.len()];
@@ -233,9 +182,6 @@ impl Shard {
     }
 
     /// Enqueues: parameters and optimizer state are remembered. The first call allocates.
-    ///
-    /// # Errors
-    /// The memory does not suffice, or the GPU failed.
     pub fn save(&mut self) -> Result<()> {
         self.operations.gpu.make_current()?;
         let Shard { operations, wte, wpe, lnf, stages, .. } = self;
@@ -258,9 +204,6 @@ impl Shard {
 
     /// Loss of each micro-batch's last forward, the mean over its tokens; empty where the head is not. Waits for all that is
     /// enqueued on the compute stream.
-    ///
-    /// # Errors
-    /// The GPU failed.
     pub fn losses(&self) -> Result<Vec<f32>> {
         self.operations.gpu.make_current()?;
         let mut losses = vec![0.0; if self.has_head() { self.losses.bytes() / size_of::<f32>() } else { 0 }];

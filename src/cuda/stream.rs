@@ -19,9 +19,6 @@ pub struct Stream {
 
 impl Stream {
     /// A stream that waits for no other; its kernels run on the context's multiprocessors.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn new(context: &Arc<Context>) -> Result<Stream, Fault> {
         context.make_current()?;
         let handle = match context.green_handle() {
@@ -37,82 +34,52 @@ impl Stream {
     }
 
     /// Puts the event behind all that was enqueued so far.
-    ///
-    /// # Errors
-    /// The event is of another context.
     pub fn record(&self, event: &Event) -> Result<(), Fault> {
         self.context.api.record(event.handle, self.handle)
     }
 
     /// What follows waits for the event, of any device.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn wait(&self, event: &Event) -> Result<(), Fault> {
         self.context.api.wait_event(self.handle, event.handle)
     }
 
     /// What follows waits until the 64-bit word at `address` is at least `value`, in a modular comparison.
-    ///
-    /// # Errors
-    /// The address is nowhere.
     pub fn wait_value(&self, address: Address, value: u64) -> Result<(), Fault> {
         self.context.api.wait_value(self.handle, address, value)
     }
 
     /// Writes the 64-bit word at `address`; whoever sees it sees all that was enqueued before.
-    ///
-    /// # Errors
-    /// The address is nowhere.
     pub fn write_value(&self, address: Address, value: u64) -> Result<(), Fault> {
         self.context.api.write_value(self.handle, address, value)
     }
 
     /// Copies within a device, or between devices of which one can access the other.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), Fault> {
         self.context.api.copy(self.handle, to, from, bytes)
     }
 
     /// Copies between two contexts' memory, whether or not their devices can access each other.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn copy_peer(&self, to: (Address, &Context), from: (Address, &Context), bytes: usize) -> Result<(), Fault> {
         let (to, from) = ((to.0, to.1.handle), (from.0, from.1.handle));
         self.context.api.copy_peer(self.handle, to, from, bytes)
     }
 
     /// Copies a range of bytes of pinned memory to the device. The bytes must stay as they are until the copy is done.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn upload(&self, to: Address, from: &Pinned, range: Range<usize>) -> Result<(), Fault> {
         self.context.api.upload(self.handle, to, from, range)
     }
 
     /// Copies to a range of bytes of pinned memory, to be read once the copy is done.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn download(&self, to: &Pinned, range: Range<usize>, from: Address) -> Result<(), Fault> {
         self.context.api.download(self.handle, to, range, from)
     }
 
     /// Sets bytes to zero.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn clear(&self, to: Address, bytes: usize) -> Result<(), Fault> {
         if bytes == 0 { Ok(()) } else { self.context.api.clear(self.handle, to, bytes) }
     }
 
     /// Writes one float32.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn set(&self, to: Address, value: f32) -> Result<(), Fault> {
         self.context.api.set_word(self.handle, to, value.to_bits())
     }
@@ -124,17 +91,11 @@ impl Stream {
     }
 
     /// Whether all that was enqueued is done.
-    ///
-    /// # Errors
-    /// Some of it failed.
     pub fn is_done(&self) -> Result<bool, Fault> {
         self.context.api.is_stream_done(self.handle)
     }
 
     /// Waits on the host until all that was enqueued is done.
-    ///
-    /// # Errors
-    /// Some of it failed.
     pub fn synchronize(&self) -> Result<(), Fault> {
         self.context.api.synchronize_stream(self.handle)
     }

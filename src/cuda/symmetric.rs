@@ -17,25 +17,16 @@ pub struct World {
 
 impl World {
     /// Opens the library; nobody has joined yet.
-    ///
-    /// # Errors
-    /// It is no NVSHMEM of version 3.
     pub fn open(found: &Found) -> Result<World> {
         Ok(World { library: Library::open(&found.path)?, ranks: 0 })
     }
 
     /// An id by which ranks find each other; made by one of them.
-    ///
-    /// # Errors
-    /// The library listens nowhere.
     pub fn unique_id(&self) -> Result<Vec<u8>> {
         Ok(self.library.unique_id()?.to_bytes().to_vec())
     }
 
     /// Joins as rank `rank` of `ranks` with the device whose context is current; all ranks call this together.
-    ///
-    /// # Errors
-    /// The ranks do not find each other, or the library finds no usable device.
     pub fn join(&mut self, rank: u32, ranks: u32, id: &[u8]) -> Result<()> {
         let id: &[u8; UniqueId::BYTES] = id.try_into().context("an NVSHMEM id of another length")?;
         let id = UniqueId::from_bytes(id)?;
@@ -61,9 +52,6 @@ unsafe impl Send for Symmetric {}
 
 impl Symmetric {
     /// A piece of so many bytes, the same at all ranks, which call this together.
-    ///
-    /// # Errors
-    /// The symmetric heap is full.
     pub fn new(world: &Arc<World>, bytes: usize) -> Result<Symmetric> {
         let base = world.library.malloc(bytes.max(1))?.with_context(|| {
             format!(
@@ -80,9 +68,6 @@ impl Symmetric {
     }
 
     /// Enqueues: `from` goes to the first of `places` at rank `to`, then the word at the second becomes `value` there.
-    ///
-    /// # Errors
-    /// Places beyond the piece, or no such rank.
     pub fn put(&self, [data, word]: [usize; 2], from: &Buffer, value: u64, to: u32, stream: &Stream) -> Result<()> {
         let (data, word) = (self.at(data, from.bytes())?, self.at(word, size_of::<u64>())?);
         ensure!(to < self.world.ranks, "expected a rank below {}, found {to}", self.world.ranks);
@@ -106,9 +91,6 @@ impl Symmetric {
     }
 
     /// Enqueues: the word at `place` becomes `value` at rank `to`.
-    ///
-    /// # Errors
-    /// A place beyond the piece, or no such rank.
     pub fn signal(&self, place: usize, value: u64, to: u32, stream: &Stream) -> Result<()> {
         let word = self.at(place, size_of::<u64>())?;
         ensure!(to < self.world.ranks, "expected a rank below {}, found {to}", self.world.ranks);

@@ -61,18 +61,12 @@ impl Dealer {
 
 impl Arena {
     /// Memory for the threads of this process.
-    ///
-    /// # Errors
-    /// The system gives none.
     pub fn private(bytes: usize) -> io::Result<Arena> {
         Ok(Arena { map: MmapOptions::new().len(bytes.max(ALIGNMENT)).map_anon()?.into(), _file: None })
     }
 
     /// Memory of `bytes` bytes that other processes of this machine can [`Arena::open`] under the name returned, while this
     /// process lives. It is in no folder: nothing is left behind, however they end.
-    ///
-    /// # Errors
-    /// No room for it.
     pub fn create(bytes: usize) -> io::Result<(Arena, PathBuf)> {
         let bytes = bytes.max(ALIGNMENT);
         let file = File::from(rustix::fs::memfd_create("pipesim", rustix::fs::MemfdFlags::CLOEXEC)?);
@@ -90,9 +84,6 @@ impl Arena {
     }
 
     /// The memory that another process has created.
-    ///
-    /// # Errors
-    /// It is not there.
     pub fn open(path: &Path) -> io::Result<Arena> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         Ok(Arena { map: MmapOptions::new().map_raw(&file)?, _file: None })

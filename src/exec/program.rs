@@ -19,9 +19,6 @@ use std::sync::Arc;
 pub trait Runner: Send {
     /// Runs step number `step` of the session, from 0, after `updates` steps that ended with an update. Without `update`,
     /// forward and backward only.
-    ///
-    /// # Errors
-    /// An op failed, or everything was called off.
     fn step(&mut self, step: u64, updates: u64, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord>;
 
     /// What it keeps.

@@ -2,7 +2,8 @@
 
 use super::arena::{Dealer, Region};
 use super::heap::Heap;
-use super::watch::{Aborted, Watch};
+use super::signal::Aborted;
+use super::watch::Watch;
 use std::sync::atomic::Ordering;
 
 /// The places for it.
@@ -27,9 +28,6 @@ impl Reductions {
     }
 
     /// All devices begin a step together.
-    ///
-    /// # Errors
-    /// Called off.
     pub fn meet(&self, heap: &Heap, device: u32, step: u64, watch: &Watch) -> Result<(), Aborted> {
         heap.raise_everywhere(self.ready[device as usize], step + 1);
         self.ready.iter().try_for_each(|&ready| heap.signal(ready).spin(step + 1, watch))
@@ -45,9 +43,6 @@ impl Reductions {
     }
 
     /// Waits for all devices' parts; their sum in order number, so that no partition changes a bit of it.
-    ///
-    /// # Errors
-    /// Called off.
     pub fn sum_norms(&self, heap: &Heap, step: u64, watch: &Watch) -> Result<f64, Aborted> {
         self.norms_in.iter().try_for_each(|&done| heap.signal(done).wait(step + 1, watch))?;
         let parts = self.norms[(step % 2) as usize].iter();

@@ -5,7 +5,7 @@ use super::program::{Runner, Runners};
 use super::record::{DeviceRecord, StepRecord};
 use super::settings::Settings;
 use super::shared::Shared;
-use super::watch::Aborted;
+use super::signal::{Aborted, Patience as _};
 use crate::graph::TaskGraph;
 use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -161,9 +161,6 @@ impl Session {
     }
 
     /// Runs `call` on every device's thread of this rank, between steps.
-    ///
-    /// # Errors
-    /// A device failed or died.
     pub fn call(
         &mut self,
         call: impl Fn(u32, &mut dyn State) -> anyhow::Result<()> + Clone + Send + 'static,

@@ -35,9 +35,6 @@ pub struct Shared {
 
 impl Shared {
     /// Lays everything out for `graph`; all ranks must call this together.
-    ///
-    /// # Errors
-    /// No memory for it, or a rank is gone.
     pub fn new(graph: Arc<TaskGraph>, sizes: &Sizes, settings: &Settings, ranks: Arc<Ranks>) -> Result<Shared> {
         let plan = Plan::new(graph);
         let devices = plan.graph.schedule().devices();

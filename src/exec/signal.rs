@@ -1,12 +1,25 @@
 //! A number that only grows and that a thread, of this process or another, can wait for: spin briefly, then park.
 
-use super::watch::{Aborted, Watch};
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How often a parked thread looks whether everything was called off.
 const PARK: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Everything was called off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the run was called off")]
+pub struct Aborted;
+
+/// What whoever waits goes by.
+pub trait Patience {
+    /// How long to spin before parking.
+    fn spin(&self) -> Duration;
+
+    /// Whether everything was called off.
+    fn is_aborted(&self) -> bool;
+}
 
 /// The signal, as it lies in an arena. All zeros is a signal of value 0.
 #[derive(Debug, Default)]
@@ -34,15 +47,12 @@ impl Signal {
     }
 
     /// Waits until the value is `value` or more.
-    ///
-    /// # Errors
-    /// The watch called everything off.
-    pub fn wait(&self, value: u64, watch: &Watch) -> Result<(), Aborted> {
+    pub fn wait(&self, value: u64, watch: &impl Patience) -> Result<(), Aborted> {
         let reached = || self.value() >= value;
         if reached() {
             return Ok(());
         }
-        let spin_end = Instant::now() + watch.spin;
+        let spin_end = Instant::now() + watch.spin();
         while Instant::now() < spin_end {
             for _ in 0..64 {
                 if reached() {
@@ -68,10 +78,7 @@ impl Signal {
     }
 
     /// Waits until the value is `value` or more without ever parking: for moments when all are to go on at once.
-    ///
-    /// # Errors
-    /// The watch called everything off.
-    pub fn spin(&self, value: u64, watch: &Watch) -> Result<(), Aborted> {
+    pub fn spin(&self, value: u64, watch: &impl Patience) -> Result<(), Aborted> {
         let mut spins = 0_u32;
         while self.value() < value {
             if watch.is_aborted() {

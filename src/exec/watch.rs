@@ -2,17 +2,13 @@
 
 use super::arena::{Dealer, Region};
 use super::heap::Heap;
+use super::signal::{Aborted, Patience};
 use crate::deadlock::{Awaited, Party, Wait};
 use crate::graph::TaskGraph;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// Everything was called off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the run was called off")]
-pub struct Aborted;
 
 /// A fault to inject, for tests of what happens then: `die@1:5` or `hang@1:5` (device 1, before its op number 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +23,6 @@ pub struct Fault {
 
 impl Fault {
     /// Strikes if it is meant for op number `number` of `device`: dies, or hangs until everything is called off.
-    ///
-    /// # Errors
-    /// It hung, and everything was called off.
     pub fn strike(&self, device: u32, number: usize, watch: &Watch) -> anyhow::Result<()> {
         if (self.device, self.number) != (device, number) {
             return Ok(());
@@ -95,10 +88,19 @@ impl Statuses {
 /// Shared by all devices of a session, in whatever process of this machine.
 #[derive(Debug)]
 pub struct Watch {
-    /// How long a waiting thread spins before it parks.
-    pub spin: Duration,
+    spin: Duration,
     heap: Arc<Heap>,
     statuses: Statuses,
+}
+
+impl Patience for Watch {
+    fn spin(&self) -> Duration {
+        self.spin
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.heap.signal(self.statuses.aborted).value() != 0
+    }
 }
 
 impl Watch {
@@ -119,11 +121,6 @@ impl Watch {
     /// Calls everything off.
     pub fn abort(&self) {
         self.heap.raise_everywhere(self.statuses.aborted, 1);
-    }
-
-    /// Whether everything was called off.
-    pub fn is_aborted(&self) -> bool {
-        self.heap.signal(self.statuses.aborted).value() != 0
     }
 
     /// Notes that `device` has done `done` ops of its program.

@@ -6,9 +6,6 @@ use super::Config;
 use crate::anatomy::Stage;
 
 /// Whether the model takes sequences of so many tokens, and whether there is anything to compute.
-///
-/// # Errors
-/// Sizes that do not fit the model.
 pub fn check_sizes(config: &Config, [sequences, tokens, microbatches]: [usize; 3]) -> Result<()> {
     config.validate()?;
     ensure!(
@@ -24,9 +21,6 @@ pub fn check_sizes(config: &Config, [sequences, tokens, microbatches]: [usize; 3
 }
 
 /// Whether one device can hold these stages, each with its number.
-///
-/// # Errors
-/// Layers that the model does not have, or that the device would hold twice.
 pub fn check_held(config: &Config, stages: &[(u32, Stage)]) -> Result<()> {
     let outline = config.anatomy().outline();
     for (index, (id, stage)) in stages.iter().enumerate() {

@@ -21,9 +21,6 @@ const PORTABLE: u32 = cudarc::driver::sys::CU_MEMHOSTALLOC_PORTABLE;
 
 impl Pinned {
     /// Memory of this many bytes.
-    ///
-    /// # Errors
-    /// The host cannot lock so much.
     pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Pinned, Fault> {
         context.make_current()?;
         let mut pointer = std::ptr::null_mut();

@@ -10,7 +10,8 @@ use super::super::plan::Port;
 use super::super::program::{Machine, Program, Runner, Twofold};
 use super::super::record::{DeviceRecord, OpRecord};
 use super::super::shared::Shared;
-use super::super::watch::{Aborted, Fault};
+use super::super::signal::{Aborted, Patience as _};
+use super::super::watch::Fault;
 use super::post::GpuLink;
 use crate::cuda::{Address, Buffer, Clock, Event, Gpu, Marks, Range, Run, Shard};
 use crate::model::Parameters;
@@ -35,9 +36,6 @@ pub struct Accelerator {
 
 impl Accelerator {
     /// Device number `number` of a session, with `shard` on its GPU, and its program.
-    ///
-    /// # Errors
-    /// The memory does not suffice.
     pub fn runner(
         number: u32,
         mut shard: Shard,

@@ -3,7 +3,7 @@
 use super::super::link::{Link, Refusal};
 use super::super::mailbox::{Mailbox, Message};
 use super::super::shared::Shared;
-use super::super::watch::Aborted;
+use super::super::signal::Aborted;
 use crate::cuda::library::{self, Wanted};
 use crate::cuda::{Address, Buffer, Event, Gpu, Stream};
 use crate::delivery::Delivery;

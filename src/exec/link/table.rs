@@ -111,9 +111,6 @@ impl LinkKind {
     }
 
     /// The best link that is usable; all ranks must call this together.
-    ///
-    /// # Errors
-    /// A rank is gone.
     pub fn best(setting: &Setting<'_>) -> Result<&'static LinkKind, Lost> {
         let mut ranked: Vec<_> = LINKS.iter().filter_map(|link| Some(((link.preference)(setting)?, link))).collect();
         ranked.sort_by_key(|&(place, _)| place);
@@ -128,9 +125,6 @@ impl LinkKind {
     }
 
     /// What it promises, where `asked` is what `--delivery` says. Hosts emulate whatever is asked for.
-    ///
-    /// # Errors
-    /// A delivery that it does not have.
     pub fn delivery(&self, gpus: bool, asked: Delivery) -> Result<Delivery, Refusal> {
         let promised = if gpus { (self.delivers)(asked) } else { Some(asked) };
         promised.ok_or_else(|| {
