@@ -1,8 +1,8 @@
 //! The tokens of a step on a device, and the index by which the token embedding's gradient is summed in order.
 
+use super::api::event::Event;
 use super::api::handle::Address;
 use super::api::pinned::Pinned;
-use super::event::Event;
 use super::gpu::Gpu;
 use super::memory::Buffer;
 use anyhow::{Result, ensure};

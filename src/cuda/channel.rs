@@ -1,9 +1,9 @@
 //! NCCL on a stream of its own: sends and receives of whole buffers, each of which meets its partner.
 
+use super::api::stream::Stream;
 use super::gpu::Gpu;
 use super::memory::Buffer;
 use super::nccl::{Communicator, Nccl, UniqueId};
-use super::stream::Stream;
 use anyhow::Result;
 use std::sync::Arc;
 

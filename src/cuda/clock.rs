@@ -1,7 +1,7 @@
 //! Where a GPU's events lie on the host's clock.
 
 use super::api::driver::Fault;
-use super::event::Event;
+use super::api::event::Event;
 use super::gpu::Gpu;
 
 /// A moment known on both clocks, the GPU's by an event and the host's by a reading.

@@ -1,10 +1,10 @@
 //! A GPU, or a slice of one, as one device of the pipeline.
 
 use super::api::driver::Fault;
+use super::api::event::{Event, Events};
+use super::api::stream::Stream;
 use super::context::Context;
 use super::driver::{Driver, Facts, Unusable};
-use super::event::{Event, Events};
-use super::stream::Stream;
 use anyhow::{Context as _, ensure};
 use std::sync::Arc;
 

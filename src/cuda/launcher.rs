@@ -2,7 +2,7 @@
 //! with its twin on the CPU. Training goes another way: see [`super::Shard`].
 
 use super::api::pinned::Pinned;
-pub use super::api::queue::Argument;
+pub use super::api::stream::Argument;
 use super::code::Kernels;
 use super::driver::Driver;
 use super::gpu::Gpu;

@@ -1,6 +1,6 @@
 //! Events between the parts of ops, from which the time that each took is read after the step.
 
-use super::event::Event;
+use super::api::event::Event;
 use super::gpu::Gpu;
 use crate::model::{Lap, Part};
 use crate::op::Kind;

@@ -1,9 +1,9 @@
 //! Device memory: buffers, and a pool of those that are used again.
 
 use super::api::driver::Fault;
+use super::api::event::ProcessHandle;
 use super::api::handle::Address;
 use super::context::Context;
-use super::event::ProcessHandle;
 use anyhow::{Context as _, Result, bail};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A shard's memory for what is done once a step: norms, the factor of the update, gradients of other copies.
 
+use super::api::event::Event;
 use super::api::pinned::Pinned;
-use super::event::Event;
 use super::gpu::Gpu;
 use super::memory::Buffer;
 use super::operation::MOST_NORM_GROUPS;

@@ -3,7 +3,7 @@
 
 use super::api::handle::Address;
 use super::api::products::Epilogue;
-use super::api::queue::Argument;
+use super::api::stream::Argument;
 use super::blas::{Forward, Products, Sizes};
 use super::code::Kernels;
 use super::gpu::Gpu;

@@ -154,6 +154,10 @@ macro_rules! call {
         let code = unsafe { ($api.functions.$name)($($argument),*) };
         $api.check(stringify!($name), code)
     }};
+    ($context:expr, $name:ident($($argument:expr),* $(,)?)) => {{
+        let api = $context.api;
+        call!(api.$name($($argument),*))
+    }};
 }
 pub(super) use call;
 
@@ -385,6 +389,15 @@ impl Api {
     pub(in crate::cuda) fn allow_shared_bytes(&self, function: FunctionHandle, bytes: u32) -> Result<(), Fault> {
         let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         call!(self.cuFuncSetAttribute(function.raw(), which, bytes as c_int))
+    }
+}
+
+/// Whether it is done, where the driver answers "not ready" if it is not.
+pub(super) fn done(outcome: Result<(), Fault>) -> Result<bool, Fault> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(fault) if fault.code == sys::CUresult::CUDA_ERROR_NOT_READY as u32 => Ok(false),
+        Err(fault) => Err(fault),
     }
 }
 

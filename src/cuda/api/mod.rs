@@ -7,11 +7,12 @@
 
 pub(super) mod compiler;
 pub(super) mod driver;
+pub(super) mod event;
 pub(super) mod handle;
 pub(super) mod pinned;
 pub(super) mod products;
-pub(super) mod queue;
 pub(super) mod ranges;
+pub(super) mod stream;
 
 use super::library::Found;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};

@@ -24,8 +24,7 @@ impl Pinned {
     pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Pinned, Fault> {
         context.make_current()?;
         let mut pointer = std::ptr::null_mut();
-        let api = context.api;
-        call!(api.cuMemHostAlloc(&mut pointer, bytes.max(1), PORTABLE))?;
+        call!(context, cuMemHostAlloc(&mut pointer, bytes.max(1), PORTABLE))?;
         // SAFETY: the driver just gave us so many bytes.
         unsafe { std::ptr::write_bytes(pointer.cast::<u8>(), 0, bytes) };
         Ok(Pinned { context: context.clone(), address: pointer.expose_provenance(), bytes })
@@ -61,9 +60,8 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let api = self.context.api;
         let pointer = std::ptr::with_exposed_provenance_mut::<c_void>(self.address);
         // a fault here was reported by an earlier call already
-        let _ = self.context.make_current().and_then(|()| call!(api.cuMemFreeHost(pointer)));
+        let _ = self.context.make_current().and_then(|()| call!(self.context, cuMemFreeHost(pointer)));
     }
 }

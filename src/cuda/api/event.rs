@@ -1,12 +1,21 @@
 //! Events: positions in streams, to be waited for and to measure between; and the pool that a GPU's events come from.
 
-use super::api::driver::{EventHandle, Fault};
-use super::context::Context;
+use super::super::context::Context;
+use super::driver::{EventHandle, Fault, call, done};
+use super::handle::Handle;
+use cudarc::driver::sys;
+use std::ffi::{c_char, c_uint};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// An event that takes no times.
+const UNTIMED: c_uint = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+
+/// An event that other processes can open.
+const SHARED: c_uint = sys::CUevent_flags::CU_EVENT_INTERPROCESS as c_uint;
 
 /// A position in a stream, once it was recorded there. May be recorded again.
 pub struct Event {
-    pub(super) context: Arc<Context>,
+    context: Arc<Context>,
     pub(super) handle: EventHandle,
     /// Where it goes when it is dropped, and whether it takes times; events that processes share go nowhere.
     home: Option<(Arc<Events>, bool)>,
@@ -23,7 +32,7 @@ pub struct Events {
 }
 
 impl Events {
-    pub(super) fn new(context: &Arc<Context>) -> Arc<Events> {
+    pub(in crate::cuda) fn new(context: &Arc<Context>) -> Arc<Events> {
         Arc::new(Events { context: context.clone(), spare: Default::default() })
     }
 
@@ -40,7 +49,7 @@ impl Events {
     /// Has so many timed events at hand, so that none is made in a step.
     pub fn reserve(&self, count: usize) -> Result<(), Fault> {
         while self.spare(true).len() < count {
-            let event = self.make(true)?;
+            let event = make(&self.context, 0)?;
             self.spare(true).push(event);
         }
         Ok(())
@@ -48,13 +57,8 @@ impl Events {
 
     fn take(self: &Arc<Events>, timed: bool) -> Result<Event, Fault> {
         let spare = self.spare(timed).pop();
-        let handle = spare.map_or_else(|| self.make(timed), Ok)?;
+        let handle = spare.map_or_else(|| make(&self.context, if timed { 0 } else { UNTIMED }), Ok)?;
         Ok(Event { context: self.context.clone(), handle, home: Some((self.clone(), timed)) })
-    }
-
-    fn make(&self, timed: bool) -> Result<EventHandle, Fault> {
-        self.context.make_current()?;
-        self.context.api.create_event(timed, false)
     }
 
     fn spare(&self, timed: bool) -> std::sync::MutexGuard<'_, Vec<EventHandle>> {
@@ -65,7 +69,7 @@ impl Events {
 impl Drop for Events {
     fn drop(&mut self) {
         for event in [false, true].into_iter().flat_map(|timed| std::mem::take(&mut *self.spare(timed))) {
-            let _ = self.context.api.destroy_event(event);
+            let _ = call!(self.context, cuEventDestroy_v2(event.raw()));
         }
     }
 }
@@ -76,27 +80,29 @@ impl Event {
     /// # Errors
     /// The driver refuses: events are not shared on this system.
     pub fn shared(context: &Arc<Context>) -> Result<(Event, ProcessHandle), Fault> {
-        context.make_current()?;
-        let handle = context.api.create_event(false, true)?;
-        let event = Event { context: context.clone(), handle, home: None };
-        let name = context.api.export_event(handle)?;
-        Ok((event, name))
+        let event = Event { context: context.clone(), handle: make(context, UNTIMED | SHARED)?, home: None };
+        let mut name = sys::CUipcEventHandle { reserved: [0; 64] };
+        call!(context, cuIpcGetEventHandle(&mut name, event.handle.raw()))?;
+        Ok((event, name.reserved.map(|byte| byte as u8)))
     }
 
     /// The event that another process made and named.
     pub fn open(context: &Arc<Context>, name: ProcessHandle) -> Result<Event, Fault> {
         context.make_current()?;
-        Ok(Event { context: context.clone(), handle: context.api.import_event(name)?, home: None })
+        let mut event = std::ptr::null_mut();
+        let name = sys::CUipcEventHandle { reserved: name.map(|byte| byte as c_char) };
+        call!(context, cuIpcOpenEventHandle(&mut event, name))?;
+        Ok(Event { context: context.clone(), handle: Handle::new(event), home: None })
     }
 
     /// Whether it was reached; true also before it is first recorded.
     pub fn is_done(&self) -> Result<bool, Fault> {
-        self.context.api.is_event_done(self.handle)
+        done(call!(self.context, cuEventQuery(self.handle.raw())))
     }
 
     /// Waits on the host until it is reached.
     pub fn synchronize(&self) -> Result<(), Fault> {
-        self.context.api.synchronize_event(self.handle)
+        call!(self.context, cuEventSynchronize(self.handle.raw()))
     }
 
     /// Nanoseconds from `since` to this event; both timed, reached, and of one context. The driver answers in float32
@@ -105,7 +111,9 @@ impl Event {
     /// # Errors
     /// One of the events was not recorded, not reached, or takes no time.
     pub fn elapsed_ns(&self, since: &Event) -> Result<f64, Fault> {
-        Ok(f64::from(self.context.api.elapsed_ms(since.handle, self.handle)?) * 1e6)
+        let mut elapsed_ms = 0.0_f32;
+        call!(self.context, cuEventElapsedTime_v2(&mut elapsed_ms, since.handle.raw(), self.handle.raw()))?;
+        Ok(f64::from(elapsed_ms) * 1e6)
     }
 }
 
@@ -114,8 +122,16 @@ impl Drop for Event {
         match &self.home {
             Some((home, timed)) => home.spare(*timed).push(self.handle),
             None => {
-                let _ = self.context.api.destroy_event(self.handle);
+                let _ = call!(self.context, cuEventDestroy_v2(self.handle.raw()));
             }
         }
     }
+}
+
+/// An event of this context, which becomes the thread's.
+fn make(context: &Context, flags: c_uint) -> Result<EventHandle, Fault> {
+    context.make_current()?;
+    let mut event = std::ptr::null_mut();
+    call!(context, cuEventCreate(&mut event, flags))?;
+    Ok(Handle::new(event))
 }

@@ -1,0 +1,162 @@
+//! Streams: in-order queues of work on a GPU. Every method but the last two only enqueues. The calling thread's GPU must be
+//! the stream's: [`crate::cuda::Gpu::make_current`].
+
+use super::super::context::Context;
+use super::super::kernel::Launch;
+use super::driver::{Fault, FunctionHandle, StreamHandle, call, done};
+use super::event::Event;
+use super::handle::{Address, Handle};
+use super::pinned::Pinned;
+use cudarc::driver::sys;
+use std::ffi::{c_uint, c_void};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Streams that do not wait for the default stream.
+const NON_BLOCKING: c_uint = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
+
+/// An argument of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Argument {
+    /// A pointer.
+    Address(Address),
+    /// An `int`.
+    Int(i32),
+    /// A `size_t`.
+    Size(usize),
+    /// A `float`.
+    Float(f32),
+}
+
+impl Argument {
+    /// The argument's bytes, from the first on: numbers are little-endian on every machine that CUDA runs on.
+    fn bits(self) -> u64 {
+        match self {
+            Argument::Address(address) => address.0,
+            Argument::Int(value) => u64::from(value as u32),
+            Argument::Size(value) => value as u64,
+            Argument::Float(value) => u64::from(value.to_bits()),
+        }
+    }
+}
+
+/// Most arguments that a kernel has.
+const MOST_ARGUMENTS: usize = 16;
+
+/// An in-order queue of one context.
+pub struct Stream {
+    context: Arc<Context>,
+    pub(in crate::cuda) handle: StreamHandle,
+}
+
+impl Stream {
+    /// A stream that waits for no other; its kernels run on the context's multiprocessors.
+    pub fn new(context: &Arc<Context>) -> Result<Stream, Fault> {
+        context.make_current()?;
+        let mut stream = std::ptr::null_mut();
+        match context.green_handle() {
+            Some(green) => call!(context, cuGreenCtxStreamCreate(&mut stream, green.raw(), NON_BLOCKING, 0))?,
+            None => call!(context, cuStreamCreate(&mut stream, NON_BLOCKING))?,
+        }
+        Ok(Stream { context: context.clone(), handle: Handle::new(stream) })
+    }
+
+    /// The driver's own pointer, for libraries that enqueue on it.
+    pub fn raw(&self) -> *mut c_void {
+        self.handle.raw().cast()
+    }
+
+    /// Puts the event behind all that was enqueued so far; it is of the same context.
+    pub fn record(&self, event: &Event) -> Result<(), Fault> {
+        call!(self.context, cuEventRecord(event.handle.raw(), self.handle.raw()))
+    }
+
+    /// What follows waits for the event, of any device.
+    pub fn wait(&self, event: &Event) -> Result<(), Fault> {
+        call!(self.context, cuStreamWaitEvent(self.handle.raw(), event.handle.raw(), 0))
+    }
+
+    /// What follows waits until the 64-bit word at `address` is at least `value`, in a modular comparison.
+    pub fn wait_value(&self, address: Address, value: u64) -> Result<(), Fault> {
+        let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
+        call!(self.context, cuStreamWaitValue64_v2(self.handle.raw(), address.0, value, at_least))
+    }
+
+    /// Writes the 64-bit word at `address`; whoever sees it sees all that was enqueued before.
+    pub fn write_value(&self, address: Address, value: u64) -> Result<(), Fault> {
+        let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
+        call!(self.context, cuStreamWriteValue64_v2(self.handle.raw(), address.0, value, flags))
+    }
+
+    /// Copies within a device, or between devices of which one can access the other.
+    pub fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), Fault> {
+        call!(self.context, cuMemcpyDtoDAsync_v2(to.0, from.0, bytes, self.handle.raw()))
+    }
+
+    /// Copies between two contexts' memory, whether or not their devices can access each other.
+    pub fn copy_peer(&self, to: (Address, &Context), from: (Address, &Context), bytes: usize) -> Result<(), Fault> {
+        let ((to, there), (from, here)) = ((to.0.0, to.1.handle.raw()), (from.0.0, from.1.handle.raw()));
+        call!(self.context, cuMemcpyPeerAsync(to, there, from, here, bytes, self.handle.raw()))
+    }
+
+    /// Copies a range of bytes of pinned memory to the device. The bytes must stay as they are until the copy is done.
+    pub fn upload(&self, to: Address, from: &Pinned, range: Range<usize>) -> Result<(), Fault> {
+        let from = from.pointer(range.clone()).cast();
+        call!(self.context, cuMemcpyHtoDAsync_v2(to.0, from, range.len(), self.handle.raw()))
+    }
+
+    /// Copies to a range of bytes of pinned memory, to be read once the copy is done.
+    pub fn download(&self, to: &Pinned, range: Range<usize>, from: Address) -> Result<(), Fault> {
+        let to = to.pointer(range.clone()).cast();
+        call!(self.context, cuMemcpyDtoHAsync_v2(to, from.0, range.len(), self.handle.raw()))
+    }
+
+    /// Sets bytes to zero.
+    pub fn clear(&self, to: Address, bytes: usize) -> Result<(), Fault> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        call!(self.context, cuMemsetD8Async(to.0, 0, bytes, self.handle.raw()))
+    }
+
+    /// Writes one float32.
+    pub fn set(&self, to: Address, value: f32) -> Result<(), Fault> {
+        call!(self.context, cuMemsetD32Async(to.0, value.to_bits(), 1, self.handle.raw()))
+    }
+
+    /// Launches a kernel. The arguments must be those of the kernel, in its order.
+    pub(in crate::cuda) fn launch(
+        &self,
+        kernel: FunctionHandle,
+        launch: Launch,
+        arguments: &[Argument],
+    ) -> Result<(), Fault> {
+        let Launch { grid: [x, y, z], block, shared_bytes } = launch;
+        let mut values = [0_u64; MOST_ARGUMENTS];
+        let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];
+        assert!(arguments.len() <= MOST_ARGUMENTS, "no kernel has so many arguments");
+        for ((value, pointer), argument) in values.iter_mut().zip(&mut pointers).zip(arguments) {
+            *value = argument.bits();
+            *pointer = std::ptr::from_mut(value).cast();
+        }
+        let (kernel, stream, none) = (kernel.raw(), self.handle.raw(), std::ptr::null_mut());
+        let pointers = pointers.as_mut_ptr();
+        call!(self.context, cuLaunchKernel(kernel, x, y, z, block, 1, 1, shared_bytes, stream, pointers, none))
+    }
+
+    /// Whether all that was enqueued is done.
+    pub fn is_done(&self) -> Result<bool, Fault> {
+        done(call!(self.context, cuStreamQuery(self.handle.raw())))
+    }
+
+    /// Waits on the host until all that was enqueued is done.
+    pub fn synchronize(&self) -> Result<(), Fault> {
+        call!(self.context, cuStreamSynchronize(self.handle.raw()))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let _ = call!(self.context, cuStreamDestroy_v2(self.handle.raw()));
+    }
+}
