@@ -4,92 +4,11 @@ use super::api::handle::Address;
 use super::blas::Sizes;
 use super::group::Group;
 use super::memory::Buffer;
-use super::operation::{NormOperands, Operations, Shape};
+use super::operation::{NormOperands, Operations};
 use crate::anatomy::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
+use crate::model::Shape;
+use crate::model::stash::{BlockForward, BlockWeight};
 use anyhow::Result;
-
-/// What the forward leaves behind for the backward for the input. (n, C) where nothing else is said.
-pub(super) struct Forward {
-    input: Buffer,
-    ln1: Buffer,
-    ln1_statistics: Buffer, // (n, 2)
-    qkv: Buffer,            // (n, 3C)
-    attention: Buffer,
-    log_sums: Buffer, // (B, NH, T)
-    middle: Buffer,   // the hidden state after the attention
-    ln2: Buffer,
-    ln2_statistics: Buffer, // (n, 2)
-    fc: Buffer,             // (n, 4C): what GELU is applied to
-    gelu: Buffer,           // (n, 4C)
-}
-
-/// What the backward for the input leaves behind: exactly the operands of the backward for the weights. Inputs of the four
-/// products (7C a token), gradients of their outputs (9C a token), sums of the two LayerNorms.
-pub(super) struct Weight {
-    ln1: Buffer,
-    attention: Buffer,
-    ln2: Buffer,
-    gelu: Buffer,
-    qkv_gradient: Buffer,    // (n, 3C)
-    middle_gradient: Buffer, // (n, C)
-    fc_gradient: Buffer,     // (n, 4C)
-    output_gradient: Buffer, // (n, C)
-    ln1_sums: Buffer,        // (G, 2, C)
-    ln2_sums: Buffer,        // (G, 2, C)
-}
-
-impl Forward {
-    /// All buffers, to be given back.
-    pub(super) fn buffers(self) -> [Buffer; 11] {
-        [
-            self.input,
-            self.ln1,
-            self.ln1_statistics,
-            self.qkv,
-            self.attention,
-            self.log_sums,
-            self.middle,
-            self.ln2,
-            self.ln2_statistics,
-            self.fc,
-            self.gelu,
-        ]
-    }
-
-    /// Bytes of all buffers.
-    pub(super) fn bytes(&self) -> usize {
-        let wide = self.qkv.bytes() + self.fc.bytes() + self.gelu.bytes();
-        let narrow = [&self.input, &self.ln1, &self.attention, &self.middle, &self.ln2];
-        let small = [&self.ln1_statistics, &self.ln2_statistics, &self.log_sums];
-        wide + narrow.into_iter().chain(small).map(Buffer::bytes).sum::<usize>()
-    }
-}
-
-impl Weight {
-    /// All buffers, to be given back.
-    pub(super) fn buffers(self) -> [Buffer; 10] {
-        [
-            self.ln1,
-            self.attention,
-            self.ln2,
-            self.gelu,
-            self.qkv_gradient,
-            self.middle_gradient,
-            self.fc_gradient,
-            self.output_gradient,
-            self.ln1_sums,
-            self.ln2_sums,
-        ]
-    }
-
-    /// Bytes of all buffers.
-    pub(super) fn bytes(&self) -> usize {
-        let wide = self.gelu.bytes() + self.fc_gradient.bytes() + self.qkv_gradient.bytes();
-        let narrow = [&self.ln1, &self.attention, &self.ln2, &self.middle_gradient, &self.output_gradient];
-        let small = [&self.ln1_sums, &self.ln2_sums];
-        wide + narrow.into_iter().chain(small).map(Buffer::bytes).sum::<usize>()
-    }
-}
 
 /// The sizes of a product with a weight (OC, IC).
 fn sizes(rows: usize, outputs: usize, inputs: usize) -> Sizes {
@@ -118,7 +37,7 @@ pub(super) fn forward(
     shape: &Shape,
     input: Buffer,
     output: Address,
-) -> Result<Forward> {
+) -> Result<BlockForward<Buffer>> {
     let (n, c) = (shape.rows(), shape.channels);
 
     let (ln1, ln1_statistics) = (operations.activations(n * c)?, operations.floats(n * 2)?);
@@ -142,7 +61,7 @@ pub(super) fn forward(
     let (places, residual) = ([output, gelu.address()], Some(middle.address()));
     operations.linear_forward(places, layer(group, FC_PROJECTION), residual, sizes(n, c, 4 * c))?;
 
-    Ok(Forward { input, ln1, ln1_statistics, qkv, attention, log_sums, middle, ln2, ln2_statistics, fc, gelu })
+    Ok(BlockForward { input, ln1, ln1_statistics, qkv, attention, log_sums, middle, ln2, ln2_statistics, fc, gelu })
 }
 
 /// Backward for the input: takes the gradient of the block's output, and writes that of its input to `output`.
@@ -150,10 +69,10 @@ pub(super) fn backward_input(
     operations: &mut Operations,
     group: &Group,
     shape: &Shape,
-    stash: Forward,
+    stash: BlockForward<Buffer>,
     output_gradient: Buffer,
     output: Address,
-) -> Result<Weight> {
+) -> Result<BlockWeight<Buffer>> {
     let (n, c) = (shape.rows(), shape.channels);
 
     let fc_gradient = operations.activations(n * 4 * c)?;
@@ -192,7 +111,7 @@ pub(super) fn backward_input(
     operations.layernorm_backward_input(output, operands, others, [n, c])?;
     operations.pool.give([gradient, stash.input, stash.ln1_statistics]);
 
-    Ok(Weight {
+    Ok(BlockWeight {
         ln1: stash.ln1,
         attention: stash.attention,
         ln2: stash.ln2,
@@ -207,7 +126,12 @@ pub(super) fn backward_input(
 }
 
 /// Backward for the weights: adds this micro-batch's share to the gradients of the block's parameters.
-pub(super) fn backward_weight(operations: &mut Operations, group: &Group, shape: &Shape, stash: Weight) -> Result<()> {
+pub(super) fn backward_weight(
+    operations: &mut Operations,
+    group: &Group,
+    shape: &Shape,
+    stash: BlockWeight<Buffer>,
+) -> Result<()> {
     let (n, c) = (shape.rows(), shape.channels);
     let products = [
         (FC_PROJECTION, &stash.output_gradient, &stash.gelu, sizes(n, c, 4 * c)),

@@ -5,47 +5,10 @@ use super::api::handle::Address;
 use super::blas::Sizes;
 use super::group::Group;
 use super::memory::Buffer;
-use super::operation::{NormOperands, Operations, Shape};
+use super::operation::{NormOperands, Operations};
+use crate::model::Shape;
+use crate::model::stash::{HeadForward, HeadWeight};
 use anyhow::Result;
-
-/// What the forward leaves behind for the backward for the input.
-pub(super) struct Forward {
-    input: Buffer,           // (n, C)
-    lnf: Buffer,             // (n, C)
-    statistics: Buffer,      // (n, 2)
-    logits_gradient: Buffer, // (n, Vp)
-}
-
-/// What the backward for the input leaves behind for the backward for the weights.
-pub(super) struct Weight {
-    lnf: Buffer,
-    logits_gradient: Buffer,
-    sums: Buffer, // (G, 2, C)
-}
-
-impl Forward {
-    /// All buffers, to be given back.
-    pub(super) fn buffers(self) -> [Buffer; 4] {
-        [self.input, self.lnf, self.statistics, self.logits_gradient]
-    }
-
-    /// Bytes of all buffers.
-    pub(super) fn bytes(&self) -> usize {
-        [&self.input, &self.lnf, &self.statistics, &self.logits_gradient].into_iter().map(Buffer::bytes).sum()
-    }
-}
-
-impl Weight {
-    /// All buffers, to be given back.
-    pub(super) fn buffers(self) -> [Buffer; 3] {
-        [self.lnf, self.logits_gradient, self.sums]
-    }
-
-    /// Bytes of all buffers.
-    pub(super) fn bytes(&self) -> usize {
-        [&self.lnf, &self.logits_gradient, &self.sums].into_iter().map(Buffer::bytes).sum()
-    }
-}
 
 /// What the head's passes need beside the hidden state.
 pub(super) struct Context<'a> {
@@ -72,7 +35,7 @@ pub(super) fn forward(
     input: Buffer,
     [loss, targets]: [Address; 2],
     weight: f32,
-) -> Result<Forward> {
+) -> Result<HeadForward<Buffer>> {
     let (n, c, [v, vp]) = (context.shape.rows(), context.shape.channels, context.vocabulary);
     let (lnf, statistics) = (operations.activations(n * c)?, operations.floats(n * 2)?);
     let parameters = [context.lnf.tensor(0), context.lnf.tensor(1)];
@@ -84,16 +47,16 @@ pub(super) fn forward(
     operations.classifier_forward([logits.address(), losses.address(), targets], weight, [n, v, vp])?;
     operations.loss_mean(loss, losses.address(), n)?;
     operations.pool.give([losses]);
-    Ok(Forward { input, lnf, statistics, logits_gradient: logits })
+    Ok(HeadForward { input, lnf, statistics, logits_gradient: logits })
 }
 
 /// Backward for the input: writes the gradient of the hidden state (n, C) to `output`.
 pub(super) fn backward_input(
     operations: &mut Operations,
     context: &Context,
-    stash: Forward,
+    stash: HeadForward<Buffer>,
     output: Address,
-) -> Result<Weight> {
+) -> Result<HeadWeight<Buffer>> {
     let (n, c) = (context.shape.rows(), context.shape.channels);
     let gradient = operations.activations(n * c)?;
     let places = [gradient.address(), stash.logits_gradient.address(), context.wte.tensor(0)];
@@ -106,7 +69,7 @@ pub(super) fn backward_input(
     let sums = operations.layernorm_backward_sums(operands, [n, c])?;
     operations.layernorm_backward_input(output, operands, [context.lnf.tensor(0), Address::NULL], [n, c])?;
     operations.pool.give([gradient, stash.input, stash.statistics]);
-    Ok(Weight { lnf: stash.lnf, logits_gradient: stash.logits_gradient, sums })
+    Ok(HeadWeight { lnf: stash.lnf, logits_gradient: stash.logits_gradient, sums })
 }
 
 /// Backward for the weights: adds to the gradients of the final LayerNorm and to the head's part of that of `wte`.
@@ -114,7 +77,7 @@ pub(super) fn backward_weight(
     operations: &mut Operations,
     context: &Context,
     wte_gradient: Address,
-    stash: Weight,
+    stash: HeadWeight<Buffer>,
 ) -> Result<()> {
     let (n, c) = (context.shape.rows(), context.shape.channels);
     let operands = [stash.logits_gradient.address(), stash.lnf.address()];

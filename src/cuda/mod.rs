@@ -38,7 +38,6 @@ mod nvtx;
 mod once;
 mod operation;
 mod shard;
-mod stash;
 mod step;
 pub mod symmetric;
 mod warmup;

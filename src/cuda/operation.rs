@@ -9,7 +9,7 @@ use super::code::Kernels;
 use super::gpu::Gpu;
 use super::kernel::{self, Launch, Precision};
 use super::memory::{Buffer, Pool};
-use crate::model::AdamW;
+use crate::model::{AdamW, Shape};
 use anyhow::{Context as _, Result, bail};
 use std::sync::Arc;
 
@@ -20,31 +20,6 @@ pub(super) struct Operations {
     pub(super) kernels: Kernels,
     pub(super) products: Products,
     pub(super) pool: Pool,
-}
-
-/// The sizes of one micro-batch's hidden state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    /// Sequences, B.
-    pub(super) sequences: usize,
-    /// Tokens a sequence, T.
-    pub(super) tokens: usize,
-    /// Attention heads, NH.
-    pub(super) heads: usize,
-    /// Channels, C.
-    pub(super) channels: usize,
-}
-
-impl Shape {
-    /// Tokens of all sequences, n.
-    pub(super) fn rows(&self) -> usize {
-        self.sequences * self.tokens
-    }
-
-    /// Channels of a head, HS.
-    pub(super) fn head_size(&self) -> usize {
-        self.channels / self.heads
-    }
 }
 
 /// What the LayerNorm's backward reads: (n, C), (n, C), (n, 2).

@@ -12,16 +12,19 @@ use super::kernel::Precision;
 use super::marks::Marks;
 use super::memory::{Buffer, Move, Pool};
 use super::once::Step;
-use super::operation::{Operations, Shape};
-use super::stash::{Stage, Stash, find};
+use super::operation::Operations;
 use super::{block, check, head};
 use crate::anatomy::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
 use crate::anatomy::{self, Anatomy, BLOCK, EMBEDDING, HEAD, TiedSides};
-use crate::model::{Parameters, Part, check_held};
+use crate::model::stash::{self, Stash, find};
+use crate::model::{Parameters, Part, Shape, check_held};
 use crate::op::Kind;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Error, Result, bail};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// A stage on a GPU, where token ids lie with the step's batch.
+type Stage = stash::Stage<Group, Buffer, ()>;
 
 /// Everything that one GPU owns: parameters, gradients and AdamW's moments of its stages (the tied token embedding once,
 /// even if embedding and head are both here), and what ops leave behind for each stage and micro-batch.
@@ -104,8 +107,7 @@ impl Shard {
         for (id, layers) in stages {
             let blocks = layers.run(BLOCK).map(|layer| group(BLOCK_TENSORS, Some(layer)));
             let blocks = blocks.collect::<Result<Vec<_>>>()?;
-            let stashes = (0..microbatches).map(|_| Stash::Empty).collect();
-            held.insert(*id, Stage { layers: layers.clone(), blocks, stashes });
+            held.insert(*id, Stage::new(layers.clone(), blocks, microbatches));
         }
         let sizes = [microbatches, shape.rows(), config.vocabulary];
         let step = Step::new(gpu, anatomy.squares())?;
@@ -233,8 +235,8 @@ impl Shard {
             _ => None,
         };
         marks.finish()?;
-        let stash = Stash::Forward { blocks, head };
-        self.held_bytes += stash.bytes();
+        let stash = Stash::Forward((None, blocks, head));
+        self.held_bytes += bytes(&stash);
         self.peak_held_bytes = self.peak_held_bytes.max(self.held_bytes);
         entry.stashes[index] = stash;
         Ok(())
@@ -266,14 +268,9 @@ impl Shard {
         check::address(gradient, !entry.layers.has(HEAD), "gradient")?;
         check::address(output, !entry.layers.has(EMBEDDING), "output")?;
         let place = &mut entry.stashes[microbatch as usize];
-        let (blocks, head) = match std::mem::replace(place, Stash::Empty) {
-            Stash::Forward { blocks, head } => (blocks, head),
-            other => {
-                *place = other;
-                bail!("expected its forward before it, found none: run that first");
-            }
-        };
-        self.held_bytes -= Stash::forward_bytes(&blocks, &head);
+        let held = bytes(place);
+        let (_, blocks, head) = place.take_forward().map_err(Error::msg)?;
+        self.held_bytes -= held;
         let operations = &mut self.operations;
         operations.gpu.make_current()?;
         marks.start(Kind::I)?;
@@ -308,7 +305,7 @@ impl Shard {
         }
         let embedding = if entry.layers.has(EMBEDDING) {
             marks.end(Part::Embedding)?;
-            hidden
+            hidden.map(|gradient| ((), gradient))
         } else if let (Some(hidden), Some(place)) = (hidden, output) {
             operations.gpu.compute.copy(place, hidden.address(), hidden.bytes())?;
             operations.pool.give([hidden]);
@@ -317,8 +314,8 @@ impl Shard {
             None
         };
         marks.finish()?;
-        let stash = Stash::Weight { embedding, blocks: left, head };
-        self.held_bytes += stash.bytes();
+        let stash = Stash::Weight((embedding, left, head));
+        self.held_bytes += bytes(&stash);
         self.peak_held_bytes = self.peak_held_bytes.max(self.held_bytes);
         entry.stashes[microbatch as usize] = stash;
         Ok(())
@@ -334,14 +331,9 @@ impl Shard {
         let shape = self.shape;
         let entry = find(&mut self.stages, stage, microbatch)?;
         let place = &mut entry.stashes[microbatch as usize];
-        let (embedding, blocks, head) = match std::mem::replace(place, Stash::Empty) {
-            Stash::Weight { embedding, blocks, head } => (embedding, blocks, head),
-            other => {
-                *place = other;
-                bail!("expected its backward for the input before it, found none: run that first");
-            }
-        };
-        self.held_bytes -= Stash::weight_bytes(&embedding, &blocks, &head);
+        let held = bytes(place);
+        let (embedding, blocks, head) = place.take_weight().map_err(Error::msg)?;
+        self.held_bytes -= held;
         let operations = &mut self.operations;
         operations.gpu.make_current()?;
         marks.start(Kind::W)?;
@@ -354,7 +346,7 @@ impl Shard {
             block::backward_weight(operations, group, &shape, stash)?;
             marks.end(Part::Block)?;
         }
-        if let (Some(gradient), Some(wte), Some(wpe)) = (embedding, &self.wte, &self.wpe) {
+        if let (Some(((), gradient)), Some(wte), Some(wpe)) = (embedding, &self.wte, &self.wpe) {
             let index = self.batch.index(microbatch as usize);
             let places = [wte.gradient(0), gradient.address(), index.ids, index.starts, index.order];
             operations.embedding_backward_token(places, index.distinct, shape.channels)?;
@@ -379,7 +371,7 @@ impl Shard {
     /// Drops what the ops of a step that was given up left behind.
     pub(super) fn drop_stashes(&mut self) {
         for place in self.stages.values_mut().flat_map(|stage| &mut stage.stashes) {
-            std::mem::replace(place, Stash::Empty).give_back(&mut self.operations.pool);
+            self.operations.pool.give(place.clear());
         }
         self.held_bytes = 0;
     }
@@ -404,6 +396,11 @@ impl Targets {
             }
         }
     }
+}
+
+/// Bytes of all that is in a stash.
+fn bytes(stash: &Stash<Buffer, ()>) -> usize {
+    stash.bytes(Buffer::bytes, |()| 0)
 }
 
 fn head_context<'a>(

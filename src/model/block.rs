@@ -3,6 +3,7 @@
 use super::optimizer::Group;
 use super::pool::Pool;
 use super::shape::Shape;
+use super::stash::{BlockForward, BlockWeight};
 use super::{attention, gelu, layernorm, linear};
 use crate::anatomy::Storage;
 use crate::anatomy::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
@@ -10,75 +11,13 @@ use crate::anatomy::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, 
 /// How the CPU stores what passes leave behind: all in float32, rows of logits in whole cache lines.
 pub const STORAGE: Storage = Storage { id_bytes: 4, activation_bytes: 4, logits_multiple: 16, partial_sums: 1 };
 
-/// What the forward leaves behind for the backward for the input.
-pub(super) struct Forward {
-    input: Vec<f32>,           // (n, C)
-    ln1: Vec<f32>,             // (n, C)
-    ln1_statistics: Vec<f32>,  // (n, 2)
-    qkv: Vec<f32>,             // (n, 3C)
-    attention: Vec<f32>,       // (n, C)
-    log_sums: Vec<f32>,        // (B, NH, T)
-    middle: Vec<f32>,          // (n, C): the hidden state after the attention
-    ln2: Vec<f32>,             // (n, C)
-    ln2_statistics: Vec<f32>,  // (n, 2)
-    gelu_derivative: Vec<f32>, // (n, 4C)
-    gelu: Vec<f32>,            // (n, 4C)
-}
-
-/// What the backward for the input leaves behind: exactly the operands of the backward for the weights. Inputs of the four
-/// products (7C a token), gradients of their outputs (9C a token), sums of the two LayerNorms.
-pub(super) struct Weight {
-    ln1: Vec<f32>,
-    attention: Vec<f32>,
-    ln2: Vec<f32>,
-    gelu: Vec<f32>,
-    qkv_gradient: Vec<f32>,    // (n, 3C)
-    middle_gradient: Vec<f32>, // (n, C)
-    fc_gradient: Vec<f32>,     // (n, 4C)
-    output_gradient: Vec<f32>, // (n, C)
-    ln1_sums: Vec<f32>,        // (2, C)
-    ln2_sums: Vec<f32>,        // (2, C)
-}
-
-impl Forward {
-    /// All buffers, to be counted or given back.
-    pub(super) fn buffers(self) -> [Vec<f32>; 11] {
-        [
-            self.input,
-            self.ln1,
-            self.ln1_statistics,
-            self.qkv,
-            self.attention,
-            self.log_sums,
-            self.middle,
-            self.ln2,
-            self.ln2_statistics,
-            self.gelu_derivative,
-            self.gelu,
-        ]
-    }
-}
-
-impl Weight {
-    /// All buffers, to be counted or given back.
-    pub(super) fn buffers(self) -> [Vec<f32>; 10] {
-        [
-            self.ln1,
-            self.attention,
-            self.ln2,
-            self.gelu,
-            self.qkv_gradient,
-            self.middle_gradient,
-            self.fc_gradient,
-            self.output_gradient,
-            self.ln1_sums,
-            self.ln2_sums,
-        ]
-    }
-}
-
 /// Forward pass: consumes the hidden state before the block, returns that after it.
-pub(super) fn forward(group: &Group, shape: &Shape, input: Vec<f32>, pool: &mut Pool) -> (Forward, Vec<f32>) {
+pub(super) fn forward(
+    group: &Group,
+    shape: &Shape,
+    input: Vec<f32>,
+    pool: &mut Pool,
+) -> (BlockForward<Vec<f32>>, Vec<f32>) {
     let (n, c) = (shape.rows(), shape.channels);
 
     let (mut ln1, mut ln1_statistics) = (pool.take(n * c), pool.take(n * 2));
@@ -106,7 +45,7 @@ pub(super) fn forward(group: &Group, shape: &Shape, input: Vec<f32>, pool: &mut 
     let (weight, bias) = group.parameters(FC_PROJECTION);
     linear::forward_residual(&mut output, &middle, &gelu, weight, bias);
 
-    let stash = Forward {
+    let stash = BlockForward {
         input,
         ln1,
         ln1_statistics,
@@ -116,7 +55,7 @@ pub(super) fn forward(group: &Group, shape: &Shape, input: Vec<f32>, pool: &mut 
         middle,
         ln2,
         ln2_statistics,
-        gelu_derivative,
+        fc: gelu_derivative,
         gelu,
     };
     (stash, output)
@@ -126,15 +65,15 @@ pub(super) fn forward(group: &Group, shape: &Shape, input: Vec<f32>, pool: &mut 
 pub(super) fn backward_input(
     group: &Group,
     shape: &Shape,
-    stash: Forward,
+    stash: BlockForward<Vec<f32>>,
     output_gradient: Vec<f32>,
     pool: &mut Pool,
-) -> (Weight, Vec<f32>) {
+) -> (BlockWeight<Vec<f32>>, Vec<f32>) {
     let (n, c) = (shape.rows(), shape.channels);
 
     let mut gradient = pool.take(n * 4 * c);
     linear::backward_input(&mut gradient, &output_gradient, group.parameters(FC_PROJECTION).0, c);
-    let mut fc_gradient = stash.gelu_derivative;
+    let mut fc_gradient = stash.fc; // GELU's derivative
     gelu::backward(&mut fc_gradient, &gradient);
     pool.give([gradient]);
     let mut gradient = pool.take(n * c);
@@ -171,7 +110,7 @@ pub(super) fn backward_input(
     layernorm::backward_input(&mut input_gradient, &mut ln1_sums, Some(&middle_gradient), operands);
     pool.give([gradient, stash.input, stash.ln1_statistics]);
 
-    let left = Weight {
+    let left = BlockWeight {
         ln1: stash.ln1,
         attention: stash.attention,
         ln2: stash.ln2,
@@ -187,7 +126,7 @@ pub(super) fn backward_input(
 }
 
 /// Backward for the weights: adds this micro-batch's share to the gradients of the block's parameters.
-pub(super) fn backward_weight(group: &mut Group, stash: Weight, pool: &mut Pool) {
+pub(super) fn backward_weight(group: &mut Group, stash: BlockWeight<Vec<f32>>, pool: &mut Pool) {
     let products = [
         (FC_PROJECTION, &stash.output_gradient, &stash.gelu),
         (FC, &stash.fc_gradient, &stash.ln2),

@@ -5,36 +5,8 @@ use super::matrix::{Matrix, MatrixMut, add_product, set_product};
 use super::optimizer::Group;
 use super::pool::Pool;
 use super::shape::Shape;
+use super::stash::{HeadForward, HeadWeight};
 use super::{layernorm, loss};
-
-/// What the forward leaves behind for the backward for the input.
-pub(super) struct Forward {
-    input: Vec<f32>,           // (n, C)
-    lnf: Vec<f32>,             // (n, C)
-    statistics: Vec<f32>,      // (n, 2)
-    logits_gradient: Vec<f32>, // (n, V), rows `stride(V)` apart
-}
-
-/// What the backward for the input leaves behind for the backward for the weights.
-pub(super) struct Weight {
-    lnf: Vec<f32>,
-    logits_gradient: Vec<f32>,
-    sums: Vec<f32>, // (2, C)
-}
-
-impl Forward {
-    /// All buffers, to be counted or given back.
-    pub(super) fn buffers(self) -> [Vec<f32>; 4] {
-        [self.input, self.lnf, self.statistics, self.logits_gradient]
-    }
-}
-
-impl Weight {
-    /// All buffers, to be counted or given back.
-    pub(super) fn buffers(self) -> [Vec<f32>; 3] {
-        [self.lnf, self.logits_gradient, self.sums]
-    }
-}
 
 /// Elements from one row of the logits to the next: whole cache lines.
 fn stride(vocabulary: usize) -> usize {
@@ -60,7 +32,7 @@ pub(super) fn forward(
     weight: f32,
     keep: Option<&mut Vec<f32>>,
     pool: &mut Pool,
-) -> (Forward, f32) {
+) -> (HeadForward<Vec<f32>>, f32) {
     let &Context { shape, vocabulary, lnf: group, wte } = context;
     let (n, c, stride) = (shape.rows(), shape.channels, stride(vocabulary));
     let (mut lnf, mut statistics) = (pool.take(n * c), pool.take(n * 2));
@@ -77,11 +49,15 @@ pub(super) fn forward(
         logits.chunks_exact(stride).for_each(|row| kept.extend_from_slice(&row[..vocabulary]));
     }
     let loss = loss::forward(&mut logits, vocabulary, stride, targets, weight) / n as f64;
-    (Forward { input, lnf, statistics, logits_gradient: logits }, loss as f32)
+    (HeadForward { input, lnf, statistics, logits_gradient: logits }, loss as f32)
 }
 
 /// Backward for the input: returns the gradient of the hidden state (n, C).
-pub(super) fn backward_input(context: &Context, stash: Forward, pool: &mut Pool) -> (Weight, Vec<f32>) {
+pub(super) fn backward_input(
+    context: &Context,
+    stash: HeadForward<Vec<f32>>,
+    pool: &mut Pool,
+) -> (HeadWeight<Vec<f32>>, Vec<f32>) {
     let &Context { shape, vocabulary, lnf: group, wte } = context;
     let (n, c) = (shape.rows(), shape.channels);
     let (mut gradient, mut input_gradient, mut sums) = (pool.take(n * c), pool.take(n * c), pool.take(2 * c));
@@ -98,7 +74,7 @@ pub(super) fn backward_input(context: &Context, stash: Forward, pool: &mut Pool)
     };
     layernorm::backward_input(&mut input_gradient, &mut sums, None, operands);
     pool.give([gradient, stash.input, stash.statistics]);
-    (Weight { lnf: stash.lnf, logits_gradient: stash.logits_gradient, sums }, input_gradient)
+    (HeadWeight { lnf: stash.lnf, logits_gradient: stash.logits_gradient, sums }, input_gradient)
 }
 
 /// Backward for the weights: adds to the gradients of the final LayerNorm and to the head's part of that of `wte`.
@@ -107,7 +83,7 @@ pub(super) fn backward_weight(
     wte_gradient: &mut [f32],
     shape: &Shape,
     vocabulary: usize,
-    stash: Weight,
+    stash: HeadWeight<Vec<f32>>,
     pool: &mut Pool,
 ) {
     let (n, c) = (shape.rows(), shape.channels);

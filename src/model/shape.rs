@@ -1,26 +1,31 @@
 //! The shape of a hidden state.
 
 /// The sizes of one micro-batch's hidden state.
-#[derive(Clone, Copy)]
-pub(super) struct Shape {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
     /// Sequences, B.
-    pub(super) sequences: usize,
+    pub sequences: usize,
     /// Tokens a sequence, T.
-    pub(super) tokens: usize,
+    pub tokens: usize,
     /// Attention heads, NH.
-    pub(super) heads: usize,
+    pub heads: usize,
     /// Channels, C.
-    pub(super) channels: usize,
+    pub channels: usize,
 }
 
 impl Shape {
     /// Tokens of all sequences, n.
-    pub(super) fn rows(&self) -> usize {
+    pub fn rows(&self) -> usize {
         self.sequences * self.tokens
     }
 
     /// Elements of the hidden state, n * C.
-    pub(super) fn hidden(&self) -> usize {
+    pub fn hidden(&self) -> usize {
         self.rows() * self.channels
+    }
+
+    /// Channels of a head, HS.
+    pub fn head_size(&self) -> usize {
+        self.channels / self.heads
     }
 }

@@ -3,20 +3,23 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::block::{self, STORAGE};
+use super::block;
 use super::lap::{Lap, Laps, Part};
 use super::optimizer::Group;
 use super::parameters::Parameters;
 use super::pool::Pool;
 use super::shape::Shape;
 use super::stages::{check_held, check_sizes};
-use super::stash::{Stage, Stash, find};
+use super::stash::{self, Stash, find};
 use super::{embedding, head};
 use crate::anatomy::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
-use crate::anatomy::{self, Anatomy, BLOCK, EMBEDDING, HEAD, MicroBatch, TiedSides};
+use crate::anatomy::{self, Anatomy, BLOCK, EMBEDDING, HEAD, TiedSides};
 use crate::op::Kind;
+
+/// A stage on a CPU.
+type Stage = stash::Stage<Group, Vec<f32>, Vec<u32>>;
 
 /// The input of a stage.
 #[derive(Clone, Copy, Debug)]
@@ -81,12 +84,9 @@ impl Shard {
         let tied = anatomy.outline().tied_sides(stages.iter().map(|(_, stage)| stage));
         let has = |part| stages.iter().any(|(_, stage)| stage.has(part));
         let (embedding, head) = (has(EMBEDDING), has(HEAD));
-        let micro = MicroBatch { sequences, tokens };
         let stages = stages.iter().map(|(id, layers)| {
             let blocks = layers.run(BLOCK).map(|index| filled(BLOCK_TENSORS, Some(index))).collect();
-            let stashes = (0..microbatches).map(|_| Stash::Empty).collect();
-            let left = [Kind::F, Kind::I].map(|kind| anatomy.left(layers, kind, micro, &STORAGE));
-            (*id, Stage { layers: layers.clone(), left, blocks, stashes })
+            (*id, Stage::new(layers.clone(), blocks, microbatches))
         });
         let stages = stages.collect();
         let wte = (embedding || head).then(|| filled(WTE..WTE + 1, None));
@@ -182,8 +182,8 @@ impl Shard {
             self.pool.give([hidden]);
             None
         };
-        entry.stashes[index] = Stash::Forward { tokens, blocks, head };
-        self.held_bytes += entry.left[0];
+        entry.stashes[index] = Stash::Forward((tokens, blocks, head));
+        self.held_bytes += bytes(&entry.stashes[index]);
         self.peak_held_bytes = self.peak_held_bytes.max(self.held_bytes);
         Ok(())
     }
@@ -206,13 +206,9 @@ impl Shard {
         check_length(output.as_deref().map(<[f32]>::len), !layers.has(EMBEDDING), shape.hidden(), "output")
             .with_context(call)?;
         let place = &mut entry.stashes[microbatch as usize];
-        if !matches!(place, Stash::Forward { .. }) {
-            bail!("{}: expected its forward before it, found none: run that first", call());
-        }
-        self.held_bytes -= entry.left[0];
-        let Stash::Forward { tokens, blocks, head } = std::mem::replace(place, Stash::Empty) else {
-            unreachable!("just matched")
-        };
+        let held = bytes(place);
+        let (tokens, blocks, head) = place.take_forward().map_err(|reason| anyhow!("{}: {reason}", call()))?;
+        self.held_bytes -= held;
 
         let mut laps = Laps::start(laps, Kind::I);
         let mut hidden;
@@ -248,8 +244,8 @@ impl Shard {
                 None
             }
         };
-        *place = Stash::Weight { tokens, blocks: left, head };
-        self.held_bytes += entry.left[1];
+        *place = Stash::Weight((tokens, left, head));
+        self.held_bytes += bytes(place);
         self.peak_held_bytes = self.peak_held_bytes.max(self.held_bytes);
         Ok(())
     }
@@ -260,13 +256,9 @@ impl Shard {
         let call = || format!("backward for the weights of stage {stage}, micro-batch {microbatch}");
         let entry = find(&mut self.stages, stage, microbatch).with_context(call)?;
         let place = &mut entry.stashes[microbatch as usize];
-        if !matches!(place, Stash::Weight { .. }) {
-            bail!("{}: expected its backward for the input before it, found none: run that first", call());
-        }
-        self.held_bytes -= entry.left[1];
-        let Stash::Weight { tokens, blocks, head } = std::mem::replace(place, Stash::Empty) else {
-            unreachable!("just matched")
-        };
+        let held = bytes(place);
+        let (tokens, blocks, head) = place.take_weight().map_err(|reason| anyhow!("{}: {reason}", call()))?;
+        self.held_bytes -= held;
 
         let mut laps = Laps::start(laps, Kind::W);
         if let (Some(stash), Some(lnf)) = (head, &mut self.lnf) {
@@ -320,7 +312,7 @@ impl Shard {
     /// Drops what the ops of a step that was given up left behind.
     pub(super) fn drop_stashes(&mut self) {
         for place in self.stages.values_mut().flat_map(|stage| &mut stage.stashes) {
-            std::mem::replace(place, Stash::Empty).give_back(&mut self.pool);
+            self.pool.give(place.clear());
         }
         self.held_bytes = 0;
     }
@@ -329,6 +321,11 @@ impl Shard {
     pub(super) fn numbered_blocks(&self) -> impl Iterator<Item = (usize, &Group)> {
         self.stages.values().flat_map(|stage| stage.layers.run(BLOCK).zip(&stage.blocks))
     }
+}
+
+/// Bytes of all that is in a stash.
+fn bytes(stash: &Stash<Vec<f32>, Vec<u32>>) -> usize {
+    stash.bytes(|buffer| size_of_val(&buffer[..]), |ids| size_of_val(&ids[..]))
 }
 
 fn head_context<'a>(
@@ -368,25 +365,9 @@ fn check_tokens(tokens: &[u32], vocabulary: usize) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::block::STORAGE;
     use super::*;
-
-    /// Bytes of all buffers of a stash.
-    fn bytes(stash: Stash) -> usize {
-        let floats = |buffers: &[Vec<f32>]| buffers.iter().map(Vec::len).sum::<usize>();
-        let elements = match stash {
-            Stash::Empty => 0,
-            Stash::Forward { tokens, blocks, head } => {
-                let blocks: usize = blocks.into_iter().map(|block| floats(&block.buffers())).sum();
-                tokens.unwrap().len() + blocks + floats(&head.unwrap().buffers())
-            }
-            Stash::Weight { tokens, blocks, head } => {
-                let blocks: usize = blocks.into_iter().map(|block| floats(&block.buffers())).sum();
-                let (tokens, gradient) = tokens.unwrap();
-                tokens.len() + gradient.len() + blocks + floats(&head.unwrap().buffers())
-            }
-        };
-        elements * size_of::<f32>()
-    }
+    use crate::anatomy::MicroBatch;
 
     #[test]
     fn ops_leave_behind_what_the_anatomy_says() {
@@ -400,8 +381,10 @@ mod tests {
             if backward {
                 shard.backward_input(0, 0, None, None, &mut Vec::new()).unwrap();
             }
-            let stash = shard.stages.get_mut(&0).unwrap().stashes.remove(0);
-            assert_eq!(bytes(stash), shard.held_bytes(), "backward: {backward}");
+            let kind = if backward { Kind::I } else { Kind::F };
+            let micro = MicroBatch { sequences: 2, tokens: 16 };
+            let left = config.anatomy().left(&stages[0].1, kind, micro, &STORAGE);
+            assert_eq!(shard.held_bytes(), left, "backward: {backward}");
         }
     }
 }
