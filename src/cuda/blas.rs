@@ -69,9 +69,9 @@ impl Products {
         let Sizes { rows, outputs, inputs } = sizes;
         let element = self.element;
         let shape = Shape {
-            a: Layout { element, rows: inputs, columns: outputs, stride: inputs },
-            b: Layout { element, rows: inputs, columns: rows, stride: inputs },
-            d: Layout { element, rows: outputs, columns: rows, stride: outputs },
+            a: Layout { element, rows: inputs, columns: outputs },
+            b: Layout { element, rows: inputs, columns: rows },
+            d: Layout { element, rows: outputs, columns: rows },
             transposed: [true, false],
             adds: operands.residual.is_some(),
             epilogue,
@@ -92,9 +92,9 @@ impl Products {
         let Sizes { rows, outputs, inputs } = sizes;
         let element = self.element;
         let shape = Shape {
-            a: Layout { element, rows: inputs, columns: outputs, stride: inputs },
-            b: Layout { element, rows: outputs, columns: rows, stride: outputs },
-            d: Layout { element, rows: inputs, columns: rows, stride: inputs },
+            a: Layout { element, rows: inputs, columns: outputs },
+            b: Layout { element, rows: outputs, columns: rows },
+            d: Layout { element, rows: inputs, columns: rows },
             transposed: [false, false],
             adds: false,
             epilogue,
@@ -112,9 +112,9 @@ impl Products {
         let Sizes { rows, outputs, inputs } = sizes;
         let element = self.element;
         let shape = Shape {
-            a: Layout { element, rows: inputs, columns: rows, stride: inputs },
-            b: Layout { element, rows: outputs, columns: rows, stride: outputs },
-            d: Layout { element: Element::F32, rows: inputs, columns: outputs, stride: inputs },
+            a: Layout { element, rows: inputs, columns: rows },
+            b: Layout { element, rows: outputs, columns: rows },
+            d: Layout { element: Element::F32, rows: inputs, columns: outputs },
             transposed: [false, true],
             adds: true,
             epilogue: Epilogue::None,

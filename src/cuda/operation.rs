@@ -53,6 +53,25 @@ fn int(size: usize) -> Argument {
     Argument::Int(size as i32)
 }
 
+/// Enqueues a kernel, by its name: pointers, then dimensions, the first of them a `size_t` where that is said. The dimensions
+/// say how it is launched, too.
+macro_rules! launch {
+    ($on:ident, $name:ident($($pointer:expr),+; $($dimension:expr),+)) => {
+        $on.run(
+            stringify!($name),
+            kernel::$name($on.precision, $($dimension),+),
+            &[$(at($pointer),)+ $(int($dimension)),+],
+        )
+    };
+    ($on:ident, $name:ident($($pointer:expr),+; size $count:expr $(, $dimension:expr)*)) => {
+        $on.run(
+            stringify!($name),
+            kernel::$name($on.precision, $count $(, $dimension)*),
+            &[$(at($pointer),)+ Argument::Size($count) $(, int($dimension))*],
+        )
+    };
+}
+
 impl Operations {
     fn run(&self, name: &'static str, launch: Launch, arguments: &[Argument]) -> Result<()> {
         let kernel = self.kernels.get(name);
@@ -85,9 +104,7 @@ impl Operations {
     }
 
     pub(super) fn embedding_forward(&self, [out, tokens, wte, wpe]: [Address; 4], shape: &Shape) -> Result<()> {
-        let (n, t, c) = (shape.rows(), shape.tokens, shape.channels);
-        let launch = kernel::embedding_forward(self.precision, n, t, c);
-        self.run("embedding_forward", launch, &[at(out), at(tokens), at(wte), at(wpe), int(n), int(t), int(c)])
+        launch!(self, embedding_forward(out, tokens, wte, wpe; shape.rows(), shape.tokens, shape.channels))
     }
 
     pub(super) fn embedding_backward_token(
@@ -96,15 +113,11 @@ impl Operations {
         distinct: usize,
         c: usize,
     ) -> Result<()> {
-        let launch = kernel::embedding_backward_token(self.precision, distinct, c);
-        let arguments = [at(out), at(gradient), at(ids), at(starts), at(order), int(distinct), int(c)];
-        self.run("embedding_backward_token", launch, &arguments)
+        launch!(self, embedding_backward_token(out, gradient, ids, starts, order; distinct, c))
     }
 
     pub(super) fn embedding_backward_position(&self, [out, gradient]: [Address; 2], shape: &Shape) -> Result<()> {
-        let (b, t, c) = (shape.sequences, shape.tokens, shape.channels);
-        let launch = kernel::embedding_backward_position(self.precision, b, t, c);
-        self.run("embedding_backward_position", launch, &[at(out), at(gradient), int(b), int(t), int(c)])
+        launch!(self, embedding_backward_position(out, gradient; shape.sequences, shape.tokens, shape.channels))
     }
 
     pub(super) fn layernorm_forward(
@@ -113,9 +126,7 @@ impl Operations {
         [weight, bias]: [Address; 2],
         [n, c]: [usize; 2],
     ) -> Result<()> {
-        let launch = kernel::layernorm_forward(self.precision, n, c);
-        let arguments = [at(out), at(statistics), at(input), at(weight), at(bias), int(n), int(c)];
-        self.run("layernorm_forward", launch, &arguments)
+        launch!(self, layernorm_forward(out, statistics, input, weight, bias; n, c))
     }
 
     pub(super) fn layernorm_backward_input(
@@ -126,9 +137,7 @@ impl Operations {
         [n, c]: [usize; 2],
     ) -> Result<()> {
         let NormOperands { gradient, input, statistics } = operands;
-        let launch = kernel::layernorm_backward_input(self.precision, n, c);
-        let arguments = [at(out), at(gradient), at(input), at(statistics), at(weight), at(residual), int(n), int(c)];
-        self.run("layernorm_backward_input", launch, &arguments)
+        launch!(self, layernorm_backward_input(out, gradient, input, statistics, weight, residual; n, c))
     }
 
     /// Gradients of weight and bias, summed over groups of rows: (G, 2, C), G = [`kernel::layernorm_groups`].
@@ -136,10 +145,7 @@ impl Operations {
         let NormOperands { gradient, input, statistics } = operands;
         let groups = kernel::layernorm_groups(n);
         let sums = self.floats(groups * 2 * c)?;
-        let launch = kernel::layernorm_backward_sums(self.precision, n, c, groups);
-        let partial = at(sums.address());
-        let arguments = [partial, at(gradient), at(input), at(statistics), int(n), int(c), int(groups)];
-        self.run("layernorm_backward_sums", launch, &arguments)?;
+        launch!(self, layernorm_backward_sums(sums.address(), gradient, input, statistics; n, c, groups))?;
         Ok(sums)
     }
 
@@ -149,18 +155,12 @@ impl Operations {
         sums: &Buffer,
         [n, c]: [usize; 2],
     ) -> Result<()> {
-        let groups = kernel::layernorm_groups(n);
-        let launch = kernel::layernorm_backward_weight(self.precision, groups, c);
-        let arguments = [at(weight), at(bias), at(sums.address()), int(groups), int(c)];
-        self.run("layernorm_backward_weight", launch, &arguments)
+        launch!(self, layernorm_backward_weight(weight, bias, sums.address(); kernel::layernorm_groups(n), c))
     }
 
     pub(super) fn attention_forward(&self, [out, log_sums, qkv]: [Address; 3], shape: &Shape) -> Result<()> {
         let Shape { sequences: b, tokens: t, heads, .. } = *shape;
-        let size = shape.head_size();
-        let launch = kernel::attention_forward(self.precision, b, t, heads, size);
-        let arguments = [at(out), at(log_sums), at(qkv), int(b), int(t), int(heads), int(size)];
-        self.run("attention_forward", launch, &arguments)
+        launch!(self, attention_forward(out, log_sums, qkv; b, t, heads, shape.head_size()))
     }
 
     /// `out` (n, 3C) from the gradient of the attention's output, its operands and its output.
@@ -171,37 +171,13 @@ impl Operations {
         shape: &Shape,
     ) -> Result<()> {
         let Shape { sequences: b, tokens: t, heads, .. } = *shape;
-        let (size, precision) = (shape.head_size(), self.precision);
-        let sizes = [int(b), int(t), int(heads), int(size)];
-        let means = self.floats(shape.rows() * heads)?;
-        let launch = kernel::attention_backward_mean(precision, b, t, heads, size);
-        let arguments = [&[at(means.address()), at(gradient), at(output)][..], &sizes].concat();
-        self.run("attention_backward_mean", launch, &arguments)?;
-        let operands = [at(out), at(gradient), at(qkv), at(log_sums), at(means.address())];
-        let arguments = [&operands[..], &sizes].concat();
-        let launch = kernel::attention_backward_keys(precision, b, t, heads, size);
-        self.run("attention_backward_keys", launch, &arguments)?;
-        let launch = kernel::attention_backward_queries(precision, b, t, heads, size);
-        self.run("attention_backward_queries", launch, &arguments)?;
-        self.pool.give([means]);
+        let (size, buffer) = (shape.head_size(), self.floats(shape.rows() * heads)?);
+        let means = buffer.address();
+        launch!(self, attention_backward_mean(means, gradient, output; b, t, heads, size))?;
+        launch!(self, attention_backward_keys(out, gradient, qkv, log_sums, means; b, t, heads, size))?;
+        launch!(self, attention_backward_queries(out, gradient, qkv, log_sums, means; b, t, heads, size))?;
+        self.pool.give([buffer]);
         Ok(())
-    }
-
-    fn gelu_forward(&self, out: Address, input: Address, count: usize) -> Result<()> {
-        let launch = kernel::gelu_forward(self.precision, count);
-        self.run("gelu_forward", launch, &[at(out), at(input), Argument::Size(count)])
-    }
-
-    /// In place: `gradient` times the derivative of GELU at `input`.
-    fn gelu_backward_input(&self, gradient: Address, input: Address, count: usize) -> Result<()> {
-        let launch = kernel::gelu_backward_input(self.precision, count);
-        let arguments = [at(gradient), at(gradient), at(input), Argument::Size(count)];
-        self.run("gelu_backward_input", launch, &arguments)
-    }
-
-    fn residual_forward(&self, out: Address, [a, b]: [Address; 2], count: usize) -> Result<()> {
-        let launch = kernel::residual_forward(self.precision, count);
-        self.run("residual_forward", launch, &[at(out), at(a), at(b), Argument::Size(count)])
     }
 
     /// `logits` (n, Vp) become their gradient; `losses` (n).
@@ -217,19 +193,17 @@ impl Operations {
     }
 
     pub(super) fn loss_mean(&self, out: Address, losses: Address, n: usize) -> Result<()> {
-        self.run("loss_mean", kernel::loss_mean(self.precision, n), &[at(out), at(losses), int(n)])
+        launch!(self, loss_mean(out, losses; n))
     }
 
     /// `out` += `other`, float32.
     pub(super) fn add(&self, out: Address, other: Address, count: usize) -> Result<()> {
-        let launch = kernel::add(self.precision, count);
-        self.run("add", launch, &[at(out), at(other), Argument::Size(count)])
+        launch!(self, add(out, other; size count))
     }
 
     /// float32 to the activations' precision.
     pub(super) fn cast(&self, out: Address, input: Address, count: usize) -> Result<()> {
-        let launch = kernel::cast(self.precision, count);
-        self.run("cast", launch, &[at(out), at(input), Argument::Size(count)])
+        launch!(self, cast(out, input; size count))
     }
 
     /// `out`, one double: the sum of the squares of `gradient` + `other`; `partial` has room for [`norm_groups`] doubles.
@@ -240,11 +214,8 @@ impl Operations {
         count: usize,
     ) -> Result<()> {
         let groups = norm_groups(count);
-        let launch = kernel::norm_partial(self.precision, count, groups);
-        let arguments = [at(partial), at(gradient), at(other), Argument::Size(count), int(groups)];
-        self.run("norm_partial", launch, &arguments)?;
-        let launch = kernel::norm_sum(self.precision, groups);
-        self.run("norm_sum", launch, &[at(out), at(partial), int(groups)])
+        launch!(self, norm_partial(partial, gradient, other; size count, groups))?;
+        launch!(self, norm_sum(out, partial; groups))
     }
 
     /// `scale` is the place of a float32 that gradients are multiplied by, or null.
@@ -276,7 +247,7 @@ impl Operations {
         if let Some(residual) = residual {
             let operands = Forward { residual: None, ..operands };
             if self.products.forward(stream, sizes, epilogue, operands)? {
-                return self.residual_forward(out, [out, residual], sizes.rows * sizes.outputs);
+                return launch!(self, residual_forward(out, out, residual; size sizes.rows * sizes.outputs));
             }
         }
         unsupported("forward", sizes)
@@ -297,7 +268,7 @@ impl Operations {
             return Ok(());
         }
         self.linear_forward([kept, input], [weight, bias], None, sizes)?;
-        self.gelu_forward(out, kept, sizes.rows * sizes.outputs)
+        launch!(self, gelu_forward(out, kept; size sizes.rows * sizes.outputs))
     }
 
     /// `out` (n, IC) = `gradient` (n, OC) `weight`
@@ -323,7 +294,8 @@ impl Operations {
             return Ok(());
         }
         self.linear_backward_input([out, gradient, weight], sizes)?;
-        self.gelu_backward_input(out, kept, sizes.rows * sizes.inputs)
+        // in place: `out` times the derivative of GELU at `kept`
+        launch!(self, gelu_backward_input(out, out, kept; size sizes.rows * sizes.inputs))
     }
 
     /// `weight` (OC, IC) += `gradient`ᵀ `input`; `bias` (OC) += column sums of `gradient`, unless it is null.
@@ -339,9 +311,7 @@ impl Operations {
         if bias == Address::NULL {
             return Ok(());
         }
-        let launch = kernel::bias_backward_weight(self.precision, sizes.rows, sizes.outputs);
-        let arguments = [at(bias), at(gradient), int(sizes.rows), int(sizes.outputs)];
-        self.run("bias_backward_weight", launch, &arguments)
+        launch!(self, bias_backward_weight(bias, gradient; sizes.rows, sizes.outputs))
     }
 }
 

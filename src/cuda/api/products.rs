@@ -105,13 +105,12 @@ impl Element {
     }
 }
 
-/// A column-major matrix: rows, columns, and elements from one column to the next.
+/// A column-major matrix, one column behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::cuda) struct Layout {
     pub(in crate::cuda) element: Element,
     pub(in crate::cuda) rows: usize,
     pub(in crate::cuda) columns: usize,
-    pub(in crate::cuda) stride: usize,
 }
 
 /// What is done to a product before it is written.
@@ -211,8 +210,8 @@ impl Lt {
             product.description = Handle::new(description);
             for (layout, wanted) in product.layouts.iter_mut().zip([shape.a, shape.b, shape.d]) {
                 let mut created = std::ptr::null_mut();
-                let Layout { element, rows, columns, stride } = wanted;
-                let (rows, columns, stride) = (rows as u64, columns as u64, stride as i64);
+                let Layout { element, rows, columns } = wanted;
+                let (rows, columns, stride) = (rows as u64, columns as u64, rows as i64);
                 call!(self, cublasLtMatrixLayoutCreate(&mut created, element.code(), rows, columns, stride))?;
                 *layout = Handle::new(created);
             }
@@ -231,7 +230,7 @@ impl Lt {
             let anywhere = workspace.address;
             self.point(&product, anywhere, anywhere)?;
             if matches!(shape.epilogue, Epilogue::BiasGelu | Epilogue::GeluBackward) {
-                self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(shape.d.stride as i64))?;
+                self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(shape.d.rows as i64))?;
             }
             if let Some(count) = multiprocessors {
                 self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &(count as i32))?;
