@@ -96,15 +96,16 @@ fn softmax(scores: &mut [f32], log_sums: &mut [f32], inverse_sums: &mut [f32], s
 }
 
 /// What [`backward`] reads: the operands and results of the forward pass and the gradient of its output.
-pub(super) struct Operands<'a> {
+#[derive(Clone, Copy)]
+pub struct Operands<'a> {
     /// (B, T, C)
-    pub(super) gradient: &'a [f32],
+    pub gradient: &'a [f32],
     /// (B, T, 3C)
-    pub(super) qkv: &'a [f32],
+    pub qkv: &'a [f32],
     /// (B, T, C)
-    pub(super) output: &'a [f32],
+    pub output: &'a [f32],
     /// (B, NH, T)
-    pub(super) log_sums: &'a [f32],
+    pub log_sums: &'a [f32],
 }
 
 /// `qkv_gradient` (B, T, 3C) = gradient of `qkv`.

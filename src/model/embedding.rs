@@ -4,14 +4,7 @@
 use super::vector;
 
 /// `out` (n, C) = `wte` (Vp, C) at each token + `wpe` (maxT, C) at its position, for sequences of `tokens_a_sequence`.
-pub(super) fn forward(
-    out: &mut [f32],
-    tokens: &[u32],
-    wte: &[f32],
-    wpe: &[f32],
-    tokens_a_sequence: usize,
-    channels: usize,
-) {
+pub fn forward(out: &mut [f32], tokens: &[u32], wte: &[f32], wpe: &[f32], tokens_a_sequence: usize, channels: usize) {
     let positions = (0..tokens_a_sequence).cycle();
     for ((out, &token), position) in out.chunks_exact_mut(channels).zip(tokens).zip(positions) {
         out.copy_from_slice(&wte[token as usize * channels..][..channels]);
@@ -20,7 +13,7 @@ pub(super) fn forward(
 }
 
 /// Adds `gradient` (n, C), row by row in the order of the tokens, to the rows of `wte_gradient` and `wpe_gradient`.
-pub(super) fn backward_weight(
+pub fn backward_weight(
     wte_gradient: &mut [f32],
     wpe_gradient: &mut [f32],
     tokens: &[u32],

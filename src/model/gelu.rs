@@ -29,7 +29,7 @@ pub(super) fn forward(out: &mut [f32], values: &mut [f32], bias: &[f32]) {
 }
 
 /// `derivative` becomes the gradient of gelu's input: it is multiplied by `gradient`, that of its output.
-pub(super) fn backward(derivative: &mut [f32], gradient: &[f32]) {
+pub fn backward(derivative: &mut [f32], gradient: &[f32]) {
     vector::widest(
         #[inline(always)]
         || {

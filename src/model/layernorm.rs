@@ -6,7 +6,7 @@ const EPSILON: f32 = 1e-5;
 
 /// `out` (n, C) = (`input` - mean) / standard deviation * `weight` + `bias`. `statistics` (n, 2) receives each row's mean
 /// and reciprocal standard deviation.
-pub(super) fn forward(out: &mut [f32], statistics: &mut [f32], input: &[f32], weight: &[f32], bias: &[f32]) {
+pub fn forward(out: &mut [f32], statistics: &mut [f32], input: &[f32], weight: &[f32], bias: &[f32]) {
     let channels = weight.len();
     vector::widest(
         #[inline(always)]
@@ -26,20 +26,21 @@ pub(super) fn forward(out: &mut [f32], statistics: &mut [f32], input: &[f32], we
 }
 
 /// What [`backward_input`] reads: the operands of the forward pass and the gradient of its output.
-pub(super) struct Operands<'a> {
+#[derive(Clone, Copy)]
+pub struct Operands<'a> {
     /// (n, C)
-    pub(super) gradient: &'a [f32],
+    pub gradient: &'a [f32],
     /// (n, C)
-    pub(super) input: &'a [f32],
+    pub input: &'a [f32],
     /// (n, 2)
-    pub(super) statistics: &'a [f32],
+    pub statistics: &'a [f32],
     /// (C)
-    pub(super) weight: &'a [f32],
+    pub weight: &'a [f32],
 }
 
 /// `out` (n, C) = `residual` (n, C) + gradient of the input. `sums` (2, C) receives the gradients of weight and bias:
 /// they fall out of the same pass, and are added to the parameter's gradients by the backward for the weights.
-pub(super) fn backward_input(out: &mut [f32], sums: &mut [f32], residual: Option<&[f32]>, operands: Operands) {
+pub fn backward_input(out: &mut [f32], sums: &mut [f32], residual: Option<&[f32]>, operands: Operands) {
     let Operands { gradient, input, statistics, weight } = operands;
     let channels = weight.len();
     sums.fill(0.0);

@@ -4,7 +4,7 @@ use super::vector;
 
 /// Replaces the `logits` (n, V; a row starts `stride` elements after the one before) by the gradient of the loss, which is
 /// `weight` times the sum over tokens of -log p(target). Returns that sum, without the weight.
-pub(super) fn forward(logits: &mut [f32], vocabulary: usize, stride: usize, targets: &[u32], weight: f32) -> f64 {
+pub fn forward(logits: &mut [f32], vocabulary: usize, stride: usize, targets: &[u32], weight: f32) -> f64 {
     vector::widest(
         #[inline(always)]
         || {

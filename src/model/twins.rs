@@ -6,103 +6,24 @@
 
 use super::optimizer::{AdamW, Group};
 use super::shape::Shape;
-use super::{attention, embedding, gelu, layernorm, linear, loss, vector};
+use super::{attention, gelu, linear};
 
-/// `out` (n, C) = `wte` (Vp, C) at each of the `tokens` (n) + `wpe` (maxT, C) at its position in its sequence.
-pub fn embedding_forward(
-    out: &mut [f32],
-    tokens: &[u32],
-    wte: &[f32],
-    wpe: &[f32],
-    tokens_a_sequence: usize,
-    channels: usize,
-) {
-    embedding::forward(out, tokens, wte, wpe, tokens_a_sequence, channels);
-}
-
-/// `wte_gradient` (Vp, C) and `wpe_gradient` (maxT, C) += `gradient` (n, C) at the `tokens` (n) and their positions.
-pub fn embedding_backward(
-    wte_gradient: &mut [f32],
-    wpe_gradient: &mut [f32],
-    tokens: &[u32],
-    gradient: &[f32],
-    tokens_a_sequence: usize,
-    channels: usize,
-) {
-    embedding::backward_weight(wte_gradient, wpe_gradient, tokens, gradient, tokens_a_sequence, channels);
-}
-
-/// `out` (n, C) = LayerNorm of `input` (n, C) with `weight` and `bias` (C); `statistics` (n, 2) = mean and reciprocal
-/// standard deviation of each row.
-pub fn layernorm_forward(out: &mut [f32], statistics: &mut [f32], input: &[f32], weight: &[f32], bias: &[f32]) {
-    layernorm::forward(out, statistics, input, weight, bias);
-}
-
-/// What the backward of LayerNorm reads.
-#[derive(Clone, Copy)]
-pub struct LayerNorm<'a> {
-    /// Gradient of the output (n, C).
-    pub gradient: &'a [f32],
-    /// Input of the forward (n, C).
-    pub input: &'a [f32],
-    /// The forward's statistics (n, 2).
-    pub statistics: &'a [f32],
-    /// Weight (C).
-    pub weight: &'a [f32],
-}
-
-/// `out` (n, C) = `residual` (n, C) + gradient of LayerNorm's input; `sums` (2, C) = gradients of its weight and bias.
-pub fn layernorm_backward(out: &mut [f32], sums: &mut [f32], residual: Option<&[f32]>, operands: LayerNorm) {
-    let LayerNorm { gradient, input, statistics, weight } = operands;
-    layernorm::backward_input(out, sums, residual, layernorm::Operands { gradient, input, statistics, weight });
-}
-
-/// The shape of causal self-attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttentionShape {
-    /// B
-    pub sequences: usize,
-    /// T
-    pub tokens: usize,
-    /// NH
-    pub heads: usize,
-    /// HS = C / NH
-    pub size: usize,
-}
-
-impl AttentionShape {
-    fn shape(self) -> Shape {
-        let AttentionShape { sequences, tokens, heads, size } = self;
-        Shape { sequences, tokens, heads, channels: heads * size }
-    }
-}
+pub use super::attention::Operands as Attention;
+pub use super::embedding::{backward_weight as embedding_backward, forward as embedding_forward};
+pub use super::gelu::backward as gelu_backward_input;
+pub use super::layernorm::{Operands as LayerNorm, backward_input as layernorm_backward, forward as layernorm_forward};
+pub use super::loss::forward as classifier_forward;
+pub use super::vector::add;
 
 /// `out` (B, T, C) = attention on `qkv` (B, T, 3C); `log_sums` (B, NH, T) = log Σ exp of each row's scaled scores.
-pub fn attention_forward(out: &mut [f32], log_sums: &mut [f32], qkv: &[f32], shape: AttentionShape) {
-    let shape = shape.shape();
+pub fn attention_forward(out: &mut [f32], log_sums: &mut [f32], qkv: &[f32], shape: Shape) {
     let mut scratch = vec![0.0; attention::forward_scratch(&shape)];
     attention::forward(out, log_sums, qkv, &mut scratch, &shape);
 }
 
-/// What the backward of attention reads.
-#[derive(Clone, Copy)]
-pub struct Attention<'a> {
-    /// Gradient of the output (B, T, C).
-    pub gradient: &'a [f32],
-    /// (B, T, 3C)
-    pub qkv: &'a [f32],
-    /// Output of the forward (B, T, C).
-    pub output: &'a [f32],
-    /// The forward's log-sums (B, NH, T).
-    pub log_sums: &'a [f32],
-}
-
 /// `qkv_gradient` (B, T, 3C) = gradient of `qkv`.
-pub fn attention_backward(qkv_gradient: &mut [f32], operands: Attention, shape: AttentionShape) {
-    let Attention { gradient, qkv, output, log_sums } = operands;
-    let shape = shape.shape();
+pub fn attention_backward(qkv_gradient: &mut [f32], operands: Attention, shape: Shape) {
     let mut scratch = vec![0.0; attention::backward_scratch(&shape)];
-    let operands = attention::Operands { gradient, qkv, output, log_sums };
     attention::backward(qkv_gradient, operands, &mut scratch, &shape);
 }
 
@@ -112,27 +33,11 @@ pub fn gelu_forward(out: &mut [f32], values: &mut [f32]) {
     gelu::forward(out, values, &bias);
 }
 
-/// `derivative` *= `gradient`, which makes it the gradient of GELU's input.
-pub fn gelu_backward_input(derivative: &mut [f32], gradient: &[f32]) {
-    gelu::backward(derivative, gradient);
-}
-
-/// `out` += `values`.
-pub fn add(out: &mut [f32], values: &[f32]) {
-    vector::add(out, values);
-}
-
 /// `bias_gradient` (OC) += the sum of the rows of `gradient` (n, OC).
 pub fn bias_backward_weight(bias_gradient: &mut [f32], gradient: &[f32]) {
     let channels = bias_gradient.len();
     let (mut weight_gradient, input) = (vec![0.0; channels], vec![0.0; gradient.len() / channels]);
     linear::backward_weight(&mut weight_gradient, bias_gradient, gradient, &input);
-}
-
-/// Replaces the `logits` (n, V; rows `stride` apart) by the gradient of `weight` times the sum of the tokens' losses,
-/// which is returned without the weight.
-pub fn classifier_forward(logits: &mut [f32], vocabulary: usize, stride: usize, targets: &[u32], weight: f32) -> f64 {
-    loss::forward(logits, vocabulary, stride, targets, weight)
 }
 
 /// Parameters, their gradient and AdamW's moments, all of one length.

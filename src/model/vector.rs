@@ -114,7 +114,7 @@ pub(super) fn exponentials(values: &mut [f32], scale: f32, shift: f32) -> f32 {
 }
 
 /// `out[i] += values[i]`.
-pub(super) fn add(out: &mut [f32], values: &[f32]) {
+pub fn add(out: &mut [f32], values: &[f32]) {
     widest(
         #[inline(always)]
         || {

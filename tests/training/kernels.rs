@@ -18,8 +18,8 @@ use std::sync::{Mutex, OnceLock};
 use libloading::Library;
 use pipesim::internals::cuda::kernel::{self, Launch, Precision};
 use pipesim::internals::cuda::{self, Driver, launcher};
-use pipesim::internals::model::AdamW;
-use pipesim::internals::model::twins::{self, AttentionShape};
+use pipesim::internals::model::twins;
+use pipesim::internals::model::{AdamW, Shape};
 
 const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
 /// Most error of a float32 result, relative to the largest magnitude of the tensor.
@@ -538,7 +538,8 @@ fn attention(precision: Precision, sizes: &[usize], path: &str) {
     let emulator = emulator(precision);
     for &size in sizes {
         for (i, tokens) in ATTENTION_TOKENS.into_iter().enumerate() {
-            let shape = AttentionShape { sequences: 1 + i % 2, tokens, heads: 1 + (i + size) % 3, size };
+            let heads = 1 + (i + size) % 3;
+            let shape = Shape { sequences: 1 + i % 2, tokens, heads, channels: heads * size };
             assert_eq!(kernel::on_tensor_cores(precision, size), path == "tensor cores");
             attention_on(emulator, shape, path, (1.5, 1.0, i % 4 / 3), &mut random);
         }
@@ -550,12 +551,12 @@ fn attention(precision: Precision, sizes: &[usize], path: &str) {
 /// `offset` elements behind an address that is a multiple of 16.
 fn attention_on(
     emulator: &Emulator,
-    dimensions: AttentionShape,
+    dimensions: Shape,
     path: &str,
     (range, slack, offset): (f32, f32, usize),
     random: &mut Random,
 ) {
-    let AttentionShape { sequences: b, tokens: t, heads, size } = dimensions;
+    let (Shape { sequences: b, tokens: t, heads, .. }, size) = (dimensions, dimensions.head_size());
     let (precision, c, shape) = (emulator.precision, heads * size, format!("{dimensions:?}"));
     let name = |name: &str| format!("{} on {path}", label(name, precision));
     let tolerance = emulator.tolerance_of_exponentials() * slack;
@@ -640,7 +641,7 @@ fn attention_to_a_single_key() {
         (Precision::Bf16, 64, "tensor cores, large scores"),
         (Precision::Bf16, 100, "CUDA cores, large scores"),
     ] {
-        let shape = AttentionShape { sequences: 1, tokens: 130, heads: 2, size };
+        let shape = Shape { sequences: 1, tokens: 130, heads: 2, channels: 2 * size };
         attention_on(emulator(precision), shape, path, (12.0, 3.0, 0), &mut Random::new(18));
     }
     report("attention");
@@ -867,7 +868,7 @@ fn norm(emulator: &Emulator, parameters: &twins::Parameters, tied: Option<&[f32]
 #[test]
 fn threads_of_the_host_launch_at_once() {
     let emulator = emulator(Precision::F32);
-    let dimensions = AttentionShape { sequences: 2, tokens: 70, heads: 2, size: 16 };
+    let dimensions = Shape { sequences: 2, tokens: 70, heads: 2, channels: 32 };
     std::thread::scope(|scope| {
         for seed in 0..4 {
             scope.spawn(move || {
