@@ -1,9 +1,9 @@
 //! A clock as a device: each op lasts as long as predicted, data and waits are real. So the executor itself can be tried
 //! with far more devices than there are cores.
 
-use super::device::{Batch, Device, State, Update};
+use super::device::{Device, State};
 use crate::cost::CostTable;
-use crate::model::{Lap, Parameters};
+use crate::model::Lap;
 use crate::op::Op;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,31 +22,9 @@ impl Timed {
     }
 }
 
-impl State for Timed {
-    fn clear(&mut self) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn save(&mut self) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn restore(&mut self) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn export(&mut self, _into: &mut Parameters, _gradients: bool) -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    fn peak_held_bytes(&self) -> usize {
-        0
-    }
-}
+impl State for Timed {}
 
 impl Device for Timed {
-    fn begin(&mut self, _batch: &Arc<Batch>) {}
-
     fn compute(
         &mut self,
         op: Op,
@@ -63,25 +41,5 @@ impl Device for Timed {
             std::hint::spin_loop();
         }
         Ok(())
-    }
-
-    fn tied_gradient(&self) -> &[f32] {
-        &[]
-    }
-
-    fn add_tied(&mut self, _other: &[f32]) {}
-
-    fn stage_gradient(&mut self, _stage: u32, _into: &mut Vec<f32>) {}
-
-    fn add_stage_gradient(&mut self, _stage: u32, _other: &[f32]) {}
-
-    fn squared_norms(&self) -> Vec<(usize, f64)> {
-        Vec::new()
-    }
-
-    fn update(&mut self, _update: &Update, _scale: f32) {}
-
-    fn losses(&self) -> Option<&[f32]> {
-        None
     }
 }

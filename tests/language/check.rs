@@ -5,10 +5,10 @@ use crate::support::{Dice, cells, gpipe, graph_of, one_f_one_b, order, random_ro
 use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
 use pipesim::internals::deadlock::{Awaited, Deadlock, Party};
 use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
-use pipesim::internals::exec::{self, Batch, Device, Error, Host, Session, Settings, Shared, Sizes, State, Update};
+use pipesim::internals::exec::{self, Batch, Device, Error, Host, Session, Settings, Shared, Sizes, State};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::lowering::{Entry, Lowering};
-use pipesim::internals::model::{Lap, Parameters};
+use pipesim::internals::model::Lap;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
 use pipesim::internals::ranks::Ranks;
@@ -297,38 +297,9 @@ impl Device for Courier {
         output.into_iter().for_each(|data| data.fill(self.message(op, op.stage())));
         Ok(())
     }
-    fn tied_gradient(&self) -> &[f32] {
-        &[]
-    }
-    fn add_tied(&mut self, _: &[f32]) {}
-    fn stage_gradient(&mut self, _: u32, _: &mut Vec<f32>) {}
-    fn add_stage_gradient(&mut self, _: u32, _: &[f32]) {}
-    fn squared_norms(&self) -> Vec<(usize, f64)> {
-        Vec::new()
-    }
-    fn update(&mut self, _: &Update, _: f32) {}
-    fn losses(&self) -> Option<&[f32]> {
-        None
-    }
 }
 
-impl State for Courier {
-    fn clear(&mut self) -> anyhow::Result<()> {
-        Ok(())
-    }
-    fn save(&mut self) -> anyhow::Result<()> {
-        Ok(())
-    }
-    fn restore(&mut self) -> anyhow::Result<()> {
-        Ok(())
-    }
-    fn export(&mut self, _: &mut Parameters, _: bool) -> anyhow::Result<()> {
-        Ok(())
-    }
-    fn peak_held_bytes(&self) -> usize {
-        0
-    }
-}
+impl State for Courier {}
 
 /// Two steps on real threads.
 fn execute(graph: &Arc<TaskGraph>, delivery: Delivery, timeout: Duration) -> Result<(), Error> {
