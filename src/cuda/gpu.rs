@@ -133,12 +133,6 @@ impl Gpu {
         self.make_current()?;
         self.context.api.memory()
     }
-
-    /// Waits on the host for all of its work.
-    pub fn synchronize(&self) -> Result<(), Fault> {
-        self.make_current()?;
-        self.context.api.synchronize()
-    }
 }
 
 /// Lets each of the GPUs access the others' memory. Returns the pairs (from, to) of positions in `gpus` that cannot:

@@ -506,7 +506,7 @@ fn laps_cover_every_part_once_and_memory_is_counted() {
         let left = 4 * (layers * (n * 16 * c + 2 * sums) + n * (c + vp) + sums + n * c);
         assert_eq!(shard.peak_held_bytes(), kept.max(kept / 2 + left));
         assert!(driver_grows || shard.gpu().memory().unwrap().0 == before, "nothing is allocated after reserve");
-        shard.gpu().synchronize().unwrap();
+        shard.gpu().compute.synchronize().unwrap();
         let laps = marks.laps().unwrap();
         let parts = |op: u32| -> Vec<(Kind, model::Part)> {
             laps.iter().filter(|(number, _)| *number == op).map(|(_, lap)| (lap.kind, lap.part)).collect()
@@ -579,7 +579,7 @@ fn a_step_is_enqueued_while_its_stream_is_held_up() {
             if on_gpu() {
                 // a driver may wait for the device when it loads a kernel, which it does before the first launch
                 step(&mut shard, &mut marks, &state);
-                gpu.synchronize().unwrap();
+                gpu.compute.synchronize().unwrap();
                 marks.clear();
                 shard.read_squared_norms().unwrap();
                 shard.zero_gradients().unwrap();

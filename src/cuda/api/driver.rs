@@ -35,7 +35,6 @@ super::functions! {
         cuDevicePrimaryCtxRetain(*mut sys::CUcontext, sys::CUdevice);
         cuDevicePrimaryCtxRelease_v2(sys::CUdevice);
         cuCtxSetCurrent(sys::CUcontext);
-        cuCtxSynchronize();
         cuCtxEnablePeerAccess(sys::CUcontext, c_uint);
         cuDeviceGetDevResource(sys::CUdevice, *mut sys::CUdevResource, sys::CUdevResourceType);
         cuDevSmResourceSplitByCount(
@@ -66,6 +65,7 @@ super::functions! {
         cuStreamQuery(sys::CUstream);
         cuStreamWaitEvent(sys::CUstream, sys::CUevent, c_uint);
         cuStreamWaitValue64_v2(sys::CUstream, sys::CUdeviceptr, sys::cuuint64_t, c_uint);
+        #[cfg(feature = "internals")]
         cuStreamWriteValue64_v2(sys::CUstream, sys::CUdeviceptr, sys::cuuint64_t, c_uint);
         cuEventCreate(*mut sys::CUevent, c_uint);
         cuEventDestroy_v2(sys::CUevent);
@@ -270,10 +270,6 @@ impl Api {
 
     pub(in crate::cuda) fn set_current(&self, context: ContextHandle) -> Result<(), Fault> {
         call!(self.cuCtxSetCurrent(context.raw()))
-    }
-
-    pub(in crate::cuda) fn synchronize(&self) -> Result<(), Fault> {
-        call!(self.cuCtxSynchronize())
     }
 
     /// Lets the current context read and write memory of `peer`.

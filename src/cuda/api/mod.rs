@@ -20,15 +20,15 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 /// A table of functions of one library. Each line states a function's arguments; the last block names the type of status
 /// that the bindings give it.
 macro_rules! functions {
-    ($(#[$meta:meta])* $table:ident from $sys:ident { $($name:ident($($argument:ty),* $(,)?);)* } -> $status:ty) => {
+    ($(#[$meta:meta])* $table:ident from $sys:ident { $($(#[$when:meta])* $name:ident($($argument:ty),* $(,)?);)* } -> $status:ty) => {
         $(#[$meta])*
         #[allow(non_snake_case)]
         pub(super) struct $table {
-            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)*
+            $($(#[$when])* pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)*
         }
 
         // the compiler compares each signature with the bindings'
-        $(const _: unsafe fn($($argument),*) -> $status = $sys::$name;)*
+        $($(#[$when])* const _: unsafe fn($($argument),*) -> $status = $sys::$name;)*
 
         impl $table {
             /// Looks all functions up; an error lists those that are missing.
@@ -36,12 +36,13 @@ macro_rules! functions {
             fn load(library: &libloading::os::unix::Library) -> Result<$table, Vec<&'static str>> {
                 let mut missing = Vec::new();
                 $(
-                    let $name = super::symbol(library, concat!(stringify!($name), "\0"));
-                    if $name.is_none() {
+                    $(#[$when])*
+                    let $name = super::symbol(library, concat!(stringify!($name), "\0")).or_else(|| {
                         missing.push(stringify!($name));
-                    }
+                        None
+                    });
                 )*
-                let table = || Some($table { $($name: $name?,)* });
+                let table = || Some($table { $($(#[$when])* $name: $name?,)* });
                 table().ok_or(missing)
             }
         }

@@ -30,6 +30,7 @@ impl Pinned {
         Ok(Pinned { context: context.clone(), address: pointer.expose_provenance(), bytes })
     }
 
+    #[cfg(feature = "internals")]
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -82,6 +82,7 @@ impl Stream {
         call!(self.context, cuStreamWaitValue64_v2(self.handle.raw(), address.0, value, at_least))
     }
 
+    #[cfg(feature = "internals")]
     /// Writes the 64-bit word at `address`; whoever sees it sees all that was enqueued before.
     pub fn write_value(&self, address: Address, value: u64) -> Result<(), Fault> {
         let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
