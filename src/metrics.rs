@@ -57,6 +57,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// The most that a device holds.
+    pub fn peak_activations(&self) -> f64 {
+        self.per_device.iter().map(|d| d.peak_activations).fold(0.0, f64::max)
+    }
+
     /// The figures of `devices` (with the peaks of their activations), `ticks_per_unit` ticks being one time unit.
     /// A pipeline that takes no time at all has no bubble.
     pub fn new(devices: &[Activity], peaks: &[f64], lower_bound: Option<u64>, ticks_per_unit: f64) -> Metrics {

@@ -5,7 +5,7 @@ use super::devices::DeviceOptions;
 use super::guard::Guarded;
 use super::model::ModelOptions;
 use super::options::OutputOptions;
-use super::output::print;
+use super::output::{json, print};
 use crate::experiment::{self, Finding};
 use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::{self, Report};
@@ -55,7 +55,7 @@ pub struct Accuracy {
 impl Accuracy {
     /// Measures, predicts, writes the report.
     pub fn run(&self) -> Result<(), Failure> {
-        let output = OutputOptions::files(vec![self.output.clone()], self.quiet);
+        let output = OutputOptions { output: vec![self.output.clone()], quiet: self.quiet, ..OutputOptions::default() };
         output.check_writable()?;
         refuse_ranks("pipesim report accuracy")?;
         if self.model.batch.is_some() {
@@ -75,10 +75,9 @@ impl Accuracy {
         };
         let Finding { report, outcomes, .. } =
             accuracy.measure(&training, link.name, &output.observer(true, self.verbose > 0))?;
-        let json = serde_json::json!({"schema_version": 1, "provenance": report.provenance, "runs": outcomes});
+        let figures = serde_json::json!({"schema_version": 1, "provenance": report.provenance, "runs": outcomes});
         report::folder(&report, &self.output)?;
-        let text = format!("{}\n", serde_json::to_string_pretty(&json).map_err(anyhow::Error::from)?);
-        report::write_atomic(&self.output.join("accuracy.json"), text.as_bytes())?;
+        report::write_atomic(&self.output.join("accuracy.json"), json(&figures)?.as_bytes())?;
         let only_tables = Report { entries: Vec::new(), ..report };
         let markdown = report::markdown(&only_tables);
         report::write_atomic(&self.output.join("accuracy.md"), markdown.as_bytes())?;

@@ -1,8 +1,8 @@
 //! `pipesim check`: whether schedules are valid, and under which deliveries they run to their end.
 
 use super::Failure;
-use super::options::{CostOptions, Format, OutputOptions};
-use super::output::print;
+use super::options::{CostOptions, OutputOptions};
+use super::output::versioned;
 use super::selection::ScheduleOptions;
 use crate::check;
 use crate::delivery::Delivery;
@@ -32,13 +32,6 @@ pub struct Check {
     delivery: Vec<Delivery>,
     #[command(flatten)]
     output: OutputOptions,
-}
-
-/// What `--format json` prints.
-#[derive(Serialize)]
-struct Checks {
-    schema_version: u32,
-    checks: Vec<Checked>,
 }
 
 #[derive(Serialize)]
@@ -75,15 +68,8 @@ impl Check {
         let checks: Vec<Checked> = graphs.iter().map(|graph| self.check(graph)).collect();
         let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();
         let report = Report { extra_tables: vec![self.table(&checks)], ..Report::default() };
-        match self.output.format {
-            Format::Json => {
-                let json = serde_json::to_string_pretty(&Checks { schema_version: 1, checks });
-                print(&format!("{}\n", json.map_err(anyhow::Error::from)?))?;
-            }
-            Format::Md => print(&report::markdown(&report))?,
-            Format::Csv => print(&rows(&checks))?,
-            Format::Table => print(&report::table(&report))?,
-        }
+        let json = || versioned("checks", &checks);
+        self.output.show(&report, json, || report::table(&report), || rows(&checks))?;
         if self.output.verbose > 0 && self.delivery.is_empty() {
             stuck.iter().for_each(|(schedule, text)| self.output.remark(&format!("{schedule}: {text}")));
         }

@@ -1,10 +1,9 @@
 //! `pipesim compare`: timelines from files, side by side, predicted against measured.
 
 use super::Failure;
-use super::options::{Format, OutputOptions, read_text};
-use super::output::print;
+use super::options::{OutputOptions, read_text};
 use crate::experiment::compare;
-use crate::report::{Entry, Error, Panel, Report};
+use crate::report::{self, Entry, Error, Panel, Report};
 use crate::timeline::{Source, Timeline};
 use clap::Args;
 use std::path::PathBuf;
@@ -29,13 +28,9 @@ impl Compare {
             let read = Timeline::list_from_json(&text);
             timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
         }
-        let report = report(timelines);
-        match self.output.format {
-            Format::Json => print(&format!("{}\n", crate::report::json(&report).trim_end()))?,
-            Format::Table => print(&self.output.terminal(&report))?,
-            Format::Md => print(&crate::report::markdown(&report))?,
-            Format::Csv => print(&crate::report::csv(&report))?,
-        }
+        let report = paired(timelines);
+        let table = || self.output.terminal(&report);
+        self.output.show(&report, || Ok(report::json(&report)), table, || report::csv(&report))?;
         self.output.write(&report)?;
         let panels =
             report.entries.iter().flat_map(|entry| entry.panels().map(|panel| (entry.name.as_str(), &panel.metrics)));
@@ -45,7 +40,7 @@ impl Compare {
 
 /// A measured timeline joins the first prediction of the same schedule, devices, chunks and micro-batches; any other
 /// timeline stands alone.
-fn report(timelines: Vec<Timeline>) -> Report {
+fn paired(timelines: Vec<Timeline>) -> Report {
     let mut entries: Vec<Entry> = Vec::new();
     let shape = |t: &Timeline| (t.schedule.clone(), t.devices, t.chunks, t.microbatches, t.time_unit.clone());
     for timeline in timelines {

@@ -1,78 +1,54 @@
 //! A threshold that a command's figures are held against.
 
 use crate::metrics::Metrics;
-use std::str::FromStr;
 
 /// A threshold on a figure: `bubble>0.15`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Condition {
     text: String,
-    figure: String,
-    operator: String,
+    figure: &'static Figure,
+    holds: fn(&f64, &f64) -> bool,
     value: f64,
 }
 
-/// Why a text is no threshold.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct NoCondition(String);
+/// A name, and what it means.
+type Figure = (&'static str, fn(&Metrics) -> Option<f64>);
 
-impl FromStr for Condition {
-    type Err = NoCondition;
-
-    fn from_str(text: &str) -> Result<Condition, NoCondition> {
-        let operator = [">=", "<=", ">", "<"].into_iter().find(|operator| text.contains(operator));
-        let operator = operator
-            .ok_or_else(|| NoCondition(format!("expected FIGURE>NUMBER, as in 'bubble>0.15', found '{text}'")))?;
-        let (figure, value) = text.split_once(operator).unwrap_or((text, ""));
-        let number = value.trim().parse();
-        let value: f64 =
-            number.map_err(|_| NoCondition(format!("expected a number after {operator}, found '{value}'")))?;
-        let figure = figure.trim().to_string();
-        let sample = Metrics::new(&[], &[], Some(0), 1.0);
-        if value.is_nan() || figure_of(&sample, &figure).is_none() {
-            let figures = FIGURES.join(", ");
-            return Err(NoCondition(format!("expected one of {figures}, compared with a number; found '{text}'")));
-        }
-        Ok(Condition { text: text.to_string(), figure, operator: operator.to_string(), value })
-    }
-}
-
-const FIGURES: [&str; 8] = [
-    "makespan",
-    "span",
-    "bubble",
-    "span_bubble",
-    "bubble_over_ideal",
-    "efficiency",
-    "gap_to_bound",
-    "peak_activations",
+const FIGURES: &[Figure] = &[
+    ("makespan", |m| Some(m.makespan)),
+    ("span", |m| Some(m.span)),
+    ("bubble", |m| Some(m.bubble)),
+    ("span_bubble", |m| Some(m.span_bubble)),
+    ("bubble_over_ideal", |m| Some(m.bubble_over_ideal)),
+    ("efficiency", |m| Some(m.efficiency)),
+    ("gap_to_bound", |m| m.gap_to_bound),
+    ("peak_activations", |m| Some(m.peak_activations())),
 ];
 
-fn figure_of(metrics: &Metrics, figure: &str) -> Option<f64> {
-    Some(match figure {
-        "makespan" => metrics.makespan,
-        "span" => metrics.span,
-        "bubble" => metrics.bubble,
-        "span_bubble" => metrics.span_bubble,
-        "bubble_over_ideal" => metrics.bubble_over_ideal,
-        "efficiency" => metrics.efficiency,
-        "gap_to_bound" => metrics.gap_to_bound?,
-        "peak_activations" => metrics.per_device.iter().map(|d| d.peak_activations).fold(0.0, f64::max),
-        _ => return None,
-    })
-}
+/// Longer ones first: `>` stands in `>=`.
+const OPERATORS: [(&str, fn(&f64, &f64) -> bool); 4] =
+    [(">=", f64::ge), ("<=", f64::le), (">", f64::gt), ("<", f64::lt)];
 
 impl Condition {
+    /// The threshold that `text` is.
+    pub fn parse(text: &str) -> Result<Condition, String> {
+        let operator = OPERATORS.into_iter().find(|(operator, _)| text.contains(operator));
+        let (operator, holds) =
+            operator.ok_or_else(|| format!("expected FIGURE>NUMBER, as in 'bubble>0.15', found '{text}'"))?;
+        let (name, value) = text.split_once(operator).unwrap_or((text, ""));
+        let number = value.trim().parse::<f64>();
+        let value = number.map_err(|_| format!("expected a number after {operator}, found '{value}'"))?;
+        let figure = FIGURES.iter().find(|figure| figure.0 == name.trim()).filter(|_| !value.is_nan());
+        let figure = figure.ok_or_else(|| {
+            let names: Vec<&str> = FIGURES.iter().map(|(name, _)| *name).collect();
+            format!("expected one of {}, compared with a number; found '{text}'", names.join(", "))
+        })?;
+        Ok(Condition { text: text.to_string(), figure, holds, value })
+    }
+
     /// What is found where it holds for `metrics`.
     pub fn found_in(&self, metrics: &Metrics) -> Option<String> {
-        let found = figure_of(metrics, &self.figure)?;
-        let holds = match self.operator.as_str() {
-            ">=" => found >= self.value,
-            "<=" => found <= self.value,
-            ">" => found > self.value,
-            _ => found < self.value,
-        };
-        holds.then(|| format!("{} holds, found {} = {found}", self.text, self.figure))
+        let found = (self.figure.1)(metrics)?;
+        (self.holds)(&found, &self.value).then(|| format!("{} holds, found {} = {found}", self.text, self.figure.0))
     }
 }

@@ -1,13 +1,13 @@
 //! Options that say what computes and what moves messages, and whether this machine can.
 
 use super::Failure;
-use super::options::OutputOptions;
+use super::options::{OutputOptions, one_of};
 use crate::delivery::Delivery;
 use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
 use crate::exec::{Gpus, LACK};
 use crate::experiment::Backend;
 use crate::ranks::Ranks;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
 
 /// What computes.
@@ -23,32 +23,19 @@ pub enum DeviceKind {
     Cuda,
 }
 
-/// What moves messages.
-#[derive(Clone, Copy, Debug)]
-pub enum LinkChoice {
-    /// The best that is usable here.
-    Best,
-    /// This one.
-    Named(&'static LinkKind),
-}
+/// What moves messages; none for the best that is usable here.
+type LinkChoice = Option<&'static LinkKind>;
 
 fn link_choice() -> impl TypedValueParser<Value = LinkChoice> {
-    let auto = PossibleValue::new("auto").help("The best that is usable here");
-    let named = LINKS.iter().map(|link| PossibleValue::new(link.name).help(link.about));
-    PossibleValuesParser::new([auto].into_iter().chain(named))
-        .map(|name: String| LINKS.iter().find(|link| link.name == name).map_or(LinkChoice::Best, LinkChoice::Named))
+    let named = LINKS.iter().map(|link| (link.name, link.about, Some(link)));
+    one_of([("auto", "The best that is usable here", None)].into_iter().chain(named))
 }
 
-/// Type of activations on GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PrecisionKind {
-    /// Everything in float32.
-    #[value(alias = "f32")]
-    Float32,
-    /// Activations in bfloat16, parameters, gradients and moments in float32.
-    #[value(alias = "bf16")]
-    Bfloat16,
-}
+/// Type of activations on GPUs: whether it is bfloat16.
+const PRECISIONS: [(&str, &str, bool); 2] = [
+    ("float32|f32", "Everything in float32", false),
+    ("bfloat16|bf16", "Activations in bfloat16, parameters, gradients and moments in float32", true),
+];
 
 /// What computes and what moves messages.
 #[derive(Args, Clone, Debug)]
@@ -63,8 +50,8 @@ pub struct DeviceOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..256))]
     pub slices: Option<u32>,
     /// Type of activations on GPUs
-    #[arg(long, value_enum, default_value_t = PrecisionKind::Float32)]
-    pub precision: PrecisionKind,
+    #[arg(long = "precision", value_name = "PRECISION", action = clap::ArgAction::Set, value_parser = one_of(PRECISIONS), default_value = "float32")]
+    pub bfloat16: bool,
 }
 
 /// What was decided.
@@ -95,8 +82,7 @@ impl From<Refusal> for Failure {
 impl DeviceOptions {
     /// What computes `devices` devices: as asked for, or the best that is usable.
     pub fn choose(&self, ranks: &Ranks, devices: u32, output: &OutputOptions) -> Result<Chosen, Failure> {
-        let asked =
-            self.slices.map(|_| "--slices").or((self.precision != PrecisionKind::Float32).then_some("--precision"));
+        let asked = self.slices.map(|_| "--slices").or(self.bfloat16.then_some("--precision"));
         if let (Some(option), DeviceKind::Cpu | DeviceKind::Timed) = (asked, self.device) {
             return Err(Failure::Usage(format!("{option} is for GPUs; leave it out, or use --device cuda")));
         }
@@ -139,8 +125,7 @@ impl DeviceOptions {
     }
 
     fn gpus(&self, ranks: &Ranks, devices: u32) -> Result<Gpus, String> {
-        let bfloat16 = self.precision == PrecisionKind::Bfloat16;
-        Gpus::open(ranks, devices, self.slices, bfloat16).map_err(|error| format!("{error:#}"))
+        Gpus::open(ranks, devices, self.slices, self.bfloat16).map_err(|error| format!("{error:#}"))
     }
 
     /// The links, the best one in the place of `auto`, each once.
@@ -149,8 +134,8 @@ impl DeviceOptions {
         let mut links: Vec<&LinkKind> = Vec::new();
         for choice in &self.link {
             let link = match choice {
-                LinkChoice::Best => LinkKind::best(&setting).map_err(|lost| Failure::Hang(lost.to_string()))?,
-                LinkChoice::Named(link) => link,
+                None => LinkKind::best(&setting).map_err(|lost| Failure::Hang(lost.to_string()))?,
+                Some(link) => link,
             };
             link.check(&setting)?;
             if links.iter().all(|other| other.name != link.name) {

@@ -1,7 +1,7 @@
 //! `pipesim doctor`: what of this machine can be used, and what to do about the rest.
 
 use super::Failure;
-use super::output::print;
+use super::output::{json, print};
 use crate::doctor::{self, Diagnosis, Need, Probe};
 use clap::{Args, ValueEnum};
 use std::time::Duration;
@@ -48,10 +48,7 @@ impl Doctor {
         }
         let diagnosis = doctor::examine(Duration::from_secs(self.time_limit));
         match self.format {
-            Shape::Json => {
-                let json = serde_json::to_string_pretty(&diagnosis).map_err(anyhow::Error::from)?;
-                print(&format!("{json}\n"))?;
-            }
+            Shape::Json => print(&json(&diagnosis)?)?,
             Shape::Table => print(&diagnosis.text())?,
         }
         self.check(&diagnosis)

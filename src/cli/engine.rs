@@ -1,31 +1,20 @@
 //! What the machine does to a schedule beyond costs: contended links, deliveries, shared cores, chance.
 
 use super::Failure;
+use super::options::one_of;
 use crate::cost::{CostTable, Decimal};
 use crate::delivery::Delivery;
 use crate::resolve::Resolved;
 use crate::sim::event::{Config, Distribution, EventError, Jitter, Network, Processor, Scope, Sharing, Transfer};
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-/// What happens when several messages want one link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Share {
-    /// Each goes as if it were alone.
-    Unlimited,
-    /// One after the other.
-    FirstCome,
-    /// All at once, each at an equal share.
-    Fair,
-}
-
-/// What one link is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Link {
-    /// From one device to one other.
-    Pair,
-    /// From one device to all others.
-    Egress,
-}
+const SHARINGS: [(&str, &str, Sharing); 3] = [
+    ("unlimited", "Each goes as if it were alone", Sharing::Unlimited),
+    ("first-come", "One after the other", Sharing::FirstComeFirstServed),
+    ("fair", "All at once, each at an equal share", Sharing::FairShare),
+];
+const SCOPES: [(&str, &str, Scope); 2] =
+    [("pair", "From one device to one other", Scope::Pair), ("egress", "From one device to all others", Scope::Egress)];
 
 /// Options of the event engine; with none of them the sweep engine is used, which agrees with it to the tick.
 #[derive(Args, Clone, Debug)]
@@ -38,11 +27,11 @@ pub struct EngineOptions {
     #[arg(long, value_name = "TIME")]
     transfer: Option<Decimal>,
     /// What happens when several messages want one link [default: unlimited; first-come with --transfer]
-    #[arg(long, value_enum)]
-    sharing: Option<Share>,
+    #[arg(long, value_parser = one_of(SHARINGS))]
+    sharing: Option<Sharing>,
     /// What one link is
-    #[arg(long, value_enum, default_value_t = Link::Pair)]
-    link_scope: Link,
+    #[arg(long, value_parser = one_of(SCOPES), default_value = "pair")]
+    link_scope: Scope,
     /// Buffer slots of each channel at its receiver (one-sided delivery) [default: enough]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     slots: Option<u32>,
@@ -90,7 +79,7 @@ impl EngineOptions {
             return Ok(());
         }
         let exact = self.cores.is_none() && self.overlap_slowdown.is_none() && self.jitter.is_none();
-        if !exact || self.sharing == Some(Share::Fair) || self.transfer.is_some() {
+        if !exact || self.sharing == Some(Sharing::FairShare) || self.transfer.is_some() {
             let times = (FINE_TICKS / resolved.costs.ticks_per_unit).ceil().clamp(1.0, FINE_TICKS);
             resolved.costs = resolved.costs.finer(times as u32);
         }
@@ -117,12 +106,8 @@ impl EngineOptions {
                 Transfer::Ticks(ticks.round() as u64)
             }
         };
-        let sharing = match (self.sharing, self.transfer) {
-            (Some(Share::Unlimited), _) | (None, None) => Sharing::Unlimited,
-            (Some(Share::FirstCome), _) | (None, Some(_)) => Sharing::FirstComeFirstServed,
-            (Some(Share::Fair), _) => Sharing::FairShare,
-        };
-        let scope = if self.link_scope == Link::Egress { Scope::Egress } else { Scope::Pair };
+        let usual = if self.transfer.is_some() { Sharing::FirstComeFirstServed } else { Sharing::Unlimited };
+        let (sharing, scope) = (self.sharing.unwrap_or(usual), self.link_scope);
         let devices: Vec<u32> = (0..devices).collect();
         Ok(Config {
             delivery: self.delivery.unwrap_or_default(),

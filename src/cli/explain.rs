@@ -1,8 +1,8 @@
 //! `pipesim explain`: where the time goes, what bounds it, and what would shorten it.
 
 use super::Failure;
-use super::options::{CostOptions, Format, OutputOptions};
-use super::output::print;
+use super::options::{CostOptions, OutputOptions};
+use super::output::versioned;
 use super::selection::ScheduleOptions;
 use crate::cost::CostTable;
 use crate::exact;
@@ -41,13 +41,6 @@ pub struct Explain {
     exact: Option<u64>,
     #[command(flatten)]
     output: OutputOptions,
-}
-
-/// What `--format json` prints.
-#[derive(Serialize)]
-struct Explanations {
-    schema_version: u32,
-    explanations: Vec<Explained>,
 }
 
 /// One schedule, times in the unit of its costs.
@@ -130,15 +123,8 @@ impl Explain {
             explanations.push(self.explain(&predicted)?);
         }
         let report = Report { extra_tables: explanations.iter().flat_map(tables).collect(), ..Report::default() };
-        match self.output.format {
-            Format::Json => {
-                let json = serde_json::to_string_pretty(&Explanations { schema_version: 1, explanations });
-                print(&format!("{}\n", json.map_err(anyhow::Error::from)?))?;
-            }
-            Format::Csv => print(&intervals(&explanations))?,
-            Format::Md => print(&report::markdown(&report))?,
-            Format::Table => print(&report::table(&report))?,
-        }
+        let json = || versioned("explanations", &explanations);
+        self.output.show(&report, json, || report::table(&report), || intervals(&explanations))?;
         let title = format!("Explained: {} devices, {} micro-batches", self.schedules.stages, self.schedules.micro);
         self.output.write(&Report { title, entries, ..report })
     }

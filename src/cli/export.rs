@@ -1,28 +1,27 @@
 //! `pipesim export`: a schedule for other programs.
 
 use super::Failure;
-use super::options::CostOptions;
+use super::options::{CostOptions, one_of};
 use super::output::{print, tell};
 use super::selection::ScheduleOptions;
 use crate::csv;
 use crate::export;
 use crate::graph::TaskGraph;
 use crate::report::write_atomic;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::path::PathBuf;
 
-/// The languages of other programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum To {
-    /// PyTorch's schedule file, ops only.
-    PytorchCsv,
-    /// PyTorch's schedule file with sends and receives, each receive just before its use.
-    PytorchCsvComms,
-    /// Placement and programs.
-    Json,
-    /// The task graph for Graphviz.
-    Dot,
-}
+/// Writes a graph in the language of another program.
+type To = fn(&TaskGraph) -> Result<String, csv::Error>;
+
+const LANGUAGES: [(&str, &str, To); 4] = [
+    ("pytorch-csv", "PyTorch's schedule file, ops only", |g| csv::write(g.schedule(), csv::Format::ComputeOnly)),
+    ("pytorch-csv-comms", "PyTorch's schedule file with sends and receives, each receive just before its use", |g| {
+        csv::write(g.schedule(), csv::Format::ComputeComms)
+    }),
+    ("json", "Placement and programs", |g| Ok(export::json(g.schedule()))),
+    ("dot", "The task graph for Graphviz", |g| Ok(export::dot(g))),
+];
 
 /// Arguments of `export`.
 #[derive(Args)]
@@ -32,7 +31,7 @@ pub struct Export {
     #[command(flatten)]
     costs: CostOptions,
     /// What to write
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = one_of(LANGUAGES))]
     to: To,
     /// Where to write it [default: stdout]
     #[arg(long, short, value_name = "FILE")]
@@ -53,22 +52,12 @@ impl Export {
         };
         let costs = self.costs.costs()?;
         let graph = self.schedules.graph(name, &costs.of_orders(self.schedules.micro))?;
-        let text = self.text(&graph)?;
+        let text = (self.to)(&graph).map_err(|e| Failure::Schedule(e.to_string()))?;
         let Some(path) = &self.output else { return print(&text) };
         write_atomic(path, text.as_bytes())?;
         if !self.quiet {
             tell(&format!("wrote {}", path.display()));
         }
         Ok(())
-    }
-
-    fn text(&self, graph: &TaskGraph) -> Result<String, Failure> {
-        let csv = |format| csv::write(graph.schedule(), format).map_err(|e| Failure::Schedule(e.to_string()));
-        match self.to {
-            To::PytorchCsv => csv(csv::Format::ComputeOnly),
-            To::PytorchCsvComms => csv(csv::Format::ComputeComms),
-            To::Json => Ok(export::json(graph.schedule())),
-            To::Dot => Ok(export::dot(graph)),
-        }
     }
 }

@@ -1,22 +1,19 @@
 //! Options that say what is trained, on which data, and how.
 
+use super::options::one_of;
 use crate::exec::Fault;
 use crate::experiment::Recipe;
 use crate::model::{AdamW, Tokenizer};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How a text file becomes tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TokenizerChoice {
-    /// GPT-2's where the model's vocabulary is GPT-2's, else bytes.
-    Auto,
-    /// A byte is a token.
-    Bytes,
-    /// GPT-2's byte pair encoding.
-    Gpt2,
-}
+type TokenizerChoice = Option<Tokenizer>;
+const TOKENIZERS: [(&str, &str, TokenizerChoice); 3] = [
+    ("auto", "GPT-2's where the model's vocabulary is GPT-2's, else bytes", None),
+    ("bytes", "A byte is a token", Some(Tokenizer::Bytes)),
+    ("gpt2", "GPT-2's byte pair encoding", Some(Tokenizer::Gpt2)),
+];
 
 /// Model, data and optimizer.
 #[derive(Args, Clone, Debug)]
@@ -46,7 +43,7 @@ pub struct ModelOptions {
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// How a text file becomes tokens
-    #[arg(long, value_enum, default_value_t = TokenizerChoice::Auto)]
+    #[arg(long, value_parser = one_of(TOKENIZERS), default_value = "auto")]
     pub tokenizer: TokenizerChoice,
     /// Sequences a step, split into the micro-batches [default: one a micro-batch]
     #[arg(long, value_name = "B", value_parser = clap::value_parser!(u32).range(1..1 << 24))]
@@ -115,11 +112,7 @@ impl ModelOptions {
             vocabulary: self.vocabulary,
             max_sequence: self.max_sequence,
             data: self.data.clone(),
-            tokenizer: match self.tokenizer {
-                TokenizerChoice::Auto => None,
-                TokenizerChoice::Bytes => Some(Tokenizer::Bytes),
-                TokenizerChoice::Gpt2 => Some(Tokenizer::Gpt2),
-            },
+            tokenizer: self.tokenizer,
             batch: self.batch,
             sequence_tokens: self.seq.map(|tokens| tokens as usize),
             adamw: AdamW {

@@ -4,6 +4,7 @@ use super::Failure;
 use super::condition::Condition;
 use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Slow};
 use crate::resolve::{self, Costs, Files};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
@@ -73,10 +74,27 @@ impl CostOptions {
     }
 }
 
+/// Takes the name of one of `choices`: its name, others after a `|`, what it is, and the value.
+pub fn one_of<T: Clone + Send + Sync + 'static>(
+    choices: impl IntoIterator<Item = (&'static str, &'static str, T)>,
+) -> impl TypedValueParser<Value = T> {
+    let choices: Vec<_> = choices.into_iter().collect();
+    let possible = |(names, help, _): &(&'static str, &'static str, T)| {
+        let mut names = names.split('|');
+        PossibleValue::new(names.next().unwrap_or_default()).aliases(names).help(*help)
+    };
+    let names: Vec<PossibleValue> = choices.iter().map(possible).collect();
+    PossibleValuesParser::new(names).try_map(move |found| {
+        let chosen = choices.iter().find(|(names, ..)| names.split('|').any(|name| name == found));
+        chosen.map(|(.., value)| value.clone()).ok_or("it is none of these")
+    })
+}
+
 /// Shape of what is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Table and timeline for people.
+    #[default]
     Table,
     /// One object, full precision.
     Json,
@@ -87,9 +105,10 @@ pub enum Format {
 }
 
 /// When to colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Color {
     /// On a terminal, unless NO_COLOR is set.
+    #[default]
     Auto,
     /// Always.
     Always,
@@ -104,7 +123,7 @@ fn outputs() -> String {
 }
 
 /// Where output goes and what it looks like.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct OutputOptions {
     /// What is printed to stdout
     #[arg(long, value_enum, default_value_t = Format::Table)]
@@ -125,6 +144,6 @@ pub struct OutputOptions {
     #[arg(long, short, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Exit with code 4 where this holds for a schedule: 'bubble>0.15', 'makespan>=40'; repeatable
-    #[arg(long, value_name = "CONDITION", value_parser = clap::value_parser!(Condition))]
+    #[arg(long, value_name = "CONDITION", value_parser = Condition::parse)]
     pub fail_if: Vec<Condition>,
 }

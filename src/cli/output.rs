@@ -1,11 +1,13 @@
 //! Prints a report to stdout and writes it to files.
 
 use super::Failure;
-use super::options::{Color, OutputOptions};
+use super::options::{Color, Format, OutputOptions};
 use crate::metrics::Metrics;
 use crate::report::{self, Report};
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Prints to stdout; a reader that went away is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
@@ -23,18 +25,37 @@ pub fn tell(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
+/// A value as JSON.
+pub fn json(value: &impl Serialize) -> Result<String, Failure> {
+    Ok(format!("{}\n", serde_json::to_string_pretty(value).map_err(anyhow::Error::from)?))
+}
+
+/// A list under its name, as JSON with a version.
+pub fn versioned<T: Serialize>(name: &str, list: &[T]) -> Result<String, Failure> {
+    #[derive(Serialize)]
+    struct Versioned<'a, T> {
+        schema_version: u32,
+        #[serde(flatten)]
+        list: BTreeMap<&'a str, &'a [T]>,
+    }
+    json(&Versioned { schema_version: 1, list: BTreeMap::from([(name, list)]) })
+}
+
 impl OutputOptions {
-    /// Options of a verb that only writes `paths`.
-    pub fn files(paths: Vec<PathBuf>, quiet: bool) -> OutputOptions {
-        OutputOptions {
-            format: super::options::Format::Table,
-            output: paths,
-            color: Color::Never,
-            ascii: false,
-            quiet,
-            verbose: 0,
-            fail_if: Vec::new(),
-        }
+    /// Prints what was found in the shape that is asked for.
+    pub fn show(
+        &self,
+        report: &Report,
+        json: impl FnOnce() -> Result<String, Failure>,
+        table: impl FnOnce() -> String,
+        csv: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        print(&match self.format {
+            Format::Json => json()?,
+            Format::Table => table(),
+            Format::Md => report::markdown(report),
+            Format::Csv => csv(),
+        })
     }
 
     /// A remark for people, to stderr.

@@ -3,19 +3,17 @@
 use super::Failure;
 use super::engine::EngineOptions;
 use super::options::{CostOptions, Format, OutputOptions};
-use super::output::print;
+use super::output::versioned;
 use super::selection::ScheduleOptions;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::resolve::Resolved;
 use crate::sim::event::{Config, EventError, monte_carlo};
-use crate::sim::{Predicted, Prediction, Spread};
+use crate::sim::{Predicted, Spread};
 use clap::Args;
-use serde::Serialize;
 
 /// Largest step whose timeline is drawn in the terminal without being asked for.
 const MAX_DRAWN_OPS: usize = 200_000;
 
-/// What is said of costs, and with them of lower bounds, where times are under the speed that was measured.
 /// Arguments of `predict`.
 #[derive(Args)]
 pub struct Predict {
@@ -27,13 +25,6 @@ pub struct Predict {
     engine: EngineOptions,
     #[command(flatten)]
     output: OutputOptions,
-}
-
-/// What `--format json` prints.
-#[derive(Serialize)]
-struct Predictions<'a> {
-    schema_version: u32,
-    predictions: Vec<&'a Prediction>,
 }
 
 impl Predict {
@@ -76,21 +67,15 @@ impl Predict {
         let drawn = self.output.format == Format::Table && ops <= MAX_DRAWN_OPS;
         let report =
             if drawn || !self.output.output.is_empty() { Report::predicted(results) } else { Report::figures(results) };
-        match self.output.format {
-            Format::Json => {
-                let predictions = results.iter().map(|r| &r.prediction).collect();
-                let json = serde_json::to_string_pretty(&Predictions { schema_version: 1, predictions });
-                print(&format!("{}\n", json.map_err(anyhow::Error::from)?))?;
+        let json = || versioned("predictions", &results.iter().map(|r| &r.prediction).collect::<Vec<_>>());
+        let table = || {
+            if drawn {
+                return self.output.terminal(&report);
             }
-            Format::Table if drawn => print(&self.output.terminal(&report))?,
-            Format::Table => {
-                self.output
-                    .remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
-                print(&crate::report::table(&report))?;
-            }
-            Format::Md => print(&crate::report::markdown(&report))?,
-            Format::Csv => print(&csv(results))?,
-        }
+            self.output.remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
+            report::table(&report)
+        };
+        self.output.show(&report, json, table, || csv(results))?;
         self.output.write(&report)
     }
 }
@@ -103,8 +88,8 @@ fn csv(results: &[Predicted]) -> String {
     );
     for Predicted { prediction: p, .. } in results {
         let m = &p.metrics;
-        let peak = m.per_device.iter().map(|d| d.peak_activations).fold(0.0, f64::max);
-        let name = crate::report::csv_cell(&p.schedule);
+        let peak = m.peak_activations();
+        let name = report::csv_cell(&p.schedule);
         text += &format!(
             "{name},{},{},{},{},{},{},{},{},{},{},{},{},{},{peak}\n",
             p.devices,

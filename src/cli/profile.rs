@@ -4,7 +4,7 @@ use super::Failure;
 use super::devices::DeviceOptions;
 use super::model::ModelOptions;
 use super::options::OutputOptions;
-use super::output::print;
+use super::output::{json, print};
 use super::selection::ScheduleOptions;
 use crate::experiment;
 use crate::ranks::{Ranks, refuse_ranks};
@@ -42,7 +42,11 @@ pub struct Profile {
 impl Profile {
     /// Measures and writes the cost file. The first schedule asked for counts; 1F1B where none is.
     pub fn run(&self) -> Result<(), Failure> {
-        let output = OutputOptions::files(self.output.iter().cloned().collect(), self.quiet);
+        let output = OutputOptions {
+            output: self.output.iter().cloned().collect(),
+            quiet: self.quiet,
+            ..OutputOptions::default()
+        };
         output.check_writable()?;
         refuse_ranks("pipesim profile")?;
         let name = self.schedules.schedule.first().map_or("1f1b", String::as_str);
@@ -52,18 +56,10 @@ impl Profile {
         training.backend = self.devices.sole_backend(&ranks, stages, &output)?.0;
         training.stages(&graph)?;
         let costs = experiment::profile(&training, graph, (self.warmup, self.steps), &output.observer(false, true))?;
-        let text = format!("{}\n", serde_json::to_string_pretty(&costs).map_err(anyhow::Error::from)?);
-        match &self.output {
-            Some(path) => {
-                write_atomic(path, text.as_bytes())?;
-                output.remark(&format!(
-                    "wrote {}; use it with pipesim predict --profile {}",
-                    path.display(),
-                    path.display()
-                ));
-                Ok(())
-            }
-            None => print(&text),
-        }
+        let Some(path) = &self.output else { return print(&json(&costs)?) };
+        write_atomic(path, json(&costs)?.as_bytes())?;
+        let path = path.display();
+        output.remark(&format!("wrote {path}; use it with pipesim predict --profile {path}"));
+        Ok(())
     }
 }

@@ -3,13 +3,14 @@
 use super::Failure;
 use super::devices::{Chosen, DeviceOptions};
 use super::model::ModelOptions;
-use super::options::{CostOptions, Format, OutputOptions};
-use super::output::{print, tell};
+use super::options::{CostOptions, OutputOptions};
+use super::output::{json, tell};
 use super::selection::ScheduleOptions;
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
 use crate::experiment::{Experiment, Finding, Iteration, Outcome};
 use crate::ranks::{Ranks, Role, launch, role};
+use crate::report;
 use crate::resolve::Costs;
 use clap::Args;
 use serde::Serialize;
@@ -63,7 +64,7 @@ struct Runs<'a> {
     calibrated_on: serde_json::Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     baseline: Option<Iteration>,
-    runs: Vec<&'a Outcome>,
+    runs: &'a [Outcome],
 }
 
 impl Run {
@@ -128,6 +129,10 @@ impl Run {
             Chosen::Timed => self.costs.given()?,
             _ => match self.costs.file()? {
                 Some(file) => self.costs.measured(file)?,
+                None if !self.costs.slow.is_empty() => {
+                    let why = "--slow goes with --device timed, or with predict --costs; devices that train are as fast as they are";
+                    return Err(Failure::Usage(why.to_string()));
+                }
                 None => Costs::default(), // they are measured
             },
         };
@@ -179,21 +184,14 @@ impl Run {
     }
 
     fn show(&self, finding: &Finding, chosen: Chosen, output: &OutputOptions) -> Result<(), Failure> {
-        match self.output.format {
-            Format::Json => {
-                let runs = finding.outcomes.iter().collect();
-                let calibrated_on = match (&finding.calibration, &self.costs.profile) {
-                    (Some(calibration), _) => serde_json::json!(calibration),
-                    (None, _) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
-                    (None, file) => serde_json::json!({"file": file}),
-                };
-                let json = Runs { schema_version: 1, calibrated_on, baseline: finding.baseline, runs };
-                print(&format!("{}\n", serde_json::to_string_pretty(&json).map_err(anyhow::Error::from)?))?;
-            }
-            Format::Table => print(&output.terminal(&finding.report))?,
-            Format::Md => print(&crate::report::markdown(&finding.report))?,
-            Format::Csv => print(&crate::report::csv(&finding.report))?,
-        }
-        output.write(&finding.report)
+        let Finding { report, outcomes: runs, calibration, baseline, .. } = finding;
+        let calibrated_on = || match (calibration, &self.costs.profile) {
+            (Some(calibration), _) => serde_json::json!(calibration),
+            (None, _) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
+            (None, file) => serde_json::json!({"file": file}),
+        };
+        let runs = || Runs { schema_version: 1, calibrated_on: calibrated_on(), baseline: *baseline, runs };
+        output.show(report, || json(&runs()), || output.terminal(report), || report::csv(report))?;
+        output.write(report)
     }
 }

@@ -104,7 +104,7 @@ fn tables(report: &Report) -> Vec<Table> {
 
 /// The highest peak over devices.
 fn peak(panel: &Panel) -> f64 {
-    panel.metrics.per_device.iter().map(|d| d.peak_activations).fold(0.0, f64::max)
+    panel.metrics.peak_activations()
 }
 
 /// The figures as tables for the terminal: predicted, measured, then the extra ones.

@@ -75,7 +75,7 @@ fn figures_of_an_independent_simulator() {
     ];
     for (name, v, (makespan, span, peak), with_comm, profiled, larger) in rows {
         let found = metrics(name, 4, 8, v, "");
-        let highest = found.per_device.iter().map(|d| d.peak_activations).fold(0.0, f64::max);
+        let highest = found.peak_activations();
         assert_eq!((found.makespan, found.span, highest), (makespan, span, peak), "{name}");
         let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{name}: {found}, {expected}");
         close(metrics(name, 4, 8, v, "F=1,I=1,W=1,comm=0.1").makespan, with_comm);
