@@ -7,7 +7,7 @@ use crate::metrics::Metrics;
 pub struct Condition {
     text: String,
     figure: &'static Figure,
-    holds: fn(&f64, &f64) -> bool,
+    holds: Holds,
     value: f64,
 }
 
@@ -25,9 +25,11 @@ const FIGURES: &[Figure] = &[
     ("peak_activations", |m| Some(m.peak_activations())),
 ];
 
+/// Of what is found and what it is held against.
+type Holds = fn(&f64, &f64) -> bool;
+
 /// Longer ones first: `>` stands in `>=`.
-const OPERATORS: [(&str, fn(&f64, &f64) -> bool); 4] =
-    [(">=", f64::ge), ("<=", f64::le), (">", f64::gt), ("<", f64::lt)];
+const OPERATORS: [(&str, Holds); 4] = [(">=", f64::ge), ("<=", f64::le), (">", f64::gt), ("<", f64::lt)];
 
 impl Condition {
     /// The threshold that `text` is.
