@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -92,6 +93,15 @@ pub struct Found {
     pub name: &'static str,
     /// Its file; the bare soname where the loader found it and the system does not say where.
     pub path: PathBuf,
+}
+
+impl Found {
+    /// A second handle to it, or the loader's words.
+    pub fn reopen(&self) -> Result<ManuallyDrop<Library>, String> {
+        // SAFETY: the library is open already and is never closed: no initialiser and no finaliser runs.
+        let library = unsafe { Library::open(Some(&self.path), RTLD_NOW | RTLD_GLOBAL) };
+        library.map(ManuallyDrop::new).map_err(|error| error.to_string())
+    }
 }
 
 /// A library that could not be opened: what was looked for, where, and the one thing to do.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing here links a library of NVIDIA's: [`Driver::open`] says what is missing. `unsafe` stands where a library's
-//! functions are called: in `api`, and in `library`, `nccl`, `channel` and `symmetric`.
+//! functions are called: in `api`, and in `library`, `nccl` and `symmetric`.
 //!
 //! A GPU's whole, or a slice of its multiprocessors, is a [`Gpu`] with three streams: compute, send, receive. A [`Shard`]
 //! enqueues on the first; moving hidden states between GPUs is the executor's affair, by [`Stream`] and [`Event`].
@@ -16,7 +16,6 @@ mod api;
 mod batch;
 mod blas;
 mod block;
-mod channel;
 mod check;
 mod clock;
 mod code;
@@ -49,7 +48,6 @@ pub use api::handle::Address;
 pub use api::pinned::Pinned;
 pub use api::products::ProductError;
 pub use api::stream::Stream;
-pub use channel::Channel;
 pub use check::HIDDEN_ALIGNMENT;
 pub use clock::Clock;
 pub use code::Kernels;
@@ -61,6 +59,7 @@ pub use gpu::{Gpu, enable_peers};
 pub use kernel::Precision;
 pub use marks::Marks;
 pub use memory::{Buffer, Imported};
+pub use nccl::Channel;
 pub use nvtx::Range;
 pub use shard::Shard;
 pub use step::Run;

@@ -1,15 +1,20 @@
-//! NCCL's point-to-point messages, by our own opening of `libnccl.so.2`: eleven functions, and a wrapper that checks them.
+//! NCCL's point-to-point messages, by our own opening of `libnccl.so.2`: eleven functions, and channels that check them.
 //!
 //! Messages between two ranks are matched in the order in which they were enqueued, a send with a receive of the same
 //! number of bytes: delivery `channel`. NCCL refuses two ranks on one GPU.
 
+use super::api::stream::Stream;
+use super::gpu::Gpu;
 use super::library::{self, Found, Missing};
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use super::memory::Buffer;
+use anyhow::Result;
+use libloading::os::unix::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 /// What one rank makes and all others are given: 128 bytes that hold an address to meet at.
 #[repr(C)]
@@ -62,17 +67,16 @@ pub enum Error {
         code: i32,
     },
     /// A rank that is not there.
-    #[error("expected a rank of 0 to {}, found {rank}; number the ranks from 0", ranks - 1)]
+    #[error("expected a rank of 0 to {}, found {rank}; number the ranks from 0", ranks.saturating_sub(1))]
     Rank {
         /// The rank named.
-        rank: i32,
+        rank: u32,
         /// How many there are.
-        ranks: i32,
+        ranks: u32,
     },
 }
 
 type Handle = *mut c_void;
-type Stream = *mut c_void;
 
 macro_rules! functions {
     ($($name:ident($($kind:ty),*) -> $result:ty;)*) => {
@@ -97,8 +101,8 @@ functions! {
     ncclGetVersion(*mut c_int) -> c_int;
     ncclGetUniqueId(*mut UniqueId) -> c_int;
     ncclCommInitRank(*mut Handle, c_int, UniqueId, c_int) -> c_int;
-    ncclSend(*const c_void, usize, c_int, c_int, Handle, Stream) -> c_int;
-    ncclRecv(*mut c_void, usize, c_int, c_int, Handle, Stream) -> c_int;
+    ncclSend(*const c_void, usize, c_int, c_int, Handle, *mut c_void) -> c_int;
+    ncclRecv(*mut c_void, usize, c_int, c_int, Handle, *mut c_void) -> c_int;
     ncclGroupStart() -> c_int;
     ncclGroupEnd() -> c_int;
     ncclCommAbort(Handle) -> c_int;
@@ -118,11 +122,8 @@ impl Nccl {
     /// Opens it, wherever [`library::open`] finds it. Needs no GPU.
     pub fn open() -> Result<Nccl, Error> {
         let found = library::open(&library::NCCL)?;
-        // SAFETY: it is open already: this only gives a second handle, and no initialiser runs. It is never closed, so its
-        // functions stay where they are.
-        let opened = unsafe { Library::open(Some(found.path.as_os_str()), RTLD_NOW | RTLD_GLOBAL) };
         let symbol = |absent| Error::Symbol { path: found.path.clone(), absent };
-        let opened = ManuallyDrop::new(opened.map_err(|_| symbol("library"))?);
+        let opened = found.reopen().map_err(|_| symbol("library"))?;
         let functions = Functions::find(&opened).map_err(symbol)?;
         Ok(Nccl { functions, found })
     }
@@ -204,69 +205,77 @@ unsafe fn text(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// A rank among others, each with a GPU of its own.
+/// A GPU among others, each with a rank of its own, on a stream of its own. What is sent and received completes in order.
 ///
 /// May move to another thread; is used by one at a time.
-#[derive(Debug)]
-pub struct Communicator {
+pub struct Channel {
     nccl: Nccl,
     handle: NonNull<c_void>,
-    ranks: i32,
+    ranks: u32,
+    stream: Stream,
     /// Not shared between threads.
     unshared: PhantomData<*mut c_void>,
 }
 
 // SAFETY: NCCL lets any thread use a communicator, one at a time; it is not `Sync`.
-unsafe impl Send for Communicator {}
+unsafe impl Send for Channel {}
 
-impl Communicator {
-    /// Rank `rank` of `ranks`, on the device whose context is current; returns when all ranks have come. Several ranks of
-    /// one process do this on a thread each.
-    ///
-    /// # Safety
-    /// As long as it lives, every stream that [`Communicator::send`] and [`Communicator::receive`] are given is a stream
-    /// (`CUstream`) of that device that was not destroyed, and every address is device memory of that many bytes that stays
-    /// allocated until the stream has passed the message.
+impl Channel {
+    /// Rank `rank` of `ranks` with this GPU; returns when all have come, each on its own thread or in its own process.
     ///
     /// # Errors
     /// A rank outside the ranks; NCCL's own: two ranks on one GPU, no way from one to another.
-    pub unsafe fn new(nccl: &Nccl, rank: i32, ranks: i32, id: UniqueId) -> Result<Communicator, Error> {
-        if rank < 0 || rank >= ranks {
-            return Err(Error::Rank { rank, ranks });
+    pub fn join(nccl: &Nccl, gpu: &Arc<Gpu>, rank: u32, ranks: u32, id: UniqueId) -> Result<Channel> {
+        if rank >= ranks {
+            return Err(Error::Rank { rank, ranks }.into());
         }
+        gpu.make_current()?;
+        let stream = Stream::new(gpu.context())?;
         let mut handle: Handle = ptr::null_mut();
         // SAFETY: a valid place for the communicator; numbers are checked above, an id of any bytes is allowed.
-        let code = unsafe { (nccl.functions.ncclCommInitRank)(&mut handle, ranks, id, rank) };
+        let code = unsafe { (nccl.functions.ncclCommInitRank)(&mut handle, ranks as c_int, id, rank as c_int) };
         match NonNull::new(handle) {
             Some(handle) if code == SUCCESS => {
-                Ok(Communicator { nccl: nccl.clone(), handle, ranks, unshared: PhantomData })
+                Ok(Channel { nccl: nccl.clone(), handle, ranks, stream, unshared: PhantomData })
             }
-            _ => Err(nccl.failure("ncclCommInitRank", code, ptr::null_mut())),
+            _ => Err(nccl.failure("ncclCommInitRank", code, ptr::null_mut()).into()),
         }
     }
 
-    /// Enqueues: `bytes` of device memory at `address` go to rank `peer`, whose receive of as many bytes they meet.
-    #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "good streams are promised to `new`")]
-    pub fn send(&self, address: u64, bytes: usize, peer: i32, stream: *mut c_void) -> Result<(), Error> {
-        let (peer, source) = (self.peer(peer)?, ptr::with_exposed_provenance(address as usize));
-        let send = self.nccl.functions.ncclSend;
-        // SAFETY: the communicator is alive; stream and memory are good, as whoever made it promised.
-        self.checked("ncclSend", unsafe { send(source, bytes, BYTE, peer, self.handle.as_ptr(), stream) })
+    /// The stream.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
     }
 
-    /// Enqueues: `bytes` from rank `peer` are written to device memory at `address`.
-    #[allow(clippy::not_unsafe_ptr_arg_deref, reason = "good streams are promised to `new`")]
-    pub fn receive(&self, address: u64, bytes: usize, peer: i32, stream: *mut c_void) -> Result<(), Error> {
-        let (peer, destination) = (self.peer(peer)?, ptr::with_exposed_provenance_mut(address as usize));
-        let receive = self.nccl.functions.ncclRecv;
+    /// Enqueues: the buffer goes to rank `to`, whose receive of as many bytes it meets.
+    pub fn send(&self, buffer: &Buffer, to: u32) -> Result<(), Error> {
+        let (to, source) = (self.peer(to)?, ptr::with_exposed_provenance(buffer.address().0 as usize));
+        let (send, communicator, stream) = (self.nccl.functions.ncclSend, self.handle.as_ptr(), self.stream.raw());
+        // SAFETY: the communicator is alive, and the stream beside it lives as long; memory comes as a buffer, and freeing one
+        // waits for the device.
+        self.checked("ncclSend", unsafe { send(source, buffer.bytes(), BYTE, to, communicator, stream) })
+    }
+
+    /// Enqueues: the buffer is filled by rank `from`.
+    pub fn receive(&self, buffer: &Buffer, from: u32) -> Result<(), Error> {
+        let (from, into) = (self.peer(from)?, ptr::with_exposed_provenance_mut(buffer.address().0 as usize));
+        let (receive, communicator, stream) = (self.nccl.functions.ncclRecv, self.handle.as_ptr(), self.stream.raw());
         // SAFETY: as for `send`.
-        self.checked("ncclRecv", unsafe { receive(destination, bytes, BYTE, peer, self.handle.as_ptr(), stream) })
+        self.checked("ncclRecv", unsafe { receive(into, buffer.bytes(), BYTE, from, communicator, stream) })
+    }
+
+    /// Enqueues both at once, so that neither waits for the other.
+    pub fn swap(&self, out: &Buffer, into: &Buffer, peer: u32) -> Result<(), Error> {
+        self.nccl.group(|| {
+            self.send(out, peer)?;
+            self.receive(into, peer)
+        })
     }
 
     /// Whether what was enqueued went wrong since; for a watchdog, or after waiting for a stream.
     ///
     /// # Errors
-    /// NCCL's own: a peer that died, a connection that broke.
+    /// NCCL's own: a rank that died, a connection that broke.
     pub fn check(&self) -> Result<(), Error> {
         let mut code = SUCCESS;
         // SAFETY: the communicator is alive; a valid pointer to an `ncclResult_t`.
@@ -275,8 +284,8 @@ impl Communicator {
         if code == IN_PROGRESS { Ok(()) } else { self.checked("a message enqueued before", code) }
     }
 
-    fn peer(&self, peer: i32) -> Result<c_int, Error> {
-        if peer < 0 || peer >= self.ranks { Err(Error::Rank { rank: peer, ranks: self.ranks }) } else { Ok(peer) }
+    fn peer(&self, peer: u32) -> Result<c_int, Error> {
+        if peer < self.ranks { Ok(peer as c_int) } else { Err(Error::Rank { rank: peer, ranks: self.ranks }) }
     }
 
     fn checked(&self, call: &'static str, code: c_int) -> Result<(), Error> {
@@ -284,7 +293,7 @@ impl Communicator {
     }
 }
 
-impl Drop for Communicator {
+impl Drop for Channel {
     /// Ends it whatever is enqueued: the way after an error, when other ranks may never come.
     fn drop(&mut self) {
         // SAFETY: the communicator is alive, and this is its last use.

@@ -1,21 +1,24 @@
 //! A probe in a child process: its answer, or how the child ended instead.
 
-use super::finding::{Finding, Probe};
+use super::finding::Finding;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+/// The probe whose child is given an environment of its own.
+pub(super) const NVSHMEM: &str = "nvshmem";
+
 /// Asks in a child process.
-pub(super) fn ask(probe: Probe, limit: Duration) -> Finding {
+pub(super) fn ask(probe: &str, limit: Duration) -> Finding {
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => return Finding::unknown(format!("no way to start this program again: {error}"), START),
     };
     let mut command = Command::new(program);
-    command.args(["doctor", "--probe", probe.name()]);
-    if probe == Probe::Nvshmem {
+    command.args(["doctor", "--probe", probe]);
+    if probe == NVSHMEM {
         // One small heap, and no multicast, which cannot be set up where ranks share a GPU; unless the user says otherwise.
         for (name, value) in [("NVSHMEM_SYMMETRIC_SIZE", "64M"), ("NVSHMEM_DISABLE_NVLS", "1")] {
             if std::env::var_os(name).is_none() {

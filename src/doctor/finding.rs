@@ -1,8 +1,7 @@
-//! A probe, and what it found.
+//! What a probe found.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::str::FromStr;
 
 /// How a probe ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,94 +66,6 @@ impl From<crate::cuda::library::Missing> for Finding {
         };
         let status = if missing.broken.is_empty() { Status::Missing } else { Status::Broken };
         Finding { status, found, fix: Some(missing.fix) }
-    }
-}
-
-/// One question to the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Probe {
-    /// The NVIDIA driver and its version.
-    Driver,
-    /// The GPUs.
-    Devices,
-    /// A copy from each GPU to each other one, checked byte for byte.
-    PeerAccess,
-    /// NVLink's links.
-    NvLink,
-    /// Shares of a GPU's multiprocessors.
-    GreenContexts,
-    /// The run-time compiler.
-    Nvrtc,
-    /// Matrix products.
-    CublasLt,
-    /// NCCL.
-    Nccl,
-    /// NVSHMEM and its bootstrap.
-    Nvshmem,
-    /// A launcher, and this build.
-    Mpi,
-    /// Whether Slurm hides GPUs from one another.
-    Slurm,
-    /// `/dev/shm`.
-    SharedMemory,
-    /// How much memory may be locked.
-    LockedMemory,
-    /// Cores and their instructions.
-    Processor,
-}
-
-impl Probe {
-    /// All, in the order in which they are told.
-    pub const ALL: [Probe; 14] = [
-        Probe::Driver,
-        Probe::Devices,
-        Probe::PeerAccess,
-        Probe::NvLink,
-        Probe::GreenContexts,
-        Probe::Nvrtc,
-        Probe::CublasLt,
-        Probe::Nccl,
-        Probe::Nvshmem,
-        Probe::Mpi,
-        Probe::Slurm,
-        Probe::SharedMemory,
-        Probe::LockedMemory,
-        Probe::Processor,
-    ];
-
-    /// Its name in reports and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Probe::Driver => "driver",
-            Probe::Devices => "devices",
-            Probe::PeerAccess => "peer-access",
-            Probe::NvLink => "nvlink",
-            Probe::GreenContexts => "green-contexts",
-            Probe::Nvrtc => "nvrtc",
-            Probe::CublasLt => "cublaslt",
-            Probe::Nccl => "nccl",
-            Probe::Nvshmem => "nvshmem",
-            Probe::Mpi => "mpi",
-            Probe::Slurm => "slurm",
-            Probe::SharedMemory => "shared-memory",
-            Probe::LockedMemory => "locked-memory",
-            Probe::Processor => "processor",
-        }
-    }
-
-    /// Whether it opens a library, and so runs in a child process.
-    pub(super) fn is_isolated(self) -> bool {
-        !matches!(self, Probe::Mpi | Probe::Slurm | Probe::SharedMemory | Probe::LockedMemory | Probe::Processor)
-    }
-}
-
-impl FromStr for Probe {
-    type Err = NoSuchName;
-
-    fn from_str(text: &str) -> Result<Probe, NoSuchName> {
-        let names: Vec<&str> = Probe::ALL.iter().map(|probe| probe.name()).collect();
-        let found = Probe::ALL.into_iter().find(|probe| probe.name() == text);
-        found.ok_or_else(|| NoSuchName { known: format!("one of {}", names.join(", ")), found: text.to_string() })
     }
 }
 

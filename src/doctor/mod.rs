@@ -12,34 +12,61 @@ mod libraries;
 mod needs;
 mod peers;
 
-pub use finding::{Finding, NoSuchName, Probe, Row, Status};
+pub use finding::{Finding, NoSuchName, Row, Status};
 pub use needs::{Need, Verdict};
 
+use child::NVSHMEM;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// Version of the JSON of [`Diagnosis`].
 pub const SCHEMA_VERSION: u32 = 1;
 
-impl Probe {
+/// One question to the machine: a row of [`PROBES`].
+#[derive(Debug)]
+pub struct Probe {
+    /// Its name in reports and on the command line.
+    pub name: &'static str,
+    /// Whether it opens a library, and so runs in a child process.
+    is_isolated: bool,
     /// Asks, in this process: it may crash or hang. What a child process does.
-    pub fn ask(self) -> Finding {
-        match self {
-            Probe::Driver => devices::driver(),
-            Probe::Devices => devices::devices(),
-            Probe::PeerAccess => peers::peer_access(),
-            Probe::NvLink => libraries::nvlink(),
-            Probe::GreenContexts => devices::green_contexts(),
-            Probe::Nvrtc => libraries::nvrtc(),
-            Probe::CublasLt => libraries::cublaslt(),
-            Probe::Nccl => libraries::nccl(),
-            Probe::Nvshmem => libraries::nvshmem(),
-            Probe::Mpi => host::mpi(),
-            Probe::Slurm => host::slurm(),
-            Probe::SharedMemory => host::shared_memory(),
-            Probe::LockedMemory => host::locked_memory(),
-            Probe::Processor => host::processor(),
-        }
+    pub ask: fn() -> Finding,
+}
+
+const fn probe(name: &'static str, is_isolated: bool, ask: fn() -> Finding) -> Probe {
+    Probe { name, is_isolated, ask }
+}
+
+/// All, in the order in which they are told.
+pub static PROBES: [Probe; 14] = [
+    probe("driver", true, devices::driver),
+    probe("devices", true, devices::devices),
+    probe(PEER_ACCESS, true, peers::peer_access),
+    probe("nvlink", true, libraries::nvlink),
+    probe("green-contexts", true, devices::green_contexts),
+    probe("nvrtc", true, libraries::nvrtc),
+    probe("cublaslt", true, libraries::cublaslt),
+    probe("nccl", true, libraries::nccl),
+    probe(NVSHMEM, true, libraries::nvshmem),
+    probe("mpi", false, host::mpi),
+    probe("slurm", false, host::slurm),
+    probe("shared-memory", false, host::shared_memory),
+    probe("locked-memory", false, host::locked_memory),
+    probe("processor", false, host::processor),
+];
+
+/// The probe that is measured alone.
+const PEER_ACCESS: &str = "peer-access";
+
+impl Probe {
+    /// The probe of this name.
+    ///
+    /// # Errors
+    /// There is none; the error lists them.
+    pub fn named(text: &str) -> Result<&'static Probe, NoSuchName> {
+        let names: Vec<&str> = PROBES.iter().map(|probe| probe.name).collect();
+        let found = PROBES.iter().find(|probe| probe.name == text);
+        found.ok_or_else(|| NoSuchName { known: format!("one of {}", names.join(", ")), found: text.to_string() })
     }
 }
 
@@ -48,7 +75,7 @@ impl Probe {
 pub struct Diagnosis {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// A row a probe, in the order of [`Probe::ALL`].
+    /// A row a probe, in the order of [`PROBES`].
     pub probes: Vec<Row>,
     /// What follows from them, for each need.
     pub needs: Vec<Verdict>,
@@ -56,27 +83,30 @@ pub struct Diagnosis {
 
 /// Asks all probes, each within `limit`: all at once but the copies between GPUs, which are measured alone.
 pub fn examine(limit: Duration) -> Diagnosis {
-    let (alone, together): (Vec<Probe>, Vec<Probe>) =
-        Probe::ALL.into_iter().partition(|probe| *probe == Probe::PeerAccess);
-    let mut rows: Vec<(Probe, Row)> = std::thread::scope(|scope| {
-        let asked: Vec<_> = together.iter().map(|probe| (*probe, scope.spawn(|| row(*probe, limit)))).collect();
-        let crashed = |probe: Probe| Row {
-            name: probe.name(),
+    let probes: Vec<Row> = std::thread::scope(|scope| {
+        let together = |probe: &'static Probe| (probe.name != PEER_ACCESS).then(|| scope.spawn(|| row(probe, limit)));
+        let asked: Vec<_> = PROBES.iter().map(|probe| (probe, together(probe))).collect();
+        let told = asked.into_iter().map(|(probe, thread)| (probe, thread.map(|thread| thread.join())));
+        let told: Vec<_> = told.collect();
+        let crashed = |probe: &Probe| Row {
+            name: probe.name,
             finding: Finding::broken("the probe itself crashed", "report this as a bug"),
             duration_ms: 0.0,
         };
-        asked.into_iter().map(|(probe, thread)| (probe, thread.join().unwrap_or_else(|_| crashed(probe)))).collect()
+        let rows = told.into_iter().map(|(probe, told)| match told {
+            Some(told) => told.unwrap_or_else(|_| crashed(probe)),
+            None => row(probe, limit),
+        });
+        rows.collect()
     });
-    rows.extend(alone.into_iter().map(|probe| (probe, row(probe, limit))));
-    rows.sort_by_key(|(probe, _)| *probe);
-    let needs = Need::ALL.into_iter().map(|need| need.verdict(&rows)).collect();
-    Diagnosis { schema_version: SCHEMA_VERSION, probes: rows.into_iter().map(|(_, row)| row).collect(), needs }
+    let needs = Need::ALL.into_iter().map(|need| need.verdict(&probes)).collect();
+    Diagnosis { schema_version: SCHEMA_VERSION, probes, needs }
 }
 
-fn row(probe: Probe, limit: Duration) -> Row {
+fn row(probe: &Probe, limit: Duration) -> Row {
     let begin = Instant::now();
-    let finding = if probe.is_isolated() { child::ask(probe, limit) } else { probe.ask() };
-    Row { name: probe.name(), finding, duration_ms: begin.elapsed().as_micros() as f64 / 1e3 }
+    let finding = if probe.is_isolated { child::ask(probe.name, limit) } else { (probe.ask)() };
+    Row { name: probe.name, finding, duration_ms: begin.elapsed().as_micros() as f64 / 1e3 }
 }
 
 impl Diagnosis {

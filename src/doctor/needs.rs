@@ -1,6 +1,6 @@
 //! What can be used follows from the rows, by the table here.
 
-use super::finding::{NoSuchName, Probe, Row, Status};
+use super::finding::{NoSuchName, Row, Status};
 use serde::{Serialize, Serializer};
 use std::str::FromStr;
 
@@ -32,27 +32,27 @@ impl Need {
     }
 
     /// Probes that must be well.
-    fn needed(self) -> &'static [Probe] {
+    fn needed(self) -> &'static [&'static str] {
         match self {
-            Need::Cuda => &[Probe::Driver, Probe::Devices, Probe::Nvrtc, Probe::CublasLt],
-            Need::Nvshmem => &[Probe::Driver, Probe::Devices, Probe::Nvrtc, Probe::CublasLt, Probe::Nvshmem],
-            Need::Nccl => &[Probe::Driver, Probe::Devices, Probe::Nvrtc, Probe::CublasLt, Probe::Nccl],
-            Need::Mpi => &[Probe::Mpi],
+            Need::Cuda => &["driver", "devices", "nvrtc", "cublaslt"],
+            Need::Nvshmem => &["driver", "devices", "nvrtc", "cublaslt", "nvshmem"],
+            Need::Nccl => &["driver", "devices", "nvrtc", "cublaslt", "nccl"],
+            Need::Mpi => &["mpi"],
         }
     }
 
     /// Probes that must not be broken: what they ask for may be missing.
-    fn unbroken(self) -> &'static [Probe] {
+    fn unbroken(self) -> &'static [&'static str] {
         match self {
             Need::Cuda => &[],
-            Need::Nvshmem | Need::Nccl => &[Probe::PeerAccess, Probe::Slurm, Probe::SharedMemory],
-            Need::Mpi => &[Probe::SharedMemory],
+            Need::Nvshmem | Need::Nccl => &["peer-access", "slurm", "shared-memory"],
+            Need::Mpi => &["shared-memory"],
         }
     }
 
     /// Whether it can be used, by what the probes found.
-    pub(super) fn verdict(self, rows: &[(Probe, Row)]) -> Verdict {
-        let row = |probe: &Probe| rows.iter().find(|(other, _)| other == probe).map(|(_, row)| row);
+    pub(super) fn verdict(self, rows: &[Row]) -> Verdict {
+        let row = |probe: &&str| rows.iter().find(|row| row.name == *probe);
         let needed = self.needed().iter().filter_map(row).find(|row| row.finding.status != Status::Ok);
         let unbroken = self.unbroken().iter().filter_map(row).find(|row| row.finding.status == Status::Broken);
         let because = match needed.or(unbroken) {
@@ -61,7 +61,7 @@ impl Need {
                 format!("{name} is {}: {}{fix}", finding.status, finding.found)
             }
             None => {
-                let names: Vec<&str> = self.needed().iter().map(|probe| probe.name()).collect();
+                let names = self.needed();
                 format!("{} {} ok", names.join(", "), if names.len() == 1 { "is" } else { "are" })
             }
         };
@@ -106,17 +106,17 @@ mod tests {
     use super::*;
 
     /// All is well, but what is named.
-    fn rows(unwell: &[(Probe, Status)]) -> Vec<(Probe, Row)> {
-        let row = |probe: Probe| {
-            let status = unwell.iter().find(|(other, _)| *other == probe).map_or(Status::Ok, |(_, status)| *status);
-            let fix = (status != Status::Ok).then(|| format!("mend {}", probe.name()));
+    fn rows(unwell: &[(&str, Status)]) -> Vec<Row> {
+        let row = |name: &'static str| {
+            let status = unwell.iter().find(|(other, _)| *other == name).map_or(Status::Ok, |(_, status)| *status);
+            let fix = (status != Status::Ok).then(|| format!("mend {name}"));
             let finding = Finding { status, found: "this".to_string(), fix };
-            (probe, Row { name: probe.name(), finding, duration_ms: 0.0 })
+            Row { name, finding, duration_ms: 0.0 }
         };
-        Probe::ALL.into_iter().map(row).collect()
+        super::super::PROBES.iter().map(|probe| row(probe.name)).collect()
     }
 
-    fn usable(unwell: &[(Probe, Status)]) -> Vec<&'static str> {
+    fn usable(unwell: &[(&str, Status)]) -> Vec<&'static str> {
         let rows = rows(unwell);
         Need::ALL.into_iter().filter(|need| need.verdict(&rows).usable).map(Need::name).collect()
     }
@@ -125,27 +125,27 @@ mod tests {
     fn what_can_be_used_follows_from_what_was_found() {
         assert_eq!(usable(&[]), ["cuda", "nvshmem", "nccl", "mpi"]);
         for status in [Status::Missing, Status::Broken, Status::Unknown] {
-            assert_eq!(usable(&[(Probe::Driver, status)]), ["mpi"]);
-            assert_eq!(usable(&[(Probe::Devices, status)]), ["mpi"]);
-            assert_eq!(usable(&[(Probe::Nvrtc, status)]), ["mpi"]);
-            assert_eq!(usable(&[(Probe::CublasLt, status)]), ["mpi"]);
-            assert_eq!(usable(&[(Probe::Nvshmem, status)]), ["cuda", "nccl", "mpi"]);
-            assert_eq!(usable(&[(Probe::Nccl, status)]), ["cuda", "nvshmem", "mpi"]);
-            assert_eq!(usable(&[(Probe::Mpi, status)]), ["cuda", "nvshmem", "nccl"]);
-            for probe in [Probe::NvLink, Probe::GreenContexts, Probe::LockedMemory, Probe::Processor] {
-                assert_eq!(usable(&[(probe, status)]), ["cuda", "nvshmem", "nccl", "mpi"], "{probe:?}");
+            assert_eq!(usable(&[("driver", status)]), ["mpi"]);
+            assert_eq!(usable(&[("devices", status)]), ["mpi"]);
+            assert_eq!(usable(&[("nvrtc", status)]), ["mpi"]);
+            assert_eq!(usable(&[("cublaslt", status)]), ["mpi"]);
+            assert_eq!(usable(&[("nvshmem", status)]), ["cuda", "nccl", "mpi"]);
+            assert_eq!(usable(&[("nccl", status)]), ["cuda", "nvshmem", "mpi"]);
+            assert_eq!(usable(&[("mpi", status)]), ["cuda", "nvshmem", "nccl"]);
+            for probe in ["nvlink", "green-contexts", "locked-memory", "processor"] {
+                assert_eq!(usable(&[(probe, status)]), ["cuda", "nvshmem", "nccl", "mpi"], "{probe}");
             }
         }
         // One GPU has no peers and one machine needs no Slurm; wrong bytes and hidden peers are another matter.
-        assert_eq!(usable(&[(Probe::PeerAccess, Status::Unknown)]), ["cuda", "nvshmem", "nccl", "mpi"]);
-        assert_eq!(usable(&[(Probe::PeerAccess, Status::Broken)]), ["cuda", "mpi"]);
-        assert_eq!(usable(&[(Probe::Slurm, Status::Broken)]), ["cuda", "mpi"]);
-        assert_eq!(usable(&[(Probe::SharedMemory, Status::Broken)]), ["cuda"]);
+        assert_eq!(usable(&[("peer-access", Status::Unknown)]), ["cuda", "nvshmem", "nccl", "mpi"]);
+        assert_eq!(usable(&[("peer-access", Status::Broken)]), ["cuda", "mpi"]);
+        assert_eq!(usable(&[("slurm", Status::Broken)]), ["cuda", "mpi"]);
+        assert_eq!(usable(&[("shared-memory", Status::Broken)]), ["cuda"]);
     }
 
     #[test]
     fn the_first_thing_in_the_way_is_named_with_what_to_do() {
-        let rows = rows(&[(Probe::Driver, Status::Missing), (Probe::Devices, Status::Unknown)]);
+        let rows = rows(&[("driver", Status::Missing), ("devices", Status::Unknown)]);
         assert_eq!(Need::Cuda.verdict(&rows).because, "driver is missing: this; mend driver");
         assert_eq!(Need::Mpi.verdict(&rows).because, "mpi is ok");
     }

@@ -72,10 +72,8 @@ macro_rules! call {
 impl Nvrtc {
     /// Finds the library.
     pub(in crate::cuda) fn load() -> Result<Nvrtc, CompileError> {
-        let library = super::reopen(&library::open(&library::NVRTC)?).map_err(CompileError::Broken)?;
-        let functions = Functions::load(&library);
-        std::mem::forget(library);
-        functions
+        let library = library::open(&library::NVRTC)?.reopen().map_err(CompileError::Broken)?;
+        Functions::load(&library)
             .map(|functions| Nvrtc { functions })
             .map_err(|missing| CompileError::Broken(format!("lacks {}", missing.join(", "))))
     }

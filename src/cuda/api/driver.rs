@@ -178,14 +178,14 @@ pub enum Unloadable {
 impl Api {
     /// Finds the driver and all functions.
     pub(in crate::cuda) fn load() -> Result<Api, Unloadable> {
-        let library = super::reopen(&library::open(&library::DRIVER)?).map_err(Unloadable::Broken)?;
-        let loaded = Functions::load(&library).and_then(|functions| {
-            let name = super::symbol(&library, "cuGetErrorName\0").ok_or(vec!["cuGetErrorName"])?;
-            let text = super::symbol(&library, "cuGetErrorString\0").ok_or(vec!["cuGetErrorString"])?;
-            Ok(Api { functions, name, text, load: super::symbol(&library, "cuFuncLoad\0") })
-        });
-        std::mem::forget(library);
-        loaded.map_err(Unloadable::TooOld)
+        let library = library::open(&library::DRIVER)?.reopen().map_err(Unloadable::Broken)?;
+        Functions::load(&library)
+            .and_then(|functions| {
+                let name = super::symbol(&library, "cuGetErrorName\0").ok_or(vec!["cuGetErrorName"])?;
+                let text = super::symbol(&library, "cuGetErrorString\0").ok_or(vec!["cuGetErrorString"])?;
+                Ok(Api { functions, name, text, load: super::symbol(&library, "cuFuncLoad\0") })
+            })
+            .map_err(Unloadable::TooOld)
     }
 
     pub(super) fn check(&self, call: &'static str, code: u32) -> Result<(), Fault> {

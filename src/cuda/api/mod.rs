@@ -14,8 +14,7 @@ pub(super) mod products;
 pub(super) mod ranges;
 pub(super) mod stream;
 
-use super::library::Found;
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use libloading::os::unix::Library;
 
 /// A table of functions of one library. Each line states a function's arguments; the last block names the type of status
 /// that the bindings give it.
@@ -49,12 +48,6 @@ macro_rules! functions {
     };
 }
 pub(super) use functions;
-
-/// A library that was found before, once more.
-fn reopen(found: &Found) -> Result<Library, String> {
-    // SAFETY: the library is open already and is never closed: no initialiser and no finaliser runs.
-    unsafe { Library::open(Some(&found.path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| error.to_string())
-}
 
 /// A function of a library, by its name with a zero behind it. `F` is the type of a pointer to it.
 fn symbol<F: Copy>(library: &Library, name: &str) -> Option<F> {

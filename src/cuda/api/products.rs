@@ -176,9 +176,8 @@ pub(in crate::cuda) struct Product {
 impl Lt {
     /// Finds the library and opens it for the current context's device.
     pub(in crate::cuda) fn open() -> Result<Lt, ProductError> {
-        let library = super::reopen(&library::open(&library::CUBLASLT)?).map_err(ProductError::Broken)?;
+        let library = library::open(&library::CUBLASLT)?.reopen().map_err(ProductError::Broken)?;
         let functions = Functions::load(&library);
-        std::mem::forget(library);
         let functions = functions.map_err(|missing| ProductError::Broken(format!("lacks {}", missing.join(", "))))?;
         let mut lt = Lt { functions, handle: Handle::new(std::ptr::null_mut()) };
         let mut handle = std::ptr::null_mut();

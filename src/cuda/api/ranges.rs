@@ -12,9 +12,8 @@ struct Functions {
 fn functions() -> Option<&'static Functions> {
     static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
     let load = || {
-        let library = super::reopen(&library::open(&library::NVTX).ok()?).ok()?;
+        let library = library::open(&library::NVTX).ok()?.reopen().ok()?;
         let (push, pop) = (super::symbol(&library, "nvtxRangePushA\0"), super::symbol(&library, "nvtxRangePop\0"));
-        std::mem::forget(library);
         Some(Functions { push: push?, pop: pop? })
     };
     FUNCTIONS.get_or_init(load).as_ref()
