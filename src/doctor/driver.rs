@@ -3,7 +3,7 @@
 
 use super::finding::Finding;
 use crate::cuda::library::{self, Missing};
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use libloading::os::unix::Library;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr;
@@ -84,15 +84,13 @@ impl Driver {
     /// Opens the library; initialises nothing.
     pub fn open() -> Result<Driver, Missing> {
         let found = library::open(&library::DRIVER)?;
-        // SAFETY: it is open already: this gives a second handle, no initialiser runs; it is never closed.
-        let library = unsafe { Library::open(Some(found.path.as_os_str()), RTLD_NOW | RTLD_GLOBAL) };
-        match library {
-            Ok(library) => Ok(Driver { library: ManuallyDrop::new(library), path: found.path }),
-            Err(error) => Err(Missing {
+        match found.reopen() {
+            Ok(library) => Ok(Driver { library, path: found.path }),
+            Err(reason) => Err(Missing {
                 name: found.name,
                 files: library::DRIVER.sonames,
                 places: Vec::new(),
-                broken: vec![error.to_string()],
+                broken: vec![reason],
                 fix: library::DRIVER.fix.to_string(),
             }),
         }

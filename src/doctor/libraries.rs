@@ -4,7 +4,7 @@ use super::driver::Driver;
 use super::finding::Finding;
 use crate::cuda::library::{self, Wanted};
 use crate::cuda::nccl::{self, Nccl};
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use libloading::os::unix::Library;
 use nvshmem_sys::{Library as Nvshmem, Status};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
@@ -18,10 +18,9 @@ const KERNEL: &CStr = c"extern \"C\" __global__ void twice(float* x, int n) {
 /// A second handle to a library that is open.
 fn reopen(wanted: &Wanted) -> Result<(ManuallyDrop<Library>, PathBuf), Finding> {
     let found = library::open(wanted)?;
-    // SAFETY: it is open already: this gives a second handle, no initialiser runs; it is never closed.
-    match unsafe { Library::open(Some(found.path.as_os_str()), RTLD_NOW | RTLD_GLOBAL) } {
-        Ok(library) => Ok((ManuallyDrop::new(library), found.path)),
-        Err(error) => Err(Finding::broken(error.to_string(), wanted.fix)),
+    match found.reopen() {
+        Ok(library) => Ok((library, found.path)),
+        Err(reason) => Err(Finding::broken(reason, wanted.fix)),
     }
 }
 

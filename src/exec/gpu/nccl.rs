@@ -164,7 +164,7 @@ impl Nccl {
     fn send(&mut self, key: Key, message: Message) -> Result<()> {
         let to = key.rank(self.post.mailbox(message).consumer, self.devices()).0;
         let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
-        self.post.send_on(channel.stream(), message, |outbox| channel.send(&outbox.buffer, to))
+        self.post.send_on(channel.stream(), message, |outbox| Ok(channel.send(&outbox.buffer, to)?))
     }
 
     fn receive(&mut self, key: Key, op: usize) -> Result<()> {
@@ -189,7 +189,7 @@ impl Nccl {
         let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
         let inbox = self.inboxes.get(&into.mailbox).context("a message of another device")?;
         channel.stream().wait(&inbox.read)?;
-        self.post.send_on(channel.stream(), out, |outbox| channel.swap(&outbox.buffer, &inbox.buffer, to))?;
+        self.post.send_on(channel.stream(), out, |outbox| Ok(channel.swap(&outbox.buffer, &inbox.buffer, to)?))?;
         channel.stream().record(&inbox.arrived)?;
         self.post.gpu.compute.wait(&inbox.arrived)?;
         Ok(inbox.buffer.address())
