@@ -1,6 +1,6 @@
 //! PyTorch's schedule files: read and written, against files that PyTorch and DualPipe's authors' code wrote.
 
-use crate::support::golden;
+use crate::support::{self, golden};
 use pipesim::internals::csv::{Error, Format, Imported, MAX_BYTES, read, write};
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
@@ -10,13 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn files(folder: &str) -> Vec<PathBuf> {
-    let folder = golden(folder);
-    let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    files.retain(|file| file.extension().is_some_and(|e| e == "csv"));
-    files.sort();
-    assert!(!files.is_empty(), "{}", folder.display());
-    files
+    support::files(&golden(folder), "csv")
 }
 
 fn import(file: &Path) -> Imported {

@@ -1,19 +1,14 @@
 //! Schedules against facts that others state: PyTorch's op orders and figures, closed forms, and refusals.
 
-use crate::support::{GoldenSchedule, cells, costs, graph, graph_with, numbers, order, predict, waits};
+use crate::support::{GoldenSchedule, cells, costs, graph, graph_with, metrics, numbers, order, predict, waits};
 use pipesim::internals::dsl;
 use pipesim::internals::graph::TaskGraph;
-use pipesim::internals::metrics::Metrics;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::Order;
 use pipesim::internals::placement::Placement;
 use pipesim::internals::schedule::Overlap;
 use pipesim::internals::settle::settle;
 use std::collections::BTreeMap;
-
-fn metrics(name: &str, p: u32, m: u32, v: Option<u32>, costs: &str) -> Metrics {
-    predict(&graph(name, p, m, v).unwrap(), costs).metrics
-}
 
 /// PyTorch's classes and DeepSeek's.
 const CLASSES: [(&str, &str); 9] = [
@@ -213,7 +208,7 @@ fn waves_of_hanayo_and_chunks_of_a_placement() {
 /// Li & Hoefler 2021, table 2: at m = p and B = F Chimera leaves p - 2 slots of a device idle.
 #[test]
 fn chimera_leaves_the_published_bubble() {
-    for p in [2, 4, 6, 8, 12] {
+    for p in [2, 4, 6, 8, 12, 16] {
         let Order::Open(open) = order("chimera", p, p, None).unwrap() else { panic!("it floats") };
         let graph = TaskGraph::new(settle(&open, &costs("F=1,B=1", &open.placement, p)).unwrap()).unwrap();
         let found = predict(&graph, "F=1,B=1").metrics;

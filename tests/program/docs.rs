@@ -5,7 +5,7 @@
 //! stands under ```` ```python,file=NAME ```` is written to that file first. Of ```` ```sh,gpu ````, `sh,mpi` and `sh,slow` only verbs and flags
 //! are looked up.
 
-use crate::support::{PROGRAM, root};
+use crate::support::{PROGRAM, files, root};
 use assert_cmd::Command;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,16 +19,9 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == ending)).collect();
-    files.sort();
-    files
-}
-
 /// The documents at the top and the pages of the book.
 fn pages() -> Vec<PathBuf> {
-    [files("", "md"), files("docs/src", "md")].concat()
+    [root(), root().join("docs/src")].map(|folder| files(&folder, "md")).concat()
 }
 
 struct Block {
@@ -165,7 +158,7 @@ fn links_and_includes_point_to_something() {
         }
     }
     let summary = read(&root().join("docs/src/SUMMARY.md"));
-    for page in files("docs/src", "md") {
+    for page in files(&root().join("docs/src"), "md") {
         let name = page.file_name().unwrap().to_str().unwrap();
         assert!(name == "SUMMARY.md" || summary.contains(&format!("({name})")), "{name} is not in SUMMARY.md");
     }

@@ -12,7 +12,7 @@ use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
 use pipesim::internals::schedule::{Overlap, Schedule};
 use pipesim::internals::sim::event::{
-    Config, Distribution, EventError, Jitter, Network, Prepared, Processor, Record, Scope, Sharing, Transfer,
+    Config, Distribution, EventError, Jitter, Network, Outcome, Prepared, Processor, Record, Scope, Sharing, Transfer,
     TransferTime, monte_carlo, simulate,
 };
 use pipesim::internals::sim::sweep_lasting;
@@ -71,6 +71,12 @@ fn unhindered(devices: u32) -> [Config; 4] {
         Config { slots: Some(u32::MAX), ..Config::default() },
         Config { delivery: Delivery::Buffered(u32::MAX), ..Config::default() },
     ]
+}
+
+fn recorded(graph: &TaskGraph, costs: &CostTable, config: &Config) -> (Outcome, Record) {
+    let mut record = Record::new(graph);
+    let outcome = simulate(graph, costs, config, &mut record).unwrap();
+    (outcome, record)
 }
 
 fn sweep_record(
@@ -227,8 +233,7 @@ fn links_by_hand() {
     });
     let forwards = |sharing| {
         let network = Network { transfer: Transfer::Ticks(16), sharing, ..Network::default() };
-        let mut record = Record::new(&graph);
-        simulate(&graph, &costs, &Config { network, ..Config::default() }, &mut record).unwrap();
+        let (_, record) = recorded(&graph, &costs, &Config { network, ..Config::default() });
         let mut transfers: Vec<TransferTime> = record.transfers.into_iter().filter(|t| t.op < 2).collect();
         transfers.sort_by_key(|transfer| transfer.op);
         transfers.iter().map(|t| (t.queued, t.start, t.end)).collect::<Vec<_>>()
@@ -252,8 +257,7 @@ fn an_egress_port_is_shared_by_all_that_leaves_a_device() {
             scope,
             latency: Some(0),
         };
-        let mut record = Record::new(&graph);
-        simulate(&graph, &costs, &Config { network, ..Config::default() }, &mut record).unwrap();
+        let (_, record) = recorded(&graph, &costs, &Config { network, ..Config::default() });
         let of = |op: &str| {
             let index = graph.schedule().ops().iter().position(|o| *o == op.parse().unwrap()).unwrap();
             let transfer = record.transfers.iter().find(|transfer| transfer.op == index).unwrap();
@@ -273,8 +277,7 @@ fn bandwidth_is_bytes_times_ticks() {
     let transfer = |bytes_per_message, ticks_per_mebibyte| Transfer::Bytes { bytes_per_message, ticks_per_mebibyte };
     let first = |transfer| {
         let config = Config { network: Network { transfer, ..Network::default() }, ..Config::default() };
-        let mut record = Record::new(&graph);
-        simulate(&graph, &costs, &config, &mut record).unwrap();
+        let (_, record) = recorded(&graph, &costs, &config);
         record.transfers[0].end - record.transfers[0].queued
     };
     assert_eq!(first(transfer(2 << 20, 41_943)), 2 * 41_943 + 5);
@@ -295,8 +298,7 @@ fn shared_processors_by_hand() {
         let devices = (0..graph.schedule().devices()).collect();
         let processors = vec![Processor { devices, cores }];
         let config = Config { processors, overlap_per_mille: per_mille, ..Config::default() };
-        let mut record = Record::new(graph);
-        let outcome = simulate(graph, costs, &config, &mut record).unwrap();
+        let (outcome, record) = recorded(graph, costs, &config);
         (outcome.makespan(), record)
     };
     assert_eq!(shared(&naive, &costs, 1, 1000).0, 3 * 30 + 4 * 3);
@@ -337,8 +339,7 @@ fn overlap_slows_down_what_runs_beside_a_transfer() {
     let graph = two_forwards();
     let costs = flat(&graph.schedule().placement, [10, 10, 10, 10], 30);
     let config = Config { overlap_per_mille: 1500, ..Config::default() };
-    let mut record = Record::new(&graph);
-    simulate(&graph, &costs, &config, &mut record).unwrap();
+    let (_, record) = recorded(&graph, &costs, &config);
     assert_eq!(ends(&record, &graph, &["0F0", "0F1", "1F0", "1F1", "1B0"]), [10, 25, 55, 65, 75]);
     // 1B1 runs 75..90 beside the gradient of 1B0 (75..105); 0B0 105..120 beside that of 1B1 (90..120); 0B1 alone.
     assert_eq!(ends(&record, &graph, &["1B1", "0B0", "0B1"]), [90, 120, 130]);
@@ -355,8 +356,7 @@ fn slots_by_hand() {
         OpTime { duration, after: 0, arrival: 5 }
     });
     let starts = |config: Config| {
-        let mut record = Record::new(&graph);
-        let outcome = simulate(&graph, &costs, &config, &mut record).unwrap();
+        let (outcome, record) = recorded(&graph, &costs, &config);
         let mut sent: Vec<_> = record.transfers.iter().filter(|t| t.op < 3).map(|t| (t.op, t.start)).collect();
         sent.sort_unstable();
         (sent.into_iter().map(|(_, start)| start).collect::<Vec<_>>(), outcome.waits[1])
@@ -496,8 +496,7 @@ fn jitter_is_the_seeds_alone() {
     };
     let normal = Distribution::LogNormal { sigma_per_mille: 100 };
     let ops = |config: &Config| {
-        let mut record = Record::new(&graph);
-        simulate(&graph, &costs, config, &mut record).unwrap();
+        let (_, record) = recorded(&graph, &costs, config);
         record.ops.iter().map(|(start, end)| end - start).collect::<Vec<u64>>()
     };
     // Other links, other order of events: same durations.

@@ -1,11 +1,6 @@
 //! Figures that papers and their authors' programs state.
 
-use crate::support::{golden_list, graph, predict};
-use pipesim::internals::metrics::Metrics;
-
-fn metrics(name: &str, p: u32, m: u32, v: Option<u32>, costs: &str) -> Metrics {
-    predict(&graph(name, p, m, v).unwrap(), costs).metrics
-}
+use crate::support::{golden_list, metrics};
 
 /// The costs of an entry of the zero-bubble paper's tables; its B is the backward for the input.
 fn costs(entry: &serde_json::Value) -> String {

@@ -140,38 +140,10 @@ fn v_half_and_v_min_reach_the_authors_makespans() {
     }
 }
 
-/// Proven optimal by constraint programming (CP-SAT), so reached and not surpassed.
-#[test]
-fn searches_reach_proven_optima() {
-    for (placement, m, cap, optimum) in [
-        (Placement::linear(3), 6, 3.0, 20.0),
-        (Placement::linear(4), 8, 4.0, 27.0),
-        (Placement::linear(6), 12, 6.0, 41.0),
-        (vee(4), 8, 2.0, 59.0),
-    ] {
-        let v = placement.chunks();
-        let costs = costs(&format!("F={v},I={v},W={v}"), &placement, m);
-        let (makespan, _) = measured(&search(placement, m, true, cap, Goal::Makespan), &costs, cap);
-        assert_eq!(makespan, optimum);
-    }
-}
-
 fn greedy(placement: Placement, m: u32, priority: &[Kind], cap: Option<f64>) -> OpenSchedule {
     let program = Program::Greedy { priority: priority.to_vec(), cap };
     let programs = vec![program; placement.devices() as usize];
     OpenSchedule { name: "greedy".to_string(), placement, microbatches: m, programs, goal: Goal::Makespan }
-}
-
-/// Li & Hoefler 2021, table 2: p - 2 idle slots a device at m = p with F = B.
-#[test]
-fn chimera_has_the_published_bubbles() {
-    for p in [4, 6, 8, 16] {
-        let placement = Placement::bidirectional(p, 1).unwrap();
-        let costs = costs("F=1,I=1,W=0,B=1", &placement, p);
-        let open = greedy(placement, p, &[Kind::B, Kind::F], None);
-        let (makespan, _) = replay(&settle(&open, &costs).unwrap(), &costs);
-        assert_eq!(makespan, f64::from(2 * p + p - 2), "p = {p}");
-    }
 }
 
 /// Hanayo's waves under plain list scheduling, m = p, B = 2 F: bubbles of an independent list scheduler, to three digits.

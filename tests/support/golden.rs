@@ -23,6 +23,16 @@ pub fn golden_path(path: impl AsRef<Path>) -> String {
     golden(path).display().to_string()
 }
 
+/// The files of a folder with this ending, sorted.
+pub fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|e| e == ending));
+    files.sort();
+    assert!(!files.is_empty(), "{}", folder.display());
+    files
+}
+
 /// A golden file of JSON.
 #[track_caller]
 pub fn golden_json(path: impl AsRef<Path>) -> Value {

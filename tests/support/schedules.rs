@@ -3,6 +3,7 @@
 use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
 use pipesim::internals::dsl::{self, Budget, Request};
 use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::metrics::Metrics;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::Order;
 use pipesim::internals::placement::Placement;
@@ -163,4 +164,10 @@ pub fn costs_of(graph: &TaskGraph, text: &str) -> CostTable {
 #[track_caller]
 pub fn predict(graph: &TaskGraph, costs: &str) -> Prediction {
     sim::predict(graph, &costs_of(graph, costs), &Setup::default()).unwrap().prediction
+}
+
+/// Its figures, of a schedule by its name.
+#[track_caller]
+pub fn metrics(name: &str, p: u32, m: u32, v: Option<u32>, costs: &str) -> Metrics {
+    predict(&graph(name, p, m, v).unwrap(), costs).metrics
 }

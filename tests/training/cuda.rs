@@ -5,11 +5,12 @@
 //! `--test-threads=1` keeps tests from each other's memory. What concerns the stand-ins alone is skipped there, with the
 //! reason. `PIPESIM_ROOT` names the folder that holds `tests/golden` where that is not where this was compiled.
 
+use crate::pipeline::{Batch, Order, Steps};
 use crate::support::*;
 use pipesim::internals::anatomy::Stage;
 use pipesim::internals::anatomy::gpt2::TENSOR_NAMES;
 use pipesim::internals::cuda::*;
-use pipesim::internals::model::{self, AdamW, DebugState, Parameters, Tokenizer, Tokens};
+use pipesim::internals::model::{self, AdamW, DebugState, Parameters};
 use pipesim::internals::op::{Kind, Op};
 use std::path::Path;
 use std::sync::Arc;
@@ -56,15 +57,6 @@ fn gpus(hardware: Hardware, count: usize) -> Vec<Arc<Gpu>> {
     let all: Vec<&Gpu> = gpus.iter().map(Arc::as_ref).collect();
     assert_eq!(enable_peers(driver(), &all).unwrap(), [], "all devices reach each other");
     gpus
-}
-
-/// Order of the ops of one step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Order {
-    /// One micro-batch after the other, W right after I.
-    FullBackward,
-    /// All forwards, all backwards for the input in reverse, then all backwards for the weights.
-    Delayed,
 }
 
 /// A hidden state on its way: where it is made, where it is read, and when either is over.
@@ -142,7 +134,27 @@ impl Pipeline {
         message.read.address()
     }
 
-    fn forward(&mut self, microbatch: usize) {
+    fn all(&self, gradients: bool) -> Parameters {
+        let mut all = Parameters::zeros(&checkpoint().config).unwrap();
+        self.shards.iter().for_each(|shard| shard.export(&mut all, gradients).unwrap());
+        all
+    }
+}
+
+impl Steps for Pipeline {
+    fn sizes(&self) -> (usize, usize) {
+        (self.device_of_stage.len(), self.microbatches)
+    }
+
+    fn begin(&mut self, (inputs, targets): Batch) {
+        self.marks.iter_mut().for_each(Marks::clear);
+        for shard in &mut self.shards {
+            shard.zero_gradients().unwrap();
+            shard.begin(inputs, targets).unwrap();
+        }
+    }
+
+    fn forward(&mut self, microbatch: usize, _: Batch) {
         let stages = self.device_of_stage.len();
         for stage in 0..stages {
             let input = (stage > 0).then(|| self.receive(false, stage, microbatch));
@@ -177,32 +189,12 @@ impl Pipeline {
         self.shards[device].backward_weight(stage as u32, microbatch as u32, marks).unwrap();
     }
 
-    /// Everything of a step but the update; returns the loss.
-    fn gradients(&mut self, inputs: &[u32], targets: &[u32], order: Order) -> f32 {
-        let (stages, microbatches) = (self.device_of_stage.len(), self.microbatches);
-        self.marks.iter_mut().for_each(Marks::clear);
-        for shard in &mut self.shards {
-            shard.zero_gradients().unwrap();
-            shard.begin(inputs, targets).unwrap();
-        }
-        match order {
-            Order::FullBackward => {
-                for microbatch in 0..microbatches {
-                    self.forward(microbatch);
-                    self.backward_input(microbatch);
-                    (0..stages).rev().for_each(|stage| self.backward_weight(stage, microbatch));
-                }
-            }
-            Order::Delayed => {
-                (0..microbatches).for_each(|microbatch| self.forward(microbatch));
-                (0..microbatches).rev().for_each(|microbatch| self.backward_input(microbatch));
-                for stage in 0..stages {
-                    (0..microbatches).for_each(|microbatch| self.backward_weight(stage, microbatch));
-                }
-            }
-        }
-        assert!(self.shards.iter().all(|shard| shard.held_bytes() == 0), "all that was kept has been used");
-        let (first, last) = (self.device_of_stage[0], self.device_of_stage[stages - 1]);
+    fn held_bytes(&self) -> usize {
+        self.shards.iter().map(Shard::held_bytes).sum()
+    }
+
+    fn exchange(&mut self) {
+        let [first, last] = [self.device_of_stage[0], *self.device_of_stage.last().unwrap()];
         if first != last {
             for (from, to) in [(first, last), (last, first)] {
                 let (_, part) = self.shards[from].tied_gradient().unwrap();
@@ -220,31 +212,19 @@ impl Pipeline {
             self.shards[first].take_tied();
             self.shards[last].take_tied();
         }
-        let losses = self.shards[last].losses().unwrap();
-        losses.iter().sum::<f32>() / microbatches as f32
     }
 
-    fn all(&self, gradients: bool) -> Parameters {
-        let mut all = Parameters::zeros(&checkpoint().config).unwrap();
-        self.shards.iter().for_each(|shard| shard.export(&mut all, gradients).unwrap());
-        all
+    fn losses(&self) -> Vec<f32> {
+        self.shards[*self.device_of_stage.last().unwrap()].losses().unwrap().to_vec()
     }
 
-    fn norm(&mut self) -> f64 {
+    fn squared_norms(&mut self) -> Vec<(usize, f64)> {
         self.shards.iter_mut().for_each(|shard| shard.squared_norms().unwrap());
-        let mut parts: Vec<_> = self.shards.iter().flat_map(|shard| shard.read_squared_norms().unwrap()).collect();
-        parts.sort_by_key(|part| part.0);
-        let orders: Vec<usize> = parts.iter().map(|part| part.0).collect();
-        assert_eq!(orders, (0..checkpoint().config.anatomy().squares()).collect::<Vec<_>>(), "every part once");
-        parts.iter().map(|part| part.1).sum::<f64>().sqrt()
+        self.shards.iter().flat_map(|shard| shard.read_squared_norms().unwrap()).collect()
     }
 
-    /// A whole training step; returns the loss before the update.
-    fn step(&mut self, step: u32, batch: (&[u32], &[u32]), order: Order, hyper: &AdamW, clip: Option<f64>) -> f32 {
-        let loss = self.gradients(batch.0, batch.1, order);
-        let scale = clip.map_or(1.0, |clip| (clip / (self.norm() + 1e-6)).min(1.0));
-        self.shards.iter_mut().for_each(|shard| shard.update(hyper, step, scale as f32).unwrap());
-        loss
+    fn update(&mut self, step: u32, hyper: &AdamW, scale: f32) {
+        self.shards.iter_mut().for_each(|shard| shard.update(hyper, step, scale).unwrap());
     }
 }
 
@@ -283,10 +263,10 @@ fn float32_gradients_are_the_cpus_and_pytorchs_under_every_partition() {
     child("float32_gradients_are_the_cpus_and_pytorchs_under_every_partition", &variables, || {
         let state = debug_state();
         for (hardware, devices) in PARTITIONS {
-            for (microbatches, order) in [(2, Order::Delayed), (4, Order::FullBackward)] {
+            for (microbatches, order) in [(2, Order::Reversed), (4, Order::FullBackward)] {
                 let sizes = [state.batch, state.tokens, microbatches];
                 let mut pipeline = Pipeline::new(&checkpoint(), hardware, devices, sizes, Precision::F32);
-                let loss = pipeline.gradients(&state.inputs, &state.targets, order);
+                let loss = pipeline.gradients((&state.inputs, &state.targets), order);
                 let (cpu_loss, cpu) = cpu_gradients(&state, microbatches);
                 assert!((loss - cpu_loss).abs() < 1e-5, "loss {loss}, the CPU's {cpu_loss}");
                 assert!((loss - state.loss).abs() < 1e-5, "loss {loss}, PyTorch's {}", state.loss);
@@ -310,20 +290,11 @@ fn float32_gradients_are_the_cpus_and_pytorchs_under_every_partition() {
 /// Ten losses for settings of the golden file (A, B, C), on one device and on several.
 fn ten_losses(precision: Precision, wanted: &[char], tolerance: f64) {
     let state = debug_state();
-    let data = Tokens::read(&golden("gpt2/tokens.bin"), Tokenizer::Bytes).unwrap();
     let partitions: [(Hardware, &[usize]); 2] = [(Hardware::Gpus, &[0]), (Hardware::Slices, &[0, 1])];
-    for (name, hyper, clip) in golden_settings().into_iter().filter(|setting| setting.0.starts_with(wanted)) {
+    for setting in golden_settings().into_iter().filter(|setting| setting.0.starts_with(wanted)) {
         for (hardware, devices) in partitions {
             let sizes = [state.batch, state.tokens, 4];
-            let mut pipeline = Pipeline::new(&checkpoint(), hardware, devices, sizes, precision);
-            for (step, expected) in golden_losses(name).into_iter().enumerate() {
-                let batch = if name.starts_with('C') { step } else { 0 };
-                let (inputs, targets) = data.batch(batch, state.batch, state.tokens).unwrap();
-                let batch = (&inputs[..], &targets[..]);
-                let loss = pipeline.step(step as u32 + 1, batch, Order::FullBackward, &hyper, clip);
-                let loss = f64::from(loss);
-                assert!((loss - expected).abs() < tolerance, "{name} step {step}: {loss}, PyTorch's {expected}");
-            }
+            Pipeline::new(&checkpoint(), hardware, devices, sizes, precision).give_losses(setting, tolerance);
         }
     }
 }
@@ -347,7 +318,7 @@ fn bfloat16_gradients_are_near_pytorchs() {
         let state = debug_state();
         let sizes = [state.batch, state.tokens, 2];
         let mut pipeline = Pipeline::new(&checkpoint(), Hardware::Gpus, &[0, 1], sizes, Precision::Bf16);
-        let loss = pipeline.gradients(&state.inputs, &state.targets, Order::Delayed);
+        let loss = pipeline.gradients((&state.inputs, &state.targets), Order::Reversed);
         assert!((loss - state.loss).abs() < 1e-2, "loss {loss}, PyTorch's {}", state.loss);
         let found = pipeline.all(true);
         for ((name, found), expected) in TENSOR_NAMES.iter().zip(&found.tensors).zip(&state.gradients) {
@@ -378,7 +349,7 @@ fn no_partition_and_no_order_changes_a_bit() {
             for (index, (hardware, devices)) in PARTITIONS.into_iter().enumerate() {
                 let reference = sliced.as_ref().filter(|_| hardware == Hardware::Slices).unwrap_or(&whole);
                 // bfloat16 takes longer here: every partition, one order each
-                let orders = [Order::Delayed, Order::FullBackward];
+                let orders = [Order::Reversed, Order::FullBackward];
                 let orders = if precision == Precision::F32 { &orders[..] } else { &orders[index % 2..][..1] };
                 for &order in orders {
                     assert!(run(hardware, devices, order) == *reference, "{hardware:?} {devices:?} {order:?} differs");

@@ -561,6 +561,54 @@ impl Matrix {
     }
 }
 
+impl Blas {
+    fn handle(&self) -> Handle {
+        let mut handle = 0;
+        ok(self.cublasLtCreate(&mut handle));
+        handle
+    }
+
+    /// Status, how many algorithms there are for these layouts of A, B, C, D, and the first.
+    fn heuristic(&self, handle: Handle, description: Handle, [a, b, c, d]: [Handle; 4]) -> (c_int, c_int, [u64; 16]) {
+        let (mut preference, mut count, mut result) = (0, 0, [0; 16]);
+        ok(self.cublasLtMatmulPreferenceCreate(&mut preference));
+        let (result_, count_) = (&mut result, &mut count);
+        let status =
+            self.cublasLtMatmulAlgoGetHeuristic(handle, description, a, b, c, d, preference, 1, result_, count_);
+        (status, count, result)
+    }
+
+    /// D = alpha A B + beta C, each at its address with its layout, without workspace.
+    fn product(
+        &self,
+        [handle, description, stream]: [Handle; 3],
+        [alpha, beta]: [f32; 2],
+        [a, b, c, d]: [u64; 4],
+        [la, lb, lc, ld]: [Handle; 4],
+        algorithm: *const [u64; 16],
+    ) {
+        let (alpha, beta, none) = (&raw const alpha, &raw const beta, null_mut());
+        ok(self.cublasLtMatmul(
+            handle,
+            description,
+            alpha,
+            a,
+            la,
+            b,
+            lb,
+            beta,
+            c,
+            lc,
+            d,
+            ld,
+            algorithm,
+            none,
+            0,
+            stream,
+        ));
+    }
+}
+
 fn set<T>(blas: &Blas, description: Handle, attribute: c_int, value: T) {
     ok(blas.cublasLtMatmulDescSetAttribute(description, attribute, (&raw const value).cast(), size_of::<T>()));
 }
@@ -628,43 +676,12 @@ impl Product {
     }
 
     fn run(&self, blas: &Blas, driver: &Driver) {
-        let (mut handle, mut preference, mut count, mut algorithm) = (0, 0, 0, [0; 16]);
-        let ([la, lb, lc, ld], description) = (self.layouts(blas), self.description(blas));
-        ok(blas.cublasLtCreate(&mut handle));
-        ok(blas.cublasLtMatmulPreferenceCreate(&mut preference));
-        let status = blas.cublasLtMatmulAlgoGetHeuristic(
-            handle,
-            description,
-            la,
-            lb,
-            lc,
-            ld,
-            preference,
-            1,
-            &mut algorithm,
-            &mut count,
-        );
+        let (handle, layouts, description) = (blas.handle(), self.layouts(blas), self.description(blas));
+        let (status, count, algorithm) = blas.heuristic(handle, description, layouts);
         assert_eq!((status, count, algorithm[8]), (SUCCESS, 1, 0), "{:?}: an algorithm without workspace", self.case);
-        let (stream, [a, b, c, d]) =
-            (driver.stream(), [&self.a, &self.b, &self.c, &self.d].map(|matrix| matrix.address));
-        ok(blas.cublasLtMatmul(
-            handle,
-            description,
-            &ALPHA,
-            a,
-            la,
-            b,
-            lb,
-            &self.case.beta,
-            c,
-            lc,
-            d,
-            ld,
-            &algorithm,
-            null_mut(),
-            0,
-            stream,
-        ));
+        let addresses = [&self.a, &self.b, &self.c, &self.d].map(|matrix| matrix.address);
+        let stream = driver.stream();
+        blas.product([handle, description, stream], [ALPHA, self.case.beta], addresses, layouts, &algorithm);
         ok(driver.cuStreamSynchronize(stream));
     }
 
@@ -713,9 +730,7 @@ fn products_equal_a_plain_loop() {
 #[test]
 fn products_of_a_batch_and_what_is_refused() {
     let (Some(blas), Some((driver, _))) = (Blas::get(), Driver::on(0)) else { return };
-    let (mut handle, mut preference, mut count, mut result) = (0, 0, 0, [0; 16]);
-    ok(blas.cublasLtCreate(&mut handle));
-    ok(blas.cublasLtMatmulPreferenceCreate(&mut preference));
+    let handle = blas.handle();
     let layout = |kind, rows, columns| {
         let mut layout = 0;
         ok(blas.cublasLtMatrixLayoutCreate(&mut layout, kind, rows, columns, rows as i64));
@@ -733,25 +748,7 @@ fn products_of_a_batch_and_what_is_refused() {
     let a = driver.upload(&[1.0f32, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 1.0]);
     let b = driver.upload(&[5.0f32, 6.0, 7.0, 8.0, 1.0, 1.0, 0.0, 0.0]);
     let (square, d, plain) = (layout(F32, 2, 2), driver.memory(32), describe(68));
-    let status = blas.cublasLtMatmul(
-        handle,
-        plain,
-        &1.0,
-        a,
-        square,
-        b,
-        square,
-        &0.0,
-        0,
-        square,
-        d,
-        square,
-        null(),
-        null_mut(),
-        0,
-        0,
-    );
-    ok(status);
+    blas.product([handle, plain, 0], [1.0, 0.0], [a, b, 0, d], [square; 4], null());
     assert_eq!(driver.download::<f32>(d, 8), [23.0, 34.0, 31.0, 46.0, 1.0, 1.0, 0.0, 0.0]);
 
     let (brain, wide) = (layout(BF16, 2, 2), layout(F32, 2, 3));
@@ -764,18 +761,7 @@ fn products_of_a_batch_and_what_is_refused() {
         (relu, [square; 4], 15, "an epilogue that is not emulated"),
         (plain, [square, wide, square, square], 7, "shapes that do not fit"),
     ] {
-        let status = blas.cublasLtMatmulAlgoGetHeuristic(
-            handle,
-            description,
-            layouts[0],
-            layouts[1],
-            layouts[2],
-            layouts[3],
-            preference,
-            1,
-            &mut result,
-            &mut count,
-        );
+        let (status, count, _) = blas.heuristic(handle, description, layouts);
         assert_eq!((status, count), (expected, 0), "{why}");
     }
 }

@@ -49,6 +49,7 @@ enum Place {
 }
 
 /// An argument of a kernel.
+#[derive(Clone, Copy)]
 enum Argument<'a> {
     Buffer(&'a Buffer),
     Null,
@@ -102,10 +103,13 @@ impl Emulator {
         }
     }
 
-    fn launch(&self, name: &str, launch: Launch, arguments: &[Argument]) {
+    /// Launches a kernel that takes these buffers and then the rest.
+    fn launch(&self, name: &str, launch: Launch, buffers: &[&Buffer], rest: &[Argument]) {
+        let buffers = buffers.iter().map(|buffer| Argument::Buffer(buffer));
+        let arguments: Vec<Argument> = buffers.chain(rest.iter().copied()).collect();
         match &self.place {
-            Place::Cpu(library) => self.launch_here(library, name, launch, arguments),
-            Place::Gpu(launcher) => launch_there(launcher, name, launch, arguments),
+            Place::Cpu(library) => self.launch_here(library, name, launch, &arguments),
+            Place::Gpu(launcher) => launch_there(launcher, name, launch, &arguments),
         }
         for argument in arguments {
             if let Argument::Buffer(buffer) = argument {
@@ -404,9 +408,8 @@ fn embedding() {
             let [out] = emulator.twice(|| {
                 let out = emulator.outputs(n * c);
                 let (ids, wte, wpe) = (Buffer::from_words(&tokens), emulator.acts(&wte), emulator.acts(&wpe));
-                let [out_, ids, wte, wpe] = [&out, &ids, &wte, &wpe].map(Argument::Buffer);
-                let arguments = [out_, ids, wte, wpe, Int(n), Int(t), Int(c)];
-                emulator.launch("embedding_forward", kernel::embedding_forward(precision, n, t, c), &arguments);
+                let launch = kernel::embedding_forward(precision, n, t, c);
+                emulator.launch("embedding_forward", launch, &[&out, &ids, &wte, &wpe], &[Int(n), Int(t), Int(c)]);
                 [out]
             });
             let mut expected = vec![0.0; n * c];
@@ -426,12 +429,11 @@ fn embedding() {
                 let (wte, wpe, gradient) =
                     (Buffer::from_floats(&dwte), Buffer::from_floats(&dwpe), emulator.acts(&gradient));
                 let [ids, starts, order] = [&ids, &starts, &order].map(|words| Buffer::from_words(words));
-                let [wte_, wpe_, g, g2, ids, starts, order] =
-                    [&wte, &wpe, &gradient, &gradient, &ids, &starts, &order].map(Argument::Buffer);
                 let launch = kernel::embedding_backward_token(precision, u, c);
-                emulator.launch("embedding_backward_token", launch, &[wte_, g, ids, starts, order, Int(u), Int(c)]);
-                let launch = kernel::embedding_backward_position(precision, sequences, t, c);
-                emulator.launch("embedding_backward_position", launch, &[wpe_, g2, Int(sequences), Int(t), Int(c)]);
+                let buffers = [&wte, &gradient, &ids, &starts, &order];
+                emulator.launch("embedding_backward_token", launch, &buffers, &[Int(u), Int(c)]);
+                let (launch, b) = (kernel::embedding_backward_position(precision, sequences, t, c), Int(sequences));
+                emulator.launch("embedding_backward_position", launch, &[&wpe, &gradient], &[b, Int(t), Int(c)]);
                 [wte, wpe]
             });
             twins::embedding_backward(&mut dwte, &mut dwpe, &tokens, &gradient, t, c);
@@ -468,9 +470,9 @@ fn layernorm() {
             let [found, numbers] = emulator.twice(|| {
                 let (found, numbers) = (emulator.outputs(n * c), Buffer::output_floats(2 * n));
                 let [input, weight, bias] = [&input, &weight, &bias].map(|values| emulator.acts(values));
-                let [a, b, input, weight, bias] = [&found, &numbers, &input, &weight, &bias].map(Argument::Buffer);
+                let buffers = [&found, &numbers, &input, &weight, &bias];
                 let launch = kernel::layernorm_forward(precision, n, c);
-                emulator.launch("layernorm_forward", launch, &[a, b, input, weight, bias, Int(n), Int(c)]);
+                emulator.launch("layernorm_forward", launch, &buffers, &[Int(n), Int(c)]);
                 [found, numbers]
             });
             let name = label("layernorm_forward", precision);
@@ -507,20 +509,19 @@ fn layernorm_backward(
             [operands.gradient, operands.input, operands.weight].map(|values| emulator.acts(values));
         let statistics = Buffer::from_floats(operands.statistics);
         let residual = residual.map(|values| emulator.acts(values));
-        let [out, g, x, numbers, w] = [&found, &gradient, &input, &statistics, &weight].map(Argument::Buffer);
+        let buffers = [&found, &gradient, &input, &statistics, &weight];
         let launch = kernel::layernorm_backward_input(precision, n, c);
         let residual = residual.as_ref().map_or(Null, Argument::Buffer);
-        emulator.launch("layernorm_backward_input", launch, &[out, g, x, numbers, w, residual, Int(n), Int(c)]);
+        emulator.launch("layernorm_backward_input", launch, &buffers, &[residual, Int(n), Int(c)]);
 
         let partial = Buffer::output_floats(groups * 2 * c);
-        let [sums, g, x, numbers] = [&partial, &gradient, &input, &statistics].map(Argument::Buffer);
+        let buffers = [&partial, &gradient, &input, &statistics];
         let launch = kernel::layernorm_backward_sums(precision, n, c, groups);
-        emulator.launch("layernorm_backward_sums", launch, &[sums, g, x, numbers, Int(n), Int(c), Int(groups)]);
+        emulator.launch("layernorm_backward_sums", launch, &buffers, &[Int(n), Int(c), Int(groups)]);
 
         let (dw, db) = (Buffer::from_floats(&before[..c]), Buffer::from_floats(&before[c..]));
-        let [a, b, sums] = [&dw, &db, &partial].map(Argument::Buffer);
         let launch = kernel::layernorm_backward_weight(precision, groups, c);
-        emulator.launch("layernorm_backward_weight", launch, &[a, b, sums, Int(groups), Int(c)]);
+        emulator.launch("layernorm_backward_weight", launch, &[&dw, &db, &partial], &[Int(groups), Int(c)]);
         [found, dw, db]
     });
     let name = label("layernorm_backward_input", precision);
@@ -564,13 +565,12 @@ fn attention_on(
     let gradient = emulator.rounded(random.values(b * t * c, 1.0));
     let (mut out, mut log_sums) = (vec![0.0; b * t * c], vec![0.0; b * heads * t]);
     twins::attention_forward(&mut out, &mut log_sums, &qkv, dimensions);
-    let ints = || [Int(b), Int(t), Int(heads), Int(size)];
+    let ints = [Int(b), Int(t), Int(heads), Int(size)];
     let [found, sums] = emulator.twice(|| {
         let (found, sums) = (emulator.outputs(b * t * c), Buffer::output_floats(b * heads * t));
         let qkv = emulator.acts_at(&qkv, offset);
-        let buffers = [&found, &sums, &qkv].map(Argument::Buffer);
         let launch = kernel::attention_forward(precision, b, t, heads, size);
-        emulator.launch("attention_forward", launch, &buffers.into_iter().chain(ints()).collect::<Vec<_>>());
+        emulator.launch("attention_forward", launch, &[&found, &sums, &qkv], &ints);
         [found, sums]
     });
     compare(&name("attention_forward"), &shape, &emulator.read(&found), &out, tolerance);
@@ -585,15 +585,13 @@ fn attention_on(
         let (found, means) = (emulator.outputs(b * t * 3 * c), Buffer::output_floats(b * heads * t));
         let [gradient, qkv, out] = [&gradient, &qkv, &out].map(|values| emulator.acts_at(values, offset));
         let log_sums = Buffer::from_floats(&log_sums);
-        let buffers = [&means, &gradient, &out].map(Argument::Buffer);
         let launch = kernel::attention_backward_mean(precision, b, t, heads, size);
-        emulator.launch("attention_backward_mean", launch, &buffers.into_iter().chain(ints()).collect::<Vec<_>>());
+        emulator.launch("attention_backward_mean", launch, &[&means, &gradient, &out], &ints);
         for (name, launch) in [
             ("attention_backward_keys", kernel::attention_backward_keys(precision, b, t, heads, size)),
             ("attention_backward_queries", kernel::attention_backward_queries(precision, b, t, heads, size)),
         ] {
-            let buffers = [&found, &gradient, &qkv, &log_sums, &means].map(Argument::Buffer);
-            emulator.launch(name, launch, &buffers.into_iter().chain(ints()).collect::<Vec<_>>());
+            emulator.launch(name, launch, &[&found, &gradient, &qkv, &log_sums, &means], &ints);
         }
         [found, means]
     });
@@ -669,8 +667,8 @@ fn elementwise() {
                     let inputs: Vec<Buffer> = inputs.iter().map(|values| emulator.acts_at(values, offset)).collect();
                     let out = emulator.outputs(count);
                     let with = |out: &Buffer| {
-                        let buffers = [out].into_iter().chain(&inputs).map(Argument::Buffer);
-                        emulator.launch(name, launch, &buffers.chain([Count(count)]).collect::<Vec<_>>());
+                        let buffers: Vec<&Buffer> = [out].into_iter().chain(&inputs).collect();
+                        emulator.launch(name, launch, &buffers, &[Count(count)]);
                     };
                     with(&out);
                     with(&inputs[0]);
@@ -690,10 +688,8 @@ fn elementwise() {
             let [found, cast] = emulator.twice(|| {
                 let [out, other] = [&a, &b].map(|values| Buffer::new(bytemuck::cast_slice(values), 4 * offset));
                 let cast = emulator.outputs(count);
-                let arguments = [Argument::Buffer(&cast), Argument::Buffer(&out), Count(count)];
-                emulator.launch("cast", kernel::cast(precision, count), &arguments);
-                let arguments = [Argument::Buffer(&out), Argument::Buffer(&other), Count(count)];
-                emulator.launch("add", kernel::add(precision, count), &arguments);
+                emulator.launch("cast", kernel::cast(precision, count), &[&cast, &out], &[Count(count)]);
+                emulator.launch("add", kernel::add(precision, count), &[&out, &other], &[Count(count)]);
                 [out, cast]
             });
             assert_eq!(found.floats(), sum, "add {shape}");
@@ -703,8 +699,7 @@ fn elementwise() {
             (0..4096).map(|i| f32::from_bits(0x3f80_0000 + i * 0x1000)).chain([f32::INFINITY]).collect();
         let [cast] = emulator.twice(|| {
             let (out, values) = (emulator.outputs(ties.len()), Buffer::from_floats(&ties));
-            let arguments = [Argument::Buffer(&out), Argument::Buffer(&values), Count(ties.len())];
-            emulator.launch("cast", kernel::cast(precision, ties.len()), &arguments);
+            emulator.launch("cast", kernel::cast(precision, ties.len()), &[&out, &values], &[Count(ties.len())]);
             [out]
         });
         assert_eq!(emulator.read(&cast), emulator.rounded(ties), "cast rounds to nearest even");
@@ -723,9 +718,8 @@ fn bias() {
             let mut expected = random.values(channels, 1.0);
             let [found] = emulator.twice(|| {
                 let (found, gradient) = (Buffer::from_floats(&expected), emulator.acts(&gradient));
-                let arguments = [Argument::Buffer(&found), Argument::Buffer(&gradient), Int(n), Int(channels)];
                 let launch = kernel::bias_backward_weight(precision, n, channels);
-                emulator.launch("bias_backward_weight", launch, &arguments);
+                emulator.launch("bias_backward_weight", launch, &[&found, &gradient], &[Int(n), Int(channels)]);
                 [found]
             });
             twins::bias_backward_weight(&mut expected, &gradient);
@@ -753,12 +747,10 @@ fn classifier() {
                 let (logits, losses, mean) =
                     (emulator.acts(&filled), Buffer::output_floats(n), Buffer::output_floats(1));
                 let targets = Buffer::from_words(&targets);
-                let [a, b, targets] = [&logits, &losses, &targets].map(Argument::Buffer);
                 let launch = kernel::classifier_forward(precision, n, v, padded);
-                let arguments = [a, b, targets, Float(weight), Int(n), Int(v), Int(padded)];
-                emulator.launch("classifier_forward", launch, &arguments);
-                let arguments = [Argument::Buffer(&mean), Argument::Buffer(&losses), Int(n)];
-                emulator.launch("loss_mean", kernel::loss_mean(precision, n), &arguments);
+                let rest = [Float(weight), Int(n), Int(v), Int(padded)];
+                emulator.launch("classifier_forward", launch, &[&logits, &losses, &targets], &rest);
+                emulator.launch("loss_mean", kernel::loss_mean(precision, n), &[&mean, &losses], &[Int(n)]);
                 [logits, losses, mean]
             });
             let mut expected = logits;
@@ -824,10 +816,7 @@ fn adamw(
     let tied = tied.map(|(tied, scale)| (floats(tied), Buffer::from_floats(&[scale])));
     let copy = emulator.outputs(count);
     let correction = |beta: f32| Float((1.0 / (1.0 - f64::from(beta).powf(f64::from(step)))) as f32);
-    let arguments = [
-        Argument::Buffer(&value),
-        Argument::Buffer(&copy),
-        Argument::Buffer(&gradient),
+    let rest = [
         tied.as_ref().map_or(Null, |(tied, _)| Argument::Buffer(tied)),
         Argument::Buffer(&first),
         Argument::Buffer(&second),
@@ -841,7 +830,8 @@ fn adamw(
         correction(hyper.beta1),
         correction(hyper.beta2),
     ];
-    emulator.launch("adamw_update", kernel::adamw_update(emulator.precision, count), &arguments);
+    let launch = kernel::adamw_update(emulator.precision, count);
+    emulator.launch("adamw_update", launch, &[&value, &copy, &gradient], &rest);
     [value, copy, first, second]
 }
 
@@ -854,10 +844,9 @@ fn norm(emulator: &Emulator, parameters: &twins::Parameters, tied: Option<&[f32]
             let gradient = Buffer::from_floats(&parameters.gradients);
             let tied = tied.map(Buffer::from_floats);
             let other = tied.as_ref().map_or(Null, Argument::Buffer);
-            let arguments = [Argument::Buffer(&partial), Argument::Buffer(&gradient), other, Count(count), Int(groups)];
-            emulator.launch("norm_partial", kernel::norm_partial(precision, count, groups), &arguments);
-            let arguments = [Argument::Buffer(&sum), Argument::Buffer(&partial), Int(groups)];
-            emulator.launch("norm_sum", kernel::norm_sum(precision, groups), &arguments);
+            let (launch, rest) = (kernel::norm_partial(precision, count, groups), [other, Count(count), Int(groups)]);
+            emulator.launch("norm_partial", launch, &[&partial, &gradient], &rest);
+            emulator.launch("norm_sum", kernel::norm_sum(precision, groups), &[&sum, &partial], &[Int(groups)]);
             [sum]
         });
         let found = sum.doubles()[0];

@@ -6,6 +6,7 @@ mod experiment;
 mod kernels;
 mod model;
 mod nvrtc;
+mod pipeline;
 mod run;
 
 #[path = "../support/mod.rs"]

@@ -1,22 +1,12 @@
 //! The model against PyTorch's numbers, against itself under every partition, and its readers against bad files.
 
-use crate::support::{checkpoint, debug_state, golden, golden_losses, golden_settings, relative_distance};
+use crate::pipeline::{Batch, Order, Steps};
+use crate::support::{checkpoint, debug_state, golden, golden_settings, relative_distance};
 use std::path::Path;
 
 use pipesim::internals::anatomy::gpt2::TENSOR_NAMES;
 use pipesim::internals::anatomy::{BLOCK, Stage};
 use pipesim::internals::model::*;
-
-/// Order of the ops of one step.
-#[derive(Clone, Copy, PartialEq)]
-enum Order {
-    /// One micro-batch after the other, W right after I.
-    FullBackward,
-    /// All forwards, all backwards for the input, then all backwards for the weights, the last stage's first.
-    DelayedWeights,
-    /// Like the one before, micro-batches of the backward for the input in reverse, and the first stage's weights first.
-    Reversed,
-}
 
 /// Devices that run a pipeline's ops one after the other.
 struct Pipeline {
@@ -48,7 +38,29 @@ impl Pipeline {
         &mut self.shards[self.device_of_stage[stage]]
     }
 
-    fn forward(&mut self, microbatch: usize, inputs: &[u32], targets: &[u32]) {
+    fn all_gradients(&self) -> Parameters {
+        let mut all = Parameters::zeros(&checkpoint().config).unwrap();
+        self.shards.iter().for_each(|shard| shard.gradients(&mut all));
+        all
+    }
+
+    fn all_parameters(&self) -> Parameters {
+        let mut all = Parameters::zeros(&checkpoint().config).unwrap();
+        self.shards.iter().for_each(|shard| shard.parameters(&mut all));
+        all
+    }
+}
+
+impl Steps for Pipeline {
+    fn sizes(&self) -> (usize, usize) {
+        (self.device_of_stage.len(), self.microbatches)
+    }
+
+    fn begin(&mut self, _: Batch) {
+        self.shards.iter_mut().for_each(Shard::zero_gradients);
+    }
+
+    fn forward(&mut self, microbatch: usize, (inputs, targets): Batch) {
         let stages = self.device_of_stage.len();
         let range = microbatch * self.tokens_a_microbatch..(microbatch + 1) * self.tokens_a_microbatch;
         let mut hidden = vec![0.0; self.shards[0].hidden_len()];
@@ -78,70 +90,30 @@ impl Pipeline {
         self.shard(stage).backward_weight(stage as u32, microbatch as u32, &mut Vec::new()).unwrap();
     }
 
-    /// Everything of a step but the update; returns the loss.
-    fn gradients(&mut self, inputs: &[u32], targets: &[u32], order: Order) -> f32 {
-        self.shards.iter_mut().for_each(Shard::zero_gradients);
-        let (stages, microbatches) = (self.device_of_stage.len(), self.microbatches);
-        match order {
-            Order::FullBackward => {
-                for microbatch in 0..microbatches {
-                    self.forward(microbatch, inputs, targets);
-                    self.backward_input(microbatch);
-                    (0..stages).rev().for_each(|stage| self.backward_weight(stage, microbatch));
-                }
-            }
-            Order::DelayedWeights => {
-                (0..microbatches).for_each(|microbatch| self.forward(microbatch, inputs, targets));
-                (0..microbatches).for_each(|microbatch| self.backward_input(microbatch));
-                for stage in (0..stages).rev() {
-                    (0..microbatches).for_each(|microbatch| self.backward_weight(stage, microbatch));
-                }
-            }
-            Order::Reversed => {
-                (0..microbatches).for_each(|microbatch| self.forward(microbatch, inputs, targets));
-                (0..microbatches).rev().for_each(|microbatch| self.backward_input(microbatch));
-                for stage in 0..stages {
-                    (0..microbatches).for_each(|microbatch| self.backward_weight(stage, microbatch));
-                }
-            }
-        }
-        assert!(self.shards.iter().all(|shard| shard.held_bytes() == 0), "all that was kept has been used");
-        let (first, last) = (self.device_of_stage[0], self.device_of_stage[stages - 1]);
+    fn held_bytes(&self) -> usize {
+        self.shards.iter().map(Shard::held_bytes).sum()
+    }
+
+    fn exchange(&mut self) {
+        let [first, last] = [self.device_of_stage[0], *self.device_of_stage.last().unwrap()];
         if first != last {
             let embedding = self.shards[first].tied_gradient().to_vec();
             let head = self.shards[last].tied_gradient().to_vec();
             self.shards[first].add_tied_gradient(&head);
             self.shards[last].add_tied_gradient(&embedding);
         }
-        self.shards[last].losses().iter().sum::<f32>() / microbatches as f32
     }
 
-    fn all_gradients(&self) -> Parameters {
-        let mut all = Parameters::zeros(&checkpoint().config).unwrap();
-        self.shards.iter().for_each(|shard| shard.gradients(&mut all));
-        all
+    fn losses(&self) -> Vec<f32> {
+        self.shards[*self.device_of_stage.last().unwrap()].losses().to_vec()
     }
 
-    fn all_parameters(&self) -> Parameters {
-        let mut all = Parameters::zeros(&checkpoint().config).unwrap();
-        self.shards.iter().for_each(|shard| shard.parameters(&mut all));
-        all
+    fn squared_norms(&mut self) -> Vec<(usize, f64)> {
+        self.shards.iter().flat_map(Shard::squared_norms).collect()
     }
 
-    fn norm(&self) -> f64 {
-        let mut parts: Vec<_> = self.shards.iter().flat_map(Shard::squared_norms).collect();
-        parts.sort_by_key(|part| part.0);
-        let orders: Vec<usize> = parts.iter().map(|part| part.0).collect();
-        assert_eq!(orders, (0..checkpoint().config.anatomy().squares()).collect::<Vec<_>>(), "every part once");
-        parts.iter().map(|part| part.1).sum::<f64>().sqrt()
-    }
-
-    /// A whole training step; returns the loss before the update.
-    fn step(&mut self, step: u32, batch: (&[u32], &[u32]), order: Order, hyper: &AdamW, clip: Option<f64>) -> f32 {
-        let loss = self.gradients(batch.0, batch.1, order);
-        let scale = clip.map_or(1.0, |clip| (clip / (self.norm() + 1e-6)).min(1.0));
-        self.shards.iter_mut().for_each(|shard| shard.adamw(step, hyper, scale as f32));
-        loss
+    fn update(&mut self, step: u32, hyper: &AdamW, scale: f32) {
+        self.shards.iter_mut().for_each(|shard| shard.adamw(step, hyper, scale));
     }
 }
 
@@ -154,7 +126,7 @@ fn loss_logits_and_gradients_are_pytorchs_under_every_partition() {
         for (microbatches, order) in [(1, Order::FullBackward), (2, Order::DelayedWeights), (8, Order::Reversed)] {
             let mut pipeline = Pipeline::new(&checkpoint(), devices, state.batch, state.tokens, microbatches);
             pipeline.shards.iter_mut().for_each(|shard| shard.keep_logits(true));
-            let loss = pipeline.gradients(&state.inputs, &state.targets, order);
+            let loss = pipeline.gradients((&state.inputs, &state.targets), order);
             assert!((loss - state.loss).abs() < 1e-5, "loss {loss}, PyTorch's {}", state.loss);
             let head = pipeline.shard(devices.len() - 1);
             let logits: Vec<f32> = (0..microbatches as u32).flat_map(|k| head.logits(k).unwrap()).copied().collect();
@@ -172,17 +144,9 @@ fn loss_logits_and_gradients_are_pytorchs_under_every_partition() {
 #[test]
 fn ten_steps_of_adamw_give_pytorchs_losses() {
     let state = debug_state();
-    let data = Tokens::read(&golden("gpt2/tokens.bin"), Tokenizer::Bytes).unwrap();
-    for (name, hyper, clip) in golden_settings() {
+    for setting in golden_settings() {
         for devices in [&[0][..], &[0, 1, 2, 3]] {
-            let mut pipeline = Pipeline::new(&checkpoint(), devices, state.batch, state.tokens, 4);
-            for (step, expected) in golden_losses(name).into_iter().enumerate() {
-                let batch = if name.starts_with('C') { step } else { 0 };
-                let (inputs, targets) = data.batch(batch, state.batch, state.tokens).unwrap();
-                let batch = (&inputs[..], &targets[..]);
-                let loss = pipeline.step(step as u32 + 1, batch, Order::FullBackward, &hyper, clip);
-                assert!((f64::from(loss) - expected).abs() < 1e-4, "{name} step {step}: {loss}, PyTorch's {expected}");
-            }
+            Pipeline::new(&checkpoint(), devices, state.batch, state.tokens, 4).give_losses(setting, 1e-4);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The executor against PyTorch's losses, against itself bit by bit, and when devices die or hang.
 
-use crate::support::{self, golden, golden_losses};
+use crate::support::{self, golden, golden_losses, golden_settings};
 use pipesim::internals::dsl;
 use pipesim::internals::exec::{Plan, Session, StepRecord};
 use pipesim::internals::experiment::{Backend, Training};
@@ -54,9 +54,11 @@ fn schedules(p: u32, m: u32) -> Vec<Arc<TaskGraph>> {
     all.filter(|graph| graph.schedule().placement.stages() <= 4).collect()
 }
 
-fn check(key: &str, m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) {
+/// The losses of a setting of PyTorch's, by its number.
+fn check(setting: usize, m: u32) {
+    let (key, adamw, clip) = golden_settings()[setting];
     let theirs = golden_losses(key);
-    let training = training(m, adamw, clip, repeat_batch);
+    let training = training(m, adamw, clip.map(|clip| clip as f32), !key.starts_with('C'));
     let mut count = 0;
     for p in 1..=4 {
         for graph in schedules(p, m) {
@@ -82,20 +84,17 @@ fn every_name_is_among_the_runs() {
 
 #[test]
 fn losses_of_setting_a_are_pytorchs_under_every_schedule() {
-    check("A_same_batch_b0.9_0.999_wd0.01", 4, adamw(0.999, 0.01), None, true);
-    check("A_same_batch_b0.9_0.999_wd0.01", 8, adamw(0.999, 0.01), None, true);
+    [4, 8].into_iter().for_each(|m| check(0, m));
 }
 
 #[test]
 fn losses_of_setting_b_are_pytorchs_under_every_schedule() {
-    check("B_same_batch_b0.9_0.95_wd0_clip1", 8, adamw(0.95, 0.0), Some(1.0), true);
-    check("B_same_batch_b0.9_0.95_wd0_clip1", 2, adamw(0.95, 0.0), Some(1.0), true);
+    [8, 2].into_iter().for_each(|m| check(1, m));
 }
 
 #[test]
 fn losses_of_setting_c_are_pytorchs_under_every_schedule() {
-    check("C_stream_b0.9_0.999_wd0", 8, adamw(0.999, 0.0), None, false);
-    check("C_stream_b0.9_0.999_wd0", 1, adamw(0.999, 0.0), None, false);
+    [8, 1].into_iter().for_each(|m| check(2, m));
 }
 
 /// Losses and final parameters as bits.
