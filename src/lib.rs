@@ -8,7 +8,7 @@
 //!
 //! ```
 //! let prediction = pipesim::predict("zb-v", 4, 8)?; // 4 devices, 8 micro-batches, F = I = W = 1
-//! assert_eq!(prediction.metrics.makespan, 27.0);
+//! assert_eq!(prediction.metrics.makespan, 25.5);
 //! # Ok::<(), pipesim::Error>(())
 //! ```
 //!

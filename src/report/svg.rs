@@ -8,6 +8,13 @@ use super::text::escape;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+impl Report {
+    /// The picture as SVG.
+    pub fn svg(&self) -> String {
+        svg(self)
+    }
+}
+
 /// A picture for papers, issues and READMEs.
 pub fn svg(report: &Report) -> String {
     write_picture(&layout::picture(report))

@@ -2,7 +2,7 @@
 //! include path, and the binary holds every kernel. No GPU and no driver is needed, only the library: `pip install
 //! --target DIR nvidia-cuda-nvrtc==13.0.88`, with DIR in the environment variable PIPESIM_CUDA_WHEELS.
 
-use crate::support::wheels;
+use crate::support::{again, wheels};
 use std::ffi::{CString, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
@@ -32,6 +32,22 @@ fn nvrtc() -> Option<Library> {
     unsafe {
         std::mem::forget(UnixLibrary::open(Some(builtins), RTLD_NOW | RTLD_GLOBAL).unwrap());
         Some(Library::new(file(&folder, "libnvrtc.so")?).unwrap())
+    }
+}
+
+/// Runs `body` with the library in a process of its own: the other tests of this one load the kernels for the CPU, and
+/// stand-ins of the library's name.
+fn alone(test: &str, body: impl FnOnce(&Library)) {
+    if std::env::var_os("PIPESIM_TEST_ALONE").is_none() {
+        let ended = again(test).env("PIPESIM_TEST_ALONE", "1").output().unwrap();
+        assert!(
+            ended.status.success(),
+            "{}{}",
+            String::from_utf8_lossy(&ended.stdout),
+            String::from_utf8_lossy(&ended.stderr)
+        );
+    } else if let Some(library) = nvrtc() {
+        body(&library);
     }
 }
 
@@ -84,34 +100,29 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 
 #[test]
 fn every_kernel_compiles_for_every_architecture() {
-    let Some(library) = nvrtc() else { return };
-    for precision in [Precision::F32, Precision::Bf16] {
-        for architecture in ["sm_80", "sm_90"] {
-            let begin = std::time::Instant::now();
-            let binary = match compile(&library, &kernel::text(precision), architecture) {
-                Ok(binary) => binary,
-                Err(log) => panic!("{precision:?} for {architecture}:\n{log}"),
-            };
-            let seconds = begin.elapsed().as_secs_f32();
-            println!("{precision:?} for {architecture}: {} bytes in {seconds:.1} s", binary.len());
+    alone("nvrtc::every_kernel_compiles_for_every_architecture", |library| {
+        for (precision, architecture) in
+            [Precision::F32, Precision::Bf16].into_iter().flat_map(|p| ["sm_80", "sm_90"].map(|a| (p, a)))
+        {
+            let binary = compile(library, &kernel::text(precision), architecture);
+            let binary = binary.unwrap_or_else(|log| panic!("{precision:?} for {architecture}:\n{log}"));
             for name in kernel::NAMES {
                 // each kernel's code is a section of the binary, which is an ELF file
                 let section = format!("\0.text.{name}{}\0", precision.suffix());
-                assert!(
-                    contains(&binary, section.as_bytes()),
-                    "{name} is missing from {precision:?} for {architecture}"
-                );
+                let there = contains(&binary, section.as_bytes());
+                assert!(there, "{name} is missing from {precision:?} for {architecture}");
             }
         }
-    }
+    });
 }
 
 #[test]
 fn messages_name_file_and_line_of_the_source() {
-    let Some(library) = nvrtc() else { return };
-    let (name, source) = kernel::SOURCES[kernel::SOURCES.len() - 1];
-    let text = format!("{}not_a_type mistake;\n", kernel::text(Precision::F32));
-    let log = compile(&library, &text, "sm_90").unwrap_err();
-    let expected = format!("{name}({})", source.lines().count() + 1);
-    assert!(log.contains(&expected), "expected {expected} in:\n{log}");
+    alone("nvrtc::messages_name_file_and_line_of_the_source", |library| {
+        let (name, source) = kernel::SOURCES[kernel::SOURCES.len() - 1];
+        let text = format!("{}not_a_type mistake;\n", kernel::text(Precision::F32));
+        let log = compile(library, &text, "sm_90").unwrap_err();
+        let expected = format!("{name}({})", source.lines().count() + 1);
+        assert!(log.contains(&expected), "expected {expected} in:\n{log}");
+    });
 }
