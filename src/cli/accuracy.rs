@@ -62,7 +62,7 @@ impl Accuracy {
             return Err(Failure::Usage("micro-batches keep their size here: leave --batch out".to_string()));
         }
         let ranks = Ranks::alone();
-        let mut training = self.model.recipe().training(1, None, &ranks)?;
+        let mut training = self.model.recipe().training(1, &ranks)?;
         let (backend, link) = self.devices.sole_backend(&ranks, self.stages, &output)?;
         training.backend = backend;
         let accuracy = experiment::Accuracy {

@@ -113,6 +113,7 @@ impl ModelOptions {
             max_sequence: self.max_sequence,
             data: self.data.clone(),
             tokenizer: self.tokenizer,
+            layers: None,
             batch: self.batch,
             sequence_tokens: self.seq.map(|tokens| tokens as usize),
             adamw: AdamW {

@@ -52,7 +52,8 @@ impl Profile {
         let name = self.schedules.schedule.first().map_or("1f1b", String::as_str);
         let graph = self.schedules.graph(name, &resolve::unknown_costs)?;
         let (ranks, stages) = (Ranks::alone(), self.schedules.stages);
-        let mut training = self.model.recipe().training(self.schedules.micro, self.layers.clone(), &ranks)?;
+        let recipe = experiment::Recipe { layers: self.layers.clone(), ..self.model.recipe() };
+        let mut training = recipe.training(self.schedules.micro, &ranks)?;
         training.backend = self.devices.sole_backend(&ranks, stages, &output)?.0;
         training.stages(&graph)?;
         let costs = experiment::profile(&training, graph, (self.warmup, self.steps), &output.observer(false, true))?;

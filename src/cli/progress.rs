@@ -17,12 +17,12 @@ impl OutputOptions {
         move |event| match event {
             Event::Remark(text) => self.remark(text),
             Event::Warning(warning) => warn(warning, self),
-            Event::Begin { steps } => {
+            Event::Begin(steps) => {
                 bar.reset();
                 bar.set_length(steps);
             }
-            Event::WarmUp { schedule } => bar.set_message(format!("warming up {schedule}")),
-            Event::Turn { schedule } => bar.set_message(schedule.to_string()),
+            Event::WarmUp(schedule) => bar.set_message(format!("warming up {schedule}")),
+            Event::Turn(schedule) => bar.set_message(schedule.to_string()),
             Event::Step { schedule, number, loss, iteration_ms: ms, tokens_per_second: speed } => {
                 if let Some(loss) = loss.filter(|_| lines) {
                     bar.suspend(|| {

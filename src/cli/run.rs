@@ -8,7 +8,7 @@ use super::output::{json, tell};
 use super::selection::ScheduleOptions;
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::experiment::{Experiment, Finding, Iteration, Outcome};
+use crate::experiment::{Experiment, Finding, Iteration, Outcome, Recipe};
 use crate::ranks::{Ranks, Role, launch, role};
 use crate::report;
 use crate::resolve::Costs;
@@ -171,8 +171,7 @@ impl Run {
             schedules: self.schedules.names(),
             selection: self.schedules.selection(),
             leave_out: self.schedules.schedule.is_empty(),
-            recipe: self.model.recipe(),
-            layers: self.costs.layers.clone(),
+            recipe: Recipe { layers: self.costs.layers.clone(), ..self.model.recipe() },
             costs: Costs::default(),
             calibrate_on: self.calibrate.clone(),
             steps: self.steps,

@@ -1,7 +1,7 @@
 //! How far predictions are from measurements: calibrated on one schedule at one number of micro-batches, all others predicted for
 //! several, all measured.
 
-use super::outcome::{Place, judge};
+use super::finding::Place;
 use super::{Calibration, Error, Finding, Measured, Observer, Outcome, Training, calibrate_on, measure, provenance};
 use crate::delivery::Delivery;
 use crate::report::{Report, Table};
@@ -41,16 +41,15 @@ impl Accuracy {
         measure(training, &mut runs, (self.warmup, self.steps), observer)?;
         let calibration = runs.remove(0);
         let costs = calibrate_on(training, &calibration)?;
-        let place = Place { device_kind: training.device_kind(), link, provenance: provenance::of(training) };
-        let report = Report { provenance: place.provenance.clone(), ..self.header(training) };
+        let report = Report { provenance: provenance::of(training), ..self.header(training) };
         let mut finding = Finding { report, calibration: Some(Calibration::of(&calibration)), ..Finding::default() };
         for run in &runs {
             let (table, steps) = training.tables(&costs, &run.graph)?;
             let setup = Setup { steps, ..Setup::default() };
-            let (outcome, mut entry) = judge(run, &table, &setup, &place, training.microbatch_tokens());
+            finding.judge(run, &table, &setup, Place::of(training, link));
+        }
+        for (entry, outcome) in finding.report.entries.iter_mut().zip(&finding.outcomes) {
             entry.name = format!("{} m={}", outcome.schedule, outcome.microbatches);
-            finding.outcomes.push(outcome);
-            finding.report.entries.push(entry);
         }
         let summary = summary(&finding.outcomes, &calibration.graph.schedule().name, calibration.drift());
         finding.report.extra_tables = vec![rows(&finding.outcomes), summary];
@@ -67,7 +66,7 @@ impl Accuracy {
                 "GPT-2 with {} blocks, {} channels; micro-batches of 1 x {} tokens; {} steps each, interleaved; {}",
                 config.layers,
                 config.channels,
-                training.sequence_tokens,
+                training.micro_batch.tokens,
                 self.steps,
                 training.devices_in_words()
             ),

@@ -33,7 +33,7 @@ pub fn calibrate_on(training: &Training, run: &Measured) -> Result<CostFile, Err
     provenance.insert("microbatches".to_string(), schedule.microbatches.to_string());
     provenance.insert("steps".to_string(), records.len().to_string());
     let devices = || records.iter().flat_map(|record| record.devices.iter());
-    let (sequences, tokens) = (training.sequences as u32, training.sequence_tokens as u32);
+    let (sequences, tokens) = (training.micro_batch.sequences as u32, training.micro_batch.tokens as u32);
     let mut laps: BTreeMap<(model::Part, Kind), Vec<u64>> = BTreeMap::new();
     for (_, lap) in devices().flat_map(|device| &device.laps) {
         laps.entry((lap.part, lap.kind)).or_default().push(lap.duration_ns);
@@ -54,7 +54,7 @@ pub fn calibrate_on(training: &Training, run: &Measured) -> Result<CostFile, Err
         parts: parts.collect(),
         op_overhead_ns: overheads(graph, records),
         gap_ns: gap(records),
-        link: link(graph, records, anatomy.edge(training.micro_batch()) as u64 * 4),
+        link: link(graph, records, anatomy.edge(training.micro_batch) as u64 * 4),
         step: step_rates(graph, records, &anatomy, &stages),
         keep: training.keep(),
         speeds: Vec::new(),

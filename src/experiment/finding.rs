@@ -1,9 +1,10 @@
 //! What an experiment found, as numbers and to look at.
 
-use super::outcome::Place;
-use super::{Error, Iteration, Measured, Outcome, Training};
-use crate::cost::CostFile;
-use crate::report::{Report, Table};
+use super::outcome::iteration;
+use super::{Error, Errors, Iteration, Measured, Outcome, Training, compare, provenance};
+use crate::cost::{CostFile, CostTable};
+use crate::report::{Entry, Panel, Report, Table};
+use crate::sim::{self, Prediction, Setup};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -35,6 +36,24 @@ impl Calibration {
     }
 }
 
+/// Where runs take place.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    /// `cpu`, `cuda` or `timed`.
+    pub(super) device_kind: &'static str,
+    /// What moves messages.
+    pub(super) link: &'static str,
+    /// Tokens in a micro-batch.
+    pub(super) microbatch_tokens: usize,
+}
+
+impl Place {
+    /// Where `training` takes place.
+    pub(super) fn of(training: &Training, link: &'static str) -> Place {
+        Place { device_kind: training.device_kind(), link, microbatch_tokens: training.micro_batch.rows() }
+    }
+}
+
 /// What an experiment found.
 #[derive(Debug, Default)]
 pub struct Finding {
@@ -54,7 +73,9 @@ pub struct Finding {
 
 impl Finding {
     /// Nothing found yet.
-    pub(super) fn new(title: String, training: &Training, place: &Place) -> Finding {
+    pub(super) fn new(title: String, training: &Training, link: &str) -> Finding {
+        let mut provenance = provenance::of(training);
+        provenance.insert("link".to_string(), link.to_string());
         let c = training.config();
         let subtitle = format!(
             "GPT-2 with {} blocks, {} heads, {} channels, vocabulary {}; micro-batches of {} x {} tokens; {}; {}",
@@ -62,13 +83,58 @@ impl Finding {
             c.heads,
             c.channels,
             c.vocabulary,
-            training.sequences,
-            training.sequence_tokens,
+            training.micro_batch.sequences,
+            training.micro_batch.tokens,
             training.devices_in_words(),
-            place.provenance.get("machine").map_or("", String::as_str)
+            provenance.get("machine").map_or("", String::as_str)
         );
-        let report = Report { title, subtitle, provenance: place.provenance.clone(), ..Report::default() };
+        let report = Report { title, subtitle, provenance, ..Report::default() };
         Finding { report, ..Finding::default() }
+    }
+
+    /// Predicts `run` from `table` and holds it against what was measured.
+    pub(super) fn judge(&mut self, run: &Measured, table: &CostTable, setup: &Setup, place: Place) {
+        let schedule = run.graph.schedule();
+        let predicted = sim::predict(&run.graph, table, setup).expect("only a machine makes predictions fail");
+        let mut predicted_timeline = predicted.timeline();
+        let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep);
+        measured_timeline.lower_bound_ns = predicted_timeline.lower_bound_ns;
+        let predicted = predicted.prediction;
+        for timeline in [&mut predicted_timeline, &mut measured_timeline] {
+            timeline.provenance = self.report.provenance.clone();
+        }
+        let mut error = compare::compare(&predicted_timeline, &measured_timeline).unwrap_or_default();
+        compare::refine(&mut error, (&predicted_timeline, &predicted.metrics), &run.graph, table, &run.records);
+        let iteration = iteration(run);
+        let metrics = measured_timeline.metrics();
+        let measured = Prediction { metrics: metrics.clone(), ..predicted.clone() };
+        let tokens = f64::from(schedule.microbatches) * place.microbatch_tokens as f64;
+        let outcome = Outcome {
+            schedule: schedule.name.clone(),
+            devices: schedule.devices(),
+            microbatches: schedule.microbatches,
+            device_kind: place.device_kind,
+            link: place.link,
+            losses: run.records.iter().filter_map(|record| record.loss).collect(),
+            tokens_per_second: tokens / (iteration.median / 1e3).max(1e-9),
+            iteration_ms: iteration,
+            error: Errors {
+                makespan: error.makespan,
+                bubble: error.bubble,
+                op_start_p95: error.op_start_p95,
+                self_replay: error.self_replay,
+            },
+            measured,
+            predicted,
+        };
+        self.report.entries.push(Entry {
+            name: schedule.name.clone(),
+            predicted: Some(Panel { timeline: predicted_timeline, metrics: outcome.predicted.metrics.clone() }),
+            measured: Some(Panel { timeline: measured_timeline, metrics }),
+            error: Some(error),
+            notes: Vec::new(),
+        });
+        self.outcomes.push(outcome);
     }
 
     /// Findings of several links as one, in which the link's name tells entries apart.

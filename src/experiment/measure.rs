@@ -51,27 +51,39 @@ pub fn measure(
     if steps == 0 {
         return Err(Error::Usage("expected at least 1 step to measure, found 0; ask for one or more".to_string()));
     }
-    let tokens = training.microbatch_tokens() as f64;
-    observer(Event::Begin { steps: u64::from(steps) * runs.len() as u64 });
+    observer(Event::Begin(u64::from(steps) * runs.len() as u64));
     for run in runs.iter_mut() {
         let schedule = run.graph.schedule();
-        observer(Event::WarmUp { schedule: &schedule.name });
+        observer(Event::WarmUp(&schedule.name));
         let batch = training.batch(0, schedule.microbatches)?;
         training.warm_up(&mut run.session, &batch, warmup as usize)?;
     }
+    in_turn(runs, steps, training.micro_batch.rows(), observer, |run, number| {
+        let schedule = run.graph.schedule();
+        observer(Event::Turn(&schedule.name));
+        let batch = training.batch(number as usize, schedule.microbatches)?;
+        Ok(run.session.step(&batch, Some(training.update(number as usize)))?)
+    })
+}
+
+/// `steps` steps of each run, of micro-batches of `tokens` tokens, one step of each in turn.
+pub(super) fn in_turn(
+    runs: &mut [Measured],
+    steps: u32,
+    tokens: usize,
+    observer: Observer<'_>,
+    step: impl Fn(&mut Measured, u32) -> Result<StepRecord, Error>,
+) -> Result<(), Error> {
     for number in 0..steps {
         for run in runs.iter_mut() {
-            let schedule = run.graph.schedule();
-            observer(Event::Turn { schedule: &schedule.name });
-            let batch = training.batch(number as usize, schedule.microbatches)?;
-            let record = run.session.step(&batch, Some(training.update(number as usize)))?;
-            let iteration_ms = record.iteration_ns() as f64 / 1e6;
+            let record = step(run, number)?;
+            let (schedule, iteration_ms) = (run.graph.schedule(), record.iteration_ns() as f64 / 1e6);
             observer(Event::Step {
                 schedule: &schedule.name,
                 number,
                 loss: record.loss,
                 iteration_ms,
-                tokens_per_second: f64::from(schedule.microbatches) * tokens / (iteration_ms / 1e3),
+                tokens_per_second: f64::from(schedule.microbatches) * tokens as f64 / (iteration_ms / 1e3),
             });
             run.records.push(record);
         }

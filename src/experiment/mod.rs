@@ -50,8 +50,6 @@ pub struct Experiment {
     pub leave_out: bool,
     /// What is trained.
     pub recipe: Recipe,
-    /// Blocks of each stage, where they are not split evenly.
-    pub layers: Option<Vec<usize>>,
     /// Where the predictions' costs come from; where they are not measured ones, from what is calibrated on.
     pub costs: Costs,
     /// The schedule to calibrate on.
@@ -77,7 +75,6 @@ impl Experiment {
             selection: Selection::new(devices, microbatches),
             leave_out: false,
             recipe: Recipe::default(),
-            layers: None,
             costs: Costs::default(),
             calibrate_on: "1f1b".to_string(),
             steps: 5,

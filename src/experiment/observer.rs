@@ -10,21 +10,12 @@ pub enum Event<'a> {
     Remark(&'a str),
     /// A schedule is not as it was asked for.
     Warning(&'a Warning),
-    /// So many steps are to be measured.
-    Begin {
-        /// Of all schedules together.
-        steps: u64,
-    },
-    /// A schedule is warmed up.
-    WarmUp {
-        /// Its name.
-        schedule: &'a str,
-    },
-    /// It is a schedule's turn.
-    Turn {
-        /// Its name.
-        schedule: &'a str,
-    },
+    /// So many steps, of all schedules together, are to be measured.
+    Begin(u64),
+    /// The schedule of this name is warmed up.
+    WarmUp(&'a str),
+    /// It is the turn of the schedule of this name.
+    Turn(&'a str),
     /// A step was measured.
     Step {
         /// Of this schedule.

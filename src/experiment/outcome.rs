@@ -1,12 +1,9 @@
-//! One measured run held against its prediction: figures for the contract, an entry for the report, tables for people.
+//! One measured run held against its prediction: the figures of the contract.
 
-use super::{Measured, Training, compare, provenance};
-use crate::cost::CostTable;
-use crate::report::{Entry, Panel};
-use crate::sim::{self, Prediction, Setup};
+use super::Measured;
+use crate::sim::Prediction;
 use crate::statistics::{median, median_ci95};
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// The iteration time over the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -28,31 +25,6 @@ pub struct Errors {
     pub op_start_p95: f64,
     /// The run's own durations fed back.
     pub self_replay: f64,
-}
-
-/// Where runs took place.
-#[derive(Clone, Debug)]
-pub(super) struct Place {
-    /// `cpu`, `cuda` or `timed`.
-    pub(super) device_kind: &'static str,
-    /// What moved messages.
-    pub(super) link: &'static str,
-    /// Machine, date, commit and the like.
-    pub(super) provenance: BTreeMap<String, String>,
-}
-
-impl Place {
-    /// Where `training` takes place.
-    pub(super) fn of(training: &Training, link: &'static str) -> Place {
-        let mut provenance = provenance::of(training);
-        provenance.insert("link".to_string(), link.to_string());
-        Place { device_kind: training.device_kind(), link, provenance }
-    }
-
-    /// Here, on clocks.
-    pub(super) fn timed(link: &'static str) -> Place {
-        Place { device_kind: "timed", link, provenance: provenance::here() }
-    }
 }
 
 /// One run.
@@ -86,55 +58,4 @@ pub struct Outcome {
 pub(super) fn iteration(run: &Measured) -> Iteration {
     let iterations: Vec<f64> = run.records.iter().map(|record| record.iteration_ns() as f64 / 1e6).collect();
     Iteration { median: median(&iterations), ci95: median_ci95(&iterations) }
-}
-
-/// Predicts `run` from `table` and holds it against what was measured.
-pub(super) fn judge(
-    run: &Measured,
-    table: &CostTable,
-    setup: &Setup,
-    place: &Place,
-    microbatch_tokens: usize,
-) -> (Outcome, Entry) {
-    let schedule = run.graph.schedule();
-    let predicted = sim::predict(&run.graph, table, setup).expect("only a machine makes predictions fail");
-    let mut predicted_timeline = predicted.timeline();
-    let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep);
-    measured_timeline.lower_bound_ns = predicted_timeline.lower_bound_ns;
-    let predicted = predicted.prediction;
-    for timeline in [&mut predicted_timeline, &mut measured_timeline] {
-        timeline.provenance = place.provenance.clone();
-    }
-    let mut error = compare::compare(&predicted_timeline, &measured_timeline).unwrap_or_default();
-    compare::refine(&mut error, (&predicted_timeline, &predicted.metrics), &run.graph, table, &run.records);
-    let iteration = iteration(run);
-    let metrics = measured_timeline.metrics();
-    let measured = Prediction { metrics: metrics.clone(), ..predicted.clone() };
-    let tokens = f64::from(schedule.microbatches) * microbatch_tokens as f64;
-    let outcome = Outcome {
-        schedule: schedule.name.clone(),
-        devices: schedule.devices(),
-        microbatches: schedule.microbatches,
-        device_kind: place.device_kind,
-        link: place.link,
-        losses: run.records.iter().filter_map(|record| record.loss).collect(),
-        tokens_per_second: tokens / (iteration.median / 1e3).max(1e-9),
-        iteration_ms: iteration,
-        error: Errors {
-            makespan: error.makespan,
-            bubble: error.bubble,
-            op_start_p95: error.op_start_p95,
-            self_replay: error.self_replay,
-        },
-        measured,
-        predicted,
-    };
-    let entry = Entry {
-        name: schedule.name.clone(),
-        predicted: Some(Panel { timeline: predicted_timeline, metrics: outcome.predicted.metrics.clone() }),
-        measured: Some(Panel { timeline: measured_timeline, metrics }),
-        error: Some(error),
-        notes: Vec::new(),
-    };
-    (outcome, entry)
 }

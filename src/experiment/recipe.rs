@@ -1,18 +1,11 @@
 //! What is trained, written down: model, data, optimizer and batches, by name and number.
 
+use super::Error;
 use super::machine::free_memory_bytes;
-use super::{Backend, Error, Training};
-use crate::anatomy::MicroBatch;
 use crate::exec::Fault;
 use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
-use crate::op::Kind;
-use crate::ranks::Ranks;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
-
-/// What even a slow core does in a second, for the watchdog's patience.
-const SLOW_CORE_FLOPS: f64 = 1e10;
 
 /// Most patience.
 const LONGEST: Duration = Duration::from_secs(1_000_000);
@@ -38,6 +31,8 @@ pub struct Recipe {
     pub data: Option<PathBuf>,
     /// How a text file becomes tokens; none for GPT-2's where the vocabulary is GPT-2's, else bytes.
     pub tokenizer: Option<Tokenizer>,
+    /// Blocks of each stage, where they are not split evenly.
+    pub layers: Option<Vec<usize>>,
     /// Sequences a step, split into the micro-batches; none for one a micro-batch.
     pub batch: Option<u32>,
     /// Tokens a sequence; none for 256, or the model's longest.
@@ -68,6 +63,7 @@ impl Default for Recipe {
             max_sequence: None,
             data: None,
             tokenizer: None,
+            layers: None,
             batch: None,
             sequence_tokens: None,
             adamw: AdamW::default(),
@@ -81,63 +77,6 @@ impl Default for Recipe {
 }
 
 impl Recipe {
-    /// The training that this describes, on CPU threads, with steps of `microbatches` micro-batches and `layers` blocks a stage
-    /// where they are not split evenly.
-    ///
-    /// # Errors
-    /// Sizes that contradict each other, unreadable files, data that does not fit the model.
-    pub fn training(
-        &self,
-        microbatches: u32,
-        layers: Option<Vec<usize>>,
-        ranks: &Arc<Ranks>,
-    ) -> Result<Training, Error> {
-        let config = self.config()?;
-        if microbatches == 0 {
-            return Err(Error::Usage("expected at least 1 micro-batch, found 0; ask for one or more".to_string()));
-        }
-        let batch = self.batch.unwrap_or(microbatches);
-        if !batch.is_multiple_of(microbatches) {
-            return Err(Error::Usage(format!(
-                "expected --batch to be a multiple of --micro {microbatches}, found {batch}; try {}",
-                batch.next_multiple_of(microbatches)
-            )));
-        }
-        let sequence_tokens = self.sequence_tokens.unwrap_or(config.max_sequence.min(256));
-        if sequence_tokens > config.max_sequence {
-            return Err(Error::Usage(format!(
-                "expected --seq of at most {}, the model's position table, found {sequence_tokens}",
-                config.max_sequence
-            )));
-        }
-        let tokens = self.tokens(&config)?;
-        if tokens.vocabulary_needed > config.vocabulary {
-            return Err(Error::Usage(format!(
-                "the data holds token id {}, but the model's vocabulary has {} ids; choose other data, --tokenizer or --vocabulary",
-                tokens.vocabulary_needed - 1,
-                config.vocabulary
-            )));
-        }
-        let step = MicroBatch { sequences: batch as usize, tokens: sequence_tokens };
-        let step_flops: u128 = [Kind::F, Kind::B].map(|kind| config.anatomy().flops(kind, step)).iter().sum();
-        let training = Training {
-            parameters: self.parameters(&config)?,
-            tokens,
-            sequences: (batch / microbatches) as usize,
-            sequence_tokens,
-            layers,
-            adamw: self.adamw,
-            clip: self.clip,
-            repeat_batch: self.repeat_batch,
-            timeout: self.timeout(step_flops as f64 / SLOW_CORE_FLOPS),
-            fault: self.fault,
-            ranks: ranks.clone(),
-            backend: Backend::Cpu,
-        };
-        training.batch(0, microbatches).map_err(|short| Error::Usage(short.to_string()))?;
-        Ok(training)
-    }
-
     /// Longest wait of a device: as given, or 30 s, or 20 times a step that is expected to last `step_seconds`.
     pub(super) fn timeout(&self, step_seconds: f64) -> Duration {
         let expected = || Duration::try_from_secs_f64((20.0 * step_seconds).max(30.0)).unwrap_or(LONGEST);
@@ -145,7 +84,7 @@ impl Recipe {
     }
 
     /// The sizes of the model, before anything is allocated for it.
-    fn config(&self) -> Result<Config, Error> {
+    pub(super) fn config(&self) -> Result<Config, Error> {
         if let Some(path) = &self.checkpoint {
             if !path.is_file() {
                 return Err(Error::Usage(format!("expected a checkpoint at {}, found no file", path.display())));
@@ -168,14 +107,14 @@ impl Recipe {
         Ok(config)
     }
 
-    fn parameters(&self, config: &Config) -> Result<Parameters, Error> {
+    pub(super) fn parameters(&self, config: &Config) -> Result<Parameters, Error> {
         Ok(match &self.checkpoint {
             Some(path) => Parameters::read(path)?,
             None => Parameters::random(config, self.seed)?,
         })
     }
 
-    fn tokens(&self, config: &Config) -> Result<Tokens, Error> {
+    pub(super) fn tokens(&self, config: &Config) -> Result<Tokens, Error> {
         let by_vocabulary = if config.vocabulary >= 50257 { Tokenizer::Gpt2 } else { Tokenizer::Bytes };
         match &self.data {
             Some(path) if !path.is_file() => {

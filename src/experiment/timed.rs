@@ -1,8 +1,9 @@
 //! An experiment on timed devices, on which each op lasts as long as its cost says: what the executor itself adds.
 
-use super::outcome::{Place, judge};
+use super::finding::Place;
+use super::measure::in_turn;
 use super::training::settings;
-use super::{Error, Event, Experiment, Finding, Measured, Observer, cores};
+use super::{Error, Event, Experiment, Finding, Measured, Observer, cores, provenance};
 use crate::cost::CostTable;
 use crate::exec::{Batch, Host, Session, Shared, Sizes, Timed};
 use crate::graph::TaskGraph;
@@ -18,47 +19,32 @@ impl Experiment {
             return Err(Error::Usage(format!("expected --unit-ms above 0 and at most a million, found {unit_ms}")));
         }
         let microbatches = self.selection.microbatches;
-        let mut runs = Vec::new();
+        let (mut runs, mut tables) = (Vec::new(), Vec::new());
         for graph in self.graphs(&self.costs.of_orders(microbatches), observer)? {
             let schedule = graph.schedule();
             let (table, _) = self.costs.table(&schedule.name, &schedule.placement, microbatches)?;
             let (graph, table) = (Arc::new(graph), Arc::new(table.in_milliseconds(unit_ms)));
             let session = self.timed_session(&graph, &table)?;
-            runs.push((Measured { graph, session, records: Vec::new() }, table));
+            runs.push(Measured { graph, session, records: Vec::new() });
+            tables.push(table);
         }
-        observer(Event::Begin { steps: u64::from(self.steps) * runs.len() as u64 });
+        observer(Event::Begin(u64::from(self.steps) * runs.len() as u64));
         let batch = Arc::new(Batch::default());
-        for number in 0..self.steps {
-            for (run, _) in &mut runs {
-                let record = run.session.step(&batch, None)?;
-                observer(Event::Step {
-                    schedule: &run.graph.schedule().name,
-                    number,
-                    loss: None,
-                    iteration_ms: record.iteration_ns() as f64 / 1e6,
-                    tokens_per_second: 0.0,
-                });
-                if number >= self.warmup.min(self.steps - 1) {
-                    run.records.push(record);
-                }
-            }
-        }
-        observer(Event::End);
-        let place = Place::timed(link);
+        in_turn(&mut runs, self.steps, 0, observer, |run, _| Ok(run.session.step(&batch, None)?))?;
         let mut finding = Finding {
             report: Report {
                 title: format!("Timed devices: {} devices, {microbatches} micro-batches", self.selection.devices),
                 subtitle: "each op lasts as long as its cost says; waits and transfers are real".to_string(),
-                provenance: place.provenance.clone(),
+                provenance: provenance::here(),
                 ..Report::default()
             },
             ..Finding::default()
         };
         let setup = Setup { memory_cap: self.selection.memory_cap, ..Setup::default() };
-        for (run, table) in &runs {
-            let (outcome, entry) = judge(run, table, &setup, &place, 0);
-            finding.outcomes.push(outcome);
-            finding.report.entries.push(entry);
+        let place = Place { device_kind: "timed", link, microbatch_tokens: 0 };
+        for (run, table) in runs.iter_mut().zip(&tables) {
+            run.records.drain(..self.warmup.min(self.steps - 1) as usize);
+            finding.judge(run, table, &setup, place);
         }
         Ok(finding)
     }

@@ -1,7 +1,7 @@
 //! An experiment on devices that train: calibrated on one schedule, all predicted and measured.
 
-use super::finding::CALIBRATING;
-use super::outcome::{Place, iteration, judge};
+use super::finding::{CALIBRATING, Place};
+use super::outcome::iteration;
 use super::{
     Backend, Calibration, Error, Event, Experiment, Finding, Measured, Observer, Training, calibrate_on, cores,
     measure, profile, silent,
@@ -27,7 +27,7 @@ impl Experiment {
 
     /// Trains on `backend`, whose messages go by `link`.
     pub fn train(&self, backend: Backend, link: &'static str, observer: Observer<'_>) -> Result<Finding, Error> {
-        let mut training = self.recipe.training(self.selection.microbatches, self.layers.clone(), &self.ranks)?;
+        let mut training = self.recipe.training(self.selection.microbatches, &self.ranks)?;
         training.backend = backend;
         let graphs = self.trainable(&training, observer)?;
         let mut runs = self.sessions(&training, graphs, observer)?;
@@ -42,8 +42,7 @@ impl Experiment {
         observer(Event::Remark(&format!(
             "drift of the machine over the run: {drift:+.1} % (second half of the steps against the first)"
         )));
-        let place = Place::of(&training, link);
-        let mut finding = Finding::new(self.title(), &training, &place);
+        let mut finding = Finding::new(self.title(), &training, link);
         finding.failure = failure;
         let costs = match self.given() {
             Some(costs) => costs.clone(),
@@ -59,9 +58,7 @@ impl Experiment {
         for run in &runs {
             let (table, steps) = training.tables(&costs, &run.graph)?;
             let setup = Setup { steps, memory_cap: self.selection.memory_cap, machine: None };
-            let (outcome, entry) = judge(run, &table, &setup, &place, training.microbatch_tokens());
-            finding.outcomes.push(outcome);
-            finding.report.entries.push(entry);
+            finding.judge(run, &table, &setup, Place::of(&training, link));
         }
         finding.costs = Some(costs);
         finding.tabulate();
@@ -84,7 +81,8 @@ impl Experiment {
                 let costs = match (&self.costs, first.get()) {
                     (costs @ Costs::Measured(_), _) | (_, Some(costs)) => costs,
                     _ => {
-                        let costs = Costs::measured(self.first_costs(training, name, observer)?, self.layers.clone());
+                        let costs =
+                            Costs::measured(self.first_costs(training, name, observer)?, self.recipe.layers.clone());
                         first.get_or_init(|| costs)
                     }
                 };

@@ -1,18 +1,22 @@
 //! What is trained, on which data, and the sessions that train it: the executor's side of `run`.
 
-use super::Error;
 use super::machine::cores;
+use super::{Error, Recipe};
 use crate::anatomy::{Anatomy, MicroBatch, Stage};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
 use crate::exec::{self, Batch, Cpu, Fault, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
 use crate::graph::TaskGraph;
-use crate::model::{self, AdamW, Config, Parameters, Shard, Tokens};
+use crate::model::{self, Config, Parameters, Shard, Tokens};
+use crate::op::Kind;
 use crate::ranks::Ranks;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// What even a slow core does in a second, for the watchdog's patience.
+const SLOW_CORE_FLOPS: f64 = 1e10;
 
 /// What computes, and what moves messages.
 pub enum Backend {
@@ -31,30 +35,68 @@ pub enum Backend {
 
 /// A training run, whatever its schedule.
 pub struct Training {
+    /// What it is made from, and how steps end.
+    pub recipe: Recipe,
     /// Where every schedule starts.
     pub parameters: Parameters,
     /// The data.
     pub tokens: Tokens,
-    /// Sequences in a micro-batch.
-    pub sequences: usize,
-    /// Tokens in a sequence, T.
-    pub sequence_tokens: usize,
-    /// Blocks of each stage, where they are not split evenly.
-    pub layers: Option<Vec<usize>>,
-    /// The optimizer.
-    pub adamw: AdamW,
-    /// Largest gradient norm.
-    pub clip: Option<f32>,
-    /// The same batch every step.
-    pub repeat_batch: bool,
+    /// The size of a micro-batch.
+    pub micro_batch: MicroBatch,
     /// Longest wait of a device.
     pub timeout: Duration,
-    /// A fault to inject into every session.
-    pub fault: Option<Fault>,
     /// The processes that train together.
     pub ranks: Arc<Ranks>,
     /// What computes.
     pub backend: Backend,
+}
+
+impl Recipe {
+    /// The training that this describes, on CPU threads, with steps of `microbatches` micro-batches.
+    ///
+    /// # Errors
+    /// Sizes that contradict each other, unreadable files, data that does not fit the model.
+    pub fn training(&self, microbatches: u32, ranks: &Arc<Ranks>) -> Result<Training, Error> {
+        let config = self.config()?;
+        if microbatches == 0 {
+            return Err(Error::Usage("expected at least 1 micro-batch, found 0; ask for one or more".to_string()));
+        }
+        let batch = self.batch.unwrap_or(microbatches);
+        if !batch.is_multiple_of(microbatches) {
+            return Err(Error::Usage(format!(
+                "expected --batch to be a multiple of --micro {microbatches}, found {batch}; try {}",
+                batch.next_multiple_of(microbatches)
+            )));
+        }
+        let sequence_tokens = self.sequence_tokens.unwrap_or(config.max_sequence.min(256));
+        if sequence_tokens > config.max_sequence {
+            return Err(Error::Usage(format!(
+                "expected --seq of at most {}, the model's position table, found {sequence_tokens}",
+                config.max_sequence
+            )));
+        }
+        let tokens = self.tokens(&config)?;
+        if tokens.vocabulary_needed > config.vocabulary {
+            return Err(Error::Usage(format!(
+                "the data holds token id {}, but the model's vocabulary has {} ids; choose other data, --tokenizer or --vocabulary",
+                tokens.vocabulary_needed - 1,
+                config.vocabulary
+            )));
+        }
+        let step = MicroBatch { sequences: batch as usize, tokens: sequence_tokens };
+        let step_flops: u128 = [Kind::F, Kind::B].map(|kind| config.anatomy().flops(kind, step)).iter().sum();
+        let training = Training {
+            recipe: self.clone(),
+            parameters: self.parameters(&config)?,
+            tokens,
+            micro_batch: MicroBatch { sequences: (batch / microbatches) as usize, tokens: sequence_tokens },
+            timeout: self.timeout(step_flops as f64 / SLOW_CORE_FLOPS),
+            ranks: ranks.clone(),
+            backend: Backend::Cpu,
+        };
+        training.batch(0, microbatches).map_err(|short| Error::Usage(short.to_string()))?;
+        Ok(training)
+    }
 }
 
 impl Training {
@@ -63,19 +105,9 @@ impl Training {
         &self.parameters.config
     }
 
-    /// Tokens in a micro-batch.
-    pub(super) fn microbatch_tokens(&self) -> usize {
-        self.micro_batch().rows()
-    }
-
     /// The model's description.
     pub(super) fn anatomy(&self) -> Anatomy {
         self.config().anatomy()
-    }
-
-    /// The size of a micro-batch.
-    pub(super) fn micro_batch(&self) -> MicroBatch {
-        MicroBatch { sequences: self.sequences, tokens: self.sequence_tokens }
     }
 
     /// `cpu` or `cuda`.
@@ -111,28 +143,28 @@ impl Training {
     /// Which layers each stage of `graph` holds.
     pub fn stages(&self, graph: &TaskGraph) -> Result<Vec<Stage>, Error> {
         let stages = graph.schedule().placement.stages() as usize;
-        self.anatomy().split(stages, self.layers.as_deref()).map_err(|e| Error::Usage(e.to_string()))
+        self.anatomy().split(stages, self.recipe.layers.as_deref()).map_err(|e| Error::Usage(e.to_string()))
     }
 
     /// What the ops and step ops of `graph` cost by the parts of `costs`.
     pub fn tables(&self, costs: &CostFile, graph: &TaskGraph) -> Result<(CostTable, StepCosts), Error> {
         let (stages, placement) = (self.stages(graph)?, &graph.schedule().placement);
-        let size = (self.sequences as u32, self.sequence_tokens as u32);
+        let size = (self.micro_batch.sequences as u32, self.micro_batch.tokens as u32);
         let table = costs.table(placement, &stages, size).map_err(crate::resolve::Error::from)?;
-        Ok((table, costs.step_costs(placement, &stages, self.clip.is_some())))
+        Ok((table, costs.step_costs(placement, &stages, self.recipe.clip.is_some())))
     }
 
     /// The tokens of training step `step`, from 0, for `microbatches` micro-batches.
     pub fn batch(&self, step: usize, microbatches: u32) -> Result<Arc<Batch>, Error> {
-        let step = if self.repeat_batch { 0 } else { step };
-        let (inputs, targets) =
-            self.tokens.batch(step, self.sequences * microbatches as usize, self.sequence_tokens)?;
+        let step = if self.recipe.repeat_batch { 0 } else { step };
+        let MicroBatch { sequences, tokens } = self.micro_batch;
+        let (inputs, targets) = self.tokens.batch(step, sequences * microbatches as usize, tokens)?;
         Ok(Arc::new(Batch { inputs, targets }))
     }
 
     /// How step `step`, from 0, ends.
     pub fn update(&self, step: usize) -> Update {
-        Update { number: step as u32 + 1, adamw: self.adamw, clip: self.clip }
+        Update { number: step as u32 + 1, adamw: self.recipe.adamw, clip: self.recipe.clip }
     }
 
     /// Threads, buffers and a copy of the model for this rank's devices of `graph`; all ranks must call this together.
@@ -146,14 +178,14 @@ impl Training {
         let schedule = graph.schedule();
         // Between GPUs the link itself delivers so; the hosts only tell each other what is enqueued.
         let delivery = if matches!(self.backend, Backend::Cpu) { delivery } else { Delivery::OneSided };
-        let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout, self.fault) };
+        let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout, self.recipe.fault) };
         let sizes = self.sizes(graph, &stages);
         let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
         let runners = match &self.backend {
             Backend::Cpu => self.hosts(&shared, &stages)?,
             Backend::Cuda { gpus, link, delivery } => {
                 let held = |device| self.held(graph, device, &stages);
-                gpus.runners(&shared, (link, *delivery), &self.parameters, self.micro_batch(), &held, self.fault)?
+                gpus.runners(&shared, (link, *delivery), &self.parameters, self.micro_batch, &held, self.recipe.fault)?
             }
         };
         Ok(Session::of(shared, runners, settings)?)
@@ -169,9 +201,10 @@ impl Training {
         let graph = &shared.plan.graph;
         let host = |device| {
             let (held, microbatches) = (self.held(graph, device, stages), graph.schedule().microbatches as usize);
-            let shard = Shard::new(&self.parameters, &held, self.sequences, self.sequence_tokens, microbatches)?;
-            let cpu = Box::new(Cpu::new(shard, self.sequences * self.sequence_tokens));
-            Ok(Host::runner(device, cpu, shared, self.fault))
+            let MicroBatch { sequences, tokens } = self.micro_batch;
+            let shard = Shard::new(&self.parameters, &held, sequences, tokens, microbatches)?;
+            let cpu = Box::new(Cpu::new(shard, self.micro_batch.rows()));
+            Ok(Host::runner(device, cpu, shared, self.recipe.fault))
         };
         self.ranks.devices(graph.schedule().devices()).map(host).collect()
     }
@@ -188,7 +221,7 @@ impl Training {
             ),
         };
         Sizes {
-            hidden: anatomy.edge(self.micro_batch()) * number,
+            hidden: anatomy.edge(self.micro_batch) * number,
             tied: anatomy.outline().exchange(&graph.schedule().placement, stages).map(|devices| (devices, tied)),
             stages: gradients,
             norm_parts: anatomy.squares(),
@@ -207,7 +240,7 @@ impl Training {
 
     /// Share of what F leaves behind that lives on from I to W, over the whole model.
     pub fn keep(&self) -> f64 {
-        self.anatomy().keep(self.micro_batch(), &model::STORAGE)
+        self.anatomy().keep(self.micro_batch, &model::STORAGE)
     }
 }
 

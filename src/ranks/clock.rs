@@ -5,13 +5,12 @@
 //! the reading lies between two of ours; the tightest of many such brackets counts, and half its width is the uncertainty.
 
 use super::lost::Lost;
-use serde::{Deserialize, Serialize};
 
 /// Brackets that are tried.
 const ROUNDS: usize = 40;
 
-/// How clocks were aligned.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A rank's clock: how it was brought to rank 0's.
+#[derive(Debug)]
 pub struct Alignment {
     /// How.
     pub method: String,
@@ -21,23 +20,17 @@ pub struct Alignment {
     pub uncertainty_ns: u64,
 }
 
-/// A rank's clock.
-#[derive(Debug)]
-pub struct Clock {
-    alignment: Alignment,
-}
-
-impl Clock {
+impl Alignment {
     /// Aligns the clocks of all ranks; all must call this together.
     pub fn align(
         rank: u32,
         size: u32,
         one_machine: bool,
         exchange: impl Fn(Vec<u8>) -> Result<Vec<Vec<u8>>, Lost>,
-    ) -> Result<Clock, Lost> {
+    ) -> Result<Alignment, Lost> {
         if size == 1 || one_machine {
             let method = "one machine, one monotonic clock".to_string();
-            return Ok(Clock { alignment: Alignment { method, offset_ns: 0, uncertainty_ns: 0 } });
+            return Ok(Alignment { method, offset_ns: 0, uncertainty_ns: 0 });
         }
         let mut best = (0, u64::MAX);
         for _ in 0..ROUNDS {
@@ -56,17 +49,12 @@ impl Clock {
         let widths = exchange(width.to_le_bytes().to_vec())?;
         let widest = widths.iter().map(|w| u64::from_le_bytes(w.as_slice().try_into().unwrap_or_default())).max();
         let uncertainty_ns = widest.unwrap_or(0).div_ceil(2);
-        Ok(Clock { alignment: Alignment { method, offset_ns, uncertainty_ns } })
+        Ok(Alignment { method, offset_ns, uncertainty_ns })
     }
 
     /// Nanoseconds on rank 0's clock.
     pub fn now_ns(&self) -> u64 {
-        monotonic_ns().saturating_add_signed(self.alignment.offset_ns)
-    }
-
-    /// How it was aligned.
-    pub fn alignment(&self) -> &Alignment {
-        &self.alignment
+        monotonic_ns().saturating_add_signed(self.offset_ns)
     }
 }
 
@@ -91,11 +79,11 @@ mod tests {
             Ok(if bytes.is_empty() { vec![Vec::new(), bytes] } else { vec![theirs, bytes] })
         };
         // The last exchange carries widths: rank 0's here is a clock reading, too, and so the widest.
-        let clock = Clock::align(1, 2, false, exchange).unwrap();
-        let wrong_ns = (clock.alignment().offset_ns - 5_000_000_000).unsigned_abs();
-        assert!(wrong_ns <= clock.alignment().uncertainty_ns && wrong_ns < 1_000_000, "off by {wrong_ns} ns");
+        let clock = Alignment::align(1, 2, false, exchange).unwrap();
+        let wrong_ns = (clock.offset_ns - 5_000_000_000).unsigned_abs();
+        assert!(wrong_ns <= clock.uncertainty_ns && wrong_ns < 1_000_000, "off by {wrong_ns} ns");
         assert_eq!(calls.get(), 2 * ROUNDS + 1);
-        let alone = Clock::align(0, 1, true, |_| unreachable!()).unwrap();
-        assert_eq!((alone.alignment().offset_ns, alone.alignment().uncertainty_ns), (0, 0));
+        let alone = Alignment::align(0, 1, true, |_| unreachable!()).unwrap();
+        assert_eq!((alone.offset_ns, alone.uncertainty_ns), (0, 0));
     }
 }

@@ -1,6 +1,6 @@
 //! A rank's end of the socket to the launcher, and the frames that go over it.
 
-use super::{Lost, Packet, Wire};
+use super::{Lost, Wire};
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -136,10 +136,6 @@ impl Wire for Socket {
             RecvTimeoutError::Timeout => Lost::silent(limit),
             RecvTimeoutError::Disconnected => self.why(),
         })
-    }
-
-    fn send(&self, _rank: u32, _packet: Packet) {
-        unreachable!("ranks of one machine share memory");
     }
 
     fn lost(&self) -> Option<Lost> {

@@ -1,9 +1,10 @@
 //! The executor against PyTorch's losses, against itself bit by bit, and when devices die or hang.
 
 use crate::support::{self, golden, golden_losses, golden_settings};
+use pipesim::internals::anatomy::MicroBatch;
 use pipesim::internals::dsl;
 use pipesim::internals::exec::{Plan, Session, StepRecord};
-use pipesim::internals::experiment::{Backend, Training};
+use pipesim::internals::experiment::{Backend, Recipe, Training};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::model::{AdamW, Parameters, Tokenizer, Tokens};
 use pipesim::internals::ranks::Ranks;
@@ -20,14 +21,9 @@ fn training(m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) -> Trai
     Training {
         parameters: Parameters::read(&golden("gpt2/model.bin")).unwrap(),
         tokens: Tokens::read(&golden("gpt2/tokens.bin"), Tokenizer::Bytes).unwrap(),
-        sequences: (8 / m) as usize,
-        sequence_tokens: 32,
-        layers: None,
-        adamw,
-        clip,
-        repeat_batch,
+        recipe: Recipe { adamw, clip, repeat_batch, ..Recipe::default() },
+        micro_batch: MicroBatch { sequences: (8 / m) as usize, tokens: 32 },
         timeout: Duration::from_secs(30),
-        fault: None,
         ranks: Ranks::alone(),
         backend: Backend::Cpu,
     }
@@ -235,7 +231,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
 #[test]
 fn a_dead_device_ends_the_run_and_is_named() {
     let mut training = training(4, adamw(0.999, 0.0), None, false);
-    training.fault = Some("die@1:3".parse().unwrap());
+    training.recipe.fault = Some("die@1:3".parse().unwrap());
     let graph = graph("1f1b", 2, 4, None).unwrap();
     let mut session = training.session(&graph).unwrap();
     let error = session.step(&training.batch(0, 4).unwrap(), Some(training.update(0))).unwrap_err().to_string();
@@ -246,7 +242,7 @@ fn a_dead_device_ends_the_run_and_is_named() {
 #[test]
 fn a_hang_is_ended_by_the_watchdog_with_who_waits_for_whom() {
     let mut training = training(4, adamw(0.999, 0.0), None, false);
-    training.fault = Some("hang@1:1".parse().unwrap());
+    training.recipe.fault = Some("hang@1:1".parse().unwrap());
     training.timeout = Duration::from_millis(300);
     let graph = graph("1f1b", 2, 4, None).unwrap();
     let mut session = training.session(&graph).unwrap();
