@@ -1,16 +1,11 @@
 //! In the place of `gpu` in a program that was built without the feature `cuda`: no GPU can be had.
 
-use super::link::{LinkKind, Refusal, Setting};
+use super::link::{Refusal, Setting};
 use super::program::Runners;
-use super::shared::Shared;
-use super::watch::Fault;
-use crate::anatomy::{Anatomy, MicroBatch, Stage};
-use crate::delivery::Delivery;
-use crate::model::Parameters;
+use crate::anatomy::{Anatomy, Stage};
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Why no machine has any.
 pub const LACK: Option<&str> = Some("this program was built without the feature cuda; build with it, or use the CPU");
@@ -39,15 +34,7 @@ impl Gpus {
         match *self {}
     }
 
-    pub fn runners(
-        &self,
-        _shared: &Arc<Shared>,
-        _link: (&LinkKind, Delivery),
-        _parameters: &Parameters,
-        _size: MicroBatch,
-        _held: &dyn Fn(u32) -> Vec<(u32, Stage)>,
-        _fault: Option<Fault>,
-    ) -> Result<Runners> {
+    pub fn runners<A, B, C, D, E, F>(&self, _: A, _: B, _: C, _: D, _: E, _: F) -> Result<Runners> {
         match *self {}
     }
 }

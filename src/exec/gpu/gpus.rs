@@ -24,9 +24,8 @@ pub struct Gpus {
 
 impl Gpus {
     /// For `devices` devices of all ranks, a GPU each or one for `slices` of them; activations are bfloat16 or float32.
-    ///
-    /// # Errors
-    /// No such GPUs, too many slices, GPUs that are too old; a library is missing.
+    /// In one process slices are green contexts, each with its own multiprocessors; ranks that share a GPU take turns on the whole
+    /// of it.
     pub fn open(ranks: &Ranks, devices: u32, slices: Option<u32>, bfloat16: bool) -> Result<Gpus> {
         let driver = Driver::open()?;
         library::open(&CUBLASLT)?;
@@ -34,7 +33,25 @@ impl Gpus {
             library::open(&NVRTC)?;
         }
         let precision = if bfloat16 { Precision::Bf16 } else { Precision::F32 };
-        Ok(Gpus { gpus: open(ranks, devices, slices, driver)?, precision })
+        let places = places(ranks, devices, slices, driver.devices())?;
+        let mut sliced: BTreeMap<u32, Vec<Option<Arc<Gpu>>>> = BTreeMap::new();
+        let mut gpus = Vec::new();
+        for (ordinal, slice) in places {
+            match slices.filter(|_| ranks.size() == 1) {
+                None => gpus.push(Arc::new(Gpu::whole(driver, ordinal)?)),
+                Some(count) => {
+                    if let std::collections::btree_map::Entry::Vacant(place) = sliced.entry(ordinal) {
+                        place.insert(
+                            Gpu::slices(driver, ordinal, count)?.into_iter().map(|gpu| Some(Arc::new(gpu))).collect(),
+                        );
+                    }
+                    let all = sliced.get_mut(&ordinal).and_then(|all| all.get_mut(slice as usize));
+                    gpus.extend(all.and_then(Option::take));
+                }
+            }
+        }
+        enable_peers(driver, &gpus.iter().map(AsRef::as_ref).collect::<Vec<_>>())?;
+        Ok(Gpus { gpus, precision })
     }
 
     /// Whether an error says that this machine lacks what GPUs need.
@@ -72,9 +89,6 @@ impl Gpus {
     }
 
     /// What this rank's devices run on, each with the stages that it holds; all ranks must call this together.
-    ///
-    /// # Errors
-    /// The link does not work here, the sizes do not fit, memory does not suffice, or a GPU fails.
     pub fn runners(
         &self,
         shared: &Arc<Shared>,
@@ -119,30 +133,6 @@ fn places(ranks: &Ranks, devices: u32, slices: Option<u32>, visible: u32) -> Res
         (index / each, index % each)
     };
     Ok(own.map(place).collect())
-}
-
-/// The GPUs of this rank's devices. In one process slices are green contexts, each with its own multiprocessors; ranks that share
-/// a GPU take turns on the whole of it.
-fn open(ranks: &Ranks, devices: u32, slices: Option<u32>, driver: &'static Driver) -> Result<Vec<Arc<Gpu>>> {
-    let places = places(ranks, devices, slices, driver.devices())?;
-    let mut sliced: BTreeMap<u32, Vec<Option<Arc<Gpu>>>> = BTreeMap::new();
-    let mut gpus = Vec::new();
-    for (ordinal, slice) in places {
-        match slices.filter(|_| ranks.size() == 1) {
-            None => gpus.push(Arc::new(Gpu::whole(driver, ordinal)?)),
-            Some(count) => {
-                if let std::collections::btree_map::Entry::Vacant(place) = sliced.entry(ordinal) {
-                    place.insert(
-                        Gpu::slices(driver, ordinal, count)?.into_iter().map(|gpu| Some(Arc::new(gpu))).collect(),
-                    );
-                }
-                let all = sliced.get_mut(&ordinal).and_then(|all| all.get_mut(slice as usize));
-                gpus.extend(all.and_then(Option::take));
-            }
-        }
-    }
-    enable_peers(driver, &gpus.iter().map(AsRef::as_ref).collect::<Vec<_>>())?;
-    Ok(gpus)
 }
 
 #[cfg(test)]
