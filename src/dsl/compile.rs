@@ -11,12 +11,12 @@ use crate::open::Order;
 use crate::placement::Placement;
 use starlark::ErrorKind;
 use starlark::codemap::FileSpanRef;
-use starlark::docs::{DocFunction, DocItem, DocMember, DocParams};
+use starlark::docs::{DocItem, DocMember, DocParams};
 use starlark::environment::Module;
 use starlark::eval::{BeforeStmtFunc, Evaluator};
 use starlark::syntax::AstModule;
 use starlark::values::{Value, ValueLike};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// An order of ops, or what costs will make into one, and where it was written.
@@ -77,25 +77,15 @@ fn evaluate(asked: &Asked<'_>) -> Result<Compiled, Error> {
     })
 }
 
-/// What `device`'s signature says.
-struct Signature {
-    /// Options beyond r, p and m, with their defaults as written.
-    options: Vec<(String, Option<String>)>,
-}
+/// Names of parameters, and defaults as written.
+type Parameters = Vec<(String, Option<String>)>;
 
-/// The parameters of a function: names, and defaults as written.
-fn params(function: &DocFunction) -> impl Iterator<Item = (String, Option<String>)> {
-    let DocParams { pos_only, pos_or_named, named_only, .. } = &function.params;
-    let all = pos_or_named.iter().chain(named_only).chain(pos_only);
-    all.map(|param| (param.name.clone(), param.default_value.clone()))
-}
-
-/// Names of the parameters of `value`, where it is a function.
-fn parameters(value: Value) -> BTreeSet<String> {
-    match value.documentation() {
-        DocItem::Member(DocMember::Function(function)) => params(&function).map(|(name, _)| name).collect(),
-        _ => BTreeSet::new(),
-    }
+/// The parameters of `value`, where it is a function.
+fn parameters(value: Value) -> Option<Parameters> {
+    let DocItem::Member(DocMember::Function(function)) = value.documentation() else { return None };
+    let DocParams { pos_only, pos_or_named, named_only, .. } = function.params;
+    let all = pos_or_named.into_iter().chain(named_only).chain(pos_only);
+    Some(all.map(|param| (param.name, param.default_value)).collect())
 }
 
 impl Asked<'_> {
@@ -165,14 +155,14 @@ impl Asked<'_> {
         Ok(Compiled { order, source: Written { placement, microbatches, words, file } })
     }
 
-    fn signature(&self, device: Value) -> Result<Signature, Error> {
-        let DocItem::Member(DocMember::Function(function)) = device.documentation() else {
+    /// The options of `device`, beyond r, p and m.
+    fn signature(&self, device: Value) -> Result<Parameters, Error> {
+        let Some(mut all) = parameters(device) else {
             return Err(Error::Invalid(format!(
                 "{}: `device` is no function; write def device(r, p, m):",
                 self.path.file
             )));
         };
-        let all: Vec<_> = params(&function).collect();
         let required: Vec<&str> = all.iter().take(3).map(|(name, _)| name.as_str()).collect();
         if required != ["r", "p", "m"] {
             return Err(Error::Invalid(format!(
@@ -181,13 +171,13 @@ impl Asked<'_> {
                 required.join(", ")
             )));
         }
-        Ok(Signature { options: all.into_iter().skip(3).collect() })
+        Ok(all.split_off(3))
     }
 
     /// The values of the options that the user set, chunks included.
-    fn options(&self, signature: &Signature) -> Result<BTreeMap<String, String>, Error> {
+    fn options(&self, signature: &Parameters) -> Result<BTreeMap<String, String>, Error> {
         let mut options = self.request.options.clone();
-        let known: Vec<&str> = signature.options.iter().map(|(name, _)| name.as_str()).collect();
+        let known: Vec<&str> = signature.iter().map(|(name, _)| name.as_str()).collect();
         if let Some(chunks) = self.request.chunks
             && known.contains(&"v")
         {
@@ -218,7 +208,7 @@ impl Asked<'_> {
         &self,
         module: &Module<'v>,
         evaluator: &mut Evaluator<'v, '_, '_>,
-        signature: &Signature,
+        signature: &Parameters,
         options: &BTreeMap<String, String>,
     ) -> Result<Placement, Error> {
         let asked = self.chunks(options)?;
@@ -231,9 +221,9 @@ impl Asked<'_> {
                     value
                 } else {
                     let p = evaluator.heap().alloc(devices);
-                    let known = parameters(value);
-                    let named: Vec<(&str, Value)> =
-                        self.named(options, evaluator).into_iter().filter(|(name, _)| known.contains(*name)).collect();
+                    let known = parameters(value).unwrap_or_default();
+                    let takes = |(name, _): &(&str, Value)| known.iter().any(|(parameter, _)| parameter == name);
+                    let named: Vec<(&str, Value)> = self.named(options, evaluator).into_iter().filter(takes).collect();
                     evaluator.eval_function(value, &[p], &named).map_err(|e| self.invalid(e))?
                 };
                 match value.downcast_ref::<LayoutValue>() {
@@ -248,8 +238,7 @@ impl Asked<'_> {
                 }
             }
         };
-        let default =
-            signature.options.iter().find(|(name, _)| name == "v").and_then(|(_, default)| default.as_deref());
+        let default = signature.iter().find(|(name, _)| name == "v").and_then(|(_, default)| default.as_deref());
         let chunks = match (fixed.or(layout.chunks(devices)), asked) {
             (Some(fixed), Some(asked)) if fixed != asked => {
                 return Err(Error::Usage(format!(

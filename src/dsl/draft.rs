@@ -7,7 +7,6 @@ use crate::open::Goal;
 use allocative::Allocative;
 use starlark::any::ProvidesStaticType;
 use starlark::environment::GlobalsBuilder;
-use starlark::eval::Evaluator;
 use starlark::values::float::UnpackFloat;
 use starlark::values::list::UnpackList;
 use starlark::values::none::NoneOr;
@@ -94,30 +93,26 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         #[starlark(require = pos)] word: Value<'v>,
         #[starlark(require = pos)] floating: Value<'v>,
         #[starlark(default = NoneOr::None)] cap: NoneOr<UnpackFloat>,
-        eval: &mut Evaluator<'v, '_, '_>,
-    ) -> starlark::Result<Value<'v>> {
+    ) -> starlark::Result<DraftValue> {
         let Some(word) = as_word(word) else { return refuse(format!("expected fill(word, W), found {word}")) };
         if kind_of(floating)? != Kind::W {
             return refuse("only W can float: fill(word, W)");
         }
-        let draft = Draft::Fill { word, cap: positive(cap)? };
-        Ok(eval.heap().alloc(DraftValue { draft }))
+        Ok(DraftValue { draft: Draft::Fill { word, cap: positive(cap)? } })
     }
 
     /// Runs whatever is ready: the first kind in `priority` that is, of it the oldest micro-batch.
     fn greedy<'v>(
         #[starlark(require = pos)] priority: UnpackList<Value<'v>>,
         #[starlark(default = NoneOr::None)] cap: NoneOr<UnpackFloat>,
-        eval: &mut Evaluator<'v, '_, '_>,
-    ) -> starlark::Result<Value<'v>> {
+    ) -> starlark::Result<DraftValue> {
         let priority: Vec<Kind> = priority.items.into_iter().map(kind_of).collect::<Result<_, _>>()?;
         let mut sorted = priority.clone();
         sorted.sort();
         if sorted != [Kind::F, Kind::B] && sorted != [Kind::F, Kind::I, Kind::W] {
             return refuse("expected a priority of F and B, or of F, I and W, each once");
         }
-        let draft = Draft::Greedy { priority, cap: positive(cap)? };
-        Ok(eval.heap().alloc(DraftValue { draft }))
+        Ok(DraftValue { draft: Draft::Greedy { priority, cap: positive(cap)? } })
     }
 
     /// The best order that is found under `cap` activations: `goal` is "makespan" or "span"; `split` backwards or not;
@@ -127,8 +122,7 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         #[starlark(default = "makespan")] goal: &str,
         #[starlark(default = true)] split: bool,
         #[starlark(default = NoneOr::None)] start: NoneOr<Value<'v>>,
-        eval: &mut Evaluator<'v, '_, '_>,
-    ) -> starlark::Result<Value<'v>> {
+    ) -> starlark::Result<DraftValue> {
         let goal = match goal {
             "makespan" => Goal::Makespan,
             "span" => Goal::Span,
@@ -141,7 +135,6 @@ pub fn functions(builder: &mut GlobalsBuilder) {
                 None => return refuse(format!("expected start = a word, fill(...) or greedy(...), found {value}")),
             },
         };
-        let draft = Draft::Search { split, cap: positive(cap)?, goal, start };
-        Ok(eval.heap().alloc(DraftValue { draft }))
+        Ok(DraftValue { draft: Draft::Search { split, cap: positive(cap)?, goal, start } })
     }
 }

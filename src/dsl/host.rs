@@ -42,11 +42,8 @@ pub(super) fn shown(value: impl fmt::Display) -> String {
     }
 }
 
-fn allocate<'v>(heap: Heap<'v>, word: Result<Word, WordError>) -> starlark::Result<Value<'v>> {
-    match word {
-        Ok(word) => Ok(heap.alloc(WordValue { word })),
-        Err(text) => refuse(text),
-    }
+fn made(word: Result<Word, WordError>) -> starlark::Result<WordValue> {
+    word.map(|word| WordValue { word }).or_else(refuse)
 }
 
 /// A word as a Starlark value.
@@ -119,11 +116,11 @@ pub fn as_word(value: Value) -> Option<Word> {
 }
 
 fn add<'v>(a: Word, b: Value<'v>, heap: Heap<'v>) -> Option<starlark::Result<Value<'v>>> {
-    as_word(b).map(|b| allocate(heap, a.then(&b)))
+    as_word(b).map(|b| made(a.then(&b)).map(|word| heap.alloc(word)))
 }
 
 fn times<'v>(word: &Word, count: Value<'v>, heap: Heap<'v>) -> Option<starlark::Result<Value<'v>>> {
-    i64::unpack_value(count).ok().flatten().map(|count| allocate(heap, word.times(count)))
+    i64::unpack_value(count).ok().flatten().map(|count| Ok(heap.alloc(made(word.times(count))?)))
 }
 
 #[starlark_value(type = "word")]
@@ -167,7 +164,7 @@ impl<'v> StarlarkValue<'v> for WordValue {
             }
         };
         let range = bound(start, 0)?..bound(stop, len)?;
-        allocate(heap, self.word.slice(range))
+        Ok(heap.alloc(made(self.word.slice(range))?))
     }
 }
 
@@ -302,48 +299,40 @@ impl<'v> StarlarkValue<'v> for LayoutValue {
 #[starlark_module]
 pub fn functions(builder: &mut GlobalsBuilder) {
     /// The words of a list one after the other.
-    fn concat<'v>(
-        #[starlark(require = pos)] words: UnpackList<AnyWord>,
-        eval: &mut Evaluator<'v, '_, '_>,
-    ) -> starlark::Result<Value<'v>> {
-        let words = words.items.into_iter().map(|word| word.0).collect();
-        allocate(eval.heap(), Word::concat(words))
+    fn concat(#[starlark(require = pos)] words: UnpackList<AnyWord>) -> starlark::Result<WordValue> {
+        made(Word::concat(words.items.into_iter().map(|word| word.0).collect()))
     }
 
     /// Ops of two words in turn, then what is left of the longer.
-    fn alternate<'v>(
+    fn alternate(
         #[starlark(require = pos)] a: AnyWord,
         #[starlark(require = pos)] b: AnyWord,
-        eval: &mut Evaluator<'v, '_, '_>,
-    ) -> starlark::Result<Value<'v>> {
-        allocate(eval.heap(), Word::alternate(&a.0, &b.0))
+    ) -> starlark::Result<WordValue> {
+        made(Word::alternate(&a.0, &b.0))
     }
 
     /// A forward and a backward of different micro-batches that run as one.
-    fn overlap<'v>(
+    fn overlap(
         #[starlark(require = pos)] first: AnyWord,
         #[starlark(require = pos)] second: AnyWord,
-        eval: &mut Evaluator<'v, '_, '_>,
-    ) -> starlark::Result<Value<'v>> {
-        allocate(eval.heap(), Word::overlap(&first.0, &second.0))
+    ) -> starlark::Result<WordValue> {
+        made(Word::overlap(&first.0, &second.0))
     }
 
     /// The word without the ops of micro-batches m and beyond; they are counted all the same.
-    fn first<'v>(
+    fn first(
         #[starlark(require = pos)] m: u32,
         #[starlark(require = pos)] word: AnyWord,
-        eval: &mut Evaluator<'v, '_, '_>,
-    ) -> starlark::Result<Value<'v>> {
-        allocate(eval.heap(), word.0.first(m))
+    ) -> starlark::Result<WordValue> {
+        made(word.0.first(m))
     }
 
     /// The word under a name that timelines show.
-    fn phase<'v>(
+    fn phase(
         #[starlark(require = pos)] name: &str,
         #[starlark(require = pos)] word: AnyWord,
-        eval: &mut Evaluator<'v, '_, '_>,
-    ) -> starlark::Result<Value<'v>> {
-        allocate(eval.heap(), word.0.phase(name))
+    ) -> starlark::Result<WordValue> {
+        made(word.0.phase(name))
     }
 
     /// Refuses the schedule with a reason where the condition does not hold.
@@ -355,11 +344,8 @@ pub fn functions(builder: &mut GlobalsBuilder) {
     }
 
     /// A placement that names the device of each stage.
-    fn custom<'v>(
-        #[starlark(require = pos)] devices: UnpackList<u32>,
-        eval: &mut Evaluator<'v, '_, '_>,
-    ) -> starlark::Result<Value<'v>> {
-        Ok(eval.heap().alloc(LayoutValue { layout: Layout::Custom(devices.items), chunks: None }))
+    fn custom(#[starlark(require = pos)] devices: UnpackList<u32>) -> starlark::Result<LayoutValue> {
+        Ok(LayoutValue { layout: Layout::Custom(devices.items), chunks: None })
     }
 }
 

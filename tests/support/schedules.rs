@@ -18,12 +18,6 @@ pub fn schedule(placement: &Placement, microbatches: u32, rows: &[Vec<Op>]) -> S
     Schedule::new("test", placement.clone(), microbatches, rows.iter().cloned().collect())
 }
 
-/// What waits for what, for petgraph's algorithms.
-pub fn waits(graph: &TaskGraph) -> petgraph::Graph<(), ()> {
-    let of = |index: usize| graph.needs(index).map(move |need| (need as u32, index as u32));
-    petgraph::Graph::from_edges((0..graph.len()).flat_map(of))
-}
-
 /// The same, which must be valid.
 #[track_caller]
 pub fn valid_schedule(placement: &Placement, microbatches: u32, rows: &[Vec<Op>]) -> Schedule {
@@ -49,6 +43,12 @@ pub fn cells(row: &str, placement: &Placement, microbatches: u32) -> Vec<Op> {
         None => vec![one(cell)],
     };
     row.split([',', ' ']).filter(|text| !text.is_empty()).flat_map(cell).collect()
+}
+
+/// What waits for what, for petgraph's algorithms.
+pub fn waits(graph: &TaskGraph) -> petgraph::Graph<(), ()> {
+    let of = |index: usize| graph.needs(index).map(move |need| (need as u32, index as u32));
+    petgraph::Graph::from_edges((0..graph.len()).flat_map(of))
 }
 
 /// The graph of such rows.
