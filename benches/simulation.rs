@@ -8,9 +8,7 @@ use pipesim::internals::metrics::Activity;
 use pipesim::internals::open::Order;
 use pipesim::internals::resolve::Selection;
 use pipesim::internals::settle::settle;
-use pipesim::internals::sim::event::{
-    Config, Distribution, Jitter, Network, Prepared, Processor, Sharing, Transfer, monte_carlo,
-};
+use pipesim::internals::sim::event::{Config, Jitter, Network, Prepared, Processor, Sharing, monte_carlo};
 use pipesim::internals::sim::{self, Setup};
 use std::hint::black_box;
 use std::time::Duration;
@@ -73,9 +71,9 @@ fn four_schedules(criterion: &mut Criterion) {
 }
 
 fn configs() -> Vec<(&'static str, Config)> {
-    let network = Network { transfer: Transfer::Ticks(50), ..Network::default() };
+    let network = Network { transfer: 50, ..Network::default() };
     let with = |sharing| Config { network: Network { sharing, ..network.clone() }, ..Config::default() };
-    let jitter = Jitter { distribution: Distribution::LogNormal { sigma_per_mille: 100 }, seed: 1, sample: 0 };
+    let jitter = Jitter { sigma_per_mille: 100, seed: 1, sample: 0 };
     let pairs = (0..4).map(|pair| Processor { devices: vec![2 * pair, 2 * pair + 1], cores: 1 }).collect();
     vec![
         ("one-sided", Config::default()),

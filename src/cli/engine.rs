@@ -5,7 +5,7 @@ use super::options::one_of;
 use crate::cost::{CostTable, Decimal};
 use crate::delivery::Delivery;
 use crate::resolve::Resolved;
-use crate::sim::event::{Config, Distribution, EventError, Jitter, Network, Processor, Scope, Sharing, Transfer};
+use crate::sim::event::{Config, EventError, Jitter, Network, Processor, Scope, Sharing};
 use clap::Args;
 
 const SHARINGS: [(&str, &str, Sharing); 3] = [
@@ -97,13 +97,13 @@ impl EngineOptions {
     /// The engine's configuration for so many devices under `costs`, without jitter.
     fn config(&self, devices: u32, costs: &CostTable) -> Result<Config, Failure> {
         let transfer = match self.transfer {
-            None => Transfer::Instant,
+            None => 0,
             Some(time) => {
                 let ticks = time.to_f64() * costs.ticks_per_unit;
                 if ticks >= 1e15 {
                     return Err(Failure::Usage("--transfer overflows the clock; give a smaller time".to_string()));
                 }
-                Transfer::Ticks(ticks.round() as u64)
+                ticks.round() as u64
             }
         };
         let usual = if self.transfer.is_some() { Sharing::FirstComeFirstServed } else { Sharing::Unlimited };
@@ -112,7 +112,7 @@ impl EngineOptions {
         Ok(Config {
             delivery: self.delivery.unwrap_or_default(),
             slots: self.slots,
-            network: Network { latency: None, transfer, sharing, scope },
+            network: Network { transfer, sharing, scope },
             processors: self.cores.map(|cores| Processor { devices, cores }).into_iter().collect(),
             overlap_per_mille: self.overlap_slowdown.unwrap_or(1000),
             jitter: None,
@@ -123,8 +123,7 @@ impl EngineOptions {
     /// The chance that durations vary by, how many steps to draw, and from which seed.
     pub fn chance(&self) -> Option<(Jitter, u32, u64)> {
         let sigma_per_mille = self.jitter?;
-        let jitter =
-            Jitter { distribution: Distribution::LogNormal { sigma_per_mille }, seed: self.jitter_seed, sample: 0 };
+        let jitter = Jitter { sigma_per_mille, seed: self.jitter_seed, sample: 0 };
         Some((jitter, self.samples, self.jitter_seed))
     }
 }

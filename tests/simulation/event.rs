@@ -12,8 +12,8 @@ use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
 use pipesim::internals::schedule::{Overlap, Schedule};
 use pipesim::internals::sim::event::{
-    Config, Distribution, EventError, Jitter, Network, Outcome, Prepared, Processor, Record, Scope, Sharing, Transfer,
-    TransferTime, monte_carlo, simulate,
+    Config, EventError, Jitter, Network, Outcome, Prepared, Processor, Record, Scope, Sharing, TransferTime,
+    monte_carlo, simulate,
 };
 use pipesim::internals::sim::sweep_lasting;
 
@@ -153,9 +153,9 @@ fn scarce_resources_never_help_and_deadlocks_are_the_checkers() {
         let costs = random_costs(&mut dice, &schedule.placement);
         let graph = TaskGraph::with_overlap(schedule, overlap).unwrap();
         let mut deliveries = vec!["buffered(1)".to_string(), "buffered(2)".to_string()];
-        let transfer = Transfer::Ticks(1 + dice.below(9) as u64);
+        let transfer = 1 + dice.below(9) as u64;
         let run = |config: Config| simulate(&graph, &costs, &config, &mut ()).map(|outcome| outcome.makespan());
-        let network = |sharing, scope| Network { transfer: transfer.clone(), sharing, scope, latency: None };
+        let network = |sharing, scope| Network { transfer, sharing, scope };
         let wide = Config { network: network(Sharing::Unlimited, Scope::Pair), ..Config::default() };
         let best = run(wide.clone()).unwrap();
         let mut worse: Vec<Config> = Vec::new();
@@ -232,7 +232,7 @@ fn links_by_hand() {
         OpTime { duration, after: 0, arrival: 3 }
     });
     let forwards = |sharing| {
-        let network = Network { transfer: Transfer::Ticks(16), sharing, ..Network::default() };
+        let network = Network { transfer: 16, sharing, ..Network::default() };
         let (_, record) = recorded(&graph, &costs, &Config { network, ..Config::default() });
         let mut transfers: Vec<TransferTime> = record.transfers.into_iter().filter(|t| t.op < 2).collect();
         transfers.sort_by_key(|transfer| transfer.op);
@@ -246,17 +246,15 @@ fn links_by_hand() {
 
 #[test]
 fn an_egress_port_is_shared_by_all_that_leaves_a_device() {
-    // Device 1 ends 1F1 at 2 and 1B0 right after it: one message each way.
+    // 1F takes 40, so that device 1 ends 1F1 at 89 and 1B0, whose gradient is there long before, at 90: a message each way.
     let rows = ["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", "2F0 2B0 2F1 2B1"];
     let graph = graph_of(Placement::linear(3), 2, &rows, Overlap::Atomic);
-    let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 0);
+    let costs = table(&graph.schedule().placement, |op| {
+        let duration = if op.kind() == Kind::F && op.stage() == 1 { 40 } else { 1 };
+        OpTime { duration, ..OpTime::default() }
+    });
     let times = |scope| {
-        let network = Network {
-            transfer: Transfer::Boundaries(vec![[0, 8], [8, 0]]),
-            sharing: Sharing::FirstComeFirstServed,
-            scope,
-            latency: Some(0),
-        };
+        let network = Network { transfer: 8, sharing: Sharing::FirstComeFirstServed, scope };
         let (_, record) = recorded(&graph, &costs, &Config { network, ..Config::default() });
         let of = |op: &str| {
             let index = graph.schedule().ops().iter().position(|o| *o == op.parse().unwrap()).unwrap();
@@ -265,28 +263,9 @@ fn an_egress_port_is_shared_by_all_that_leaves_a_device() {
         };
         [of("1F0"), of("1F1"), of("1B0")]
     };
-    // 1F0 leaves 2..10, 1F1 10..18; 2F0 10..11, 2B0 11..12, 1B0 12..13: its gradient goes another way.
-    assert_eq!(times(Scope::Pair), [(2, 2, 10), (3, 10, 18), (13, 13, 21)]);
-    assert_eq!(times(Scope::Egress), [(2, 2, 10), (3, 10, 18), (13, 18, 26)]);
-}
-
-#[test]
-fn bandwidth_is_bytes_times_ticks() {
-    let graph = two_forwards();
-    let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 5);
-    let transfer = |bytes_per_message, ticks_per_mebibyte| Transfer::Bytes { bytes_per_message, ticks_per_mebibyte };
-    let first = |transfer| {
-        let config = Config { network: Network { transfer, ..Network::default() }, ..Config::default() };
-        let (_, record) = recorded(&graph, &costs, &config);
-        record.transfers[0].end - record.transfers[0].queued
-    };
-    assert_eq!(first(transfer(2 << 20, 41_943)), 2 * 41_943 + 5);
-    assert_eq!(first(transfer(1, 1)), 1 + 5); // rounded up
-    let huge = Config {
-        network: Network { transfer: transfer(u64::MAX, u64::MAX), ..Network::default() },
-        ..Config::default()
-    };
-    assert_eq!(simulate(&graph, &costs, &huge, &mut ()).unwrap_err(), EventError::Overflow);
+    // 1F0 leaves 49..57, 1F1 89..97; 2F0 57..58, 2B0 58..59, there at 67; 1B0 89..90: its gradient goes another way.
+    assert_eq!(times(Scope::Pair), [(49, 49, 57), (89, 89, 97), (90, 90, 98)]);
+    assert_eq!(times(Scope::Egress), [(49, 49, 57), (89, 89, 97), (90, 97, 105)]);
 }
 
 #[test]
@@ -490,32 +469,30 @@ fn front_loading_is_pytorchs() {
 fn jitter_is_the_seeds_alone() {
     let graph = TaskGraph::new(golden_named("ScheduleInterleaved1F1B", 4, 2, 8)).unwrap();
     let costs = flat(&graph.schedule().placement, [1000, 1000, 1000, 2000], 100);
-    let jitter = |distribution, seed, sample| Config {
-        jitter: Some(Jitter { distribution, seed, sample }),
+    let jitter = |sigma_per_mille, seed, sample| Config {
+        jitter: Some(Jitter { sigma_per_mille, seed, sample }),
         ..Config::default()
     };
-    let normal = Distribution::LogNormal { sigma_per_mille: 100 };
     let ops = |config: &Config| {
         let (_, record) = recorded(&graph, &costs, config);
         record.ops.iter().map(|(start, end)| end - start).collect::<Vec<u64>>()
     };
     // Other links, other order of events: same durations.
-    let one = jitter(normal, 1, 2);
-    let network = Network { transfer: Transfer::Ticks(300), sharing: Sharing::FairShare, ..Network::default() };
+    let one = jitter(100, 1, 2);
+    let network = Network { transfer: 300, sharing: Sharing::FairShare, ..Network::default() };
     assert_eq!(ops(&one), ops(&Config { network, ..one.clone() }));
     assert_eq!(ops(&one), ops(&one.clone()));
-    assert_ne!(ops(&one), ops(&jitter(normal, 1, 3)));
-    assert_ne!(ops(&one), ops(&jitter(normal, 2, 2)));
-    let calm = jitter(Distribution::Uniform { half_width_per_mille: 0 }, 1, 2);
+    assert_ne!(ops(&one), ops(&jitter(100, 1, 3)));
+    assert_ne!(ops(&one), ops(&jitter(100, 2, 2)));
+    let calm = jitter(0, 1, 2);
     assert_eq!(ops(&calm), ops(&Config::default()));
     let still = monte_carlo(&graph, &costs, &calm, 10, 5).unwrap();
     let swept = simulate(&graph, &costs, &Config::default(), &mut ()).unwrap().makespan();
     assert_eq!((still.mean, still.p5, still.p50, still.p95, still.p99), (swept, swept, swept, swept, swept));
     // Every sample of the distribution is the simulation of that sample.
     let all = monte_carlo(&graph, &costs, &one, 40, 9).unwrap();
-    let mut each: Vec<u64> = (0..40)
-        .map(|sample| simulate(&graph, &costs, &jitter(normal, 9, sample), &mut ()).unwrap().makespan())
-        .collect();
+    let mut each: Vec<u64> =
+        (0..40).map(|sample| simulate(&graph, &costs, &jitter(100, 9, sample), &mut ()).unwrap().makespan()).collect();
     each.sort_unstable();
     assert_eq!((all.p5, all.p50, all.p95, all.p99), (each[1], each[19], each[37], each[39]));
     assert!(all.p50 > swept, "on average a pipeline with jitter waits for the slowest");
@@ -523,15 +500,14 @@ fn jitter_is_the_seeds_alone() {
 
 #[test]
 fn a_sum_of_many_is_normal() {
-    // One device, 2n ops of 10000 +- 20 %: mean and quantiles of the sum by the central limit theorem.
+    // One device, 2n ops of 10000, log-normal with a sigma of 20 %: mean and quantiles of the sum by the central limit theorem.
     let n = 50;
     let row = (0..n).flat_map(|i| [Op::new(Kind::F, 0, i), Op::new(Kind::B, 0, i)]).collect();
     let graph = TaskGraph::new(valid_schedule(&Placement::linear(1), n, &[row])).unwrap();
     let costs = flat(&graph.schedule().placement, [10_000; 4], 0);
-    let distribution = Distribution::Uniform { half_width_per_mille: 200 };
-    let config = Config { jitter: Some(Jitter { distribution, seed: 0, sample: 0 }), ..Config::default() };
+    let config = Config { jitter: Some(Jitter { sigma_per_mille: 200, seed: 0, sample: 0 }), ..Config::default() };
     let makespans = monte_carlo(&graph, &costs, &config, 4000, 11).unwrap();
-    let (mean, deviation) = (1e6, 2000.0 / 3_f64.sqrt() * 10.0);
+    let (mean, deviation) = (1e6, 10_000.0 * (0.2_f64.powi(2).exp() - 1.0).sqrt() * 10.0);
     let near =
         |found: u64, z: f64| assert!((found as f64 - mean - z * deviation).abs() < 0.12 * deviation, "{found} {z}");
     near(makespans.mean, 0.0);
@@ -547,7 +523,6 @@ fn what_does_not_fit_is_refused() {
     let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 0);
     let processor = |devices: &[u32], cores| Processor { devices: devices.to_vec(), cores };
     let slotted = Config { slots: Some(1), delivery: Delivery::Buffered(1), ..Config::default() };
-    let boundaries = Network { transfer: Transfer::Boundaries(Vec::new()), ..Network::default() };
     for config in [
         Config { subticks: 0, ..Config::default() },
         Config { overlap_per_mille: 999, ..Config::default() },
@@ -557,12 +532,13 @@ fn what_does_not_fit_is_refused() {
         Config { processors: vec![processor(&[0, 1], 0)], ..Config::default() },
         Config { processors: vec![processor(&[2], 1)], ..Config::default() },
         Config { processors: vec![processor(&[0], 1), processor(&[0], 1)], ..Config::default() },
-        Config { network: boundaries, ..Config::default() },
     ] {
         let error = simulate(&graph, &costs, &config, &mut ()).unwrap_err();
         assert!(matches!(error, EventError::Config(_)), "{config:?}: {error}");
     }
     let long = flat(&graph.schedule().placement, [1 << 61, 1, 1, 1], 0);
     assert_eq!(simulate(&graph, &long, &Config::default(), &mut ()).unwrap_err(), EventError::Overflow);
+    let slow = Config { network: Network { transfer: u64::MAX, ..Network::default() }, ..Config::default() };
+    assert_eq!(simulate(&graph, &costs, &slow, &mut ()).unwrap_err(), EventError::Overflow);
     assert!(monte_carlo(&graph, &costs, &Config::default(), 0, 0).is_err());
 }

@@ -3,7 +3,7 @@
 use crate::support::{costs_of, graph};
 use crate::xml::well_formed;
 use pipesim::internals::report::{self, Entry, Error, KindError, Panel, Report, Table};
-use pipesim::internals::sim::event::{Config, Distribution, Jitter};
+use pipesim::internals::sim::event::{Config, Jitter};
 use pipesim::internals::sim::{self, Setup};
 use pipesim::internals::timeline::{Queue, Source, Span, Timeline};
 use serde_json::Value;
@@ -23,8 +23,7 @@ fn timeline(name: &str, p: u32, m: u32, comm: f64, measured: bool) -> Timeline {
     let costs = costs_of(&graph, &format!("F={unit},I={unit},W={unit},comm={comm}"));
     let mut setup = Setup::default();
     if measured {
-        let distribution = Distribution::LogNormal { sigma_per_mille: 30 };
-        let jitter = Some(Jitter { distribution, seed: name.len() as u64, sample: 0 });
+        let jitter = Some(Jitter { sigma_per_mille: 30, seed: name.len() as u64, sample: 0 });
         setup.machine = Some(Config { jitter, ..Config::default() });
         setup.steps.optimizer = vec![costs.ticks_per_unit as u64; p as usize];
     }

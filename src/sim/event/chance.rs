@@ -1,19 +1,11 @@
 //! Chance: durations that vary, the same way for the same seed on every machine and in whatever order ops run.
 
-/// How durations vary. Both have the mean 1: on average an op takes what the costs say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Distribution {
-    /// The factor's logarithm is normal with this standard deviation, per mille, at most 2000. Cut off at 3.7 of them.
-    LogNormal { sigma_per_mille: u32 },
-    /// Evenly from 1 - w to 1 + w, where w is at most 1000 per mille.
-    Uniform { half_width_per_mille: u32 },
-}
-
-/// Durations that vary by chance: each op's factor depends on the seed, the sample and the op's index, on nothing else.
+/// Durations that vary by chance: each op's factor depends on the seed, the sample and the op's index, on nothing else. Factors
+/// have the mean 1: on average an op takes what the costs say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter {
-    /// How durations vary.
-    pub distribution: Distribution,
+    /// The factor's logarithm is normal with this standard deviation, per mille, at most 2000. Cut off at 3.7 of them.
+    pub sigma_per_mille: u32,
     /// Same seed, same factors.
     pub seed: u64,
     /// Number of the sample.
@@ -25,7 +17,7 @@ const ONE: u64 = 1 << 32;
 /// Cells between two neighbouring knots of a table: a factor is interpolated between them.
 const CELLS: usize = 4096;
 
-/// The factors of a distribution at evenly spaced quantiles, and whose turn it is.
+/// The factors at evenly spaced quantiles, and whose turn it is.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     knots: Vec<u64>,
@@ -35,13 +27,7 @@ pub(super) struct Table {
 impl Jitter {
     /// The factors of this jitter.
     pub(super) fn table(&self) -> Table {
-        let knots = match self.distribution {
-            Distribution::Uniform { half_width_per_mille } => {
-                let half_width = u64::from(half_width_per_mille.min(1000)) * (ONE / 1000);
-                (0..=CELLS as u64).map(|knot| ONE - half_width + 2 * half_width * knot / CELLS as u64).collect()
-            }
-            Distribution::LogNormal { sigma_per_mille } => log_normal(f64::from(sigma_per_mille.min(2000)) / 1000.0),
-        };
+        let knots = log_normal(f64::from(self.sigma_per_mille.min(2000)) / 1000.0);
         let mut table = Table { knots, key: 0 };
         table.choose(self.seed, self.sample);
         table
@@ -147,17 +133,12 @@ mod tests {
 
     #[test]
     fn factors_have_the_stated_moments() {
-        let moments = |distribution| {
-            let table = Jitter { distribution, seed: 7, sample: 3 }.table();
-            let factors = (0..200_000).map(|index| table.stretch(index, 1_000_000) as f64 / 1e6);
-            let (sum, squares) = factors.fold((0.0, 0.0), |(sum, squares), f| (sum + f, squares + f * f));
-            let mean = sum / 2e5;
-            (mean, (squares / 2e5 - mean * mean).sqrt())
-        };
-        // Log-normal with mean 1: standard deviation sqrt(exp(sigma^2) - 1). Uniform: w / sqrt(3).
-        let (mean, deviation) = moments(Distribution::LogNormal { sigma_per_mille: 200 });
-        assert!((mean - 1.0).abs() < 0.002 && (deviation - 0.2020).abs() < 0.002, "{mean} {deviation}");
-        let (mean, deviation) = moments(Distribution::Uniform { half_width_per_mille: 300 });
-        assert!((mean - 1.0).abs() < 0.002 && (deviation - 0.1732).abs() < 0.001, "{mean} {deviation}");
+        let table = Jitter { sigma_per_mille: 200, seed: 7, sample: 3 }.table();
+        let factors = (0..200_000).map(|index| table.stretch(index, 1_000_000) as f64 / 1e6);
+        let (sum, squares) = factors.fold((0.0, 0.0), |(sum, squares), f| (sum + f, squares + f * f));
+        let mean = sum / 2e5;
+        let deviation = (squares / 2e5 - mean * mean).sqrt();
+        // Log-normal with mean 1: standard deviation sqrt(exp(sigma^2) - 1).
+        assert!((mean - 1.0_f64).abs() < 0.002 && (deviation - 0.2020).abs() < 0.002, "{mean} {deviation}");
     }
 }

@@ -19,7 +19,7 @@ mod share;
 mod straight;
 mod traffic;
 
-pub use chance::{Distribution, Jitter};
+pub use chance::Jitter;
 pub use prepared::{EventError, Prepared};
 pub use run::{Makespans, monte_carlo, simulate};
 
@@ -63,31 +63,15 @@ impl Default for Config {
     }
 }
 
-/// The links between devices. A message first occupies its link for its transfer time, then travels for its latency.
+/// The links between devices. A message first occupies its link for its transfer time, then travels for the costs' `arrival`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
-    /// Latency of every message in ticks of the cost table; `None`: the table's `arrival`.
-    pub latency: Option<u64>,
-    /// How long a message occupies its link.
-    pub transfer: Transfer,
+    /// How long a message occupies its link, in ticks of the cost table; 0: links are as wide as it takes.
+    pub transfer: u64,
     /// What happens when several messages want one link.
     pub sharing: Sharing,
     /// What one link is.
     pub scope: Scope,
-}
-
-/// How long a message occupies its link, in ticks of the cost table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Transfer {
-    /// Not at all: links are as wide as it takes.
-    #[default]
-    Instant,
-    /// Every message as long.
-    Ticks(u64),
-    /// By bandwidth, rounded up: at 25 GB/s 2^20 bytes take 41943 ns.
-    Bytes { bytes_per_message: u64, ticks_per_mebibyte: u64 },
-    /// By the boundary between stages s and s + 1: forward, backward. S - 1 of them.
-    Boundaries(Vec<[u64; 2]>),
 }
 
 /// What happens when several messages want one link.

@@ -3,7 +3,7 @@
 use super::chance::Table;
 use super::queue::Messages;
 use super::rule::{Rule, rules};
-use super::{Config, Sharing, Transfer};
+use super::{Config, Sharing};
 use crate::cost::CostTable;
 use crate::deadlock::Deadlock;
 use crate::delivery::Delivery;
@@ -63,7 +63,7 @@ fn is_straight(config: &Config) -> bool {
 
 fn check(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
     let refuse = |what: String| Err(EventError::Config(what));
-    let (devices, stages) = (graph.schedule().devices(), graph.schedule().placement.stages());
+    let devices = graph.schedule().devices();
     if config.subticks == 0 {
         return refuse("a tick has at least one subtick, found 0".to_string());
     }
@@ -77,12 +77,6 @@ fn check(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
     if config.slots.is_some() && config.delivery != Delivery::OneSided {
         let delivery = config.delivery;
         return refuse(format!("slots belong to one-sided delivery, found {delivery}; write buffered(k) instead"));
-    }
-    if let Transfer::Boundaries(ticks) = &config.network.transfer
-        && ticks.len() + 1 != stages as usize
-    {
-        let found = ticks.len();
-        return refuse(format!("{stages} stages have {} boundaries, found transfer times for {found}", stages - 1));
     }
     let mut owned = vec![false; devices as usize];
     for processor in &config.processors {

@@ -1,9 +1,8 @@
 //! Rules: how ops of one stage, direction and kind run, and how their messages travel.
 
-use super::{Config, Network, Transfer};
+use super::Config;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
-use crate::op::Op;
 
 /// How the ops of one stage, direction and kind run and what becomes of their output, in ticks of the result.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,23 +22,7 @@ pub(super) struct Rule {
     pub consumer: u32,
 }
 
-/// How long the message of `op` occupies its link, in ticks of the cost table.
-fn transfer(network: &Network, op: Op) -> Option<u64> {
-    match &network.transfer {
-        Transfer::Instant => Some(0),
-        Transfer::Ticks(ticks) => Some(*ticks),
-        Transfer::Bytes { bytes_per_message, ticks_per_mebibyte } => {
-            let product = u128::from(*bytes_per_message) * u128::from(*ticks_per_mebibyte);
-            u64::try_from(product.div_ceil(1 << 20)).ok()
-        }
-        Transfer::Boundaries(ticks) => {
-            let boundary = op.stage().min(op.downstream(ticks.len() as u32 + 1)?);
-            Some(ticks[boundary as usize][usize::from(op.kind().is_backward())])
-        }
-    }
-}
-
-/// The rules by [`Op::slot`]; `None` where a number overflows.
+/// The rules by [`slot`](crate::op::Op::slot); `None` where a number overflows.
 pub(super) fn rules(graph: &TaskGraph, costs: &CostTable, config: &Config) -> Option<Vec<Rule>> {
     let placement = &graph.schedule().placement;
     let ticks = |ticks: u64| ticks.checked_mul(u64::from(config.subticks));
@@ -51,8 +34,8 @@ pub(super) fn rules(graph: &TaskGraph, costs: &CostTable, config: &Config) -> Op
         rule.after = ticks(time.after)?;
         (rule.input, rule.output, rule.consumer) = (route.input, route.output, route.consumer);
         if placement.leaves_device(op) {
-            rule.transfer = ticks(transfer(&config.network, op)?)?;
-            rule.latency = ticks(config.network.latency.unwrap_or(time.arrival))?;
+            rule.transfer = ticks(config.network.transfer)?;
+            rule.latency = ticks(time.arrival)?;
         }
     }
     Some(rules)
