@@ -1,7 +1,7 @@
 //! Types and constants of NVSHMEM's C interface, with sizes and offsets held to at compile time.
 //!
 //! The structures are version 1 of each, which every library of major version 3 accepts. Each begins with a version number
-//! that holds its size too: `(1 << 16) + size`; `new` sets them, nested ones included.
+//! that holds its size too: `(1 << 16) + size`; `default` sets them, nested ones included.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::{align_of, offset_of, size_of};
@@ -137,16 +137,16 @@ const _: () = {
     assert!(size_of::<nvshmem_team_config_t>() == 64);
 };
 
-impl nvshmemx_uniqueid_t {
+impl Default for nvshmemx_uniqueid_t {
     /// An empty one, for `nvshmemx_get_uniqueid` to fill.
-    pub const fn new() -> nvshmemx_uniqueid_t {
+    fn default() -> nvshmemx_uniqueid_t {
         nvshmemx_uniqueid_t { version: version_1(size_of::<nvshmemx_uniqueid_t>()), internal: [0; 124] }
     }
 }
 
-impl nvshmemx_init_attr_t {
+impl Default for nvshmemx_init_attr_t {
     /// One with all versions set and nothing else.
-    pub const fn new() -> nvshmemx_init_attr_t {
+    fn default() -> nvshmemx_init_attr_t {
         let uid_args = nvshmemx_uniqueid_args_t {
             version: version_1(size_of::<nvshmemx_uniqueid_args_t>()),
             id: ptr::null_mut(),
@@ -160,28 +160,10 @@ impl nvshmemx_init_attr_t {
     }
 }
 
-impl nvshmem_team_config_t {
+impl Default for nvshmem_team_config_t {
     /// One with the version set and nothing else.
-    pub const fn new() -> nvshmem_team_config_t {
+    fn default() -> nvshmem_team_config_t {
         let version = version_1(size_of::<nvshmem_team_config_t>());
         nvshmem_team_config_t { version, num_contexts: 0, padding: [0; 56] }
-    }
-}
-
-impl Default for nvshmemx_uniqueid_t {
-    fn default() -> nvshmemx_uniqueid_t {
-        nvshmemx_uniqueid_t::new()
-    }
-}
-
-impl Default for nvshmemx_init_attr_t {
-    fn default() -> nvshmemx_init_attr_t {
-        nvshmemx_init_attr_t::new()
-    }
-}
-
-impl Default for nvshmem_team_config_t {
-    fn default() -> nvshmem_team_config_t {
-        nvshmem_team_config_t::new()
     }
 }

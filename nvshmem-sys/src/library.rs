@@ -75,7 +75,7 @@ impl UniqueId {
     /// # Errors
     /// Bytes that do not begin as a unique id does.
     pub fn from_bytes(bytes: &[u8; UniqueId::BYTES]) -> Result<UniqueId, Error> {
-        let mut id = nvshmemx_uniqueid_t::new();
+        let mut id = nvshmemx_uniqueid_t::default();
         let (version, internal) = bytes.split_at(size_of::<c_int>());
         if version != id.version.to_ne_bytes() {
             let expected = id.version;
@@ -163,7 +163,7 @@ impl Library {
     /// The library's, where no interface can be listened on.
     pub fn unique_id(&self) -> Result<UniqueId, Error> {
         let _guard = one_at_a_time();
-        let mut id = nvshmemx_uniqueid_t::new();
+        let mut id = nvshmemx_uniqueid_t::default();
         // SAFETY: a valid pointer to a structure of version 1, filled before the call returns.
         match unsafe { (self.functions.nvshmemx_get_uniqueid)(&mut id) } {
             0 => Ok(UniqueId(id)),
@@ -187,7 +187,7 @@ impl Library {
         }
         let _guard = one_at_a_time();
         self.need_none("nvshmemx_set_attr_uniqueid_args")?;
-        let (mut attr, id) = (nvshmemx_init_attr_t::new(), id.0);
+        let (mut attr, id) = (nvshmemx_init_attr_t::default(), id.0);
         // SAFETY: both structures are of version 1 and outlive the two calls; the library keeps no pointer to them.
         let code = unsafe { (self.functions.nvshmemx_set_attr_uniqueid_args)(rank, ranks, &id, &mut attr) };
         if code != 0 {
@@ -210,7 +210,7 @@ impl Library {
     pub unsafe fn init_with_mpi(&self, communicator: NonNull<c_void>) -> Result<Status, Error> {
         let _guard = one_at_a_time();
         self.need_none("nvshmemx_set_attr_mpi_comm_args")?;
-        let mut attr = nvshmemx_init_attr_t::new();
+        let mut attr = nvshmemx_init_attr_t::default();
         // SAFETY: a structure of version 1 that outlives the call; the communicator is the caller's promise.
         let code = unsafe { (self.functions.nvshmemx_set_attr_mpi_comm_args)(communicator.as_ptr(), &mut attr) };
         if code != 0 {

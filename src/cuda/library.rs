@@ -18,7 +18,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -345,20 +345,28 @@ fn python_sites() -> Result<&'static [PathBuf], &'static str> {
     sites.as_deref().map_err(String::as_str)
 }
 
-/// What a child prints, unless it takes longer than `limit` or fails.
-fn output(mut child: Child, limit: Duration) -> Result<String, String> {
+/// How a child ended; none where it took longer than `limit` and was killed.
+pub fn ended(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let begin = Instant::now();
     loop {
         match child.try_wait() {
-            Ok(Some(status)) if status.success() => break,
-            Ok(Some(status)) => return Err(format!("python3 failed: {status}")),
+            Ok(Some(status)) => return Some(status),
             Ok(None) if begin.elapsed() < limit => std::thread::sleep(Duration::from_millis(2)),
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("python3 gave no answer within {} s", limit.as_secs()));
+                return None;
             }
         }
+    }
+}
+
+/// What a child prints, unless it takes longer than `limit` or fails.
+fn output(mut child: Child, limit: Duration) -> Result<String, String> {
+    match ended(&mut child, limit) {
+        Some(status) if status.success() => {}
+        Some(status) => return Err(format!("python3 failed: {status}")),
+        None => return Err(format!("python3 gave no answer within {} s", limit.as_secs())),
     }
     let mut text = String::new();
     if let Some(mut stdout) = child.stdout.take() {

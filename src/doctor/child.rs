@@ -1,11 +1,12 @@
 //! A probe in a child process: its answer, or how the child ended instead.
 
 use super::finding::Finding;
+use crate::cuda::library::ended;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The probe whose child is given an environment of its own.
 pub(super) const NVSHMEM: &str = "nvshmem";
@@ -39,7 +40,7 @@ fn run(mut command: Command, limit: Duration) -> Finding {
     };
     let stdout = reader(child.stdout.take());
     let stderr = reader(child.stderr.take());
-    let ended = wait(&mut child, limit);
+    let ended = ended(&mut child, limit);
     // A grandchild may hold the pipes open: what came until now has to do.
     let collect = |lines: Receiver<String>| lines.recv_timeout(Duration::from_millis(500)).unwrap_or_default();
     let (stdout, stderr) = (collect(stdout), collect(stderr));
@@ -80,22 +81,6 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     receiver
 }
 
-/// How the child ended; none where it was killed at its limit.
-fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
-    let begin = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if begin.elapsed() < limit => std::thread::sleep(Duration::from_millis(2)),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return None;
-            }
-        }
-    }
-}
-
 /// "ended with exit code 255", "was ended by signal 11 (segmentation fault)".
 fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
@@ -121,6 +106,7 @@ fn describe(status: ExitStatus) -> String {
 mod tests {
     use super::super::finding::Status;
     use super::*;
+    use std::time::Instant;
 
     fn shell(script: &str, limit_ms: u64) -> Finding {
         let mut command = Command::new("sh");

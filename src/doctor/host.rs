@@ -1,12 +1,13 @@
 //! The machine around the GPUs: launchers, Slurm, shared and locked memory, cores. No library is opened for these.
 
 use super::finding::Finding;
+use crate::cuda::library::ended;
 use crate::ranks::HAS_MPI;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long another program may take to say its version.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -52,14 +53,8 @@ fn version(program: &str) -> Option<String> {
     let mut command = Command::new(program);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().ok()?;
-    let begin = Instant::now();
-    while child.try_wait().ok()?.is_none() {
-        if begin.elapsed() > LIMIT {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Some("there, but its --version gave no answer".to_string());
-        }
-        std::thread::sleep(Duration::from_millis(2));
+    if ended(&mut child, LIMIT).is_none() {
+        return Some("there, but its --version gave no answer".to_string());
     }
     let mut text = String::new();
     child.stdout.take()?.read_to_string(&mut text).ok()?;
