@@ -87,32 +87,6 @@ pub const SOURCES: [(&str, &str); 12] = [
     ("residual.cu", include_str!("../../kernels/residual.cu")),
 ];
 
-/// The kernels, without the suffix of the precision.
-pub const NAMES: [&str; 22] = [
-    "adamw_update",
-    "add",
-    "attention_backward_keys",
-    "attention_backward_mean",
-    "attention_backward_queries",
-    "attention_forward",
-    "bias_backward_weight",
-    "cast",
-    "classifier_forward",
-    "embedding_backward_position",
-    "embedding_backward_token",
-    "embedding_forward",
-    "gelu_backward_input",
-    "gelu_forward",
-    "layernorm_backward_input",
-    "layernorm_backward_sums",
-    "layernorm_backward_weight",
-    "layernorm_forward",
-    "loss_mean",
-    "norm_partial",
-    "norm_sum",
-    "residual_forward",
-];
-
 /// Threads of a block of a kernel whose threads each take [`ELEMENTS`] elements.
 const ELEMENTWISE_BLOCK: usize = 256;
 /// Elements that a thread of such a kernel takes at a time.
@@ -154,129 +128,99 @@ pub const fn layernorm_groups(rows: usize) -> usize {
     clamp(rows.div_ceil(32), 128) as usize
 }
 
-/// `embedding_forward(out, tokens, wte, wpe, n, T, C)`
-pub fn embedding_forward(_: Precision, rows: usize, _tokens: usize, _channels: usize) -> Launch {
-    Launch::new([rows, 1], 128)
+/// The kernels: how each is launched, by its integer arguments, and the names of all. In alphabetical order.
+macro_rules! kernels {
+    ($($(#[$doc:meta])+ $name:ident($precision:tt $(, $size:ident)+) $launch:block)*) => {
+        $($(#[$doc])+ pub fn $name($precision: Precision $(, $size: usize)+) -> Launch $launch)*
+
+        /// The kernels, without the suffix of the precision, in alphabetical order: they are looked up by bisection.
+        pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
 }
 
-/// `embedding_backward_token(dwte, gradient, ids, starts, order, u, C)`
-pub fn embedding_backward_token(_: Precision, distinct: usize, channels: usize) -> Launch {
-    Launch::new([distinct, channels.div_ceil(COLUMNS)], COLUMNS)
-}
+kernels! {
+    /// `adamw_update(master, copy_or_null, gradient, other_or_null, m, v, count, scale_or_null, lr, beta1, beta2, eps, wd,
+    /// correction1, correction2)`
+    adamw_update(_, count) { elementwise(count) }
 
-/// `embedding_backward_position(dwpe, gradient, B, T, C)`
-pub fn embedding_backward_position(_: Precision, _sequences: usize, tokens: usize, channels: usize) -> Launch {
-    Launch::new([tokens, channels.div_ceil(COLUMNS)], COLUMNS)
-}
+    /// `add(out, other, count)`
+    add(_, count) { elementwise(count) }
 
-/// `layernorm_forward(out, statistics, input, weight, bias, n, C)`
-pub fn layernorm_forward(_: Precision, rows: usize, _channels: usize) -> Launch {
-    Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP)
-}
+    /// `attention_backward_keys(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
+    attention_backward_keys(precision, sequences, tokens, heads, size) {
+        attention(precision, [sequences, tokens, heads, size], [4, 6])
+    }
 
-/// `layernorm_backward_input(out, gradient, input, statistics, weight, residual_or_null, n, C)`
-pub fn layernorm_backward_input(_: Precision, rows: usize, _channels: usize) -> Launch {
-    Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP)
-}
+    /// `attention_backward_mean(means, gradient, output, B, T, NH, HS)`
+    attention_backward_mean(_, sequences, tokens, heads, _size) {
+        let rows = sequences.saturating_mul(tokens).saturating_mul(heads);
+        Launch::new([rows.div_ceil(MEAN_ROWS), 1], 8 * MEAN_ROWS)
+    }
 
-/// `layernorm_backward_sums(partial, gradient, input, statistics, n, C, G)`
-pub fn layernorm_backward_sums(_: Precision, _rows: usize, channels: usize, groups: usize) -> Launch {
-    Launch::new([channels.div_ceil(COLUMNS), groups], COLUMNS)
-}
+    /// `attention_backward_queries(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
+    attention_backward_queries(precision, sequences, tokens, heads, size) {
+        attention(precision, [sequences, tokens, heads, size], [4, 6])
+    }
 
-/// `layernorm_backward_weight(dweight, dbias, partial, G, C)`
-pub fn layernorm_backward_weight(_: Precision, _groups: usize, channels: usize) -> Launch {
-    Launch::new([channels.div_ceil(WARP), 1], WARPS * WARP)
-}
+    /// `attention_forward(out, log_sums, qkv, B, T, NH, HS)`
+    attention_forward(precision, sequences, tokens, heads, size) {
+        attention(precision, [sequences, tokens, heads, size], [3, 5])
+    }
 
-/// `attention_forward(out, log_sums, qkv, B, T, NH, HS)`
-pub fn attention_forward(precision: Precision, sequences: usize, tokens: usize, heads: usize, size: usize) -> Launch {
-    attention(precision, [sequences, tokens, heads, size], [3, 5])
-}
+    /// `bias_backward_weight(dbias, gradient, n, OC)`
+    bias_backward_weight(_, _rows, channels) {
+        Launch::new([channels.div_ceil(BIAS_COLUMNS), 1], BIAS_COLUMNS * BIAS_GROUPS)
+    }
 
-/// `attention_backward_mean(means, gradient, output, B, T, NH, HS)`
-pub fn attention_backward_mean(_: Precision, sequences: usize, tokens: usize, heads: usize, _size: usize) -> Launch {
-    let rows = sequences.saturating_mul(tokens).saturating_mul(heads);
-    Launch::new([rows.div_ceil(MEAN_ROWS), 1], 8 * MEAN_ROWS)
-}
+    /// `cast(out, in, count)`
+    cast(_, count) { elementwise(count) }
 
-/// `attention_backward_keys(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
-pub fn attention_backward_keys(
-    precision: Precision,
-    sequences: usize,
-    tokens: usize,
-    heads: usize,
-    size: usize,
-) -> Launch {
-    attention(precision, [sequences, tokens, heads, size], [4, 6])
-}
+    /// `classifier_forward(logits, losses, targets, weight, n, V, Vp)`
+    classifier_forward(_, rows, _vocabulary, padded_vocabulary) {
+        let threads = padded_vocabulary.div_ceil(ELEMENTS).next_multiple_of(WARP);
+        Launch::new([rows, 1], threads.clamp(WARP, 512))
+    }
 
-/// `attention_backward_queries(qkv_gradient, gradient, qkv, log_sums, means, B, T, NH, HS)`
-pub fn attention_backward_queries(
-    precision: Precision,
-    sequences: usize,
-    tokens: usize,
-    heads: usize,
-    size: usize,
-) -> Launch {
-    attention(precision, [sequences, tokens, heads, size], [4, 6])
-}
+    /// `embedding_backward_position(dwpe, gradient, B, T, C)`
+    embedding_backward_position(_, _sequences, tokens, channels) {
+        Launch::new([tokens, channels.div_ceil(COLUMNS)], COLUMNS)
+    }
 
-/// `gelu_forward(out, input, count)`
-pub fn gelu_forward(_: Precision, count: usize) -> Launch {
-    elementwise(count)
-}
+    /// `embedding_backward_token(dwte, gradient, ids, starts, order, u, C)`
+    embedding_backward_token(_, distinct, channels) { Launch::new([distinct, channels.div_ceil(COLUMNS)], COLUMNS) }
 
-/// `gelu_backward_input(out, gradient, input, count)`
-pub fn gelu_backward_input(_: Precision, count: usize) -> Launch {
-    elementwise(count)
-}
+    /// `embedding_forward(out, tokens, wte, wpe, n, T, C)`
+    embedding_forward(_, rows, _tokens, _channels) { Launch::new([rows, 1], 128) }
 
-/// `residual_forward(out, a, b, count)`
-pub fn residual_forward(_: Precision, count: usize) -> Launch {
-    elementwise(count)
-}
+    /// `gelu_backward_input(out, gradient, input, count)`
+    gelu_backward_input(_, count) { elementwise(count) }
 
-/// `bias_backward_weight(dbias, gradient, n, OC)`
-pub fn bias_backward_weight(_: Precision, _rows: usize, channels: usize) -> Launch {
-    Launch::new([channels.div_ceil(BIAS_COLUMNS), 1], BIAS_COLUMNS * BIAS_GROUPS)
-}
+    /// `gelu_forward(out, input, count)`
+    gelu_forward(_, count) { elementwise(count) }
 
-/// `classifier_forward(logits, losses, targets, weight, n, V, Vp)`
-pub fn classifier_forward(_: Precision, rows: usize, _vocabulary: usize, padded_vocabulary: usize) -> Launch {
-    let threads = padded_vocabulary.div_ceil(ELEMENTS).next_multiple_of(WARP);
-    Launch::new([rows, 1], threads.clamp(WARP, 512))
-}
+    /// `layernorm_backward_input(out, gradient, input, statistics, weight, residual_or_null, n, C)`
+    layernorm_backward_input(_, rows, _channels) { Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP) }
 
-/// `loss_mean(out, losses, n)`
-pub fn loss_mean(_: Precision, _rows: usize) -> Launch {
-    Launch::new([1, 1], 256)
-}
+    /// `layernorm_backward_sums(partial, gradient, input, statistics, n, C, G)`
+    layernorm_backward_sums(_, _rows, channels, groups) { Launch::new([channels.div_ceil(COLUMNS), groups], COLUMNS) }
 
-/// `add(out, other, count)`
-pub fn add(_: Precision, count: usize) -> Launch {
-    elementwise(count)
-}
+    /// `layernorm_backward_weight(dweight, dbias, partial, G, C)`
+    layernorm_backward_weight(_, _groups, channels) { Launch::new([channels.div_ceil(WARP), 1], WARPS * WARP) }
 
-/// `cast(out, in, count)`
-pub fn cast(_: Precision, count: usize) -> Launch {
-    elementwise(count)
-}
+    /// `layernorm_forward(out, statistics, input, weight, bias, n, C)`
+    layernorm_forward(_, rows, _channels) { Launch::new([rows.div_ceil(WARPS), 1], WARPS * WARP) }
 
-/// `norm_partial(partial, gradient, other_or_null, count, G)`
-pub fn norm_partial(_: Precision, _count: usize, groups: usize) -> Launch {
-    Launch::new([groups, 1], 256)
-}
+    /// `loss_mean(out, losses, n)`
+    loss_mean(_, _rows) { Launch::new([1, 1], 256) }
 
-/// `norm_sum(out, partial, G)`
-pub fn norm_sum(_: Precision, _groups: usize) -> Launch {
-    Launch::new([1, 1], 256)
-}
+    /// `norm_partial(partial, gradient, other_or_null, count, G)`
+    norm_partial(_, _count, groups) { Launch::new([groups, 1], 256) }
 
-/// `adamw_update(master, copy_or_null, gradient, other_or_null, m, v, count, scale_or_null, lr, beta1, beta2, eps, wd,
-/// correction1, correction2)`
-pub fn adamw_update(_: Precision, count: usize) -> Launch {
-    elementwise(count)
+    /// `norm_sum(out, partial, G)`
+    norm_sum(_, _groups) { Launch::new([1, 1], 256) }
+
+    /// `residual_forward(out, a, b, count)`
+    residual_forward(_, count) { elementwise(count) }
 }
 
 fn elementwise(count: usize) -> Launch {
