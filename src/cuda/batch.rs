@@ -2,9 +2,9 @@
 
 use super::api::event::Event;
 use super::api::handle::Address;
+use super::api::memory::Buffer;
 use super::api::pinned::Pinned;
 use super::gpu::Gpu;
-use super::memory::Buffer;
 use anyhow::{Result, ensure};
 use std::sync::Arc;
 

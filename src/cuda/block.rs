@@ -1,9 +1,9 @@
 //! One transformer block on a device: x += attproj(attention(LN1(x))); x += fcproj(gelu(fc(LN2(x)))).
 
 use super::api::handle::Address;
+use super::api::memory::Buffer;
 use super::blas::Sizes;
 use super::group::Group;
-use super::memory::Buffer;
 use super::operation::{NormOperands, Operations};
 use crate::anatomy::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
 use crate::model::Shape;

@@ -1,8 +1,8 @@
 //! The kernels, loaded on a device.
 
+use super::api::context::Context;
 use super::api::driver::{FunctionHandle, ModuleHandle};
 use super::compiler;
-use super::context::Context;
 use super::driver::Facts;
 use super::kernel::{self, Launch, Precision};
 use anyhow::{Context as _, Result, ensure};

@@ -1,10 +1,10 @@
 //! How much device memory a shard needs, before any is allocated.
 
+use super::api::memory::mib;
 use super::blas::WORKSPACE_BYTES;
 use super::gpu::Gpu;
 use super::group::padded;
 use super::kernel::{self, Precision};
-use super::memory::mib;
 use crate::anatomy::gpt2::VOCABULARY_MULTIPLE;
 use crate::anatomy::{Anatomy, MicroBatch, Stage, Storage, TiedSides};
 use crate::op::Kind;

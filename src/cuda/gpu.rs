@@ -1,9 +1,9 @@
 //! A GPU, or a slice of one, as one device of the pipeline.
 
+use super::api::context::Context;
 use super::api::driver::Fault;
 use super::api::event::{Event, Events};
 use super::api::stream::Stream;
-use super::context::Context;
 use super::driver::{Driver, Facts, Unusable};
 use anyhow::{Context as _, ensure};
 use std::sync::Arc;

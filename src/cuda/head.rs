@@ -2,9 +2,9 @@
 //! too, in their place.
 
 use super::api::handle::Address;
+use super::api::memory::Buffer;
 use super::blas::Sizes;
 use super::group::Group;
-use super::memory::Buffer;
 use super::operation::{NormOperands, Operations};
 use crate::model::Shape;
 use crate::model::stash::{HeadForward, HeadWeight};

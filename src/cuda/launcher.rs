@@ -1,13 +1,13 @@
 //! One kernel at a time, by its name, on memory that the host fills and reads: how a test compares every kernel on a device
 //! with its twin on the CPU. Training goes another way: see [`super::Shard`].
 
+use super::api::memory::Buffer;
 use super::api::pinned::Pinned;
 pub use super::api::stream::Argument;
 use super::code::Kernels;
 use super::driver::Driver;
 use super::gpu::Gpu;
 use super::kernel::{self, Launch, Precision};
-use super::memory::Buffer;
 use anyhow::{Context as _, Result, ensure};
 use std::sync::{Mutex, PoisonError};
 

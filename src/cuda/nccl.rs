@@ -3,10 +3,10 @@
 //! Messages between two ranks are matched in the order in which they were enqueued, a send with a receive of the same
 //! number of bytes: delivery `channel`. NCCL refuses two ranks on one GPU.
 
+use super::api::memory::Buffer;
 use super::api::stream::Stream;
 use super::gpu::Gpu;
 use super::library::{self, Found, Missing};
-use super::memory::Buffer;
 use anyhow::Result;
 use libloading::os::unix::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};

@@ -1,9 +1,9 @@
 //! A shard's memory for what is done once a step: norms, the factor of the update, gradients of other copies.
 
 use super::api::event::Event;
+use super::api::memory::Buffer;
 use super::api::pinned::Pinned;
 use super::gpu::Gpu;
-use super::memory::Buffer;
 use super::operation::MOST_NORM_GROUPS;
 use anyhow::Result;
 use std::collections::BTreeMap;

@@ -2,13 +2,13 @@
 //! stand in the kernels' files.
 
 use super::api::handle::Address;
+use super::api::memory::{Buffer, Pool};
 use super::api::products::Epilogue;
 use super::api::stream::Argument;
 use super::blas::{Forward, Products, Sizes};
 use super::code::Kernels;
 use super::gpu::Gpu;
 use super::kernel::{self, Launch, Precision};
-use super::memory::{Buffer, Pool};
 use crate::model::{AdamW, Shape};
 use anyhow::{Context as _, Result, bail};
 use std::sync::Arc;

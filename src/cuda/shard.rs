@@ -2,6 +2,7 @@
 //! of [`crate::model::Shard`], but that every op only enqueues on the compute stream.
 
 use super::api::handle::Address;
+use super::api::memory::{Buffer, Move, Pool};
 use super::batch::Batch;
 use super::blas::Products;
 use super::code::Kernels;
@@ -10,7 +11,6 @@ use super::gpu::Gpu;
 use super::group::Group;
 use super::kernel::Precision;
 use super::marks::Marks;
-use super::memory::{Buffer, Move, Pool};
 use super::once::Step;
 use super::operation::Operations;
 use super::{block, check, head};

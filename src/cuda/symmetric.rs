@@ -1,9 +1,9 @@
 //! NVSHMEM's symmetric memory: the same piece at every rank, into which any rank puts data with a signal on a stream.
 
 use super::api::handle::Address;
+use super::api::memory::Buffer;
 use super::api::stream::Stream;
 use super::library::Found;
-use super::memory::Buffer;
 use anyhow::{Context as _, Result, ensure};
 use nvshmem_sys::{Library, NVSHMEM_SIGNAL_SET, Status, UniqueId};
 use std::ptr::NonNull;

@@ -1,7 +1,7 @@
 //! Memory before time: every op is run once when a shard is made, and a step's memory is allocated before its first op.
 
+use super::api::memory::{Buffer, mib};
 use super::marks::Marks;
-use super::memory::{Buffer, mib};
 use super::shard::Shard;
 use crate::anatomy::{self, EMBEDDING, HEAD};
 use crate::op::{Kind, Op};

@@ -258,20 +258,6 @@ impl Api {
         Ok(can != 0)
     }
 
-    pub(in crate::cuda) fn retain_primary(&self, device: c_int) -> Result<ContextHandle, Fault> {
-        let mut context = std::ptr::null_mut();
-        call!(self.cuDevicePrimaryCtxRetain(&mut context, device))?;
-        Ok(Handle::new(context))
-    }
-
-    pub(in crate::cuda) fn release_primary(&self, device: c_int) -> Result<(), Fault> {
-        call!(self.cuDevicePrimaryCtxRelease_v2(device))
-    }
-
-    pub(in crate::cuda) fn set_current(&self, context: ContextHandle) -> Result<(), Fault> {
-        call!(self.cuCtxSetCurrent(context.raw()))
-    }
-
     /// Lets the current context read and write memory of `peer`.
     pub(in crate::cuda) fn enable_peer(&self, peer: ContextHandle) -> Result<(), Fault> {
         match call!(self.cuCtxEnablePeerAccess(peer.raw(), 0)) {
@@ -329,35 +315,6 @@ impl Api {
         let (mut free, mut total) = (0, 0);
         call!(self.cuMemGetInfo_v2(&mut free, &mut total))?;
         Ok((free, total))
-    }
-
-    pub(in crate::cuda) fn allocate(&self, bytes: usize) -> Result<Address, Fault> {
-        let mut address = 0;
-        call!(self.cuMemAlloc_v2(&mut address, bytes))?;
-        Ok(Address(address))
-    }
-
-    pub(in crate::cuda) fn free(&self, address: Address) -> Result<(), Fault> {
-        call!(self.cuMemFree_v2(address.0))
-    }
-
-    /// A name by which another process opens the allocation that begins at `address`.
-    pub(in crate::cuda) fn export_memory(&self, address: Address) -> Result<[u8; 64], Fault> {
-        let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
-        call!(self.cuIpcGetMemHandle(&mut handle, address.0))?;
-        Ok(handle.reserved.map(|byte| byte as u8))
-    }
-
-    pub(in crate::cuda) fn import_memory(&self, handle: [u8; 64]) -> Result<Address, Fault> {
-        let mut address = 0;
-        let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| byte as c_char) };
-        let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
-        call!(self.cuIpcOpenMemHandle_v2(&mut address, handle, flags))?;
-        Ok(Address(address))
-    }
-
-    pub(in crate::cuda) fn close_memory(&self, address: Address) -> Result<(), Fault> {
-        call!(self.cuIpcCloseMemHandle(address.0))
     }
 
     /// Loads a CUBIN, or PTX that ends with a zero.

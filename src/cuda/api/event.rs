@@ -1,6 +1,6 @@
 //! Events: positions in streams, to be waited for and to measure between; and the pool that a GPU's events come from.
 
-use super::super::context::Context;
+use super::context::Context;
 use super::driver::{EventHandle, Fault, call, done};
 use super::handle::Handle;
 use cudarc::driver::sys;

@@ -6,9 +6,11 @@
 //! not know.
 
 pub(super) mod compiler;
+pub(super) mod context;
 pub(super) mod driver;
 pub(super) mod event;
 pub(super) mod handle;
+pub(super) mod memory;
 pub(super) mod pinned;
 pub(super) mod products;
 pub(super) mod ranges;

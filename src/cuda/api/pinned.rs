@@ -1,6 +1,6 @@
 //! Host memory that the driver holds in place, so that copies to and from a GPU need not wait for the host.
 
-use super::super::context::Context;
+use super::context::Context;
 use super::driver::{Fault, call};
 use std::ffi::c_void;
 use std::ops::Range;

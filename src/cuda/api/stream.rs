@@ -1,8 +1,8 @@
 //! Streams: in-order queues of work on a GPU. Every method but the last two only enqueues. The calling thread's GPU must be
 //! the stream's: [`crate::cuda::Gpu::make_current`].
 
-use super::super::context::Context;
 use super::super::kernel::Launch;
+use super::context::Context;
 use super::driver::{Fault, FunctionHandle, StreamHandle, call, done};
 use super::event::Event;
 use super::handle::{Address, Handle};

@@ -1,11 +1,13 @@
 //! Device memory: buffers, and a pool of those that are used again.
 
-use super::api::driver::Fault;
-use super::api::event::ProcessHandle;
-use super::api::handle::Address;
 use super::context::Context;
+use super::driver::{Fault, call};
+use super::event::ProcessHandle;
+use super::handle::Address;
 use anyhow::{Context as _, Result, bail};
+use cudarc::driver::sys;
 use std::collections::BTreeMap;
+use std::ffi::{c_char, c_uint};
 use std::sync::Arc;
 
 /// Memory of one device, freed on drop. Its contents are anything at first.
@@ -25,8 +27,9 @@ impl Buffer {
     /// The device has not so much memory left: the error says how much there is.
     pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Buffer> {
         context.make_current()?;
-        match context.api.allocate(bytes.max(1)) {
-            Ok(address) => Ok(Buffer { context: context.clone(), address, bytes }),
+        let mut address = 0;
+        match call!(context, cuMemAlloc_v2(&mut address, bytes.max(1))) {
+            Ok(()) => Ok(Buffer { context: context.clone(), address: Address(address), bytes }),
             Err(fault) if fault.is_out_of_memory() => {
                 let (free, total) = context.api.memory()?;
                 bail!(
@@ -65,19 +68,21 @@ impl Buffer {
     /// The driver refuses: memory is not shared on this system.
     pub fn share(&self) -> Result<ProcessHandle, Fault> {
         self.context.make_current()?;
-        self.context.api.export_memory(self.address)
+        let mut name = sys::CUipcMemHandle { reserved: [0; 64] };
+        call!(self.context, cuIpcGetMemHandle(&mut name, self.address.0))?;
+        Ok(name.reserved.map(|byte| byte as u8))
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         // a fault here was reported by an earlier call already
-        let _ = self.context.make_current().and_then(|()| self.context.api.free(self.address));
+        let _ = self.context.make_current().and_then(|()| call!(self.context, cuMemFree_v2(self.address.0)));
     }
 }
 
 /// Whole mebibytes, rounded up.
-pub(super) fn mib(bytes: usize) -> usize {
+pub(in crate::cuda) fn mib(bytes: usize) -> usize {
     bytes.div_ceil(1 << 20)
 }
 
@@ -94,7 +99,11 @@ impl Imported {
     /// The driver refuses: the process is gone, or this one, or its GPU cannot be reached from this context's.
     pub fn open(context: &Arc<Context>, name: ProcessHandle) -> Result<Imported, Fault> {
         context.make_current()?;
-        Ok(Imported { context: context.clone(), address: context.api.import_memory(name)? })
+        let mut address = 0;
+        let name = sys::CUipcMemHandle { reserved: name.map(|byte| byte as c_char) };
+        let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
+        call!(context, cuIpcOpenMemHandle_v2(&mut address, name, flags))?;
+        Ok(Imported { context: context.clone(), address: Address(address) })
     }
 
     /// Where it begins.
@@ -105,13 +114,13 @@ impl Imported {
 
 impl Drop for Imported {
     fn drop(&mut self) {
-        let _ = self.context.make_current().and_then(|()| self.context.api.close_memory(self.address));
+        let _ = self.context.make_current().and_then(|()| call!(self.context, cuIpcCloseMemHandle(self.address.0)));
     }
 }
 
 /// Buffers that are used again, by size, last returned first. All of a pool's buffers are used on one stream: a buffer that
 /// was returned while work on it is still enqueued is handed out to work enqueued behind that.
-pub(super) struct Pool {
+pub(in crate::cuda) struct Pool {
     context: Arc<Context>,
     free: BTreeMap<usize, Vec<Buffer>>,
     /// Since [`Pool::watch`]: sizes taken and given, in order.
@@ -120,18 +129,18 @@ pub(super) struct Pool {
 
 /// A buffer of this many bytes was taken, or given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Move {
+pub(in crate::cuda) enum Move {
     Take(usize),
     Give(usize),
 }
 
 impl Pool {
-    pub(super) fn new(context: &Arc<Context>) -> Pool {
+    pub(in crate::cuda) fn new(context: &Arc<Context>) -> Pool {
         Pool { context: context.clone(), free: BTreeMap::new(), seen: None }
     }
 
     /// A buffer of this many bytes that hold anything.
-    pub(super) fn take(&mut self, bytes: usize) -> Result<Buffer> {
+    pub(in crate::cuda) fn take(&mut self, bytes: usize) -> Result<Buffer> {
         self.seen.iter_mut().for_each(|seen| seen.push(Move::Take(bytes)));
         match self.free.get_mut(&bytes).and_then(Vec::pop) {
             Some(buffer) => Ok(buffer),
@@ -140,7 +149,7 @@ impl Pool {
     }
 
     /// Takes buffers back.
-    pub(super) fn give(&mut self, buffers: impl IntoIterator<Item = Buffer>) {
+    pub(in crate::cuda) fn give(&mut self, buffers: impl IntoIterator<Item = Buffer>) {
         for buffer in buffers {
             self.seen.iter_mut().for_each(|seen| seen.push(Move::Give(buffer.bytes)));
             self.free.entry(buffer.bytes).or_default().push(buffer);
@@ -148,17 +157,17 @@ impl Pool {
     }
 
     /// Begins to note what is taken and given.
-    pub(super) fn watch(&mut self) {
+    pub(in crate::cuda) fn watch(&mut self) {
         self.seen = Some(Vec::new());
     }
 
     /// What was taken and given since [`Pool::watch`].
-    pub(super) fn seen(&mut self) -> Vec<Move> {
+    pub(in crate::cuda) fn seen(&mut self) -> Vec<Move> {
         self.seen.take().unwrap_or_default()
     }
 
     /// Bytes that it would have to allocate to go through these moves without allocating.
-    pub(super) fn lacking(&self, moves: impl Iterator<Item = Move>) -> BTreeMap<usize, usize> {
+    pub(in crate::cuda) fn lacking(&self, moves: impl Iterator<Item = Move>) -> BTreeMap<usize, usize> {
         let mut held: BTreeMap<usize, (usize, usize)> = BTreeMap::new(); // by size: now, most
         for step in moves {
             match step {
@@ -178,7 +187,7 @@ impl Pool {
     }
 
     /// Allocates so many free buffers of each size.
-    pub(super) fn reserve(&mut self, counts: &BTreeMap<usize, usize>) -> Result<()> {
+    pub(in crate::cuda) fn reserve(&mut self, counts: &BTreeMap<usize, usize>) -> Result<()> {
         for (&bytes, &count) in counts {
             for _ in 0..count {
                 let buffer = self.allocate(bytes)?;
