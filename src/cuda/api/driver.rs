@@ -1,7 +1,7 @@
 //! The driver (libcuda): its functions, and those calls that concern devices, contexts, memory and code.
 
 use super::super::library::{self, Missing};
-use super::handle::{Address, Handle};
+use super::handle::Handle;
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 
