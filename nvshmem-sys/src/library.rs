@@ -6,7 +6,7 @@ use crate::layout::*;
 use libloading::os::unix;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -98,7 +98,6 @@ impl UniqueId {
 pub struct Library {
     functions: Functions,
     version: (i32, i32, i32),
-    path: PathBuf,
 }
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -131,7 +130,7 @@ impl Library {
         if major != 3 {
             return Err(Error::Version { path, found: version });
         }
-        Ok(Library { functions, version, path })
+        Ok(Library { functions, version })
     }
 
     /// All functions, to be called at the caller's own risk.
@@ -142,11 +141,6 @@ impl Library {
     /// Major, minor, patch.
     pub fn version(&self) -> (i32, i32, i32) {
         self.version
-    }
-
-    /// The path it was opened by.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// How far initialisation came. Needs no GPU.
@@ -292,22 +286,6 @@ impl Library {
         Ok(())
     }
 
-    /// Where kernels of this PE can load and store another PE's copy of symmetric memory; `None` where they cannot
-    /// (another machine, no peer access). `memory` is this PE's address; it is compared, not read. Needs a GPU.
-    ///
-    /// # Errors
-    /// The library has no device; a PE that is not there.
-    pub fn ptr(&self, memory: NonNull<c_void>, pe: i32) -> Result<Option<NonNull<c_void>>, Error> {
-        let _guard = one_at_a_time();
-        self.need("nvshmem_ptr", Status::Initialized)?;
-        let pes = self.n_pes()?;
-        if pe < 0 || pe >= pes {
-            return Err(Error::Argument(format!("expected a PE of 0 to {}, found {pe}; ask n_pes", pes - 1)));
-        }
-        // SAFETY: initialised with a device, and the PE is there.
-        Ok(NonNull::new(unsafe { (self.functions.nvshmem_ptr)(memory.as_ptr(), pe) }))
-    }
-
     /// Enqueues: `bytes` of `source` are written to `destination` on PE `pe`, and then `signal` there is changed by
     /// `operation` ([`NVSHMEM_SIGNAL_SET`] or [`NVSHMEM_SIGNAL_ADD`]) with `value`. Whoever sees the signal sees the
     /// data. The other side waits with `cuStreamWaitValue64` on its own address of `signal`.
@@ -332,15 +310,6 @@ impl Library {
         let put = self.functions.nvshmemx_putmem_signal_on_stream;
         // SAFETY: the caller's promise.
         unsafe { put(destination, source, bytes, signal, value, operation, pe, stream) };
-    }
-
-    /// Enqueues: what follows on the stream begins when all puts before it are complete at their destinations.
-    ///
-    /// # Safety
-    /// The library is initialised with a device; `stream` is a stream of the device.
-    pub unsafe fn quiet_on_stream(&self, stream: cudaStream_t) {
-        // SAFETY: the caller's promise.
-        unsafe { (self.functions.nvshmemx_quiet_on_stream)(stream) };
     }
 
     /// Waits, in the calling thread, for all PEs and all their puts; collective. Needs a GPU.

@@ -8,19 +8,12 @@ pub(super) fn forward(out: &mut [f32], input: &[f32], weight: &[f32], bias: &[f3
     for row in out.chunks_exact_mut(bias.len()) {
         row.copy_from_slice(bias);
     }
-    let (n, oc) = (out.len() / bias.len(), bias.len());
-    let c = weight.len() / oc;
-    add_product(
-        MatrixMut::new(out, n, oc, oc),
-        Matrix::new(input, n, c, c),
-        Matrix::new(weight, oc, c, c).transposed(),
-    );
+    project(add_product, out, input, weight, bias.len());
 }
 
 /// `out` (n, OC) = `residual` (n, OC) + `input` (n, C) · `weight` (OC, C)ᵀ + `bias` (OC).
 pub(super) fn forward_residual(out: &mut [f32], residual: &[f32], input: &[f32], weight: &[f32], bias: &[f32]) {
-    let (n, oc) = (out.len() / bias.len(), bias.len());
-    let c = weight.len() / oc;
+    let oc = bias.len();
     vector::widest(
         #[inline(always)]
         || {
@@ -31,21 +24,19 @@ pub(super) fn forward_residual(out: &mut [f32], residual: &[f32], input: &[f32],
             }
         },
     );
-    add_product(
-        MatrixMut::new(out, n, oc, oc),
-        Matrix::new(input, n, c, c),
-        Matrix::new(weight, oc, c, c).transposed(),
-    );
+    project(add_product, out, input, weight, oc);
 }
 
 /// `out` (n, OC) = `input` (n, C) · `weight` (OC, C)ᵀ; whoever uses it adds the bias.
 pub(super) fn forward_without_bias(out: &mut [f32], input: &[f32], weight: &[f32], oc: usize) {
+    project(set_product, out, input, weight, oc);
+}
+
+/// Sets `out` (n, OC) to `input` (n, C) · `weight` (OC, C)ᵀ, or adds it.
+fn project(product: impl Fn(MatrixMut, Matrix, Matrix), out: &mut [f32], input: &[f32], weight: &[f32], oc: usize) {
     let (n, c) = (out.len() / oc, weight.len() / oc);
-    set_product(
-        MatrixMut::new(out, n, oc, oc),
-        Matrix::new(input, n, c, c),
-        Matrix::new(weight, oc, c, c).transposed(),
-    );
+    let weight = Matrix::new(weight, oc, c, c).transposed();
+    product(MatrixMut::new(out, n, oc, oc), Matrix::new(input, n, c, c), weight);
 }
 
 /// `input_gradient` (n, C) = `gradient` (n, OC) · `weight` (OC, C).
