@@ -194,17 +194,14 @@ fn tables(e: &Explained) -> Vec<Table> {
 
 fn idle_table(e: &Explained) -> Table {
     let whole = f64::from(e.devices) * e.metrics.makespan;
-    let row = |name: String, t: &sim::IdleTime| {
-        let cells = [t.idle, t.fill, t.drain, t.dependence, t.communication, t.imbalance, t.memory, t.order];
-        [name].into_iter().chain(cells.map(number)).collect::<Vec<_>>()
-    };
+    let cells =
+        |t: &sim::IdleTime| [t.idle, t.fill, t.drain, t.dependence, t.communication, t.imbalance, t.memory, t.order];
+    let row = |name: String, t| [name].into_iter().chain(cells(t).map(number)).collect::<Vec<_>>();
     let mut rows: Vec<Vec<String>> =
         e.idle.per_device.iter().enumerate().map(|(device, t)| row(format!("device {device}"), t)).collect();
     rows.push(row("all".to_string(), &e.idle.total));
-    let t = &e.idle.total;
-    let shares = [t.idle, t.fill, t.drain, t.dependence, t.communication, t.imbalance, t.memory, t.order];
     let share = |time: f64| percent(if whole > 0.0 { time / whole } else { 0.0 });
-    rows.push(["share".to_string()].into_iter().chain(shares.map(share)).collect());
+    rows.push(["share".to_string()].into_iter().chain(cells(&e.idle.total).map(share)).collect());
     let memory = if e.memory.iter().any(|m| m.cap.is_some()) { "memory cap" } else { "own peak" };
     Table {
         caption: format!(

@@ -138,12 +138,6 @@ impl Drop for Children {
 }
 
 fn signal_name(signal: i32) -> &'static str {
-    match signal {
-        6 => " (SIGABRT)",
-        7 => " (SIGBUS)",
-        9 => " (SIGKILL)",
-        11 => " (SIGSEGV)",
-        15 => " (SIGTERM)",
-        _ => "",
-    }
+    let names = [(6, " (SIGABRT)"), (7, " (SIGBUS)"), (9, " (SIGKILL)"), (11, " (SIGSEGV)"), (15, " (SIGTERM)")];
+    names.iter().find(|(number, _)| *number == signal).map_or("", |(_, name)| name)
 }
