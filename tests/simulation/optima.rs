@@ -1,6 +1,6 @@
 //! The search and the bounds against optima that a solver of its own proved (`tests/optima/solve`, CP-SAT).
 
-use crate::settle::ticks as replay;
+use crate::settle::{search, ticks as replay};
 use crate::support::{self, costs, golden_list, in_turn, schedule, slowed};
 use pipesim::internals::cost::{CostTable, Slow};
 use pipesim::internals::exact::{Budget, Error, prove, question};
@@ -53,9 +53,8 @@ fn case(row: &Value) -> Case {
     let given = given.join(",");
     let costs = costs(&given, &placement, m);
     let name = format!("{} p{p} m{m} cap {cap} split {split} {goal:?} {given}", placement.name());
-    let programs = vec![Program::Search { split, cap: Some(cap), start: None }; p as usize];
     let optimum = (row["optimum"].as_f64().unwrap() * costs.ticks_per_unit).round() as u64;
-    let open = OpenSchedule { name: "searched".to_string(), placement, microbatches: m, programs, goal };
+    let open = search(placement, m, split, cap, goal);
     Case { name, open, costs, cap, split, reference: row["source"] == "reference", optimum }
 }
 
@@ -149,8 +148,7 @@ fn proofs_know_two_directions() {
     let placement = Placement::bidirectional(4, 1).unwrap();
     let slow: Slow = [(1, "1.5".parse().unwrap())].into();
     let costs = slowed("", &placement, 4, &slow);
-    let programs = vec![Program::Search { split: true, cap: Some(2.0), start: None }; 4];
-    let mut open = OpenSchedule { name: "two".to_string(), placement, microbatches: 4, programs, goal: Goal::Makespan };
+    let mut open = search(placement, 4, true, 2.0, Goal::Makespan);
     let found = replay(&settle(&open, &costs).unwrap(), &costs).0;
     let proof = prove(&open, &costs, Budget { states: 50_000 }).unwrap();
     assert!(proof.lower_bound <= proof.objective && proof.objective <= found);

@@ -13,7 +13,7 @@ fn vee(p: u32) -> Placement {
     Placement::zigzag("V", p, 2)
 }
 
-fn search(placement: Placement, m: u32, split: bool, cap: f64, goal: Goal) -> OpenSchedule {
+pub fn search(placement: Placement, m: u32, split: bool, cap: f64, goal: Goal) -> OpenSchedule {
     let program = Program::Search { split, cap: Some(cap), start: None };
     let programs = vec![program; placement.devices() as usize];
     OpenSchedule { name: "searched".to_string(), placement, microbatches: m, programs, goal }

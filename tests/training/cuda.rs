@@ -5,7 +5,7 @@
 //! `--test-threads=1` keeps tests from each other's memory. What concerns the stand-ins alone is skipped there, with the
 //! reason. `PIPESIM_ROOT` names the folder that holds `tests/golden` where that is not where this was compiled.
 
-use crate::pipeline::{Batch, Order, Steps};
+use crate::pipeline::{Batch, Order, Steps, on_one_device};
 use crate::support::*;
 use pipesim::internals::anatomy::Stage;
 use pipesim::internals::anatomy::gpt2::TENSOR_NAMES;
@@ -133,12 +133,6 @@ impl Pipeline {
         gpu.compute.wait(&message.arrived).unwrap();
         message.read.address()
     }
-
-    fn all(&self, gradients: bool) -> Parameters {
-        let mut all = Parameters::zeros(&checkpoint().config).unwrap();
-        self.shards.iter().for_each(|shard| shard.export(&mut all, gradients).unwrap());
-        all
-    }
 }
 
 impl Steps for Pipeline {
@@ -214,6 +208,10 @@ impl Steps for Pipeline {
         }
     }
 
+    fn export(&self, all: &mut Parameters, gradients: bool) {
+        self.shards.iter().for_each(|shard| shard.export(all, gradients).unwrap());
+    }
+
     fn losses(&self) -> Vec<f32> {
         self.shards[*self.device_of_stage.last().unwrap()].losses().unwrap().to_vec()
     }
@@ -226,26 +224,6 @@ impl Steps for Pipeline {
     fn update(&mut self, step: u32, hyper: &AdamW, scale: f32) {
         self.shards.iter_mut().for_each(|shard| shard.update(hyper, step, scale).unwrap());
     }
-}
-
-/// Gradients of one whole CPU shard.
-fn cpu_gradients(state: &DebugState, microbatches: usize) -> (f32, Parameters) {
-    let parameters = checkpoint();
-    let layers = parameters.config.anatomy().split(1, None).unwrap();
-    let stages = [(0, layers[0].clone())];
-    let mut shard =
-        model::Shard::new(&parameters, &stages, state.batch / microbatches, state.tokens, microbatches).unwrap();
-    let rows = state.batch / microbatches * state.tokens;
-    for k in 0..microbatches {
-        let (inputs, targets) = (&state.inputs[k * rows..][..rows], &state.targets[k * rows..][..rows]);
-        let signal = model::Signal::Tokens(inputs);
-        shard.forward(0, k as u32, signal, Some(targets), None, &mut Vec::new()).unwrap();
-        shard.backward_input(0, k as u32, None, None, &mut Vec::new()).unwrap();
-        shard.backward_weight(0, k as u32, &mut Vec::new()).unwrap();
-    }
-    let mut gradients = Parameters::zeros(&parameters.config).unwrap();
-    shard.gradients(&mut gradients);
-    (shard.losses().iter().sum::<f32>() / microbatches as f32, gradients)
 }
 
 const PARTITIONS: [(Hardware, &[usize]); 5] = [
@@ -267,7 +245,7 @@ fn float32_gradients_are_the_cpus_and_pytorchs_under_every_partition() {
                 let sizes = [state.batch, state.tokens, microbatches];
                 let mut pipeline = Pipeline::new(&checkpoint(), hardware, devices, sizes, Precision::F32);
                 let loss = pipeline.gradients((&state.inputs, &state.targets), order);
-                let (cpu_loss, cpu) = cpu_gradients(&state, microbatches);
+                let (cpu_loss, cpu) = on_one_device(&checkpoint(), (&state.inputs, &state.targets), sizes);
                 assert!((loss - cpu_loss).abs() < 1e-5, "loss {loss}, the CPU's {cpu_loss}");
                 assert!((loss - state.loss).abs() < 1e-5, "loss {loss}, PyTorch's {}", state.loss);
                 let found = pipeline.all(true);
@@ -338,10 +316,7 @@ fn no_partition_and_no_order_changes_a_bit() {
             let run = |hardware: Hardware, devices: &[usize], order: Order| {
                 let sizes = [state.batch, state.tokens, 4];
                 let mut pipeline = Pipeline::new(&checkpoint(), hardware, devices, sizes, precision);
-                let batch = (&state.inputs[..], &state.targets[..]);
-                let losses: Vec<f32> =
-                    (1..3).map(|step| pipeline.step(step, batch, order, &AdamW::default(), Some(0.5))).collect();
-                (losses, pipeline.norm(), pipeline.all(true), pipeline.all(false))
+                pipeline.outcome(2, order)
             };
             let whole = run(Hardware::Gpus, &[0], Order::FullBackward);
             // cuBLASLt may sum in another order where it has other numbers of multiprocessors
@@ -371,14 +346,7 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
             let inputs: Vec<u32> = (0..sequences * tokens).map(token).collect();
             let targets: Vec<u32> = (1..=sequences * tokens).map(token).collect();
 
-            let layers = config.anatomy().split(1, None).unwrap();
-            let mut cpu = model::Shard::new(&parameters, &[(0, layers[0].clone())], sequences, tokens, 1).unwrap();
-            let signal = model::Signal::Tokens(&inputs);
-            cpu.forward(0, 0, signal, Some(&targets), None, &mut Vec::new()).unwrap();
-            cpu.backward_input(0, 0, None, None, &mut Vec::new()).unwrap();
-            cpu.backward_weight(0, 0, &mut Vec::new()).unwrap();
-            let mut expected = Parameters::zeros(&config).unwrap();
-            cpu.gradients(&mut expected);
+            let (cpu_loss, expected) = on_one_device(&parameters, (&inputs, &targets), [sequences, tokens, 1]);
 
             let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
             let layers = config.anatomy().split(3, Some(&[0, 3, 0])).unwrap();
@@ -398,7 +366,7 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
                 shard.backward_input(0, 0, second, None, &mut marks).unwrap();
                 (0..3).for_each(|stage| shard.backward_weight(stage, 0, &mut marks).unwrap());
                 let loss = shard.losses().unwrap()[0];
-                assert!((loss - cpu.losses()[0]).abs() < tolerance as f32, "{loss} and {}", cpu.losses()[0]);
+                assert!((loss - cpu_loss).abs() < tolerance as f32, "{loss} and {cpu_loss}");
                 let mut found = Parameters::zeros(&config).unwrap();
                 shard.export(&mut found, true).unwrap();
                 for ((name, found), expected) in TENSOR_NAMES.iter().zip(&found.tensors).zip(&expected.tensors) {
@@ -420,6 +388,15 @@ fn whole_model(precision: Precision) -> (Shard, Marks) {
     (shard, Marks::new(&gpu))
 }
 
+/// The ops of both its micro-batches.
+fn one_by_one(shard: &mut Shard, marks: &mut Marks) {
+    for k in 0..2 {
+        shard.forward(0, k, None, None, marks).unwrap();
+        shard.backward_input(0, k, None, None, marks).unwrap();
+        shard.backward_weight(0, k, marks).unwrap();
+    }
+}
+
 #[test]
 fn saved_parameters_give_the_same_step_again() {
     child("saved_parameters_give_the_same_step_again", &[], || {
@@ -430,11 +407,7 @@ fn saved_parameters_give_the_same_step_again() {
                 shard.zero_gradients().unwrap();
                 shard.begin(&state.inputs, &state.targets).unwrap();
                 marks.clear();
-                for k in 0..2 {
-                    shard.forward(0, k, None, None, &mut marks).unwrap();
-                    shard.backward_input(0, k, None, None, &mut marks).unwrap();
-                    shard.backward_weight(0, k, &mut marks).unwrap();
-                }
+                one_by_one(shard, &mut marks);
                 shard.update(&AdamW::default(), number, 1.0).unwrap();
                 shard.losses().unwrap()
             };
@@ -620,11 +593,7 @@ fn replicas_add_up_to_twice_the_gradient() {
         let state = debug_state();
         let (mut shard, mut marks) = whole_model(Precision::F32);
         shard.begin(&state.inputs, &state.targets).unwrap();
-        for k in 0..2 {
-            shard.forward(0, k, None, None, &mut marks).unwrap();
-            shard.backward_input(0, k, None, None, &mut marks).unwrap();
-            shard.backward_weight(0, k, &mut marks).unwrap();
-        }
+        one_by_one(&mut shard, &mut marks);
         let mut once = Parameters::zeros(&checkpoint().config).unwrap();
         shard.export(&mut once, true).unwrap();
         let (own, inbox) = (shard.stage_gradient(0), shard.stage_inbox(0).unwrap());

@@ -24,6 +24,14 @@ fn ok(code: c_int) {
     assert_eq!(code, SUCCESS);
 }
 
+/// What a call that succeeds writes.
+#[track_caller]
+fn made<T: Default>(call: impl FnOnce(&mut T) -> c_int) -> T {
+    let mut value = T::default();
+    ok(call(&mut value));
+    value
+}
+
 /// The folder of the stand-ins, built once; nothing where there is no C++ compiler.
 fn folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -193,29 +201,22 @@ impl Driver {
     /// The library with the primary context of a device current.
     fn on(device: c_int) -> Option<(&'static Driver, Handle)> {
         let driver = Driver::get()?;
-        let mut context = 0;
         ok(driver.cuInit(0));
-        ok(driver.cuDevicePrimaryCtxRetain(&mut context, device));
+        let context = made(|context| driver.cuDevicePrimaryCtxRetain(context, device));
         ok(driver.cuCtxSetCurrent(context));
         Some((driver, context))
     }
 
     fn stream(&self) -> Handle {
-        let mut stream = 0;
-        ok(self.cuStreamCreate(&mut stream, 1));
-        stream
+        made(|stream| self.cuStreamCreate(stream, 1))
     }
 
     fn event(&self, flags: c_uint) -> Handle {
-        let mut event = 0;
-        ok(self.cuEventCreate(&mut event, flags));
-        event
+        made(|event| self.cuEventCreate(event, flags))
     }
 
     fn memory(&self, bytes: usize) -> u64 {
-        let mut address = 0;
-        ok(self.cuMemAlloc_v2(&mut address, bytes));
-        address
+        made(|address| self.cuMemAlloc_v2(address, bytes))
     }
 
     fn upload<T: Copy>(&self, values: &[T]) -> u64 {
@@ -253,13 +254,10 @@ extern "C" fn sleep(milliseconds: *mut c_void) {
 #[test]
 fn devices_are_as_the_variables_say() {
     let Some((driver, _)) = Driver::on(0) else { return };
-    let (mut version, mut count, mut value) = (0, 0, 0);
-    ok(driver.cuDriverGetVersion(&mut version));
-    ok(driver.cuDeviceGetCount(&mut count));
-    assert_eq!((version, count), (13000, 2));
+    assert_eq!(made(|version| driver.cuDriverGetVersion(version)), 13000);
+    assert_eq!(made(|count| driver.cuDeviceGetCount(count)), 2);
     for (attribute, expected) in [(16, 16), (75, 9), (76, 0), (10, 32)] {
-        ok(driver.cuDeviceGetAttribute(&mut value, attribute, 1));
-        assert_eq!(value, expected);
+        assert_eq!(made(|value| driver.cuDeviceGetAttribute(value, attribute, 1)), expected);
     }
     let (mut free, mut total) = (0, 0);
     ok(driver.cuMemGetInfo_v2(&mut free, &mut total));
@@ -316,8 +314,7 @@ fn copies_are_asynchronous_and_fresh_memory_is_not_a_number() {
 #[test]
 fn the_default_stream_is_ordered_with_blocking_streams_only() {
     let Some((driver, _)) = Driver::on(0) else { return };
-    let (mut blocking, free) = (0, driver.stream());
-    ok(driver.cuStreamCreate(&mut blocking, 0));
+    let (blocking, free) = (made(|stream| driver.cuStreamCreate(stream, 0)), driver.stream());
     let (a, b) = (driver.memory(4), driver.memory(4));
     driver.sleep(blocking, 50);
     ok(driver.cuMemsetD32Async(a, 5, 1, blocking));
@@ -536,9 +533,8 @@ impl Matrix {
     }
 
     fn layout(&self, blas: &Blas, rows: usize, columns: usize) -> Handle {
-        let mut layout = 0;
-        ok(blas.cublasLtMatrixLayoutCreate(&mut layout, self.kind, rows as u64, columns as u64, self.stride as i64));
-        layout
+        let (rows, columns, stride) = (rows as u64, columns as u64, self.stride as i64);
+        made(|layout| blas.cublasLtMatrixLayoutCreate(layout, self.kind, rows, columns, stride))
     }
 
     /// Asserts what the device holds, with the tolerance of the type.
@@ -562,20 +558,14 @@ impl Matrix {
 }
 
 impl Blas {
-    fn handle(&self) -> Handle {
-        let mut handle = 0;
-        ok(self.cublasLtCreate(&mut handle));
-        handle
-    }
-
     /// Status, how many algorithms there are for these layouts of A, B, C, D, and the first.
     fn heuristic(&self, handle: Handle, description: Handle, [a, b, c, d]: [Handle; 4]) -> (c_int, c_int, [u64; 16]) {
-        let (mut preference, mut count, mut result) = (0, 0, [0; 16]);
-        ok(self.cublasLtMatmulPreferenceCreate(&mut preference));
-        let (result_, count_) = (&mut result, &mut count);
+        let (mut count, mut found) = (0, [0; 16]);
+        let preference = made(|preference| self.cublasLtMatmulPreferenceCreate(preference));
+        let into = &mut found;
         let status =
-            self.cublasLtMatmulAlgoGetHeuristic(handle, description, a, b, c, d, preference, 1, result_, count_);
-        (status, count, result)
+            self.cublasLtMatmulAlgoGetHeuristic(handle, description, a, b, c, d, preference, 1, into, &mut count);
+        (status, count, found)
     }
 
     /// D = alpha A B + beta C, each at its address with its layout, without workspace.
@@ -663,8 +653,7 @@ impl Product {
     }
 
     fn description(&self, blas: &Blas) -> Handle {
-        let mut description = 0;
-        ok(blas.cublasLtMatmulDescCreate(&mut description, 68, F32));
+        let description = made(|description| blas.cublasLtMatmulDescCreate(description, 68, F32));
         set(blas, description, 3, i32::from(self.case.transposed[0]));
         set(blas, description, 4, i32::from(self.case.transposed[1]));
         set(blas, description, 7, self.case.epilogue);
@@ -676,7 +665,8 @@ impl Product {
     }
 
     fn run(&self, blas: &Blas, driver: &Driver) {
-        let (handle, layouts, description) = (blas.handle(), self.layouts(blas), self.description(blas));
+        let (handle, layouts, description) =
+            (made(|handle| blas.cublasLtCreate(handle)), self.layouts(blas), self.description(blas));
         let (status, count, algorithm) = blas.heuristic(handle, description, layouts);
         assert_eq!((status, count, algorithm[8]), (SUCCESS, 1, 0), "{:?}: an algorithm without workspace", self.case);
         let addresses = [&self.a, &self.b, &self.c, &self.d].map(|matrix| matrix.address);
@@ -730,20 +720,15 @@ fn products_equal_a_plain_loop() {
 #[test]
 fn products_of_a_batch_and_what_is_refused() {
     let (Some(blas), Some((driver, _))) = (Blas::get(), Driver::on(0)) else { return };
-    let handle = blas.handle();
+    let handle = made(|handle| blas.cublasLtCreate(handle));
     let layout = |kind, rows, columns| {
-        let mut layout = 0;
-        ok(blas.cublasLtMatrixLayoutCreate(&mut layout, kind, rows, columns, rows as i64));
+        let layout = made(|layout| blas.cublasLtMatrixLayoutCreate(layout, kind, rows, columns, rows as i64));
         for (attribute, bytes, value) in [(5, 4, 2i64), (6, 8, (rows * columns) as i64)] {
             ok(blas.cublasLtMatrixLayoutSetAttribute(layout, attribute, (&raw const value).cast(), bytes));
         }
         layout
     };
-    let describe = |compute| {
-        let mut description = 0;
-        ok(blas.cublasLtMatmulDescCreate(&mut description, compute, F32));
-        description
-    };
+    let describe = |compute| made(|description| blas.cublasLtMatmulDescCreate(description, compute, F32));
     // Two matrices each, 2 x 2: [1 3; 2 4] [5 7; 6 8] and the identity times [1 0; 1 0].
     let a = driver.upload(&[1.0f32, 2.0, 3.0, 4.0, 1.0, 0.0, 0.0, 1.0]);
     let b = driver.upload(&[5.0f32, 6.0, 7.0, 8.0, 1.0, 1.0, 0.0, 0.0]);

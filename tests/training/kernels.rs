@@ -414,13 +414,8 @@ fn embedding() {
             });
             let mut expected = vec![0.0; n * c];
             twins::embedding_forward(&mut expected, &tokens, &wte, &wpe, t, c);
-            compare(
-                &label("embedding_forward", precision),
-                &shape,
-                &emulator.read(&out),
-                &expected,
-                emulator.tolerance(),
-            );
+            let (name, found) = (label("embedding_forward", precision), emulator.read(&out));
+            compare(&name, &shape, &found, &expected, emulator.tolerance());
 
             let (mut dwte, mut dwpe) = (random.values(v * c, 1.0), random.values((t + 3) * c, 1.0));
             let (ids, starts, order) = index(&tokens);

@@ -1,6 +1,6 @@
 //! The model against PyTorch's numbers, against itself under every partition, and its readers against bad files.
 
-use crate::pipeline::{Batch, Order, Steps};
+use crate::pipeline::{Batch, Order, Steps, on_one_device};
 use crate::support::{checkpoint, debug_state, golden, golden_settings, relative_distance};
 use std::path::Path;
 
@@ -36,18 +36,6 @@ impl Pipeline {
 
     fn shard(&mut self, stage: usize) -> &mut Shard {
         &mut self.shards[self.device_of_stage[stage]]
-    }
-
-    fn all_gradients(&self) -> Parameters {
-        let mut all = Parameters::zeros(&checkpoint().config).unwrap();
-        self.shards.iter().for_each(|shard| shard.gradients(&mut all));
-        all
-    }
-
-    fn all_parameters(&self) -> Parameters {
-        let mut all = Parameters::zeros(&checkpoint().config).unwrap();
-        self.shards.iter().for_each(|shard| shard.parameters(&mut all));
-        all
     }
 }
 
@@ -104,6 +92,11 @@ impl Steps for Pipeline {
         }
     }
 
+    fn export(&self, all: &mut Parameters, gradients: bool) {
+        let export = if gradients { Shard::gradients } else { Shard::parameters };
+        self.shards.iter().for_each(|shard| export(shard, all));
+    }
+
     fn losses(&self) -> Vec<f32> {
         self.shards[*self.device_of_stage.last().unwrap()].losses().to_vec()
     }
@@ -132,7 +125,7 @@ fn loss_logits_and_gradients_are_pytorchs_under_every_partition() {
             let logits: Vec<f32> = (0..microbatches as u32).flat_map(|k| head.logits(k).unwrap()).copied().collect();
             let distance = relative_distance(&logits, &state.logits);
             assert!(distance < 1e-5, "logits differ by {distance:e}");
-            let found = pipeline.all_gradients();
+            let found = pipeline.all(true);
             for ((name, found), expected) in TENSOR_NAMES.iter().zip(&found.tensors).zip(&state.gradients) {
                 let distance = relative_distance(found, expected);
                 assert!(distance < 1e-5, "{devices:?}, {microbatches} micro-batches: {name} differs by {distance:e}");
@@ -156,10 +149,7 @@ fn no_partition_and_no_order_changes_a_bit() {
     let state = debug_state();
     let run = |devices: &[usize], order: Order| {
         let mut pipeline = Pipeline::new(&checkpoint(), devices, state.batch, state.tokens, 4);
-        let batch = (&state.inputs[..], &state.targets[..]);
-        let losses: Vec<f32> =
-            (1..4).map(|step| pipeline.step(step, batch, order, &AdamW::default(), Some(0.5))).collect();
-        (losses, pipeline.norm(), pipeline.all_gradients(), pipeline.all_parameters())
+        pipeline.outcome(3, order)
     };
     let reference = run(&[0], Order::FullBackward);
     for devices in PARTITIONS {
@@ -174,18 +164,9 @@ fn gradients_agree_with_finite_differences() {
     let config = Config { max_sequence: 100, vocabulary: 37, layers: 2, heads: 3, channels: 24 };
     let mut parameters = Parameters::random(&config, 3).unwrap();
     parameters.tensors.iter_mut().flatten().for_each(|value| *value *= 5.0);
-    let layers = config.anatomy().split(1, None).unwrap();
     let tokens: Vec<u32> = (0..2 * 100 + 1).map(|i| i * i * 7 % 37).collect();
-    let (inputs, targets) = (&tokens[..200], &tokens[1..]);
     let evaluate = |parameters: &Parameters| {
-        let mut shard = Shard::new(parameters, &[(0, layers[0].clone())], 2, 100, 1).unwrap();
-        let laps = &mut Vec::new();
-        shard.forward(0, 0, Signal::Tokens(inputs), Some(targets), None, laps).unwrap();
-        let loss = shard.losses()[0];
-        shard.backward_input(0, 0, None, None, laps).unwrap();
-        shard.backward_weight(0, 0, laps).unwrap();
-        let mut gradients = Parameters::zeros(&config).unwrap();
-        shard.gradients(&mut gradients);
+        let (loss, gradients) = on_one_device(parameters, (&tokens[..200], &tokens[1..]), [2, 100, 1]);
         (f64::from(loss), gradients)
     };
     let (_, gradients) = evaluate(&parameters);
@@ -213,11 +194,11 @@ fn snapshot_and_restore_give_the_same_step_again() {
     pipeline.step(1, batch, Order::FullBackward, &AdamW::default(), None);
     let snapshots: Vec<Snapshot> = pipeline.shards.iter().map(Shard::snapshot).collect();
     let first = pipeline.step(2, batch, Order::FullBackward, &AdamW::default(), None);
-    let after = pipeline.all_parameters();
+    let after = pipeline.all(false);
     pipeline.shards.iter_mut().zip(&snapshots).for_each(|(shard, snapshot)| shard.restore(snapshot));
-    assert!(pipeline.all_parameters() != after);
+    assert!(pipeline.all(false) != after);
     assert_eq!(pipeline.step(2, batch, Order::FullBackward, &AdamW::default(), None), first);
-    assert!(pipeline.all_parameters() == after);
+    assert!(pipeline.all(false) == after);
 }
 
 #[test]

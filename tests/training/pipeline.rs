@@ -1,7 +1,7 @@
 //! Steps of a pipeline whose shards a test drives itself, whatever they run on.
 
 use crate::support::{checkpoint, debug_state, golden, golden_losses};
-use pipesim::internals::model::{AdamW, Tokenizer, Tokens};
+use pipesim::internals::model::{AdamW, Parameters, Shard, Signal, Tokenizer, Tokens};
 
 /// Order of the ops of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,6 +16,27 @@ pub enum Order {
 
 /// What is read, and what is to be predicted.
 pub type Batch<'a> = (&'a [u32], &'a [u32]);
+
+/// Loss and gradients of the whole model in one shard on the CPU, of so many sequences of tokens in micro-batches.
+pub fn on_one_device(
+    parameters: &Parameters,
+    (inputs, targets): Batch,
+    [sequences, tokens, microbatches]: [usize; 3],
+) -> (f32, Parameters) {
+    let layers = parameters.config.anatomy().split(1, None).unwrap();
+    let rows = sequences / microbatches * tokens;
+    let mut shard =
+        Shard::new(parameters, &[(0, layers[0].clone())], sequences / microbatches, tokens, microbatches).unwrap();
+    let laps = &mut Vec::new();
+    for (k, (inputs, targets)) in (0..).zip(inputs.chunks(rows).zip(targets.chunks(rows))) {
+        shard.forward(0, k, Signal::Tokens(inputs), Some(targets), None, laps).unwrap();
+        shard.backward_input(0, k, None, None, laps).unwrap();
+        shard.backward_weight(0, k, laps).unwrap();
+    }
+    let mut gradients = Parameters::zeros(&parameters.config).unwrap();
+    shard.gradients(&mut gradients);
+    (shard.losses().iter().sum::<f32>() / microbatches as f32, gradients)
+}
 
 /// What steps consist of. An op runs on all stages, in order, but for the backward for the weights.
 pub trait Steps {
@@ -33,6 +54,24 @@ pub trait Steps {
     fn losses(&self) -> Vec<f32>;
     fn squared_norms(&mut self) -> Vec<(usize, f64)>;
     fn update(&mut self, step: u32, hyper: &AdamW, scale: f32);
+
+    /// Adds this pipeline's gradients, or its parameters, to `all`.
+    fn export(&self, all: &mut Parameters, gradients: bool);
+
+    fn all(&self, gradients: bool) -> Parameters {
+        let mut all = Parameters::zeros(&checkpoint().config).unwrap();
+        self.export(&mut all, gradients);
+        all
+    }
+
+    /// So many steps on the batch of the debug state: losses, norm, gradients and parameters.
+    fn outcome(&mut self, steps: u32, order: Order) -> (Vec<f32>, f64, Parameters, Parameters) {
+        let state = debug_state();
+        let batch = (&state.inputs[..], &state.targets[..]);
+        let step = |step| self.step(step, batch, order, &AdamW::default(), Some(0.5));
+        let losses = (1..=steps).map(step).collect();
+        (losses, self.norm(), self.all(true), self.all(false))
+    }
 
     /// Everything of a step but the update; returns the loss.
     fn gradients(&mut self, batch: Batch, order: Order) -> f32 {
