@@ -294,19 +294,18 @@ fn placements_are_checked() {
     let with = |placement: &str, p: u32| {
         refused_file(format!("{placement}\ndef device(r, p, m):\n    return m * (F + B)\n"), &request(p, 2, None))
     };
-    says(
-        &with("def placement(p):\n    return custom([0, 0, 1])", 2),
-        &["every device must hold the same number of stages"],
-    );
-    says(&with("def placement(p):\n    return custom([0, 5])", 2), &["stage 1 on device 5, but there are 2 devices"]);
-    says(&with("def placement(p):\n    return custom([0, 0])", 2), &["same number of stages", "device 1 holds 0"]);
-    says(
-        &with("def placement(p):\n    return 3", 2),
-        &["expected placement = linear, loop, v_shape, zigzag", "found 3"],
-    );
-    says(&with("def placement(p):\n    return custom([-1, 0])", 2), &["try.star:2"]);
-    says(&with("placement = 'V'", 2), &["try.star"]);
-    says(&with("placement = custom([1, 0])", 3), &["try.star"]);
+    let same_number = "every device must hold the same number of stages";
+    let placements = "expected placement = linear, loop, v_shape, zigzag";
+    let cases: [(&str, u32, &[&str]); 7] = [
+        ("def placement(p):\n    return custom([0, 0, 1])", 2, &[same_number]),
+        ("def placement(p):\n    return custom([0, 5])", 2, &["stage 1 on device 5, but there are 2 devices"]),
+        ("def placement(p):\n    return custom([0, 0])", 2, &["same number of stages", "device 1 holds 0"]),
+        ("def placement(p):\n    return 3", 2, &[placements, "found 3"]),
+        ("def placement(p):\n    return custom([-1, 0])", 2, &["try.star:2"]),
+        ("placement = 'V'", 2, &["try.star"]),
+        ("placement = custom([1, 0])", 3, &["try.star"]),
+    ];
+    cases.into_iter().for_each(|(placement, p, parts)| says(&with(placement, p), parts));
     let empty = compile("placement = custom([])\ndef device(r, p, m):\n    return F\n", &request(1, 1, None));
     assert!(empty.is_err(), "{empty:?}");
 }

@@ -2,7 +2,7 @@
 
 use crate::support::{PROGRAM, golden_json};
 use assert_cmd::Command;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -193,20 +193,16 @@ fn a_long_timeout_is_no_panic() {
 fn broken_schedules_exit_with_3_and_show_the_place() {
     let folder = tempfile::tempdir().unwrap();
     let deadlock = "def device(r, p, m):\n    return m * (F + B) if r == 0 else m * F + m * B\n";
-    let cases = [
-        ("def device(r, p, m):\n    return m * F\n", "<-- here"),
-        (deadlock, "deadlock for p = 4, m = 8: the devices wait for one another in a circle"),
-        ("def device(r, p, m):\n    require(False, 'never')\n", "never"),
-        ("def device(r, p, m):\n    return 1000000000000000 * F\n", "budget"),
+    let circle = "deadlock for p = 4, m = 8: the devices wait for one another in a circle";
+    let cases: [(&str, &[&str]); 4] = [
+        ("def device(r, p, m):\n    return m * F\n", &["try", "<-- here"]),
+        (deadlock, &[circle, "try.star:2: deadlock", "<-- here", "(0B0)"]),
+        ("def device(r, p, m):\n    require(False, 'never')\n", &["try", "never"]),
+        ("def device(r, p, m):\n    return 1000000000000000 * F\n", &["try", "budget"]),
     ];
-    for (text, part) in cases {
-        fails(&format!("{SMALL} -s {}", file(&folder, "try.star", text)), 3, &["try", part]);
+    for (text, parts) in cases {
+        fails(&format!("{SMALL} -s {}", file(&folder, "try.star", text)), 3, parts);
     }
-    fails(
-        &format!("{SMALL} -s {}", file(&folder, "try.star", deadlock)),
-        3,
-        &["try.star:2: deadlock", "<-- here", "(0B0)"],
-    );
     fails(&format!("{SMALL} -s 1f1b --max-ops 10"), 3, &["budget is 10 ops", "--max-ops"]);
     fails("predict -p 1048576 -m 2147483647 -s 1f1b", 3, &["GiB"]);
 }
@@ -283,11 +279,8 @@ fn what_cannot_be_read_or_written_exits_with_1_and_leaves_nothing() {
         fails(&format!("run -q --stages 2 --micro 2 --checkpoint {path} -o {at}/r"), 1, &[name, "checkpoint"]);
     }
     let half = file(&folder, "tokens", &tokens[..tokens.len() / 2]);
-    fails(
-        &format!("run -q --stages 2 --micro 2 --checkpoint {GOLDEN}/model.bin --data {half} -o {at}/r"),
-        1,
-        &["tokens"],
-    );
+    let run = format!("run -q --stages 2 --micro 2 --checkpoint {GOLDEN}/model.bin --data {half} -o {at}/r");
+    fails(&run, 1, &["tokens"]);
     let left = names(folder.path());
     assert_eq!(left, ["empty", "f.svg", "half", "magic", "plain", "sizes", "tokens"]);
 }
@@ -399,10 +392,7 @@ fn run_prints_the_documented_object_and_its_losses_are_pytorchs() {
         assert_eq!(keys(&run["iteration_ms"]), ["median", "ci95"]);
         assert_eq!(keys(&run["error"]), ["makespan", "bubble", "op_start_p95", "self_replay"]);
         for side in ["predicted", "measured"] {
-            assert_eq!(
-                (keys(&run[side]).join(" ").as_str(), &run[side]["time_unit"]),
-                (PREDICTION, &Value::from("ms"))
-            );
+            assert_eq!((keys(&run[side]).join(" "), &run[side]["time_unit"]), (PREDICTION.into(), &json!("ms")));
         }
         let theirs = expected["C_stream_b0.9_0.999_wd0"].as_array().unwrap();
         let losses = run["losses"].as_array().unwrap();
@@ -433,14 +423,7 @@ fn a_profile_predicts() {
     let value: Value = serde_json::from_str(&text).unwrap();
     let optional = ["provenance", "speeds"];
     for key in keys(&value) {
-        for bad in [
-            Value::from(-1),
-            Value::from(u64::MAX),
-            Value::from(1e308),
-            Value::from("x"),
-            Value::Null,
-            Value::from("gone"),
-        ] {
+        for bad in [json!(-1), json!(u64::MAX), json!(1e308), json!("x"), Value::Null, json!("gone")] {
             let mut broken = value.clone();
             broken[key] = bad.clone();
             if bad == "gone" {
@@ -457,15 +440,15 @@ fn a_profile_predicts() {
 
 /// A cost file of a machine whose speed went as `speeds` says: by step, by device, (end in ns, millionths of the typical time).
 fn noisy_costs(speeds: Value) -> String {
-    let part = |part: &str, kind: &str, ns: u64| serde_json::json!({"part": part, "kind": kind, "sequences": 1, "tokens": 8, "duration_ns": ns, "samples": 9});
+    let part = |part: &str, kind: &str, ns: u64| json!({"part": part, "kind": kind, "sequences": 1, "tokens": 8, "duration_ns": ns, "samples": 9});
     let kinds = [("F", 1_000_000), ("I", 1_100_000), ("W", 900_000)];
     let parts = [("embedding", 10), ("block", 100), ("head", 150)];
     let parts = parts.iter().flat_map(|(name, share)| kinds.map(|(kind, ns)| part(name, kind, ns * share / 100)));
     let rates = ["optimizer_embedding_ns", "optimizer_block_ns", "norm_block_ns", "reduce_put_ns", "reduce_add_ns"];
     let rates: serde_json::Map<String, Value> =
         rates.map(|rate| (rate.to_string(), Value::from(50_000))).into_iter().collect();
-    let link = serde_json::json!({"put_ns": 20_000, "bytes": 1024, "latency_ns": 30_000});
-    serde_json::json!({"schema_version": 1, "provenance": {}, "layers": 8, "parts": parts.collect::<Vec<_>>(),
+    let link = json!({"put_ns": 20_000, "bytes": 1024, "latency_ns": 30_000});
+    json!({"schema_version": 1, "provenance": {}, "layers": 8, "parts": parts.collect::<Vec<_>>(),
         "op_overhead_ns": {"F": 1000, "I": 1000, "W": 1000}, "gap_ns": 2000, "link": link, "step": rates, "keep": 1.0,
         "speeds": speeds})
     .to_string()
@@ -477,7 +460,7 @@ fn every_verb_gives_the_same_prediction_on_a_noisy_machine() {
     let step = |slowness: [u64; 3]| {
         let device =
             |shift: u64| [[7_000_000, slowness[0]], [20_000_000 + shift, slowness[1]], [60_000_000, slowness[2]]];
-        serde_json::json!({"devices": [device(0), device(1_000_000), device(2_000_000), device(5_000_000)]})
+        json!({"devices": [device(0), device(1_000_000), device(2_000_000), device(5_000_000)]})
     };
     let slow =
         [[1_000_000, 2_500_000, 1_600_000], [3_000_000, 1_000_000, 1_700_000], [2_000_000, 1_300_000, 2_100_000]];
@@ -498,10 +481,8 @@ fn every_verb_gives_the_same_prediction_on_a_noisy_machine() {
             assert_eq!((&e["bounds"]["best"], &e["idle"]["makespan"]), (&p["lower_bound"], &p["makespan"]));
             let (makespan, bubble) = (p["makespan"].as_f64().unwrap(), p["bubble"].as_f64().unwrap());
             let idle = e["idle"]["total"]["idle"].as_f64().unwrap();
-            assert!(
-                (idle - 4.0 * makespan * bubble).abs() < 1e-6,
-                "{idle} of idle time, bubble {bubble} of {makespan}"
-            );
+            let same = (idle - 4.0 * makespan * bubble).abs() < 1e-6;
+            assert!(same, "{idle} of idle time, bubble {bubble} of {makespan}");
             let path = e["critical_path"].as_array().unwrap();
             assert_eq!((&path[0]["start"], &path[path.len() - 1]["end"]), (&Value::from(0.0), &p["makespan"]));
             let saved: f64 = ["F", "I", "W", "B", "communication"]
@@ -513,10 +494,8 @@ fn every_verb_gives_the_same_prediction_on_a_noisy_machine() {
         }
         let gap = numbers(&predicted, "gap_to_bound");
         assert!(gap.iter().all(|&gap| if machine == "slow" { gap > 0.0 } else { gap < 0.4 }), "{machine}: {gap:?}");
-        assert!(
-            machine == "slow" || gap.iter().any(|&gap| gap < 0.0),
-            "a bound that a fast machine beats is not hidden"
-        );
+        let beaten = gap.iter().any(|&gap| gap < 0.0);
+        assert!(machine == "slow" || beaten, "a bound that a fast machine beats is not hidden");
     }
 }
 
@@ -620,7 +599,7 @@ fn schedules_travel_through_pytorchs_files() {
     }
     let (_, out, _) = pipesim("export -p 2 -m 4 -s dualpipe --to json");
     let found: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(found["placement"]["device_of_stage"], serde_json::json!([[0, 1], [1, 0]]));
+    assert_eq!(found["placement"]["device_of_stage"], json!([[0, 1], [1, 0]]));
     let first = found["programs"][0].as_array().unwrap();
     assert!(first.iter().any(|entry| entry == "(1F3;0B0)OVERLAP_F_B"), "{first:?}");
     let (_, dot, _) = pipesim("export -p 2 -m 2 -s 1f1b --to dot");
@@ -653,10 +632,8 @@ fn auto_is_never_worse_than_what_fits_the_cap() {
     fails("predict -p 4 -m 8 --slow 1=1 --slow 1=2", 2, &["names a device twice"]);
     // above the cap: no bound within it, and a warning
     let over = json("explain -p 4 -m 9 -s zb-h1 --memory-cap 2 --format json")["explanations"][0].clone();
-    assert!(
-        over["bounds"]["memory"].is_null() && over["bounds"]["best"].as_f64() <= over["makespan"].as_f64(),
-        "{over}"
-    );
+    let bounds = &over["bounds"];
+    assert!(bounds["memory"].is_null() && bounds["best"].as_f64() <= over["makespan"].as_f64(), "{over}");
 }
 
 #[test]
@@ -680,11 +657,8 @@ fn the_machine_can_do_more_than_costs_say() {
     assert_eq!(one, other, "the same seed gives the same steps");
     let spread = &one["predictions"][0]["jitter"];
     assert!(spread["p5"].as_f64() < spread["p50"].as_f64() && spread["p50"].as_f64() < spread["p99"].as_f64());
-    fails(
-        "predict -p 4 -m 8 -s 1f1b --delivery channel",
-        3,
-        &["1f1b: under channel delivery the devices wait", "SEND_B0"],
-    );
+    let circle = ["1f1b: under channel delivery the devices wait", "SEND_B0"];
+    fails("predict -p 4 -m 8 -s 1f1b --delivery channel", 3, &circle);
     fails("predict -p 4 -m 8 --jitter 7", 2, &["at most 1"]);
 }
 

@@ -1,8 +1,8 @@
 //! The event engine against the sweep, against golden files, and against cases worked out by hand.
 
-use crate::support::{Dice, GoldenSchedule, graph_of, numbers, random_rows, valid_schedule};
-use pipesim::internals::check::check;
-use pipesim::internals::cost::{CostTable, OpTime, Summary};
+use crate::support::{self, Dice, GoldenSchedule, graph_of, numbers, random_rows, valid_schedule};
+use pipesim::internals::check::{check, standard_deliveries};
+use pipesim::internals::cost::{CostTable, OpTime};
 use pipesim::internals::deadlock::Deadlock;
 use pipesim::internals::delivery::Delivery;
 use pipesim::internals::graph::TaskGraph;
@@ -17,11 +17,8 @@ use pipesim::internals::sim::event::{
 };
 use pipesim::internals::sim::sweep_lasting;
 
-fn table(placement: &Placement, mut cost: impl FnMut(Op) -> OpTime) -> CostTable {
-    let summary = Summary { F: 1.0, I: 1.0, W: 1.0, B: 2.0, comm: 0.0, keep: 1.0 };
-    let mut times = vec![OpTime::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
-    placement.op_kinds().for_each(|op| times[op.slot()] = cost(op));
-    CostTable::new(placement, (1.0, "unit", 1_000_000_000), summary, |op| times[op.slot()])
+fn table(placement: &Placement, cost: impl FnMut(Op) -> OpTime) -> CostTable {
+    support::table(placement, 1.0, cost)
 }
 
 /// F, I, W, B and the latency.
@@ -152,7 +149,6 @@ fn scarce_resources_never_help_and_deadlocks_are_the_checkers() {
         let schedule = random_schedule(&mut dice);
         let costs = random_costs(&mut dice, &schedule.placement);
         let graph = TaskGraph::with_overlap(schedule, overlap).unwrap();
-        let mut deliveries = vec!["buffered(1)".to_string(), "buffered(2)".to_string()];
         let transfer = 1 + dice.below(9) as u64;
         let run = |config: Config| simulate(&graph, &costs, &config, &mut ()).map(|outcome| outcome.makespan());
         let network = |sharing, scope| Network { transfer, sharing, scope };
@@ -172,30 +168,19 @@ fn scarce_resources_never_help_and_deadlocks_are_the_checkers() {
             assert!(makespan >= best, "seed {seed}: {makespan} < {best} under {config:?}");
         }
         // Slots and queues can stop it altogether; if not, they never make it faster. Whether they do, the checker proves.
-        for queues in [
-            "",
-            ":per-peer",
-            ":per-direction",
-            ":front-loaded",
-            ":per-peer,front-loaded",
-            ":per-direction,front-loaded",
-        ] {
-            deliveries.push(format!("channel{queues}"));
-        }
-        for text in deliveries {
-            let delivery: Delivery = text.parse().unwrap();
+        for delivery in standard_deliveries() {
             let verdict = check(&graph, delivery);
             match run(Config { delivery, ..wide.clone() }) {
-                Ok(makespan) => assert!(makespan >= best && verdict.is_ok(), "seed {seed} {text}"),
+                Ok(makespan) => assert!(makespan >= best && verdict.is_ok(), "seed {seed} {delivery}"),
                 Err(EventError::Deadlock(deadlock)) => {
                     circle(&deadlock);
-                    assert!(verdict.is_err(), "seed {seed} {text}: {deadlock}");
+                    assert!(verdict.is_err(), "seed {seed} {delivery}: {deadlock}");
                     deadlocks += 1;
                 }
                 Err(other) => panic!("{other}"),
             }
             // PyTorch's order cannot deadlock on one queue: sends and receives are entered in pairs.
-            assert!(text != "channel:front-loaded" || verdict.is_ok(), "seed {seed}");
+            assert!(delivery.to_string() != "channel:front-loaded" || verdict.is_ok(), "seed {seed}");
         }
         // As many slots as messages are as good as no limit.
         let all = Config { slots: Some(graph.schedule().microbatches), ..wide.clone() };
@@ -408,10 +393,8 @@ fn too_few_slots_deadlock_where_the_receiver_wants_another_message() {
         let text = deadlock.to_string();
         assert_eq!(deadlock.waits.len(), 2, "{text}");
         assert!(text.contains("device 1 at op number 0 (1F1) waits for 0SEND_F1, at the head of device 0's"), "{text}");
-        assert!(
-            text.contains("waits for a free slot of its channel; the next is freed by 1F0, which stands later"),
-            "{text}"
-        );
+        let slot = "waits for a free slot of its channel; the next is freed by 1F0, which stands later";
+        assert!(text.contains(slot), "{text}");
     }
 }
 

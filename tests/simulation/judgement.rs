@@ -2,7 +2,7 @@
 //! and against second methods.
 
 use crate::support::*;
-use pipesim::internals::cost::{CostTable, OpTime, Slow, Summary};
+use pipesim::internals::cost::{CostTable, OpTime, Slow};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
@@ -200,16 +200,11 @@ fn random_placement(rng: &mut ChaCha8Rng, p: u32) -> Placement {
 /// Costs of every stage, direction and kind by themselves, with transfers and host overheads or without.
 fn random_costs(rng: &mut ChaCha8Rng, placement: &Placement, keep: f64) -> CostTable {
     let (comm, host) = (rng.random_range(0..3) * 2, rng.random_range(0..2) * 2);
-    let mut drawn = vec![OpTime::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
-    for time in &mut drawn {
-        *time = OpTime {
-            duration: rng.random_range(1..12),
-            after: rng.random_range(0..=host),
-            arrival: rng.random_range(0..=comm),
-        };
-    }
-    let summary = Summary { F: 1.0, I: 1.0, W: 1.0, B: 2.0, comm: 0.0, keep };
-    CostTable::new(placement, (1.0, "unit", 1_000_000_000), summary, |op| drawn[op.slot()])
+    table(placement, keep, |_| OpTime {
+        duration: rng.random_range(1..12),
+        after: rng.random_range(0..=host),
+        arrival: rng.random_range(0..=comm),
+    })
 }
 
 /// A random schedule and random costs; orders whose atomic pairs wait for one another in a circle are drawn again.
@@ -338,15 +333,10 @@ fn sensitivities_of_known_schedules() {
     let table = costs_of(&one, "F=5,B=10,comm=1");
     let found = sensitivities(&one, &table, None, &CostShare::all(&one));
     let percent = |name: &str| found.iter().find(|s| s.part == name).unwrap().percent;
-    for (part, share) in [
-        ("device 0", 15.0),
-        ("device 1", 15.0),
-        ("F", 10.0),
-        ("B", 20.0),
-        ("communication", 2.0),
-        ("link 0 to 1", 1.0),
-        ("link 1 to 0", 1.0),
-    ] {
+    let devices = ["device 0", "device 1"].map(|device| (device, 15.0));
+    let links = ["link 0 to 1", "link 1 to 0"].map(|link| (link, 1.0));
+    let others = [("F", 10.0), ("B", 20.0), ("communication", 2.0)];
+    for (part, share) in devices.into_iter().chain(links).chain(others) {
         assert!((percent(part) - share / 32.0).abs() < 1e-12, "{part}: {}", percent(part));
     }
     assert_eq!(found.len(), 7);
@@ -556,11 +546,8 @@ fn no_bound_is_above_the_best_of_all_orders() {
             by_memory += usize::from(found.best().1 == "memory");
         }
     }
-    println!("{all} instances, {tight} tight, {by_memory} bound by memory");
-    assert!(
-        all > 200 && tight * 3 > all && by_memory * 10 > all,
-        "{all} instances, {tight} tight, {by_memory} by memory"
-    );
+    let found = format!("{all} instances, {tight} tight, {by_memory} bound by memory");
+    assert!(all > 200 && tight * 3 > all && by_memory * 10 > all, "{found}");
 }
 
 #[test]

@@ -16,18 +16,15 @@ fn the_zero_bubble_papers_tables() {
         let (p, m) = (entry["p"].as_u64().unwrap() as u32, entry["m"].as_u64().unwrap() as u32);
         let paper = |name: &str| entry["paper"][name].as_f64().unwrap();
         let of = |name: &str| metrics(name, p, m, None, &costs(entry));
-        let rate = |cost: f64, ideal: f64| (cost - ideal) / cost;
+        let close = |bubble: f64, name: &str| {
+            let paper = paper(name);
+            assert!((bubble - paper).abs() <= 0.000_05, "{name} p={p} m={m}: {bubble}, paper {paper}");
+        };
         for (ours, theirs) in [("1f1b", "1F1B"), ("zb-h1", "ZB-H1")] {
             let found = of(ours);
-            let bubble = rate(found.makespan, found.ideal);
-            assert!(
-                (bubble - paper(theirs)).abs() <= 0.000_05,
-                "{theirs} p={p} m={m}: {bubble}, paper {}",
-                paper(theirs)
-            );
+            close((found.makespan - found.ideal) / found.makespan, theirs);
         }
-        let bubble = of("zb-h2").span_bubble;
-        assert!((bubble - paper("ZB-H2")).abs() <= 0.000_05, "ZB-H2 p={p} m={m}: {bubble}, paper {}", paper("ZB-H2"));
+        close(of("zb-h2").span_bubble, "ZB-H2");
     }
 }
 

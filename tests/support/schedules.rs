@@ -1,6 +1,6 @@
 //! Schedules, graphs and costs from names, rows and texts.
 
-use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
+use pipesim::internals::cost::{CostTable, GivenCosts, OpTime, Slow, Summary};
 use pipesim::internals::dsl::{self, Budget, Request};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::metrics::Metrics;
@@ -170,4 +170,12 @@ pub fn predict(graph: &TaskGraph, costs: &str) -> Prediction {
 #[track_caller]
 pub fn metrics(name: &str, p: u32, m: u32, v: Option<u32>, costs: &str) -> Metrics {
     predict(&graph(name, p, m, v).unwrap(), costs).metrics
+}
+
+/// Costs of every stage, direction and kind by themselves, in ticks.
+pub fn table(placement: &Placement, keep: f64, mut cost: impl FnMut(Op) -> OpTime) -> CostTable {
+    let summary = Summary { F: 1.0, I: 1.0, W: 1.0, B: 2.0, comm: 0.0, keep };
+    let mut times = vec![OpTime::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
+    placement.op_kinds().for_each(|op| times[op.slot()] = cost(op));
+    CostTable::new(placement, (1.0, "unit", 1_000_000_000), summary, |op| times[op.slot()])
 }

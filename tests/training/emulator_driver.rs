@@ -45,17 +45,19 @@ type HostFunction = extern "C" fn(*mut c_void);
 /// Declares a library's functions and loads them by name; each method calls one.
 macro_rules! library {
     ($type:ident, $file:literal, { $($name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?;)* }) => {
-        struct $type { $($name: unsafe extern "C" fn($($kind),*) $(-> $result)?,)* }
+        pub struct $type { $($name: unsafe extern "C" fn($($kind),*) $(-> $result)?,)* }
         impl $type {
             fn get() -> Option<&'static $type> {
                 static LOADED: OnceLock<Option<$type>> = OnceLock::new();
-                LOADED.get_or_init(|| {
-                    let path = folder()?.join($file);
-                    // SAFETY: the stand-ins run no code on loading; the library stays loaded, so its functions stay valid.
-                    let library = Box::leak(Box::new(unsafe { libloading::Library::new(&path) }.expect($file)));
-                    // SAFETY: the signatures are those that the stand-in defines.
-                    Some($type { $($name: *unsafe { library.get(stringify!($name)) }.expect(stringify!($name)),)* })
-                }).as_ref()
+                // SAFETY: the stand-ins run no code on loading.
+                let load = |path: PathBuf| $type::of(unsafe { libloading::Library::new(path) }.expect($file));
+                LOADED.get_or_init(|| folder().map(|folder| load(folder.join($file)))).as_ref()
+            }
+            /// The functions of a library, which stays loaded, so that they stay valid.
+            pub fn of(library: libloading::Library) -> $type {
+                let library = Box::leak(Box::new(library));
+                // SAFETY: the signatures are those of NVIDIA's headers, which the stand-in has, too.
+                $type { $($name: *unsafe { library.get(stringify!($name)) }.expect(stringify!($name)),)* }
             }
             $(#[allow(clippy::too_many_arguments)]
             fn $name(&self, $($argument: $kind),*) $(-> $result)? {
@@ -448,11 +450,8 @@ fn a_device_splits_into_groups_of_eight_multiprocessors() {
     let (mut count, mut description, mut green, mut context, mut stream) = (2, 0, 0, 0, 0);
     ok(driver.cuDevSmResourceSplitByCount(groups.as_mut_ptr(), &mut count, &whole, &mut rest, 0, 8));
     ok(driver.cuDevResourceGenerateDesc(&mut description, &mut groups[1], 1));
-    assert_eq!(
-        driver.cuGreenCtxCreate(&mut green, description, 0, 0),
-        INVALID_VALUE,
-        "the flag for a default stream is needed"
-    );
+    let refused = driver.cuGreenCtxCreate(&mut green, description, 0, 0);
+    assert_eq!(refused, INVALID_VALUE, "the flag for a default stream is needed");
     ok(driver.cuGreenCtxCreate(&mut green, description, 0, 1));
     assert_eq!(driver.cuGreenCtxStreamCreate(&mut stream, green, 0, 0), INVALID_VALUE, "only non-blocking streams");
     ok(driver.cuGreenCtxStreamCreate(&mut stream, green, 1, 0));
@@ -754,7 +753,7 @@ fn products_of_a_batch_and_what_is_refused() {
 // ---- kernels -----------------------------------------------------------------------------------------------------------------
 
 /// Compiles; on an error gives its code and the log.
-fn compile(
+pub fn compile(
     compiler: &Compiler,
     text: &str,
     headers: &[(&CStr, &CStr)],
@@ -805,11 +804,8 @@ fn a_kernel_runs_by_name_with_arguments_copied_at_the_call() {
     let image = |text: &str, target| compile(compiler, text, &[], &[target]).unwrap();
     let text = "KERNEL(residual_forward, 256, 4)(act* out) {}";
     assert_eq!(driver.cuModuleLoadData(&mut module, c"no image".as_ptr().cast()), 200);
-    assert_eq!(
-        driver.cuModuleLoadData(&mut module, image(text, c"-arch=sm_80").as_ptr().cast()),
-        209,
-        "for another device"
-    );
+    let older = image(text, c"-arch=sm_80");
+    assert_eq!(driver.cuModuleLoadData(&mut module, older.as_ptr().cast()), 209, "for another device");
     ok(driver.cuModuleLoadData(&mut module, image(text, c"-arch=sm_90").as_ptr().cast()));
     for absent in [c"residual_forward_bf16", c"gelu_forward_f32", c"residual_forward"] {
         assert_eq!(driver.cuModuleGetFunction(&mut function, module, absent.as_ptr()), NOT_FOUND, "{absent:?}");
@@ -906,10 +902,8 @@ fn memory_and_events_are_shared_between_processes() {
     assert!(succeeded, "{text}");
     ok(driver.cuStreamSynchronize(stream));
     let words = driver.download::<u64>(memory, 900);
-    assert_eq!(
-        (words[0], words[449], words[450], words[899]),
-        (0x0101_0101_0101_0101, 0x0101_0101_0101_0101, 0x0101_0101_0101_0101, 2)
-    );
+    assert_eq!([0, 449, 450].map(|at| words[at]), [0x0101_0101_0101_0101; 3]);
+    assert_eq!(words[899], 2);
 }
 
 fn opens_memory(driver: &Driver, argument: &str) {

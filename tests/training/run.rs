@@ -214,12 +214,8 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
                     let (reader, writer) = (pair[0].2, pair[1].1);
                     let [from, to] = [reader, writer].map(petgraph::graph::NodeIndex::new);
                     let path = petgraph::algo::has_path_connecting(&waits, from, to, None);
-                    assert!(
-                        path,
-                        "{name} p={p} m={m}: {} may overwrite what {} reads",
-                        graph.op(writer),
-                        graph.op(reader)
-                    );
+                    let [writer, reader] = [writer, reader].map(|index| graph.op(index));
+                    assert!(path, "{name} p={p} m={m}: {writer} may overwrite what {reader} reads");
                 }
             }
         }
@@ -228,25 +224,24 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
     assert!(one.slots.iter().all(|&slots| slots == 1), "one micro-batch in flight needs one slot a channel");
 }
 
+/// What a step is told that ends by this fault.
+fn told_of(fault: &str, timeout: Duration) -> String {
+    let mut training = training(4, adamw(0.999, 0.0), None, false);
+    (training.recipe.fault, training.timeout) = (Some(fault.parse().unwrap()), timeout);
+    let mut session = training.session(&graph("1f1b", 2, 4, None).unwrap()).unwrap();
+    session.step(&training.batch(0, 4).unwrap(), Some(training.update(0))).unwrap_err().to_string()
+}
+
 #[test]
 fn a_dead_device_ends_the_run_and_is_named() {
-    let mut training = training(4, adamw(0.999, 0.0), None, false);
-    training.recipe.fault = Some("die@1:3".parse().unwrap());
-    let graph = graph("1f1b", 2, 4, None).unwrap();
-    let mut session = training.session(&graph).unwrap();
-    let error = session.step(&training.batch(0, 4).unwrap(), Some(training.update(0))).unwrap_err().to_string();
+    let error = told_of("die@1:3", Duration::from_secs(30));
     assert!(error.contains("device 1 died") && error.contains("injected fault at op number 3"), "{error}");
     assert!(error.contains("device 1 at op number 3 (1B1)"), "{error}");
 }
 
 #[test]
 fn a_hang_is_ended_by_the_watchdog_with_who_waits_for_whom() {
-    let mut training = training(4, adamw(0.999, 0.0), None, false);
-    training.recipe.fault = Some("hang@1:1".parse().unwrap());
-    training.timeout = Duration::from_millis(300);
-    let graph = graph("1f1b", 2, 4, None).unwrap();
-    let mut session = training.session(&graph).unwrap();
-    let error = session.step(&training.batch(0, 4).unwrap(), Some(training.update(0))).unwrap_err().to_string();
+    let error = told_of("hang@1:1", Duration::from_millis(300));
     assert!(error.contains("(0B0) waits for 1B0, at which device 1 is itself stuck, since"), "{error}");
     assert!(error.contains("device 1 at op number 1 (1B0)\n"), "{error}");
 }
