@@ -630,6 +630,7 @@ fn auto_is_never_worse_than_what_fits_the_cap() {
     fails("predict -p 4 -m 8 -s auto --memory-cap nan", 2, &["from 0.001 up"]);
     fails("predict -p 4 -m 8 -s auto --set group=2", 2, &["no option 'group' here"]);
     fails("predict -p 4 -m 8 --slow 1=1 --slow 1=2", 2, &["names a device twice"]);
+    fails("run -p 2 -m 4 --device cpu --slow 1=2", 2, &["--slow goes with --device timed"]);
     // above the cap: no bound within it, and a warning
     let over = json("explain -p 4 -m 9 -s zb-h1 --memory-cap 2 --format json")["explanations"][0].clone();
     let bounds = &over["bounds"];
