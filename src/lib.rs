@@ -54,7 +54,8 @@
 //! ```
 //!
 //! Features, all on by default: `pictures` (PNG, files and folders), `training`, `cuda`, `cli`. Without them there is the core:
-//! language, graph, simulation, timelines and SVG, without threads, files or clocks but those that a [`Host`] is asked for.
+//! language, graph, simulation, timelines and SVG, without files or clocks but those of a [`Host`] of one's own, and without
+//! threads but the one with a deep stack on which a schedule is evaluated (none on WebAssembly).
 //!
 //! # The house
 //!

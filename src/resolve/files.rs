@@ -1,4 +1,4 @@
-//! A [`Host`] that has files and threads.
+//! A [`Host`] that has files and threads, where the feature `pictures` brings them; the core alone has neither.
 
 use super::Host;
 use std::io;
@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Files;
 
 impl Host for Files {
+    #[cfg(feature = "pictures")]
     fn read(&self, path: &str, limit: u64) -> io::Result<Option<String>> {
         let metadata = std::fs::metadata(path)?;
         let fits = metadata.is_file() && metadata.len() <= limit;
         if fits { std::fs::read_to_string(path).map(Some) } else { Ok(None) }
     }
 
+    #[cfg(feature = "pictures")]
     fn each(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
         let next = AtomicUsize::new(0);
         let some = || {
