@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What a link promises. Compute never waits for a send of its own, only for what it receives.
+/// What a link promises, from `one-sided`, `buffered(k)` or `channel`, also `channel:per-peer` and `channel:per-direction`, each of the
+/// three with `,front-loaded` (`channel:front-loaded`). NCCL is `channel`. Compute never waits for a send of its own, only for what it receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Delivery {
     /// A put needs only a free slot at the receiver; nothing waits for the receiver to arrive.

@@ -39,6 +39,8 @@
 //! # Ok::<(), pipesim::Error>(())
 //! ```
 //!
+//! The book's page on the language (`docs/src/language.md`) has everything that can stand in such a text, with an example each.
+//!
 //! # Training for real, and comparing
 //!
 //! ```no_run
@@ -46,7 +48,7 @@
 //! # fn train() -> Result<(), pipesim::Error> {
 //! let finding = pipesim::Experiment::new(["1f1b", "zb-v"], 2, 4).run()?; // 2 CPU threads, calibrated on 1F1B
 //! for outcome in &finding.outcomes {
-//!     println!("{}: {:.0} ms, predicted {:+.1} % off", outcome.schedule, outcome.iteration_ms.median, 100.0 * outcome.error.makespan);
+//!     println!("{}: {:.0} ms a step; makespan predicted {:+.1} % off", outcome.schedule, outcome.iteration_ms.median, 100.0 * outcome.error.makespan);
 //! }
 //! finding.report.save("reports/mine/")?; // page, pictures, trace; predicted above measured
 //! # Ok(())
@@ -134,14 +136,14 @@ mod timeline;
 pub use anatomy::{Anatomy, MicroBatch, anatomy};
 pub use check::check;
 pub use cost::{CostFile, CostTable, GivenCosts};
-pub use deadlock::Deadlock;
-pub use delivery::Delivery;
+pub use deadlock::{Deadlock, Wait};
+pub use delivery::{ChannelOptions, Delivery};
 pub use error::Error;
 pub use graph::TaskGraph;
 pub use metrics::{DeviceMetrics, Metrics};
 pub use op::{Kind, Op};
 pub use placement::Placement;
-pub use report::{Entry, Panel, Report, Table};
+pub use report::{Comparison, Entry, Panel, Report, Table};
 pub use resolve::{Costs, Error as ResolveError, Host, Resolved, Selection, Warning};
 pub use schedule::{Overlap, Schedule};
 pub use sim::{Predicted, Prediction, Setup};
@@ -151,7 +153,7 @@ pub use timeline::{Queue, Span, Timeline};
 #[doc(hidden)]
 pub use cli::main;
 #[cfg(feature = "training")]
-pub use experiment::{Error as ExperimentError, Experiment, Finding, Outcome, Recipe, compare};
+pub use experiment::{Error as ExperimentError, Errors, Experiment, Finding, Iteration, Outcome, Recipe, compare};
 
 /// The figures of the schedule called `schedule` (see `pipesim schedules`) on `devices` devices with `microbatches`
 /// micro-batches: F, I and W of a device's whole share of layers take one unit each, communication none.

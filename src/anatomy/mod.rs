@@ -22,6 +22,7 @@ pub use whole::Anatomy;
 /// The published model of this name: `gpt2` to `gpt2-xl`, `llama-2-7b` to `llama-3-405b`, and the small ones that come with the
 /// program.
 pub fn anatomy(name: &str) -> Option<Anatomy> {
+    let name = &name.to_lowercase();
     let gpt2 = gpt2::Config::preset(name).map(|config| config.anatomy());
     gpt2.or_else(|| llama::Config::preset(name).map(|config| config.anatomy()))
 }

@@ -3,7 +3,7 @@
 use super::Failure;
 use super::options::{OutputOptions, read_text};
 use crate::experiment::compare;
-use crate::report::{self, Entry, Error, Panel, Report};
+use crate::report::{self, Comparison, Entry, Panel, Report};
 use crate::timeline::{Source, Timeline};
 use clap::Args;
 use std::path::PathBuf;
@@ -67,8 +67,9 @@ fn paired(timelines: Vec<Timeline>) -> Report {
     }
     for entry in &mut entries {
         if let (Some(predicted), Some(measured)) = (&entry.predicted, &entry.measured) {
-            entry.error =
-                compare(&predicted.timeline, &measured.timeline).ok().map(|error| Error { self_replay: 0.0, ..error });
+            entry.error = compare(&predicted.timeline, &measured.timeline)
+                .ok()
+                .map(|error| Comparison { self_replay: 0.0, ..error });
         }
     }
     Report { title: "Compared timelines".to_string(), entries, ..Report::default() }

@@ -79,7 +79,9 @@ impl FromStr for Decimal {
 /// Devices that run slower than given, by factor: `2=1.3`.
 pub type Slow = BTreeMap<u32, Decimal>;
 
-/// Costs per device.
+/// Costs per device, from `F=18.5,I=18.1,W=9.3,B=27.4,comm=0.6,keep=0.4`: what a forward, the halves of a backward and a whole
+/// backward of its whole share of layers last, the latency between devices, and the share of an activation that lives from I to W.
+/// In any order; F, I, W and keep are 1 unless given, B is I + W, comm 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCosts {
     /// F, I, W, and B (I + W unless given).

@@ -6,7 +6,7 @@ use crate::exec::StepRecord;
 use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
 use crate::op::Op;
-use crate::report::{Error as Differences, KindError};
+use crate::report::{Comparison, KindError};
 use crate::sim::replay;
 use crate::statistics::{median, quantile};
 use crate::timeline::{Queue, Timeline};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 ///
 /// # Errors
 /// They are not of the same schedule, p and m, or their units differ.
-pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Differences, Error> {
+pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Comparison, Error> {
     let shape = |t: &Timeline| (t.devices, t.chunks, t.microbatches, t.time_unit.clone());
     if shape(predicted) != shape(measured) {
         return Err(Error::Usage(format!(
@@ -27,10 +27,10 @@ pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Differences,
     }
     let starts: BTreeMap<Op, f64> = measured.ops().map(|(op, span)| (op, span.start_ns as f64)).collect();
     let (p, m) = (predicted.metrics(), measured.metrics());
-    let mut error = Differences {
+    let mut error = Comparison {
         makespan: ratio(p.makespan, m.makespan),
         bubble: 100.0 * (p.bubble - m.bubble),
-        ..Differences::default()
+        ..Comparison::default()
     };
     let iteration = (m.makespan * measured.unit_ns as f64).max(1.0);
     let predicted_starts = predicted.ops().map(|(op, span)| (op, span.start_ns as f64));
@@ -47,7 +47,7 @@ fn ratio(predicted: f64, measured: f64) -> f64 {
 }
 
 fn start_errors(
-    error: &mut Differences,
+    error: &mut Comparison,
     predicted: impl Iterator<Item = (Op, f64)>,
     measured: &BTreeMap<Op, f64>,
     iteration: f64,
@@ -93,7 +93,7 @@ fn per_device_ms(timeline: &Timeline, queue: Queue) -> Vec<f64> {
 /// The same over all steps of a run: the makespan's error against the median makespan, op starts against their medians,
 /// and each step's own durations fed back (the median of those errors).
 pub(super) fn refine(
-    error: &mut Differences,
+    error: &mut Comparison,
     predicted: (&Timeline, &Metrics),
     graph: &TaskGraph,
     costs: &CostTable,

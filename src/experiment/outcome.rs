@@ -17,13 +17,14 @@ pub struct Iteration {
 /// The errors that the contract names.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Errors {
-    /// predicted / measured - 1.
+    /// Predicted makespan / median measured makespan of all steps - 1: above 0 it was predicted too long. What an [`Outcome`]
+    /// calls `measured` is one typical step, of which the ratio differs.
     pub makespan: f64,
-    /// Percentage points.
+    /// Predicted bubble - measured bubble, in percentage points (the others are fractions).
     pub bubble: f64,
-    /// 95th percentile, as a fraction of the iteration.
+    /// 95th percentile over ops of |predicted start - measured start|, as a fraction of the iteration.
     pub op_start_p95: f64,
-    /// The run's own durations fed back.
+    /// Makespan error when each step's own durations are fed back into the simulation.
     pub self_replay: f64,
 }
 

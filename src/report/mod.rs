@@ -75,7 +75,7 @@ pub struct Entry {
     /// What an execution measured.
     pub measured: Option<Panel>,
     /// How far the two are apart.
-    pub error: Option<Error>,
+    pub error: Option<Comparison>,
     /// Remarks for the reader, one sentence each.
     pub notes: Vec<String>,
 }
@@ -105,7 +105,7 @@ impl Panel {
 
 /// How far a prediction is from its measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Error {
+pub struct Comparison {
     /// Predicted / measured - 1.
     pub makespan: f64,
     /// Predicted bubble - measured bubble, in percentage points.

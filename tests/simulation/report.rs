@@ -2,7 +2,7 @@
 
 use crate::support::{costs_of, graph};
 use crate::xml::well_formed;
-use pipesim::internals::report::{self, Entry, Error, KindError, Panel, Report, Table};
+use pipesim::internals::report::{self, Comparison, Entry, KindError, Panel, Report, Table};
 use pipesim::internals::sim::event::{Config, Jitter};
 use pipesim::internals::sim::{self, Setup};
 use pipesim::internals::timeline::{Queue, Source, Span, Timeline};
@@ -54,7 +54,7 @@ fn entry(name: &str, p: u32, m: u32, comm: f64, measured: bool) -> Entry {
     let predicted = timeline(name, p, m, comm, false);
     if measured {
         let (predicted, measured) = (panel(in_ms(predicted)), panel(timeline(name, p, m, comm, true)));
-        entry.error = Some(Error {
+        entry.error = Some(Comparison {
             makespan: predicted.metrics.makespan / measured.metrics.makespan - 1.0,
             bubble: (predicted.metrics.bubble - measured.metrics.bubble) * 100.0,
             op_start_p50: 0.006,
