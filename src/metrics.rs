@@ -45,7 +45,7 @@ pub struct Metrics {
     pub bubble_over_ideal: f64,
     /// 1 - bubble.
     pub efficiency: f64,
-    /// No schedule with this placement and these costs can have a smaller makespan. Measured costs are those at the machine's
+    /// No order of these ops, on this placement and under these costs, can have a smaller makespan. Measured costs are those at the machine's
     /// typical speed: a step in which it ran faster may beat them. `null` where none was computed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lower_bound: Option<f64>,

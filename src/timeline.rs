@@ -108,7 +108,7 @@ pub struct Timeline {
     pub keep: f64,
     /// How far clocks of different devices may disagree; 0 for a simulation or a single clock.
     pub clock_uncertainty_ns: u64,
-    /// No schedule with this placement and these costs is shorter; where none was computed, left out.
+    /// No order of these ops, on this placement and under these costs, is shorter; where none was computed, left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower_bound_ns: Option<u64>,
     /// Who made it: program version, machine, date, device kind; free text by key.
