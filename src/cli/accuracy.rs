@@ -4,7 +4,7 @@ use super::Failure;
 use super::devices::DeviceOptions;
 use super::guard::Guarded;
 use super::model::ModelOptions;
-use super::options::OutputOptions;
+use super::options::{DetailOptions, WriteOptions};
 use super::output::{json, print};
 use crate::experiment::{self, Finding};
 use crate::ranks::{Ranks, refuse_ranks};
@@ -44,26 +44,22 @@ pub struct Accuracy {
     /// Where to write the report folder
     #[arg(long, short, default_value = "reports/latest")]
     output: PathBuf,
-    /// Print nothing to stderr but errors
-    #[arg(long, short)]
-    quiet: bool,
-    /// Print a line a step to stderr
-    #[arg(long, short, action = clap::ArgAction::Count)]
-    verbose: u8,
+    #[command(flatten)]
+    details: DetailOptions,
 }
 
 impl Accuracy {
     /// Measures, predicts, writes the report.
     pub fn run(&self) -> Result<(), Failure> {
-        let output = OutputOptions { output: vec![self.output.clone()], quiet: self.quiet, ..OutputOptions::default() };
-        output.check_writable()?;
+        let DetailOptions { remarks, verbose } = self.details;
+        WriteOptions { output: vec![self.output.clone()] }.check_writable()?;
         refuse_ranks("pipesim report accuracy")?;
         if self.model.batch.is_some() {
             return Err(Failure::Usage("micro-batches keep their size here: leave --batch out".to_string()));
         }
         let ranks = Ranks::alone();
         let mut training = self.model.recipe().training(1, &ranks)?;
-        let (backend, link) = self.devices.sole_backend(&ranks, self.stages, &output)?;
+        let (backend, link) = self.devices.sole_backend(&ranks, self.stages, self.details)?;
         training.backend = backend;
         let accuracy = experiment::Accuracy {
             schedules: self.schedule.clone(),
@@ -74,14 +70,14 @@ impl Accuracy {
             warmup: self.warmup,
         };
         let Finding { report, outcomes, .. } =
-            accuracy.measure(&training, link.name, &output.observer(true, self.verbose > 0))?;
+            accuracy.measure(&training, link.name, &remarks.observer(true, verbose > 0))?;
         let figures = serde_json::json!({"schema_version": 1, "provenance": report.provenance, "runs": outcomes});
         report::folder(&report, &self.output)?;
         report::write_atomic(&self.output.join("accuracy.json"), json(&figures)?.as_bytes())?;
         let only_tables = Report { entries: Vec::new(), ..report };
         let markdown = report::markdown(&only_tables);
         report::write_atomic(&self.output.join("accuracy.md"), markdown.as_bytes())?;
-        output.remark(&format!("wrote {}", self.output.display()));
+        remarks.remark(&format!("wrote {}", self.output.display()));
         print(&markdown)
     }
 }

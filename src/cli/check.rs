@@ -1,7 +1,7 @@
 //! `pipesim check`: whether schedules are valid, and under which deliveries they run to their end.
 
 use super::Failure;
-use super::options::{CostOptions, OutputOptions};
+use super::options::{CostOptions, DetailOptions, PrintOptions};
 use super::output::versioned;
 use super::selection::ScheduleOptions;
 use crate::check;
@@ -31,7 +31,9 @@ pub struct Check {
     #[arg(long, value_name = "DELIVERY")]
     delivery: Vec<Delivery>,
     #[command(flatten)]
-    output: OutputOptions,
+    print: PrintOptions,
+    #[command(flatten)]
+    details: DetailOptions,
 }
 
 #[derive(Serialize)]
@@ -58,27 +60,21 @@ struct Verdict {
 impl Check {
     /// Checks, prints.
     pub fn run(&self) -> Result<(), Failure> {
-        if let Some(path) = self.output.output.first() {
-            let path = path.display();
-            return Err(Failure::Usage(format!(
-                "check draws nothing to write to {path}; leave -o out and redirect stdout"
-            )));
-        }
         let graphs = self.schedules.graphs(&self.costs.costs()?)?;
         let checks: Vec<Checked> = graphs.iter().map(|graph| self.check(graph)).collect();
         let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();
         let report = Report { extra_tables: vec![self.table(&checks)], ..Report::default() };
         let json = || versioned("checks", &checks);
-        self.output.show(&report, json, || report::table(&report), || rows(&checks))?;
-        if self.output.verbose > 0 && self.delivery.is_empty() {
-            stuck.iter().for_each(|(schedule, text)| self.output.remark(&format!("{schedule}: {text}")));
+        self.print.show(&report, json, || report::table(&report), || rows(&checks))?;
+        if self.details.verbose > 0 && self.delivery.is_empty() {
+            stuck.iter().for_each(|(schedule, text)| self.details.remarks.remark(&format!("{schedule}: {text}")));
         }
         match stuck.first() {
             Some((schedule, text)) if !self.delivery.is_empty() => {
                 Err(Failure::Schedule(format!("{schedule}: {text}")))
             }
-            Some(_) if self.output.verbose == 0 => {
-                self.output.remark("who waits for whom: again with -v, or --delivery and the one of interest");
+            Some(_) if self.details.verbose == 0 => {
+                self.details.remarks.remark("who waits for whom: again with -v, or --delivery and the one of interest");
                 Ok(())
             }
             _ => Ok(()),

@@ -1,7 +1,7 @@
 //! `pipesim compare`: timelines from files, side by side, predicted against measured.
 
 use super::Failure;
-use super::options::{OutputOptions, read_text};
+use super::options::{DrawOptions, JudgeOptions, RemarkOptions, WriteOptions, read_text};
 use crate::experiment::compare;
 use crate::report::{self, Comparison, Entry, Panel, Report};
 use crate::timeline::{Source, Timeline};
@@ -15,13 +15,19 @@ pub struct Compare {
     #[arg(required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]
-    output: OutputOptions,
+    draw: DrawOptions,
+    #[command(flatten)]
+    write: WriteOptions,
+    #[command(flatten)]
+    remarks: RemarkOptions,
+    #[command(flatten)]
+    judge: JudgeOptions,
 }
 
 impl Compare {
     /// Reads, pairs, prints.
     pub fn run(&self) -> Result<(), Failure> {
-        self.output.check_writable()?;
+        self.write.check_writable()?;
         let mut timelines = Vec::new();
         for path in &self.files {
             let text = read_text(path, 4 << 30)?;
@@ -29,12 +35,12 @@ impl Compare {
             timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
         }
         let report = paired(timelines);
-        let table = || self.output.terminal(&report);
-        self.output.show(&report, || Ok(report::json(&report)), table, || report::csv(&report))?;
-        self.output.write(&report)?;
+        let table = || self.draw.terminal(&report);
+        self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::csv(&report))?;
+        self.write.write(&report, self.remarks)?;
         let panels =
             report.entries.iter().flat_map(|entry| entry.panels().map(|panel| (entry.name.as_str(), &panel.metrics)));
-        self.output.check_thresholds(panels)
+        self.judge.check(panels)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Options that say what computes and what moves messages, and whether this machine can.
 
 use super::Failure;
-use super::options::{OutputOptions, one_of};
+use super::options::{DetailOptions, one_of};
 use crate::delivery::Delivery;
 use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
 use crate::exec::{Gpus, LACK};
@@ -81,13 +81,15 @@ impl From<Refusal> for Failure {
 
 impl DeviceOptions {
     /// What computes `devices` devices: as asked for, or the best that is usable.
-    pub fn choose(&self, ranks: &Ranks, devices: u32, output: &OutputOptions) -> Result<Chosen, Failure> {
+    pub fn choose(&self, ranks: &Ranks, devices: u32, details: DetailOptions) -> Result<Chosen, Failure> {
         let asked = self.slices.map(|_| "--slices").or(self.bfloat16.then_some("--precision"));
         if let (Some(option), DeviceKind::Cpu | DeviceKind::Timed) = (asked, self.device) {
             return Err(Failure::Usage(format!("{option} is for GPUs; leave it out, or use --device cuda")));
         }
         if ranks.size() > 1 && self.slices.is_some_and(|slices| slices > 1) {
-            output.remark("ranks that share a GPU take turns on the whole of it: losses are right, times mean little");
+            details
+                .remarks
+                .remark("ranks that share a GPU take turns on the whole of it: losses are right, times mean little");
         }
         match self.device {
             DeviceKind::Cpu => Ok(Chosen::Cpu),
@@ -103,7 +105,7 @@ impl DeviceOptions {
                     ranks.exchange(vec![u8::from(found.is_ok())]).map_err(|lost| Failure::Hang(lost.to_string()))?;
                 match found {
                     Ok(_) if all.iter().all(|able| *able == [1]) => {
-                        output.remark(&match self.slices {
+                        details.remarks.remark(&match self.slices {
                             None => "device: cuda, as there is a usable GPU for every device".to_string(),
                             Some(slices) => format!("device: cuda, {slices} devices a GPU"),
                         });
@@ -116,7 +118,7 @@ impl DeviceOptions {
                     ))),
                     Err(why) => {
                         let why = why.split(';').next().unwrap_or_default();
-                        output.remark(&format!("device: cpu, a thread a device (cuda: {why})"));
+                        details.remarks.remark(&format!("device: cpu, a thread a device (cuda: {why})"));
                         Ok(Chosen::Cpu)
                     }
                 }
@@ -165,9 +167,9 @@ impl DeviceOptions {
         &self,
         ranks: &Ranks,
         devices: u32,
-        output: &OutputOptions,
+        details: DetailOptions,
     ) -> Result<(Backend, &'static LinkKind), Failure> {
-        let chosen = self.choose(ranks, devices, output)?;
+        let chosen = self.choose(ranks, devices, details)?;
         let links = self.links(chosen, ranks, devices)?;
         let &[link] = links.as_slice() else {
             return Err(Failure::Usage(format!(

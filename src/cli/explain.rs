@@ -1,7 +1,7 @@
 //! `pipesim explain`: where the time goes, what bounds it, and what would shorten it.
 
 use super::Failure;
-use super::options::{CostOptions, OutputOptions};
+use super::options::{CostOptions, JudgeOptions, PrintOptions, RemarkOptions, WriteOptions};
 use super::output::versioned;
 use super::selection::ScheduleOptions;
 use crate::cost::CostTable;
@@ -40,7 +40,13 @@ pub struct Explain {
     #[arg(long, value_name = "STATES", num_args = 0..=1, default_missing_value = "2000000", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     exact: Option<u64>,
     #[command(flatten)]
-    output: OutputOptions,
+    print: PrintOptions,
+    #[command(flatten)]
+    write: WriteOptions,
+    #[command(flatten)]
+    remarks: RemarkOptions,
+    #[command(flatten)]
+    judge: JudgeOptions,
 }
 
 /// One schedule, times in the unit of its costs.
@@ -104,9 +110,9 @@ struct Slack {
 impl Explain {
     /// Explains, prints, writes.
     pub fn run(&self) -> Result<(), Failure> {
-        self.output.check_writable()?;
+        self.write.check_writable()?;
         let (mut explanations, mut entries) = (Vec::new(), Vec::new());
-        for resolved in self.schedules.resolved(&self.costs.costs()?, &self.output)? {
+        for resolved in self.schedules.resolved(&self.costs.costs()?, self.remarks)? {
             let graph = &resolved.graph;
             if graph.len() > MAX_OPS {
                 return Err(Failure::Usage(format!(
@@ -116,7 +122,7 @@ impl Explain {
                 )));
             }
             let predicted = resolved.predict()?;
-            if !self.output.output.is_empty() {
+            if !self.write.output.is_empty() {
                 let panel = Panel { timeline: predicted.timeline(), metrics: predicted.metrics().clone() };
                 entries.push(Entry { name: graph.schedule().name.clone(), predicted: Some(panel), ..Entry::default() });
             }
@@ -124,9 +130,10 @@ impl Explain {
         }
         let report = Report { extra_tables: explanations.iter().flat_map(tables).collect(), ..Report::default() };
         let json = || versioned("explanations", &explanations);
-        self.output.show(&report, json, || report::table(&report), || intervals(&explanations))?;
+        self.print.show(&report, json, || report::table(&report), || intervals(&explanations))?;
         let title = format!("Explained: {} devices, {} micro-batches", self.schedules.stages, self.schedules.micro);
-        self.output.write(&Report { title, entries, ..report })
+        self.write.write(&Report { title, entries, ..report }, self.remarks)?;
+        self.judge.check(explanations.iter().map(|e| (e.schedule.as_str(), &e.metrics)))
     }
 
     /// Explains the very times of the prediction.

@@ -1,8 +1,8 @@
 //! `pipesim export`: a schedule for other programs.
 
 use super::Failure;
-use super::options::{CostOptions, one_of};
-use super::output::{print, tell};
+use super::options::{CostOptions, RemarkOptions, one_of};
+use super::output::print;
 use super::selection::ScheduleOptions;
 use crate::csv;
 use crate::export;
@@ -36,9 +36,8 @@ pub struct Export {
     /// Where to write it [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print nothing to stderr but errors
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    remarks: RemarkOptions,
 }
 
 impl Export {
@@ -55,9 +54,7 @@ impl Export {
         let text = (self.to)(&graph).map_err(|e| Failure::Schedule(e.to_string()))?;
         let Some(path) = &self.output else { return print(&text) };
         write_atomic(path, text.as_bytes())?;
-        if !self.quiet {
-            tell(&format!("wrote {}", path.display()));
-        }
+        self.remarks.remark(&format!("wrote {}", path.display()));
         Ok(())
     }
 }

@@ -122,27 +122,56 @@ fn outputs() -> String {
     format!("Write a file ({}) or, with any other name, a report folder; repeatable", endings.join(" "))
 }
 
-/// Where output goes and what it looks like.
+/// What is printed to stdout.
 #[derive(Args, Clone, Debug, Default)]
-pub struct OutputOptions {
+pub struct PrintOptions {
     /// What is printed to stdout
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
-    /// Files and report folders to write.
-    #[arg(long, short, value_name = "PATH", help = outputs())]
-    pub output: Vec<PathBuf>,
+    /// ASCII instead of Unicode in what is printed for people: --format table and md
+    #[arg(long)]
+    pub ascii: bool,
+}
+
+/// What is printed to stdout by a verb that draws timelines.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DrawOptions {
+    #[command(flatten)]
+    pub print: PrintOptions,
     /// Colours in the terminal; NO_COLOR is respected
     #[arg(long, value_enum, default_value_t = Color::Auto)]
     pub color: Color,
-    /// ASCII instead of Unicode in the terminal
-    #[arg(long)]
-    pub ascii: bool,
+}
+
+/// What is written to files.
+#[derive(Args, Clone, Debug, Default)]
+pub struct WriteOptions {
+    /// Files and report folders to write.
+    #[arg(long, short, value_name = "PATH", help = outputs())]
+    pub output: Vec<PathBuf>,
+}
+
+/// What people are told on stderr.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct RemarkOptions {
     /// Print nothing to stderr but errors
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// What people are told on stderr by a verb that has more to say.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct DetailOptions {
+    #[command(flatten)]
+    pub remarks: RemarkOptions,
     /// Print more to stderr; repeatable
-    #[arg(long, short, action = clap::ArgAction::Count)]
+    #[arg(long, short, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     pub verbose: u8,
+}
+
+/// What the figures found are held against.
+#[derive(Args, Clone, Debug, Default)]
+pub struct JudgeOptions {
     /// Exit with code 4 where this holds for a schedule: 'bubble>0.15', 'makespan>=40'; repeatable
     #[arg(long, value_name = "CONDITION", value_parser = Condition::parse)]
     pub fail_if: Vec<Condition>,

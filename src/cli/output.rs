@@ -1,7 +1,7 @@
 //! Prints a report to stdout and writes it to files.
 
 use super::Failure;
-use super::options::{Color, Format, OutputOptions};
+use super::options::{Color, DrawOptions, Format, JudgeOptions, PrintOptions, RemarkOptions, WriteOptions};
 use crate::metrics::Metrics;
 use crate::report::{self, Report};
 use serde::Serialize;
@@ -41,7 +41,7 @@ pub fn versioned<T: Serialize>(name: &str, list: &[T]) -> Result<String, Failure
     json(&Versioned { schema_version: 1, list: BTreeMap::from([(name, list)]) })
 }
 
-impl OutputOptions {
+impl PrintOptions {
     /// Prints what was found in the shape that is asked for.
     pub fn show(
         &self,
@@ -52,19 +52,28 @@ impl OutputOptions {
     ) -> Result<(), Failure> {
         print(&match self.format {
             Format::Json => json()?,
-            Format::Table => table(),
-            Format::Md => report::markdown(report),
+            Format::Table => self.plain(table()),
+            Format::Md => self.plain(report::markdown(report)),
             Format::Csv => csv(),
         })
     }
 
+    /// In ASCII where that is asked for.
+    fn plain(&self, text: String) -> String {
+        if self.ascii { text.chars().map(ascii).collect() } else { text }
+    }
+}
+
+impl RemarkOptions {
     /// A remark for people, to stderr.
-    pub fn remark(&self, text: &str) {
+    pub fn remark(self, text: &str) {
         if !self.quiet {
             tell(text);
         }
     }
+}
 
+impl DrawOptions {
     fn colored(&self) -> bool {
         match self.color {
             Color::Always => true,
@@ -81,11 +90,12 @@ impl OutputOptions {
     pub fn terminal(&self, report: &Report) -> String {
         let width = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
         let width = width.or_else(terminal_width).unwrap_or(100);
-        let table = report::table(report);
-        let table = if self.ascii { table.chars().map(ascii).collect() } else { table };
-        format!("{}\n{table}", report::terminal(report, width, self.ascii, self.colored()))
+        let drawn = report::terminal(report, width, self.print.ascii, self.colored());
+        format!("{drawn}\n{}", report::table(report))
     }
+}
 
+impl WriteOptions {
     /// Fails now, not after the work, where a file cannot be written.
     pub fn check_writable(&self) -> Result<(), Failure> {
         for path in &self.output {
@@ -107,16 +117,18 @@ impl OutputOptions {
     }
 
     /// Writes every `-o`.
-    pub fn write(&self, report: &Report) -> Result<(), Failure> {
+    pub fn write(&self, report: &Report, remarks: RemarkOptions) -> Result<(), Failure> {
         for path in &self.output {
             report.save(path)?;
-            self.remark(&format!("wrote {}", path.display()));
+            remarks.remark(&format!("wrote {}", path.display()));
         }
         Ok(())
     }
+}
 
+impl JudgeOptions {
     /// Applies the thresholds.
-    pub fn check_thresholds<'a>(&self, figures: impl Iterator<Item = (&'a str, &'a Metrics)>) -> Result<(), Failure> {
+    pub fn check<'a>(&self, figures: impl Iterator<Item = (&'a str, &'a Metrics)>) -> Result<(), Failure> {
         for (name, metrics) in figures {
             if let Some(found) = self.fail_if.iter().find_map(|condition| condition.found_in(metrics)) {
                 return Err(Failure::Threshold(format!("{name}: {found}")));
@@ -134,7 +146,7 @@ fn ascii(c: char) -> char {
         '│' => '|',
         'µ' | 'μ' => 'u',
         '×' => 'x',
-        c if c.is_ascii() => c,
+        c if c.is_ascii() => c, // escape sequences too
         _ => '.',
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::engine::EngineOptions;
-use super::options::{CostOptions, Format, OutputOptions};
+use super::options::{CostOptions, DrawOptions, Format, JudgeOptions, RemarkOptions, WriteOptions};
 use super::output::versioned;
 use super::selection::ScheduleOptions;
 use crate::report::{self, Report};
@@ -24,27 +24,33 @@ pub struct Predict {
     #[command(flatten)]
     engine: EngineOptions,
     #[command(flatten)]
-    output: OutputOptions,
+    draw: DrawOptions,
+    #[command(flatten)]
+    write: WriteOptions,
+    #[command(flatten)]
+    remarks: RemarkOptions,
+    #[command(flatten)]
+    judge: JudgeOptions,
 }
 
 impl Predict {
     /// Predicts, prints, writes.
     pub fn run(&self) -> Result<(), Failure> {
-        self.output.check_writable()?;
+        self.write.check_writable()?;
         if self.costs.profile.is_none() && self.costs.layers.is_some() {
             return Err(Failure::Usage("--layers splits a measured model: give its costs with --profile".to_string()));
         }
-        let mut resolved = self.schedules.resolved(&self.costs.costs()?, &self.output)?;
+        let mut resolved = self.schedules.resolved(&self.costs.costs()?, self.remarks)?;
         resolved.iter_mut().try_for_each(|resolved| self.engine.equip(resolved))?;
         let results = resolved.iter().map(|resolved| self.predict(resolved)).collect::<Result<Vec<_>, _>>()?;
         if self.costs.costs.is_none() && self.costs.profile.is_none() {
-            self.output.remark(
+            self.remarks.remark(
                 "costs: units (F = I = W = 1, B = 2, no communication); give your own with --costs or --profile",
             );
         }
         self.show(&results)?;
         let figures = results.iter().map(|r| (r.prediction.schedule.as_str(), &r.prediction.metrics));
-        self.output.check_thresholds(figures)
+        self.judge.check(figures)
     }
 
     /// The prediction, and how its makespan is spread under chance where that is asked for.
@@ -64,19 +70,19 @@ impl Predict {
 
     fn show(&self, results: &[Predicted]) -> Result<(), Failure> {
         let ops: usize = results.iter().map(|r| r.graph.len()).sum();
-        let drawn = self.output.format == Format::Table && ops <= MAX_DRAWN_OPS;
+        let drawn = self.draw.print.format == Format::Table && ops <= MAX_DRAWN_OPS;
         let report =
-            if drawn || !self.output.output.is_empty() { Report::predicted(results) } else { Report::figures(results) };
+            if drawn || !self.write.output.is_empty() { Report::predicted(results) } else { Report::figures(results) };
         let json = || versioned("predictions", &results.iter().map(|r| &r.prediction).collect::<Vec<_>>());
         let table = || {
             if drawn {
-                return self.output.terminal(&report);
+                return self.draw.terminal(&report);
             }
-            self.output.remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
+            self.remarks.remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
             report::table(&report)
         };
-        self.output.show(&report, json, table, || csv(results))?;
-        self.output.write(&report)
+        self.draw.print.show(&report, json, table, || csv(results))?;
+        self.write.write(&report, self.remarks)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Failure;
 use super::devices::DeviceOptions;
 use super::model::ModelOptions;
-use super::options::OutputOptions;
+use super::options::{DetailOptions, WriteOptions};
 use super::output::{json, print};
 use super::selection::ScheduleOptions;
 use crate::experiment;
@@ -34,33 +34,28 @@ pub struct Profile {
     /// Where to write the cost file [default: stdout]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print nothing to stderr but errors
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    details: DetailOptions,
 }
 
 impl Profile {
     /// Measures and writes the cost file. The first schedule asked for counts; 1F1B where none is.
     pub fn run(&self) -> Result<(), Failure> {
-        let output = OutputOptions {
-            output: self.output.iter().cloned().collect(),
-            quiet: self.quiet,
-            ..OutputOptions::default()
-        };
-        output.check_writable()?;
+        let remarks = self.details.remarks;
+        WriteOptions { output: self.output.iter().cloned().collect() }.check_writable()?;
         refuse_ranks("pipesim profile")?;
         let name = self.schedules.schedule.first().map_or("1f1b", String::as_str);
         let graph = self.schedules.graph(name, &resolve::unknown_costs)?;
         let (ranks, stages) = (Ranks::alone(), self.schedules.stages);
         let recipe = experiment::Recipe { layers: self.layers.clone(), ..self.model.recipe() };
         let mut training = recipe.training(self.schedules.micro, &ranks)?;
-        training.backend = self.devices.sole_backend(&ranks, stages, &output)?.0;
+        training.backend = self.devices.sole_backend(&ranks, stages, self.details)?.0;
         training.stages(&graph)?;
-        let costs = experiment::profile(&training, graph, (self.warmup, self.steps), &output.observer(false, true))?;
+        let costs = experiment::profile(&training, graph, (self.warmup, self.steps), &remarks.observer(false, true))?;
         let Some(path) = &self.output else { return print(&json(&costs)?) };
         write_atomic(path, json(&costs)?.as_bytes())?;
         let path = path.display();
-        output.remark(&format!("wrote {path}; use it with pipesim predict --profile {path}"));
+        remarks.remark(&format!("wrote {path}; use it with pipesim predict --profile {path}"));
         Ok(())
     }
 }

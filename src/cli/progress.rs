@@ -1,14 +1,14 @@
 //! Shows people how far an experiment is: remarks, a bar, a line a step.
 
-use super::options::OutputOptions;
+use super::options::RemarkOptions;
 use super::selection::warn;
 use crate::experiment::Event;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 
-impl OutputOptions {
+impl RemarkOptions {
     /// Tells of what goes on: `bar` draws one on a terminal, `lines` gives each step a line.
-    pub fn observer(&self, bar: bool, lines: bool) -> impl Fn(Event<'_>) {
+    pub fn observer(self, bar: bool, lines: bool) -> impl Fn(Event<'_>) {
         let shown = bar && !self.quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(None, target);

@@ -3,7 +3,7 @@
 use super::Failure;
 use super::devices::{Chosen, DeviceOptions};
 use super::model::ModelOptions;
-use super::options::{CostOptions, OutputOptions};
+use super::options::{CostOptions, DetailOptions, DrawOptions, JudgeOptions, WriteOptions};
 use super::output::{json, tell};
 use super::selection::ScheduleOptions;
 use crate::delivery::Delivery;
@@ -54,7 +54,13 @@ pub struct Run {
     #[arg(long, default_value_t = 2.0, value_name = "MS")]
     unit_ms: f64,
     #[command(flatten)]
-    output: OutputOptions,
+    draw: DrawOptions,
+    #[command(flatten)]
+    write: WriteOptions,
+    #[command(flatten)]
+    details: DetailOptions,
+    #[command(flatten)]
+    judge: JudgeOptions,
 }
 
 /// What `--format json` prints.
@@ -108,22 +114,24 @@ impl Run {
 
     /// This rank's part: all ranks measure, rank 0 speaks.
     fn run_rank(&self, ranks: &Arc<Ranks>) -> Result<(), Failure> {
-        let mut output = self.output.clone();
-        if output.output.is_empty() {
-            output.output.push(PathBuf::from("reports/latest/"));
+        let mut write = self.write.clone();
+        if write.output.is_empty() {
+            write.output.push(PathBuf::from("reports/latest/"));
         }
-        output.quiet |= !ranks.speaks();
+        let mut details = self.details;
+        details.remarks.quiet |= !ranks.speaks();
+        let remarks = details.remarks;
         if ranks.speaks() {
-            output.check_writable()?;
+            write.check_writable()?;
         }
         let mut experiment = self.experiment(ranks);
         let stages = self.schedules.stages;
-        let chosen = self.devices.choose(ranks, stages, &output)?;
+        let chosen = self.devices.choose(ranks, stages, details)?;
         let links = self.devices.links(chosen, ranks, stages)?;
         for &link in &links {
             experiment.delivery = link.delivery(chosen.is_cuda(), self.delivery)?;
             experiment.refuse_early()?;
-            output.remark(&format!("link: {}", link.name));
+            remarks.remark(&format!("link: {}", link.name));
         }
         experiment.costs = match chosen {
             Chosen::Timed => self.costs.given()?,
@@ -136,7 +144,7 @@ impl Run {
                 None => Costs::default(), // they are measured
             },
         };
-        let observer = output.observer(true, true);
+        let observer = remarks.observer(true, true);
         let mut findings = Vec::new();
         for &link in &links {
             experiment.delivery = link.delivery(chosen.is_cuda(), self.delivery)?;
@@ -156,13 +164,14 @@ impl Run {
         let mut finding = Finding::merged(findings);
         let failure = finding.failure.take();
         if ranks.speaks() {
-            self.show(&finding, chosen, &output)?;
+            self.show(&finding, chosen)?;
+            write.write(&finding.report, remarks)?;
         }
         if let Some(failure) = failure {
-            output.remark("ended early; what was measured until then is shown and written");
+            remarks.remark("ended early; what was measured until then is shown and written");
             return Err(failure.into());
         }
-        output.check_thresholds(finding.outcomes.iter().map(|o| (o.schedule.as_str(), &o.measured.metrics)))
+        self.judge.check(finding.outcomes.iter().map(|o| (o.schedule.as_str(), &o.measured.metrics)))
     }
 
     /// What is asked for, but for the costs and for what each link delivers.
@@ -182,7 +191,7 @@ impl Run {
         }
     }
 
-    fn show(&self, finding: &Finding, chosen: Chosen, output: &OutputOptions) -> Result<(), Failure> {
+    fn show(&self, finding: &Finding, chosen: Chosen) -> Result<(), Failure> {
         let Finding { report, outcomes: runs, calibration, baseline, .. } = finding;
         let calibrated_on = || match (calibration, &self.costs.profile) {
             (Some(calibration), _) => serde_json::json!(calibration),
@@ -190,7 +199,6 @@ impl Run {
             (None, file) => serde_json::json!({"file": file}),
         };
         let runs = || Runs { schema_version: 1, calibrated_on: calibrated_on(), baseline: *baseline, runs };
-        output.show(report, || json(&runs()), || output.terminal(report), || report::csv(report))?;
-        output.write(report)
+        self.draw.print.show(report, || json(&runs()), || self.draw.terminal(report), || report::csv(report))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::guard::Guarded;
-use super::options::OutputOptions;
+use super::options::RemarkOptions;
 use super::output::tell;
 use crate::dsl::Budget;
 use crate::graph::TaskGraph;
@@ -87,11 +87,11 @@ impl ScheduleOptions {
     }
 
     /// Each schedule asked for, with its costs.
-    pub fn resolved(&self, costs: &Costs, output: &OutputOptions) -> Result<Vec<Resolved>, Failure> {
+    pub fn resolved(&self, costs: &Costs, remarks: RemarkOptions) -> Result<Vec<Resolved>, Failure> {
         let selection = self.selection();
         let one = |name: String| {
             let resolved = selection.resolve(&name, costs)?;
-            resolved.warnings.iter().for_each(|warning| warn(warning, output));
+            resolved.warnings.iter().for_each(|warning| warn(warning, remarks));
             Ok(resolved)
         };
         self.names().into_iter().map(one).collect()
@@ -111,10 +111,10 @@ impl ScheduleOptions {
 }
 
 /// Tells people of a warning.
-pub fn warn(warning: &Warning, output: &OutputOptions) {
+pub fn warn(warning: &Warning, remarks: RemarkOptions) {
     let text = format!("warning: {warning}");
     match warning {
         Warning::Imported(_) => tell(&text),
-        Warning::AboveCap { .. } => output.remark(&text),
+        Warning::AboveCap { .. } => remarks.remark(&text),
     }
 }
