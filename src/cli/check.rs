@@ -3,7 +3,7 @@
 use super::Failure;
 use super::options::{CostOptions, DetailOptions, PrintOptions};
 use super::output::versioned;
-use super::selection::ScheduleOptions;
+use super::selection::SearchOptions;
 use crate::check;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -24,7 +24,7 @@ queues, or one-sided puts.";
 #[command(after_help = HELP)]
 pub struct Check {
     #[command(flatten)]
-    schedules: ScheduleOptions,
+    schedules: SearchOptions,
     #[command(flatten)]
     costs: CostOptions,
     /// A delivery that the schedules must survive: one-sided, buffered(k), channel, channel:per-peer or channel:per-direction, those with ,front-loaded too; repeatable
@@ -60,7 +60,7 @@ struct Verdict {
 impl Check {
     /// Checks, prints.
     pub fn run(&self) -> Result<(), Failure> {
-        let graphs = self.schedules.graphs(&self.costs.costs()?)?;
+        let graphs = self.schedules.graphs(&self.costs, self.details.remarks)?;
         let checks: Vec<Checked> = graphs.iter().map(|graph| self.check(graph)).collect();
         let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();
         let report = Report { extra_tables: vec![self.table(&checks)], ..Report::default() };

@@ -1,6 +1,7 @@
 //! `pipesim compare`: timelines from files, side by side, predicted against measured.
 
 use super::Failure;
+use super::condition::Judged;
 use super::options::{DrawOptions, JudgeOptions, RemarkOptions, WriteOptions, read_text};
 use crate::experiment::compare;
 use crate::report::{self, Comparison, Entry, Panel, Report};
@@ -35,12 +36,11 @@ impl Compare {
             timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
         }
         let report = paired(timelines);
+        let held = self.judge.held(&report.entries.iter().map(Judged::entry).collect::<Vec<_>>())?;
         let table = || self.draw.terminal(&report);
         self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::csv(&report))?;
         self.write.write(&report, self.remarks)?;
-        let panels =
-            report.entries.iter().flat_map(|entry| entry.panels().map(|panel| (entry.name.as_str(), &panel.metrics)));
-        self.judge.check(panels)
+        held.judge()
     }
 }
 

@@ -45,7 +45,7 @@ pub struct EngineOptions {
     #[arg(long, value_name = "SIGMA", value_parser = sigma)]
     jitter: Option<u32>,
     /// Steps that are drawn for --jitter
-    #[arg(long, value_name = "N", default_value_t = 1000, requires = "jitter", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     samples: u32,
     /// Seed of --jitter
     #[arg(long, value_name = "N", default_value_t = 0)]

@@ -1,9 +1,10 @@
 //! `pipesim explain`: where the time goes, what bounds it, and what would shorten it.
 
 use super::Failure;
+use super::condition::{Judged, Scope};
 use super::options::{CostOptions, JudgeOptions, PrintOptions, RemarkOptions, WriteOptions};
 use super::output::versioned;
-use super::selection::ScheduleOptions;
+use super::selection::SearchOptions;
 use crate::cost::CostTable;
 use crate::exact;
 use crate::graph::TaskGraph;
@@ -33,7 +34,7 @@ the rest."
 )]
 pub struct Explain {
     #[command(flatten)]
-    schedules: ScheduleOptions,
+    schedules: SearchOptions,
     #[command(flatten)]
     costs: CostOptions,
     /// Prove the best makespan for each schedule's placement within its own peaks, looking at so many states; small cases only
@@ -111,6 +112,7 @@ impl Explain {
     /// Explains, prints, writes.
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
+        self.judge.refuse(Scope::Predictions(self.costs.time_unit()))?;
         let (mut explanations, mut entries) = (Vec::new(), Vec::new());
         for resolved in self.schedules.resolved(&self.costs.costs()?, self.remarks)? {
             let graph = &resolved.graph;
@@ -133,7 +135,8 @@ impl Explain {
         self.print.show(&report, json, || report::table(&report), || intervals(&explanations))?;
         let title = format!("Explained: {} devices, {} micro-batches", self.schedules.stages, self.schedules.micro);
         self.write.write(&Report { title, entries, ..report }, self.remarks)?;
-        self.judge.check(explanations.iter().map(|e| (e.schedule.as_str(), &e.metrics)))
+        let judged = explanations.iter().map(|e| Judged::predicted(&e.schedule, &e.time_unit, &e.metrics));
+        self.judge.held(&judged.collect::<Vec<_>>())?.judge()
     }
 
     /// Explains the very times of the prediction.

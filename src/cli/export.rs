@@ -3,7 +3,7 @@
 use super::Failure;
 use super::options::{CostOptions, RemarkOptions, one_of};
 use super::output::print;
-use super::selection::ScheduleOptions;
+use super::selection::SearchOptions;
 use crate::csv;
 use crate::export;
 use crate::graph::TaskGraph;
@@ -27,7 +27,7 @@ const LANGUAGES: [(&str, &str, To); 4] = [
 #[derive(Args)]
 pub struct Export {
     #[command(flatten)]
-    schedules: ScheduleOptions,
+    schedules: SearchOptions,
     #[command(flatten)]
     costs: CostOptions,
     /// What to write
@@ -43,15 +43,15 @@ pub struct Export {
 impl Export {
     /// Writes the one schedule that is asked for.
     pub fn run(&self) -> Result<(), Failure> {
-        let [name] = self.schedules.schedule.as_slice() else {
+        if self.schedules.schedule.len() != 1 {
             return Err(Failure::Usage(format!(
                 "export writes one schedule: name it with --schedule, found {}",
                 self.schedules.schedule.len()
             )));
-        };
-        let costs = self.costs.costs()?;
-        let graph = self.schedules.graph(name, &costs.of_orders(self.schedules.micro))?;
-        let text = (self.to)(&graph).map_err(|e| Failure::Schedule(e.to_string()))?;
+        }
+        let graphs = self.schedules.graphs(&self.costs, self.remarks)?;
+        let text =
+            graphs.iter().map(self.to).collect::<Result<String, _>>().map_err(|e| Failure::Schedule(e.to_string()))?;
         let Some(path) = &self.output else { return print(&text) };
         write_atomic(path, text.as_bytes())?;
         self.remarks.remark(&format!("wrote {}", path.display()));

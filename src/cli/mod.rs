@@ -13,6 +13,7 @@ mod export;
 mod failure;
 mod guard;
 mod model;
+mod needs;
 mod options;
 mod output;
 mod predict;
@@ -24,7 +25,9 @@ mod selection;
 
 pub use failure::Failure;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Pipeline-parallel training schedules: predicted, really run, compared.
@@ -35,7 +38,7 @@ use std::process::ExitCode;
 ///   pipesim predict --stages 8 --micro 32 --schedule zb-v --costs F=1,I=1,W=0.6,comm=0.05 -o zb-v.svg
 #[derive(Parser)]
 #[command(name = "pipesim", version, verbatim_doc_comment, after_help = AFTER)]
-struct Cli {
+pub struct Cli {
     #[command(subcommand)]
     verb: Verb,
 }
@@ -82,9 +85,27 @@ enum ReportVerb {
     Accuracy(Box<accuracy::Accuracy>),
 }
 
+/// The description of the command line.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// What is asked for.
+///
+/// # Errors
+/// Arguments that no verb takes, or that do not go together; also where they ask for help.
+pub fn asked<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> Result<Cli, clap::Error> {
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(arguments)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    let fits = needs::check(&command, &matches);
+    fits.map_err(|why| clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n")))?;
+    Ok(cli)
+}
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = asked(std::env::args_os()).unwrap_or_else(|refusal| refusal.exit());
     // A panic becomes an error below, or is reported by the session whose thread it ended: not printed twice.
     if std::env::var_os("RUST_BACKTRACE").is_none() {
         std::panic::set_hook(Box::new(|_| ()));
@@ -120,7 +141,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Doctor(verb) => verb.run(),
         Verb::Completions { shell } => {
             let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "pipesim", &mut text);
+            clap_complete::generate(shell, &mut command(), "pipesim", &mut text);
             output::print(&String::from_utf8_lossy(&text))
         }
     }

@@ -1,7 +1,7 @@
 //! Options that several verbs share.
 
 use super::Failure;
-use super::condition::Condition;
+use super::condition::{self, Condition};
 use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Slow};
 use crate::resolve::{self, Costs, Files};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -17,7 +17,7 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, Failure> {
 #[derive(Args, Clone, Debug)]
 pub struct CostOptions {
     /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1; B is I + W unless given [default: units]
-    #[arg(long, value_name = "F=..,I=..", value_parser = clap::value_parser!(GivenCosts), conflicts_with = "profile")]
+    #[arg(long, value_name = "F=..,I=..", value_parser = given_costs)]
     pub costs: Option<GivenCosts>,
     /// Measured costs, as `pipesim profile` writes them
     #[arg(long, value_name = "FILE")]
@@ -28,6 +28,13 @@ pub struct CostOptions {
     /// Blocks of each stage, in model order: 7,5 (with --profile)
     #[arg(long, value_name = "N,N,..", value_delimiter = ',')]
     pub layers: Option<Vec<usize>>,
+}
+
+fn given_costs(text: &str) -> Result<GivenCosts, String> {
+    if text.trim().is_empty() {
+        return Err("expected F=..,I=..,W=.. or some of them; leave --costs out for units".to_string());
+    }
+    text.parse::<GivenCosts>().map_err(|e| e.to_string())
 }
 
 fn slow(text: &str) -> Result<(u32, Decimal), String> {
@@ -48,20 +55,36 @@ impl CostOptions {
         CostFile::from_json(&text).map(Some).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))
     }
 
+    /// Whether anything is said of costs.
+    pub fn any(&self) -> bool {
+        self.costs.is_some() || self.profile.is_some() || !self.slow.is_empty()
+    }
+
+    /// The first option that says something of costs.
+    pub fn named(&self) -> &'static str {
+        match (&self.costs, &self.profile) {
+            (Some(_), _) => "--costs",
+            (None, Some(_)) => "--profile",
+            (None, None) => "--slow",
+        }
+    }
+
+    /// The unit that times are in.
+    pub fn time_unit(&self) -> &'static str {
+        if self.profile.is_some() { "ms" } else { "unit" }
+    }
+
     /// Where costs come from: the cost file, else what is given, else units.
     pub fn costs(&self) -> Result<Costs, Failure> {
         match self.file()? {
-            Some(file) => self.measured(file),
+            Some(file) => Ok(self.measured(file)),
             None => self.given(),
         }
     }
 
     /// The costs of `file`, for the layers asked for.
-    pub fn measured(&self, file: CostFile) -> Result<Costs, Failure> {
-        if !self.slow.is_empty() {
-            return Err(Failure::Usage("--slow goes with --costs; a profile's devices are as measured".to_string()));
-        }
-        Ok(Costs::measured(file, self.layers.clone()))
+    pub fn measured(&self, file: CostFile) -> Costs {
+        Costs::measured(file, self.layers.clone())
     }
 
     /// The costs given here.
@@ -165,14 +188,14 @@ pub struct DetailOptions {
     #[command(flatten)]
     pub remarks: RemarkOptions,
     /// Print more to stderr; repeatable
-    #[arg(long, short, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    #[arg(long, short, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
 
 /// What the figures found are held against.
 #[derive(Args, Clone, Debug, Default)]
 pub struct JudgeOptions {
-    /// Exit with code 4 where this holds for a schedule: 'bubble>0.15', 'makespan>=40'; repeatable
-    #[arg(long, value_name = "CONDITION", value_parser = Condition::parse)]
+    /// Thresholds.
+    #[arg(long, value_name = "CONDITION", value_parser = Condition::parse, help = condition::help())]
     pub fail_if: Vec<Condition>,
 }

@@ -1,8 +1,8 @@
 //! Prints a report to stdout and writes it to files.
 
 use super::Failure;
+use super::condition::{Judged, Scope, Verdict};
 use super::options::{Color, DrawOptions, Format, JudgeOptions, PrintOptions, RemarkOptions, WriteOptions};
-use crate::metrics::Metrics;
 use crate::report::{self, Report};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -127,14 +127,42 @@ impl WriteOptions {
 }
 
 impl JudgeOptions {
-    /// Applies the thresholds.
-    pub fn check<'a>(&self, figures: impl Iterator<Item = (&'a str, &'a Metrics)>) -> Result<(), Failure> {
-        for (name, metrics) in figures {
-            if let Some(found) = self.fail_if.iter().find_map(|condition| condition.found_in(metrics)) {
-                return Err(Failure::Threshold(format!("{name}: {found}")));
+    /// Refuses, before there is any work, thresholds on what a command will not know.
+    pub fn refuse(&self, scope: Scope) -> Result<(), Failure> {
+        self.fail_if.iter().try_for_each(|condition| condition.refuse(scope)).map_err(Failure::Usage)
+    }
+
+    /// The thresholds that hold, a line for each schedule.
+    ///
+    /// # Errors
+    /// One is on what none of them has.
+    pub fn held(&self, found: &[Judged]) -> Result<Held, Failure> {
+        let mut held = Vec::new();
+        for condition in &self.fail_if {
+            let mut known = false;
+            for judged in found {
+                let verdict = condition.found_in(judged).map_err(Failure::Usage)?;
+                known |= verdict != Verdict::Unknown;
+                if let Verdict::Holds(what) = verdict {
+                    held.push(format!("{}: {what}", judged.name));
+                }
+            }
+            if !known {
+                return Err(Failure::Usage(condition.nowhere()));
             }
         }
-        Ok(())
+        Ok(Held(held))
+    }
+}
+
+/// The thresholds that hold.
+#[must_use]
+pub struct Held(Vec<String>);
+
+impl Held {
+    /// Fails where there are any.
+    pub fn judge(self) -> Result<(), Failure> {
+        if self.0.is_empty() { Ok(()) } else { Err(Failure::Threshold(self.0.join("\n"))) }
     }
 }
 

@@ -1,10 +1,11 @@
 //! `pipesim predict`.
 
 use super::Failure;
+use super::condition::{Judged, Scope};
 use super::engine::EngineOptions;
 use super::options::{CostOptions, DrawOptions, Format, JudgeOptions, RemarkOptions, WriteOptions};
 use super::output::versioned;
-use super::selection::ScheduleOptions;
+use super::selection::SearchOptions;
 use crate::report::{self, Report};
 use crate::resolve::Resolved;
 use crate::sim::event::{Config, EventError, monte_carlo};
@@ -18,7 +19,7 @@ const MAX_DRAWN_OPS: usize = 200_000;
 #[derive(Args)]
 pub struct Predict {
     #[command(flatten)]
-    schedules: ScheduleOptions,
+    schedules: SearchOptions,
     #[command(flatten)]
     costs: CostOptions,
     #[command(flatten)]
@@ -37,9 +38,7 @@ impl Predict {
     /// Predicts, prints, writes.
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
-        if self.costs.profile.is_none() && self.costs.layers.is_some() {
-            return Err(Failure::Usage("--layers splits a measured model: give its costs with --profile".to_string()));
-        }
+        self.judge.refuse(Scope::Predictions(self.costs.time_unit()))?;
         let mut resolved = self.schedules.resolved(&self.costs.costs()?, self.remarks)?;
         resolved.iter_mut().try_for_each(|resolved| self.engine.equip(resolved))?;
         let results = resolved.iter().map(|resolved| self.predict(resolved)).collect::<Result<Vec<_>, _>>()?;
@@ -49,8 +48,10 @@ impl Predict {
             );
         }
         self.show(&results)?;
-        let figures = results.iter().map(|r| (r.prediction.schedule.as_str(), &r.prediction.metrics));
-        self.judge.check(figures)
+        let judged = results
+            .iter()
+            .map(|Predicted { prediction: p, .. }| Judged::predicted(&p.schedule, &p.time_unit, &p.metrics));
+        self.judge.held(&judged.collect::<Vec<_>>())?.judge()
     }
 
     /// The prediction, and how its makespan is spread under chance where that is asked for.

@@ -5,11 +5,12 @@ use super::devices::DeviceOptions;
 use super::model::ModelOptions;
 use super::options::{DetailOptions, WriteOptions};
 use super::output::{json, print};
-use super::selection::ScheduleOptions;
+use super::selection::{ScheduleOptions, warn};
 use crate::experiment;
+use crate::graph::TaskGraph;
 use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::write_atomic;
-use crate::resolve;
+use crate::resolve::{self, Settled};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -39,13 +40,31 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Measures and writes the cost file. The first schedule asked for counts; 1F1B where none is.
+    /// The one schedule asked for; 1F1B where none is.
+    fn graph(&self) -> Result<TaskGraph, Failure> {
+        let name = match self.schedules.schedule.as_slice() {
+            [] => "1f1b".to_string(),
+            [name] => name.clone(),
+            more => {
+                let found = more.len();
+                return Err(Failure::Usage(format!(
+                    "profile measures one schedule: name one with --schedule, found {found}"
+                )));
+            }
+        };
+        self.schedules.refuse_idle(std::slice::from_ref(&name))?;
+        let Settled { graph, warnings } =
+            self.schedules.selection().graph::<resolve::Error>(&name, &resolve::unknown_costs)?;
+        warnings.iter().for_each(|warning| warn(warning, self.details.remarks));
+        Ok(graph)
+    }
+
+    /// Measures and writes the cost file.
     pub fn run(&self) -> Result<(), Failure> {
         let remarks = self.details.remarks;
         WriteOptions { output: self.output.iter().cloned().collect() }.check_writable()?;
         refuse_ranks("pipesim profile")?;
-        let name = self.schedules.schedule.first().map_or("1f1b", String::as_str);
-        let graph = self.schedules.graph(name, &resolve::unknown_costs)?;
+        let graph = self.graph()?;
         let (ranks, stages) = (Ranks::alone(), self.schedules.stages);
         let recipe = experiment::Recipe { layers: self.layers.clone(), ..self.model.recipe() };
         let mut training = recipe.training(self.schedules.micro, &ranks)?;

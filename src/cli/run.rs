@@ -1,11 +1,12 @@
 //! `pipesim run`: really train, measure, predict from one calibrated schedule, compare.
 
 use super::Failure;
+use super::condition::{Judged, Scope};
 use super::devices::{Chosen, DeviceOptions};
 use super::model::ModelOptions;
 use super::options::{CostOptions, DetailOptions, DrawOptions, JudgeOptions, WriteOptions};
 use super::output::{json, tell};
-use super::selection::ScheduleOptions;
+use super::selection::SearchOptions;
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
 use crate::experiment::{Experiment, Finding, Iteration, Outcome, Recipe};
@@ -22,7 +23,7 @@ use std::sync::Arc;
 #[command(after_help = LinkKind::legal_pairs())]
 pub struct Run {
     #[command(flatten)]
-    schedules: ScheduleOptions,
+    schedules: SearchOptions,
     #[command(flatten)]
     model: ModelOptions,
     #[command(flatten)]
@@ -50,7 +51,7 @@ pub struct Run {
     /// Measure one device with the same micro-batches too, interleaved with the others, and give speed-ups over it
     #[arg(long)]
     baseline: bool,
-    /// With --device timed: milliseconds that one unit of --costs lasts
+    /// With --device timed: milliseconds that one unit of --costs lasts; what --profile says lasts as long as it says
     #[arg(long, default_value_t = 2.0, value_name = "MS")]
     unit_ms: f64,
     #[command(flatten)]
@@ -124,9 +125,11 @@ impl Run {
         if ranks.speaks() {
             write.check_writable()?;
         }
+        self.schedules.refuse_idle(&self.schedules.names())?;
         let mut experiment = self.experiment(ranks);
         let stages = self.schedules.stages;
         let chosen = self.devices.choose(ranks, stages, details)?;
+        self.judge.refuse(Scope::Runs { trains: !matches!(chosen, Chosen::Timed) })?;
         let links = self.devices.links(chosen, ranks, stages)?;
         for &link in &links {
             experiment.delivery = link.delivery(chosen.is_cuda(), self.delivery)?;
@@ -134,13 +137,9 @@ impl Run {
             remarks.remark(&format!("link: {}", link.name));
         }
         experiment.costs = match chosen {
-            Chosen::Timed => self.costs.given()?,
+            Chosen::Timed => self.costs.costs()?,
             _ => match self.costs.file()? {
-                Some(file) => self.costs.measured(file)?,
-                None if !self.costs.slow.is_empty() => {
-                    let why = "--slow goes with --device timed, or with predict --costs; devices that train are as fast as they are";
-                    return Err(Failure::Usage(why.to_string()));
-                }
+                Some(file) => self.costs.measured(file),
                 None => Costs::default(), // they are measured
             },
         };
@@ -149,7 +148,7 @@ impl Run {
         for &link in &links {
             experiment.delivery = link.delivery(chosen.is_cuda(), self.delivery)?;
             let finding = match chosen {
-                Chosen::Timed => experiment.timed(self.unit_ms, link.name, &observer)?,
+                Chosen::Timed => experiment.timed(self.unit_ms(), link.name, &observer)?,
                 _ => {
                     let backend = self.devices.backend(chosen, (link, experiment.delivery), ranks, stages)?;
                     experiment.train(backend, link.name, &observer)?
@@ -171,7 +170,12 @@ impl Run {
             remarks.remark("ended early; what was measured until then is shown and written");
             return Err(failure.into());
         }
-        self.judge.check(finding.outcomes.iter().map(|o| (o.schedule.as_str(), &o.measured.metrics)))
+        self.judge.held(&judged(&finding))?.judge()
+    }
+
+    /// Milliseconds of a unit of the costs; a cost file's unit is one.
+    fn unit_ms(&self) -> f64 {
+        if self.costs.profile.is_some() { 1.0 } else { self.unit_ms }
     }
 
     /// What is asked for, but for the costs and for what each link delivers.
@@ -195,10 +199,21 @@ impl Run {
         let Finding { report, outcomes: runs, calibration, baseline, .. } = finding;
         let calibrated_on = || match (calibration, &self.costs.profile) {
             (Some(calibration), _) => serde_json::json!(calibration),
-            (None, _) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
+            (None, None) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
             (None, file) => serde_json::json!({"file": file}),
         };
         let runs = || Runs { schema_version: 1, calibrated_on: calibrated_on(), baseline: *baseline, runs };
         self.draw.print.show(report, || json(&runs()), || self.draw.terminal(report), || report::csv(report))
     }
+}
+
+/// What thresholds are held against.
+fn judged(finding: &Finding) -> Vec<Judged<'_>> {
+    let both = finding.report.entries.iter().zip(&finding.outcomes);
+    let one = |(entry, outcome): (_, &Outcome)| Judged {
+        iteration: Some(outcome.iteration_ms.median),
+        tokens_per_second: Some(outcome.tokens_per_second),
+        ..Judged::entry(entry)
+    };
+    both.map(one).collect()
 }

@@ -2,13 +2,16 @@
 
 use super::Failure;
 use super::guard::Guarded;
-use super::options::RemarkOptions;
+use super::options::{CostOptions, RemarkOptions};
 use super::output::tell;
 use crate::dsl::Budget;
 use crate::graph::TaskGraph;
-use crate::resolve::{self, Costs, Pricing, Resolved, Selection, Settled, Warning};
+use crate::open::{Order, Program};
+use crate::resolve::{Costs, Resolved, Selection, Warning};
 use crate::schedule::Overlap;
 use clap::Args;
+use std::ops::Deref;
+use std::path::Path;
 
 /// The schedules that are taken when none is named.
 pub const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
@@ -31,15 +34,12 @@ pub struct ScheduleOptions {
     /// An option of the schedule's own, repeatable
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
-    /// Most activations a device may hold, in units of its whole share of layers for one micro-batch: bounds what is searched
-    #[arg(long, value_name = "UNITS", value_parser = activations)]
-    pub memory_cap: Option<f64>,
     /// What an overlapped pair of a forward and a backward means: atomic (starts with both inputs, lasts F + B), serial (in turn), runtime (in turn, outputs at the end), max (as atomic, lasts the longer: perfect overlap)
     #[arg(long, value_name = "MEANING", default_value = "atomic", value_parser = overlap)]
     pub overlap: Overlap,
-    /// Budget of calls and loop turns for evaluating a schedule file
-    #[arg(long, value_name = "N", default_value_t = Budget::default().ticks)]
-    pub max_ticks: u64,
+    /// Budget of evaluation.
+    #[arg(long, value_name = "N", help = format!("Budget of calls and loop turns for evaluating a schedule file [default: {}]", Budget::default().ticks))]
+    pub max_ticks: Option<u64>,
     /// Budget of ops of a schedule
     #[arg(long, value_name = "N", default_value_t = Budget::default().ops, value_parser = clap::value_parser!(u64).range(1..=Budget::MAX_OPS))]
     pub max_ops: u64,
@@ -66,6 +66,24 @@ fn overlap(text: &str) -> Result<Overlap, String> {
     found.ok_or_else(|| format!("expected one of {}", names.join(", ")))
 }
 
+/// The same, and what they may hold.
+#[derive(Args, Clone, Debug)]
+pub struct SearchOptions {
+    #[command(flatten)]
+    pub schedules: ScheduleOptions,
+    /// Most activations a device may hold, in units of its whole share of layers for one micro-batch: bounds what is searched
+    #[arg(long, value_name = "UNITS", value_parser = activations)]
+    pub memory_cap: Option<f64>,
+}
+
+impl Deref for SearchOptions {
+    type Target = ScheduleOptions;
+
+    fn deref(&self) -> &ScheduleOptions {
+        &self.schedules
+    }
+}
+
 impl ScheduleOptions {
     /// Names of the schedules asked for.
     pub fn names(&self) -> Vec<String> {
@@ -74,20 +92,52 @@ impl ScheduleOptions {
 
     /// What is asked of each of them.
     pub fn selection(&self) -> Selection {
+        let usual = Budget::default();
         Selection {
-            devices: self.stages,
-            microbatches: self.micro,
             chunks: self.chunks,
             options: self.set.iter().cloned().collect(),
-            memory_cap: self.memory_cap,
             overlap: self.overlap,
-            budget: Budget { ticks: self.max_ticks, ops: self.max_ops, ..Budget::default() },
+            budget: Budget { ticks: self.max_ticks.unwrap_or(usual.ticks), ops: self.max_ops, ..usual },
             host: &Guarded,
+            ..Selection::new(self.stages, self.micro)
         }
+    }
+
+    /// Refuses options that none of the schedules `names` has a use for.
+    pub fn refuse_idle(&self, names: &[String]) -> Result<(), Failure> {
+        let idle = |option: &str, why: &str| {
+            let names = names.join(", ");
+            Err(Failure::Usage(format!("{option}: {names} {why}; leave it out")))
+        };
+        if self.max_ticks.is_some() && names.iter().all(|name| is_csv(name)) {
+            return idle("--max-ticks", "is a list of ops, of which nothing is evaluated");
+        }
+        if self.overlap != Overlap::default() && !self.any(names, has_pairs)? {
+            return idle("--overlap", "has no overlapped pairs");
+        }
+        Ok(())
+    }
+
+    /// Whether the order of any of `names`, before costs are known, is so; of `auto` it is.
+    fn any(&self, names: &[String], is_so: fn(&Order) -> bool) -> Result<bool, Failure> {
+        for name in names {
+            if is_auto(name) || is_so(&self.selection().order(name)?.order) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl SearchOptions {
+    /// What is asked of each of them.
+    pub fn selection(&self) -> Selection {
+        Selection { memory_cap: self.memory_cap, ..self.schedules.selection() }
     }
 
     /// Each schedule asked for, with its costs.
     pub fn resolved(&self, costs: &Costs, remarks: RemarkOptions) -> Result<Vec<Resolved>, Failure> {
+        self.refuse_idle(&self.names())?;
         let selection = self.selection();
         let one = |name: String| {
             let resolved = selection.resolve(&name, costs)?;
@@ -97,16 +147,36 @@ impl ScheduleOptions {
         self.names().into_iter().map(one).collect()
     }
 
-    /// The graph of each schedule asked for; `costs` decide orders only.
-    pub fn graphs(&self, costs: &Costs) -> Result<Vec<TaskGraph>, Failure> {
-        self.names().iter().map(|name| self.graph(name, &costs.of_orders(self.micro))).collect()
+    /// The graph of each schedule asked for. Costs decide orders only, and are refused where they decide none.
+    pub fn graphs(&self, costs: &CostOptions, remarks: RemarkOptions) -> Result<Vec<TaskGraph>, Failure> {
+        let names = self.names();
+        if costs.any() && !self.any(&names, |order| matches!(order, Order::Open(_)))? {
+            let names = names.join(", ");
+            return Err(Failure::Usage(format!(
+                "{}: the order of {names} is the same whatever ops cost; leave it out",
+                costs.named()
+            )));
+        }
+        let resolved = self.resolved(&costs.costs()?, remarks)?;
+        Ok(resolved.into_iter().map(|resolved| resolved.graph).collect())
     }
+}
 
-    /// The graph of one schedule, by name or path.
-    pub fn graph(&self, name: &str, costs: Pricing<'_, resolve::Error>) -> Result<TaskGraph, Failure> {
-        let Settled { graph, warnings } = self.selection().graph(name, costs)?;
-        warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
-        Ok(graph)
+fn is_auto(name: &str) -> bool {
+    name.eq_ignore_ascii_case("auto")
+}
+
+fn is_csv(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"))
+}
+
+fn has_pairs(order: &Order) -> bool {
+    match order {
+        Order::Fixed(schedule) => schedule.has_pairs(),
+        Order::Open(open) => open.programs.iter().any(|program| match program {
+            Program::Fixed(ops) | Program::Fill { ops, .. } => ops.iter().any(|op| op.opens_pair()),
+            Program::Greedy { .. } | Program::Search { .. } => false,
+        }),
     }
 }
 

@@ -36,7 +36,7 @@ pub fn named(name: &str) -> Result<ScheduleFile, Error> {
 }
 
 /// Edit distance (insertions, deletions, substitutions).
-fn distance(a: &str, b: &str) -> usize {
+pub fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {

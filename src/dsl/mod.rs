@@ -15,6 +15,6 @@ mod request;
 mod word;
 
 pub use compile::{Compiled, compile};
-pub use library::{Description, describe, named, names};
+pub use library::{Description, describe, distance, named, names};
 pub use programs::Written;
 pub use request::{Budget, Error, Request, ScheduleFile};

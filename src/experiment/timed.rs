@@ -28,8 +28,11 @@ impl Experiment {
             runs.push(Measured { graph, session, records: Vec::new() });
             tables.push(table);
         }
-        observer(Event::Begin(u64::from(self.steps) * runs.len() as u64));
         let batch = Arc::new(Batch::default());
+        for run in &mut runs {
+            (0..self.warmup).try_for_each(|_| run.session.step(&batch, None).map(drop))?;
+        }
+        observer(Event::Begin(u64::from(self.steps) * runs.len() as u64));
         in_turn(&mut runs, self.steps, 0, observer, |run, _| Ok(run.session.step(&batch, None)?))?;
         let mut finding = Finding {
             report: Report {
@@ -42,8 +45,7 @@ impl Experiment {
         };
         let setup = Setup { memory_cap: self.selection.memory_cap, ..Setup::default() };
         let place = Place { device_kind: "timed", link, microbatch_tokens: 0 };
-        for (run, table) in runs.iter_mut().zip(&tables) {
-            run.records.drain(..self.warmup.min(self.steps - 1) as usize);
+        for (run, table) in runs.iter().zip(&tables) {
             finding.judge(run, table, &setup, place);
         }
         Ok(finding)

@@ -57,7 +57,7 @@ pub(super) fn best<E: From<Error>>(selection: &Selection, costs: Pricing<'_, E>)
 fn larger_search<E>(selection: &Selection, costs: Pricing<'_, E>) -> Option<Candidate> {
     let (p, limit) = (f64::from(selection.devices), 2.0 * f64::from(selection.devices));
     let cap = selection.memory_cap.map_or(limit, |cap| cap.min(limit));
-    if cap <= p {
+    if cap <= p || selection.chunks.is_some_and(|chunks| chunks != 2) {
         return None;
     }
     let placement = Placement::zigzag("V", selection.devices, 2);

@@ -87,6 +87,11 @@ impl Selection {
                 self.devices, self.microbatches
             )));
         }
+        let (ops, budget) = (schedule.ops().len() as u64, self.budget.ops);
+        if ops > budget {
+            let why = format!("{file} has {ops} ops; the budget is {budget} ops; raise --max-ops");
+            return Err(dsl::Error::Invalid(why).into());
+        }
         let incomplete = |fault| Error::Incomplete { file: file.to_string(), devices, microbatches, fault };
         let warnings = warnings.into_iter().map(Warning::Imported).collect();
         Schedule::validate(&schedule).map_err(incomplete)?;

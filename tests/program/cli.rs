@@ -233,7 +233,7 @@ fn words_and_values_that_would_fill_memory_are_refused() {
 #[test]
 fn thresholds_exit_with_4_after_printing() {
     let (code, out, err) = pipesim(&format!("{SMALL} --format json --fail-if bubble>0.7"));
-    assert!(code == 4 && err.contains("naive: bubble>0.7 holds, found bubble = 0.75"), "{code}: {err}");
+    assert!(code == 4 && err.contains("naive: bubble>0.7 holds: predicted bubble = 0.75"), "{code}: {err}");
     serde_json::from_str::<Value>(&out).unwrap();
     assert_eq!(pipesim(&format!("{SMALL} --fail-if bubble>0.75 --fail-if peak_activations>8")).0, 0);
     assert_eq!(pipesim(&format!("{SMALL} --fail-if makespan>=96")).0, 4);

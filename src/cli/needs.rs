@@ -1,0 +1,209 @@
+//! Which option goes with which: one table for all verbs, so that what an option cannot do here is refused and never ignored.
+
+use super::devices::DeviceKind;
+use super::options::Format;
+use crate::cost::Decimal;
+use crate::sim::event::Sharing;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+use std::collections::BTreeSet;
+
+/// Options that have something to do only where this fits.
+struct Rule {
+    options: &'static [&'static str],
+    fits: fn(&Asked) -> bool,
+    /// What follows the option's name in the error.
+    why: &'static str,
+}
+
+/// What a checkpoint brings itself.
+const OF_THE_CHECKPOINT: &[&str] = &["model", "blocks", "heads", "channels", "vocabulary", "max_sequence", "seed"];
+
+const TRAINING: &[&str] = &[
+    "model",
+    "checkpoint",
+    "blocks",
+    "heads",
+    "channels",
+    "vocabulary",
+    "max_sequence",
+    "data",
+    "tokenizer",
+    "batch",
+    "seq",
+    "lr",
+    "beta1",
+    "beta2",
+    "eps",
+    "weight_decay",
+    "clip",
+    "seed",
+    "repeat_batch",
+    "baseline",
+    "calibrate",
+];
+
+const RULES: &[Rule] = &[
+    Rule {
+        options: TRAINING,
+        fits: |a| !a.on(DeviceKind::Timed),
+        why: "is about training, and timed devices train nothing; leave it out, or take another --device",
+    },
+    Rule {
+        options: &["slices", "bfloat16"],
+        fits: |a| !a.on(DeviceKind::Timed),
+        why: "is for GPUs; leave it out, or use --device cuda",
+    },
+    Rule {
+        options: &["costs", "slow"],
+        fits: |a| !a.has("device") || a.on(DeviceKind::Timed),
+        why: "goes with --device timed, or with predict --costs; devices that train are as fast as they are",
+    },
+    Rule {
+        options: &["unit_ms"],
+        fits: |a| a.on(DeviceKind::Timed),
+        why: "goes with --device timed; devices that train are as fast as they are",
+    },
+    Rule {
+        options: &["costs"],
+        fits: |a| !a.typed("profile"),
+        why: "and --profile both say what ops cost; leave one of the two out",
+    },
+    Rule {
+        options: &["slow"],
+        fits: |a| !a.typed("profile"),
+        why: "goes with --costs; a profile's devices are as measured",
+    },
+    Rule {
+        options: &["unit_ms"],
+        fits: |a| !a.typed("profile"),
+        why: "says how long a unit of --costs lasts, and --profile is in ms; leave one of the two out",
+    },
+    Rule {
+        options: &["calibrate"],
+        fits: |a| !a.typed("profile"),
+        why: "says what costs are measured on, and --profile has them; leave one of the two out",
+    },
+    Rule {
+        options: &["layers"],
+        fits: |a| a.typed("profile") || a.has("model") && !a.on(DeviceKind::Timed),
+        why: "splits a measured model; give its costs with --profile",
+    },
+    Rule {
+        options: OF_THE_CHECKPOINT,
+        fits: |a| !a.typed("checkpoint"),
+        why: "is for a model that starts at random, and --checkpoint brings its own; leave one of the two out",
+    },
+    Rule {
+        options: &["tokenizer"],
+        fits: |a| a.typed("data"),
+        why: "says how a text becomes tokens; give the text with --data",
+    },
+    Rule {
+        options: &["batch"],
+        fits: |a| !a.has("calibrate_micro"),
+        why: "would change the size of micro-batches, which keep theirs here; leave it out",
+    },
+    Rule {
+        options: &["samples", "jitter_seed"],
+        fits: |a| a.typed("jitter"),
+        why: "goes with --jitter; give that, too",
+    },
+    Rule {
+        options: &["sharing", "link_scope"],
+        fits: |a| a.get("transfer").is_some_and(|time: Decimal| time.to_f64() > 0.0),
+        why: "is about messages that occupy a link; give the time that they do with --transfer",
+    },
+    Rule {
+        options: &["link_scope"],
+        fits: |a| a.get("sharing") != Some(Sharing::Unlimited),
+        why: "is about links that are shared, and --sharing unlimited shares none; leave one of the two out",
+    },
+    Rule {
+        options: &["ascii"],
+        fits: |a| matches!(a.get("format"), Some(Format::Table | Format::Md)),
+        why: "is about what people read; leave it out, or print --format table or md",
+    },
+    Rule {
+        options: &["verbose"],
+        fits: |a| !a.typed("quiet"),
+        why: "and --quiet contradict each other; leave one of the two out",
+    },
+    Rule {
+        options: &["json"],
+        fits: |a| !a.typed("name"),
+        why: "prints the list of schedules, and a name its schedule's text; leave one of the two out",
+    },
+];
+
+/// What was asked of a verb.
+struct Asked<'a> {
+    verb: &'a Command,
+    matches: &'a ArgMatches,
+}
+
+impl Asked<'_> {
+    /// Whether the verb has the option.
+    fn has(&self, option: &str) -> bool {
+        self.verb.get_arguments().any(|argument| argument.get_id() == option)
+    }
+
+    /// Whether the option was given, be it with its default value.
+    fn typed(&self, option: &str) -> bool {
+        self.has(option) && self.matches.value_source(option) == Some(ValueSource::CommandLine)
+    }
+
+    fn get<T: Clone + Send + Sync + 'static>(&self, option: &str) -> Option<T> {
+        self.matches.try_get_one::<T>(option).ok().flatten().cloned()
+    }
+
+    fn on(&self, device: DeviceKind) -> bool {
+        self.get("device") == Some(device)
+    }
+
+    /// The first option that has nothing to do here, and why.
+    fn refusal(&self) -> Option<String> {
+        let broken = |rule: &Rule| {
+            let given = rule.options.iter().find(|option| self.typed(option));
+            given.filter(|_| !(rule.fits)(self)).map(|option| format!("--{} {}", self.long(option), rule.why))
+        };
+        RULES.iter().find_map(broken).or_else(|| self.set_twice())
+    }
+
+    fn long(&self, option: &str) -> String {
+        let argument = self.verb.get_arguments().find(|argument| argument.get_id() == option);
+        argument.and_then(|argument| argument.get_long()).unwrap_or(option).to_string()
+    }
+
+    fn set_twice(&self) -> Option<String> {
+        let mut keys = BTreeSet::new();
+        let mut set = self.matches.try_get_many::<(String, String)>("set").ok().flatten()?;
+        let (key, _) = set.find(|(key, _)| !keys.insert(key))?;
+        Some(format!("--set gives {key} twice; give it once"))
+    }
+}
+
+/// Refuses options that have nothing to do with the others that are given.
+pub fn check(program: &Command, matches: &ArgMatches) -> Result<(), String> {
+    let (mut verb, mut matches) = (program, matches);
+    while let Some((name, inner)) = matches.subcommand() {
+        (verb, matches) = (verb.find_subcommand(name).unwrap_or(verb), inner);
+    }
+    Asked { verb, matches }.refusal().map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_is_about_options_that_some_verb_has() {
+        let program = crate::cli::command();
+        let mut verbs: Vec<&Command> = program.get_subcommands().collect();
+        verbs.extend(program.get_subcommands().flat_map(Command::get_subcommands));
+        for option in RULES.iter().flat_map(|rule| rule.options) {
+            let has = |verb: &&Command| verb.get_arguments().any(|argument| argument.get_id() == option);
+            assert!(verbs.iter().any(has), "no verb has --{option}");
+        }
+    }
+}
