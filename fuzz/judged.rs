@@ -1,6 +1,7 @@
 //! What must hold for any schedule: its graphs, their timelines, bounds, verdicts and files.
 
 use super::reference;
+use pipesim::internals::activation::Keep;
 use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
 use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
 use pipesim::internals::csv::{self, Format};
@@ -24,7 +25,8 @@ pub fn schedule(schedule: &Schedule) {
     schedule.validate().unwrap_or_else(|fault| panic!("made what validate refuses: {fault}"));
     for device in 0..schedule.devices() {
         for keep in [0.0, 0.25, 1.0] {
-            let (found, expected) = (schedule.peak_activations(device, keep), reference::peak(schedule, device, keep));
+            let (found, expected) =
+                (schedule.peak_activations(device, Keep::new(keep)), reference::peak(schedule, device, keep));
             assert!(found.is_finite() && (found - expected).abs() < 1e-9, "peak {found}, expected {expected}");
         }
     }
@@ -141,7 +143,10 @@ fn explained(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) {
         at = piece.end;
     }
     assert_eq!(at, makespan, "the critical path ends with the step");
-    for (index, slack) in sim::slacks(graph, costs, times).into_iter().enumerate() {
+    for (index, slack) in sim::slacks(graph, costs, times, None).into_iter().enumerate() {
+        if graph.overlap() == Overlap::Max && graph.pair(index).is_some() {
+            continue; // beside a longer op it may last longer without ending later
+        }
         assert!(times.end[index] + slack <= makespan, "{} has slack beyond the end", graph.op(index));
     }
     for (device, curve) in (0..).zip(sim::memory(graph, costs, times, None)) {
@@ -230,12 +235,12 @@ fn cap(program: &mut Program) -> Option<&mut f64> {
 }
 
 /// An order keeps its caps, and what its program lists stays in order.
-fn settled(open: &OpenSchedule, order: &Schedule, keep: f64) {
+fn settled(open: &OpenSchedule, order: &Schedule, keep: Keep) {
     assert_eq!(&order.placement, &open.placement);
     for (device, program) in (0..).zip(&open.programs) {
         if let Some(&mut cap) = cap(&mut program.clone()) {
             let peak = order.peak_activations(device, keep);
-            assert!(peak <= cap + 1e-6, "device {device} holds {peak}, above its cap of {cap}");
+            assert!(peak <= cap * (1.0 + 1e-14), "device {device} holds {peak}, above its cap of {cap}");
         }
         let ops = order.program(device);
         let without_weights =

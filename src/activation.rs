@@ -1,71 +1,92 @@
-//! Activations: how many a device holds, and the same counted in whole units for searches.
+//! Activations: the one place where they are counted, in whole numbers, so that a cap equal to what can be reached is reached.
+//!
+//! A chunk's activation counts [`WHOLE`], what is left of it from I to W the share [`Keep`] of that, rounded once where costs
+//! enter: whatever decimal share of 15 digits is exact. Peaks, caps, levels and searches all count so; only what is printed
+//! is divided by the chunks of a device.
 
 use crate::op::Kind;
 
-/// What a device holds, in chunks' activations: whole ones, and what I left of others for W.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Whole activations.
-    pub whole: i64,
-    /// Activations of which only the share `keep` is left.
-    pub kept: i64,
+/// What one chunk's activation counts.
+pub(crate) const WHOLE: i128 = 1_000_000_000_000_000;
+
+/// The cap where there is none.
+pub(crate) const UNLIMITED: i128 = i128::MAX / 4;
+
+/// The share of an activation that lives from I to W.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Keep(i128);
+
+impl Keep {
+    /// All of it.
+    pub const ALL: Keep = Keep(WHOLE);
+
+    /// The nearest to `share`, which is between 0 and 1.
+    pub fn new(share: f64) -> Keep {
+        Keep((share.clamp(0.0, 1.0) * WHOLE as f64).round() as i128)
+    }
+
+    /// As a number between 0 and 1.
+    pub fn share(self) -> f64 {
+        self.0 as f64 / WHOLE as f64
+    }
+
+    /// By how much ops of each kind change what their device holds: F at its start, the others at their end.
+    pub(crate) fn changes(self) -> [i128; Kind::ALL.len()] {
+        Kind::ALL.map(|kind| {
+            let (whole, kept) = kind.change();
+            i128::from(whole) * WHOLE + i128::from(kept) * self.0
+        })
+    }
 }
 
-impl Held {
-    /// After an op of `kind`.
-    pub fn after(self, kind: Kind) -> Held {
-        let (whole, kept) = kind.change();
-        Held { whole: self.whole + whole, kept: self.kept + kept }
+/// The most that a device holds which runs ops of `kinds` in this order.
+pub(crate) fn peak(kinds: impl Iterator<Item = Kind>, keep: Keep) -> i128 {
+    let changes = keep.changes();
+    let (mut held, mut peak) = (0, 0);
+    for kind in kinds {
+        held += changes[kind as usize];
+        peak = peak.max(held);
     }
+    peak
+}
 
-    /// In chunks' activations.
-    pub fn chunks(self, keep: f64) -> f64 {
-        self.whole as f64 + self.kept as f64 * keep
-    }
+/// `held` in activation units: `chunks` chunks are a device's whole share of layers in one direction.
+pub(crate) fn units(held: i128, chunks: u32) -> f64 {
+    held as f64 / (f64::from(chunks) * WHOLE as f64)
+}
 
-    /// In activation units: `chunks` chunks are a device's whole share of layers in one direction.
-    pub fn units(self, keep: f64, chunks: u32) -> f64 {
-        self.chunks(keep) / f64::from(chunks)
-    }
+/// The most that may be held under a cap of so many activation units. A cap is known to a floating-point number's precision
+/// only, and means the larger of two counts that differ by less: [`units`] of a count is a cap that allows it.
+pub(crate) fn cap(units: f64, chunks: u32) -> i128 {
+    let count = units * f64::from(chunks) * WHOLE as f64 * (1.0 + 4.0 * f64::EPSILON);
+    (count as i128).min(UNLIMITED)
+}
 
-    /// The most activation units that a device holds which runs ops of `kinds` in this order.
-    pub fn peak(kinds: impl Iterator<Item = Kind>, keep: f64, chunks: u32) -> f64 {
-        let (mut held, mut peak) = (Held::default(), 0.0_f64);
-        for kind in kinds {
-            held = held.after(kind);
-            peak = peak.max(held.chunks(keep));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever is held, as it is printed and read again, is a cap that allows it, and a billionth of an activation less does not.
+    #[test]
+    fn a_cap_equal_to_what_is_held_allows_it() {
+        for share in [0.0, 0.1, 0.3, 1.0 / 3.0, 0.366412213740458, 0.7, 1.0] {
+            let keep = Keep::new(share);
+            for chunks in [1, 2, 3, 4, 7] {
+                for (whole, kept) in (0..40).flat_map(|whole| (0..40).map(move |kept| (whole * whole, kept))) {
+                    let held = whole * WHOLE + kept * (WHOLE + keep.changes()[Kind::I as usize]);
+                    let printed: f64 = units(held, chunks).to_string().parse().unwrap();
+                    assert!(cap(printed, chunks) >= held, "{whole} + {kept} * {share} in {chunks}");
+                    assert!(held == 0 || cap(printed - 1e-9, chunks) < held, "{whole} + {kept} * {share} in {chunks}");
+                }
+            }
         }
-        peak / f64::from(chunks)
+        assert_eq!((cap(1e300, 1), cap(f64::INFINITY, 3)), (UNLIMITED, UNLIMITED));
+        assert_eq!((Keep::new(0.3).share(), Keep::new(1.0)), (0.3, Keep::ALL));
     }
-}
 
-/// Slack for caps and levels that are sums of decimal fractions.
-const TOLERANCE: f64 = 1e-9;
-
-/// Whether `held` activation units are within `cap`.
-pub fn within(held: f64, cap: f64) -> bool {
-    held <= cap + TOLERANCE * cap.abs().max(1.0)
-}
-
-/// Memory units that one chunk's activation takes.
-pub(crate) const WHOLE: i64 = 1 << 20;
-
-/// No cap, in memory units.
-pub(crate) const UNLIMITED: i64 = i64::MAX / 4;
-
-/// What is kept from I to W, in memory units: never less than it is.
-pub(crate) fn kept(keep: f64) -> i64 {
-    (keep * WHOLE as f64).ceil() as i64
-}
-
-/// What an op of `kind` changes, in memory units.
-pub(crate) fn change(kind: Kind, kept: i64) -> i64 {
-    let (whole, remainders) = kind.change();
-    whole * WHOLE + remainders * kept
-}
-
-/// A cap in memory units: never more than it is, but for what rounding may have taken off.
-pub(crate) fn cap(cap: Option<f64>, chunks: u32) -> i64 {
-    let unit = f64::from(chunks) * WHOLE as f64;
-    cap.map_or(UNLIMITED, |cap| (cap * unit + 1e-3).min(UNLIMITED as f64) as i64)
+    /// The most that a schedule of the largest size could hold is below no cap at all.
+    #[test]
+    fn the_largest_schedule_can_be_counted() {
+        assert!((1_i128 << 31) * (1 << 28) * WHOLE < UNLIMITED);
+    }
 }

@@ -52,6 +52,10 @@ pub struct Metrics {
     /// makespan / lower_bound - 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub gap_to_bound: Option<f64>,
+    /// The lower bound of orders on this placement and under these costs whose backwards are whole or split into I and W as they
+    /// like. `null` where none was computed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lower_bound_if_split: Option<f64>,
     /// The same by device.
     pub per_device: Vec<DeviceMetrics>,
 }
@@ -91,6 +95,7 @@ impl Metrics {
             lower_bound: lower_bound.map(unit),
             gap_to_bound: lower_bound
                 .map(|bound| ratio((i128::from(makespan) - i128::from(bound)) as f64, bound as f64)),
+            lower_bound_if_split: None,
             per_device: per_device.collect(),
         }
     }

@@ -1,6 +1,6 @@
 //! A schedule: one fixed order of ops per device.
 
-use crate::activation::Held;
+use crate::activation::{self, Keep};
 use crate::op::{Kind, Op};
 use crate::placement::{Chunk, Placement};
 use std::fmt;
@@ -150,6 +150,22 @@ impl Schedule {
         self.ops.iter().any(|op| op.kind() == Kind::I)
     }
 
+    /// Whether some backwards are split into I and W, and others are not.
+    pub fn mixes_backwards(&self) -> bool {
+        self.splits_backward() && self.ops.iter().any(|op| op.kind() == Kind::B)
+    }
+
+    /// The same schedule with every backward split: each B is an I and a W.
+    pub fn with_split_backwards(self) -> Schedule {
+        let halves = |op: &Op| match op.kind() {
+            Kind::B => vec![op.of_kind(Kind::I), op.of_kind(Kind::W)],
+            _ => vec![*op],
+        };
+        let row = |device: u32| self.program(device).iter().flat_map(halves).collect();
+        let rows: Vec<Vec<Op>> = (0..self.devices()).map(row).collect();
+        Schedule::new(&self.name, self.placement.clone(), self.microbatches, rows.into_iter().collect())
+    }
+
     /// Whether any two ops are an overlapped pair.
     pub fn has_pairs(&self) -> bool {
         self.pairs
@@ -164,15 +180,25 @@ impl Schedule {
         self
     }
 
-    /// Highest number of activations that `device` holds at once, under the cost `keep`: its order alone decides.
-    pub fn peak_activations(&self, device: u32, keep: f64) -> f64 {
-        let kinds = self.program(device).iter().map(|op| op.kind());
-        Held::peak(kinds, keep, self.placement.chunks())
+    /// The most that `device` holds at once, as [`crate::activation`] counts: its order alone decides.
+    pub(crate) fn most_held(&self, device: u32, keep: Keep) -> i128 {
+        activation::peak(self.program(device).iter().map(|op| op.kind()), keep)
+    }
+
+    /// Highest number of activations that `device` holds at once, under the cost `keep`.
+    pub fn peak_activations(&self, device: u32, keep: Keep) -> f64 {
+        activation::units(self.most_held(device, keep), self.placement.chunks())
     }
 
     /// The highest peak of all devices.
-    pub fn peak(&self, keep: f64) -> f64 {
+    pub fn peak(&self, keep: Keep) -> f64 {
         (0..self.devices()).map(|device| self.peak_activations(device, keep)).fold(0.0, f64::max)
+    }
+
+    /// Whether no device ever holds more than `cap` activations.
+    pub fn keeps_cap(&self, cap: f64, keep: Keep) -> bool {
+        let cap = activation::cap(cap, self.placement.chunks());
+        (0..self.devices()).all(|device| self.most_held(device, keep) <= cap)
     }
 
     /// Checks that each device runs every micro-batch of its stages once forward and once backward (B, or I and later W),

@@ -3,7 +3,7 @@
 //! `compare`, the pictures and the pages read nothing else. Times are whole nanoseconds from the step's time 0. A timeline
 //! predicted from given costs has no nanoseconds: there one unit of cost stands as 10^9 ns (`unit_ns`).
 
-use crate::activation::Held;
+use crate::activation::{self, Keep};
 use crate::metrics::{Activity, Metrics};
 use crate::op::{Kind, Op};
 use serde::{Deserialize, Serialize};
@@ -257,11 +257,11 @@ impl Timeline {
     pub(crate) fn curve(&self, mut changes: Vec<(u64, Kind)>) -> Vec<(u64, f64)> {
         // What ends makes room for what starts at that moment.
         changes.sort_by_key(|&(time, kind)| (time, kind.change().0));
-        let mut held = Held::default();
+        let (changed, mut held) = (Keep::new(self.keep).changes(), 0);
         let mut curve: Vec<(u64, f64)> = vec![(0, 0.0)];
         for (time, kind) in changes {
-            held = held.after(kind);
-            let level = held.units(self.keep, self.chunks.max(1));
+            held += changed[kind as usize];
+            let level = activation::units(held, self.chunks.max(1));
             match curve.last_mut() {
                 Some(last) if last.0 == time => last.1 = level,
                 _ => curve.push((time, level)),

@@ -9,7 +9,6 @@ use crate::cost::CostTable;
 use crate::exact;
 use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
-use crate::open::Goal;
 use crate::report::{self, Entry, Panel, Report, Table, number, percent};
 use crate::sim::{
     self, Bounds, CostShare, CriticalSpan, IdleReport, MemoryCurve, Predicted, Sensitivity, bounds_at_own_peaks,
@@ -86,6 +85,9 @@ struct NamedBounds {
     memory: Option<f64>,
     best: f64,
     best_name: &'static str,
+    /// The best where backwards may be split into I and W, whatever they are here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    if_split: Option<f64>,
 }
 
 /// What a search through all orders within this schedule's own peaks found.
@@ -98,6 +100,9 @@ struct Exact {
     /// Whether the two are one: it is proven.
     optimal: bool,
     states: u64,
+    /// What the orders are of, where that is not this schedule's very ops.
+    #[serde(skip)]
+    of: &'static str,
 }
 
 /// How much longer an op may last.
@@ -146,7 +151,7 @@ impl Explain {
         let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
         let named = |bounds: Bounds| {
             let (best, best_name) = bounds.best();
-            let Bounds { work, critical_path, head_work_tail, memory, .. } = bounds;
+            let Bounds { work, critical_path, head_work_tail, memory, if_split, .. } = bounds;
             NamedBounds {
                 work: unit(work),
                 critical_path: unit(critical_path),
@@ -154,11 +159,12 @@ impl Explain {
                 memory: memory.map(unit),
                 best: unit(best),
                 best_name,
+                if_split: if_split.map(unit),
             }
         };
         let path = sim::critical_path(graph, costs, &times);
-        let mut sensitivities =
-            sim::sensitivities(graph, costs, predicted.durations().as_deref(), &CostShare::all(graph));
+        let lasting = predicted.durations();
+        let mut sensitivities = sim::sensitivities(graph, costs, lasting.as_deref(), &CostShare::all(graph));
         sensitivities.sort_by(|a, b| b.percent.total_cmp(&a.percent));
         let slack = |(index, slack): (usize, u64)| Slack {
             op: graph.op(index).to_string(),
@@ -176,7 +182,7 @@ impl Explain {
             bounds: named(predicted.bounds),
             bounds_at_own_peaks: named(bounds_at_own_peaks(graph, costs)),
             idle: sim::explain(graph, costs, &times, cap).report(graph, costs),
-            slack: sim::slacks(graph, costs, &times).into_iter().enumerate().map(slack).collect(),
+            slack: sim::slacks(graph, costs, &times, lasting.as_deref()).into_iter().enumerate().map(slack).collect(),
             critical_path: sim::critical_spans(graph, costs, &path),
             sensitivities,
             memory: sim::memory(graph, costs, &times, cap),
@@ -186,12 +192,18 @@ impl Explain {
 
 /// Looks through the orders of this schedule's ops in which no device holds more than it does here.
 fn prove(graph: &TaskGraph, costs: &CostTable, states: u64) -> Result<Exact, Failure> {
-    let question = exact::question(graph.schedule(), costs, Goal::Makespan);
-    let proof = exact::prove(&question, costs, exact::Budget { states })
+    let proof = exact::prove_against(graph, costs, exact::Budget { states })
         .map_err(|e| Failure::Usage(format!("{}: --exact: {e}", graph.schedule().name)))?;
     let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
     let exact::Proof { objective, lower_bound, optimal, states, .. } = proof;
-    Ok(Exact { makespan: unit(objective), lower_bound: unit(lower_bound), optimal, states })
+    let schedule = graph.schedule();
+    let of = match (schedule.mixes_backwards(), schedule.has_pairs()) {
+        (true, true) => " (pairs apart, backwards split)",
+        (true, false) => " (backwards split)",
+        (false, true) => " (pairs apart)",
+        (false, false) => "",
+    };
+    Ok(Exact { makespan: unit(objective), lower_bound: unit(lower_bound), optimal, states, of })
 }
 
 fn texts<const N: usize>(cells: [&str; N]) -> Vec<String> {
@@ -239,8 +251,11 @@ fn bound_table(e: &Explained) -> Table {
     rows.extend(e.bounds_at_own_peaks.memory.map(|memory| row("within this schedule's own peaks", memory)));
     rows.extend(e.exact.as_ref().map(|exact| {
         let name = if exact.optimal { "best order within them, proven" } else { "any order within them, proven" };
-        row(name, exact.lower_bound)
+        row(&format!("{name}{}", exact.of), exact.lower_bound)
     }));
+    rows.extend(
+        b.if_split.filter(|&bound| bound != b.best).map(|bound| row("if backwards may be split into I and W", bound)),
+    );
     Table {
         caption: format!(
             "{}: lower bounds of the makespan for any order of these ops{}",

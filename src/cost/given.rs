@@ -1,80 +1,10 @@
-//! Costs given on the command line: `F=1,I=1,W=1,B=2,comm=0.1,keep=1`, per device, exact.
+//! Costs given on the command line: `F=1,I=1,W=1,B=2,comm=0.1,keep=1`, per device, exact to the tick.
 
-use super::{CostError, CostTable, OpTime, Summary};
+use super::{CostError, CostTable, Decimal, OpTime, Summary};
 use crate::op::Kind;
 use crate::placement::Placement;
 use std::collections::BTreeMap;
 use std::str::FromStr;
-
-/// A decimal number, exact: `digits / 10^scale`, not negative.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decimal {
-    digits: u128,
-    scale: u32,
-}
-
-/// Most digits after the point, and before it.
-const MAX_DIGITS: u32 = 12;
-
-impl Decimal {
-    /// The whole number `n`.
-    pub const fn whole(n: u32) -> Decimal {
-        Decimal { digits: n as u128, scale: 0 }
-    }
-
-    /// The nearest floating-point number.
-    pub fn to_f64(self) -> f64 {
-        self.digits as f64 / 10_f64.powi(self.scale as i32)
-    }
-
-    /// The sum, exact.
-    pub fn plus(self, other: Decimal) -> Decimal {
-        let scale = self.scale.max(other.scale);
-        Decimal { digits: self.scaled(scale) + other.scaled(scale), scale }
-    }
-
-    /// The number times 10^`scale`, which must be its scale or more.
-    fn scaled(self, scale: u32) -> u128 {
-        self.digits * 10_u128.pow(scale - self.scale)
-    }
-}
-
-impl FromStr for Decimal {
-    type Err = CostError;
-
-    fn from_str(text: &str) -> Result<Decimal, CostError> {
-        let fail = |what: &str| Err(CostError(format!("expected a number such as 1.25, found '{text}': {what}")));
-        let (mantissa, exponent) = match text.split_once(['e', 'E']) {
-            Some((mantissa, exponent)) => {
-                (mantissa, exponent.parse::<i32>().map_err(|_| CostError(format!("'{text}' has no whole exponent")))?)
-            }
-            None => (text, 0),
-        };
-        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-        if mantissa.starts_with('-') {
-            return fail("costs and factors are not negative");
-        }
-        let digits = format!("{whole}{fraction}");
-        if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) || exponent.abs() > 30 {
-            return fail("only digits, a point and an exponent are understood");
-        }
-        let digits = digits.trim_start_matches('0');
-        let shift = fraction.len() as i32 - exponent; // value = digits / 10^shift
-        let (trimmed, shift) = match digits.trim_end_matches('0') {
-            "" => ("0", 0),
-            trimmed => (trimmed, shift - (digits.len() - trimmed.len()) as i32),
-        };
-        if shift > MAX_DIGITS as i32 || trimmed.len() as i32 - shift > MAX_DIGITS as i32 {
-            return fail("it has more than 12 digits before or after the point");
-        }
-        let digits: u128 = trimmed.parse().map_err(|_| CostError(format!("'{text}' is too long")))?;
-        if shift >= 0 {
-            Ok(Decimal { digits, scale: shift as u32 })
-        } else {
-            Ok(Decimal { digits: digits * 10_u128.pow(shift.unsigned_abs()), scale: 0 })
-        }
-    }
-}
 
 /// Devices that run slower than given, by factor: `2=1.3`.
 pub type Slow = BTreeMap<u32, Decimal>;
@@ -128,7 +58,8 @@ impl FromStr for GivenCosts {
 }
 
 impl GivenCosts {
-    /// The table for `placement`. The tick is chosen such that every cost divided by v is a whole number of ticks.
+    /// The table for `placement`. The tick is chosen such that every cost divided by v is a whole number of ticks; what has more
+    /// than 12 decimals is rounded to a tick that is small beside the longest op.
     ///
     /// # Errors
     /// A device of `slow` that does not exist, or costs so large that `microbatches` of them overflow.
@@ -139,30 +70,43 @@ impl GivenCosts {
                 placement.devices() - 1
             )));
         }
-        let all = self.durations.iter().chain([&self.comm]);
-        let cost_scale = all.map(|cost| cost.scale).max().unwrap_or(0);
-        let slow_scale = slow.values().map(|factor| factor.scale).max().unwrap_or(0);
-        let scale = cost_scale + slow_scale;
-        let v = u128::from(placement.chunks());
-        let ticks = |cost: Decimal, device: u32| -> u128 {
-            let factor = slow.get(&device).map_or(10_u128.pow(slow_scale), |factor| factor.scaled(slow_scale));
-            cost.scaled(cost_scale).saturating_mul(factor)
-        };
-        let comm = self.comm.scaled(cost_scale).saturating_mul(10_u128.pow(slow_scale) * v);
-        let slowest =
-            (0..placement.devices()).flat_map(|d| self.durations.map(|cost| ticks(cost, d))).max().unwrap_or(0);
+        let one = Decimal::whole(1);
+        let of = |kind: usize, device: u32| self.durations[kind].times(*slow.get(&device).unwrap_or(&one));
+        let all: Vec<Decimal> =
+            (0..placement.devices()).flat_map(|device| [0, 1, 2, 3].map(|kind| of(kind, device))).collect();
         let ops = 4 * u128::from(placement.stages()) * u128::from(microbatches);
-        if slowest.saturating_add(comm).saturating_mul(ops) >= 1 << 63 {
+        let v = u128::from(placement.chunks());
+        let scale = self.scale(slow, |scale| {
+            let longest =
+                all.iter().map(|cost| cost.times_ten_to(scale)).try_fold(0, |most, cost| Some(cost?.max(most)))?;
+            let comm = self.comm.times_ten_to(scale)?.checked_mul(v)?;
+            (longest.checked_add(comm)?.checked_mul(ops)? < 1 << 63).then_some(longest)
+        });
+        let Some(scale) = scale else {
             return Err(CostError(
                 "these costs times so many ops overflow the clock; give smaller or rounder numbers".to_string(),
             ));
-        }
+        };
+        let ticks = |cost: Decimal| cost.times_ten_to(scale).unwrap_or(0) as u64; // it was found to fit
         let units = (10_f64.powi(scale as i32) * f64::from(placement.chunks()), "unit", 1_000_000_000);
         Ok(CostTable::new(placement, units, self.summary(), |op| OpTime {
-            duration: ticks(self.durations[op.kind() as usize], placement.device_of(op)) as u64,
+            duration: ticks(of(op.kind() as usize, placement.device_of(op))),
             after: 0,
-            arrival: comm as u64,
+            arrival: ticks(self.comm) * u64::from(placement.chunks()),
         }))
+    }
+
+    /// So many decimals a tick has: as many as short numbers need, and more for longer ones as long as ops last less than 10^12
+    /// ticks. `longest` says how long ops last in such ticks, `None` where that overflows the clock.
+    fn scale(&self, slow: &Slow, longest: impl Fn(u32) -> Option<u128>) -> Option<u32> {
+        const FINE: u128 = 1_000_000_000_000;
+        let all = || self.durations.iter().chain([&self.comm]);
+        let most = |of: &mut dyn Iterator<Item = &Decimal>| of.map(|number| number.scale()).max().unwrap_or(0);
+        let short = |number: &&Decimal| number.is_short();
+        let exact = most(&mut all().filter(short)) + most(&mut slow.values().filter(short));
+        let finest = most(&mut all()) + most(&mut slow.values());
+        let fine = |&scale: &u32| longest(scale).is_some_and(|longest| longest < FINE);
+        (exact + 1..=finest).rev().find(fine).or_else(|| longest(exact).map(|_| exact))
     }
 
     /// The costs as numbers.
@@ -178,26 +122,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decimals_are_exact_and_bounded() {
-        for (text, digits, scale) in [
-            ("1", 1, 0),
-            ("0.1", 1, 1),
-            ("18.522", 18522, 3),
-            ("1e3", 1000, 0),
-            ("25e-2", 25, 2),
-            ("0", 0, 0),
-            ("1.50", 15, 1),
-        ] {
-            assert_eq!(text.parse::<Decimal>().unwrap(), Decimal { digits, scale }, "{text}");
-        }
-        for text in
-            ["", ".", "-1", "NaN", "inf", "1e99", "1e-99", "1.0000000000001", "9999999999999", "0x1", "1,5", "é"]
-        {
-            assert!(text.parse::<Decimal>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
     fn the_tick_divides_every_cost() {
         let costs: GivenCosts = "F=1,I=1.1,W=0.8,comm=0.1".parse().unwrap();
         let table = costs.table(&Placement::looped("loop", 2, 3), 4, &Slow::new()).unwrap();
@@ -206,5 +130,42 @@ mod tests {
         assert!("F=1,F=2".parse::<GivenCosts>().is_err());
         assert!("G=1".parse::<GivenCosts>().is_err());
         assert!("keep=1.5".parse::<GivenCosts>().is_err());
+    }
+
+    #[test]
+    fn long_numbers_are_rounded_to_the_tick() {
+        let table = |text: &str, slow: &[(u32, &str)]| {
+            let slow: Slow = slow.iter().map(|&(device, factor)| (device, factor.parse().unwrap())).collect();
+            text.parse::<GivenCosts>().unwrap().table(&Placement::linear(4), 8, &slow)
+        };
+        let noisy = table("F=18.522000000000002,I=1e-3,W=5E+2", &[]).unwrap();
+        assert_eq!(noisy.ticks_per_unit, table("F=18.522,I=0.001,W=500", &[]).unwrap().ticks_per_unit);
+        for (text, slow) in [
+            ("F=1.3333333333333333,I=1,W=0.1,comm=2.7755575615628914e-17", "1"),
+            ("F=4,I=3,W=0.3", "1.1111111111111112"),
+            ("F=1e-5/3", "1/3"),
+            ("F=1e14,I=1/3", "2/3"),
+        ] {
+            let table = table(text, &[(0, slow)]).unwrap_or_else(|e| panic!("{text}: {e}"));
+            let (given, slow) = (table.summary, slow.parse::<Decimal>().unwrap().to_f64());
+            for (op, cost) in
+                [("0F0", given.F * slow), ("1F0", given.F), ("1I0", given.I), ("1W0", given.W), ("0B0", given.B * slow)]
+            {
+                let found = table.of(op.parse().unwrap()).duration as f64 / table.ticks_per_unit;
+                assert!((found - cost).abs() <= 1e-11 * given.B.max(given.F), "{text}: {op} {found}, {cost}");
+            }
+        }
+        for text in [
+            "F=999999999999,W=0.000000000001",
+            "F=1e15,W=1e-12",
+            "F=999999999999999,W=999999999999999,I=999999999999999,comm=1",
+        ] {
+            let large =
+                text.parse::<GivenCosts>().and_then(|costs| costs.table(&Placement::linear(64), 1 << 20, &Slow::new()));
+            assert!(
+                large.is_err_and(|e| e.to_string().contains("overflow") || e.to_string().contains("digits")),
+                "{text}"
+            );
+        }
     }
 }

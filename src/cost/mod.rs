@@ -1,14 +1,17 @@
 //! What ops cost, from whichever source, as one table of ticks by stage and kind.
 
+mod decimal;
 mod given;
 mod measured;
 mod speed;
 
-pub use given::{Decimal, GivenCosts, Slow};
+pub use decimal::Decimal;
+pub use given::{GivenCosts, Slow};
 pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
 pub use speed::{Speed, TYPICAL};
 
+use crate::activation::Keep;
 use crate::op::Op;
 use crate::placement::Placement;
 
@@ -50,7 +53,7 @@ pub struct CostTable {
     /// Nanoseconds that stand for one time unit in a timeline.
     pub unit_ns: u64,
     /// Share of an activation that lives from I to W.
-    pub keep: f64,
+    pub keep: Keep,
     /// Per device: its whole share of layers, in time units; what `predict --format json` repeats.
     pub summary: Summary,
     /// How the machine's speed went in measured steps; empty where costs are given. Ticks are nanoseconds then.
@@ -93,7 +96,15 @@ impl CostTable {
         let (ticks_per_unit, time_unit, unit_ns) = units;
         let mut times = vec![OpTime::default(); placement.stages() as usize * Op::SLOTS_PER_STAGE];
         placement.op_kinds().for_each(|op| times[op.slot()] = cost(op));
-        CostTable { ticks_per_unit, time_unit, unit_ns, keep: summary.keep, summary, speeds: Vec::new(), times }
+        CostTable {
+            ticks_per_unit,
+            time_unit,
+            unit_ns,
+            keep: Keep::new(summary.keep),
+            summary,
+            speeds: Vec::new(),
+            times,
+        }
     }
 
     /// The same costs in ticks that are `n` times finer.

@@ -1,6 +1,6 @@
 //! Exactness: for small cases, a proof that no schedule with a placement, a split and caps is faster, or a better one.
 //!
-//! [`settle`] gives a schedule, [`crate::sim::bounds`] a bound. Where they meet there is nothing to prove; else a branch and
+//! [`settle`] gives a schedule, which is never worse than one to begin with, [`crate::sim::bounds`] a bound. Where they meet there is nothing to prove; else a branch and
 //! bound decides whether any schedule is faster than the best known.
 //!
 //! - *Branching* is over active schedules (Giffler & Thompson 1960): of all ops that could run next the one with the earliest
@@ -23,9 +23,9 @@ use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::open::{Goal, OpenSchedule, Program};
-use crate::schedule::{Fault, Schedule};
+use crate::schedule::{Fault, Overlap, Schedule};
 use crate::settle::settle;
-use crate::sim::bounds;
+use crate::sim::{bounds_within, sweep};
 use search::{Outcome, Search};
 use tables::Tables;
 
@@ -77,6 +77,16 @@ pub enum Error {
     /// An op that waiting cannot get around.
     #[error("{0} takes no time, so that a proof would not end; give it a cost")]
     Instant(Op),
+    /// Pairs that save time together.
+    #[error(
+        "its overlapped pairs last only as long as the longer op, and a proof is of single ops; leave the proof out, or take another --overlap"
+    )]
+    Overlapped,
+    /// Whole and split backwards where neither kind alone could be the best.
+    #[error(
+        "it has whole and split backwards, and {0} takes less than its I and W; a proof is of one kind of backwards"
+    )]
+    Mixed(Op),
     /// Too much for a proof.
     #[error(
         "{ops} ops of {microbatches} micro-batches are too many for a proof; take at most {MOST_OPS} and {MOST_MICROBATCHES}"
@@ -108,7 +118,8 @@ pub fn prove(open: &OpenSchedule, costs: &CostTable, limit: Budget) -> Result<Pr
         return Err(Error::Instant(op));
     }
     let objective = tables.objective(&graph);
-    let lower_bound = lower_bound(open, costs, &graph).next_multiple_of(tables.step).min(objective);
+    let lower_bound = lower_bound(open, costs, &graph).next_multiple_of(tables.step);
+    assert!(lower_bound <= objective, "the bound {lower_bound} is above an order that takes {objective}");
     let mut proof = Proof { schedule, objective, lower_bound, optimal: true, states: 0 };
     if let Some(rows) = improve(&tables, &mut proof, limit) {
         proof.schedule =
@@ -119,15 +130,42 @@ pub fn prove(open: &OpenSchedule, costs: &CostTable, limit: Budget) -> Result<Pr
     Ok(proof)
 }
 
-/// The search whose optimum `schedule` is to be held against: the same placement, backwards split or not as there, no device
-/// holding more than it does there. Overlapped pairs count as ops in turn.
+/// The best makespan that the ops of `graph` allow, no device holding more than it does there: never above the makespan of
+/// `graph`. Overlapped pairs are taken apart; where some backwards are split all are.
+pub fn prove_against(graph: &TaskGraph, costs: &CostTable, limit: Budget) -> Result<Proof, Error> {
+    let schedule = graph.schedule();
+    if schedule.has_pairs() && graph.overlap() == Overlap::Max {
+        return Err(Error::Overlapped);
+    }
+    let halves_last_longer = |op: &Op| {
+        let [i, w, b] = [Kind::I, Kind::W, Kind::B].map(|kind| costs.of(op.of_kind(kind)));
+        let whole = i.duration + i.after + w.duration;
+        op.kind() == Kind::B
+            && (whole > b.duration
+                || whole + w.after > b.duration + b.after
+                || i.duration + i.arrival > b.duration + b.arrival)
+    };
+    let longer = schedule.placement.op_kinds().find(halves_last_longer);
+    if let Some(op) = longer.filter(|_| schedule.mixes_backwards()) {
+        return Err(Error::Mixed(op));
+    }
+    let proof = prove(&question(schedule, costs, Goal::Makespan), costs, limit)?;
+    let own = sweep(graph, costs).iter().map(|device| device.last_end).max().unwrap_or(0);
+    assert!(proof.objective <= own, "the best order found takes {}, the one to begin with {own}", proof.objective);
+    Ok(proof)
+}
+
+/// The search whose optimum `schedule` is to be held against: the same placement, backwards split or not as there (all, if
+/// some are), no device holding more than it does there. Overlapped pairs count as ops in turn.
 pub fn question(schedule: &Schedule, costs: &CostTable, goal: Goal) -> OpenSchedule {
-    let schedule = schedule.clone().without_pairs();
     let split = schedule.splits_backward();
+    let cap = |device: u32| Some(schedule.peak_activations(device, costs.keep));
+    let apart = schedule.clone().without_pairs();
+    let apart = if apart.mixes_backwards() { apart.with_split_backwards() } else { apart };
     let program = |device: u32| Program::Search {
         split,
-        cap: Some(schedule.peak_activations(device, costs.keep)),
-        start: Some(Box::new(Program::Fixed(schedule.program(device).to_vec()))),
+        cap: cap(device),
+        start: Some(Box::new(Program::Fixed(apart.program(device).to_vec()))),
     };
     OpenSchedule {
         name: schedule.name.clone(),
@@ -199,8 +237,8 @@ fn lower_bound(open: &OpenSchedule, costs: &CostTable, graph: &TaskGraph) -> u64
         Program::Search { cap, .. } => *cap,
         _ => None,
     };
-    let caps: Option<Vec<f64>> = open.programs.iter().map(cap).collect();
-    let found = bounds(graph, costs, caps.map(|caps| caps.into_iter().fold(0.0, f64::max)));
+    let caps: Vec<Option<f64>> = open.programs.iter().map(cap).collect();
+    let found = bounds_within(graph, costs, &caps);
     if open.goal == Goal::Span { found.work } else { found.best().0 }
 }
 

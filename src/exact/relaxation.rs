@@ -32,7 +32,7 @@ pub(super) struct Relaxation {
     jobs: [Vec<Job>; 4],
     all: Vec<Job>,
     /// When a release can be had, and how much memory it gives.
-    releases: Vec<(i64, i64)>,
+    releases: Vec<(i64, i128)>,
     heap: BinaryHeap<(i64, i64)>,
 }
 
@@ -141,7 +141,7 @@ impl Relaxation {
         let mut raised = false;
         for (j, job) in (0..).zip(forwards.iter()) {
             let mut start = job.head.max(before);
-            let needed = (j as i64 + 1) * WHOLE - room;
+            let needed = (j as i128 + 1) * WHOLE - room;
             if needed > 0 {
                 while freed < needed {
                     let &(end, amount) = self.releases.get(taken)?;
@@ -270,8 +270,8 @@ impl Release {
         }
     }
 
-    fn work(&self, needed: i64) -> i64 {
-        let number = (needed + WHOLE - 1) / WHOLE;
+    fn work(&self, needed: i128) -> i64 {
+        let number = ((needed + WHOLE - 1) / WHOLE) as i64;
         number.min(self.pending) * self.weights + (number - self.pending).max(0) * self.whole
     }
 }

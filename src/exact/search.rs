@@ -187,7 +187,7 @@ impl<'a> Search<'a> {
         // What no other forward of the device can come before.
         let leads = tables.directions == 1 && others.clone().all(|&other| self.state.counts[other] == 0);
         let alone = all == left(&number);
-        !leads && !alone && self.state.live[row.device] + all * WHOLE > tables.caps[row.device]
+        !leads && !alone && self.state.live[row.device] + i128::from(all) * WHOLE > tables.caps[row.device]
     }
 
     fn note_best(&mut self) {

@@ -35,8 +35,8 @@ pub(super) struct State {
     pub ends: Vec<Vec<i64>>,
     /// By device: from when it is free.
     pub free: Vec<i64>,
-    /// By device: memory held.
-    pub live: Vec<i64>,
+    /// By device: activations held.
+    pub live: Vec<i128>,
 }
 
 impl State {
@@ -53,10 +53,10 @@ pub(super) struct Tables {
     pub rows: Vec<Row>,
     /// By device, its rows.
     pub of_device: Vec<Vec<usize>>,
-    /// By device, in memory units.
-    pub caps: Vec<i64>,
-    /// By kind: what it adds to its device's memory.
-    pub changes: [i64; 4],
+    /// By device.
+    pub caps: Vec<i128>,
+    /// By kind: what it adds to what its device holds.
+    pub changes: [i128; 4],
     /// By device: whether its forwards must be taken in turn for its cap to count.
     pub in_turn: Vec<bool>,
     /// By device, from when the goal counts its end.
@@ -73,15 +73,14 @@ impl Tables {
     pub fn new(open: &OpenSchedule, costs: &CostTable, split: bool) -> Tables {
         let placement = &open.placement;
         let cap = |program: &Program| match program {
-            Program::Search { cap, .. } => activation::cap(*cap, placement.chunks()),
+            Program::Search { cap: Some(cap), .. } => activation::cap(*cap, placement.chunks()),
             _ => UNLIMITED,
         };
-        let kept = activation::kept(costs.keep);
         let mut tables = Tables {
             rows: Vec::new(),
             of_device: vec![Vec::new(); placement.devices() as usize],
             caps: open.programs.iter().map(cap).collect(),
-            changes: Kind::ALL.map(|kind| activation::change(kind, kept)),
+            changes: costs.keep.changes(),
             in_turn: Vec::new(),
             origins: vec![0; placement.devices() as usize],
             shared: placement.held_by(0).len() > 1,

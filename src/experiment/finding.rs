@@ -97,7 +97,7 @@ impl Finding {
         let schedule = run.graph.schedule();
         let predicted = sim::predict(&run.graph, table, setup).expect("only a machine makes predictions fail");
         let mut predicted_timeline = predicted.timeline();
-        let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep);
+        let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep.share());
         measured_timeline.lower_bound_ns = predicted_timeline.lower_bound_ns;
         let predicted = predicted.prediction;
         for timeline in [&mut predicted_timeline, &mut measured_timeline] {

@@ -6,6 +6,7 @@ use super::{
     Backend, Calibration, Error, Event, Experiment, Finding, Measured, Observer, Training, calibrate_on, cores,
     measure, profile, silent,
 };
+use crate::activation::Keep;
 use crate::cost::CostFile;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -92,7 +93,7 @@ impl Experiment {
         )?;
         for graph in &graphs {
             training.stages(graph).map_err(|error| error.of(&graph.schedule().name))?;
-            let above = self.selection.above_cap(graph, training.keep());
+            let above = self.selection.above_cap(graph, Keep::new(training.keep()));
             above.iter().for_each(|warning| observer(Event::Warning(warning)));
         }
         Ok(graphs)

@@ -73,7 +73,7 @@ fn larger_search<E>(selection: &Selection, costs: Pricing<'_, E>) -> Option<Cand
     Some(Candidate { order, costs })
 }
 
-/// What makes a schedule better, in nanoseconds (placements differ in their ticks) and millionths of an activation: the
+/// What makes a schedule better, in nanoseconds (placements differ in their ticks) and billionths of an activation: the
 /// makespan, then the span, then the peak.
 type Rank = (u64, u64, u64);
 
@@ -111,15 +111,15 @@ impl Contest {
 
     /// The graph with its rank; `None` where it holds too much or cannot run.
     fn judged(&self, number: usize, schedule: Schedule, costs: &CostTable) -> Option<(Rank, usize, TaskGraph)> {
-        let peak = schedule.peak(costs.keep);
-        if self.cap.is_some_and(|cap| peak > cap + 1e-9) {
+        if self.cap.is_some_and(|cap| !schedule.keeps_cap(cap, costs.keep)) {
             return None;
         }
+        let peak = (schedule.peak(costs.keep) * 1e9).round() as u64;
         let graph = TaskGraph::with_overlap(schedule, self.overlap).ok()?;
         let devices = sim::sweep(&graph, costs);
         let makespan = devices.iter().map(|d| d.last_end).max().unwrap_or(0);
         let span = devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0);
-        Some(((costs.to_ns(makespan), costs.to_ns(span), (peak * 1e6) as u64), number, graph))
+        Some(((costs.to_ns(makespan), costs.to_ns(span), peak), number, graph))
     }
 
     /// Whether some order of the ops of `open` may be better than `rank`: its makespan below that of the best so far, or as

@@ -1,6 +1,7 @@
 //! What is asked of a schedule.
 
 use super::{Error, Files, Host};
+use crate::activation::Keep;
 use crate::dsl::Budget;
 use crate::graph::TaskGraph;
 use crate::open::Order;
@@ -94,8 +95,9 @@ impl Selection {
     }
 
     /// Says so where a schedule whose order costs do not decide exceeds the cap.
-    pub fn above_cap(&self, graph: &TaskGraph, keep: f64) -> Option<Warning> {
-        let (cap, schedule, peak) = (self.memory_cap?, graph.schedule(), graph.schedule().peak(keep));
-        (peak > cap + 1e-9).then(|| Warning::AboveCap { schedule: schedule.name.clone(), peak, cap })
+    pub fn above_cap(&self, graph: &TaskGraph, keep: Keep) -> Option<Warning> {
+        let (cap, schedule) = (self.memory_cap?, graph.schedule());
+        let above = || Warning::AboveCap { schedule: schedule.name.clone(), peak: schedule.peak(keep), cap };
+        (!schedule.keeps_cap(cap, keep)).then(above)
     }
 }

@@ -49,7 +49,7 @@ pub(super) enum Course<'a> {
 
 struct Device {
     free: u64,
-    live: i64,
+    live: i128,
     next: usize,
     /// I's whose W is to come, oldest first.
     pending: VecDeque<Op>,
@@ -174,7 +174,7 @@ impl Dispatch<'_> {
         let Some(&op) = ops.get(state.next) else { return Step::Done };
         let rule = &self.problem.rules[op.slot()];
         let arrival = if op.kind() == Kind::W { 0 } else { self.ready[(rule.input + self.local(op)) as usize] };
-        let relief = if fills { state.pending.len() as i64 * self.problem.kept } else { 0 };
+        let relief = if fills { state.pending.len() as i128 * self.problem.kept } else { 0 };
         if arrival == NEVER || (fills && state.live - relief + rule.change > self.problem.caps[device]) {
             return Step::Sleep(None);
         }
@@ -245,7 +245,7 @@ impl Dispatch<'_> {
         let stages = self.problem.placement.stages();
         let oldest = |direction: u32| self.count(Op::new(Kind::F, stages - 1, 0).in_direction(direction));
         let cap = self.problem.caps[device];
-        let relief = state.pending.len() as i64 * self.problem.kept;
+        let relief = state.pending.len() as i128 * self.problem.kept;
         if state.live - relief + WHOLE > cap {
             return false;
         }
@@ -261,7 +261,7 @@ impl Dispatch<'_> {
             let taken = self.count(f) + u32::from(f.slot() == forward.slot());
             i64::from(taken.saturating_sub(oldest(chunk.direction) + 1))
         });
-        (younger.sum::<i64>() + chunks.len() as i64) * WHOLE <= cap
+        i128::from(younger.sum::<i64>() + chunks.len() as i64) * WHOLE <= cap
     }
 
     /// Runs the W's that fit before `op`, whose input arrives at `arrival`, or that must run for its memory.

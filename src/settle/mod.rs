@@ -27,13 +27,14 @@ mod search;
 mod starts;
 mod trial;
 
-use crate::activation::Held;
+use crate::activation::{self, Keep, UNLIMITED, WHOLE};
 use crate::cost::CostTable;
 use crate::deadlock::Deadlock;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
-use crate::open::{OpenSchedule, Program};
+use crate::open::{Goal, OpenSchedule, Program};
 use crate::schedule::{Fault, Programs, Schedule};
+use crate::sim::sweep;
 use dispatch::{Course, Policy, Rank, dispatch};
 use problem::Problem;
 use std::fmt::Write;
@@ -132,14 +133,16 @@ fn check_ops(open: &OpenSchedule) -> Result<(), Error> {
 }
 
 /// Whether caps leave room: for one micro-batch on all chunks, or for the order given.
-fn check_caps(open: &OpenSchedule, keep: f64) -> Result<(), Error> {
+fn check_caps(open: &OpenSchedule, keep: Keep) -> Result<(), Error> {
     for (device, program) in (0..).zip(&open.programs) {
         let Some(cap) = cap_of(program) else { continue };
         let (why, needed) = match program {
-            Program::Fill { ops, .. } => ("its order", peak(ops, keep, open.placement.chunks())),
-            _ => ("one micro-batch on all its chunks", f64::from(open.placement.directions())),
+            Program::Fill { ops, .. } => ("its order", peak(ops, keep)),
+            _ => ("one micro-batch on all its chunks", open.placement.held_by(device).len() as i128 * WHOLE),
         };
-        if cap + 1e-9 < needed {
+        let chunks = open.placement.chunks();
+        if activation::cap(cap, chunks) < needed {
+            let needed = activation::units(needed, chunks);
             return Err(Error::Cap { device, cap, why, needed });
         }
     }
@@ -147,13 +150,13 @@ fn check_caps(open: &OpenSchedule, keep: f64) -> Result<(), Error> {
 }
 
 /// Most activations held at once where W's that are not listed run as early as they can: with their I's, as in a B.
-fn peak(ops: &[Op], keep: f64, chunks: u32) -> f64 {
+fn peak(ops: &[Op], keep: Keep) -> i128 {
     let weights: Vec<Op> = weights(ops);
     let kind = |op: &Op| match op.kind() {
         Kind::I if weights.binary_search(&op.of_kind(Kind::W)).is_err() => Kind::B,
         kind => kind,
     };
-    Held::peak(ops.iter().map(kind), keep, chunks)
+    activation::peak(ops.iter().map(kind), keep)
 }
 
 /// The W's among `ops`, sorted.
@@ -180,42 +183,68 @@ fn searched(open: &OpenSchedule) -> Result<Option<bool>, Error> {
     }
 }
 
+/// The best order found, or the one to begin with if that is better.
 fn search_rows(open: &OpenSchedule, costs: &CostTable, problem: &Problem, split: bool) -> Vec<Vec<Op>> {
     let start = given_start(open, costs, split);
-    let words = search::search(problem, costs, open.goal, split, start);
+    let words = start.as_ref().filter(|start| takes_in_order(start)).map(|start| starts::words_of(&rows_of(start)));
+    let words = search::search(problem, costs, open.goal, split, words);
     let words = words.expect("the list schedule among the starts cannot get stuck, and keeps the caps");
-    (0..problem.devices())
-        .map(|device| {
-            let mut counts = vec![0; problem.rules.len()];
-            let number = |slot: &u32| {
-                counts[*slot as usize] += 1;
-                trial::op_of(problem, *slot, counts[*slot as usize] - 1)
-            };
-            words.word(device).iter().map(number).collect()
-        })
-        .collect()
+    let row = |device: usize| -> Vec<Op> {
+        let mut counts = vec![0; problem.rules.len()];
+        let number = |slot: &u32| {
+            counts[*slot as usize] += 1;
+            trial::op_of(problem, *slot, counts[*slot as usize] - 1)
+        };
+        words.word(device).iter().map(number).collect()
+    };
+    let rows: Vec<Vec<Op>> = (0..problem.devices()).map(row).collect();
+    let found = || Schedule::new(&open.name, open.placement.clone(), open.microbatches, rows.iter().cloned().collect());
+    match start {
+        Some(start) if reached(&start, costs, open.goal) < reached(&found(), costs, open.goal) => rows_of(&start),
+        _ => rows,
+    }
 }
 
-/// The words of the order to begin with, if every device has one that can be settled and takes micro-batches in order.
-fn given_start(open: &OpenSchedule, costs: &CostTable, split: bool) -> Option<trial::Words> {
+/// Makespan and span, the goal first; the largest where devices wait for one another.
+fn reached(schedule: &Schedule, costs: &CostTable, goal: Goal) -> (u64, u64) {
+    let Ok(graph) = TaskGraph::new(schedule.clone()) else { return (u64::MAX, u64::MAX) };
+    let devices = sweep(&graph, costs);
+    let makespan = devices.iter().map(|d| d.last_end).max().unwrap_or(0);
+    let span = devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0);
+    if goal == Goal::Span { (span, makespan) } else { (makespan, span) }
+}
+
+fn rows_of(schedule: &Schedule) -> Vec<Vec<Op>> {
+    (0..schedule.devices()).map(|device| schedule.program(device).to_vec()).collect()
+}
+
+/// The order to begin with, if every device has one, all can be settled, and they are what is searched for: of these kinds of
+/// backwards, within the caps.
+fn given_start(open: &OpenSchedule, costs: &CostTable, split: bool) -> Option<Schedule> {
     let start = |program: &Program| match program {
         Program::Search { start, .. } => start.as_deref().cloned(),
         _ => None,
     };
     let programs: Vec<Program> = open.programs.iter().map(start).collect::<Option<_>>()?;
-    let schedule = settle(&OpenSchedule { programs, ..open.clone() }, costs).ok()?;
+    let schedule = settle(&OpenSchedule { programs, ..open.clone() }, costs).ok()?.without_pairs();
     let wrong = if split { Kind::B } else { Kind::I };
-    let in_order = |device: u32| {
-        let mut next = vec![None; open.placement.slots()];
-        schedule.program(device).iter().all(|op| {
-            let first = open.placement.microbatches_of(op.direction(), open.microbatches).start;
-            let expected = next[op.slot()].map_or(first, |last: u32| last + 1);
-            next[op.slot()] = Some(op.microbatch());
-            op.microbatch() == expected && op.kind() != wrong
-        })
+    let within = |(device, program): (u32, &Program)| {
+        let cap = cap_of(program).map_or(UNLIMITED, |cap| activation::cap(cap, open.placement.chunks()));
+        schedule.most_held(device, costs.keep) <= cap
     };
-    let rows: Vec<Vec<Op>> = (0..schedule.devices()).map(|device| schedule.program(device).to_vec()).collect();
-    (0..schedule.devices()).all(in_order).then(|| starts::words_of(&rows))
+    let fits = schedule.ops().iter().all(|op| op.kind() != wrong) && (0..).zip(&open.programs).all(within);
+    fits.then_some(schedule)
+}
+
+/// Whether every device takes the micro-batches of each (stage, direction, kind) in order: words say no other.
+fn takes_in_order(schedule: &Schedule) -> bool {
+    let mut next = vec![None; schedule.placement.slots()];
+    schedule.ops().iter().all(|op| {
+        let first = schedule.placement.microbatches_of(op.direction(), schedule.microbatches).start;
+        let expected = next[op.slot()].map_or(first, |last: u32| last + 1);
+        next[op.slot()] = Some(op.microbatch());
+        op.microbatch() == expected
+    })
 }
 
 /// Lets all devices run.

@@ -1,6 +1,6 @@
 //! The problem: costs, memory and dependences of one placement as flat tables by [`Op::slot`], for fast trials.
 
-use crate::activation;
+use crate::activation::{self, UNLIMITED};
 use crate::cost::CostTable;
 use crate::graph::{Cells, SOURCE};
 use crate::op::{Kind, Op};
@@ -21,8 +21,8 @@ pub(super) struct Rule {
     pub output: u32,
     /// The device that waits for its output.
     pub consumer: u32,
-    /// What it adds to its device's memory.
-    pub change: i64,
+    /// What it adds to what its device holds.
+    pub change: i128,
     /// Number of its counter: B counts as I.
     pub counter: u32,
 }
@@ -34,12 +34,12 @@ pub(super) struct Problem {
     pub microbatches: u32,
     /// By slot.
     pub rules: Vec<Rule>,
-    /// By device, in memory units.
-    pub caps: Vec<i64>,
+    /// By device.
+    pub caps: Vec<i128>,
     /// Number of cells.
     pub cells: usize,
-    /// What is kept from I to W, in memory units.
-    pub kept: i64,
+    /// What a pending W gives back.
+    pub kept: i128,
 }
 
 impl Problem {
@@ -48,7 +48,7 @@ impl Problem {
         let stages = placement.stages();
         let lane = |stage: u32, direction: u32| (stage + direction * stages) as usize;
         let cells = Cells::new((stages * placement.directions()) as usize, microbatches as usize);
-        let kept = activation::kept(costs.keep);
+        let changes = costs.keep.changes();
         let mut rules = vec![Rule::default(); placement.slots()];
         for op in placement.op_kinds() {
             let (stage, direction, time) = (op.stage(), op.direction(), costs.of(op));
@@ -60,7 +60,7 @@ impl Problem {
                 input: op.upstream(stages).map_or(SOURCE as u32, row),
                 output: row(stage),
                 consumer: placement.receiver(op).unwrap_or(placement.device_of(op)),
-                change: activation::change(op.kind(), kept),
+                change: changes[op.kind() as usize],
                 counter: 3 * lane(stage, direction) as u32 + [0, 1, 2, 1][op.kind() as usize],
             };
         }
@@ -68,9 +68,12 @@ impl Problem {
             placement: placement.clone(),
             microbatches,
             rules,
-            caps: caps.iter().map(|&cap| activation::cap(cap, placement.chunks())).collect(),
+            caps: caps
+                .iter()
+                .map(|cap| cap.map_or(UNLIMITED, |cap| activation::cap(cap, placement.chunks())))
+                .collect(),
             cells: cells.count(),
-            kept,
+            kept: -changes[Kind::W as usize],
         }
     }
 

@@ -64,7 +64,7 @@ struct Device {
     free: u64,
     first: u64,
     last: u64,
-    live: i64,
+    live: i128,
     idle: u64,
     /// The cell it waits for.
     awaited: u32,

@@ -1,10 +1,12 @@
 //! How fast any schedule with this placement, these kinds of ops and these costs could be; within a memory cap, too.
 
 use super::event::Processor;
-use crate::cost::CostTable;
+use super::paths::Paths;
+use crate::activation::{self, Keep, WHOLE};
+use crate::cost::{CostTable, OpTime};
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
-use crate::placement::Chunk;
+use crate::placement::{Chunk, Placement};
 use crate::schedule::Overlap;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -24,6 +26,9 @@ pub struct Bounds {
     pub memory: Option<u64>,
     /// All work of devices that share cores, evenly; `None` where none do.
     pub cores: Option<u64>,
+    /// The largest of these where backwards may be split into I and W, some of them or all, whatever they are here; `None` where
+    /// that is not known. No part of [`Bounds::best`].
+    pub if_split: Option<u64>,
 }
 
 impl Bounds {
@@ -43,12 +48,57 @@ impl Bounds {
 
 /// The bounds of every schedule in which no device holds more than `cap` activation units.
 pub fn bounds(graph: &TaskGraph, costs: &CostTable, cap: Option<f64>) -> Bounds {
-    bounds_with(graph, costs, |_| cap)
+    let cap = cap.map(|cap| activation::cap(cap, graph.schedule().placement.chunks()));
+    let paths = Paths::new(graph, costs);
+    Bounds { if_split: if_split(&paths, cap), ..bounds_with(&paths, |_| cap) }
+}
+
+/// The bounds of every schedule in which each device keeps its own of these caps.
+pub fn bounds_within(graph: &TaskGraph, costs: &CostTable, caps: &[Option<f64>]) -> Bounds {
+    let chunks = graph.schedule().placement.chunks();
+    bounds_with(&Paths::new(graph, costs), |device| Some(activation::cap(caps[device as usize]?, chunks)))
 }
 
 /// The bounds of every schedule in which no device holds more than it does in this one.
 pub fn bounds_at_own_peaks(graph: &TaskGraph, costs: &CostTable) -> Bounds {
-    bounds_with(graph, costs, |device| Some(graph.schedule().peak_activations(device, costs.keep)))
+    bounds_with(&Paths::new(graph, costs), |device| Some(graph.schedule().most_held(device, costs.keep)))
+}
+
+/// The bound of every order in which no device holds more than `cap`, each backward whole or split into I and W as it likes.
+/// `None` where overlapped pairs last only as long as the longer op: what is split pairs otherwise.
+fn if_split(paths: &Paths, cap: Option<i128>) -> Option<u64> {
+    let (graph, placement) = (paths.graph, &paths.graph.schedule().placement);
+    if graph.schedule().has_pairs() && graph.overlap() == Overlap::Max {
+        return None;
+    }
+    let mut counts = paths.counts.clone();
+    for op in placement.op_kinds().filter(|op| op.kind() == Kind::B) {
+        let whole = std::mem::take(&mut counts[op.slot()]);
+        [Kind::I, Kind::W].into_iter().for_each(|half| counts[op.of_kind(half).slot()] += whole);
+    }
+    let halves = cheapest_halves(placement, paths.costs);
+    Some(bounds_with(&Paths::with_counts(graph, &halves, counts), |_| cap).best().0)
+}
+
+/// Costs under which a backward whose I and W run one after the other takes nothing longer than its B does, and either half
+/// nothing longer than by itself. So whatever mix of whole and split backwards an order has, with these halves in place of all
+/// of them it takes no longer: what bounds orders of these bounds those.
+fn cheapest_halves(placement: &Placement, costs: &CostTable) -> CostTable {
+    let units = (costs.ticks_per_unit, costs.time_unit, costs.unit_ns);
+    CostTable::new(placement, units, costs.summary, |op| {
+        let [i, w, b] = [Kind::I, Kind::W, Kind::B].map(|kind| costs.of(op.of_kind(kind)));
+        let duration = i.duration.min(b.duration);
+        let after = (i.duration - duration + i.after).min(b.duration - duration);
+        let arrival = (i.duration + i.arrival).min(b.duration + b.arrival) - duration;
+        // What a B leaves after the I until it ends, and until its device is free.
+        let (rest, held) = (b.duration - duration - after, b.duration + b.after - duration - after);
+        let lasts = w.duration.min(rest);
+        match op.kind() {
+            Kind::I => OpTime { duration, after, arrival },
+            Kind::W => OpTime { duration: lasts, after: (w.duration + w.after).min(held) - lasts, ..w },
+            _ => costs.of(op),
+        }
+    })
 }
 
 /// The least that sharing `processors` makes of a step; `None` where no cores are shared, or where overlapped pairs make the work
@@ -68,161 +118,18 @@ pub(super) fn shared_cores(graph: &TaskGraph, costs: &CostTable, processors: &[P
     processors.iter().map(evenly).max()
 }
 
-fn bounds_with(graph: &TaskGraph, costs: &CostTable, cap: impl Fn(u32) -> Option<f64>) -> Bounds {
-    let paths = Paths::new(graph, costs);
+fn bounds_with(paths: &Paths, cap: impl Fn(u32) -> Option<i128>) -> Bounds {
     let mut bounds = Bounds { critical_path: paths.longest(), ..Bounds::default() };
-    for device in 0..graph.schedule().devices() {
-        let device_jobs = Jobs::new(&paths, device);
+    for device in 0..paths.graph.schedule().devices() {
+        let device_jobs = Jobs::new(paths, device);
         bounds.work = bounds.work.max(device_jobs.work());
         bounds.head_work_tail = bounds.head_work_tail.max(device_jobs.head_work_tail());
         if let Some(cap) = cap(device) {
-            let memory = Limited::new(&paths, &device_jobs, device, cap).map(|limited| limited.bound());
+            let memory = Limited::new(paths, &device_jobs, device, cap).map(|limited| limited.bound());
             bounds.memory = bounds.memory.max(memory);
         }
     }
     bounds
-}
-
-/// Shortest ways through the pipeline, by (direction, stage): what must come before an op and after it.
-struct Paths<'a> {
-    graph: &'a TaskGraph,
-    costs: &'a CostTable,
-    counts: Vec<u64>,
-    /// Earliest start of a forward.
-    head_forward: Vec<u64>,
-    /// Earliest start of a backward.
-    head_backward: Vec<u64>,
-    /// From the end of a forward to the end of all that needs it.
-    tail_forward: Vec<u64>,
-    /// The same for I and B.
-    tail_backward: Vec<[u64; 2]>,
-}
-
-/// The kinds that hand a gradient on, in the order of [`Paths::tail_backward`].
-const BACKWARDS: [Kind; 2] = [Kind::I, Kind::B];
-
-impl<'a> Paths<'a> {
-    fn new(graph: &'a TaskGraph, costs: &'a CostTable) -> Paths<'a> {
-        let placement = &graph.schedule().placement;
-        let places = (placement.stages() * placement.directions()) as usize;
-        let zero = || vec![0; places];
-        let mut paths = Paths {
-            graph,
-            costs,
-            counts: graph.schedule().counts(),
-            head_forward: zero(),
-            head_backward: zero(),
-            tail_forward: zero(),
-            tail_backward: vec![[0; 2]; places],
-        };
-        (0..placement.directions()).for_each(|direction| paths.follow(direction));
-        paths
-    }
-
-    fn place(&self, chunk: Chunk) -> usize {
-        (chunk.direction * self.graph.schedule().placement.stages() + chunk.stage) as usize
-    }
-
-    fn op(kind: Kind, chunk: Chunk) -> Op {
-        Op::new(kind, chunk.stage, 0).in_direction(chunk.direction)
-    }
-
-    fn count(&self, kind: Kind, chunk: Chunk) -> u64 {
-        self.counts[Paths::op(kind, chunk).slot()]
-    }
-
-    fn duration(&self, kind: Kind, chunk: Chunk) -> u64 {
-        self.costs.of(Paths::op(kind, chunk)).duration
-    }
-
-    /// How long the device is taken by such an op.
-    fn occupancy(&self, kind: Kind, chunk: Chunk) -> u64 {
-        let time = self.costs.of(Paths::op(kind, chunk));
-        time.duration + time.after
-    }
-
-    fn transfer(&self, kind: Kind, chunk: Chunk) -> u64 {
-        let op = Paths::op(kind, chunk);
-        if self.graph.schedule().placement.leaves_device(op) { self.costs.of(op).arrival } else { 0 }
-    }
-
-    /// The least of `f` over the backward kinds that `chunk` has.
-    fn least(&self, chunk: Chunk, f: impl Fn(usize, Kind) -> u64) -> u64 {
-        let kinds = BACKWARDS.into_iter().enumerate().filter(|&(_, kind)| self.count(kind, chunk) > 0);
-        kinds.map(|(number, kind)| f(number, kind)).min().unwrap_or(0)
-    }
-
-    fn follow(&mut self, direction: u32) {
-        let stages = self.graph.schedule().placement.stages();
-        let chunk = |stage| Chunk { stage, direction };
-        for stage in 1..stages {
-            let (from, to) = (chunk(stage - 1), self.place(chunk(stage)));
-            let head = self.head_forward[self.place(from)];
-            self.head_forward[to] = head + self.duration(Kind::F, from) + self.transfer(Kind::F, from);
-        }
-        let last = chunk(stages - 1);
-        let place = self.place(last);
-        self.head_backward[place] = self.head_forward[place] + self.duration(Kind::F, last);
-        for stage in (1..stages).rev() {
-            let (from, to) = (chunk(stage), self.place(chunk(stage - 1)));
-            let step = self.least(from, |_, kind| self.duration(kind, from) + self.transfer(kind, from));
-            self.head_backward[to] = self.head_backward[self.place(from)] + step;
-        }
-        for stage in 0..stages {
-            let here = chunk(stage);
-            let onward = |kind: Kind| {
-                let Some(below) = stage.checked_sub(1).map(chunk) else { return 0 };
-                let tails = self.tail_backward[self.place(below)];
-                self.transfer(kind, here) + self.least(below, |number, kind| self.duration(kind, below) + tails[number])
-            };
-            let tails = [onward(Kind::I).max(self.duration(Kind::W, here)), onward(Kind::B)];
-            let place = self.place(here);
-            self.tail_backward[place] = tails;
-        }
-        for stage in (0..stages).rev() {
-            let here = chunk(stage);
-            let tail = if stage == stages - 1 {
-                let tails = self.tail_backward[self.place(here)];
-                self.least(here, |number, kind| self.duration(kind, here) + tails[number])
-            } else {
-                let next = chunk(stage + 1);
-                self.transfer(Kind::F, here) + self.duration(Kind::F, next) + self.tail_forward[self.place(next)]
-            };
-            let place = self.place(here);
-            self.tail_forward[place] = tail;
-        }
-    }
-
-    /// What must come before such an op starts.
-    fn head(&self, kind: Kind, chunk: Chunk) -> u64 {
-        let place = self.place(chunk);
-        match kind {
-            Kind::F => self.head_forward[place],
-            Kind::I | Kind::B => self.head_backward[place],
-            Kind::W => self.head_backward[place] + self.duration(Kind::I, chunk),
-        }
-    }
-
-    /// What must come after such an op ends.
-    fn tail(&self, kind: Kind, chunk: Chunk) -> u64 {
-        let place = self.place(chunk);
-        match kind {
-            Kind::F => self.tail_forward[place],
-            Kind::I => self.tail_backward[place][0],
-            Kind::B => self.tail_backward[place][1],
-            Kind::W => 0,
-        }
-    }
-
-    /// The longest way through any op there is.
-    fn longest(&self) -> u64 {
-        let placement = &self.graph.schedule().placement;
-        let through = |op: Op| {
-            let chunk = Chunk { stage: op.stage(), direction: op.direction() };
-            self.head(op.kind(), chunk) + self.duration(op.kind(), chunk) + self.tail(op.kind(), chunk)
-        };
-        placement.op_kinds().filter(|op| self.counts[op.slot()] > 0).map(through).max().unwrap_or(0)
-    }
 }
 
 /// Equal ops of one device.
@@ -355,22 +262,23 @@ struct Limited<'a> {
     paths: &'a Paths<'a>,
     jobs: &'a Jobs,
     chunks: &'a [Chunk],
-    keep: f64,
+    keep: Keep,
     /// The cap in chunks' activations; whole where every activation counts as a whole.
     cap: f64,
     /// How many F's may start before anything is released.
     most: i128,
 }
 
+/// Caps above this bound nothing.
+const MOST: i128 = 1_000_000_000_000_000;
+
 impl<'a> Limited<'a> {
     /// `None` where the cap is too small for a single activation, so that nothing runs, or the device has nothing to run.
-    fn new(paths: &'a Paths, jobs: &'a Jobs, device: u32, cap: f64) -> Option<Limited<'a>> {
+    fn new(paths: &'a Paths, jobs: &'a Jobs, device: u32, cap: i128) -> Option<Limited<'a>> {
         let schedule = paths.graph.schedule();
-        let (v, keep) = (f64::from(schedule.placement.chunks()), paths.costs.keep);
-        // A cap that is a sum of decimal fractions may lie a little below what it means.
-        let cap = (cap * v * (1.0 + 1e-9) + 1e-9).clamp(0.0, 1e15);
-        let most = cap.floor() as i128;
-        let cap = if keep == 1.0 { cap.floor() } else { cap };
+        let keep = paths.costs.keep;
+        let most = cap.clamp(0, MOST * WHOLE) / WHOLE;
+        let cap = if keep == Keep::ALL { most as f64 } else { cap.min(MOST * WHOLE) as f64 / WHOLE as f64 };
         let chunks = schedule.placement.held_by(device);
         (most > 0 && !jobs.list.is_empty()).then_some(Limited { paths, jobs, chunks, keep, cap, most })
     }
@@ -390,15 +298,15 @@ impl<'a> Limited<'a> {
                 false => (way + self.paths.duration(kind, chunk)) as f64,
                 true => (way - self.paths.duration(Kind::F, chunk)) as f64,
             };
-            let left = self.keep * self.paths.duration(Kind::W, chunk) as f64;
+            let left = self.keep.share() * self.paths.duration(Kind::W, chunk) as f64;
             area += self.paths.count(Kind::I, chunk) as f64 * (whole(Kind::I) + left);
             area += self.paths.count(Kind::B, chunk) as f64 * whole(Kind::B);
         }
         let head = self.forwards().map(|job| job.head).min().unwrap_or(0);
         let releases = |job: &&Job| match job.op.kind() {
             Kind::F => false,
-            Kind::I => self.keep < 1.0,
-            Kind::W => self.keep > 0.0,
+            Kind::I => self.keep < Keep::ALL,
+            Kind::W => self.keep.share() > 0.0,
             Kind::B => true,
         };
         let tail = self.jobs.list.iter().filter(releases).map(|job| job.tail).min().unwrap_or(0);
@@ -438,16 +346,17 @@ impl<'a> Limited<'a> {
             (split.max(of(Kind::B, chunk)), i128::from(self.paths.count(Kind::F, chunk)))
         };
         let whole = most_of(self.chunks.iter().map(|&chunk| whole(chunk)), self.most);
-        if !weights || self.keep == 1.0 || self.chunks.iter().all(|&chunk| self.paths.count(Kind::I, chunk) == 0) {
+        if !weights || self.keep == Keep::ALL || self.chunks.iter().all(|&chunk| self.paths.count(Kind::I, chunk) == 0)
+        {
             return Some(whole);
         }
-        if self.keep == 0.0 {
+        if self.keep.share() == 0.0 {
             return None;
         }
         // What is held may be whole activations or, more of them, what I left.
         let rate = |&chunk: &Chunk| {
             let split = of(Kind::I, chunk) + of(Kind::W, chunk);
-            (split.max(of(Kind::B, chunk)) as f64).max(of(Kind::W, chunk) as f64 / self.keep)
+            (split.max(of(Kind::B, chunk)) as f64).max(of(Kind::W, chunk) as f64 / self.keep.share())
         };
         let rate = self.chunks.iter().map(rate).fold(0.0, f64::max);
         Some((rate * self.cap * (1.0 + 1e-12)).ceil() as i128)

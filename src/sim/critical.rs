@@ -6,6 +6,7 @@ use crate::cost::{CostTable, OpTime};
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
+use crate::schedule::Overlap;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,9 +21,9 @@ pub fn critical_path(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> V
     path
 }
 
-/// By op: how many ticks longer it alone may last on this order without lengthening the makespan. The shorter op of a pair
-/// that lasts only as long as the longer one may last even longer.
-pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Vec<u64> {
+/// By op: how many ticks longer it alone may last on this order without lengthening the makespan. `lasting` says how long each op
+/// takes by itself where that is not what it costs.
+pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, lasting: Option<&[u64]>) -> Vec<u64> {
     let makespan = times.makespan();
     let mut latest_end = vec![makespan; graph.len()];
     for index in graph.order().into_iter().rev() {
@@ -32,7 +33,15 @@ pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Vec<u64>
             latest_end[need.end_of] = latest_end[need.end_of].min(latest);
         }
     }
-    let slack = |index: usize| latest_end[index].saturating_sub(times.end[index]);
+    let alone = |index: usize| lasting.map_or_else(|| costs.of(graph.op(index)).duration, |lasting| lasting[index]);
+    let slack = |index: usize| {
+        let room = latest_end[index].saturating_sub(times.end[index]);
+        match graph.pair(index).filter(|_| graph.overlap() == Overlap::Max) {
+            // The pair lasts no longer until the shorter op has caught up with the longer.
+            Some((first, last)) => room + alone(first).max(alone(last)) - alone(index),
+            None => room,
+        }
+    };
     (0..graph.len()).map(slack).collect()
 }
 

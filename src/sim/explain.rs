@@ -18,7 +18,7 @@
 
 use super::idle::{Cause, Causes, Explanation, Idle};
 use super::waits::{Need, OpTimes, Way, Ways, binding, needs};
-use crate::activation::{Held, within};
+use crate::activation::{self, WHOLE};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
@@ -46,11 +46,13 @@ struct Device<'a> {
     costs: &'a CostTable,
     times: &'a OpTimes,
     device: u32,
-    cap: f64,
+    cap: i128,
+    /// By kind: what an op adds to what the device holds.
+    changes: [i128; 4],
     /// Index of its first op.
     first: usize,
     /// By position in its program: what it holds from then on.
-    held: Vec<Held>,
+    held: Vec<i128>,
     /// By position: the op of the same stage and micro-batch that comes before it here (F of a backward, I of a W).
     own: Vec<Option<usize>>,
     /// By chunk and kind, the positions of its ops; those of overlapped pairs left out.
@@ -88,7 +90,8 @@ impl<'a> Device<'a> {
         let m = schedule.microbatches as usize;
         let mut seen = vec![None; chunks.len() * Kind::ALL.len() * m];
         let mut queues = vec![Vec::new(); chunks.len() * Kind::ALL.len()];
-        let (mut own, mut held, mut level) = (Vec::new(), Vec::new(), Held::default());
+        let (changes, mut level) = (costs.keep.changes(), 0);
+        let (mut own, mut held) = (Vec::new(), Vec::new());
         for index in range.clone() {
             let op = graph.op(index);
             let place = |kind: Kind| cell(op, kind) * m + op.microbatch() as usize;
@@ -97,12 +100,13 @@ impl<'a> Device<'a> {
             if graph.pair(index).is_none() {
                 queues[cell(op, op.kind())].push(index - range.start);
             }
-            level = level.after(op.kind());
+            level += changes[op.kind() as usize];
             held.push(level);
         }
-        let cap = cap.unwrap_or_else(|| schedule.peak_activations(device, costs.keep));
+        let own_peak = || schedule.most_held(device, costs.keep);
+        let cap = cap.map_or_else(own_peak, |cap| activation::cap(cap, schedule.placement.chunks()));
         let (past, moved) = (vec![0; queues.len()], vec![false; range.len()]);
-        Device { graph, costs, times, device, cap, first: range.start, held, own, queues, past, moved }
+        Device { graph, costs, times, device, cap, changes, first: range.start, held, own, queues, past, moved }
     }
 
     fn explain(mut self, ways: &Ways, makespan: u64, idle: &mut Vec<Idle>) {
@@ -169,7 +173,7 @@ impl<'a> Device<'a> {
             *past += queue[*past..].iter().take_while(|&&at| at <= position || self.moved[at]).count();
         }
         let (mut heads, mut at, mut claims) = (self.past.clone(), from, Vec::new());
-        let mut level = position.checked_sub(1).map_or(Held::default(), |before| self.held[before]);
+        let mut level = position.checked_sub(1).map_or(0, |before| self.held[before]);
         while let Some(Candidate { start, position: found, queue, number }) = self.candidate(&heads, at, until) {
             let index = self.first + found;
             let time = self.costs.of(self.graph.op(index));
@@ -180,7 +184,7 @@ impl<'a> Device<'a> {
                     continue;
                 }
                 self.moved[found] = true;
-                level = level.after(self.graph.op(index).kind());
+                level += self.changes[self.graph.op(index).kind() as usize];
                 self.moves(position, found);
             }
             claims.push((start, start + time.duration, cause, index));
@@ -205,19 +209,17 @@ impl<'a> Device<'a> {
     }
 
     /// Whether the op at `found` may run just before the op at `position`, where the device holds `level`, and keep the cap.
-    fn has_room(&self, level: Held, position: usize, found: usize) -> bool {
+    fn has_room(&self, level: i128, position: usize, found: usize) -> bool {
         if self.graph.op(self.first + found).kind() != Kind::F {
             return true;
         }
-        let chunks = self.graph.schedule().placement.chunks();
-        let with = |held: &Held| held.after(Kind::F).units(self.costs.keep, chunks);
-        [level].iter().chain(&self.held[position..found]).all(|held| within(with(held), self.cap))
+        [level].iter().chain(&self.held[position..found]).all(|held| held + WHOLE <= self.cap)
     }
 
     /// Takes note that the op at `found` runs just before the op at `position`.
     fn moves(&mut self, position: usize, found: usize) {
-        let kind = self.graph.op(self.first + found).kind();
-        self.held[position..found].iter_mut().for_each(|held| *held = held.after(kind));
+        let change = self.changes[self.graph.op(self.first + found).kind() as usize];
+        self.held[position..found].iter_mut().for_each(|held| *held += change);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Activations over time: what each device holds from the times of its ops, under `keep`, and whether a cap is kept.
 
 use super::waits::OpTimes;
-use crate::activation::{Held, within};
+use crate::activation;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::Kind;
@@ -46,25 +46,26 @@ fn curve(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, device: u32, cap
     let schedule = graph.schedule();
     let chunks = schedule.placement.chunks();
     let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
-    let mut held = Held::default();
+    let (changes, mut held) = (costs.keep.changes(), 0);
     let mut levels: Vec<Level> = Vec::new();
-    let (mut peak, mut peak_index) = (0.0, None);
+    let (mut peak, mut peak_index) = (0, None);
     for index in schedule.range(device) {
         let kind = graph.op(index).kind();
-        held = held.after(kind);
-        let level = held.units(costs.keep, chunks);
+        held += changes[kind as usize];
+        let level = activation::units(held, chunks);
         let time = unit(if kind == Kind::F { times.start[index] } else { times.end[index] });
         match levels.last_mut() {
             Some(last) if last.time == time => last.held = level,
             Some(last) if last.held == level => {}
             _ => levels.push(Level { time, held: level }),
         }
-        if level > peak {
-            (peak, peak_index) = (level, Some(index));
+        if held > peak {
+            (peak, peak_index) = (held, Some(index));
         }
     }
     let peak_time = peak_index.map_or(0.0, |index| unit(times.start[index]));
     let peak_op = peak_index.map(|index| graph.op(index).to_string());
-    let within_cap = cap.is_none_or(|cap| within(peak, cap));
+    let within_cap = cap.is_none_or(|cap| peak <= activation::cap(cap, chunks));
+    let peak = activation::units(peak, chunks);
     MemoryCurve { device, levels, peak, peak_op, peak_time, cap, within_cap }
 }

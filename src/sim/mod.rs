@@ -6,12 +6,13 @@ pub mod event;
 mod explain;
 mod idle;
 mod memory;
+mod paths;
 mod predict;
 mod spans;
 mod sweep;
 mod waits;
 
-pub use bound::{Bounds, bounds, bounds_at_own_peaks};
+pub use bound::{Bounds, bounds, bounds_at_own_peaks, bounds_within};
 pub use critical::{CostShare, CriticalSpan, Sensitivity, critical_path, critical_spans, sensitivities, slacks};
 pub use explain::explain;
 pub use idle::{Cause, Explanation, IdleReport, IdleTime};

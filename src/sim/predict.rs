@@ -122,7 +122,7 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
         }
     };
     // A bound within the cap says nothing about a schedule that exceeds it.
-    let kept = setup.memory_cap.filter(|cap| graph.schedule().peak(costs.keep) <= cap + 1e-9);
+    let kept = setup.memory_cap.filter(|&cap| graph.schedule().keeps_cap(cap, costs.keep));
     let cores = setup.machine.as_ref().and_then(|machine| shared_cores(graph, costs, &machine.processors));
     let bounds = Bounds { cores, ..bounds(graph, costs, kept) };
     let prediction = Prediction::new(graph, costs, &devices, &bounds);
@@ -222,7 +222,7 @@ impl Predicted<'_> {
             microbatches,
             time_unit,
             unit_ns: self.costs.unit_ns,
-            keep: self.costs.keep,
+            keep: self.costs.keep.share(),
             clock_uncertainty_ns: 0,
             lower_bound_ns: Some(self.costs.to_ns(self.bounds.best().0)),
             provenance: BTreeMap::new(),
@@ -235,6 +235,8 @@ impl Prediction {
     fn new(graph: &TaskGraph, costs: &CostTable, devices: &[Activity], bounds: &Bounds) -> Prediction {
         let schedule = graph.schedule();
         let peaks: Vec<f64> = (0..schedule.devices()).map(|d| schedule.peak_activations(d, costs.keep)).collect();
+        let metrics = Metrics::new(devices, &peaks, Some(bounds.best().0), costs.ticks_per_unit);
+        let if_split = bounds.if_split.map(|ticks| ticks as f64 / costs.ticks_per_unit);
         Prediction {
             schedule: schedule.name.clone(),
             devices: schedule.devices(),
@@ -242,7 +244,7 @@ impl Prediction {
             microbatches: schedule.microbatches,
             time_unit: costs.time_unit.to_string(),
             costs: costs.summary,
-            metrics: Metrics::new(devices, &peaks, Some(bounds.best().0), costs.ticks_per_unit),
+            metrics: Metrics { lower_bound_if_split: if_split, ..metrics },
             jitter: None,
         }
     }

@@ -78,7 +78,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 const PREDICTION: &str = "schedule devices chunks microbatches time_unit costs makespan span ideal bubble span_bubble \
-                          bubble_over_ideal efficiency lower_bound gap_to_bound per_device";
+                          bubble_over_ideal efficiency lower_bound gap_to_bound lower_bound_if_split per_device";
 
 #[test]
 fn predict_prints_the_documented_object() {

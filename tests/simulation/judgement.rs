@@ -310,16 +310,13 @@ fn the_critical_path_has_no_hole() {
 fn slack_is_how_much_longer_an_op_may_last() {
     for seed in 0..300 {
         let Case { graph, costs } = random_case(seed);
-        if graph.overlap() == Overlap::Max && graph.schedule().has_pairs() {
-            continue; // a pair's shorter op may last longer than its slack says
-        }
         let times = OpTimes::swept(&graph, &costs);
         let makespan = |op: usize, more: u64| {
             let lasts = |index: usize, _, _, duration| if index == op { duration + more } else { duration };
             let devices = sweep_lasting(&graph, &costs, lasts, |_, _, _| ());
             devices.iter().map(|device| device.last_end).max().unwrap()
         };
-        for (op, &slack) in slacks(&graph, &costs, &times).iter().enumerate() {
+        for (op, &slack) in slacks(&graph, &costs, &times, None).iter().enumerate() {
             assert_eq!(makespan(op, slack), times.makespan(), "seed {seed} op {op}");
             assert_eq!(makespan(op, slack + 1), times.makespan() + 1, "seed {seed} op {op}");
         }
@@ -419,6 +416,46 @@ fn no_random_schedule_is_below_a_bound() {
     assert!(by_memory > 500, "{by_memory}");
 }
 
+#[test]
+fn the_bound_if_backwards_are_split_is_that_of_split_ones() {
+    // Unit costs: 1F1B takes 3(m + p - 1) and no order of whole backwards takes less; split ones take 3m + p - 1 (ZB-H1).
+    for (p, m) in [(2, 4), (4, 8), (8, 32)] {
+        let (whole, split) = (line(one_f_one_b(p, m)), line(zero_bubble(p, m, 1)));
+        let found = bounds(&whole, &costs_of(&whole, ""), None);
+        let least = u64::from(3 * m + p - 1);
+        assert_eq!((found.best().0, found.if_split), (u64::from(3 * (m + p - 1)), Some(least)), "{p} {m}");
+        assert_eq!(OpTimes::swept(&split, &costs_of(&split, "")).makespan(), least, "{p} {m}");
+    }
+    let (mut mixed, mut capped) = (0, 0);
+    for seed in 0..3000 {
+        let Case { graph, costs } = random_case(seed);
+        let schedule = graph.schedule();
+        let makespan = OpTimes::swept(&graph, &costs).makespan();
+        if graph.overlap() == Overlap::Max && schedule.has_pairs() {
+            assert_eq!(bounds(&graph, &costs, None).if_split, None);
+            continue;
+        }
+        let peak = schedule.peak(costs.keep);
+        for cap in [None, Some(peak)] {
+            let of = |graph: &TaskGraph| bounds(graph, &costs, cap).if_split.unwrap();
+            let [whole, split] =
+                [&[Kind::B], SPLIT].map(|kinds| of(&in_turn(&schedule.placement, schedule.microbatches, kinds)));
+            assert!(whole == split && whole == of(&graph), "seed {seed}: it does not depend on what is split here");
+            assert!(whole <= makespan, "seed {seed}: {whole}, makespan {makespan}");
+        }
+        mixed += usize::from(schedule.mixes_backwards());
+        // Where a backward takes as long as its halves, nothing is lost by splitting it.
+        let text = "F=1.2,I=1.1,W=0.9,comm=0.1,keep=0.4";
+        let plain = costs_of(&graph, text);
+        if schedule.splits_backward() && !schedule.mixes_backwards() {
+            let found = bounds(&graph, &plain, Some(schedule.peak(plain.keep)));
+            assert_eq!(found.if_split, Some(found.best().0), "seed {seed}");
+            capped += usize::from(found.best().1 == "memory");
+        }
+    }
+    assert!(mixed > 300 && capped > 100, "{mixed} {capped}");
+}
+
 /// The best makespan of all orders, by trying them: ops are appended in the order of their starts, those of one stage, direction
 /// and kind by micro-batch (equal micro-batches can be exchanged).
 struct Search<'a> {
@@ -491,7 +528,7 @@ impl Search<'_> {
         }
         next.sort_by_key(|&(start, device, op)| (start, device, op));
         for (start, device, op) in next {
-            let (d, time, keep) = (device as usize, self.costs.of(op), self.costs.keep);
+            let (d, time, keep) = (device as usize, self.costs.of(op), self.costs.keep.share());
             let change = match op.kind() {
                 Kind::F => 1.0,
                 Kind::I => keep - 1.0,
@@ -541,6 +578,8 @@ fn no_bound_is_above_the_best_of_all_orders() {
             }
             let found = bounds(&graph, &costs, Some(cap));
             assert!(found.best().0 <= best, "{placement:?} m={m} cap {cap} keep {keep}: {found:?}, best {best}");
+            let if_split = found.if_split.unwrap();
+            assert!(if_split <= best, "{placement:?} m={m} cap {cap} keep {keep}: {if_split} if split, best {best}");
             all += 1;
             tight += usize::from(found.best().0 == best);
             by_memory += usize::from(found.best().1 == "memory");

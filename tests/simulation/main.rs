@@ -1,6 +1,7 @@
 //! What schedules cost: simulation, bounds, searches and proofs against published figures; and the pictures of it.
 
 mod event;
+mod exactness;
 mod judgement;
 mod optima;
 mod papers;

@@ -38,7 +38,7 @@ fn measured(open: &OpenSchedule, costs: &CostTable, cap: f64) -> (f64, f64) {
     let schedule = settle(open, costs).unwrap();
     schedule.validate().unwrap();
     for device in 0..schedule.devices() {
-        let peak = reference::peak(&schedule, device, costs.keep);
+        let peak = reference::peak(&schedule, device, costs.keep.share());
         assert!(peak <= cap + 1e-9, "device {device} holds {peak} activations of {cap}");
     }
     replay(&schedule, costs)

@@ -1,6 +1,7 @@
 //! The executor against PyTorch's losses, against itself bit by bit, and when devices die or hang.
 
 use crate::support::{self, golden, golden_losses, golden_settings};
+use pipesim::internals::activation::Keep;
 use pipesim::internals::anatomy::MicroBatch;
 use pipesim::internals::dsl;
 use pipesim::internals::exec::{Plan, Session, StepRecord};
@@ -192,7 +193,10 @@ fn records_hold_every_op_once_in_order_and_never_overlap() {
     let timeline = record.timeline(&graph, 1.0);
     assert_eq!(timeline.ops().count(), graph.len());
     let peaks: Vec<f64> = timeline.metrics().per_device.iter().map(|d| d.peak_activations).collect();
-    assert_eq!(peaks, [graph.schedule().peak_activations(0, 1.0), graph.schedule().peak_activations(1, 1.0)]);
+    assert_eq!(
+        peaks,
+        [graph.schedule().peak_activations(0, Keep::ALL), graph.schedule().peak_activations(1, Keep::ALL)]
+    );
 }
 
 #[test]
