@@ -7,7 +7,7 @@ use pipesim::internals::delivery::Delivery;
 use pipesim::internals::experiment::compare;
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::op::Op;
-use pipesim::internals::report::{self, Entry, Panel, Report};
+use pipesim::internals::report::{self, Colors, Entry, Panel, Report};
 use pipesim::internals::resolve::{self, Costs, Measured, Selection};
 use pipesim::internals::sim::{self, Setup};
 use pipesim::internals::timeline::{Source, Timeline};
@@ -72,13 +72,15 @@ fn drawn(report: &Report) {
     }
     well_formed(&report::svg(report));
     assert!(report::html(report).trim_end().ends_with("</html>"));
-    assert!(!report::markdown(report).is_empty() && !report::table(report).is_empty());
+    assert!(!report::markdown(report).is_empty() && !report::table(report, None).is_empty());
     let panels = report.entries.iter().flat_map(Entry::panels).count();
     assert!(report::csv(report).lines().count() > panels, "a row for each panel and one of names");
-    for (width, ascii, color) in [(20, true, false), (79, true, false), (100, false, true), (160, false, false)] {
-        let text = report::terminal(report, width, ascii, color);
+    for (width, ascii, colors) in
+        [(20, true, Colors::None), (79, true, Colors::Sixteen), (100, false, Colors::True), (160, false, Colors::None)]
+    {
+        let text = report::terminal(report, width, ascii, colors);
         assert!(!ascii || text.is_ascii(), "{text:?} is to be ASCII");
-        assert!(color || !text.contains('\x1b'), "{text:?} is to have no colour");
+        assert!(colors != Colors::None || !text.contains('\x1b'), "{text:?} is to have no colour");
         assert!(!text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\x1b')), "{text:?} controls the terminal");
     }
 }

@@ -11,7 +11,6 @@ use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::{self, Report};
 use crate::resolve::Selection;
 use clap::Args;
-use std::path::PathBuf;
 
 /// Arguments of `report accuracy`.
 #[derive(Args)]
@@ -41,9 +40,8 @@ pub struct Accuracy {
     model: ModelOptions,
     #[command(flatten)]
     devices: DeviceOptions,
-    /// Where to write the report folder
-    #[arg(long, short, default_value = "reports/latest")]
-    output: PathBuf,
+    #[command(flatten)]
+    write: WriteOptions,
     #[command(flatten)]
     details: DetailOptions,
 }
@@ -52,7 +50,8 @@ impl Accuracy {
     /// Measures, predicts, writes the report.
     pub fn run(&self) -> Result<(), Failure> {
         let DetailOptions { remarks, verbose } = self.details;
-        WriteOptions { output: vec![self.output.clone()] }.check_writable()?;
+        let write = self.write.or_latest()?;
+        write.check_writable()?;
         refuse_ranks("pipesim report accuracy")?;
         if self.model.batch.is_some() {
             return Err(Failure::Usage("micro-batches keep their size here: leave --batch out".to_string()));
@@ -72,12 +71,11 @@ impl Accuracy {
         let Finding { report, outcomes, .. } =
             accuracy.measure(&training, link.name, &remarks.observer(true, verbose > 0))?;
         let figures = serde_json::json!({"schema_version": 1, "provenance": report.provenance, "runs": outcomes});
-        report::folder(&report, &self.output)?;
-        report::write_atomic(&self.output.join("accuracy.json"), json(&figures)?.as_bytes())?;
-        let only_tables = Report { entries: Vec::new(), ..report };
+        let only_tables =
+            Report { entries: Vec::new(), extra_tables: report.extra_tables.clone(), ..Report::default() };
         let markdown = report::markdown(&only_tables);
-        report::write_atomic(&self.output.join("accuracy.md"), markdown.as_bytes())?;
-        remarks.remark(&format!("wrote {}", self.output.display()));
-        print(&markdown)
+        let more = [("accuracy.json", json(&figures)?), ("accuracy.md", markdown.clone())];
+        let more = more.map(|(name, text)| (name.to_string(), text.into_bytes()));
+        write.write_with(&report, &more, print(&markdown), remarks)
     }
 }

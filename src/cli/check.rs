@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::options::{CostOptions, DetailOptions, PrintOptions};
-use super::output::versioned;
+use super::output::{table, versioned};
 use super::selection::SearchOptions;
 use crate::check;
 use crate::delivery::Delivery;
@@ -65,7 +65,7 @@ impl Check {
         let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();
         let report = Report { extra_tables: vec![self.table(&checks)], ..Report::default() };
         let json = || versioned("checks", &checks);
-        self.print.show(&report, json, || report::table(&report), || rows(&checks))?;
+        self.print.show(&report, json, || table(&report), || rows(&checks))?;
         if self.details.verbose > 0 && self.delivery.is_empty() {
             stuck.iter().for_each(|(schedule, text)| self.details.remarks.remark(&format!("{schedule}: {text}")));
         }

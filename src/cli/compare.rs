@@ -38,8 +38,8 @@ impl Compare {
         let report = paired(timelines);
         let held = self.judge.held(&report.entries.iter().map(Judged::entry).collect::<Vec<_>>())?;
         let table = || self.draw.terminal(&report);
-        self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::csv(&report))?;
-        self.write.write(&report, self.remarks)?;
+        let printed = self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::csv(&report));
+        self.write.write(&report, printed, self.remarks)?;
         held.judge()
     }
 }

@@ -117,8 +117,10 @@ impl DeviceOptions {
                         asked.unwrap_or_default()
                     ))),
                     Err(why) => {
-                        let why = why.split(';').next().unwrap_or_default();
-                        details.remarks.remark(&format!("device: cpu, a thread a device (cuda: {why})"));
+                        if details.verbose > 0 || Gpus::are_likely() {
+                            let why = why.split(';').next().unwrap_or_default();
+                            details.remarks.remark(&format!("device: cpu, a thread a device (cuda: {why})"));
+                        }
                         Ok(Chosen::Cpu)
                     }
                 }

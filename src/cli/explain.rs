@@ -3,7 +3,7 @@
 use super::Failure;
 use super::condition::{Judged, Scope};
 use super::options::{CostOptions, JudgeOptions, PrintOptions, RemarkOptions, WriteOptions};
-use super::output::versioned;
+use super::output::{table, versioned};
 use super::selection::SearchOptions;
 use crate::cost::CostTable;
 use crate::exact;
@@ -137,9 +137,9 @@ impl Explain {
         }
         let report = Report { extra_tables: explanations.iter().flat_map(tables).collect(), ..Report::default() };
         let json = || versioned("explanations", &explanations);
-        self.print.show(&report, json, || report::table(&report), || intervals(&explanations))?;
+        let printed = self.print.show(&report, json, || table(&report), || intervals(&explanations));
         let title = format!("Explained: {} devices, {} micro-batches", self.schedules.stages, self.schedules.micro);
-        self.write.write(&Report { title, entries, ..report }, self.remarks)?;
+        self.write.write(&Report { title, entries, ..report }, printed, self.remarks)?;
         let judged = explanations.iter().map(|e| Judged::predicted(&e.schedule, &e.time_unit, &e.metrics));
         self.judge.held(&judged.collect::<Vec<_>>())?.judge()
     }

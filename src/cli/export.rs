@@ -2,25 +2,30 @@
 
 use super::Failure;
 use super::options::{CostOptions, RemarkOptions, one_of};
-use super::output::print;
+use super::output::OneFile;
 use super::selection::SearchOptions;
 use crate::csv;
 use crate::export;
 use crate::graph::TaskGraph;
-use crate::report::write_atomic;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Writes a graph in the language of another program.
-type To = fn(&TaskGraph) -> Result<String, csv::Error>;
+/// Writes a graph in the language of another program, into files with these endings.
+type To = (fn(&TaskGraph) -> Result<String, csv::Error>, &'static [&'static str]);
 
 const LANGUAGES: [(&str, &str, To); 4] = [
-    ("pytorch-csv", "PyTorch's schedule file, ops only", |g| csv::write(g.schedule(), csv::Format::ComputeOnly)),
-    ("pytorch-csv-comms", "PyTorch's schedule file with sends and receives, each receive just before its use", |g| {
-        csv::write(g.schedule(), csv::Format::ComputeComms)
-    }),
-    ("json", "Placement and programs", |g| Ok(export::json(g.schedule()))),
-    ("dot", "The task graph for Graphviz", |g| Ok(export::dot(g))),
+    (
+        "pytorch-csv",
+        "PyTorch's schedule file, ops only",
+        (|g| csv::write(g.schedule(), csv::Format::ComputeOnly), &[".csv"]),
+    ),
+    (
+        "pytorch-csv-comms",
+        "PyTorch's schedule file with sends and receives, each receive just before its use",
+        (|g| csv::write(g.schedule(), csv::Format::ComputeComms), &[".csv"]),
+    ),
+    ("json", "Placement and programs", (|g| Ok(export::json(g.schedule())), &[".json"])),
+    ("dot", "The task graph for Graphviz", (|g| Ok(export::dot(g)), &[".dot", ".gv"])),
 ];
 
 /// Arguments of `export`.
@@ -33,7 +38,7 @@ pub struct Export {
     /// What to write
     #[arg(long, value_parser = one_of(LANGUAGES))]
     to: To,
-    /// Where to write it [default: stdout]
+    /// Where to write it, a file with the ending of its language; - is stdout [default: -]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -49,12 +54,10 @@ impl Export {
                 self.schedules.schedule.len()
             )));
         }
+        let (written, endings) = self.to;
+        let file = OneFile::at(self.output.as_deref(), endings)?;
         let graphs = self.schedules.graphs(&self.costs, self.remarks)?;
-        let text =
-            graphs.iter().map(self.to).collect::<Result<String, _>>().map_err(|e| Failure::Schedule(e.to_string()))?;
-        let Some(path) = &self.output else { return print(&text) };
-        write_atomic(path, text.as_bytes())?;
-        self.remarks.remark(&format!("wrote {}", path.display()));
-        Ok(())
+        let text = graphs.iter().map(written).collect::<Result<String, _>>();
+        file.write(&text.map_err(|e| Failure::Schedule(e.to_string()))?, self.remarks, |_| String::new())
     }
 }

@@ -81,7 +81,10 @@ impl From<Deadlock> for Failure {
 
 impl From<WriteError> for Failure {
     fn from(error: WriteError) -> Failure {
-        Failure::Failed(error.into())
+        match error {
+            WriteError::Name(text) => Failure::Usage(text),
+            error => Failure::Failed(error.into()),
+        }
     }
 }
 

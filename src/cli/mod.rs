@@ -105,7 +105,14 @@ pub fn asked<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = asked(std::env::args_os()).unwrap_or_else(|refusal| refusal.exit());
+    let cli = match asked(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(refused) if refused.use_stderr() => {
+            output::tell(refused.render().to_string().trim_end());
+            return ExitCode::from(2);
+        }
+        Err(asked) => asked.exit(),
+    };
     // A panic becomes an error below, or is reported by the session whose thread it ended: not printed twice.
     if std::env::var_os("RUST_BACKTRACE").is_none() {
         std::panic::set_hook(Box::new(|_| ()));

@@ -3,8 +3,9 @@
 use super::Failure;
 use super::condition::{self, Condition};
 use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Slow};
+use crate::report::{Place, endings};
 use crate::resolve::{self, Costs, Files};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
@@ -130,10 +131,10 @@ pub enum Format {
 /// When to colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Color {
-    /// On a terminal, unless NO_COLOR is set.
+    /// On a terminal, as many as it has by COLORTERM and TERM, unless NO_COLOR is set; CLICOLOR_FORCE is as always.
     #[default]
     Auto,
-    /// Always.
+    /// Always, 256 where the terminal does not say how many it has.
     Always,
     /// Never.
     Never,
@@ -141,8 +142,15 @@ pub enum Color {
 
 /// What `-o` takes, in words.
 fn outputs() -> String {
-    let endings: Vec<&str> = crate::report::FORMATS.iter().map(|(ending, _)| *ending).collect();
-    format!("Write a file ({}) or, with any other name, a report folder; repeatable", endings.join(" "))
+    let endings = endings().join(" ");
+    format!(
+        "Write a file ({endings}) or, where the name has no ending or ends in /, a report folder; - for no more than is printed; repeatable"
+    )
+}
+
+/// A place to write to, by its name.
+pub fn place() -> impl TypedValueParser<Value = Place> {
+    OsStringValueParser::new().try_map(Place::named)
 }
 
 /// What is printed to stdout.
@@ -170,8 +178,17 @@ pub struct DrawOptions {
 #[derive(Args, Clone, Debug, Default)]
 pub struct WriteOptions {
     /// Files and report folders to write.
-    #[arg(long, short, value_name = "PATH", help = outputs())]
-    pub output: Vec<PathBuf>,
+    #[arg(long, short, value_name = "PATH", help = outputs(), value_parser = place())]
+    pub output: Vec<Place>,
+}
+
+impl WriteOptions {
+    /// What is asked for; reports/latest where nothing is.
+    pub fn or_latest(&self) -> Result<WriteOptions, Failure> {
+        let latest = || Place::named("reports/latest").map(|place| vec![place]);
+        let output = if self.output.is_empty() { latest()? } else { self.output.clone() };
+        Ok(WriteOptions { output })
+    }
 }
 
 /// What people are told on stderr.

@@ -3,11 +3,11 @@
 use super::Failure;
 use super::condition::{Judged, Scope, Verdict};
 use super::options::{Color, DrawOptions, Format, JudgeOptions, PrintOptions, RemarkOptions, WriteOptions};
-use crate::report::{self, Report};
+use crate::report::{self, Colors, NamedBytes, Place, Report, is_control, visible};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Prints to stdout; a reader that went away is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
@@ -20,14 +20,35 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// A line to stderr; one that is closed or full is no failure.
+/// Prints what is no drawing of our own: on a terminal, control characters in it are shown, not obeyed.
+pub fn print_text(text: &str) -> Result<(), Failure> {
+    if std::io::stdout().is_terminal() { print(&visible(text, usize::MAX)) } else { print(text) }
+}
+
+/// Longest message, in bytes.
+const LONGEST: usize = 16 << 10;
+
+/// A line to stderr; one that is closed or full is no failure. What strangers put into it neither steers a terminal nor fills it.
 pub fn tell(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", visible(text, LONGEST));
 }
 
 /// A value as JSON.
 pub fn json(value: &impl Serialize) -> Result<String, Failure> {
-    Ok(format!("{}\n", serde_json::to_string_pretty(value).map_err(anyhow::Error::from)?))
+    Ok(format!("{}\n", escaped(&serde_json::to_string_pretty(value).map_err(anyhow::Error::from)?)))
+}
+
+/// JSON whose texts hold no characters that steer a terminal; they are written as escapes.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c != '\n' && is_control(c) {
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| out += &format!("\\u{unit:04x}"));
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// A list under its name, as JSON with a version.
@@ -50,12 +71,12 @@ impl PrintOptions {
         table: impl FnOnce() -> String,
         csv: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
-        print(&match self.format {
-            Format::Json => json()?,
-            Format::Table => self.plain(table()),
-            Format::Md => self.plain(report::markdown(report)),
-            Format::Csv => csv(),
-        })
+        match self.format {
+            Format::Json => print(&escaped(&json()?)),
+            Format::Table => print(&self.plain(table())),
+            Format::Md => print(&self.plain(report::markdown(report))),
+            Format::Csv => print_text(&csv()),
+        }
     }
 
     /// In ASCII where that is asked for.
@@ -74,54 +95,109 @@ impl RemarkOptions {
 }
 
 impl DrawOptions {
-    fn colored(&self) -> bool {
+    /// The colours to draw with.
+    fn colors(&self) -> Colors {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let forced = set("CLICOLOR_FORCE").is_some_and(|value| value != "0") && set("NO_COLOR").is_none();
         match self.color {
-            Color::Always => true,
-            Color::Never => false,
-            Color::Auto => {
-                std::io::stdout().is_terminal()
-                    && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-                    && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
-            }
+            Color::Never => Colors::None,
+            Color::Auto if forced => colors_of_terminal(set).unwrap_or(Colors::Cube),
+            Color::Auto if set("NO_COLOR").is_some() || !std::io::stdout().is_terminal() => Colors::None,
+            Color::Auto => colors_of_terminal(set).unwrap_or(Colors::None),
+            Color::Always => colors_of_terminal(set).unwrap_or(Colors::Cube),
         }
     }
 
     /// The table and timelines for the terminal.
     pub fn terminal(&self, report: &Report) -> String {
-        let width = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-        let width = width.or_else(terminal_width).unwrap_or(100);
-        let drawn = report::terminal(report, width, self.print.ascii, self.colored());
-        format!("{drawn}\n{}", report::table(report))
+        let drawn = report::terminal(report, width().unwrap_or(100), self.print.ascii, self.colors());
+        format!("{drawn}\n{}", table(report))
+    }
+}
+
+/// The tables of a report as wide as the terminal; in pipes and files, a row is a line.
+pub fn table(report: &Report) -> String {
+    report::table(report, width())
+}
+
+/// The colours that the terminal has, as far as the environment says so.
+fn colors_of_terminal(set: impl Fn(&str) -> Option<String>) -> Option<Colors> {
+    // Terminals without colours, and those that know 16, by how their names begin.
+    const PLAIN: [&str; 2] = ["dumb", "vt"];
+    const SIXTEEN: &str =
+        "xterm screen tmux rxvt linux ansi cygwin konsole gnome putty foot alacritty kitty st wezterm ghostty";
+    let term = set("TERM")?;
+    let begins = |name: &&str| term.starts_with(*name);
+    match set("COLORTERM").as_deref() {
+        _ if PLAIN.iter().any(|name| begins(name)) => None,
+        Some("truecolor" | "24bit") => Some(Colors::True),
+        _ if term.ends_with("-direct") => Some(Colors::True),
+        _ if term.contains("256color") => Some(Colors::Cube),
+        _ if term.contains("color") || SIXTEEN.split(' ').any(|name| begins(&name)) => Some(Colors::Sixteen),
+        _ => None,
     }
 }
 
 impl WriteOptions {
-    /// Fails now, not after the work, where a file cannot be written.
+    /// Fails now, not after the work, where a place cannot be written or is named twice.
     pub fn check_writable(&self) -> Result<(), Failure> {
-        for path in &self.output {
-            if report::format_of(path).is_none() {
-                if path.exists() && !path.is_dir() {
-                    return Err(unwritable(path, "it is a file; a report needs a folder or a known file ending"));
-                }
-                continue;
-            }
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            if !parent.is_dir() {
-                return Err(unwritable(path, &format!("there is no folder {}", parent.display())));
-            }
-            if path.is_dir() {
-                return Err(unwritable(path, "it is a folder"));
+        for (number, place) in self.output.iter().enumerate() {
+            if let Some(other) = self.output[..number].iter().find(|other| other.meets(place)) {
+                let [one, two] = [other, place].map(|place| place.path.display());
+                return Err(Failure::Usage(format!(
+                    "expected places that differ, found -o {one} and -o {two}; leave one out"
+                )));
             }
         }
-        Ok(())
+        Ok(self.output.iter().try_for_each(Place::try_out)?)
     }
 
-    /// Writes every `-o`.
-    pub fn write(&self, report: &Report, remarks: RemarkOptions) -> Result<(), Failure> {
-        for path in &self.output {
-            report.save(path)?;
-            remarks.remark(&format!("wrote {}", path.display()));
+    /// Writes every `-o`, also where one fails or printing did.
+    pub fn write(&self, report: &Report, printed: Result<(), Failure>, remarks: RemarkOptions) -> Result<(), Failure> {
+        self.write_with(report, &[], printed, remarks)
+    }
+
+    /// As `write`, with further files for folders.
+    pub fn write_with(
+        &self,
+        report: &Report,
+        more: &[NamedBytes],
+        printed: Result<(), Failure>,
+        remarks: RemarkOptions,
+    ) -> Result<(), Failure> {
+        let mut failures: Vec<Failure> = printed.err().into_iter().collect();
+        for place in &self.output {
+            match place.write(report, more) {
+                Ok(files) if files.is_empty() => {}
+                Ok(_) => remarks.remark(&format!("wrote {}", place.path.display())),
+                Err(error) => failures.push(error.into()),
+            }
         }
+        if failures.len() > 1 {
+            let texts: Vec<String> = failures.iter().map(Failure::to_string).collect();
+            return Err(Failure::Failed(anyhow::anyhow!(texts.join("\nerror: "))));
+        }
+        failures.pop().map_or(Ok(()), Err)
+    }
+}
+
+/// The one file that a verb writes; stdout where none is asked for.
+pub struct OneFile(Option<PathBuf>);
+
+impl OneFile {
+    /// Fails now, not after the work, where it cannot be written. `known` are its endings.
+    pub fn at(output: Option<&Path>, known: &[&str]) -> Result<OneFile, Failure> {
+        let file = output.map(|path| Place::of_one_file(path, known)).transpose()?.flatten();
+        file.iter().try_for_each(|path| report::try_file(path))?;
+        Ok(OneFile(file))
+    }
+
+    /// Writes it; `hint` is what can be done with the file of this name.
+    pub fn write(&self, text: &str, remarks: RemarkOptions, hint: impl Fn(&str) -> String) -> Result<(), Failure> {
+        let Some(path) = &self.0 else { return print_text(text) };
+        report::write_atomic(path, text.as_bytes())?;
+        let path = path.display().to_string();
+        remarks.remark(&format!("wrote {path}{}", hint(&path)));
         Ok(())
     }
 }
@@ -179,11 +255,46 @@ fn ascii(c: char) -> char {
     }
 }
 
-fn unwritable(path: &Path, what: &str) -> Failure {
-    Failure::Failed(anyhow::anyhow!("expected to write {}: {what}; choose another place with -o", path.display()))
+/// Columns of what is printed: as COLUMNS says, else those of the terminal; `None` for pipes and files.
+fn width() -> Option<usize> {
+    let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
+    told.or_else(|| console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns)))
 }
 
-fn terminal_width() -> Option<usize> {
-    let (_, columns) = console::Term::stdout().size_checked()?;
-    Some(usize::from(columns))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminals_say_which_colours_they_have() {
+        let colors = |term: &str, colorterm: &str| {
+            let set = |name: &str| {
+                Some(if name == "TERM" { term } else { colorterm }.to_string()).filter(|value| !value.is_empty())
+            };
+            colors_of_terminal(set)
+        };
+        for (term, colorterm, wanted) in [
+            ("xterm-256color", "truecolor", Some(Colors::True)),
+            ("xterm", "24bit", Some(Colors::True)),
+            ("xterm-direct", "", Some(Colors::True)),
+            ("xterm-256color", "", Some(Colors::Cube)),
+            ("screen.xterm-256color", "yes", Some(Colors::Cube)),
+            ("linux", "", Some(Colors::Sixteen)),
+            ("xterm", "", Some(Colors::Sixteen)),
+            ("vt100", "truecolor", None),
+            ("dumb", "", None),
+            ("", "truecolor", None),
+            ("wyse60", "", None),
+        ] {
+            assert_eq!(colors(term, colorterm), wanted, "{term} {colorterm}");
+        }
+    }
+
+    #[test]
+    fn json_steers_no_terminal() {
+        let value = serde_json::json!({"a": "\u{1b}[31m\u{9b}\u{202e}é\n"});
+        let text = json(&value).unwrap();
+        assert!(!text.chars().any(|c| c != '\n' && is_control(c)), "{text:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
 }

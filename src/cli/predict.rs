@@ -4,7 +4,7 @@ use super::Failure;
 use super::condition::{Judged, Scope};
 use super::engine::EngineOptions;
 use super::options::{CostOptions, DrawOptions, Format, JudgeOptions, RemarkOptions, WriteOptions};
-use super::output::versioned;
+use super::output::{table, versioned};
 use super::selection::SearchOptions;
 use crate::report::{self, Report};
 use crate::resolve::Resolved;
@@ -75,15 +75,15 @@ impl Predict {
         let report =
             if drawn || !self.write.output.is_empty() { Report::predicted(results) } else { Report::figures(results) };
         let json = || versioned("predictions", &results.iter().map(|r| &r.prediction).collect::<Vec<_>>());
-        let table = || {
+        let tables = || {
             if drawn {
                 return self.draw.terminal(&report);
             }
             self.remarks.remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
-            report::table(&report)
+            table(&report)
         };
-        self.draw.print.show(&report, json, table, || csv(results))?;
-        self.write.write(&report, self.remarks)
+        let printed = self.draw.print.show(&report, json, tables, || csv(results));
+        self.write.write(&report, printed, self.remarks)
     }
 }
 

@@ -3,13 +3,12 @@
 use super::Failure;
 use super::devices::DeviceOptions;
 use super::model::ModelOptions;
-use super::options::{DetailOptions, WriteOptions};
-use super::output::{json, print};
+use super::options::DetailOptions;
+use super::output::{OneFile, json};
 use super::selection::{ScheduleOptions, warn};
 use crate::experiment;
 use crate::graph::TaskGraph;
 use crate::ranks::{Ranks, refuse_ranks};
-use crate::report::write_atomic;
 use crate::resolve::{self, Settled};
 use clap::Args;
 use std::path::PathBuf;
@@ -32,7 +31,7 @@ pub struct Profile {
     /// Steps before them
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..1000))]
     warmup: u32,
-    /// Where to write the cost file [default: stdout]
+    /// Where to write the cost file, a .json; - is stdout [default: -]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -62,7 +61,7 @@ impl Profile {
     /// Measures and writes the cost file.
     pub fn run(&self) -> Result<(), Failure> {
         let remarks = self.details.remarks;
-        WriteOptions { output: self.output.iter().cloned().collect() }.check_writable()?;
+        let file = OneFile::at(self.output.as_deref(), &[".json"])?;
         refuse_ranks("pipesim profile")?;
         let graph = self.graph()?;
         let (ranks, stages) = (Ranks::alone(), self.schedules.stages);
@@ -71,10 +70,6 @@ impl Profile {
         training.backend = self.devices.sole_backend(&ranks, stages, self.details)?.0;
         training.stages(&graph)?;
         let costs = experiment::profile(&training, graph, (self.warmup, self.steps), &remarks.observer(false, true))?;
-        let Some(path) = &self.output else { return print(&json(&costs)?) };
-        write_atomic(path, json(&costs)?.as_bytes())?;
-        let path = path.display();
-        remarks.remark(&format!("wrote {path}; use it with pipesim predict --profile {path}"));
-        Ok(())
+        file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))
     }
 }

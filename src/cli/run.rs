@@ -15,7 +15,6 @@ use crate::report;
 use crate::resolve::Costs;
 use clap::Args;
 use serde::Serialize;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Arguments of `run`.
@@ -115,10 +114,7 @@ impl Run {
 
     /// This rank's part: all ranks measure, rank 0 speaks.
     fn run_rank(&self, ranks: &Arc<Ranks>) -> Result<(), Failure> {
-        let mut write = self.write.clone();
-        if write.output.is_empty() {
-            write.output.push(PathBuf::from("reports/latest/"));
-        }
+        let write = self.write.or_latest()?;
         let mut details = self.details;
         details.remarks.quiet |= !ranks.speaks();
         let remarks = details.remarks;
@@ -163,8 +159,7 @@ impl Run {
         let mut finding = Finding::merged(findings);
         let failure = finding.failure.take();
         if ranks.speaks() {
-            self.show(&finding, chosen)?;
-            write.write(&finding.report, remarks)?;
+            write.write(&finding.report, self.show(&finding, chosen), remarks)?;
         }
         if let Some(failure) = failure {
             remarks.remark("ended early; what was measured until then is shown and written");

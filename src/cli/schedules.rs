@@ -1,7 +1,7 @@
 //! `pipesim schedules`.
 
 use super::Failure;
-use super::output::print;
+use super::output::{print, print_text};
 use crate::dsl::{self, Description};
 use crate::resolve::{self, Files};
 use clap::Args;
@@ -20,7 +20,7 @@ impl Schedules {
     /// Lists the schedules, or prints one.
     pub fn run(&self) -> Result<(), Failure> {
         if let Some(name) = &self.name {
-            return print(&resolve::schedule_file(&Files, name)?.text);
+            return print_text(&resolve::schedule_file(&Files, name)?.text);
         }
         let mut all = Vec::new();
         for name in dsl::names() {

@@ -151,6 +151,19 @@ pub fn open(wanted: &Wanted) -> Result<Found, Missing> {
     Ok(found)
 }
 
+/// Whether something of NVIDIA's is here, so that people may expect GPUs: its driver, a toolkit, or wheels in the environment.
+pub fn is_likely() -> bool {
+    let environments =
+        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).map(|path| PathBuf::from(path).join("lib"));
+    let is_python = |name: &str| name.starts_with("python3");
+    let mut sites = environments.flat_map(|lib| subfolders(&lib, is_python)).map(|python| python.join("site-packages"));
+    !files(Path::new("/dev"), "nvidia").is_empty()
+        || ["PIPESIM_CUDA_PATH", "CUDA_HOME", "CUDA_PATH"].into_iter().any(|name| variable(name).is_some())
+        || Path::new("/usr/local/cuda").exists()
+        || sites.any(|site| !wheels(&site).is_empty())
+        || open(&DRIVER).map_or_else(|missing| !missing.broken.is_empty(), |_| true)
+}
+
 fn search(wanted: &Wanted) -> Result<Found, Missing> {
     let mut search = Search { wanted, places: Vec::new(), broken: Vec::new() };
     search.run().ok_or_else(|| {

@@ -18,6 +18,11 @@ impl Gpus {
         None.context(LACK.unwrap_or_default())
     }
 
+    /// Whether something here is NVIDIA's, so that people may expect GPUs.
+    pub fn are_likely() -> bool {
+        std::path::Path::new("/dev/nvidiactl").exists()
+    }
+
     pub fn is_lack(_: &Error) -> bool {
         false
     }

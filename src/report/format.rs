@@ -1,7 +1,9 @@
-//! The formats of files: a new one is a file beside this one that makes the bytes, and a row in [`FORMATS`].
+//! The formats of files: a new one is a file beside this one that makes the bytes, and a row in [`FORMATS`]. And what is
+//! written to a place, which its name alone decides.
 
 use super::{Report, WriteError};
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 /// What makes the bytes of a format.
 type Bytes = fn(&Report) -> Result<Vec<u8>, WriteError>;
@@ -19,9 +21,143 @@ pub const FORMATS: &[(&str, Bytes)] = &[
     (".trace.json.gz", super::trace_gz),
 ];
 
-/// What makes the bytes for a file of this name, by its longest ending that is known; `None` for a folder.
-pub fn format_of(path: &Path) -> Option<Bytes> {
-    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let fitting = FORMATS.iter().filter(|(ending, _)| name.ends_with(ending));
-    fitting.max_by_key(|(ending, _)| ending.len()).map(|&(_, bytes)| bytes)
+/// The endings of [`FORMATS`].
+pub fn endings() -> Vec<&'static str> {
+    FORMATS.iter().map(|(ending, _)| *ending).collect()
+}
+
+/// Where a report goes, and as what.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// As it was given.
+    pub path: PathBuf,
+    /// As its name says.
+    pub shape: Shape,
+}
+
+/// What is written to a place.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape {
+    /// Nothing: `-` is stdout, to which a command prints anyway.
+    Stdout,
+    /// A file, whose bytes this makes.
+    File(Bytes),
+    /// A report folder.
+    Folder,
+}
+
+impl Place {
+    /// The place that a name means: a file where its ending is known, a report folder where it has none or ends in `/`, stdout
+    /// for `-`.
+    ///
+    /// # Errors
+    /// An ending that is not known, or no name.
+    pub fn named(name: impl AsRef<OsStr>) -> Result<Place, WriteError> {
+        let (name, path) = (name.as_ref().to_string_lossy(), PathBuf::from(name.as_ref()));
+        let place = |shape| Ok(Place { path, shape });
+        if name == "-" {
+            return place(Shape::Stdout);
+        }
+        if is_folder(&name) {
+            return place(Shape::Folder);
+        }
+        let fitting = FORMATS.iter().filter(|(ending, _)| ends_with(&name, ending));
+        match (fitting.max_by_key(|(ending, _)| ending.len()), ending(&name)) {
+            (Some((_, bytes)), _) => place(Shape::File(*bytes)),
+            (None, None) => place(Shape::Folder),
+            (None, Some(_)) => Err(WriteError::Name(format!(
+                "expected a name that ends in {}, or one without an ending for a report folder, found '{name}'; \
+                 for a folder of this very name write {name}/",
+                endings().join(" ")
+            ))),
+        }
+    }
+
+    /// Whether a file is written, for verbs that write one of a fixed kind: it has one of these endings or none; `None` for `-`.
+    ///
+    /// # Errors
+    /// Another ending, or the name of a folder.
+    pub fn of_one_file(path: &Path, known: &[&str]) -> Result<Option<PathBuf>, WriteError> {
+        let name = path.to_string_lossy();
+        if name == "-" {
+            return Ok(None);
+        }
+        let fits =
+            !is_folder(&name) && (ending(&name).is_none() || known.iter().any(|ending| ends_with(&name, ending)));
+        if fits {
+            return Ok(Some(path.to_path_buf()));
+        }
+        let known = known.join(" or ");
+        Err(WriteError::Name(format!(
+            "expected the name of a file that ends in {known}, found '{name}'; end it so, or write - for stdout"
+        )))
+    }
+}
+
+/// What stands after the last `/`.
+fn last(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or_default()
+}
+
+/// Whether a name can be that of a folder only.
+fn is_folder(name: &str) -> bool {
+    !name.is_empty() && matches!(last(name), "" | "." | "..")
+}
+
+/// Whether a file's name has this ending after at least a character of its own, whatever the case.
+fn ends_with(name: &str, ending: &str) -> bool {
+    let name = last(name).to_lowercase();
+    name.len() > ending.len() && name.ends_with(ending)
+}
+
+/// A file name's ending: from its last dot on, but for a dot at its very beginning. A name that is nothing but a known ending
+/// or nothing at all is one, too.
+fn ending(name: &str) -> Option<&str> {
+    let name = last(name);
+    if name.is_empty() || FORMATS.iter().any(|(ending, _)| name.eq_ignore_ascii_case(ending)) {
+        return Some(name);
+    }
+    name.rfind('.').filter(|&dot| dot > 0).map(|dot| &name[dot..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(name: &str) -> &'static str {
+        match Place::named(name) {
+            Ok(Place { shape: Shape::Stdout, .. }) => "stdout",
+            Ok(Place { shape: Shape::File(_), .. }) => "file",
+            Ok(Place { shape: Shape::Folder, .. }) => "folder",
+            Err(_) => "refused",
+        }
+    }
+
+    #[test]
+    fn a_name_says_what_is_written() {
+        let cases = [
+            ("stdout", "-"),
+            ("file", "x.svg X.SVG x.trace.json.gz a.b.csv /v1.2/x.html ./-.json x.trace.json .x.svg"),
+            ("folder", "out out/ . .. / ./ ../ a/.. v1.2/ x.pdf/ x.svg/ .x ./- ~ -x a.b/c"),
+            ("refused", "x.pdf e.md x.tex x.trace x.gz x.json.gz v1.2 x. .svg .trace.json a/.png x.svg~ ..."),
+        ];
+        for (wanted, names) in cases {
+            names.split(' ').for_each(|name| assert_eq!(shape(name), wanted, "{name}"));
+        }
+        assert_eq!(shape(""), "refused");
+        let error = Place::named("x.pdf").unwrap_err().to_string();
+        assert!(error.contains(".svg .png .html") && error.contains("write x.pdf/"), "{error}");
+        for (name, ok) in [
+            ("-", true),
+            ("c.JSON", true),
+            ("costs", true),
+            ("/dev/fd/3", true),
+            ("c.pdf", false),
+            ("c/", false),
+            ("", false),
+            (".", false),
+        ] {
+            assert_eq!(Place::of_one_file(Path::new(name), &[".json"]).is_ok(), ok, "{name}");
+        }
+    }
 }

@@ -14,6 +14,10 @@ pub fn timelines(report: &Report) -> String {
 
 /// A report's figures, errors, notes and provenance as one JSON object; spans are in the timelines' own files.
 pub fn json(report: &Report) -> String {
+    format!("{:#}\n", figures(report))
+}
+
+pub(super) fn figures(report: &Report) -> Value {
     let names = file_names(report);
     let entries: Vec<Value> = report
         .entries
@@ -30,15 +34,14 @@ pub fn json(report: &Report) -> String {
             })
         })
         .collect();
-    let value = json!({
+    json!({
         "schema_version": crate::timeline::SCHEMA_VERSION,
         "title": report.title,
         "subtitle": report.subtitle,
         "provenance": report.provenance,
         "schedules": entries,
         "tables": report.extra_tables,
-    });
-    format!("{value:#}\n")
+    })
 }
 
 fn panel_json(panel: &Panel, name: &str) -> Value {

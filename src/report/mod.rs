@@ -1,7 +1,7 @@
 //! Pictures, pages, tables and files made from timelines.
 //!
 //! A [`Report`] goes in, text or bytes come out. Nothing here simulates, executes or reads a clock: the same report gives
-//! the same bytes. Only `folder` touches the disk.
+//! the same bytes. Only `folder` and `unfinished` touch the disk.
 //!
 //! Three layers: `scene` sorts a timeline's spans into rows, `layout` turns a report into a list of shapes, and each
 //! format (`svg`, `png`, `html`, `trace`, `csv`, `table`, `terminal`) writes what it is given.
@@ -27,23 +27,29 @@ mod table;
 mod terminal;
 mod text;
 mod trace;
+#[cfg(feature = "pictures")]
+mod unfinished;
 
 pub use csv::{csv, field as csv_cell};
 pub use error::WriteError;
 #[cfg(feature = "pictures")]
-pub use folder::{folder, write_atomic};
-pub use format::{FORMATS, format_of};
+pub use folder::{NamedBytes, folder, try_file, write_atomic};
+pub use format::{FORMATS, Place, Shape, endings};
 pub use html::html;
 pub use json::{json, timelines};
 pub use number::{number, percent, quantity};
+pub use palette::Colors;
 #[cfg(feature = "pictures")]
 pub use png::png;
 pub use svg::svg;
 pub use table::{markdown, table};
 pub use terminal::terminal;
+pub use text::{is_control, visible};
 pub use trace::trace;
 #[cfg(feature = "pictures")]
 pub use trace::trace_gz;
+#[cfg(feature = "pictures")]
+pub use unfinished::remove_unfinished;
 
 use crate::metrics::Metrics;
 use crate::timeline::Timeline;

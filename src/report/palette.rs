@@ -21,16 +21,57 @@ pub(super) enum Class {
     Receive,
 }
 
-/// By class: its stem in style sheets, its name in legends, the colour of chunk 0.
-const LOOKS: [(Class, &str, &str, Rgb); 7] = [
-    (Class::Forward, "F", "F forward", [0x2f, 0x62, 0xc4]),
-    (Class::BackwardInput, "I", "I backward for the input", [0x0d, 0x86, 0x86]),
-    (Class::BackwardWeight, "W", "W backward for the weights", [0x86, 0xbf, 0x45]),
-    (Class::Backward, "B", "B full backward", [0xee, 0x8a, 0x21]),
-    (Class::Step, "step", "step ops", [0x8b, 0x82, 0xa6]),
-    (Class::Send, "send", "send", [0xd2, 0x36, 0x3b]),
-    (Class::Receive, "receive", "wait for data", [0x97, 0x5b, 0xc6]),
+/// By class: its stem in style sheets, its name in legends, the colour of chunk 0, and the nearest of a terminal's eight.
+const LOOKS: [(Class, &str, &str, Rgb, u8); 7] = [
+    (Class::Forward, "F", "F forward", [0x2f, 0x62, 0xc4], 4),
+    (Class::BackwardInput, "I", "I backward for the input", [0x0d, 0x86, 0x86], 6),
+    (Class::BackwardWeight, "W", "W backward for the weights", [0x86, 0xbf, 0x45], 2),
+    (Class::Backward, "B", "B full backward", [0xee, 0x8a, 0x21], 3),
+    (Class::Step, "step", "step ops", [0x8b, 0x82, 0xa6], 7),
+    (Class::Send, "send", "send", [0xd2, 0x36, 0x3b], 1),
+    (Class::Receive, "receive", "wait for data", [0x97, 0x5b, 0xc6], 5),
 ];
+
+/// The colours that a terminal has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Colors {
+    /// None.
+    None,
+    /// Eight, each dark and bright.
+    Sixteen,
+    /// A cube of 6 x 6 x 6 and 24 greys.
+    Cube,
+    /// 24 bits.
+    True,
+}
+
+/// A colour, and the nearest of a terminal's sixteen.
+pub(super) type Ink = (Rgb, u8);
+
+impl Colors {
+    /// The escape sequence that makes it the front colour, or the back one.
+    pub(super) fn pen(self, (rgb, near): Ink, back: bool) -> String {
+        let (base, bright) = if back { (40, 92) } else { (30, 82) };
+        match (self, rgb) {
+            (Colors::None, _) => String::new(),
+            (Colors::Sixteen, _) if near < 8 => format!("\x1b[{}m", base + near),
+            (Colors::Sixteen, _) => format!("\x1b[{}m", bright + near),
+            (Colors::Cube, rgb) => format!("\x1b[{};5;{}m", base + 8, cube(rgb)),
+            (Colors::True, [r, g, b]) => format!("\x1b[{};2;{r};{g};{b}m", base + 8),
+        }
+    }
+}
+
+/// The nearest of xterm's colours 16 to 255.
+fn cube(rgb: Rgb) -> u8 {
+    const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
+    let colors = (16..=255u8).map(|number| match number {
+        16..232 => (number, [36, 6, 1].map(|step| LEVELS[usize::from((number - 16) / step % 6)])),
+        grey => (grey, [8 + 10 * (grey - 232); 3]),
+    });
+    let away = |other: Rgb| (0..3).map(|i| u32::from(rgb[i].abs_diff(other[i])).pow(2)).sum::<u32>();
+    colors.min_by_key(|&(_, other)| away(other)).map_or(16, |(number, _)| number)
+}
 
 impl Class {
     /// Every class, in the order of legends.
@@ -59,6 +100,11 @@ impl Class {
     /// For legends.
     pub(super) fn name(self) -> &'static str {
         LOOKS[self as usize].2
+    }
+
+    /// The nearest of a terminal's eight colours.
+    pub(super) fn near(self) -> u8 {
+        LOOKS[self as usize].4
     }
 
     /// The colour of a chunk's shade, 0 to 3.
@@ -96,6 +142,18 @@ pub(super) fn hex(color: Rgb) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn terminals_get_the_colours_they_have() {
+        let ink = ([255, 0, 0], 9);
+        let pens = [Colors::None, Colors::Sixteen, Colors::Cube, Colors::True].map(|colors| colors.pen(ink, true));
+        assert_eq!(pens, ["", "\x1b[101m", "\x1b[48;5;196m", "\x1b[48;2;255;0;0m"]);
+        assert_eq!(
+            Colors::Sixteen.pen(([0; 3], 0), false) + &Colors::Sixteen.pen(([255; 3], 15), false),
+            "\x1b[30m\x1b[97m"
+        );
+        assert_eq!([cube([0; 3]), cube([255; 3]), cube([128; 3])], [16, 231, 244]);
+    }
 
     #[test]
     fn shades_are_in_order() {

@@ -1,9 +1,9 @@
 //! The figures side by side, for the terminal and as Markdown.
 
 use super::number::{MISSING, number, percent, points, quantity, signed_percent};
-use super::text::fit;
+use super::text::{columns, fit};
 use super::{Entry, Panel, Report, Table};
-use comfy_table::{CellAlignment, ContentArrangement, LineStyle, TableStyle};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, TableStyle, Width};
 
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
@@ -11,9 +11,8 @@ fn time(value: f64, panel: &Panel) -> String {
     quantity(value, &fit(&panel.timeline.time_unit, 8, "…"))
 }
 
-fn name(entry: &Entry) -> String {
-    fit(&entry.name, 40, "…")
-}
+/// Longest text of a cell; whatever is shown is from files of strangers.
+const LONGEST: usize = 1000;
 
 /// The figures that both kinds of panel have.
 fn common(panel: &Panel) -> [String; 5] {
@@ -39,7 +38,7 @@ fn predicted(report: &Report) -> Option<Table> {
     header.extend(COMMON);
     header.extend(["lower bound", "gap"].into_iter().filter(|_| bound));
     let row = |entry: &Entry| {
-        let mut cells = vec![name(entry)];
+        let mut cells = vec![entry.name.clone()];
         if let Some(panel) = &entry.predicted {
             cells.extend(common(panel));
             if bound {
@@ -66,7 +65,7 @@ fn measured(report: &Report) -> Option<Table> {
     header.extend(COMMON.into_iter().enumerate().filter(|&(i, _)| shown(i)).map(|(_, name)| name));
     header.extend(["makespan error", "bubble error", "op start error p95"].into_iter().filter(|_| errors));
     let row = |entry: &Entry| {
-        let mut cells = vec![name(entry)];
+        let mut cells = vec![entry.name.clone()];
         if let Some(panel) = &entry.measured {
             cells.push(time(panel.iteration(), panel));
             cells.extend(common(panel).into_iter().enumerate().filter(|&(i, _)| shown(i)).map(|(_, cell)| cell));
@@ -80,9 +79,6 @@ fn measured(report: &Report) -> Option<Table> {
     let rows = report.entries.iter().map(row).collect();
     Some(figures(&header, rows))
 }
-
-/// Widest line of a table in the terminal; cells that do not fit are broken.
-const WIDTH: u16 = 80;
 
 /// A table of figures.
 fn figures(header: &[&str], rows: Vec<Vec<String>>) -> Table {
@@ -107,25 +103,42 @@ fn peak(panel: &Panel) -> f64 {
     panel.metrics.peak_activations()
 }
 
-/// The figures as tables for the terminal: predicted, measured, then the extra ones.
-pub fn table(report: &Report) -> String {
-    let caption = |text: &str| if text.is_empty() { String::new() } else { fit(text, 100, "…") + "\n" };
-    let one = |table: Table| caption(&table.caption) + &grid(table);
+/// The figures as tables: predicted, measured, then the extra ones. In `width` columns, if that is given, cells are broken at
+/// spaces where that is needed; without, a row is a line.
+pub fn table(report: &Report, width: Option<usize>) -> String {
+    let caption = |text: &str| if text.is_empty() { String::new() } else { fit(text, LONGEST, "…") + "\n" };
+    let one = |table: Table| caption(&table.caption) + &grid(table, width);
     tables(report).into_iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-fn grid(Table { header, rows, .. }: Table) -> String {
+fn grid(Table { header, mut rows, .. }: Table, width: Option<usize>) -> String {
+    let count = rows.iter().map(Vec::len).chain([header.len()]).max().unwrap_or(0);
     let mut grid = comfy_table::Table::new();
     grid.load_style(STYLE);
-    grid.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
-    grid.set_header(header.iter().map(|name| broken(name)));
-    for mut row in rows {
-        row.resize(header.len().max(row.len()), String::new());
-        grid.add_row(row.iter().map(|cell| super::text::plain(cell)));
+    // A lone word may take half the width.
+    let cut =
+        |cell: &str| fit(cell, width.filter(|_| !cell.contains(' ')).map_or(LONGEST, |width| (width / 2).max(20)), "…");
+    let header: Vec<String> =
+        header.iter().map(|name| if width.is_some() { broken(&cut(name)) } else { cut(name) }).collect();
+    for row in &mut rows {
+        row.resize(count, String::new());
+        row.iter_mut().for_each(|cell| *cell = cut(cell));
     }
+    let word = |column: usize| {
+        let cells = rows.iter().chain([&header]).filter_map(|row| row.get(column));
+        cells.flat_map(|cell| cell.split([' ', '\n'])).map(columns).max().unwrap_or(0)
+    };
+    let words: Vec<usize> = (0..count).map(word).collect();
+    grid.set_header(&header).add_rows(&rows);
+    let arrangement = if width.is_some() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
+    grid.set_content_arrangement(arrangement)
+        .set_width(width.map_or(u16::MAX, |width| u16::try_from(width).unwrap_or(u16::MAX)));
     for (i, column) in grid.column_iter_mut().enumerate() {
         column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right });
         column.set_padding((0, 1));
+        // A word is never broken: a table of longer ones is wider.
+        let word = u16::try_from(words[i] + 1).unwrap_or(u16::MAX);
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(word)));
     }
     let mut out: String = grid.lines().map(|line| format!("{}\n", line.trim_end())).collect();
     if out.is_empty() {
@@ -136,13 +149,12 @@ fn grid(Table { header, rows, .. }: Table) -> String {
 
 /// A column's name over two lines, so that columns stay narrow.
 fn broken(name: &str) -> String {
-    let name = super::text::plain(name);
     if name.len() < 9 {
-        return name;
+        return name.to_string();
     }
     match name.char_indices().filter(|&(_, c)| c == ' ').min_by_key(|&(i, _)| i.abs_diff(name.len() / 2)) {
         Some((i, _)) => format!("{}\n{}", &name[..i], &name[i + 1..]),
-        None => name,
+        None => name.to_string(),
     }
 }
 

@@ -3,7 +3,7 @@
 //! With colours, cells are filled to the eighth of a cell and carry micro-batch numbers; without, they are letters.
 
 use super::number::{percent, quantity, ticks, trimmed};
-use super::palette::{Class, Rgb, mix, wants_white_text};
+use super::palette::{Class, Colors, Ink, mix, wants_white_text};
 use super::scene::{Mark, Scale, classes, rows};
 use super::text::{columns, fit, plain};
 use super::{Panel, Report};
@@ -18,11 +18,17 @@ struct Look {
     /// Cells that the time axis has.
     cells: usize,
     ascii: bool,
-    color: bool,
+    colors: Colors,
 }
 
-/// The timelines of a report in `width` columns. `ascii` avoids all other characters, `color` uses 24-bit ANSI colours.
-pub fn terminal(report: &Report, width: usize, ascii: bool, color: bool) -> String {
+impl Look {
+    fn colored(&self) -> bool {
+        self.colors != Colors::None
+    }
+}
+
+/// The timelines of a report in `width` columns. `ascii` avoids all other characters, `colors` are those of the terminal.
+pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> String {
     let width = width.clamp(20, 2000);
     let both = report.entries.iter().any(|entry| entry.predicted.is_some() && entry.measured.is_some());
     let devices =
@@ -30,7 +36,7 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, color: bool) -> Stri
     let digits = devices.saturating_sub(1).to_string().len();
     let label = digits + if both { 2 } else { 0 } + 2;
     let busy = if width >= 50 { 6 } else { 0 };
-    let look = Look { cells: width.saturating_sub(label + 1 + busy).max(4), ascii, color };
+    let look = Look { cells: width.saturating_sub(label + 1 + busy).max(4), ascii, colors };
     let scale = Scale::readable(report, look.cells as f64, 1.9);
     let mut out = String::new();
     let separator = if ascii { " - " } else { " · " };
@@ -110,7 +116,7 @@ fn heading(out: &mut String, entry: &super::Entry, width: usize, look: &Look, se
     }
     let facts = shortened(&facts.join(separator), width.saturating_sub(10), look);
     let name = shortened(&entry.name, width.saturating_sub(columns(&facts) + 2), look);
-    let name = if look.color { format!("\x1b[1m{name}\x1b[0m") } else { name };
+    let name = if look.colored() { format!("\x1b[1m{name}\x1b[0m") } else { name };
     let _ = writeln!(out, "{}", format!("{name}  {facts}").trim_end());
 }
 
@@ -122,7 +128,7 @@ fn line(marks: &[Mark], panel: &Panel, scale: &Scale, look: &Look) -> String {
     let n = look.cells;
     // Boxes of at least a cell start and end with one, so that their labels fit; smaller ones share cells.
     let typical = if marks.is_empty() { 0.0 } else { scale.typical_share(panel) * n as f64 };
-    let grain = if look.color && typical < 1.0 { 1 } else { 8 };
+    let grain = if look.colored() && typical < 1.0 { 1 } else { 8 };
     let eighths = |ns: u64| ((scale.share(panel, ns) * (n * 8 / grain) as f64).round() as usize * grain).min(n * 8);
     let mut filled: Vec<Filled> = vec![None; n * 8];
     let mut text: Vec<Option<char>> = vec![None; n];
@@ -138,14 +144,14 @@ fn line(marks: &[Mark], panel: &Panel, scale: &Scale, look: &Look) -> String {
         let (from, to) = (eighths(mark.span.start_ns).div_ceil(8), eighths(mark.span.end_ns) / 8);
         let room = to.saturating_sub(from);
         let label = label(mark, room, typical >= 1.9, look);
-        let offset = if look.color { room.saturating_sub(label.chars().count()) / 2 } else { 0 };
+        let offset = if look.colored() { room.saturating_sub(label.chars().count()) / 2 } else { 0 };
         for (j, c) in label.chars().enumerate() {
             if filled[(from + offset + j) * 8] == Some(i) {
                 text[from + offset + j] = Some(c);
             }
         }
     }
-    if look.color { colored(marks, &filled, &text, look) } else { lettered(marks, &filled, &text, look) }
+    if look.colored() { colored(marks, &filled, &text, look) } else { lettered(marks, &filled, &text, look) }
 }
 
 /// A text of at most `room` characters for a box.
@@ -156,7 +162,7 @@ fn label(mark: &Mark, room: usize, letters: bool, look: &Look) -> String {
     match mark.op {
         Some(op) => {
             let (letter, number) = (op.kind().letter(), op.microbatch());
-            let candidates = match (look.color, letters) {
+            let candidates = match (look.colored(), letters) {
                 (_, true) => vec![format!("{letter}{number}"), letter.to_string()],
                 (true, false) => vec![number.to_string(), letter.to_string()],
                 (false, false) => vec![letter.to_string()],
@@ -217,33 +223,41 @@ fn most(eighths: &[Filled]) -> Filled {
 fn colored(marks: &[Mark], filled: &[Filled], text: &[Option<char>], look: &Look) -> String {
     // Odd micro-batches are a little darker, so that neighbours of one kind stay apart.
     let dark = |mark: &Mark| if mark.op.is_some_and(|op| op.microbatch() % 2 == 1) { 0.14 } else { 0.0 };
-    let color = |filling: Filled| filling.map(|i| mix(marks[i].class.color(marks[i].shade), [0; 3], dark(&marks[i])));
+    let ink = |mark: &Mark| -> Ink {
+        let odd = dark(mark) > 0.0;
+        (mix(mark.class.color(mark.shade), [0; 3], dark(mark)), mark.class.near() + if odd { 0 } else { 8 })
+    };
+    let color = |filling: Filled| filling.map(|i| ink(&marks[i]));
     let mut out = String::new();
-    let mut pen: (Option<Rgb>, Option<Rgb>) = (None, None);
+    let mut pen: Pen = (None, None);
     for (cell, &label) in text.iter().enumerate() {
         let part = &filled[cell * 8..cell * 8 + 8];
         let main = most(part);
         let split = (1..8).find(|&i| color(part[i]) != color(part[0]));
         let (front, back, c) = match (label, split) {
             (Some(c), _) => {
-                let white = main.is_some_and(|i| wants_white_text(marks[i].class.color(marks[i].shade)));
-                (Some(if white { [255; 3] } else { [16; 3] }), color(main), c)
+                // A terminal's own colours are bright where they are not blue, red or magenta.
+                let white = main.is_some_and(|i| match (look.colors, color(main)) {
+                    (Colors::Sixteen, Some((_, near))) => matches!(near, 1 | 4 | 5),
+                    _ => wants_white_text(marks[i].class.color(marks[i].shade)),
+                });
+                (Some(if white { ([255; 3], 15) } else { ([16; 3], 0) }), color(main), c)
             }
             (None, None) if main.is_none() => (None, None, if look.ascii { '.' } else { '·' }),
             (None, None) => (None, color(main), ' '),
             (None, Some(_)) if look.ascii => (None, color(main), if main.is_none() { '.' } else { ' ' }),
             (None, Some(at)) => edge(color(part[0]), color(part[7]), at),
         };
-        set_pen(&mut out, &mut pen, (front, back));
+        set_pen(&mut out, &mut pen, (front, back), look);
         out.push(c);
     }
-    set_pen(&mut out, &mut pen, (None, None));
+    set_pen(&mut out, &mut pen, (None, None), look);
     out
 }
 
 /// A cell that changes from `left` to `right` after `at` eighths: front, back and character. No character is empty to the
 /// left of any eighth, so a cell that starts idle is filled from its half on, whole or not at all.
-fn edge(left: Option<Rgb>, right: Option<Rgb>, at: usize) -> (Option<Rgb>, Option<Rgb>, char) {
+fn edge(left: Option<Ink>, right: Option<Ink>, at: usize) -> (Option<Ink>, Option<Ink>, char) {
     match (left, at) {
         (None, 1..=2) => (None, right, ' '),
         (None, 3..=5) => (right, None, '▐'),
@@ -252,17 +266,16 @@ fn edge(left: Option<Rgb>, right: Option<Rgb>, at: usize) -> (Option<Rgb>, Optio
     }
 }
 
-fn set_pen(out: &mut String, pen: &mut (Option<Rgb>, Option<Rgb>), wanted: (Option<Rgb>, Option<Rgb>)) {
+/// Front and back.
+type Pen = (Option<Ink>, Option<Ink>);
+
+fn set_pen(out: &mut String, pen: &mut Pen, wanted: Pen, look: &Look) {
     if *pen == wanted {
         return;
     }
     out.push_str("\x1b[0m");
-    if let Some([r, g, b]) = wanted.0 {
-        let _ = write!(out, "\x1b[38;2;{r};{g};{b}m");
-    }
-    if let Some([r, g, b]) = wanted.1 {
-        let _ = write!(out, "\x1b[48;2;{r};{g};{b}m");
-    }
+    out.extend(wanted.0.map(|ink| look.colors.pen(ink, false)));
+    out.extend(wanted.1.map(|ink| look.colors.pen(ink, true)));
     *pen = wanted;
 }
 
@@ -298,7 +311,7 @@ fn legend(out: &mut String, report: &Report, scale: &Scale, width: usize, both: 
     let mut used = 0;
     let idle = if look.ascii { ". idle" } else { "· idle" };
     let mut item = |text: &str, class: Option<Class>| {
-        let class = class.filter(|_| look.color);
+        let class = class.filter(|_| look.colored());
         let wide = columns(text) + if class.is_some() { 2 } else { 0 };
         if wide > width {
             return;
@@ -311,8 +324,9 @@ fn legend(out: &mut String, report: &Report, scale: &Scale, width: usize, both: 
             out.push_str("  ");
             used += 2;
         }
-        if let Some([r, g, b]) = class.map(|class| class.color(0)) {
-            let _ = write!(out, "\x1b[48;2;{r};{g};{b}m \x1b[0m ");
+        if let Some(class) = class {
+            let pen = look.colors.pen((class.color(0), class.near()), true);
+            let _ = write!(out, "{pen} \x1b[0m ");
         }
         out.push_str(text);
         used += wide;

@@ -2,12 +2,27 @@
 
 /// `text` without control characters; those become spaces.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() || is_invisible(c) { ' ' } else { c }).collect()
+    text.chars().map(|c| if is_control(c) { ' ' } else { c }).collect()
 }
 
-/// Marks that reorder or hide their neighbours.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+/// `text` with control characters, other than ends of lines and tabs, as escapes, cut after about `most` bytes.
+pub fn visible(text: &str, most: usize) -> String {
+    let mut out = String::with_capacity(text.len().min(most));
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if out.len() >= most => return out + &format!(" ... ({} more bytes)", text.len() - at),
+            '\n' | '\t' => out.push(c),
+            c if is_control(c) => out.extend(c.escape_unicode()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Whether it steers a terminal, or reorders or hides its neighbours.
+pub fn is_control(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
 }
 
 /// `text` for XML and HTML, in content or in a quoted attribute.
@@ -103,5 +118,7 @@ mod tests {
         assert_eq!(fit("日本語のスケジュール", 7, "…"), "日本語…");
         assert_eq!(columns(&fit(&"x".repeat(500), 20, "…")), 20);
         assert_eq!(fit("abc", 0, "…"), "");
+        assert_eq!(visible("a\u{1b}[2J\r\nb\t\u{9b}\u{202e}", 99), "a\\u{1b}[2J\\u{d}\nb\t\\u{9b}\\u{202e}");
+        assert_eq!(visible(&"é".repeat(50), 8), "éééé ... (92 more bytes)");
     }
 }

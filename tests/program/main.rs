@@ -4,6 +4,7 @@ mod cli;
 mod docs;
 mod emulated;
 mod nvshmem;
+mod outputs;
 mod ranks;
 
 #[path = "../support/mod.rs"]

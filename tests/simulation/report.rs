@@ -2,7 +2,7 @@
 
 use crate::support::{costs_of, graph};
 use crate::xml::well_formed;
-use pipesim::internals::report::{self, Comparison, Entry, KindError, Panel, Report, Table};
+use pipesim::internals::report::{self, Colors, Comparison, Entry, KindError, Panel, Report, Table};
 use pipesim::internals::sim::event::{Config, Jitter};
 use pipesim::internals::sim::{self, Setup};
 use pipesim::internals::timeline::{Queue, Source, Span, Timeline};
@@ -343,19 +343,21 @@ fn terminals_are_never_overrun() {
         |c: char| if ('\u{1100}'..'\u{ff60}').contains(&c) && !('\u{2010}'..'\u{2600}').contains(&c) { 2 } else { 1 };
     for (name, report) in all() {
         for width in [20, 60, 80, 120] {
-            for (ascii, color) in [(false, false), (false, true), (true, false), (true, true)] {
-                let text = report::terminal(&report, width, ascii, color);
+            for (ascii, colors) in
+                [Colors::None, Colors::Sixteen, Colors::Cube, Colors::True].map(|c| [(false, c), (true, c)]).concat()
+            {
+                let text = report::terminal(&report, width, ascii, colors);
                 for line in text.lines().map(visible) {
                     let columns: usize = line.chars().map(wide).sum();
                     assert!(columns <= width, "{name} in {width} columns: {columns}\n{line}");
                     assert!(!ascii || line.is_ascii(), "{name}: not ASCII: {line}");
                     assert!(!line.chars().any(char::is_control), "{name}: control characters in {line:?}");
                 }
-                assert!(color || !text.contains('\x1b'), "{name}");
+                assert!(colors != Colors::None || !text.contains('\x1b'), "{name}");
             }
         }
     }
-    let text = report::terminal(&sample(4, 8, 0.0, false), 80, false, false);
+    let text = report::terminal(&sample(4, 8, 0.0, false), 80, false, Colors::None);
     for part in ["1f1b  33 units, bubble 27.3 %", "0 │F0F1F2F3···", "B7━", "unit", "F forward", "94 %"] {
         assert!(text.contains(part), "no {part} in\n{text}");
     }
@@ -364,9 +366,9 @@ fn terminals_are_never_overrun() {
 #[test]
 fn tables_name_every_figure() {
     let both = sample(4, 8, 0.2, true);
-    let (table, markdown) = (report::table(&both), report::markdown(&both));
+    let (table, markdown) = (report::table(&both, Some(80)), report::markdown(&both));
     for part in ["zb-v", "27.3 %", "lower", "Predicted", "Measured", "Idle time"] {
-        let text = if part == "27.3 %" { report::table(&sample(4, 8, 0.0, false)) } else { table.clone() };
+        let text = if part == "27.3 %" { report::table(&sample(4, 8, 0.0, false), Some(80)) } else { table.clone() };
         assert!(text.contains(part), "no {part} in\n{text}");
     }
     let figures = "makespan, bubble, span bubble, bubble over ideal, peak activations, lower bound, gap, iteration";
@@ -380,15 +382,15 @@ fn tables_name_every_figure() {
             columns = if line.starts_with('|') && columns > 0 { columns } else { bars };
             assert_eq!(bars, columns, "{name}: {line}");
         }
-        assert!(report::table(&report).ends_with('\n'), "{name}");
+        assert!(report::table(&report, None).ends_with('\n'), "{name}");
     }
-    assert!(report::table(&sample(4, 8, 0.0, false)).lines().all(|line| line.chars().count() <= 80));
+    assert!(report::table(&sample(4, 8, 0.0, false), Some(80)).lines().all(|line| line.chars().count() <= 80));
 }
 
 #[test]
 fn the_same_report_gives_the_same_bytes() {
     let files = |folder: &Path| -> BTreeMap<String, Vec<u8>> {
-        let paths = report::folder(&sample(4, 8, 0.2, true), folder).unwrap();
+        let paths = report::folder(&sample(4, 8, 0.2, true), folder, &[]).unwrap();
         paths.iter().map(|p| (p.file_name().unwrap().to_string_lossy().into(), fs::read(p).unwrap())).collect()
     };
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -423,14 +425,14 @@ fn files_are_whole_or_absent() {
         assert!(error.contains("expected to write") && error.contains("-o"), "{error}");
         assert_eq!(count(), 1, "something was left behind");
     }
-    assert!(report::folder(&sample(2, 2, 0.0, false), &file).is_err());
+    assert!(report::folder(&sample(2, 2, 0.0, false), &file, &[]).is_err());
     let twice = Report {
         entries: ["A b", "a/b", "../..", ""]
             .map(|name| Entry { name: name.into(), ..entry("naive", 2, 2, 0.0, false) })
             .into(),
         ..Report::default()
     };
-    let written = report::folder(&twice, &folder.path().join("r")).unwrap();
+    let written = report::folder(&twice, &folder.path().join("r"), &[]).unwrap();
     assert!(written.iter().all(|path| path.parent() == Some(&folder.path().join("r")) && path.is_file()));
     assert_eq!(written.len(), 8, "files of one name overwrite each other: {written:?}");
 }

@@ -23,6 +23,11 @@ pub struct Gpus {
 }
 
 impl Gpus {
+    /// Whether something here is NVIDIA's, so that people may expect GPUs.
+    pub fn are_likely() -> bool {
+        library::is_likely()
+    }
+
     /// For `devices` devices of all ranks, a GPU each or one for `slices` of them; activations are bfloat16 or float32.
     /// In one process slices are green contexts, each with its own multiprocessors; ranks that share a GPU take turns on the whole
     /// of it.
