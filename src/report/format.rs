@@ -139,7 +139,7 @@ mod tests {
             ("stdout", "-"),
             ("file", "x.svg X.SVG x.trace.json.gz a.b.csv /v1.2/x.html ./-.json x.trace.json .x.svg"),
             ("folder", "out out/ . .. / ./ ../ a/.. v1.2/ x.pdf/ x.svg/ .x ./- ~ -x a.b/c"),
-            ("refused", "x.pdf e.md x.tex x.trace x.gz x.json.gz v1.2 x. .svg .trace.json a/.png x.svg~ ..."),
+            ("refused", "x.pdf e.MD x.tex x.trace x.gz x.json.gz v1.2 x. .svg .trace.json a/.png x.svg~ ..."),
         ];
         for (wanted, names) in cases {
             names.split(' ').for_each(|name| assert_eq!(shape(name), wanted, "{name}"));
