@@ -22,6 +22,7 @@ mod progress;
 mod run;
 mod schedules;
 mod selection;
+mod tidy;
 
 pub use failure::Failure;
 

@@ -3,6 +3,7 @@
 use super::Failure;
 use super::condition::{Judged, Scope, Verdict};
 use super::options::{Color, DrawOptions, Format, JudgeOptions, PrintOptions, RemarkOptions, WriteOptions};
+use super::tidy::tidy_on_signals;
 use crate::report::{self, Colors, NamedBytes, Place, Report, is_control, visible};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -165,6 +166,7 @@ impl WriteOptions {
         printed: Result<(), Failure>,
         remarks: RemarkOptions,
     ) -> Result<(), Failure> {
+        tidy_on_signals();
         let mut failures: Vec<Failure> = printed.err().into_iter().collect();
         for place in &self.output {
             match place.write(report, more) {
@@ -195,6 +197,7 @@ impl OneFile {
     /// Writes it; `hint` is what can be done with the file of this name.
     pub fn write(&self, text: &str, remarks: RemarkOptions, hint: impl Fn(&str) -> String) -> Result<(), Failure> {
         let Some(path) = &self.0 else { return print_text(text) };
+        tidy_on_signals();
         report::write_atomic(path, text.as_bytes())?;
         let path = path.display().to_string();
         remarks.remark(&format!("wrote {path}{}", hint(&path)));

@@ -298,12 +298,34 @@ fn a_full_disk_leaves_what_was_there() {
     fs::write(at.join("mixed/notes.txt"), "mine").unwrap();
     assert_eq!(shell(&format!("$P {SMALL} -o out -o mixed -o x.html"), at).0, 0);
     let before = tree(at);
-    for signal in ["trap '' XFSZ; "] {
+    for signal in ["trap '' XFSZ; ", ""] {
         let line =
             format!("{signal}ulimit -f 20; $P predict -q -p 8 -m 64 -s 1f1b -o out -o mixed -o x.html -o new/er");
         let (code, _, err) = shell(&line, at);
         assert!(code == 1 && err.matches("could not").count() == 4, "{code} {err}");
         assert!(before == tree(at), "{:?}", names(at));
+    }
+}
+
+#[test]
+fn signals_leave_nothing_unfinished() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    fs::create_dir(at.join("mixed")).unwrap();
+    fs::write(at.join("mixed/notes.txt"), "mine").unwrap();
+    let write = "$P predict -q -p 8 -m 200 -s 1f1b,gpipe -o out -o mixed -o x.html -o x.json >/dev/null";
+    assert_eq!(shell(write, at).0, 0);
+    let unfinished = || -> Vec<String> { names(at).into_iter().filter(|name| name.contains(".pipesim-")).collect() };
+    for (number, signal) in ["INT", "TERM", "HUP", "KILL"].into_iter().cycle().take(12).enumerate() {
+        let after = 0.2 + 0.1 * number as f64;
+        shell(&format!("set -m; {write} & sleep {after}; kill -{signal} $!; wait $!"), at);
+        assert!(signal == "KILL" || unfinished().is_empty(), "{signal} after {after} s left {:?}", unfinished());
+        if signal == "KILL" {
+            assert_eq!(shell(write, at).0, 0);
+            assert!(unfinished().is_empty(), "what was killed stays: {:?}", unfinished());
+        }
+        assert_eq!(names(&at.join("out")), listed(&at.join("out")));
+        serde_json::from_slice::<Value>(&fs::read(at.join("x.json")).unwrap()).unwrap();
     }
 }
 
