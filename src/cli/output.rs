@@ -130,7 +130,7 @@ fn colors_of_terminal(set: impl Fn(&str) -> Option<String>) -> Option<Colors> {
     let term = set("TERM")?;
     let begins = |name: &&str| term.starts_with(*name);
     match set("COLORTERM").as_deref() {
-        _ if PLAIN.iter().any(|name| begins(name)) => None,
+        _ if PLAIN.iter().any(begins) => None,
         Some("truecolor" | "24bit") => Some(Colors::True),
         _ if term.ends_with("-direct") => Some(Colors::True),
         _ if term.contains("256color") => Some(Colors::Cube),
