@@ -72,7 +72,7 @@
 //! `tests/language/architecture.rs` reads the `use` lines:
 //!
 //! ```text
-//! 1 language and graph: op activation placement schedule open delivery deadlock graph lowering check export statistics metrics timeline dsl csv
+//! 1 language and graph: op activation placement schedule open delivery deadlock graph legible lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: anatomy cost settle sim exact
 //! 3 the way in: resolve report
 //! 4 machines: model cuda ranks exec doctor
@@ -116,6 +116,7 @@ mod graph;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
+mod legible;
 mod lowering;
 mod metrics;
 #[cfg(feature = "training")]
@@ -151,7 +152,7 @@ pub use timeline::{Queue, Span, Timeline};
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
-pub use cli::main;
+pub use cli::{Memory, main};
 #[cfg(feature = "training")]
 pub use experiment::{Error as ExperimentError, Errors, Experiment, Finding, Iteration, Outcome, Recipe, compare};
 

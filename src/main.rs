@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+#[global_allocator]
+static MEMORY: pipesim::Memory = pipesim::Memory;
+
 fn main() -> ExitCode {
     pipesim::main()
 }

@@ -49,7 +49,11 @@ impl Failure {
 impl From<resolve::Error> for Failure {
     fn from(error: resolve::Error) -> Failure {
         let text = error.to_string();
-        if error.is_usage() { Failure::Usage(text) } else { Failure::Schedule(text) }
+        match error {
+            error if error.is_usage() => Failure::Usage(text),
+            error if error.is_lack() => Failure::Environment(text),
+            _ => Failure::Schedule(text),
+        }
     }
 }
 

@@ -1,15 +1,27 @@
 //! What evaluating a schedule file may take of this machine: time and memory, watched from outside the language.
 
+use super::memory;
+use super::output::tell;
 use crate::dsl::Budget;
 use crate::experiment::free_memory_bytes;
 use crate::resolve::{Error, Files, Host, Watch};
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
+use std::process::exit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest evaluation of a schedule file.
-const EVALUATION_LIMIT: Duration = Duration::from_secs(60);
+/// Longest evaluation of a schedule file, in time of the processor: a machine that is busy with something else counts nothing.
+/// In time of the clock it may take twelve times as long.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// What each op of the schedule may take besides.
+const OP_TIME: Duration = Duration::from_nanos(500);
+const OP_BYTES: u64 = 96;
+
+/// What the program itself may take besides the language's values: their text, the tree that it is read into, the stack.
+const BYTES_BESIDE: u64 = 256 << 20;
 
 /// A host that reads files, uses all cores, and stops what takes too much of this machine.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +42,8 @@ impl Host for Guarded {
         }
     }
 
-    fn watch(&self, file: &str, budget: Budget, bytes: u64) -> Watch {
-        Box::new(Guard::start(file, budget, bytes))
+    fn watch(&self, file: &str, budget: Budget, ops: u64) -> Watch {
+        Box::new(Guard::start(file, budget, ops))
     }
 
     fn each(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
@@ -46,28 +58,48 @@ struct Guard {
 }
 
 impl Guard {
-    /// Watches from now until the guard is dropped. The schedule itself may take `schedule_bytes` besides.
-    fn start(file: &str, budget: Budget, schedule_bytes: u64) -> Guard {
+    /// Watches from now until the guard is dropped. The schedule may have `ops`.
+    fn start(file: &str, budget: Budget, ops: u64) -> Guard {
         let done = Arc::new(AtomicBool::new(false));
-        let (watched, file) = (done.clone(), file.to_string());
-        let (begin, before) = (Instant::now(), resident_bytes());
-        std::thread::spawn(move || {
+        let bytes = (budget.bytes as u64).saturating_add(BYTES_BESIDE).saturating_add(ops.saturating_mul(OP_BYTES));
+        let time = LONGEST.saturating_add(OP_TIME.saturating_mul(u32::try_from(ops).unwrap_or(u32::MAX)));
+        let memory = format!(
+            "error: {file} was stopped: evaluating it took more than its budget of {} MiB of memory; make fewer and smaller values: \
+             n * word repeats a word without copying it",
+            bytes >> 20
+        );
+        let limits =
+            Limits { bytes: resident_bytes().saturating_add(bytes), time, cpu: cpu_time(), begin: Instant::now() };
+        let (watched, told) = (done.clone(), memory.clone());
+        let file = file.to_string();
+        let watch = move || {
             while !watched.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(2));
-                let used = resident_bytes().saturating_sub(before);
-                let what = if used > (2 * budget.bytes as u64).saturating_add(schedule_bytes) {
-                    format!("the budget is {} bytes of memory for the language's values", budget.bytes)
-                } else if begin.elapsed() > EVALUATION_LIMIT {
-                    format!("the budget is {} s for evaluating it", EVALUATION_LIMIT.as_secs())
+                let what = if resident_bytes() > limits.bytes {
+                    told.clone()
+                } else if limits.late() {
+                    format!(
+                        "error: {file} was stopped: evaluating it took more than its budget of {:.0} s of computing; make its loops and \
+                         values smaller: n * word repeats a word without a loop",
+                        limits.time.as_secs_f64()
+                    )
                 } else {
                     continue;
                 };
                 if !watched.swap(true, Ordering::SeqCst) {
-                    super::output::tell(&format!("error: {file} was stopped: {what}"));
-                    std::process::exit(3);
+                    memory::unlimited();
+                    tell(&what);
+                    exit(3);
                 }
             }
-        });
+        };
+        if let Err(error) = std::thread::Builder::new().name("watch".to_string()).spawn(watch) {
+            tell(&format!(
+                "error: expected a thread that watches a schedule being evaluated, found none: {error}; raise ulimit -u"
+            ));
+            exit(5);
+        }
+        memory::limit(bytes, memory);
         Guard { done }
     }
 }
@@ -75,7 +107,32 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.done.store(true, Ordering::SeqCst);
+        memory::unlimited();
     }
+}
+
+/// How far an evaluation may go.
+struct Limits {
+    /// Memory of this process.
+    bytes: u64,
+    /// Time of the processor.
+    time: Duration,
+    /// That time when it began.
+    cpu: Duration,
+    /// When it began.
+    begin: Instant,
+}
+
+impl Limits {
+    fn late(&self) -> bool {
+        cpu_time().saturating_sub(self.cpu) > self.time || self.begin.elapsed() > self.time.saturating_mul(12)
+    }
+}
+
+/// How long this process has computed.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Memory of this process; 0 where the system does not tell.

@@ -12,6 +12,7 @@ mod explain;
 mod export;
 mod failure;
 mod guard;
+mod memory;
 mod model;
 mod needs;
 mod options;
@@ -25,6 +26,7 @@ mod selection;
 mod tidy;
 
 pub use failure::Failure;
+pub use memory::Memory;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

@@ -15,6 +15,7 @@ mod write;
 pub use read::read;
 pub use write::write;
 
+use crate::legible::legible;
 use crate::schedule::Schedule;
 
 /// A schedule read from a file.
@@ -43,12 +44,12 @@ pub const MAX_BYTES: usize = 256 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// One cell is wrong, or a cell shows what is wrong elsewhere. Rows and cells count from 1.
-    #[error("{file}, row {row} (device {}), cell {cell}: expected {expected}, found '{found}'; {remedy}", row - 1)]
+    #[error("{}, row {row} (device {}), cell {cell}: expected {expected}, found '{}'; {remedy}", legible(file), row - 1, legible(found))]
     Cell { file: String, row: usize, cell: usize, expected: String, found: String, remedy: String },
     /// The file as a whole is wrong.
-    #[error("{file}: expected {expected}, found {found}; {remedy}")]
+    #[error("{}: expected {expected}, found {found}; {remedy}", legible(file))]
     File { file: String, expected: String, found: String, remedy: String },
     /// The schedule has no such file.
-    #[error("schedule {schedule} has no PyTorch file: {reason}; {remedy}")]
+    #[error("schedule {} has no PyTorch file: {reason}; {remedy}", legible(schedule))]
     Schedule { schedule: String, reason: String, remedy: String },
 }

@@ -2,9 +2,10 @@
 
 use super::draft::{Draft, as_draft};
 use super::host::{self, Layout, LayoutValue, Refusal};
-use super::language::{dialect, globals};
+use super::language::{LAYOUTS, dialect, globals};
+use super::nesting::{MAX_NESTING, too_deep};
 use super::programs::Written;
-use super::request::{Asked, Error, Request, ScheduleFile};
+use super::request::{Asked, Budget, Error, Request, ScheduleFile};
 use super::word::Word;
 use crate::op::Op;
 use crate::open::Order;
@@ -17,7 +18,7 @@ use starlark::eval::{BeforeStmtFunc, Evaluator};
 use starlark::syntax::AstModule;
 use starlark::values::{Value, ValueLike};
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// An order of ops, or what costs will make into one, and where it was written.
 #[derive(Debug)]
@@ -30,41 +31,62 @@ pub struct Compiled {
 
 /// Stack for evaluating a schedule file, where what nests recurses: a sum of many terms, lists within lists. Only what is
 /// touched is taken, and it is more than whoever watches this process's memory lets it take.
-#[cfg(not(target_family = "wasm"))]
-const STACK_BYTES: usize = 4 << 30;
+const STACK_BYTES: usize = (u32::MAX as usize) & !0xffff; // 4 GiB but a little, for where addresses have 32 bits
+
+/// Stack that is needed for each byte of values, were they all within one another.
+const STACK_PER_BYTE: usize = 4;
 
 /// Compiles a schedule file.
 pub fn compile(path: &ScheduleFile, request: &Request) -> Result<Compiled, Error> {
+    if let Some(line) = too_deep(&path.file, &path.text) {
+        return Err(Error::Invalid(format!(
+            "{}:{line}: expected at most {MAX_NESTING} operators and brackets within one another, found more; use loops, and \
+             concat(list) for a long sum",
+            path.file
+        )));
+    }
     // Some values of the language are too large for it to say so other than by a panic.
-    let caught = || {
-        catch_unwind(AssertUnwindSafe(|| evaluate(&Asked { path, request }))).unwrap_or_else(|_| {
+    let caught = |stack: usize| {
+        let budget = Budget { bytes: request.budget.bytes.min(stack / STACK_PER_BYTE), ..request.budget };
+        let request = Request { budget, ..request.clone() };
+        catch_unwind(AssertUnwindSafe(|| evaluate(&Asked { path, request: &request }))).unwrap_or_else(|_| {
             Err(Error::Invalid(format!(
-                "{} makes a value beyond the budget of {} bytes for the language's values",
-                path.file, request.budget.bytes
+                "{} makes a value beyond the budget of {} bytes for the language's values; make smaller ones",
+                path.file, budget.bytes
             )))
         })
     };
     on_deep_stack(caught)
 }
 
-/// `work` done on a thread with the deepest stack that this machine grants.
+/// `work` done on a thread with the deepest stack that this machine grants, which it is told.
 #[cfg(not(target_family = "wasm"))]
-fn on_deep_stack<T: Send>(work: impl Fn() -> T + Copy + Send) -> T {
+fn on_deep_stack<T: Send>(work: impl Fn(usize) -> Result<T, Error> + Copy + Send) -> Result<T, Error> {
+    let mut refusal = String::new();
     std::thread::scope(|scope| {
-        let stacks = [STACK_BYTES, STACK_BYTES / 16].into_iter();
-        let mut threads = stacks.filter_map(|bytes| {
+        for bytes in [STACK_BYTES, STACK_BYTES / 4, STACK_BYTES / 16] {
             let thread = std::thread::Builder::new().name("evaluation".to_string()).stack_size(bytes);
-            thread.spawn_scoped(scope, work).ok()
-        });
-        threads.next().and_then(|thread| thread.join().ok()).unwrap_or_else(work)
+            match thread.spawn_scoped(scope, move || work(bytes)) {
+                Ok(thread) => return thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Err(error) => refusal = error.to_string(),
+            }
+        }
+        Err(Error::Machine(format!(
+            "expected a thread with a stack of {} MiB to evaluate a schedule on, found none: {refusal}; raise the limits of this \
+             process (ulimit -u, ulimit -v)",
+            STACK_BYTES / 16 >> 20
+        )))
     })
 }
 
 /// `work` done here: there are no threads, and the stack is what the host gives.
 #[cfg(target_family = "wasm")]
-fn on_deep_stack<T>(work: impl Fn() -> T) -> T {
-    work()
+fn on_deep_stack<T>(work: impl Fn(usize) -> Result<T, Error>) -> Result<T, Error> {
+    work(STACK_BYTES)
 }
+
+/// Most stages a device that a schedule file may choose by itself: its reader asked for no more than p and m.
+const MAX_OWN_CHUNKS: u32 = 64;
 
 fn evaluate(asked: &Asked<'_>) -> Result<Compiled, Error> {
     let path = asked.path;
@@ -75,6 +97,16 @@ fn evaluate(asked: &Asked<'_>) -> Result<Compiled, Error> {
         evaluator.eval_module(ast, &globals()).map_err(|e| asked.invalid(e))?;
         asked.run(&module, &mut evaluator)
     })
+}
+
+/// What the language says of an error, its quotations of the file cut short.
+fn shortened(text: &str) -> String {
+    const MOST: usize = 200;
+    let line = |line: &str| match line.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{} ...", &line[..end]),
+        None => line.to_string(),
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Names of parameters, and defaults as written.
@@ -108,18 +140,21 @@ impl Asked<'_> {
         {
             return Error::Invalid(format!("{} does not exist for {numbers}: {reason}", self.path.name));
         }
-        let text = format!("{error}");
-        let lower = text.to_lowercase();
-        let hint = if lower.contains("tick") {
+        let cause = match error.kind() {
+            ErrorKind::Other(cause) => cause.to_string(),
+            _ => String::new(),
+        };
+        let hint = if cause.starts_with("Execution duration limit") {
             format!(
                 "\nThe budget is {} evaluation ticks; a loop that does not end? Raise it with --max-ticks.",
                 budget.ticks
             )
-        } else if lower.contains("heap") || lower.contains("memory") {
-            format!("\nThe budget is {} bytes for the language's values.", budget.bytes)
+        } else if cause.starts_with("Heap memory limit") {
+            format!("\nThe budget is {} bytes for the language's values; make fewer and smaller ones.", budget.bytes)
         } else {
             String::new()
         };
+        let text = shortened(&format!("{error}"));
         Error::Invalid(format!("{} is not a schedule for {numbers}:\n{}{hint}", self.path.file, text.trim_end()))
     }
 
@@ -133,15 +168,6 @@ impl Asked<'_> {
         let signature = self.signature(device)?;
         let options = self.options(&signature)?;
         let placement = self.placement(module, evaluator, &signature, &options)?;
-        let ops = 2 * u64::from(placement.stages()) * u64::from(self.request.microbatches);
-        if ops > self.request.budget.ops {
-            return Err(Error::Invalid(format!(
-                "{} for {} has at least {ops} ops; the budget is {} ops; take fewer micro-batches or raise --max-ops",
-                self.path.name,
-                self.numbers(),
-                self.request.budget.ops
-            )));
-        }
         let drafts = self.drafts(device, &options, evaluator)?;
         let (file, microbatches) = (self.path.file.clone(), self.request.microbatches);
         let word = |draft: &Draft| match draft {
@@ -166,7 +192,7 @@ impl Asked<'_> {
         let required: Vec<&str> = all.iter().take(3).map(|(name, _)| name.as_str()).collect();
         if required != ["r", "p", "m"] {
             return Err(Error::Invalid(format!(
-                "{}: expected def device(r, p, m, ...), found ({})",
+                "{}: expected def device(r, p, m, ...), found ({}); name the first three parameters r, p and m",
                 self.path.file,
                 required.join(", ")
             )));
@@ -186,7 +212,7 @@ impl Asked<'_> {
         match options.keys().find(|name| !known.contains(&name.as_str())) {
             None => Ok(options),
             Some(unknown) => Err(Error::Usage(format!(
-                "{} has no option '{unknown}'; it has {}",
+                "{} has no option '{unknown}'; it has {}; give one of these with --set, or none",
                 self.path.name,
                 if known.is_empty() { "none".to_string() } else { known.join(", ") }
             ))),
@@ -199,9 +225,39 @@ impl Asked<'_> {
             None => Ok(self.request.chunks),
             Some(text) => match text.parse() {
                 Ok(v) if v > 0 => Ok(Some(v)),
-                _ => Err(Error::Usage(format!("expected v, the stages a device, to be 1 or more, found {text}"))),
+                _ => Err(Error::Usage(format!(
+                    "expected v, the stages a device, to be 1 or more, found {text}; leave it out or give --set v=2"
+                ))),
             },
         }
+    }
+
+    /// Refuses `chunks` stages a device where no schedule can have so many.
+    fn check_chunks(&self, chunks: u32, asked: Option<u32>) -> Result<(), Error> {
+        let (file, name, numbers) = (&self.path.file, &self.path.name, self.numbers());
+        if chunks == 0 {
+            return Err(Error::Invalid(format!("{file}: expected v, the stages a device, to be 1 or more, found 0")));
+        }
+        if asked.is_none() && chunks > MAX_OWN_CHUNKS {
+            return Err(Error::Invalid(format!(
+                "{file}: expected at most {MAX_OWN_CHUNKS} stages a device where the file says how many, found {chunks}; leave the \
+                 number open there (placement = loop) and ask for it with --chunks"
+            )));
+        }
+        let stages = u64::from(self.request.devices) * u64::from(chunks);
+        let (ops, budget) = (2 * stages * u64::from(self.request.microbatches), self.request.budget.ops);
+        if ops > budget {
+            return Err(Error::Invalid(format!(
+                "{name} for {numbers} has at least {ops} ops; the budget is {budget} ops; take fewer micro-batches or raise --max-ops"
+            )));
+        }
+        if stages > u64::from(Op::MAX_STAGE) {
+            return Err(Error::Usage(format!(
+                "{name} for {numbers}: expected at most {} stages, found {stages}; take fewer devices or --chunks",
+                Op::MAX_STAGE
+            )));
+        }
+        Ok(())
     }
 
     fn placement<'v>(
@@ -213,31 +269,7 @@ impl Asked<'_> {
     ) -> Result<Placement, Error> {
         let asked = self.chunks(options)?;
         let devices = self.request.devices;
-        let given = module.get("placement");
-        let (layout, fixed) = match given {
-            None => (Layout::Linear, None),
-            Some(value) => {
-                let value = if value.downcast_ref::<LayoutValue>().is_some() {
-                    value
-                } else {
-                    let p = evaluator.heap().alloc(devices);
-                    let known = parameters(value).unwrap_or_default();
-                    let takes = |(name, _): &(&str, Value)| known.iter().any(|(parameter, _)| parameter == name);
-                    let named: Vec<(&str, Value)> = self.named(options, evaluator).into_iter().filter(takes).collect();
-                    evaluator.eval_function(value, &[p], &named).map_err(|e| self.invalid(e))?
-                };
-                match value.downcast_ref::<LayoutValue>() {
-                    Some(value) => (value.layout.clone(), value.chunks),
-                    None => {
-                        return Err(Error::Invalid(format!(
-                            "{}: expected placement = linear, loop, v_shape, zigzag, bidirectional or def placement(p): return custom([...]), found {}",
-                            self.path.file,
-                            host::shown(value)
-                        )));
-                    }
-                }
-            }
-        };
+        let (layout, fixed) = self.layout(module, evaluator, options)?;
         let default = signature.iter().find(|(name, _)| name == "v").and_then(|(_, default)| default.as_deref());
         let chunks = match (fixed.or(layout.chunks(devices)), asked) {
             (Some(fixed), Some(asked)) if fixed != asked => {
@@ -251,16 +283,51 @@ impl Asked<'_> {
             (None, Some(asked)) => asked,
             (None, None) => default.and_then(|text| text.parse().ok()).unwrap_or(1),
         };
-        let stages = u64::from(devices) * u64::from(chunks);
-        if chunks == 0 || stages > u64::from(Op::MAX_STAGE) || 2 * stages > self.request.budget.ops {
-            return Err(Error::Usage(format!(
-                "expected 1 or more chunks and few enough for {stages} stages, found {chunks}"
-            )));
-        }
+        self.check_chunks(chunks, asked)?;
         layout.placement(devices, chunks).map_err(|reason| match layout {
             Layout::Custom(_) => Error::Invalid(format!("{}: {reason}", self.path.file)),
             _ => Error::Invalid(format!("{} does not exist for {}: {reason}", self.path.name, self.numbers())),
         })
+    }
+
+    /// Where the file puts its stages, and how many a device where it fixes that.
+    fn layout<'v>(
+        &self,
+        module: &Module<'v>,
+        evaluator: &mut Evaluator<'v, '_, '_>,
+        options: &BTreeMap<String, String>,
+    ) -> Result<(Layout, Option<u32>), Error> {
+        let Some(mut value) = module.get("placement") else { return Ok((Layout::Linear, None)) };
+        if let Some(known) = parameters(value) {
+            let p = evaluator.heap().alloc(self.request.devices);
+            let takes = |(name, _): &(&str, Value)| known.iter().any(|(parameter, _)| parameter == name);
+            let named: Vec<(&str, Value)> = self.named(options, evaluator).into_iter().filter(takes).collect();
+            value = evaluator.eval_function(value, &[p], &named).map_err(|e| self.invalid(e))?;
+        }
+        if let Some(value) = value.downcast_ref::<LayoutValue>() {
+            return Ok((value.layout.clone(), value.chunks));
+        }
+        let written = |line: &str| {
+            let rest = line.strip_prefix("def ").unwrap_or(line).strip_prefix("placement");
+            rest.is_some_and(|rest| rest.trim_start().starts_with(['=', '(']))
+        };
+        let place = match self.path.text.lines().position(written) {
+            Some(line) => format!("{}:{}", self.path.file, line + 1),
+            None => self.path.file.clone(),
+        };
+        let quoted = value
+            .unpack_str()
+            .and_then(|text| LAYOUTS.iter().find(|(name, layout)| [name, layout.name()].contains(&text)));
+        let remedy = match quoted {
+            Some((name, _)) => format!("write placement = {name}, without quotes"),
+            None => "write one of them".to_string(),
+        };
+        Err(Error::Invalid(format!(
+            "{place}: expected placement = {}, one of the last three with the stages a device as in zigzag(4), or \
+             def placement(p): return custom([...]), the device of each stage; found {}; {remedy}",
+            LAYOUTS.map(|(name, _)| name).join(", "),
+            host::quoted(value)
+        )))
     }
 
     /// The options as values of the language.
@@ -294,9 +361,10 @@ impl Asked<'_> {
                 let value = evaluator.eval_function(device, &numbers, &named).map_err(|e| self.invalid(e))?;
                 as_draft(value).ok_or_else(|| {
                     Error::Invalid(format!(
-                        "{}: expected device({r}, ...) to return a word such as m * (F + B), or fill, greedy or search, found {}",
+                        "{}: expected device({r}, ...) to return a word, or fill, greedy or search, found {}; return a word such as \
+                         m * (F + B)",
                         self.path.file,
-                        host::shown(value)
+                        host::quoted(value)
                     ))
                 })
             })

@@ -131,8 +131,8 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         let start = match start {
             NoneOr::None => None,
             NoneOr::Other(value) => match as_draft(value) {
-                Some(draft) => Some(Box::new(draft)),
-                None => return refuse(format!("expected start = a word, fill(...) or greedy(...), found {value}")),
+                Some(draft) if !matches!(draft, Draft::Search { .. }) => Some(Box::new(draft)),
+                _ => return refuse(format!("expected start = a word, fill(...) or greedy(...), found {value}")),
             },
         };
         Ok(DraftValue { draft: Draft::Search { split, cap: positive(cap)?, goal, start } })

@@ -14,7 +14,7 @@ use starlark::values::none::NoneType;
 use starlark::values::{Heap, NoSerialize, StarlarkPagable, StarlarkValue, UnpackValue, Value, ValueLike};
 use starlark_derive::starlark_value;
 use std::cell::Cell;
-use std::fmt;
+use std::fmt::{self, Write};
 
 thread_local! {
     /// Line of the statement being evaluated, noted before each; operators get no evaluator to ask.
@@ -23,6 +23,9 @@ thread_local! {
 
 /// Longest error text about a value: what the value prints as may be megabytes.
 const MAX_SHOWN: usize = 300;
+
+/// Longest name of a phase.
+const MAX_NAME: usize = 100;
 
 /// A value used as it cannot be.
 #[derive(Debug, thiserror::Error)]
@@ -33,12 +36,37 @@ pub(super) fn refuse<T>(text: impl fmt::Display) -> starlark::Result<T> {
     Err(starlark::Error::new_other(Misuse(shown(text))))
 }
 
-/// The beginning of what prints as a long text.
+/// The beginning of what prints as a long text. It is printed no further: a few lists within one another may print for ever.
 pub(super) fn shown(value: impl fmt::Display) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(MAX_SHOWN) {
-        Some((end, _)) => format!("{} ...", &text[..end]),
-        None => text,
+    let mut beginning = Beginning::default();
+    match write!(beginning, "{value}") {
+        Ok(()) => beginning.text,
+        Err(_) => beginning.text + " ...",
+    }
+}
+
+/// The beginning of a value as it is written in a file.
+pub(super) fn quoted(value: Value) -> String {
+    match value.unpack_str() {
+        Some(text) => format!("{:?}", shown(text)),
+        None => shown(value),
+    }
+}
+
+/// Takes a text's first characters, then refuses more.
+#[derive(Default)]
+struct Beginning {
+    text: String,
+    length: usize,
+}
+
+impl fmt::Write for Beginning {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = MAX_SHOWN - self.length;
+        self.length += text.chars().take(room).count();
+        let end = text.char_indices().nth(room).map(|(end, _)| end);
+        self.text += &text[..end.unwrap_or(text.len())];
+        end.map_or(Ok(()), |_| Err(fmt::Error))
     }
 }
 
@@ -332,6 +360,11 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         #[starlark(require = pos)] name: &str,
         #[starlark(require = pos)] word: AnyWord,
     ) -> starlark::Result<WordValue> {
+        if name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
+            return refuse(format!(
+                "expected phase(name, word) with a name of at most {MAX_NAME} characters on one line, found {name:?}"
+            ));
+        }
         made(word.0.phase(name))
     }
 

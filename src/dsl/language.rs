@@ -6,6 +6,15 @@ use crate::op::Kind;
 use starlark::environment::{Globals, GlobalsBuilder};
 use starlark::syntax::Dialect;
 
+/// The placements by name.
+pub const LAYOUTS: [(&str, Layout); 5] = [
+    ("linear", Layout::Linear),
+    ("v_shape", Layout::V),
+    ("loop", Layout::Loop),
+    ("zigzag", Layout::Zigzag),
+    ("bidirectional", Layout::Bidirectional),
+];
+
 /// Standard Starlark with top-level statements, so that a file can compute its constants.
 pub fn dialect() -> Dialect {
     Dialect { enable_top_level_stmt: true, enable_f_strings: true, ..Dialect::Standard }
@@ -17,14 +26,7 @@ pub fn globals() -> Globals {
     for kind in Kind::ALL {
         builder.set(&kind.letter().to_string(), KindValue { kind, chunk: 0 });
     }
-    let layouts = [
-        ("linear", Layout::Linear),
-        ("loop", Layout::Loop),
-        ("v_shape", Layout::V),
-        ("zigzag", Layout::Zigzag),
-        ("bidirectional", Layout::Bidirectional),
-    ];
-    for (name, layout) in layouts {
+    for (name, layout) in LAYOUTS {
         builder.set(name, LayoutValue { layout, chunks: None });
     }
     builder.build()

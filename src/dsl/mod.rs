@@ -10,6 +10,7 @@ mod expansion;
 mod host;
 mod language;
 mod library;
+mod nesting;
 mod programs;
 mod request;
 mod word;

@@ -54,7 +54,7 @@ impl Asked<'_> {
             programs.finish(phases);
             if programs.ops.len() as u64 > self.request.budget.ops {
                 return Err(Error::Invalid(format!(
-                    "{} is beyond the budget of {} ops",
+                    "{} is beyond the budget of {} ops; take fewer micro-batches or raise --max-ops",
                     self.path.name, self.request.budget.ops
                 )));
             }

@@ -1,5 +1,6 @@
 //! What is asked: a schedule file's text, the numbers that it is wanted for, and what evaluating it may use up.
 
+use crate::legible::legible;
 use std::collections::BTreeMap;
 
 /// A schedule file, read.
@@ -23,9 +24,10 @@ impl ScheduleFile {
 /// How much a schedule file may use up.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Calls and loop turns of the language.
+    /// Calls and loop turns of the language. What happens within one built-in function is one.
     pub ticks: u64,
-    /// Memory of the language's values.
+    /// Memory of the language's values, as the language itself counts it: whole numbers of any size are not in it, nor what a
+    /// built-in function takes before it returns.
     pub bytes: usize,
     /// Ops of the whole schedule.
     pub ops: u64,
@@ -62,11 +64,14 @@ pub struct Request {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request does not fit the file: an unknown option, chunks that the schedule does not leave open.
-    #[error("{0}")]
+    #[error("{}", legible(.0))]
     Usage(String),
     /// The file is wrong, refuses these numbers, or exceeds a budget.
-    #[error("{0}")]
+    #[error("{}", legible(.0))]
     Invalid(String),
+    /// The machine grants no thread to evaluate a file on.
+    #[error("{}", legible(.0))]
+    Machine(String),
 }
 
 /// A file and what is asked of it.

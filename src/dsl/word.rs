@@ -22,7 +22,7 @@ pub enum WordError {
     #[error("the word is nested deeper than {MAX_DEPTH}; collect the parts in a list and use concat(list)")]
     TooDeep,
     /// Beyond [`MAX_LEN`].
-    #[error("the word is longer than the budget of {MAX_LEN} ops")]
+    #[error("the word is longer than the budget of {MAX_LEN} ops; repeat it fewer times")]
     TooLong,
     /// A pair of other than single ops.
     #[error("overlap(a, b) takes two single ops, as in overlap(F[0], B[1])")]

@@ -4,7 +4,7 @@ use super::Error;
 use super::machine::free_memory_bytes;
 use crate::exec::Fault;
 use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Most patience.
@@ -118,11 +118,24 @@ impl Recipe {
         let by_vocabulary = if config.vocabulary >= 50257 { Tokenizer::Gpt2 } else { Tokenizer::Bytes };
         match &self.data {
             Some(path) if !path.is_file() => {
-                Err(Error::Usage(format!("expected a data file at {}, found none", path.display())))
+                let (place, found) = (path.display(), not_a_file(path));
+                Err(Error::Usage(format!("expected a data file at {place}, found {found}")))
             }
             Some(path) => Ok(Tokens::read(path, self.tokenizer.unwrap_or(by_vocabulary))?),
             None => Ok(Tokens::embedded()),
         }
+    }
+}
+
+/// What stands at `path`, where it is no plain file, and what to do.
+fn not_a_file(path: &Path) -> &'static str {
+    match path.metadata() {
+        Ok(found) if found.is_dir() => "a folder; name a file in it",
+        Ok(_) => "a pipe or a device, which every rank would have to read; copy it to a file",
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            "one that may not be read; change its permissions"
+        }
+        Err(_) => "none; check the path, or leave --data out for the text that comes with the program",
     }
 }
 

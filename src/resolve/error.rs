@@ -2,6 +2,7 @@
 
 use crate::cost::CostError;
 use crate::deadlock::Deadlock;
+use crate::legible::legible;
 use crate::schedule::Fault;
 use crate::{csv, dsl, settle};
 
@@ -9,13 +10,13 @@ use crate::{csv, dsl, settle};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// What is asked for makes no sense, or does not go together.
-    #[error("{0}")]
+    #[error("{}", legible(.0))]
     Usage(String),
     /// Costs that do not fit the schedule.
     #[error(transparent)]
     Cost(#[from] CostError),
     /// A file that cannot be read.
-    #[error("cannot read {path}: {what}")]
+    #[error("cannot read {}: {}", legible(path), legible(what))]
     File {
         /// Its path.
         path: String,
@@ -29,7 +30,7 @@ pub enum Error {
     #[error(transparent)]
     Csv(#[from] csv::Error),
     /// One of PyTorch's files that holds no whole schedule.
-    #[error("{file}: not a schedule for p = {devices}, m = {microbatches}: {fault}")]
+    #[error("{}: not a schedule for p = {devices}, m = {microbatches}: {fault}", legible(file))]
     Incomplete {
         /// Its path.
         file: String,
@@ -88,5 +89,10 @@ impl Error {
     /// Whether what was asked for is wrong, rather than the schedule.
     pub fn is_usage(&self) -> bool {
         matches!(self, Error::Usage(_) | Error::Cost(_) | Error::File { .. } | Error::Language(dsl::Error::Usage(_)))
+    }
+
+    /// Whether this machine lacks what evaluating a schedule takes.
+    pub fn is_lack(&self) -> bool {
+        matches!(self, Error::Language(dsl::Error::Machine(_)))
     }
 }

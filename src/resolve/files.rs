@@ -2,7 +2,22 @@
 
 use super::Host;
 use std::io;
+#[cfg(feature = "pictures")]
+use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// `bytes` as a text, without the mark that some editors put before one.
+#[cfg(feature = "pictures")]
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    let other = if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) { " (UTF-16?)" } else { "" };
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let row = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let what = format!("found bytes on line {row} that are no text in UTF-8{other}; save it as UTF-8");
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_string).unwrap_or(text))
+}
 
 /// Files are read, work is done on all cores, nothing is watched.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,8 +27,15 @@ impl Host for Files {
     #[cfg(feature = "pictures")]
     fn read(&self, path: &str, limit: u64) -> io::Result<Option<String>> {
         let metadata = std::fs::metadata(path)?;
-        let fits = metadata.is_file() && metadata.len() <= limit;
-        if fits { std::fs::read_to_string(path).map(Some) } else { Ok(None) }
+        if metadata.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, "found a folder; name a file in it"));
+        }
+        if metadata.is_file() && metadata.len() > limit {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        std::fs::File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?; // a pipe has no length
+        if bytes.len() as u64 > limit { Ok(None) } else { text(bytes).map(Some) }
     }
 
     #[cfg(feature = "pictures")]

@@ -11,10 +11,10 @@ pub type Watch = Box<dyn Any>;
 
 /// What the machine does for whoever resolves. What is left out is done without.
 pub trait Host: Debug + Sync {
-    /// The text of a plain file of at most `limit` bytes; `None` where it is none, or longer.
+    /// The text of a file (or a pipe, to its end) of at most `limit` bytes; `None` where it is longer.
     ///
     /// # Errors
-    /// It is not there, may not be read, is no text.
+    /// It is not there, may not be read, is a folder or no text.
     fn read(&self, path: &str, limit: u64) -> io::Result<Option<String>> {
         let _ = (path, limit);
         Err(io::Error::new(io::ErrorKind::Unsupported, "files are not read here; give the name of a schedule"))
@@ -29,10 +29,12 @@ pub trait Host: Debug + Sync {
         Ok(())
     }
 
-    /// Watches the evaluation of the schedule file called `file`, whose ops may take `bytes` besides the budget, until what is
-    /// given back is dropped.
-    fn watch(&self, file: &str, budget: Budget, bytes: u64) -> Watch {
-        let _ = (file, budget, bytes);
+    /// Watches the evaluation of the schedule file called `file`, whose schedule may have `ops`, until what is given back is
+    /// dropped. The language itself counts calls, loop turns and most of its values' memory; what one built-in function does
+    /// before it returns is for the watch to end: comparing lists that hold one another, powers of whole numbers, texts of any
+    /// length. Without one, evaluate files of strangers in a process of their own.
+    fn watch(&self, file: &str, budget: Budget, ops: u64) -> Watch {
+        let _ = (file, budget, ops);
         Box::new(())
     }
 

@@ -5,6 +5,7 @@ use crate::csv;
 use crate::dsl::{self, Request, ScheduleFile, Written};
 use crate::open::Order;
 use crate::schedule::Schedule;
+use std::io;
 use std::path::Path;
 
 /// The order that a name or path stands for.
@@ -26,9 +27,14 @@ pub fn schedule_file(host: &dyn Host, name: &str) -> Result<ScheduleFile, Error>
     if !name.contains('/') && !name.ends_with(".star") {
         return Ok(dsl::named(name)?);
     }
-    let fail = |what: String| dsl::Error::Usage(format!("expected a schedule file at {name}: {what}"));
-    let text = host.read(name, MAX_FILE_BYTES).map_err(|e| fail(e.to_string()))?;
-    let text = text.ok_or_else(|| fail(format!("found no plain file of at most {MAX_FILE_BYTES} bytes")))?;
+    let fail = |what: &str| dsl::Error::Usage(format!("expected a schedule file at {name}, {what}"));
+    let text = host.read(name, MAX_FILE_BYTES).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => fail("found none; check the path, or give a name that `pipesim schedules` lists"),
+        _ => fail(&unread(&error)),
+    })?;
+    let text = text.ok_or_else(|| {
+        fail(&format!("found more than {} MiB; write loops and n * word instead of single ops", MAX_FILE_BYTES >> 20))
+    })?;
     let stem = Path::new(name).file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy());
     Ok(ScheduleFile { name: stem.into_owned(), file: name.to_string(), text })
 }
@@ -36,8 +42,20 @@ pub fn schedule_file(host: &dyn Host, name: &str) -> Result<ScheduleFile, Error>
 /// The text of a plain file of at most `limit` bytes.
 pub fn read_text(host: &dyn Host, path: &str, limit: u64) -> Result<String, Error> {
     let fail = |what: String| Error::File { path: path.to_string(), what };
-    let text = host.read(path, limit).map_err(|e| fail(e.to_string()))?;
-    text.ok_or_else(|| fail(format!("expected a plain file of at most {} MiB", limit >> 20)))
+    let text = host.read(path, limit).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => fail("expected a file, found none; check the path".to_string()),
+        _ => fail(format!("expected a file, {}", unread(&error))),
+    })?;
+    text.ok_or_else(|| fail(format!("expected at most {} MiB, found more; is it the file you mean?", limit >> 20)))
+}
+
+/// What was found in place of a text.
+fn unread(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "found one that may not be read; change its permissions".to_string(),
+        io::ErrorKind::IsADirectory | io::ErrorKind::InvalidData | io::ErrorKind::Unsupported => error.to_string(),
+        _ => format!("found one that cannot be read ({error}); copy it to a plain file"),
+    }
 }
 
 impl Selection {
@@ -62,12 +80,14 @@ impl Selection {
 
     fn compiled(&self, path: &ScheduleFile) -> Result<Found, Error> {
         let Selection { devices, microbatches, chunks, budget, .. } = *self;
-        let ops = u64::from(devices) * u64::from(microbatches) * u64::from(chunks.unwrap_or(1));
-        self.host.admit(2 * ops)?;
+        let ops = 2 * u64::from(devices) * u64::from(microbatches) * u64::from(chunks.unwrap_or(1));
+        self.host.admit(ops)?;
         let request = Request { devices, microbatches, chunks, options: self.options.clone(), budget };
-        let watch = self.host.watch(&path.file, budget, 16 * 3 * ops);
+        let watch = self.host.watch(&path.file, budget, ops);
         let compiled = dsl::compile(path, &request)?;
         drop(watch);
+        let stages = compiled.order.placement().stages();
+        self.host.admit(2 * u64::from(stages) * u64::from(microbatches))?; // the file may have chosen more chunks
         Ok(Found { order: compiled.order, source: Some(compiled.source), warnings: Vec::new() })
     }
 

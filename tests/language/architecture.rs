@@ -78,7 +78,8 @@ fn every_file_says_what_it_is() {
 }
 
 /// Where `unsafe` stands, and what for. Each block says why it is sound.
-const UNSAFE: [(&str, &str); 11] = [
+const UNSAFE: [(&str, &str); 12] = [
+    ("src/cli/memory.rs", "the program's allocator, which hands on to the system's"),
     ("src/model/matrix.rs", "the library of matrix products takes pointers"),
     ("src/exec/arena.rs", "memory that processes share; its signals say who may touch what"),
     ("src/exec/heap.rs", "puts into it"),

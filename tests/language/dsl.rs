@@ -272,10 +272,10 @@ fn paths_that_are_no_schedule_file_are_usage_errors() {
     std::fs::write(folder.path().join("large.star"), vec![b'#'; (1 << 20) + 1]).unwrap();
     std::fs::create_dir(folder.path().join("folder.star")).unwrap();
     for (name, what) in [
-        ("none.star", "No such file"),
-        ("binary.star", "UTF-8"),
-        ("folder.star", "no plain file"),
-        ("large.star", "at most 1048576 bytes"),
+        ("none.star", "found none; check the path"),
+        ("binary.star", "found bytes on line 1 that are no text in UTF-8 (UTF-16?); save it as UTF-8"),
+        ("folder.star", "found a folder; name a file in it"),
+        ("large.star", "found more than 1 MiB"),
     ] {
         match read(&path(name)) {
             Err(dsl::Error::Usage(text)) => says(&text, &["expected a schedule file at", name, what]),

@@ -3,6 +3,7 @@
 mod cli;
 mod docs;
 mod emulated;
+mod hostile;
 mod nvshmem;
 mod outputs;
 mod ranks;
