@@ -30,6 +30,7 @@ const LANGUAGES: [(&str, &str, To); 4] = [
 
 /// Arguments of `export`.
 #[derive(Args)]
+#[command(mut_arg("schedule", |one| one.help("The schedule to write: a name (see `pipesim schedules`), a .star file or a PyTorch .csv file; `auto` is the best under --memory-cap")))]
 pub struct Export {
     #[command(flatten)]
     schedules: SearchOptions,

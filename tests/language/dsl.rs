@@ -295,7 +295,7 @@ fn placements_are_checked() {
         refused_file(format!("{placement}\ndef device(r, p, m):\n    return m * (F + B)\n"), &request(p, 2, None))
     };
     let same_number = "every device must hold the same number of stages";
-    let placements = "expected placement = linear, loop, v_shape, zigzag";
+    let placements = "expected placement = linear, v_shape, loop, zigzag";
     let cases: [(&str, u32, &[&str]); 7] = [
         ("def placement(p):\n    return custom([0, 0, 1])", 2, &[same_number]),
         ("def placement(p):\n    return custom([0, 5])", 2, &["stage 1 on device 5, but there are 2 devices"]),

@@ -211,6 +211,11 @@ fn a_refused_schedule_says_where_and_what_to_write() {
         says(&format!("{predict} -s 1f1b --max-ops {ops}"), folder, &["has at least 128 ops", &budget]);
     }
     says("exec $P export -p 2 -m 2 --to json", folder, &["name it with --schedule"]);
+    says(
+        "! $P export --help | grep 'default: naive' && $P export --help | grep 'The schedule to write' >&2; exit 3",
+        folder,
+        &["The schedule"],
+    );
 }
 
 #[test]
