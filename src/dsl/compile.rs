@@ -74,7 +74,7 @@ fn on_deep_stack<T: Send>(work: impl Fn(usize) -> Result<T, Error> + Copy + Send
         Err(Error::Machine(format!(
             "expected a thread with a stack of {} MiB to evaluate a schedule on, found none: {refusal}; raise the limits of this \
              process (ulimit -u, ulimit -v)",
-            STACK_BYTES / 16 >> 20
+            (STACK_BYTES / 16) >> 20
         )))
     })
 }
