@@ -128,6 +128,44 @@ fn names_are_forgiving() {
     }
 }
 
+/// Wherever a number of costs, times or factors is taken: as people write it, and as scripts print it.
+#[test]
+fn numbers_are_taken_as_scripts_print_them() {
+    for number in [
+        "18.522000000000002",
+        "1.3333333333333333",
+        "4/3",
+        "1.8522000000000002e-05",
+        "5E+2",
+        "1.0E0",
+        ".5",
+        "0.366412213740458",
+    ] {
+        for flag in ["--costs F=", "--costs W=1,B=", "--costs comm=", "--slow 1=", "--transfer "] {
+            let found = json(&format!("{SMALL} --format json -q {flag}{number}"));
+            assert!(found["predictions"][0]["makespan"].as_f64().unwrap() > 0.0, "{flag}{number}: {found}");
+        }
+    }
+    for machine in [
+        "--jitter 0.30000000000000004 --samples 2",
+        "--jitter 1/3 --samples 2",
+        "--overlap-slowdown 1.2000000000000002",
+    ] {
+        assert_eq!(pipesim(&format!("{SMALL} -s 1f1b -q {machine}")).0, 0, "{machine}");
+    }
+    // What a script adds up is what a person means, to the last tick.
+    let same = |a: &str, b: &str| {
+        let of = |costs: &str| json(&format!("{SMALL} --format json -q --costs {costs}"))["predictions"].clone();
+        assert_eq!(of(a), of(b), "{a} {b}");
+    };
+    same("F=18.522000000000002,I=0.30000000000000004,keep=0.7999999999999999", "F=18.522,I=0.3,keep=0.8");
+    same("F=4/3,W=1/8", "F=1.3333333333333333,W=0.125");
+    for number in ["1e16", "1e-99", "1/0", "1/2/3", "infinity", "-1/3", "1e", "٣"] {
+        fails(&format!("{SMALL} --costs F={number}"), 2, &["--costs", "expected a number such as 1.25"]);
+        fails(&format!("{SMALL} --transfer={number}"), 2, &["--transfer", "expected a number such as 1.25"]);
+    }
+}
+
 #[test]
 fn bad_numbers_and_names_are_usage_errors() {
     fails("predict --stages 0 --micro 8", 2, &["0"]);
