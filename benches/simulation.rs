@@ -110,7 +110,11 @@ fn samples(criterion: &mut Criterion) {
     let (costs, (_, config)) = (costs(&graph), configs().swap_remove(1));
     let mut group = criterion.benchmark_group("monte carlo");
     group.throughput(Throughput::Elements(1000));
-    group.bench_function("zb-v p=4 m=8", |bencher| bencher.iter(|| monte_carlo(&graph, &costs, &config, 1000, 3)));
+    group.bench_function("zb-v p=4 m=8", |bencher| {
+        let prepared = Prepared::new(&graph, &costs, &config).expect("fits");
+        bencher
+            .iter(|| monte_carlo(&prepared, |_, _, duration| duration, 1000, &|count, work| (0..count).for_each(work)))
+    });
     group.finish();
 }
 

@@ -53,6 +53,7 @@ fn report_of(timelines: Vec<Timeline>) -> Report {
         predicted: last(Source::Predicted).map(panel),
         measured: last(Source::Measured).map(panel),
         error,
+        over_steps: Vec::new(),
         notes: Vec::new(),
     };
     let alone = |timeline: &Timeline| Entry {

@@ -68,7 +68,7 @@ impl Accuracy {
             steps: self.steps,
             warmup: self.warmup,
         };
-        let Finding { report, outcomes, .. } =
+        let Finding { report, outcomes, failure, .. } =
             accuracy.measure(&training, link.name, &remarks.observer(true, verbose > 0))?;
         let figures = serde_json::json!({"schema_version": 1, "provenance": report.provenance, "runs": outcomes});
         let only_tables =
@@ -76,6 +76,7 @@ impl Accuracy {
         let markdown = report::markdown(&only_tables);
         let more = [("accuracy.json", json(&figures)?), ("accuracy.md", markdown.clone())];
         let more = more.map(|(name, text)| (name.to_string(), text.into_bytes()));
-        write.write_with(&report, &more, print(&markdown), remarks)
+        write.write_with(&report, &more, print(&markdown), remarks)?;
+        failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 }

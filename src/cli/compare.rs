@@ -4,7 +4,7 @@ use super::Failure;
 use super::condition::Judged;
 use super::options::{DrawOptions, JudgeOptions, RemarkOptions, WriteOptions, read_text};
 use crate::experiment::compare;
-use crate::report::{self, Comparison, Entry, Panel, Report};
+use crate::report::{self, Entry, Panel, Report};
 use crate::timeline::{Source, Timeline};
 use clap::Args;
 use std::path::PathBuf;
@@ -31,6 +31,7 @@ impl Compare {
         self.write.check_writable()?;
         let mut timelines = Vec::new();
         for path in &self.files {
+            let _busy = self.remarks.busy(&format!("reading {}", path.display()), None);
             let text = read_text(path, 4 << 30)?;
             let read = Timeline::list_from_json(&text);
             timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
@@ -38,7 +39,7 @@ impl Compare {
         let report = paired(timelines);
         let held = self.judge.held(&report.entries.iter().map(Judged::entry).collect::<Vec<_>>())?;
         let table = || self.draw.terminal(&report);
-        let printed = self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::csv(&report));
+        let printed = self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::figures(&report));
         self.write.write(&report, printed, self.remarks)?;
         held.judge()
     }
@@ -73,9 +74,7 @@ fn paired(timelines: Vec<Timeline>) -> Report {
     }
     for entry in &mut entries {
         if let (Some(predicted), Some(measured)) = (&entry.predicted, &entry.measured) {
-            entry.error = compare(&predicted.timeline, &measured.timeline)
-                .ok()
-                .map(|error| Comparison { self_replay: 0.0, ..error });
+            entry.error = compare(&predicted.timeline, &measured.timeline).ok();
         }
     }
     Report { title: "Compared timelines".to_string(), entries, ..Report::default() }

@@ -120,11 +120,11 @@ impl EngineOptions {
         })
     }
 
-    /// The chance that durations vary by, how many steps to draw, and from which seed.
-    pub fn chance(&self) -> Option<(Jitter, u32, u64)> {
+    /// The chance that durations vary by, and how many steps to draw.
+    pub fn chance(&self) -> Option<(Jitter, u32)> {
         let sigma_per_mille = self.jitter?;
         let jitter = Jitter { sigma_per_mille, seed: self.jitter_seed, sample: 0 };
-        Some((jitter, self.samples, self.jitter_seed))
+        Some((jitter, self.samples))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::cost::CostTable;
 use crate::exact;
 use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
-use crate::report::{self, Entry, Panel, Report, Table, number, percent};
+use crate::report::{self, Entry, Panel, Report, Table, number, percent, quantity};
 use crate::sim::{
     self, Bounds, CostShare, CriticalSpan, IdleReport, MemoryCurve, Predicted, Sensitivity, bounds_at_own_peaks,
 };
@@ -58,9 +58,6 @@ struct Explained {
     time_unit: String,
     #[serde(flatten)]
     metrics: Metrics,
-    /// Whether bounds are at the typical speed of a machine whose speed varied.
-    #[serde(skip)]
-    typical_speed: bool,
     bounds: NamedBounds,
     /// The same, no device holding more than it does in this schedule.
     bounds_at_own_peaks: NamedBounds,
@@ -133,6 +130,7 @@ impl Explain {
                 let panel = Panel { timeline: predicted.timeline(), metrics: predicted.metrics().clone() };
                 entries.push(Entry { name: graph.schedule().name.clone(), predicted: Some(panel), ..Entry::default() });
             }
+            let _busy = self.remarks.busy(&format!("explaining {}", graph.schedule().name), None);
             explanations.push(self.explain(&predicted)?);
         }
         let report = Report { extra_tables: explanations.iter().flat_map(tables).collect(), ..Report::default() };
@@ -172,12 +170,11 @@ impl Explain {
             slack: unit(slack),
         };
         Ok(Explained {
-            exact: self.exact.map(|states| prove(graph, costs, states)).transpose()?,
+            exact: self.exact.map(|states| prove(graph, costs, states, self.remarks)).transpose()?,
             schedule: graph.schedule().name.clone(),
             devices: graph.schedule().devices(),
             microbatches: graph.schedule().microbatches,
             time_unit: costs.time_unit.to_string(),
-            typical_speed: !costs.speeds.is_empty(),
             metrics: predicted.metrics().clone(),
             bounds: named(predicted.bounds),
             bounds_at_own_peaks: named(bounds_at_own_peaks(graph, costs)),
@@ -191,7 +188,9 @@ impl Explain {
 }
 
 /// Looks through the orders of this schedule's ops in which no device holds more than it does here.
-fn prove(graph: &TaskGraph, costs: &CostTable, states: u64) -> Result<Exact, Failure> {
+fn prove(graph: &TaskGraph, costs: &CostTable, states: u64, remarks: RemarkOptions) -> Result<Exact, Failure> {
+    let what = format!("looking through up to {states} states for the best order of {}", graph.schedule().name);
+    let _busy = remarks.busy(&what, None);
     let proof = exact::prove_against(graph, costs, exact::Budget { states })
         .map_err(|e| Failure::Usage(format!("{}: --exact: {e}", graph.schedule().name)))?;
     let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
@@ -204,6 +203,11 @@ fn prove(graph: &TaskGraph, costs: &CostTable, states: u64) -> Result<Exact, Fai
         (false, false) => "",
     };
     Ok(Exact { makespan: unit(objective), lower_bound: unit(lower_bound), optimal, states, of })
+}
+
+/// The name of a time unit for many.
+fn plural(unit: &str) -> &str {
+    if unit == "unit" { "units" } else { unit }
 }
 
 fn texts<const N: usize>(cells: [&str; N]) -> Vec<String> {
@@ -227,10 +231,11 @@ fn idle_table(e: &Explained) -> Table {
     let memory = if e.memory.iter().any(|m| m.cap.is_some()) { "memory cap" } else { "own peak" };
     Table {
         caption: format!(
-            "{}: why devices idle ({}; makespan {}, bubble {})",
+            "{}: why devices idle ({}; makespan {}{}, bubble {})",
             e.schedule,
-            e.time_unit,
+            plural(&e.time_unit),
             number(e.metrics.makespan),
+            if e.metrics.typical_speed.is_some() { " under its speed as it was measured" } else { "" },
             percent(e.metrics.bubble)
         ),
         header: texts(["", "idle", "fill", "drain", "dependence", "exposed comm.", "imbalance", memory, "order"]),
@@ -239,8 +244,10 @@ fn idle_table(e: &Explained) -> Table {
 }
 
 fn bound_table(e: &Explained) -> Table {
-    let gap = |bound: f64| if bound > 0.0 { percent(e.metrics.makespan / bound - 1.0) } else { String::new() };
-    let row = |name: &str, bound: f64| vec![name.to_string(), number(bound), gap(bound)];
+    let typical = e.metrics.typical_speed;
+    let makespan = typical.map_or(e.metrics.makespan, |typical| typical.makespan);
+    let gap = |bound: f64| if bound > 0.0 { percent(makespan / bound - 1.0) } else { String::new() };
+    let row = |name: &str, bound: f64| vec![name.to_string(), quantity(bound, &e.time_unit), gap(bound)];
     let b = &e.bounds;
     let mut rows = vec![
         row("work of the busiest device", b.work),
@@ -258,9 +265,10 @@ fn bound_table(e: &Explained) -> Table {
     );
     Table {
         caption: format!(
-            "{}: lower bounds of the makespan for any order of these ops{}",
+            "{}: lower bounds for any order of these ops ({}makespan {})",
             e.schedule,
-            if e.typical_speed { ", at the machine's typical speed" } else { "" }
+            if typical.is_some() { "all at typical speed, with " } else { "" },
+            quantity(makespan, &e.time_unit)
         ),
         header: texts(["bound", "lower bound", "gap"]),
         rows,
@@ -297,9 +305,10 @@ fn path_table(e: &Explained) -> Table {
     };
     Table {
         caption: format!(
-            "{}: a critical path of {} pieces; {critical} of {} ops have no slack",
+            "{}: a critical path of {} pieces ({}); {critical} of {} ops have no slack",
             e.schedule,
             path.len(),
+            plural(&e.time_unit),
             e.slack.len()
         ),
         header: texts(["piece", "device", "start", "end"]),
@@ -312,7 +321,13 @@ fn memory_table(e: &Explained) -> Table {
         let cap = m
             .cap
             .map_or_else(String::new, |cap| format!("{} of {}", if m.within_cap { "yes" } else { "no" }, number(cap)));
-        vec![m.device.to_string(), number(m.peak), m.peak_op.clone().unwrap_or_default(), number(m.peak_time), cap]
+        vec![
+            m.device.to_string(),
+            number(m.peak),
+            m.peak_op.clone().unwrap_or_default(),
+            quantity(m.peak_time, &e.time_unit),
+            cap,
+        ]
     };
     Table {
         caption: format!("{}: activations", e.schedule),

@@ -3,13 +3,14 @@
 use super::Failure;
 use super::condition::{Judged, Scope};
 use super::engine::EngineOptions;
+use super::guard::Guarded;
 use super::options::{CostOptions, DrawOptions, Format, JudgeOptions, RemarkOptions, WriteOptions};
 use super::output::{table, versioned};
 use super::selection::SearchOptions;
 use crate::report::{self, Report};
-use crate::resolve::Resolved;
-use crate::sim::event::{Config, EventError, monte_carlo};
-use crate::sim::{Predicted, Spread};
+use crate::resolve::{Host, Resolved};
+use crate::sim::Predicted;
+use crate::sim::event::{Each, EventError};
 use clap::Args;
 
 /// Largest step whose timeline is drawn in the terminal without being asked for.
@@ -60,11 +61,20 @@ impl Predict {
             Failure::Schedule(text) => Failure::Schedule(format!("{}: {text}", resolved.graph.schedule().name)),
             other => other,
         };
+        let name = &resolved.graph.schedule().name;
+        let busy = self.remarks.busy(&format!("predicting {name}"), None);
         let mut predicted = resolved.predict().map_err(place)?;
-        if let (Some(machine), Some((jitter, samples, seed))) = (&resolved.setup.machine, self.engine.chance()) {
-            let config = Config { jitter: Some(jitter), ..machine.clone() };
-            let makespans = monte_carlo(&resolved.graph, &resolved.costs, &config, samples, seed).map_err(place)?;
-            predicted.prediction.jitter = Some(Spread::new(&makespans, seed, &resolved.costs));
+        drop(busy);
+        if let (Some(machine), Some((jitter, samples))) = (&resolved.setup.machine, self.engine.chance()) {
+            let busy = self.remarks.busy(&format!("{name} by chance"), Some((samples.into(), "samples")));
+            let each: Each<'_> = &|count, work| {
+                Guarded.each(count, &|number| {
+                    work(number);
+                    busy.done();
+                });
+            };
+            let spread = predicted.spread(machine, jitter, samples, each).map_err(place)?;
+            predicted.prediction.jitter = Some(spread);
         }
         Ok(predicted)
     }
@@ -82,37 +92,7 @@ impl Predict {
             self.remarks.remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
             table(&report)
         };
-        let printed = self.draw.print.show(&report, json, tables, || csv(results));
+        let printed = self.draw.print.show(&report, json, tables, || report::figures(&report));
         self.write.write(&report, printed, self.remarks)
     }
-}
-
-/// A row a schedule.
-fn csv(results: &[Predicted]) -> String {
-    let mut text = String::from(
-        "schedule,devices,chunks,microbatches,time_unit,makespan,span,ideal,bubble,span_bubble,bubble_over_ideal,\
-         efficiency,lower_bound,gap_to_bound,peak_activations\n",
-    );
-    for Predicted { prediction: p, .. } in results {
-        let m = &p.metrics;
-        let peak = m.peak_activations();
-        let name = report::csv_cell(&p.schedule);
-        text += &format!(
-            "{name},{},{},{},{},{},{},{},{},{},{},{},{},{},{peak}\n",
-            p.devices,
-            p.chunks,
-            p.microbatches,
-            p.time_unit,
-            m.makespan,
-            m.span,
-            m.ideal,
-            m.bubble,
-            m.span_bubble,
-            m.bubble_over_ideal,
-            m.efficiency,
-            m.lower_bound.unwrap_or_default(),
-            m.gap_to_bound.unwrap_or_default()
-        );
-    }
-    text
 }

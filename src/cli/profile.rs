@@ -69,7 +69,9 @@ impl Profile {
         let mut training = recipe.training(self.schedules.micro, &ranks)?;
         training.backend = self.devices.sole_backend(&ranks, stages, self.details)?.0;
         training.stages(&graph)?;
-        let costs = experiment::profile(&training, graph, (self.warmup, self.steps), &remarks.observer(false, true))?;
-        file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))
+        let (costs, diverged) =
+            experiment::profile(&training, graph, (self.warmup, self.steps), &remarks.observer(true, true))?;
+        file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))?;
+        diverged.map_or(Ok(()), |diverged| Err(diverged.into()))
     }
 }

@@ -9,7 +9,7 @@ use super::output::{json, tell};
 use super::selection::SearchOptions;
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::experiment::{Experiment, Finding, Iteration, Outcome, Recipe};
+use crate::experiment::{self, Experiment, Finding, Iteration, Outcome, Recipe};
 use crate::ranks::{Ranks, Role, launch, role};
 use crate::report;
 use crate::resolve::Costs;
@@ -162,7 +162,9 @@ impl Run {
             write.write(&finding.report, self.show(&finding, chosen), remarks)?;
         }
         if let Some(failure) = failure {
-            remarks.remark("ended early; what was measured until then is shown and written");
+            if !matches!(failure, experiment::Error::Diverged { .. }) {
+                remarks.remark("ended early; what was measured until then is shown and written");
+            }
             return Err(failure.into());
         }
         self.judge.held(&judged(&finding))?.judge()
@@ -198,7 +200,7 @@ impl Run {
             (None, file) => serde_json::json!({"file": file}),
         };
         let runs = || Runs { schema_version: 1, calibrated_on: calibrated_on(), baseline: *baseline, runs };
-        self.draw.print.show(report, || json(&runs()), || self.draw.terminal(report), || report::csv(report))
+        self.draw.print.show(report, || json(&runs()), || self.draw.terminal(report), || report::figures(report))
     }
 }
 

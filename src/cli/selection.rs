@@ -140,7 +140,9 @@ impl SearchOptions {
         self.refuse_idle(&self.names())?;
         let selection = self.selection();
         let one = |name: String| {
+            let busy = remarks.busy(&format!("making the order of {name}"), None);
             let resolved = selection.resolve(&name, costs)?;
+            drop(busy);
             resolved.warnings.iter().for_each(|warning| warn(warning, remarks));
             Ok(resolved)
         };

@@ -9,7 +9,7 @@ pub use decimal::Decimal;
 pub use given::{GivenCosts, Slow};
 pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
-pub use speed::{Speed, TYPICAL};
+pub use speed::{EXTREME, Speed, TYPICAL};
 
 use crate::activation::Keep;
 use crate::op::Op;
@@ -113,12 +113,13 @@ impl CostTable {
         let time =
             |t: &OpTime| OpTime { duration: ticks(t.duration), after: ticks(t.after), arrival: ticks(t.arrival) };
         let ticks_per_unit = self.ticks_per_unit * f64::from(n);
-        CostTable { ticks_per_unit, times: self.times.iter().map(time).collect(), ..self.clone() }
+        let speeds = self.speeds.iter().map(|speed| speed.finer(n)).collect();
+        CostTable { ticks_per_unit, times: self.times.iter().map(time).collect(), speeds, ..self.clone() }
     }
 
     /// That the ops of `microbatches` on `placement`, one after the other at the lowest speed, do not outlast the clock.
     pub fn check_clock(&self, placement: &Placement, microbatches: u32) -> Result<(), CostError> {
-        const SLOWEST: u128 = 100; // times typical: what a measured speed can be
+        const SLOWEST: u128 = EXTREME as u128;
         let lasts = |time: &OpTime| [time.duration, time.after, time.arrival].map(u128::from).iter().sum::<u128>();
         let longest = self.times.iter().map(lasts).max().unwrap_or(0);
         let ops = 4 * u128::from(placement.stages()) * u128::from(placement.directions()) * u128::from(microbatches);

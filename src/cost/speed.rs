@@ -18,7 +18,7 @@ pub struct Speed {
 pub const TYPICAL: u64 = 1_000_000;
 
 /// Ops faster or slower than this many times typical are taken for this.
-const EXTREME: u64 = 100;
+pub const EXTREME: u64 = 100;
 
 impl Speed {
     /// How long an op of typical length `duration` lasts on `device` from `start`. After its end the step begins anew; a
@@ -48,6 +48,12 @@ impl Speed {
                 work %= each;
             }
         }
+    }
+
+    /// The same in ticks that are `n` times finer.
+    pub fn finer(&self, n: u32) -> Speed {
+        let finer = |&(end, slowness): &(u64, u64)| (end.saturating_mul(u64::from(n)), slowness);
+        Speed { devices: self.devices.iter().map(|stretches| stretches.iter().map(finer).collect()).collect() }
     }
 
     /// Whether ends grow on every device.

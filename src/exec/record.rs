@@ -67,7 +67,23 @@ pub struct DeviceRecord {
     #[serde(default)]
     pub puts_beside_compute: bool,
     /// Loss of each micro-batch that ended here, 0 for the others; from devices that hold the head.
+    #[serde(with = "bits")]
     pub losses: Option<Vec<f32>>,
+}
+
+/// Numbers as their bits: JSON has no NaN and no infinity.
+mod bits {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(numbers: &Option<Vec<f32>>, serializer: S) -> Result<S::Ok, S::Error> {
+        let bits = |numbers: &Vec<f32>| numbers.iter().map(|number| number.to_bits()).collect::<Vec<u32>>();
+        numbers.as_ref().map(bits).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<f32>>, D::Error> {
+        let bits: Option<Vec<u32>> = Option::deserialize(deserializer)?;
+        Ok(bits.map(|bits| bits.into_iter().map(f32::from_bits).collect()))
+    }
 }
 
 /// A step.
@@ -166,6 +182,8 @@ impl StepRecord {
             keep,
             clock_uncertainty_ns: self.devices.iter().map(|device| device.clock_uncertainty_ns).max().unwrap_or(0),
             lower_bound_ns: None,
+            lower_bound_if_split_ns: None,
+            typical_makespan_ns: None,
             provenance: BTreeMap::new(),
             spans,
         };

@@ -2,6 +2,7 @@
 //! several, all measured.
 
 use super::finding::Place;
+use super::measure::diverged;
 use super::{Calibration, Error, Finding, Measured, Observer, Outcome, Training, calibrate_on, measure, provenance};
 use crate::delivery::Delivery;
 use crate::report::{Report, Table};
@@ -39,10 +40,12 @@ impl Accuracy {
             runs.push(Measured::new(training, graph, Delivery::OneSided)?);
         }
         measure(training, &mut runs, (self.warmup, self.steps), observer)?;
+        let failure = diverged(&runs);
         let calibration = runs.remove(0);
         let costs = calibrate_on(training, &calibration)?;
         let report = Report { provenance: provenance::of(training), ..self.header(training) };
-        let mut finding = Finding { report, calibration: Some(Calibration::of(&calibration)), ..Finding::default() };
+        let mut finding =
+            Finding { report, calibration: Some(Calibration::of(&calibration)), failure, ..Finding::default() };
         for run in &runs {
             let (table, steps) = training.tables(&costs, &run.graph)?;
             let setup = Setup { steps, ..Setup::default() };
@@ -78,7 +81,7 @@ impl Accuracy {
 /// The errors of all but what was calibrated on, summed up.
 fn summary(outcomes: &[Outcome], calibrated_on: &str, drift: f64) -> Table {
     let unseen: Vec<&Outcome> = outcomes.iter().filter(|o| o.schedule != calibrated_on).collect();
-    let errors: Vec<f64> = unseen.iter().map(|o| 100.0 * o.error.makespan).collect();
+    let errors: Vec<f64> = unseen.iter().map(|o| 100.0 * o.error.median_makespan).collect();
     let absolute: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
     let bubbles: Vec<f64> = unseen.iter().map(|o| o.error.bubble.abs()).collect();
@@ -128,7 +131,7 @@ fn rows(outcomes: &[Outcome]) -> Table {
     let header = [
         "schedule",
         "m",
-        "measured ms",
+        "median measured ms",
         "95 % interval of the iteration",
         "predicted ms",
         "error",
@@ -138,7 +141,7 @@ fn rows(outcomes: &[Outcome]) -> Table {
         "self-replay",
     ];
     Table {
-        caption: "Makespan, predicted and measured".to_string(),
+        caption: "Makespan, predicted and measured (the median step)".to_string(),
         header: header.map(str::to_string).to_vec(),
         rows: outcomes
             .iter()
@@ -147,10 +150,10 @@ fn rows(outcomes: &[Outcome]) -> Table {
                 vec![
                     o.schedule.clone(),
                     o.microbatches.to_string(),
-                    format!("{:.1}", o.predicted.metrics.makespan / (1.0 + o.error.makespan)),
+                    format!("{:.1}", o.predicted.metrics.makespan / (1.0 + o.error.median_makespan)),
                     format!("{low:.1} to {high:.1}"),
                     format!("{:.1}", o.predicted.metrics.makespan),
-                    format!("{:+.2} %", 100.0 * o.error.makespan),
+                    format!("{:+.2} %", 100.0 * o.error.median_makespan),
                     format!("{:.2} %", 100.0 * o.measured.metrics.bubble),
                     format!("{:+.2} points", o.error.bubble),
                     format!("{:.2} %", 100.0 * o.error.op_start_p95),

@@ -90,31 +90,21 @@ fn per_device_ms(timeline: &Timeline, queue: Queue) -> Vec<f64> {
     sums.into_iter().map(|ns| ns as f64 / 1e6).collect()
 }
 
-/// The same over all steps of a run: the makespan's error against the median makespan, op starts against their medians,
-/// and each step's own durations fed back (the median of those errors).
+/// What all steps of a run say besides the one that is shown: the makespan's error against their median, and each step's own
+/// durations fed back (the median of those errors).
 pub(super) fn refine(
     error: &mut Comparison,
-    predicted: (&Timeline, &Metrics),
+    predicted: &Metrics,
     graph: &TaskGraph,
     costs: &CostTable,
     records: &[StepRecord],
 ) {
     let makespans: Vec<f64> = records.iter().map(|record| record.makespan_ns() as f64).collect();
-    let measured = median(&makespans);
-    error.makespan = ratio(predicted.1.makespan * 1e6, measured);
-    let mut starts: Vec<Vec<f64>> = vec![Vec::new(); graph.len()];
-    let mut durations: Vec<Vec<u64>> = vec![Vec::new(); graph.len()];
-    for op in records.iter().flat_map(|record| &record.devices).flat_map(|device| &device.ops) {
-        starts[op.index].push(op.start as f64);
-        durations[op.index].push(op.end - op.start);
-    }
-    let by_op = (0..graph.len()).map(|index| (graph.op(index), median(&starts[index]))).collect();
-    start_errors(error, predicted.0.ops().map(|(op, span)| (op, span.start_ns as f64)), &by_op, measured.max(1.0));
-    let replays: Vec<f64> = (0..records.len())
-        .map(|step| {
-            let own: Vec<u64> = durations.iter().map(|samples| samples[step]).collect();
-            ratio(replay(graph, costs, &own) as f64, makespans[step])
-        })
-        .collect();
-    error.self_replay = median(&replays);
+    error.median_makespan = Some(ratio(predicted.makespan * 1e6, median(&makespans)));
+    let replayed = |record: &StepRecord| {
+        let mut own = vec![0; graph.len()];
+        record.devices.iter().flat_map(|device| &device.ops).for_each(|op| own[op.index] = op.end - op.start);
+        ratio(replay(graph, costs, &own) as f64, record.makespan_ns() as f64)
+    };
+    error.self_replay = Some(median(&records.iter().map(replayed).collect::<Vec<_>>()));
 }

@@ -25,6 +25,18 @@ pub enum Error {
     /// A rank is gone.
     #[error(transparent)]
     Lost(#[from] Lost),
+    /// Training left the numbers.
+    #[error(
+        "the loss of step {step} of {schedule} is {loss}: training diverged; lower --lr, or bound the gradients with --clip 1"
+    )]
+    Diverged {
+        /// Which schedule.
+        schedule: String,
+        /// The first such step, from 0.
+        step: usize,
+        /// NaN or infinite.
+        loss: f64,
+    },
     /// Something else went wrong, its causes included.
     #[error("{0}")]
     Failed(String),

@@ -98,13 +98,13 @@ impl Finding {
         let predicted = sim::predict(&run.graph, table, setup).expect("only a machine makes predictions fail");
         let mut predicted_timeline = predicted.timeline();
         let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep.share());
-        measured_timeline.lower_bound_ns = predicted_timeline.lower_bound_ns;
+        measured_timeline.held_against(&predicted_timeline);
         let predicted = predicted.prediction;
         for timeline in [&mut predicted_timeline, &mut measured_timeline] {
             timeline.provenance = self.report.provenance.clone();
         }
         let mut error = compare::compare(&predicted_timeline, &measured_timeline).unwrap_or_default();
-        compare::refine(&mut error, (&predicted_timeline, &predicted.metrics), &run.graph, table, &run.records);
+        compare::refine(&mut error, &predicted.metrics, &run.graph, table, &run.records);
         let iteration = iteration(run);
         let metrics = measured_timeline.metrics();
         let measured = Prediction { metrics: metrics.clone(), ..predicted.clone() };
@@ -120,9 +120,10 @@ impl Finding {
             iteration_ms: iteration,
             error: Errors {
                 makespan: error.makespan,
+                median_makespan: error.median_makespan.unwrap_or_default(),
                 bubble: error.bubble,
                 op_start_p95: error.op_start_p95,
-                self_replay: error.self_replay,
+                self_replay: error.self_replay.unwrap_or_default(),
             },
             measured,
             predicted,
@@ -132,6 +133,7 @@ impl Finding {
             predicted: Some(Panel { timeline: predicted_timeline, metrics: outcome.predicted.metrics.clone() }),
             measured: Some(Panel { timeline: measured_timeline, metrics }),
             error: Some(error),
+            over_steps: outcome.over_steps(),
             notes: Vec::new(),
         });
         self.outcomes.push(outcome);
@@ -181,7 +183,7 @@ fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table>
     let of_outcome = |o: &Outcome| row(&label(o), o.iteration_ms, format!("{:.0}", o.tokens_per_second));
     let speed = Table {
         caption: "Training speed".to_string(),
-        header: ["schedule", "iteration ms", "95 % interval", "tokens/s", column].map(str::to_string).to_vec(),
+        header: ["schedule", "median iteration ms", "95 % interval", "tokens/s", column].map(str::to_string).to_vec(),
         rows: baseline
             .map(|one| row("one device", one, String::new()))
             .into_iter()

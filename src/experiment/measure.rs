@@ -1,5 +1,6 @@
 //! Measuring: several schedules in one process, warmed, their steps interleaved round-robin, so that all see the same machine.
 
+use super::finding::CALIBRATING;
 use super::{Error, Event, Observer, Training};
 use crate::delivery::Delivery;
 use crate::exec::{Session, StepRecord};
@@ -24,6 +25,11 @@ impl Measured {
         Ok(Measured { session: training.session_delivering(&graph, delivery)?, graph, records: Vec::new() })
     }
 
+    /// Whether it is measured for its costs alone.
+    fn calibrates(&self) -> bool {
+        self.graph.schedule().name.ends_with(CALIBRATING)
+    }
+
     /// How much slower the second half of the steps was than the first: the machine's drift.
     pub fn drift(&self) -> f64 {
         let makespans: Vec<f64> = self.records.iter().map(|record| record.makespan_ns() as f64).collect();
@@ -39,6 +45,17 @@ impl Measured {
         let figures = |record: &StepRecord| (record.makespan_ns() as f64, busy(record) as f64);
         &self.records[most_typical(&self.records.iter().map(figures).collect::<Vec<_>>())]
     }
+}
+
+/// Where training first left the numbers; of several runs in the first of them, rather not in what is measured for its costs.
+pub(super) fn diverged(runs: &[Measured]) -> Option<Error> {
+    let first = |run: &Measured| {
+        let losses = run.records.iter().map(|record| record.loss.unwrap_or_default());
+        let (step, loss) = losses.enumerate().find(|(_, loss)| !loss.is_finite())?;
+        Some((step, run.calibrates(), loss, run.graph.schedule().name.clone()))
+    };
+    let found = runs.iter().filter_map(first).min_by_key(|&(step, calibrates, ..)| (step, calibrates));
+    found.map(|(step, _, loss, schedule)| Error::Diverged { schedule, step, loss })
 }
 
 /// Warms all runs up, then measures `steps` training steps of each, one step of each in turn.
@@ -81,7 +98,8 @@ pub(super) fn in_turn(
             observer(Event::Step {
                 schedule: &schedule.name,
                 number,
-                loss: record.loss,
+                // what is measured for its costs is no run
+                loss: record.loss.filter(|_| !run.calibrates()),
                 iteration_ms,
                 tokens_per_second: f64::from(schedule.microbatches) * tokens as f64 / (iteration_ms / 1e3),
             });

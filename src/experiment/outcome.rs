@@ -17,9 +17,11 @@ pub struct Iteration {
 /// The errors that the contract names.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Errors {
-    /// Predicted makespan / median measured makespan of all steps - 1: above 0 it was predicted too long. What an [`Outcome`]
-    /// calls `measured` is one typical step, of which the ratio differs.
+    /// Predicted makespan / measured makespan - 1, of what an [`Outcome`] calls `predicted` and `measured`: above 0 it was
+    /// predicted too long.
     pub makespan: f64,
+    /// The same against the median makespan of all steps, of which `measured` is the most typical.
+    pub median_makespan: f64,
     /// Predicted bubble - measured bubble, in percentage points (the others are fractions).
     pub bubble: f64,
     /// 95th percentile over ops of |predicted start - measured start|, as a fraction of the iteration.
@@ -53,6 +55,19 @@ pub struct Outcome {
     pub measured: Prediction,
     /// Prediction against measurement.
     pub error: Errors,
+}
+
+impl Outcome {
+    /// What stands over all steps, by name.
+    pub(super) fn over_steps(&self) -> Vec<(&'static str, f64)> {
+        let Iteration { median, ci95: [low, high] } = self.iteration_ms;
+        vec![
+            ("iteration_ms_median", median),
+            ("iteration_ms_low", low),
+            ("iteration_ms_high", high),
+            ("tokens_per_second", self.tokens_per_second),
+        ]
+    }
 }
 
 /// The iteration time of a run in ms.

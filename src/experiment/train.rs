@@ -1,6 +1,7 @@
 //! An experiment on devices that train: calibrated on one schedule, all predicted and measured.
 
 use super::finding::{CALIBRATING, Place};
+use super::measure::diverged;
 use super::outcome::iteration;
 use super::{
     Backend, Calibration, Error, Event, Experiment, Finding, Measured, Observer, Training, calibrate_on, cores,
@@ -39,6 +40,7 @@ impl Experiment {
         {
             return Err(failure);
         }
+        let failure = failure.or_else(|| diverged(&runs));
         let drift = 100.0 * runs[0].drift();
         observer(Event::Remark(&format!(
             "drift of the machine over the run: {drift:+.1} % (second half of the steps against the first)"
@@ -102,7 +104,7 @@ impl Experiment {
     /// Costs from a few steps of the schedule to calibrate on, for schedules whose order depends on costs.
     fn first_costs(&self, training: &Training, name: &str, observer: Observer<'_>) -> Result<CostFile, Error> {
         observer(Event::Remark(&format!("measuring {} first: costs decide the order of {name}", self.calibrate_on)));
-        profile(training, self.calibration_graph(training)?, (self.warmup, FIRST_STEPS), &silent)
+        Ok(profile(training, self.calibration_graph(training)?, (self.warmup, FIRST_STEPS), &silent)?.0)
     }
 
     /// The schedule to calibrate on.

@@ -161,8 +161,13 @@ fn heading(picture: &mut Picture, entry: &Entry, y: f64) -> f64 {
             percent(m.span_bubble),
             percent(m.bubble_over_ideal)
         );
-        if let Some(bound) = m.lower_bound {
-            line += &format!(" · lower bound {}", number(bound));
+        // The bound is of the order, not of a step: it is said once.
+        if let Some(bound) = m.lower_bound.filter(|_| i == 0) {
+            let time = |value: f64| quantity(value, &plain(unit));
+            line += &m.typical_speed.map_or_else(String::new, |typical| {
+                format!(" · at typical speed makespan {},", time(typical.makespan))
+            });
+            line += &format!("{} lower bound {}", if m.typical_speed.is_some() { "" } else { " ·" }, time(bound));
         }
         if entry.predicted.is_some() && entry.measured.is_some() {
             line = format!("{} {line}", source_name(panel.timeline.source));

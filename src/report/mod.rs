@@ -9,6 +9,7 @@
 mod canvas;
 mod csv;
 mod error;
+mod figures;
 #[cfg(feature = "pictures")]
 mod folder;
 mod format;
@@ -32,6 +33,7 @@ mod unfinished;
 
 pub use csv::{csv, field as csv_cell};
 pub use error::WriteError;
+pub use figures::figures;
 #[cfg(feature = "pictures")]
 pub use folder::{NamedBytes, folder, try_file, write_atomic};
 pub use format::{FORMATS, Place, Shape, endings};
@@ -82,6 +84,8 @@ pub struct Entry {
     pub measured: Option<Panel>,
     /// How far the two are apart.
     pub error: Option<Comparison>,
+    /// Figures over all measured steps, not of the one that is shown, by name.
+    pub over_steps: Vec<(&'static str, f64)>,
     /// Remarks for the reader, one sentence each.
     pub notes: Vec<String>,
 }
@@ -112,16 +116,22 @@ impl Panel {
 /// How far a prediction is from its measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Predicted / measured - 1.
+    /// Predicted / measured - 1, of the two timelines.
     pub makespan: f64,
+    /// The same against the median makespan of all steps, of which the measured timeline is the most typical; none where only
+    /// timelines are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub median_makespan: Option<f64>,
     /// Predicted bubble - measured bubble, in percentage points.
     pub bubble: f64,
     /// Median over ops of |predicted start - measured start|, as a fraction of the measured iteration.
     pub op_start_p50: f64,
     /// 95th percentile of the same.
     pub op_start_p95: f64,
-    /// Makespan error when the run's own durations are fed back into the simulation.
-    pub self_replay: f64,
+    /// Makespan error when the run's own durations are fed back into the simulation, the median over steps; none where only
+    /// timelines are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub self_replay: Option<f64>,
     /// Durations by kind of op.
     pub per_kind: Vec<KindError>,
     /// Measured time that each device waited for data, in ms.

@@ -1,9 +1,9 @@
 //! Predictions as a report.
 
-use super::{Entry, Panel, Report, Table, number};
+use super::{Entry, Panel, Report, Table, quantity};
 use crate::sim::{Predicted, Prediction};
 
-const TYPICAL_SPEED: &str = " at typical speed, as are lower bounds; times under the machine's speed as it went";
+const TYPICAL_SPEED: &str = " at typical speed; times under the machine's speed as it was measured";
 
 impl Report {
     /// Predictions of schedules side by side, with their timelines.
@@ -47,7 +47,7 @@ fn subtitle(result: &Predicted<'_>) -> String {
 fn spreads(results: &[Predicted<'_>]) -> Option<Table> {
     let row = |p: &Prediction| {
         let s = p.jitter?;
-        let times = [s.mean, s.p5, s.p50, s.p95, s.p99].map(number);
+        let times = [s.mean, s.p5, s.p50, s.p95, s.p99].map(|time| quantity(time, &p.time_unit));
         Some([p.schedule.clone()].into_iter().chain(times).collect())
     };
     let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();

@@ -3,6 +3,7 @@
 use super::number::{MISSING, number, percent, points, quantity, signed_percent};
 use super::text::{columns, fit};
 use super::{Entry, Panel, Report, Table};
+use crate::metrics::Metrics;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, TableStyle, Width};
 
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
@@ -33,7 +34,9 @@ fn predicted(report: &Report) -> Option<Table> {
     if report.entries.iter().all(|entry| entry.predicted.is_none()) {
         return None;
     }
-    let bound = report.entries.iter().flat_map(|entry| &entry.predicted).any(|p| p.metrics.lower_bound.is_some());
+    let any = |has: fn(&Metrics) -> bool| predicted_panels(report).any(|panel| has(&panel.metrics));
+    // Where the machine's speed varied, bounds are of another speed than these makespans: they have a table of their own.
+    let bound = any(|m| m.lower_bound.is_some()) && !any(|m| m.typical_speed.is_some());
     let mut header = vec!["schedule"];
     header.extend(COMMON);
     header.extend(["lower bound", "gap"].into_iter().filter(|_| bound));
@@ -42,8 +45,7 @@ fn predicted(report: &Report) -> Option<Table> {
         if let Some(panel) = &entry.predicted {
             cells.extend(common(panel));
             if bound {
-                cells.push(panel.metrics.lower_bound.map_or(MISSING.into(), number));
-                cells.push(panel.metrics.gap_to_bound.map_or(MISSING.into(), percent));
+                cells.extend(bound_and_gap(panel));
             }
         }
         cells.resize(header.len(), MISSING.into());
@@ -53,13 +55,35 @@ fn predicted(report: &Report) -> Option<Table> {
     Some(figures(&header, rows))
 }
 
+fn predicted_panels(report: &Report) -> impl Iterator<Item = &Panel> {
+    report.entries.iter().flat_map(|entry| &entry.predicted)
+}
+
+fn bound_and_gap(panel: &Panel) -> [String; 2] {
+    let m = &panel.metrics;
+    [m.lower_bound.map_or(MISSING.into(), |bound| time(bound, panel)), m.gap().map_or(MISSING.into(), percent)]
+}
+
+/// Predicted makespans at the machine's typical speed against their lower bounds; `None` where its speed did not vary.
+fn typical(report: &Report) -> Option<Table> {
+    let row = |entry: &Entry| {
+        let panel = entry.predicted.as_ref()?;
+        let makespan = time(panel.metrics.typical_speed?.makespan, panel);
+        Some([entry.name.clone(), makespan].into_iter().chain(bound_and_gap(panel)).collect())
+    };
+    let rows: Vec<Vec<String>> = report.entries.iter().filter_map(row).collect();
+    let table = figures(&["schedule", "makespan", "lower bound", "gap"], rows);
+    let caption = "At the machine's typical speed (times above: under its speed as it was measured)";
+    (!table.rows.is_empty()).then(|| Table { caption: caption.to_string(), ..table })
+}
+
 /// What was measured, and how far the prediction is from it; `None` where nothing was.
 fn measured(report: &Report) -> Option<Table> {
     if report.entries.iter().all(|entry| entry.measured.is_none()) {
         return None;
     }
     let errors = report.entries.iter().any(|entry| entry.error.is_some());
-    let mut header = vec!["schedule", "iteration"];
+    let mut header = vec!["schedule", "iteration of this step"];
     // Beside errors, rates that say the same as the bubble would make the table too wide for a terminal.
     let shown = |i: usize| !errors || i < 2;
     header.extend(COMMON.into_iter().enumerate().filter(|&(i, _)| shown(i)).map(|(_, name)| name));
@@ -87,10 +111,12 @@ fn figures(header: &[&str], rows: Vec<Vec<String>>) -> Table {
 
 /// The tables of a report with their captions; a lone table of figures needs none.
 fn tables(report: &Report) -> Vec<Table> {
-    let mut tables: Vec<Table> = predicted(report).into_iter().chain(measured(report)).collect();
-    if let [predicted, measured] = &mut tables[..] {
-        (predicted.caption, measured.caption) = ("Predicted".to_string(), "Measured".to_string());
+    let (mut predicted, mut measured) = (predicted(report), measured(report));
+    if let (Some(predicted), Some(measured)) = (&mut predicted, &mut measured) {
+        (predicted.caption, measured.caption) =
+            ("Predicted".to_string(), "Measured: the most typical step".to_string());
     }
+    let mut tables: Vec<Table> = [predicted, typical(report), measured].into_iter().flatten().collect();
     if tables.is_empty() && report.extra_tables.is_empty() {
         tables.push(figures(&[&["schedule"], &COMMON[..]].concat(), Vec::new()));
     }

@@ -73,6 +73,16 @@ fn larger_search<E>(selection: &Selection, costs: Pricing<'_, E>) -> Option<Cand
     Some(Candidate { order, costs })
 }
 
+/// A schedule that was judged.
+struct Judged {
+    rank: Rank,
+    /// Its place in the list.
+    number: usize,
+    /// Its makespan at typical speed, to be held against bounds, which are at that.
+    typical_ns: u64,
+    graph: TaskGraph,
+}
+
 /// What makes a schedule better, in nanoseconds (placements differ in their ticks) and billionths of an activation: the
 /// makespan, then the span, then the peak.
 type Rank = (u64, u64, u64);
@@ -89,7 +99,7 @@ impl Contest {
     /// The best that holds at most the cap; the earlier among equals. Orders that costs decide are searched last and side by
     /// side, and only where a lower bound leaves them a chance.
     fn best(&self, candidates: Vec<Candidate>) -> Option<TaskGraph> {
-        let mut best: Vec<(Rank, usize, TaskGraph)> = Vec::new();
+        let mut best: Vec<Judged> = Vec::new();
         let mut open: Vec<(usize, OpenSchedule, CostTable)> = Vec::new();
         for (number, Candidate { order, costs }) in candidates.into_iter().enumerate() {
             match order {
@@ -97,8 +107,8 @@ impl Contest {
                 Order::Open(order) => open.push((number, order, costs)),
             }
         }
-        let so_far = best.iter().map(|(rank, ..)| *rank).min();
-        open.retain(|(_, open, costs)| so_far.is_none_or(|rank| self.may_beat(open, costs, rank)));
+        let so_far = best.iter().map(|judged| (judged.typical_ns, judged.rank.1)).min();
+        open.retain(|(_, open, costs)| so_far.is_none_or(|best| self.may_beat(open, costs, best)));
         let found = Mutex::new(&mut best);
         self.host.each(open.len(), &|which| {
             let (number, open, costs) = &open[which];
@@ -106,25 +116,25 @@ impl Contest {
             let judged = settled.and_then(|schedule| self.judged(*number, schedule, costs));
             found.lock().unwrap_or_else(PoisonError::into_inner).extend(judged);
         });
-        best.into_iter().min_by_key(|(rank, number, _)| (*rank, *number)).map(|(.., graph)| graph)
+        best.into_iter().min_by_key(|judged| (judged.rank, judged.number)).map(|judged| judged.graph)
     }
 
-    /// The graph with its rank; `None` where it holds too much or cannot run.
-    fn judged(&self, number: usize, schedule: Schedule, costs: &CostTable) -> Option<(Rank, usize, TaskGraph)> {
+    /// The graph with the rank of its prediction; `None` where it holds too much or cannot run.
+    fn judged(&self, number: usize, schedule: Schedule, costs: &CostTable) -> Option<Judged> {
         if self.cap.is_some_and(|cap| !schedule.keeps_cap(cap, costs.keep)) {
             return None;
         }
         let peak = (schedule.peak(costs.keep) * 1e9).round() as u64;
         let graph = TaskGraph::with_overlap(schedule, self.overlap).ok()?;
-        let devices = sim::sweep(&graph, costs);
-        let makespan = devices.iter().map(|d| d.last_end).max().unwrap_or(0);
-        let span = devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0);
-        Some(((costs.to_ns(makespan), costs.to_ns(span), peak), number, graph))
+        let step = sim::typical_sweep(&graph, costs);
+        let span = step.devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0);
+        let rank = (costs.to_ns(step.makespan()), costs.to_ns(span), peak);
+        Some(Judged { rank, number, typical_ns: costs.to_ns(step.typical_makespan), graph })
     }
 
-    /// Whether some order of the ops of `open` may be better than `rank`: its makespan below that of the best so far, or as
-    /// short with a smaller span.
-    fn may_beat(&self, open: &OpenSchedule, costs: &CostTable, rank: Rank) -> bool {
+    /// Whether some order of the ops of `open` may be better than the best so far, both at typical speed: its makespan below
+    /// that one's, or as short with a smaller span.
+    fn may_beat(&self, open: &OpenSchedule, costs: &CostTable, best: (u64, u64)) -> bool {
         // Any order of these ops will do: bounds hold for all.
         let split = open.programs.iter().any(|program| matches!(program, Program::Search { split: true, .. }));
         let priority = if split { vec![Kind::I, Kind::F, Kind::W] } else { vec![Kind::B, Kind::F] };
@@ -134,6 +144,6 @@ impl Contest {
             return true;
         };
         let bounds = sim::bounds(&graph, costs, self.cap);
-        (costs.to_ns(bounds.best().0), costs.to_ns(bounds.work)) < (rank.0, rank.1)
+        (costs.to_ns(bounds.best().0), costs.to_ns(bounds.work)) < best
     }
 }

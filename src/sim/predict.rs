@@ -1,18 +1,19 @@
 //! From a graph and costs to the one prediction that every command gives: figures, bounds, times of ops, a timeline.
 
 use super::bound::{Bounds, bounds, shared_cores};
-use super::event::{Config, EventError, Makespans, Record, simulate};
+use super::event::{Config, Each, EventError, Jitter, Makespans, Prepared, Record, monte_carlo, simulate};
 use super::spans::{StepSpan, spans, step_spans};
-use super::sweep::{sweep, sweep_lasting};
+use super::sweep::sweep_lasting;
 use super::waits::OpTimes;
-use crate::cost::{CostTable, StepCosts, Summary};
+use crate::cost::{CostTable, Speed, StepCosts, Summary};
 use crate::graph::TaskGraph;
-use crate::metrics::{Activity, Metrics};
+use crate::metrics::{Activity, Metrics, Yardstick};
 use crate::statistics::most_typical;
 use crate::timeline::{SCHEMA_VERSION, Source, Timeline};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 /// One entry of `predict --format json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,9 +79,9 @@ pub struct Setup {
 
 /// A graph's predicted step.
 ///
-/// At constant speed it is one sweep; where the machine's speed was measured, one sweep under each measured step's, of which
-/// the one with the most typical makespan and busy time counts. Bounds are of the costs, so at typical speed: a machine that
-/// ran faster may beat them.
+/// At constant speed it is one run of an engine; where the machine's speed was measured, one under each measured step's, of
+/// which the one with the most typical makespan and busy time counts. Bounds are of the costs, so at typical speed, and so is
+/// the makespan that they are held against ([`Metrics::gap`]).
 #[derive(Clone, Debug)]
 pub struct Predicted<'a> {
     /// What runs.
@@ -93,54 +94,100 @@ pub struct Predicted<'a> {
     pub bounds: Bounds,
     /// The step ops.
     pub steps: Vec<StepSpan>,
-    devices: Vec<Activity>,
-    origin: Origin,
+    step: Step,
+    /// Of the event engine: when every op and transfer took place.
+    record: Option<Box<Record>>,
 }
 
-/// How a prediction's times came about.
+/// A step, without the times of its ops.
 #[derive(Clone, Debug)]
-enum Origin {
-    /// A sweep at constant speed.
-    Sweep,
-    /// A sweep under the speed of this measured step.
-    Speed(usize),
-    /// The event engine, which noted every op and transfer.
-    Events(Box<Record>),
+pub struct Step {
+    /// What devices do.
+    pub devices: Vec<Activity>,
+    /// The number of the measured speed that it runs under; none at constant speed.
+    speed: Option<usize>,
+    /// Its makespan at typical speed.
+    pub typical_makespan: u64,
 }
 
 /// Predicts the step of `graph` under `costs`.
 ///
 /// # Errors
-/// Those of the event engine: as [`simulate`]; without a machine none.
+/// Those of the event engine: as [`simulate`](super::event::simulate); without a machine none.
 pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) -> Result<Predicted<'a>, EventError> {
-    let (devices, origin) = match &setup.machine {
-        None => typical_sweep(graph, costs),
+    let (step, record) = match &setup.machine {
+        None => (typical_sweep(graph, costs), None),
         Some(config) => {
-            let mut record = Record::new(graph);
-            let outcome = simulate(graph, costs, config, &mut record)?;
-            (outcome.devices, Origin::Events(Box::new(record)))
+            let mut record = Box::new(Record::new(graph));
+            let step = if costs.speeds.is_empty() {
+                Step::steady(simulate(graph, costs, config, &mut *record)?.devices)
+            } else {
+                typical_run(&Prepared::new(graph, costs, config)?, costs, &mut record)?
+            };
+            (step, Some(record))
         }
     };
     // A bound within the cap says nothing about a schedule that exceeds it.
     let kept = setup.memory_cap.filter(|&cap| graph.schedule().keeps_cap(cap, costs.keep));
     let cores = setup.machine.as_ref().and_then(|machine| shared_cores(graph, costs, &machine.processors));
     let bounds = Bounds { cores, ..bounds(graph, costs, kept) };
-    let prediction = Prediction::new(graph, costs, &devices, &bounds);
-    let steps = step_spans(graph, costs, &devices, &setup.steps);
-    Ok(Predicted { graph, costs, prediction, bounds, steps, devices, origin })
+    let prediction = Prediction::new(graph, costs, &step, &bounds);
+    let steps = step_spans(graph, costs, &step.devices, &setup.steps);
+    Ok(Predicted { graph, costs, prediction, bounds, steps, step, record })
 }
 
-fn typical_sweep(graph: &TaskGraph, costs: &CostTable) -> (Vec<Activity>, Origin) {
-    let speeds = 0..costs.speeds.len();
-    let mut all: Vec<Vec<Activity>> =
-        speeds.map(|speed| sweep_at_speed(graph, costs, speed, |_, _| (), |_, _, _| ())).collect();
-    if all.is_empty() {
-        return (sweep(graph, costs), Origin::Sweep);
+/// The step that a prediction without a machine is about.
+pub fn typical_sweep(graph: &TaskGraph, costs: &CostTable) -> Step {
+    let swept = |speed: Option<&Speed>| sweep_at_speed(graph, costs, speed, |_, _| (), |_, _, _| ());
+    let Ok(step) = Step::typical::<Infallible>(costs, |speed| Ok(swept(speed)));
+    step
+}
+
+/// The same by the event engine, which notes in `record` what takes place.
+fn typical_run(prepared: &Prepared<'_>, costs: &CostTable, record: &mut Record) -> Result<Step, EventError> {
+    let run = |speed: &Speed, observer: &mut Record| {
+        prepared.run_on(|device, start, duration| speed.stretch(device, start, duration), observer)
+    };
+    let step = Step::typical(costs, |speed| {
+        Ok(match speed {
+            None => prepared.run(&mut ())?.devices,
+            Some(speed) => run(speed, record)?.devices,
+        })
+    })?;
+    step.speed(costs).map(|speed| run(speed, record)).transpose()?;
+    Ok(step)
+}
+
+impl Step {
+    /// At constant speed.
+    fn steady(devices: Vec<Activity>) -> Step {
+        Step { typical_makespan: makespan(&devices), devices, speed: None }
     }
-    let busy = |devices: &[Activity]| devices.iter().map(|device| device.busy as f64).sum();
-    let figures: Vec<(f64, f64)> = all.iter().map(|devices| (makespan(devices) as f64, busy(devices))).collect();
-    let speed = most_typical(&figures);
-    (all.swap_remove(speed), Origin::Speed(speed))
+
+    /// Of the steps that `run` makes of each measured speed the most typical one; at constant speed where none was measured.
+    fn typical<E>(
+        costs: &CostTable,
+        mut run: impl FnMut(Option<&Speed>) -> Result<Vec<Activity>, E>,
+    ) -> Result<Step, E> {
+        let steady = run(None)?;
+        let mut all = costs.speeds.iter().map(|speed| run(Some(speed))).collect::<Result<Vec<_>, E>>()?;
+        if all.is_empty() {
+            return Ok(Step::steady(steady));
+        }
+        let busy = |devices: &[Activity]| devices.iter().map(|device| device.busy as f64).sum();
+        let figures: Vec<(f64, f64)> = all.iter().map(|devices| (makespan(devices) as f64, busy(devices))).collect();
+        let number = most_typical(&figures);
+        Ok(Step { devices: all.swap_remove(number), speed: Some(number), typical_makespan: makespan(&steady) })
+    }
+
+    fn speed<'a>(&self, costs: &'a CostTable) -> Option<&'a Speed> {
+        self.speed.map(|number| &costs.speeds[number])
+    }
+
+    /// End of the last op, in ticks.
+    pub fn makespan(&self) -> u64 {
+        makespan(&self.devices)
+    }
 }
 
 /// End of the last op.
@@ -148,17 +195,22 @@ fn makespan(devices: &[Activity]) -> u64 {
     devices.iter().map(|device| device.last_end).max().unwrap_or(0)
 }
 
-/// A sweep under the speed of measured step number `speed`. `lasts` hears how long each op takes by itself, `note` when it runs.
+/// How long an op of typical length `duration` takes on `device` from `start`.
+fn lasting(speed: Option<&Speed>, device: u32, start: u64, duration: u64) -> u64 {
+    speed.map_or(duration, |speed| speed.stretch(device, start, duration))
+}
+
+/// A sweep under a measured speed, or at constant speed. `lasts` hears how long each op takes by itself, `note` when it runs.
 fn sweep_at_speed(
     graph: &TaskGraph,
     costs: &CostTable,
-    speed: usize,
+    speed: Option<&Speed>,
     lasts: impl Fn(usize, u64),
     note: impl FnMut(usize, u64, u64),
 ) -> Vec<Activity> {
-    let speed = &costs.speeds[speed];
+    let Some(_) = speed else { return sweep_lasting(graph, costs, |_, _, _, duration| duration, note) };
     let stretch = |index, device, start, duration| {
-        let lasted = speed.stretch(device, start, duration);
+        let lasted = lasting(speed, device, start, duration);
         lasts(index, lasted);
         lasted
     };
@@ -173,26 +225,35 @@ impl Predicted<'_> {
 
     /// End of the last op, in ticks.
     pub fn makespan(&self) -> u64 {
-        makespan(&self.devices)
+        self.step.makespan()
+    }
+
+    /// How makespans are spread over `samples` steps on `machine` whose ops vary by chance, under the prediction's own speed.
+    ///
+    /// # Errors
+    /// As [`predict`].
+    pub fn spread(&self, machine: &Config, jitter: Jitter, samples: u32, each: Each<'_>) -> Result<Spread, EventError> {
+        let speed = self.step.speed(self.costs);
+        let config = Config { jitter: Some(jitter), ..machine.clone() };
+        let lasts = |device, start, duration| lasting(speed, device, start, duration);
+        let makespans = monte_carlo(&Prepared::new(self.graph, self.costs, &config)?, lasts, samples, each)?;
+        Ok(Spread::new(&makespans, jitter.seed, self.costs))
     }
 
     /// When each op runs.
     pub fn op_times(&self) -> OpTimes {
         let mut times = OpTimes { start: vec![0; self.graph.len()], end: vec![0; self.graph.len()] };
         let mut note = |index: usize, start, end| (times.start[index], times.end[index]) = (start, end);
-        match &self.origin {
-            Origin::Sweep => drop(sweep_lasting(self.graph, self.costs, |_, _, _, duration| duration, note)),
-            Origin::Speed(speed) => drop(sweep_at_speed(self.graph, self.costs, *speed, |_, _| (), note)),
-            Origin::Events(record) => {
-                record.ops.iter().enumerate().for_each(|(index, &(start, end))| note(index, start, end));
-            }
+        match &self.record {
+            Some(record) => record.ops.iter().enumerate().for_each(|(index, &(start, end))| note(index, start, end)),
+            None => drop(sweep_at_speed(self.graph, self.costs, self.step.speed(self.costs), |_, _| (), note)),
         }
         times
     }
 
-    /// How long each op takes by itself, in ticks, where that is not what it costs: under a measured speed.
+    /// How long each op of a sweep takes by itself, in ticks, where that is not what it costs: under a measured speed.
     pub fn durations(&self) -> Option<Vec<u64>> {
-        let Origin::Speed(speed) = self.origin else { return None };
+        let speed = Some(self.step.speed(self.costs)?);
         let durations = vec![Cell::new(0); self.graph.len()];
         sweep_at_speed(self.graph, self.costs, speed, |index, lasted| durations[index].set(lasted), |_, _, _| ());
         Some(durations.into_iter().map(Cell::into_inner).collect())
@@ -200,10 +261,8 @@ impl Predicted<'_> {
 
     /// The timeline: computes, transfers, waits, step ops.
     pub fn timeline(&self) -> Timeline {
-        let transfers = match &self.origin {
-            Origin::Events(record) => Some(record.transfers.iter().map(|t| (t.op, (t.start, t.end))).collect()),
-            Origin::Sweep | Origin::Speed(_) => None,
-        };
+        let of_record = |record: &Record| record.transfers.iter().map(|t| (t.op, (t.start, t.end))).collect();
+        let transfers = self.record.as_deref().map(of_record);
         let spans = spans(self.graph, self.costs, &self.op_times(), &self.steps, transfers.as_ref());
         let mut timeline = Timeline { spans, ..self.empty_timeline() };
         timeline.sort();
@@ -225,6 +284,8 @@ impl Predicted<'_> {
             keep: self.costs.keep.share(),
             clock_uncertainty_ns: 0,
             lower_bound_ns: Some(self.costs.to_ns(self.bounds.best().0)),
+            lower_bound_if_split_ns: self.bounds.if_split.map(|ticks| self.costs.to_ns(ticks)),
+            typical_makespan_ns: self.step.speed.map(|_| self.costs.to_ns(self.step.typical_makespan)),
             provenance: BTreeMap::new(),
             spans: Vec::new(),
         }
@@ -232,11 +293,14 @@ impl Predicted<'_> {
 }
 
 impl Prediction {
-    fn new(graph: &TaskGraph, costs: &CostTable, devices: &[Activity], bounds: &Bounds) -> Prediction {
+    fn new(graph: &TaskGraph, costs: &CostTable, step: &Step, bounds: &Bounds) -> Prediction {
         let schedule = graph.schedule();
         let peaks: Vec<f64> = (0..schedule.devices()).map(|d| schedule.peak_activations(d, costs.keep)).collect();
-        let metrics = Metrics::new(devices, &peaks, Some(bounds.best().0), costs.ticks_per_unit);
-        let if_split = bounds.if_split.map(|ticks| ticks as f64 / costs.ticks_per_unit);
+        let held_against = Yardstick {
+            lower_bound: Some(bounds.best().0),
+            lower_bound_if_split: bounds.if_split,
+            typical_makespan: step.speed.map(|_| step.typical_makespan),
+        };
         Prediction {
             schedule: schedule.name.clone(),
             devices: schedule.devices(),
@@ -244,7 +308,7 @@ impl Prediction {
             microbatches: schedule.microbatches,
             time_unit: costs.time_unit.to_string(),
             costs: costs.summary,
-            metrics: Metrics { lower_bound_if_split: if_split, ..metrics },
+            metrics: Metrics::new(&step.devices, &peaks, held_against, costs.ticks_per_unit),
             jitter: None,
         }
     }
@@ -254,5 +318,5 @@ impl Prediction {
 /// a run's own durations fed back.
 pub fn replay(graph: &TaskGraph, costs: &CostTable, durations_ns: &[u64]) -> u64 {
     let devices = sweep_lasting(graph, costs, |index, _, _, _| durations_ns[index], |_, _, _| ());
-    devices.iter().map(|device| device.last_end).max().unwrap_or(0)
+    makespan(&devices)
 }

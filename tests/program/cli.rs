@@ -428,7 +428,7 @@ fn run_prints_the_documented_object_and_its_losses_are_pytorchs() {
             assert!(!run[key].is_null(), "{key}");
         }
         assert_eq!(keys(&run["iteration_ms"]), ["median", "ci95"]);
-        assert_eq!(keys(&run["error"]), ["makespan", "bubble", "op_start_p95", "self_replay"]);
+        assert_eq!(keys(&run["error"]), ["makespan", "median_makespan", "bubble", "op_start_p95", "self_replay"]);
         for side in ["predicted", "measured"] {
             assert_eq!((keys(&run[side]).join(" "), &run[side]["time_unit"]), (PREDICTION.into(), &json!("ms")));
         }

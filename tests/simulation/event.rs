@@ -10,9 +10,10 @@ use pipesim::internals::lowering::Lowering;
 use pipesim::internals::metrics::Activity;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
+use pipesim::internals::resolve::{Files, Host};
 use pipesim::internals::schedule::{Overlap, Schedule};
 use pipesim::internals::sim::event::{
-    Config, EventError, Jitter, Network, Outcome, Prepared, Processor, Record, Scope, Sharing, TransferTime,
+    Config, EventError, Jitter, Makespans, Network, Outcome, Prepared, Processor, Record, Scope, Sharing, TransferTime,
     monte_carlo, simulate,
 };
 use pipesim::internals::sim::sweep_lasting;
@@ -469,16 +470,26 @@ fn jitter_is_the_seeds_alone() {
     assert_ne!(ops(&one), ops(&jitter(100, 2, 2)));
     let calm = jitter(0, 1, 2);
     assert_eq!(ops(&calm), ops(&Config::default()));
-    let still = monte_carlo(&graph, &costs, &calm, 10, 5).unwrap();
+    let still = spread(&graph, &costs, &calm, 10).unwrap();
     let swept = simulate(&graph, &costs, &Config::default(), &mut ()).unwrap().makespan();
     assert_eq!((still.mean, still.p5, still.p50, still.p95, still.p99), (swept, swept, swept, swept, swept));
     // Every sample of the distribution is the simulation of that sample.
-    let all = monte_carlo(&graph, &costs, &one, 40, 9).unwrap();
+    let all = spread(&graph, &costs, &jitter(100, 9, 2), 40).unwrap();
     let mut each: Vec<u64> =
         (0..40).map(|sample| simulate(&graph, &costs, &jitter(100, 9, sample), &mut ()).unwrap().makespan()).collect();
     each.sort_unstable();
     assert_eq!((all.p5, all.p50, all.p95, all.p99), (each[1], each[19], each[37], each[39]));
     assert!(all.p50 > swept, "on average a pipeline with jitter waits for the slowest");
+}
+
+/// The makespans of so many samples, on all cores.
+fn spread(graph: &TaskGraph, costs: &CostTable, config: &Config, samples: u32) -> Result<Makespans, EventError> {
+    let prepared = Prepared::new(graph, costs, config)?;
+    let found = monte_carlo(&prepared, |_, _, duration| duration, samples, &|count, work| Files.each(count, work))?;
+    let backwards = |count, work: &(dyn Fn(usize) + Sync)| (0..count).rev().for_each(work);
+    let alone = monte_carlo(&prepared, |_, _, duration| duration, samples, &backwards)?;
+    assert_eq!(found, alone, "whoever computes a sample, and when");
+    Ok(found)
 }
 
 #[test]
@@ -488,8 +499,8 @@ fn a_sum_of_many_is_normal() {
     let row = (0..n).flat_map(|i| [Op::new(Kind::F, 0, i), Op::new(Kind::B, 0, i)]).collect();
     let graph = TaskGraph::new(valid_schedule(&Placement::linear(1), n, &[row])).unwrap();
     let costs = flat(&graph.schedule().placement, [10_000; 4], 0);
-    let config = Config { jitter: Some(Jitter { sigma_per_mille: 200, seed: 0, sample: 0 }), ..Config::default() };
-    let makespans = monte_carlo(&graph, &costs, &config, 4000, 11).unwrap();
+    let config = Config { jitter: Some(Jitter { sigma_per_mille: 200, seed: 11, sample: 0 }), ..Config::default() };
+    let makespans = spread(&graph, &costs, &config, 4000).unwrap();
     let (mean, deviation) = (1e6, 10_000.0 * (0.2_f64.powi(2).exp() - 1.0).sqrt() * 10.0);
     let near =
         |found: u64, z: f64| assert!((found as f64 - mean - z * deviation).abs() < 0.12 * deviation, "{found} {z}");
@@ -523,5 +534,5 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(simulate(&graph, &long, &Config::default(), &mut ()).unwrap_err(), EventError::Overflow);
     let slow = Config { network: Network { transfer: u64::MAX, ..Network::default() }, ..Config::default() };
     assert_eq!(simulate(&graph, &costs, &slow, &mut ()).unwrap_err(), EventError::Overflow);
-    assert!(monte_carlo(&graph, &costs, &Config::default(), 0, 0).is_err());
+    assert!(spread(&graph, &costs, &Config::default(), 0).is_err());
 }

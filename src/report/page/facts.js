@@ -22,23 +22,26 @@ const svgNode = (tag, attributes, ...children) => {
 };
 
 function figures() {
-  const header = ["schedule", "", "makespan", "iteration", "bubble", "span bubble", "bubble over ideal", "efficiency", "lower bound", "gap to bound", "span", "ideal", "peak activations"];
+  const header = ["schedule", "", "makespan", "iteration of this step", "bubble", "span bubble", "bubble over ideal", "efficiency", "lower bound", "gap to bound", "lower bound if split", "span", "ideal", "peak activations"];
   const rows = panels.map(p => {
-    const m = p.metrics;
+    const m = p.metrics, typical = m.typical_speed, gap = (typical || m).gap_to_bound;
     return [p.entry.name, p.source, quantity(m.makespan, p.unit), quantity(p.iteration, p.unit), percent(m.bubble), percent(m.span_bubble), percent(m.bubble_over_ideal), percent(m.efficiency),
-      number(m.lower_bound), m.gap_to_bound === undefined ? MISSING : percent(m.gap_to_bound), number(m.span), number(m.ideal), number(Math.max(0, ...m.per_device.map(d => d.peak_activations)))];
+      m.lower_bound === undefined ? MISSING : quantity(m.lower_bound, p.unit) + (typical ? " at typical speed" : ""),
+      gap === undefined ? MISSING : typical ? `${percent(gap)} at typical speed (makespan there ${quantity(typical.makespan, p.unit)})` : percent(gap),
+      m.lower_bound_if_split === undefined ? MISSING : quantity(m.lower_bound_if_split, p.unit), quantity(m.span, p.unit), quantity(m.ideal, p.unit), number(Math.max(0, ...m.per_device.map(d => d.peak_activations)))];
   });
   const definitions = element("dl", { class: "definitions" });
   for (const [name, text] of [
     ["makespan", "time 0 to the end of the last F, I, W or B"],
-    ["iteration", "time 0 to the end of the last span of any kind, step ops included"],
+    ["iteration of this step", "time 0 to the end of the last span of any kind, step ops included"],
     ["span", "longest (last end − first start) over devices"],
     ["ideal", "the busiest device's time in F, I, W and B; waits and transfers are never busy"],
     ["bubble", "1 − Σ busy / (p · makespan)"],
     ["span bubble", "(span − ideal) / span; the zero-bubble papers' “bubble rate”"],
     ["bubble over ideal", "(makespan − ideal) / ideal"],
     ["efficiency", "1 − bubble"],
-    ["lower bound", "no schedule with this placement and these costs has a smaller makespan; gap to bound = makespan / lower bound − 1"],
+    ["lower bound", "no order of these ops, on this placement and under these costs, has a smaller makespan; gap to bound = makespan / lower bound − 1, both at the typical speed of a machine whose speed varied"],
+    ["lower bound if split", "the same of orders whose backwards are whole or split into I and W as they like"],
     ["activations", "1 is what a device's whole share of layers keeps for one micro-batch; the curve and its peak count what is held between F and the backward"],
   ]) definitions.append(element("dt", {}, name), element("dd", {}, text));
   return [element("h2", {}, "Figures"), tableOf("", header, rows), definitions];
@@ -47,10 +50,10 @@ function figures() {
 function errors() {
   const found = entries.filter(entry => entry.error);
   if (!found.length) return [];
-  const out = [element("h2", {}, "Predicted against measured")];
-  out.push(tableOf("", ["schedule", "makespan error", "bubble error", "op start error, median", "op start error, 95 %", "self-replay error"],
-    found.map(({ name, error: e }) => [name, signed(e.makespan), points(e.bubble), percent(e.op_start_p50), percent(e.op_start_p95), signed(e.self_replay)])));
-  out.push(element("p", { class: "note" }, "Makespan error: predicted / measured − 1. Bubble error: percentage points. Op start error: |predicted − measured start| as a fraction of the iteration. Self-replay: the run's own durations fed back into the simulation."));
+  const out = [element("h2", {}, "Predicted against measured")], overSteps = value => value == null ? MISSING : signed(value);
+  out.push(tableOf("", ["schedule", "makespan error", "against the median step", "bubble error", "op start error, median", "op start error, 95 %", "self-replay error"],
+    found.map(({ name, error: e }) => [name, signed(e.makespan), overSteps(e.median_makespan), points(e.bubble), percent(e.op_start_p50), percent(e.op_start_p95), overSteps(e.self_replay)])));
+  out.push(element("p", { class: "note" }, "Makespan error: predicted / measured − 1, of the two timelines; against the median step: of the median makespan of all steps. Bubble error: percentage points. Op start error: |predicted − measured start| as a fraction of the iteration. Self-replay: the run's own durations fed back into the simulation."));
   const columns = element("div", { class: "columns" });
   const curves = found.filter(entry => entry.error.op_start_cdf.length);
   if (curves.length) columns.append(element("div", {}, element("h3", {}, "Op start error: share of ops at or below"), distribution(curves)));

@@ -2,7 +2,7 @@
 
 /// Durations that vary by chance: each op's factor depends on the seed, the sample and the op's index, on nothing else. Factors
 /// have the mean 1: on average an op takes what the costs say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Jitter {
     /// The factor's logarithm is normal with this standard deviation, per mille, at most 2000. Cut off at 3.7 of them.
     pub sigma_per_mille: u32,
@@ -17,20 +17,23 @@ const ONE: u64 = 1 << 32;
 /// Cells between two neighbouring knots of a table: a factor is interpolated between them.
 const CELLS: usize = 4096;
 
-/// The factors at evenly spaced quantiles, and whose turn it is.
+/// The factors at evenly spaced quantiles.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     knots: Vec<u64>,
+}
+
+/// The factors of one sample.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample<'a> {
+    knots: &'a [u64],
     key: u64,
 }
 
 impl Jitter {
     /// The factors of this jitter.
     pub(super) fn table(&self) -> Table {
-        let knots = log_normal(f64::from(self.sigma_per_mille.min(2000)) / 1000.0);
-        let mut table = Table { knots, key: 0 };
-        table.choose(self.seed, self.sample);
-        table
+        Table { knots: log_normal(f64::from(self.sigma_per_mille.min(2000)) / 1000.0) }
     }
 }
 
@@ -40,11 +43,13 @@ impl Table {
         self.knots[CELLS].div_ceil(ONE)
     }
 
-    /// Takes the turn of a sample.
-    pub fn choose(&mut self, seed: u64, sample: u64) {
-        self.key = mix(mix(seed) ^ sample);
+    /// The factors of sample number `sample` of `seed`: of these two alone, whoever asks and when.
+    pub(super) fn sample(&self, seed: u64, sample: u64) -> Sample<'_> {
+        Sample { knots: &self.knots, key: mix(mix(seed) ^ sample) }
     }
+}
 
+impl Sample<'_> {
     /// How long op number `index` takes whose cost is `duration`.
     pub(super) fn stretch(&self, index: usize, duration: u64) -> u64 {
         let bits = mix(self.key ^ index as u64);
@@ -134,7 +139,8 @@ mod tests {
     #[test]
     fn factors_have_the_stated_moments() {
         let table = Jitter { sigma_per_mille: 200, seed: 7, sample: 3 }.table();
-        let factors = (0..200_000).map(|index| table.stretch(index, 1_000_000) as f64 / 1e6);
+        let sample = table.sample(7, 3);
+        let factors = (0..200_000).map(|index| sample.stretch(index, 1_000_000) as f64 / 1e6);
         let (sum, squares) = factors.fold((0.0, 0.0), |(sum, squares), f| (sum + f, squares + f * f));
         let mean = sum / 2e5;
         let deviation = (squares / 2e5 - mean * mean).sqrt();

@@ -21,7 +21,7 @@ mod traffic;
 
 pub use chance::Jitter;
 pub use prepared::{EventError, Prepared};
-pub use run::{Makespans, monte_carlo, simulate};
+pub use run::{Each, Makespans, monte_carlo, simulate};
 
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;

@@ -4,7 +4,7 @@ use super::chance::Table;
 use super::queue::Messages;
 use super::rule::{Rule, rules};
 use super::{Config, Sharing};
-use crate::cost::CostTable;
+use crate::cost::{CostTable, EXTREME};
 use crate::deadlock::Deadlock;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -46,7 +46,8 @@ impl<'a> Prepared<'a> {
         check(graph, config)?;
         let rules = rules(graph, costs, config).ok_or(EventError::Overflow)?;
         let chance = config.jitter.map(|jitter| jitter.table());
-        check_clock(graph, config, &rules, chance.as_ref().map_or(1, Table::longest))?;
+        let slowest = if costs.speeds.is_empty() { 1 } else { EXTREME };
+        check_clock(graph, config, &rules, chance.as_ref().map_or(1, Table::longest).saturating_mul(slowest))?;
         let messages = (!is_straight(config)).then(|| Messages::new(graph, config, &rules));
         Ok(Prepared { graph, config, rules, chance, messages })
     }
@@ -100,7 +101,8 @@ fn check(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
 }
 
 /// At any time either an op runs, at no less than 1000 per mille over the slow-down of its work, or a message is on its
-/// way: all of it one after the other is the longest that a step can take. `longest` is the longest stretch by chance.
+/// way: all of it one after the other is the longest that a step can take. `longest` is the longest stretch, by
+/// chance and by a machine that is slow.
 fn check_clock(graph: &TaskGraph, config: &Config, rules: &[Rule], longest: u64) -> Result<(), EventError> {
     let mut total = 0_u128;
     for (rule, count) in rules.iter().zip(graph.schedule().counts()) {

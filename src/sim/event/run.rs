@@ -2,17 +2,45 @@
 
 use super::engine::Simulation;
 use super::prepared::{EventError, Prepared};
-use super::{Config, Observer, Outcome, straight};
+use super::{Config, Jitter, Observer, Outcome, straight};
 use crate::check::{check, check_slots};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Prepared<'_> {
     /// One simulation.
     pub fn run(&self, observer: &mut impl Observer) -> Result<Outcome, EventError> {
-        match &self.chance {
-            None => self.run_lasting(|_, _, _, duration| duration, observer),
-            Some(table) => self.run_lasting(|index, _, _, duration| table.stretch(index, duration), observer),
+        self.run_on(|_, _, duration| duration, observer)
+    }
+
+    /// One simulation where `lasts(device, start, duration)` is how long the machine takes for an op that, by its costs and by
+    /// chance, has such a duration.
+    pub fn run_on(
+        &self,
+        lasts: impl Fn(u32, u64, u64) -> u64,
+        observer: &mut impl Observer,
+    ) -> Result<Outcome, EventError> {
+        let Jitter { seed, sample, .. } = self.config.jitter.unwrap_or_default();
+        self.run_sample(seed, sample, lasts, observer)
+    }
+
+    fn run_sample(
+        &self,
+        seed: u64,
+        sample: u64,
+        lasts: impl Fn(u32, u64, u64) -> u64,
+        observer: &mut impl Observer,
+    ) -> Result<Outcome, EventError> {
+        match self.chance.as_ref().map(|table| table.sample(seed, sample)) {
+            None => self.run_lasting(|_, device, start, duration| lasts(device, start, duration), observer),
+            Some(sample) => {
+                let by_chance = |index, duration| sample.stretch(index, duration);
+                self.run_lasting(
+                    |index, device, start, duration| lasts(device, start, by_chance(index, duration)),
+                    observer,
+                )
+            }
         }
     }
 
@@ -66,30 +94,35 @@ pub struct Makespans {
     pub p99: u64,
 }
 
-/// Simulates samples 0 to `samples` - 1 of `config`'s jitter with `seed`.
+/// Does pieces of work 0 to n - 1, side by side where the caller can; what is called has no threads of its own.
+pub type Each<'a> = &'a dyn Fn(usize, &(dyn Fn(usize) + Sync));
+
+/// Simulates samples 0 to `samples` - 1 of the jitter of what is `prepared`; `lasts(device, start, duration)` is how long the
+/// machine takes for an op of such a duration. Each sample depends on its number alone, so the result is the same however `each`
+/// shares them out.
 pub fn monte_carlo(
-    graph: &TaskGraph,
-    costs: &CostTable,
-    config: &Config,
+    prepared: &Prepared<'_>,
+    lasts: impl Fn(u32, u64, u64) -> u64 + Sync,
     samples: u32,
-    seed: u64,
+    each: Each<'_>,
 ) -> Result<Makespans, EventError> {
-    if samples == 0 {
+    let Some(last) = samples.checked_sub(1) else {
         return Err(EventError::Config("a distribution needs at least one sample, found 0".to_string()));
-    }
-    let prepared = Prepared::new(graph, costs, config)?;
-    let mut table = prepared.chance.clone();
-    let mut makespans = Vec::with_capacity(samples as usize);
-    for sample in 0..samples {
-        let outcome = match &mut table {
-            None => prepared.run_lasting(|_, _, _, duration| duration, &mut ())?,
-            Some(table) => {
-                table.choose(seed, u64::from(sample));
-                prepared.run_lasting(|index, _, _, duration| table.stretch(index, duration), &mut ())?
-            }
-        };
-        makespans.push(outcome.makespan());
-    }
+    };
+    let seed = prepared.config.jitter.unwrap_or_default().seed;
+    let makespan = |number: u32| {
+        let outcome = prepared.run_sample(seed, u64::from(number), &lasts, &mut ());
+        outcome.map(|outcome| outcome.makespan())
+    };
+    // One that cannot end says so for all: what a run comes to in which nothing can happen any more does not depend on chance.
+    let last_one = makespan(last)?;
+    let found: Vec<AtomicU64> = (0..last).map(|_| AtomicU64::new(0)).collect();
+    each(found.len(), &|number| {
+        if let Ok(ticks) = makespan(number as u32) {
+            found[number].store(ticks, Ordering::Relaxed);
+        }
+    });
+    let mut makespans: Vec<u64> = found.into_iter().map(AtomicU64::into_inner).chain([last_one]).collect();
     makespans.sort_unstable();
     let rank = |percent: usize| makespans[(makespans.len() * percent).div_ceil(100).max(1) - 1];
     let sum: u128 = makespans.iter().map(|&makespan| u128::from(makespan)).sum();

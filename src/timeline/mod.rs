@@ -3,27 +3,23 @@
 //! `compare`, the pictures and the pages read nothing else. Times are whole nanoseconds from the step's time 0. A timeline
 //! predicted from given costs has no nanoseconds: there one unit of cost stands as 10^9 ns (`unit_ns`).
 
+mod check;
+mod fault;
+mod read;
+
+pub use read::TimelineError;
+
 use crate::activation::{self, Keep};
-use crate::metrics::{Activity, Metrics};
+use crate::metrics::{Activity, Metrics, Yardstick};
 use crate::op::{Kind, Op};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Version of the JSON schema that this program writes and reads.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// Latest time and longest unit in a file that is read: 2^50 ns, 13 days. Sums over many spans still fit.
 const MAX_NS: u64 = 1 << 50;
-
-/// Why a text is no timeline; what to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TimelineError(String);
-
-/// An error unless `holds`.
-fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), TimelineError> {
-    if holds { Ok(()) } else { Err(TimelineError(what())) }
-}
 
 /// Where a timeline comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +107,13 @@ pub struct Timeline {
     /// No order of these ops, on this placement and under these costs, is shorter; where none was computed, left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower_bound_ns: Option<u64>,
+    /// The same of orders whose backwards are whole or split into I and W as they like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lower_bound_if_split_ns: Option<u64>,
+    /// The makespan of this order at the machine's typical speed, which is held against the bound; left out where the speed did
+    /// not vary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub typical_makespan_ns: Option<u64>,
     /// Who made it: program version, machine, date, device kind; free text by key.
     #[serde(default)]
     pub provenance: BTreeMap<String, String>,
@@ -126,85 +129,10 @@ impl Timeline {
         });
     }
 
-    /// Reads a timeline.
-    ///
-    /// # Errors
-    /// Not JSON, another schema, another version, or spans that contradict the header; the text says what to do.
-    pub fn from_json(text: &str) -> Result<Timeline, TimelineError> {
-        let other = |e| {
-            TimelineError(format!("expected a pipesim timeline, found other JSON ({e}); write one with -o FILE.json"))
-        };
-        let timeline: Timeline = serde_json::from_str(text).map_err(other)?;
-        timeline.validate()?;
-        Ok(timeline)
-    }
-
-    /// Reads a file of timelines: one, or a list as [`Timeline::list_to_json`] writes it.
-    ///
-    /// # Errors
-    /// As [`Timeline::from_json`].
-    pub fn list_from_json(text: &str) -> Result<Vec<Timeline>, TimelineError> {
-        #[derive(Deserialize)]
-        struct List {
-            timelines: Vec<Timeline>,
-        }
-        let Ok(List { timelines }) = serde_json::from_str::<List>(text) else {
-            return Ok(vec![Timeline::from_json(text)?]);
-        };
-        ensure(!timelines.is_empty(), || {
-            "expected timelines, found an empty list of them; write one with -o FILE.json".to_string()
-        })?;
-        timelines.iter().try_for_each(Timeline::validate)?;
-        Ok(timelines)
-    }
-
     /// Several timelines as one JSON text.
     pub fn list_to_json(timelines: &[&Timeline]) -> String {
         let list = serde_json::json!({"schema_version": SCHEMA_VERSION, "timelines": timelines});
         format!("{list}\n")
-    }
-
-    fn validate(&self) -> Result<(), TimelineError> {
-        let Timeline { schema_version, devices, chunks, unit_ns, keep, .. } = self;
-        ensure(*schema_version == SCHEMA_VERSION, || {
-            format!(
-                "expected timeline schema version {SCHEMA_VERSION}, found {schema_version}; write the file again with this \
-                 program"
-            )
-        })?;
-        let sizes = [devices, chunks].iter().all(|size| (1..=1 << 20).contains(*size));
-        ensure(sizes && *unit_ns > 0 && *unit_ns <= MAX_NS, || {
-            format!(
-                "expected 1 to 2^20 devices and chunks and a unit_ns above 0, found {devices}, {chunks} and {unit_ns}"
-            )
-        })?;
-        ensure((0.0..=1.0).contains(keep), || format!("keep is a share between 0 and 1, found {keep}"))?;
-        for Span { device, op, start_ns, end_ns, .. } in &self.spans {
-            ensure(device < devices, || format!("span {op} is on device {device}, but there are {devices}"))?;
-            ensure(end_ns >= start_ns, || format!("span {op} ends before it starts"))?;
-            ensure(*end_ns <= MAX_NS, || format!("span {op} ends later than 13 days after the start"))?;
-        }
-        let stages = u64::from(*devices) * u64::from(*chunks);
-        let mut seen = BTreeSet::new();
-        for (op, _) in self.ops() {
-            let exists = u64::from(op.stage()) < stages && op.microbatch() < self.microbatches;
-            ensure(exists, || {
-                format!("op {op} names a stage or a micro-batch that the timeline's header does not have")
-            })?;
-            ensure(seen.insert(op), || format!("op {op} stands twice in the timeline"))?;
-        }
-        let mut ops: Vec<(u32, u64, u64, Op)> =
-            self.ops().map(|(op, span)| (span.device, span.start_ns, span.end_ns, op)).collect();
-        ops.sort_unstable();
-        for pair in ops.windows(2) {
-            let [(device, _, end_ns, one), (other_device, start_ns, _, other)] = [pair[0], pair[1]];
-            ensure(device != other_device || end_ns <= start_ns, || {
-                format!(
-                    "ops {one} and {other} overlap on device {device}, which runs one op at a time; correct their times"
-                )
-            })?;
-        }
-        Ok(())
     }
 
     /// The compute spans of pipeline ops, with their ops, in time order on each device.
@@ -232,7 +160,19 @@ impl Timeline {
     pub fn metrics(&self) -> Metrics {
         let highest = |curve: Vec<(u64, f64)>| curve.into_iter().map(|(_, held)| held).fold(0.0, f64::max);
         let peaks: Vec<f64> = self.changes().into_iter().map(|changes| highest(self.curve(changes))).collect();
-        Metrics::new(&self.activities(), &peaks, self.lower_bound_ns, self.unit_ns as f64)
+        let held_against = Yardstick {
+            lower_bound: self.lower_bound_ns,
+            lower_bound_if_split: self.lower_bound_if_split_ns,
+            typical_makespan: self.typical_makespan_ns,
+        };
+        Metrics::new(&self.activities(), &peaks, held_against, self.unit_ns as f64)
+    }
+
+    /// Is held against what `other` is held against.
+    pub(crate) fn held_against(&mut self, other: &Timeline) {
+        self.lower_bound_ns = other.lower_bound_ns;
+        self.lower_bound_if_split_ns = other.lower_bound_if_split_ns;
+        self.typical_makespan_ns = other.typical_makespan_ns;
     }
 
     /// End of the last span of any kind: the iteration time, step ops included, in ns.

@@ -1,0 +1,84 @@
+//! The figures for spreadsheets and data frames, one line a schedule.
+
+use super::csv::field;
+use super::{Comparison, Entry, Panel, Report};
+use crate::metrics::Metrics;
+
+/// A column: its name, and what stands in it.
+type Column<T> = (&'static str, fn(&T) -> Option<f64>);
+
+/// The figures of a panel, in its time unit.
+const FIGURES: [Column<Metrics>; 13] = [
+    ("makespan", |m| Some(m.makespan)),
+    ("span", |m| Some(m.span)),
+    ("ideal", |m| Some(m.ideal)),
+    ("bubble", |m| Some(m.bubble)),
+    ("span_bubble", |m| Some(m.span_bubble)),
+    ("bubble_over_ideal", |m| Some(m.bubble_over_ideal)),
+    ("efficiency", |m| Some(m.efficiency)),
+    ("lower_bound", |m| m.lower_bound),
+    ("gap_to_bound", |m| m.gap_to_bound),
+    ("peak_activations", |m| Some(m.peak_activations())),
+    ("lower_bound_if_split", |m| m.lower_bound_if_split),
+    ("typical_speed_makespan", |m| m.typical_speed.map(|typical| typical.makespan)),
+    ("typical_speed_gap_to_bound", |m| m.typical_speed.and_then(|typical| typical.gap_to_bound)),
+];
+
+/// A number in full precision; nothing where there is none.
+fn number(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}
+
+/// Comma-separated values: a line a schedule. Where anything was measured, what was measured and how far the prediction is from
+/// it follow the prediction.
+pub fn figures(report: &Report) -> String {
+    let measured = report.entries.iter().any(|entry| entry.measured.is_some());
+    let mut steps: Vec<&str> = Vec::new();
+    for (name, _) in report.entries.iter().flat_map(|entry| &entry.over_steps) {
+        if !steps.contains(name) {
+            steps.push(name);
+        }
+    }
+    let mut header: Vec<String> =
+        ["schedule", "devices", "chunks", "microbatches", "time_unit"].map(str::to_string).into();
+    header.extend(FIGURES.iter().map(|(name, _)| (*name).to_string()));
+    if measured {
+        header.extend(FIGURES.iter().map(|(name, _)| format!("measured_{name}")));
+        header.push("measured_iteration".to_string());
+        header.extend(ERRORS.iter().map(|(name, _)| format!("error_{name}")));
+        header.extend(steps.iter().map(|name| (*name).to_string()));
+    }
+    let mut text = header.join(",") + "\n";
+    for entry in &report.entries {
+        text += &(row(entry, measured, &steps).join(",") + "\n");
+    }
+    text
+}
+
+/// How far the prediction is from what was measured.
+const ERRORS: [Column<Comparison>; 5] = [
+    ("makespan", |e| Some(e.makespan)),
+    ("median_makespan", |e| e.median_makespan),
+    ("bubble", |e| Some(e.bubble)),
+    ("op_start_p95", |e| Some(e.op_start_p95)),
+    ("self_replay", |e| e.self_replay),
+];
+
+fn row(entry: &Entry, measured: bool, steps: &[&str]) -> Vec<String> {
+    let mut cells = vec![field(&entry.name)];
+    let head = |panel: &Panel| {
+        let t = &panel.timeline;
+        [t.devices.to_string(), t.chunks.to_string(), t.microbatches.to_string(), field(&t.time_unit)]
+    };
+    cells.extend(entry.panels().next().map(head).unwrap_or_default());
+    let of = |panel: &Option<Panel>| FIGURES.map(|(_, figure)| number(panel.as_ref().and_then(|p| figure(&p.metrics))));
+    cells.extend(of(&entry.predicted));
+    if measured {
+        cells.extend(of(&entry.measured));
+        cells.push(number(entry.measured.as_ref().map(Panel::iteration)));
+        cells.extend(ERRORS.map(|(_, error)| number(entry.error.as_ref().and_then(error))));
+        let over_steps = |name: &&str| entry.over_steps.iter().find(|(own, _)| own == name).map(|&(_, value)| value);
+        cells.extend(steps.iter().map(|name| number(over_steps(name))));
+    }
+    cells
+}

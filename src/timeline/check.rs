@@ -1,0 +1,122 @@
+//! Whether what a timeline says of itself goes together.
+
+use super::fault::{at, version};
+use super::{MAX_NS, Span, Timeline, TimelineError};
+use crate::op::{Kind, Op};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// An error unless `holds`.
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), TimelineError> {
+    if holds { Ok(()) } else { Err(TimelineError(what())) }
+}
+
+/// Most devices and chunks.
+const MOST: u32 = 1 << 20;
+
+impl Timeline {
+    /// An error where header and spans contradict each other or themselves; `place` is where the timeline stands in its file.
+    pub(super) fn validate(&self, place: &str) -> Result<(), TimelineError> {
+        if let Some(fault) = version(place, Some(&Value::from(self.schema_version))) {
+            return Err(TimelineError(fault));
+        }
+        self.validate_header(place)?;
+        for (number, span) in self.spans.iter().enumerate() {
+            self.validate_span(span).map_err(|what| TimelineError(self.of_span(place, number, &what)))?;
+        }
+        self.validate_ops(place)
+    }
+
+    fn validate_header(&self, place: &str) -> Result<(), TimelineError> {
+        let between = |name: &str, found: u64, most: u64| {
+            ensure((1..=most).contains(&found), || {
+                format!("{}: expected a whole number from 1 to {most}, found {found}; correct it", at(place, name))
+            })
+        };
+        between("devices", self.devices.into(), MOST.into())?;
+        between("chunks", self.chunks.into(), MOST.into())?;
+        between("microbatches", self.microbatches.into(), u32::MAX.into())?;
+        between("unit_ns", self.unit_ns, MAX_NS)?;
+        ensure((0.0..=1.0).contains(&self.keep), || {
+            format!("{}: expected a share between 0 and 1, found {}; correct it", at(place, "keep"), self.keep)
+        })
+    }
+
+    fn validate_span(&self, span: &Span) -> Result<(), String> {
+        let Span { device, peer, start_ns, end_ns, .. } = *span;
+        let devices = self.devices;
+        for (name, device) in [("device", Some(device)), ("peer", peer)] {
+            if device.is_some_and(|device| device >= devices) {
+                let found = device.unwrap_or_default();
+                return Err(format!("{name}: expected 0 to {}, of {devices} devices, found {found}", devices - 1));
+            }
+        }
+        if end_ns < start_ns {
+            return Err(format!("end_ns: expected {start_ns}, its start_ns, or later, found {end_ns}"));
+        }
+        if end_ns > MAX_NS {
+            return Err(format!("end_ns: expected at most {MAX_NS}, which is 13 days, found {end_ns}"));
+        }
+        let Some(op) = span.pipeline_op() else { return Ok(()) };
+        let stages = u64::from(devices) * u64::from(self.chunks);
+        if u64::from(op.stage()) >= stages || op.microbatch() >= self.microbatches {
+            return Err(format!(
+                "op: expected a stage below {stages} and a micro-batch below {}, as the header has them, found {op}",
+                self.microbatches
+            ));
+        }
+        Ok(())
+    }
+
+    /// That every stage runs each micro-batch forwards and backwards once, and each device one op at a time.
+    fn validate_ops(&self, place: &str) -> Result<(), TimelineError> {
+        let here = if place.is_empty() { "the timeline" } else { place };
+        let mut ops: Vec<(u32, u64, u64, usize, Op)> = Vec::new();
+        let mut kinds: BTreeMap<(u32, u32), [bool; Kind::ALL.len()]> = BTreeMap::new();
+        for (number, span) in self.spans.iter().enumerate() {
+            let Some(op) = span.pipeline_op() else { continue };
+            let seen = &mut kinds.entry((op.stage(), op.microbatch())).or_default()[op.kind() as usize];
+            ensure(!*seen, || self.of_span(place, number, "it stands twice in the timeline"))?;
+            *seen = true;
+            ops.push((span.device, span.start_ns, span.end_ns, number, op));
+        }
+        ensure(!ops.is_empty(), || {
+            format!("{here} has no spans of ops, so that nothing is known of it; write it again with -o FILE.json")
+        })?;
+        ops.sort_unstable();
+        for pair in ops.windows(2) {
+            let [(device, _, end_ns, number, one), (other_device, start_ns, _, other_number, other)] =
+                [pair[0], pair[1]];
+            ensure(device != other_device || end_ns <= start_ns, || {
+                let [one, other] =
+                    [(one, number), (other, other_number)].map(|(op, number)| format!("{op} (spans[{number}])"));
+                format!(
+                    "{here}: {one} ends at {end_ns} ns and {other} starts at {start_ns} ns on device {device}, which runs one op \
+                     at a time; correct their times"
+                )
+            })?;
+        }
+        let whole = |kinds: &[bool; Kind::ALL.len()]| {
+            let has = |kind: Kind| kinds[kind as usize];
+            has(Kind::F) && (has(Kind::B) != has(Kind::I)) && has(Kind::I) == has(Kind::W)
+        };
+        let wanted = u64::from(self.devices) * u64::from(self.chunks) * u64::from(self.microbatches);
+        let found = kinds.values().filter(|kinds| whole(kinds)).count();
+        ensure(found as u64 == wanted && kinds.len() == found, || {
+            let partial = kinds.iter().find(|(_, kinds)| !whole(kinds));
+            let which = partial.map_or_else(String::new, |((stage, microbatch), _)| {
+                format!(", stage {stage} of micro-batch {microbatch} not whole")
+            });
+            format!(
+                "{here} lacks ops: its header has {wanted} pairs of a stage and a micro-batch, each run forwards (F) and backwards (B, \
+                 or I and W), found {found}{which}; write it again with -o FILE.json"
+            )
+        })
+    }
+
+    /// `what` is wrong with span `number`.
+    fn of_span(&self, place: &str, number: usize, what: &str) -> String {
+        let Span { op, device, .. } = &self.spans[number];
+        format!("{} ({op} on device {device}): {what}; correct it", at(place, &format!("spans[{number}]")))
+    }
+}
