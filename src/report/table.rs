@@ -61,7 +61,9 @@ fn predicted_panels(report: &Report) -> impl Iterator<Item = &Panel> {
 
 fn bound_and_gap(panel: &Panel) -> [String; 2] {
     let m = &panel.metrics;
-    [m.lower_bound.map_or(MISSING.into(), |bound| time(bound, panel)), m.gap().map_or(MISSING.into(), percent)]
+    // Costs without a unit have none.
+    let bound = |bound| if panel.timeline.time_unit == "unit" { number(bound) } else { time(bound, panel) };
+    [m.lower_bound.map_or(MISSING.into(), bound), m.gap().map_or(MISSING.into(), percent)]
 }
 
 /// Predicted makespans at the machine's typical speed against their lower bounds; `None` where its speed did not vary.

@@ -511,11 +511,17 @@ fn every_verb_gives_the_same_prediction_on_a_noisy_machine() {
         let predicted = json(&format!("predict {common} -o {drawn}"))["predictions"].clone();
         let explained = json(&format!("explain {common}"))["explanations"].clone();
         let compared = json(&format!("compare {drawn} --format json"))["schedules"].clone();
+        let by_events = json(&format!("predict {common} --delivery one-sided"))["predictions"].clone();
         for (number, p) in predicted.as_array().unwrap().iter().enumerate() {
             let (e, c) = (&explained[number], &compared[number]["predicted"]);
-            for figure in ["makespan", "span", "bubble", "lower_bound", "gap_to_bound"] {
+            for figure in ["makespan", "span", "bubble", "lower_bound", "gap_to_bound", "typical_speed"] {
                 assert_eq!((&p[figure], &p[figure]), (&e[figure], &c[figure]), "{figure} of {}", p["schedule"]);
+                assert_eq!(p[figure], by_events[number][figure], "{figure} of {} by either engine", p["schedule"]);
             }
+            let [typical, bound, gap] =
+                [&p["typical_speed"]["makespan"], &p["lower_bound"], &p["typical_speed"]["gap_to_bound"]]
+                    .map(|figure| figure.as_f64().unwrap());
+            assert!(gap >= 0.0 && (typical / bound - 1.0 - gap).abs() < 1e-12, "{typical} {bound} {gap}");
             assert_eq!((&e["bounds"]["best"], &e["idle"]["makespan"]), (&p["lower_bound"], &p["makespan"]));
             let (makespan, bubble) = (p["makespan"].as_f64().unwrap(), p["bubble"].as_f64().unwrap());
             let idle = e["idle"]["total"]["idle"].as_f64().unwrap();
@@ -530,6 +536,14 @@ fn every_verb_gives_the_same_prediction_on_a_noisy_machine() {
                 .sum();
             assert!((saved - 1.0).abs() < 0.1, "1 % less of all saves {saved} % of {}", p["schedule"]);
         }
+        let shown = pipesim(&format!("predict {} --format md", common.replace(" --format json", ""))).1;
+        let steady = shown.split("typical speed").nth(1).expect("a table of its own for bounds").to_string();
+        for p in predicted.as_array().unwrap() {
+            let gap = format!("{:.1} % |", 100.0 * p["typical_speed"]["gap_to_bound"].as_f64().unwrap());
+            let row = steady.lines().find(|line| line.starts_with(&format!("| {} ", p["schedule"].as_str().unwrap())));
+            assert!(row.is_some_and(|row| row.ends_with(&gap) && row.matches(" ms |").count() == 2), "{row:?} {gap}");
+        }
+        assert!(!shown.split("typical speed").next().unwrap().contains("gap"), "{shown}");
         let gap = numbers(&predicted, "gap_to_bound");
         assert!(gap.iter().all(|&gap| if machine == "slow" { gap > 0.0 } else { gap < 0.4 }), "{machine}: {gap:?}");
         let beaten = gap.iter().any(|&gap| gap < 0.0);
@@ -570,6 +584,123 @@ fn corrupt_timelines_are_usage_errors() {
     }
     fails(&format!("compare {}/none.json", folder.path().display()), 2, &["none.json"]);
     assert!(wrong.is_empty(), "expected exit code 2, found {wrong:?}");
+}
+
+#[test]
+fn a_damaged_timeline_is_blamed_at_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = format!("{}/t.json", folder.path().display());
+    assert_eq!(pipesim(&format!("predict -q -p 2 -m 2 -s gpipe,1f1b -o {path}")).0, 0);
+    let whole: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let ops = whole["timelines"][1]["spans"].as_array().unwrap().iter().enumerate();
+    let compute: Vec<usize> = ops.filter(|(_, span)| span["queue"] == "compute").map(|(number, _)| number).collect();
+    let (one, other) = (compute[0], compute[1]);
+    type Damage<'a> = &'a dyn Fn(&mut Value);
+    let damages: [(&str, Damage<'_>); 14] = [
+        ("schema_version: expected schema_version 1, which", &|file| file["schema_version"] = json!(7)),
+        ("schema_version is missing", &|file| drop(file.as_object_mut().unwrap().remove("schema_version"))),
+        ("timelines[1].schema_version: expected schema_version 1", &|file| {
+            file["timelines"][1]["schema_version"] = json!(2);
+            file["timelines"][1]["colour"] = json!("a field of later versions");
+        }),
+        ("timelines[1].devices is missing", &|file| {
+            drop(file["timelines"][1].as_object_mut().unwrap().remove("devices"));
+        }),
+        ("timelines[0].time_unit: expected a text, found 3", &|file| file["timelines"][0]["time_unit"] = json!(3)),
+        ("timelines[1].provenance.date: expected a text", &|file| {
+            file["timelines"][1]["provenance"]["date"] = json!([1]);
+        }),
+        ("spans[0].start_ns: expected a whole number", &|file| {
+            file["timelines"][1]["spans"][0]["start_ns"] = json!("x")
+        }),
+        ("spans[0].end_ns is missing", &|file| {
+            drop(file["timelines"][1]["spans"][0].as_object_mut().unwrap().remove("end_ns"));
+        }),
+        ("spans[0].queue: expected one of compute, send, receive", &|file| {
+            file["timelines"][1]["spans"][0]["queue"] = json!("tea");
+        }),
+        ("later, found 5", &|file| {
+            file["timelines"][1]["spans"][other]["start_ns"] = json!(9);
+            file["timelines"][1]["spans"][other]["end_ns"] = json!(5);
+        }),
+        ("on device 0, which runs one op at a time", &|file| {
+            file["timelines"][1]["spans"][one]["end_ns"] = file["timelines"][1]["spans"][other]["end_ns"].clone();
+        }),
+        ("device: expected 0 to 1, of 2 devices, found 2", &|file| {
+            file["timelines"][1]["spans"][0]["device"] = json!(2)
+        }),
+        ("timelines[1] has no spans", &|file| file["timelines"][1]["spans"] = json!([])),
+        ("timelines[1] lacks ops", &|file| drop(file["timelines"][1]["spans"].as_array_mut().unwrap().remove(one))),
+    ];
+    for (what, damage) in damages {
+        let mut broken = whole.clone();
+        damage(&mut broken);
+        fails(&format!("compare {}", file(&folder, "broken.json", broken.to_string())), 2, &["broken.json", what]);
+    }
+    let text = whole.to_string();
+    for at in [text.len() / 3, text.len() - 1] {
+        fails(&format!("compare {}", file(&folder, "cut.json", &text[..at])), 2, &["cut.json", "cut off", "column"]);
+    }
+    for other in ["{\"predictions\": []}", "[]", "{}", "3"] {
+        fails(&format!("compare {}", file(&folder, "other.json", other)), 2, &["other.json", "expected"]);
+    }
+}
+
+#[test]
+fn training_that_leaves_the_numbers_fails_after_its_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().display();
+    let small = "-p 2 -m 2 --blocks 2 --channels 16 --heads 1 --seq 8 --steps 3 --lr 1e30";
+    for ranks in ["", "-n 2"] {
+        let (code, out, err) =
+            pipesim(&format!("run {small} {ranks} -s gpipe,1f1b -o {at}/r -o {at}/r.json --format csv"));
+        assert_eq!(code, 1, "{err}");
+        assert!(err.contains("error: the loss of step 1 of gpipe is NaN"), "{err}");
+        assert!(folder.path().join("r/index.html").is_file() && folder.path().join("r.json").is_file());
+        let rows: Vec<&str> = out.lines().collect();
+        assert!(
+            rows.len() == 3 && rows[1].starts_with("gpipe,2,1,2,ms,") && rows[2].starts_with("1f1b,2,1,2,ms,"),
+            "{out}"
+        );
+        assert!(rows.iter().all(|row| row.split(',').count() == rows[0].split(',').count()), "{out}");
+    }
+    fails(&format!("profile {small} -o {at}/c.json"), 1, &["the loss of step 1 of 1f1b is NaN"]);
+    assert!(folder.path().join("c.json").is_file());
+}
+
+#[test]
+fn run_and_compare_give_the_same_errors_and_calibration_is_no_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().display();
+    let line =
+        format!("run -p 2 -m 4 --blocks 2 --channels 16 --heads 1 --seq 8 --steps 4 -s 1f1b -o {at}/r --format json");
+    let (code, out, err) = pipesim(&line);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(err.matches("step 2 ").count(), 1, "one line a step of what was asked for: {err}");
+    let run = serde_json::from_str::<Value>(&out).unwrap()["runs"][0].clone();
+    let both = format!("{at}/r/1f1b-predicted.json {at}/r/1f1b-measured.json");
+    let compared = json(&format!("compare {both} --format json"))["schedules"][0].clone();
+    for figure in ["makespan", "bubble", "op_start_p95"] {
+        assert_eq!(run["error"][figure], compared["error"][figure], "{figure}");
+    }
+    for side in ["predicted", "measured"] {
+        for figure in ["makespan", "span", "bubble", "lower_bound", "gap_to_bound", "typical_speed"] {
+            assert_eq!(run[side][figure], compared[side][figure], "{side} {figure}");
+        }
+    }
+    let of = |side: &str| run[side]["makespan"].as_f64().unwrap();
+    let error = run["error"]["makespan"].as_f64().unwrap();
+    assert!((of("predicted") / of("measured") - 1.0 - error).abs() < 1e-9, "{error}");
+    assert!(compared["error"]["self_replay"].is_null(), "of two timelines alone nothing is known of it");
+}
+
+#[test]
+fn what_takes_long_shows_that_it_goes_on() {
+    let long = "predict -p 32 -m 256 -s 1f1b --jitter 0.1 --samples 1500 --format csv";
+    let (code, _, err) = pipesim(long);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("1f1b by chance: ") && err.contains(" of 1500 samples after 2 s"), "{err}");
+    assert_eq!(pipesim(&format!("{long} -q")).2, "");
 }
 
 #[test]
