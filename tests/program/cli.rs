@@ -696,10 +696,10 @@ fn run_and_compare_give_the_same_errors_and_calibration_is_no_run() {
 
 #[test]
 fn what_takes_long_shows_that_it_goes_on() {
-    let long = "predict -p 32 -m 256 -s 1f1b --jitter 0.1 --samples 1500 --format csv";
+    let long = "predict -p 32 -m 256 -s 1f1b --jitter 0.1 --samples 600 --format csv";
     let (code, _, err) = pipesim(long);
     assert_eq!(code, 0, "{err}");
-    assert!(err.contains("1f1b by chance: ") && err.contains(" of 1500 samples after 2 s"), "{err}");
+    assert!(err.contains("1f1b by chance: ") && err.contains(" of 600 samples after 2 s"), "{err}");
     assert_eq!(pipesim(&format!("{long} -q")).2, "");
 }
 
