@@ -258,10 +258,14 @@ fn ascii(c: char) -> char {
     }
 }
 
-/// Columns of what is printed: as COLUMNS says, else those of the terminal; `None` for pipes and files.
+/// Columns of what is printed: as COLUMNS says, else those of the terminal, 80 where it does not say; `None` for pipes and files.
 fn width() -> Option<usize> {
     let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
-    told.or_else(|| console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns)))
+    told.or_else(|| {
+        let stdout = std::io::stdout();
+        let columns = || rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_col));
+        stdout.is_terminal().then(|| Some(columns()).filter(|columns| *columns > 0).unwrap_or(80))
+    })
 }
 
 #[cfg(test)]
