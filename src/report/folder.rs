@@ -186,7 +186,7 @@ fn owned(folder: &Path) -> io::Result<BTreeSet<String>> {
 fn is_timeline(path: &Path) -> bool {
     let mut start = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(60).read_to_end(&mut start));
-    read.is_ok() && start.starts_with(br#"{"schema_version":1,"source":""#)
+    read.is_ok() && start.starts_with(r#"{"schema_version":1,"source":""#.as_bytes())
 }
 
 /// Fails where a folder has a file that a report would replace and that no report wrote.
