@@ -1,5 +1,6 @@
 //! What an experiment found, as numbers and to look at.
 
+use super::measure::CALIBRATING;
 use super::outcome::iteration;
 use super::{Error, Errors, Iteration, Measured, Outcome, Training, compare, provenance};
 use crate::cost::{CostFile, CostTable};
@@ -7,9 +8,6 @@ use crate::report::{Entry, Panel, Report, Table};
 use crate::sim::{self, Prediction, Setup};
 use serde::Serialize;
 use std::collections::BTreeMap;
-
-/// What the name of the run that is calibrated on ends with.
-pub(super) const CALIBRATING: &str = " (calibrating)";
 
 /// The run that predictions were calibrated on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

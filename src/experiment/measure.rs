@@ -1,12 +1,14 @@
 //! Measuring: several schedules in one process, warmed, their steps interleaved round-robin, so that all see the same machine.
 
-use super::finding::CALIBRATING;
 use super::{Error, Event, Observer, Training};
 use crate::delivery::Delivery;
 use crate::exec::{Session, StepRecord};
 use crate::graph::TaskGraph;
 use crate::statistics::{median, most_typical};
 use std::sync::Arc;
+
+/// What the name of the run that is calibrated on ends with.
+pub(super) const CALIBRATING: &str = " (calibrating)";
 
 /// A schedule with the steps measured so far.
 pub struct Measured {

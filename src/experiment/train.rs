@@ -1,7 +1,7 @@
 //! An experiment on devices that train: calibrated on one schedule, all predicted and measured.
 
-use super::finding::{CALIBRATING, Place};
-use super::measure::diverged;
+use super::finding::Place;
+use super::measure::{CALIBRATING, diverged};
 use super::outcome::iteration;
 use super::{
     Backend, Calibration, Error, Event, Experiment, Finding, Measured, Observer, Training, calibrate_on, cores,

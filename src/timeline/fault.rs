@@ -1,6 +1,5 @@
 //! Which field of a damaged timeline is not as the schema says, and where it stands.
 
-use super::read::supported;
 use super::{MAX_NS, SCHEMA_VERSION};
 use serde_json::{Map, Value};
 
@@ -67,6 +66,11 @@ impl Shape {
         let Value::Object(fields) = value else { return Some(expected(place, "a timeline", value)) };
         version(place, fields.get("schema_version")).or_else(|| object(place, "a timeline", fields, HEADER))
     }
+}
+
+/// The version as it is named in errors.
+fn supported() -> String {
+    format!("schema_version {SCHEMA_VERSION}")
 }
 
 /// A version that is not this program's.

@@ -1,7 +1,7 @@
 //! Reading timelines from files that anybody may have written, cut off or edited.
 
+use super::Timeline;
 use super::fault::{self, Shape};
-use super::{SCHEMA_VERSION, Timeline};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -116,9 +116,4 @@ fn not_so(
             TimelineError(format!("{fault}; correct it, or write the file again with -o FILE.json"))
         }
     }
-}
-
-/// The version as it is named in errors.
-pub(super) fn supported() -> String {
-    format!("schema_version {SCHEMA_VERSION}")
 }

@@ -98,7 +98,7 @@ fn tokens(text: &str) -> Vec<String> {
         let mut length = first.len_utf8();
         if rest.starts_with("//") {
             length = rest.find('\n').unwrap_or(rest.len());
-        } else if rest.starts_with("r#\"") {
+        } else if rest.starts_with("r#\"") || rest.starts_with("br#\"") {
             length = rest.find("\"#").unwrap() + 2;
         } else if first == '"' {
             let mut escaped = false;
