@@ -121,6 +121,10 @@ impl Recipe {
                 let (place, found) = (path.display(), not_a_file(path));
                 Err(Error::Usage(format!("expected a data file at {place}, found {found}")))
             }
+            Some(path) if self.tokenizer.is_some() && Tokens::is_token_file(path) => Err(Error::Usage(format!(
+                "--tokenizer says how a text becomes tokens, and {} holds tokens; leave it out",
+                path.display()
+            ))),
             Some(path) => Ok(Tokens::read(path, self.tokenizer.unwrap_or(by_vocabulary))?),
             None => Ok(Tokens::embedded()),
         }

@@ -1,5 +1,6 @@
 //! Training data: token ids in a row, and the batches that are cut from it.
 
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -50,6 +51,13 @@ impl Tokens {
             }
         };
         read().with_context(|| format!("reading the data {}", path.display()))
+    }
+
+    /// Whether the file holds tokens, not text.
+    pub fn is_token_file(path: &Path) -> bool {
+        let mut word = [0; 4];
+        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut word));
+        read.is_ok() && i32::from_le_bytes(word) == MAGIC
     }
 
     /// A text that needs no file: some 300 kB of simple English made up from a fixed seed, as bytes, an end-of-text token

@@ -4,6 +4,7 @@ mod cli;
 mod docs;
 mod emulated;
 mod hostile;
+mod flags;
 mod nvshmem;
 mod outputs;
 mod ranks;

@@ -55,7 +55,7 @@ fn four_ranks_give_pytorchs_losses() {
 fn deeper_model(mut command: Command, more: &str) {
     let names = schedules(4, 8);
     assert!(names.len() >= 20, "{names:?}");
-    let sizes = "--blocks 8 --heads 2 --channels 16 --vocabulary 257 --max-sequence 32 --seq 16 --tokenizer bytes";
+    let sizes = "--blocks 8 --heads 2 --channels 16 --vocabulary 257 --max-sequence 32 --seq 16";
     let common = format!("{sizes} --micro 8 --steps 3 --warmup 0 --format json --quiet --device cpu");
     let (_, json, _) = run(&mut pipesim(), &format!("{common} --stages 1"));
     let reference = numbers(&json["runs"][0]["losses"]);

@@ -24,7 +24,7 @@ pub fn run(command: &mut Command, arguments: &str) -> (Option<i32>, Value, Strin
 /// Arguments for the golden model, in sequences of 32 tokens.
 pub fn golden_run() -> String {
     let [model, tokens] = ["gpt2/model.bin", "gpt2/tokens.bin"].map(golden_path);
-    format!("--checkpoint {model} --data {tokens} --tokenizer bytes --seq 32 --lr 1e-3")
+    format!("--checkpoint {model} --data {tokens} --seq 32 --lr 1e-3")
 }
 
 /// This program in a process of its own, in which it runs one test, named with its module.

@@ -1,0 +1,525 @@
+//! Every verb honours or refuses every option: tried one by one, in every setting, against the same command without it.
+//!
+//! Verbs and options are those of the command line itself: one that is new fails here until the tables have a line for it.
+
+use crate::support::{PROGRAM, golden_path};
+use assert_cmd::Command;
+use clap::error::ErrorKind;
+use pipesim::internals::cli;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// What an option is given; nothing for a flag. `$D` is the folder of [`prepare`], `$G` that of the golden model.
+const VALUES: &[(&str, &str)] = &[
+    ("apart", ""),
+    ("ascii", ""),
+    ("baseline", ""),
+    ("batch", "8"),
+    ("beta1", "0.1"),
+    ("beta2", "0.1"),
+    ("blocks", "5"),
+    ("calibrate", "gpipe"),
+    ("calibrate-micro", "2"),
+    ("channels", "16"),
+    ("checkpoint", "$G/model.bin"),
+    ("chunks", "4"),
+    ("clip", "0.000001"),
+    ("color", "always"),
+    ("cores", "1"),
+    ("costs", "F=3,I=1,W=0.5"),
+    ("data", "$D/other-text"),
+    ("delivery", "channel"),
+    ("device", "cuda"),
+    ("eps", "1"),
+    ("exact", "1000"),
+    ("fail-if", "makespan>0"),
+    ("format", "md"),
+    ("heads", "2"),
+    ("inject", "die@1:1"),
+    ("jitter", "0.2"),
+    ("jitter-seed", "7"),
+    ("json", ""),
+    ("layers", "3,1"),
+    ("link", "nccl"),
+    ("link-scope", "egress"),
+    ("lr", "0.1"),
+    ("max-ops", "1"),
+    ("max-sequence", "16"),
+    ("max-ticks", "1"),
+    ("memory-cap", "0.5"),
+    ("micro", "8"),
+    ("model", "small"),
+    ("need", "mpi"),
+    ("output", "x.html"),
+    ("overlap", "serial"),
+    ("overlap-slowdown", "1.5"),
+    ("precision", "bf16"),
+    ("probe", "driver"),
+    ("profile", "$D/other-costs.json"),
+    ("quiet", ""),
+    ("ranks", "3"),
+    ("repeat-batch", ""),
+    ("samples", "30"),
+    ("schedule", "gpipe"),
+    ("seed", "7"),
+    ("seq", "8"),
+    ("set", "v=4"),
+    ("sharing", "fair"),
+    ("slices", "2"),
+    ("slots", "1"),
+    ("slow", "1=3"),
+    ("stages", "4"),
+    ("steps", "3"),
+    ("time-limit", "20"),
+    ("timeout", "1"),
+    ("to", "dot"),
+    ("tokenizer", "gpt2"),
+    ("transfer", "0.3"),
+    ("unit-ms", "2"),
+    ("verbose", ""),
+    ("vocabulary", "400"),
+    ("warmup", "1"),
+    ("weight-decay", "100"),
+];
+
+/// A command that works by itself, and what options do there. An option that stands in neither list must show.
+struct Setting {
+    command: &'static str,
+    /// Options that are refused, with exit code 2 and by name.
+    refused: &'static str,
+    /// Options of which nothing is to be seen, and why.
+    same: &'static [(&'static str, &'static str)],
+}
+
+const COLOR: (&str, &str) = ("color", "only what is drawn has colours, and asking for some elsewhere does no harm");
+const QUIET: (&str, &str) = ("quiet", "there is nothing to say");
+const WARMUP: (&str, &str) = ("warmup", "steps that leave no trace; that they are made is tested by their time");
+const TIMEOUT: (&str, &str) = ("timeout", "nobody waits so long");
+const APART: (&str, &str) = ("apart", "hidden; for ranks that mpirun started");
+const DETAILS: (&str, &str) = ("verbose", "there is no more to say on a machine like this");
+const VERDICTS: &str = "the verdicts are the same";
+const TIMED_STEPS: (&str, &str) = ("steps", "every step lasts as long; that they are made is tested by their time");
+
+const SETTINGS: &[Setting] = &[
+    Setting {
+        command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
+        refused: "overlap layers sharing link-scope samples jitter-seed",
+        same: &[],
+    },
+    Setting {
+        command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=0.5 --format json",
+        refused: "ascii chunks set overlap layers profile sharing link-scope samples jitter-seed",
+        same: &[COLOR, QUIET],
+    },
+    Setting {
+        command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
+        refused: "ascii chunks set overlap costs slow sharing link-scope samples jitter-seed",
+        same: &[COLOR, QUIET],
+    },
+    Setting {
+        command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
+        refused: "chunks set layers sharing link-scope samples jitter-seed",
+        same: &[COLOR],
+    },
+    Setting {
+        command: "predict --stages 4 --micro 8 --schedule chimera --transfer 1 --jitter 0.1 --samples 20 --format json",
+        refused: "ascii chunks set overlap layers",
+        same: &[COLOR],
+    },
+    Setting {
+        command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
+        refused: "ascii chunks set overlap layers max-ticks sharing link-scope samples jitter-seed stages micro",
+        same: &[COLOR],
+    },
+    Setting {
+        command: "explain --stages 2 --micro 2 --schedule zb-h1",
+        refused: "chunks set overlap layers",
+        same: &[QUIET],
+    },
+    Setting {
+        command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
+        refused: "ascii chunks set overlap costs slow",
+        same: &[QUIET],
+    },
+    Setting {
+        command: "check --stages 2 --micro 4 --schedule 1f1b",
+        refused: "chunks set overlap layers costs profile slow",
+        same: &[],
+    },
+    Setting {
+        command: "check --stages 2 --micro 4 --schedule zb-1p --format json",
+        refused: "ascii chunks set overlap layers",
+        same: &[("costs", VERDICTS), ("profile", VERDICTS), ("slow", VERDICTS)],
+    },
+    Setting {
+        command: "check --stages 2 --micro 6 --schedule dualpipe --format csv",
+        refused: "ascii chunks set layers costs profile slow",
+        same: &[("overlap", VERDICTS)],
+    },
+    Setting {
+        command: "export --stages 2 --micro 4 --schedule 1f1b --to json",
+        refused: "chunks set overlap layers costs profile slow",
+        same: &[QUIET],
+    },
+    Setting {
+        command: "export --stages 2 --micro 6 --schedule zb-1p --costs comm=0.5 --to json",
+        refused: "chunks set overlap layers profile",
+        same: &[QUIET],
+    },
+    Setting {
+        command: "export --stages 2 --micro 6 --schedule dualpipe --to json",
+        refused: "chunks set layers costs profile slow",
+        same: &[QUIET],
+    },
+    Setting { command: "compare $D/predicted.json", refused: "", same: &[QUIET] },
+    Setting { command: "compare $D/predicted.json --format json", refused: "ascii", same: &[COLOR, QUIET] },
+    Setting {
+        command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --unit-ms 1 --steps 1 --warmup 0 --format json",
+        refused: "ascii chunks set overlap layers link slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+                  clip data eps heads lr max-sequence model profile repeat-batch seed seq tokenizer vocabulary weight-decay",
+        same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
+    },
+    Setting {
+        command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --profile $D/costs.json --steps 1 --warmup 0 --format json",
+        refused: "ascii chunks set overlap link slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+                  clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer vocabulary weight-decay costs slow unit-ms",
+        same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
+    },
+    Setting {
+        command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 2 --warmup 0 --format json",
+        refused: "ascii chunks set overlap costs slow unit-ms checkpoint tokenizer link slices precision",
+        same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS],
+    },
+    Setting {
+        command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 2 --warmup 0",
+        refused: "chunks set overlap costs slow unit-ms checkpoint calibrate link slices precision",
+        same: &[WARMUP, TIMEOUT, APART, DETAILS],
+    },
+    Setting {
+        command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 2 --warmup 0 --format json",
+        refused: "ascii chunks set overlap costs slow unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
+                  slices precision",
+        same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS],
+    },
+    Setting {
+        command: "profile --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 2 --warmup 0",
+        refused: "chunks set overlap checkpoint tokenizer link slices precision",
+        same: &[WARMUP, TIMEOUT, DETAILS],
+    },
+    Setting {
+        command: "report accuracy --stages 2 --micro 4 --schedule gpipe --calibrate 1f1b --calibrate-micro 4 --device cpu $M --steps 2 --warmup 0 --verbose",
+        refused: "batch checkpoint tokenizer link slices precision quiet",
+        same: &[WARMUP, TIMEOUT, ("verbose", "it is as verbose as it can be")],
+    },
+    Setting { command: "schedules", refused: "", same: &[] },
+    Setting { command: "schedules 1f1b", refused: "json", same: &[] },
+    Setting { command: "doctor", refused: "", same: &[("time-limit", "nothing takes so long")] },
+];
+
+/// Values that settings need others for.
+const OTHERS: &[(&str, &str, &str)] = &[
+    ("run", "layers", "3,2"), // the losses do not tell how blocks are split, a sum that is wrong does
+    ("profile", "layers", "3,2"),
+    ("run --stages 2 --micro 4 --schedule 1f1b --device timed --profile", "layers", "3,1"),
+    ("doctor", "format", "json"),
+    ("report accuracy", "schedule", "naive"),
+    ("report accuracy", "output", "elsewhere"),
+    ("profile", "output", "costs.json"),
+    ("export", "output", "x.out"),
+];
+
+/// A model that trains in milliseconds.
+const SIZES: &str = "--blocks 4 --heads 1 --channels 8 --vocabulary 300 --max-sequence 8 --seq 4";
+
+/// Files that settings read.
+fn prepare() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("text", &"Once there was a cat. ".repeat(200));
+    write("other-text", &"A dog sat on a log, the dog. ".repeat(200));
+    for (name, block) in [("costs.json", 100_000), ("other-costs.json", 300_000)] {
+        write(name, &costs(block));
+    }
+    let made = [
+        "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv --output $D/1f1b.csv",
+        "predict --stages 2 --micro 4 --schedule 1f1b --output $D/predicted.json",
+    ];
+    for line in made {
+        let (seen, _) = tried(&words(line, folder.path()));
+        assert_eq!(seen.code, 0, "{line}: {}", seen.told);
+    }
+    folder
+}
+
+/// A cost file for a model of 4 blocks.
+fn costs(block_ns: u64) -> String {
+    let part = |part: &str, kind: &str, ns: u64| json!({"part": part, "kind": kind, "sequences": 1, "tokens": 4, "duration_ns": ns, "samples": 9});
+    let parts = ["embedding", "block", "head"].map(|name| ["F", "I", "W"].map(|kind| part(name, kind, block_ns)));
+    let rates = ["optimizer_embedding_ns", "optimizer_block_ns", "norm_block_ns", "reduce_put_ns", "reduce_add_ns"];
+    let rates: serde_json::Map<String, Value> = rates.map(|rate| (rate.to_string(), Value::from(5000))).into_iter().collect();
+    json!({"schema_version": 1, "provenance": {}, "layers": 4, "parts": parts.as_flattened(),
+        "op_overhead_ns": {"F": 1000, "I": 1000, "W": 1000}, "gap_ns": 2000, "keep": 1.0, "step": rates,
+        "link": {"put_ns": 20_000, "bytes": 128, "latency_ns": 30_000}})
+    .to_string()
+}
+
+/// The words of a command.
+fn words(line: &str, folder: &Path) -> Vec<String> {
+    let golden = golden_path("gpt2");
+    let line = line.replace("$M", SIZES).replace("$D", &folder.display().to_string()).replace("$G", &golden);
+    line.split_whitespace().map(str::to_string).collect()
+}
+
+/// The command with one more option, or with another value for one that it has.
+fn with(mut words: Vec<String>, option: &str, value: &str) -> Vec<String> {
+    let flag = format!("--{option}");
+    match words.iter().position(|word| *word == flag) {
+        Some(at) if !value.is_empty() => words[at + 1] = value.to_string(),
+        _ => words.extend([flag, value.to_string()].into_iter().filter(|word| !word.is_empty())),
+    }
+    words
+}
+
+/// What is seen of a command, but for times and what follows from them.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    code: i32,
+    printed: String,
+    told: String,
+    files: BTreeSet<String>,
+}
+
+/// Runs a command in a folder of its own; what is seen of it, and how long it took.
+fn tried(words: &[String]) -> (Seen, Duration) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(words).current_dir(folder.path()).timeout(Duration::from_secs(60)).env_remove("NO_COLOR");
+    let begin = Instant::now();
+    let output = command.env("RUST_BACKTRACE", "0").output().unwrap();
+    let took = begin.elapsed();
+    let [printed, told] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    let fault = told.contains("panicked") && !told.contains("injected fault") || told.contains("a bug");
+    assert!(!fault, "{words:?}: {told}");
+    let (printed, told) = match words[0].as_str() {
+        "run" | "profile" | "report" => (measured(&printed), untimed(&told)),
+        "doctor" => (printed.chars().take(9).collect(), told),
+        _ => (printed, told),
+    };
+    let mut files = BTreeSet::new();
+    list(folder.path(), &mut files);
+    (Seen { code: output.status.code().unwrap_or(-1), printed, told, files }, took)
+}
+
+/// Names of the files below `folder`.
+fn list(folder: &Path, names: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            list(&path, names);
+        }
+        names.insert(path.file_name().unwrap().to_string_lossy().into_owned());
+    }
+}
+
+/// What a measuring command printed, without what differs from one time to the next.
+fn measured(printed: &str) -> String {
+    let Ok(mut found) = serde_json::from_str::<Value>(printed) else {
+        let first = printed.lines().next().unwrap_or_default();
+        let rows = printed.lines().filter_map(|line| line.strip_prefix("| ")?.split('|').next());
+        let rows: Vec<&str> = rows.collect();
+        return format!("{first} {} {} {rows:?}", printed.contains('\u{1b}'), printed.is_ascii());
+    };
+    let given = found["calibrated_on"].get("schedule").is_none();
+    for run in found["runs"].as_array_mut().into_iter().flatten() {
+        let kept = ["schedule", "devices", "microbatches", "device_kind", "link", "losses"].map(|key| run[key].take());
+        *run = json!([kept, if given { run["predicted"].take() } else { Value::Null }]);
+    }
+    if let Some(baseline) = found.get_mut("baseline") {
+        *baseline = Value::Null;
+    }
+    for key in ["op_overhead_ns", "gap_ns", "link", "step", "speeds"] {
+        found.as_object_mut().unwrap().remove(key);
+    }
+    for part in found["parts"].as_array_mut().into_iter().flatten() {
+        *part = json!([part["part"], part["kind"], part["sequences"], part["tokens"]]);
+    }
+    found.to_string()
+}
+
+/// What a measuring command told, without times: of a step its loss.
+fn untimed(told: &str) -> String {
+    let lines = told.lines().filter(|line| !line.starts_with("drift"));
+    let lines: Vec<&str> = lines.map(|line| line.split(" ms ").next().unwrap_or(line)).collect();
+    let without_time = |line: &&str| match line.split_once(" loss ") {
+        Some((step, loss)) => format!("{step} {}", loss.split_whitespace().next().unwrap_or_default()),
+        None => line.to_string(),
+    };
+    lines.iter().map(without_time).collect::<Vec<_>>().join("\n")
+}
+
+/// The verbs, each with the names of its options.
+fn verbs() -> BTreeMap<String, Vec<String>> {
+    let program = cli::command();
+    let mut verbs = BTreeMap::new();
+    let options = |verb: &clap::Command| -> Vec<String> {
+        let long = verb.get_arguments().filter_map(|argument| argument.get_long());
+        long.filter(|name| !["help", "version"].contains(name)).map(str::to_string).collect()
+    };
+    for verb in program.get_subcommands().filter(|verb| verb.get_name() != "help") {
+        if verb.has_subcommands() {
+            for inner in verb.get_subcommands().filter(|inner| inner.get_name() != "help") {
+                verbs.insert(format!("{} {}", verb.get_name(), inner.get_name()), options(inner));
+            }
+        } else {
+            verbs.insert(verb.get_name().to_string(), options(verb));
+        }
+    }
+    verbs
+}
+
+/// What `option` is given in `setting`.
+fn value_of(setting: &Setting, option: &str) -> &'static str {
+    let others = OTHERS.iter().filter(|(verb, name, _)| setting.command.starts_with(verb) && *name == option);
+    let longest = others.max_by_key(|(verb, ..)| verb.len()).map(|(.., value)| *value);
+    let usual = || VALUES.iter().find(|(name, _)| *name == option).map(|(_, value)| *value);
+    longest.or_else(usual).unwrap_or_else(|| panic!("--{option} is new: give it a value in VALUES, and say where it is refused"))
+}
+
+#[test]
+fn every_option_of_every_verb_is_honoured_or_refused() {
+    let (folder, verbs) = (prepare(), verbs());
+    let mut wrong = Vec::new();
+    for setting in SETTINGS {
+        let verb = verbs.keys().filter(|verb| setting.command.starts_with(*verb)).max_by_key(|verb| verb.len()).unwrap();
+        let plain = words(setting.command, folder.path());
+        let without = tried(&plain).0;
+        if without.code != 0 {
+            wrong.push(format!("{}: {} {}", setting.command, without.code, without.told));
+        }
+        let refused: BTreeSet<&str> = setting.refused.split_whitespace().collect();
+        let same: BTreeSet<&str> = setting.same.iter().map(|(option, _)| *option).collect();
+        let named = refused.union(&same).find(|option| !verbs[verb].iter().any(|known| known == *option));
+        assert_eq!(named, None, "{verb} has no such option");
+        for option in &verbs[verb] {
+            let value = words(value_of(setting, option), folder.path()).concat();
+            let changed = with(plain.clone(), option, &value);
+            let refusal = cli::asked(["pipesim"].iter().map(ToString::to_string).chain(changed.clone())).err();
+            let name = format!("--{option}");
+            let (expected, found) = match (refused.contains(option.as_str()), same.contains(option.as_str()), refusal) {
+                (true, _, Some(refusal)) => ("refused", if refusal.to_string().contains(&name) { "refused" } else { "unnamed" }),
+                (asked_refused, asked_same, _) => {
+                    let seen = tried(&changed).0;
+                    let expected = if asked_refused { "refused" } else if asked_same { "same" } else { "changed" };
+                    let found = match seen.code {
+                        2 if seen.told.contains(&name) => "refused",
+                        _ if seen == without => "same",
+                        _ => "changed",
+                    };
+                    // a value that is wrong shows as well that the option is read
+                    (expected, if (expected, found, option.as_str()) == ("changed", "refused", "layers") { expected } else { found })
+                }
+            };
+            if expected != found {
+                wrong.push(format!("{} {name} {value}: expected {expected}, found {found}", setting.command));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn options_of_other_verbs_are_refused_by_name() {
+    let verbs = verbs();
+    let all: BTreeSet<&String> = verbs.values().flatten().collect();
+    for (verb, own) in &verbs {
+        for option in all.iter().filter(|option| !own.contains(option)) {
+            let line = format!("pipesim {verb} --{option} 1");
+            let refusal = cli::asked(line.split(' ')).err().unwrap_or_else(|| panic!("{line} is taken"));
+            let (kind, text) = (refusal.kind(), refusal.to_string());
+            assert!(kind == ErrorKind::UnknownArgument && text.contains(&format!("--{option}")), "{line}: {text}");
+        }
+    }
+}
+
+/// Steps and warm-up steps of timed devices show in nothing but their time.
+#[test]
+fn timed_steps_are_made() {
+    let line = "run --stages 1 --micro 2 --schedule 1f1b --device timed --unit-ms 20 --steps 2 --warmup 3";
+    let (seen, took) = tried(&words(line, Path::new("")));
+    assert!(seen.code == 0 && took >= Duration::from_millis(5 * 2 * 3 * 20), "{took:?} {}", seen.told);
+}
+
+/// The limit of a wait is told where it is reached.
+#[test]
+fn a_timeout_is_honoured() {
+    for seconds in ["1", "2"] {
+        let line = format!("run --stages 2 --micro 2 --schedule 1f1b --device timed --inject hang@1:1 --timeout {seconds}");
+        let (seen, took) = tried(&words(&line, Path::new("")));
+        let limit = Duration::from_secs(seconds.parse().unwrap());
+        assert!(seen.code == 6 && took >= limit, "{took:?} {} {}", seen.code, seen.told);
+    }
+}
+
+/// Options that may have any text, or any of these numbers.
+const ANY: &[(&str, &str)] = &[
+    ("output", "a path"),
+    ("lr", "1e20 is a number"),
+    ("eps", "1e20 is a number"),
+    ("weight-decay", "1e20 is a number"),
+    ("clip", "1e20 is a number"),
+    ("timeout", "1e20 s is a time"),
+];
+
+#[test]
+fn values_that_are_none_are_refused() {
+    let (folder, verbs) = (prepare(), verbs());
+    let flag = |option: &str| VALUES.iter().any(|(name, value)| *name == option && value.is_empty());
+    let mut wrong = Vec::new();
+    let mut settings: BTreeMap<&String, &Setting> = BTreeMap::new();
+    for setting in SETTINGS {
+        let verb = verbs.keys().filter(|verb| setting.command.starts_with(*verb)).max_by_key(|verb| verb.len()).unwrap();
+        settings.entry(verb).or_insert(setting);
+    }
+    for (verb, setting) in settings {
+        for option in verbs[verb].iter().filter(|option| !flag(option)) {
+            for value in ["", " ", "-1", "nan", "inf", "1e400", "100000000000000000000"] {
+                let mut changed = words(setting.command, folder.path());
+                let name = format!("--{option}");
+                match changed.iter().position(|word| *word == name) {
+                    Some(at) => changed[at + 1] = value.to_string(),
+                    None => changed.extend([name.clone(), value.to_string()]),
+                }
+                let arguments = ["pipesim".to_string()].into_iter().chain(changed.clone());
+                let refused = cli::asked(arguments).is_err() || ANY.iter().any(|(any, _)| any == option) || {
+                    let seen = tried(&changed).0;
+                    (1..=3).contains(&seen.code)
+                };
+                if !refused {
+                    wrong.push(format!("{verb} {name} '{value}'"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "taken:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn an_option_that_is_meant_once_is_refused_twice() {
+    let program = cli::command();
+    for verb in program.get_subcommands() {
+        let once = verb.get_arguments().filter(|argument| matches!(argument.get_action(), clap::ArgAction::Set | clap::ArgAction::SetTrue));
+        for option in once.filter_map(|argument| argument.get_long()) {
+            let value = VALUES.iter().find(|(name, _)| *name == option).map_or("", |(_, value)| *value);
+            let given = if value.is_empty() { format!("--{option}") } else { format!("--{option}={value}") };
+            let refusal = cli::asked(["pipesim", verb.get_name(), &given, &given]).err();
+            let text = refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
+            let told = text.contains("multiple times") || text.contains("exclusive") || text.contains(&format!("--{option}"));
+            assert!(told, "{} {given} {given}: {text}", verb.get_name());
+        }
+    }
+    let twice = "pipesim predict -p 2 -m 2 --set v=2 --set v=3".split(' ');
+    assert!(cli::asked(twice).err().is_some_and(|refusal| refusal.to_string().contains("--set gives v twice")));
+}
