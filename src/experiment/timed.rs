@@ -24,6 +24,8 @@ impl Experiment {
             let schedule = graph.schedule();
             let (table, _) = self.costs.table(&schedule.name, &schedule.placement, microbatches)?;
             let (graph, table) = (Arc::new(graph), Arc::new(table.in_milliseconds(unit_ms)));
+            let above = self.selection.above_cap(&graph, table.keep);
+            above.iter().for_each(|warning| observer(Event::Warning(warning)));
             let session = self.timed_session(&graph, &table)?;
             runs.push(Measured { graph, session, records: Vec::new() });
             tables.push(table);

@@ -9,6 +9,8 @@ use pipesim::internals::cli;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -101,38 +103,41 @@ const TIMEOUT: (&str, &str) = ("timeout", "nobody waits so long");
 const APART: (&str, &str) = ("apart", "hidden; for ranks that mpirun started");
 const DETAILS: (&str, &str) = ("verbose", "there is no more to say on a machine like this");
 const VERDICTS: &str = "the verdicts are the same";
+const NO_MESSAGES: (&str, &str) = ("overlap-slowdown", "messages take no time");
+const ENOUGH_SLOTS: (&str, &str) = ("slots", "one is enough");
+const SIZES_SAY_ALL: (&str, &str) = ("model", "the sizes say all");
 const TIMED_STEPS: (&str, &str) = ("steps", "every step lasts as long; that they are made is tested by their time");
 
 const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
         refused: "overlap layers sharing link-scope samples jitter-seed",
-        same: &[],
+        same: &[NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
-        command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=0.5 --format json",
+        command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
         refused: "ascii chunks set overlap layers profile sharing link-scope samples jitter-seed",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
         refused: "ascii chunks set overlap costs slow sharing link-scope samples jitter-seed",
-        same: &[COLOR, QUIET],
+        same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
         refused: "chunks set layers sharing link-scope samples jitter-seed",
-        same: &[COLOR],
+        same: &[COLOR, ("ascii", "it is in ASCII as it is"), NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
-        command: "predict --stages 4 --micro 8 --schedule chimera --transfer 1 --jitter 0.1 --samples 20 --format json",
-        refused: "ascii chunks set overlap layers",
+        command: "predict --stages 4 --micro 8 --schedule chimera --slow 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
+        refused: "ascii set overlap layers profile",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
         refused: "ascii chunks set overlap layers max-ticks sharing link-scope samples jitter-seed stages micro",
-        same: &[COLOR],
+        same: &[COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
@@ -147,17 +152,17 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "check --stages 2 --micro 4 --schedule 1f1b",
         refused: "chunks set overlap layers costs profile slow",
-        same: &[],
+        same: &[("stages", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule zb-1p --format json",
         refused: "ascii chunks set overlap layers",
-        same: &[("costs", VERDICTS), ("profile", VERDICTS), ("slow", VERDICTS)],
+        same: &[],
     },
     Setting {
         command: "check --stages 2 --micro 6 --schedule dualpipe --format csv",
         refused: "ascii chunks set layers costs profile slow",
-        same: &[("overlap", VERDICTS)],
+        same: &[("overlap", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to json",
@@ -178,7 +183,7 @@ const SETTINGS: &[Setting] = &[
     Setting { command: "compare $D/predicted.json --format json", refused: "ascii", same: &[COLOR, QUIET] },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --unit-ms 1 --steps 1 --warmup 0 --format json",
-        refused: "ascii chunks set overlap layers link slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+        refused: "ascii chunks set overlap layers link slices precision device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model profile repeat-batch seed seq tokenizer vocabulary weight-decay",
         same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
@@ -189,30 +194,30 @@ const SETTINGS: &[Setting] = &[
         same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
-        command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 2 --warmup 0 --format json",
+        command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0 --format json",
         refused: "ascii chunks set overlap costs slow unit-ms checkpoint tokenizer link slices precision",
-        same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS],
+        same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
-        command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 2 --warmup 0",
-        refused: "chunks set overlap costs slow unit-ms checkpoint calibrate link slices precision",
-        same: &[WARMUP, TIMEOUT, APART, DETAILS],
+        command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 4 --warmup 0",
+        refused: "chunks set overlap costs slow unit-ms checkpoint calibrate link slices precision tokenizer",
+        same: &[WARMUP, TIMEOUT, APART, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
-        command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 2 --warmup 0 --format json",
+        command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 4 --warmup 0 --format json",
         refused: "ascii chunks set overlap costs slow unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
                   slices precision",
         same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS],
     },
     Setting {
-        command: "profile --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 2 --warmup 0",
+        command: "profile --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0",
         refused: "chunks set overlap checkpoint tokenizer link slices precision",
-        same: &[WARMUP, TIMEOUT, DETAILS],
+        same: &[WARMUP, TIMEOUT, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
-        command: "report accuracy --stages 2 --micro 4 --schedule gpipe --calibrate 1f1b --calibrate-micro 4 --device cpu $M --steps 2 --warmup 0 --verbose",
+        command: "report accuracy --stages 2 --micro 4 --schedule gpipe --calibrate 1f1b --calibrate-micro 4 --device cpu $M --steps 4 --warmup 0 --verbose",
         refused: "batch checkpoint tokenizer link slices precision quiet",
-        same: &[WARMUP, TIMEOUT, ("verbose", "it is as verbose as it can be")],
+        same: &[WARMUP, TIMEOUT, SIZES_SAY_ALL, ("verbose", "it is as verbose as it can be")],
     },
     Setting { command: "schedules", refused: "", same: &[] },
     Setting { command: "schedules 1f1b", refused: "json", same: &[] },
@@ -224,6 +229,12 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("run", "layers", "3,2"), // the losses do not tell how blocks are split, a sum that is wrong does
     ("profile", "layers", "3,2"),
     ("run --stages 2 --micro 4 --schedule 1f1b --device timed --profile", "layers", "3,1"),
+    ("predict --stages 2 --micro 6 --schedule dualpipe", "format", "csv"),
+    ("predict --stages 2 --micro 6 --schedule dualpipe", "overlap", "max"),
+    ("predict --stages 4 --micro 8", "stages", "2"),
+    ("predict --stages 4 --micro 8", "micro", "16"),
+    ("run --stages 2 --micro 2", "checkpoint", "$D/none"),
+    ("report accuracy", "stages", "5"),
     ("doctor", "format", "json"),
     ("report accuracy", "schedule", "naive"),
     ("report accuracy", "output", "elsewhere"),
@@ -259,7 +270,8 @@ fn costs(block_ns: u64) -> String {
     let part = |part: &str, kind: &str, ns: u64| json!({"part": part, "kind": kind, "sequences": 1, "tokens": 4, "duration_ns": ns, "samples": 9});
     let parts = ["embedding", "block", "head"].map(|name| ["F", "I", "W"].map(|kind| part(name, kind, block_ns)));
     let rates = ["optimizer_embedding_ns", "optimizer_block_ns", "norm_block_ns", "reduce_put_ns", "reduce_add_ns"];
-    let rates: serde_json::Map<String, Value> = rates.map(|rate| (rate.to_string(), Value::from(5000))).into_iter().collect();
+    let rates: serde_json::Map<String, Value> =
+        rates.map(|rate| (rate.to_string(), Value::from(5000))).into_iter().collect();
     json!({"schema_version": 1, "provenance": {}, "layers": 4, "parts": parts.as_flattened(),
         "op_overhead_ns": {"F": 1000, "I": 1000, "W": 1000}, "gap_ns": 2000, "keep": 1.0, "step": rates,
         "link": {"put_ns": 20_000, "bytes": 128, "latency_ns": 30_000}})
@@ -327,10 +339,9 @@ fn list(folder: &Path, names: &mut BTreeSet<String>) {
 /// What a measuring command printed, without what differs from one time to the next.
 fn measured(printed: &str) -> String {
     let Ok(mut found) = serde_json::from_str::<Value>(printed) else {
-        let first = printed.lines().next().unwrap_or_default();
         let rows = printed.lines().filter_map(|line| line.strip_prefix("| ")?.split('|').next());
         let rows: Vec<&str> = rows.collect();
-        return format!("{first} {} {} {rows:?}", printed.contains('\u{1b}'), printed.is_ascii());
+        return format!("coloured: {}, ASCII: {}, rows: {rows:?}", printed.contains('\u{1b}'), printed.is_ascii());
     };
     let given = found["calibrated_on"].get("schedule").is_none();
     for run in found["runs"].as_array_mut().into_iter().flatten() {
@@ -385,49 +396,79 @@ fn value_of(setting: &Setting, option: &str) -> &'static str {
     let others = OTHERS.iter().filter(|(verb, name, _)| setting.command.starts_with(verb) && *name == option);
     let longest = others.max_by_key(|(verb, ..)| verb.len()).map(|(.., value)| *value);
     let usual = || VALUES.iter().find(|(name, _)| *name == option).map(|(_, value)| *value);
-    longest.or_else(usual).unwrap_or_else(|| panic!("--{option} is new: give it a value in VALUES, and say where it is refused"))
+    longest
+        .or_else(usual)
+        .unwrap_or_else(|| panic!("--{option} is new: give it a value in VALUES, and say where it is refused"))
+}
+
+/// The verb of a setting.
+fn verb_of<'a>(setting: &Setting, verbs: &'a BTreeMap<String, Vec<String>>) -> &'a String {
+    let starts = verbs.keys().filter(|verb| setting.command.starts_with(*verb));
+    starts.max_by_key(|verb| verb.len()).unwrap()
+}
+
+/// What an option does to a command that is seen to do `without` it.
+fn effect(words: &[String], option: &str, without: &Seen) -> &'static str {
+    let name = format!("--{option}");
+    let arguments = ["pipesim".to_string()].into_iter().chain(words.iter().cloned());
+    if let Err(refusal) = cli::asked(arguments) {
+        return if refusal.to_string().contains(&name) { "refused" } else { "refused without its name" };
+    }
+    let seen = tried(words).0;
+    match seen.code {
+        2 if seen.told.contains(&name) => "refused",
+        _ if seen == *without => "same",
+        _ => "changed",
+    }
+}
+
+/// What is not as a setting says.
+fn wrong(setting: &Setting, verb: &str, options: &[String], folder: &Path) -> Vec<String> {
+    let plain = words(setting.command, folder);
+    let without = tried(&plain).0;
+    if without.code != 0 {
+        return vec![format!("{}: {} {}", setting.command, without.code, without.told)];
+    }
+    let refused: BTreeSet<&str> = setting.refused.split_whitespace().collect();
+    let same: BTreeSet<&str> = setting.same.iter().map(|(option, _)| *option).collect();
+    let unknown = refused.union(&same).filter(|named| !options.iter().any(|option| option == *named));
+    let mut wrong: Vec<String> = unknown.map(|option| format!("{verb} has no --{option}")).collect();
+    for option in options {
+        let value = words(value_of(setting, option), folder).concat();
+        let expected = match (refused.contains(option.as_str()), same.contains(option.as_str())) {
+            (true, _) => "refused",
+            (_, true) => "same",
+            _ => "changed",
+        };
+        let found = effect(&with(plain.clone(), option, &value), option, &without);
+        if expected != found {
+            wrong.push(format!("{} --{option} {value}: expected {expected}, found {found}", setting.command));
+        }
+    }
+    wrong
 }
 
 #[test]
 fn every_option_of_every_verb_is_honoured_or_refused() {
     let (folder, verbs) = (prepare(), verbs());
-    let mut wrong = Vec::new();
-    for setting in SETTINGS {
-        let verb = verbs.keys().filter(|verb| setting.command.starts_with(*verb)).max_by_key(|verb| verb.len()).unwrap();
-        let plain = words(setting.command, folder.path());
-        let without = tried(&plain).0;
-        if without.code != 0 {
-            wrong.push(format!("{}: {} {}", setting.command, without.code, without.told));
-        }
-        let refused: BTreeSet<&str> = setting.refused.split_whitespace().collect();
-        let same: BTreeSet<&str> = setting.same.iter().map(|(option, _)| *option).collect();
-        let named = refused.union(&same).find(|option| !verbs[verb].iter().any(|known| known == *option));
-        assert_eq!(named, None, "{verb} has no such option");
-        for option in &verbs[verb] {
-            let value = words(value_of(setting, option), folder.path()).concat();
-            let changed = with(plain.clone(), option, &value);
-            let refusal = cli::asked(["pipesim"].iter().map(ToString::to_string).chain(changed.clone())).err();
-            let name = format!("--{option}");
-            let (expected, found) = match (refused.contains(option.as_str()), same.contains(option.as_str()), refusal) {
-                (true, _, Some(refusal)) => ("refused", if refusal.to_string().contains(&name) { "refused" } else { "unnamed" }),
-                (asked_refused, asked_same, _) => {
-                    let seen = tried(&changed).0;
-                    let expected = if asked_refused { "refused" } else if asked_same { "same" } else { "changed" };
-                    let found = match seen.code {
-                        2 if seen.told.contains(&name) => "refused",
-                        _ if seen == without => "same",
-                        _ => "changed",
-                    };
-                    // a value that is wrong shows as well that the option is read
-                    (expected, if (expected, found, option.as_str()) == ("changed", "refused", "layers") { expected } else { found })
+    let tried: BTreeSet<&String> = SETTINGS.iter().map(|setting| verb_of(setting, &verbs)).collect();
+    let new: Vec<&String> =
+        verbs.iter().filter(|(verb, own)| !own.is_empty() && !tried.contains(verb)).map(|(verb, _)| verb).collect();
+    assert!(new.is_empty(), "{new:?} are new: give them a setting");
+    let next = AtomicUsize::new(0);
+    let all = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8) {
+            scope.spawn(|| {
+                while let Some(setting) = SETTINGS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let verb = verb_of(setting, &verbs);
+                    all.lock().unwrap().extend(wrong(setting, verb, &verbs[verb], folder.path()));
                 }
-            };
-            if expected != found {
-                wrong.push(format!("{} {name} {value}: expected {expected}, found {found}", setting.command));
-            }
+            });
         }
-    }
-    assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
+    });
+    let all = all.into_inner().unwrap();
+    assert!(all.is_empty(), "{} of them:\n{}", all.len(), all.join("\n"));
 }
 
 #[test]
@@ -456,7 +497,8 @@ fn timed_steps_are_made() {
 #[test]
 fn a_timeout_is_honoured() {
     for seconds in ["1", "2"] {
-        let line = format!("run --stages 2 --micro 2 --schedule 1f1b --device timed --inject hang@1:1 --timeout {seconds}");
+        let line =
+            format!("run --stages 2 --micro 2 --schedule 1f1b --device timed --inject hang@1:1 --timeout {seconds}");
         let (seen, took) = tried(&words(&line, Path::new("")));
         let limit = Duration::from_secs(seconds.parse().unwrap());
         assert!(seen.code == 6 && took >= limit, "{took:?} {} {}", seen.code, seen.told);
@@ -480,8 +522,7 @@ fn values_that_are_none_are_refused() {
     let mut wrong = Vec::new();
     let mut settings: BTreeMap<&String, &Setting> = BTreeMap::new();
     for setting in SETTINGS {
-        let verb = verbs.keys().filter(|verb| setting.command.starts_with(*verb)).max_by_key(|verb| verb.len()).unwrap();
-        settings.entry(verb).or_insert(setting);
+        settings.entry(verb_of(setting, &verbs)).or_insert(setting);
     }
     for (verb, setting) in settings {
         for option in verbs[verb].iter().filter(|option| !flag(option)) {
@@ -510,13 +551,16 @@ fn values_that_are_none_are_refused() {
 fn an_option_that_is_meant_once_is_refused_twice() {
     let program = cli::command();
     for verb in program.get_subcommands() {
-        let once = verb.get_arguments().filter(|argument| matches!(argument.get_action(), clap::ArgAction::Set | clap::ArgAction::SetTrue));
+        let once = verb
+            .get_arguments()
+            .filter(|argument| matches!(argument.get_action(), clap::ArgAction::Set | clap::ArgAction::SetTrue));
         for option in once.filter_map(|argument| argument.get_long()) {
             let value = VALUES.iter().find(|(name, _)| *name == option).map_or("", |(_, value)| *value);
             let given = if value.is_empty() { format!("--{option}") } else { format!("--{option}={value}") };
             let refusal = cli::asked(["pipesim", verb.get_name(), &given, &given]).err();
             let text = refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
-            let told = text.contains("multiple times") || text.contains("exclusive") || text.contains(&format!("--{option}"));
+            let told =
+                text.contains("multiple times") || text.contains("exclusive") || text.contains(&format!("--{option}"));
             assert!(told, "{} {given} {given}: {text}", verb.get_name());
         }
     }
