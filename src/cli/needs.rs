@@ -72,7 +72,7 @@ const RULES: &[Rule] = &[
     Rule {
         options: &["slow"],
         fits: |a| !a.typed("profile"),
-        why: "goes with --costs; a profile's devices are as measured",
+        why: "goes with --costs; the devices of --profile are as measured",
     },
     Rule {
         options: &["unit_ms"],
