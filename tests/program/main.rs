@@ -3,8 +3,8 @@
 mod cli;
 mod docs;
 mod emulated;
-mod hostile;
 mod flags;
+mod hostile;
 mod nvshmem;
 mod outputs;
 mod ranks;
