@@ -46,8 +46,8 @@ pub fn figures(report: &Report) -> String {
         header.extend(FIGURES.iter().map(|(name, _)| format!("measured_{name}")));
         header.push("measured_iteration".to_string());
         header.extend(ERRORS.iter().map(|(name, _)| format!("error_{name}")));
-        header.extend(steps.iter().map(|name| (*name).to_string()));
     }
+    header.extend(steps.iter().map(|name| (*name).to_string()));
     let mut text = header.join(",") + "\n";
     for entry in &report.entries {
         text += &(row(entry, measured, &steps).join(",") + "\n");
@@ -77,8 +77,8 @@ fn row(entry: &Entry, measured: bool, steps: &[&str]) -> Vec<String> {
         cells.extend(of(&entry.measured));
         cells.push(number(entry.measured.as_ref().map(Panel::iteration)));
         cells.extend(ERRORS.map(|(_, error)| number(entry.error.as_ref().and_then(error))));
-        let over_steps = |name: &&str| entry.over_steps.iter().find(|(own, _)| own == name).map(|&(_, value)| value);
-        cells.extend(steps.iter().map(|name| number(over_steps(name))));
     }
+    let over_steps = |name: &&str| entry.over_steps.iter().find(|(own, _)| own == name).map(|&(_, value)| value);
+    cells.extend(steps.iter().map(|name| number(over_steps(name))));
     cells
 }

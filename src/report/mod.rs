@@ -84,7 +84,7 @@ pub struct Entry {
     pub measured: Option<Panel>,
     /// How far the two are apart.
     pub error: Option<Comparison>,
-    /// Figures over all measured steps, not of the one that is shown, by name.
+    /// Figures over all steps that were measured or drawn by chance, not of the one that is shown, by name.
     pub over_steps: Vec<(&'static str, f64)>,
     /// Remarks for the reader, one sentence each.
     pub notes: Vec<String>,

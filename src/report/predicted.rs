@@ -1,7 +1,7 @@
 //! Predictions as a report.
 
 use super::{Entry, Panel, Report, Table, quantity};
-use crate::sim::{Predicted, Prediction};
+use crate::sim::{Predicted, Prediction, Spread};
 
 const TYPICAL_SPEED: &str = " at typical speed; times under the machine's speed as it was measured";
 
@@ -21,6 +21,7 @@ impl Report {
         let entry = |r: &Predicted<'_>| Entry {
             name: r.prediction.schedule.clone(),
             predicted: Some(Panel { timeline: r.empty_timeline(), metrics: r.metrics().clone() }),
+            over_steps: over_steps(&r.prediction),
             ..Entry::default()
         };
         Report {
@@ -41,6 +42,15 @@ fn subtitle(result: &Predicted<'_>) -> String {
         "costs per device: F = {}, I = {}, W = {}, B = {}, comm = {}, keep = {}{typical}",
         c.F, c.I, c.W, c.B, c.comm, c.keep
     )
+}
+
+/// The spread of makespans under chance, by column.
+fn over_steps(prediction: &Prediction) -> Vec<(&'static str, f64)> {
+    let columns = |s: Spread| {
+        let quantiles = [("jitter_p5", s.p5), ("jitter_p50", s.p50), ("jitter_p95", s.p95), ("jitter_p99", s.p99)];
+        [("jitter_mean", s.mean)].into_iter().chain(quantiles)
+    };
+    prediction.jitter.map(columns).into_iter().flatten().collect()
 }
 
 /// How makespans are spread under chance, where that was asked for.
