@@ -6,6 +6,7 @@ use super::guard::Guarded;
 use super::model::ModelOptions;
 use super::options::{DetailOptions, WriteOptions};
 use super::output::{json, print};
+use super::signals::{Decides, heed};
 use crate::experiment::{self, Finding};
 use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::{self, Report};
@@ -50,13 +51,14 @@ impl Accuracy {
     /// Measures, predicts, writes the report.
     pub fn run(&self) -> Result<(), Failure> {
         let DetailOptions { remarks, verbose } = self.details;
+        let ranks = Ranks::alone();
+        heed(ranks.stop(), Decides::Itself, remarks.quiet);
         let write = self.write.or_latest()?;
         write.check_writable()?;
         refuse_ranks("pipesim report accuracy")?;
         if self.model.batch.is_some() {
             return Err(Failure::Usage("micro-batches keep their size here: leave --batch out".to_string()));
         }
-        let ranks = Ranks::alone();
         let mut training = self.model.recipe().training(1, &ranks)?;
         let (backend, link) = self.devices.sole_backend(&ranks, self.stages, self.details)?;
         training.backend = backend;
@@ -77,6 +79,6 @@ impl Accuracy {
         let more = [("accuracy.json", json(&figures)?), ("accuracy.md", markdown.clone())];
         let more = more.map(|(name, text)| (name.to_string(), text.into_bytes()));
         write.write_with(&report, &more, print(&markdown), remarks)?;
-        failure.map_or(Ok(()), |failure| Err(failure.into()))
+        failure.map_or(Ok(()), |failure| Err(Failure::ended(failure)))
     }
 }

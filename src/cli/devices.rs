@@ -5,7 +5,7 @@ use super::options::{DetailOptions, one_of};
 use crate::delivery::Delivery;
 use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
 use crate::exec::{Gpus, LACK};
-use crate::experiment::Backend;
+use crate::experiment::{Backend, Error};
 use crate::ranks::Ranks;
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
@@ -156,11 +156,11 @@ impl DeviceOptions {
         (link, delivery): (&'static LinkKind, Delivery),
         ranks: &Ranks,
         devices: u32,
-    ) -> Result<Backend, Failure> {
+    ) -> Result<Backend, Error> {
         if !chosen.is_cuda() {
             return Ok(Backend::Cpu);
         }
-        let gpus = self.gpus(ranks, devices).map_err(Failure::Environment)?;
+        let gpus = self.gpus(ranks, devices).map_err(Error::Environment)?;
         Ok(Backend::Cuda { gpus, link, delivery })
     }
 
@@ -185,7 +185,7 @@ impl DeviceOptions {
                     .to_string(),
             ));
         }
-        let delivery = link.delivery(chosen.is_cuda(), Delivery::OneSided)?;
+        let delivery = link.delivery(chosen.is_cuda(), ranks, Delivery::OneSided)?;
         Ok((self.backend(chosen, (link, delivery), ranks, devices)?, link))
     }
 }

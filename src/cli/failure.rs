@@ -26,6 +26,9 @@ pub enum Failure {
     /// A device hung or died: exit code 6.
     #[error("{0}")]
     Hang(String),
+    /// A signal ended it: 128 and the signal's number.
+    #[error("{0}")]
+    Stopped(String, u8),
     /// The user has been told: this exit code.
     #[error("it was told elsewhere")]
     Told(u8),
@@ -41,7 +44,18 @@ impl Failure {
             Failure::Threshold(_) => 4,
             Failure::Environment(_) => 5,
             Failure::Hang(_) => 6,
-            Failure::Told(code) => *code,
+            Failure::Stopped(_, code) | Failure::Told(code) => *code,
+        }
+    }
+}
+
+impl Failure {
+    /// Why a measurement ended early of which what was measured is written.
+    pub fn ended(error: experiment::Error) -> Failure {
+        let text = error.to_string();
+        match error.into() {
+            Failure::Stopped(_, code) => Failure::Stopped(text, code),
+            failure => failure,
         }
     }
 }
@@ -65,6 +79,9 @@ impl From<experiment::Error> for Failure {
             experiment::Error::Schedule(_) => Failure::Schedule(text),
             experiment::Error::Resolve(error) => error.into(),
             experiment::Error::Environment(_) => Failure::Environment(text),
+            experiment::Error::Stopped { signal, .. } => {
+                Failure::Stopped(format!("{text}; nothing is written"), 128 + signal)
+            }
             error if error.is_hang() => Failure::Hang(text),
             _ => Failure::Failed(anyhow::Error::msg(text)),
         }

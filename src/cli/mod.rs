@@ -23,6 +23,7 @@ mod progress;
 mod run;
 mod schedules;
 mod selection;
+mod signals;
 mod tidy;
 
 pub use failure::Failure;
@@ -129,6 +130,10 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Told(code)) => ExitCode::from(code),
+        Err(Failure::Stopped(text, code)) => {
+            output::tell(&text);
+            ExitCode::from(code)
+        }
         Err(failure) => {
             output::tell(&format!("error: {failure}"));
             ExitCode::from(failure.code())

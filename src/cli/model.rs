@@ -75,7 +75,7 @@ pub struct ModelOptions {
     /// The same batch every step
     #[arg(long)]
     pub repeat_batch: bool,
-    /// Longest wait of a device for its data, in seconds [default: 30, or 20 predicted steps]
+    /// Longest wait for anything: a device's for its data, a rank's for another's answer, in seconds [default: 30; in a step 20 expected steps, if that is more]
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     pub timeout: Option<f32>,
     /// For tests of what happens then: die@DEVICE:NUMBER or hang@DEVICE:NUMBER

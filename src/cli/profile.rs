@@ -6,6 +6,7 @@ use super::model::ModelOptions;
 use super::options::DetailOptions;
 use super::output::{OneFile, json};
 use super::selection::{ScheduleOptions, warn};
+use super::signals::{Decides, heed};
 use crate::experiment;
 use crate::graph::TaskGraph;
 use crate::ranks::{Ranks, refuse_ranks};
@@ -61,17 +62,18 @@ impl Profile {
     /// Measures and writes the cost file.
     pub fn run(&self) -> Result<(), Failure> {
         let remarks = self.details.remarks;
+        let (ranks, stages) = (Ranks::alone(), self.schedules.stages);
+        heed(ranks.stop(), Decides::Itself, remarks.quiet);
         let file = OneFile::at(self.output.as_deref(), &[".json"])?;
         refuse_ranks("pipesim profile")?;
         let graph = self.graph()?;
-        let (ranks, stages) = (Ranks::alone(), self.schedules.stages);
         let recipe = experiment::Recipe { layers: self.layers.clone(), ..self.model.recipe() };
         let mut training = recipe.training(self.schedules.micro, &ranks)?;
         training.backend = self.devices.sole_backend(&ranks, stages, self.details)?.0;
         training.stages(&graph)?;
-        let (costs, diverged) =
+        let (costs, ended) =
             experiment::profile(&training, graph, (self.warmup, self.steps), &remarks.observer(true, true))?;
         file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))?;
-        diverged.map_or(Ok(()), |diverged| Err(diverged.into()))
+        ended.map_or(Ok(()), |ended| Err(Failure::ended(ended)))
     }
 }

@@ -7,10 +7,11 @@ use super::model::ModelOptions;
 use super::options::{CostOptions, DetailOptions, DrawOptions, JudgeOptions, WriteOptions};
 use super::output::{json, tell};
 use super::selection::SearchOptions;
+use super::signals::{Decides, heed};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::experiment::{self, Experiment, Finding, Iteration, Outcome, Recipe};
-use crate::ranks::{Ranks, Role, launch, role};
+use crate::experiment::{self, Experiment, Finding, Iteration, Observer, Outcome, Recipe};
+use crate::ranks::{Misfit, Patience, Ranks, Role, launch, role, signal_name};
 use crate::report;
 use crate::resolve::Costs;
 use clap::Args;
@@ -76,15 +77,30 @@ struct Runs<'a> {
 impl Run {
     /// Trains, prints, writes the report.
     pub fn run(&self) -> Result<(), Failure> {
-        match role(self.ranks, self.apart)? {
+        let patience = Patience::of(self.model.recipe().timeout);
+        let role = match role(self.ranks, self.apart, patience) {
+            // The launcher knows who it was, and says so.
+            Err(misfit @ Misfit::Lost(_)) if std::env::var_os("PIPESIM_RANK").is_some() => {
+                return Err(Failure::Told(Failure::from(misfit).code()));
+            }
+            role => role?,
+        };
+        match role {
             Role::Launch(size) => {
                 self.enough_devices(size)?;
-                let ended =
-                    launch(size).map_err(|error| Failure::Environment(format!("starting {size} ranks: {error}")))?;
+                let stop = Arc::default();
+                heed(&stop, Decides::Launcher, self.details.remarks.quiet);
+                let ended = launch(size, patience, &stop)
+                    .map_err(|error| Failure::Environment(format!("starting {size} ranks: {error}")))?;
+                if let (Some(problem), true) = (&ended.problem, ended.code > 128) {
+                    return Err(Failure::Stopped(problem.clone(), ended.code));
+                }
                 ended.problem.iter().for_each(|problem| tell(&format!("error: {problem}")));
                 if ended.code == 0 { Ok(()) } else { Err(Failure::Told(ended.code)) }
             }
             Role::Rank(ranks) => {
+                let decides = if ranks.size() == 1 { Decides::Itself } else { Decides::Others };
+                heed(ranks.stop(), decides, self.details.remarks.quiet);
                 let result = self.enough_devices(ranks.size()).and_then(|()| self.run_rank(&ranks));
                 if ranks.size() == 1 {
                     return result;
@@ -93,6 +109,13 @@ impl Run {
                     ranks.leave(None, 0);
                     return Ok(());
                 };
+                if let Failure::Stopped(text, code) = failure {
+                    if ranks.speaks() {
+                        tell(&text);
+                    }
+                    ranks.leave(None, code);
+                    return Err(Failure::Told(code));
+                }
                 if ranks.speaks() {
                     tell(&format!("error: {failure}"));
                 }
@@ -128,7 +151,7 @@ impl Run {
         self.judge.refuse(Scope::Runs { trains: !matches!(chosen, Chosen::Timed) })?;
         let links = self.devices.links(chosen, ranks, stages)?;
         for &link in &links {
-            experiment.delivery = link.delivery(chosen.is_cuda(), self.delivery)?;
+            experiment.delivery = link.delivery(chosen.is_cuda(), ranks, self.delivery)?;
             experiment.refuse_early()?;
             remarks.remark(&format!("link: {}", link.name));
         }
@@ -140,15 +163,16 @@ impl Run {
             },
         };
         let observer = remarks.observer(true, true);
-        let mut findings = Vec::new();
+        let (mut findings, mut failure) = (Vec::new(), None);
         for &link in &links {
-            experiment.delivery = link.delivery(chosen.is_cuda(), self.delivery)?;
-            let finding = match chosen {
-                Chosen::Timed => experiment.timed(self.unit_ms(), link.name, &observer)?,
-                _ => {
-                    let backend = self.devices.backend(chosen, (link, experiment.delivery), ranks, stages)?;
-                    experiment.train(backend, link.name, &observer)?
+            experiment.delivery = link.delivery(chosen.is_cuda(), ranks, self.delivery)?;
+            let finding = match self.measure(&experiment, chosen, link, &observer) {
+                // What other links gave is worth something.
+                Err(error) if !findings.is_empty() => {
+                    failure = Some(error);
+                    break;
                 }
+                finding => finding?,
             };
             let ended = finding.failure.is_some();
             findings.push(finding);
@@ -157,7 +181,7 @@ impl Run {
             }
         }
         let mut finding = Finding::merged(findings);
-        let failure = finding.failure.take();
+        let failure = finding.failure.take().or(failure);
         if ranks.speaks() {
             write.write(&finding.report, self.show(&finding, chosen), remarks)?;
         }
@@ -165,9 +189,29 @@ impl Run {
             if !matches!(failure, experiment::Error::Diverged { .. }) {
                 remarks.remark("ended early; what was measured until then is shown and written");
             }
-            return Err(failure.into());
+            return Err(Failure::ended(failure));
+        }
+        if let Some(signal) = ranks.stop().asked() {
+            let name = signal_name(i32::from(signal));
+            return Err(Failure::Stopped(format!("stopped by {name} after the last step; all is written"), 128 + signal));
         }
         self.judge.held(&judged(&finding))?.judge()
+    }
+
+    /// Measures over one link.
+    fn measure(
+        &self,
+        experiment: &Experiment,
+        chosen: Chosen,
+        link: &'static LinkKind,
+        observer: Observer<'_>,
+    ) -> Result<Finding, experiment::Error> {
+        if matches!(chosen, Chosen::Timed) {
+            return experiment.timed(self.unit_ms(), link.name, observer);
+        }
+        let (ranks, stages) = (&experiment.ranks, self.schedules.stages);
+        let backend = self.devices.backend(chosen, (link, experiment.delivery), ranks, stages)?;
+        experiment.train(backend, link.name, observer)
     }
 
     /// Milliseconds of a unit of the costs; a cost file's unit is one.

@@ -29,7 +29,7 @@ pub fn tidy_on_signals() {
 }
 
 /// A set of this process's signals, signal n in bit n - 1.
-fn signals(set: &str) -> u64 {
+pub(super) fn signals(set: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = text.lines().find_map(|line| line.strip_prefix(set));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

@@ -70,7 +70,8 @@ fn run(mut command: Command, limit: Duration) -> Finding {
 /// Reads all of a pipe on a thread of its own; sends it when the other side is closed.
 fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
+    // Without a thread nothing is read, and the child ends at its limit.
+    let _ = std::thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
             // What a killed child leaves behind is read as far as it goes.

@@ -147,6 +147,13 @@ impl Region {
         self.bytes
     }
 
+    /// The word number `index` of those that it holds.
+    pub fn word(self, index: usize) -> Region {
+        let bytes = size_of::<AtomicU64>();
+        assert!((index + 1) * bytes <= self.bytes, "a table is shorter than what is looked up in it");
+        Region { offset: self.offset + index * bytes, bytes }
+    }
+
     /// Its first `bytes` bytes.
     pub fn first(self, bytes: usize) -> Region {
         assert!(bytes <= self.bytes, "a region is shorter than what it is to hold");

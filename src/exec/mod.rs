@@ -24,6 +24,7 @@ mod settings;
 mod shared;
 mod signal;
 mod slot;
+mod thread;
 mod timed;
 mod watch;
 
@@ -39,5 +40,6 @@ pub use record::{DeviceRecord, OpRecord, StepOp, StepRecord};
 pub use session::{Error, Session};
 pub use settings::Settings;
 pub use shared::Shared;
+pub use thread::Shortage;
 pub use timed::Timed;
 pub use watch::Fault;

@@ -113,7 +113,7 @@ impl<M: Machine> Runner for Program<M> {
         shared.watch.note_done(self.number, 0);
         // Nobody passes before the last one has come: the step's time 0 is when that was.
         let mut record = DeviceRecord { ready: shared.watch.now_ns(), ..DeviceRecord::default() };
-        shared.reductions.meet(&shared.heap, self.number, step, &shared.watch)?;
+        self.waiting(|program| Ok(shared.reductions.meet(&shared.heap, program.number, step, &shared.watch)?))?;
         self.pipeline(step, &mut record)?;
         if let Some(update) = update {
             self.end(updates, update)?;
@@ -184,10 +184,15 @@ impl<M: Machine> Program<M> {
         let Some(message) = self.crossing(port, step) else {
             return Ok(port.as_ref().and_then(|port| self.machine.local(port)));
         };
+        self.waiting(|program| program.link.wait(message)).map(Some)
+    }
+
+    /// What may have to wait for other devices: the watch knows of it.
+    fn waiting<T>(&mut self, work: impl FnOnce(&mut Program<M>) -> Result<T>) -> Result<T> {
         self.shared.watch.note_wait(self.number, true);
-        let place = self.link.wait(message)?;
+        let done = work(self)?;
         self.shared.watch.note_wait(self.number, false);
-        Ok(Some(place))
+        Ok(done)
     }
 
     /// Computes op number `index`, whose input is there.
@@ -205,14 +210,14 @@ impl<M: Machine> Program<M> {
         }
         let port = &shared.plan.outputs[index];
         let output = match self.crossing(port, step) {
-            Some(message) => Some(self.link.outbox(message)?),
+            Some(message) => Some(self.waiting(|program| program.link.outbox(message))?),
             None => port.as_ref().and_then(|port| self.machine.local(port)),
         };
         let start = shared.watch.now_ns();
         self.machine.compute(record.ops.len(), shared.plan.graph.op(index), input, output)?;
         let end = shared.watch.now_ns();
         if let Some(message) = self.crossing(&shared.plan.inputs[index], step) {
-            self.link.release(message)?;
+            self.waiting(|program| program.link.release(message))?;
         }
         record.ops.push(OpRecord { start, end, put_start: end, put_end: end, ..times });
         Ok(())
@@ -222,7 +227,7 @@ impl<M: Machine> Program<M> {
     fn put(&mut self, index: usize, step: u64, record: &mut DeviceRecord) -> Result<()> {
         let Some(message) = self.crossing(&self.shared.plan.outputs[index], step) else { return Ok(()) };
         let computed = record.ops.last().map_or(0, |op| op.end);
-        self.link.put(message)?;
+        self.waiting(|program| program.link.put(message))?;
         if let Some(op) = record.ops.iter_mut().rev().find(|op| op.index == index) {
             (op.put_start, op.put_end) = (computed, self.shared.watch.now_ns());
         }
@@ -246,7 +251,8 @@ impl<M: Machine> Program<M> {
             // A norm over all devices is a barrier by nature: the hosts add it up.
             self.machine.drain(&mut || self.link.is_done())?;
             reductions.put_norms(heap, self.number, updates, &self.machine.squares()?);
-            scale = clip_scale(reductions.sum_norms(heap, updates, watch)?.sqrt(), clip);
+            let norm = self.waiting(|_| Ok(reductions.sum_norms(heap, updates, watch)?))?;
+            scale = clip_scale(norm.sqrt(), clip);
         }
         self.timed(StepOp::Optimizer, |program| program.machine.update(update, scale))
     }
@@ -258,13 +264,13 @@ impl<M: Machine> Program<M> {
         }
         self.timed(StepOp::Put, |program| {
             gradients.iter().try_for_each(|&(gradient, [out, _])| {
-                let place = program.link.outbox(out)?;
+                let place = program.waiting(|program| program.link.outbox(out))?;
                 program.machine.give(gradient, place)?;
-                program.link.put(out)
+                program.waiting(|program| program.link.put(out))
             })
         })?;
         gradients.iter().try_for_each(|&(gradient, [_, into])| {
-            let place = self.link.wait(into)?;
+            let place = self.waiting(|program| program.link.wait(into))?;
             self.timed(StepOp::Reduce, |program| program.machine.add(gradient, place))?;
             self.link.release(into)
         })

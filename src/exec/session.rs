@@ -6,7 +6,9 @@ use super::record::{DeviceRecord, StepRecord};
 use super::settings::Settings;
 use super::shared::Shared;
 use super::signal::{Aborted, Patience as _};
+use super::thread;
 use crate::graph::TaskGraph;
+use crate::ranks::{Ranks, signal_name};
 use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,6 +20,9 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// How long a rank that found trouble waits for the others' word.
 const FAREWELL: Duration = Duration::from_secs(5);
+
+/// How long a rank whose devices are done waits for others that live: each watches over its own devices.
+const LIVING: Duration = Duration::from_secs(1_000_000);
 
 /// Why a step did not end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -56,6 +61,12 @@ pub enum Error {
         /// Why.
         cause: String,
     },
+    /// No other step is begun: somebody wants the run to end.
+    #[error("stopped by {}", signal_name(i32::from(*signal)))]
+    Stopped {
+        /// The signal that said so.
+        signal: u8,
+    },
     /// A rank is gone.
     #[error("schedule {schedule}: {cause}:\n{report}")]
     Lost {
@@ -91,7 +102,8 @@ enum Answer {
 /// What ranks tell each other after a step.
 #[derive(Serialize, Deserialize)]
 enum Part {
-    Done(Vec<(u32, DeviceRecord)>),
+    /// Its devices' records, and the signal that it was sent.
+    Done(Vec<(u32, DeviceRecord)>, Option<u8>),
     /// This rank's devices were called off by another's.
     CalledOff,
     Failed(Error),
@@ -115,11 +127,12 @@ impl Session {
     pub fn of(shared: Arc<Shared>, runners: Runners, settings: Settings) -> anyhow::Result<Session> {
         let (answer, answers) = channel();
         let mut commands = Vec::new();
+        let count = runners.len();
         for (number, runner) in runners {
             let (command, inbox) = channel();
             let answer = answer.clone();
             let body = move || serve(number, runner, settings.pin, &inbox, &answer);
-            std::thread::Builder::new().name(format!("device {number}")).spawn(body)?;
+            thread::start(format!("device {number}"), commands.len(), count, body)?;
             commands.push(command);
         }
         Ok(Session { shared, timeout: settings.timeout, commands, answers, steps: 0, updates: 0 })
@@ -130,11 +143,19 @@ impl Session {
         &self.shared.plan.graph
     }
 
+    /// The processes that take part.
+    pub fn ranks(&self) -> &Ranks {
+        &self.shared.ranks
+    }
+
     /// Runs one training step; without `update`, forward and backward only. Every rank has the same record.
     ///
     /// # Errors
     /// See [`Error`]. After one, the session is of no more use.
     pub fn step(&mut self, batch: &Arc<Batch>, update: Option<Update>) -> Result<StepRecord, Error> {
+        if let Some(signal) = self.shared.ranks.stop().agreed() {
+            return Err(Error::Stopped { signal });
+        }
         if self.shared.ranks.lost().is_some() {
             return Err(self.lost(&self.why_lost()));
         }
@@ -151,7 +172,7 @@ impl Session {
             }
         };
         let part = match self.gather(&mut collect) {
-            Ok(()) => Part::Done(records),
+            Ok(()) => Part::Done(records, self.shared.ranks.stop().asked()),
             Err(None) => Part::CalledOff,
             Err(Some(error)) => Part::Failed(error),
         };
@@ -183,7 +204,10 @@ impl Session {
         let mut off = false;
         for part in parts {
             match part {
-                Part::Done(more) => records.extend(more),
+                Part::Done(more, asked) => {
+                    records.extend(more);
+                    self.shared.ranks.stop().agree(asked);
+                }
                 Part::CalledOff => off = true,
                 Part::Failed(error) => return Err(error),
             }
@@ -195,7 +219,7 @@ impl Session {
     fn exchange(&self, part: &Part) -> Result<Vec<Part>, Error> {
         let limit = match part {
             Part::Failed(error @ Error::Lost { .. }) => return Err(error.clone()),
-            Part::Done(_) => self.timeout + 2 * FAREWELL,
+            Part::Done(..) => LIVING,
             Part::CalledOff | Part::Failed(_) => FAREWELL,
         };
         let bytes = serde_json::to_vec(part).map_err(|error| self.lost(&error.to_string()))?;
@@ -215,8 +239,13 @@ impl Session {
     /// `None` where others called this off.
     fn gather(&self, collect: &mut dyn FnMut(u32, Answer)) -> Result<(), Option<Error>> {
         let mut left = self.commands.len();
+        let look = LOOK.min(self.timeout / 2);
+        // Time for which this process was stopped, as by Ctrl-Z, is nobody's wait.
+        let (mut stopped, mut last) = (Duration::ZERO, Instant::now());
         while left > 0 {
-            match self.answers.recv_timeout(LOOK.min(self.timeout / 2)) {
+            stopped += last.elapsed().saturating_sub(4 * LOOK);
+            last = Instant::now();
+            match self.answers.recv_timeout(look) {
                 Ok((device, answer @ (Answer::Died(_) | Answer::Failed(_)))) => {
                     return Err(self.give_up(device, answer, left - 1));
                 }
@@ -225,7 +254,7 @@ impl Session {
                     left -= 1;
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    if let Some(error) = self.trouble() {
+                    if let Some(error) = self.trouble(stopped) {
                         self.stop(left);
                         return Err(error);
                     }
@@ -239,8 +268,8 @@ impl Session {
     }
 
     /// What keeps the devices here from going on, if anything does.
-    fn trouble(&self) -> Option<Option<Error>> {
-        let waited = self.shared.watch.longest_wait();
+    fn trouble(&self, stopped: Duration) -> Option<Option<Error>> {
+        let waited = self.shared.watch.longest_wait().saturating_sub(stopped);
         if self.shared.ranks.lost().is_some() {
             return Some(Some(self.lost(&self.why_lost())));
         }
@@ -261,7 +290,7 @@ impl Session {
     fn place(&self) -> (String, String) {
         let shared = &self.shared;
         let graph = &shared.plan.graph;
-        let queues = shared.queues.as_ref().map(|queues| queues.report(graph, self.steps.saturating_sub(1)));
+        let queues = shared.queues.as_ref().map(|queues| queues.report(&shared.heap, graph, self.steps.saturating_sub(1)));
         (graph.schedule().name.clone(), shared.watch.report(graph) + &queues.unwrap_or_default())
     }
 

@@ -42,10 +42,10 @@ impl Shared {
         let statuses = Statuses::new(&mut dealer, devices);
         let mailboxes = Mailboxes::new(&mut dealer, &plan, sizes);
         let reductions = Reductions::new(&mut dealer, devices, sizes.norm_parts);
+        let queues = CommunicationQueues::new(&mut dealer, &plan.graph, settings.delivery);
         let number = ranks.next_heap();
         let arena = Arc::new(arena(&ranks, dealer.bytes())?);
         let heap = Arc::new(Heap::new(arena, ranks.clone(), devices, number));
-        let queues = CommunicationQueues::new(&plan.graph, settings.delivery);
         let watch = Watch::new(heap.clone(), statuses, settings.spin);
         Ok(Shared { plan, ranks, heap, mailboxes, queues, reductions, watch })
     }

@@ -2,7 +2,6 @@
 //! several, all measured.
 
 use super::finding::Place;
-use super::measure::diverged;
 use super::{Calibration, Error, Finding, Measured, Observer, Outcome, Training, calibrate_on, measure, provenance};
 use crate::delivery::Delivery;
 use crate::report::{Report, Table};
@@ -39,8 +38,7 @@ impl Accuracy {
             training.stages(&graph).map_err(|error| error.of(name))?;
             runs.push(Measured::new(training, graph, Delivery::OneSided)?);
         }
-        measure(training, &mut runs, (self.warmup, self.steps), observer)?;
-        let failure = diverged(&runs);
+        let failure = measure(training, &mut runs, (self.warmup, self.steps), observer)?;
         let calibration = runs.remove(0);
         let costs = calibrate_on(training, &calibration)?;
         let report = Report { provenance: provenance::of(training), ..self.header(training) };

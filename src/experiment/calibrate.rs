@@ -1,6 +1,5 @@
 //! From measured steps to costs: one schedule's run yields the atoms that predict every other.
 
-use super::measure::diverged;
 use super::{Error, Measured, Observer, Training, measure, provenance};
 use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, Part, Stage};
 use crate::cost::{CostFile, CostTable, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL};
@@ -12,16 +11,16 @@ use crate::op::Kind;
 use crate::statistics::typical;
 use std::collections::BTreeMap;
 
-/// Costs from some steps of `graph` alone, and where its training left the numbers.
+/// Costs from some steps of `graph` alone, and what ended those early or spoils them.
 pub fn profile(
     training: &Training,
     graph: TaskGraph,
     steps: (u32, u32),
     observer: Observer<'_>,
 ) -> Result<(CostFile, Option<Error>), Error> {
-    let mut runs = [Measured::new(training, graph, Delivery::OneSided)?];
-    measure(training, &mut runs, steps, observer)?;
-    Ok((calibrate_on(training, &runs[0])?, diverged(&runs)))
+    let mut runs = vec![Measured::new(training, graph, Delivery::OneSided)?];
+    let ended = measure(training, &mut runs, steps, observer)?;
+    Ok((calibrate_on(training, &runs[0])?, ended))
 }
 
 /// The cost file of one measured run. A B is timed as I then W, so any schedule yields every kind.

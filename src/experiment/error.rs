@@ -1,7 +1,8 @@
 //! Why an experiment cannot begin, or did not end.
 
-use crate::ranks::Lost;
+use crate::ranks::{Lost, signal_name};
 use crate::{exec, resolve};
+use std::io::ErrorKind;
 
 /// Why there is no finding.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +22,15 @@ pub enum Error {
     Environment(String),
     /// A step did not end: a device hung, died or could not compute.
     #[error(transparent)]
-    Step(#[from] exec::Error),
+    Step(exec::Error),
+    /// Somebody wanted it to end.
+    #[error("stopped by {}{}", signal_name(i32::from(*signal)), after(*steps))]
+    Stopped {
+        /// The signal that said so.
+        signal: u8,
+        /// Steps that were measured, and that were to be; 0 and 0 where it did not come to that.
+        steps: (usize, usize),
+    },
     /// A rank is gone.
     #[error(transparent)]
     Lost(#[from] Lost),
@@ -52,6 +61,14 @@ impl Error {
         }
     }
 
+    /// The same error, said of so many steps measured of so many.
+    pub(super) fn after(self, measured: usize, all: usize) -> Error {
+        match self {
+            Error::Stopped { signal, .. } => Error::Stopped { signal, steps: (measured, all) },
+            other => other,
+        }
+    }
+
     /// The same error, said of `what`.
     pub(super) fn of(self, what: &str) -> Error {
         match self {
@@ -61,10 +78,31 @@ impl Error {
     }
 }
 
+fn after((measured, all): (usize, usize)) -> String {
+    match measured {
+        0 => " before a step was measured".to_string(),
+        _ => format!(" after {measured} of {all} steps"),
+    }
+}
+
+impl From<exec::Error> for Error {
+    fn from(error: exec::Error) -> Error {
+        match error {
+            exec::Error::Stopped { signal } => Error::Stopped { signal, steps: (0, 0) },
+            error => Error::Step(error),
+        }
+    }
+}
+
 impl From<anyhow::Error> for Error {
     fn from(error: anyhow::Error) -> Error {
         let text = format!("{error:#}");
-        if exec::Gpus::is_lack(&error) {
+        let lacks = |cause: &(dyn std::error::Error + 'static)| {
+            let system = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+            let out = matches!(system, Some(ErrorKind::OutOfMemory | ErrorKind::StorageFull | ErrorKind::WouldBlock));
+            out || cause.is::<exec::Shortage>()
+        };
+        if exec::Gpus::is_lack(&error) || error.chain().any(lacks) {
             Error::Environment(text)
         } else if error.chain().any(|cause| cause.is::<Lost>()) {
             Error::Lost(Lost(text))

@@ -50,7 +50,7 @@ impl Measured {
 }
 
 /// Where training first left the numbers; of several runs in the first of them, rather not in what is measured for its costs.
-pub(super) fn diverged(runs: &[Measured]) -> Option<Error> {
+fn diverged(runs: &[Measured]) -> Option<Error> {
     let first = |run: &Measured| {
         let losses = run.records.iter().map(|record| record.loss.unwrap_or_default());
         let (step, loss) = losses.enumerate().find(|(_, loss)| !loss.is_finite())?;
@@ -60,23 +60,25 @@ pub(super) fn diverged(runs: &[Measured]) -> Option<Error> {
     found.map(|(step, _, loss, schedule)| Error::Diverged { schedule, step, loss })
 }
 
-/// Warms all runs up, then measures `steps` training steps of each, one step of each in turn.
+/// Warms all runs up, then measures `steps` training steps of each, one step of each in turn. What ended that early, where the
+/// first run was measured all the same, or what spoils it; runs of which nothing was measured are then left out.
 pub fn measure(
     training: &Training,
-    runs: &mut [Measured],
+    runs: &mut Vec<Measured>,
     (warmup, steps): (u32, u32),
     observer: Observer<'_>,
-) -> Result<(), Error> {
+) -> Result<Option<Error>, Error> {
     if steps == 0 {
         return Err(Error::Usage("expected at least 1 step to measure, found 0; ask for one or more".to_string()));
     }
     observer(Event::Begin(u64::from(steps) * runs.len() as u64));
-    for run in runs.iter_mut() {
+    let warmed = runs.iter_mut().try_for_each(|run| {
         let schedule = run.graph.schedule();
         observer(Event::WarmUp(&schedule.name));
         let batch = training.batch(0, schedule.microbatches)?;
-        training.warm_up(&mut run.session, &batch, warmup as usize)?;
-    }
+        Ok(training.warm_up(&mut run.session, &batch, warmup as usize)?)
+    });
+    warmed.inspect_err(|_: &Error| observer(Event::End))?;
     in_turn(runs, steps, training.micro_batch.rows(), observer, |run, number| {
         let schedule = run.graph.schedule();
         observer(Event::Turn(&schedule.name));
@@ -85,8 +87,31 @@ pub fn measure(
     })
 }
 
-/// `steps` steps of each run, of micro-batches of `tokens` tokens, one step of each in turn.
+/// `steps` steps of each run, of micro-batches of `tokens` tokens, one step of each in turn. As [`measure`] where it ends early.
 pub(super) fn in_turn(
+    runs: &mut Vec<Measured>,
+    steps: u32,
+    tokens: usize,
+    observer: Observer<'_>,
+    step: impl Fn(&mut Measured, u32) -> Result<StepRecord, Error>,
+) -> Result<Option<Error>, Error> {
+    let ended = rounds(runs, steps, tokens, observer, step);
+    observer(Event::End);
+    let Err(error) = ended else { return Ok(diverged(runs)) };
+    if runs.first().is_none_or(|run| run.records.is_empty()) {
+        return Err(error);
+    }
+    let (measured, all) = (runs.iter().map(|run| run.records.len()).sum(), steps as usize * runs.len());
+    let (kept, without): (Vec<_>, Vec<_>) = runs.drain(..).partition(|run| !run.records.is_empty());
+    runs.extend(kept);
+    let names: Vec<&str> = without.iter().map(|run| run.graph.schedule().name.as_str()).collect();
+    if !names.is_empty() {
+        observer(Event::Remark(&format!("left out, for nothing was measured of it: {}", names.join(", "))));
+    }
+    Ok(Some(error.after(measured, all)))
+}
+
+fn rounds(
     runs: &mut [Measured],
     steps: u32,
     tokens: usize,
@@ -106,8 +131,8 @@ pub(super) fn in_turn(
                 tokens_per_second: f64::from(schedule.microbatches) * tokens as f64 / (iteration_ms / 1e3),
             });
             run.records.push(record);
+            run.session.ranks().note_measured();
         }
     }
-    observer(Event::End);
     Ok(())
 }

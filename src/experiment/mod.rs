@@ -17,6 +17,7 @@ mod observer;
 mod outcome;
 mod provenance;
 mod recipe;
+mod room;
 mod survivors;
 mod timed;
 mod train;

@@ -2,6 +2,7 @@
 
 use super::Error;
 use super::machine::free_memory_bytes;
+use super::room::in_words;
 use crate::exec::Fault;
 use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
 use std::path::{Path, PathBuf};
@@ -125,9 +126,30 @@ impl Recipe {
                 "--tokenizer says how a text becomes tokens, and {} holds tokens; leave it out",
                 path.display()
             ))),
-            Some(path) => Ok(Tokens::read(path, self.tokenizer.unwrap_or(by_vocabulary))?),
+            Some(path) => {
+                require_room(path)?;
+                Ok(Tokens::read(path, self.tokenizer.unwrap_or(by_vocabulary))?)
+            }
             None => Ok(Tokens::embedded()),
         }
+    }
+}
+
+/// Refuses data that is longer than what is read, or than memory.
+fn require_room(path: &Path) -> Result<(), Error> {
+    let length = path.metadata().map_or(0, |found| found.len());
+    let needed = length.saturating_mul(3); // the text, and two bytes a token
+    let (shown, cut) = (path.display(), "use a part of it, as head -c 1G FILE writes");
+    if length > Tokens::MOST_BYTES {
+        let (most, found) = (in_words(Tokens::MOST_BYTES), in_words(length));
+        return Err(Error::Usage(format!("expected at most {most} of data at {shown}, found {found}; {cut}")));
+    }
+    match free_memory_bytes() {
+        Some(free) if needed > free => {
+            let (needed, free) = (in_words(needed), in_words(free));
+            Err(Error::Environment(format!("expected {needed} of memory to read {shown}, found {free} free; {cut}")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -148,10 +170,11 @@ fn require_memory(config: &Config) -> Result<(), Error> {
     let bytes = (config.parameter_count() as u64).saturating_mul(4 * 5);
     match free_memory_bytes() {
         Some(free) if bytes > free => Err(Error::Environment(format!(
-            "the model's {} parameters need {} GiB in float32 with gradients and moments, {} GiB are free; choose a smaller --model",
+            "expected {} of memory for the model's {} parameters in float32 with gradients and moments, found {} free; choose a \
+             smaller --model",
+            in_words(bytes),
             config.parameter_count(),
-            bytes >> 30,
-            free >> 30
+            in_words(free)
         ))),
         _ => Ok(()),
     }

@@ -2,6 +2,7 @@
 
 use super::finding::Place;
 use super::measure::in_turn;
+use super::room::{require_memory, require_threads};
 use super::training::settings;
 use super::{Error, Event, Experiment, Finding, Measured, Observer, cores, provenance};
 use crate::cost::CostTable;
@@ -20,7 +21,10 @@ impl Experiment {
         }
         let microbatches = self.selection.microbatches;
         let (mut runs, mut tables) = (Vec::new(), Vec::new());
-        for graph in self.graphs(&self.costs.of_orders(microbatches), observer)? {
+        let graphs = self.graphs(&self.costs.of_orders(microbatches), observer)?;
+        require_threads(graphs.iter(), &self.ranks)?;
+        require_memory(graphs.iter(), None)?;
+        for graph in graphs {
             let schedule = graph.schedule();
             let (table, _) = self.costs.table(&schedule.name, &schedule.placement, microbatches)?;
             let (graph, table) = (Arc::new(graph), Arc::new(table.in_milliseconds(unit_ms)));
@@ -35,7 +39,7 @@ impl Experiment {
             (0..self.warmup).try_for_each(|_| run.session.step(&batch, None).map(drop))?;
         }
         observer(Event::Begin(u64::from(self.steps) * runs.len() as u64));
-        in_turn(&mut runs, self.steps, 0, observer, |run, _| Ok(run.session.step(&batch, None)?))?;
+        let failure = in_turn(&mut runs, self.steps, 0, observer, |run, _| Ok(run.session.step(&batch, None)?))?;
         let mut finding = Finding {
             report: Report {
                 title: format!("Timed devices: {} devices, {microbatches} micro-batches", self.selection.devices),
@@ -43,6 +47,7 @@ impl Experiment {
                 provenance: provenance::here(),
                 ..Report::default()
             },
+            failure,
             ..Finding::default()
         };
         let setup = Setup { memory_cap: self.selection.memory_cap, ..Setup::default() };

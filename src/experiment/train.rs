@@ -1,8 +1,9 @@
 //! An experiment on devices that train: calibrated on one schedule, all predicted and measured.
 
 use super::finding::Place;
-use super::measure::{CALIBRATING, diverged};
+use super::measure::CALIBRATING;
 use super::outcome::iteration;
+use super::room::{require_memory, require_threads};
 use super::{
     Backend, Calibration, Error, Event, Experiment, Finding, Measured, Observer, Training, calibrate_on, cores,
     measure, profile, silent,
@@ -33,14 +34,10 @@ impl Experiment {
         training.backend = backend;
         let graphs = self.trainable(&training, observer)?;
         let mut runs = self.sessions(&training, graphs, observer)?;
-        // What was measured until a device was gone is worth something, unless nothing was.
-        let mut failure = measure(&training, &mut runs, (self.warmup, self.steps), observer).err();
-        if runs.iter().any(|run| run.records.is_empty())
-            && let Some(failure) = failure.take()
-        {
-            return Err(failure);
-        }
-        let failure = failure.or_else(|| diverged(&runs));
+        // What was measured until a device was gone, or somebody wanted the end, is worth something.
+        let wanted = runs.len();
+        let failure = measure(&training, &mut runs, (self.warmup, self.steps), observer)?;
+        let is_whole = runs.len() == wanted;
         let drift = 100.0 * runs[0].drift();
         observer(Event::Remark(&format!(
             "drift of the machine over the run: {drift:+.1} % (second half of the steps against the first)"
@@ -55,7 +52,7 @@ impl Experiment {
                 calibrate_on(&training, &run)?
             }
         };
-        if self.baseline {
+        if self.baseline && is_whole {
             finding.baseline = runs.pop().map(|run| iteration(&run));
         }
         for run in &runs {
@@ -104,7 +101,10 @@ impl Experiment {
     /// Costs from a few steps of the schedule to calibrate on, for schedules whose order depends on costs.
     fn first_costs(&self, training: &Training, name: &str, observer: Observer<'_>) -> Result<CostFile, Error> {
         observer(Event::Remark(&format!("measuring {} first: costs decide the order of {name}", self.calibrate_on)));
-        Ok(profile(training, self.calibration_graph(training)?, (self.warmup, FIRST_STEPS), &silent)?.0)
+        match profile(training, self.calibration_graph(training)?, (self.warmup, FIRST_STEPS), &silent)? {
+            (costs, None | Some(Error::Diverged { .. })) => Ok(costs),
+            (_, Some(ended)) => Err(ended),
+        }
     }
 
     /// The schedule to calibrate on.
@@ -138,6 +138,8 @@ impl Experiment {
             let one = Selection { devices: 1, ..self.selection.without_options() };
             wanted.push((one.graph::<resolve::Error>("1f1b", &unknown_costs)?.graph, self.delivery));
         }
+        require_threads(wanted.iter().map(|(graph, _)| graph), &training.ranks)?;
+        require_memory(wanted.iter().map(|(graph, _)| graph), Some(training))?;
         wanted.into_iter().map(|(graph, delivery)| Measured::new(training, graph, delivery)).collect()
     }
 

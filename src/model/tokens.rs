@@ -1,5 +1,6 @@
 //! Training data: token ids in a row, and the batches that are cut from it.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -33,10 +34,13 @@ pub struct Tokens {
 }
 
 impl Tokens {
+    /// Longest file that is read, in bytes: more than a training of these models sees.
+    pub const MOST_BYTES: u64 = 4 << 30;
+
     /// Reads llm.c's token file (magic 20240520, version 1), or any other file as text. The tokenizer is for text only.
     pub fn read(path: &Path, tokenizer: Tokenizer) -> Result<Tokens> {
         let read = || {
-            let bytes = std::fs::read(path).context("cannot read it: check the path")?;
+            let bytes = read_all(path)?;
             let magic = bytes.first_chunk().map(|&word| i32::from_le_bytes(word));
             match magic {
                 Some(MAGIC) => from_token_file(&bytes),
@@ -56,7 +60,7 @@ impl Tokens {
     /// Whether the file holds tokens, not text.
     pub fn is_token_file(path: &Path) -> bool {
         let mut word = [0; 4];
-        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut word));
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut word));
         read.is_ok() && i32::from_le_bytes(word) == MAGIC
     }
 
@@ -98,6 +102,23 @@ impl Tokens {
         let widen = |ids: &[u16]| ids.iter().map(|&id| u32::from(id)).collect();
         Ok((widen(&self.ids[start..start + length]), widen(&self.ids[start + 1..start + 1 + length])))
     }
+}
+
+/// A file's bytes; it may be longer than it says, as those of the system are.
+fn read_all(path: &Path) -> Result<Vec<u8>> {
+    let what = "cannot read it: check the path";
+    let file = File::open(path).context(what)?;
+    let length = file.metadata().context(what)?.len();
+    ensure!(length <= Tokens::MOST_BYTES, too_long());
+    let mut bytes = Vec::with_capacity(length as usize);
+    file.take(Tokens::MOST_BYTES + 1).read_to_end(&mut bytes).context(what)?;
+    ensure!(bytes.len() as u64 <= Tokens::MOST_BYTES, too_long());
+    Ok(bytes)
+}
+
+fn too_long() -> String {
+    let most = Tokens::MOST_BYTES >> 30;
+    format!("expected at most {most} GiB of data, found more: use a part of it, as head -c 1G FILE writes")
 }
 
 fn from_token_file(bytes: &[u8]) -> Result<Tokens> {

@@ -1,50 +1,78 @@
 //! The launcher's side of the sockets: gathers the parts of each exchange, and tells everybody when somebody is gone.
 
+use super::Patience;
 use super::socket::Frame;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What the hub knows of a rank.
 #[derive(Default)]
 struct Member {
-    stream: Option<UnixStream>,
+    /// What a thread of its own writes to the rank: one that is stopped keeps nobody else waiting.
+    outbox: Option<Sender<Arc<Vec<u8>>>>,
     part: Option<Vec<u8>>,
     left: Option<(Option<String>, u8)>,
     gone: bool,
+    /// For how long it has given no sign of life although somebody waits for it.
+    silent: Duration,
 }
 
 /// The hub.
 pub struct Hub {
     members: Vec<Member>,
-    frames: Receiver<(u32, io::Result<Frame>, Option<UnixStream>)>,
+    events: Receiver<Event>,
+    patience: Patience,
+    since_ping: Duration,
+    measured: bool,
     lost: Option<String>,
+}
+
+/// What the threads that read and write tell the hub.
+enum Event {
+    Joined(u32, Sender<Arc<Vec<u8>>>),
+    Frame(u32, io::Result<Frame>),
+    /// The system gives no more threads or sockets.
+    Refused(io::Error),
 }
 
 impl Hub {
     /// A hub for `size` ranks that connect to `listener`.
-    pub fn new(size: u32, listener: UnixListener) -> io::Result<Hub> {
-        let (sender, frames) = channel();
+    pub fn new(size: u32, listener: UnixListener, patience: Patience) -> io::Result<Hub> {
+        let (sender, events) = channel();
         std::thread::Builder::new().name("hub".to_string()).spawn(move || accept(size, &listener, &sender))?;
-        Ok(Hub { members: (0..size).map(|_| Member::default()).collect(), frames, lost: None })
+        let members = (0..size).map(|_| Member::default()).collect();
+        Ok(Hub { members, events, patience, since_ping: Duration::ZERO, measured: false, lost: None })
     }
 
     /// Waits at most `wait` for something to happen and deals with it.
     pub fn turn(&mut self, wait: Duration) {
-        let Ok((rank, frame, stream)) = self.frames.recv_timeout(wait) else { return };
+        let Ok(event) = self.events.recv_timeout(wait) else { return };
+        let (rank, frame) = match event {
+            Event::Joined(rank, outbox) => {
+                if let Some(member) = self.members.get_mut(rank as usize) {
+                    (member.outbox, member.silent) = (Some(outbox), Duration::ZERO);
+                }
+                return;
+            }
+            Event::Refused(error) => return self.lose(format!("expected a thread for each rank, the system gave none: {error}")),
+            Event::Frame(rank, frame) => (rank, frame),
+        };
         let Some(member) = self.members.get_mut(rank as usize) else { return };
+        member.silent = Duration::ZERO;
         match frame {
-            Ok(Frame::Hello(_)) => member.stream = stream,
             Ok(Frame::Part(part)) => member.part = Some(part),
+            Ok(Frame::Measured) => self.measured = true,
             Ok(Frame::Leave(text, code)) => {
                 let why = text.as_ref().map(|text| format!("rank {rank} ended: {text}"));
                 member.left = Some((text, code));
                 // Others may be waiting for its devices inside a step.
                 why.into_iter().for_each(|why| self.lose(why));
             }
-            Ok(_) => {}
+            Ok(_) => return,
             Err(_) => member.gone = true,
         }
         self.share();
@@ -56,10 +84,36 @@ impl Hub {
             let parts = self.members.iter_mut().filter_map(|member| member.part.take()).collect();
             self.tell(&Frame::All(parts));
         }
-        let waits = self.members.iter().any(|member| member.part.is_some());
+        let waits = self.is_awaited();
         if let Some(rank) = self.members.iter().position(|member| member.left.is_some()).filter(|_| waits) {
             self.lose(format!("rank {rank} ended early"));
         }
+    }
+
+    /// Whether a rank waits for others in an exchange.
+    fn is_awaited(&self) -> bool {
+        self.members.iter().any(|member| member.part.is_some())
+    }
+
+    /// So much time has passed: asks those that are waited for whether they live. The first that has not said so for too long.
+    pub fn pass(&mut self, passed: Duration) -> Option<usize> {
+        let awaited = self.is_awaited();
+        let (silence, joining) = (self.patience.silence, self.patience.joining);
+        self.since_ping += passed;
+        if awaited && self.since_ping >= self.patience.between_pings() {
+            self.since_ping = Duration::ZERO;
+            self.tell(&Frame::Ping);
+        }
+        let late = |member: &mut Member| {
+            let (owes, limit) = match &member.outbox {
+                None => (true, joining),
+                Some(_) => (awaited && member.part.is_none(), silence),
+            };
+            let is_here = member.left.is_none() && !member.gone;
+            member.silent = if owes && is_here { member.silent + passed } else { Duration::ZERO };
+            member.silent > limit
+        };
+        self.members.iter_mut().map(late).collect::<Vec<_>>().into_iter().position(|late| late)
     }
 
     /// Tells all others, once, that somebody is gone.
@@ -70,10 +124,14 @@ impl Hub {
         }
     }
 
-    fn tell(&mut self, frame: &Frame) {
-        for member in &mut self.members {
+    /// Tells every rank.
+    pub fn tell(&self, frame: &Frame) {
+        let mut bytes = Vec::new();
+        let _ = frame.write(&mut bytes); // memory does not fail
+        let bytes = Arc::new(bytes);
+        for outbox in self.members.iter().filter_map(|member| member.outbox.as_ref()) {
             // A rank that cannot be reached is gone, which its end of the socket says too.
-            let _ = member.stream.as_mut().map(|stream| frame.write(stream));
+            let _ = outbox.send(bytes.clone());
         }
     }
 
@@ -91,34 +149,59 @@ impl Hub {
     pub fn lost(&self) -> Option<&str> {
         self.lost.as_deref()
     }
+
+    /// Whether a rank has measured a step.
+    pub fn has_measured(&self) -> bool {
+        self.measured
+    }
 }
 
-type Events = Sender<(u32, io::Result<Frame>, Option<UnixStream>)>;
-
-/// Takes in `size` ranks, each with a thread that reads what it says.
-fn accept(size: u32, listener: &UnixListener, events: &Events) {
-    let mut readers = BTreeMap::new();
-    while readers.len() < size as usize {
-        let Ok((mut stream, _)) = listener.accept() else { return };
-        let Ok(Frame::Hello(rank)) = Frame::read(&mut stream) else { continue };
-        if rank >= size || readers.contains_key(&rank) {
-            continue;
-        }
-        let hello = events.send((rank, Ok(Frame::Hello(rank)), stream.try_clone().ok()));
-        let events = events.clone();
-        let read = move || {
-            loop {
-                let frame = Frame::read(&mut stream);
-                let end = frame.is_err();
-                if events.send((rank, frame, None)).is_err() || end {
-                    return;
-                }
-            }
-        };
-        let Ok(reader) = std::thread::Builder::new().name(format!("rank {rank}")).spawn(read) else { return };
-        if hello.is_err() {
+/// Takes in ranks, each with a thread that reads what it says and one that writes what it is told.
+fn accept(size: u32, listener: &UnixListener, events: &Sender<Event>) {
+    // Strangers may come too; they are not waited for, and not without end.
+    let claimed: Arc<Mutex<BTreeSet<u32>>> = Arc::default();
+    for stream in listener.incoming().take(2 * size as usize + 16) {
+        let (sender, claimed) = (events.clone(), claimed.clone());
+        let threads = stream.and_then(|stream| {
+            let writer = stream.try_clone()?;
+            let (outbox, frames) = channel::<Arc<Vec<u8>>>();
+            let write = move || write(writer, &frames);
+            std::thread::Builder::new().name("to a rank".to_string()).spawn(write)?;
+            let is_free = move |rank| rank < size && claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
+            let read = move || read(stream, is_free, outbox, &sender);
+            std::thread::Builder::new().name("from a rank".to_string()).spawn(read)
+        });
+        if let Err(error) = threads {
+            let _ = events.send(Event::Refused(error));
             return;
         }
-        readers.insert(rank, reader);
+    }
+}
+
+fn write(mut stream: UnixStream, frames: &Receiver<Arc<Vec<u8>>>) {
+    use io::Write;
+    while let Ok(bytes) = frames.recv() {
+        if stream.write_all(&bytes).is_err() {
+            return;
+        }
+    }
+}
+
+fn read(
+    mut stream: UnixStream,
+    is_free: impl Fn(u32) -> bool,
+    outbox: Sender<Arc<Vec<u8>>>,
+    events: &Sender<Event>,
+) {
+    let Ok(Frame::Hello(rank)) = Frame::read(&mut stream) else { return };
+    if !is_free(rank) || events.send(Event::Joined(rank, outbox)).is_err() {
+        return;
+    }
+    loop {
+        let frame = Frame::read(&mut stream);
+        let end = frame.is_err();
+        if events.send(Event::Frame(rank, frame)).is_err() || end {
+            return;
+        }
     }
 }

@@ -1,6 +1,9 @@
 //! Starting ranks on this machine: the program again, once a rank, joined through a socket.
 
 use super::hub::Hub;
+use super::socket::Frame;
+use super::stop::{Stop, signal_name};
+use super::{Lost, Patience};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -22,7 +25,7 @@ const DEFAULTS: [(&str, &str); 2] = [("NVSHMEM_SYMMETRIC_SIZE", "4G"), ("NVSHMEM
 /// How often the launcher looks after its ranks.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long ranks have to end by themselves once one is gone.
-const PATIENCE: Duration = Duration::from_secs(5);
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// How a launched run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,37 +36,45 @@ pub struct Ended {
     pub problem: Option<String>,
 }
 
-/// Starts `size` ranks with this process's arguments and waits for them. Rank 0 has its standard streams.
-pub fn launch(size: u32) -> io::Result<Ended> {
+/// Starts `size` ranks with this process's arguments and waits for them. Rank 0 has its standard streams. A rank that stands
+/// still for longer than `patience` allows ends the others; so does `stop`: after the step, where one was measured, else at once.
+pub fn launch(size: u32, patience: Patience, stop: &Stop) -> io::Result<Ended> {
     // An abstract name: nothing is left in any folder, however this ends.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
     let socket = format!("pipesim-{}-{since}", std::process::id());
-    let mut hub = Hub::new(size, UnixListener::bind_addr(&SocketAddr::from_abstract_name(&socket)?)?)?;
-    let mut children = Children(Vec::new());
-    for rank in 0..size {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(std::env::args_os().skip(1));
-        command.env(RANK, rank.to_string()).env(RANKS, size.to_string()).env(SOCKET, &socket);
-        for (variable, value) in DEFAULTS.iter().filter(|(variable, _)| std::env::var_os(variable).is_none()) {
-            command.env(variable, value);
-        }
-        if rank > 0 {
-            command.stdin(Stdio::null()).stdout(Stdio::null());
-        }
-        children.0.push((command.spawn()?, None));
-    }
-    let mut end = None;
+    let mut hub = Hub::new(size, UnixListener::bind_addr(&SocketAddr::from_abstract_name(&socket)?)?, patience)?;
+    let mut children = Children::start(size, &socket)?;
+    let (mut last, mut end, mut told) = (Instant::now(), None, false);
     loop {
         hub.turn(LOOK);
-        children.look()?;
-        if let Some(text) = children.death(&hub) {
+        // Time for which this process was stopped itself, as by Ctrl-Z, counts for nobody.
+        let passed = last.elapsed().min(4 * LOOK);
+        last = Instant::now();
+        children.look(passed)?;
+        let silent = hub.pass(passed);
+        let trouble = children.death(&hub).or_else(|| children.stopped(patience.silence));
+        if let Some(text) = trouble.or_else(|| silent.map(|rank| children.silent(rank, patience))) {
             hub.lose(text);
         }
-        if children.0.iter().all(|(_, status)| status.is_some()) {
+        if children.0.iter().all(|child| child.status.is_some()) {
             return Ok(judge(&hub, &children));
         }
-        if hub.lost().is_some() && *end.get_or_insert_with(|| Instant::now() + PATIENCE) < Instant::now() {
-            children.kill();
+        if hub.lost().is_some() {
+            children.resume();
+            if *end.get_or_insert_with(|| Instant::now() + FAREWELL) < Instant::now() {
+                children.kill();
+            }
+        }
+        if let Some(signal) = stop.asked() {
+            if stop.is_urgent() || !hub.has_measured() {
+                let what = if hub.has_measured() { "at once" } else { "before a step was measured" };
+                let name = signal_name(i32::from(signal));
+                let problem = format!("stopped {what} by {name}; nothing is written");
+                return Ok(Ended { code: 128 + signal, problem: Some(problem) });
+            }
+            if !std::mem::replace(&mut told, true) {
+                hub.tell(&Frame::Stop(signal));
+            }
         }
     }
 }
@@ -71,7 +82,7 @@ pub fn launch(size: u32) -> io::Result<Ended> {
 /// What the ranks' ends amount to.
 fn judge(hub: &Hub, children: &Children) -> Ended {
     let code = |status: &Option<ExitStatus>| status.and_then(|s| s.code()).map_or(6, |code| code as u8);
-    let codes: Vec<u8> = children.0.iter().map(|(_, status)| code(status)).collect();
+    let codes: Vec<u8> = children.0.iter().map(|child| code(&child.status)).collect();
     let first = hub.farewell(0).map(|(text, _)| text.clone());
     let told = first.clone().flatten();
     let alone = (1..codes.len()).find_map(|rank| {
@@ -79,7 +90,12 @@ fn judge(hub: &Hub, children: &Children) -> Ended {
         let known = told.as_ref().is_some_and(|told| told.contains(text.as_str()) || text.contains(told.as_str()));
         (!known && hub.lost().is_none_or(|lost| lost.contains(text.as_str()))).then(|| format!("rank {rank}: {text}"))
     });
+    // Who waited for a stopped rank may have said so first, without knowing why.
+    let stood = children.0.iter().find_map(|child| child.stood.clone());
+    let known = |text: &&String| ![&told, &hub.lost().map(str::to_string)].into_iter().flatten().any(|said| said.contains(*text));
+    let stood = stood.as_ref().filter(known).cloned();
     let problem = match (first, hub.lost()) {
+        _ if stood.is_some() => stood,
         (None, lost) => Some(lost.unwrap_or("rank 0 is gone").to_string()),
         (Some(None), Some(lost)) => Some(lost.to_string()),
         _ => alone,
@@ -87,43 +103,104 @@ fn judge(hub: &Hub, children: &Children) -> Ended {
     Ended { code: codes.iter().copied().find(|&code| code != 0).unwrap_or(0), problem }
 }
 
-/// The started processes with how they ended; what is left of them is killed in the end.
-struct Children(Vec<(Child, Option<ExitStatus>)>);
+/// A started process.
+struct Started {
+    process: Child,
+    /// How it ended.
+    status: Option<ExitStatus>,
+    /// For how long it has been stopped.
+    stopped: Duration,
+    /// That it was, when the run was called off.
+    stood: Option<String>,
+}
+
+/// The started processes, by rank; what is left of them is killed in the end.
+struct Children(Vec<Started>);
 
 impl Children {
-    fn look(&mut self) -> io::Result<()> {
-        for (child, status) in self.0.iter_mut().filter(|(_, status)| status.is_none()) {
-            *status = child.try_wait()?;
+    fn start(size: u32, socket: &str) -> io::Result<Children> {
+        let mut children = Children(Vec::new());
+        for rank in 0..size {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(std::env::args_os().skip(1));
+            command.env(RANK, rank.to_string()).env(RANKS, size.to_string()).env(SOCKET, socket);
+            for (variable, value) in DEFAULTS.iter().filter(|(variable, _)| std::env::var_os(variable).is_none()) {
+                command.env(variable, value);
+            }
+            if rank > 0 {
+                command.stdin(Stdio::null()).stdout(Stdio::null());
+            }
+            let process = command.spawn().map_err(|error| {
+                let text = format!("expected {size} processes, the system gave {rank}: {error}; start fewer ranks, or raise ulimit -u");
+                io::Error::new(error.kind(), text)
+            })?;
+            children.0.push(Started { process, status: None, stopped: Duration::ZERO, stood: None });
+        }
+        Ok(children)
+    }
+
+    /// Notes who has ended and who is stopped, `passed` after the last time.
+    fn look(&mut self, passed: Duration) -> io::Result<()> {
+        for child in self.0.iter_mut().filter(|child| child.status.is_none()) {
+            child.status = child.process.try_wait()?;
+            child.stopped = if child.is_stopped() { child.stopped + passed } else { Duration::ZERO };
         }
         Ok(())
     }
 
+    /// A rank that has been stopped for longer than `limit`.
+    fn stopped(&self, limit: Duration) -> Option<String> {
+        let (rank, child) = self.0.iter().enumerate().find(|(_, child)| child.stopped > limit)?;
+        let (stands, seconds) = (child.stands(rank), limit.as_secs());
+        Some(format!(
+            "{stands} for more than {seconds} s; all others were ended: start again, and continue it in time (kill -CONT {}) or give \
+             a longer --timeout",
+            child.process.id()
+        ))
+    }
+
+    /// That `rank` says nothing.
+    fn silent(&self, rank: usize, patience: Patience) -> String {
+        let who = format!("rank {rank} (process {})", self.0[rank].process.id());
+        Lost::silent(&who, patience.silence).0
+    }
+
+    /// Lets ranks that are stopped go on, to learn that the run is over and to write what was measured.
+    fn resume(&mut self) {
+        for (rank, child) in self.0.iter_mut().enumerate().filter(|(_, child)| child.is_stopped()) {
+            child.stood = Some(child.stands(rank));
+            // The shell's own command: one that is not there leaves the rank to be killed.
+            let go_on = format!("kill -CONT {}", child.process.id());
+            let _ = Command::new("sh").args(["-c", &go_on]).stdin(Stdio::null()).status();
+        }
+    }
+
     /// A rank that is gone without a word.
     fn death(&self, hub: &Hub) -> Option<String> {
-        let ended = self.0.iter().enumerate().find_map(|(rank, (_, status))| {
-            (*status)?;
+        let ended = self.0.iter().enumerate().find_map(|(rank, child)| {
+            child.status?;
             // Its last words may still be under way: its socket closes after them.
             hub.vanished().any(|vanished| vanished == rank).then_some(rank)
         });
         let never = || {
-            let silent = |(rank, (_, status)): (usize, &(Child, Option<ExitStatus>))| {
-                let status = (*status)?;
+            let silent = |(rank, child): (usize, &Started)| {
+                let status = child.status?;
                 (hub.farewell(rank).is_none() && !status.success()).then_some(rank)
             };
             self.0.iter().enumerate().find_map(silent)
         };
         let rank = ended.or_else(never)?;
-        let status = self.0[rank].1?;
+        let status = self.0[rank].status?;
         let how = match (status.signal(), status.code()) {
-            (Some(signal), _) => format!("was killed by signal {signal}{}", signal_name(signal)),
+            (Some(signal), _) => format!("was killed by signal {signal} ({})", signal_name(signal)),
             (None, code) => format!("ended with exit code {} and without a word", code.unwrap_or(-1)),
         };
         Some(format!("rank {rank} {how}; all others were ended"))
     }
 
     fn kill(&mut self) {
-        for (child, _) in self.0.iter_mut().filter(|(_, status)| status.is_none()) {
-            let _ = child.kill();
+        for child in self.0.iter_mut().filter(|child| child.status.is_none()) {
+            let _ = child.process.kill();
         }
     }
 }
@@ -131,13 +208,20 @@ impl Children {
 impl Drop for Children {
     fn drop(&mut self) {
         self.kill();
-        for (child, _) in self.0.iter_mut().filter(|(_, status)| status.is_none()) {
-            let _ = child.wait();
+        for child in self.0.iter_mut().filter(|child| child.status.is_none()) {
+            let _ = child.process.wait();
         }
     }
 }
 
-fn signal_name(signal: i32) -> &'static str {
-    let names = [(6, " (SIGABRT)"), (7, " (SIGBUS)"), (9, " (SIGKILL)"), (11, " (SIGSEGV)"), (15, " (SIGTERM)")];
-    names.iter().find(|(number, _)| *number == signal).map_or("", |(_, name)| name)
+impl Started {
+    /// Whether the system says that it is stopped.
+    fn is_stopped(&self) -> bool {
+        let stat = || std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap_or_default();
+        self.status.is_none() && stat().rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['T', 't']))
+    }
+
+    fn stands(&self, rank: usize) -> String {
+        format!("rank {rank} (process {}) was stopped (SIGSTOP)", self.process.id())
+    }
 }

@@ -1,4 +1,4 @@
-//! A rank that is gone.
+//! A rank that is gone, and how long the others wait for one that may be.
 
 use std::time::Duration;
 
@@ -8,8 +8,38 @@ use std::time::Duration;
 pub struct Lost(pub String);
 
 impl Lost {
-    /// Somebody did not answer in time.
-    pub(super) fn silent(limit: Duration) -> Lost {
-        Lost(format!("a rank has not answered for {} s; all others were ended", limit.as_secs()))
+    /// `who` did not answer in time.
+    pub(super) fn silent(who: &str, limit: Duration) -> Lost {
+        Lost(format!(
+            "{who} has not answered for {} s: it is stopped or hangs; all others were ended: start again, or give a longer \
+             --timeout",
+            limit.as_secs()
+        ))
+    }
+}
+
+/// How long ranks wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For a rank to come up.
+    pub joining: Duration,
+    /// For a rank that gives no sign of life.
+    pub silence: Duration,
+    /// For one that does, and may still be reading a large model, or compiling.
+    pub most: Duration,
+}
+
+impl Patience {
+    /// What `--timeout` asks for. The least that a living process is given to answer is a second, and ten to come up.
+    pub fn of(timeout: Option<Duration>) -> Patience {
+        let seconds = Duration::from_secs;
+        let silence = timeout.unwrap_or(seconds(30)).max(seconds(1));
+        let joining = timeout.map_or(seconds(120), |timeout| timeout.max(seconds(10)));
+        Patience { joining, silence, most: seconds(600).max(silence.saturating_mul(20)) }
+    }
+
+    /// How often a rank that is waited for is asked for a sign of life.
+    pub fn between_pings(self) -> Duration {
+        (self.silence / 4).min(Duration::from_secs(1))
     }
 }

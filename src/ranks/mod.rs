@@ -15,6 +15,7 @@ mod lost;
 mod mpi;
 mod role;
 mod socket;
+mod stop;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,15 +24,12 @@ use std::time::Duration;
 
 pub use clock::Alignment;
 pub use launch::{Ended, launch};
-pub use lost::Lost;
+pub use lost::{Lost, Patience};
 pub use role::{Misfit, Role, refuse_ranks, role};
+pub use stop::{Stop, signal_name};
 
 /// Whether this build joins ranks through MPI.
 pub const HAS_MPI: bool = cfg!(feature = "mpi");
-
-/// How long ranks wait for each other where nothing says how long it may take: one may still be reading a large model, or
-/// compiling.
-const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A put with signal to a rank on another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,8 +77,8 @@ struct Inbox {
 
 /// How ranks reach each other.
 trait Wire: Send + Sync {
-    /// Every rank's bytes, by rank; given up after `limit`.
-    fn exchange(&self, bytes: Vec<u8>, limit: Duration) -> Result<Vec<Vec<u8>>, Lost>;
+    /// Every rank's bytes, by rank; given up when `patience` ends.
+    fn exchange(&self, bytes: Vec<u8>, patience: Patience) -> Result<Vec<Vec<u8>>, Lost>;
 
     /// Sends a packet. Packets of one sender arrive in order.
     fn send(&self, _rank: u32, _packet: Packet) {
@@ -93,6 +91,9 @@ trait Wire: Send + Sync {
     /// This rank ends, with an error or without.
     fn leave(&self, error: Option<&str>, code: u8);
 
+    /// This rank has measured its first step.
+    fn measured(&self) {}
+
     /// Whether this is MPI.
     fn is_mpi(&self) -> bool {
         false
@@ -103,7 +104,7 @@ trait Wire: Send + Sync {
 struct Alone;
 
 impl Wire for Alone {
-    fn exchange(&self, bytes: Vec<u8>, _limit: Duration) -> Result<Vec<Vec<u8>>, Lost> {
+    fn exchange(&self, bytes: Vec<u8>, _patience: Patience) -> Result<Vec<Vec<u8>>, Lost> {
         Ok(vec![bytes])
     }
 
@@ -126,6 +127,8 @@ pub struct Ranks {
     clock: Alignment,
     inbox: Arc<Mutex<Inbox>>,
     heaps: Mutex<u64>,
+    patience: Patience,
+    stop: Arc<Stop>,
 }
 
 impl std::fmt::Debug for Ranks {
@@ -137,17 +140,23 @@ impl std::fmt::Debug for Ranks {
 impl Ranks {
     /// One process that runs all devices.
     pub fn alone() -> Arc<Ranks> {
-        Arc::new(
-            Ranks::new(0, 1, Box::new(Alone), Arc::default(), false).unwrap_or_else(|_| unreachable!("nobody else")),
-        )
+        let alone = Ranks::new((0, 1), Box::new(Alone), Arc::default(), false, Patience::of(None), Arc::default());
+        Arc::new(alone.unwrap_or_else(|_| unreachable!("nobody else")))
     }
 
-    fn new(rank: u32, size: u32, wire: Box<dyn Wire>, inbox: Arc<Mutex<Inbox>>, apart: bool) -> Result<Ranks, Lost> {
-        let machines = wire.exchange(machine().into_bytes(), PATIENCE)?;
+    fn new(
+        (rank, size): (u32, u32),
+        wire: Box<dyn Wire>,
+        inbox: Arc<Mutex<Inbox>>,
+        apart: bool,
+        patience: Patience,
+        stop: Arc<Stop>,
+    ) -> Result<Ranks, Lost> {
+        let machines = wire.exchange(machine().into_bytes(), patience)?;
         let machines: Vec<String> = machines.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         let one_machine = machines.iter().all(|machine| *machine == machines[0]);
-        let clock = Alignment::align(rank, size, one_machine, |bytes| wire.exchange(bytes, PATIENCE))?;
-        Ok(Ranks { rank, size, wire, machines, apart, clock, inbox, heaps: Mutex::new(0) })
+        let clock = Alignment::align(rank, size, one_machine, |bytes| wire.exchange(bytes, patience))?;
+        Ok(Ranks { rank, size, wire, machines, apart, clock, inbox, heaps: Mutex::new(0), patience, stop })
     }
 
     /// This process's number, from 0.
@@ -205,12 +214,24 @@ impl Ranks {
 
     /// Every rank's bytes, by rank. All ranks must call this together, in the same order.
     pub fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
-        self.wire.exchange(bytes, PATIENCE)
+        self.wire.exchange(bytes, self.patience)
     }
 
-    /// [`Ranks::exchange`] that waits no longer than `limit` for the others.
-    pub fn exchange_within(&self, bytes: Vec<u8>, limit: Duration) -> Result<Vec<Vec<u8>>, Lost> {
-        self.wire.exchange(bytes, limit)
+    /// [`Ranks::exchange`] that waits no longer than `most` for others that live.
+    pub fn exchange_within(&self, bytes: Vec<u8>, most: Duration) -> Result<Vec<Vec<u8>>, Lost> {
+        self.wire.exchange(bytes, Patience { most, ..self.patience })
+    }
+
+    /// Whether somebody wants the run to end early.
+    pub fn stop(&self) -> &Arc<Stop> {
+        &self.stop
+    }
+
+    /// Notes that a step was measured.
+    pub fn note_measured(&self) {
+        if self.stop.note_measured() {
+            self.wire.measured();
+        }
     }
 
     /// Who is gone, if somebody is.
@@ -300,7 +321,7 @@ mod tests {
     }
 
     fn lone() -> Ranks {
-        Ranks::new(0, 1, Box::new(Alone), Arc::default(), false).unwrap()
+        Ranks::new((0, 1), Box::new(Alone), Arc::default(), false, Patience::of(None), Arc::default()).unwrap()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Ranks under `mpirun`. One thread owns MPI and does everything: exchanges, packets out, packets in.
 
-use super::{Inbox, Lost, Packet, Wire, lock, take_in};
+use super::{Inbox, Lost, Misfit, Packet, Patience, Wire, lock, take_in};
 use mpi::Threading;
 use mpi::request::{Request, StaticScope};
 use mpi::topology::SimpleCommunicator;
@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 const PART: i32 = 1;
 /// Tag of packets.
 const PACKET: i32 = 2;
+/// Tag of the question whether a rank lives, and of its answer.
+const PING: i32 = 3;
+const PONG: i32 = 4;
 
 /// How long the thread sleeps when there may be something soon, and when not.
 const SOON: Duration = Duration::from_micros(20);
@@ -25,9 +28,20 @@ const IDLE: Duration = Duration::from_millis(1);
 const LEAVE: Duration = Duration::from_secs(1);
 
 enum Order {
-    Exchange(Vec<u8>, Sender<Vec<Vec<u8>>>),
+    Exchange(Vec<u8>, Patience, Reply),
     Send(u32, Packet),
     Leave(bool, u8, Sender<()>),
+}
+
+type Reply = Sender<Result<Vec<Vec<u8>>, Lost>>;
+
+/// An exchange under way.
+struct Exchange {
+    reply: Reply,
+    patience: Patience,
+    begin: Instant,
+    /// When the others were last asked whether they live.
+    asked: Instant,
 }
 
 /// The way to the thread that owns MPI.
@@ -36,13 +50,15 @@ pub struct Mpi {
     /// Set by SIGTERM: what `mpirun` sends to the others when a rank dies.
     stopped: Arc<AtomicBool>,
     rank: u32,
+    patience: Patience,
 }
 
 impl Mpi {
     /// Initialises MPI: this process's way to the others, its rank, and how many there are.
-    pub fn join(inbox: Arc<Mutex<Inbox>>) -> Result<(Mpi, u32, u32), String> {
+    pub fn join(inbox: Arc<Mutex<Inbox>>, patience: Patience) -> Result<(Mpi, u32, u32), Misfit> {
         let stopped = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register(SIGTERM, stopped.clone()).map_err(|error| error.to_string())?;
+        let unable = |error: std::io::Error| Misfit::Unable(error.to_string());
+        signal_hook::flag::register(SIGTERM, stopped.clone()).map_err(unable)?;
         let (orders, inbox_of_orders) = channel();
         let (ready, started) = channel();
         let body = move || {
@@ -52,15 +68,20 @@ impl Mpi {
             };
             let world = universe.world();
             let _ = ready.send(Ok((world.rank() as u32, world.size() as u32)));
-            let thread =
-                Thread { world, orders: inbox_of_orders, inbox, sends: Vec::new(), parts: Vec::new(), exchange: None };
+            let heard = vec![Instant::now(); world.size() as usize];
+            let (sends, parts) = (Vec::new(), Vec::new());
+            let thread = Thread { world, orders: inbox_of_orders, inbox, sends, parts, heard, exchange: None };
             let done = thread.serve();
             drop(universe); // ends MPI, together with the other ranks
             let _ = done.map(|done| done.send(()));
         };
-        std::thread::Builder::new().name("mpi".to_string()).spawn(body).map_err(|error| error.to_string())?;
-        let (rank, size) = started.recv().map_err(|_| "MPI did not start".to_string())??;
-        Ok((Mpi { orders: Mutex::new(orders), stopped, rank }, rank, size))
+        std::thread::Builder::new().name("mpi".to_string()).spawn(body).map_err(unable)?;
+        let (rank, size) = match started.recv_timeout(patience.joining) {
+            Ok(started) => started.map_err(Misfit::Unable)?,
+            Err(RecvTimeoutError::Timeout) => return Err(Lost::silent("a rank that is to join", patience.joining).into()),
+            Err(RecvTimeoutError::Disconnected) => return Err(Misfit::Unable("MPI did not start".to_string())),
+        };
+        Ok((Mpi { orders: Mutex::new(orders), stopped, rank, patience }, rank, size))
     }
 
     fn order(&self, order: Order) -> bool {
@@ -73,18 +94,14 @@ impl Mpi {
 }
 
 impl Wire for Mpi {
-    fn exchange(&self, bytes: Vec<u8>, limit: Duration) -> Result<Vec<Vec<u8>>, Lost> {
-        let end = Instant::now() + limit;
+    fn exchange(&self, bytes: Vec<u8>, patience: Patience) -> Result<Vec<Vec<u8>>, Lost> {
         let (reply, answer) = channel();
-        if !self.order(Order::Exchange(bytes, reply)) {
+        if !self.order(Order::Exchange(bytes, patience, reply)) {
             return Err(self.why());
         }
         loop {
             match answer.recv_timeout(Duration::from_millis(50)) {
-                Ok(parts) => return Ok(parts),
-                Err(RecvTimeoutError::Timeout) if self.lost().is_none() && Instant::now() > end => {
-                    return Err(Lost::silent(limit));
-                }
+                Ok(parts) => return parts,
                 Err(RecvTimeoutError::Timeout) if self.lost().is_none() => {}
                 Err(_) => return Err(self.why()),
             }
@@ -96,7 +113,7 @@ impl Wire for Mpi {
     }
 
     fn lost(&self) -> Option<Lost> {
-        let text = "this rank was told to stop (SIGTERM): another rank is gone, as the launcher's own message says";
+        let text = "this rank was told to stop (SIGTERM): another rank is gone, as the launcher's own message says, or the launcher was interrupted";
         self.stopped.load(Ordering::SeqCst).then(|| Lost(text.to_string()))
     }
 
@@ -119,7 +136,8 @@ impl Wire for Mpi {
         }
         let (done, gone) = channel();
         if self.order(Order::Leave(error.is_none(), code, done)) {
-            let _ = gone.recv();
+            // MPI ends with all ranks together, and one may be stopped.
+            let _ = gone.recv_timeout(self.patience.joining);
         }
     }
 }
@@ -134,7 +152,9 @@ struct Thread {
     sends: Vec<Send>,
     /// By rank: parts of exchanges that have come in; a rank can be one exchange ahead.
     parts: Vec<VecDeque<Vec<u8>>>,
-    exchange: Option<Sender<Vec<Vec<u8>>>>,
+    /// By rank: when something last came from it.
+    heard: Vec<Instant>,
+    exchange: Option<Exchange>,
 }
 
 impl Thread {
@@ -144,7 +164,7 @@ impl Thread {
         loop {
             let busy = self.exchange.is_some() || !self.sends.is_empty() || !lock(&self.inbox).receivers.is_empty();
             match self.orders.recv_timeout(if busy { SOON } else { IDLE }) {
-                Ok(Order::Exchange(bytes, reply)) => self.begin(&bytes, reply),
+                Ok(Order::Exchange(bytes, patience, reply)) => self.begin(&bytes, patience, reply),
                 Ok(Order::Send(rank, packet)) => self.post(rank as i32, PACKET, packet.to_bytes()),
                 Ok(Order::Leave(well, code, done)) => {
                     self.end(well, code);
@@ -160,13 +180,31 @@ impl Thread {
         }
     }
 
-    fn begin(&mut self, bytes: &[u8], reply: Sender<Vec<Vec<u8>>>) {
+    fn begin(&mut self, bytes: &[u8], patience: Patience, reply: Reply) {
         let own = self.world.rank();
         for rank in (0..self.world.size()).filter(|&rank| rank != own) {
             self.post(rank, PART, bytes.to_vec());
         }
         self.parts[own as usize].push_back(bytes.to_vec());
-        self.exchange = Some(reply);
+        let now = Instant::now();
+        self.exchange = Some(Exchange { reply, patience, begin: now, asked: now });
+    }
+
+    /// Asks those that are waited for whether they live; gives an exchange up that waits for one that does not say so.
+    fn look(&mut self) {
+        let Some(exchange) = &mut self.exchange else { return };
+        let (now, begin, patience) = (Instant::now(), exchange.begin, exchange.patience);
+        let late: Vec<usize> = (0..self.parts.len()).filter(|&rank| self.parts[rank].is_empty()).collect();
+        let silent = |&&rank: &&usize| now - self.heard[rank].max(begin) > patience.silence;
+        let gone = late.iter().find(silent).map(|rank| (*rank, patience.silence));
+        let gone = gone.or_else(|| late.first().filter(|_| now - begin > patience.most).map(|rank| (*rank, patience.most)));
+        if let Some((rank, limit)) = gone {
+            let _ = exchange.reply.send(Err(Lost::silent(&format!("rank {rank}"), limit)));
+            self.exchange = None;
+        } else if now - exchange.asked > patience.between_pings() {
+            exchange.asked = now;
+            late.into_iter().for_each(|rank| self.post(rank as i32, PING, Vec::new()));
+        }
     }
 
     fn post(&mut self, rank: i32, tag: i32, bytes: Vec<u8>) {
@@ -181,7 +219,10 @@ impl Thread {
     fn progress(&mut self) {
         while let Some(arrival) = self.world.any_process().immediate_matched_probe() {
             let (bytes, status) = arrival.matched_receive_vec::<u8>();
+            self.heard[status.source_rank() as usize] = Instant::now();
             match status.tag() {
+                PING => self.post(status.source_rank(), PONG, Vec::new()),
+                PONG => {}
                 PART => self.parts[status.source_rank() as usize].push_back(bytes),
                 _ => {
                     if let Some(packet) = Packet::from_bytes(&bytes) {
@@ -199,8 +240,9 @@ impl Thread {
         }
         if self.exchange.is_some() && self.parts.iter().all(|parts| !parts.is_empty()) {
             let all = self.parts.iter_mut().filter_map(VecDeque::pop_front).collect();
-            let _ = self.exchange.take().map(|reply| reply.send(all));
+            let _ = self.exchange.take().map(|exchange| exchange.reply.send(Ok(all)));
         }
+        self.look();
     }
 
     /// Ends MPI; after an error for all ranks.

@@ -2,7 +2,8 @@
 
 use super::launch::{RANK, RANKS, SOCKET};
 use super::socket::Socket;
-use super::{Lost, Ranks};
+use super::stop::Stop;
+use super::{Lost, Patience, Ranks};
 use std::env::var;
 use std::sync::Arc;
 
@@ -57,15 +58,16 @@ fn started() -> Result<Option<u32>, Misfit> {
 }
 
 /// The role of this process, where the user asked for `asked` ranks. With `apart`, ranks share no memory even on one machine.
-pub fn role(asked: Option<u32>, apart: bool) -> Result<Role, Misfit> {
+/// They wait for each other as `patience` says.
+pub fn role(asked: Option<u32>, apart: bool, patience: Patience) -> Result<Role, Misfit> {
     if let Ok(rank) = var(RANK) {
-        return Ok(Role::Rank(Arc::new(member(&rank, asked)?)));
+        return Ok(Role::Rank(Arc::new(member(&rank, asked, patience)?)));
     }
     match (started()?, asked) {
         (Some(size), Some(asked)) if asked != size => Err(Misfit::Contradiction(format!(
             "a launcher has started {size} ranks, and -n asks for {asked}; leave -n out"
         ))),
-        (Some(size), _) => Ok(Role::Rank(Arc::new(under_mpi(size, apart)?))),
+        (Some(size), _) => Ok(Role::Rank(Arc::new(under_mpi(size, apart, patience)?))),
         (None, Some(asked)) if asked > 1 => Ok(Role::Launch(asked)),
         (None, _) => Ok(Role::Rank(Ranks::alone())),
     }
@@ -82,7 +84,7 @@ pub fn refuse_ranks(command: &str) -> Result<(), Misfit> {
 }
 
 /// A rank that [`super::launch`] started.
-fn member(rank: &str, asked: Option<u32>) -> Result<Ranks, Misfit> {
+fn member(rank: &str, asked: Option<u32>, patience: Patience) -> Result<Ranks, Misfit> {
     let bad = |what: &str| {
         Misfit::Contradiction(format!(
             "expected {RANK}, {RANKS} and {SOCKET} as pipesim run -n sets them, found {what}; unset them"
@@ -94,25 +96,27 @@ fn member(rank: &str, asked: Option<u32>) -> Result<Ranks, Misfit> {
         return Err(bad(&format!("rank {rank} of {size}")));
     }
     let name = var(SOCKET).map_err(|_| bad("no socket"))?;
-    let socket = Socket::join(&name, rank).map_err(|error| bad(&format!("no launcher at {name} ({error})")))?;
-    Ok(Ranks::new(rank, size, Box::new(socket), Arc::default(), false)?)
+    let stop: Arc<Stop> = Arc::default();
+    let socket = Socket::join(&name, rank, patience, stop.clone());
+    let socket = socket.map_err(|error| bad(&format!("no launcher at {name} ({error})")))?;
+    Ok(Ranks::new((rank, size), Box::new(socket), Arc::default(), false, patience, stop)?)
 }
 
 #[cfg(feature = "mpi")]
-fn under_mpi(size: u32, apart: bool) -> Result<Ranks, Misfit> {
+fn under_mpi(size: u32, apart: bool, patience: Patience) -> Result<Ranks, Misfit> {
     let inbox: Arc<std::sync::Mutex<super::Inbox>> = Arc::default();
-    let (wire, rank, found) = super::mpi::Mpi::join(inbox.clone()).map_err(Misfit::Unable)?;
+    let (wire, rank, found) = super::mpi::Mpi::join(inbox.clone(), patience)?;
     if found != size {
         return Err(Misfit::Unable(format!(
             "expected {size} MPI ranks as the launcher says, found {found}; \
              start with the mpirun of the MPI library that pipesim was built with"
         )));
     }
-    Ok(Ranks::new(rank, size, Box::new(wire), inbox, apart)?)
+    Ok(Ranks::new((rank, size), Box::new(wire), inbox, apart, patience, Arc::default())?)
 }
 
 #[cfg(not(feature = "mpi"))]
-fn under_mpi(size: u32, _apart: bool) -> Result<Ranks, Misfit> {
+fn under_mpi(size: u32, _apart: bool, _patience: Patience) -> Result<Ranks, Misfit> {
     Err(Misfit::Unable(format!(
         "a launcher has started {size} ranks, but this build has no MPI; \
          build with cargo build --release --features mpi, or use pipesim run -n {size} on one machine"

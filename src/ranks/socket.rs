@@ -1,15 +1,19 @@
 //! A rank's end of the socket to the launcher, and the frames that go over it.
 
-use super::{Lost, Wire};
+use super::stop::Stop;
+use super::{Lost, Patience, Wire};
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Longest frame that is believed, in bytes.
 const LONGEST: u64 = 1 << 34;
+
+/// How often a rank that waits looks whether the launcher lives.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What goes over a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +28,14 @@ pub enum Frame {
     Lost(String),
     /// A rank ends, with the text of its error and its exit code.
     Leave(Option<String>, u8),
+    /// The launcher lives, and asks whether the rank does.
+    Ping,
+    /// It does.
+    Pong,
+    /// A rank has measured its first step.
+    Measured,
+    /// All are to end after the step, as the signal of this number asks.
+    Stop(u8),
 }
 
 impl Frame {
@@ -39,6 +51,10 @@ impl Frame {
             Frame::Lost(text) => (3, text.clone().into_bytes()),
             Frame::Leave(None, code) => (4, vec![*code]),
             Frame::Leave(Some(text), code) => (5, [&[*code], text.as_bytes()].concat()),
+            Frame::Ping => (6, Vec::new()),
+            Frame::Pong => (7, Vec::new()),
+            Frame::Measured => (8, Vec::new()),
+            Frame::Stop(signal) => (9, vec![*signal]),
         };
         to.write_all(&[kind])?;
         to.write_all(&(body.len() as u64).to_le_bytes())?;
@@ -64,7 +80,14 @@ impl Frame {
             2 => Frame::All(parts(&body).ok_or_else(bad)?),
             3 => Frame::Lost(text(&body)),
             4 => Frame::Leave(None, *body.first().ok_or_else(bad)?),
-            5 => Frame::Leave(Some(text(&body[1..])), *body.first().ok_or_else(bad)?),
+            5 => {
+                let (code, said) = body.split_first().ok_or_else(bad)?;
+                Frame::Leave(Some(text(said)), *code)
+            }
+            6 => Frame::Ping,
+            7 => Frame::Pong,
+            8 => Frame::Measured,
+            9 => Frame::Stop(*body.first().ok_or_else(bad)?),
             _ => return Err(bad()),
         })
     }
@@ -84,26 +107,38 @@ fn parts(mut body: &[u8]) -> Option<Vec<Vec<u8>>> {
 
 /// The socket to the launcher.
 pub struct Socket {
-    writer: Mutex<UnixStream>,
+    writer: Arc<Mutex<UnixStream>>,
     exchanged: Mutex<Receiver<Vec<Vec<u8>>>>,
-    lost: Arc<Mutex<Option<Lost>>>,
+    heard: Arc<Heard>,
+}
+
+/// What a rank has heard from the launcher.
+struct Heard {
+    lost: Mutex<Option<Lost>>,
+    /// When the launcher last spoke.
+    last: Mutex<Instant>,
+    stop: Arc<Stop>,
 }
 
 impl Socket {
-    /// Joins the launcher that listens under `name` as rank `rank`.
-    pub fn join(name: &str, rank: u32) -> io::Result<Socket> {
+    /// Joins the launcher that listens under `name` as rank `rank`. A launcher that is stopped is not waited for longer than
+    /// `patience` allows; one that wants the run to end asks `stop`.
+    pub fn join(name: &str, rank: u32, patience: Patience, stop: Arc<Stop>) -> io::Result<Socket> {
         let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+        stream.set_write_timeout(Some(patience.joining))?;
         Frame::Hello(rank).write(&mut stream)?;
         let reader = stream.try_clone()?;
         let (sender, exchanged) = channel();
-        let lost = Arc::new(Mutex::new(None));
-        let noted = lost.clone();
-        std::thread::Builder::new().name("launcher".to_string()).spawn(move || listen(reader, &sender, &noted))?;
-        Ok(Socket { writer: Mutex::new(stream), exchanged: Mutex::new(exchanged), lost })
+        let heard = Arc::new(Heard { lost: Mutex::new(None), last: Mutex::new(Instant::now()), stop });
+        let writer = Arc::new(Mutex::new(stream));
+        let (noted, answers) = (heard.clone(), writer.clone());
+        let listen = move || listen(reader, &sender, &noted, &answers);
+        std::thread::Builder::new().name("launcher".to_string()).spawn(listen)?;
+        Ok(Socket { writer, exchanged: Mutex::new(exchanged), heard })
     }
 
     fn write(&self, frame: &Frame) -> io::Result<()> {
-        frame.write(&mut *self.writer.lock().unwrap_or_else(PoisonError::into_inner))
+        frame.write(&mut *lock(&self.writer))
     }
 
     fn why(&self) -> Lost {
@@ -111,35 +146,60 @@ impl Socket {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Takes in what the launcher says until it is gone.
-fn listen(mut stream: UnixStream, exchanged: &Sender<Vec<Vec<u8>>>, lost: &Mutex<Option<Lost>>) {
+fn listen(mut stream: UnixStream, exchanged: &Sender<Vec<Vec<u8>>>, heard: &Heard, answers: &Mutex<UnixStream>) {
     let text = loop {
-        match Frame::read(&mut stream) {
+        let frame = Frame::read(&mut stream);
+        *lock(&heard.last) = Instant::now();
+        match frame {
             Ok(Frame::All(parts)) => {
                 if exchanged.send(parts).is_err() {
                     return;
                 }
             }
             Ok(Frame::Lost(text)) => break text,
+            Ok(Frame::Stop(signal)) => _ = heard.stop.ask(signal),
+            Ok(Frame::Ping) => _ = Frame::Pong.write(&mut *lock(answers)),
             Ok(_) => {}
             Err(_) => break "the launcher is gone".to_string(),
         }
     };
-    *lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(Lost(text));
+    *lock(&heard.lost) = Some(Lost(text));
 }
 
 impl Wire for Socket {
-    fn exchange(&self, bytes: Vec<u8>, limit: Duration) -> Result<Vec<Vec<u8>>, Lost> {
+    /// Who of the others does not answer is the launcher's to find out.
+    fn exchange(&self, bytes: Vec<u8>, patience: Patience) -> Result<Vec<Vec<u8>>, Lost> {
+        let begin = Instant::now();
         self.write(&Frame::Part(bytes)).map_err(|_| self.why())?;
-        let all = self.exchanged.lock().unwrap_or_else(PoisonError::into_inner);
-        all.recv_timeout(limit).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Lost::silent(limit),
-            RecvTimeoutError::Disconnected => self.why(),
-        })
+        let all = lock(&self.exchanged);
+        loop {
+            match all.recv_timeout(LOOK) {
+                Ok(all) => return Ok(all),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.why()),
+                Err(RecvTimeoutError::Timeout) if begin.elapsed() > patience.most => {
+                    return Err(Lost::silent("a rank", patience.most));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let silent = begin.max(*lock(&self.heard.last)).elapsed();
+                    if silent > patience.joining {
+                        return Err(Lost::silent("the launcher", silent));
+                    }
+                }
+            }
+        }
     }
 
     fn lost(&self) -> Option<Lost> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.heard.lost).clone()
+    }
+
+    fn measured(&self) {
+        let _ = self.write(&Frame::Measured);
     }
 
     fn leave(&self, error: Option<&str>, code: u8) {
@@ -161,6 +221,10 @@ mod tests {
             Frame::Lost("rank 2 was killed".to_string()),
             Frame::Leave(None, 0),
             Frame::Leave(Some("no such file".to_string()), 2),
+            Frame::Ping,
+            Frame::Pong,
+            Frame::Measured,
+            Frame::Stop(15),
         ];
         let mut bytes = Vec::new();
         frames.iter().for_each(|frame| frame.write(&mut bytes).unwrap());
@@ -174,7 +238,9 @@ mod tests {
     #[test]
     fn nonsense_is_no_frame() {
         for bytes in [
-            &[9_u8, 0, 0, 0, 0, 0, 0, 0, 0][..],
+            &[10_u8, 0, 0, 0, 0, 0, 0, 0, 0][..],
+            &[5, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[9, 0, 0, 0, 0, 0, 0, 0, 0],
             &[0, 1, 0, 0, 0, 0, 0, 0, 0, 5],
             &[1, 255, 255, 255, 255, 255, 255, 255, 255],
             &[4, 0, 0, 0, 0, 0, 0, 0, 0],

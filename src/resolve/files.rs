@@ -48,7 +48,8 @@ impl Host for Files {
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| {
-            (1..cores.min(count)).for_each(|_| drop(scope.spawn(some)));
+            // Where the system gives no more threads, those that there are do it all.
+            (1..cores.min(count)).for_each(|_| drop(std::thread::Builder::new().spawn_scoped(scope, some)));
             some();
         });
     }

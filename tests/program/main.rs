@@ -5,9 +5,11 @@ mod docs;
 mod emulated;
 mod flags;
 mod hostile;
+mod limits;
 mod nvshmem;
 mod outputs;
 mod ranks;
+mod signals;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -139,12 +139,84 @@ fn a_killed_rank_ends_the_others_is_named_and_what_was_measured_is_written() {
     assert!(told.contains("rank 1 was killed by signal 9"), "{told}");
 }
 
-/// Nothing hangs: a rank that stands still is as good as dead.
+/// Nothing hangs: a rank that stands still is as good as dead, and named; rank 0 is let go on, to write what was measured.
 #[test]
-fn a_stopped_rank_ends_the_others() {
-    let (code, told, took, _) = signal_mid_run(pipesim(), "-n 3 --timeout 2", "PIPESIM_RANK=1", "-STOP");
-    assert_eq!(code, Some(6), "{told}");
-    assert!(told.contains("at op number") && took < Duration::from_secs(40), "took {took:?}: {told}");
+fn a_stopped_rank_ends_the_others_and_is_named() {
+    for rank in [0, 1] {
+        let victim = format!("PIPESIM_RANK={rank}");
+        let (code, told, took, written) = signal_mid_run(pipesim(), "-n 3 --timeout 2", &victim, "-STOP");
+        assert_eq!(code, Some(6), "{told}");
+        assert!(told.contains(&format!("rank {rank} (process ")) && told.contains("was stopped (SIGSTOP)"), "{told}");
+        assert!(took < Duration::from_secs(30) && written, "took {took:?}: {told}");
+    }
+}
+
+/// Starts ranks and stops one as soon as it is there; the launcher, the rank's process, and the folder of the report.
+fn stopped_at_once(more: &str, wanted: u32) -> (std::process::Child, u32, tempfile::TempDir) {
+    let mut command = pipesim();
+    let folder = tempfile::tempdir().unwrap();
+    let more = arguments(3, &format!("-n 3 --schedule 1f1b --steps 3 {more}"));
+    command.arg("run").args(more.split_whitespace()).arg("-o").arg(folder.path().join("report"));
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    let pid = loop {
+        if let Some(pid) = rank(child.id(), &format!("PIPESIM_RANK={wanted}")) {
+            break pid;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "no rank {wanted}");
+    };
+    assert!(Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap().success());
+    (child, pid, folder)
+}
+
+#[test]
+fn a_rank_stopped_in_its_first_second_ends_the_others_within_the_time_out() {
+    for wanted in 0..3 {
+        let start = Instant::now();
+        let (child, _, _folder) = stopped_at_once("--timeout 2", wanted);
+        let output = child.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{told}");
+        assert!(told.contains(&format!("rank {wanted} (process ")) && told.contains("was stopped (SIGSTOP)"), "{told}");
+        assert!(start.elapsed() < Duration::from_secs(20), "took {:?}: {told}", start.elapsed());
+    }
+}
+
+#[test]
+fn a_rank_that_is_continued_in_time_goes_on() {
+    let (child, pid, _folder) = stopped_at_once("--timeout 30", 1);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(Command::new("kill").args(["-CONT", &pid.to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The queues of an emulated delivery are one table, whoever's devices they are.
+#[test]
+fn deliveries_that_are_emulated_give_the_same_losses_in_several_processes() {
+    for delivery in ["buffered(1)", "channel:per-peer", "channel:per-direction", "channel:per-direction,front-loaded"] {
+        let more = format!("--schedule naive,gpipe,1f1b --steps 3 --timeout 20 -n 2 --delivery {delivery}");
+        let (code, json, told) = run(&mut pipesim(), &arguments(2, &more));
+        assert_eq!(code, Some(0), "{delivery}: {told}");
+        assert_eq!(check_losses(&json, STREAM, 1e-4).len(), 3, "{delivery}");
+    }
+}
+
+/// Timed devices are measured as those that train are: what they did until a rank was gone is written.
+#[test]
+fn a_killed_rank_of_timed_devices_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = pipesim();
+    let words = "run -p 2 -m 4 -n 2 -s gpipe --device timed --costs F=1,I=1,W=1 --unit-ms 1 --steps 100000 -q";
+    command.args(words.split_whitespace()).arg("-o").arg(folder.path().join("a.json"));
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    let pid = rank(child.id(), "PIPESIM_RANK=1").expect("the rank runs");
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(6) && told.contains("rank 1 was killed by signal 9"), "{told}");
+    assert!(folder.path().join("a.json").is_file(), "{told}");
 }
 
 #[test]
@@ -239,6 +311,18 @@ mod under_mpirun {
         let (code, told) = kill_mid_run(mpirun(3, &[]), "", "OMPI_COMM_WORLD_RANK=1");
         assert!(code != Some(0), "{told}");
         assert!(told.contains("signal 9"), "mpirun names it: {told}");
+    }
+
+    #[test]
+    fn a_delivery_is_not_emulated_without_shared_memory() {
+        let (code, _, told) = run(&mut mpirun(2, &[]), &arguments(2, "--schedule 1f1b --apart --delivery buffered(1)"));
+        assert!(code == Some(2) && told.contains("expected ranks that share memory"), "{told}");
+    }
+
+    #[test]
+    fn a_stopped_rank_is_named() {
+        let (code, told, took, _) = signal_mid_run(mpirun(3, &[]), "--timeout 2", "OMPI_COMM_WORLD_RANK=1", "-STOP");
+        assert!(code != Some(0) && took < Duration::from_secs(40), "took {took:?}: {told}");
     }
 
     #[test]

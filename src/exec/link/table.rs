@@ -4,7 +4,7 @@ use super::super::gpu::{Copy, LACK, MakeEnds, Nccl, Nvshmem, Staged};
 use super::local;
 use super::need::{Refusal, Setting};
 use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
-use crate::ranks::Lost;
+use crate::ranks::{Lost, Ranks};
 
 /// A kind of link: a row of [`LINKS`].
 #[derive(Debug)]
@@ -124,8 +124,14 @@ impl LinkKind {
         Ok(&LINKS[0])
     }
 
-    /// What it promises, where `asked` is what `--delivery` says. Hosts emulate whatever is asked for.
-    pub fn delivery(&self, gpus: bool, asked: Delivery) -> Result<Delivery, Refusal> {
+    /// What it promises, where `asked` is what `--delivery` says. Hosts emulate whatever is asked for, in memory that all share.
+    pub fn delivery(&self, gpus: bool, ranks: &Ranks, asked: Delivery) -> Result<Delivery, Refusal> {
+        if !gpus && asked != Delivery::OneSided && !ranks.share_memory() {
+            return Err(Refusal::of(format!(
+                "--delivery {asked}: expected ranks that share memory, in which it is emulated, found ranks that do not; use one \
+                 machine, or leave --delivery out"
+            )));
+        }
         let promised = if gpus { (self.delivers)(asked) } else { Some(asked) };
         promised.ok_or_else(|| {
             let why = format!("GPUs under --link {} do not deliver so; leave --delivery out", self.name);
@@ -168,7 +174,6 @@ fn queues(asked: Delivery) -> Option<Delivery> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ranks::Ranks;
 
     #[test]
     fn the_table_says_who_goes_with_whom() {

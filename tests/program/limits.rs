@@ -1,0 +1,72 @@
+//! Machines with too little: memory, threads; data without an end. An error that says so, never an abort or a hang.
+
+use crate::support::*;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+/// Runs a shell line with the program as `$0` in a folder of its own; what came of it, within a minute.
+fn shell(line: &str) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let start = Instant::now();
+    let output = Command::new("sh").args(["-c", line, PROGRAM]).current_dir(folder.path()).output();
+    let Output { status, stderr, .. } = output.unwrap();
+    let told = String::from_utf8_lossy(&stderr).into_owned();
+    assert!(start.elapsed() < Duration::from_secs(60), "{line}: took {:?}: {told}", start.elapsed());
+    for word in ["panicked", "backtrace", "Aborted", "a bug in pipesim"] {
+        assert!(!told.contains(word), "{line}: {told}");
+    }
+    (status.code(), told)
+}
+
+const RUN: &str = "\"$0\" run -p 2 -m 4 -s 1f1b --device cpu --steps 1 --warmup 0 -q --seq 64";
+
+#[test]
+fn too_little_memory_is_an_error() {
+    // From too little for anything to enough for some: wherever it ends, it says so.
+    let mut codes = Vec::new();
+    for mebibytes in [60, 120, 200, 300, 400, 600, 900] {
+        let (code, told) = shell(&format!("ulimit -v {}; {RUN} --model small", mebibytes << 10));
+        assert!(matches!(code, Some(0 | 5 | 127)), "{mebibytes} MiB: {code:?} {told}");
+        assert!(code != Some(5) || told.contains("memory") || told.contains("threads"), "{mebibytes} MiB: {told}");
+        codes.push(code);
+    }
+    assert!(codes.contains(&Some(5)), "{codes:?}");
+    let (code, told) = shell("ulimit -v 400000; exec \"$0\" predict -p 64 -m 4096 -s gpipe,1f1b,zb-h1,interleaved-1f1b -q");
+    assert!(code == Some(5) && told.contains("memory"), "{code:?} {told}");
+    let (code, told) = shell(&format!("{RUN} --model gpt2-xl --batch 4096 --seq 1024"));
+    assert!(code == Some(5) && told.contains("memory"), "{code:?} {told}");
+}
+
+#[test]
+fn too_few_threads_are_an_error() {
+    let (code, told) = shell("exec \"$0\" run -p 33000 -m 1 -s gpipe --device timed --steps 1 --warmup 0 -q");
+    assert!(code == Some(5) && told.contains("threads"), "{code:?} {told}");
+    let nobody = "exec setpriv --reuid=65534 --regid=65534 --clear-groups prlimit";
+    let (can, _) = shell(&format!("{nobody} --nproc=100 \"$0\" --version"));
+    if can != Some(0) {
+        println!("skipped: only root can become nobody, whose threads can be counted");
+        return;
+    }
+    for (threads, more) in [(4, "-p 8 -m 8 --device timed -s gpipe"), (7, "-p 8 -m 8 --device cpu -s 1f1b"), (3, "-p 2 -m 2 -n 2 --device timed")] {
+        let line = format!("chmod 777 .; {nobody} --nproc={threads} \"$0\" run {more} --steps 1 --warmup 0 -q --timeout 5");
+        let (code, told) = shell(&line);
+        assert!(code == Some(5), "{threads} threads, {more}: {code:?} {told}");
+    }
+}
+
+#[test]
+fn data_has_an_end() {
+    let cases = [
+        ("mkdir d", "d", 2, "found a folder"),
+        ("mkfifo d", "d", 2, "found a pipe"),
+        ("true", "/dev/zero", 2, "found a device"),
+        ("true", "nothing", 2, "found nothing"),
+        ("truncate -s 100G d", "d", 2, "expected at most 4.0 GiB, found 100.0 GiB"),
+    ];
+    for (make, data, expected, words) in cases {
+        let (code, told) = shell(&format!("{make}; {RUN} --data {data}"));
+        assert!(code == Some(expected) && told.contains(words), "{data}: {code:?} {told}");
+    }
+    let (code, told) = shell(&format!("mkdir d; {RUN} --checkpoint d"));
+    assert!(code == Some(2) && told.contains("found a folder"), "{code:?} {told}");
+}

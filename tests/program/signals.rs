@@ -1,0 +1,143 @@
+//! Ctrl-C, a killed rank: what was measured until then is written.
+
+use crate::support::*;
+use serde_json::Value;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A run under way, with its output in files of a folder that goes with it.
+struct Running {
+    child: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Running {
+    /// Starts pipesim in a process group of its own.
+    fn start(arguments: &str) -> Running {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| std::fs::File::create(folder.path().join(name)).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments.split_whitespace()).arg("-o").arg(folder.path().join("report").join(""));
+        command.stdout(file("stdout")).stderr(file("stderr")).stdin(Stdio::null()).process_group(0);
+        Running { child: command.spawn().unwrap(), folder }
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(name)).unwrap()
+    }
+
+    fn report(&self) -> PathBuf {
+        self.folder.path().join("report")
+    }
+
+    /// Waits until it has said this.
+    fn until(&mut self, said: &str) {
+        let start = Instant::now();
+        while !self.read("stderr").contains(said) {
+            assert!(start.elapsed() < Duration::from_secs(120), "never said {said}: {}", self.read("stderr"));
+            assert!(self.child.try_wait().unwrap().is_none(), "ended early: {}", self.read("stderr"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Sends a signal to the process, or with `group` to all of them, as a terminal does; exit code and what was said.
+    fn end(&mut self, signal: &str, group: bool) -> (Option<i32>, String) {
+        let sign = if group { "-" } else { "" };
+        let start = Instant::now();
+        let mut kill = Command::new("kill");
+        kill.args([signal, "--", &format!("{sign}{}", self.child.id())]);
+        assert!(kill.status().unwrap().success());
+        let code = self.child.wait().unwrap().code();
+        assert!(start.elapsed() < Duration::from_secs(30), "took {:?}", start.elapsed());
+        (code, self.read("stderr"))
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.read("stdout")).unwrap()
+    }
+}
+
+const COMMON: &str = "--seq 16 --device cpu --stages 2 --micro 4";
+
+#[test]
+fn ctrl_c_finishes_the_step_and_writes_what_was_measured() {
+    let cases = [("-INT", "SIGINT", 130, "", false), ("-TERM", "SIGTERM", 143, "-n 2", false), ("-INT", "SIGINT", 130, "-n 2", true)];
+    for (signal, name, expected, more, group) in cases {
+        let mut run = Running::start(&format!(
+            "run {COMMON} --schedule 1f1b,gpipe --steps 100000 --warmup 1 --format json --timeout 60 {more}"
+        ));
+        run.until("step 3 1f1b");
+        let (code, told) = run.end(signal, group);
+        assert_eq!(code, Some(expected), "{more}: {told}");
+        assert!(told.contains(&format!("stopped by {name} after ")) && told.contains(" of 200000 steps"), "{told}");
+        assert!(!told.contains("error:"), "{told}");
+        let json = run.json();
+        let steps: Vec<usize> = json["runs"].as_array().unwrap().iter().map(|run| numbers(&run["losses"]).len()).collect();
+        assert!(steps[0] >= 3 && steps[0] - steps[1] <= 1, "{steps:?}");
+        assert!(run.report().join("index.html").is_file() || run.report().read_dir().unwrap().count() > 0, "{told}");
+    }
+}
+
+#[test]
+fn before_a_step_is_measured_there_is_nothing_to_write() {
+    for more in ["", "-n 2"] {
+        let mut run = Running::start(&format!("run {COMMON} --schedule 1f1b --steps 9 --warmup 999 --repeat-batch {more}"));
+        run.until("link: local");
+        std::thread::sleep(Duration::from_millis(700));
+        let (code, told) = run.end("-INT", true);
+        assert_eq!(code, Some(130), "{told}");
+        assert!(told.contains("stopped before a step was measured by SIGINT; nothing is written"), "{told}");
+        assert!(!told.contains("error:") && run.read("stdout").is_empty(), "{told}");
+        assert!(!run.report().is_dir() || run.report().read_dir().unwrap().count() == 0, "{told}");
+    }
+}
+
+#[test]
+fn profile_and_accuracy_write_what_was_measured() {
+    let mut run = Running::start(
+        "run -p 2 -m 4 --steps 100000 --device timed --costs F=1,I=1,W=1 --unit-ms 1 -s gpipe --format json",
+    );
+    std::thread::sleep(Duration::from_secs(2));
+    let (code, told) = run.end("-INT", false);
+    assert_eq!(code, Some(130), "{told}");
+    assert_eq!(run.json()["runs"][0]["schedule"], "gpipe");
+
+    let mut run = Running::start(
+        "report accuracy --seq 16 --device cpu -p 2 -m 2,4 -s gpipe,1f1b --calibrate-micro 2 --steps 9000 -v",
+    );
+    run.until("step 2 ");
+    let (code, told) = run.end("-INT", false);
+    assert_eq!(code, Some(130), "{told}");
+    assert!(run.report().join("accuracy.json").is_file(), "{told}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let costs = folder.path().join("costs.json");
+    let mut child = Command::new(PROGRAM)
+        .args(format!("profile {COMMON} --steps 100000 -o").split_whitespace())
+        .arg(&costs)
+        .stderr(std::fs::File::create(folder.path().join("stderr")).unwrap())
+        .spawn()
+        .unwrap();
+    let told = || std::fs::read_to_string(folder.path().join("stderr")).unwrap();
+    while !told().contains("step 2 ") {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{}", told());
+    assert!(std::fs::read_to_string(&costs).unwrap().contains("schema_version"), "{}", told());
+}
+
+/// What a shell starts in the background, or `nohup`, is to go on.
+#[test]
+fn signals_that_are_ignored_stay_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "trap '' INT HUP; {PROGRAM} run {COMMON} --schedule 1f1b --steps 20 --warmup 40 -q -o {0}/a.json & \
+         sleep 0.5; kill -INT $!; kill -HUP $!; wait $!",
+        folder.path().display()
+    );
+    let status = Command::new("sh").args(["-c", &script]).stdout(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+}
