@@ -59,7 +59,9 @@ impl Running {
     }
 }
 
-const COMMON: &str = "--seq 16 --device cpu --stages 2 --micro 4";
+/// A model of next to nothing.
+const MODEL: &str = "--blocks 4 --heads 1 --channels 8 --vocabulary 257 --max-sequence 8 --device cpu";
+const COMMON: &str = "--blocks 4 --heads 1 --channels 8 --vocabulary 257 --max-sequence 8 --device cpu --stages 2 --micro 4";
 
 #[test]
 fn ctrl_c_finishes_the_step_and_writes_what_was_measured() {
@@ -104,9 +106,8 @@ fn profile_and_accuracy_write_what_was_measured() {
     assert_eq!(code, Some(130), "{told}");
     assert_eq!(run.json()["runs"][0]["schedule"], "gpipe");
 
-    let mut run = Running::start(
-        "report accuracy --seq 16 --device cpu -p 2 -m 2,4 -s gpipe,1f1b --calibrate-micro 2 --steps 9000 -v",
-    );
+    let more = "-p 2 -m 2,4 -s gpipe,1f1b --calibrate-micro 2 --steps 90000 -v";
+    let mut run = Running::start(&format!("report accuracy {MODEL} {more}"));
     run.until("step 2 ");
     let (code, told) = run.end("-INT", false);
     assert_eq!(code, Some(130), "{told}");
@@ -134,7 +135,7 @@ fn profile_and_accuracy_write_what_was_measured() {
 fn signals_that_are_ignored_stay_so() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
-        "trap '' INT HUP; {PROGRAM} run {COMMON} --schedule 1f1b --steps 20 --warmup 40 -q -o {0}/a.json & \
+        "trap '' INT HUP; {PROGRAM} run {COMMON} --schedule 1f1b --steps 300 --warmup 40 -q -o {0}/a.json & \
          sleep 0.5; kill -INT $!; kill -HUP $!; wait $!",
         folder.path().display()
     );
