@@ -92,8 +92,8 @@ fn judge(hub: &Hub, children: &Children) -> Ended {
     });
     // Who waited for a stopped rank may have said so first, without knowing why.
     let stood = children.0.iter().find_map(|child| child.stood.clone());
-    let known = |text: &&String| ![&told, &hub.lost().map(str::to_string)].into_iter().flatten().any(|said| said.contains(*text));
-    let stood = stood.as_ref().filter(known).cloned();
+    let said = told.as_deref().or(hub.lost()).unwrap_or_default();
+    let stood = stood.filter(|text| !said.contains(text.as_str()));
     let problem = match (first, hub.lost()) {
         _ if stood.is_some() => stood,
         (None, lost) => Some(lost.unwrap_or("rank 0 is gone").to_string()),

@@ -24,14 +24,14 @@ const RUN: &str = "\"$0\" run -p 2 -m 2 -s 1f1b --device cpu --steps 1 --warmup 
 fn too_little_memory_is_an_error() {
     // From too little for anything to enough for some: wherever it ends, it says so.
     let mut codes = Vec::new();
-    for mebibytes in [60, 100, 140, 180, 220, 260, 300, 400, 500] {
+    for mebibytes in [60, 140, 300, 360, 390, 420, 440, 460, 480, 520] {
         let (code, told) = shell(&format!("ulimit -v {}; {RUN} --blocks 4 --heads 4 --channels 256", mebibytes << 10));
         assert!(matches!(code, Some(0 | 5 | 127)), "{mebibytes} MiB: {code:?} {told}");
-        assert!(code != Some(5) || told.contains("memory") || told.contains("threads"), "{mebibytes} MiB: {told}");
+        assert!(code != Some(5) || told.contains("memory") || told.contains("thread"), "{mebibytes} MiB: {told}");
         codes.push(code);
     }
     assert!(codes.contains(&Some(5)), "{codes:?}");
-    let (code, told) = shell("ulimit -v 400000; exec \"$0\" predict -p 64 -m 4096 -s gpipe,1f1b,zb-h1,interleaved-1f1b -q");
+    let (code, told) = shell("ulimit -v 700000; exec \"$0\" predict -p 64 -m 65536 -s zb-h1 -q");
     assert!(code == Some(5) && told.contains("memory"), "{code:?} {told}");
     let (code, told) = shell(&format!("{RUN} --model gpt2-xl --batch 4096 --seq 1024"));
     assert!(code == Some(5) && told.contains("memory"), "{code:?} {told}");
@@ -59,14 +59,12 @@ fn data_has_an_end() {
     let cases = [
         ("mkdir d", "d", 2, "found a folder"),
         ("mkfifo d", "d", 2, "found a pipe"),
-        ("true", "/dev/zero", 2, "found a device"),
-        ("true", "nothing", 2, "found nothing"),
-        ("truncate -s 100G d", "d", 2, "expected at most 4.0 GiB, found 100.0 GiB"),
+        ("true", "/dev/zero", 2, "found a pipe or a device"),
+        ("true", "nothing", 2, "found none"),
+        ("truncate -s 100G d", "d", 2, "expected at most 4.0 GiB of data at d, found 100.0 GiB"),
     ];
     for (make, data, expected, words) in cases {
         let (code, told) = shell(&format!("{make}; {RUN} --data {data}"));
         assert!(code == Some(expected) && told.contains(words), "{data}: {code:?} {told}");
     }
-    let (code, told) = shell(&format!("mkdir d; {RUN} --checkpoint d"));
-    assert!(code == Some(2) && told.contains("found a folder"), "{code:?} {told}");
 }

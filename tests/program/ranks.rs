@@ -200,7 +200,7 @@ fn deliveries_that_are_emulated_give_the_same_losses_in_several_processes() {
         ("channel:per-peer", "gpipe"),
         ("channel:per-direction,front-loaded", "gpipe,1f1b"),
     ] {
-        let more = format!("--schedule {names} --steps 2 --timeout 20 -n 2 --delivery {delivery}");
+        let more = format!("--schedule {names} --steps 3 --timeout 20 -n 2 --delivery {delivery}");
         let (code, json, told) = run(&mut pipesim(), &arguments(2, &more));
         assert_eq!(code, Some(0), "{delivery}: {told}");
         assert_eq!(check_losses(&json, STREAM, 1e-4).len(), names.split(',').count(), "{delivery}");

@@ -73,7 +73,7 @@ fn ctrl_c_finishes_the_step_and_writes_what_was_measured() {
         run.until("step 3 1f1b");
         let (code, told) = run.end(signal, group);
         assert_eq!(code, Some(expected), "{more}: {told}");
-        assert!(told.contains(&format!("stopped by {name} after ")) && told.contains(" of 200000 steps"), "{told}");
+        assert!(told.contains(&format!("stopped by {name} after ")) && told.contains(" of 300000 steps"), "{told}");
         assert!(!told.contains("error:"), "{told}");
         let json = run.json();
         let steps: Vec<usize> = json["runs"].as_array().unwrap().iter().map(|run| numbers(&run["losses"]).len()).collect();
