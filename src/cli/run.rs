@@ -193,7 +193,10 @@ impl Run {
         }
         if let Some(signal) = ranks.stop().asked() {
             let name = signal_name(i32::from(signal));
-            return Err(Failure::Stopped(format!("stopped by {name} after the last step; all is written"), 128 + signal));
+            return Err(Failure::Stopped(
+                format!("stopped by {name} after the last step; all is written"),
+                128 + signal,
+            ));
         }
         self.judge.held(&judged(&finding))?.judge()
     }

@@ -290,7 +290,8 @@ impl Session {
     fn place(&self) -> (String, String) {
         let shared = &self.shared;
         let graph = &shared.plan.graph;
-        let queues = shared.queues.as_ref().map(|queues| queues.report(&shared.heap, graph, self.steps.saturating_sub(1)));
+        let queues =
+            shared.queues.as_ref().map(|queues| queues.report(&shared.heap, graph, self.steps.saturating_sub(1)));
         (graph.schedule().name.clone(), shared.watch.report(graph) + &queues.unwrap_or_default())
     }
 

@@ -33,9 +33,9 @@ pub(super) fn free_threads() -> Option<(u64, &'static str)> {
         Some(number("/proc/sys/vm/max_map_count")?.saturating_sub(used) / 4)
     };
     let groups = [("pids", "pids.max", "pids.current")].into_iter().flat_map(|(controller, most, used)| {
-        folders(controller).into_iter().filter_map(move |folder| {
-            Some(figure(&folder.join(most))?.saturating_sub(figure(&folder.join(used))?))
-        })
+        folders(controller)
+            .into_iter()
+            .filter_map(move |folder| Some(figure(&folder.join(most))?.saturating_sub(figure(&folder.join(used))?)))
     });
     let limits = [
         (mappings(), "vm.max_map_count"),
@@ -72,7 +72,8 @@ fn is_root() -> bool {
 fn group_memory_bytes() -> Option<u64> {
     let names = [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")];
     let left = |folder: &PathBuf| {
-        let (most, used) = names.iter().find_map(|(most, used)| figure(&folder.join(most)).zip(figure(&folder.join(used))))?;
+        let (most, used) =
+            names.iter().find_map(|(most, used)| figure(&folder.join(most)).zip(figure(&folder.join(used))))?;
         let text = read_to_string(folder.join("memory.stat")).unwrap_or_default();
         let cached = text.lines().filter_map(|line| match line.split_once(' ')? {
             ("inactive_file" | "active_file", bytes) => bytes.parse::<u64>().ok(),

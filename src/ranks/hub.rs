@@ -58,7 +58,9 @@ impl Hub {
                 }
                 return;
             }
-            Event::Refused(error) => return self.lose(format!("expected a thread for each rank, the system gave none: {error}")),
+            Event::Refused(error) => {
+                return self.lose(format!("expected a thread for each rank, the system gave none: {error}"));
+            }
             Event::Frame(rank, frame) => (rank, frame),
         };
         let Some(member) = self.members.get_mut(rank as usize) else { return };
@@ -167,7 +169,8 @@ fn accept(size: u32, listener: &UnixListener, events: &Sender<Event>) {
             let (outbox, frames) = channel::<Arc<Vec<u8>>>();
             let write = move || write(writer, &frames);
             std::thread::Builder::new().name("to a rank".to_string()).spawn(write)?;
-            let is_free = move |rank| rank < size && claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
+            let is_free =
+                move |rank| rank < size && claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(rank);
             let read = move || read(stream, is_free, outbox, &sender);
             std::thread::Builder::new().name("from a rank".to_string()).spawn(read)
         });
@@ -187,12 +190,7 @@ fn write(mut stream: UnixStream, frames: &Receiver<Arc<Vec<u8>>>) {
     }
 }
 
-fn read(
-    mut stream: UnixStream,
-    is_free: impl Fn(u32) -> bool,
-    outbox: Sender<Arc<Vec<u8>>>,
-    events: &Sender<Event>,
-) {
+fn read(mut stream: UnixStream, is_free: impl Fn(u32) -> bool, outbox: Sender<Arc<Vec<u8>>>, events: &Sender<Event>) {
     let Ok(Frame::Hello(rank)) = Frame::read(&mut stream) else { return };
     if !is_free(rank) || events.send(Event::Joined(rank, outbox)).is_err() {
         return;

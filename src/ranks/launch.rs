@@ -131,7 +131,9 @@ impl Children {
                 command.stdin(Stdio::null()).stdout(Stdio::null());
             }
             let process = command.spawn().map_err(|error| {
-                let text = format!("expected {size} processes, the system gave {rank}: {error}; start fewer ranks, or raise ulimit -u");
+                let text = format!(
+                    "expected {size} processes, the system gave {rank}: {error}; start fewer ranks, or raise ulimit -u"
+                );
                 io::Error::new(error.kind(), text)
             })?;
             children.0.push(Started { process, status: None, stopped: Duration::ZERO, stood: None });

@@ -78,7 +78,9 @@ impl Mpi {
         std::thread::Builder::new().name("mpi".to_string()).spawn(body).map_err(unable)?;
         let (rank, size) = match started.recv_timeout(patience.joining) {
             Ok(started) => started.map_err(Misfit::Unable)?,
-            Err(RecvTimeoutError::Timeout) => return Err(Lost::silent("a rank that is to join", patience.joining).into()),
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(Lost::silent("a rank that is to join", patience.joining).into());
+            }
             Err(RecvTimeoutError::Disconnected) => return Err(Misfit::Unable("MPI did not start".to_string())),
         };
         Ok((Mpi { orders: Mutex::new(orders), stopped, rank, patience }, rank, size))
@@ -197,7 +199,8 @@ impl Thread {
         let late: Vec<usize> = (0..self.parts.len()).filter(|&rank| self.parts[rank].is_empty()).collect();
         let silent = |&&rank: &&usize| now - self.heard[rank].max(begin) > patience.silence;
         let gone = late.iter().find(silent).map(|rank| (*rank, patience.silence));
-        let gone = gone.or_else(|| late.first().filter(|_| now - begin > patience.most).map(|rank| (*rank, patience.most)));
+        let gone =
+            gone.or_else(|| late.first().filter(|_| now - begin > patience.most).map(|rank| (*rank, patience.most)));
         if let Some((rank, limit)) = gone {
             let _ = exchange.reply.send(Err(Lost::silent(&format!("rank {rank}"), limit)));
             self.exchange = None;

@@ -59,15 +59,8 @@ impl Stop {
 
 /// A signal's name, where it is one that ends processes.
 pub fn signal_name(signal: i32) -> &'static str {
-    let names = [
-        (1, "SIGHUP"),
-        (2, "SIGINT"),
-        (6, "SIGABRT"),
-        (7, "SIGBUS"),
-        (9, "SIGKILL"),
-        (11, "SIGSEGV"),
-        (15, "SIGTERM"),
-    ];
+    let names =
+        [(1, "SIGHUP"), (2, "SIGINT"), (6, "SIGABRT"), (7, "SIGBUS"), (9, "SIGKILL"), (11, "SIGSEGV"), (15, "SIGTERM")];
     names.iter().find(|(number, _)| *number == signal).map_or("a signal", |(_, name)| name)
 }
 

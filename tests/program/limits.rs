@@ -47,8 +47,13 @@ fn too_few_threads_are_an_error() {
         println!("skipped: only root can become nobody, whose threads can be counted");
         return;
     }
-    for (threads, more) in [(4, "-p 8 -m 8 --device timed -s gpipe"), (7, "-p 8 -m 8 --device cpu -s 1f1b"), (3, "-p 2 -m 2 -n 2 --device timed")] {
-        let line = format!("chmod 777 .; {nobody} --nproc={threads} \"$0\" run {more} --steps 1 --warmup 0 -q --timeout 5");
+    for (threads, more) in [
+        (4, "-p 8 -m 8 --device timed -s gpipe"),
+        (7, "-p 8 -m 8 --device cpu -s 1f1b"),
+        (3, "-p 2 -m 2 -n 2 --device timed"),
+    ] {
+        let line =
+            format!("chmod 777 .; {nobody} --nproc={threads} \"$0\" run {more} --steps 1 --warmup 0 -q --timeout 5");
         let (code, told) = shell(&line);
         assert!(code == Some(5), "{threads} threads, {more}: {code:?} {told}");
     }

@@ -61,11 +61,16 @@ impl Running {
 
 /// A model of next to nothing.
 const MODEL: &str = "--blocks 4 --heads 1 --channels 8 --vocabulary 257 --max-sequence 8 --device cpu";
-const COMMON: &str = "--blocks 4 --heads 1 --channels 8 --vocabulary 257 --max-sequence 8 --device cpu --stages 2 --micro 4";
+const COMMON: &str =
+    "--blocks 4 --heads 1 --channels 8 --vocabulary 257 --max-sequence 8 --device cpu --stages 2 --micro 4";
 
 #[test]
 fn ctrl_c_finishes_the_step_and_writes_what_was_measured() {
-    let cases = [("-INT", "SIGINT", 130, "", false), ("-TERM", "SIGTERM", 143, "-n 2", false), ("-INT", "SIGINT", 130, "-n 2", true)];
+    let cases = [
+        ("-INT", "SIGINT", 130, "", false),
+        ("-TERM", "SIGTERM", 143, "-n 2", false),
+        ("-INT", "SIGINT", 130, "-n 2", true),
+    ];
     for (signal, name, expected, more, group) in cases {
         let mut run = Running::start(&format!(
             "run {COMMON} --schedule 1f1b,gpipe --steps 100000 --warmup 1 --format json --timeout 60 {more}"
@@ -76,7 +81,8 @@ fn ctrl_c_finishes_the_step_and_writes_what_was_measured() {
         assert!(told.contains(&format!("stopped by {name} after ")) && told.contains(" of 300000 steps"), "{told}");
         assert!(!told.contains("error:"), "{told}");
         let json = run.json();
-        let steps: Vec<usize> = json["runs"].as_array().unwrap().iter().map(|run| numbers(&run["losses"]).len()).collect();
+        let steps: Vec<usize> =
+            json["runs"].as_array().unwrap().iter().map(|run| numbers(&run["losses"]).len()).collect();
         assert!(steps[0] >= 3 && steps[0] - steps[1] <= 1, "{steps:?}");
         assert!(run.report().join("index.html").is_file() || run.report().read_dir().unwrap().count() > 0, "{told}");
     }
@@ -85,7 +91,8 @@ fn ctrl_c_finishes_the_step_and_writes_what_was_measured() {
 #[test]
 fn before_a_step_is_measured_there_is_nothing_to_write() {
     for more in ["", "-n 2"] {
-        let mut run = Running::start(&format!("run {COMMON} --schedule 1f1b --steps 9 --warmup 999 --repeat-batch {more}"));
+        let mut run =
+            Running::start(&format!("run {COMMON} --schedule 1f1b --steps 9 --warmup 999 --repeat-batch {more}"));
         run.until("link: local");
         std::thread::sleep(Duration::from_millis(700));
         let (code, told) = run.end("-INT", true);
