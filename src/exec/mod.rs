@@ -35,7 +35,6 @@ pub use host::Host;
 pub use mailbox::Sizes;
 pub use plan::{Plan, Port};
 pub use program::Runners;
-pub use queues::CommunicationQueues;
 pub use record::{DeviceRecord, OpRecord, StepOp, StepRecord};
 pub use session::{Error, Session};
 pub use settings::Settings;

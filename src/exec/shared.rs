@@ -7,6 +7,7 @@ use super::plan::Plan;
 use super::queues::CommunicationQueues;
 use super::reductions::Reductions;
 use super::settings::Settings;
+use super::signal::Aborted;
 use super::watch::{Statuses, Watch};
 use crate::graph::TaskGraph;
 use crate::ranks::Ranks;
@@ -48,6 +49,29 @@ impl Shared {
         let heap = Arc::new(Heap::new(arena, ranks.clone(), devices, number));
         let watch = Watch::new(heap.clone(), statuses, settings.spin);
         Ok(Shared { plan, ranks, heap, mailboxes, queues, reductions, watch })
+    }
+}
+
+/// Messages, by the ops that made them, each with its step.
+pub type Arrivals = Vec<(usize, u64)>;
+
+impl Shared {
+    /// Op number `message` has made its output, which another device waits for: what arrives thereby where a delivery is emulated.
+    ///
+    /// # Errors
+    /// All was called off.
+    pub fn post(&self, message: usize) -> Result<Option<Arrivals>, Aborted> {
+        let post = |queues: &CommunicationQueues| queues.post(&self.heap, &self.watch, &self.plan.graph, message);
+        self.queues.as_ref().map(post).transpose()
+    }
+
+    /// The output of op number `message` has been used: what arrives thereby where a delivery is emulated.
+    ///
+    /// # Errors
+    /// All was called off.
+    pub fn release(&self, message: usize) -> Result<Option<Arrivals>, Aborted> {
+        let release = |queues: &CommunicationQueues| queues.release(&self.heap, &self.watch, &self.plan.graph, message);
+        self.queues.as_ref().map(release).transpose()
     }
 }
 

@@ -5,7 +5,7 @@ use crate::support::{Dice, cells, gpipe, graph_of, one_f_one_b, order, random_ro
 use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
 use pipesim::internals::deadlock::{Awaited, Deadlock, Party};
 use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
-use pipesim::internals::exec::{self, Batch, Device, Error, Host, Session, Settings, Shared, Sizes, State};
+use pipesim::internals::exec::{Batch, Device, Error, Host, Session, Settings, Shared, Sizes, State};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::lowering::{Entry, Lowering};
 use pipesim::internals::model::Lap;
@@ -144,7 +144,7 @@ fn has_cycle(graph: &TaskGraph, delivery: Delivery) -> bool {
 
 /// The link's queues under devices that take turns at random: how far each device comes in a step.
 fn stepped(graph: &TaskGraph, delivery: Delivery, dice: &mut Dice) -> Vec<usize> {
-    let (schedule, queues) = (graph.schedule(), exec::CommunicationQueues::new(graph, delivery));
+    let (schedule, shared) = (graph.schedule(), shared(&Arc::new(graph.clone()), settings(delivery, Duration::MAX)));
     let crosses = |message: &usize| graph.consumer(*message).is_some_and(|user| graph.transfer(user).is_some());
     let together = graph.overlap() != Overlap::Runtime;
     let mut arrived: BTreeMap<usize, u64> = BTreeMap::new();
@@ -177,18 +177,15 @@ fn stepped(graph: &TaskGraph, delivery: Delivery, dice: &mut Dice) -> Vec<usize>
                     );
                 });
             };
-            if let (Some(queues), Some(input)) = (&queues, graph.upstream(index).filter(crosses)) {
-                come(queues.release(graph, input));
+            if let Some(input) = graph.upstream(index).filter(crosses) {
+                come(shared.release(input).unwrap().unwrap_or_default());
             }
             if graph.pair(index).is_some_and(|(first, _)| first == index) {
                 continue;
             }
             for op in graph.pair(index).map_or(index, |(first, _)| first)..=index {
                 if crosses(&op) {
-                    match &queues {
-                        Some(queues) => come(queues.post(graph, op)),
-                        None => come(vec![(op, step)]),
-                    }
+                    come(shared.post(op).unwrap().unwrap_or_else(|| vec![(op, step)]));
                 }
             }
         }
@@ -301,12 +298,21 @@ impl Device for Courier {
 
 impl State for Courier {}
 
+fn settings(delivery: Delivery, timeout: Duration) -> Settings {
+    Settings { pin: false, spin: Duration::from_micros(5), timeout, fault: None, delivery }
+}
+
+/// What threads that execute `graph` share.
+fn shared(graph: &Arc<TaskGraph>, settings: Settings) -> Arc<Shared> {
+    let sizes = Sizes { hidden: size_of::<f32>(), ..Sizes::default() };
+    Arc::new(Shared::new(graph.clone(), &sizes, &settings, Ranks::alone()).unwrap())
+}
+
 /// Two steps on real threads.
 fn execute(graph: &Arc<TaskGraph>, delivery: Delivery, timeout: Duration) -> Result<(), Error> {
     let stages = graph.schedule().placement.stages();
-    let settings = Settings { pin: false, spin: Duration::from_micros(5), timeout, fault: None, delivery };
-    let sizes = Sizes { hidden: size_of::<f32>(), ..Sizes::default() };
-    let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, Ranks::alone()).unwrap());
+    let settings = settings(delivery, timeout);
+    let shared = shared(graph, settings);
     let host = |device| Host::runner(device, Box::new(Courier { stages, step: 0 }), &shared, None);
     let hosts = (0..graph.schedule().devices()).map(host).collect();
     let mut session = Session::of(shared.clone(), hosts, settings).unwrap();

@@ -31,7 +31,7 @@ fn too_little_memory_is_an_error() {
         codes.push(code);
     }
     assert!(codes.contains(&Some(5)), "{codes:?}");
-    let (code, told) = shell("ulimit -v 700000; exec \"$0\" predict -p 64 -m 65536 -s zb-h1 -q");
+    let (code, told) = shell("ulimit -v 700000; exec \"$0\" predict -p 64 -m 262144 -s zb-h1 -q");
     assert!(code == Some(5) && told.contains("memory"), "{code:?} {told}");
     let (code, told) = shell(&format!("{RUN} --model gpt2-xl --batch 4096 --seq 1024"));
     assert!(code == Some(5) && told.contains("memory"), "{code:?} {told}");

@@ -54,7 +54,7 @@ impl Link for Local {
 
     fn put(&mut self, message: Message) -> Result<()> {
         self.wait_credit(message)?;
-        let Shared { heap, plan, mailboxes, queues, watch, .. } = &*self.0;
+        let Shared { heap, mailboxes, queues, .. } = &*self.0;
         let Mailbox { producer, consumer, slot, .. } = *self.mailbox(message);
         let Some(op) = message.op else {
             // SAFETY: filled by this device, and not read before the signal is raised.
@@ -65,10 +65,10 @@ impl Link for Local {
         let made = unsafe { heap.arena().data(mailboxes.outbox(producer, op)) };
         match queues {
             None => slot.put(heap, consumer, made, message.value),
-            Some(queues) => {
+            Some(_) => {
                 // SAFETY: the slot's last message was read; the signal follows when the queues allow it.
                 unsafe { heap.arena().data_mut(slot.data) }.copy_from_slice(made);
-                self.arrive(queues.post(heap, watch, &plan.graph, op)?);
+                self.arrive(self.0.post(op)?.unwrap_or_default());
             }
         }
         Ok(())
@@ -83,9 +83,8 @@ impl Link for Local {
     fn release(&mut self, message: Message) -> Result<()> {
         let mailbox = self.mailbox(message);
         self.0.heap.raise(mailbox.producer, mailbox.slot.read, message.value);
-        let Shared { heap, plan, queues, watch, .. } = &*self.0;
-        if let (Some(queues), Some(op)) = (queues, message.op) {
-            self.arrive(queues.release(heap, watch, &plan.graph, op)?);
+        if let Some(op) = message.op {
+            self.arrive(self.0.release(op)?.unwrap_or_default());
         }
         Ok(())
     }
