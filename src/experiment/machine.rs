@@ -47,6 +47,12 @@ pub(super) fn free_threads() -> Option<(u64, &'static str)> {
     limits.into_iter().filter_map(|(left, name)| Some((left?, name))).min_by_key(|&(left, _)| left)
 }
 
+/// `3.2 GiB`, `12 MiB`.
+pub(super) fn in_words(bytes: u64) -> String {
+    let mebibytes = bytes as f64 / f64::from(1 << 20);
+    if mebibytes < 1024.0 { format!("{mebibytes:.0} MiB") } else { format!("{:.1} GiB", mebibytes / 1024.0) }
+}
+
 /// A line of a file of the system's, in KiB there, as bytes.
 fn kibibytes(path: &str, name: &str) -> Option<u64> {
     let text = read_to_string(path).ok()?;

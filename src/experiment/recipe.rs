@@ -1,8 +1,7 @@
 //! What is trained, written down: model, data, optimizer and batches, by name and number.
 
 use super::Error;
-use super::machine::free_memory_bytes;
-use super::room::in_words;
+use super::machine::{free_memory_bytes, in_words};
 use crate::exec::Fault;
 use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Whether this machine has room for what is to be measured, before any of it is made.
 
-use super::machine::{free_memory_bytes, free_threads};
+use super::machine::{free_memory_bytes, free_threads, in_words};
 use super::{Backend, Error, Training};
 use crate::anatomy::Stage;
 use crate::graph::TaskGraph;
@@ -82,10 +82,4 @@ fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stag
         most = most.max(now);
     }
     most
-}
-
-/// `3.2 GiB`, `12 MiB`.
-pub(super) fn in_words(bytes: u64) -> String {
-    let mebibytes = bytes as f64 / f64::from(1 << 20);
-    if mebibytes < 1024.0 { format!("{mebibytes:.0} MiB") } else { format!("{:.1} GiB", mebibytes / 1024.0) }
 }

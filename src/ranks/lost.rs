@@ -18,6 +18,20 @@ impl Lost {
     }
 }
 
+/// Why there is no role.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// What was asked for contradicts what started this process.
+    #[error("{0}")]
+    Contradiction(String),
+    /// This build or machine cannot.
+    #[error("{0}")]
+    Unable(String),
+    /// A rank was gone before the run began.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
 /// How long ranks wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {

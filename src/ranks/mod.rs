@@ -24,8 +24,8 @@ use std::time::Duration;
 
 pub use clock::Alignment;
 pub use launch::{Ended, launch};
-pub use lost::{Lost, Patience};
-pub use role::{Misfit, Role, refuse_ranks, role};
+pub use lost::{Lost, Misfit, Patience};
+pub use role::{Role, refuse_ranks, role};
 pub use stop::{Stop, signal_name};
 
 /// Whether this build joins ranks through MPI.

@@ -3,7 +3,7 @@
 use super::launch::{RANK, RANKS, SOCKET};
 use super::socket::Socket;
 use super::stop::Stop;
-use super::{Lost, Patience, Ranks};
+use super::{Misfit, Patience, Ranks};
 use std::env::var;
 use std::sync::Arc;
 
@@ -13,20 +13,6 @@ pub enum Role {
     Rank(Arc<Ranks>),
     /// Start this many ranks and look after them.
     Launch(u32),
-}
-
-/// Why there is no role.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
-    /// What was asked for contradicts what started this process.
-    #[error("{0}")]
-    Contradiction(String),
-    /// This build or machine cannot.
-    #[error("{0}")]
-    Unable(String),
-    /// A rank was gone before the run began.
-    #[error(transparent)]
-    Lost(#[from] Lost),
 }
 
 /// What an MPI launcher says of the number of ranks.

@@ -93,6 +93,6 @@ impl Error {
 
     /// Whether this machine lacks what evaluating a schedule takes.
     pub fn is_lack(&self) -> bool {
-        matches!(self, Error::Language(dsl::Error::Machine(_)))
+        matches!(self, Error::Language(dsl::Error::Machine(_)) | Error::TooLarge { .. })
     }
 }

@@ -343,7 +343,7 @@ fn threads_hang_where_the_checker_says_so_and_the_watchdog_names_the_circle() {
         for (delivery, left) in left.iter_mut().filter(|(_, left)| **left > 0) {
             let Err(deadlock) = check(graph, *delivery) else { continue };
             (*left, hangs) = (*left - 1, hangs + 1);
-            let Err(Error::Hang { report, .. }) = execute(graph, *delivery, Duration::from_millis(60)) else {
+            let Err(Error::Hang { report, .. }) = execute(graph, *delivery, Duration::from_millis(200)) else {
                 panic!("{delivery}: {:?} ran to its end, although {deadlock}", graph.schedule());
             };
             for wait in &deadlock.waits {
