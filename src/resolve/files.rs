@@ -19,6 +19,20 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     Ok(text.strip_prefix('\u{feff}').map(str::to_string).unwrap_or(text))
 }
 
+/// Whether it is a device other than a terminal: `/dev/zero`, a disk.
+#[cfg(all(feature = "pictures", unix))]
+fn is_device(metadata: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    const TERMINALS: std::ops::RangeInclusive<u64> = 136..=143; // major numbers of Unix98 terminals on Linux
+    let kind = metadata.file_type();
+    kind.is_block_device() || (kind.is_char_device() && !TERMINALS.contains(&(metadata.rdev() >> 8 & 0xfff)))
+}
+
+#[cfg(all(feature = "pictures", not(unix)))]
+fn is_device(_: &std::fs::Metadata) -> bool {
+    false
+}
+
 /// Files are read, work is done on all cores, nothing is watched.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Files;
@@ -29,6 +43,9 @@ impl Host for Files {
         let metadata = std::fs::metadata(path)?;
         if metadata.is_dir() {
             return Err(io::Error::new(io::ErrorKind::IsADirectory, "found a folder; name a file in it"));
+        }
+        if is_device(&metadata) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "found a device, which may never end; name a file"));
         }
         if metadata.is_file() && metadata.len() > limit {
             return Ok(None);
