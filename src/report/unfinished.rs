@@ -65,6 +65,8 @@ impl Unfinished {
             let mut live = live();
             let file = match make(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                // another program has swept it away before it was opened
+                Err(error) if error.kind() == io::ErrorKind::NotFound && folder.is_dir() => continue,
                 made => made?,
             };
             live.insert(path.clone());

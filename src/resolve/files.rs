@@ -45,7 +45,10 @@ impl Host for Files {
             return Err(io::Error::new(io::ErrorKind::IsADirectory, "found a folder; name a file in it"));
         }
         if is_device(&metadata) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "found a device, which may never end; name a file"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "found a device, which may never end; name a file",
+            ));
         }
         if metadata.is_file() && metadata.len() > limit {
             return Ok(None);

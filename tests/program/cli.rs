@@ -3,7 +3,9 @@
 use crate::support::{PROGRAM, golden_json};
 use assert_cmd::Command;
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -698,11 +700,15 @@ fn run_and_compare_give_the_same_errors_and_calibration_is_no_run() {
 
 #[test]
 fn what_takes_long_shows_that_it_goes_on() {
-    let long = "predict -p 32 -m 256 -s 1f1b --jitter 0.1 --samples 600 --format csv";
-    let (code, _, err) = pipesim(long);
-    assert_eq!(code, 0, "{err}");
-    assert!(err.contains("1f1b by chance: ") && err.contains(" of 600 samples after 2 s"), "{err}");
-    assert_eq!(pipesim(&format!("{long} -q")).2, "");
+    let long = "predict -p 32 -m 256 -s 1f1b --jitter 0.1 --samples 200000 --format csv";
+    let words: Vec<&str> = long.split(' ').collect();
+    let mut child = std::process::Command::new(PROGRAM).args(words).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let told = lines.take(2).find(|line| line.starts_with("1f1b by chance: ")); // the first is about unit costs
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(told.as_ref().is_some_and(|line| line.contains(" of 200000 samples after ")), "{told:?}");
+    assert_eq!(pipesim("predict -p 8 -m 64 -s 1f1b --jitter 0.1 --format csv -q").2, "");
 }
 
 #[test]
