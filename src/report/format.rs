@@ -61,7 +61,7 @@ impl Place {
         if is_folder(&name) {
             return place(Shape::Folder);
         }
-        let fitting = FORMATS.iter().filter(|(ending, _)| ends_with(&name, ending));
+        let fitting = FORMATS.iter().filter(|(ending, _)| ends_with(&name, ending) && !is_bare(&name));
         match (fitting.max_by_key(|(ending, _)| ending.len()), ending(&name)) {
             (Some((_, bytes)), _) => place(Shape::File(*bytes)),
             (None, None) => place(Shape::Folder),
@@ -110,11 +110,16 @@ fn ends_with(name: &str, ending: &str) -> bool {
     name.len() > ending.len() && name.ends_with(ending)
 }
 
+/// Whether a file's name is nothing but a known ending.
+fn is_bare(name: &str) -> bool {
+    FORMATS.iter().any(|(ending, _)| last(name).eq_ignore_ascii_case(ending))
+}
+
 /// A file name's ending: from its last dot on, but for a dot at its very beginning. A name that is nothing but a known ending
 /// or nothing at all is one, too.
 fn ending(name: &str) -> Option<&str> {
     let name = last(name);
-    if name.is_empty() || FORMATS.iter().any(|(ending, _)| name.eq_ignore_ascii_case(ending)) {
+    if name.is_empty() || is_bare(name) {
         return Some(name);
     }
     name.rfind('.').filter(|&dot| dot > 0).map(|dot| &name[dot..])
