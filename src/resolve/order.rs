@@ -53,7 +53,10 @@ pub fn read_text(host: &dyn Host, path: &str, limit: u64) -> Result<String, Erro
 fn unread(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => "found one that may not be read; change its permissions".to_string(),
-        io::ErrorKind::IsADirectory | io::ErrorKind::InvalidData | io::ErrorKind::Unsupported => error.to_string(),
+        io::ErrorKind::IsADirectory
+        | io::ErrorKind::InvalidData
+        | io::ErrorKind::InvalidInput
+        | io::ErrorKind::Unsupported => error.to_string(),
         _ => format!("found one that cannot be read ({error}); copy it to a plain file"),
     }
 }
