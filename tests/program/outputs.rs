@@ -14,8 +14,13 @@ const TINY: &str = "-p 2 -m 2 -s 1f1b --device cpu --blocks 2 --channels 32 --he
 
 /// Code, stdout and stderr of a shell line in which `$P` is the program.
 fn shell(line: &str, folder: &Path) -> (i32, String, String) {
-    let mut command = Command::new("bash");
-    command.args(["-c", line]).current_dir(folder).env("P", PROGRAM).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+    let mut command = Command::new("env"); // signals are heeded even where whoever runs the tests ignores them
+    command
+        .args(["--default-signal=INT,TERM,HUP", "bash", "-c", line])
+        .current_dir(folder)
+        .env("P", PROGRAM)
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null());
     for name in ["NO_COLOR", "CLICOLOR_FORCE", "COLUMNS", "COLORTERM", "TERM"] {
         command.env_remove(name);
     }

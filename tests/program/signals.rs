@@ -14,11 +14,12 @@ struct Running {
 }
 
 impl Running {
-    /// Starts pipesim in a process group of its own.
+    /// Starts pipesim in a process group of its own, heeding signals even where whoever runs the tests ignores them.
     fn start(arguments: &str) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| std::fs::File::create(folder.path().join(name)).unwrap();
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new("env");
+        command.args(["--default-signal=INT,TERM,HUP", PROGRAM]);
         command.args(arguments.split_whitespace()).arg("-o").arg(folder.path().join("report").join(""));
         command.stdout(file("stdout")).stderr(file("stderr")).stdin(Stdio::null()).process_group(0);
         Running { child: command.spawn().unwrap(), folder }
@@ -49,13 +50,25 @@ impl Running {
         let mut kill = Command::new("kill");
         kill.args([signal, "--", &format!("{sign}{}", self.child.id())]);
         assert!(kill.status().unwrap().success());
-        let code = self.child.wait().unwrap().code();
-        assert!(start.elapsed() < Duration::from_secs(30), "took {:?}", start.elapsed());
-        (code, self.read("stderr"))
+        while start.elapsed() < Duration::from_secs(60) {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status.code(), self.read("stderr"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("went on for {:?}: {}", start.elapsed(), self.read("stderr"));
     }
 
     fn json(&self) -> Value {
         serde_json::from_str(&self.read("stdout")).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ =
+            Command::new("kill").args(["-KILL", "--", &format!("-{}", self.child.id())]).stderr(Stdio::null()).status();
+        let _ = self.child.wait();
     }
 }
 
