@@ -10,22 +10,31 @@ use crate::graph::TaskGraph;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Writes a graph in the language of another program, into files with these endings.
-type To = (fn(&TaskGraph) -> Result<String, csv::Error>, &'static [&'static str]);
+/// Writes a graph in the language of another program (`true`: PyTorch's newest), into files with these endings.
+type To = (fn(&TaskGraph, bool) -> Result<String, csv::Error>, &'static [&'static str]);
+
+/// Whether a PyTorch of this version wants sends and reductions to be waited for.
+const VERSIONS: [(&str, &str, bool); 5] = [
+    ("2.11|2.11.0", "Sends and reductions are not waited for", false),
+    ("2.12|2.12.0|2.12.1", "As 2.11", false),
+    ("2.13|2.13.0", "As 2.11", false),
+    ("2.14|2.14.0|2.14.1", "As 2.11", false),
+    ("2.15|2.15.0", "WAIT_SEND_F, WAIT_SEND_B and WAIT_REDUCE_GRAD", true),
+];
 
 const LANGUAGES: [(&str, &str, To); 4] = [
     (
         "pytorch-csv",
         "PyTorch's schedule file, ops only",
-        (|g| csv::write(g.schedule(), csv::Format::ComputeOnly), &[".csv"]),
+        (|g, _| csv::write(g.schedule(), csv::Format::ComputeOnly), &[".csv"]),
     ),
     (
         "pytorch-csv-comms",
         "PyTorch's schedule file with sends and receives, each receive just before its use",
-        (|g| csv::write(g.schedule(), csv::Format::ComputeComms), &[".csv"]),
+        (|g, waits| csv::write(g.schedule(), csv::Format::ComputeComms { waits }), &[".csv"]),
     ),
-    ("json", "Placement and programs", (|g| Ok(export::json(g.schedule())), &[".json"])),
-    ("dot", "The task graph for Graphviz", (|g| Ok(export::dot(g)), &[".dot", ".gv"])),
+    ("json", "Placement and programs", (|g, _| Ok(export::json(g.schedule())), &[".json"])),
+    ("dot", "The task graph for Graphviz", (|g, _| Ok(export::dot(g)), &[".dot", ".gv"])),
 ];
 
 /// Arguments of `export`.
@@ -39,6 +48,9 @@ pub struct Export {
     /// What to write
     #[arg(long, value_parser = one_of(LANGUAGES))]
     to: To,
+    /// The PyTorch that is to load the file, of --to pytorch-csv-comms [default: 2.15]
+    #[arg(long, value_name = "VERSION", value_parser = one_of(VERSIONS))]
+    torch: Option<bool>,
     /// Where to write it, a file with the ending of its language; - is stdout [default: -]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -56,9 +68,14 @@ impl Export {
             )));
         }
         let (written, endings) = self.to;
+        if self.torch.is_some() && !endings.contains(&".csv") {
+            return Err(Failure::Usage(
+                "--torch is for PyTorch's files; leave it out, or use --to pytorch-csv-comms".to_string(),
+            ));
+        }
         let file = OneFile::at(self.output.as_deref(), endings)?;
         let graphs = self.schedules.graphs(&self.costs, self.remarks)?;
-        let text = graphs.iter().map(written).collect::<Result<String, _>>();
+        let text = graphs.iter().map(|graph| written(graph, self.torch.unwrap_or(true))).collect::<Result<String, _>>();
         file.write(&text.map_err(|e| Failure::Schedule(e.to_string()))?, self.remarks, |_| String::new())
     }
 }

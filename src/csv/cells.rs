@@ -14,8 +14,14 @@ pub enum What {
     Send(bool),
     /// Input or gradient comes to the device; `true`: a gradient.
     Receive(bool),
-    /// Parameters gathered or freed, gradients reduced.
+    /// Whatever was sent has left, and its buffer is free; `true`: a gradient.
+    WaitSend(bool),
+    /// Parameters gathered or freed.
     Sharding,
+    /// Gradients begin to be reduced.
+    Reduce,
+    /// Gradients are reduced.
+    WaitReduce,
 }
 
 /// One action of a cell.
@@ -42,7 +48,10 @@ impl Action {
             What::WholeBackward => format!("{stage}BW{microbatch}"),
             What::Send(gradient) => format!("{stage}SEND_{}{microbatch}", boundary_letter(gradient)),
             What::Receive(gradient) => format!("{stage}RECV_{}{microbatch}", boundary_letter(gradient)),
+            What::WaitSend(gradient) => format!("{stage}WAIT_SEND_{}{microbatch}", boundary_letter(gradient)),
             What::Sharding => format!("{stage}UNSHARD"),
+            What::Reduce => format!("{stage}REDUCE_GRAD"),
+            What::WaitReduce => format!("{stage}WAIT_REDUCE_GRAD"),
         }
     }
 }
@@ -172,14 +181,18 @@ fn action(text: &str, cell: u32) -> Result<Action, Expected> {
         "SEND_B" => What::Send(true),
         "RECV_F" => What::Receive(false),
         "RECV_B" => What::Receive(true),
-        "UNSHARD" | "RESHARD" | "REDUCE_GRAD" => What::Sharding,
+        "WAIT_SEND_F" => What::WaitSend(false),
+        "WAIT_SEND_B" => What::WaitSend(true),
+        "UNSHARD" | "RESHARD" => What::Sharding,
+        "REDUCE_GRAD" => What::Reduce,
+        "WAIT_REDUCE_GRAD" => What::WaitReduce,
         _ => {
             let kind = name.chars().next().and_then(Kind::from_letter).filter(|_| name.len() == 1);
             What::Op(kind.ok_or_else(expected)?)
         }
     };
     let microbatch = match (microbatch, what) {
-        ("", What::Sharding) => 0,
+        ("", What::Sharding | What::Reduce | What::WaitReduce) => 0,
         ("", _) => return Err(Expected(format!("a micro-batch number after {name}"))),
         (digits, _) => digits.parse().map_err(|_| Expected("a micro-batch number below 2^32".to_string()))?,
     };

@@ -11,11 +11,18 @@ const FORWARD: u8 = 1;
 const BACKWARD: u8 = 2;
 const SENT: u8 = 4; // shifted by 1 for a gradient
 const RECEIVED: u8 = 16; // shifted by 1 for a gradient
+const WAITED: u8 = 64; // shifted by 1 for a gradient
 
 /// Checks that exactly what leaves a device is sent after the op that makes it and received before the op that needs it.
-/// A file without any send or receive passes.
+/// A file without any send or receive passes. Where anything is waited for, as PyTorch 2.15 has it, each send is, once,
+/// and each reduction before the row's next.
 pub fn check(table: &Table, schedule: &Schedule) -> Result<(), Error> {
-    if !table.actions.iter().any(|action| matches!(action.what, What::Send(_) | What::Receive(_))) {
+    let waits = table.actions.iter().any(|action| matches!(action.what, What::WaitSend(_) | What::WaitReduce));
+    if waits {
+        check_reductions(table)?;
+    }
+    let transfers = |action: &Action| matches!(action.what, What::Send(_) | What::Receive(_) | What::WaitSend(_));
+    if !table.actions.iter().any(transfers) {
         return Ok(());
     }
     let mut ledger = Ledger::new(table, schedule);
@@ -24,7 +31,37 @@ pub fn check(table: &Table, schedule: &Schedule) -> Result<(), Error> {
             ledger.note(row, action)?;
         }
     }
-    ledger.check_sent()
+    ledger.check_sent(waits)
+}
+
+/// That each row waits for a reduction before it begins another, and for the last one.
+fn check_reductions(table: &Table) -> Result<(), Error> {
+    for (row, range) in table.rows.iter().enumerate() {
+        let mut begun: Option<&Action> = None;
+        for action in &table.actions[range.clone()] {
+            match (action.what, begun) {
+                (What::Reduce, None) => begun = Some(action),
+                (What::Reduce, Some(other)) => {
+                    let wait = Action { what: What::WaitReduce, ..*other }.text();
+                    let expected = format!("{wait} before it, for a row reduces one stage at a time");
+                    return Err(table.action_fault(row, action, &expected, &format!("add {wait} before this cell")));
+                }
+                (What::WaitReduce, Some(other)) if other.stage == action.stage => begun = None,
+                (What::WaitReduce, _) => {
+                    let reduce = Action { what: What::Reduce, ..*action }.text();
+                    let expected = format!("{reduce} before it");
+                    return Err(table.action_fault(row, action, &expected, "remove or move this cell"));
+                }
+                _ => {}
+            }
+        }
+        if let Some(action) = begun {
+            let wait = Action { what: What::WaitReduce, ..*action }.text();
+            let expected = format!("{wait} after it, for this file waits for what it sends and reduces");
+            return Err(table.action_fault(row, action, &expected, &format!("add {wait} after this cell")));
+        }
+    }
+    Ok(())
 }
 
 struct Ledger<'a> {
@@ -59,11 +96,30 @@ impl<'a> Ledger<'a> {
 
     fn note(&mut self, row: usize, action: &Action) -> Result<(), Error> {
         match action.what {
-            What::Op(Kind::W) | What::Sharding | What::WholeBackward => Ok(()),
+            What::Op(Kind::W) | What::Sharding | What::Reduce | What::WaitReduce | What::WholeBackward => Ok(()),
             What::Op(kind) => self.compute(row, action, kind.is_backward()),
             What::Send(gradient) => self.transfer(row, action, gradient, true),
             What::Receive(gradient) => self.transfer(row, action, gradient, false),
+            What::WaitSend(gradient) => self.wait(row, action, gradient),
         }
+    }
+
+    /// That the send of this wait stands before it in its row.
+    fn wait(&mut self, row: usize, action: &Action, gradient: bool) -> Result<(), Error> {
+        let send = Action { what: What::Send(gradient), ..*action }.text();
+        let Schedule { placement, microbatches, .. } = self.schedule;
+        let known = action.stage < placement.stages() && action.microbatch < *microbatches;
+        let here = known && placement.device_of(self.op(action, gradient)) == row as u32;
+        let place = if here { self.place(action) } else { 0 };
+        if !here || self.done[place] & SENT << u8::from(gradient) == 0 {
+            let expected = format!("{send} before it in its row");
+            return Err(self.table.action_fault(row, action, &expected, "remove or move this cell"));
+        }
+        if self.done[place] & WAITED << u8::from(gradient) != 0 {
+            return Err(self.table.action_fault(row, action, "each wait once", "remove this cell"));
+        }
+        self.done[place] |= WAITED << u8::from(gradient);
+        Ok(())
     }
 
     fn compute(&mut self, row: usize, action: &Action, gradient: bool) -> Result<(), Error> {
@@ -113,16 +169,22 @@ impl<'a> Ledger<'a> {
         Ok(())
     }
 
-    /// That nothing that leaves a device stays unsent.
-    fn check_sent(&self) -> Result<(), Error> {
+    /// That nothing that leaves a device stays unsent, or unwaited for where there are `waits`.
+    fn check_sent(&self, waits: bool) -> Result<(), Error> {
         for (row, kind, action) in self.table.ops().filter(|(_, kind, _)| *kind != Kind::W) {
             let gradient = kind.is_backward();
-            let sent = self.done[self.place(action)] & SENT << u8::from(gradient) != 0;
-            if !sent && self.schedule.placement.leaves_device(self.op(action, gradient)) {
-                let send = format!("{}SEND_{}{}", action.stage, boundary_letter(gradient), action.microbatch);
-                let expected = format!("{send} after it, for the next stage is on another device");
-                return Err(self.table.action_fault(row, action, &expected, &format!("add {send} after this cell")));
+            let (done, letter) = (self.done[self.place(action)] >> u8::from(gradient), boundary_letter(gradient));
+            if !self.schedule.placement.leaves_device(self.op(action, gradient)) {
+                continue;
             }
+            let (name, reason) = match (done & SENT != 0, done & WAITED != 0) {
+                (false, _) => ("SEND", "the next stage is on another device"),
+                (_, false) if waits => ("WAIT_SEND", "this file waits for what it sends and reduces"),
+                _ => continue,
+            };
+            let missing = format!("{}{name}_{letter}{}", action.stage, action.microbatch);
+            let expected = format!("{missing} after it, for {reason}");
+            return Err(self.table.action_fault(row, action, &expected, &format!("add {missing} after this cell")));
         }
         Ok(())
     }

@@ -34,7 +34,10 @@ pub enum Format {
     #[default]
     ComputeOnly,
     /// Ops, sends, receives, and the actions for sharded parameters and gradients; PyTorch takes the file as it is.
-    ComputeComms,
+    ComputeComms {
+        /// Whether sends and reductions are also waited for: PyTorch 2.15 asks for that, 2.14 and before refuse it.
+        waits: bool,
+    },
 }
 
 /// Longest file that is read.

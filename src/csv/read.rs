@@ -96,10 +96,11 @@ impl Table<'_> {
 
     /// A warning where actions that pipesim has no use for were left out.
     fn note_omissions(&self, warnings: &mut Vec<String>) {
-        let count = self.actions.iter().filter(|action| action.what == What::Sharding).count();
+        let left_out = |action: &&Action| matches!(action.what, What::Sharding | What::Reduce | What::WaitReduce);
+        let count = self.actions.iter().filter(left_out).count();
         if count > 0 {
-            warnings
-                .push(format!("{count} UNSHARD, RESHARD and REDUCE_GRAD actions left out: parameters are not sharded"));
+            let names = "UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD";
+            warnings.push(format!("{count} {names} actions left out: parameters are not sharded"));
         }
     }
 }

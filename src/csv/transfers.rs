@@ -2,7 +2,7 @@
 
 use super::Error;
 use super::cells::push;
-use crate::op::{Op, boundary_letter};
+use crate::op::{Kind, Op, boundary_letter};
 use crate::schedule::{Schedule, next_unit, unit_name};
 use std::collections::VecDeque;
 
@@ -24,6 +24,8 @@ pub struct Transfers<'a> {
     counts: Vec<(usize, usize)>,
     /// By device, the stages that have run their last op and whose gradients are to be reduced.
     finished: Vec<Vec<u32>>,
+    /// By device, the waits for the gradients that it has sent; nothing where the file has no waits.
+    waits: Option<Vec<String>>,
     /// Devices that may be able to go on.
     ready: VecDeque<u32>,
 }
@@ -49,8 +51,8 @@ enum Input {
 }
 
 impl<'a> Transfers<'a> {
-    /// Nothing placed yet.
-    pub fn new(schedule: &'a Schedule) -> Transfers<'a> {
+    /// Nothing placed yet; `waits` as in [`Format::ComputeComms`](super::Format::ComputeComms).
+    pub fn new(schedule: &'a Schedule, waits: bool) -> Transfers<'a> {
         let (devices, stages) = (schedule.devices(), schedule.placement.stages() as usize);
         let mut counts = vec![(0, 0); stages];
         for op in schedule.ops() {
@@ -66,6 +68,7 @@ impl<'a> Transfers<'a> {
             inputs: vec![Input::Unmade; stages * schedule.microbatches as usize * 2],
             counts,
             finished: vec![Vec::new(); devices as usize],
+            waits: waits.then(|| vec![String::new(); devices as usize]),
             ready: (0..devices).collect(),
         }
     }
@@ -90,6 +93,10 @@ impl<'a> Transfers<'a> {
         match (0..self.schedule.devices()).find_map(|device| Some((device, *self.rest(device).first()?))) {
             None => {
                 (0..self.schedule.devices()).for_each(|device| self.reduce(device));
+                for (row, wait) in self.rows.iter_mut().zip(self.waits.iter().flatten()).filter(|(_, w)| !w.is_empty())
+                {
+                    push(row, wait);
+                }
                 Ok(self.rows)
             }
             Some((device, op)) => Err(Error::Schedule {
@@ -157,6 +164,10 @@ impl<'a> Transfers<'a> {
             }
         }
         push(&mut self.rows[index], &unit_name(unit));
+        let sent = |op: &&Op| op.kind().is_backward() && placement.leaves_device(op.of_kind(Kind::F));
+        for op in unit.iter().filter(|_| self.waits.is_some()).filter(sent) {
+            push(&mut self.rows[index], &format!("{}WAIT_SEND_F{}", op.stage(), op.microbatch()));
+        }
         self.done[index] += unit.len();
         for op in unit {
             let Some(next) = op.downstream(placement.stages()) else { continue };
@@ -178,6 +189,9 @@ impl<'a> Transfers<'a> {
         let Transfer { from, to, stage, next, microbatch, gradient } = transfer;
         push(&mut self.rows[from as usize], &format!("{stage}SEND_{}{microbatch}", boundary_letter(gradient)));
         push(&mut self.rows[to as usize], &format!("{next}RECV_{}{microbatch}", boundary_letter(gradient)));
+        if let Some(waits) = self.waits.as_mut().filter(|_| gradient) {
+            push(&mut waits[from as usize], &format!("{stage}WAIT_SEND_B{microbatch}"));
+        }
         self.unsent[from as usize].retain(|unsent| *unsent != transfer);
         let place = self.place(next, microbatch, gradient);
         self.inputs[place] = Input::Here;
@@ -187,8 +201,9 @@ impl<'a> Transfers<'a> {
     /// Writes what follows the last op of a stage.
     fn reduce(&mut self, device: u32) {
         for stage in std::mem::take(&mut self.finished[device as usize]) {
-            push(&mut self.rows[device as usize], &format!("{stage}REDUCE_GRAD"));
-            push(&mut self.rows[device as usize], &format!("{stage}RESHARD"));
+            let wait = self.waits.as_ref().map(|_| format!("{stage}WAIT_REDUCE_GRAD"));
+            let cells = [Some(format!("{stage}REDUCE_GRAD")), wait, Some(format!("{stage}RESHARD"))];
+            cells.iter().flatten().for_each(|cell| push(&mut self.rows[device as usize], cell));
         }
     }
 }

@@ -12,12 +12,13 @@ use crate::schedule::{Schedule, unit_name, units};
 /// needs it, moved forward only where sends and receives would otherwise wait for each other in a circle: there is one
 /// global order of transfers that every row follows, so the file runs even where a send waits for its receive. Parameters
 /// are gathered before a stage's first op; gradients are reduced (and scaled: PyTorch does that nowhere else) and
-/// parameters freed after its last.
+/// parameters freed after its last. A sent activation is waited for after its micro-batch's backward, which nobody could
+/// run before it had arrived, a sent gradient at the end of the row: so does PyTorch itself.
 pub fn write(schedule: &Schedule, format: Format) -> Result<String, Error> {
     check(schedule)?;
     let rows = match format {
         Format::ComputeOnly => (0..schedule.devices()).map(|device| row(schedule.program(device))).collect(),
-        Format::ComputeComms => Transfers::new(schedule).run()?,
+        Format::ComputeComms { waits } => Transfers::new(schedule, waits).run()?,
     };
     let mut text = String::with_capacity(rows.iter().map(|row| row.len() + 1).sum());
     for row in rows {

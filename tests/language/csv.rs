@@ -13,6 +13,15 @@ fn files(folder: &str) -> Vec<PathBuf> {
     support::files(&golden(folder), "csv")
 }
 
+/// As PyTorch 2.11 to 2.14 have it, and as 2.15 has it.
+const OLDER: Format = Format::ComputeComms { waits: false };
+const NEWEST: Format = Format::ComputeComms { waits: true };
+
+/// What PyTorch made of its classes' orders itself: `compute_comms` files of 2.11 and of 2.15.
+fn lowered() -> Vec<PathBuf> {
+    [files("pytorch-comms/2.11"), files("pytorch-comms/2.15")].concat()
+}
+
 fn import(file: &Path) -> Imported {
     let stem = file.file_stem().unwrap().to_str().unwrap();
     read(stem, file.to_str().unwrap(), &fs::read_to_string(file).unwrap()).unwrap_or_else(|e| panic!("{e}"))
@@ -47,8 +56,10 @@ fn pytorchs_files_survive_a_round_trip() {
         let shape = (schedule.devices(), schedule.placement.chunks(), schedule.microbatches);
         assert_eq!(shape, (numbers[&'p'], numbers[&'v'], numbers[&'m']), "{}", file.display());
         assert_eq!(write(&schedule, Format::ComputeOnly).unwrap(), without_blanks(&text), "{}", file.display());
-        let both = write(&schedule, Format::ComputeComms).unwrap();
-        assert_eq!(read(&schedule.name, "comms", &both).unwrap().schedule, schedule, "{}", file.display());
+        for format in [OLDER, NEWEST] {
+            let both = write(&schedule, format).unwrap();
+            assert_eq!(read(&schedule.name, "comms", &both).unwrap().schedule, schedule, "{}", file.display());
+        }
     }
 }
 
@@ -87,7 +98,7 @@ fn dualpipe_runs_in_two_directions() {
         let last = schedule.devices() - 1;
         let half = schedule.microbatches / 2;
         assert_eq!(schedule.program(last)[0], Op::new(Kind::F, 0, half).in_direction(1));
-        for format in [Format::ComputeOnly, Format::ComputeComms] {
+        for format in [Format::ComputeOnly, OLDER, NEWEST] {
             let error = write(&schedule, format).unwrap_err().to_string();
             assert!(error.contains("PyTorch takes a stage on one row only"), "{error}");
         }
@@ -103,6 +114,8 @@ enum Step {
     Compute(Vec<Op>),
     /// `true`: this row receives.
     Transfer(Ends, bool),
+    /// For this row's send.
+    Wait(Ends),
     Nothing,
 }
 
@@ -110,14 +123,20 @@ fn step(cell: &str) -> Step {
     if let Some((pair, _)) = cell.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
         return Step::Compute(pair.split(';').map(|op| op.parse().unwrap()).collect());
     }
-    for (name, receives, toward) in
-        [("SEND_F", false, 1), ("SEND_B", false, -1), ("RECV_F", true, -1), ("RECV_B", true, 1)]
-    {
+    for (name, receives, toward) in [
+        ("WAIT_SEND_F", false, 1),
+        ("WAIT_SEND_B", false, -1),
+        ("SEND_F", false, 1),
+        ("SEND_B", false, -1),
+        ("RECV_F", true, -1),
+        ("RECV_B", true, 1),
+    ] {
         if let Some((stage, microbatch)) = cell.split_once(name) {
             let (here, microbatch) = (stage.parse::<i32>().unwrap(), microbatch.parse().unwrap());
             let there = (here + toward) as u32;
             let ends = if receives { (there, here as u32) } else { (here as u32, there) };
-            return Step::Transfer((ends.0, ends.1, microbatch), receives);
+            let ends = (ends.0, ends.1, microbatch);
+            return if name.starts_with("WAIT") { Step::Wait(ends) } else { Step::Transfer(ends, receives) };
         }
     }
     match cell.parse() {
@@ -132,7 +151,8 @@ fn need(op: Op, stages: u32) -> Option<Ends> {
 }
 
 /// Runs the rows as PyTorch's runtime does on the strictest link: transfers of a device leave one queue in order and
-/// complete only when both ends are at the head of theirs; an op waits for what it needs. `Err`: the rows that are stuck.
+/// complete only when both ends are at the head of theirs; an op waits for what it needs, a wait for its send. `Err`: the
+/// rows that are stuck.
 fn rendezvous(text: &str, placement: &Placement) -> Result<(), String> {
     let rows: Vec<Vec<Step>> = text.lines().map(|line| line.split(',').map(step).collect()).collect();
     let mut at = vec![0; rows.len()];
@@ -145,6 +165,8 @@ fn rendezvous(text: &str, placement: &Placement) -> Result<(), String> {
                 match next {
                     Step::Nothing => {}
                     Step::Transfer(ends, receives) => queues[row].push_back((*ends, *receives)),
+                    Step::Wait(ends) if queues[row].contains(&(*ends, false)) => break,
+                    Step::Wait(_) => {}
                     Step::Compute(ops) => {
                         let needs: Vec<_> = ops.iter().filter_map(|op| need(*op, placement.stages())).collect();
                         if !needs.iter().all(|ends| here[row].contains(ends)) {
@@ -187,8 +209,10 @@ fn transfers_run_even_where_a_send_waits_for_its_receive() {
         if schedule.placement.directions() == 2 {
             continue;
         }
-        let text = write(&schedule, Format::ComputeComms).unwrap();
-        rendezvous(&text, &schedule.placement).unwrap_or_else(|stuck| panic!("{}: {stuck}", file.display()));
+        for format in [OLDER, NEWEST] {
+            let text = write(&schedule, format).unwrap();
+            rendezvous(&text, &schedule.placement).unwrap_or_else(|stuck| panic!("{}: {stuck}", file.display()));
+        }
     }
 }
 
@@ -236,7 +260,7 @@ fn distances(text: &str, placement: &Placement) -> (usize, usize) {
 fn receives_stand_before_their_op_and_sends_after_theirs() {
     for file in files("pytorch") {
         let schedule = import(&file).schedule;
-        let text = write(&schedule, Format::ComputeComms).unwrap();
+        let text = write(&schedule, NEWEST).unwrap();
         let (early, late) = distances(&text, &schedule.placement);
         assert_eq!(late, 0, "{}", file.display());
         if ["ScheduleGPipe", "Schedule1F1B"].iter().any(|class| file.to_str().unwrap().contains(&format!("{class}_"))) {
@@ -244,17 +268,60 @@ fn receives_stand_before_their_op_and_sends_after_theirs() {
         }
     }
     // Elsewhere some must come earlier, but never as early as PyTorch itself puts them.
-    for file in files("../pytorch/comms") {
+    for file in lowered() {
         let schedule = import(&file).schedule;
-        let (early, _) = distances(&write(&schedule, Format::ComputeComms).unwrap(), &schedule.placement);
+        let (early, _) = distances(&write(&schedule, NEWEST).unwrap(), &schedule.placement);
         let (early_in_pytorch, _) = distances(&fs::read_to_string(&file).unwrap(), &schedule.placement);
         assert!(early < early_in_pytorch, "{}: {early}, PyTorch {early_in_pytorch}", file.display());
     }
 }
 
+/// The cells of each row for which `keep` holds.
+fn cells(text: &str, keep: impl Fn(&str) -> bool) -> Vec<Vec<&str>> {
+    text.lines().map(|line| line.split(',').filter(|cell| keep(cell)).collect()).collect()
+}
+
+#[test]
+fn waits_stand_where_pytorch_puts_them() {
+    for file in files("pytorch-comms/2.15") {
+        let (schedule, own) = (import(&file).schedule, fs::read_to_string(&file).unwrap());
+        let text = write(&schedule, NEWEST).unwrap();
+        // PyTorch receives and gathers as early as it can, pipesim as late; all else is equal, cell by cell.
+        let late = |cell: &str| !cell.contains("RECV") && !cell.contains("UNSHARD");
+        assert_eq!(cells(&text, late), cells(&own, late), "{}", file.display());
+    }
+    for file in files("pytorch") {
+        let schedule = import(&file).schedule;
+        let [older, newest] = [OLDER, NEWEST].map(|format| write(&schedule, format).unwrap());
+        assert!(!older.contains("WAIT"), "{}", file.display());
+        assert_eq!(cells(&newest, |cell| !cell.contains("WAIT")), cells(&older, |_| true), "{}", file.display());
+        let [sends, waits] = ["SEND_", "WAIT_SEND_"].map(|name| newest.matches(name).count());
+        assert_eq!(sends, 2 * waits, "{}", file.display());
+    }
+}
+
+#[test]
+fn waits_are_held_against_what_they_wait_for() {
+    let schedule = read("x", "x", "0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0").unwrap().schedule;
+    let text = write(&schedule, NEWEST).unwrap();
+    for part in ["3WAIT_REDUCE_GRAD", "0WAIT_SEND_F0", "3WAIT_SEND_B0", "0WAIT_REDUCE_GRAD", "1WAIT_SEND_B0"] {
+        let without = text.replacen(&format!(",{part}"), "", 1);
+        assert!(without != text && refusal(&without).contains(part), "{part}: {}", refusal(&without));
+        let early = format!("{part},{without}");
+        assert!(refusal(&early).contains("before it"), "{part}: {}", refusal(&early));
+        let twice = text.replacen(part, &format!("{part},{part}"), 1);
+        assert!(refusal(&twice).contains("remove"), "{part}: {}", refusal(&twice));
+    }
+    let pending = "0F0,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,1WAIT_REDUCE_GRAD";
+    assert!(refusal(pending).contains("cell 6: expected 1WAIT_REDUCE_GRAD before it"), "{}", refusal(pending));
+    assert!(refusal("0F0,0B0,0WAIT_SEND_F9").contains("expected 0SEND_F9 before it"));
+    assert!(refusal("0F0,0B0,7WAIT_SEND_F0").contains("expected 7SEND_F0 before it"));
+    assert!(refusal("0F0,0B0,0WAIT_SEND_F").contains("a micro-batch number after WAIT_SEND_F"));
+}
+
 #[test]
 fn files_with_communication_are_checked_and_understood() {
-    for file in files("../pytorch/comms") {
+    for file in lowered() {
         let imported = import(&file);
         let stem = file.file_stem().unwrap().to_str().unwrap();
         let golden = golden(format!("pytorch/{stem}.csv"));
@@ -273,7 +340,8 @@ fn files_with_communication_are_checked_and_understood() {
             let without = text.replacen(cell, "", 1);
             assert!(read("x", "x", &without).is_err(), "{stem} without cell {number} ({cell})");
             let twice = text.replacen(cell, &format!("{cell},{cell}"), 1);
-            assert!(refusal(&twice).contains("each transfer once"), "{stem} with {cell} twice");
+            let once = if cell.contains("WAIT") { "each wait once" } else { "each transfer once" };
+            assert!(refusal(&twice).contains(once), "{stem} with {cell} twice");
         }
     }
 }
@@ -350,11 +418,11 @@ fn pytorchs_loss_numbers_are_minded() {
 #[test]
 fn a_deadlock_is_named_and_not_entered() {
     let schedule = read("x", "x", "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0").unwrap().schedule;
-    assert!(write(&schedule, Format::ComputeComms).unwrap_err().to_string().contains("comes where"));
+    assert!(write(&schedule, NEWEST).unwrap_err().to_string().contains("comes where"));
     let schedule = read("x", "x", "0F0,0F1,0B1,0B0\n1F0,1F1,1B0,1B1").unwrap().schedule;
-    write(&schedule, Format::ComputeComms).unwrap();
+    write(&schedule, NEWEST).unwrap();
     let schedule = read("x", "x", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1").unwrap().schedule;
-    let error = write(&schedule, Format::ComputeComms).unwrap_err().to_string();
+    let error = write(&schedule, NEWEST).unwrap_err().to_string();
     assert!(error.contains("deadlocks: device 0 waits at 0B0"), "{error}");
 }
 
@@ -390,14 +458,14 @@ proptest! {
     fn no_change_to_a_file_makes_it_panic(
         which in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), length in 0_usize..6, new in "[0-9FIWB(;),\n]{0,6}"
     ) {
-        let files = [files("pytorch"), files("dualpipe"), files("../pytorch/comms")].concat();
+        let files = [files("pytorch"), files("dualpipe"), lowered()].concat();
         let mut text = fs::read_to_string(which.get(&files)).unwrap();
         let start = at.index(text.len());
         let end = (start + length).min(text.len());
         text.replace_range(start..end, &new);
         if let Ok(imported) = read("x", "x", &text) {
             imported.schedule.validate().unwrap();
-            for format in [Format::ComputeOnly, Format::ComputeComms] {
+            for format in [Format::ComputeOnly, OLDER, NEWEST] {
                 if let Ok(text) = write(&imported.schedule, format) {
                     prop_assert_eq!(read("x", "x", &text).unwrap().schedule, imported.schedule.clone());
                 }

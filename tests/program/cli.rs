@@ -786,6 +786,24 @@ fn schedules_travel_through_pytorchs_files() {
 }
 
 #[test]
+fn export_writes_for_a_version_of_pytorch() {
+    let comms = |more: &str| pipesim(&format!("export -p 2 -m 2 -s zb-v --to pytorch-csv-comms {more} -q"));
+    let (newest, older) = (comms(""), comms("--torch 2.14"));
+    assert_eq!(
+        (comms("--torch 2.15"), comms("--torch 2.11"), comms("--torch 2.14.1")),
+        (newest.clone(), older.clone(), older.clone())
+    );
+    assert!(
+        newest.1.contains("0WAIT_SEND_F0") && newest.1.contains("3REDUCE_GRAD,3WAIT_REDUCE_GRAD,3RESHARD"),
+        "{newest:?}"
+    );
+    assert!(older.0 == 0 && older.1.contains("3REDUCE_GRAD,3RESHARD") && !older.1.contains("WAIT"), "{older:?}");
+    let known = ["'2.16'", "--torch", "2.11, 2.12, 2.13, 2.14, 2.15"];
+    fails("export -p 2 -m 2 -s zb-v --to pytorch-csv-comms --torch 2.16", 2, &known);
+    fails("export -p 2 -m 2 -s zb-v --to json --torch 2.15", 2, &["--torch is for PyTorch's files; leave it out"]);
+}
+
+#[test]
 fn auto_is_never_worse_than_what_fits_the_cap() {
     let all = "naive,gpipe,1f1b,eager-1f1b,interleaved-1f1b,looped-bfs,zb-h1,zb-h2,zb-1p,zb-2p,zb-v,zb-v-greedy,v-half,v-min,v-zb,\
                1f1b-v,interleaved-zb,chimera,hanayo,group-interleaved";
