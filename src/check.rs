@@ -6,7 +6,7 @@
 //! ops. Under one-sided delivery nothing but the task graph's own cycles can block, and a [`TaskGraph`] has none.
 
 use crate::deadlock::{Awaited, Deadlock, Party, Wait};
-use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
+use crate::delivery::{ChannelOptions, Delivery, PyTorch, QueueCount, Receives};
 use crate::graph::TaskGraph;
 use crate::lowering::{Entry, Lowering, inputs, outputs};
 use fixedbitset::FixedBitSet;
@@ -18,6 +18,7 @@ pub fn standard_deliveries() -> Vec<Delivery> {
     for queues in [QueueCount::One, QueueCount::PerPeer, QueueCount::PerDirection] {
         list.extend([Receives::JustInTime, Receives::FrontLoaded].map(|receives| channel(queues, receives)));
     }
+    list.extend([Delivery::Batched, Delivery::Megatron, Delivery::PyTorch(PyTorch::Newest)]);
     list
 }
 
@@ -26,14 +27,13 @@ pub fn standard_deliveries() -> Vec<Delivery> {
 /// # Errors
 /// Devices or queues that wait for one another in a circle.
 pub fn check(graph: &TaskGraph, delivery: Delivery) -> Result<(), Deadlock> {
-    let slots = if let Delivery::Buffered(slots) = delivery { Some(slots) } else { None };
-    Machine::new(graph, &Lowering::new(graph, delivery), slots).prove(&format!("{delivery} delivery"))
+    Machine::new(graph, &Lowering::new(graph, delivery)).prove(&format!("{delivery} delivery"))
 }
 
 /// [`check()`] under one-sided delivery where each channel has room for no more than `slots` messages.
 pub fn check_slots(graph: &TaskGraph, slots: u32) -> Result<(), Deadlock> {
     let under = format!("one-sided delivery with room for {slots} in a channel");
-    Machine::new(graph, &Lowering::by_channel(graph), Some(slots)).prove(&under)
+    Machine::new(graph, &Lowering::by_channel(graph, slots)).prove(&under)
 }
 
 /// The smallest k for which `graph` runs to its end under buffered(k). More slots never hurt, and with a slot for each
@@ -55,13 +55,13 @@ pub fn fewest_slots(graph: &TaskGraph) -> u32 {
 struct Machine<'a> {
     graph: &'a TaskGraph,
     lowering: &'a Lowering,
-    /// Slots of a channel; `None`: a send completes with its receive.
-    slots: Option<u32>,
     /// By device: its first op that has not run.
     next: Vec<usize>,
-    /// By queue: number of entries done.
+    /// By queue: number of groups done.
     done: Vec<usize>,
-    /// The messages that have arrived.
+    /// The messages whose two sides have met.
+    met: FixedBitSet,
+    /// The messages that have arrived: they have met, and so has all else in the receiver's group.
     arrived: FixedBitSet,
     /// By channel: messages that have arrived and are not yet used.
     full: Vec<u32>,
@@ -71,16 +71,16 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    fn new(graph: &'a TaskGraph, lowering: &'a Lowering, slots: Option<u32>) -> Machine<'a> {
+    fn new(graph: &'a TaskGraph, lowering: &'a Lowering) -> Machine<'a> {
         let devices = graph.schedule().devices();
         let next: Vec<usize> = (0..devices).map(|device| graph.schedule().range(device).start).collect();
         let parties = next.len() + lowering.queues().len();
         Machine {
             graph,
             lowering,
-            slots,
             next,
             done: vec![0; lowering.queues().len()],
+            met: FixedBitSet::with_capacity(graph.len()),
             arrived: FixedBitSet::with_capacity(graph.len()),
             full: vec![0; lowering.channels()],
             awake: (0..parties).rev().collect(),
@@ -150,7 +150,7 @@ impl<'a> Machine<'a> {
     /// Op number `index` has ended: the slot of what it used is free, and what is made by now can leave.
     fn end(&mut self, index: usize) {
         let used = self.graph.upstream(index).and_then(|message| self.lowering.route(self.graph.op(message)));
-        if let Some(route) = used.filter(|_| self.slots.is_some()) {
+        if let Some(route) = used.filter(|_| self.lowering.slots().is_some()) {
             self.full[route.channel] -= 1;
             self.wake_queue(route.send);
         }
@@ -161,43 +161,66 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn head(&self, queue: usize) -> Option<Entry> {
-        self.lowering.queues()[queue].entries.get(self.done[queue]).copied()
+    /// The group at the head of a queue; empty at its end.
+    fn head(&self, queue: usize) -> &'a [Entry] {
+        let (lowering, done) = (self.lowering, self.done[queue]);
+        let queue = &lowering.queues()[queue];
+        if done < queue.groups() { queue.group(done) } else { &[] }
     }
 
-    /// The queue where the partner of `entry` stands; under buffered delivery there is no partner.
-    fn partner_queue(&self, entry: Entry) -> Option<usize> {
-        let route = self.lowering.route(self.graph.op(entry.message()))?;
-        let partner = if entry.is_receive() { route.send } else { route.receive };
-        self.slots.is_none().then_some(partner)
-    }
-
-    /// Whether a slot is free for `message`.
-    fn has_slot(&self, message: usize) -> bool {
-        let Some(slots) = self.slots else { return true };
-        self.lowering.route(self.graph.op(message)).is_some_and(|route| self.full[route.channel] < slots)
+    /// The send of a group that is not made yet: the group does not stand in its queue before.
+    fn unmade(&self, group: &[Entry]) -> Option<usize> {
+        group.iter().filter(|entry| !entry.is_receive()).map(|entry| entry.message()).find(|&made| !self.has_ended(made))
     }
 
     fn run_queue(&mut self, queue: usize) {
-        while let Some(entry) = self.head(queue) {
-            let (message, partner) = (entry.message(), self.partner_queue(entry));
-            let meets = partner.is_none_or(|partner| self.head(partner) == Some(entry.partner()));
-            if !meets || !self.has_ended(message) || !self.has_slot(message) {
+        match self.lowering.slots() {
+            Some(slots) => self.run_sends(queue, slots),
+            None => self.run_meetings(queue),
+        }
+    }
+
+    /// Sends that only need a free slot.
+    fn run_sends(&mut self, queue: usize, slots: u32) {
+        while let Some(message) = self.head(queue).first().map(|entry| entry.message()) {
+            let Some(route) = self.lowering.route(self.graph.op(message)) else { return };
+            if !self.has_ended(message) || self.full[route.channel] >= slots {
                 return;
             }
             self.done[queue] += 1;
-            match (partner, self.lowering.route(self.graph.op(message))) {
-                (Some(partner), _) => {
-                    self.done[partner] += 1;
+            self.full[route.channel] += 1;
+            self.arrive(message);
+        }
+    }
+
+    /// Groups whose entries meet their partners, and are done once all have.
+    fn run_meetings(&mut self, queue: usize) {
+        loop {
+            let group = self.head(queue);
+            if group.is_empty() || self.unmade(group).is_some() {
+                return;
+            }
+            for entry in group {
+                let Some(partner) = self.lowering.partner_queue(self.graph, *entry) else { return };
+                let other = self.head(partner);
+                if !self.met.contains(entry.message()) && other.contains(&entry.partner()) && self.unmade(other).is_none()
+                {
+                    self.met.insert(entry.message());
                     self.wake_queue(partner);
                 }
-                (None, Some(route)) => self.full[route.channel] += 1,
-                (None, None) => (),
             }
-            self.arrived.insert(message);
-            if let Some(user) = self.graph.consumer(message) {
-                self.wake(self.graph.device_of(user) as usize);
+            if !group.iter().all(|entry| self.met.contains(entry.message())) {
+                return;
             }
+            self.done[queue] += 1;
+            group.iter().filter(|entry| entry.is_receive()).for_each(|entry| self.arrive(entry.message()));
+        }
+    }
+
+    fn arrive(&mut self, message: usize) {
+        self.arrived.insert(message);
+        if let Some(user) = self.graph.consumer(message) {
+            self.wake(self.graph.device_of(user) as usize);
         }
     }
 
@@ -236,7 +259,11 @@ impl<'a> Machine<'a> {
             }
             Some(number) => {
                 let queue = &self.lowering.queues()[number];
-                let head = self.head(number).map_or_else(String::new, |entry| entry.name(self.graph));
+                let head = if self.head(number).is_empty() {
+                    String::new()
+                } else {
+                    queue.group_name(self.graph, self.done[number])
+                };
                 Party::Queue { device: queue.device, queue: queue.name(), head }
             }
         }
@@ -248,18 +275,23 @@ impl<'a> Machine<'a> {
         let Some(queue) = party.checked_sub(self.next.len()) else {
             let message = self.missing(self.next[party]).expect("only an input that is missing stops a device");
             let route = self.lowering.route(self.graph.op(message)).expect("it comes from another device");
-            let entry = if self.slots.is_some() { Entry::send(message) } else { Entry::receive(message) };
+            let buffered = self.lowering.slots().is_some();
+            let entry = if buffered { Entry::send(message) } else { Entry::receive(message) };
             return (name(entry), self.next.len() + route.receive);
         };
-        let entry = self.head(queue).expect("a queue that is waited for has entries left");
-        if let Some(partner) = self.partner_queue(entry)
-            && self.head(partner) != Some(entry.partner())
-        {
-            return (name(entry.partner()), self.next.len() + partner);
+        let group = self.head(queue);
+        let op = |message: usize| (Awaited::Op(self.graph.op(message)), self.graph.device_of(message) as usize);
+        let entry = *group.iter().find(|entry| !self.met.contains(entry.message())).expect("a group is left for one entry");
+        if let Some(partner) = self.lowering.partner_queue(self.graph, entry) {
+            let other = self.head(partner);
+            if !other.contains(&entry.partner()) {
+                return (name(entry.partner()), self.next.len() + partner);
+            }
+            return op(self.unmade(group).or(self.unmade(other)).expect("two groups that stand meet"));
         }
         let message = entry.message();
         if !self.has_ended(message) {
-            return (Awaited::Op(self.graph.op(message)), self.graph.device_of(message) as usize);
+            return op(message);
         }
         let user = self.graph.consumer(message).expect("only what is used is sent");
         let device = self.graph.device_of(user);

@@ -9,7 +9,8 @@ use std::fmt;
 pub enum Party {
     /// A device at an op of its program, by number; `None` at the end.
     Device { device: u32, number: usize, op: Option<Op> },
-    /// A device's communication queue, by name, and the entry at its head, such as `2SEND_F3`.
+    /// A device's communication queue, by name, and what stands at its head, such as `2SEND_F3` or, in a batch,
+    /// `2SEND_F3 with 2RECV_B1`.
     Queue { device: u32, queue: String, head: String },
 }
 
@@ -79,7 +80,9 @@ impl fmt::Display for Wait {
                 write!(f, ", at which device {device} is itself stuck")?;
             }
             (Party::Device { device, .. }, _) => write!(f, ", which stands later on device {device}")?,
-            (Party::Queue { device, queue, head }, _) if awaited.ends_with(&format!(" {head}")) => {
+            (Party::Queue { device, queue, head }, Awaited::Entry(entry))
+                if head.split(" with ").any(|part| part == entry) =>
+            {
                 write!(f, ", at the head of device {device}'s {queue}")?;
             }
             (Party::Queue { device, queue, head }, _) => {

@@ -76,9 +76,30 @@ pub struct CommunicationQueue {
     pub holds: Holds,
     /// In order.
     pub entries: Vec<Entry>,
+    /// Where its groups end; empty where every entry is a group of its own.
+    ends: Vec<u32>,
 }
 
 impl CommunicationQueue {
+    /// How many groups it has.
+    pub fn groups(&self) -> usize {
+        if self.ends.is_empty() { self.entries.len() } else { self.ends.len() }
+    }
+
+    /// The entries of a group, by number from 0 to [`groups`](Self::groups) - 1.
+    pub fn group(&self, number: usize) -> &[Entry] {
+        let range = match number.checked_sub(1) {
+            _ if self.ends.is_empty() => number..number + 1,
+            before => before.map_or(0, |before| self.ends[before] as usize)..self.ends[number] as usize,
+        };
+        &self.entries[range]
+    }
+
+    /// How messages call a group: `0SEND_F1 with 0RECV_B0`.
+    pub fn group_name(&self, graph: &TaskGraph, number: usize) -> String {
+        self.group(number).iter().map(|entry| entry.name(graph)).collect::<Vec<_>>().join(" with ")
+    }
+
     /// How messages call it, after "its" or "device 3's".
     pub fn name(&self) -> String {
         match self.holds {
@@ -111,33 +132,40 @@ pub struct Lowering {
     /// By [`Op::slot`]; `None` where the output stays on its device.
     routes: Vec<Option<MessageRoute>>,
     channels: usize,
+    slots: Option<u32>,
 }
 
 impl Lowering {
     /// The queues of `graph` under `delivery`; none under one-sided delivery.
     pub fn new(graph: &TaskGraph, delivery: Delivery) -> Lowering {
-        let (receives, layout): (_, Layout) = match delivery {
-            Delivery::OneSided => {
-                let routes = vec![None; graph.schedule().placement.slots()];
-                return Lowering { queues: Vec::new(), routes, channels: 0 };
+        let (options, batched) = match delivery.on(graph.schedule()) {
+            Delivery::Buffered(slots) => {
+                let mut lowering = Lowering::lay_out(graph, false, |_, _, _| Holds::All);
+                lowering.fill(graph, false, false);
+                return Lowering { slots: Some(slots), ..lowering };
             }
-            Delivery::Buffered(_) => (None, |_, _, _| Holds::All),
-            Delivery::Channel(ChannelOptions { queues, receives }) => (Some(receives), layout(queues)),
+            Delivery::Channel(options) => (options, false),
+            Delivery::Batched => (ChannelOptions::default(), true),
+            Delivery::OneSided | Delivery::Megatron | Delivery::PyTorch(_) => {
+                let routes = vec![None; graph.schedule().placement.slots()];
+                return Lowering { queues: Vec::new(), routes, channels: 0, slots: None };
+            }
         };
-        let mut lowering = Lowering::lay_out(graph, receives.is_some(), layout);
-        match receives {
-            Some(Receives::FrontLoaded) => lowering.front_load(graph),
-            _ => lowering.fill(graph, receives.is_some()),
+        let mut lowering = Lowering::lay_out(graph, true, layout(options.queues));
+        match options.receives {
+            Receives::JustInTime => lowering.fill(graph, true, batched),
+            Receives::FrontLoaded => lowering.front_load(graph),
+            Receives::Ahead => lowering.fill_ahead(graph),
         }
         lowering
     }
 
-    /// A queue of sends for each channel, so that channels do not wait for one another.
-    pub fn by_channel(graph: &TaskGraph) -> Lowering {
+    /// A queue of sends for each channel, which has so many slots, so that channels do not wait for one another.
+    pub fn by_channel(graph: &TaskGraph, slots: u32) -> Lowering {
         let layout = |_, _, user: Op| Holds::Channel(user.stage(), user.kind().is_backward());
         let mut lowering = Lowering::lay_out(graph, false, layout);
-        lowering.fill(graph, false);
-        lowering
+        lowering.fill(graph, false, false);
+        Lowering { slots: Some(slots), ..lowering }
     }
 
     /// All queues, by device.
@@ -153,6 +181,18 @@ impl Lowering {
     /// Number of channels.
     pub fn channels(&self) -> usize {
         self.channels
+    }
+
+    /// Slots of a channel; `None` where a send completes together with its receive, and where there are no queues.
+    pub fn slots(&self) -> Option<u32> {
+        self.slots
+    }
+
+    /// The queue where the partner of `entry` stands; where sends go into slots there is none.
+    pub fn partner_queue(&self, graph: &TaskGraph, entry: Entry) -> Option<usize> {
+        let route = self.route(graph.op(entry.message()))?;
+        let partner = if entry.is_receive() { route.send } else { route.receive };
+        self.slots.is_none().then_some(partner)
     }
 
     /// Numbers channels and queues; the queues are left empty. Where there are no `receives`, queues are of sends only.
@@ -179,24 +219,89 @@ impl Lowering {
         let (mut queues, mut routes, channels) = (Vec::new(), vec![None; placement.slots()], ends.len());
         for (number, (&(device, holds), entry)) in numbers.iter_mut().enumerate() {
             *entry = number;
-            queues.push(CommunicationQueue { device, holds, entries: Vec::new() });
+            queues.push(CommunicationQueue { device, holds, entries: Vec::new(), ends: Vec::new() });
         }
         for (channel, (slots, send, receive)) in ends.into_iter().enumerate() {
             let route = MessageRoute { channel, send: numbers[&send], receive: numbers[&receive] };
             slots.into_iter().for_each(|slot| routes[slot] = Some(route));
         }
-        Lowering { queues, routes, channels }
+        Lowering { queues, routes, channels, slots: None }
     }
 
-    /// Sends right after the ops that make them; where there are `receives`, each just before the op that uses it.
-    fn fill(&mut self, graph: &TaskGraph, receives: bool) {
+    /// Sends right after the ops that make them; where there are `receives`, each just before the op that uses it; where they are
+    /// `batched`, what stands between two ops and goes to or comes from one device in a group, where its first entry would stand.
+    fn fill(&mut self, graph: &TaskGraph, receives: bool, batched: bool) {
         for device in 0..graph.schedule().devices() {
+            let mut between: Vec<Entry> = Vec::new();
             for index in graph.schedule().range(device) {
-                for message in inputs(graph, index).into_iter().flatten().filter(|_| receives) {
+                let needed = inputs(graph, index).into_iter().flatten().filter(|_| receives);
+                between.extend(needed.map(Entry::receive));
+                self.push_between(graph, &mut between, batched);
+                between.extend(outputs(graph, index).into_iter().flatten().map(Entry::send));
+            }
+            self.push_between(graph, &mut between, batched);
+        }
+    }
+
+    /// Appends what stands between two ops.
+    fn push_between(&mut self, graph: &TaskGraph, entries: &mut Vec<Entry>, batched: bool) {
+        entries.retain(|entry| self.routes[graph.op(entry.message()).slot()].is_some());
+        while let Some(&first) = entries.first() {
+            if !batched {
+                entries.drain(..).for_each(|entry| self.push(graph, entry));
+                return;
+            }
+            let peer = |entry: &Entry| {
+                self.partner_queue(graph, *entry).map(|queue| self.queues[queue].device)
+            };
+            let group: Vec<Entry> = entries.extract_if(.., |entry| peer(entry) == peer(&first)).collect();
+            group.into_iter().for_each(|entry| self.push(graph, entry));
+            // Batches have one queue.
+            let own = self.routes[graph.op(first.message()).slot()];
+            if let Some(own) = own.map(|route| if first.is_receive() { route.receive } else { route.send }) {
+                let queue = &mut self.queues[own];
+                queue.ends.push(queue.entries.len() as u32);
+            }
+        }
+    }
+
+    /// Sends right after the ops that make them; receives as [`Receives::Ahead`] says.
+    fn fill_ahead(&mut self, graph: &TaskGraph) {
+        let (schedule, devices) = (graph.schedule(), graph.schedule().devices() as usize);
+        let is_forward = |index: &usize| graph.op(*index).kind() == Kind::F;
+        let leading = |device: usize| {
+            let first = |index: &usize| graph.op(*index).kind().is_backward();
+            schedule.range(device as u32).position(|index| first(&index)).unwrap_or_default()
+        };
+        // Megatron's warm-up has two forwards more on each device nearer to the first; the last one's first backward follows
+        // the first forward of its steady state.
+        let warmup = |device: usize| (leading(devices - 1) + 2 * (devices - 1 - device)).saturating_sub(1);
+        for device in 0..devices {
+            let range = schedule.range(device as u32);
+            let is_steady = warmup(device) < range.clone().filter(is_forward).count();
+            // By direction: after which op the next receive stands.
+            let (mut last, mut posts) = ([None, None], Vec::new());
+            for index in range.clone().filter(|&index| graph.op(index).kind() != Kind::W) {
+                let direction = usize::from(!is_forward(&index));
+                let before = index.checked_sub(1).filter(|before| range.contains(before));
+                let first = match before {
+                    Some(forward) if direction == 1 && is_steady && is_forward(&forward) => {
+                        forward.checked_sub(1).filter(|before| range.contains(before))
+                    }
+                    _ if direction == 1 => before,
+                    _ => None,
+                };
+                let place: Option<usize> = last[direction].unwrap_or(first);
+                posts.extend(inputs(graph, index).into_iter().flatten().map(|message| (place, index, message)));
+                last[direction] = Some(Some(index));
+            }
+            posts.sort();
+            let mut posts = posts.into_iter().peekable();
+            for place in std::iter::once(None).chain(range.map(Some)) {
+                let made = place.map(|index| outputs(graph, index)).into_iter().flatten().flatten();
+                made.for_each(|message| self.push(graph, Entry::send(message)));
+                while let Some((.., message)) = posts.next_if(|post| post.0 == place) {
                     self.push(graph, Entry::receive(message));
-                }
-                for message in outputs(graph, index).into_iter().flatten() {
-                    self.push(graph, Entry::send(message));
                 }
             }
         }

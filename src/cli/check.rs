@@ -16,8 +16,10 @@ With it, a schedule that deadlocks under any delivery named fails: exit code 3.\
 Deliveries: one-sided: a put needs only a free slot (NVSHMEM, shared memory). buffered(k): a device's sends leave in order, each \
 needs one of k slots at the receiver (eager MPI). channel: a send and its receive complete together, at the heads of their queues \
 (NCCL); one queue a device, :per-peer one for each neighbour, :per-direction one for sends and one for receives of each; receives \
-stand just before their use, or ,front-loaded as early as PyTorch posts them. A DEADLOCK is cured by front-loaded receives, more \
-queues, or one-sided puts.";
+stand just before their use, or ,front-loaded as early as PyTorch posts them, or ,ahead one op early as Megatron does. batched: as \
+channel, but what a device sends and receives between two ops to and from one other goes in one group (batch_isend_irecv). megatron \
+and pytorch: what these do with the schedule (pytorch:2.11: what it did then). A DEADLOCK is cured by batches, front-loaded \
+receives, more queues, or one-sided puts.";
 
 /// Arguments of `check`.
 #[derive(Args)]
@@ -27,7 +29,7 @@ pub struct Check {
     schedules: SearchOptions,
     #[command(flatten)]
     costs: CostOptions,
-    /// A delivery that the schedules must survive: one-sided, buffered(k), channel, channel:per-peer or channel:per-direction, those with ,front-loaded too; repeatable
+    /// A delivery that the schedules must survive: one-sided, buffered(k), channel, channel:per-peer or channel:per-direction, those with ,front-loaded or ,ahead too, batched, megatron, pytorch or pytorch:2.11; repeatable
     #[arg(long, value_name = "DELIVERY")]
     delivery: Vec<Delivery>,
     #[command(flatten)]

@@ -20,7 +20,7 @@ const SCOPES: [(&str, &str, Scope); 2] =
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Machine (any of these switches to the event engine)")]
 pub struct EngineOptions {
-    /// When a send completes and what it holds up: one-sided, buffered(k) (slots at the receiver), channel, channel:per-peer or channel:per-direction (NCCL: one communication queue a device, one per peer, one per direction), those with ,front-loaded too
+    /// When a send completes and what it holds up: one-sided, buffered(k) (slots at the receiver), channel, channel:per-peer or channel:per-direction (NCCL: one communication queue a device, one per peer, one per direction), those with ,front-loaded or ,ahead too, batched (sends together with receives), megatron, pytorch or pytorch:2.11 (as these run the schedule)
     #[arg(long, value_name = "DELIVERY")]
     delivery: Option<Delivery>,
     /// How long a message occupies its link, in time units, before its latency (`comm`)

@@ -36,7 +36,7 @@ pub struct Run {
     /// For tests: ranks under mpirun share no memory even on one machine
     #[arg(long, hide = true)]
     apart: bool,
-    /// What the link is to promise, emulated: one-sided, buffered(k), channel, channel:per-peer or channel:per-direction, those with ,front-loaded too; a schedule that deadlocks under it is refused
+    /// What the link is to promise, emulated: one-sided, buffered(k), channel, channel:per-peer or channel:per-direction, those with ,front-loaded or ,ahead too, batched, megatron, pytorch or pytorch:2.11; a schedule that deadlocks under it is refused
     #[arg(long, value_name = "DELIVERY", default_value = "one-sided")]
     delivery: Delivery,
     /// Training steps of each schedule

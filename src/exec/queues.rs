@@ -19,16 +19,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct CommunicationQueues {
     lowering: Lowering,
-    /// Slots of a channel, under buffered delivery.
-    slots: Option<u64>,
     /// Which of this process's threads may ask for the table.
     turn: Mutex<()>,
     /// Whether a thread of some process has the table.
     taken: Region,
-    /// By queue: entries done since the session began.
+    /// By queue: groups done since the session began.
     done: Region,
     /// By message: steps in which it has been made.
     made: Region,
+    /// By message: steps in which its two sides have met.
+    met: Region,
     /// By channel: messages that have arrived and are not yet used.
     held: Region,
 }
@@ -66,16 +66,15 @@ impl State<'_> {
 impl CommunicationQueues {
     /// The queues of `graph` under `delivery`; `None` under one-sided delivery, which needs none.
     pub fn new(dealer: &mut Dealer, graph: &TaskGraph, delivery: Delivery) -> Option<CommunicationQueues> {
-        let slots = match delivery {
-            Delivery::OneSided => return None,
-            Delivery::Buffered(slots) => Some(u64::from(slots)),
-            Delivery::Channel(_) => None,
-        };
+        if delivery == Delivery::OneSided {
+            return None;
+        }
         let lowering = Lowering::new(graph, delivery);
         let taken = dealer.word();
         let mut table = |length: usize| dealer.region(length * size_of::<AtomicU64>());
-        let (done, made, held) = (table(lowering.queues().len()), table(graph.len()), table(lowering.channels()));
-        Some(CommunicationQueues { lowering, slots, turn: Mutex::new(()), taken, done, made, held })
+        let (done, made, met) = (table(lowering.queues().len()), table(graph.len()), table(graph.len()));
+        let held = table(lowering.channels());
+        Some(CommunicationQueues { lowering, turn: Mutex::new(()), taken, done, made, met, held })
     }
 
     /// Takes the table, whichever process has it. One that died with it is noticed by who watches over the step.
@@ -114,7 +113,7 @@ impl CommunicationQueues {
         graph: &TaskGraph,
         message: usize,
     ) -> Result<Vec<(usize, u64)>, Aborted> {
-        let Some(route) = self.lowering.route(graph.op(message)).filter(|_| self.slots.is_some()) else {
+        let Some(route) = self.lowering.route(graph.op(message)).filter(|_| self.lowering.slots().is_some()) else {
             return Ok(Vec::new());
         };
         let state = self.lock(heap, watch)?;
@@ -124,51 +123,81 @@ impl CommunicationQueues {
 
     /// Completes what can be completed now that something changed for `queue`.
     fn advance(&self, graph: &TaskGraph, state: &State<'_>, queue: usize) -> Vec<(usize, u64)> {
-        let mut arrived = Vec::new();
-        let mut look = vec![queue];
+        let (mut arrived, mut look) = (Vec::new(), vec![queue]);
         while let Some(queue) = look.pop() {
-            while let Some((message, step, queues)) = self.completable(graph, state, queue) {
-                queues.iter().for_each(|&queue| state.add(self.done, queue));
-                look.extend(queues.into_iter().filter(|&other| other != queue));
-                if let (Some(_), Some(route)) = (self.slots, self.lowering.route(graph.op(message))) {
-                    state.add(self.held, route.channel);
+            while let Some((group, step)) = self.head(state, queue).filter(|&(group, step)| self.stands(state, group, step)) {
+                let complete = match self.lowering.slots() {
+                    Some(slots) => self.take_slot(graph, state, group, slots.into()),
+                    None => self.meet(graph, state, (group, step), &mut look),
+                };
+                if !complete {
+                    break;
                 }
-                arrived.push((message, step));
+                state.add(self.done, queue);
+                let has_come = |entry: &&Entry| entry.is_receive() || self.lowering.slots().is_some();
+                arrived.extend(group.iter().filter(has_come).map(|entry| (entry.message(), step)));
             }
         }
         arrived
     }
 
-    /// The message at the head of `queue`, if its transfer can be completed, its step, and the queues that it leaves then.
-    fn completable(&self, graph: &TaskGraph, state: &State<'_>, queue: usize) -> Option<(usize, u64, Vec<usize>)> {
-        let (entry, step) = self.head(state, queue)?;
-        let message = entry.message();
-        let route = self.lowering.route(graph.op(message))?;
-        let made = state.get(self.made, message) > step;
-        match self.slots {
-            Some(slots) => (made && state.get(self.held, route.channel) < slots).then(|| (message, step, vec![queue])),
-            None => {
-                let other = if entry.is_receive() { route.send } else { route.receive };
-                let meets = self.head(state, other) == Some((entry.partner(), step));
-                (made && meets).then(|| (message, step, vec![queue, other]))
-            }
-        }
+    /// Whether all that a group sends in `step` is made: it does not stand in its queue before.
+    fn stands(&self, state: &State<'_>, group: &[Entry], step: u64) -> bool {
+        group.iter().all(|entry| entry.is_receive() || state.get(self.made, entry.message()) > step)
     }
 
-    /// The entry at the head of `queue` and the step that it belongs to, from 0.
-    fn head(&self, state: &State<'_>, queue: usize) -> Option<(Entry, u64)> {
-        let entries = &self.lowering.queues()[queue].entries;
-        let (length, done) = (entries.len() as u64, state.get(self.done, queue));
-        (length > 0).then(|| (entries[(done % length) as usize], done / length))
+    /// Takes a slot for a send, if one is free.
+    fn take_slot(&self, graph: &TaskGraph, state: &State<'_>, group: &[Entry], slots: u64) -> bool {
+        let route = group.first().and_then(|entry| self.lowering.route(graph.op(entry.message())));
+        let free = route.filter(|route| state.get(self.held, route.channel) < slots);
+        free.inspect(|route| state.add(self.held, route.channel)).is_some()
+    }
+
+    /// Lets the entries of a group meet those partners that stand at the heads of their queues, which are to be looked at then.
+    /// Whether all have met.
+    fn meet(
+        &self,
+        graph: &TaskGraph,
+        state: &State<'_>,
+        (group, step): (&[Entry], u64),
+        look: &mut Vec<usize>,
+    ) -> bool {
+        let mut all = true;
+        for entry in group {
+            let message = entry.message();
+            if state.get(self.met, message) > step {
+                continue;
+            }
+            let partner = self.lowering.partner_queue(graph, *entry);
+            let other = partner.and_then(|queue| self.head(state, queue));
+            let meets = other.is_some_and(|(other, of)| {
+                of == step && other.contains(&entry.partner()) && self.stands(state, other, step)
+            });
+            if meets {
+                state.add(self.met, message);
+                look.extend(partner);
+            }
+            all &= meets;
+        }
+        all
+    }
+
+    /// The group at the head of `queue` and the step that it belongs to, from 0.
+    fn head(&self, state: &State<'_>, queue: usize) -> Option<(&[Entry], u64)> {
+        let (groups, done) = (self.lowering.queues()[queue].groups() as u64, state.get(self.done, queue));
+        (groups > 0).then(|| (self.lowering.queues()[queue].group((done % groups) as usize), done / groups))
     }
 
     /// What stands at the heads of the queues in `step`, for the report of a hang: of a table that somebody may have died with.
     pub fn report(&self, heap: &Heap, graph: &TaskGraph, step: u64) -> String {
         let (state, mut text) = (State { queues: self, heap, turn: None }, String::new());
         for (number, queue) in self.lowering.queues().iter().enumerate() {
-            let Some((entry, _)) = self.head(&state, number).filter(|&(_, of)| of <= step) else { continue };
-            let (queue, head) = (queue.name(), entry.name(graph));
-            let party = Party::Queue { device: self.lowering.queues()[number].device, queue, head };
+            if self.head(&state, number).is_none_or(|(_, of)| of > step) {
+                continue;
+            }
+            let group = state.get(self.done, number) % queue.groups() as u64;
+            let head = queue.group_name(graph, group as usize);
+            let party = Party::Queue { device: queue.device, queue: queue.name(), head };
             text += &format!("  {party}\n");
         }
         text

@@ -1,6 +1,7 @@
 //! The schedule language and what schedules are: files, PyTorch's files, the library, deadlocks; and the rules of the source.
 
 mod architecture;
+mod batches;
 mod check;
 mod csv;
 mod dsl;

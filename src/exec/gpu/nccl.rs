@@ -1,5 +1,6 @@
 //! NCCL: a device has communication queues, whose sends and receives stand in the order that the checker has proven free from
-//! deadlock; each completes when its partner stands at the head of the other's queue. A queue is a communicator on a stream.
+//! deadlock; each completes when its partner stands at the head of the other's queue. A queue is a communicator on a stream, a batch
+//! a group of NCCL's.
 
 use super::super::link::{Link, Refusal, Setting};
 use super::super::mailbox::Message;
@@ -8,8 +9,8 @@ use super::post::{self, GpuLink, Post};
 use crate::cuda::library::NCCL;
 use crate::cuda::nccl::{self, UniqueId};
 use crate::cuda::{Address, Buffer, Channel, Event};
-use crate::delivery::Delivery;
-use crate::lowering::{Entry, Holds, Lowering};
+use crate::delivery::{ChannelOptions, Delivery, Receives};
+use crate::lowering::{CommunicationQueue, Entry, Holds, Lowering};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -59,7 +60,8 @@ struct Inbox {
 /// One of a device's queues.
 struct Lane {
     key: Key,
-    entries: Vec<Entry>,
+    queue: CommunicationQueue,
+    /// The next group.
     next: usize,
 }
 
@@ -101,6 +103,17 @@ impl Nccl {
         let able = shared.ranks.exchange(vec![u8::from(library.is_ok())])?;
         let library = library?;
         ensure!(able.iter().all(|able| *able == [1]), "expected NCCL at every rank, found it missing at another");
+        let schedule = shared.plan.graph.schedule();
+        // A receive that is posted early could overwrite what this host has yet to hand to the op that reads it.
+        ensure!(
+            matches!(
+                delivery.on(schedule),
+                Delivery::Batched | Delivery::Channel(ChannelOptions { receives: Receives::JustInTime, .. })
+            ),
+            "expected receives just before their use with --link nccl, found {delivery} delivery of {}, which posts them earlier; \
+             take another --delivery, or --device cpu, which emulates it",
+            schedule.name
+        );
         let lowering = Lowering::new(&shared.plan.graph, delivery);
         let mut keys: BTreeSet<Key> =
             lowering.queues().iter().map(|queue| Key::of(queue.device, queue.holds)).collect();
@@ -115,9 +128,9 @@ impl Nccl {
 
     fn new(post: Post, library: &nccl::Nccl, ids: &Arc<BTreeMap<Key, UniqueId>>, lowering: &Lowering) -> Result<Nccl> {
         let own = lowering.queues().iter().filter(|queue| queue.device == post.device);
-        let lane = |queue: &crate::lowering::CommunicationQueue| Lane {
+        let lane = |queue: &CommunicationQueue| Lane {
             key: Key::of(queue.device, queue.holds),
-            entries: queue.entries.clone(),
+            queue: queue.clone(),
             next: 0,
         };
         let lanes = own.map(lane).collect();
@@ -144,39 +157,52 @@ impl Nccl {
 
     /// Enqueues what stands next in a lane: up to the receive of `wanted` where there is one, else as far as sends are made.
     fn advance(&mut self, lane: usize, wanted: Option<usize>) -> Result<()> {
-        while let Some(&entry) = self.lanes[lane].entries.get(self.lanes[lane].next) {
-            let (op, key) = (entry.message(), self.lanes[lane].key);
-            match (entry.is_receive(), self.made.get(&op).copied()) {
-                (true, _) if wanted.is_none() => return Ok(()),
-                (true, _) => self.receive(key, op)?,
-                (false, Some(message)) => self.send(key, message)?,
-                (false, None) if wanted.is_none() => return Ok(()),
-                (false, None) => bail!("a receive stands behind a send that is not made: the checker refuses that"),
+        while self.lanes[lane].next < self.lanes[lane].queue.groups() {
+            let Lane { key, queue, next } = &self.lanes[lane];
+            let (key, group) = (*key, queue.group(*next).to_vec());
+            let is_unmade = |entry: &Entry| !entry.is_receive() && !self.made.contains_key(&entry.message());
+            let receives = group.iter().any(|entry| entry.is_receive());
+            match (wanted, group.iter().any(is_unmade)) {
+                (None, unmade) if unmade || receives => return Ok(()),
+                (_, true) => bail!("a receive stands behind a send that is not made: the checker refuses that"),
+                _ => self.transfer(key, &group)?,
             }
             self.lanes[lane].next += 1;
-            if entry.is_receive() && wanted == Some(op) {
+            if wanted.is_some_and(|op| group.contains(&Entry::receive(op))) {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    fn send(&mut self, key: Key, message: Message) -> Result<()> {
-        let to = key.rank(self.post.mailbox(message).consumer, self.devices()).0;
+    /// Enqueues a group, whose sends are made.
+    fn transfer(&mut self, key: Key, group: &[Entry]) -> Result<()> {
+        let (mut outgoing, mut to, mut incoming) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in group {
+            let (plan, op) = (&self.post.shared.plan, entry.message());
+            if entry.is_receive() {
+                let port = plan.outputs[op].context("a received message has a port")?;
+                let message = self.post.shared.mailboxes.message(&port, self.step);
+                let message = message.context("a received message has a mailbox")?;
+                let from = key.rank(self.post.mailbox(message).producer, self.devices()).0;
+                incoming.push((self.inboxes.get(&message.mailbox).context("a message of another device")?, from));
+            } else {
+                let message = *self.made.get(&op).context("what is sent is made")?;
+                to.push(key.rank(self.post.mailbox(message).consumer, self.devices()).0);
+                outgoing.push(message);
+            }
+        }
         let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
-        self.post.send_on(channel.stream(), message, |outbox| Ok(channel.send(&outbox.buffer, to)?))
-    }
-
-    fn receive(&mut self, key: Key, op: usize) -> Result<()> {
-        let port = self.post.shared.plan.outputs[op].context("a received message has a port")?;
-        let message =
-            self.post.shared.mailboxes.message(&port, self.step).context("a received message has a mailbox")?;
-        let from = key.rank(self.post.mailbox(message).producer, self.devices()).0;
-        let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
-        let inbox = self.inbox(message)?;
-        channel.stream().wait(&inbox.read)?;
-        channel.receive(&inbox.buffer, from)?;
-        Ok(channel.stream().record(&inbox.arrived)?)
+        incoming.iter().try_for_each(|(inbox, _)| channel.stream().wait(&inbox.read))?;
+        let library = &self.library;
+        self.post.send_all_on(channel.stream(), &outgoing, |outboxes| {
+            let all = || {
+                outboxes.iter().zip(&to).try_for_each(|(outbox, &to)| channel.send(&outbox.buffer, to))?;
+                incoming.iter().try_for_each(|(inbox, from)| channel.receive(&inbox.buffer, *from))
+            };
+            Ok(if group.len() == 1 { all() } else { library.group(all) }?)
+        })?;
+        Ok(incoming.iter().try_for_each(|(inbox, _)| channel.stream().record(&inbox.arrived))?)
     }
 
     /// Both directions of an exchange at once: neither side's send could be over before the other's receive stands.
@@ -250,7 +276,9 @@ impl Link for Nccl {
 
     fn wait(&mut self, message: Message) -> Result<Address> {
         let Some(op) = message.op else { return self.swap(message) };
-        let pending = |lane: &Lane| lane.entries[lane.next..].iter().any(|e| e.is_receive() && e.message() == op);
+        let pending = |lane: &Lane| {
+            (lane.next..lane.queue.groups()).any(|group| lane.queue.group(group).contains(&Entry::receive(op)))
+        };
         if let Some(lane) = self.lanes.iter().position(pending) {
             self.advance(lane, Some(op))?;
         }

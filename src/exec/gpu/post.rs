@@ -71,16 +71,28 @@ impl Post {
         message: Message,
         transfer: impl FnOnce(&Outbox) -> Result<()>,
     ) -> Result<()> {
-        let outbox = self.outbox(message)?;
-        stream.wait(&outbox.made)?;
+        self.send_all_on(stream, &[message], |outboxes| transfer(outboxes[0]))
+    }
+
+    /// [`Post::send_on`] of several messages by one `transfer`.
+    pub fn send_all_on(
+        &mut self,
+        stream: &Stream,
+        messages: &[Message],
+        transfer: impl FnOnce(&[&Outbox]) -> Result<()>,
+    ) -> Result<()> {
+        let outboxes = messages.iter().map(|&message| self.outbox(message)).collect::<Result<Vec<_>>>()?;
+        outboxes.iter().try_for_each(|outbox| stream.wait(&outbox.made))?;
         // Nobody asks when an exchange left; its marks would return to the pool while the stream has yet to come to them.
-        let mark = || message.op.map(|_| self.gpu.mark(stream)).transpose();
-        let start = mark()?;
-        transfer(outbox)?;
-        let marks = start.zip(mark()?);
-        stream.record(&outbox.sent)?;
-        if let (Some(op), Some((start, end))) = (message.op, marks) {
-            self.left.insert(op, [start, end]);
+        let mark = |message: &Message| message.op.map(|_| self.gpu.mark(stream)).transpose();
+        let starts = messages.iter().map(mark).collect::<Result<Vec<_>, _>>()?;
+        transfer(&outboxes)?;
+        let ends = messages.iter().map(mark).collect::<Result<Vec<_>, _>>()?;
+        outboxes.iter().try_for_each(|outbox| stream.record(&outbox.sent))?;
+        for (message, marks) in messages.iter().zip(starts.into_iter().zip(ends)) {
+            if let (Some(op), (Some(start), Some(end))) = (message.op, marks) {
+                self.left.insert(op, [start, end]);
+            }
         }
         Ok(())
     }

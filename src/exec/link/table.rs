@@ -160,13 +160,15 @@ fn one_sided(asked: Delivery) -> Option<Delivery> {
     (asked == Delivery::OneSided).then_some(asked)
 }
 
-/// Any queues whose receives stand where their data is used; where none are asked for, one a peer and direction.
+/// Any queues whose receives stand where their data is used; where none are asked for, one a peer and direction. What a preset stands
+/// for is known with the schedule.
 fn queues(asked: Delivery) -> Option<Delivery> {
     match asked {
         Delivery::OneSided => {
             Some(Delivery::Channel(ChannelOptions { queues: QueueCount::PerDirection, ..ChannelOptions::default() }))
         }
         Delivery::Channel(options) if options.receives == Receives::JustInTime => Some(asked),
+        Delivery::Batched | Delivery::Megatron | Delivery::PyTorch(_) => Some(asked),
         _ => None,
     }
 }

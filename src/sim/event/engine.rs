@@ -84,8 +84,17 @@ pub(super) struct Progress {
 pub(super) struct QueueState {
     pub(super) next: u32,
     pub(super) end: u32,
-    /// Its head is on its way.
+    /// Its head is on its way, where sends go into slots.
     pub(super) busy: bool,
+    /// Messages of the group at its head that are not there yet.
+    pub(super) left: u32,
+}
+
+impl QueueState {
+    pub(super) fn new(messages: &Messages, next: u32, end: u32) -> QueueState {
+        let left = if next < end { messages.group_end(next) - next } else { 0 };
+        QueueState { next, end, busy: false, left }
+    }
 }
 
 /// One simulation.
@@ -144,7 +153,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             devices: (0..schedule.devices()).map(device).collect(),
             running: vec![0; config.processors.len()],
             progress: vec![Progress { queued: NEVER, start: NEVER, end: NEVER }; messages.all.len()],
-            queues: messages.starts.windows(2).map(|w| QueueState { next: w[0], end: w[1], busy: false }).collect(),
+            queues: messages.starts.windows(2).map(|w| QueueState::new(messages, w[0], w[1])).collect(),
             held: vec![0; messages.channels],
             links: vec![LinkState::default(); messages.links],
         }

@@ -57,6 +57,10 @@ pub(super) struct Messages {
     pub entries: Vec<Entry>,
     /// By queue: where its entries start; and their end.
     pub starts: Vec<u32>,
+    /// By entry: where its group ends; empty where every entry is a group of its own.
+    pub ends: Vec<u32>,
+    /// Whether a send completes together with its receive.
+    pub meet: bool,
     pub links: usize,
     pub channels: usize,
 }
@@ -72,6 +76,8 @@ impl Messages {
             input: vec![NONE; ops.len()],
             entries: Vec::new(),
             starts: vec![0],
+            ends: Vec::new(),
+            meet: false,
             links: 0,
             channels: rules.len(),
         };
@@ -94,6 +100,11 @@ impl Messages {
         &self.lanes[self.all[message as usize].slot as usize]
     }
 
+    /// Where the group ends that begins with entry number `first`.
+    pub fn group_end(&self, first: u32) -> u32 {
+        self.ends.get(first as usize).copied().unwrap_or(first + 1)
+    }
+
     fn number_links(&mut self, scope: Scope) {
         let key = |lane: &Lane| match scope {
             Scope::Pair => (lane.from, lane.to),
@@ -111,9 +122,11 @@ impl Messages {
     /// Fills the queues: under a delivery without queues there is one for each channel whose slots are limited.
     fn fill_queues(&mut self, graph: &TaskGraph, config: &Config) {
         let lowering = match config.slots {
-            Some(_) => Lowering::by_channel(graph),
+            Some(slots) => Lowering::by_channel(graph, slots),
             None => Lowering::new(graph, config.delivery),
         };
+        self.meet = lowering.slots().is_none() && !lowering.queues().is_empty();
+        let grouped = lowering.queues().iter().any(|queue| queue.groups() < queue.entries.len());
         for queue in lowering.queues() {
             let number = self.starts.len() as u32 - 1;
             for entry in &queue.entries {
@@ -123,6 +136,11 @@ impl Messages {
                 let place = if entry.receives { &mut lane.receive_queue } else { &mut lane.send_queue };
                 *place = number;
                 self.entries.push(entry);
+            }
+            for number in (0..queue.groups()).filter(|_| grouped) {
+                let group = queue.group(number).len();
+                let end = (self.ends.len() + group) as u32;
+                self.ends.extend(std::iter::repeat_n(end, group));
             }
             self.starts.push(self.entries.len() as u32);
         }

@@ -5,7 +5,7 @@ use super::queue::{Entry, Lane, NONE};
 use super::{Observer, Sharing, TransferTime};
 use crate::delivery::Delivery;
 
-impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
+impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
     /// Whether the op that makes a message has ended.
     pub(super) fn is_queued(&self, message: u32) -> bool {
         self.progress[message as usize].queued != NEVER
@@ -15,6 +15,30 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
     pub(super) fn head(&self, queue: usize) -> Option<Entry> {
         let QueueState { next, end, .. } = self.queues[queue];
         (next < end).then(|| self.messages.entries[next as usize])
+    }
+
+    /// The group at the head of a queue, if all that it sends is made; else empty.
+    fn group(&self, queue: usize) -> &'a [Entry] {
+        let (QueueState { next, end, .. }, messages) = (self.queues[queue], self.messages);
+        if next == end {
+            return &[];
+        }
+        let group = &messages.entries[next as usize..messages.group_end(next) as usize];
+        if group.iter().all(|entry| entry.receives || self.is_queued(entry.message)) { group } else { &[] }
+    }
+
+    /// Lets the entries of the group at the head of a queue go that meet their partners.
+    fn meet(&mut self, queue: usize) {
+        for &Entry { message, receives } in self.group(queue) {
+            let &Lane { send_queue, receive_queue, .. } = self.lane(message);
+            let partner = if receives { send_queue } else { receive_queue } as usize;
+            let is_under_way = self.progress[message as usize].start != NEVER;
+            if !is_under_way && self.group(partner).contains(&Entry { message, receives: !receives }) {
+                // Until it begins to leave.
+                self.progress[message as usize].start = self.now;
+                self.launch(message);
+            }
+        }
     }
 
     /// A message can be sent, if its queue lets it.
@@ -28,22 +52,17 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
 
     /// Lets the entries of a queue go as far as they can.
     pub(super) fn advance(&mut self, queue: usize) {
-        while let Some(Entry { message, receives }) = self.head(queue) {
+        if self.messages.meet {
+            return self.meet(queue);
+        }
+        while let Some(Entry { message, .. }) = self.head(queue) {
             if self.queues[queue].busy || !self.is_queued(message) {
                 return;
             }
-            let &Lane { channel, send_queue, receive_queue, .. } = self.lane(message);
+            let &Lane { channel, .. } = self.lane(message);
             let slots = match self.prepared.config.delivery {
-                Delivery::Channel(_) => {
-                    let partner = if receives { send_queue } else { receive_queue } as usize;
-                    if self.head(partner) == Some(Entry { message, receives: !receives }) {
-                        (self.queues[queue].busy, self.queues[partner].busy) = (true, true);
-                        self.launch(message);
-                    }
-                    return;
-                }
-                Delivery::OneSided => self.prepared.config.slots.unwrap_or(u32::MAX),
                 Delivery::Buffered(slots) => slots,
+                _ => self.prepared.config.slots.unwrap_or(u32::MAX),
             };
             if self.held[channel as usize] >= slots {
                 return;
@@ -169,13 +188,14 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
     pub(super) fn arrive(&mut self, message: u32) {
         let &Lane { to, send_queue, receive_queue, .. } = self.lane(message);
         let op = self.messages.all[message as usize].op as usize;
-        let Progress { queued, start, end } = &mut self.progress[message as usize];
-        *end = self.now;
-        self.observer.transfer(TransferTime { op, queued: *queued, start: *start, end: *end });
+        let Progress { queued, start, .. } = self.progress[message as usize];
+        self.observer.transfer(TransferTime { op, queued, start, end: self.now });
         self.change_transfers(message, -1);
-        if let Delivery::Channel(_) = self.prepared.config.delivery {
-            self.pop(send_queue);
-            self.pop(receive_queue);
+        if self.messages.meet {
+            self.note_there(send_queue);
+            self.note_there(receive_queue);
+        } else {
+            self.progress[message as usize].end = self.now;
         }
         self.try_start(to);
     }
@@ -186,6 +206,28 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         state.next += 1;
         state.busy = false;
         self.advance(queue as usize);
+    }
+
+    /// A message of the group at the head of a queue is there. With the last one the group is done: what it receives can be used.
+    fn note_there(&mut self, queue: u32) {
+        let (messages, state) = (self.messages, &mut self.queues[queue as usize]);
+        state.left -= 1;
+        if state.left > 0 {
+            return;
+        }
+        let (first, end) = (state.next, state.end);
+        let next = messages.group_end(first);
+        *state = QueueState::new(messages, next, end);
+        let mut user = None;
+        for entry in messages.entries[first as usize..next as usize].iter().filter(|entry| entry.receives) {
+            self.progress[entry.message as usize].end = self.now;
+            user = Some(self.lane(entry.message).to);
+        }
+        self.advance(queue as usize);
+        // Where it is not the receiver's group that the last message was awaited for, nobody else asks.
+        if let Some(user) = user.filter(|_| next - first > 1) {
+            self.try_start(user);
+        }
     }
 
     /// A message to and from two devices begins (1) or ends (-1) to be on its way: it may slow their ops down.

@@ -1,0 +1,254 @@
+//! Batches of sends and receives, and what Megatron-LM and PyTorch make of a schedule: their loops' order of sends and receives, written
+//! down here once more, against the queues; verdicts for all schedules against the link's queues and threads.
+
+use crate::check::{execute, stepped};
+use crate::support::{Dice, gpipe, graph, one_f_one_b, one_stage_a_device, schedule, zero_bubble};
+use pipesim::internals::check::check;
+use pipesim::internals::delivery::{ChannelOptions, Delivery, PyTorch, QueueCount, Receives};
+use pipesim::internals::exec::Error;
+use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::lowering::{Holds, Lowering};
+use pipesim::internals::op::Op;
+use pipesim::internals::placement::Placement;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const PRESETS: [Delivery; 4] = [
+    Delivery::Batched,
+    Delivery::Megatron,
+    Delivery::PyTorch(PyTorch::Newest),
+    Delivery::PyTorch(PyTorch::V2_11),
+];
+
+fn linear(rows: &[Vec<Op>], m: u32) -> TaskGraph {
+    TaskGraph::new(schedule(&Placement::linear(rows.len() as u32), m, rows)).unwrap()
+}
+
+/// The groups of a device's queue.
+fn groups(graph: &TaskGraph, delivery: Delivery, device: u32) -> Vec<String> {
+    let lowering = Lowering::new(graph, delivery);
+    let queue = lowering.queues().iter().find(|queue| queue.device == device).unwrap();
+    (0..queue.groups()).map(|number| queue.group_name(graph, number)).collect()
+}
+
+/// What a stage of 1F1B sends and receives in `forward_backward_pipelining_without_interleaving` of Megatron-LM (core 0.20) and in
+/// `Schedule1F1B._step_microbatches` of PyTorch (2.11 to 2.15), which agree where some forward is left after the warm-up.
+fn as_megatron_sends(r: u32, p: u32, m: u32) -> Vec<String> {
+    let (first, last, mut groups) = (r == 0, r == p - 1, Vec::new());
+    let warmup = (p - 1 - r).min(m);
+    let mut communicate = |parts: &[(bool, &str, u32)]| {
+        let parts: Vec<String> = parts
+            .iter()
+            .filter(|(previous, ..)| !if *previous { first } else { last })
+            .map(|(_, what, i)| format!("{r}{what}{i}"))
+            .collect();
+        groups.extend((!parts.is_empty()).then(|| parts.join(" with ")));
+    };
+    for i in 0..warmup {
+        communicate(&[(true, "RECV_F", i)]);
+        communicate(&[(false, "SEND_F", i)]);
+    }
+    if warmup < m {
+        communicate(&[(true, "RECV_F", warmup)]);
+    }
+    for i in 0..m - warmup {
+        communicate(&[(false, "SEND_F", warmup + i), (false, "RECV_B", i)]); // send_forward_recv_backward
+        if i == m - warmup - 1 {
+            communicate(&[(true, "SEND_B", i)]);
+        } else {
+            communicate(&[(true, "SEND_B", i), (true, "RECV_F", warmup + i + 1)]); // send_backward_recv_forward
+        }
+    }
+    for i in m - warmup..m {
+        communicate(&[(false, "RECV_B", i)]);
+        communicate(&[(true, "SEND_B", i)]);
+    }
+    groups
+}
+
+#[test]
+fn one_f_one_b_is_batched_as_megatron_and_pytorch_batch_it() {
+    for p in 2..=8 {
+        for m in p..=2 * p + 1 {
+            let graph = linear(&one_f_one_b(p, m), m);
+            for delivery in PRESETS {
+                assert!((0..p).all(|r| groups(&graph, delivery, r) == as_megatron_sends(r, p, m)), "p={p} m={m} {delivery}");
+                assert_eq!(check(&graph, delivery), Ok(()), "p={p} m={m} {delivery}");
+            }
+        }
+    }
+    let graph = linear(&one_f_one_b(2, 3), 3);
+    let first = ["0SEND_F0", "0SEND_F1 with 0RECV_B0", "0SEND_F2 with 0RECV_B1", "0RECV_B2"];
+    assert_eq!(groups(&graph, Delivery::Batched, 0), first);
+}
+
+/// What a device of the interleaved schedule (groups of p micro-batches) sends and receives, by peer's queue, in
+/// `forward_backward_pipelining_with_interleaving` of Megatron-LM (core 0.20) with `overlap_p2p_comm`.
+fn as_megatron_interleaves(r: u32, p: u32, v: u32, m: u32) -> BTreeMap<Holds, Vec<String>> {
+    let (all, warmup) = (v * m, (2 * (p - 1 - r) + (v - 1) * p).min(v * m));
+    let chunk = |k: u32, forward: bool| if forward { k / p % v } else { v - 1 - k / p % v };
+    let microbatch = |k: u32| k / (p * v) * p + k % p;
+    let mut queues: BTreeMap<Holds, Vec<String>> = BTreeMap::new();
+    let mut enter = |sends: bool, next: bool, name: String| {
+        let peer = (if next { r + 1 } else { r + p - 1 }) % p;
+        let holds = match (p, sends) {
+            (2, true) => Holds::SendsTo(peer),
+            (2, false) => Holds::ReceivesFrom(peer),
+            _ => Holds::Peer(peer),
+        };
+        queues.entry(holds).or_default().push(name);
+    };
+    let mut send = |k: u32, forward: bool, enter: &mut dyn FnMut(bool, bool, String)| {
+        let (stage, letter) = (chunk(k, forward) * p + r, if forward { 'F' } else { 'B' });
+        if stage != if forward { v * p - 1 } else { 0 } {
+            enter(true, forward, format!("{stage}SEND_{letter}{}", microbatch(k)));
+        }
+    };
+    // `recv_tensor_from_previous_stage`: what comes while virtual micro-batch `k` is being done.
+    let receive = |k: u32, forward: bool, enter: &mut dyn FnMut(bool, bool, String)| {
+        let leads = r == if forward { 0 } else { p - 1 };
+        let (from, letter) = (if leads { k.checked_sub(p - 1) } else { Some(k + 1) }, if forward { 'F' } else { 'B' });
+        let Some(from) = from.filter(|&from| from < all) else { return };
+        let stage = match (leads, forward) {
+            (false, _) => chunk(from, forward) * p + r,
+            (true, true) if chunk(from, true) == v - 1 => return,
+            (true, true) => (chunk(from, true) + 1) * p,
+            (true, false) if chunk(from, false) == 0 => return,
+            (true, false) => chunk(from, false) * p - 1,
+        };
+        enter(false, !forward, format!("{stage}RECV_{letter}{}", microbatch(from)));
+    };
+    if r > 0 {
+        enter(false, false, format!("{r}RECV_F0"));
+    }
+    for k in 0..warmup {
+        send(k, true, &mut enter);
+        if k < all - 1 {
+            receive(k, true, &mut enter);
+        }
+        if k == warmup - 1 && warmup < all && r < p - 1 {
+            enter(false, true, format!("{}RECV_B0", (v - 1) * p + r));
+        }
+    }
+    for k in 0..all - warmup {
+        send(warmup + k, true, &mut enter);
+        if k < all - warmup - 1 {
+            receive(warmup + k, true, &mut enter);
+        }
+        send(k, false, &mut enter);
+        receive(k, false, &mut enter);
+    }
+    if warmup == all && r < p - 1 {
+        enter(false, true, format!("{}RECV_B0", (v - 1) * p + r));
+    }
+    for k in all - warmup..all {
+        send(k, false, &mut enter);
+        if k < all - 1 {
+            receive(k, false, &mut enter);
+        }
+    }
+    queues
+}
+
+#[test]
+fn the_interleaved_schedule_is_sent_as_megatron_sends_it() {
+    for (p, v) in (2..=8).flat_map(|p| (2..=4).map(move |v| (p, v))) {
+        for m in [p, 2 * p, 3 * p] {
+            let graph = graph("interleaved-1f1b", p, m, Some(v)).unwrap();
+            let lowering = Lowering::new(&graph, Delivery::Megatron);
+            for r in 0..p {
+                let mut expected = as_megatron_interleaves(r, p, v, m);
+                for queue in lowering.queues().iter().filter(|queue| queue.device == r) {
+                    let names: Vec<String> = queue.entries.iter().map(|entry| entry.name(&graph)).collect();
+                    assert_eq!(Some(names), expected.remove(&queue.holds), "p={p} v={v} m={m} r={r}");
+                }
+                assert!(expected.is_empty());
+            }
+            assert_eq!(check(&graph, Delivery::Megatron), Ok(()), "p={p} v={v} m={m}");
+        }
+    }
+}
+
+#[test]
+fn a_preset_is_what_its_framework_does_with_the_schedule() {
+    let on = |delivery: Delivery, graph: &TaskGraph| delivery.on(graph.schedule()).to_string();
+    let [batched, megatron, newest, older] = PRESETS;
+    for p in 2..=5 {
+        for m in p..=p + 2 {
+            let whole = [linear(&one_f_one_b(p, m), m), linear(&gpipe(p, m), m)];
+            assert_eq!(whole.each_ref().map(|graph| on(newest, graph)), ["batched", "channel:per-peer"]);
+            assert_eq!(whole.each_ref().map(|graph| on(older, graph)), ["batched", "channel"]);
+            let eager = linear(&one_stage_a_device(p, m, |r| (2 * (p - 1 - r)).min(m)), m);
+            for graph in [eager, linear(&zero_bubble(p, m, 1), m)] {
+                assert_eq!([megatron, newest, older].map(|delivery| on(delivery, &graph)), [
+                    "batched",
+                    "channel:per-peer,front-loaded",
+                    "channel:front-loaded"
+                ]);
+            }
+        }
+        let looped = graph("interleaved-1f1b", p, 2 * p, None).unwrap();
+        let ahead = if p == 2 { "channel:per-direction,ahead" } else { "channel:per-peer,ahead" };
+        assert_eq!([batched, megatron].map(|delivery| on(delivery, &looped)), ["batched", ahead]);
+        assert_eq!(on(newest, &looped), "channel:per-peer,front-loaded");
+    }
+    let dual = graph("dualpipe", 4, 8, None).unwrap();
+    assert_eq!(on(megatron, &dual), "channel:per-peer,ahead");
+}
+
+/// The library's schedules, by the names of their files.
+fn names() -> Vec<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/schedules");
+    let stems = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path().file_stem().unwrap().to_owned());
+    let mut names: Vec<String> = stems.map(|stem| stem.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn verdicts_for_all_schedules_are_those_of_the_link() {
+    let (mut dice, mut hangs, mut cases) = (Dice(1), 0, 0);
+    let mut dead: BTreeMap<(String, Delivery), Vec<u32>> = BTreeMap::new();
+    for name in names() {
+        for p in 2..=8 {
+            // Few and many micro-batches.
+            for graph in [p, 2 * p].into_iter().filter_map(|m| graph(&name, p, m, None).ok()) {
+                let graph = Arc::new(graph);
+                for delivery in PRESETS {
+                    let verdict = check(&graph, delivery);
+                    let complete = stepped(&graph, delivery, &mut dice).iter().sum::<usize>() == graph.len();
+                    assert_eq!(verdict.is_ok(), complete, "{name} p={p} {delivery}");
+                    cases += 1;
+                    match verdict {
+                        Ok(()) => execute(&graph, delivery, Duration::from_secs(60)).unwrap(),
+                        Err(deadlock) => {
+                            let found = dead.entry((name.clone(), delivery)).or_default();
+                            if found.is_empty() {
+                                let outcome = execute(&graph, delivery, Duration::from_millis(100));
+                                assert!(matches!(outcome, Err(Error::Hang { .. })), "{name} p={p} runs, although {deadlock}");
+                                hangs += 1;
+                            }
+                            found.push(p);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    println!("{cases} cases");
+    dead.iter().for_each(|((name, delivery), p)| println!("{name} {delivery} {p:?}"));
+    assert!(cases > 1000 && hangs > 5, "{cases} cases, {hangs} hangs");
+    let pytorch = dead.keys().filter(|(_, delivery)| matches!(delivery, Delivery::PyTorch(_))).count();
+    assert_eq!(pytorch, 0, "PyTorch's order of transfers is the same on all devices");
+}
+
+#[test]
+fn the_text_names_the_groups() {
+    // Device 1 wants the second forward before it sends the first gradient; device 0 the gradient before it goes on.
+    let graph = graph("zb-h1", 4, 8, None).unwrap();
+    let text = check(&graph, Delivery::Batched).unwrap_err().to_string();
+    assert!(text.starts_with("under batched delivery the devices wait for one another in a circle:"), "{text}");
+    let options = ChannelOptions { queues: QueueCount::PerDirection, receives: Receives::JustInTime };
+    assert_eq!(check(&graph, Delivery::Channel(options)), Ok(()));
+}
