@@ -170,7 +170,11 @@ impl<'a> Machine<'a> {
 
     /// The send of a group that is not made yet: the group does not stand in its queue before.
     fn unmade(&self, group: &[Entry]) -> Option<usize> {
-        group.iter().filter(|entry| !entry.is_receive()).map(|entry| entry.message()).find(|&made| !self.has_ended(made))
+        group
+            .iter()
+            .filter(|entry| !entry.is_receive())
+            .map(|entry| entry.message())
+            .find(|&made| !self.has_ended(made))
     }
 
     fn run_queue(&mut self, queue: usize) {
@@ -203,7 +207,9 @@ impl<'a> Machine<'a> {
             for entry in group {
                 let Some(partner) = self.lowering.partner_queue(self.graph, *entry) else { return };
                 let other = self.head(partner);
-                if !self.met.contains(entry.message()) && other.contains(&entry.partner()) && self.unmade(other).is_none()
+                if !self.met.contains(entry.message())
+                    && other.contains(&entry.partner())
+                    && self.unmade(other).is_none()
                 {
                     self.met.insert(entry.message());
                     self.wake_queue(partner);
@@ -281,7 +287,8 @@ impl<'a> Machine<'a> {
         };
         let group = self.head(queue);
         let op = |message: usize| (Awaited::Op(self.graph.op(message)), self.graph.device_of(message) as usize);
-        let entry = *group.iter().find(|entry| !self.met.contains(entry.message())).expect("a group is left for one entry");
+        let entry =
+            *group.iter().find(|entry| !self.met.contains(entry.message())).expect("a group is left for one entry");
         if let Some(partner) = self.lowering.partner_queue(self.graph, entry) {
             let other = self.head(partner);
             if !other.contains(&entry.partner()) {

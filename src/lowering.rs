@@ -251,9 +251,7 @@ impl Lowering {
                 entries.drain(..).for_each(|entry| self.push(graph, entry));
                 return;
             }
-            let peer = |entry: &Entry| {
-                self.partner_queue(graph, *entry).map(|queue| self.queues[queue].device)
-            };
+            let peer = |entry: &Entry| self.partner_queue(graph, *entry).map(|queue| self.queues[queue].device);
             let group: Vec<Entry> = entries.extract_if(.., |entry| peer(entry) == peer(&first)).collect();
             group.into_iter().for_each(|entry| self.push(graph, entry));
             // Batches have one queue.

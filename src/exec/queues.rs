@@ -125,7 +125,9 @@ impl CommunicationQueues {
     fn advance(&self, graph: &TaskGraph, state: &State<'_>, queue: usize) -> Vec<(usize, u64)> {
         let (mut arrived, mut look) = (Vec::new(), vec![queue]);
         while let Some(queue) = look.pop() {
-            while let Some((group, step)) = self.head(state, queue).filter(|&(group, step)| self.stands(state, group, step)) {
+            while let Some((group, step)) =
+                self.head(state, queue).filter(|&(group, step)| self.stands(state, group, step))
+            {
                 let complete = match self.lowering.slots() {
                     Some(slots) => self.take_slot(graph, state, group, slots.into()),
                     None => self.meet(graph, state, (group, step), &mut look),

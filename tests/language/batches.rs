@@ -14,12 +14,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-const PRESETS: [Delivery; 4] = [
-    Delivery::Batched,
-    Delivery::Megatron,
-    Delivery::PyTorch(PyTorch::Newest),
-    Delivery::PyTorch(PyTorch::V2_11),
-];
+/// With those of which the page tells.
+const PRESETS: [Delivery; 4] =
+    [Delivery::Batched, Delivery::Megatron, Delivery::PyTorch(PyTorch::Newest), Delivery::PyTorch(PyTorch::V2_11)];
 
 fn linear(rows: &[Vec<Op>], m: u32) -> TaskGraph {
     TaskGraph::new(schedule(&Placement::linear(rows.len() as u32), m, rows)).unwrap()
@@ -73,7 +70,10 @@ fn one_f_one_b_is_batched_as_megatron_and_pytorch_batch_it() {
         for m in p..=2 * p + 1 {
             let graph = linear(&one_f_one_b(p, m), m);
             for delivery in PRESETS {
-                assert!((0..p).all(|r| groups(&graph, delivery, r) == as_megatron_sends(r, p, m)), "p={p} m={m} {delivery}");
+                assert!(
+                    (0..p).all(|r| groups(&graph, delivery, r) == as_megatron_sends(r, p, m)),
+                    "p={p} m={m} {delivery}"
+                );
                 assert_eq!(check(&graph, delivery), Ok(()), "p={p} m={m} {delivery}");
             }
         }
@@ -99,7 +99,7 @@ fn as_megatron_interleaves(r: u32, p: u32, v: u32, m: u32) -> BTreeMap<Holds, Ve
         };
         queues.entry(holds).or_default().push(name);
     };
-    let mut send = |k: u32, forward: bool, enter: &mut dyn FnMut(bool, bool, String)| {
+    let send = |k: u32, forward: bool, enter: &mut dyn FnMut(bool, bool, String)| {
         let (stage, letter) = (chunk(k, forward) * p + r, if forward { 'F' } else { 'B' });
         if stage != if forward { v * p - 1 } else { 0 } {
             enter(true, forward, format!("{stage}SEND_{letter}{}", microbatch(k)));
@@ -175,17 +175,16 @@ fn a_preset_is_what_its_framework_does_with_the_schedule() {
     let on = |delivery: Delivery, graph: &TaskGraph| delivery.on(graph.schedule()).to_string();
     let [batched, megatron, newest, older] = PRESETS;
     for p in 2..=5 {
-        for m in p..=p + 2 {
+        for m in 2 * p..=2 * p + 2 {
             let whole = [linear(&one_f_one_b(p, m), m), linear(&gpipe(p, m), m)];
             assert_eq!(whole.each_ref().map(|graph| on(newest, graph)), ["batched", "channel:per-peer"]);
             assert_eq!(whole.each_ref().map(|graph| on(older, graph)), ["batched", "channel"]);
             let eager = linear(&one_stage_a_device(p, m, |r| (2 * (p - 1 - r)).min(m)), m);
             for graph in [eager, linear(&zero_bubble(p, m, 1), m)] {
-                assert_eq!([megatron, newest, older].map(|delivery| on(delivery, &graph)), [
-                    "batched",
-                    "channel:per-peer,front-loaded",
-                    "channel:front-loaded"
-                ]);
+                assert_eq!(
+                    [megatron, newest, older].map(|delivery| on(delivery, &graph)),
+                    ["batched", "channel:per-peer,front-loaded", "channel:front-loaded"]
+                );
             }
         }
         let looped = graph("interleaved-1f1b", p, 2 * p, None).unwrap();
@@ -226,7 +225,10 @@ fn verdicts_for_all_schedules_are_those_of_the_link() {
                             let found = dead.entry((name.clone(), delivery)).or_default();
                             if found.is_empty() {
                                 let outcome = execute(&graph, delivery, Duration::from_millis(100));
-                                assert!(matches!(outcome, Err(Error::Hang { .. })), "{name} p={p} runs, although {deadlock}");
+                                assert!(
+                                    matches!(outcome, Err(Error::Hang { .. })),
+                                    "{name} p={p} runs, although {deadlock}"
+                                );
                                 hangs += 1;
                             }
                             found.push(p);
@@ -239,16 +241,35 @@ fn verdicts_for_all_schedules_are_those_of_the_link() {
     println!("{cases} cases");
     dead.iter().for_each(|((name, delivery), p)| println!("{name} {delivery} {p:?}"));
     assert!(cases > 1000 && hangs > 5, "{cases} cases, {hangs} hangs");
+    // The page's table, at p = 4 and m = 8.
+    let page = include_str!("../../docs/src/deliveries.md");
+    for delivery in PRESETS {
+        let dead = names().into_iter().filter(|name| check(&graph(name, 4, 8, None).unwrap(), delivery).is_err());
+        let dead: Vec<String> = dead.collect();
+        let list = if dead.is_empty() { "none".to_string() } else { dead.join(", ") };
+        let row = format!("| `{delivery}` | {list} |");
+        assert!(page.contains(&row), "{row}");
+    }
     let pytorch = dead.keys().filter(|(_, delivery)| matches!(delivery, Delivery::PyTorch(_))).count();
     assert_eq!(pytorch, 0, "PyTorch's order of transfers is the same on all devices");
 }
 
 #[test]
 fn the_text_names_the_groups() {
-    // Device 1 wants the second forward before it sends the first gradient; device 0 the gradient before it goes on.
-    let graph = graph("zb-h1", 4, 8, None).unwrap();
+    // Two forwards ahead of the next stage: the batch's partners are in two batches.
+    let graph = graph("zb-h2", 2, 8, None).unwrap();
     let text = check(&graph, Delivery::Batched).unwrap_err().to_string();
-    assert!(text.starts_with("under batched delivery the devices wait for one another in a circle:"), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[..3],
+        [
+            "under batched delivery the devices wait for one another in a circle:",
+            "  device 0, 0SEND_F3 with 0RECV_B1 at the head of its communication queue waits for 1RECV_F3, behind 1SEND_B2 at the head of \
+         device 1's communication queue",
+            "  device 1, 1SEND_B2 at the head of its communication queue waits for 0RECV_B2, behind 0SEND_F3 with 0RECV_B1 at the head of \
+         device 0's communication queue"
+        ]
+    );
     let options = ChannelOptions { queues: QueueCount::PerDirection, receives: Receives::JustInTime };
     assert_eq!(check(&graph, Delivery::Channel(options)), Ok(()));
 }

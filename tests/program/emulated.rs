@@ -94,6 +94,17 @@ fn nccl_is_refused_where_the_checker_finds_a_circle() {
 }
 
 #[test]
+fn batches_go_through_nccl_as_groups() {
+    for delivery in ["batched", "megatron", "pytorch"] {
+        train(&format!("--stages 2 --link nccl --delivery {delivery} --schedule 1f1b"), &[], STREAM, 1e-4);
+    }
+    let arguments = "--device cuda --stages 2 --micro 4 --link nccl --delivery pytorch --schedule zb-v";
+    let (code, _, told) = run(&mut pipesim(&[]), arguments);
+    assert_ne!(code, Some(0));
+    assert!(told.contains("expected receives just before their use with --link nccl"), "{told}");
+}
+
+#[test]
 fn the_best_device_and_link_are_chosen() {
     let auto = |more: &str, variables: &[(&str, &str)]| {
         let small = format!("{TINY} --micro 2 --warmup 0 --schedule 1f1b --blocks 2 --format json --stages 2 {more}");

@@ -382,6 +382,23 @@ fn a_channel_that_deadlocks_says_who_waits_for_whom() {
 }
 
 #[test]
+fn a_batch_begins_when_both_sides_stand_and_is_there_as_a_whole() {
+    let rows = ["0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1B0 1F1 1B1 1F2 1B2"];
+    let graph = graph_of(Placement::linear(2), 3, &rows, Overlap::Atomic);
+    let costs = flat(&graph.schedule().placement, [10, 10, 10, 20], 1);
+    let starts = |text: &str| {
+        let config = Config { delivery: text.parse().unwrap(), ..Config::default() };
+        recorded(&graph, &costs, &config).1.ops.iter().map(|op| op.0).collect::<Vec<u64>>()
+    };
+    // Device 0 has 0SEND_F1 with 0RECV_B0 from 20 on, device 1 has 1SEND_B0 with 1RECV_F1 from 41 on.
+    assert_eq!(starts("batched"), [0, 10, 42, 62, 73, 104, 11, 21, 42, 52, 73, 83]);
+    assert_eq!(starts("one-sided"), [0, 10, 42, 62, 72, 104, 11, 21, 41, 51, 73, 83]);
+    for preset in ["megatron", "pytorch", "pytorch:2.11"] {
+        assert_eq!(starts(preset), starts("batched"), "{preset}");
+    }
+}
+
+#[test]
 fn too_few_slots_deadlock_where_the_receiver_wants_another_message() {
     let graph = graph_of(Placement::linear(2), 2, &["0F0 0F1 0B0 0B1", "1F1 1F0 1B0 1B1"], Overlap::Atomic);
     let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 0);
