@@ -220,6 +220,7 @@ fn verdicts_for_all_schedules_are_those_of_the_link() {
                     assert_eq!(verdict.is_ok(), complete, "{name} p={p} {delivery}");
                     cases += 1;
                     match verdict {
+                        Ok(()) if graph.schedule().microbatches > p => {}
                         Ok(()) => execute(&graph, delivery, Duration::from_secs(60)).unwrap(),
                         Err(deadlock) => {
                             let found = dead.entry((name.clone(), delivery)).or_default();
@@ -241,7 +242,12 @@ fn verdicts_for_all_schedules_are_those_of_the_link() {
     println!("{cases} cases");
     dead.iter().for_each(|((name, delivery), p)| println!("{name} {delivery} {p:?}"));
     assert!(cases > 1000 && hangs > 5, "{cases} cases, {hangs} hangs");
-    // The page's table, at p = 4 and m = 8.
+    let pytorch = dead.keys().filter(|(_, delivery)| matches!(delivery, Delivery::PyTorch(_))).count();
+    assert_eq!(pytorch, 0, "PyTorch's order of transfers is the same on all devices");
+}
+
+#[test]
+fn the_page_lists_what_fails() {
     let page = include_str!("../../docs/src/deliveries.md");
     for delivery in PRESETS {
         let dead = names().into_iter().filter(|name| check(&graph(name, 4, 8, None).unwrap(), delivery).is_err());
@@ -250,8 +256,6 @@ fn verdicts_for_all_schedules_are_those_of_the_link() {
         let row = format!("| `{delivery}` | {list} |");
         assert!(page.contains(&row), "{row}");
     }
-    let pytorch = dead.keys().filter(|(_, delivery)| matches!(delivery, Delivery::PyTorch(_))).count();
-    assert_eq!(pytorch, 0, "PyTorch's order of transfers is the same on all devices");
 }
 
 #[test]
