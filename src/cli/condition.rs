@@ -76,7 +76,7 @@ static FIGURES: [Figure; 12] = [
     of_timeline("span_bubble", Kind::Fraction, |m| Some(m.span_bubble)),
     of_timeline("bubble_over_ideal", Kind::Fraction, |m| Some(m.bubble_over_ideal)),
     of_timeline("efficiency", Kind::Fraction, |m| Some(m.efficiency)),
-    of_timeline("gap_to_bound", Kind::Fraction, |m| m.gap_to_bound),
+    of_timeline("gap_to_bound", Kind::Fraction, |m| m.gap()),
     of_timeline("peak_activations", Kind::Number, |m| Some(m.peak_activations())),
     Figure { name: "makespan_error", kind: Kind::Fraction, read: Read::Pair(|j| j.makespan_error) },
     Figure { name: "bubble_error", kind: Kind::Points, read: Read::Pair(|j| j.bubble_error) },
@@ -313,6 +313,10 @@ fn value(text: &str, figure: &Figure) -> Result<(f64, Unit), String> {
         };
         format!("expected a finite number for {name}, as in {example}, found '{text}'")
     })?;
+    let share = ["bubble", "span_bubble", "efficiency"].contains(&name);
+    if share && number * factor > 1.0 {
+        return Err(format!("{name} is a share of at most 1, found '{text}'; write {number}% if that is meant"));
+    }
     Ok((number * factor, unit))
 }
 

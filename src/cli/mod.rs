@@ -48,7 +48,7 @@ pub struct Cli {
 }
 
 const AFTER: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 invalid or deadlocking schedule, 4 threshold not met, \
-5 environment, 6 time-out or hang.";
+5 environment, 6 time-out or hang, 128 + N ended by signal N (130: Ctrl-C).";
 
 #[derive(Subcommand)]
 enum Verb {

@@ -241,7 +241,7 @@ pub struct Held(Vec<String>);
 impl Held {
     /// Fails where there are any.
     pub fn judge(self) -> Result<(), Failure> {
-        if self.0.is_empty() { Ok(()) } else { Err(Failure::Threshold(self.0.join("\n"))) }
+        if self.0.is_empty() { Ok(()) } else { Err(Failure::Threshold(self.0.join("\nerror: "))) }
     }
 }
 

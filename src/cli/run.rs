@@ -71,6 +71,9 @@ struct Runs<'a> {
     calibrated_on: serde_json::Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     baseline: Option<Iteration>,
+    /// Why fewer steps were measured than were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_early: Option<String>,
     runs: &'a [Outcome],
 }
 
@@ -182,15 +185,19 @@ impl Run {
         }
         let mut finding = Finding::merged(findings);
         let failure = finding.failure.take().or(failure);
-        if ranks.speaks() {
-            write.write(&finding.report, self.show(&finding, chosen), remarks)?;
-        }
+        finding.report.title.extend(failure.as_ref().map(|failure| format!(" ({failure})")));
+        let printed = || self.show(&finding, chosen, failure.as_ref());
+        let written = if ranks.speaks() { write.write(&finding.report, printed(), remarks) } else { Ok(()) };
         if let Some(failure) = failure {
+            if let Err(unwritten) = written {
+                tell(&format!("error: {unwritten}"));
+            }
             if !matches!(failure, experiment::Error::Diverged { .. }) {
                 remarks.remark("ended early; what was measured until then is shown and written");
             }
             return Err(Failure::ended(failure));
         }
+        written?;
         if let Some(signal) = ranks.stop().asked() {
             let name = signal_name(i32::from(signal));
             return Err(Failure::Stopped(
@@ -239,14 +246,16 @@ impl Run {
         }
     }
 
-    fn show(&self, finding: &Finding, chosen: Chosen) -> Result<(), Failure> {
+    fn show(&self, finding: &Finding, chosen: Chosen, ended: Option<&experiment::Error>) -> Result<(), Failure> {
         let Finding { report, outcomes: runs, calibration, baseline, .. } = finding;
         let calibrated_on = || match (calibration, &self.costs.profile) {
             (Some(calibration), _) => serde_json::json!(calibration),
             (None, None) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
             (None, file) => serde_json::json!({"file": file}),
         };
-        let runs = || Runs { schema_version: 1, calibrated_on: calibrated_on(), baseline: *baseline, runs };
+        let ended_early = ended.map(ToString::to_string);
+        let runs =
+            || Runs { schema_version: 1, calibrated_on: calibrated_on(), baseline: *baseline, ended_early, runs };
         self.draw.print.show(report, || json(&runs()), || self.draw.terminal(report), || report::figures(report))
     }
 }

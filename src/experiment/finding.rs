@@ -168,20 +168,21 @@ fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table>
     let naive = outcomes.iter().find(|o| o.schedule == "naive").map(|o| o.iteration_ms);
     let (base, column) = if baseline.is_some() { (baseline, "against one device") } else { (naive, "against naive") };
     let row = |name: &str, Iteration { median, ci95: [low, high] }: Iteration, tokens_per_second: String| {
-        vec![
-            name.to_string(),
-            format!("{median:.1}"),
-            format!("{low:.1} to {high:.1}"),
-            tokens_per_second,
-            base.map_or_else(String::new, |base| format!("{:.2} x", base.median / median)),
-        ]
+        let interval = format!("{low:.1} to {high:.1}");
+        let against = base.map(|base| format!("{:.2} x", base.median / median));
+        let cells = [name.to_string(), format!("{median:.1}"), interval, tokens_per_second];
+        cells.into_iter().chain(against).collect::<Vec<_>>()
     };
     let several = outcomes.windows(2).any(|pair| pair[0].link != pair[1].link);
     let label = |o: &Outcome| if several { format!("{} ({})", o.schedule, o.link) } else { o.schedule.clone() };
     let of_outcome = |o: &Outcome| row(&label(o), o.iteration_ms, format!("{:.0}", o.tokens_per_second));
     let speed = Table {
         caption: "Training speed".to_string(),
-        header: ["schedule", "median iteration ms", "95 % interval", "tokens/s", column].map(str::to_string).to_vec(),
+        header: ["schedule", "median iteration ms", "95 % interval", "tokens/s"]
+            .into_iter()
+            .chain(base.map(|_| column))
+            .map(str::to_string)
+            .collect(),
         rows: baseline
             .map(|one| row("one device", one, String::new()))
             .into_iter()

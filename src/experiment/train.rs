@@ -136,7 +136,8 @@ impl Experiment {
         }
         if self.baseline {
             let one = Selection { devices: 1, ..self.selection.without_options() };
-            wanted.push((one.graph::<resolve::Error>("1f1b", &unknown_costs)?.graph, self.delivery));
+            let graph = one.graph::<resolve::Error>("1f1b", &unknown_costs)?.graph;
+            wanted.push((graph.renamed(|_| "one device".to_string()), self.delivery));
         }
         require_threads(wanted.iter().map(|(graph, _)| graph), &training.ranks)?;
         require_memory(wanted.iter().map(|(graph, _)| graph), Some(training))?;

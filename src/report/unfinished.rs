@@ -59,6 +59,7 @@ impl Unfinished {
     fn new(folder: &Path, make: impl Fn(&Path) -> io::Result<File>) -> io::Result<Unfinished> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         sweep(folder);
+        let mut failure = io::Error::other("names for unfinished files are taken");
         for _ in 0..100 {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
             let path = folder.join(format!("{PREFIX}{}-{count}{SUFFIX}", std::process::id()));
@@ -66,7 +67,10 @@ impl Unfinished {
             let file = match make(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 // another program has swept it away before it was opened
-                Err(error) if error.kind() == io::ErrorKind::NotFound && folder.is_dir() => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound && folder.is_dir() => {
+                    failure = error;
+                    continue;
+                }
                 made => made?,
             };
             live.insert(path.clone());
@@ -77,7 +81,7 @@ impl Unfinished {
                 return Ok(made);
             }
         }
-        Err(io::Error::other("names for unfinished files are taken"))
+        Err(failure)
     }
 
     pub(super) fn path(&self) -> &Path {

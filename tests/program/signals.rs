@@ -94,6 +94,9 @@ fn ctrl_c_finishes_the_step_and_writes_what_was_measured() {
         assert!(told.contains(&format!("stopped by {name} after ")) && told.contains(" of 300000 steps"), "{told}");
         assert!(!told.contains("error:"), "{told}");
         let json = run.json();
+        assert!(json["ended_early"].as_str().unwrap().contains(name), "{json}");
+        let report = std::fs::read_to_string(run.report().join("report.json")).unwrap();
+        assert!(report.contains(&format!("stopped by {name} after ")), "the report does not say so");
         let steps: Vec<usize> =
             json["runs"].as_array().unwrap().iter().map(|run| numbers(&run["losses"]).len()).collect();
         assert!(steps[0] >= 3 && steps[0] - steps[1] <= 1, "{steps:?}");
