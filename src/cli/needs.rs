@@ -178,6 +178,11 @@ impl Asked<'_> {
     fn set_twice(&self) -> Option<String> {
         let mut keys = BTreeSet::new();
         let mut set = self.matches.try_get_many::<(String, String)>("set").ok().flatten()?;
+        if self.typed("chunks") && set.clone().any(|(key, _)| key == "v") {
+            return Some(
+                "--chunks and --set v both say how many stages a device has; leave one of the two out".to_string(),
+            );
+        }
         let (key, _) = set.find(|(key, _)| !keys.insert(key))?;
         Some(format!("--set gives {key} twice; give it once"))
     }

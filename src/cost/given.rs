@@ -88,12 +88,35 @@ impl GivenCosts {
             ));
         };
         let ticks = |cost: Decimal| cost.times_ten_to(scale).unwrap_or(0) as u64; // it was found to fit
-        let units = (10_f64.powi(scale as i32) * f64::from(placement.chunks()), "unit", 1_000_000_000);
+        let units = (
+            10_f64.powi(scale as i32) * f64::from(placement.chunks()),
+            "unit",
+            self.unit_ns(placement.devices(), microbatches, slow),
+        );
         Ok(CostTable::new(placement, units, self.summary(), |op| OpTime {
             duration: ticks(of(op.kind() as usize, placement.device_of(op))),
             after: 0,
             arrival: ticks(self.comm) * u64::from(placement.chunks()),
         }))
+    }
+
+    /// How many of a timeline's nanoseconds a unit is: 10^9, but for steps so long that they would be beyond what a timeline
+    /// holds, or so short that little of them would be left. The same for all placements.
+    fn unit_ns(&self, devices: u32, microbatches: u32, slow: &Slow) -> u64 {
+        const LONGEST: f64 = (1_u64 << 50) as f64;
+        const SHORTEST: f64 = 1e9;
+        let slowest = slow.values().map(|factor| factor.to_f64()).fold(1.0, f64::max);
+        let ops: f64 = self.durations.iter().map(|duration| duration.to_f64()).sum::<f64>() * slowest;
+        let messages = 16.0 * self.comm.to_f64();
+        let most = (ops + messages) * f64::from(devices) * f64::from(microbatches.max(1));
+        let mut unit: u64 = 1_000_000_000;
+        while unit > 1 && most * unit as f64 > LONGEST {
+            unit /= 10;
+        }
+        while unit < 1_000_000_000_000_000_000 && most > 0.0 && most * (unit as f64) < SHORTEST {
+            unit *= 10;
+        }
+        unit
     }
 
     /// So many decimals a tick has: as many as short numbers need, and more for longer ones as long as ops last less than 10^12

@@ -77,8 +77,14 @@ fn placed<T>(what: &str, path: &Path, result: io::Result<T>) -> Result<T, WriteE
     result.map_err(|cause| WriteError::Place { what: format!("{what} {}", path.display()), cause: cause.to_string() })
 }
 
+/// Where a path leads, by links that lead to nothing yet, too.
+fn followed(path: &Path) -> PathBuf {
+    let linked = || fs::read_link(path).map(|to| parent(path).join(to));
+    fs::canonicalize(path).or_else(|_| linked()).unwrap_or_else(|_| path.to_path_buf())
+}
+
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let target = followed(path);
     match fs::metadata(&target) {
         Ok(found) if found.is_dir() => Err(io::Error::other("it is a folder")),
         Ok(found) if !found.is_file() => fs::write(&target, bytes),
@@ -87,7 +93,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn try_write(path: &Path) -> io::Result<()> {
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let target = followed(path);
     match fs::metadata(&target) {
         Ok(found) if found.is_dir() => return Err(io::Error::other("it is a folder")),
         Ok(found) => {
@@ -233,9 +239,8 @@ fn try_folder(path: &Path) -> io::Result<()> {
         return Err(io::Error::other("it is a file; with -o - no report is written"));
     }
     let owned = owned(&target)?;
-    // Names of timelines are known only when they are made: a report's folder may hold others.
-    let taken = |name: &str| is_of_reports(name) && (owned.is_empty() || !name.ends_with("ed.json"));
-    refuse_strangers(&target, &owned, taken)?;
+    // Names of timelines are known only when they are made: whatever could be one is refused.
+    refuse_strangers(&target, &owned, is_of_reports)?;
     unfinished::probe(&target)
 }
 

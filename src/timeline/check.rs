@@ -1,7 +1,7 @@
 //! Whether what a timeline says of itself goes together.
 
 use super::fault::{at, version};
-use super::{MAX_NS, Span, Timeline, TimelineError};
+use super::{MAX_NS, MAX_UNIT_NS, Span, Timeline, TimelineError};
 use crate::op::{Kind, Op};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ impl Timeline {
         between("devices", self.devices.into(), MOST.into())?;
         between("chunks", self.chunks.into(), MOST.into())?;
         between("microbatches", self.microbatches.into(), u32::MAX.into())?;
-        between("unit_ns", self.unit_ns, MAX_NS)?;
+        between("unit_ns", self.unit_ns, MAX_UNIT_NS)?;
         ensure((0.0..=1.0).contains(&self.keep), || {
             format!("{}: expected a share between 0 and 1, found {}; correct it", at(place, "keep"), self.keep)
         })
@@ -55,7 +55,7 @@ impl Timeline {
             return Err(format!("end_ns: expected {start_ns}, its start_ns, or later, found {end_ns}"));
         }
         if end_ns > MAX_NS {
-            return Err(format!("end_ns: expected at most {MAX_NS}, which is 13 days, found {end_ns}"));
+            return Err(format!("end_ns: expected at most {MAX_NS}, which is 104 days, found {end_ns}"));
         }
         let Some(op) = span.pipeline_op() else { return Ok(()) };
         let stages = u64::from(devices) * u64::from(self.chunks);

@@ -1,6 +1,6 @@
 //! Which field of a damaged timeline is not as the schema says, and where it stands.
 
-use super::{MAX_NS, SCHEMA_VERSION};
+use super::{MAX_NS, MAX_UNIT_NS, SCHEMA_VERSION};
 use serde_json::{Map, Value};
 
 /// What a field holds.
@@ -30,7 +30,7 @@ const HEADER: &[Field] = &[
     ("chunks", true, Holds::Whole(SIZE)),
     ("microbatches", true, Holds::Whole(SIZE)),
     ("time_unit", true, Holds::Text),
-    ("unit_ns", true, Holds::Whole(MAX_NS)),
+    ("unit_ns", true, Holds::Whole(MAX_UNIT_NS)),
     ("keep", true, Holds::Number),
     ("clock_uncertainty_ns", true, Holds::Whole(u64::MAX)),
     ("lower_bound_ns", false, Holds::Whole(u64::MAX)),

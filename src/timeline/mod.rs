@@ -1,7 +1,7 @@
 //! The timeline: what a simulation predicts and what an execution measures, in one versioned JSON schema.
 //!
 //! `compare`, the pictures and the pages read nothing else. Times are whole nanoseconds from the step's time 0. A timeline
-//! predicted from given costs has no nanoseconds: there one unit of cost stands as 10^9 ns (`unit_ns`).
+//! predicted from given costs has no nanoseconds: there one unit of cost stands as 10^9 ns or another power of ten (`unit_ns`).
 
 mod check;
 mod fault;
@@ -18,8 +18,10 @@ use std::collections::BTreeMap;
 /// Version of the JSON schema that this program writes and reads.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Latest time and longest unit in a file that is read: 2^50 ns, 13 days. Sums over many spans still fit.
-const MAX_NS: u64 = 1 << 50;
+/// Latest time in a file that is read: 2^53 ns, 104 days, which pages hold exactly.
+const MAX_NS: u64 = 1 << 53;
+/// Most nanoseconds of a unit.
+const MAX_UNIT_NS: u64 = 1_000_000_000_000_000_000;
 
 /// Where a timeline comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -449,3 +449,46 @@ fn strangers_steer_no_terminal_and_fill_none() {
         assert!(!out.chars().any(|c| c.is_control() && c != '\n'), "{format}: {out:?}");
     }
 }
+
+#[test]
+fn a_file_that_a_timeline_would_replace_is_found_before_measuring() {
+    let folder = TempDir::new().unwrap();
+    assert_eq!(shell("$P predict -q -p 2 -m 2 -s gpipe -o out", folder.path()).0, 0);
+    fs::write(folder.path().join("out/1f1b-measured.json"), "mine").unwrap();
+    let run = "$P run -p 2 -m 2 -s 1f1b --device timed --steps 1 --format json -o out";
+    let (code, out, err) = shell(run, folder.path());
+    assert!(code == 1 && out.is_empty() && err.contains("it holds 1f1b-measured.json"), "{code} {out} {err}");
+    assert_eq!(fs::read(folder.path().join("out/1f1b-measured.json")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_link_to_nothing_yet_is_followed() {
+    let folder = TempDir::new().unwrap();
+    std::os::unix::fs::symlink("later.svg", folder.path().join("link.svg")).unwrap();
+    assert_eq!(shell("$P predict -q -p 2 -m 2 -s 1f1b -o link.svg", folder.path()).0, 0);
+    assert!(fs::symlink_metadata(folder.path().join("link.svg")).unwrap().is_symlink());
+    assert!(fs::symlink_metadata(folder.path().join("later.svg")).unwrap().is_file());
+}
+
+/// Costs in nanoseconds and in seconds: what `compare` reads has the figures that `predict` printed.
+#[test]
+fn costs_of_any_size_are_the_same_in_files() {
+    let folder = TempDir::new().unwrap();
+    for unit in ["e9", "e6", "e3", "", "e-3", "e-9", "e-12"] {
+        let costs = format!("F=1.5{unit},I=1{unit},W=1.25{unit},comm=0.4{unit}");
+        let line = format!(
+            "$P predict -q -p 4 -m 8 -s 1f1b,zb-h1 --costs {costs} --format json -o t.json && $P compare -q t.json --format json"
+        );
+        let (code, out, err) = shell(&line, folder.path());
+        assert_eq!(code, 0, "{err}");
+        let found: Vec<Value> =
+            serde_json::Deserializer::from_str(&out).into_iter::<Value>().map(Result::unwrap).collect();
+        for (number, predicted) in found[0]["predictions"].as_array().unwrap().iter().enumerate() {
+            let compared = &found[1]["schedules"][number]["predicted"];
+            for figure in ["makespan", "span", "bubble", "lower_bound", "gap_to_bound"] {
+                let [a, b] = [predicted, compared].map(|side| side[figure].as_f64().unwrap());
+                assert!((a - b).abs() <= 1e-9 * a.abs(), "{unit} {figure}: {a} {b}");
+            }
+        }
+    }
+}
