@@ -245,7 +245,7 @@ impl Asked<'_> {
             )));
         }
         let stages = u64::from(self.request.devices) * u64::from(chunks);
-        let (ops, budget) = (2 * stages * u64::from(self.request.microbatches), self.request.budget.ops);
+        let (ops, budget) = (stages.saturating_mul(2 * u64::from(self.request.microbatches)), self.request.budget.ops);
         if ops > budget {
             return Err(Error::Invalid(format!(
                 "{name} for {numbers} has at least {ops} ops; the budget is {budget} ops; take fewer micro-batches or raise --max-ops"

@@ -83,8 +83,11 @@ impl Selection {
 
     fn compiled(&self, path: &ScheduleFile) -> Result<Found, Error> {
         let Selection { devices, microbatches, chunks, budget, .. } = *self;
-        let ops = 2 * u64::from(devices) * u64::from(microbatches) * u64::from(chunks.unwrap_or(1));
-        self.host.admit(ops)?;
+        let stages = u64::from(devices) * u64::from(chunks.unwrap_or(1));
+        let ops = (2 * u64::from(microbatches)).saturating_mul(stages);
+        if ops <= budget.ops {
+            self.host.admit(ops)?; // beyond its own budget the schedule is what is wrong, not the machine
+        }
         let request = Request { devices, microbatches, chunks, options: self.options.clone(), budget };
         let watch = self.host.watch(&path.file, budget, ops);
         let compiled = dsl::compile(path, &request)?;

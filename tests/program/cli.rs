@@ -244,7 +244,8 @@ fn broken_schedules_exit_with_3_and_show_the_place() {
         fails(&format!("{SMALL} -s {}", file(&folder, "try.star", text)), 3, parts);
     }
     fails(&format!("{SMALL} -s 1f1b --max-ops 10"), 3, &["budget is 10 ops", "--max-ops"]);
-    fails("predict -p 1048576 -m 2147483647 -s 1f1b", 3, &["GiB"]);
+    fails("predict -p 1048576 -m 2147483647 -s 1f1b", 3, &["budget is", "--max-ops"]);
+    fails("predict -p 1048576 -m 2147483647 --chunks 1048576 -s interleaved-1f1b", 3, &["budget is", "--max-ops"]);
 }
 
 /// Memory is limited from outside: without a budget of their own these would take all there is.
