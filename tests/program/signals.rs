@@ -13,13 +13,19 @@ struct Running {
     folder: tempfile::TempDir,
 }
 
+/// pipesim, heeding signals even where whoever runs the tests ignores them.
+fn heeding() -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,TERM,HUP", PROGRAM]);
+    command
+}
+
 impl Running {
-    /// Starts pipesim in a process group of its own, heeding signals even where whoever runs the tests ignores them.
+    /// Starts pipesim in a process group of its own.
     fn start(arguments: &str) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| std::fs::File::create(folder.path().join(name)).unwrap();
-        let mut command = Command::new("env");
-        command.args(["--default-signal=INT,TERM,HUP", PROGRAM]);
+        let mut command = heeding();
         command.args(arguments.split_whitespace()).arg("-o").arg(folder.path().join("report").join(""));
         command.stdout(file("stdout")).stderr(file("stderr")).stdin(Stdio::null()).process_group(0);
         Running { child: command.spawn().unwrap(), folder }
@@ -124,7 +130,7 @@ fn profile_and_accuracy_write_what_was_measured() {
     let mut run = Running::start(
         "run -p 2 -m 4 --steps 100000 --device timed --costs F=1,I=1,W=1 --unit-ms 1 -s gpipe --format json",
     );
-    std::thread::sleep(Duration::from_secs(2));
+    run.until("measuring: ");
     let (code, told) = run.end("-INT", false);
     assert_eq!(code, Some(130), "{told}");
     assert_eq!(run.json()["runs"][0]["schedule"], "gpipe");
@@ -138,7 +144,7 @@ fn profile_and_accuracy_write_what_was_measured() {
 
     let folder = tempfile::tempdir().unwrap();
     let costs = folder.path().join("costs.json");
-    let mut child = Command::new(PROGRAM)
+    let mut child = heeding()
         .args(format!("profile {COMMON} --steps 100000 -o").split_whitespace())
         .arg(&costs)
         .stderr(std::fs::File::create(folder.path().join("stderr")).unwrap())
