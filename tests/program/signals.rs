@@ -164,7 +164,7 @@ fn profile_and_accuracy_write_what_was_measured() {
 fn signals_that_are_ignored_stay_so() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
-        "trap '' INT HUP; {PROGRAM} run {COMMON} --schedule 1f1b --steps 300 --warmup 40 -q -o {0}/a.json & \
+        "trap '' INT HUP; {PROGRAM} run {COMMON} --schedule 1f1b --steps 100 --warmup 20 -q -o {0}/a.json & \
          sleep 0.5; kill -INT $!; kill -HUP $!; wait $!",
         folder.path().display()
     );
