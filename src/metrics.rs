@@ -66,7 +66,7 @@ pub struct Metrics {
     /// 1 - bubble.
     pub efficiency: f64,
     /// No order of these ops, on this placement and under these costs, can have a smaller makespan. Measured costs are those at the machine's
-    /// typical speed: hold [`TypicalSpeed::makespan`] against it, where there is one. `null` where none was computed.
+    /// typical speed: hold the makespan at that speed against it, where there is one. `null` where none was computed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lower_bound: Option<f64>,
     /// makespan / lower_bound - 1.

@@ -231,7 +231,7 @@ impl Predicted<'_> {
     /// How makespans are spread over `samples` steps on `machine` whose ops vary by chance, under the prediction's own speed.
     ///
     /// # Errors
-    /// As [`predict`].
+    /// The machine or the jitter cannot be simulated, as for a prediction.
     pub fn spread(&self, machine: &Config, jitter: Jitter, samples: u32, each: Each<'_>) -> Result<Spread, EventError> {
         let speed = self.step.speed(self.costs);
         let config = Config { jitter: Some(jitter), ..machine.clone() };
