@@ -15,6 +15,7 @@ mod whole;
 pub use operation::{MicroBatch, Operation, Storage};
 pub use part::{BLOCK, EMBEDDING, HEAD, Part};
 pub use sizes::InvalidSizes;
+pub(crate) use stage::layer_counts;
 pub use stage::{Outline, Stage, TiedSides, Unsplittable};
 pub use tensor::{Initial, Tensor};
 pub use whole::Anatomy;

@@ -137,7 +137,12 @@ impl Outline {
     }
 }
 
-fn layer_counts(layers: usize, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<usize>, Unsplittable> {
+/// Layers of each of `stages`: as `explicit` says, else as evenly as it goes, the first stages taking what is over.
+pub(crate) fn layer_counts(
+    layers: usize,
+    stages: usize,
+    explicit: Option<&[usize]>,
+) -> Result<Vec<usize>, Unsplittable> {
     if stages == 0 {
         return Err(Unsplittable::NoStage);
     }

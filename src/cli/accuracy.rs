@@ -4,8 +4,10 @@ use super::Failure;
 use super::devices::DeviceOptions;
 use super::guard::Guarded;
 use super::model::ModelOptions;
+use super::numbers::{Numbers, numbers};
 use super::options::{DetailOptions, WriteOptions};
 use super::output::{json, print};
+use super::selection::{Names, names};
 use super::signals::{Decides, heed};
 use crate::experiment::{self, Finding};
 use crate::ranks::{Ranks, refuse_ranks};
@@ -20,11 +22,11 @@ pub struct Accuracy {
     #[arg(long, short = 'p', default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     stages: u32,
     /// Numbers of micro-batches to measure at, of constant size
-    #[arg(long, short = 'm', value_delimiter = ',', default_values_t = [4, 8, 16], value_parser = clap::value_parser!(u32).range(1..=4096))]
-    micro: Vec<u32>,
+    #[arg(long, short = 'm', default_value = "4,8,16", value_parser = numbers(1..=4096))]
+    micro: Numbers,
     /// Schedules to predict
-    #[arg(long, short = 's', value_delimiter = ',', default_values_t = ["naive", "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v"].map(str::to_string))]
-    schedule: Vec<String>,
+    #[arg(long, short = 's', default_value = "naive,gpipe,1f1b,interleaved-1f1b,zb-h1,zb-h2,zb-v", value_parser = names)]
+    schedule: Vec<Names>,
     /// The schedule that calibrates
     #[arg(long, default_value = "1f1b")]
     calibrate: String,
@@ -63,8 +65,8 @@ impl Accuracy {
         let (backend, link) = self.devices.sole_backend(&ranks, self.stages, self.details)?;
         training.backend = backend;
         let accuracy = experiment::Accuracy {
-            schedules: self.schedule.clone(),
-            microbatches: self.micro.clone(),
+            schedules: self.schedule.iter().flat_map(Names::all).cloned().collect(),
+            microbatches: self.micro.all().to_vec(),
             calibrate_on: self.calibrate.clone(),
             selection: Selection { host: &Guarded, ..Selection::new(self.stages, self.calibrate_micro) },
             steps: self.steps,

@@ -1,5 +1,6 @@
 //! A threshold that a command's figures are held against: `bubble>15%`, `predicted.makespan>=100ms`, `|makespan_error|>5%`.
 
+use crate::cost::TimeUnit;
 use crate::dsl::distance;
 use crate::metrics::Metrics;
 use crate::report::Entry;
@@ -109,7 +110,7 @@ pub enum Verdict {
 pub struct Judged<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Unit of its times, `unit` or `ms`.
+    /// Unit of its times: `unit`, or one of time.
     pub time_unit: &'a str,
     /// Figures of the prediction.
     pub predicted: Option<&'a Metrics>,
@@ -222,11 +223,11 @@ impl Condition {
     }
 
     fn fits_unit(&self, unit: &str) -> Result<(), String> {
-        if self.unit != Unit::Time || unit == "ms" {
+        if self.unit != Unit::Time || TimeUnit::named(unit).is_some() {
             return Ok(());
         }
         Err(format!(
-            "--fail-if '{}': the timeline counts units of --costs, not seconds; give a number without a unit, or costs in ms with --profile",
+            "--fail-if '{}': the timeline counts units of --costs, not seconds; give a number without a unit, or costs with one, as in F=2ms",
             self.text
         ))
     }
@@ -250,7 +251,8 @@ impl Condition {
         let of_timeline = matches!(self.figure.read, Read::Timeline(_));
         let time_unit = if of_timeline { judged.time_unit } else { "ms" };
         self.fits_unit(time_unit)?;
-        let size = if self.signed { found } else { found.abs() };
+        let ms = TimeUnit::named(time_unit).filter(|_| self.unit == Unit::Time).map_or(1.0, TimeUnit::ms);
+        let size = ms * if self.signed { found } else { found.abs() };
         if !(self.holds)(&size, &self.value) {
             return Ok(Verdict::Passes);
         }
@@ -264,7 +266,7 @@ impl Condition {
         match (self.figure.kind, self.unit) {
             (Kind::Fraction, Unit::Percent) => format!("{} %", rounded(100.0 * found)),
             (Kind::Points, _) => format!("{} points", rounded(found)),
-            (Kind::Time, _) if time_unit == "ms" => format!("{found} ms"),
+            (Kind::Time, _) if TimeUnit::named(time_unit).is_some() => format!("{found} {time_unit}"),
             _ => found.to_string(),
         }
     }

@@ -87,6 +87,11 @@ impl EngineOptions {
         Ok(())
     }
 
+    /// Whether a schedule may come to no end here.
+    pub fn may_deadlock(&self) -> bool {
+        self.delivery.is_some()
+    }
+
     /// Whether the sweep does.
     fn is_plain(&self) -> bool {
         let EngineOptions { delivery, transfer, sharing, slots, cores, overlap_slowdown, jitter, .. } = self;

@@ -136,7 +136,8 @@ impl Explain {
         let report = Report { extra_tables: explanations.iter().flat_map(tables).collect(), ..Report::default() };
         let json = || versioned("explanations", &explanations);
         let printed = self.print.show(&report, json, || table(&report), || intervals(&explanations));
-        let title = format!("Explained: {} devices, {} micro-batches", self.schedules.stages, self.schedules.micro);
+        let (p, m) = (self.schedules.stages.first(), self.schedules.micro.first());
+        let title = format!("Explained: {p} devices, {m} micro-batches");
         self.write.write(&Report { title, entries, ..report }, printed, self.remarks)?;
         let judged = explanations.iter().map(|e| Judged::predicted(&e.schedule, &e.time_unit, &e.metrics));
         self.judge.held(&judged.collect::<Vec<_>>())?.judge()

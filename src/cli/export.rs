@@ -61,11 +61,9 @@ pub struct Export {
 impl Export {
     /// Writes the one schedule that is asked for.
     pub fn run(&self) -> Result<(), Failure> {
-        if self.schedules.schedule.len() != 1 {
-            return Err(Failure::Usage(format!(
-                "export writes one schedule: name it with --schedule, found {}",
-                self.schedules.schedule.len()
-            )));
+        let found = self.schedules.asked().len();
+        if found != 1 {
+            return Err(Failure::Usage(format!("export writes one schedule: name it with --schedule, found {found}")));
         }
         let (written, endings) = self.to;
         if self.torch.is_some() && !endings.contains(&".csv") {

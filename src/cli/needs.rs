@@ -1,8 +1,10 @@
 //! Which option goes with which: one table for all verbs, so that what an option cannot do here is refused and never ignored.
 
 use super::devices::DeviceKind;
+use super::numbers::Numbers;
 use super::options::Format;
-use crate::cost::Decimal;
+use super::selection::Names;
+use crate::cost::{Decimal, GivenCosts, Per};
 use crate::sim::event::Sharing;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
@@ -55,7 +57,12 @@ const RULES: &[Rule] = &[
         why: "is for GPUs; leave it out, or use --device cuda",
     },
     Rule {
-        options: &["costs", "slow"],
+        options: &["stages", "micro"],
+        fits: |a| a.verb.get_name() == "predict" || !a.has_several("stages") && !a.has_several("micro"),
+        why: "takes one number here; predict compares several",
+    },
+    Rule {
+        options: &["costs", "costs_per", "slow"],
         fits: |a| !a.has("device") || a.on(DeviceKind::Timed),
         why: "goes with --device timed, or with predict --costs; devices that train are as fast as they are",
     },
@@ -70,6 +77,16 @@ const RULES: &[Rule] = &[
         why: "and --profile both say what ops cost; leave one of the two out",
     },
     Rule {
+        options: &["costs_per"],
+        fits: |a| !a.typed("profile"),
+        why: "says what --costs are of, and those of --profile are of a model's parts; leave it out",
+    },
+    Rule {
+        options: &["costs_per"],
+        fits: |a| a.get("costs_per") != Some(Per::Layer) || a.typed("layers"),
+        why: "layer needs the number of layers; give it, as in --layers 32",
+    },
+    Rule {
         options: &["slow"],
         fits: |a| !a.typed("profile"),
         why: "goes with --costs; the devices of --profile are as measured",
@@ -80,14 +97,22 @@ const RULES: &[Rule] = &[
         why: "says how long a unit of --costs lasts, and --profile is in ms; leave one of the two out",
     },
     Rule {
+        options: &["unit_ms"],
+        fits: |a| a.get::<GivenCosts>("costs").is_none_or(|costs| costs.unit().is_none()),
+        why: "says how long a unit of --costs lasts, and these have a unit of time; leave it out",
+    },
+    Rule {
         options: &["calibrate"],
         fits: |a| !a.typed("profile"),
         why: "says what costs are measured on, and --profile has them; leave one of the two out",
     },
     Rule {
         options: &["layers"],
-        fits: |a| a.typed("profile") || a.has("model") && !a.on(DeviceKind::Timed),
-        why: "splits a measured model; give its costs with --profile",
+        fits: |a| {
+            let costs = ["profile", "costs", "costs_per"].iter().any(|option| a.typed(option));
+            costs || a.has("model") && !a.on(DeviceKind::Timed)
+        },
+        why: "splits a model; give its costs with --profile or --costs",
     },
     Rule {
         options: OF_THE_CHECKPOINT,
@@ -157,6 +182,11 @@ impl Asked<'_> {
         self.matches.try_get_one::<T>(option).ok().flatten().cloned()
     }
 
+    /// Whether the option has more than one number.
+    fn has_several(&self, option: &str) -> bool {
+        self.get(option).is_some_and(|numbers: Numbers| numbers.are_several())
+    }
+
     fn on(&self, device: DeviceKind) -> bool {
         self.get("device") == Some(device)
     }
@@ -183,8 +213,17 @@ impl Asked<'_> {
                 "--chunks and --set v both say how many stages a device has; leave one of the two out".to_string(),
             );
         }
+        let all = set.clone();
         let (key, _) = set.find(|(key, _)| !keys.insert(key))?;
-        Some(format!("--set gives {key} twice; give it once"))
+        let names = self.matches.try_get_many::<Names>("schedule").ok().flatten();
+        let name = names.and_then(|mut names| Some(names.next()?.all().first()?.clone()));
+        let name = name.unwrap_or_else(|| "interleaved-1f1b".to_string());
+        let variant = |(_, value): &(String, String)| format!("-s '{name}:{key}={value}'");
+        let variants: Vec<String> = all.filter(|(other, _)| other == key).map(variant).collect();
+        Some(format!(
+            "--set gives {key} twice, and each is for all schedules; give it once, or compare {}",
+            variants.join(" ")
+        ))
     }
 }
 

@@ -2,12 +2,19 @@
 
 use super::Failure;
 use super::condition::{self, Condition};
-use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Slow};
+use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Per, Slow, TimeUnit};
 use crate::report::{Place, endings};
 use crate::resolve::{self, Costs, Files};
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
+
+const PER: [(&str, &str, Per); 4] = [
+    ("device", "A device's whole share of layers: twice the devices are twice the model", Per::Device),
+    ("stage", "A stage of average size", Per::Stage),
+    ("layer", "A layer, with --layers", Per::Layer),
+    ("model", "The whole model: the same one over all p and v", Per::Model),
+];
 
 /// Reads a plain file of at most `limit` bytes as text.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, Failure> {
@@ -17,16 +24,19 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, Failure> {
 /// What ops cost when no run says so.
 #[derive(Args, Clone, Debug)]
 pub struct CostOptions {
-    /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1; B is I + W unless given [default: units]
+    /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1; B is I + W unless given. All times with a unit (F=18.5ms,comm=300us: ns, us, ms, s) or none [default: units]
     #[arg(long, value_name = "F=..,I=..", value_parser = given_costs)]
     pub costs: Option<GivenCosts>,
+    /// What --costs are of; comm is of a message in any case [default: device]
+    #[arg(long, value_name = "WHAT", value_parser = one_of(PER))]
+    pub costs_per: Option<Per>,
     /// Measured costs, as `pipesim profile` writes them
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// A device that runs slower by a factor, repeatable: 2=1.3
     #[arg(long, value_name = "DEVICE=FACTOR", value_parser = slow)]
     pub slow: Vec<(u32, Decimal)>,
-    /// Blocks of each stage, in model order: 7,5 (with --profile)
+    /// Layers of each stage, in model order: 7,5; with --costs also one number for all of them, split evenly (a stage with more than the average costs as much more)
     #[arg(long, value_name = "N,N,..", value_delimiter = ',')]
     pub layers: Option<Vec<usize>>,
 }
@@ -58,7 +68,7 @@ impl CostOptions {
 
     /// Whether anything is said of costs.
     pub fn any(&self) -> bool {
-        self.costs.is_some() || self.profile.is_some() || !self.slow.is_empty()
+        self.costs.is_some() || self.costs_per.is_some() || self.profile.is_some() || !self.slow.is_empty()
     }
 
     /// The first option that says something of costs.
@@ -66,13 +76,15 @@ impl CostOptions {
         match (&self.costs, &self.profile) {
             (Some(_), _) => "--costs",
             (None, Some(_)) => "--profile",
+            (None, None) if self.costs_per.is_some() => "--costs-per",
             (None, None) => "--slow",
         }
     }
 
     /// The unit that times are in.
     pub fn time_unit(&self) -> &'static str {
-        if self.profile.is_some() { "ms" } else { "unit" }
+        let given = self.costs.as_ref().and_then(GivenCosts::unit).map_or("unit", TimeUnit::name);
+        if self.profile.is_some() { "ms" } else { given }
     }
 
     /// Where costs come from: the cost file, else what is given, else units.
@@ -94,7 +106,13 @@ impl CostOptions {
         if slow.len() < self.slow.len() {
             return Err(Failure::Usage("--slow names a device twice; give each once".to_string()));
         }
-        Ok(Costs::Given { costs: self.costs.clone().unwrap_or_default(), slow })
+        Ok(Costs::Given { costs: self.of_all(), slow })
+    }
+
+    /// The costs given here, and what they are of.
+    pub fn of_all(&self) -> GivenCosts {
+        let costs = self.costs.clone().unwrap_or_default();
+        costs.per(self.costs_per.unwrap_or_default()).with_layers(self.layers.clone())
     }
 }
 

@@ -3,15 +3,17 @@
 use super::Failure;
 use super::condition::{Judged, Scope};
 use super::engine::EngineOptions;
+use super::grid::{self, Combination};
 use super::guard::Guarded;
 use super::options::{CostOptions, DrawOptions, Format, JudgeOptions, RemarkOptions, WriteOptions};
-use super::output::{table, versioned};
+use super::output::{self, table, versioned};
 use super::selection::SearchOptions;
-use crate::report::{self, Report};
+use crate::report::{self, Point, Report};
 use crate::resolve::{Host, Resolved};
-use crate::sim::Predicted;
 use crate::sim::event::{Each, EventError};
+use crate::sim::{Predicted, Prediction};
 use clap::Args;
+use serde::Serialize;
 
 /// Largest step whose timeline is drawn in the terminal without being asked for.
 const MAX_DRAWN_OPS: usize = 200_000;
@@ -35,38 +37,99 @@ pub struct Predict {
     judge: JudgeOptions,
 }
 
+/// What `--format json` prints of a comparison.
+#[derive(Serialize)]
+struct Compared<'a> {
+    schema_version: u32,
+    predictions: Vec<Marked<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<Missing<'a>>,
+}
+
+/// A prediction, and the figures in which it is the best.
+#[derive(Serialize)]
+struct Marked<'a> {
+    #[serde(flatten)]
+    prediction: &'a Prediction,
+    best: Vec<&'static str>,
+}
+
+/// A combination that is not there.
+#[derive(Serialize)]
+struct Missing<'a> {
+    schedule: &'a str,
+    devices: u32,
+    microbatches: u32,
+    why: &'a str,
+}
+
 impl Predict {
     /// Predicts, prints, writes.
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
         self.judge.refuse(Scope::Predictions(self.costs.time_unit()))?;
-        let mut resolved = self.schedules.resolved(&self.costs.costs()?, self.remarks)?;
-        resolved.iter_mut().try_for_each(|resolved| self.engine.equip(resolved))?;
-        let results = resolved.iter().map(|resolved| self.predict(resolved)).collect::<Result<Vec<_>, _>>()?;
+        let mut all = self.schedules.combinations(&self.costs.costs()?, self.remarks)?;
+        all.iter_mut().filter_map(|one| one.resolved.as_mut()).try_for_each(|resolved| self.engine.equip(resolved))?;
+        if self.schedules.are_several() && self.engine.may_deadlock() {
+            self.leave_out_deadlocks(&mut all)?;
+        }
+        let labels = all.iter().filter(|one| one.resolved.is_some());
+        let labels: Vec<String> = labels.map(|one| one.label(self.schedules.are_several())).collect();
+        let resolved = all.iter().filter_map(|one| one.resolved.as_ref());
+        let results =
+            resolved.zip(&labels).map(|(one, label)| self.predict(one, label)).collect::<Result<Vec<_>, _>>()?;
+        self.remarks_on_costs(&all);
+        self.show(&results, &all)?;
+        let judged = results.iter().zip(&labels);
+        let judged = judged
+            .map(|(result, label)| Judged::predicted(label, &result.prediction.time_unit, &result.prediction.metrics));
+        self.judge.held(&judged.collect::<Vec<_>>())?.judge()
+    }
+
+    /// Leaves out what deadlocks under the delivery asked for, as long as anything is left.
+    fn leave_out_deadlocks(&self, all: &mut [Combination]) -> Result<(), Failure> {
+        let mut stuck = None;
+        for one in all.iter_mut() {
+            let ended = one.resolved.as_ref().and_then(|resolved| resolved.predict().err());
+            if let Some(error @ EventError::Deadlock(_)) = ended {
+                one.leave_out(&error);
+                stuck.get_or_insert(Failure::from(error));
+            }
+        }
+        match stuck {
+            Some(failure) if all.iter().all(|one| one.resolved.is_none()) => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is to be said of costs that were not given, and of what they are.
+    fn remarks_on_costs(&self, all: &[Combination]) {
         if self.costs.costs.is_none() && self.costs.profile.is_none() {
             self.remarks.remark(
                 "costs: units (F = I = W = 1, B = 2, no communication); give your own with --costs or --profile",
             );
         }
-        self.show(&results)?;
-        let judged = results
-            .iter()
-            .map(|Predicted { prediction: p, .. }| Judged::predicted(&p.schedule, &p.time_unit, &p.metrics));
-        self.judge.held(&judged.collect::<Vec<_>>())?.judge()
+        if self.costs.costs_per.is_none() && self.costs.profile.is_none() {
+            self.schedules.remark_on_model(all, self.remarks);
+        }
+        let Some(costs) = &self.costs.costs else { return };
+        if let (Some(unit), [_, ..]) = (costs.unit(), costs.assumed()) {
+            let names = costs.assumed().join(" and ");
+            self.remarks.remark(&format!("costs: 1 {} for {names}, which --costs does not give", unit.name()));
+        }
     }
 
     /// The prediction, and how its makespan is spread under chance where that is asked for.
-    fn predict<'a>(&self, resolved: &'a Resolved) -> Result<Predicted<'a>, Failure> {
+    fn predict<'a>(&self, resolved: &'a Resolved, label: &str) -> Result<Predicted<'a>, Failure> {
         let place = |e: EventError| match Failure::from(e) {
-            Failure::Schedule(text) => Failure::Schedule(format!("{}: {text}", resolved.graph.schedule().name)),
+            Failure::Schedule(text) => Failure::Schedule(format!("{label}: {text}")),
             other => other,
         };
-        let name = &resolved.graph.schedule().name;
-        let busy = self.remarks.busy(&format!("predicting {name}"), None);
+        let busy = self.remarks.busy(&format!("predicting {label}"), None);
         let mut predicted = resolved.predict().map_err(place)?;
         drop(busy);
         if let (Some(machine), Some((jitter, samples))) = (&resolved.setup.machine, self.engine.chance()) {
-            let busy = self.remarks.busy(&format!("{name} by chance"), Some((samples.into(), "samples")));
+            let busy = self.remarks.busy(&format!("{label} by chance"), Some((samples.into(), "samples")));
             let each: Each<'_> = &|count, work| {
                 Guarded.each(count, &|number| {
                     work(number);
@@ -79,20 +142,50 @@ impl Predict {
         Ok(predicted)
     }
 
-    fn show(&self, results: &[Predicted]) -> Result<(), Failure> {
+    fn show(&self, results: &[Predicted], all: &[Combination]) -> Result<(), Failure> {
+        let (compared, several) = (self.schedules.is_comparison(), self.schedules.are_several());
         let ops: usize = results.iter().map(|r| r.graph.len()).sum();
-        let drawn = self.draw.print.format == Format::Table && ops <= MAX_DRAWN_OPS;
-        let report =
+        let drawn = self.draw.print.format == Format::Table && ops <= MAX_DRAWN_OPS && !several;
+        let mut report =
             if drawn || !self.write.output.is_empty() { Report::predicted(results) } else { Report::figures(results) };
-        let json = || versioned("predictions", &results.iter().map(|r| &r.prediction).collect::<Vec<_>>());
+        if self.costs.costs_per.is_some() {
+            report.subtitle = self.costs.of_all().described();
+        }
+        if compared {
+            report = grid::compared(report, all, several);
+        }
+        let json = || {
+            let predictions = results.iter().map(|r| &r.prediction);
+            if !compared {
+                return versioned("predictions", &predictions.collect::<Vec<_>>());
+            }
+            let best = report.entries.iter().zip(report.best());
+            let best = best.filter(|(entry, _)| entry.predicted.is_some()).map(|(_, best)| best);
+            output::json(&Compared {
+                schema_version: 1,
+                predictions: predictions.zip(best).map(|(prediction, best)| Marked { prediction, best }).collect(),
+                left_out: all.iter().filter_map(missing).collect(),
+            })
+        };
         let tables = || {
             if drawn {
                 return self.draw.terminal(&report);
             }
-            self.remarks.remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
+            if several && self.write.output.is_empty() {
+                self.remarks.remark("timelines of them all, one under the other: -o timelines.svg or .html");
+            } else if !several {
+                self.remarks
+                    .remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
+            }
             table(&report)
         };
         let printed = self.draw.print.show(&report, json, tables, || report::figures(&report));
         self.write.write(&report, printed, self.remarks)
     }
+}
+
+fn missing(one: &Combination) -> Option<Missing<'_>> {
+    let Point { schedule, devices, microbatches, left_out, .. } = &one.point;
+    let why = &left_out.as_ref()?.why;
+    Some(Missing { schedule, devices: *devices, microbatches: *microbatches, why })
 }

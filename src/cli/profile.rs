@@ -42,7 +42,7 @@ pub struct Profile {
 impl Profile {
     /// The one schedule asked for; 1F1B where none is.
     fn graph(&self) -> Result<TaskGraph, Failure> {
-        let name = match self.schedules.schedule.as_slice() {
+        let name = match self.schedules.asked().as_slice() {
             [] => "1f1b".to_string(),
             [name] => name.clone(),
             more => {
@@ -52,7 +52,7 @@ impl Profile {
                 )));
             }
         };
-        self.schedules.refuse_idle(std::slice::from_ref(&name))?;
+        self.schedules.refuse_idle(std::slice::from_ref(&name), self.details.remarks)?;
         let Settled { graph, warnings } =
             self.schedules.selection().graph::<resolve::Error>(&name, &resolve::unknown_costs)?;
         warnings.iter().for_each(|warning| warn(warning, self.details.remarks));
@@ -62,13 +62,13 @@ impl Profile {
     /// Measures and writes the cost file.
     pub fn run(&self) -> Result<(), Failure> {
         let remarks = self.details.remarks;
-        let (ranks, stages) = (Ranks::alone(), self.schedules.stages);
+        let (ranks, stages) = (Ranks::alone(), self.schedules.stages.first());
         heed(ranks.stop(), Decides::Itself, remarks.quiet);
         let file = OneFile::at(self.output.as_deref(), &[".json"])?;
         refuse_ranks("pipesim profile")?;
         let graph = self.graph()?;
         let recipe = experiment::Recipe { layers: self.layers.clone(), ..self.model.recipe() };
-        let mut training = recipe.training(self.schedules.micro, &ranks)?;
+        let mut training = recipe.training(self.schedules.micro.first(), &ranks)?;
         training.backend = self.devices.sole_backend(&ranks, stages, self.details)?.0;
         training.stages(&graph)?;
         let (costs, ended) =

@@ -8,6 +8,7 @@ use super::options::{CostOptions, DetailOptions, DrawOptions, JudgeOptions, Writ
 use super::output::{json, tell};
 use super::selection::SearchOptions;
 use super::signals::{Decides, heed};
+use crate::cost::{GivenCosts, TimeUnit};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
 use crate::experiment::{self, Experiment, Finding, Iteration, Observer, Outcome, Recipe};
@@ -129,7 +130,7 @@ impl Run {
     }
 
     fn enough_devices(&self, ranks: u32) -> Result<(), Failure> {
-        let stages = self.schedules.stages;
+        let stages = self.schedules.stages.first();
         if ranks <= stages {
             return Ok(());
         }
@@ -147,9 +148,9 @@ impl Run {
         if ranks.speaks() {
             write.check_writable()?;
         }
-        self.schedules.refuse_idle(&self.schedules.names())?;
+        self.schedules.refuse_idle(&self.schedules.names(), remarks)?;
         let mut experiment = self.experiment(ranks);
-        let stages = self.schedules.stages;
+        let stages = self.schedules.stages.first();
         let chosen = self.devices.choose(ranks, stages, details)?;
         self.judge.refuse(Scope::Runs { trains: !matches!(chosen, Chosen::Timed) })?;
         let links = self.devices.links(chosen, ranks, stages)?;
@@ -219,14 +220,15 @@ impl Run {
         if matches!(chosen, Chosen::Timed) {
             return experiment.timed(self.unit_ms(), link.name, observer);
         }
-        let (ranks, stages) = (&experiment.ranks, self.schedules.stages);
+        let (ranks, stages) = (&experiment.ranks, self.schedules.stages.first());
         let backend = self.devices.backend(chosen, (link, experiment.delivery), ranks, stages)?;
         experiment.train(backend, link.name, observer)
     }
 
     /// Milliseconds of a unit of the costs; a cost file's unit is one.
     fn unit_ms(&self) -> f64 {
-        if self.costs.profile.is_some() { 1.0 } else { self.unit_ms }
+        let given = self.costs.costs.as_ref().and_then(GivenCosts::unit).map_or(self.unit_ms, TimeUnit::ms);
+        if self.costs.profile.is_some() { 1.0 } else { given }
     }
 
     /// What is asked for, but for the costs and for what each link delivers.

@@ -6,8 +6,34 @@ use crate::dsl::{self, Description};
 use crate::resolve::{self, Files};
 use clap::Args;
 
+const HELP: &str = "\
+How to ask for one with options, here and in every verb: -s interleaved-1f1b:v=4 -s group-interleaved:v=2,group=2
+
+How to write one (`pipesim schedules zb-v` prints one; the book's page on the language has all of it):
+
+  options: parameters of device beyond r, p and m, with defaults; -s FILE:late=2 sets them
+    def device(r, p, m, late = 0):
+        n = min(p - 1 - r + late, m)
+        return n * F + (m - n) * (F + B) + n * B
+
+  placements: linear (where none is named), loop, zigzag, v_shape, bidirectional, or the device of each stage
+    placement = custom([0, 1, 1, 0])
+    def device(r, p, m):
+        return m * F[0] + m * F[1] + m * B[1] + m * B[0]
+
+  caps: most activations of a device, 1 being what its whole share of layers keeps for one micro-batch; in fill, greedy and search
+    def device(r, p, m):
+        return fill(m * F + m * I, W, cap = m + 0.5)
+
+  greedy over chunks: of all chunks of the device whatever is ready runs, the first kind named first, of it the oldest micro-batch
+    placement = v_shape
+    def device(r, p, m):
+        return greedy([B, F], cap = p)
+";
+
 /// Arguments of `schedules`.
 #[derive(Args)]
+#[command(after_help = HELP)]
 pub struct Schedules {
     /// Print the text of one schedule instead of the list
     name: Option<String>,

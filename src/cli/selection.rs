@@ -2,16 +2,16 @@
 
 use super::Failure;
 use super::guard::Guarded;
+use super::numbers::{Numbers, numbers};
 use super::options::{CostOptions, RemarkOptions};
 use super::output::tell;
-use crate::dsl::Budget;
+use crate::dsl::{Budget, Takes};
 use crate::graph::TaskGraph;
 use crate::open::{Order, Program};
-use crate::resolve::{Costs, Resolved, Selection, Warning};
+use crate::resolve::{Costs, Resolved, Selection, Variant, Warning, memory_cap};
 use crate::schedule::Overlap;
 use clap::Args;
 use std::ops::Deref;
-use std::path::Path;
 
 /// The schedules that are taken when none is named.
 pub const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
@@ -20,18 +20,18 @@ pub const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
 #[derive(Args, Clone, Debug)]
 pub struct ScheduleOptions {
     /// Number of devices, p
-    #[arg(long, short = 'p', value_name = "P", alias = "pipeline-model-parallel-size", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub stages: u32,
+    #[arg(long, short = 'p', value_name = "P", alias = "pipeline-model-parallel-size", value_parser = numbers(1..=1 << 20))]
+    pub stages: Numbers,
     /// Number of micro-batches a step, m
-    #[arg(long, short = 'm', value_name = "M", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
-    pub micro: u32,
-    /// Schedule: a name (see `pipesim schedules`), a .star file or a PyTorch .csv file; `auto` is the best under --memory-cap; repeatable [default: naive, gpipe, 1f1b, zb-v]
-    #[arg(long, short = 's', value_name = "NAME|FILE", value_delimiter = ',')]
-    pub schedule: Vec<String>,
-    /// Stages a device, where the schedule leaves it open
+    #[arg(long, short = 'm', value_name = "M", value_parser = numbers(1..=(1 << 31) - 1))]
+    pub micro: Numbers,
+    /// Schedule: a name (see `pipesim schedules`), a .star file or a PyTorch .csv file, with options of its own (interleaved-1f1b:v=4) or without; `auto` is the best under --memory-cap; repeatable [default: naive, gpipe, 1f1b, zb-v]
+    #[arg(long, short = 's', value_name = "NAME|FILE", value_parser = names)]
+    pub schedule: Vec<Names>,
+    /// Stages a device, of the schedules that leave it open
     #[arg(long, value_name = "V", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub chunks: Option<u32>,
-    /// An option of the schedule's own, repeatable
+    /// An option of the schedules that have it, repeatable
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
     /// What an overlapped pair of a forward and a backward means: atomic (starts with both inputs, lasts F + B), serial (in turn), runtime (in turn, outputs at the end), max (as atomic, lasts the longer: perfect overlap)
@@ -50,14 +50,22 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_string(), value.trim().to_string()))
 }
 
-fn activations(text: &str) -> Result<f64, String> {
-    if text.ends_with(['B', 'b']) {
-        return Err("a cap in bytes needs the bytes of a model's activations, which are not predicted yet; give activation units, as in 8".to_string());
+/// Names of schedules that were given together, separated by commas.
+#[derive(Clone, Debug)]
+pub struct Names(Vec<String>);
+
+impl Names {
+    /// All.
+    pub fn all(&self) -> &[String] {
+        &self.0
     }
-    match text.parse::<f64>() {
-        Ok(units) if (0.001..=1e9).contains(&units) => Ok(units),
-        _ => Err("expected activation units from 0.001 up, as in 8 or 2.5".to_string()),
-    }
+}
+
+/// Reads a list of names.
+pub fn names(text: &str) -> Result<Names, String> {
+    let names = Variant::list(text);
+    names.iter().try_for_each(|name| Variant::parse(name).map(|_| ()).map_err(|error| error.to_string()))?;
+    Ok(Names(names))
 }
 
 fn overlap(text: &str) -> Result<Overlap, String> {
@@ -72,7 +80,7 @@ pub struct SearchOptions {
     #[command(flatten)]
     pub schedules: ScheduleOptions,
     /// Most activations a device may hold, in units of its whole share of layers for one micro-batch: bounds what is searched
-    #[arg(long, value_name = "UNITS", value_parser = activations)]
+    #[arg(long, value_name = "UNITS", value_parser = memory_cap)]
     pub memory_cap: Option<f64>,
 }
 
@@ -87,29 +95,45 @@ impl Deref for SearchOptions {
 impl ScheduleOptions {
     /// Names of the schedules asked for.
     pub fn names(&self) -> Vec<String> {
-        if self.schedule.is_empty() { DEFAULT_SCHEDULES.map(str::to_string).to_vec() } else { self.schedule.clone() }
+        let asked = self.asked();
+        if asked.is_empty() { DEFAULT_SCHEDULES.map(str::to_string).to_vec() } else { asked }
     }
 
-    /// What is asked of each of them.
+    /// Those that were named.
+    pub fn asked(&self) -> Vec<String> {
+        self.schedule.iter().flat_map(Names::all).cloned().collect()
+    }
+
+    /// What is asked of each of them, for each p and m.
+    pub fn selections(&self) -> impl Iterator<Item = Selection> {
+        let pairs = self.stages.all().iter().flat_map(|&p| self.micro.all().iter().map(move |&m| (p, m)));
+        pairs.map(|(devices, microbatches)| Selection { devices, microbatches, ..self.selection() })
+    }
+
+    /// What is asked of each of them, for the first p and m.
     pub fn selection(&self) -> Selection {
         let usual = Budget::default();
         Selection {
             chunks: self.chunks,
             options: self.set.iter().cloned().collect(),
+            lenient: self.names().len() > 1,
             overlap: self.overlap,
             budget: Budget { ticks: self.max_ticks.unwrap_or(usual.ticks), ops: self.max_ops, ..usual },
             host: &Guarded,
-            ..Selection::new(self.stages, self.micro)
+            ..Selection::new(self.stages.first(), self.micro.first())
         }
     }
 
     /// Refuses options that none of the schedules `names` has a use for.
-    pub fn refuse_idle(&self, names: &[String]) -> Result<(), Failure> {
+    pub fn refuse_idle(&self, names: &[String], remarks: RemarkOptions) -> Result<(), Failure> {
         let idle = |option: &str, why: &str| {
             let names = names.join(", ");
             Err(Failure::Usage(format!("{option}: {names} {why}; leave it out")))
         };
-        if self.max_ticks.is_some() && names.iter().all(|name| is_csv(name)) {
+        self.refuse_unknown(names, remarks)?;
+        if self.max_ticks.is_some()
+            && names.iter().all(|name| Variant::parse(name).is_ok_and(|variant| variant.is_csv()))
+        {
             return idle("--max-ticks", "is a list of ops, of which nothing is evaluated");
         }
         if self.overlap != Overlap::default() && !self.any(names, has_pairs)? {
@@ -118,11 +142,51 @@ impl ScheduleOptions {
         Ok(())
     }
 
+    /// Refuses --chunks and --set of which none of several schedules knows, and says which do not know them.
+    fn refuse_unknown(&self, names: &[String], remarks: RemarkOptions) -> Result<(), Failure> {
+        let selection = self.selection();
+        if !selection.lenient || self.chunks.is_none() && self.set.is_empty() {
+            return Ok(());
+        }
+        let mut takes = Vec::new();
+        for name in names {
+            let variant = Variant::parse(name)?;
+            takes.push((name.as_str(), selection.takes(&variant)?));
+        }
+        let chunks = self.chunks.map(|v| (format!("--chunks {v}"), None)).into_iter();
+        let set = self.set.iter().map(|(key, value)| (format!("--set {key}={value}"), Some(key)));
+        for (flag, key) in chunks.chain(set) {
+            let known = |(_, takes): &&(&str, Takes)| key.map_or(takes.chunks, |key| takes.options.contains(key));
+            let without: Vec<&str> = takes.iter().filter(|one| !known(one)).map(|(name, _)| *name).collect();
+            let what = if key.is_some() { "has no such option" } else { "says itself how many stages a device has" };
+            let text = format!("{flag}: {} {what}", without.join(", "));
+            if without.len() == names.len() {
+                return Err(Failure::Usage(format!("{text}; leave it out")));
+            }
+            if !without.is_empty() {
+                remarks.remark(&format!("{text}, and goes without"));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the order of any of `names`, before costs are known, is so; of `auto` it is.
     fn any(&self, names: &[String], is_so: fn(&Order) -> bool) -> Result<bool, Failure> {
+        let several = self.stages.are_several() || self.micro.are_several();
         for name in names {
-            if is_auto(name) || is_so(&self.selection().order(name)?.order) {
+            if Variant::parse(name)?.is_auto() {
                 return Ok(true);
+            }
+            for selection in self.selections() {
+                match selection.order(name) {
+                    Err(error) if several && error.is_of_numbers() => {} // it may exist for others
+                    found => {
+                        if is_so(&found?.order) {
+                            return Ok(true);
+                        }
+                        break;
+                    }
+                }
             }
         }
         Ok(false)
@@ -137,7 +201,7 @@ impl SearchOptions {
 
     /// Each schedule asked for, with its costs.
     pub fn resolved(&self, costs: &Costs, remarks: RemarkOptions) -> Result<Vec<Resolved>, Failure> {
-        self.refuse_idle(&self.names())?;
+        self.refuse_idle(&self.names(), remarks)?;
         let selection = self.selection();
         let one = |name: String| {
             let busy = remarks.busy(&format!("making the order of {name}"), None);
@@ -162,14 +226,6 @@ impl SearchOptions {
         let resolved = self.resolved(&costs.costs()?, remarks)?;
         Ok(resolved.into_iter().map(|resolved| resolved.graph).collect())
     }
-}
-
-fn is_auto(name: &str) -> bool {
-    name.eq_ignore_ascii_case("auto")
-}
-
-fn is_csv(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"))
 }
 
 fn has_pairs(order: &Order) -> bool {

@@ -56,6 +56,11 @@ impl Decimal {
         }
     }
 
+    /// The number over 10^`power`.
+    pub(super) fn over_ten_to(self, power: u32) -> Decimal {
+        Decimal::new(self.digits, self.scale + power)
+    }
+
     /// The sum, with as many digits as there is room for.
     pub fn plus(self, other: Decimal) -> Decimal {
         let sum = |scale: u32| {

@@ -1,6 +1,7 @@
-//! Costs given on the command line: `F=1,I=1,W=1,B=2,comm=0.1,keep=1`, per device, exact to the tick.
+//! Costs given on the command line: `F=1,I=1,W=1,B=2,comm=0.1,keep=1`, exact to the tick.
 
-use super::{CostError, CostTable, Decimal, OpTime, Summary};
+use super::share::Shares;
+use super::{CostError, CostTable, Decimal, OpTime, Per, Summary, TimeUnit};
 use crate::op::Kind;
 use crate::placement::Placement;
 use std::collections::BTreeMap;
@@ -9,22 +10,36 @@ use std::str::FromStr;
 /// Devices that run slower than given, by factor: `2=1.3`.
 pub type Slow = BTreeMap<u32, Decimal>;
 
-/// Costs per device, from `F=18.5,I=18.1,W=9.3,B=27.4,comm=0.6,keep=0.4`: what a forward, the halves of a backward and a whole
-/// backward of its whole share of layers last, the latency between devices, and the share of an activation that lives from I to W.
-/// In any order; F, I, W and keep are 1 unless given, B is I + W, comm 0.
+/// Costs from `F=18.5,I=18.1,W=9.3,B=27.4,comm=0.6,keep=0.4`: what a forward, the halves of a backward and a whole
+/// backward of a device's whole share of layers last, the latency between devices, and the share of an activation that lives from
+/// I to W. In any order; F, I, W and keep are 1 unless given, B is I + W, comm 0. Times have no unit, or all of them one:
+/// `F=18.5ms,comm=300us`; the largest of these is that of all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCosts {
     /// F, I, W, and B (I + W unless given).
     durations: [Decimal; 4],
     comm: Decimal,
     keep: Decimal,
+    unit: Option<TimeUnit>,
+    /// Which of F, I and W nobody gave.
+    assumed: Vec<&'static str>,
+    per: Per,
+    layers: Option<Vec<usize>>,
 }
 
 impl Default for GivenCosts {
     /// Unit costs: F = I = W = 1, B = 2, comm = 0, keep = 1.
     fn default() -> GivenCosts {
         let one = Decimal::whole(1);
-        GivenCosts { durations: [one, one, one, Decimal::whole(2)], comm: Decimal::whole(0), keep: one }
+        GivenCosts {
+            durations: [one, one, one, Decimal::whole(2)],
+            comm: Decimal::whole(0),
+            keep: one,
+            unit: None,
+            assumed: Vec::new(),
+            per: Per::Device,
+            layers: None,
+        }
     }
 }
 
@@ -32,7 +47,7 @@ impl FromStr for GivenCosts {
     type Err = CostError;
 
     fn from_str(text: &str) -> Result<GivenCosts, CostError> {
-        let mut given: BTreeMap<&str, Decimal> = BTreeMap::new();
+        let mut given: BTreeMap<&str, (Decimal, Option<TimeUnit>)> = BTreeMap::new();
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (key, value) = pair
                 .split_once('=')
@@ -41,28 +56,81 @@ impl FromStr for GivenCosts {
             if !["F", "I", "W", "B", "comm", "keep"].contains(&key) {
                 return Err(CostError(format!("no cost is called '{key}'; known: F, I, W, B, comm, keep")));
             }
-            if given.insert(key, value.trim().parse()?).is_some() {
+            if given.insert(key, TimeUnit::read(value.trim())?).is_some() {
                 return Err(CostError(format!("'{key}' is given twice")));
             }
         }
+        if let Some((_, Some(_))) = given.get("keep") {
+            return Err(CostError("keep is a share, not a time; leave its unit out".to_string()));
+        }
+        let unit = unit_of_all(&given)?;
         let costs = GivenCosts::default();
-        let get = |key: &str, default: Decimal| given.get(key).copied().unwrap_or(default);
+        let get = |key: &str, default: Decimal| match (given.get(key), unit) {
+            (Some((number, Some(own))), Some(unit)) => unit.of(*number, *own),
+            (found, _) => found.map_or(default, |(number, _)| *number),
+        };
         let [f, i, w, _] = costs.durations;
         let (f, i, w) = (get("F", f), get("I", i), get("W", w));
         let keep = get("keep", costs.keep);
         if keep.to_f64() > 1.0 {
             return Err(CostError(format!("keep is a share between 0 and 1, found {}", keep.to_f64())));
         }
-        Ok(GivenCosts { durations: [f, i, w, get("B", i.plus(w))], comm: get("comm", costs.comm), keep })
+        let durations = [f, i, w, get("B", i.plus(w))];
+        let assumed = ["F", "I", "W"].into_iter().filter(|key| !given.contains_key(key)).collect();
+        Ok(GivenCosts { durations, comm: get("comm", costs.comm), keep, unit, assumed, ..costs })
+    }
+}
+
+/// The largest unit of all times; none where none has one. 0 is as much in any unit.
+fn unit_of_all(given: &BTreeMap<&str, (Decimal, Option<TimeUnit>)>) -> Result<Option<TimeUnit>, CostError> {
+    let times = || given.iter().filter(|(key, (number, _))| **key != "keep" && number.to_f64() > 0.0);
+    let unit = given.values().filter_map(|(_, unit)| *unit).max();
+    match (unit, times().find(|(_, (_, unit))| unit.is_none())) {
+        (Some(unit), Some((key, (number, _)))) => Err(CostError(format!(
+            "expected a unit after every time or after none, found {key}={} without one; write {key}={0}{} if that is meant",
+            number.to_f64(),
+            unit.name()
+        ))),
+        _ => Ok(unit),
     }
 }
 
 impl GivenCosts {
-    /// The table for `placement`. The tick is chosen such that every cost divided by v is a whole number of ticks; what has more
-    /// than 12 decimals is rounded to a tick that is small beside the longest op.
+    /// The same costs, of something else than a device's share.
+    pub fn per(self, per: Per) -> GivenCosts {
+        GivenCosts { per, ..self }
+    }
+
+    /// The same of a model with so many layers in each stage, or in all where it is one number. Where costs are of a device or
+    /// a stage, they are those of an average one.
+    pub fn with_layers(self, layers: Option<Vec<usize>>) -> GivenCosts {
+        GivenCosts { layers, ..self }
+    }
+
+    /// The unit that times have, where they have one.
+    pub fn unit(&self) -> Option<TimeUnit> {
+        self.unit
+    }
+
+    /// What the costs are of, in one line, as they were given.
+    pub fn described(&self) -> String {
+        let unit = self.unit.map_or_else(String::new, |unit| format!(" in {}", unit.name()));
+        let [f, i, w, b] = self.durations.map(Decimal::to_f64);
+        let (comm, keep) = (self.comm.to_f64(), self.keep.to_f64());
+        format!("costs per {}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}", self.per.name())
+    }
+
+    /// What of F, I and W is 1 because nobody gave it.
+    pub fn assumed(&self) -> &[&'static str] {
+        &self.assumed
+    }
+
+    /// The table for `placement`. The tick is chosen such that every stage's share of a cost is a whole number of ticks; what has
+    /// more than 12 decimals is rounded to a tick that is small beside the longest op.
     ///
     /// # Errors
-    /// A device of `slow` that does not exist, or costs so large that `microbatches` of them overflow.
+    /// A device of `slow` that does not exist, layers that do not fit the stages, or costs so large that `microbatches` of them
+    /// overflow.
     pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
         if let Some(device) = slow.keys().find(|&&device| device >= placement.devices()) {
             return Err(CostError(format!(
@@ -75,11 +143,12 @@ impl GivenCosts {
         let all: Vec<Decimal> =
             (0..placement.devices()).flat_map(|device| [0, 1, 2, 3].map(|kind| of(kind, device))).collect();
         let ops = 4 * u128::from(placement.stages()) * u128::from(microbatches);
-        let v = u128::from(placement.chunks());
+        let shares = Shares::new(placement, self.per, self.layers.as_deref())?;
         let scale = self.scale(slow, |scale| {
             let longest =
                 all.iter().map(|cost| cost.times_ten_to(scale)).try_fold(0, |most, cost| Some(cost?.max(most)))?;
-            let comm = self.comm.times_ten_to(scale)?.checked_mul(v)?;
+            let longest = longest.checked_mul(shares.largest().into())?;
+            let comm = self.comm.times_ten_to(scale)?.checked_mul(shares.whole.into())?;
             (longest.checked_add(comm)?.checked_mul(ops)? < 1 << 63).then_some(longest)
         });
         let Some(scale) = scale else {
@@ -89,26 +158,37 @@ impl GivenCosts {
         };
         let ticks = |cost: Decimal| cost.times_ten_to(scale).unwrap_or(0) as u64; // it was found to fit
         let units = (
-            10_f64.powi(scale as i32) * f64::from(placement.chunks()),
-            "unit",
-            self.unit_ns(placement.devices(), microbatches, slow),
+            10_f64.powi(scale as i32) * shares.whole as f64,
+            self.unit.map_or("unit", TimeUnit::name),
+            self.unit_ns(placement.devices(), microbatches, slow, shares.of_device)?,
         );
-        Ok(CostTable::new(placement, units, self.summary(), |op| OpTime {
-            duration: ticks(of(op.kind() as usize, placement.device_of(op))),
+        Ok(CostTable::new(placement, units, self.of_device(shares.of_device), |op| OpTime {
+            duration: ticks(of(op.kind() as usize, placement.device_of(op))) * shares.parts[op.stage() as usize],
             after: 0,
-            arrival: ticks(self.comm) * u64::from(placement.chunks()),
+            arrival: ticks(self.comm) * shares.whole,
         }))
     }
 
-    /// How many of a timeline's nanoseconds a unit is: 10^9, but for steps so long that they would be beyond what a timeline
-    /// holds, or so short that little of them would be left. The same for all placements.
-    fn unit_ns(&self, devices: u32, microbatches: u32, slow: &Slow) -> u64 {
+    /// How many of a timeline's nanoseconds a unit is: as many as it has, where it is one of time. Else 10^9, but for steps so
+    /// long that they would be beyond what a timeline holds, or so short that little of them would be left; the same for all
+    /// placements.
+    fn unit_ns(&self, devices: u32, microbatches: u32, slow: &Slow, of_device: f64) -> Result<u64, CostError> {
         const LONGEST: f64 = (1_u64 << 50) as f64;
         const SHORTEST: f64 = 1e9;
         let slowest = slow.values().map(|factor| factor.to_f64()).fold(1.0, f64::max);
-        let ops: f64 = self.durations.iter().map(|duration| duration.to_f64()).sum::<f64>() * slowest;
+        let ops: f64 =
+            self.durations.iter().map(|duration| duration.to_f64()).sum::<f64>() * slowest * of_device.min(1e6);
         let messages = 16.0 * self.comm.to_f64();
         let most = (ops + messages) * f64::from(devices) * f64::from(microbatches.max(1));
+        if let Some(unit) = self.unit {
+            if most * unit.ns() as f64 > 8.0 * LONGEST {
+                return Err(CostError(format!(
+                    "these costs times so many ops last longer than the 104 days that a timeline holds; give them in less than {}",
+                    unit.name()
+                )));
+            }
+            return Ok(unit.ns());
+        }
         let mut unit: u64 = 1_000_000_000;
         while unit > 1 && most * unit as f64 > LONGEST {
             unit /= 10;
@@ -116,7 +196,7 @@ impl GivenCosts {
         while unit < 1_000_000_000_000_000_000 && most > 0.0 && most * (unit as f64) < SHORTEST {
             unit *= 10;
         }
-        unit
+        Ok(unit)
     }
 
     /// So many decimals a tick has: as many as short numbers need, and more for longer ones as long as ops last less than 10^12
@@ -132,9 +212,14 @@ impl GivenCosts {
         (exact + 1..=finest).rev().find(fine).or_else(|| longest(exact).map(|_| exact))
     }
 
-    /// The costs as numbers.
+    /// The costs as numbers, as they were given.
     pub fn summary(&self) -> Summary {
-        let of = |kind: Kind| self.durations[kind as usize].to_f64();
+        self.of_device(1.0)
+    }
+
+    /// The costs of an average device, which are so many times what is given.
+    fn of_device(&self, of_device: f64) -> Summary {
+        let of = |kind: Kind| self.durations[kind as usize].to_f64() * of_device;
         let (comm, keep) = (self.comm.to_f64(), self.keep.to_f64());
         Summary { F: of(Kind::F), I: of(Kind::I), W: of(Kind::W), B: of(Kind::B), comm, keep }
     }

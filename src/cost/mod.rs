@@ -3,13 +3,17 @@
 mod decimal;
 mod given;
 mod measured;
+mod share;
 mod speed;
+mod unit;
 
 pub use decimal::Decimal;
 pub use given::{GivenCosts, Slow};
 pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
+pub use share::Per;
 pub use speed::{EXTREME, Speed, TYPICAL};
+pub use unit::TimeUnit;
 
 use crate::activation::Keep;
 use crate::op::Op;
@@ -48,7 +52,7 @@ pub struct StepCosts {
 pub struct CostTable {
     /// How many ticks one time unit has.
     pub ticks_per_unit: f64,
-    /// `unit` or `ms`.
+    /// `unit`, or `ns`, `us`, `ms` or `s`.
     pub time_unit: &'static str,
     /// Nanoseconds that stand for one time unit in a timeline.
     pub unit_ns: u64,

@@ -5,7 +5,7 @@ use super::host::{self, Layout, LayoutValue, Refusal};
 use super::language::{LAYOUTS, dialect, globals};
 use super::nesting::{MAX_NESTING, too_deep};
 use super::programs::Written;
-use super::request::{Asked, Budget, Error, Request, ScheduleFile};
+use super::request::{Asked, Budget, Error, Request, ScheduleFile, Takes};
 use super::word::Word;
 use crate::op::Op;
 use crate::open::Order;
@@ -37,7 +37,25 @@ const STACK_BYTES: usize = (u32::MAX as usize) & !0xffff; // 4 GiB but a little,
 const STACK_PER_BYTE: usize = 4;
 
 /// Compiles a schedule file.
+///
+/// # Errors
+/// As [`Error`] has them.
 pub fn compile(path: &ScheduleFile, request: &Request) -> Result<Compiled, Error> {
+    evaluated(path, request, |asked, module, evaluator| asked.run(module, evaluator))
+}
+
+/// What a schedule file takes of a request, whose chunks and options do not matter; no word is evaluated.
+///
+/// # Errors
+/// A file that is wrong.
+pub fn takes(path: &ScheduleFile, request: &Request) -> Result<Takes, Error> {
+    evaluated(path, request, |asked, module, evaluator| asked.takes(module, evaluator))
+}
+
+/// What is made of a file once it is evaluated.
+type Made<T> = for<'v> fn(&Asked<'_>, &Module<'v>, &mut Evaluator<'v, '_, '_>) -> Result<T, Error>;
+
+fn evaluated<T: Send>(path: &ScheduleFile, request: &Request, made: Made<T>) -> Result<T, Error> {
     if let Some(line) = too_deep(&path.file, &path.text) {
         return Err(Error::Invalid(format!(
             "{}:{line}: expected at most {MAX_NESTING} operators and brackets within one another, found more; use loops, and \
@@ -49,7 +67,7 @@ pub fn compile(path: &ScheduleFile, request: &Request) -> Result<Compiled, Error
     let caught = |stack: usize| {
         let budget = Budget { bytes: request.budget.bytes.min(stack / STACK_PER_BYTE), ..request.budget };
         let request = Request { budget, ..request.clone() };
-        catch_unwind(AssertUnwindSafe(|| evaluate(&Asked { path, request: &request }))).unwrap_or_else(|_| {
+        catch_unwind(AssertUnwindSafe(|| evaluate(&Asked { path, request: &request }, made))).unwrap_or_else(|_| {
             Err(Error::Invalid(format!(
                 "{} makes a value beyond the budget of {} bytes for the language's values; make smaller ones",
                 path.file, budget.bytes
@@ -88,14 +106,14 @@ fn on_deep_stack<T>(work: impl Fn(usize) -> Result<T, Error>) -> Result<T, Error
 /// Most stages a device that a schedule file may choose by itself: its reader asked for no more than p and m.
 const MAX_OWN_CHUNKS: u32 = 64;
 
-fn evaluate(asked: &Asked<'_>) -> Result<Compiled, Error> {
+fn evaluate<T>(asked: &Asked<'_>, made: Made<T>) -> Result<T, Error> {
     let path = asked.path;
     Module::with_temp_heap(|module| {
         let mut evaluator = Evaluator::new(&module);
         asked.limit(&mut evaluator).map_err(|e| asked.invalid(e))?;
         let ast = AstModule::parse(&path.file, path.text.clone(), &dialect()).map_err(|e| asked.invalid(e))?;
         evaluator.eval_module(ast, &globals()).map_err(|e| asked.invalid(e))?;
-        asked.run(&module, &mut evaluator)
+        made(asked, &module, &mut evaluator)
     })
 }
 
@@ -138,7 +156,7 @@ impl Asked<'_> {
         if let ErrorKind::Other(cause) | ErrorKind::Native(cause) | ErrorKind::Value(cause) = error.kind()
             && let Some(Refusal(reason)) = cause.downcast_ref()
         {
-            return Error::Invalid(format!("{} does not exist for {numbers}: {reason}", self.path.name));
+            return Error::Unfit(format!("{} does not exist for {numbers}: {reason}", self.path.name));
         }
         let cause = match error.kind() {
             ErrorKind::Other(cause) => cause.to_string(),
@@ -159,12 +177,7 @@ impl Asked<'_> {
     }
 
     fn run<'v>(&self, module: &Module<'v>, evaluator: &mut Evaluator<'v, '_, '_>) -> Result<Compiled, Error> {
-        let device = module.get("device").ok_or_else(|| {
-            Error::Invalid(format!(
-                "{} defines no function `device`; write def device(r, p, m): and return the word of device r",
-                self.path.file
-            ))
-        })?;
+        let device = self.device(module)?;
         let signature = self.signature(device)?;
         let options = self.options(&signature)?;
         let placement = self.placement(module, evaluator, &signature, &options)?;
@@ -179,6 +192,22 @@ impl Asked<'_> {
             None => (Order::Open(self.open(&placement, &drafts)?), Vec::new()),
         };
         Ok(Compiled { order, source: Written { placement, microbatches, words, file } })
+    }
+
+    fn takes<'v>(&self, module: &Module<'v>, evaluator: &mut Evaluator<'v, '_, '_>) -> Result<Takes, Error> {
+        let signature = self.signature(self.device(module)?)?;
+        let (layout, fixed) = self.layout(module, evaluator, &BTreeMap::new())?;
+        let chunks = fixed.or(layout.chunks(self.request.devices)).is_none();
+        Ok(Takes { options: signature.into_iter().map(|(name, _)| name).collect(), chunks })
+    }
+
+    fn device<'v>(&self, module: &Module<'v>) -> Result<Value<'v>, Error> {
+        module.get("device").ok_or_else(|| {
+            Error::Invalid(format!(
+                "{} defines no function `device`; write def device(r, p, m): and return the word of device r",
+                self.path.file
+            ))
+        })
     }
 
     /// The options of `device`, beyond r, p and m.
@@ -212,7 +241,7 @@ impl Asked<'_> {
         match options.keys().find(|name| !known.contains(&name.as_str())) {
             None => Ok(options),
             Some(unknown) => Err(Error::Usage(format!(
-                "{} has no option '{unknown}'; it has {}; give one of these with --set, or none",
+                "{} has no option '{unknown}'; it has {}; give one of these with --set or after its name, or none",
                 self.path.name,
                 if known.is_empty() { "none".to_string() } else { known.join(", ") }
             ))),
@@ -274,7 +303,7 @@ impl Asked<'_> {
         let chunks = match (fixed.or(layout.chunks(devices)), asked) {
             (Some(fixed), Some(asked)) if fixed != asked => {
                 return Err(Error::Usage(format!(
-                    "{} has {fixed} {} a device, found --chunks {asked}; leave --chunks out",
+                    "{} has {fixed} {} a device, found {asked} asked for; leave --chunks, or its option v, out",
                     self.path.name,
                     if fixed == 1 { "stage" } else { "stages" }
                 )));
@@ -286,7 +315,7 @@ impl Asked<'_> {
         self.check_chunks(chunks, asked)?;
         layout.placement(devices, chunks).map_err(|reason| match layout {
             Layout::Custom(_) => Error::Invalid(format!("{}: {reason}", self.path.file)),
-            _ => Error::Invalid(format!("{} does not exist for {}: {reason}", self.path.name, self.numbers())),
+            _ => Error::Unfit(format!("{} does not exist for {}: {reason}", self.path.name, self.numbers())),
         })
     }
 

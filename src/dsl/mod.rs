@@ -15,7 +15,7 @@ mod programs;
 mod request;
 mod word;
 
-pub use compile::{Compiled, compile};
+pub use compile::{Compiled, compile, takes};
 pub use library::{Description, describe, distance, named, names};
 pub use programs::Written;
-pub use request::{Budget, Error, Request, ScheduleFile};
+pub use request::{Budget, Error, Request, ScheduleFile, Takes};

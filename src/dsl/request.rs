@@ -60,15 +60,27 @@ pub struct Request {
     pub budget: Budget,
 }
 
+/// What of a request a schedule file has a use for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Takes {
+    /// Names of its options.
+    pub options: Vec<String>,
+    /// Whether it leaves open how many stages a device has.
+    pub chunks: bool,
+}
+
 /// Why there is no schedule.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request does not fit the file: an unknown option, chunks that the schedule does not leave open.
     #[error("{}", legible(.0))]
     Usage(String),
-    /// The file is wrong, refuses these numbers, or exceeds a budget.
+    /// The file is wrong, or exceeds a budget.
     #[error("{}", legible(.0))]
     Invalid(String),
+    /// The file refuses these numbers; it may exist for others.
+    #[error("{}", legible(.0))]
+    Unfit(String),
     /// The machine grants no thread to evaluate a file on.
     #[error("{}", legible(.0))]
     Machine(String),

@@ -127,6 +127,7 @@ impl Finding {
             predicted,
         };
         self.report.entries.push(Entry {
+            point: None,
             name: schedule.name.clone(),
             predicted: Some(Panel { timeline: predicted_timeline, metrics: outcome.predicted.metrics.clone() }),
             measured: Some(Panel { timeline: measured_timeline, metrics }),

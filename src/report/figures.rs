@@ -48,9 +48,15 @@ pub fn figures(report: &Report) -> String {
         header.extend(ERRORS.iter().map(|(name, _)| format!("error_{name}")));
     }
     header.extend(steps.iter().map(|name| (*name).to_string()));
+    let compared = report.is_comparison();
+    header.extend(["best", "left_out"].into_iter().filter(|_| compared).map(str::to_string));
     let mut text = header.join(",") + "\n";
-    for entry in &report.entries {
-        text += &(row(entry, measured, &steps).join(",") + "\n");
+    for (entry, best) in report.entries.iter().zip(report.best()) {
+        let mut cells = row(entry, measured, &steps);
+        if compared {
+            cells.extend([best.join(" "), entry.left_out().map_or_else(String::new, |left_out| field(&left_out.why))]);
+        }
+        text += &(cells.join(",") + "\n");
     }
     text
 }
@@ -65,12 +71,15 @@ const ERRORS: [Column<Comparison>; 5] = [
 ];
 
 fn row(entry: &Entry, measured: bool, steps: &[&str]) -> Vec<String> {
-    let mut cells = vec![field(&entry.name)];
+    let mut cells = vec![field(entry.schedule())];
     let head = |panel: &Panel| {
         let t = &panel.timeline;
         [t.devices.to_string(), t.chunks.to_string(), t.microbatches.to_string(), field(&t.time_unit)]
     };
-    cells.extend(entry.panels().next().map(head).unwrap_or_default());
+    let numbers = entry.point.as_ref().map_or_else(Default::default, |point| {
+        [point.devices.to_string(), String::new(), point.microbatches.to_string(), String::new()]
+    });
+    cells.extend(entry.panels().next().map_or(numbers, head));
     let of = |panel: &Option<Panel>| FIGURES.map(|(_, figure)| number(panel.as_ref().and_then(|p| figure(&p.metrics))));
     cells.extend(of(&entry.predicted));
     if measured {

@@ -72,7 +72,7 @@ fn data(report: &Report) -> String {
         "title": report.title,
         "subtitle": report.subtitle,
         "provenance": report.provenance,
-        "tables": report.extra_tables,
+        "tables": report.further_tables(),
         "start": first_view(report, &scale),
         "mixed": scale.is_mixed(),
         "classes": classes,

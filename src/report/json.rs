@@ -25,13 +25,17 @@ pub(super) fn figures(report: &Report) -> Value {
         .zip(names)
         .map(|(entry, name)| {
             let panel = |panel: &Option<Panel>| panel.as_ref().map(|p| panel_json(p, &name));
-            json!({
-                "schedule": entry.name,
+            let mut value = json!({
+                "schedule": entry.schedule(),
                 "predicted": panel(&entry.predicted),
                 "measured": panel(&entry.measured),
                 "error": entry.error,
                 "notes": entry.notes,
-            })
+            });
+            if let Some(left_out) = entry.left_out() {
+                value["left_out"] = json!(left_out.why);
+            }
+            value
         })
         .collect();
     json!({
@@ -40,7 +44,7 @@ pub(super) fn figures(report: &Report) -> Value {
         "subtitle": report.subtitle,
         "provenance": report.provenance,
         "schedules": entries,
-        "tables": report.extra_tables,
+        "tables": report.further_tables(),
     })
 }
 

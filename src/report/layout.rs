@@ -140,7 +140,8 @@ fn heading(picture: &mut Picture, entry: &Entry, y: f64) -> f64 {
     picture.text(HEAD, MARGIN, y, &*name);
     let mut x = MARGIN + pixels(&name, HEAD.size) * 1.06 + 14.0;
     let Some(first) = entry.panels().next() else {
-        picture.text(MUTED, x, y, "no timeline");
+        let text = entry.left_out().and_then(|left_out| left_out.why.lines().next()).unwrap_or("no timeline");
+        picture.text(MUTED, x, y, fit_pixels(text, WIDTH - MARGIN - x, MUTED.size));
         return y + 8.0;
     };
     let t = &first.timeline;
@@ -303,6 +304,7 @@ fn footer(picture: &mut Picture, report: &Report, scale: &Scale, y: f64) -> f64 
                 .to_string(),
         );
     }
+    lines.extend(report.comparison().into_iter().map(|table| table.caption).filter(|text| text.starts_with('*')));
     if scale.is_mixed() {
         lines.push(
             "Panels of different time units are each drawn on their own scale; the axis is the upper one's.".into(),

@@ -7,6 +7,7 @@
 //! format (`svg`, `png`, `html`, `trace`, `csv`, `table`, `terminal`) writes what it is given.
 
 mod canvas;
+mod comparison;
 mod csv;
 mod error;
 mod figures;
@@ -31,6 +32,7 @@ mod trace;
 #[cfg(feature = "pictures")]
 mod unfinished;
 
+pub use comparison::{LeftOut, Point};
 pub use csv::{csv, field as csv_cell};
 pub use error::WriteError;
 pub use figures::figures;
@@ -76,8 +78,10 @@ pub struct Report {
 /// One schedule in a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// The schedule's name.
+    /// The schedule's name; in a comparison of several p and m with these.
     pub name: String,
+    /// Where it stands in a comparison.
+    pub point: Option<Point>,
     /// What a simulation predicts.
     pub predicted: Option<Panel>,
     /// What an execution measured.
@@ -91,6 +95,16 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The schedule's name, without p and m.
+    pub fn schedule(&self) -> &str {
+        self.point.as_ref().map_or(&self.name, |point| &point.schedule)
+    }
+
+    /// Why there is nothing to predict, where it is so.
+    pub fn left_out(&self) -> Option<&LeftOut> {
+        self.point.as_ref()?.left_out.as_ref()
+    }
+
     /// The panels there are, predicted first.
     pub fn panels(&self) -> impl Iterator<Item = &Panel> {
         self.predicted.iter().chain(&self.measured)

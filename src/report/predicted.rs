@@ -2,6 +2,7 @@
 
 use super::{Entry, Panel, Report, Table, quantity};
 use crate::sim::{Predicted, Prediction, Spread};
+use std::collections::BTreeSet;
 
 const TYPICAL_SPEED: &str = " at typical speed; times under the machine's speed as it was measured";
 
@@ -17,7 +18,10 @@ impl Report {
 
     /// The same without the spans of timelines, which take room.
     pub fn figures(results: &[Predicted<'_>]) -> Report {
-        let first = results.first().map(|r| &r.prediction);
+        let all = |of: fn(&Prediction) -> u32| -> String {
+            let all: BTreeSet<u32> = results.iter().map(|result| of(&result.prediction)).collect();
+            all.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+        };
         let entry = |r: &Predicted<'_>| Entry {
             name: r.prediction.schedule.clone(),
             predicted: Some(Panel { timeline: r.empty_timeline(), metrics: r.metrics().clone() }),
@@ -25,9 +29,11 @@ impl Report {
             ..Entry::default()
         };
         Report {
-            title: first.map_or_else(String::new, |p| {
-                format!("Predicted: {} devices, {} micro-batches", p.devices, p.microbatches)
-            }),
+            title: if results.is_empty() {
+                String::new()
+            } else {
+                format!("Predicted: {} devices, {} micro-batches", all(|p| p.devices), all(|p| p.microbatches))
+            },
             subtitle: results.first().map_or_else(String::new, subtitle),
             provenance: [("program".to_string(), format!("pipesim {}", env!("CARGO_PKG_VERSION")))].into(),
             entries: results.iter().map(entry).collect(),
@@ -38,8 +44,9 @@ impl Report {
 
 fn subtitle(result: &Predicted<'_>) -> String {
     let (c, typical) = (result.prediction.costs, if result.costs.speeds.is_empty() { "" } else { TYPICAL_SPEED });
+    let unit = if result.costs.time_unit == "unit" { String::new() } else { format!(" in {}", result.costs.time_unit) };
     format!(
-        "costs per device: F = {}, I = {}, W = {}, B = {}, comm = {}, keep = {}{typical}",
+        "costs per device{unit}: F = {}, I = {}, W = {}, B = {}, comm = {}, keep = {}{typical}",
         c.F, c.I, c.W, c.B, c.comm, c.keep
     )
 }

@@ -1,16 +1,13 @@
 //! The figures side by side, for the terminal and as Markdown.
 
-use super::number::{MISSING, number, percent, points, quantity, signed_percent};
+use super::comparison::{bound_and_gap, time};
+use super::number::{MISSING, number, percent, points, signed_percent};
 use super::text::{columns, fit};
 use super::{Entry, Panel, Report, Table};
 use crate::metrics::Metrics;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, TableStyle, Width};
 
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
-
-fn time(value: f64, panel: &Panel) -> String {
-    quantity(value, &fit(&panel.timeline.time_unit, 8, "…"))
-}
 
 /// Longest text of a cell; whatever is shown is from files of strangers.
 const LONGEST: usize = 1000;
@@ -57,13 +54,6 @@ fn predicted(report: &Report) -> Option<Table> {
 
 fn predicted_panels(report: &Report) -> impl Iterator<Item = &Panel> {
     report.entries.iter().flat_map(|entry| &entry.predicted)
-}
-
-fn bound_and_gap(panel: &Panel) -> [String; 2] {
-    let m = &panel.metrics;
-    // Costs without a unit have none.
-    let bound = |bound| if panel.timeline.time_unit == "unit" { number(bound) } else { time(bound, panel) };
-    [m.lower_bound.map_or(MISSING.into(), bound), m.gap().map_or(MISSING.into(), percent)]
 }
 
 /// Predicted makespans at the machine's typical speed against their lower bounds; `None` where its speed did not vary.
@@ -118,7 +108,11 @@ fn tables(report: &Report) -> Vec<Table> {
         (predicted.caption, measured.caption) =
             ("Predicted".to_string(), "Measured: the most typical step".to_string());
     }
-    let mut tables: Vec<Table> = [predicted, typical(report), measured].into_iter().flatten().collect();
+    let mut tables = report.comparison();
+    if !tables.is_empty() {
+        predicted = None;
+    }
+    tables.extend([predicted, typical(report), measured].into_iter().flatten());
     if tables.is_empty() && report.extra_tables.is_empty() {
         tables.push(figures(&[&["schedule"], &COMMON[..]].concat(), Vec::new()));
     }

@@ -49,8 +49,7 @@ pub(super) fn best<E: From<Error>>(selection: &Selection, costs: Pricing<'_, E>)
     candidates.extend(larger_search(selection, costs));
     let Selection { devices, microbatches, memory_cap: cap, overlap, host, .. } = *selection;
     let best = Contest { overlap, cap, host }.best(candidates);
-    let graph = best.ok_or(Error::NoneFits { devices, microbatches, cap })?;
-    Ok(graph.renamed(|name| format!("auto ({name})")))
+    best.ok_or_else(|| Error::NoneFits { devices, microbatches, cap }.into())
 }
 
 /// A search on a V for more than the p activations of the named ones, where the cap leaves room for more.

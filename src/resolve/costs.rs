@@ -1,7 +1,7 @@
 //! Where costs come from, and the table that they make for one schedule.
 
 use super::Error;
-use crate::cost::{CostFile, CostTable, GivenCosts, Slow, StepCosts};
+use crate::cost::{CostError, CostFile, CostTable, GivenCosts, Slow, StepCosts};
 use crate::placement::Placement;
 
 /// A source of costs.
@@ -60,7 +60,8 @@ impl Costs {
     pub fn table(&self, name: &str, placement: &Placement, microbatches: u32) -> Result<(CostTable, StepCosts), Error> {
         match self {
             Costs::Given { costs, slow } => {
-                let table = costs.table(placement, microbatches, slow)?;
+                let named = |error: CostError| CostError(format!("{name}: {error}"));
+                let table = costs.table(placement, microbatches, slow).map_err(named)?;
                 Ok((table, StepCosts::default()))
             }
             Costs::Measured(measured) => measured.table(name, placement, microbatches),
@@ -83,7 +84,7 @@ impl Measured {
     fn table(&self, name: &str, placement: &Placement, microbatches: u32) -> Result<(CostTable, StepCosts), Error> {
         let Measured { file, layers, size, clip } = self;
         let stages = file.outline().split(placement.stages() as usize, layers.as_deref());
-        let stages = stages.map_err(|e| Error::Usage(format!("{name}: {e}")))?;
+        let stages = stages.map_err(|e| Error::Split(format!("{name}: {e}")))?;
         let table = file.table(placement, &stages, *size)?;
         table.check_clock(placement, microbatches)?;
         Ok((table, file.step_costs(placement, &stages, *clip)))

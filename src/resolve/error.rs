@@ -12,6 +12,12 @@ pub enum Error {
     /// What is asked for makes no sense, or does not go together.
     #[error("{}", legible(.0))]
     Usage(String),
+    /// A file that is for other numbers of devices and micro-batches.
+    #[error("{}", legible(.0))]
+    OtherNumbers(String),
+    /// A model that does not split into so many stages.
+    #[error("{}", legible(.0))]
+    Split(String),
     /// Costs that do not fit the schedule.
     #[error(transparent)]
     Cost(#[from] CostError),
@@ -88,7 +94,23 @@ pub enum Error {
 impl Error {
     /// Whether what was asked for is wrong, rather than the schedule.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Error::Usage(_) | Error::Cost(_) | Error::File { .. } | Error::Language(dsl::Error::Usage(_)))
+        use Error::{Cost, File, Language, OtherNumbers, Split, Usage};
+        matches!(self, Usage(_) | OtherNumbers(_) | Split(_) | Cost(_) | File { .. } | Language(dsl::Error::Usage(_)))
+    }
+
+    /// Whether the same may be there for other numbers of devices and micro-batches.
+    pub fn is_of_numbers(&self) -> bool {
+        use Error::{Cost, Deadlock, Language, NoneFits, OtherNumbers, Settle, Split};
+        matches!(
+            self,
+            OtherNumbers(_)
+                | Split(_)
+                | Cost(_)
+                | Language(dsl::Error::Unfit(_))
+                | Settle { .. }
+                | Deadlock { .. }
+                | NoneFits { .. }
+        )
     }
 
     /// Whether this machine lacks what evaluating a schedule takes.

@@ -14,6 +14,7 @@ mod host;
 mod order;
 mod resolved;
 mod selection;
+mod variant;
 
 pub use costs::{Costs, Measured, Pricing, unknown_costs};
 pub use error::Error;
@@ -22,3 +23,4 @@ pub use host::{Host, Watch};
 pub use order::{Found, read_text, schedule_file};
 pub use resolved::{Resolved, Settled};
 pub use selection::{Selection, Warning};
+pub use variant::{Variant, memory_cap};

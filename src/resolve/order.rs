@@ -1,6 +1,6 @@
 //! From a name or a path to the order that it stands for.
 
-use super::{Error, Host, Selection, Warning};
+use super::{Error, Host, Selection, Variant, Warning};
 use crate::csv;
 use crate::dsl::{self, Request, ScheduleFile, Written};
 use crate::open::Order;
@@ -62,15 +62,22 @@ fn unread(error: &io::Error) -> String {
 }
 
 impl Selection {
-    /// The order that a name or path stands for.
+    /// The order that a name or path stands for, with options of its own or without.
     ///
     /// # Errors
     /// An unknown or invalid schedule, options that it does not have, a step too large for this machine.
     pub fn order(&self, name: &str) -> Result<Found, Error> {
-        if Path::new(name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) {
-            return self.imported(name);
+        let variant = Variant::parse(name)?;
+        self.of(&variant)?.order_of(&variant)
+    }
+
+    /// The order of a variant, whose options are among those asked for.
+    pub(super) fn order_of(&self, variant: &Variant) -> Result<Found, Error> {
+        if variant.is_csv() {
+            return self.imported(&variant.base);
         }
-        self.compiled(&schedule_file(self.host, name)?)
+        let file = schedule_file(self.host, &variant.base)?;
+        self.compiled(&ScheduleFile { name: variant.named(&file.name), ..file })
     }
 
     /// The order that the text of a schedule file says, under a name of its own.
@@ -108,7 +115,7 @@ impl Selection {
         let csv::Imported { schedule, warnings } = csv::read(&name, file, &text)?;
         let (devices, microbatches) = (schedule.devices(), schedule.microbatches);
         if (devices, microbatches) != (self.devices, self.microbatches) {
-            return Err(Error::Usage(format!(
+            return Err(Error::OtherNumbers(format!(
                 "{file} is a schedule for {devices} devices and {microbatches} micro-batches; ask for --stages {devices} --micro {microbatches}, found --stages {} --micro {}",
                 self.devices, self.microbatches
             )));

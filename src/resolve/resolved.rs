@@ -1,7 +1,7 @@
 //! The way from a schedule's name to a graph with costs.
 
 use super::costs::Pricing;
-use super::{Costs, Error, Found, Selection, Warning, auto};
+use super::{Costs, Error, Found, Selection, Variant, Warning, auto};
 use crate::cost::CostTable;
 use crate::deadlock::Deadlock;
 use crate::graph::TaskGraph;
@@ -43,13 +43,15 @@ impl Resolved {
 }
 
 impl Selection {
-    /// The schedule that `name` stands for (a name, a path, or `auto`), with its costs.
+    /// The schedule that `name` stands for (a name, a path, or `auto`, with options of its own or without:
+    /// `interleaved-1f1b:v=4`), with its costs.
     ///
     /// # Errors
     /// Unknown, invalid or deadlocking schedules; costs that do not fit it.
     pub fn resolve(&self, name: &str, costs: &Costs) -> Result<Resolved, Error> {
-        let settled = self.graph::<Error>(name, &costs.of_orders(self.microbatches))?;
-        self.with_costs(settled, costs)
+        let variant = Variant::parse(name)?;
+        let own = self.of(&variant)?;
+        own.with_costs(own.graph_of::<Error>(&variant, &costs.of_orders(self.microbatches))?, costs)
     }
 
     /// The schedule of a file's `text`, under a name of its own, with its costs.
@@ -75,11 +77,18 @@ impl Selection {
     /// # Errors
     /// As [`Selection::resolve`], and those of `costs`.
     pub fn graph<E: From<Error>>(&self, name: &str, costs: Pricing<'_, E>) -> Result<Settled, E> {
-        if name.eq_ignore_ascii_case("auto") {
-            self.no_options("auto tries all schedules")?;
-            return Ok(Settled { graph: auto::best(self, costs)?, warnings: Vec::new() });
+        let variant = Variant::parse(name)?;
+        self.of(&variant)?.graph_of(&variant, costs)
+    }
+
+    /// The graph of a variant, whose options are among those asked for.
+    fn graph_of<E: From<Error>>(&self, variant: &Variant, costs: Pricing<'_, E>) -> Result<Settled, E> {
+        if variant.is_auto() {
+            self.no_options("auto tries all schedules, within a cap or with v stages a device")?;
+            let graph = auto::best(self, costs)?.renamed(|name| format!("{} ({name})", variant.named("auto")));
+            return Ok(Settled { graph, warnings: Vec::new() });
         }
-        self.settled(name, self.order(name)?, costs)
+        self.settled(&variant.base, self.order_of(variant)?, costs)
     }
 
     fn settled<E: From<Error>>(&self, name: &str, found: Found, costs: Pricing<'_, E>) -> Result<Settled, E> {

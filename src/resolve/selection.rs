@@ -20,6 +20,8 @@ pub struct Selection {
     pub chunks: Option<u32>,
     /// Options of the schedule's own.
     pub options: BTreeMap<String, String>,
+    /// Chunks and options are asked of several schedules: one that does not know them goes without.
+    pub lenient: bool,
     /// Most activations that a device may hold, in units of its whole share of layers for one micro-batch: bounds what is
     /// searched.
     pub memory_cap: Option<f64>,
@@ -66,6 +68,7 @@ impl Selection {
             microbatches,
             chunks: None,
             options: BTreeMap::new(),
+            lenient: false,
             memory_cap: None,
             overlap: Overlap::default(),
             budget: Budget::default(),
@@ -89,7 +92,9 @@ impl Selection {
     /// Refuses options of a schedule's own where there is none to have them.
     pub(super) fn no_options(&self, why: &str) -> Result<(), Error> {
         match self.options.keys().next() {
-            Some(key) => Err(Error::Usage(format!("no option '{key}' here: {why}; leave --set out"))),
+            Some(key) => Err(Error::Usage(format!(
+                "no option '{key}' here: {why}; leave --set, or what stands after its name, out"
+            ))),
             None => Ok(()),
         }
     }

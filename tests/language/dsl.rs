@@ -47,7 +47,7 @@ fn refused(body: &str, p: u32, m: u32) -> String {
 
 fn refused_file(text: impl AsRef<[u8]>, request: &Request) -> String {
     match compile(text, request) {
-        Err(dsl::Error::Invalid(text)) => text,
+        Err(dsl::Error::Invalid(text) | dsl::Error::Unfit(text)) => text,
         other => panic!("expected an invalid schedule, found {other:?}"),
     }
 }
@@ -364,7 +364,7 @@ fn chunks_reach_function_and_placement_or_are_refused() {
     assert_eq!(show(&compile(text, &three).unwrap())[0], "0F0 2F0 4F0 4B0 2B0 0B0");
     says(
         &usage("def device(r, p, m):\n    return m * (F + B)\n", &three),
-        &["try has 1 stage a device, found --chunks 3"],
+        &["try has 1 stage a device, found 3 asked for"],
     );
     let mut by_option = request(2, 1, None);
     by_option.options.insert("v".to_string(), "3".to_string());

@@ -13,7 +13,7 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/gpt2");
 const SMALL: &str = "predict --stages 4 --micro 8";
 
 /// Code, stdout and stderr of a command.
-type Done = (i32, String, String);
+pub type Done = (i32, String, String);
 
 fn command(program: &str) -> Command {
     let mut command = Command::new(program);
@@ -30,7 +30,7 @@ fn finish(mut command: Command) -> Done {
 }
 
 /// Runs the program; arguments are separated by spaces.
-fn pipesim(arguments: &str) -> Done {
+pub fn pipesim(arguments: &str) -> Done {
     let mut command = command(PROGRAM);
     command.args(arguments.split_whitespace());
     finish(command)
@@ -44,7 +44,7 @@ fn shell(line: &str) -> Done {
 }
 
 #[track_caller]
-fn fails(arguments: &str, code: i32, parts: &[&str]) {
+pub fn fails(arguments: &str, code: i32, parts: &[&str]) {
     let (found, out, err) = pipesim(arguments);
     assert_eq!(found, code, "{arguments}: {err}");
     assert!(out.is_empty(), "{arguments} printed {out}");
@@ -52,7 +52,7 @@ fn fails(arguments: &str, code: i32, parts: &[&str]) {
 }
 
 #[track_caller]
-fn json(arguments: &str) -> Value {
+pub fn json(arguments: &str) -> Value {
     let (code, out, err) = pipesim(arguments);
     assert_eq!(code, 0, "{arguments}: {err}");
     serde_json::from_str(&out).unwrap()
@@ -188,7 +188,7 @@ fn bad_numbers_and_names_are_usage_errors() {
     fails(&format!("{SMALL} -s 1f1b --set group=4"), 2, &["no option 'group'"]);
     fails(&format!("{SMALL} -s interleaved-1f1b --set group=4"), 2, &["no option 'group'; it has v"]);
     fails(&format!("{SMALL} -s 1f1b --set group"), 2, &["KEY=VALUE"]);
-    fails(&format!("{SMALL} -s 1f1b --chunks 2"), 2, &["1f1b has 1 stage a device, found --chunks 2"]);
+    fails(&format!("{SMALL} -s 1f1b --chunks 2"), 2, &["1f1b has 1 stage a device, found 2 asked for; leave --chunks"]);
     fails(&format!("{SMALL} -s zb-v --chunks 3"), 2, &["zb-v has 2 stages a device"]);
     fails(&format!("{SMALL} --layers 1,2"), 2, &["--layers"]);
     for condition in ["bubble", "bubble>x", "bubble>NaN", "speed>1"] {

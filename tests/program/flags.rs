@@ -32,6 +32,7 @@ const VALUES: &[(&str, &str)] = &[
     ("color", "always"),
     ("cores", "1"),
     ("costs", "F=3,I=1,W=0.5"),
+    ("costs-per", "model"),
     ("data", "$D/other-text"),
     ("delivery", "channel"),
     ("device", "cuda"),
@@ -117,12 +118,12 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
-        refused: "ascii chunks set overlap layers profile sharing link-scope samples jitter-seed",
+        refused: "ascii chunks set overlap profile sharing link-scope samples jitter-seed",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
-        refused: "ascii chunks set overlap costs slow sharing link-scope samples jitter-seed",
+        refused: "ascii chunks set overlap costs costs-per slow sharing link-scope samples jitter-seed",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
@@ -147,47 +148,47 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
-        refused: "ascii chunks set overlap costs slow",
+        refused: "ascii chunks set overlap costs costs-per slow",
         same: &[QUIET],
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule 1f1b",
-        refused: "chunks set overlap layers costs profile slow",
+        refused: "chunks set overlap layers costs costs-per profile slow",
         same: &[("stages", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule zb-1p --format json",
         refused: "ascii chunks set overlap layers",
-        same: &[],
+        same: &[("costs-per", "all costs shrink alike")],
     },
     Setting {
         command: "check --stages 2 --micro 6 --schedule dualpipe --format csv",
-        refused: "ascii chunks set layers costs profile slow",
+        refused: "ascii chunks set layers costs costs-per profile slow",
         same: &[("overlap", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to json",
-        refused: "chunks set overlap layers costs profile slow torch",
+        refused: "chunks set overlap layers costs costs-per profile slow torch",
         same: &[QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 6 --schedule zb-1p --costs comm=0.5 --to json",
-        refused: "chunks set overlap layers profile torch",
-        same: &[QUIET],
+        refused: "chunks set overlap profile torch",
+        same: &[QUIET, ("costs-per", "the order is the same")],
     },
     Setting {
         command: "export --stages 2 --micro 6 --schedule dualpipe --to json",
-        refused: "chunks set layers costs profile slow torch",
+        refused: "chunks set layers costs costs-per profile slow torch",
         same: &[QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv-comms",
-        refused: "chunks set overlap layers costs profile slow",
+        refused: "chunks set overlap layers costs costs-per profile slow",
         same: &[QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv",
-        refused: "chunks set overlap layers costs profile slow",
+        refused: "chunks set overlap layers costs costs-per profile slow",
         same: &[QUIET, ("torch", "all versions read the same ops")],
     },
     Setting { command: "compare $D/predicted.json", refused: "", same: &[QUIET] },
@@ -201,17 +202,17 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --profile $D/costs.json --steps 1 --warmup 0 --format json",
         refused: "ascii chunks set overlap link slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
-                  clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer vocabulary weight-decay costs slow unit-ms",
+                  clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer vocabulary weight-decay costs costs-per slow unit-ms",
         same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0 --format json",
-        refused: "ascii chunks set overlap costs slow unit-ms checkpoint tokenizer link slices precision",
+        refused: "ascii chunks set overlap costs costs-per slow unit-ms checkpoint tokenizer link slices precision",
         same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 4 --warmup 0",
-        refused: "chunks set overlap costs slow unit-ms checkpoint calibrate link slices precision tokenizer",
+        refused: "chunks set overlap costs costs-per slow unit-ms checkpoint calibrate link slices precision tokenizer",
         same: &[
             WARMUP,
             TIMEOUT,
@@ -223,7 +224,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 4 --warmup 0 --format json",
-        refused: "ascii chunks set overlap costs slow unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
+        refused: "ascii chunks set overlap costs costs-per slow unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
                   slices precision",
         same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS],
     },

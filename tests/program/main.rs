@@ -10,6 +10,7 @@ mod nvshmem;
 mod outputs;
 mod ranks;
 mod signals;
+mod variants;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,0 +1,147 @@
+//! All combinations of schedules, numbers of devices and numbers of micro-batches.
+
+use super::Failure;
+use super::options::RemarkOptions;
+use super::selection::{SearchOptions, warn};
+use crate::report::{Entry, LeftOut, Point, Report};
+use crate::resolve::{Costs, Error, Resolved, Selection, Variant, Warning};
+use crate::sim::event::EventError;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most combinations.
+const MOST: usize = 10_000;
+
+/// One schedule for one p and m.
+pub struct Combination {
+    /// As it was asked for.
+    pub name: String,
+    /// Where it stands.
+    pub point: Point,
+    /// The schedule with its costs; none where it is left out.
+    pub resolved: Option<Resolved>,
+}
+
+/// What is said of a schedule that does not exist for some numbers, in a few words.
+fn what(error: &Error) -> &'static str {
+    match error {
+        Error::Deadlock { .. } => "deadlock",
+        Error::Cost(_) | Error::Split(_) => "no costs",
+        Error::Settle { .. } => "no order",
+        _ => "does not exist",
+    }
+}
+
+impl Combination {
+    /// Leaves it out because of how its step ends on a machine.
+    pub fn leave_out(&mut self, error: &EventError) {
+        self.point.left_out = Some(LeftOut { what: "deadlock", why: error.to_string() });
+        self.resolved = None;
+    }
+
+    /// The schedule's name; where there are several p and m, with these.
+    pub fn label(&self, several: bool) -> String {
+        let Point { schedule, devices, microbatches, .. } = &self.point;
+        if several { format!("{schedule} p={devices} m={microbatches}") } else { schedule.clone() }
+    }
+}
+
+impl SearchOptions {
+    /// Whether several p or m are asked for.
+    pub fn are_several(&self) -> bool {
+        self.stages.are_several() || self.micro.are_several()
+    }
+
+    /// Whether what is asked for is a comparison: several p or m, or several schedules that are variants or have a cap to keep.
+    pub fn is_comparison(&self) -> bool {
+        let names = self.names();
+        let has_options = |name: &String| Variant::parse(name).is_ok_and(|variant| !variant.options.is_empty());
+        let contest = self.memory_cap.is_some() || names.iter().any(has_options);
+        self.are_several() || names.len() > 1 && contest
+    }
+
+    /// Each schedule at each p and m, with its costs. Where there are several p or m, a schedule that does not exist for some
+    /// of them is left out there.
+    ///
+    /// # Errors
+    /// Nothing that is asked for exists.
+    pub fn combinations(&self, costs: &Costs, remarks: RemarkOptions) -> Result<Vec<Combination>, Failure> {
+        let names = self.names();
+        let count = self.stages.all().len() * self.micro.all().len() * names.len();
+        if count > MOST {
+            return Err(Failure::Usage(format!(
+                "expected at most {MOST} combinations, found {count}; give fewer -p or -m"
+            )));
+        }
+        self.refuse_idle(&names, remarks)?;
+        let (mut all, mut first) = (Vec::new(), None);
+        for selection in self.selections() {
+            let selection = Selection { memory_cap: self.memory_cap, ..selection };
+            for (number, name) in names.iter().enumerate() {
+                let busy = remarks.busy(&format!("making the order of {name}"), None);
+                let resolved = selection.resolve(name, costs);
+                drop(busy);
+                let Selection { devices, microbatches, .. } = selection;
+                let mut point =
+                    Point { schedule: name.clone(), number, devices, microbatches, above_cap: None, left_out: None };
+                let resolved = match resolved {
+                    Err(error) if self.are_several() && error.is_of_numbers() => {
+                        point.left_out = Some(LeftOut { what: what(&error), why: error.to_string() });
+                        first.get_or_insert(Failure::from(error));
+                        None
+                    }
+                    resolved => Some(resolved?),
+                };
+                if let Some(resolved) = &resolved {
+                    resolved.warnings.iter().for_each(|warning| warn(warning, remarks));
+                    point.schedule.clone_from(&resolved.graph.schedule().name);
+                    point.above_cap = resolved.warnings.iter().find_map(|warning| match warning {
+                        Warning::AboveCap { cap, .. } => Some(*cap),
+                        Warning::Imported(_) => None,
+                    });
+                }
+                all.push(Combination { name: name.clone(), point, resolved });
+            }
+        }
+        match first {
+            Some(failure) if all.iter().all(|one| one.resolved.is_none()) => Err(failure),
+            _ => Ok(all),
+        }
+    }
+
+    /// What is to be said of costs per device over several p, or of chunks that variants have.
+    pub fn remark_on_model(&self, combinations: &[Combination], remarks: RemarkOptions) {
+        const ONE_MODEL: &str = "for one model give --costs-per model, or layer with --layers";
+        if self.stages.are_several() {
+            let stages = &self.stages;
+            remarks.remark(&format!(
+                "note: costs are per device, so over p = {stages} the model grows with p; {ONE_MODEL}"
+            ));
+        }
+        let mut chunks: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+        for one in combinations {
+            let (Some(resolved), Ok(variant)) = (&one.resolved, Variant::parse(&one.name)) else { continue };
+            chunks.entry(variant.base).or_default().insert(resolved.graph.schedule().placement.chunks());
+        }
+        if chunks.values().any(|chunks| chunks.len() > 1) {
+            remarks.remark(
+                "note: costs are per device, and a chunk costs 1/v of them: at each p, every v has the same model",
+            );
+        }
+    }
+}
+
+/// Makes a comparison of a report: `entries` are those of the combinations that are not left out, in their order.
+pub fn compared(report: Report, combinations: &[Combination], several: bool) -> Report {
+    let mut extra_tables = report.extra_tables;
+    // What chance makes of them has a row each.
+    for table in &mut extra_tables {
+        let there = combinations.iter().filter(|one| one.resolved.is_some());
+        table.rows.iter_mut().zip(there).for_each(|(row, one)| row[0] = one.label(several));
+    }
+    let mut there = report.entries.into_iter();
+    let entry = |one: &Combination| {
+        let found = if one.resolved.is_some() { there.next() } else { None };
+        Entry { name: one.label(several), point: Some(one.point.clone()), ..found.unwrap_or_default() }
+    };
+    Report { entries: combinations.iter().map(entry).collect(), extra_tables, ..report }
+}

@@ -1,0 +1,119 @@
+//! What given costs are of, and which share of them an op of each stage costs.
+
+use super::CostError;
+use crate::anatomy::layer_counts;
+use crate::placement::Placement;
+
+/// What given costs are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Per {
+    /// A device's whole share of layers: over p and v, p devices' worth of model.
+    #[default]
+    Device,
+    /// An average stage.
+    Stage,
+    /// A layer.
+    Layer,
+    /// The whole model: over p and v the same one.
+    Model,
+}
+
+impl Per {
+    /// All, with their names.
+    pub const ALL: [(&'static str, Per); 4] =
+        [("device", Per::Device), ("stage", Per::Stage), ("layer", Per::Layer), ("model", Per::Model)];
+
+    /// `device`, `stage`, `layer` or `model`.
+    pub fn name(self) -> &'static str {
+        Per::ALL[self as usize].0
+    }
+}
+
+/// Exact shares of the given costs.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shares {
+    /// By stage, in parts.
+    pub(super) parts: Vec<u64>,
+    /// So many parts make what is given.
+    pub(super) whole: u64,
+    /// What is given, as a multiple of an average device's share.
+    pub(super) of_device: f64,
+}
+
+/// Most layers of a model.
+const MOST_LAYERS: usize = 1 << 20;
+
+impl Shares {
+    /// The shares on `placement`, where `layers` are a model's layers by stage, or one number for all of them, split as evenly
+    /// as it goes. Without them stages are equal.
+    pub(super) fn new(placement: &Placement, per: Per, layers: Option<&[usize]>) -> Result<Shares, CostError> {
+        let (devices, stages) = (u64::from(placement.devices()), u64::from(placement.stages()));
+        let v = stages / devices.max(1);
+        let counts = layers.map(|layers| counted(layers, stages as usize)).transpose()?;
+        let all = counts.as_ref().map_or(stages, |counts| counts.iter().sum());
+        let (scale, whole, of_device) = match per {
+            Per::Device => (devices, all, 1.0),
+            Per::Stage => (stages, all, v as f64),
+            Per::Layer if counts.is_some() => (1, 1, all as f64 / devices as f64),
+            Per::Layer => {
+                return Err(CostError("costs per layer need the number of layers; give it as --layers 32".to_string()));
+            }
+            Per::Model => (1, all, 1.0 / devices as f64),
+        };
+        let parts = counts.unwrap_or_else(|| vec![1; stages as usize]);
+        let common = parts.iter().fold(whole, |common, &part| divisor(common, part * scale));
+        Ok(Shares { parts: parts.iter().map(|part| part * scale / common).collect(), whole: whole / common, of_device })
+    }
+
+    /// The largest share of a stage, in parts.
+    pub(super) fn largest(&self) -> u64 {
+        self.parts.iter().copied().max().unwrap_or(1)
+    }
+}
+
+/// Layers of each stage.
+fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostError> {
+    if layers.iter().any(|&count| count > MOST_LAYERS) {
+        return Err(CostError(format!("--layers: expected at most {MOST_LAYERS} layers; give smaller numbers")));
+    }
+    let (all, explicit) = match layers {
+        [all] if stages > 1 => (*all, None),
+        each => (each.iter().sum(), Some(each)),
+    };
+    let counts = layer_counts(all, stages, explicit).map_err(|error| CostError(format!("--layers: {error}")))?;
+    if all == 0 {
+        return Err(CostError("--layers: expected a layer or more; give their number".to_string()));
+    }
+    Ok(counts.into_iter().map(|count| count as u64).collect())
+}
+
+/// The greatest common divisor.
+fn divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_what_is_given() {
+        let looped = Placement::looped("loop", 2, 2);
+        let found = |per, layers: Option<&[usize]>| {
+            let shares = Shares::new(&looped, per, layers).unwrap();
+            (shares.parts, shares.whole)
+        };
+        assert_eq!(found(Per::Device, None), (vec![1; 4], 2));
+        assert_eq!(found(Per::Stage, None), (vec![1; 4], 1));
+        assert_eq!(found(Per::Model, None), (vec![1; 4], 4));
+        assert_eq!(found(Per::Layer, Some(&[8])), (vec![2; 4], 1));
+        assert_eq!(found(Per::Layer, Some(&[9])), (vec![3, 2, 2, 2], 1));
+        // A device's average share is half of 32 layers.
+        assert_eq!(found(Per::Device, Some(&[7, 8, 8, 9])), (vec![7, 8, 8, 9], 16));
+        assert_eq!(found(Per::Stage, Some(&[7, 8, 8, 9])), (vec![7, 8, 8, 9], 8));
+        assert_eq!(found(Per::Model, Some(&[7, 8, 8, 9])), (vec![7, 8, 8, 9], 32));
+        assert!(Shares::new(&looped, Per::Layer, None).is_err());
+        assert!(Shares::new(&looped, Per::Device, Some(&[7, 8])).is_err());
+        assert!(Shares::new(&looped, Per::Device, Some(&[3])).is_err(), "fewer layers than stages");
+    }
+}

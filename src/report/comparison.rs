@@ -1,0 +1,313 @@
+//! Predictions of several schedules, numbers of devices and of micro-batches in one table: the best of each column, and where
+//! the best schedule changes.
+
+use super::number::{MISSING, number, percent, quantity};
+use super::{Entry, Panel, Report, Table};
+use std::collections::BTreeSet;
+
+/// Where an entry stands in a comparison.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Point {
+    /// The schedule's name.
+    pub schedule: String,
+    /// Which of the schedules asked for it is, from 0.
+    pub number: usize,
+    /// p.
+    pub devices: u32,
+    /// m.
+    pub microbatches: u32,
+    /// The cap on activations that it exceeds, so that it wins nothing.
+    pub above_cap: Option<f64>,
+    /// Why there is nothing to predict.
+    pub left_out: Option<LeftOut>,
+}
+
+/// Why a schedule is not there for some numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// In a few words.
+    pub what: &'static str,
+    /// In full.
+    pub why: String,
+}
+
+/// A figure of which less is better: its name in files, the column's, what it is, and how it is written.
+struct Column {
+    name: &'static str,
+    header: &'static str,
+    of: fn(&Panel) -> f64,
+    shown: fn(f64, &Panel) -> String,
+    fits: fn(&Compared<'_>) -> bool,
+}
+
+/// A time in the panel's unit.
+pub(super) fn time(value: f64, panel: &Panel) -> String {
+    quantity(value, &super::text::fit(&panel.timeline.time_unit, 8, "…"))
+}
+
+/// A panel's lower bound and its gap to it.
+pub(super) fn bound_and_gap(panel: &Panel) -> [String; 2] {
+    let m = &panel.metrics;
+    // Costs without a unit have none.
+    let bound = |bound| if panel.timeline.time_unit == "unit" { number(bound) } else { time(bound, panel) };
+    [m.lower_bound.map_or(MISSING.into(), bound), m.gap().map_or(MISSING.into(), percent)]
+}
+
+const PER_MICROBATCH: &str = "a micro-batch";
+const PEAK: &str = "peak_activations";
+const OVER_IDEAL: &str = "bubble over ideal";
+
+const COLUMNS: [Column; 6] = [
+    Column {
+        name: "makespan",
+        header: "makespan",
+        of: |p| p.metrics.makespan,
+        shown: time,
+        // More micro-batches are more work.
+        fits: |c| c.by_point() || c.numbers(|point| point.microbatches) == 1,
+    },
+    Column {
+        name: "makespan_per_microbatch",
+        header: PER_MICROBATCH,
+        of: |p| p.metrics.makespan / f64::from(p.timeline.microbatches.max(1)),
+        shown: time,
+        fits: |c| !c.by_point(),
+    },
+    Column { name: "bubble", header: "bubble", of: |p| p.metrics.bubble, shown: |v, _| percent(v), fits: |_| true },
+    Column {
+        name: "span_bubble",
+        header: "span bubble",
+        of: |p| p.metrics.span_bubble,
+        shown: |v, _| percent(v),
+        fits: |_| true,
+    },
+    Column {
+        name: "bubble_over_ideal",
+        header: OVER_IDEAL,
+        of: |p| p.metrics.bubble_over_ideal,
+        shown: |v, _| percent(v),
+        fits: |_| true,
+    },
+    Column {
+        name: PEAK,
+        header: "peak activations",
+        of: |p| p.metrics.peak_activations(),
+        shown: |v, _| number(v),
+        // They are counted in a device's share of layers.
+        fits: |c| c.by_point() || c.numbers(|point| point.devices) == 1,
+    },
+];
+
+/// Two figures that differ by what rounding leaves.
+fn alike(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
+}
+
+/// The entries of a report that is a comparison.
+struct Compared<'a> {
+    entries: Vec<(&'a Entry, &'a Point)>,
+}
+
+impl<'a> Compared<'a> {
+    fn of(report: &'a Report) -> Option<Compared<'a>> {
+        let entries: Vec<_> = report.entries.iter().filter_map(|entry| Some((entry, entry.point.as_ref()?))).collect();
+        (!entries.is_empty()).then_some(Compared { entries })
+    }
+
+    /// How many different numbers there are of something.
+    fn numbers<T: Ord>(&self, of: fn(&Point) -> T) -> usize {
+        self.entries.iter().map(|(_, point)| of(point)).collect::<BTreeSet<T>>().len()
+    }
+
+    /// Whether schedules are compared at each p and m; else one schedule is, over all.
+    fn by_point(&self) -> bool {
+        self.numbers(|point| point.number) > 1
+    }
+
+    /// Whether the two are held against each other.
+    fn rivals(&self, a: &Point, b: &Point) -> bool {
+        let there = !self.by_point() || (a.devices, a.microbatches) == (b.devices, b.microbatches);
+        there && b.above_cap.is_none()
+    }
+
+    /// Whether an entry is the best of its rivals in a column, of which some are worse.
+    fn is_best(&self, (entry, point): (&Entry, &Point), column: &Column) -> bool {
+        let Some(panel) = entry.predicted.as_ref().filter(|_| point.above_cap.is_none()) else { return false };
+        let rivals = self.entries.iter().filter(|(_, other)| self.rivals(point, other));
+        let found: Vec<f64> = rivals.filter_map(|(entry, _)| entry.predicted.as_ref().map(column.of)).collect();
+        let (least, most) = found.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), &v| (a.min(v), b.max(v)));
+        (column.fits)(self) && alike((column.of)(panel), least) && !alike(least, most)
+    }
+
+    /// Names of the figures in which an entry is the best.
+    fn best(&self, one: (&Entry, &Point)) -> Vec<&'static str> {
+        COLUMNS.iter().filter(|column| self.is_best(one, column)).map(|column| column.name).collect()
+    }
+
+    fn table(&self) -> Table {
+        let several = self.numbers(|point| (point.devices, point.microbatches)) > 1;
+        let other = if several { OVER_IDEAL } else { PER_MICROBATCH };
+        let shown: Vec<&Column> = COLUMNS.iter().filter(|column| column.header != other).collect();
+        // Where the machine's speed varied, bounds are of another speed than these makespans.
+        let bounds = !self
+            .entries
+            .iter()
+            .any(|(entry, _)| entry.predicted.as_ref().is_some_and(|panel| panel.metrics.typical_speed.is_some()));
+        let bound_names = ["lower bound", "gap"].into_iter().skip(usize::from(several)).filter(|_| bounds);
+        let mut header: Vec<String> = Vec::new();
+        if several {
+            header.extend(["p", "m"].map(str::to_string));
+        }
+        header.push("schedule".to_string());
+        header.extend(shown.iter().map(|column| column.header.to_string()));
+        header.extend(bound_names.clone().map(str::to_string));
+        let row = |&(entry, point): &(&Entry, &Point)| {
+            let mut cells = Vec::new();
+            if several {
+                cells.extend([point.devices, point.microbatches].map(|number| number.to_string()));
+            }
+            cells.push(point.schedule.clone());
+            match (&entry.predicted, &point.left_out) {
+                (Some(panel), _) => {
+                    cells.extend(shown.iter().map(|column| {
+                        let mark = if self.is_best((entry, point), column) { "*" } else { "" };
+                        let cap = point.above_cap.filter(|_| column.name == PEAK);
+                        let above = cap.map_or_else(String::new, |cap| format!(" > {}", number(cap)));
+                        format!("{mark}{}{above}", (column.shown)((column.of)(panel), panel))
+                    }));
+                    let skipped = 2 - bound_names.clone().count();
+                    cells.extend(bound_and_gap(panel).into_iter().skip(skipped));
+                }
+                (None, left_out) => cells.push(left_out.as_ref().map_or(MISSING, |left_out| left_out.what).to_string()),
+            }
+            cells.resize(header.len(), MISSING.into());
+            cells
+        };
+        let rows = self.entries.iter().map(row).collect();
+        Table { caption: self.caption(), header, rows }
+    }
+
+    /// What the stars are, and which schedule is the shortest where.
+    fn caption(&self) -> String {
+        let points = self.numbers(|point| (point.devices, point.microbatches));
+        if !self.by_point() {
+            let column = if (COLUMNS[0].fits)(self) { &COLUMNS[0] } else { &COLUMNS[1] };
+            let best = self.entries.iter().filter(|one| self.is_best(**one, column));
+            let places: Vec<String> = best.map(|(_, point)| self.place(point)).collect();
+            let what = if column.name == "makespan" { "Shortest" } else { "Least time a micro-batch" };
+            return match places.as_slice() {
+                [] => "*: best of its column".to_string(),
+                places => format!("*: best of its column. {what}: {}", places.join(" and ")),
+            };
+        }
+        if points == 1 {
+            return "*: best of its column".to_string();
+        }
+        format!("*: best of its p and m. {}", self.changes())
+    }
+
+    /// `p = 4, m = 16`, without what is the same for all.
+    fn place(&self, point: &Point) -> String {
+        let p = (self.numbers(|point| point.devices) > 1).then(|| format!("p = {}", point.devices));
+        let m = (self.numbers(|point| point.microbatches) > 1).then(|| format!("m = {}", point.microbatches));
+        p.into_iter().chain(m).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The schedules of the smallest makespan at a point.
+    fn shortest(&self, devices: u32, microbatches: u32) -> String {
+        let is_there = |at: &Point| (at.devices, at.microbatches) == (devices, microbatches) && at.above_cap.is_none();
+        let there = || self.entries.iter().filter(|(_, at)| is_there(at));
+        let makespan = |entry: &Entry| entry.predicted.as_ref().map(|panel| panel.metrics.makespan);
+        let least = there().filter_map(|(entry, _)| makespan(entry)).fold(f64::INFINITY, f64::min);
+        let names = there().filter(|(entry, _)| makespan(entry).is_some_and(|time| alike(time, least)));
+        let mut names: Vec<String> =
+            names.map(|(_, point)| point.schedule.split(" (").next().unwrap_or_default().to_string()).collect();
+        names.dedup();
+        if names.is_empty() { "none".to_string() } else { names.join(" = ") }
+    }
+
+    /// One line that says which schedule is the shortest, and where that changes.
+    fn changes(&self) -> String {
+        let mut devices: Vec<(u32, Vec<(u32, String)>)> = Vec::new();
+        for (_, point) in &self.entries {
+            let (p, m) = (point.devices, point.microbatches);
+            if devices.last().is_none_or(|(last, _)| *last != p) {
+                devices.push((p, Vec::new()));
+            }
+            if let Some((_, along)) = devices.last_mut()
+                && along.last().is_none_or(|(last, _)| *last != m)
+            {
+                along.push((m, self.shortest(p, m)));
+            }
+        }
+        let along_m: Vec<(u32, String)> = devices.into_iter().map(|(p, along)| (p, runs("m", along))).collect();
+        let text = match along_m.as_slice() {
+            [(_, only)] => only.clone(),
+            _ => runs("p", along_m),
+        };
+        if text.contains(" at ") { format!("Shortest: {text}") } else { format!("Shortest everywhere: {text}") }
+    }
+}
+
+/// `a at m = 4 to 8; b at m = 16`, or `a` where it is the same for all.
+fn runs(letter: &str, along: Vec<(u32, String)>) -> String {
+    let mut runs: Vec<(u32, u32, String)> = Vec::new();
+    for (number, text) in along {
+        match runs.last_mut() {
+            Some((_, last, same)) if *same == text => *last = number,
+            _ => runs.push((number, number, text)),
+        }
+    }
+    if let [(.., only)] = runs.as_slice() {
+        return only.clone();
+    }
+    let one = |(first, last, text): &(u32, u32, String)| {
+        let at = if first == last { format!("{letter} = {first}") } else { format!("{letter} = {first} to {last}") };
+        // What changes along m, too, is said of each p.
+        if text.contains(" at ") { format!("at {at} {}", text.replace("; ", ", ")) } else { format!("{text} at {at}") }
+    };
+    runs.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// Why some are not there.
+fn left_out(compared: &Compared<'_>) -> Option<Table> {
+    let row = |(_, point): &(&Entry, &Point)| {
+        let why = &point.left_out.as_ref()?.why;
+        let line = why.lines().next().unwrap_or_default();
+        Some(vec![point.schedule.clone(), point.devices.to_string(), point.microbatches.to_string(), line.to_string()])
+    };
+    let rows: Vec<Vec<String>> = compared.entries.iter().filter_map(row).collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: "Left out".to_string(),
+        header: ["schedule", "p", "m", "why"].map(str::to_string).to_vec(),
+        rows,
+    })
+}
+
+impl Report {
+    /// Whether its entries are points of a comparison.
+    pub fn is_comparison(&self) -> bool {
+        Compared::of(self).is_some()
+    }
+
+    /// By entry, the figures in which it is the best: of the schedules at its p and m or, where there is one, of all.
+    pub fn best(&self) -> Vec<Vec<&'static str>> {
+        let compared = Compared::of(self);
+        let of = |entry: &Entry| {
+            let point = entry.point.as_ref();
+            compared.as_ref().zip(point).map(|(all, point)| all.best((entry, point))).unwrap_or_default()
+        };
+        self.entries.iter().map(of).collect()
+    }
+
+    /// The tables beside the figures of each timeline.
+    pub(super) fn further_tables(&self) -> Vec<Table> {
+        [self.comparison(), self.extra_tables.clone()].concat()
+    }
+
+    /// The tables of a comparison, in place of that of predictions; none where it is no comparison.
+    pub(super) fn comparison(&self) -> Vec<Table> {
+        let Some(compared) = Compared::of(self) else { return Vec::new() };
+        [Some(compared.table()), left_out(&compared)].into_iter().flatten().collect()
+    }
+}

@@ -1,0 +1,208 @@
+//! A schedule with options of its own: `interleaved-1f1b:v=4`, and what is asked of it.
+
+use super::order::schedule_file;
+use super::{Error, Selection};
+use crate::dsl::{self, Request, Takes};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+/// What a schedule is called by: a name, a path or `auto`, with options of its own or without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// The name or path.
+    pub base: String,
+    /// The options that are its own.
+    pub options: BTreeMap<String, String>,
+}
+
+/// `key=value`, where `text` is that.
+fn option(text: &str) -> Option<(&str, &str)> {
+    let (key, value) = text.split_once('=')?;
+    let (key, value) = (key.trim(), value.trim());
+    let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+    let is_name = key.starts_with(letter) && key.chars().all(|c| letter(c) || c.is_ascii_digit());
+    (is_name && !value.is_empty()).then_some((key, value))
+}
+
+/// Whether a text is the path of a schedule file, whatever else stands in it.
+fn is_path(text: &str) -> bool {
+    let ending = Path::new(text).extension();
+    ending.is_some_and(|ending| ["star", "csv"].iter().any(|known| ending.eq_ignore_ascii_case(known)))
+}
+
+/// Where options begin, after the base and a `:`.
+fn colon(text: &str) -> Option<usize> {
+    if is_path(text) {
+        return None;
+    }
+    text.match_indices(':').map(|(at, _)| at).find(|&at| option(&text[at + 1..]).is_some())
+}
+
+impl Variant {
+    /// Reads `NAME`, or `NAME:key=value,key=value`; the path of a file may stand for the name.
+    ///
+    /// # Errors
+    /// Something else after the `:`, an option that is given twice.
+    pub fn parse(text: &str) -> Result<Variant, Error> {
+        let fail = |what: &str| {
+            Err(Error::Usage(format!(
+                "expected a schedule's name with options, as in interleaved-1f1b:v=4, found '{text}': {what}"
+            )))
+        };
+        let mut options = BTreeMap::new();
+        let Some(at) = colon(text) else {
+            if text.contains(':') && !text.contains('/') && !is_path(text) {
+                return fail("write KEY=VALUE after the colon");
+            }
+            return Ok(Variant { base: text.to_string(), options });
+        };
+        for piece in text[at + 1..].split(',') {
+            let Some((key, value)) = option(piece) else { return fail("write KEY=VALUE between the commas") };
+            if options.insert(key.to_string(), value.to_string()).is_some() {
+                return fail(&format!("{key} is given twice; give it once"));
+            }
+        }
+        Ok(Variant { base: text[..at].to_string(), options })
+    }
+
+    /// The texts of several, from a list of them: `1f1b,interleaved-1f1b:v=4,group=8,zb-v`. What follows options and is one
+    /// more belongs to the variant before it.
+    pub fn list(text: &str) -> Vec<String> {
+        let mut list: Vec<String> = Vec::new();
+        for piece in text.split(',') {
+            match list.last_mut() {
+                Some(last) if option(piece).is_some() && !is_path(piece) && colon(last).is_some() => {
+                    *last += &format!(",{piece}");
+                }
+                _ => list.push(piece.to_string()),
+            }
+        }
+        list
+    }
+
+    /// Whether it is `auto`, the best of all schedules.
+    pub fn is_auto(&self) -> bool {
+        self.base.eq_ignore_ascii_case("auto")
+    }
+
+    /// Whether it is one of PyTorch's files.
+    pub fn is_csv(&self) -> bool {
+        Path::new(&self.base).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"))
+    }
+
+    /// `name` with its options: what tables call it.
+    pub(super) fn named(&self, name: &str) -> String {
+        let options: Vec<String> = self.options.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        if options.is_empty() { name.to_string() } else { format!("{name}:{}", options.join(",")) }
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.named(&self.base))
+    }
+}
+
+/// Most activations, from a text.
+///
+/// # Errors
+/// It is none.
+pub fn memory_cap(text: &str) -> Result<f64, String> {
+    if text.ends_with(['B', 'b']) {
+        return Err("a cap in bytes needs the bytes of a model's activations, which are not predicted yet; give activation units, as in 8".to_string());
+    }
+    match text.parse::<f64>() {
+        Ok(units) if (0.001..=1e9).contains(&units) => Ok(units),
+        _ => Err("expected activation units from 0.001 up, as in 8 or 2.5".to_string()),
+    }
+}
+
+impl Selection {
+    /// What of chunks and options the schedule of a variant has a use for.
+    ///
+    /// # Errors
+    /// An unknown or invalid schedule.
+    pub fn takes(&self, variant: &Variant) -> Result<Takes, Error> {
+        if variant.is_auto() {
+            return Ok(Takes { options: vec!["v".to_string(), "cap".to_string()], chunks: true });
+        }
+        if variant.is_csv() {
+            return Ok(Takes::default());
+        }
+        let file = schedule_file(self.host, &variant.base)?;
+        let Selection { devices, microbatches, budget, .. } = *self;
+        let request = Request { devices, microbatches, chunks: None, options: BTreeMap::new(), budget };
+        let _watch = self.host.watch(&file.file, budget, 0);
+        Ok(dsl::takes(&file, &request)?)
+    }
+
+    /// What is asked of `variant`: its own options beside those that are asked of all.
+    ///
+    /// # Errors
+    /// What both say.
+    pub(super) fn of(&self, variant: &Variant) -> Result<Selection, Error> {
+        let mut own = self.clone();
+        if self.lenient && (self.chunks.is_some() || !self.options.is_empty()) {
+            let takes = self.takes(variant)?;
+            own.chunks = own.chunks.filter(|_| takes.chunks);
+            own.options.retain(|key, _| takes.options.contains(key));
+        }
+        for key in variant.options.keys() {
+            let both = match key.as_str() {
+                "v" if own.chunks.is_some() => Some("--chunks"),
+                "cap" if variant.is_auto() && own.memory_cap.is_some() => Some("--memory-cap"),
+                _ if own.options.contains_key(key) => Some("--set"),
+                _ => None,
+            };
+            if let Some(flag) = both {
+                return Err(Error::Usage(format!(
+                    "{flag} and {variant} both say what {key} is; leave one of the two out"
+                )));
+            }
+        }
+        own.options.extend(variant.options.clone());
+        let is_v = |text: &String| text.parse().ok().filter(|&v| v > 0);
+        if let Some(v) = own.options.get("v").and_then(is_v)
+            && (variant.options.contains_key("v") || variant.is_auto())
+        {
+            own.options.remove("v");
+            own.chunks = Some(v);
+        }
+        if variant.is_auto()
+            && let Some(text) = own.options.remove("cap")
+        {
+            let cap = memory_cap(&text).map_err(|why| Error::Usage(format!("{variant}: cap = {text}: {why}")))?;
+            own.memory_cap = Some(cap);
+        }
+        Ok(own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_options_and_lists_have_names() {
+        let parsed = |text: &str| Variant::parse(text).map(|v| v.to_string()).map_err(|e| e.to_string());
+        for (text, shown) in [
+            ("zb-v", "zb-v"),
+            ("interleaved-1f1b:v=4", "interleaved-1f1b:v=4"),
+            ("group-interleaved: v = 4 , group=2", "group-interleaved:group=2,v=4"),
+            ("./mine.star:late=True", "./mine.star:late=True"),
+            ("a:b/mine.star", "a:b/mine.star"),
+            ("a:v=2/mine.star", "a:v=2/mine.star"),
+        ] {
+            assert_eq!(parsed(text).as_deref(), Ok(shown), "{text}");
+        }
+        for text in ["zb-v:", "zb-v:4", "interleaved-1f1b:v=", "interleaved-1f1b:v=2,v=4", "x:v=2,,w=1", "x:=2"] {
+            let refused = parsed(text).unwrap_err();
+            assert!(refused.contains("interleaved-1f1b:v=4"), "{refused}");
+        }
+        let list = |text: &str| Variant::list(text).join(" | ");
+        assert_eq!(list("1f1b,a:v=4,group=8,zb-v,b=c.star"), "1f1b | a:v=4,group=8 | zb-v | b=c.star");
+        assert_eq!(list("a:v=1,a:v=2"), "a:v=1 | a:v=2");
+        assert_eq!(list("a,v=2"), "a | v=2");
+    }
+}

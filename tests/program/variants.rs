@@ -1,0 +1,202 @@
+//! Comparisons in one command: variants of schedules, units of costs, what costs are of.
+
+use crate::cli::{fails, json, pipesim};
+use serde_json::Value;
+
+fn predicted(arguments: &str) -> Vec<Value> {
+    let found = json(&format!("predict -q --format json {arguments}"));
+    found["predictions"].as_array().unwrap().clone()
+}
+
+fn makespan(arguments: &str) -> f64 {
+    predicted(arguments)[0]["makespan"].as_f64().unwrap()
+}
+
+fn names(arguments: &str) -> Vec<String> {
+    predicted(arguments).iter().map(|one| one["schedule"].as_str().unwrap().to_string()).collect()
+}
+
+#[test]
+fn a_variant_is_the_schedule_with_its_options() {
+    let at = "-p 4 -m 8";
+    assert_eq!(
+        names(&format!("{at} -s interleaved-1f1b:v=2,Interleaved_1F1B:v=4,1f1b")),
+        ["interleaved-1f1b:v=2", "interleaved-1f1b:v=4", "1f1b"]
+    );
+    for (variant, flags) in [
+        ("interleaved-1f1b:v=4", "-s interleaved-1f1b --chunks 4"),
+        ("looped-bfs:v=3", "-s looped-bfs --set v=3"),
+        ("group-interleaved:v=2,group=2", "-s group-interleaved --chunks 2 --set group=2"),
+        ("hanayo:waves=2", "-s hanayo --set waves=2"),
+        ("auto:v=2", "-s auto --chunks 2"),
+        ("auto:cap=1", "-s auto --memory-cap 1"),
+    ] {
+        let at = if variant.starts_with("auto") { "-p 2 -m 4" } else { at };
+        let [a, b] = [format!("{at} -s {variant}"), format!("{at} {flags}")].map(|line| predicted(&line));
+        assert_eq!((&a[0]["makespan"], &a[0]["chunks"]), (&b[0]["makespan"], &b[0]["chunks"]), "{variant}");
+        assert_eq!(a[0]["per_device"], b[0]["per_device"], "{variant}");
+        let name = a[0]["schedule"].as_str().unwrap();
+        assert!(name.split(' ').next().unwrap().contains(':'), "{name}");
+    }
+    // PyTorch's interleaving: a bubble of (p - 1) / (v m) over the ideal.
+    for v in [1.0, 2.0, 4.0] {
+        let one = &predicted(&format!("{at} -s interleaved-1f1b:v={v}"))[0];
+        assert_eq!(one["bubble_over_ideal"].as_f64().unwrap(), 3.0 / (v * 8.0));
+    }
+}
+
+#[test]
+fn files_have_variants_and_reports_files_of_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.star");
+    let text = "def device(r, p, m, extra = 0):\n    w = min(p - 1 - r + extra, m)\n    return w * F + (m - w) * (F + B) + w * B\n";
+    std::fs::write(&path, text).unwrap();
+    let path = path.display();
+    assert_eq!(names(&format!("-p 4 -m 8 -s {path}:extra=1,{path}")), ["mine:extra=1", "mine"]);
+    let out = folder.path().join("report");
+    let same = "-s interleaved-1f1b:v=2 -s Interleaved-1F1B:v=2,interleaved-1f1b:v=4";
+    assert_eq!(pipesim(&format!("predict -q -p 4 -m 8 {same} -o {}", out.display())).0, 0);
+    for name in ["interleaved-1f1b-v-2", "interleaved-1f1b-v-2-2", "interleaved-1f1b-v-4"] {
+        assert!(out.join(format!("{name}-predicted.json")).exists(), "{name}");
+    }
+    let page = std::fs::read_to_string(out.join("timeline.svg")).unwrap();
+    assert!(page.contains("interleaved-1f1b:v=4"), "the picture names the variant");
+    for (line, parts) in [
+        ("-s 1f1b:v=2", ["1f1b:v=2 has 1 stage a device", "leave"]),
+        ("-s interleaved-1f1b:w=2", ["no option 'w'", "it has v"]),
+        ("-s interleaved-1f1b:v", ["KEY=VALUE", "interleaved-1f1b:v=4"]),
+        ("-s interleaved-1f1b:v=0", ["1 or more", "found 0"]),
+        ("-s interleaved-1f1b:v=two", ["1 or more", "found two"]),
+        ("-s auto:group=2", ["no option 'group'", "auto"]),
+        ("-s auto:cap=none", ["cap = none", "activation units"]),
+        ("-s auto:cap=4 --memory-cap 3", ["--memory-cap", "auto:cap=4"]),
+        ("-s interleaved-1f1b:v=x:v=2", ["expected v", "found x:v=2"]),
+    ] {
+        fails(&format!("predict -p 4 -m 8 {line}"), 2, &parts);
+    }
+}
+
+#[test]
+fn other_verbs_know_variants() {
+    let checked = json("check -p 4 -m 8 -q --format json -s interleaved-1f1b:v=2,interleaved-1f1b:v=4");
+    assert_eq!((&checked["checks"][0]["chunks"], &checked["checks"][1]["chunks"]), (&2.into(), &4.into()));
+    assert_eq!(checked["checks"][1]["schedule"], "interleaved-1f1b:v=4");
+    let explained = json("explain -p 2 -m 4 -q --format json -s interleaved-1f1b:v=3");
+    assert_eq!(explained["explanations"][0]["schedule"], "interleaved-1f1b:v=3");
+    let exported = pipesim("export -p 2 -m 4 -q --to pytorch-csv -s interleaved-1f1b:v=3").1;
+    assert!(exported.contains("5B3") && !exported.contains("6B3"), "six stages: {exported}");
+    let timed =
+        "run -q -p 2 -m 4 -s interleaved-1f1b:v=2,interleaved-1f1b:v=3 --device timed --unit-ms 1 --steps 1 --warmup 0";
+    let folder = tempfile::tempdir().unwrap();
+    let run = json(&format!("{timed} --format json -o {}/r", folder.path().display()));
+    assert_eq!(
+        (&run["runs"][0]["schedule"], &run["runs"][1]["schedule"]),
+        (&"interleaved-1f1b:v=2".into(), &"interleaved-1f1b:v=3".into())
+    );
+}
+
+#[test]
+fn flags_apply_where_they_are_known_and_conflicts_are_refused() {
+    let (code, out, err) =
+        pipesim("predict -p 4 -m 8 --format csv -s 1f1b,interleaved-1f1b,group-interleaved --chunks 4 --set group=2");
+    assert_eq!(code, 0, "{err}");
+    let chunks: Vec<&str> = out.lines().skip(1).map(|line| line.split(',').nth(2).unwrap()).collect();
+    assert_eq!(chunks, ["1", "4", "4"]);
+    assert!(
+        err.contains("--chunks 4: 1f1b says itself") && err.contains("--set group=2: 1f1b, interleaved-1f1b has no"),
+        "{err}"
+    );
+    for (line, parts) in [
+        ("-s 1f1b,zb-v --chunks 4", ["--chunks 4: 1f1b, zb-v", "leave it out"]),
+        ("-s 1f1b,zb-v --set group=4", ["--set group=4: 1f1b, zb-v", "leave it out"]),
+        ("-s interleaved-1f1b --chunks 3 --set v=4", ["--chunks and --set v", "leave one of the two out"]),
+        (
+            "-s interleaved-1f1b --set v=2 -s interleaved-1f1b --set v=4",
+            ["--set gives v twice", "-s 'interleaved-1f1b:v=2' -s 'interleaved-1f1b:v=4'"],
+        ),
+        ("-s 1f1b,interleaved-1f1b:v=2 --chunks 4", ["--chunks and interleaved-1f1b:v=2", "leave one of the two out"]),
+        ("-s interleaved-1f1b:v=2 --set v=2", ["--set and interleaved-1f1b:v=2", "leave one of the two out"]),
+    ] {
+        fails(&format!("predict -p 4 -m 8 {line}"), 2, &parts);
+    }
+}
+
+#[test]
+fn costs_have_a_unit_for_all_or_for_none() {
+    let at = "-p 4 -m 8 -s 1f1b,zb-v,zb-2p";
+    let figures = |costs: &str| predicted(&format!("{at} --costs {costs}"));
+    let plain = figures("F=18.5,I=18.1,W=9.3,comm=0.3,keep=0.5");
+    for (costs, unit, factor) in [
+        ("F=18.5ms,I=18.1ms,W=9.3ms,comm=300us,keep=0.5", "ms", 1.0),
+        ("F=18500us,I=18100us,W=9300µs,comm=300us,keep=0.5", "us", 1e3),
+        ("F=0.0185s,I=18.1ms,W=9.3ms,comm=300000ns,keep=0.5", "s", 1e-3),
+        ("F=18500000ns,I=18100000ns,W=9300000ns,comm=300000ns,keep=0.5", "ns", 1e6),
+    ] {
+        for (one, plain) in figures(costs).iter().zip(&plain) {
+            assert_eq!((&one["time_unit"], &one["schedule"]), (&unit.into(), &plain["schedule"]));
+            let [found, wanted] = [one, plain].map(|one| one["makespan"].as_f64().unwrap());
+            assert!((found / (wanted * factor) - 1.0).abs() < 1e-12, "{costs}: {found} {wanted}");
+            assert_eq!(one["bubble"], plain["bubble"], "{costs}");
+        }
+    }
+    let (_, out, err) = pipesim("predict -p 2 -m 2 -s 1f1b --costs F=18.5ms,comm=300us");
+    assert!(out.contains(" ms, bubble") && err.contains("costs: 1 ms for I and W"), "{out} {err}");
+    let timeline = json("predict -p 1 -m 1 -s 1f1b --costs F=2us,I=3us,W=1us -q --format json");
+    assert_eq!(timeline["predictions"][0]["makespan"], 6.0);
+    for (costs, parts) in [
+        ("F=1ms,I=1", ["found I=1 without one", "write I=1ms"]),
+        ("F=1ms,comm=0.5", ["found comm=0.5 without one", "write comm=0.5ms"]),
+        ("F=1,comm=300us", ["found F=1 without one", "write F=1us"]),
+        ("F=1h", ["expected a number", "1h"]),
+        ("keep=1ms", ["keep is a share", "leave its unit out"]),
+        ("F=1000000000s", ["104 days", "less than s"]),
+    ] {
+        fails(&format!("predict -p 4 -m 8 -s 1f1b --costs {costs}"), 2, &parts);
+    }
+    assert_eq!(pipesim("predict -p 4 -m 8 -s 1f1b --costs F=1ms,comm=0 -q").0, 0);
+    // A threshold with a unit is held against times in any.
+    let judged = |limit: &str| {
+        pipesim(&format!("predict -q -p 1 -m 1 -s 1f1b --costs F=2us,I=3us,W=1us --fail-if makespan>{limit}")).0
+    };
+    assert_eq!([judged("5.9us"), judged("6us"), judged("5999ns"), judged("0.0061ms"), judged("5.9")], [4, 0, 4, 0, 4]);
+    fails("run -p 2 -m 2 --device timed --costs F=1ms --unit-ms 2", 2, &["--unit-ms", "leave it out"]);
+}
+
+#[test]
+fn costs_are_of_a_device_a_stage_a_layer_or_the_model() {
+    let costs = "--costs F=32,I=32,W=32,comm=0.5";
+    // One model over p: on so many devices each has a p-th of it.
+    for p in [2, 4, 8] {
+        let share = 32.0 / f64::from(p);
+        let same = makespan(&format!("-p {p} -m 8 -s 1f1b --costs F={share},I={share},W={share},comm=0.5"));
+        assert_eq!(makespan(&format!("-p {p} -m 8 -s 1f1b {costs} --costs-per model")), same, "p = {p}");
+        let stages = format!("-p {p} -m 8 -s interleaved-1f1b:v=2 --costs F=1,I=1,W=1,comm=0.5");
+        let devices = makespan(&format!("-p {p} -m 8 -s interleaved-1f1b:v=2 --costs F=2,I=2,W=2,comm=0.5"));
+        assert_eq!(makespan(&format!("{stages} --costs-per stage")), devices, "p = {p}");
+        let layers = format!("{stages} --costs-per layer --layers {}", 2 * p);
+        assert_eq!(makespan(&layers), devices, "p = {p}: a layer a stage");
+    }
+    let per_device = &predicted("-p 4 -m 8 -s 1f1b --costs F=32ms,I=32ms,W=32ms --costs-per model")[0];
+    assert_eq!(per_device["costs"]["F"], 8.0);
+    fails("predict -p 2 -m 2 -s 1f1b --costs-per layer", 2, &["--costs-per layer", "--layers 32"]);
+    fails("predict -p 2 -m 2 -s 1f1b --costs F=1 --layers 1,2,3", 2, &["1f1b", "layers for 2 stages, found 3"]);
+    fails("predict -p 4 -m 2 -s 1f1b --costs F=1 --layers 3", 2, &["1f1b", "at most as many stages", "3 layers"]);
+}
+
+#[test]
+fn layers_make_stages_unequal() {
+    // GPipe without a backward to speak of: the slowest stage works m times, the others once before and after.
+    let line = "-p 4 -m 8 -s gpipe --costs F=8,I=0,W=0,B=0 --layers 7,8,8,9";
+    assert_eq!(makespan(line), 7.0 + 8.0 + 8.0 + 8.0 * 9.0);
+    let per_layer = "-p 4 -m 8 -s gpipe --costs F=1,I=0,W=0,B=0 --costs-per layer --layers 7,8,8,9";
+    assert_eq!(makespan(per_layer), makespan(line));
+    let even = "-p 4 -m 8 -s 1f1b,zb-v,interleaved-1f1b --costs F=3,I=2,W=1,comm=0.25";
+    assert_eq!(
+        predicted(&format!("{even} --layers 32")),
+        predicted(even),
+        "equal stages are what they are without layers"
+    );
+    // Ten layers over four stages: the first two have one more.
+    let ten = makespan("-p 4 -m 8 -s gpipe --costs F=1,I=0,W=0,B=0 --costs-per layer --layers 10");
+    assert_eq!(ten, makespan("-p 4 -m 8 -s gpipe --costs F=1,I=0,W=0,B=0 --costs-per layer --layers 3,3,2,2"));
+}
