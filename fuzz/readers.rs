@@ -49,6 +49,7 @@ fn report_of(timelines: Vec<Timeline>) -> Report {
         _ => None,
     };
     let joined = Entry {
+        point: None,
         name: "joined".to_string(),
         predicted: last(Source::Predicted).map(panel),
         measured: last(Source::Measured).map(panel),

@@ -27,7 +27,7 @@ fn what(error: &Error) -> &'static str {
         Error::Deadlock { .. } => "deadlock",
         Error::Cost(_) | Error::Split(_) => "no costs",
         Error::Settle { .. } => "no order",
-        _ => "does not exist",
+        _ => "none",
     }
 }
 

@@ -57,8 +57,13 @@ const RULES: &[Rule] = &[
         why: "is for GPUs; leave it out, or use --device cuda",
     },
     Rule {
-        options: &["stages", "micro"],
-        fits: |a| a.verb.get_name() == "predict" || !a.has_several("stages") && !a.has_several("micro"),
+        options: &["stages"],
+        fits: |a| a.verb.get_name() == "predict" || !a.has_several("stages"),
+        why: "takes one number here; predict compares several",
+    },
+    Rule {
+        options: &["micro"],
+        fits: |a| ["predict", "accuracy"].contains(&a.verb.get_name()) || !a.has_several("micro"),
         why: "takes one number here; predict compares several",
     },
     Rule {

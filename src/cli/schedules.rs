@@ -7,25 +7,30 @@ use crate::resolve::{self, Files};
 use clap::Args;
 
 const HELP: &str = "\
-How to ask for one with options, here and in every verb: -s interleaved-1f1b:v=4 -s group-interleaved:v=2,group=2
+To ask for one with options, in any verb:
+  -s interleaved-1f1b:v=4
+  -s group-interleaved:v=2,group=2
 
-How to write one (`pipesim schedules zb-v` prints one; the book's page on the language has all of it):
+To write one (`pipesim schedules zb-v` prints one; the book has a page on it):
 
-  options: parameters of device beyond r, p and m, with defaults; -s FILE:late=2 sets them
+  options: parameters of device with defaults, set by -s FILE:late=2
     def device(r, p, m, late = 0):
         n = min(p - 1 - r + late, m)
         return n * F + (m - n) * (F + B) + n * B
 
-  placements: linear (where none is named), loop, zigzag, v_shape, bidirectional, or the device of each stage
+  placements: linear (where none is named), loop, zigzag, v_shape,
+  bidirectional, or the device of each stage
     placement = custom([0, 1, 1, 0])
     def device(r, p, m):
         return m * F[0] + m * F[1] + m * B[1] + m * B[0]
 
-  caps: most activations of a device, 1 being what its whole share of layers keeps for one micro-batch; in fill, greedy and search
+  caps: the most activations of a device, in fill, greedy and search; 1 is
+  what its whole share of layers keeps for one micro-batch
     def device(r, p, m):
-        return fill(m * F + m * I, W, cap = m + 0.5)
+        return greedy([I, F, W], cap = 1.5)
 
-  greedy over chunks: of all chunks of the device whatever is ready runs, the first kind named first, of it the oldest micro-batch
+  greedy over chunks: what is ready runs, on whichever chunk of the device;
+  the first kind named goes first, of it the oldest micro-batch
     placement = v_shape
     def device(r, p, m):
         return greedy([B, F], cap = p)

@@ -19,10 +19,10 @@ pub const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
 /// Which schedules, for how many devices and micro-batches.
 #[derive(Args, Clone, Debug)]
 pub struct ScheduleOptions {
-    /// Number of devices, p
+    /// Number of devices, p; predict takes several: 4,8,16 or 4..64*2 or 4..16+4
     #[arg(long, short = 'p', value_name = "P", alias = "pipeline-model-parallel-size", value_parser = numbers(1..=1 << 20))]
     pub stages: Numbers,
-    /// Number of micro-batches a step, m
+    /// Number of micro-batches a step, m; predict takes several
     #[arg(long, short = 'm', value_name = "M", value_parser = numbers(1..=(1 << 31) - 1))]
     pub micro: Numbers,
     /// Schedule: a name (see `pipesim schedules`), a .star file or a PyTorch .csv file, with options of its own (interleaved-1f1b:v=4) or without; `auto` is the best under --memory-cap; repeatable [default: naive, gpipe, 1f1b, zb-v]

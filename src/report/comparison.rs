@@ -37,6 +37,7 @@ struct Column {
     header: &'static str,
     of: fn(&Panel) -> f64,
     shown: fn(f64, &Panel) -> String,
+    is_time: bool,
     fits: fn(&Compared<'_>) -> bool,
 }
 
@@ -63,6 +64,7 @@ const COLUMNS: [Column; 6] = [
         header: "makespan",
         of: |p| p.metrics.makespan,
         shown: time,
+        is_time: true,
         // More micro-batches are more work.
         fits: |c| c.by_point() || c.numbers(|point| point.microbatches) == 1,
     },
@@ -71,14 +73,23 @@ const COLUMNS: [Column; 6] = [
         header: PER_MICROBATCH,
         of: |p| p.metrics.makespan / f64::from(p.timeline.microbatches.max(1)),
         shown: time,
+        is_time: true,
         fits: |c| !c.by_point(),
     },
-    Column { name: "bubble", header: "bubble", of: |p| p.metrics.bubble, shown: |v, _| percent(v), fits: |_| true },
+    Column {
+        name: "bubble",
+        header: "bubble",
+        of: |p| p.metrics.bubble,
+        shown: |v, _| percent(v),
+        is_time: false,
+        fits: |_| true,
+    },
     Column {
         name: "span_bubble",
         header: "span bubble",
         of: |p| p.metrics.span_bubble,
         shown: |v, _| percent(v),
+        is_time: false,
         fits: |_| true,
     },
     Column {
@@ -86,6 +97,7 @@ const COLUMNS: [Column; 6] = [
         header: OVER_IDEAL,
         of: |p| p.metrics.bubble_over_ideal,
         shown: |v, _| percent(v),
+        is_time: false,
         fits: |_| true,
     },
     Column {
@@ -93,6 +105,7 @@ const COLUMNS: [Column; 6] = [
         header: "peak activations",
         of: |p| p.metrics.peak_activations(),
         shown: |v, _| number(v),
+        is_time: false,
         // They are counted in a device's share of layers.
         fits: |c| c.by_point() || c.numbers(|point| point.devices) == 1,
     },
@@ -139,6 +152,14 @@ impl<'a> Compared<'a> {
         (column.fits)(self) && alike((column.of)(panel), least) && !alike(least, most)
     }
 
+    /// The one unit of all times.
+    fn unit(&self) -> Option<&str> {
+        let mut units =
+            self.entries.iter().flat_map(|(entry, _)| &entry.predicted).map(|p| p.timeline.time_unit.as_str());
+        let first = units.next()?;
+        units.all(|unit| unit == first).then_some(first)
+    }
+
     /// Names of the figures in which an entry is the best.
     fn best(&self, one: (&Entry, &Point)) -> Vec<&'static str> {
         COLUMNS.iter().filter(|column| self.is_best(one, column)).map(|column| column.name).collect()
@@ -146,34 +167,47 @@ impl<'a> Compared<'a> {
 
     fn table(&self) -> Table {
         let several = self.numbers(|point| (point.devices, point.microbatches)) > 1;
-        let other = if several { OVER_IDEAL } else { PER_MICROBATCH };
-        let shown: Vec<&Column> = COLUMNS.iter().filter(|column| column.header != other).collect();
+        let is_shown = |column: &&Column| match column.header {
+            OVER_IDEAL => !several,
+            PER_MICROBATCH => several && !self.by_point(),
+            _ => true,
+        };
+        let shown: Vec<&Column> = COLUMNS.iter().filter(is_shown).collect();
         // Where the machine's speed varied, bounds are of another speed than these makespans.
         let bounds = !self
             .entries
             .iter()
             .any(|(entry, _)| entry.predicted.as_ref().is_some_and(|panel| panel.metrics.typical_speed.is_some()));
         let bound_names = ["lower bound", "gap"].into_iter().skip(usize::from(several)).filter(|_| bounds);
-        let mut header: Vec<String> = Vec::new();
+        let mut header = vec!["schedule".to_string()];
         if several {
             header.extend(["p", "m"].map(str::to_string));
         }
-        header.push("schedule".to_string());
-        header.extend(shown.iter().map(|column| column.header.to_string()));
+        // One unit for all keeps the table narrow.
+        let unit = self.unit().filter(|_| several);
+        let name = |column: &&Column| match unit {
+            Some(unit) if column.is_time => {
+                format!("{} ({unit}{})", column.header, if unit == "unit" { "s" } else { "" })
+            }
+            _ => column.header.to_string(),
+        };
+        header.extend(shown.iter().map(name));
         header.extend(bound_names.clone().map(str::to_string));
         let row = |&(entry, point): &(&Entry, &Point)| {
-            let mut cells = Vec::new();
+            let mut cells = vec![point.schedule.clone()];
             if several {
                 cells.extend([point.devices, point.microbatches].map(|number| number.to_string()));
             }
-            cells.push(point.schedule.clone());
             match (&entry.predicted, &point.left_out) {
                 (Some(panel), _) => {
                     cells.extend(shown.iter().map(|column| {
                         let mark = if self.is_best((entry, point), column) { "*" } else { "" };
                         let cap = point.above_cap.filter(|_| column.name == PEAK);
                         let above = cap.map_or_else(String::new, |cap| format!(" > {}", number(cap)));
-                        format!("{mark}{}{above}", (column.shown)((column.of)(panel), panel))
+                        let value = (column.of)(panel);
+                        let short = unit.is_some() && column.is_time;
+                        let shown = if short { number(value) } else { (column.shown)(value, panel) };
+                        format!("{mark}{shown}{above}")
                     }));
                     let skipped = 2 - bound_names.clone().count();
                     cells.extend(bound_and_gap(panel).into_iter().skip(skipped));
@@ -245,7 +279,11 @@ impl<'a> Compared<'a> {
             [(_, only)] => only.clone(),
             _ => runs("p", along_m),
         };
-        if text.contains(" at ") { format!("Shortest: {text}") } else { format!("Shortest everywhere: {text}") }
+        match text.contains(" at ") {
+            _ if text.starts_with("at ") => format!("Shortest {text}"),
+            true => format!("Shortest: {text}"),
+            false => format!("Shortest everywhere: {text}"),
+        }
     }
 }
 
@@ -264,7 +302,7 @@ fn runs(letter: &str, along: Vec<(u32, String)>) -> String {
     let one = |(first, last, text): &(u32, u32, String)| {
         let at = if first == last { format!("{letter} = {first}") } else { format!("{letter} = {first} to {last}") };
         // What changes along m, too, is said of each p.
-        if text.contains(" at ") { format!("at {at} {}", text.replace("; ", ", ")) } else { format!("{text} at {at}") }
+        if text.contains(" at ") { format!("at {at}: {}", text.replace("; ", ", ")) } else { format!("{text} at {at}") }
     };
     runs.iter().map(one).collect::<Vec<_>>().join("; ")
 }
@@ -274,6 +312,8 @@ fn left_out(compared: &Compared<'_>) -> Option<Table> {
     let row = |(_, point): &(&Entry, &Point)| {
         let why = &point.left_out.as_ref()?.why;
         let line = why.lines().next().unwrap_or_default();
+        let numbers = format!("p = {}, m = {}: ", point.devices, point.microbatches);
+        let line = line.split_once(&numbers).map_or(line, |(_, line)| line);
         Some(vec![point.schedule.clone(), point.devices.to_string(), point.microbatches.to_string(), line.to_string()])
     };
     let rows: Vec<Vec<String>> = compared.entries.iter().filter_map(row).collect();

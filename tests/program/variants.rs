@@ -200,3 +200,178 @@ fn layers_make_stages_unequal() {
     let ten = makespan("-p 4 -m 8 -s gpipe --costs F=1,I=0,W=0,B=0 --costs-per layer --layers 10");
     assert_eq!(ten, makespan("-p 4 -m 8 -s gpipe --costs F=1,I=0,W=0,B=0 --costs-per layer --layers 3,3,2,2"));
 }
+
+/// The best schedules by makespan at each p and m, as a reader of the JSON finds them.
+fn shortest(found: &Value) -> Vec<(u64, u64, Vec<String>)> {
+    let mut points: Vec<(u64, u64, f64, Vec<String>)> = Vec::new();
+    for one in found["predictions"].as_array().unwrap() {
+        let key = ["devices", "microbatches"].map(|key| one[key].as_u64().unwrap());
+        let (time, name) = (one["makespan"].as_f64().unwrap(), one["schedule"].as_str().unwrap().to_string());
+        match points.iter_mut().find(|(p, m, ..)| [*p, *m] == key) {
+            None => points.push((key[0], key[1], time, vec![name])),
+            Some((.., least, names)) if time < *least => (*least, *names) = (time, vec![name]),
+            Some((.., least, names)) if time == *least => names.push(name),
+            Some(_) => {}
+        }
+    }
+    points.into_iter().map(|(p, m, _, names)| (p, m, names)).collect()
+}
+
+#[test]
+fn all_combinations_in_one_command() {
+    let line = "predict -q -p 4,6 -m 4..16*2 -s 1f1b,zb-h1,dualpipe --costs F=8,I=8,W=8,comm=2";
+    let found = json(&format!("{line} --format json"));
+    let (all, left_out) = (found["predictions"].as_array().unwrap(), found["left_out"].as_array().unwrap());
+    assert_eq!((all.len(), left_out.len()), (15, 3));
+    for missing in left_out {
+        let [p, m] = ["devices", "microbatches"].map(|key| missing[key].as_u64().unwrap());
+        assert!(missing["schedule"] == "dualpipe" && m < 2 * p, "{missing}");
+        assert!(missing["why"].as_str().unwrap().contains("needs an even m >= 2 p"), "{missing}");
+    }
+    for one in all {
+        let [name, p, m] = [&one["schedule"], &one["devices"], &one["microbatches"]].map(|v| v.to_string());
+        let alone = predicted(&format!("-p {p} -m {m} -s {} --costs F=8,I=8,W=8,comm=2", name.trim_matches('"')));
+        assert_eq!(alone[0]["makespan"], one["makespan"], "{name} p = {p}, m = {m}");
+        let wins = one["best"].as_array().unwrap().contains(&"makespan".into());
+        let best =
+            shortest(&found).into_iter().find(|(bp, bm, _)| [bp.to_string(), bm.to_string()] == [p.clone(), m.clone()]);
+        assert_eq!(wins, best.unwrap().2.contains(&name.trim_matches('"').to_string()), "{one}");
+    }
+    let wanted = [
+        (4, 4, "zb-h1"),
+        (4, 8, "dualpipe"),
+        (4, 16, "dualpipe"),
+        (6, 4, "zb-h1"),
+        (6, 8, "zb-h1"),
+        (6, 16, "dualpipe"),
+    ];
+    assert_eq!(shortest(&found), wanted.map(|(p, m, name)| (p, m, vec![name.to_string()])));
+    let table = pipesim(line).1;
+    let changes =
+        "Shortest at p = 4: zb-h1 at m = 4, dualpipe at m = 8 to 16; at p = 6: zb-h1 at m = 4 to 8, dualpipe at m = 16";
+    assert!(table.lines().next().unwrap().ends_with(changes), "{table}");
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    let row = |start: [&str; 3]| rows.iter().find(|row| row.starts_with(&start)).unwrap();
+    assert!(row(["dualpipe", "4", "8"])[3].starts_with('*') && row(["dualpipe", "4", "4"])[3] == "none", "{table}");
+    assert!(table.contains("needs an even m >= 2 p = 12, found 8"), "{table}");
+    let csv = pipesim(&format!("{line} --format csv")).1;
+    let lines: Vec<&str> = csv.lines().collect();
+    assert!(lines.len() == 19 && lines[0].ends_with(",best,left_out"), "{csv}");
+    assert!(lines.contains(&lines.iter().find(|line| line.starts_with("dualpipe,4,,4,")).unwrap()), "{csv}");
+}
+
+#[test]
+fn pictures_and_folders_hold_all_combinations() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().display();
+    let line =
+        format!("predict -q -p 2,4 -m 4,9 -s 1f1b,interleaved-1f1b:v=2 -o {out}/all -o {out}/x.html -o {out}/x.csv");
+    assert_eq!(pipesim(&line).0, 0);
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    for (p, m) in [(2, 4), (4, 4)] {
+        for stem in ["1f1b", "interleaved-1f1b-v-2"] {
+            let timeline: Value =
+                serde_json::from_str(&read(&format!("all/{stem}-p-{p}-m-{m}-predicted.json"))).unwrap();
+            assert_eq!((&timeline["devices"], &timeline["microbatches"]), (&p.into(), &m.into()));
+        }
+        for name in ["all/timeline.svg", "x.html", "x.csv"] {
+            assert!(read(name).contains(&format!("interleaved-1f1b:v=2 p={p} m={m}")), "{name}");
+        }
+    }
+    // Nine micro-batches make no whole rounds.
+    let report: Value = serde_json::from_str(&read("all/report.json")).unwrap();
+    let missing: Vec<&Value> =
+        report["schedules"].as_array().unwrap().iter().filter(|one| one["predicted"].is_null()).collect();
+    assert_eq!((missing.len(), &missing[0]["schedule"]), (2, &"interleaved-1f1b:v=2".into()));
+    assert!(missing[0]["left_out"].as_str().unwrap().contains("p = 2, m = 9"), "{missing:?}");
+    assert!(read("all/timeline.svg").contains("take a multiple of p"), "the picture says why one is not there");
+}
+
+#[test]
+fn one_schedule_is_compared_over_p_and_m() {
+    let (code, out, err) = pipesim("predict -p 2,4 -m 8 -s 1f1b --costs F=4,I=4,W=4 --costs-per model");
+    assert!(code == 0 && out.contains("Shortest: p = 4") && !err.contains("note:"), "{out} {err}");
+    // (m + p - 1) (F + B) of a p-th of the model.
+    let times: Vec<f64> = predicted("-p 2,4 -m 8 -s 1f1b --costs F=4,I=4,W=4 --costs-per model")
+        .iter()
+        .map(|one| one["makespan"].as_f64().unwrap())
+        .collect();
+    assert_eq!(times, [9.0 * 12.0 / 2.0, 11.0 * 12.0 / 4.0]);
+    let (_, _, err) = pipesim("predict -p 2,4 -m 8 -s 1f1b --costs F=4,I=4,W=4");
+    assert!(err.contains("note: costs are per device") && err.contains("--costs-per model"), "{err}");
+    let (_, out, err) = pipesim("predict -p 4 -m 4,8,16 -s 1f1b");
+    assert!(out.contains("Least time a micro-batch: m = 16") && !err.contains("note:"), "{out} {err}");
+    let (_, _, err) = pipesim("predict -p 4 -m 8 -s interleaved-1f1b:v=2,interleaved-1f1b:v=4");
+    assert!(err.contains("a chunk costs 1/v"), "{err}");
+    // What holds more than the cap wins nothing.
+    let capped = predicted_with_best("-p 4 -m 8 -s 1f1b,zb-h2,zb-v --memory-cap 4");
+    assert_eq!(capped, ["", "", "makespan bubble span_bubble bubble_over_ideal"]);
+    let limits = pipesim("predict -q -p 4 -m 8,9 -s 1f1b --costs F=1,I=1,W=1 --fail-if makespan>34");
+    assert!(
+        limits.0 == 4 && limits.2.contains("1f1b p=4 m=9: makespan>34 holds") && !limits.2.contains("m=8"),
+        "{limits:?}"
+    );
+    for (line, code, parts) in [
+        ("predict -p 3,5 -m 4 -s dualpipe", 3, ["dualpipe does not exist for p = 3", "even number"]),
+        ("predict -p 2,4 -m 4 -s zbb", 2, ["no schedule is called 'zbb'", "zb-v"]),
+        ("predict -p 1..500 -m 1..500 -s 1f1b", 2, ["at most 10000 combinations", "found 250000"]),
+        ("predict -p 8..4 -m 8", 2, ["--stages", "write 4..8"]),
+        ("explain -p 2,4 -m 8 -s 1f1b", 2, ["--stages takes one number here", "predict compares several"]),
+        ("check -p 2 -m 4..8 -s 1f1b", 2, ["--micro takes one number here", "predict compares several"]),
+        ("export -p 2,4 -m 4 -s 1f1b --to json", 2, ["--stages takes one number here", "predict"]),
+        ("run -p 2,4 -m 4 -s 1f1b", 2, ["--stages takes one number here", "predict"]),
+        ("profile -p 2 -m 4,8", 2, ["--micro takes one number here", "predict"]),
+    ] {
+        fails(line, code, &parts);
+    }
+}
+
+/// The figures that each wins, as JSON has them.
+fn predicted_with_best(arguments: &str) -> Vec<String> {
+    let names = |one: &Value| {
+        let best = one["best"].as_array().unwrap().iter().map(|name| name.as_str().unwrap());
+        best.collect::<Vec<_>>().join(" ")
+    };
+    predicted(arguments).iter().map(names).collect()
+}
+
+#[test]
+fn what_the_help_of_schedules_shows_can_be_run() {
+    let help = pipesim("schedules --help").1;
+    let folder = tempfile::tempdir().unwrap();
+    let mut texts: Vec<(String, String)> = Vec::new();
+    for line in help.lines().skip_while(|line| !line.starts_with("To write one")) {
+        let heading =
+            line.strip_prefix("  ").filter(|line| !line.starts_with(' ')).and_then(|line| line.split_once(':'));
+        match (line.strip_prefix("    "), heading) {
+            (Some(code), _) => texts.last_mut().unwrap().1 += &format!("{code}\n"),
+            (None, Some((name, _))) => texts.push((name.replace(' ', "-"), String::new())),
+            _ => {}
+        }
+    }
+    texts.retain(|(_, text)| text.contains("def device"));
+    let names: Vec<&str> = texts.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["options", "placements", "caps", "greedy-over-chunks"]);
+    for (name, text) in &texts {
+        let path = folder.path().join(format!("{name}.star"));
+        std::fs::write(&path, text).unwrap();
+        let own = if name == "options" { ":late=2" } else { "" };
+        let found = &predicted(&format!("-p 2 -m 4 -s {}{own}", path.display()))[0];
+        let peak = found["per_device"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["peak_activations"].as_f64().unwrap())
+            .fold(0.0, f64::max);
+        let wanted: fn(f64) -> bool = match name.as_str() {
+            "options" => |peak| peak == 4.0,    // 2 + late
+            "placements" => |peak| peak == 4.0, // all forwards first
+            "caps" => |peak| peak == 1.0,       // of 1.5
+            _ => |peak| peak <= 2.0,            // cap = p
+        };
+        assert!(wanted(peak), "{name}: {peak}");
+    }
+    for line in ["interleaved-1f1b:v=4", "group-interleaved:v=2,group=2"] {
+        assert!(help.contains(&format!("-s {line}")) && !predicted(&format!("-p 4 -m 8 -s {line}")).is_empty());
+    }
+}
