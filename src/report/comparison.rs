@@ -2,34 +2,8 @@
 //! the best schedule changes.
 
 use super::number::{MISSING, number, percent, quantity};
-use super::{Entry, Panel, Report, Table};
+use super::{Entry, Panel, Point, Report, Table};
 use std::collections::BTreeSet;
-
-/// Where an entry stands in a comparison.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Point {
-    /// The schedule's name.
-    pub schedule: String,
-    /// Which of the schedules asked for it is, from 0.
-    pub number: usize,
-    /// p.
-    pub devices: u32,
-    /// m.
-    pub microbatches: u32,
-    /// The cap on activations that it exceeds, so that it wins nothing.
-    pub above_cap: Option<f64>,
-    /// Why there is nothing to predict.
-    pub left_out: Option<LeftOut>,
-}
-
-/// Why a schedule is not there for some numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
-    /// In a few words.
-    pub what: &'static str,
-    /// In full.
-    pub why: String,
-}
 
 /// A figure of which less is better: its name in files, the column's, what it is, and how it is written.
 struct Column {

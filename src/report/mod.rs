@@ -32,7 +32,6 @@ mod trace;
 #[cfg(feature = "pictures")]
 mod unfinished;
 
-pub use comparison::{LeftOut, Point};
 pub use csv::{csv, field as csv_cell};
 pub use error::WriteError;
 pub use figures::figures;
@@ -92,6 +91,32 @@ pub struct Entry {
     pub over_steps: Vec<(&'static str, f64)>,
     /// Remarks for the reader, one sentence each.
     pub notes: Vec<String>,
+}
+
+/// Where an entry stands in a comparison.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Point {
+    /// The schedule's name.
+    pub schedule: String,
+    /// Which of the schedules asked for it is, from 0.
+    pub number: usize,
+    /// p.
+    pub devices: u32,
+    /// m.
+    pub microbatches: u32,
+    /// The cap on activations that it exceeds, so that it wins nothing.
+    pub above_cap: Option<f64>,
+    /// Why there is nothing to predict.
+    pub left_out: Option<LeftOut>,
+}
+
+/// Why a schedule is not there for some numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// In a few words.
+    pub what: &'static str,
+    /// In full.
+    pub why: String,
 }
 
 impl Entry {

@@ -6,6 +6,7 @@
 //!
 //! A new source of costs is a file in `cost/`, a variant of [`Costs`], and the option that fills it in.
 
+mod asked;
 mod auto;
 mod costs;
 mod error;

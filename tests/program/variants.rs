@@ -257,7 +257,7 @@ fn all_combinations_in_one_command() {
     let csv = pipesim(&format!("{line} --format csv")).1;
     let lines: Vec<&str> = csv.lines().collect();
     assert!(lines.len() == 19 && lines[0].ends_with(",best,left_out"), "{csv}");
-    assert!(lines.contains(&lines.iter().find(|line| line.starts_with("dualpipe,4,,4,")).unwrap()), "{csv}");
+    assert!(lines.iter().any(|line| line.starts_with("dualpipe,4,,4,") && line.contains("even m")), "{csv}");
 }
 
 #[test]

@@ -1,0 +1,68 @@
+//! What is asked of one variant among the schedules of a command.
+
+use super::order::schedule_file;
+use super::variant::memory_cap;
+use super::{Error, Selection, Variant};
+use crate::dsl::{self, Request, Takes};
+use std::collections::BTreeMap;
+
+impl Selection {
+    /// What of chunks and options the schedule of a variant has a use for.
+    ///
+    /// # Errors
+    /// An unknown or invalid schedule.
+    pub fn takes(&self, variant: &Variant) -> Result<Takes, Error> {
+        if variant.is_auto() {
+            return Ok(Takes { options: vec!["v".to_string(), "cap".to_string()], chunks: true });
+        }
+        if variant.is_csv() {
+            return Ok(Takes::default());
+        }
+        let file = schedule_file(self.host, &variant.base)?;
+        let Selection { devices, microbatches, budget, .. } = *self;
+        let request = Request { devices, microbatches, chunks: None, options: BTreeMap::new(), budget };
+        let _watch = self.host.watch(&file.file, budget, 0);
+        Ok(dsl::takes(&file, &request)?)
+    }
+
+    /// What is asked of `variant`: its own options beside those that are asked of all.
+    ///
+    /// # Errors
+    /// What both say.
+    pub(super) fn of(&self, variant: &Variant) -> Result<Selection, Error> {
+        let mut own = self.clone();
+        if self.lenient && (self.chunks.is_some() || !self.options.is_empty()) {
+            let takes = self.takes(variant)?;
+            own.chunks = own.chunks.filter(|_| takes.chunks);
+            own.options.retain(|key, _| takes.options.contains(key));
+        }
+        for key in variant.options.keys() {
+            let both = match key.as_str() {
+                "v" if own.chunks.is_some() => Some("--chunks"),
+                "cap" if variant.is_auto() && own.memory_cap.is_some() => Some("--memory-cap"),
+                _ if own.options.contains_key(key) => Some("--set"),
+                _ => None,
+            };
+            if let Some(flag) = both {
+                return Err(Error::Usage(format!(
+                    "{flag} and {variant} both say what {key} is; leave one of the two out"
+                )));
+            }
+        }
+        own.options.extend(variant.options.clone());
+        let is_v = |text: &String| text.parse().ok().filter(|&v| v > 0);
+        if let Some(v) = own.options.get("v").and_then(is_v)
+            && (variant.options.contains_key("v") || variant.is_auto())
+        {
+            own.options.remove("v");
+            own.chunks = Some(v);
+        }
+        if variant.is_auto()
+            && let Some(text) = own.options.remove("cap")
+        {
+            let cap = memory_cap(&text).map_err(|why| Error::Usage(format!("{variant}: cap = {text}: {why}")))?;
+            own.memory_cap = Some(cap);
+        }
+        Ok(own)
+    }
+}
