@@ -197,21 +197,25 @@ impl<'a> Compared<'a> {
 
     /// What the stars are, and which schedule is the shortest where.
     fn caption(&self) -> String {
-        let points = self.numbers(|point| (point.devices, point.microbatches));
+        let several = self.numbers(|point| (point.devices, point.microbatches)) > 1;
+        let of = if self.by_point() && several { "p and m" } else { "column" };
+        let changes = self.changes().map_or_else(String::new, |changes| format!(". {changes}"));
+        format!("*: best of its {of}{changes}")
+    }
+
+    /// One line that says which schedule is the shortest, and where that changes; none where one p and m are compared.
+    fn changes(&self) -> Option<String> {
         if !self.by_point() {
             let column = if (COLUMNS[0].fits)(self) { &COLUMNS[0] } else { &COLUMNS[1] };
             let best = self.entries.iter().filter(|one| self.is_best(**one, column));
             let places: Vec<String> = best.map(|(_, point)| self.place(point)).collect();
             let what = if column.name == "makespan" { "Shortest" } else { "Least time a micro-batch" };
             return match places.as_slice() {
-                [] => "*: best of its column".to_string(),
-                places => format!("*: best of its column. {what}: {}", places.join(" and ")),
+                [] => None,
+                places => Some(format!("{what}: {}", places.join(" and "))),
             };
         }
-        if points == 1 {
-            return "*: best of its column".to_string();
-        }
-        format!("*: best of its p and m. {}", self.changes())
+        (self.numbers(|point| (point.devices, point.microbatches)) > 1).then(|| self.along())
     }
 
     /// `p = 4, m = 16`, without what is the same for all.
@@ -234,8 +238,8 @@ impl<'a> Compared<'a> {
         if names.is_empty() { "none".to_string() } else { names.join(" = ") }
     }
 
-    /// One line that says which schedule is the shortest, and where that changes.
-    fn changes(&self) -> String {
+    /// The shortest schedule at each p and m, in runs of the same.
+    fn along(&self) -> String {
         let mut devices: Vec<(u32, Vec<(u32, String)>)> = Vec::new();
         for (_, point) in &self.entries {
             let (p, m) = (point.devices, point.microbatches);
@@ -312,6 +316,11 @@ impl Report {
             compared.as_ref().zip(point).map(|(all, point)| all.best((entry, point))).unwrap_or_default()
         };
         self.entries.iter().map(of).collect()
+    }
+
+    /// Which schedule is the shortest where.
+    pub(super) fn changes(&self) -> Option<String> {
+        Compared::of(self)?.changes()
     }
 
     /// The tables beside the figures of each timeline.

@@ -77,7 +77,9 @@ fn data(report: &Report) -> String {
         "mixed": scale.is_mixed(),
         "classes": classes,
     });
-    let entries: Vec<String> = report.entries.iter().map(|entry| entry_data(entry, &scale)).collect();
+    // What does not exist stands in a table.
+    let shown = report.entries.iter().filter(|entry| entry.left_out().is_none());
+    let entries: Vec<String> = shown.map(|entry| entry_data(entry, &scale)).collect();
     let mut out = clean(head).to_string();
     out.pop();
     let _ = write!(out, ",\"entries\":[{}]}}", entries.join(","));

@@ -304,7 +304,7 @@ fn footer(picture: &mut Picture, report: &Report, scale: &Scale, y: f64) -> f64 
                 .to_string(),
         );
     }
-    lines.extend(report.comparison().into_iter().map(|table| table.caption).filter(|text| text.starts_with('*')));
+    lines.extend(report.changes());
     if scale.is_mixed() {
         lines.push(
             "Panels of different time units are each drawn on their own scale; the axis is the upper one's.".into(),
