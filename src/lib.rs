@@ -21,7 +21,7 @@
 //! use pipesim::{Costs, GivenCosts, Report, Selection};
 //!
 //! let costs = Costs::given("F=18.5,I=18.1,W=9.3,comm=0.6".parse::<GivenCosts>()?);
-//! let resolved = Selection::new(4, 8).resolve("1f1b", &costs)?; // a name, a .star or .csv file, or `auto`
+//! let resolved = Selection::new(4, 8).resolve("1f1b", &costs)?; // a name, `interleaved-1f1b:v=4`, a .star or .csv file, or `auto`
 //! let svg = Report::predicted(&[resolved.predict()?]).svg(); // or .save("1f1b.png"): the ending says what
 //! # assert!(svg.starts_with("<svg"));
 //! # Ok::<(), pipesim::Error>(())

@@ -120,6 +120,9 @@ impl SearchOptions {
         let mut chunks: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
         for one in combinations {
             let (Some(resolved), Ok(variant)) = (&one.resolved, Variant::parse(&one.name)) else { continue };
+            if variant.is_auto() {
+                continue; // it chooses them itself
+            }
             chunks.entry(variant.base).or_default().insert(resolved.graph.schedule().placement.chunks());
         }
         if chunks.values().any(|chunks| chunks.len() > 1) {

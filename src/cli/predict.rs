@@ -93,7 +93,7 @@ impl Predict {
             let ended = one.resolved.as_ref().and_then(|resolved| resolved.predict().err());
             if let Some(error @ EventError::Deadlock(_)) = ended {
                 one.leave_out(&error);
-                stuck.get_or_insert(Failure::from(error));
+                stuck.get_or_insert_with(|| Failure::Schedule(format!("{}: {error}", one.label(true))));
             }
         }
         match stuck {
