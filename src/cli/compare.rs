@@ -3,10 +3,12 @@
 use super::Failure;
 use super::condition::Judged;
 use super::options::{DrawOptions, JudgeOptions, RemarkOptions, WriteOptions, read_text};
+use crate::cost::TimeUnit;
 use crate::experiment::compare;
 use crate::report::{self, Entry, Panel, Report};
 use crate::timeline::{Source, Timeline};
 use clap::Args;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Arguments of `compare`.
@@ -36,13 +38,26 @@ impl Compare {
             let read = Timeline::list_from_json(&text);
             timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
         }
-        let report = paired(timelines);
+        let report = paired(in_one_unit(timelines));
         let held = self.judge.held(&report.entries.iter().map(Judged::entry).collect::<Vec<_>>())?;
         let table = || self.draw.terminal(&report);
         let printed = self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::figures(&report));
         self.write.write(&report, printed, self.remarks)?;
         held.judge()
     }
+}
+
+/// Timelines of different units of time in milliseconds: spans are in nanoseconds, whatever unit figures are in.
+fn in_one_unit(mut timelines: Vec<Timeline>) -> Vec<Timeline> {
+    let is_time = |t: &Timeline| TimeUnit::named(&t.time_unit).is_some_and(|unit| unit.ns() == t.unit_ns);
+    let units: BTreeSet<u64> = timelines.iter().filter(|t| is_time(t)).map(|t| t.unit_ns).collect();
+    if units.len() > 1 {
+        let ms = TimeUnit::Millisecond;
+        for timeline in timelines.iter_mut().filter(|t| is_time(t)) {
+            (timeline.time_unit, timeline.unit_ns) = (ms.name().to_string(), ms.ns());
+        }
+    }
+    timelines
 }
 
 /// A measured timeline joins the first prediction of the same schedule, devices, chunks and micro-batches; any other

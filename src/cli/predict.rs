@@ -44,6 +44,9 @@ struct Compared<'a> {
     predictions: Vec<Marked<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<Missing<'a>>,
+    /// Which schedule is the shortest, and where that changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changes: Option<String>,
 }
 
 /// A prediction, and the figures in which it is the best.
@@ -165,6 +168,7 @@ impl Predict {
                 schema_version: 1,
                 predictions: predictions.zip(best).map(|(prediction, best)| Marked { prediction, best }).collect(),
                 left_out: all.iter().filter_map(missing).collect(),
+                changes: report.changes(),
             })
         };
         let tables = || {

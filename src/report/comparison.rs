@@ -318,8 +318,8 @@ impl Report {
         self.entries.iter().map(of).collect()
     }
 
-    /// Which schedule is the shortest where.
-    pub(super) fn changes(&self) -> Option<String> {
+    /// In one line, which schedule of a comparison is the shortest, and where that changes.
+    pub fn changes(&self) -> Option<String> {
         Compared::of(self)?.changes()
     }
 

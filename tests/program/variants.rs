@@ -163,6 +163,24 @@ fn costs_have_a_unit_for_all_or_for_none() {
 }
 
 #[test]
+fn timelines_of_several_units_are_compared_in_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().display();
+    let line = "predict -q -p 2 -m 2 -s 1f1b --format csv";
+    assert_eq!(pipesim(&format!("{line} --costs F=300us,I=200us,W=100us -o {out}/us.json")).0, 0);
+    assert_eq!(pipesim(&format!("{line} --costs F=3ms,I=2ms,W=1ms -o {out}/ms.json")).0, 0);
+    let figures = |files: &str| {
+        let found = json(&format!("compare -q --format json {files}"));
+        let of =
+            |one: &Value| (one["predicted"]["time_unit"].to_string(), one["predicted"]["makespan"].as_f64().unwrap());
+        found["schedules"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(figures(&format!("{out}/us.json")), [("\"us\"".to_string(), 1800.0)]);
+    let both = figures(&format!("{out}/us.json {out}/ms.json"));
+    assert_eq!(both, [("\"ms\"".to_string(), 1.8), ("\"ms\"".to_string(), 18.0)]);
+}
+
+#[test]
 fn costs_are_of_a_device_a_stage_a_layer_or_the_model() {
     let costs = "--costs F=32,I=32,W=32,comm=0.5";
     // One model over p: on so many devices each has a p-th of it.
@@ -250,6 +268,7 @@ fn all_combinations_in_one_command() {
     let changes =
         "Shortest at p = 4: zb-h1 at m = 4, dualpipe at m = 8 to 16; at p = 6: zb-h1 at m = 4 to 8, dualpipe at m = 16";
     assert!(table.lines().next().unwrap().ends_with(changes), "{table}");
+    assert_eq!(found["changes"], changes);
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     let row = |start: [&str; 3]| rows.iter().find(|row| row.starts_with(&start)).unwrap();
     assert!(row(["dualpipe", "4", "8"])[3].starts_with('*') && row(["dualpipe", "4", "4"])[3] == "none", "{table}");
