@@ -363,13 +363,14 @@ fn threads_hang_where_the_checker_says_so_and_the_watchdog_names_the_circle() {
         for (delivery, left) in left.iter_mut().filter(|(_, left)| **left > 0) {
             let Err(deadlock) = check(graph, *delivery) else { continue };
             (*left, hangs) = (*left - 1, hangs + 1);
-            let Err(Error::Hang { report, .. }) = execute(graph, *delivery, Duration::from_millis(200)) else {
-                panic!("{delivery}: {:?} ran to its end, although {deadlock}", graph.schedule());
+            let hang = |milliseconds| match execute(graph, *delivery, Duration::from_millis(milliseconds)) {
+                Err(Error::Hang { report, .. }) => report,
+                _ => panic!("{delivery}: {:?} ran to its end, although {deadlock}", graph.schedule()),
             };
-            for wait in &deadlock.waits {
-                let party = wait.party.to_string();
-                assert!(report.contains(&party), "{party} is not in\n{report}{deadlock}");
-            }
+            let names_all = |report: &str| deadlock.waits.iter().all(|wait| report.contains(&wait.party.to_string()));
+            // on a busy machine devices may not have come so far
+            let report = Some(hang(200)).filter(|report| names_all(report)).unwrap_or_else(|| hang(5000));
+            assert!(names_all(&report), "{report}{deadlock}");
         }
     }
     assert_eq!(hangs, 7 * 8, "seven deliveries can deadlock");

@@ -238,7 +238,9 @@ fn a_dead_or_hanging_device_of_another_rank_is_named() {
         let more = format!("--schedule 1f1b -n 2 --steps 3 --timeout 2 --inject {fault}");
         let (code, _, told) = run(&mut pipesim(), &arguments(2, &more));
         assert_eq!(code, Some(6), "{fault}: {told}");
-        assert!(told.contains(text) && told.matches("error:").count() == 1, "{fault}: {told}");
+        // where devices of both ranks wait, both may come to their limit at once
+        let most = if fault.starts_with("hang") { 2 } else { 1 };
+        assert!(told.contains(text) && (1..=most).contains(&told.matches("error:").count()), "{fault}: {told}");
     }
 }
 
