@@ -73,8 +73,8 @@
 //!
 //! ```text
 //! 1 language and graph: op activation placement schedule open delivery deadlock graph legible lowering check export statistics metrics timeline dsl csv
-//! 2 costs and time: anatomy cost settle sim exact
-//! 3 the way in: resolve report
+//! 2 costs and time: anatomy layout hardware cost settle sim exact
+//! 3 the way in: resolve forecast published report
 //! 4 machines: model cuda ranks exec doctor
 //! 5 measurement: experiment
 //! 6 command line, and the errors of the crate: cli error
@@ -112,10 +112,13 @@ mod exec;
 #[cfg(feature = "training")]
 mod experiment;
 mod export;
+mod forecast;
 mod graph;
+mod hardware;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
+mod layout;
 mod legible;
 mod lowering;
 mod metrics;
@@ -124,6 +127,7 @@ mod model;
 mod op;
 mod open;
 mod placement;
+mod published;
 #[cfg(feature = "training")]
 mod ranks;
 mod report;
@@ -140,7 +144,10 @@ pub use cost::{CostFile, CostTable, GivenCosts};
 pub use deadlock::{Deadlock, Wait};
 pub use delivery::{ChannelOptions, Delivery};
 pub use error::Error;
+pub use forecast::Forecast;
 pub use graph::TaskGraph;
+pub use hardware::{Hardware, Stack};
+pub use layout::{Attention, Layout, Precision, Recompute, Zero};
 pub use metrics::{DeviceMetrics, Metrics};
 pub use op::{Kind, Op};
 pub use placement::Placement;

@@ -1,10 +1,7 @@
 //! GPT-2 as llm.c (<https://github.com/karpathy/llm.c>) keeps it: learned positions, LayerNorm, GELU, a tied head.
 
-use super::operation::Operation;
-use super::part::{BLOCK, EMBEDDING, HEAD, Part};
 use super::sizes::{InvalidSizes, validate};
-use super::tensor::Initial::{Normal, One, Zero};
-use super::tensor::Tensor;
+use super::transformer;
 use super::whole::Anatomy;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -114,57 +111,24 @@ impl Config {
         [(); 16].map(|()| lengths.next().unwrap_or(0))
     }
 
+    /// The sizes as those of any decoder.
+    pub fn transformer(&self) -> transformer::Config {
+        let Config { max_sequence, vocabulary, layers, heads, channels } = *self;
+        let gpt = transformer::Config::gpt(vocabulary, max_sequence, layers, heads, channels);
+        transformer::Config { vocabulary_multiple: VOCABULARY_MULTIPLE, ..gpt }
+    }
+
     /// The model: x = wte\[token\] + wpe\[position\]; L times x += attproj(attention(LN1(x))), x += fcproj(gelu(fc(LN2(x))));
     /// logits = LNf(x) · wteᵀ. Weights begin as GPT-2's: N(0, 0.02), the two projections back into the hidden state N(0, 0.02 /
     /// √(2L)), biases 0, LayerNorm weights 1, padding rows 0.
     pub fn anatomy(&self) -> Anatomy {
-        let (c, vp) = (self.channels, self.padded_vocabulary());
-        let projection = Normal(0.02 / (2.0 * self.layers as f64).sqrt());
-        let wte = Tensor::new("wte", [vp, c], Normal(0.02)).padded(vp - self.vocabulary).split(0);
-        let logits = Tensor::tied_to("logits", &wte);
-        let block = vec![
-            Tensor::new("ln1w", [c], One),
-            Tensor::new("ln1b", [c], Zero),
-            Tensor::new("qkvw", [3 * c, c], Normal(0.02)).split(0),
-            Tensor::new("qkvb", [3 * c], Zero).split(0),
-            Tensor::new("attprojw", [c, c], projection).split(1),
-            Tensor::new("attprojb", [c], Zero),
-            Tensor::new("ln2w", [c], One),
-            Tensor::new("ln2b", [c], Zero),
-            Tensor::new("fcw", [4 * c, c], Normal(0.02)).split(0),
-            Tensor::new("fcb", [4 * c], Zero).split(0),
-            Tensor::new("fcprojw", [c, 4 * c], projection).split(1),
-            Tensor::new("fcprojb", [c], Zero),
-        ];
-        let norm = Operation::Norm { width: c, statistics: 2, vectors: 2 };
-        let product = |inputs, outputs| Operation::Product { inputs, outputs };
-        let operations = vec![
-            norm,
-            product(c, 3 * c),
-            Operation::Attention { heads: self.heads, groups: self.heads, size: self.head_size() },
-            product(c, c),
-            Operation::Add { width: c },
-            norm,
-            product(c, 4 * c),
-            Operation::Activate { inputs: 4 * c, outputs: 4 * c },
-            product(4 * c, c),
-            Operation::Add { width: c },
-        ];
-        let wpe = Tensor::new("wpe", [self.max_sequence, c], Normal(0.02));
-        let lnf = vec![Tensor::new("lnfw", [c], One), Tensor::new("lnfb", [c], Zero)];
-        let classify = Operation::Classify { width: c, vocabulary: self.vocabulary };
-        let lookup = vec![Operation::Lookup { width: c }];
-        let part = |name, count, groups, operations| Part { name, count, groups, operations };
-        let embedding = part(EMBEDDING, 1, vec![vec![wte], vec![wpe]], lookup);
-        let block = part(BLOCK, self.layers, vec![block], operations);
-        let head = part(HEAD, 1, vec![lnf, vec![logits]], vec![norm, classify]);
-        Anatomy { width: c, parts: vec![embedding, block, head] }
+        self.transformer().anatomy()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{MicroBatch, Storage};
+    use super::super::{BLOCK, EMBEDDING, HEAD, MicroBatch, Storage};
     use super::*;
     use crate::op::Kind;
 

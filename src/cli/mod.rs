@@ -13,6 +13,7 @@ mod export;
 mod failure;
 mod grid;
 mod guard;
+mod hardware;
 mod memory;
 mod model;
 mod needs;
@@ -22,6 +23,7 @@ mod output;
 mod predict;
 mod profile;
 mod progress;
+mod published;
 mod run;
 mod schedules;
 mod selection;
@@ -32,6 +34,7 @@ pub use failure::Failure;
 pub use memory::Memory;
 
 use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -89,11 +92,15 @@ enum Verb {
 enum ReportVerb {
     /// Calibrate on one schedule and one m, predict all others for several m, measure them all
     Accuracy(Box<accuracy::Accuracy>),
+    /// Predict every row of a table of published, measured steps, and write a page of how far off
+    Published(published::Published),
 }
 
 /// The description of the command line.
 pub fn command() -> clap::Command {
-    Cli::command()
+    // a batch may stand for the number of micro-batches, where a model on hardware is asked about
+    let micro_may_follow = |micro: clap::Arg| micro.required(false).default_value("1").hide_default_value(true);
+    Cli::command().mut_subcommand("predict", |predict| predict.mut_arg("micro", micro_may_follow))
 }
 
 /// What is asked for.
@@ -103,7 +110,18 @@ pub fn command() -> clap::Command {
 pub fn asked<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> Result<Cli, clap::Error> {
     let mut command = command();
     let matches = command.try_get_matches_from_mut(arguments)?;
-    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    if let (Verb::Predict(predict), Some((_, given))) = (&mut cli.verb, matches.subcommand()) {
+        let typed = |option| given.value_source(option) == Some(ValueSource::CommandLine);
+        predict.micro_given = typed("micro");
+        let follows = typed("hardware") && typed("batch");
+        if !(predict.micro_given || follows) {
+            let what = "the following required arguments were not provided:\n  --micro <M>";
+            let verb = command.find_subcommand_mut("predict");
+            let error = |verb: &mut clap::Command| verb.error(ErrorKind::MissingRequiredArgument, what);
+            return Err(verb.map_or_else(|| clap::Error::raw(ErrorKind::MissingRequiredArgument, what), error));
+        }
+    }
     let fits = needs::check(&command, &matches);
     fits.map_err(|why| clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n")))?;
     Ok(cli)
@@ -153,6 +171,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Export(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(),
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
+        Verb::Report { report: ReportVerb::Published(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),
         #[cfg(feature = "cuda")]
         Verb::Doctor(verb) => verb.run(),

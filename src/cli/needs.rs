@@ -45,7 +45,39 @@ const TRAINING: &[&str] = &[
     "calibrate",
 ];
 
+/// What is said of a model on hardware.
+const LAID_OUT: &[&str] = &[
+    "model",
+    "tp",
+    "dp",
+    "cp",
+    "batch",
+    "micro_batch_size",
+    "seq",
+    "compute_precision",
+    "recompute",
+    "zero",
+    "sequence_parallel",
+    "attention",
+    "stack",
+];
+
 const RULES: &[Rule] = &[
+    Rule {
+        options: LAID_OUT,
+        fits: |a| !a.has("hardware") || a.typed("hardware"),
+        why: "is about a model on hardware; give that, too, as in --model llama-3-70b --hardware h100-sxm",
+    },
+    Rule {
+        options: &["hardware"],
+        fits: |a| a.typed("model"),
+        why: "says where a model is trained; give the model, too, as in --model llama-3-70b",
+    },
+    Rule {
+        options: &["costs", "costs_per", "profile", "slow"],
+        fits: |a| !a.typed("hardware"),
+        why: "says what ops cost, and so do --model and --hardware; leave one of them out",
+    },
     Rule {
         options: TRAINING,
         fits: |a| !a.on(DeviceKind::Timed),
@@ -114,10 +146,10 @@ const RULES: &[Rule] = &[
     Rule {
         options: &["layers"],
         fits: |a| {
-            let costs = ["profile", "costs", "costs_per"].iter().any(|option| a.typed(option));
-            costs || a.has("model") && !a.on(DeviceKind::Timed)
+            let costs = ["profile", "costs", "costs_per", "hardware"].iter().any(|option| a.typed(option));
+            costs || a.has("data") && !a.on(DeviceKind::Timed)
         },
-        why: "splits a model; give its costs with --profile or --costs",
+        why: "splits a model; give its costs with --profile, --costs, or --model and --hardware",
     },
     Rule {
         options: OF_THE_CHECKPOINT,

@@ -5,11 +5,15 @@ use super::condition::{Judged, Scope};
 use super::engine::EngineOptions;
 use super::grid::{self, Combination};
 use super::guard::Guarded;
+use super::hardware::{self, HardwareOptions};
+use super::numbers::Numbers;
 use super::options::{CostOptions, DrawOptions, Format, JudgeOptions, RemarkOptions, WriteOptions};
 use super::output::{self, table, versioned};
-use super::selection::SearchOptions;
+use super::selection::{SearchOptions, names};
+use crate::cost::analytic::Analytic;
+use crate::forecast::Forecast;
 use crate::report::{self, Point, Report};
-use crate::resolve::{Host, Resolved};
+use crate::resolve::{Costs, Host, Resolved};
 use crate::sim::event::{Each, EventError};
 use crate::sim::{Predicted, Prediction};
 use clap::Args;
@@ -25,6 +29,11 @@ pub struct Predict {
     schedules: SearchOptions,
     #[command(flatten)]
     costs: CostOptions,
+    #[command(flatten)]
+    hardware: HardwareOptions,
+    /// Whether --micro was given, which --batch may stand for.
+    #[arg(skip)]
+    pub micro_given: bool,
     #[command(flatten)]
     engine: EngineOptions,
     #[command(flatten)]
@@ -53,8 +62,23 @@ struct Compared<'a> {
 #[derive(Serialize)]
 struct Marked<'a> {
     #[serde(flatten)]
-    prediction: &'a Prediction,
+    told: Told<'a>,
     best: Vec<&'static str>,
+}
+
+/// A prediction, and what it says of a model on hardware.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    prediction: &'a Prediction,
+    #[serde(flatten)]
+    forecast: Option<&'a Forecast>,
+}
+
+/// What is known of a model on hardware.
+struct Forecasts {
+    analytic: Analytic,
+    each: Vec<(String, Forecast)>,
 }
 
 /// A combination that is not there.
@@ -70,8 +94,16 @@ impl Predict {
     /// Predicts, prints, writes.
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
-        self.judge.refuse(Scope::Predictions(self.costs.time_unit()))?;
-        let mut all = self.schedules.combinations(&self.costs.costs()?, self.remarks)?;
+        let analytic = self.analytic()?;
+        let unit = if analytic.is_some() { "ms" } else { self.costs.time_unit() };
+        self.judge.refuse(Scope::Predictions(unit))?;
+        let mut all = match &analytic {
+            Some(analytic) => {
+                let costs = Costs::Analytic(Box::new(analytic.clone()));
+                self.asked(analytic)?.combinations(&costs, self.remarks)?
+            }
+            None => self.schedules.combinations(&self.costs.costs()?, self.remarks)?,
+        };
         all.iter_mut().filter_map(|one| one.resolved.as_mut()).try_for_each(|resolved| self.engine.equip(resolved))?;
         if self.schedules.are_several() && self.engine.may_deadlock() {
             self.leave_out_deadlocks(&mut all)?;
@@ -81,12 +113,37 @@ impl Predict {
         let resolved = all.iter().filter_map(|one| one.resolved.as_ref());
         let results =
             resolved.zip(&labels).map(|(one, label)| self.predict(one, label)).collect::<Result<Vec<_>, _>>()?;
-        self.remarks_on_costs(&all);
-        self.show(&results, &all)?;
+        if analytic.is_none() {
+            self.remarks_on_costs(&all);
+        }
+        let forecasts = analytic.map(|analytic| Forecasts::new(analytic, &results)).transpose()?;
+        self.show(&results, &all, forecasts.as_ref())?;
         let judged = results.iter().zip(&labels);
         let judged = judged
             .map(|(result, label)| Judged::predicted(label, &result.prediction.time_unit, &result.prediction.metrics));
         self.judge.held(&judged.collect::<Vec<_>>())?.judge()
+    }
+
+    /// The model on hardware that is asked about, if one is.
+    fn analytic(&self) -> Result<Option<Analytic>, Failure> {
+        let asked = &self.schedules;
+        if self.hardware.hardware.is_some() && (asked.stages.are_several() || asked.micro.are_several()) {
+            let what = "--stages and --micro take one number each with --hardware; ask once for each";
+            return Err(Failure::Usage(what.to_string()));
+        }
+        let micro = (self.micro_given || self.hardware.batch.is_none()).then_some(asked.micro.first());
+        self.hardware.analytic(asked.stages.first(), asked.chunks, micro, self.costs.layers.as_deref())
+    }
+
+    /// Schedules for as many micro-batches as the batch makes; several stages a device are interleaved where none is named.
+    fn asked(&self, analytic: &Analytic) -> Result<SearchOptions, Failure> {
+        let mut asked = self.schedules.clone();
+        let micro = analytic.layout.micro;
+        asked.schedules.micro = Numbers::read(&micro.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage)?;
+        if asked.schedule.is_empty() && asked.chunks.is_some_and(|chunks| chunks > 1) {
+            asked.schedules.schedule = vec![names("interleaved-1f1b").map_err(Failure::Usage)?];
+        }
+        Ok(asked)
     }
 
     /// Leaves out what deadlocks under the delivery asked for, as long as anything is left.
@@ -145,7 +202,7 @@ impl Predict {
         Ok(predicted)
     }
 
-    fn show(&self, results: &[Predicted], all: &[Combination]) -> Result<(), Failure> {
+    fn show(&self, results: &[Predicted], all: &[Combination], forecasts: Option<&Forecasts>) -> Result<(), Failure> {
         let (compared, several) = (self.schedules.is_comparison(), self.schedules.are_several());
         let ops: usize = results.iter().map(|r| r.graph.len()).sum();
         let drawn = self.draw.print.format == Format::Table && ops <= MAX_DRAWN_OPS && !several;
@@ -157,8 +214,15 @@ impl Predict {
         if compared {
             report = grid::compared(report, all, several);
         }
+        if let Some(forecasts) = forecasts {
+            report.extra_tables.push(hardware::table(&forecasts.analytic, &forecasts.each));
+            for (entry, (_, forecast)) in report.entries.iter_mut().zip(&forecasts.each) {
+                entry.over_steps.extend(forecast.figures());
+            }
+        }
         let json = || {
-            let predictions = results.iter().map(|r| &r.prediction);
+            let told = |(number, result)| Told::new(result, forecasts, number);
+            let predictions = results.iter().enumerate().map(told);
             if !compared {
                 return versioned("predictions", &predictions.collect::<Vec<_>>());
             }
@@ -166,7 +230,7 @@ impl Predict {
             let best = best.filter(|(entry, _)| entry.predicted.is_some()).map(|(_, best)| best);
             output::json(&Compared {
                 schema_version: 1,
-                predictions: predictions.zip(best).map(|(prediction, best)| Marked { prediction, best }).collect(),
+                predictions: predictions.zip(best).map(|(told, best)| Marked { told, best }).collect(),
                 left_out: all.iter().filter_map(missing).collect(),
                 changes: report.changes(),
             })
@@ -192,4 +256,22 @@ fn missing(one: &Combination) -> Option<Missing<'_>> {
     let Point { schedule, devices, microbatches, left_out, .. } = &one.point;
     let why = &left_out.as_ref()?.why;
     Some(Missing { schedule, devices: *devices, microbatches: *microbatches, why })
+}
+
+impl<'a> Told<'a> {
+    fn new(result: &'a Predicted, forecasts: Option<&'a Forecasts>, number: usize) -> Told<'a> {
+        let forecast = forecasts.and_then(|forecasts| forecasts.each.get(number)).map(|(_, forecast)| forecast);
+        Told { prediction: &result.prediction, forecast }
+    }
+}
+
+impl Forecasts {
+    fn new(analytic: Analytic, results: &[Predicted]) -> Result<Forecasts, Failure> {
+        let one = |result: &Predicted| {
+            let forecast = Forecast::new(&analytic, result).map_err(|error| Failure::Usage(error.to_string()))?;
+            Ok((result.prediction.schedule.clone(), forecast))
+        };
+        let each = results.iter().map(one).collect::<Result<Vec<_>, Failure>>()?;
+        Ok(Forecasts { analytic, each })
+    }
 }

@@ -1,5 +1,6 @@
 //! What ops cost, from whichever source, as one table of ticks by stage and kind.
 
+pub mod analytic;
 mod decimal;
 mod given;
 mod measured;

@@ -69,7 +69,7 @@ impl Experiment {
     fn given(&self) -> Option<&CostFile> {
         match &self.costs {
             Costs::Measured(measured) => Some(&measured.file),
-            Costs::Given { .. } => None,
+            Costs::Given { .. } | Costs::Analytic(_) => None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Where costs come from, and the table that they make for one schedule.
 
 use super::Error;
+use crate::cost::analytic::Analytic;
 use crate::cost::{CostError, CostFile, CostTable, GivenCosts, Slow, StepCosts};
 use crate::placement::Placement;
 
@@ -16,6 +17,8 @@ pub enum Costs {
     },
     /// Costs that were measured, in ms.
     Measured(Measured),
+    /// Costs from first principles, in ms.
+    Analytic(Box<Analytic>),
 }
 
 impl Default for Costs {
@@ -65,6 +68,12 @@ impl Costs {
                 Ok((table, StepCosts::default()))
             }
             Costs::Measured(measured) => measured.table(name, placement, microbatches),
+            Costs::Analytic(analytic) => {
+                let named = |error: CostError| Error::Usage(format!("{name}: {error}"));
+                let stages = analytic.stages(placement.stages()).map_err(named)?;
+                let optimizer = analytic.after_ns(placement, &stages);
+                Ok((analytic.table(placement, &stages)?, StepCosts { optimizer, ..StepCosts::default() }))
+            }
         }
     }
 

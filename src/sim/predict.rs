@@ -228,6 +228,11 @@ impl Predicted<'_> {
         self.step.makespan()
     }
 
+    /// What devices do, in ticks.
+    pub fn devices(&self) -> &[Activity] {
+        &self.step.devices
+    }
+
     /// How makespans are spread over `samples` steps on `machine` whose ops vary by chance, under the prediction's own speed.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ use tempfile::TempDir;
 const VALUES: &[(&str, &str)] = &[
     ("apart", ""),
     ("ascii", ""),
+    ("attention", "plain"),
     ("baseline", ""),
     ("batch", "8"),
     ("beta1", "0.1"),
@@ -33,13 +34,16 @@ const VALUES: &[(&str, &str)] = &[
     ("cores", "1"),
     ("costs", "F=3,I=1,W=0.5"),
     ("costs-per", "model"),
+    ("cp", "2"),
     ("data", "$D/other-text"),
     ("delivery", "channel"),
     ("device", "cuda"),
+    ("dp", "4"),
     ("eps", "1"),
     ("exact", "1000"),
     ("fail-if", "makespan>0"),
     ("format", "md"),
+    ("hardware", "h100-sxm"),
     ("heads", "2"),
     ("inject", "die@1:1"),
     ("jitter", "0.2"),
@@ -54,6 +58,7 @@ const VALUES: &[(&str, &str)] = &[
     ("max-ticks", "1"),
     ("memory-cap", "0.5"),
     ("micro", "8"),
+    ("micro-batch-size", "2"),
     ("model", "small"),
     ("need", "mpi"),
     ("output", "x.html"),
@@ -64,16 +69,19 @@ const VALUES: &[(&str, &str)] = &[
     ("profile", "$D/other-costs.json"),
     ("quiet", ""),
     ("ranks", "3"),
+    ("recompute", "full"),
     ("repeat-batch", ""),
     ("samples", "30"),
     ("schedule", "gpipe"),
     ("seed", "7"),
     ("seq", "8"),
+    ("sequence-parallel", ""),
     ("set", "v=4"),
     ("sharing", "fair"),
     ("slices", "2"),
     ("slots", "1"),
     ("slow", "1=3"),
+    ("stack", "megatron-lm"),
     ("stages", "4"),
     ("steps", "3"),
     ("time-limit", "20"),
@@ -81,12 +89,14 @@ const VALUES: &[(&str, &str)] = &[
     ("to", "dot"),
     ("tokenizer", "gpt2"),
     ("torch", "2.11"),
+    ("tp", "4"),
     ("transfer", "0.3"),
     ("unit-ms", "2"),
     ("verbose", ""),
     ("vocabulary", "400"),
     ("warmup", "1"),
     ("weight-decay", "100"),
+    ("zero", "1"),
 ];
 
 /// A command that works by itself, and what options do there. An option that stands in neither list must show.
@@ -113,33 +123,44 @@ const TIMED_STEPS: (&str, &str) = ("steps", "every step lasts as long; that they
 const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
-        refused: "overlap layers sharing link-scope samples jitter-seed",
+        refused: "overlap layers sharing link-scope samples jitter-seed \
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
-        refused: "ascii chunks set overlap profile sharing link-scope samples jitter-seed",
+        refused: "ascii chunks set overlap profile sharing link-scope samples jitter-seed \
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
-        refused: "ascii chunks set overlap costs costs-per slow sharing link-scope samples jitter-seed",
+        refused: "ascii chunks set overlap costs costs-per slow sharing link-scope samples jitter-seed \
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
-        refused: "chunks set layers sharing link-scope samples jitter-seed",
+        refused: "chunks set layers sharing link-scope samples jitter-seed \
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, ("ascii", "it is in ASCII as it is"), NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 4 --micro 8 --schedule chimera --slow 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
-        refused: "ascii set overlap layers profile",
+        refused: "ascii set overlap layers profile \
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
-        refused: "ascii chunks set overlap layers max-ticks sharing link-scope samples jitter-seed stages micro",
+        refused: "ascii chunks set overlap layers max-ticks sharing link-scope samples jitter-seed stages micro \
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, NO_MESSAGES, ENOUGH_SLOTS],
+    },
+    Setting {
+        command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
+        refused: "ascii chunks set overlap costs costs-per profile slow sharing link-scope samples jitter-seed",
+        same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
@@ -238,6 +259,7 @@ const SETTINGS: &[Setting] = &[
         refused: "batch checkpoint tokenizer link slices precision quiet",
         same: &[WARMUP, TIMEOUT, SIZES_SAY_ALL, ("verbose", "it is as verbose as it can be")],
     },
+    Setting { command: "report published $D/published-rows.json", refused: "", same: &[] },
     Setting { command: "schedules", refused: "", same: &[] },
     Setting { command: "schedules 1f1b", refused: "json", same: &[] },
     Setting { command: "doctor", refused: "", same: &[("time-limit", "nothing takes so long")] },
@@ -252,6 +274,9 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("predict --stages 2 --micro 6 --schedule dualpipe", "overlap", "max"),
     ("predict --stages 4 --micro 8", "stages", "2"),
     ("predict --stages 4 --micro 8", "micro", "16"),
+    ("predict --stages 2 --micro 4 --schedule 1f1b --model", "batch", "16"),
+    ("predict --stages 2 --micro 4 --schedule 1f1b --model", "precision", "fp32"),
+    ("report published", "output", "elsewhere"),
     ("run --stages 2 --micro 2", "checkpoint", "$D/none"),
     ("report accuracy", "stages", "5"),
     ("doctor", "format", "json"),
@@ -273,6 +298,7 @@ fn prepare() -> TempDir {
     for (name, block) in [("costs.json", 100_000), ("other-costs.json", 300_000)] {
         write(name, &costs(block));
     }
+    write("published-rows.json", &published_row().to_string());
     let made = [
         "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv --output $D/1f1b.csv",
         "predict --stages 2 --micro 4 --schedule 1f1b --output $D/predicted.json",
@@ -282,6 +308,15 @@ fn prepare() -> TempDir {
         assert_eq!(seen.code, 0, "{line}: {}", seen.told);
     }
     folder
+}
+
+/// A table of one published step.
+fn published_row() -> Value {
+    json!([{"id": "one", "family": "none", "group": "none", "model": {"name": "small", "arch": "gpt", "layers": 4, "hidden": 512,
+        "ffn": 2048, "heads": 8, "kv_heads": 8, "vocab": 50_257}, "seq": 512, "gpu": "h100-sxm", "gpus": 2, "gpus_per_node": 8,
+        "network_gbps_per_gpu": 400, "tp": 1, "pp": 2, "cp": 1, "dp": 1, "chunks": 1, "schedule": "1f1b", "micro_batch_size": 1,
+        "batch": 4, "precision": "bf16", "recompute": null, "zero": null, "flash_attention": null, "stack": "megatron-core",
+        "iteration_s": 0.05}])
 }
 
 /// A cost file for a model of 4 blocks.

@@ -1,5 +1,6 @@
 //! What schedules cost: simulation, bounds, searches and proofs against published figures; and the pictures of it.
 
+mod analytic;
 mod event;
 mod exactness;
 mod judgement;

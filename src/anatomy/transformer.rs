@@ -1,0 +1,194 @@
+//! The decoder of which GPT and Llama are kinds: blocks of attention and MLP between an embedding and a head.
+
+use super::operation::Operation;
+use super::part::{BLOCK, EMBEDDING, HEAD, Part};
+use super::sizes::{InvalidSizes, validate};
+use super::tensor::Initial::{Normal, One, Zero};
+use super::tensor::Tensor;
+use super::whole::Anatomy;
+
+/// Which norms and biases a model has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// LayerNorm, and a bias at every product: GPT-2 and GPT-3, BLOOM, MPT. Tensors have llm.c's names.
+    Gpt,
+    /// RMSNorm, and no bias: Llama. Tensors have Meta's names.
+    Llama,
+}
+
+/// What a block's MLP does between its products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// A function of each element: GELU, squared ReLU.
+    Plain,
+    /// A product of two halves, one of them through a function: SwiGLU, GeGLU.
+    Gated,
+}
+
+/// The sizes of a decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Norms and biases.
+    pub style: Style,
+    /// Number of token ids, V.
+    pub vocabulary: usize,
+    /// The token embedding has a multiple of so many rows; those beyond V are zeros.
+    pub vocabulary_multiple: usize,
+    /// Rows of learned positions; 0 where positions are rotary, or there are none.
+    pub positions: usize,
+    /// Whether queries and keys are rotated by their positions.
+    pub rotary: bool,
+    /// Number of transformer blocks, L.
+    pub layers: usize,
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys and values, each shared by `heads / groups` of queries; divides `heads`.
+    pub groups: usize,
+    /// Channels of a head.
+    pub head_size: usize,
+    /// Width of the hidden state, C.
+    pub channels: usize,
+    /// Width of the MLP between its products, F.
+    pub mlp: usize,
+    /// What stands between them.
+    pub activation: Activation,
+    /// Whether the head's weights are the embedding's.
+    pub tied: bool,
+}
+
+impl Config {
+    /// GPT-3's and GPT-2's kind: as many heads of keys as of queries, an MLP four times as wide, learned positions, a tied head.
+    pub const fn gpt(vocabulary: usize, positions: usize, layers: usize, heads: usize, channels: usize) -> Config {
+        Config {
+            style: Style::Gpt,
+            vocabulary,
+            vocabulary_multiple: 128,
+            positions,
+            rotary: false,
+            layers,
+            heads,
+            groups: heads,
+            head_size: channels / if heads == 0 { 1 } else { heads },
+            channels,
+            mlp: 4 * channels,
+            activation: Activation::Plain,
+            tied: true,
+        }
+    }
+
+    /// Whether a model of these sizes can exist.
+    ///
+    /// # Errors
+    /// A size that is 0 or absurd, heads that do not fall into groups, more parameters than any machine holds.
+    pub fn validate(&self) -> Result<(), InvalidSizes> {
+        let sizes = [
+            ("vocabulary", self.vocabulary),
+            ("layers", self.layers),
+            ("heads", self.heads),
+            ("key and value heads", self.groups),
+            ("head size", self.head_size),
+            ("channels", self.channels),
+            ("mlp width", self.mlp),
+            ("vocabulary multiple", self.vocabulary_multiple),
+        ];
+        validate(&sizes, &[[2, 3]], || self.anatomy().elements())
+    }
+
+    /// The model: L times x += o(attention(qkv(norm(x)))), x += down(activation(up(norm(x)))); logits = norm(x) · outputᵀ.
+    /// Products that read the same input are one: its rows are queries, keys, values, and gate, up. Weights begin as N(0, 0.02),
+    /// those of the two projections back into the hidden state as N(0, 0.02 / √(2L)), biases 0, norms 1, padding rows 0.
+    pub fn anatomy(&self) -> Anatomy {
+        let Config { channels: c, mlp, heads, groups, head_size: size, .. } = *self;
+        let names = Names::of(self.style);
+        let (query, qkv) = (heads * size, (heads + 2 * groups) * size);
+        let inner = if self.activation == Activation::Gated { 2 * mlp } else { mlp };
+        let projection = Normal(0.02 / (2.0 * self.layers as f64).sqrt());
+        let rows = self.vocabulary.next_multiple_of(self.vocabulary_multiple.max(1));
+        let token = Tensor::new(names.token, [rows, c], Normal(0.02)).padded(rows - self.vocabulary).split(0);
+        let output = match self.tied {
+            true => Tensor::tied_to(names.output, &token),
+            false => Tensor::new(names.output, [rows, c], Normal(0.02)).padded(rows - self.vocabulary).split(0),
+        };
+        let norm_tensors = |place: usize| match self.style {
+            Style::Gpt => vec![Tensor::new(names.norms[place], [c], One), Tensor::new(names.biases[place], [c], Zero)],
+            Style::Llama => vec![Tensor::new(names.norms[place], [c], One)],
+        };
+        // a weight (outputs, inputs), with its bias where there are any: it is split as the outputs are
+        let weight = |place: usize, shape: [usize; 2], initial, axis: usize| {
+            let weight = Tensor::new(names.weights[place], shape, initial).split(axis);
+            let bias = Tensor::new(names.weight_biases[place], [shape[0]], Zero);
+            let bias = if axis == 0 { bias.split(0) } else { bias };
+            match self.style {
+                Style::Gpt => vec![weight, bias],
+                Style::Llama => vec![weight],
+            }
+        };
+        let block = [
+            norm_tensors(0),
+            weight(0, [qkv, c], Normal(0.02), 0),
+            weight(1, [c, query], projection, 1),
+            norm_tensors(1),
+            weight(2, [inner, c], Normal(0.02), 0),
+            weight(3, [c, mlp], projection, 1),
+        ];
+        let vectors = if self.style == Style::Gpt { 2 } else { 1 };
+        let norm = Operation::Norm { width: c, statistics: vectors, vectors };
+        let product = |inputs, outputs| Operation::Product { inputs, outputs };
+        let rotate = self.rotary.then_some(Operation::Rotate { width: (heads + groups) * size });
+        let operations = [norm, product(c, qkv)].into_iter().chain(rotate).chain([
+            Operation::Attention { heads, groups, size },
+            product(query, c),
+            Operation::Add { width: c },
+            norm,
+            product(c, inner),
+            Operation::Activate { inputs: inner, outputs: mlp },
+            product(mlp, c),
+            Operation::Add { width: c },
+        ]);
+        let mut embedding = vec![vec![token]];
+        if self.positions > 0 {
+            embedding.push(vec![Tensor::new("wpe", [self.positions, c], Normal(0.02))]);
+        }
+        let part = |name, count, groups, operations| Part { name, count, groups, operations };
+        let classify = Operation::Classify { width: c, vocabulary: self.vocabulary };
+        let embedding = part(EMBEDDING, 1, embedding, vec![Operation::Lookup { width: c }]);
+        let block = part(BLOCK, self.layers, vec![block.concat()], operations.collect());
+        let head = part(HEAD, 1, vec![norm_tensors(2), vec![output]], vec![norm, classify]);
+        Anatomy { width: c, parts: vec![embedding, block, head] }
+    }
+}
+
+/// What a style's checkpoints call its tensors.
+struct Names {
+    token: &'static str,
+    output: &'static str,
+    /// Before the attention, before the MLP, before the head.
+    norms: [&'static str; 3],
+    biases: [&'static str; 3],
+    /// Into and out of the attention, into and out of the MLP.
+    weights: [&'static str; 4],
+    weight_biases: [&'static str; 4],
+}
+
+impl Names {
+    fn of(style: Style) -> Names {
+        match style {
+            Style::Gpt => Names {
+                token: "wte",
+                output: "logits",
+                norms: ["ln1w", "ln2w", "lnfw"],
+                biases: ["ln1b", "ln2b", "lnfb"],
+                weights: ["qkvw", "attprojw", "fcw", "fcprojw"],
+                weight_biases: ["qkvb", "attprojb", "fcb", "fcprojb"],
+            },
+            Style::Llama => Names {
+                token: "tok_embeddings",
+                output: "output",
+                norms: ["attention_norm", "ffn_norm", "norm"],
+                biases: [""; 3],
+                weights: ["wqkv", "wo", "w13", "w2"],
+                weight_biases: [""; 4],
+            },
+        }
+    }
+}

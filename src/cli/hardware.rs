@@ -1,0 +1,186 @@
+//! Options that say which model is trained on which hardware, and how it is laid out.
+
+use super::Failure;
+use super::options::{one_of, read_text};
+use crate::anatomy::{self, huggingface, transformer::Config};
+use crate::cost::analytic::{Analytic, Machine};
+use crate::forecast::Forecast;
+use crate::hardware::{self, Hardware};
+use crate::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero, micro_batches};
+use crate::report::Table;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use std::path::Path;
+
+/// Most ranks of a kind, and most sequences and tokens that are taken.
+const MOST: i64 = 1 << 27;
+
+/// A model on hardware, under a layout.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "A model on hardware")]
+pub struct HardwareOptions {
+    /// The model: a name (llama-3-70b, gpt-3-175b, gpt2-xl, ...) or Hugging Face's config.json
+    #[arg(long, value_name = "NAME|FILE")]
+    pub model: Option<String>,
+    /// The hardware: a name (h100-sxm, gb200, ...) or a .toml file of yours
+    #[arg(long, value_name = "NAME|FILE")]
+    pub hardware: Option<String>,
+    /// GPUs that share each layer: tensor parallelism
+    #[arg(long, value_name = "T", default_value_t = 1, alias = "tensor-model-parallel-size", value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    pub tp: u32,
+    /// Pipelines that share the batch: data parallelism
+    #[arg(long, value_name = "D", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    pub dp: u32,
+    /// GPUs that share each sequence: context parallelism
+    #[arg(long, value_name = "C", default_value_t = 1, alias = "context-parallel-size", value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    pub cp: u32,
+    /// Sequences a step, all pipelines together; --micro follows
+    #[arg(long, value_name = "N", alias = "global-batch-size", value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    pub batch: Option<u32>,
+    /// Sequences of a micro-batch [default: 1, or what --batch and --micro make it]
+    #[arg(long, value_name = "B", value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    pub micro_batch_size: Option<u32>,
+    /// Tokens a sequence
+    #[arg(long, value_name = "S", default_value_t = 1024, alias = "seq-length", value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    pub seq: u32,
+    /// What products are computed in
+    #[arg(long = "precision", value_name = "PRECISION", default_value = "bf16", value_parser = one_of(Precision::ALL.iter().map(|&p| (p.name(), "", p))))]
+    pub compute_precision: Precision,
+    /// What the backward computes again
+    #[arg(long, value_name = "WHAT", default_value = "none", value_parser = one_of(Recompute::ALL.iter().map(|&r| (r.name(), "", r))))]
+    pub recompute: Recompute,
+    /// What pipelines share out: 1 the optimizer's state, 2 gradients too, 3 weights too
+    #[arg(long, value_name = "STAGE", default_value = "0", value_parser = one_of(Zero::ALL.iter().map(|&z| (z.name(), "", z))))]
+    pub zero: Zero,
+    /// Tensor-parallel ranks share out what stands between products, too
+    #[arg(long)]
+    pub sequence_parallel: bool,
+    /// How attention is computed [default: as the stack does]
+    #[arg(long, value_name = "HOW", value_parser = one_of(Attention::ALL.iter().map(|&a| (a.name(), "", a))))]
+    pub attention: Option<Attention>,
+    /// The training software
+    #[arg(long, value_name = "NAME", default_value = STACKS[0], value_parser = PossibleValuesParser::new(STACKS))]
+    pub stack: String,
+}
+
+/// A model's sizes by name or file.
+pub fn model(name: &str) -> Result<Config, Failure> {
+    if name.ends_with(".json") || name.contains('/') {
+        let text = read_text(Path::new(name), 16 << 20)?;
+        return huggingface::read(&text).map_err(|error| Failure::Usage(format!("{name}: {error}")));
+    }
+    anatomy::transformer_named(name).ok_or_else(|| {
+        let names = anatomy::names().collect::<Vec<_>>().join(", ");
+        Failure::Usage(format!("expected --model to be a config.json or one of {names}, found '{name}'"))
+    })
+}
+
+/// Hardware by name or file.
+pub fn hardware(name: &str) -> Result<Hardware, Failure> {
+    let usage = |error: hardware::Error| Failure::Usage(error.to_string());
+    if !name.ends_with(".toml") && !name.contains('/') {
+        return hardware::hardware(name).map_err(usage);
+    }
+    let folder = Path::new(name).parent().map(Path::to_path_buf).unwrap_or_default();
+    let text = read_text(Path::new(name), 1 << 20)?;
+    let file = Path::new(name).file_name().map_or_else(|| name.to_string(), |file| file.to_string_lossy().into_owned());
+    let others =
+        |base: &str| read_text(&folder.join(base), 1 << 20).map_err(|error| hardware::Error::new(error.to_string()));
+    hardware::hardware_file(&file, &text, &others).map_err(usage)
+}
+
+impl HardwareOptions {
+    /// The costs of the model on the hardware, where one is asked about. `micro` is --micro, where it was given.
+    pub fn analytic(
+        &self,
+        stages: u32,
+        chunks: Option<u32>,
+        micro: Option<u32>,
+        layers: Option<&[usize]>,
+    ) -> Result<Option<Analytic>, Failure> {
+        let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(None) };
+        let usage = |error: String| Failure::Usage(error);
+        let (size, micro) = micro_batches(self.batch, self.dp, self.micro_batch_size, micro)
+            .map_err(|error| usage(error.to_string()))?;
+        let layout = Layout {
+            devices: stages,
+            chunks: chunks.unwrap_or(1),
+            tensor: self.tp,
+            context: self.cp,
+            data: self.dp,
+            micro_batch_size: size,
+            micro,
+            sequence: self.seq,
+            precision: self.compute_precision,
+            recompute: self.recompute,
+            zero: self.zero,
+            sequence_parallel: self.sequence_parallel,
+            attention: self.attention,
+            stack: self.stack.clone(),
+            layers: layers.map(<[usize]>::to_vec),
+        };
+        let stack = hardware::stack(&self.stack).map_err(|error| usage(error.to_string()))?;
+        let machine = Machine { hardware: hardware(hardware_name)?, stack };
+        Ok(Some(Analytic::new(model(name)?, machine, layout).map_err(|error| usage(error.to_string()))?))
+    }
+}
+
+/// The forecasts of schedules, one a row, times in ms.
+pub fn table(analytic: &Analytic, forecasts: &[(String, Forecast)]) -> Table {
+    let header = [
+        "schedule",
+        "iteration",
+        "tokens/s",
+        "tokens/s/GPU",
+        "TFLOP/s/GPU",
+        "MFU",
+        "compute",
+        "tensor",
+        "bubble",
+        "data",
+        "optimizer",
+        "other",
+    ];
+    let ms = |seconds: f64| format!("{} ms", short(seconds * 1e3));
+    let row = |(name, f): &(String, Forecast)| {
+        let t = &f.time_s;
+        vec![
+            name.clone(),
+            ms(f.iteration_s),
+            short(f.tokens_per_second),
+            short(f.tokens_per_second_per_gpu),
+            short(f.model_tflops_per_gpu),
+            format!("{:.1} %", 100.0 * f.mfu),
+            ms(t.compute),
+            ms(t.tensor_parallel_exposed),
+            ms(t.pipeline_bubble),
+            ms(t.data_parallel_exposed),
+            ms(t.optimizer),
+            ms(t.other),
+        ]
+    };
+    let Analytic { machine, layout, .. } = analytic;
+    let layers = forecasts.iter().map(|(name, f)| format!("{name} {:?}", f.layers)).collect::<Vec<_>>().join("; ");
+    let caption = format!(
+        "{:.2} G parameters on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}",
+        analytic.anatomy.parameters() as f64 / 1e9,
+        layout.gpus(),
+        machine.hardware.name,
+        layout.precision,
+        machine.stack.name,
+        analytic.attention(),
+    );
+    let text = |text: &str| text.to_string();
+    Table { caption, header: header.into_iter().map(text).collect(), rows: forecasts.iter().map(row).collect() }
+}
+
+/// Four digits.
+fn short(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_string(),
+        size if size >= 1000.0 => format!("{value:.0}"),
+        size if size >= 100.0 => format!("{value:.1}"),
+        size if size >= 10.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}

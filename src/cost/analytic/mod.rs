@@ -1,0 +1,132 @@
+//! Costs from first principles: a model's operations by shape, on hardware that is a table of numbers, under a layout.
+
+mod machine;
+mod part;
+mod split;
+mod step;
+
+pub use machine::{Group, Machine, Shape};
+pub use part::{Pass, Passes};
+pub use split::layers_of_stages;
+pub use step::StepTime;
+
+use super::{CostError, CostTable, OpTime, Summary};
+use crate::anatomy::transformer::Config;
+use crate::anatomy::{Anatomy, Stage};
+use crate::layout::{Attention, Layout};
+use crate::op::{Kind, Op};
+use crate::placement::Placement;
+use part::PartCosts;
+
+/// What the parts of a model cost on a machine under a layout.
+#[derive(Clone, Debug)]
+pub struct Analytic {
+    /// The model's sizes.
+    pub model: Config,
+    /// The model.
+    pub anatomy: Anatomy,
+    /// The machine.
+    pub machine: Machine,
+    /// The layout.
+    pub layout: Layout,
+    /// By part of the anatomy.
+    passes: Vec<Passes>,
+}
+
+impl Analytic {
+    /// The costs of `model` on `machine` under `layout`.
+    ///
+    /// # Errors
+    /// A layout that the model does not have, or a precision that the chip does not.
+    pub fn new(model: Config, machine: Machine, layout: Layout) -> Result<Analytic, CostError> {
+        layout.validate(&model).map_err(|error| CostError(error.to_string()))?;
+        let name = &machine.hardware.name;
+        if machine.hardware.peak(layout.precision).is_none() {
+            return Err(CostError(format!(
+                "expected a precision that {name} has, found {}: take --precision bf16",
+                layout.precision
+            )));
+        }
+        let anatomy = model.anatomy();
+        let attention = layout.attention.unwrap_or_else(|| machine.stack.attention(layout.sequence));
+        let parts = PartCosts { machine: &machine, layout: &layout, attention, hidden: anatomy.width as f64 };
+        let passes = anatomy.parts.iter().map(|part| parts.passes(part)).collect();
+        Ok(Analytic { model, anatomy, machine, layout, passes })
+    }
+
+    /// How attention is computed.
+    pub fn attention(&self) -> Attention {
+        self.layout.attention.unwrap_or_else(|| self.machine.stack.attention(self.layout.sequence))
+    }
+
+    /// What each of `count` stages holds: by the layout's layers where it says so, else [`layers_of_stages`].
+    ///
+    /// # Errors
+    /// Numbers that do not add up, a stage in between without a layer.
+    pub fn stages(&self, count: u32) -> Result<Vec<Stage>, CostError> {
+        let split = layers_of_stages(self.model.layers, count as usize);
+        let layers = self.layout.layers.as_ref().unwrap_or(&split);
+        self.anatomy.split(count as usize, Some(layers)).map_err(|error| CostError(error.to_string()))
+    }
+
+    /// The passes of a stage.
+    pub fn passes(&self, stage: &Stage) -> Passes {
+        let mut sum = Passes::default();
+        for (part, passes) in self.anatomy.parts.iter().zip(&self.passes) {
+            let count = stage.count(part.name) as f64;
+            sum.forward += passes.forward * count;
+            sum.input += passes.input * count;
+            sum.weights += passes.weights * count;
+        }
+        sum
+    }
+
+    /// The passes of one part, by its name.
+    pub fn part(&self, name: &str) -> Option<Passes> {
+        let place = self.anatomy.parts.iter().position(|part| part.name == name)?;
+        Some(self.passes[place])
+    }
+
+    /// Seconds from an op's end until the device that needs its output has it.
+    fn arrival(&self, placement: &Placement, op: Op) -> f64 {
+        let (Some(to), from) = (placement.receiver(op), placement.device_of(op)) else { return 0.0 };
+        let Layout { tensor, context, data, precision, .. } = &self.layout;
+        let bytes = self.layout.micro_tokens() as f64 * self.anatomy.width as f64 * f64::from(precision.bytes());
+        let gpus = f64::from(*tensor) * f64::from(*context) * f64::from(*data);
+        let node = |device: u32| (f64::from(device) * gpus / self.machine.hardware.gpus_per_node).floor();
+        self.machine.transfer(bytes / f64::from(*tensor), node(from) != node(to))
+    }
+
+    /// What ops cost on `placement`, in nanoseconds.
+    ///
+    /// # Errors
+    /// Costs that overflow the clock.
+    pub fn table(&self, placement: &Placement, stages: &[Stage]) -> Result<CostTable, CostError> {
+        let passes: Vec<Passes> = stages.iter().map(|stage| self.passes(stage)).collect();
+        let of = |kind: Kind, passes: &Passes| match kind {
+            Kind::F => passes.forward.total(),
+            Kind::I => passes.input.total(),
+            Kind::W => passes.weights.total(),
+            Kind::B => passes.input.total() + passes.weights.total(),
+        };
+        let p = f64::from(placement.devices());
+        let mean = |kind: Kind| passes.iter().map(|passes| of(kind, passes)).sum::<f64>() / p * 1e3;
+        let edges = placement.op_kinds().map(|op| self.arrival(placement, op));
+        let comm = edges.fold(0.0, f64::max) * 1e3;
+        let [f, i, w] = [Kind::F, Kind::I, Kind::W].map(mean);
+        let summary = Summary { F: f, I: i, W: w, B: i + w, comm, keep: 1.0 };
+        let ns = |seconds: f64| (seconds * 1e9).round().clamp(0.0, 1e18) as u64;
+        let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op| {
+            let passes = &passes[op.stage() as usize];
+            let duration = match op.kind() {
+                Kind::B => ns(of(Kind::I, passes)) + ns(of(Kind::W, passes)),
+                kind => ns(of(kind, passes)),
+            };
+            let exchanges = placement.leaves_device(op);
+            let after = if exchanges { ns(self.machine.stack.exchange_us * 1e-6) } else { 0 };
+            OpTime { duration, after, arrival: ns(self.arrival(placement, op)) }
+        });
+        table.check_clock(placement, self.layout.micro)?;
+        Ok(table)
+    }
+}

@@ -1,0 +1,305 @@
+//! What one part of a model takes on one GPU for one micro-batch: its forward, and both halves of its backward, operation by
+//! operation. Times are in seconds.
+
+use super::machine::{Group, Machine, Shape};
+use crate::anatomy::{BLOCK, Operation, Part, Tensor};
+use crate::layout::{Attention, Layout, Precision, Recompute, Zero};
+use std::ops::{Add, AddAssign, Mul};
+
+/// Where the time of a pass goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pass {
+    /// Kernels.
+    pub compute: f64,
+    /// Tensor-parallel collectives that nothing hides.
+    pub tensor: f64,
+    /// ZeRO-3's gathers and reductions that nothing hides.
+    pub data: f64,
+    /// The host, where the GPU waits for it, and context-parallel exchange that nothing hides.
+    pub other: f64,
+}
+
+impl Pass {
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.compute + self.tensor + self.data + self.other
+    }
+}
+
+impl Add for Pass {
+    type Output = Pass;
+
+    fn add(self, other: Pass) -> Pass {
+        Pass {
+            compute: self.compute + other.compute,
+            tensor: self.tensor + other.tensor,
+            data: self.data + other.data,
+            other: self.other + other.other,
+        }
+    }
+}
+
+impl AddAssign for Pass {
+    fn add_assign(&mut self, other: Pass) {
+        *self = *self + other;
+    }
+}
+
+impl Mul<f64> for Pass {
+    type Output = Pass;
+
+    fn mul(self, n: f64) -> Pass {
+        Pass { compute: self.compute * n, tensor: self.tensor * n, data: self.data * n, other: self.other * n }
+    }
+}
+
+/// A part's passes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Passes {
+    /// F.
+    pub forward: Pass,
+    /// I, with what it computes again.
+    pub input: Pass,
+    /// W.
+    pub weights: Pass,
+}
+
+/// A part under a layout on a machine.
+pub struct PartCosts<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// The layout.
+    pub layout: &'a Layout,
+    /// How attention is computed.
+    pub attention: Attention,
+    /// Elements a token of the hidden state.
+    pub hidden: f64,
+}
+
+/// Sums while operations are walked through.
+#[derive(Default)]
+struct Sums {
+    forward: f64,
+    input: f64,
+    weights: f64,
+    /// Of the forward, the attention between its products.
+    attention: f64,
+    /// Of the forward, the last product.
+    last: f64,
+    /// Collectives of the forward and of the backward; those under sequence parallelism are pairs of halves.
+    collectives: f64,
+    backward_collectives: f64,
+    /// Context-parallel exchange of the forward.
+    ring: f64,
+}
+
+impl PartCosts<'_> {
+    /// Tokens of a micro-batch that pass this GPU's products.
+    fn tokens(&self) -> f64 {
+        self.layout.micro_tokens() as f64
+    }
+
+    fn tensor(&self) -> f64 {
+        f64::from(self.layout.tensor)
+    }
+
+    /// Bytes of an activation.
+    fn width(&self) -> f64 {
+        f64::from(self.layout.precision.bytes())
+    }
+
+    /// How many ranks share what stands between the products.
+    fn between(&self) -> f64 {
+        if self.layout.sequence_parallel { self.tensor() } else { 1.0 }
+    }
+
+    /// The passes of one of the part.
+    pub fn passes(&self, part: &Part) -> Passes {
+        let stack = &self.machine.stack;
+        let mut sums = Sums::default();
+        let mut weights = part.tensors().filter(|tensor| tensor.shape.len() == 2);
+        for operation in &part.operations {
+            self.add(&mut sums, operation, || weights.next());
+        }
+        let again = match self.layout.recompute {
+            _ if part.name != BLOCK => Pass::default(),
+            Recompute::None => Pass::default(),
+            Recompute::Selective => Pass { compute: sums.attention, ..Pass::default() },
+            Recompute::Full => Pass {
+                compute: sums.forward - if stack.recompute_stops_early > 0.0 { sums.last } else { 0.0 },
+                tensor: self.exposed(sums.collectives),
+                data: 0.0,
+                other: sums.ring,
+            },
+        };
+        let mut passes = Passes {
+            forward: Pass {
+                compute: sums.forward,
+                tensor: self.exposed(sums.collectives),
+                data: 0.0,
+                other: sums.ring,
+            },
+            input: Pass {
+                compute: sums.input,
+                tensor: self.exposed(sums.backward_collectives),
+                data: 0.0,
+                other: 2.0 * sums.ring,
+            } + again,
+            weights: Pass { compute: sums.weights, ..Pass::default() },
+        };
+        self.add_host(&mut passes, part, again != Pass::default());
+        self.add_gathers(&mut passes, part);
+        passes
+    }
+
+    /// How much of the time of so many all-reduces of the hidden state's nothing hides.
+    fn exposed(&self, collectives: f64) -> f64 {
+        if self.layout.tensor == 1 || collectives == 0.0 {
+            return 0.0;
+        }
+        let node = self.machine.hardware.gpus_per_node;
+        let group = Group::new(self.layout.tensor, 1, node);
+        let hidden = self.hidden_bytes();
+        let each = match self.layout.sequence_parallel {
+            false => self.machine.reduce(group, hidden),
+            true => 2.0 * self.machine.gather(group, hidden),
+        };
+        collectives * (each + self.machine.stack.collective_us * 1e-6) * self.machine.stack.tensor_exposed
+    }
+
+    /// Bytes of a micro-batch's hidden state.
+    fn hidden_bytes(&self) -> f64 {
+        self.tokens() * self.width() * self.hidden
+    }
+
+    fn add<'t>(&self, sums: &mut Sums, operation: &Operation, weight: impl FnOnce() -> Option<&'t Tensor>) {
+        let (machine, stack) = (self.machine, &self.machine.stack);
+        let (n, t, e) = (self.tokens(), self.tensor(), self.width());
+        let bound = |sums: &mut Sums, bytes: f64| {
+            sums.forward += machine.operation(bytes);
+            sums.input += machine.operation(bytes * stack.backward_traffic);
+        };
+        match *operation {
+            Operation::Lookup { width } => {
+                let bytes = 2.0 * e * n * width as f64;
+                sums.forward += machine.operation(bytes);
+                sums.weights += machine.operation(bytes * stack.backward_traffic);
+                sums.collectives += 1.0;
+            }
+            Operation::Norm { width, .. } => bound(sums, 2.0 * e * n * width as f64 / self.between()),
+            Operation::Add { width } => bound(sums, 3.0 * e * n * width as f64 / self.between()),
+            Operation::Rotate { width } => bound(sums, 2.0 * e * n * width as f64 / t),
+            Operation::Activate { inputs, outputs } => bound(sums, e * n * (inputs + outputs) as f64 / t),
+            Operation::Attention { heads, groups, size } => {
+                bound(sums, 2.0 * e * n * ((heads + groups) * size) as f64 / t);
+                self.add_attention(sums, heads as f64, groups as f64, size as f64);
+            }
+            Operation::Product { inputs, outputs } => {
+                let split = weight().and_then(|tensor| tensor.split);
+                let (rows_split, columns_split) = (split == Some(1), split == Some(0));
+                let inputs = inputs as f64 / if rows_split { t } else { 1.0 };
+                let outputs = outputs as f64 / if columns_split { t } else { 1.0 };
+                self.add_product(sums, inputs, outputs, self.layout.precision);
+                // an all-reduce after what is split by inputs, forward; before what is split by outputs, backward
+                sums.collectives += f64::from(u8::from(rows_split));
+                sums.backward_collectives += f64::from(u8::from(columns_split));
+            }
+            Operation::Classify { width, vocabulary } => {
+                let _ = weight();
+                let logits = vocabulary as f64 / t;
+                let precision = if self.layout.precision.is_narrow() { Precision::Bf16 } else { self.layout.precision };
+                self.add_product(sums, width as f64, logits, precision);
+                let bytes = stack.loss_bytes * n * logits;
+                sums.forward += machine.operation(bytes);
+                sums.input += machine.operation(bytes);
+                sums.backward_collectives += 1.0;
+            }
+        }
+    }
+
+    fn add_product(&self, sums: &mut Sums, inputs: f64, outputs: f64, precision: Precision) {
+        let (machine, stack, n) = (self.machine, &self.machine.stack, self.tokens());
+        let cast = match precision {
+            Precision::Fp8 => stack.cast_bytes,
+            Precision::Mxfp8 | Precision::Nvfp4 => stack.block_cast_bytes,
+            _ => 0.0,
+        };
+        sums.last = machine.product(Shape::new(n, outputs, inputs), precision);
+        sums.forward += sums.last + machine.traffic(cast * n * inputs);
+        sums.input += machine.product(Shape::new(n, inputs, outputs), precision);
+        sums.input += machine.traffic(cast * n * outputs);
+        sums.weights += machine.product(Shape::new(outputs, inputs, n), precision);
+        sums.weights += machine.traffic(stack.accumulation_bytes * inputs * outputs);
+    }
+
+    fn add_attention(&self, sums: &mut Sums, heads: f64, groups: f64, size: f64) {
+        let (machine, stack, h) = (self.machine, &self.machine.stack, &self.machine.hardware);
+        let (n, t, e) = (self.tokens(), self.tensor(), self.width());
+        let s = f64::from(self.layout.sequence);
+        let context = f64::from(self.layout.context);
+        let (forward, backward) = match self.attention {
+            Attention::Flash => {
+                // queries times keys, scores times values; a causal mask leaves half
+                let flops = 4.0 * n * s * heads * size / t / 2.0;
+                let share = match stack.flash_kernels {
+                    kernels if kernels < 2.0 => h.flash1_share,
+                    kernels if kernels < 3.0 => h.flash2_share,
+                    _ => h.flash_share,
+                };
+                let forward = flops / (h.product_speed() * share);
+                (forward, 2.5 * forward / h.flash_backward_share)
+            }
+            Attention::Plain => {
+                let count = f64::from(self.layout.micro_batch_size) * heads / t;
+                let precision = if self.layout.precision.is_narrow() { Precision::Bf16 } else { self.layout.precision };
+                let product =
+                    |columns, inner| machine.product(Shape { count, rows: s / context, columns, inner }, precision);
+                let products = product(s, size) + product(size, s);
+                let scores = count * s * s / context;
+                let forward = products + machine.operation(stack.score_bytes * scores);
+                (forward, 2.0 * products + machine.operation(stack.score_backward_bytes * scores))
+            }
+        };
+        sums.forward += forward;
+        sums.input += backward;
+        sums.attention = forward;
+        if context > 1.0 {
+            // keys and values of the other ranks come while attention to those before is computed
+            let node = h.gpus_per_node;
+            let group = Group::new(self.layout.context, self.layout.tensor, node);
+            let ring = machine.gather(group, 2.0 * e * n * context * groups * size / t);
+            sums.ring += (ring - forward).max(0.0);
+        }
+    }
+
+    /// The host, where it launches more slowly than the GPU computes.
+    fn add_host(&self, passes: &mut Passes, part: &Part, again: bool) {
+        let stack = &self.machine.stack;
+        if part.name != BLOCK {
+            return;
+        }
+        let host = stack.host_layer_ms * 1e-3;
+        let waits = |host: f64, gpu: f64| if stack.host_blocks > 0.0 { host } else { (host - gpu).max(0.0) };
+        passes.forward.other += waits(host, passes.forward.total());
+        let backward = passes.input.total() + passes.weights.total();
+        passes.input.other += waits(host * if again { 2.0 } else { 1.0 }, backward);
+    }
+
+    /// ZeRO-3's gathers of weights before either pass, and the reduction of gradients after the backward.
+    fn add_gathers(&self, passes: &mut Passes, part: &Part) {
+        let (layout, stack) = (self.layout, &self.machine.stack);
+        let ranks = layout.data * layout.context;
+        if layout.zero != Zero::Weights || ranks == 1 {
+            return;
+        }
+        let parameters = part.elements() as f64 / self.tensor();
+        let group = Group::new(ranks, layout.tensor, self.machine.hardware.gpus_per_node);
+        let gather = self.machine.gather(group, parameters * stack.gather_bytes);
+        let reduce = self.machine.gather(group, parameters * stack.gradient_bytes);
+        let exposed = |computed: f64, exchanged: f64| {
+            computed.max(exchanged) + stack.gather_exposed * computed.min(exchanged) - computed
+        };
+        passes.forward.data += exposed(passes.forward.total(), gather);
+        passes.input.data += exposed(passes.input.total() + passes.weights.total(), gather + reduce);
+    }
+}

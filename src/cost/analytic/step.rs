@@ -1,0 +1,156 @@
+//! A whole step: the pipeline as it was simulated, the data-parallel exchange, the optimizer, and the rest.
+
+use super::machine::Group;
+use super::part::Pass;
+use super::{Analytic, CostError};
+use crate::anatomy::{MicroBatch, Stage};
+use crate::layout::Zero;
+use crate::metrics::Activity;
+use crate::op::Kind;
+use crate::placement::Placement;
+use serde::Serialize;
+
+/// Where the time of a step goes, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StepTime {
+    /// Kernels of the busiest device.
+    pub compute: f64,
+    /// Its tensor-parallel collectives that nothing hides.
+    pub tensor_parallel_exposed: f64,
+    /// What the busiest device waits for the others.
+    pub pipeline_bubble: f64,
+    /// Exchange of gradients and weights between pipelines that nothing hides.
+    pub data_parallel_exposed: f64,
+    /// The optimizer.
+    pub optimizer: f64,
+    /// The host, context-parallel exchange, stragglers.
+    pub other: f64,
+}
+
+impl StepTime {
+    /// All of it: how long an iteration lasts.
+    pub fn iteration(&self) -> f64 {
+        let StepTime { compute, tensor_parallel_exposed, pipeline_bubble, data_parallel_exposed, optimizer, other } =
+            *self;
+        compute + tensor_parallel_exposed + pipeline_bubble + data_parallel_exposed + optimizer + other
+    }
+}
+
+/// What follows a device's last backward, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct After {
+    exchange: f64,
+    optimizer: f64,
+}
+
+impl Analytic {
+    /// All passes of one micro-batch on a device.
+    fn device_pass(&self, placement: &Placement, stages: &[Stage], device: u32) -> Pass {
+        let mut sum = Pass::default();
+        for stage in placement.stages_of(device) {
+            let passes = self.passes(&stages[stage as usize]);
+            sum += passes.forward + passes.input + passes.weights;
+        }
+        sum
+    }
+
+    /// The backward of one micro-batch on a device, in seconds: what hides its exchange of gradients.
+    fn backward(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
+        let of = |stage: u32| {
+            let passes = self.passes(&stages[stage as usize]);
+            passes.input.total() + passes.weights.total()
+        };
+        placement.stages_of(device).map(of).sum()
+    }
+
+    fn after(&self, placement: &Placement, stages: &[Stage], device: u32) -> After {
+        let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
+        let held: Vec<&Stage> = placement.stages_of(device).map(|stage| &stages[stage as usize]).collect();
+        let parameters = self.anatomy.device_elements(held, |elements| elements) as f64 / f64::from(layout.tensor);
+        let ranks = layout.data * layout.context;
+        let group = Group::new(ranks, layout.tensor, machine.hardware.gpus_per_node);
+        let gradients = parameters * stack.gradient_bytes;
+        let bucket = stack.bucket_mbytes * 1e6;
+        let exchange = match layout.zero {
+            Zero::None => machine.reduce_in(group, gradients, gradients / bucket),
+            Zero::Optimizer | Zero::Gradients => {
+                let weights = parameters * f64::from(layout.precision.bytes());
+                machine.gather_in(group, gradients, gradients / bucket)
+                    + machine.gather_in(group, weights, gradients / bucket)
+            }
+            Zero::Weights => 0.0, // part of every pass
+        };
+        let window = self.backward(placement, stages, device);
+        let exposed = (exchange - window).max(exchange * stack.data_exposed);
+        let share = if layout.zero == Zero::None { 1.0 } else { f64::from(ranks) };
+        After { exchange: exposed, optimizer: machine.traffic(parameters * stack.optimizer_bytes / share) }
+    }
+
+    /// The step, from what devices did in its pipeline, in nanoseconds. `split` says whether the schedule splits the backward.
+    ///
+    /// # Errors
+    /// Another number of devices than the placement's.
+    pub fn step(
+        &self,
+        placement: &Placement,
+        stages: &[Stage],
+        devices: &[Activity],
+        split: bool,
+    ) -> Result<StepTime, CostError> {
+        let (layout, stack) = (&self.layout, &self.machine.stack);
+        if devices.len() != placement.devices() as usize {
+            return Err(CostError(format!("expected {} devices, found {}", placement.devices(), devices.len())));
+        }
+        let m = f64::from(layout.micro);
+        let passes = (0..placement.devices()).map(|device| self.device_pass(placement, stages, device) * m);
+        let busiest = passes.fold(Pass::default(), |most, pass| if pass.total() > most.total() { pass } else { most });
+        let after: Vec<After> = (0..placement.devices()).map(|device| self.after(placement, stages, device)).collect();
+        // where the optimizer is validated afterwards, the next step begins on a device as soon as this one ends there
+        let overlaps = stack.step_overlaps > 0.0 && split;
+        let lasted = |device: &Activity| {
+            let begin = if overlaps { device.first_start } else { 0 };
+            device.last_end.saturating_sub(begin) as f64 * 1e-9
+        };
+        let longest = |then: fn(&After) -> f64| {
+            devices.iter().zip(&after).map(|(device, after)| lasted(device) + then(after)).fold(0.0, f64::max)
+        };
+        let pipeline = longest(|_| 0.0);
+        let exchanged = longest(|after| after.exchange);
+        let optimizer = after.iter().map(|after| after.optimizer).fold(0.0, f64::max);
+        let tied = self.tied_exchange(placement, stages);
+        let doublings = (layout.gpus() as f64 / 8.0).max(1.0).log2();
+        let time = StepTime {
+            compute: busiest.compute,
+            tensor_parallel_exposed: busiest.tensor,
+            pipeline_bubble: (pipeline - busiest.total()).max(0.0),
+            data_parallel_exposed: busiest.data + (exchanged - pipeline) + tied,
+            optimizer,
+            other: busiest.other + stack.host_step_ms * 1e-3,
+        };
+        let stragglers = time.iteration() * stack.straggler_share * doublings;
+        Ok(StepTime { other: time.other + stragglers, ..time })
+    }
+
+    /// Nanoseconds by device from its last backward to the end of its optimizer.
+    pub fn after_ns(&self, placement: &Placement, stages: &[Stage]) -> Vec<u64> {
+        let devices = 0..placement.devices();
+        let after = devices.map(|device| self.after(placement, stages, device));
+        after.map(|after| ((after.exchange + after.optimizer) * 1e9).round() as u64).collect()
+    }
+
+    /// The first and the last device add up their gradients of a tensor that both hold.
+    fn tied_exchange(&self, placement: &Placement, stages: &[Stage]) -> f64 {
+        let Some([first, last]) = self.anatomy.outline().exchange(placement, stages) else { return 0.0 };
+        let elements = self.anatomy.tied_elements(|elements| elements) as f64 / f64::from(self.layout.tensor);
+        let crosses = first != last && self.layout.gpus() as f64 > self.machine.hardware.gpus_per_node;
+        self.machine.transfer(2.0 * elements * self.machine.stack.gradient_bytes, crosses)
+    }
+
+    /// FLOPs of a step as publications count them: products of F, I and W, all scores, nothing computed again.
+    pub fn model_flops(&self) -> f64 {
+        let layout = &self.layout;
+        let micro = MicroBatch { sequences: layout.micro_batch_size as usize, tokens: layout.sequence as usize };
+        let flops: u128 = [Kind::F, Kind::B].iter().map(|&kind| self.anatomy.flops(kind, micro)).sum();
+        flops as f64 * f64::from(layout.micro) * f64::from(layout.data)
+    }
+}

@@ -1,0 +1,39 @@
+//! What hardware and training software there is to ask about: tables of numbers, embedded or of one's own.
+//!
+//! A file is TOML: `base = "h100-sxm"` (a name, or another file beside it), and any number of [`Hardware::FIELDS`]. Those that
+//! come with the program stand in the folder `hardware`, each number with its source; `gpu` is what they have in common.
+
+mod field;
+mod fitted;
+mod machine;
+mod read;
+mod stack;
+
+pub use field::Field;
+pub use fitted::{FITTED, Fitted};
+pub use machine::Hardware;
+pub use read::{Error, hardware, hardware_file, hardware_with, stack, stack_with};
+pub use stack::Stack;
+
+/// The machines that come with the program: name, and the text of the file.
+pub(crate) const FILES: &[(&str, &str)] = &[
+    ("gpu", include_str!("../../hardware/gpu.toml")),
+    ("a100-sxm-80gb", include_str!("../../hardware/a100-sxm-80gb.toml")),
+    ("a100-sxm-40gb", include_str!("../../hardware/a100-sxm-40gb.toml")),
+    ("h100-sxm", include_str!("../../hardware/h100-sxm.toml")),
+    ("h100-sxm-96gb-500w", include_str!("../../hardware/h100-sxm-96gb-500w.toml")),
+    ("h200-sxm", include_str!("../../hardware/h200-sxm.toml")),
+    ("b200", include_str!("../../hardware/b200.toml")),
+    ("gb200", include_str!("../../hardware/gb200.toml")),
+    ("gb300", include_str!("../../hardware/gb300.toml")),
+    ("mi300x", include_str!("../../hardware/mi300x.toml")),
+    ("cpu", include_str!("../../hardware/cpu.toml")),
+];
+
+/// The training software: the text of its one file, a table a stack.
+pub(crate) const STACKS: &str = include_str!("../../hardware/stacks.toml");
+
+/// The names of the machines that come with the program.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|(name, _)| *name).filter(|name| *name != "gpu")
+}

@@ -1,0 +1,234 @@
+//! From names and files to tables: bases are followed, unknown keys and absurd numbers refused.
+
+use super::field::Field;
+use super::{FILES, Hardware, STACKS, Stack, names};
+use crate::legible::legible;
+use std::collections::BTreeMap;
+use toml::{Table, Value};
+
+/// Why there is no such table; what is displayed says what was expected and found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(pub(crate) String);
+
+impl Error {
+    /// What a file could not be read for.
+    pub fn new(what: String) -> Error {
+        Error(what)
+    }
+}
+
+/// The text of a file, by the path that a file gives as its base.
+pub type Files<'a> = &'a dyn Fn(&str) -> Result<String, Error>;
+
+/// Numbers that stand in place of those of a file or a stack, by its name and their key.
+pub type Instead<'a> = &'a dyn Fn(&str, &str) -> Option<f64>;
+
+/// The machine of this name that comes with the program.
+///
+/// # Errors
+/// There is none.
+pub fn hardware(name: &str) -> Result<Hardware, Error> {
+    hardware_with(name, &|_, _| None)
+}
+
+/// The same with other numbers in its files.
+///
+/// # Errors
+/// There is none.
+pub fn hardware_with(name: &str, instead: Instead<'_>) -> Result<Hardware, Error> {
+    let text = embedded(name).filter(|_| name != "gpu").ok_or_else(|| unknown(name))?;
+    hardware_of(name, text, &|name| Err(unknown(name)), instead)
+}
+
+/// The machine that the file at `path` with this `text` describes. `files` reads others that it names as its base.
+///
+/// # Errors
+/// No TOML, an unknown key or base, bases in a circle, numbers that are missing, negative or not finite.
+pub fn hardware_file(path: &str, text: &str, files: Files<'_>) -> Result<Hardware, Error> {
+    hardware_of(path, text, files, &|_, _| None)
+}
+
+fn unknown(name: &str) -> Error {
+    let names = names().collect::<Vec<_>>().join(", ");
+    Error(format!(
+        "expected hardware to be one of {names}, or a file ending in .toml, found '{}'; a file of your own begins with base = \"h100-sxm\"",
+        legible(name)
+    ))
+}
+
+fn embedded(name: &str) -> Option<&'static str> {
+    FILES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+/// Follows bases from the first file, and reads each number from the first that has it.
+fn hardware_of(name: &str, first: &str, files: Files<'_>, instead: Instead<'_>) -> Result<Hardware, Error> {
+    let mut chain: Vec<String> = Vec::new();
+    let mut numbers = BTreeMap::new();
+    let mut next = Some((name.to_string(), first.to_string()));
+    while let Some((path, text)) = next.take() {
+        if chain.contains(&path) {
+            chain.push(path);
+            let circle = chain.iter().map(|path| legible(path).to_string()).collect::<Vec<_>>().join(" → ");
+            return Err(Error(format!(
+                "expected bases to end, found a circle: {circle}; give one of them all numbers"
+            )));
+        }
+        let table = parse(&path, &text)?;
+        let base = match table.get("base") {
+            None => None,
+            Some(Value::String(base)) => Some(base.clone()),
+            Some(other) => {
+                return Err(Error(format!(
+                    "{}: expected base to be a name in quotes, found {}",
+                    legible(&path),
+                    other.type_str()
+                )));
+            }
+        };
+        for (key, value) in table.iter().filter(|(key, _)| *key != "base") {
+            let number = number(&path, key, value, Hardware::FIELDS)?;
+            let number = instead(&path, key).unwrap_or(number);
+            numbers.entry(key.clone()).or_insert(number);
+        }
+        chain.push(path);
+        next = match base {
+            None => None,
+            Some(base) => Some(match embedded(&base) {
+                Some(text) => (base, text.to_string()),
+                None if base.ends_with(".toml") => (base.clone(), files(&base)?),
+                None => return Err(unknown(&base)),
+            }),
+        };
+    }
+    Hardware::from_fields(name, |key| {
+        let missing = || {
+            Error(format!(
+                "{}: expected a number for {key}, found none; give it, or a base that has it: base = \"h100-sxm\"",
+                legible(name)
+            ))
+        };
+        numbers.get(key).copied().ok_or_else(missing)
+    })
+}
+
+/// The training software of this name.
+///
+/// # Errors
+/// There is none.
+pub fn stack(name: &str) -> Result<Stack, Error> {
+    stack_with(name, &|_, _| None)
+}
+
+/// The same with other numbers in its table.
+///
+/// # Errors
+/// There is none.
+pub fn stack_with(name: &str, instead: Instead<'_>) -> Result<Stack, Error> {
+    let all = parse("stacks", STACKS)?;
+    let table = |name: &str| all.get(name).and_then(Value::as_table);
+    let (Some(common), Some(own)) = (table("common"), table(name)) else {
+        let names = all.keys().filter(|name| *name != "common").cloned().collect::<Vec<_>>().join(", ");
+        return Err(Error(format!("expected --stack to be one of {names}, found '{}'", legible(name))));
+    };
+    for key in own.keys() {
+        number("stacks", key, &own[key], Stack::FIELDS)?;
+    }
+    Stack::from_fields(name, |key| {
+        let (scope, value) = match own.get(key) {
+            Some(value) => (name, Some(value)),
+            None => ("common", common.get(key)),
+        };
+        let value = value.ok_or_else(|| Error(format!("stack {name}: expected a number for {key}, found none")))?;
+        let number = number("stacks", key, value, Stack::FIELDS)?;
+        Ok(instead(scope, key).unwrap_or(number))
+    })
+}
+
+fn parse(path: &str, text: &str) -> Result<Table, Error> {
+    text.parse::<Table>().map_err(|error| {
+        let place = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+        let why = error.message().replace('\n', " ");
+        Error(format!(
+            "{}: expected TOML, a key = number a line, found otherwise on line {place}: {why}",
+            legible(path)
+        ))
+    })
+}
+
+fn number(path: &str, key: &str, value: &Value, fields: &[Field]) -> Result<f64, Error> {
+    let path = legible(path);
+    let Some(field) = fields.iter().find(|field| field.name == key) else {
+        let known = fields.iter().map(|field| field.name).collect::<Vec<_>>().join(", ");
+        return Err(Error(format!("{path}: expected keys among base, {known}, found '{}'", legible(key))));
+    };
+    let number = match value {
+        Value::Integer(number) => *number as f64,
+        Value::Float(number) => *number,
+        other => {
+            return Err(Error(format!(
+                "{path}: expected {key} to be a number ({}), found {}",
+                field.what,
+                other.type_str()
+            )));
+        }
+    };
+    if !(0.0..=1e15).contains(&number) || (number == 0.0 && !field.may_be_zero) {
+        let least = if field.may_be_zero { "at least 0" } else { "above 0" };
+        return Err(Error(format!("{path}: expected {key} to be {least} ({}), found {number}", field.what)));
+    }
+    Ok(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> Result<Hardware, Error> {
+        hardware_file("mine.toml", text, &|path| match path {
+            "a.toml" => Ok("base = \"b.toml\"".to_string()),
+            "b.toml" => Ok("base = \"a.toml\"".to_string()),
+            path => Err(Error(format!("no {path}"))),
+        })
+    }
+
+    #[test]
+    fn all_that_come_with_the_program_are_whole() {
+        for name in names() {
+            let found = hardware(name).unwrap_or_else(|error| panic!("{error}"));
+            assert!(found.peak(Precision::Bf16).is_some(), "{name}");
+        }
+        for name in crate::layout::STACKS {
+            stack(name).unwrap_or_else(|error| panic!("{error}"));
+        }
+        assert_eq!(hardware("h200-sxm").unwrap().bf16_tflops, 989.0);
+        assert_eq!(hardware("a100-sxm-40gb").unwrap().memory_bytes(), 40 << 30);
+    }
+
+    use crate::layout::Precision;
+
+    #[test]
+    fn a_file_changes_numbers_of_its_base() {
+        let mine = file("base = \"h100-sxm\"\ngpus_per_node = 4\nnetwork_gbps_per_gpu = 200.5 # slower").unwrap();
+        assert_eq!((mine.gpus_per_node, mine.network_gbps_per_gpu, mine.memory_gib), (4.0, 200.5, 80.0));
+    }
+
+    #[test]
+    fn bad_files_are_refused_in_one_line() {
+        let cases = [
+            ("base = \"a.toml\"", "a circle: mine.toml → a.toml → b.toml → a.toml"),
+            ("base = \"h1000\"", "one of a100-sxm-80gb"),
+            ("base = 3", "in quotes, found integer"),
+            ("base = \"h100-sxm\"\ntflops = 3", "found 'tflops'"),
+            ("base = \"h100-sxm\"\nmemory_gib = -1", "memory_gib to be above 0 (memory, GiB), found -1"),
+            ("base = \"h100-sxm\"\nmemory_gib = nan", "found NaN"),
+            ("base = \"h100-sxm\"\nmemory_gib = \"80\"", "to be a number"),
+            ("memory_gib = 80", "a number for bf16_tflops, found none"),
+            ("base = \"h100-sxm\"\nmemory_gib 80", "on line 2"),
+        ];
+        for (text, expected) in cases {
+            let error = file(text).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
+        }
+    }
+}

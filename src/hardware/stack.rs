@@ -1,0 +1,41 @@
+//! The training software: what its kernels reach, what it hides, what its host costs.
+
+use super::field::{Field, numbers};
+use crate::layout::Attention;
+
+numbers! {
+    /// Training software. What is a yes or no is 1 or 0.
+    Stack {
+        positive flash_from_tokens: "length from which attention is computed in tiles where nothing is said of it; 1e9: never",
+        positive flash_kernels: "its attention in tiles: 1 the first kernels, in Triton; 2 FlashAttention 2; 3 the best of the chip",
+        any tensor_exposed: "share of the time of tensor-parallel collectives that is not hidden behind products",
+        any data_exposed: "share of the data-parallel reduction that is not hidden even where the backward would have room",
+        any gather_exposed: "share of the shorter of computation and ZeRO-3's collectives that the longer does not hide",
+        any host_layer_ms: "what the host takes to launch a layer's forward, ms; its backward takes as long",
+        any host_blocks: "1 where each launch waits for its end, so that host and GPU never work at a time",
+        any host_step_ms: "what a step costs on the host besides, ms",
+        any recompute_stops_early: "1 where recomputing a block stops at the last tensor that is needed",
+        any gradient_bytes: "bytes of a gradient as it is accumulated and reduced",
+        any backward_traffic: "bytes that the operations between products move backward, times those forward",
+        any accumulation_bytes: "bytes moved a parameter and micro-batch to add up gradients",
+        any loss_bytes: "bytes moved a logit for softmax and loss, each way",
+        any score_bytes: "bytes moved an attention score that is a tensor of its own, forward",
+        any score_backward_bytes: "the same backward",
+        any cast_bytes: "bytes moved an element of a product's input to bring it to 8 bits",
+        any block_cast_bytes: "the same to 8 or 4 bits with a scale a block",
+        positive bucket_mbytes: "size of the pieces in which gradients are exchanged, MB",
+        any optimizer_bytes: "bytes moved a parameter by the optimizer",
+        any collective_us: "what a tensor-parallel collective takes besides, on the host and for the slowest rank, µs",
+        any exchange_us: "what a device loses after an op whose output another one waits for: it synchronises and launches anew, µs",
+        any straggler_share: "what a step is longer by for each doubling of GPUs beyond a node",
+        any gather_bytes: "bytes of a parameter as ZeRO-3 gathers it",
+        any step_overlaps: "1 where the optimizer's step is validated afterwards, so that successive steps overlap",
+    }
+}
+
+impl Stack {
+    /// How it computes attention over `tokens` where nothing is said of it.
+    pub fn attention(&self, tokens: u32) -> Attention {
+        if f64::from(tokens) >= self.flash_from_tokens { Attention::Flash } else { Attention::Plain }
+    }
+}

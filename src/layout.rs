@@ -1,0 +1,352 @@
+//! How a training step is laid out over GPUs: who shares what, in which precision, and what is kept or computed again.
+
+use crate::anatomy::transformer::Config;
+use std::fmt;
+use std::str::FromStr;
+
+/// A layout. GPUs are `devices * tensor * context * data`; each pipeline runs `micro` micro-batches a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layout {
+    /// Devices of a pipeline, p; stages are `devices * chunks`.
+    pub devices: u32,
+    /// Stages a device, v.
+    pub chunks: u32,
+    /// GPUs that share each layer's tensors, t.
+    pub tensor: u32,
+    /// GPUs that share each sequence, c.
+    pub context: u32,
+    /// Pipelines that share the batch, d.
+    pub data: u32,
+    /// Sequences of a micro-batch, b.
+    pub micro_batch_size: u32,
+    /// Micro-batches of a pipeline, m.
+    pub micro: u32,
+    /// Tokens of a sequence, s.
+    pub sequence: u32,
+    /// What products are computed in.
+    pub precision: Precision,
+    /// What the backward computes again.
+    pub recompute: Recompute,
+    /// What data-parallel ranks share out among them.
+    pub zero: Zero,
+    /// Whether tensor-parallel ranks share out what stands between the products, too (Korthikanti et al., arXiv 2205.05198).
+    pub sequence_parallel: bool,
+    /// How attention is computed; none: as the stack does.
+    pub attention: Option<Attention>,
+    /// The training software, one of [`STACKS`].
+    pub stack: String,
+    /// Layers of each stage in model order; none: split by what parts cost.
+    pub layers: Option<Vec<usize>>,
+}
+
+/// What layouts are of when nothing is said: one GPU, one sequence.
+impl Default for Layout {
+    fn default() -> Layout {
+        Layout {
+            devices: 1,
+            chunks: 1,
+            tensor: 1,
+            context: 1,
+            data: 1,
+            micro_batch_size: 1,
+            micro: 1,
+            sequence: 1024,
+            precision: Precision::Bf16,
+            recompute: Recompute::None,
+            zero: Zero::None,
+            sequence_parallel: false,
+            attention: None,
+            stack: STACKS[0].to_string(),
+            layers: None,
+        }
+    }
+}
+
+/// The training software whose habits are known; the first is meant where none is named.
+pub const STACKS: [&str; 9] = [
+    "megatron-core",
+    "megatron-lm",
+    "megatron-zb",
+    "megatron-deepspeed",
+    "megatron-deepspeed-blocking",
+    "fsdp",
+    "torchtitan",
+    "nanotron",
+    "jax",
+];
+
+/// An enum of names, as written on the command line and in files.
+macro_rules! names {
+    ($(#[$doc:meta])* $type:ident: $what:literal; $($(#[$variant_doc:meta])* $variant:ident = $name:literal),+ $(,)?) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $type { $($(#[$variant_doc])* $variant),+ }
+
+        impl $type {
+            /// All of them.
+            pub const ALL: &[$type] = &[$($type::$variant),+];
+
+            /// Its name.
+            pub fn name(self) -> &'static str {
+                match self { $($type::$variant => $name),+ }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = LayoutError;
+
+            fn from_str(text: &str) -> Result<$type, LayoutError> {
+                let known = $type::ALL.iter().find(|known| known.name() == text).copied();
+                let names = || $type::ALL.iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
+                known.ok_or_else(|| LayoutError(format!("expected {} to be one of {}, found '{text}'", $what, names())))
+            }
+        }
+    };
+}
+
+names! {
+    /// What the products of linear layers are computed in. The rest of a step in fp8 and below is in bf16.
+    Precision: "the precision";
+    /// Brain floating point.
+    Bf16 = "bf16",
+    /// Half precision.
+    Fp16 = "fp16",
+    /// Single precision.
+    Fp32 = "fp32",
+    /// 8 bits with a scale a tensor.
+    Fp8 = "fp8",
+    /// 8 bits with a scale for every 32.
+    Mxfp8 = "mxfp8",
+    /// 4 bits with a scale for every 16.
+    Nvfp4 = "nvfp4",
+}
+
+names! {
+    /// What the backward computes again instead of keeping it.
+    Recompute: "what is recomputed";
+    /// Nothing.
+    None = "none",
+    /// The attention between its products.
+    Selective = "selective",
+    /// Every block, from its input.
+    Full = "full",
+}
+
+names! {
+    /// What data-parallel ranks share out (Rajbhandari et al., arXiv 1910.02054).
+    Zero: "the ZeRO stage";
+    /// Nothing.
+    None = "0",
+    /// The optimizer's state; Megatron's distributed optimizer.
+    Optimizer = "1",
+    /// Gradients, too.
+    Gradients = "2",
+    /// Weights, too; FSDP.
+    Weights = "3",
+}
+
+names! {
+    /// How attention is computed.
+    Attention: "the attention";
+    /// In tiles; scores are never kept.
+    Flash = "flash",
+    /// Scores and their softmax are tensors of their own, and kept.
+    Plain = "plain",
+}
+
+impl Precision {
+    /// Bytes of an activation outside of the linear layers' products, and of a weight that is no master copy.
+    pub fn bytes(self) -> u32 {
+        if self == Precision::Fp32 { 4 } else { 2 }
+    }
+
+    /// Whether linear layers have fewer than 16 bits.
+    pub fn is_narrow(self) -> bool {
+        matches!(self, Precision::Fp8 | Precision::Mxfp8 | Precision::Nvfp4)
+    }
+}
+
+/// Why a layout cannot be; what is displayed says what was expected and found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct LayoutError(pub(crate) String);
+
+/// Sequences of a micro-batch and micro-batches of a pipeline, from what was given of them. `batch` is global: all of them in a step.
+///
+/// # Errors
+/// Numbers that contradict each other, or a batch that does not fall into whole micro-batches.
+pub fn micro_batches(
+    batch: Option<u32>,
+    data: u32,
+    size: Option<u32>,
+    micro: Option<u32>,
+) -> Result<(u32, u32), LayoutError> {
+    let Some(batch) = batch else { return Ok((size.unwrap_or(1), micro.unwrap_or(1))) };
+    let whole = |by: u32, what: &str| match batch.is_multiple_of(data.max(1) * by.max(1)) {
+        true => Ok(batch / (data.max(1) * by.max(1))),
+        false => Err(LayoutError(format!(
+            "expected --batch to be a multiple of {data} pipelines times {what} {by}, found {batch}; choose {} or another {what}",
+            (batch / (data.max(1) * by.max(1))).max(1) * data.max(1) * by.max(1)
+        ))),
+    };
+    match (size, micro) {
+        (size, None) => {
+            let size = size.unwrap_or(1);
+            Ok((size, whole(size, "micro-batch size")?))
+        }
+        (None, Some(micro)) => Ok((whole(micro, "micro-batches")?, micro)),
+        (Some(size), Some(micro)) => {
+            let needed = u64::from(data) * u64::from(size) * u64::from(micro);
+            if needed != u64::from(batch) {
+                return Err(LayoutError(format!(
+                    "expected --batch to be {data} pipelines times {micro} micro-batches of {size} = {needed}, found {batch}; leave --micro out"
+                )));
+            }
+            Ok((size, micro))
+        }
+    }
+}
+
+impl Layout {
+    /// GPUs that the step takes, all pipelines together.
+    pub fn gpus(&self) -> u64 {
+        [self.devices, self.tensor, self.context, self.data].into_iter().map(u64::from).product()
+    }
+
+    /// Stages of the model, S.
+    pub fn stages(&self) -> u32 {
+        self.devices * self.chunks
+    }
+
+    /// Sequences of a step, all pipelines together.
+    pub fn batch(&self) -> u64 {
+        [self.data, self.micro_batch_size, self.micro].into_iter().map(u64::from).product()
+    }
+
+    /// Tokens of a step, all pipelines together.
+    pub fn tokens(&self) -> u64 {
+        self.batch() * u64::from(self.sequence)
+    }
+
+    /// Tokens of a micro-batch on one rank of a context-parallel group, all of a tensor-parallel group's.
+    pub fn micro_tokens(&self) -> u64 {
+        u64::from(self.micro_batch_size) * u64::from(self.sequence) / u64::from(self.context.max(1))
+    }
+
+    /// That `model` can be laid out so.
+    ///
+    /// # Errors
+    /// The first thing that does not divide, or has no sense, with what to do about it.
+    pub fn validate(&self, model: &Config) -> Result<(), LayoutError> {
+        let refuse = |text: String| Err(LayoutError(text));
+        let sizes = [
+            ("--stages", self.devices, 1 << 16),
+            ("--chunks", self.chunks, 1 << 16),
+            ("--tp", self.tensor, 1 << 12),
+            ("--cp", self.context, 1 << 12),
+            ("--dp", self.data, 1 << 20),
+            ("--micro-batch-size", self.micro_batch_size, 1 << 20),
+            ("--micro", self.micro, 1 << 24),
+            ("--seq", self.sequence, 1 << 27),
+        ];
+        if let Some((name, found, most)) = sizes.into_iter().find(|&(_, size, most)| size == 0 || size > most) {
+            return refuse(format!("expected {name} between 1 and {most}, found {found}; correct it"));
+        }
+        if self.gpus() > 1 << 24 {
+            return refuse(format!(
+                "expected at most {} GPUs, found {}; choose a smaller layout",
+                1 << 24,
+                self.gpus()
+            ));
+        }
+        let t = self.tensor as usize;
+        let shared = [("heads", model.heads), ("channels of the MLP", model.mlp)];
+        for (what, size) in shared {
+            if !size.is_multiple_of(t) {
+                return refuse(format!(
+                    "expected the model's {size} {what} to be a multiple of --tp, found {t}; choose another --tp"
+                ));
+            }
+        }
+        // with fewer key and value heads than ranks, ranks share copies of one
+        if !model.groups.is_multiple_of(t) && !t.is_multiple_of(model.groups) {
+            return refuse(format!(
+                "expected the model's {} key and value heads to be a multiple of --tp, or the reverse, found {t}; choose another --tp",
+                model.groups
+            ));
+        }
+        if !self.sequence.is_multiple_of(self.context) {
+            return refuse(format!(
+                "expected --seq to be a multiple of --cp {}, found {}; choose another --cp",
+                self.context, self.sequence
+            ));
+        }
+        if self.sequence_parallel && !self.micro_tokens().is_multiple_of(u64::from(self.tensor)) {
+            let rest = self.micro_tokens();
+            return refuse(format!(
+                "expected a rank's {rest} tokens to be a multiple of --tp {t} under --sequence-parallel; choose another --seq"
+            ));
+        }
+        if !STACKS.contains(&self.stack.as_str()) {
+            return refuse(format!("expected --stack to be one of {}, found '{}'", STACKS.join(", "), self.stack));
+        }
+        let stages = self.stages() as usize;
+        if stages > model.layers + 2 {
+            return refuse(format!(
+                "expected at most {} stages for {} layers, embedding and head, found {stages}; choose fewer stages or chunks",
+                model.layers + 2,
+                model.layers
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Layout { tensor, devices, context, data, chunks, micro_batch_size, micro, .. } = self;
+        write!(f, "tp {tensor} · pp {devices} · cp {context} · dp {data}")?;
+        if *chunks > 1 {
+            write!(f, " · {chunks} chunks")?;
+        }
+        write!(f, " · {micro} micro-batches of {micro_batch_size} × {} tokens", self.sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::anatomy::llama;
+
+    #[test]
+    fn a_batch_falls_into_whole_micro_batches() {
+        assert_eq!(micro_batches(Some(128), 2, Some(1), None).unwrap(), (1, 64));
+        assert_eq!(micro_batches(Some(128), 2, None, Some(16)).unwrap(), (4, 16));
+        assert_eq!(micro_batches(Some(128), 2, Some(4), Some(16)).unwrap(), (4, 16));
+        assert_eq!(micro_batches(None, 2, Some(4), Some(16)).unwrap(), (4, 16));
+        for (size, micro) in [(Some(3), None), (None, Some(3)), (Some(4), Some(8))] {
+            let error = micro_batches(Some(128), 2, size, micro).unwrap_err().to_string();
+            assert!(error.contains("found 128") && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_divide_is_refused_in_one_line() {
+        let model = llama::preset("llama-3-70b").unwrap();
+        let refused = |layout: Layout| layout.validate(&model).unwrap_err().to_string();
+        assert!(refused(Layout { tensor: 3, ..Layout::default() }).contains("64 heads"));
+        assert!(refused(Layout { context: 3, ..Layout::default() }).contains("--cp 3"));
+        assert!(refused(Layout { data: 0, ..Layout::default() }).contains("--dp between 1"));
+        assert!(refused(Layout { stack: "x".to_string(), ..Layout::default() }).contains("megatron-core"));
+        assert!(refused(Layout { devices: 83, ..Layout::default() }).contains("at most 82 stages"));
+        let fits = Layout { tensor: 8, devices: 4, chunks: 5, data: 2, sequence: 8192, ..Layout::default() };
+        assert_eq!((fits.validate(&model), fits.gpus(), fits.stages()), (Ok(()), 64, 20));
+        assert!("fp9".parse::<Precision>().unwrap_err().to_string().contains("bf16, fp16"));
+    }
+}
