@@ -2,6 +2,8 @@
 
 use crate::cost::CostError;
 use crate::cost::analytic::{Analytic, StepTime};
+use crate::memory::Memory;
+use crate::misfit::Misfit;
 use crate::resolve::{Costs, Error, Resolved, Selection};
 use crate::sim::Predicted;
 use serde::Serialize;
@@ -25,6 +27,11 @@ pub struct Forecast {
     pub parameters: u128,
     /// Where the time goes; it sums to `iteration_s`.
     pub time_s: StepTime,
+    /// What memory devices take.
+    pub memory: Memory,
+    /// That it does not fit, and what would, where that was looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub misfit: Option<Misfit>,
     /// Layers of each stage.
     pub layers: Vec<usize>,
 }
@@ -51,6 +58,8 @@ impl Forecast {
             gpus,
             parameters: analytic.anatomy.parameters(),
             time_s,
+            memory: analytic.ledger().memory(analytic.machine.hardware.memory_bytes(), &stages, schedule),
+            misfit: None,
             layers: stages.iter().map(|stage| stage.count(crate::anatomy::BLOCK)).collect(),
         })
     }
@@ -98,6 +107,31 @@ impl Analytic {
     pub fn forecast(&self, schedule: &str) -> Result<Forecast, Error> {
         let resolved = self.resolve(schedule)?;
         let predicted = resolved.predict().map_err(|error| Error::Usage(error.to_string()))?;
-        Ok(Forecast::new(self, &predicted)?)
+        Ok(Forecast::new(&self.as_resolved(&resolved), &predicted)?)
+    }
+
+    /// The same where devices have, or may use, so many bytes.
+    pub fn with_memory(&self, bytes: u64) -> Analytic {
+        let mut analytic = self.clone();
+        analytic.machine.hardware.memory_gib = bytes as f64 / f64::from(1 << 30);
+        analytic
+    }
+
+    /// Activation units for which every device has room, one stage a device; none where the layout does not split so, or there is
+    /// room for less than one.
+    pub fn room(&self) -> Option<f64> {
+        let (stages, bytes) = (self.stages(self.layout.devices).ok()?, self.machine.hardware.memory_bytes());
+        let ledger = self.ledger();
+        let room = stages.iter().map(|stage| ledger.room(bytes, stage)).fold(f64::INFINITY, f64::min);
+        (room >= 1.0).then_some(room)
+    }
+
+    /// The same with the layers that `resolved` found.
+    pub fn as_resolved(&self, resolved: &Resolved) -> Analytic {
+        let mut analytic = self.clone();
+        if let Some(found) = &resolved.balance {
+            analytic.layout.layers = Some(found.layers.clone());
+        }
+        analytic
     }
 }

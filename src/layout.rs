@@ -63,7 +63,7 @@ impl Default for Layout {
 }
 
 /// The training software whose habits are known; the first is meant where none is named.
-pub const STACKS: [&str; 9] = [
+pub const STACKS: [&str; 10] = [
     "megatron-core",
     "megatron-lm",
     "megatron-zb",
@@ -73,6 +73,7 @@ pub const STACKS: [&str; 9] = [
     "torchtitan",
     "nanotron",
     "jax",
+    "llm.c",
 ];
 
 /// An enum of names, as written on the command line and in files.

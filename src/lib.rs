@@ -73,8 +73,8 @@
 //!
 //! ```text
 //! 1 language and graph: op activation placement schedule open delivery deadlock graph legible lowering check export statistics metrics timeline dsl csv
-//! 2 costs and time: anatomy layout hardware cost settle sim exact
-//! 3 the way in: resolve forecast published report
+//! 2 costs and time: anatomy layout hardware memory misfit balance cost settle sim exact
+//! 3 the way in: resolve forecast remedy published report
 //! 4 machines: model cuda ranks exec doctor
 //! 5 measurement: experiment
 //! 6 command line, and the errors of the crate: cli error
@@ -93,6 +93,7 @@
 
 mod activation;
 mod anatomy;
+mod balance;
 mod check;
 #[cfg(feature = "cli")]
 mod cli;
@@ -121,7 +122,9 @@ pub mod internals;
 mod layout;
 mod legible;
 mod lowering;
+mod memory;
 mod metrics;
+mod misfit;
 #[cfg(feature = "training")]
 mod model;
 mod op;
@@ -130,6 +133,7 @@ mod placement;
 mod published;
 #[cfg(feature = "training")]
 mod ranks;
+mod remedy;
 mod report;
 mod resolve;
 mod schedule;

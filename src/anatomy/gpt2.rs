@@ -193,7 +193,7 @@ mod tests {
     fn a_block_keeps_16_c_elements_a_token_for_either_backward() {
         let config = preset("gpt2");
         let (micro, n, c) = (MicroBatch { sequences: 4, tokens: 64 }, 256, 768);
-        let storage = Storage { id_bytes: 0, activation_bytes: 2, logits_multiple: 128, partial_sums: 3 };
+        let storage = Storage::whole(0, 2, 128, 3);
         let left = |part: usize, kind| config.anatomy().parts[part].left(kind, micro, &storage);
         // inputs of the four products 7C, gradients of their outputs 9C; two LayerNorms' sums
         assert_eq!(left(1, Kind::F), n * (16 * c * 2 + 4 * (4 + 12)));

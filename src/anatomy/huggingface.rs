@@ -104,6 +104,7 @@ fn llama(keys: &Map<String, Value>) -> Result<Config, Unreadable> {
         mlp: size("intermediate_size")?,
         activation: Activation::Gated,
         tied: flag(keys, "tie_word_embeddings", false)?,
+        projected: None,
     })
 }
 

@@ -25,6 +25,7 @@ const fn sizes(
         mlp,
         activation: Activation::Gated,
         tied,
+        projected: None,
     }
 }
 

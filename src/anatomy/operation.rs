@@ -18,17 +18,55 @@ impl MicroBatch {
     }
 }
 
-/// How a machine stores what passes leave behind for those still to come.
+/// How a machine stores what passes leave behind for those still to come, and how much of it falls to one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storage {
     /// Bytes of a token id; 0 where ids lie elsewhere.
     pub id_bytes: usize,
     /// Bytes of an activation, or of its gradient.
     pub activation_bytes: usize,
+    /// Bytes of what F leaves behind of a logit.
+    pub logit_bytes: usize,
     /// A row of logits is as long as the next multiple of this.
     pub logits_multiple: usize,
     /// Partial sums that make up the gradient of a norm's weights.
     pub partial_sums: usize,
+    /// Bytes kept of every score of a query and a key; 0 where attention goes in tiles and keeps none.
+    pub score_bytes: usize,
+    /// Keys that each query meets, those on other ranks too.
+    pub keys: usize,
+    /// Bytes of the mask of an element that dropout may zero; 0 without dropout.
+    pub mask_bytes: usize,
+    /// Whether a gated activation keeps the half that went through the function, besides its input.
+    pub keeps_gate: bool,
+    /// Ranks that share out what stands behind products whose outputs are split (Shoeybi et al., arXiv 1909.08053).
+    pub inside: usize,
+    /// Ranks that share out the rest: the same ones under sequence parallelism (Korthikanti et al., arXiv 2205.05198), else 1.
+    pub outside: usize,
+}
+
+impl Storage {
+    /// All of it on one rank, in one type, attention in tiles, no dropout.
+    pub const fn whole(
+        id_bytes: usize,
+        activation_bytes: usize,
+        logits_multiple: usize,
+        partial_sums: usize,
+    ) -> Storage {
+        Storage {
+            id_bytes,
+            activation_bytes,
+            logit_bytes: activation_bytes,
+            logits_multiple,
+            partial_sums,
+            score_bytes: 0,
+            keys: 0,
+            mask_bytes: 0,
+            keeps_gate: false,
+            inside: 1,
+            outside: 1,
+        }
+    }
 }
 
 /// Bytes of what is kept in float32 whatever the activations' type: statistics, logarithms of sums, gradients.
@@ -79,25 +117,62 @@ impl Operation {
 
     /// Bytes that F leaves behind for I, or I for W; other kinds leave nothing. F leaves every operation's input (an attention's
     /// output is the input of the product after it), I exactly the operands of W: products' inputs and gradients of outputs.
-    pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage) -> usize {
-        let activations = |width: usize| micro.rows() * width * storage.activation_bytes;
-        let floats = |width: usize| micro.rows() * width * FLOAT;
-        let ids = micro.rows() * storage.id_bytes;
+    /// `split` is the axis of a product's weight that ranks share out: 0 outputs, 1 inputs.
+    pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage, split: Option<usize>) -> usize {
+        let rows = micro.rows();
+        let &Storage { activation_bytes: bytes, inside, outside, .. } = storage;
+        let shared =
+            |width: usize, bytes: usize, ranks: usize| rows.saturating_mul(width).saturating_mul(bytes).div_ceil(ranks);
+        let [inputs_by, outputs_by] = match split {
+            Some(1) => [inside, outside],
+            _ => [outside, inside],
+        };
+        let ids = rows.saturating_mul(storage.id_bytes);
         match (*self, kind) {
-            (Operation::Lookup { .. }, Kind::F) => ids,
-            (Operation::Lookup { width }, Kind::I) => ids + activations(width),
-            (Operation::Norm { width, statistics, .. }, Kind::F) => activations(width) + floats(statistics),
-            (Operation::Norm { width, vectors, .. }, Kind::I) => storage.partial_sums * vectors * width * FLOAT,
-            (Operation::Product { inputs, .. }, Kind::F) => activations(inputs),
-            (Operation::Product { inputs, outputs }, Kind::I) => activations(inputs + outputs),
-            (Operation::Attention { heads, groups, size }, Kind::F) => {
-                activations((heads + 2 * groups) * size) + floats(heads)
+            (Operation::Lookup { width }, Kind::F) => ids.saturating_add(shared(width, storage.mask_bytes, outside)),
+            (Operation::Lookup { width }, Kind::I) => ids.saturating_add(shared(width, bytes, outside)),
+            (Operation::Norm { width, statistics, .. }, Kind::F) => {
+                shared(width, bytes, outside).saturating_add(shared(statistics, FLOAT, outside))
             }
-            (Operation::Activate { inputs, .. }, Kind::F) => activations(inputs),
+            (Operation::Norm { width, vectors, .. }, Kind::I) => storage.partial_sums * vectors * width * FLOAT,
+            (Operation::Product { inputs, .. }, Kind::F) => shared(inputs, bytes, inputs_by),
+            (Operation::Product { inputs, outputs }, Kind::I) => {
+                shared(inputs, bytes, inputs_by).saturating_add(shared(outputs, bytes, outputs_by))
+            }
+            (Operation::Attention { heads, groups, size }, Kind::F) => {
+                // with fewer heads of keys than ranks each rank has a copy of one
+                let operands = shared((heads + 2 * groups.max(inside)) * size, bytes, inside);
+                let rest = match storage.score_bytes {
+                    0 => shared(heads, FLOAT, inside),
+                    score => shared(heads.saturating_mul(storage.keys), score, inside),
+                };
+                operands.saturating_add(rest)
+            }
+            (Operation::Activate { inputs, outputs }, Kind::F) => {
+                let half = if storage.keeps_gate && inputs != outputs { outputs } else { 0 };
+                shared(inputs + half, bytes, inside)
+            }
+            (Operation::Add { width }, Kind::F) => shared(width, storage.mask_bytes, outside),
             (Operation::Classify { width, vocabulary }, Kind::F | Kind::I) => {
-                activations(width + vocabulary.next_multiple_of(storage.logits_multiple))
+                let logit = if kind == Kind::F { storage.logit_bytes } else { bytes };
+                let logits = shared(vocabulary.next_multiple_of(storage.logits_multiple), logit, inside);
+                shared(width, bytes, outside).saturating_add(logits)
             }
             _ => 0,
+        }
+    }
+
+    /// Whether it is attention.
+    pub fn has_heads(&self) -> bool {
+        matches!(self, Operation::Attention { .. })
+    }
+
+    /// Whether the wider of its rows is one that ranks share out: it stands behind a product whose outputs are split.
+    pub fn has_split_rows(&self) -> bool {
+        match *self {
+            Operation::Product { inputs, outputs } => inputs != outputs,
+            Operation::Attention { .. } | Operation::Activate { .. } | Operation::Rotate { .. } => true,
+            _ => false,
         }
     }
 

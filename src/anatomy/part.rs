@@ -42,7 +42,17 @@ impl Part {
 
     /// Bytes that one of it leaves behind for a micro-batch, by F for I, or by I for W.
     pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage) -> usize {
-        self.operations.iter().map(|operation| operation.left(kind, micro, storage)).sum()
+        let left = self.with_splits().map(|(operation, split)| operation.left(kind, micro, storage, split));
+        left.fold(0, usize::saturating_add)
+    }
+
+    /// Its operations, each product with the axis along which ranks share its weight out: the k-th product's is the k-th matrix.
+    pub fn with_splits(&self) -> impl Iterator<Item = (&Operation, Option<usize>)> {
+        let mut matrices = self.tensors().filter(|tensor| tensor.shape.len() == 2);
+        self.operations.iter().map(move |operation| match operation {
+            Operation::Product { .. } => (operation, matrices.next().and_then(|matrix| matrix.split)),
+            _ => (operation, None),
+        })
     }
 
     /// How many of its groups are its own, not another part's.

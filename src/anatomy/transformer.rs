@@ -54,6 +54,8 @@ pub struct Config {
     pub activation: Activation,
     /// Whether the head's weights are the embedding's.
     pub tied: bool,
+    /// Channels that the product behind the attention reads, where those are not all heads'.
+    pub projected: Option<usize>,
 }
 
 impl Config {
@@ -73,6 +75,7 @@ impl Config {
             mlp: 4 * channels,
             activation: Activation::Plain,
             tied: true,
+            projected: None,
         }
     }
 
@@ -100,7 +103,7 @@ impl Config {
     pub fn anatomy(&self) -> Anatomy {
         let Config { channels: c, mlp, heads, groups, head_size: size, .. } = *self;
         let names = Names::of(self.style);
-        let (query, qkv) = (heads * size, (heads + 2 * groups) * size);
+        let (query, qkv) = (self.projected.unwrap_or(heads * size), (heads + 2 * groups) * size);
         let inner = if self.activation == Activation::Gated { 2 * mlp } else { mlp };
         let projection = Normal(0.02 / (2.0 * self.layers as f64).sqrt());
         let rows = self.vocabulary.next_multiple_of(self.vocabulary_multiple.max(1));

@@ -57,7 +57,8 @@ impl Anatomy {
 
     /// Bytes that a stage leaves behind for a micro-batch, by F for I, or by I for W.
     pub fn left(&self, stage: &Stage, kind: Kind, micro: MicroBatch, storage: &Storage) -> usize {
-        self.held(stage).map(|(part, count)| count * part.left(kind, micro, storage)).sum()
+        let left = self.held(stage).map(|(part, count)| count.saturating_mul(part.left(kind, micro, storage)));
+        left.fold(0, usize::saturating_add)
     }
 
     /// Share of what F leaves behind that I leaves behind for W, over the whole model.
@@ -128,7 +129,7 @@ impl Anatomy {
     }
 
     /// The parts that a stage holds, and how many of each.
-    fn held(&self, stage: &Stage) -> impl Iterator<Item = (&Part, usize)> {
+    pub fn held(&self, stage: &Stage) -> impl Iterator<Item = (&Part, usize)> {
         self.parts.iter().map(|part| (part, stage.count(part.name)))
     }
 }

@@ -4,7 +4,7 @@ use super::Failure;
 use super::condition::{Judged, Scope};
 use super::options::{CostOptions, JudgeOptions, PrintOptions, RemarkOptions, WriteOptions};
 use super::output::{table, versioned};
-use super::selection::SearchOptions;
+use super::selection::{Cap, SearchOptions, tell_balance};
 use crate::cost::CostTable;
 use crate::exact;
 use crate::graph::TaskGraph;
@@ -116,7 +116,8 @@ impl Explain {
         self.write.check_writable()?;
         self.judge.refuse(Scope::Predictions(self.costs.time_unit()))?;
         let (mut explanations, mut entries) = (Vec::new(), Vec::new());
-        for resolved in self.schedules.resolved(&self.costs.costs()?, self.remarks)? {
+        for resolved in self.schedules.resolved(&self.costs.costs()?, self.costs.balance, self.remarks)? {
+            tell_balance(&resolved, self.remarks);
             let graph = &resolved.graph;
             if graph.len() > MAX_OPS {
                 return Err(Failure::Usage(format!(
@@ -146,7 +147,7 @@ impl Explain {
     /// Explains the very times of the prediction.
     fn explain(&self, predicted: &Predicted) -> Result<Explained, Failure> {
         let Predicted { graph, costs, .. } = *predicted;
-        let (times, cap) = (predicted.op_times(), self.schedules.memory_cap);
+        let (times, cap) = (predicted.op_times(), self.schedules.memory_cap.and_then(Cap::units));
         let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
         let named = |bounds: Bounds| {
             let (best, best_name) = bounds.best();

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::options::RemarkOptions;
-use super::selection::{SearchOptions, warn};
+use super::selection::{Cap, SearchOptions, warn};
 use crate::report::{Entry, LeftOut, Point, Report};
 use crate::resolve::{Costs, Error, Resolved, Selection, Variant, Warning};
 use crate::sim::event::EventError;
@@ -64,7 +64,12 @@ impl SearchOptions {
     ///
     /// # Errors
     /// Nothing that is asked for exists.
-    pub fn combinations(&self, costs: &Costs, remarks: RemarkOptions) -> Result<Vec<Combination>, Failure> {
+    pub fn combinations(
+        &self,
+        costs: &Costs,
+        balance: bool,
+        remarks: RemarkOptions,
+    ) -> Result<Vec<Combination>, Failure> {
         let names = self.names();
         let count = self.stages.all().len() * self.micro.all().len() * names.len();
         if count > MOST {
@@ -75,7 +80,8 @@ impl SearchOptions {
         self.refuse_idle(&names, remarks)?;
         let (mut all, mut first) = (Vec::new(), None);
         for selection in self.selections() {
-            let selection = Selection { memory_cap: self.memory_cap, ..selection };
+            let memory_cap = self.memory_cap.and_then(Cap::units);
+            let selection = Selection { memory_cap, room: self.room, balance, ..selection };
             for (number, name) in names.iter().enumerate() {
                 let busy = remarks.busy(&format!("making the order of {name}"), None);
                 let resolved = selection.resolve(name, costs);

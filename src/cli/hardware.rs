@@ -174,6 +174,28 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, Forecast)]) -> Table {
     Table { caption, header: header.into_iter().map(text).collect(), rows: forecasts.iter().map(row).collect() }
 }
 
+/// The memory of schedules, one a row: of the device that takes most.
+pub fn memory_table(forecasts: &[(String, Forecast)]) -> Table {
+    let header =
+        ["schedule", "device", "weights", "gradients", "optimizer", "activations", "buffers", "total", "of", "fits"];
+    let gib = |bytes: u64| format!("{} GiB", short(bytes as f64 / f64::from(1 << 30)));
+    let row = |(name, f): &(String, Forecast)| {
+        let device = f.memory.fullest();
+        let bytes =
+            [device.weights, device.gradients, device.optimizer, device.activations, device.buffers, device.total];
+        let names = [name.clone(), device.device.to_string()];
+        let fits = if f.memory.fits { "yes" } else { "no" };
+        let rest = [gib(f.memory.capacity_bytes), fits.to_string()];
+        names.into_iter().chain(bytes.map(gib)).chain(rest).collect()
+    };
+    let text = |text: &str| text.to_string();
+    Table {
+        caption: "Memory of the device that takes most".to_string(),
+        header: header.into_iter().map(text).collect(),
+        rows: forecasts.iter().map(row).collect(),
+    }
+}
+
 /// Four digits.
 fn short(value: f64) -> String {
     match value.abs() {

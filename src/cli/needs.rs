@@ -3,7 +3,7 @@
 use super::devices::DeviceKind;
 use super::numbers::Numbers;
 use super::options::Format;
-use super::selection::Names;
+use super::selection::{Cap, Names};
 use crate::cost::{Decimal, GivenCosts, Per};
 use crate::sim::event::Sharing;
 use clap::parser::ValueSource;
@@ -150,6 +150,21 @@ const RULES: &[Rule] = &[
             costs || a.has("data") && !a.on(DeviceKind::Timed)
         },
         why: "splits a model; give its costs with --profile, --costs, or --model and --hardware",
+    },
+    Rule {
+        options: &["balance"],
+        fits: |a| (a.typed("profile") || a.typed("hardware")) && !a.has("device"),
+        why: "searches the layers of each stage by what a model's parts cost: predict them with --profile, or --model and --hardware, and run what it finds with --layers",
+    },
+    Rule {
+        options: &["balance"],
+        fits: |a| !a.typed("layers"),
+        why: "searches what --layers says; leave one of the two out",
+    },
+    Rule {
+        options: &["memory_cap"],
+        fits: |a| a.typed("hardware") || a.get("memory_cap").and_then(Cap::bytes).is_none(),
+        why: "in bytes is about a model on hardware: predict --model llama-3-70b --hardware h100-sxm; elsewhere give activation units, as in 8",
     },
     Rule {
         options: OF_THE_CHECKPOINT,

@@ -9,10 +9,11 @@ use super::hardware::{self, HardwareOptions};
 use super::numbers::Numbers;
 use super::options::{CostOptions, DrawOptions, Format, JudgeOptions, RemarkOptions, WriteOptions};
 use super::output::{self, table, versioned};
-use super::selection::{SearchOptions, names};
+use super::selection::{Cap, SearchOptions, names};
 use crate::cost::analytic::Analytic;
 use crate::forecast::Forecast;
-use crate::report::{self, Point, Report};
+use crate::remedy::misfit;
+use crate::report::{self, Point, Report, Table};
 use crate::resolve::{Costs, Host, Resolved};
 use crate::sim::event::{Each, EventError};
 use crate::sim::{Predicted, Prediction};
@@ -100,9 +101,9 @@ impl Predict {
         let mut all = match &analytic {
             Some(analytic) => {
                 let costs = Costs::Analytic(Box::new(analytic.clone()));
-                self.asked(analytic)?.combinations(&costs, self.remarks)?
+                self.asked(analytic)?.combinations(&costs, self.costs.balance, self.remarks)?
             }
-            None => self.schedules.combinations(&self.costs.costs()?, self.remarks)?,
+            None => self.schedules.combinations(&self.costs.costs()?, self.costs.balance, self.remarks)?,
         };
         all.iter_mut().filter_map(|one| one.resolved.as_mut()).try_for_each(|resolved| self.engine.equip(resolved))?;
         if self.schedules.are_several() && self.engine.may_deadlock() {
@@ -116,7 +117,11 @@ impl Predict {
         if analytic.is_none() {
             self.remarks_on_costs(&all);
         }
-        let forecasts = analytic.map(|analytic| Forecasts::new(analytic, &results)).transpose()?;
+        let resolved: Vec<&Resolved> = all.iter().filter_map(|one| one.resolved.as_ref()).collect();
+        let forecasts = analytic.map(|analytic| Forecasts::new(analytic, &resolved, &results)).transpose()?;
+        let misfits =
+            forecasts.iter().flat_map(|forecasts| &forecasts.each).filter_map(|(_, forecast)| forecast.misfit.as_ref());
+        misfits.for_each(|misfit| self.remarks.remark(&format!("warning: {misfit}")));
         self.show(&results, &all, forecasts.as_ref())?;
         let judged = results.iter().zip(&labels);
         let judged = judged
@@ -132,7 +137,10 @@ impl Predict {
             return Err(Failure::Usage(what.to_string()));
         }
         let micro = (self.micro_given || self.hardware.batch.is_none()).then_some(asked.micro.first());
-        self.hardware.analytic(asked.stages.first(), asked.chunks, micro, self.costs.layers.as_deref())
+        let analytic =
+            self.hardware.analytic(asked.stages.first(), asked.chunks, micro, self.costs.layers.as_deref())?;
+        let bytes = self.schedules.memory_cap.and_then(Cap::bytes);
+        Ok(analytic.map(|analytic| bytes.map_or(analytic.clone(), |bytes| analytic.with_memory(bytes))))
     }
 
     /// Schedules for as many micro-batches as the batch makes; several stages a device are interleaved where none is named.
@@ -140,6 +148,7 @@ impl Predict {
         let mut asked = self.schedules.clone();
         let micro = analytic.layout.micro;
         asked.schedules.micro = Numbers::read(&micro.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage)?;
+        asked.room = analytic.room();
         if asked.schedule.is_empty() && asked.chunks.is_some_and(|chunks| chunks > 1) {
             asked.schedules.schedule = vec![names("interleaved-1f1b").map_err(Failure::Usage)?];
         }
@@ -188,6 +197,7 @@ impl Predict {
         let busy = self.remarks.busy(&format!("predicting {label}"), None);
         let mut predicted = resolved.predict().map_err(place)?;
         drop(busy);
+        predicted.prediction.balance.clone_from(&resolved.balance);
         if let (Some(machine), Some((jitter, samples))) = (&resolved.setup.machine, self.engine.chance()) {
             let busy = self.remarks.busy(&format!("{label} by chance"), Some((samples.into(), "samples")));
             let each: Each<'_> = &|count, work| {
@@ -214,8 +224,11 @@ impl Predict {
         if compared {
             report = grid::compared(report, all, several);
         }
+        report.extra_tables.extend(balance_table(results));
         if let Some(forecasts) = forecasts {
-            report.extra_tables.push(hardware::table(&forecasts.analytic, &forecasts.each));
+            let tables =
+                [hardware::table(&forecasts.analytic, &forecasts.each), hardware::memory_table(&forecasts.each)];
+            report.extra_tables.extend(tables);
             for (entry, (_, forecast)) in report.entries.iter_mut().zip(&forecasts.each) {
                 entry.over_steps.extend(forecast.figures());
             }
@@ -265,13 +278,40 @@ impl<'a> Told<'a> {
     }
 }
 
+/// Splits that were searched, before and after, one a row; none where none was.
+fn balance_table(results: &[Predicted]) -> Option<Table> {
+    let list = |layers: &[usize]| layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let row = |Prediction { schedule, balance, time_unit: unit, .. }: &Prediction| {
+        let found = balance.as_ref()?;
+        Some(vec![
+            schedule.clone(),
+            list(&found.layers_before),
+            format!("{:.2} {unit}{}", found.makespan_before, if found.fits_before { "" } else { ", does not fit" }),
+            list(&found.layers),
+            format!("{:.2} {unit}", found.makespan),
+            format!("{:+.1} %", 100.0 * (found.makespan / found.makespan_before - 1.0)),
+            if found.is_optimal { "no split is better" } else { "the best of those tried" }.to_string(),
+            found.simulated.to_string(),
+        ])
+    };
+    let rows: Vec<Vec<String>> = results.iter().filter_map(|result| row(&result.prediction)).collect();
+    let header = ["schedule", "layers", "makespan", "balanced", "makespan then", "change", "proof", "simulated"];
+    (!rows.is_empty()).then(|| Table {
+        caption: "Layers of each stage, before and after --balance".to_string(),
+        header: header.map(str::to_string).to_vec(),
+        rows,
+    })
+}
+
 impl Forecasts {
-    fn new(analytic: Analytic, results: &[Predicted]) -> Result<Forecasts, Failure> {
-        let one = |result: &Predicted| {
-            let forecast = Forecast::new(&analytic, result).map_err(|error| Failure::Usage(error.to_string()))?;
+    fn new(analytic: Analytic, resolved: &[&Resolved], results: &[Predicted]) -> Result<Forecasts, Failure> {
+        let one = |(resolved, result): (&&Resolved, &Predicted)| {
+            let analytic = analytic.as_resolved(resolved);
+            let mut forecast = Forecast::new(&analytic, result).map_err(|error| Failure::Usage(error.to_string()))?;
+            forecast.misfit = misfit(&analytic, result.graph, &forecast.memory);
             Ok((result.prediction.schedule.clone(), forecast))
         };
-        let each = results.iter().map(one).collect::<Result<Vec<_>, Failure>>()?;
+        let each = resolved.iter().zip(results).map(one).collect::<Result<Vec<_>, Failure>>()?;
         Ok(Forecasts { analytic, each })
     }
 }

@@ -11,7 +11,7 @@ use super::signals::{Decides, heed};
 use crate::cost::{GivenCosts, TimeUnit};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::experiment::{self, Experiment, Finding, Iteration, Observer, Outcome, Recipe};
+use crate::experiment::{self, Experiment, Finding, Iteration, Observer, Outcome, Recipe, Resident};
 use crate::ranks::{Misfit, Patience, Ranks, Role, launch, role, signal_name};
 use crate::report;
 use crate::resolve::Costs;
@@ -75,6 +75,9 @@ struct Runs<'a> {
     /// Why fewer steps were measured than were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_early: Option<String>,
+    /// Of this process, where its threads train.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Resident>,
     runs: &'a [Outcome],
 }
 
@@ -249,15 +252,21 @@ impl Run {
     }
 
     fn show(&self, finding: &Finding, chosen: Chosen, ended: Option<&experiment::Error>) -> Result<(), Failure> {
-        let Finding { report, outcomes: runs, calibration, baseline, .. } = finding;
+        let Finding { report, outcomes: runs, calibration, baseline, memory, .. } = finding;
         let calibrated_on = || match (calibration, &self.costs.profile) {
             (Some(calibration), _) => serde_json::json!(calibration),
             (None, None) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
             (None, file) => serde_json::json!({"file": file}),
         };
         let ended_early = ended.map(ToString::to_string);
-        let runs =
-            || Runs { schema_version: 1, calibrated_on: calibrated_on(), baseline: *baseline, ended_early, runs };
+        let runs = || Runs {
+            schema_version: 1,
+            calibrated_on: calibrated_on(),
+            baseline: *baseline,
+            ended_early,
+            memory: *memory,
+            runs,
+        };
         self.draw.print.show(report, || json(&runs()), || self.draw.terminal(report), || report::figures(report))
     }
 }

@@ -50,6 +50,58 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_string(), value.trim().to_string()))
 }
 
+/// What a device may hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Cap {
+    /// Activations, in units of its whole share of layers for one micro-batch.
+    Units(f64),
+    /// All memory, in bytes.
+    Bytes(u64),
+}
+
+/// Units of bytes.
+const BYTES: [(&str, u64); 9] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("kB", 1000),
+    ("B", 1),
+];
+
+impl Cap {
+    fn parse(text: &str) -> Result<Cap, String> {
+        if let Some((number, unit)) = BYTES.iter().find_map(|(name, bytes)| Some((text.strip_suffix(name)?, *bytes))) {
+            return match number.trim().parse::<f64>() {
+                Ok(number) if (1.0..=1e15).contains(&(number * unit as f64)) => {
+                    Ok(Cap::Bytes((number * unit as f64) as u64))
+                }
+                _ => Err("expected a number of bytes from 1 B to 900 TiB, as in 80GiB or 79.5GiB".to_string()),
+            };
+        }
+        memory_cap(text).map(Cap::Units)
+    }
+
+    /// The activation units.
+    pub fn units(self) -> Option<f64> {
+        match self {
+            Cap::Units(units) => Some(units),
+            Cap::Bytes(_) => None,
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            Cap::Bytes(bytes) => Some(bytes),
+            Cap::Units(_) => None,
+        }
+    }
+}
+
 /// Names of schedules that were given together, separated by commas.
 #[derive(Clone, Debug)]
 pub struct Names(Vec<String>);
@@ -79,9 +131,12 @@ fn overlap(text: &str) -> Result<Overlap, String> {
 pub struct SearchOptions {
     #[command(flatten)]
     pub schedules: ScheduleOptions,
-    /// Most activations a device may hold, in units of its whole share of layers for one micro-batch: bounds what is searched
-    #[arg(long, value_name = "UNITS", value_parser = memory_cap)]
-    pub memory_cap: Option<f64>,
+    /// Most that a device may hold: activations in units of its whole share of layers for one micro-batch (8), or, of a model on hardware, all memory in bytes (80GiB) [default there: what the hardware has]: bounds what is searched
+    #[arg(long, value_name = "UNITS|BYTES", value_parser = Cap::parse)]
+    pub memory_cap: Option<Cap>,
+    /// Activation units that searches find room for.
+    #[arg(skip)]
+    pub room: Option<f64>,
 }
 
 impl Deref for SearchOptions {
@@ -196,13 +251,14 @@ impl ScheduleOptions {
 impl SearchOptions {
     /// What is asked of each of them.
     pub fn selection(&self) -> Selection {
-        Selection { memory_cap: self.memory_cap, ..self.schedules.selection() }
+        let memory_cap = self.memory_cap.and_then(Cap::units);
+        Selection { memory_cap, room: self.room, ..self.schedules.selection() }
     }
 
     /// Each schedule asked for, with its costs.
-    pub fn resolved(&self, costs: &Costs, remarks: RemarkOptions) -> Result<Vec<Resolved>, Failure> {
+    pub fn resolved(&self, costs: &Costs, balance: bool, remarks: RemarkOptions) -> Result<Vec<Resolved>, Failure> {
         self.refuse_idle(&self.names(), remarks)?;
-        let selection = self.selection();
+        let selection = Selection { balance, ..self.selection() };
         let one = |name: String| {
             let busy = remarks.busy(&format!("making the order of {name}"), None);
             let resolved = selection.resolve(&name, costs)?;
@@ -223,8 +279,16 @@ impl SearchOptions {
                 costs.named()
             )));
         }
-        let resolved = self.resolved(&costs.costs()?, remarks)?;
+        let resolved = self.resolved(&costs.costs()?, costs.balance, remarks)?;
+        resolved.iter().for_each(|resolved| tell_balance(resolved, remarks));
         Ok(resolved.into_iter().map(|resolved| resolved.graph).collect())
+    }
+}
+
+/// Tells people of a split that was searched.
+pub fn tell_balance(resolved: &Resolved, remarks: RemarkOptions) {
+    if let Some(found) = &resolved.balance {
+        remarks.remark(&format!("{}: {found}", resolved.graph.schedule().name));
     }
 }
 

@@ -67,7 +67,7 @@ pub fn bytes_needed(anatomy: &Anatomy, stages: &[(u32, Stage)], demand: &Demand)
 /// How a GPU stores what passes leave behind for micro-batches of `rows` tokens; token ids lie with the step's batch.
 fn storage(precision: Precision, rows: usize) -> Storage {
     let partial_sums = kernel::layernorm_groups(rows);
-    Storage { id_bytes: 0, activation_bytes: precision.bytes(), logits_multiple: VOCABULARY_MULTIPLE, partial_sums }
+    Storage::whole(0, precision.bytes(), VOCABULARY_MULTIPLE, partial_sums)
 }
 
 /// Bytes of the gradients of one stage's parameters, as [`super::Shard::stage_gradient`] lays them out. Those of the tied token

@@ -2,6 +2,7 @@
 
 use super::measure::CALIBRATING;
 use super::outcome::iteration;
+use super::room::Resident;
 use super::{Error, Errors, Iteration, Measured, Outcome, Training, compare, provenance};
 use crate::cost::{CostFile, CostTable};
 use crate::report::{Entry, Panel, Report, Table};
@@ -67,6 +68,8 @@ pub struct Finding {
     pub baseline: Option<Iteration>,
     /// Why it ended early, where it did.
     pub failure: Option<Error>,
+    /// Memory of this process, where the devices are its threads.
+    pub memory: Option<Resident>,
 }
 
 impl Finding {

@@ -24,6 +24,11 @@ pub fn free_memory_bytes() -> Option<u64> {
     available.into_iter().chain(space).chain(group_memory_bytes()).min()
 }
 
+/// Most memory that this process has had resident, in bytes, where the system tells.
+pub(super) fn most_resident_bytes() -> Option<u64> {
+    kibibytes("/proc/self/status", "VmHWM:")
+}
+
 /// Threads that this process may still start, where the system tells, and what limits them.
 pub(super) fn free_threads() -> Option<(u64, &'static str)> {
     let number = |path: &str| read_to_string(path).ok()?.trim().parse::<u64>().ok();

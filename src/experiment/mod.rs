@@ -33,6 +33,7 @@ pub use measure::{Measured, measure};
 pub use observer::{Event, Observer, silent};
 pub use outcome::{Errors, Iteration, Outcome};
 pub use recipe::Recipe;
+pub use room::Resident;
 pub use training::{Backend, Training};
 
 use crate::delivery::Delivery;

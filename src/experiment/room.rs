@@ -1,12 +1,14 @@
 //! Whether this machine has room for what is to be measured, before any of it is made.
 
-use super::machine::{free_memory_bytes, free_threads, in_words};
+use super::machine::{free_memory_bytes, free_threads, in_words, most_resident_bytes};
 use super::{Backend, Error, Training};
-use crate::anatomy::Stage;
+use crate::anatomy::{Stage, TiedSides};
 use crate::graph::TaskGraph;
+use crate::memory::{Left, peak};
 use crate::model::STORAGE;
 use crate::op::Kind;
 use crate::ranks::Ranks;
+use serde::Serialize;
 
 /// Threads that a process has besides those of its devices.
 const OTHERS: u64 = 8;
@@ -69,17 +71,115 @@ fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<u64, Error> {
 fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> u64 {
     let anatomy = training.anatomy();
     let left = |stage: &Stage, kind| anatomy.left(stage, kind, training.micro_batch, &STORAGE) as u64;
-    let by_stage: Vec<[u64; 2]> = stages.iter().map(|stage| [Kind::F, Kind::I].map(|kind| left(stage, kind))).collect();
-    let (mut now, mut most) = (0_u64, 0);
-    for op in graph.schedule().program(device) {
-        let [forward, input] = by_stage[op.stage() as usize];
-        now = match op.kind() {
-            Kind::F => now + forward,
-            Kind::I => (now + input).saturating_sub(forward),
-            Kind::W => now.saturating_sub(input),
-            Kind::B => now.saturating_sub(forward),
-        };
-        most = most.max(now);
+    let left = |stage| Left { forward: left(stage, Kind::F), input: left(stage, Kind::I), ..Left::default() };
+    let left: Vec<Left> = stages.iter().map(left).collect();
+    peak(graph.schedule().program(device), &left).held
+}
+
+/// Memory of this process, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Resident {
+    /// Most that was expected to be resident.
+    pub predicted_bytes: u64,
+    /// Most that was, by the system.
+    pub measured_bytes: u64,
+}
+
+impl Resident {
+    /// What was predicted, held against what the system says now; none where it says nothing.
+    pub(super) fn against(predicted_bytes: u64) -> Option<Resident> {
+        let measured_bytes = most_resident_bytes().filter(|&bytes| bytes > 0)?;
+        Some(Resident { predicted_bytes, measured_bytes })
     }
-    most
+}
+
+/// The program itself with its libraries, and what reports take: measured with a model of nothing.
+const PROGRAM_BYTES: u64 = 21 << 20;
+/// What matrix products pack their operands into, a thread.
+const PACKED_BYTES: u64 = 4 << 20;
+
+/// What one device of a session makes resident, in bytes.
+#[derive(Clone, Copy, Default)]
+struct Touched {
+    /// From the start: values, gradients, first moments.
+    made: u64,
+    /// By its first step or the end of its warm-up: second moments, the head's part of the tied gradient.
+    updated: u64,
+    /// By its first step: what ops hold and need, messages.
+    stepped: u64,
+    /// While it is warmed up: a copy of values and moments.
+    saved: u64,
+}
+
+impl Touched {
+    fn of(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> Touched {
+        const FLOAT: u64 = size_of::<f32>() as u64;
+        let (anatomy, placement) = (training.anatomy(), &graph.schedule().placement);
+        let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
+        let elements = anatomy.device_elements(held.iter().copied(), |elements| elements) as u64;
+        let tied = match anatomy.outline().tied_sides(held) {
+            TiedSides::None => 0,
+            _ => anatomy.tied_elements(|elements| elements) as u64,
+        };
+        let rows = training.micro_batch.rows() as u64;
+        // a block's backward holds ten hidden states and three blocks of scores besides what is kept for it
+        let running = rows * 10 * anatomy.width as u64 + 3 * 96 * training.micro_batch.tokens as u64;
+        // four messages to and from each device; the tied gradient's two
+        let messages = if placement.devices() > 1 { 4 * rows * anatomy.width as u64 + 2 * tied } else { 0 };
+        Touched {
+            made: 3 * FLOAT * elements,
+            updated: FLOAT * (elements + tied),
+            stepped: most_held(training, graph, device, stages) + FLOAT * (running + messages) + PACKED_BYTES,
+            saved: 3 * FLOAT * elements,
+        }
+    }
+
+    fn and(self, other: Touched) -> Touched {
+        Touched {
+            made: self.made + other.made,
+            updated: self.updated + other.updated,
+            stepped: self.stepped + other.stepped,
+            saved: self.saved + other.saved,
+        }
+    }
+}
+
+/// Most that this process is expected to keep resident, in bytes, when it measures sessions of `graphs`, in this order, warmed up by
+/// so many steps each.
+pub(super) fn resident_bytes<'a>(
+    training: &Training,
+    graphs: impl Iterator<Item = &'a TaskGraph>,
+    warmup: u32,
+) -> Result<u64, Error> {
+    let session = |graph: &TaskGraph| {
+        let stages = training.stages(graph)?;
+        let here = training.ranks.devices_here(graph.schedule().devices());
+        let devices = here.iter().map(|&device| Touched::of(training, graph, device, &stages));
+        Ok::<_, Error>(devices.fold(Touched::default(), Touched::and))
+    };
+    let sessions = graphs.map(session).collect::<Result<Vec<_>, _>>()?;
+    let whole_model = training.config().parameter_count() as u64 * 4;
+    let made: u64 = sessions.iter().map(|session| session.made).sum();
+    // each is warmed up in turn, those before it are as they stay
+    let (mut before, mut most) = (PROGRAM_BYTES + whole_model + made, 0);
+    for (number, session) in sessions.iter().enumerate() {
+        let stepped = if warmup > 0 { session.stepped } else { 0 };
+        most = most.max(before + session.updated + stepped + session.saved);
+        // the allocator gives back what was first freed; from then on it keeps such blocks for the thread that freed them
+        let kept = if number > 0 { session.saved } else { 0 };
+        before += session.updated + stepped + kept;
+    }
+    let all = if warmup > 0 { 0 } else { sessions.iter().map(|session| session.stepped).sum() };
+    Ok(most.max(before + all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_tells_what_was_resident() {
+        let resident = Resident::against(1 << 40).unwrap();
+        assert!(resident.measured_bytes > 1 << 20 && resident.predicted_bytes == 1 << 40);
+    }
 }

@@ -3,7 +3,7 @@
 use super::finding::Place;
 use super::measure::CALIBRATING;
 use super::outcome::iteration;
-use super::room::{require_memory, require_threads};
+use super::room::{Resident, require_memory, require_threads, resident_bytes};
 use super::{
     Backend, Calibration, Error, Event, Experiment, Finding, Measured, Observer, Training, calibrate_on, cores,
     measure, profile, silent,
@@ -34,6 +34,7 @@ impl Experiment {
         training.backend = backend;
         let graphs = self.trainable(&training, observer)?;
         let mut runs = self.sessions(&training, graphs, observer)?;
+        let predicted = resident_bytes(&training, runs.iter().map(|run| &*run.graph), self.warmup)?;
         // What was measured until a device was gone, or somebody wanted the end, is worth something.
         let wanted = runs.len();
         let failure = measure(&training, &mut runs, (self.warmup, self.steps), observer)?;
@@ -44,6 +45,9 @@ impl Experiment {
         )));
         let mut finding = Finding::new(self.title(), &training, link);
         finding.failure = failure;
+        if matches!(training.backend, Backend::Cpu) {
+            finding.memory = Resident::against(predicted);
+        }
         let costs = match self.given() {
             Some(costs) => costs.clone(),
             None => {

@@ -9,7 +9,7 @@ use crate::anatomy::Storage;
 use crate::anatomy::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
 
 /// How the CPU stores what passes leave behind: all in float32, rows of logits in whole cache lines.
-pub const STORAGE: Storage = Storage { id_bytes: 4, activation_bytes: 4, logits_multiple: 16, partial_sums: 1 };
+pub const STORAGE: Storage = Storage::whole(4, 4, 16, 1);
 
 /// Forward pass: consumes the hidden state before the block, returns that after it.
 pub(super) fn forward(

@@ -113,6 +113,7 @@ impl Model {
             mlp: self.ffn,
             activation: if self.gated_mlp { Activation::Gated } else { Activation::Plain },
             tied: self.tied.unwrap_or(true),
+            projected: None,
         }
     }
 }

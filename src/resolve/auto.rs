@@ -47,7 +47,8 @@ pub(super) fn best<E: From<Error>>(selection: &Selection, costs: Pricing<'_, E>)
         return Err(failure);
     }
     candidates.extend(larger_search(selection, costs));
-    let Selection { devices, microbatches, memory_cap: cap, overlap, host, .. } = *selection;
+    let Selection { devices, microbatches, overlap, host, .. } = *selection;
+    let cap = selection.cap();
     let best = Contest { overlap, cap, host }.best(candidates);
     best.ok_or_else(|| Error::NoneFits { devices, microbatches, cap }.into())
 }
@@ -55,7 +56,7 @@ pub(super) fn best<E: From<Error>>(selection: &Selection, costs: Pricing<'_, E>)
 /// A search on a V for more than the p activations of the named ones, where the cap leaves room for more.
 fn larger_search<E>(selection: &Selection, costs: Pricing<'_, E>) -> Option<Candidate> {
     let (p, limit) = (f64::from(selection.devices), 2.0 * f64::from(selection.devices));
-    let cap = selection.memory_cap.map_or(limit, |cap| cap.min(limit));
+    let cap = selection.cap().map_or(limit, |cap| cap.min(limit));
     if cap <= p || selection.chunks.is_some_and(|chunks| chunks != 2) {
         return None;
     }

@@ -1,8 +1,10 @@
 //! Where costs come from, and the table that they make for one schedule.
 
 use super::Error;
+use crate::anatomy::Stage;
 use crate::cost::analytic::Analytic;
 use crate::cost::{CostError, CostFile, CostTable, GivenCosts, Slow, StepCosts};
+use crate::memory::Ledger;
 use crate::placement::Placement;
 
 /// A source of costs.
@@ -69,11 +71,60 @@ impl Costs {
             }
             Costs::Measured(measured) => measured.table(name, placement, microbatches),
             Costs::Analytic(analytic) => {
-                let named = |error: CostError| Error::Usage(format!("{name}: {error}"));
-                let stages = analytic.stages(placement.stages()).map_err(named)?;
+                let stages = self.stages(name, placement)?;
                 let optimizer = analytic.after_ns(placement, &stages);
                 Ok((analytic.table(placement, &stages)?, StepCosts { optimizer, ..StepCosts::default() }))
             }
+        }
+    }
+
+    /// What each stage on `placement` holds.
+    ///
+    /// # Errors
+    /// Costs without a model's parts, or a model that does not split so.
+    pub fn stages(&self, name: &str, placement: &Placement) -> Result<Vec<Stage>, Error> {
+        match self {
+            Costs::Given { .. } => Err(Error::Usage(
+                "--balance splits a model's layers, and --costs are those of whole devices; give --profile or --model"
+                    .to_string(),
+            )),
+            Costs::Measured(measured) => measured.stages(name, placement),
+            Costs::Analytic(analytic) => {
+                let named = |error: CostError| Error::Usage(format!("{name}: {error}"));
+                analytic.stages(placement.stages()).map_err(named)
+            }
+        }
+    }
+
+    /// What ops of these stages cost on `placement`.
+    ///
+    /// # Errors
+    /// As [`Costs::table`].
+    pub fn of_stages(&self, placement: &Placement, stages: &[Stage]) -> Result<CostTable, Error> {
+        match self {
+            Costs::Given { costs, slow } => Ok(costs.table(placement, 1, slow)?),
+            Costs::Measured(Measured { file, size, .. }) => Ok(file.table(placement, stages, *size)?),
+            Costs::Analytic(analytic) => Ok(analytic.table(placement, stages)?),
+        }
+    }
+
+    /// The same costs where stages have these layers.
+    pub fn with_layers(&self, layers: Vec<usize>) -> Costs {
+        match self.clone() {
+            Costs::Measured(measured) => Costs::Measured(Measured { layers: Some(layers), ..measured }),
+            Costs::Analytic(mut analytic) => {
+                analytic.layout.layers = Some(layers);
+                Costs::Analytic(analytic)
+            }
+            given => given,
+        }
+    }
+
+    /// The book of what memory devices take, and the bytes that each has, where that is known.
+    pub fn ledger(&self) -> Option<(Ledger, u64)> {
+        match self {
+            Costs::Analytic(analytic) => Some((analytic.ledger(), analytic.machine.hardware.memory_bytes())),
+            _ => None,
         }
     }
 
@@ -90,10 +141,14 @@ impl Measured {
         Measured { file, layers: None, size, clip: false }
     }
 
+    fn stages(&self, name: &str, placement: &Placement) -> Result<Vec<Stage>, Error> {
+        let stages = self.file.outline().split(placement.stages() as usize, self.layers.as_deref());
+        stages.map_err(|e| Error::Split(format!("{name}: {e}")))
+    }
+
     fn table(&self, name: &str, placement: &Placement, microbatches: u32) -> Result<(CostTable, StepCosts), Error> {
-        let Measured { file, layers, size, clip } = self;
-        let stages = file.outline().split(placement.stages() as usize, layers.as_deref());
-        let stages = stages.map_err(|e| Error::Split(format!("{name}: {e}")))?;
+        let Measured { file, size, clip, .. } = self;
+        let stages = self.stages(name, placement)?;
         let table = file.table(placement, &stages, *size)?;
         table.check_clock(placement, microbatches)?;
         Ok((table, file.step_costs(placement, &stages, *clip)))

@@ -8,6 +8,7 @@
 
 mod asked;
 mod auto;
+mod balanced;
 mod costs;
 mod error;
 mod files;

@@ -1,7 +1,9 @@
 //! The way from a schedule's name to a graph with costs.
 
+use super::balanced::balanced;
 use super::costs::Pricing;
 use super::{Costs, Error, Found, Selection, Variant, Warning, auto};
+use crate::balance::Balanced;
 use crate::cost::CostTable;
 use crate::deadlock::Deadlock;
 use crate::graph::TaskGraph;
@@ -30,6 +32,8 @@ pub struct Resolved {
     pub setup: Setup,
     /// What is not as it was asked for.
     pub warnings: Vec<Warning>,
+    /// The split of layers that was searched, where that was asked for.
+    pub balance: Option<Balanced>,
 }
 
 impl Resolved {
@@ -51,7 +55,8 @@ impl Selection {
     pub fn resolve(&self, name: &str, costs: &Costs) -> Result<Resolved, Error> {
         let variant = Variant::parse(name)?;
         let own = self.of(&variant)?;
-        own.with_costs(own.graph_of::<Error>(&variant, &costs.of_orders(self.microbatches))?, costs)
+        let graph = |costs: &Costs| own.graph_of::<Error>(&variant, &costs.of_orders(self.microbatches));
+        own.with_costs(graph(costs)?, costs, &graph)
     }
 
     /// The schedule of a file's `text`, under a name of its own, with its costs.
@@ -59,17 +64,34 @@ impl Selection {
     /// # Errors
     /// As [`Selection::resolve`].
     pub fn resolve_text(&self, name: &str, text: &str, costs: &Costs) -> Result<Resolved, Error> {
-        let found = self.order_of_text(name, text)?;
-        self.with_costs(self.settled::<Error>(name, found, &costs.of_orders(self.microbatches))?, costs)
+        let graph = |costs: &Costs| {
+            let found = self.order_of_text(name, text)?;
+            self.settled::<Error>(name, found, &costs.of_orders(self.microbatches))
+        };
+        self.with_costs(graph(costs)?, costs, &graph)
     }
 
-    fn with_costs(&self, settled: Settled, costs: &Costs) -> Result<Resolved, Error> {
+    fn with_costs(
+        &self,
+        settled: Settled,
+        costs: &Costs,
+        again: &dyn Fn(&Costs) -> Result<Settled, Error>,
+    ) -> Result<Resolved, Error> {
+        let (mut settled, mut balance, mut of_layers) = (settled, None, None);
+        if self.balance {
+            let found = balanced(&settled.graph, costs)?;
+            let costs = costs.with_layers(found.layers.clone());
+            // an order that follows from costs follows from these
+            settled = again(&costs)?;
+            (balance, of_layers) = (Some(found), Some(costs));
+        }
         let Settled { graph, mut warnings } = settled;
         let schedule = graph.schedule();
-        let (costs, steps) = costs.table(&schedule.name, &schedule.placement, self.microbatches)?;
+        let (costs, steps) =
+            of_layers.as_ref().unwrap_or(costs).table(&schedule.name, &schedule.placement, self.microbatches)?;
         warnings.extend(self.above_cap(&graph, costs.keep));
         let setup = Setup { steps, memory_cap: self.memory_cap, machine: None };
-        Ok(Resolved { graph, costs, setup, warnings })
+        Ok(Resolved { graph, costs, setup, warnings, balance })
     }
 
     /// The graph of the schedule that `name` stands for. `costs` are asked for where they decide its order.

@@ -25,6 +25,10 @@ pub struct Selection {
     /// Most activations that a device may hold, in units of its whole share of layers for one micro-batch: bounds what is
     /// searched.
     pub memory_cap: Option<f64>,
+    /// Most activations for which a device has room, in the same units, where memory is known in bytes: bounds what is searched.
+    pub room: Option<f64>,
+    /// Whether the layers are split among the stages so that the step is shortest.
+    pub balance: bool,
     /// What overlapped pairs mean.
     pub overlap: Overlap,
     /// What evaluating a schedule file may use up.
@@ -70,6 +74,8 @@ impl Selection {
             options: BTreeMap::new(),
             lenient: false,
             memory_cap: None,
+            room: None,
+            balance: false,
             overlap: Overlap::default(),
             budget: Budget::default(),
             host: &Files,
@@ -81,9 +87,14 @@ impl Selection {
         Selection { chunks: None, options: BTreeMap::new(), ..self.clone() }
     }
 
+    /// What bounds a search.
+    pub(super) fn cap(&self) -> Option<f64> {
+        self.memory_cap.or(self.room)
+    }
+
     /// The same order; what is searched or scheduled in it keeps the cap.
     pub(super) fn capped(&self, order: Order) -> Order {
-        match (order, self.memory_cap) {
+        match (order, self.cap()) {
             (Order::Open(open), Some(cap)) => Order::Open(open.capped(cap)),
             (order, _) => order,
         }

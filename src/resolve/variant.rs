@@ -108,7 +108,10 @@ impl fmt::Display for Variant {
 /// It is none.
 pub fn memory_cap(text: &str) -> Result<f64, String> {
     if text.ends_with(['B', 'b']) {
-        return Err("a cap in bytes needs the bytes of a model's activations, which are not predicted yet; give activation units, as in 8".to_string());
+        return Err(
+            "expected activation units, as in 8, or, of a model on hardware, --memory-cap in bytes: 80GiB, 79.5GiB"
+                .to_string(),
+        );
     }
     match text.parse::<f64>() {
         Ok(units) if (0.001..=1e9).contains(&units) => Ok(units),

@@ -5,6 +5,7 @@ use super::event::{Config, Each, EventError, Jitter, Makespans, Prepared, Record
 use super::spans::{StepSpan, spans, step_spans};
 use super::sweep::sweep_lasting;
 use super::waits::OpTimes;
+use crate::balance::Balanced;
 use crate::cost::{CostTable, Speed, StepCosts, Summary};
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, Metrics, Yardstick};
@@ -36,6 +37,9 @@ pub struct Prediction {
     /// How makespans are spread where durations vary by chance.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub jitter: Option<Spread>,
+    /// The split of layers that was searched.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub balance: Option<Balanced>,
 }
 
 /// Makespans of many steps with durations that vary by chance, in the prediction's time unit.
@@ -315,6 +319,7 @@ impl Prediction {
             costs: costs.summary,
             metrics: Metrics::new(&step.devices, &peaks, held_against, costs.ticks_per_unit),
             jitter: None,
+            balance: None,
         }
     }
 }

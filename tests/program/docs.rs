@@ -67,6 +67,7 @@ fn shell(line: &str, folder: &Path, place: &str) -> String {
 
 fn run_page(page: &Path) {
     let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(root().join("examples"), folder.path().join("examples")).unwrap();
     let mut printed = String::new();
     for block in blocks(page) {
         let place = format!("{}:{}", page.display(), block.line);

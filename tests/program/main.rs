@@ -6,6 +6,7 @@ mod emulated;
 mod flags;
 mod hostile;
 mod limits;
+mod memory;
 mod nvshmem;
 mod outputs;
 mod ranks;

@@ -1,9 +1,11 @@
 //! What schedules cost: simulation, bounds, searches and proofs against published figures; and the pictures of it.
 
 mod analytic;
+mod claims;
 mod event;
 mod exactness;
 mod judgement;
+mod memory;
 mod optima;
 mod papers;
 mod report;

@@ -14,6 +14,7 @@ use super::{CostError, CostTable, OpTime, Summary};
 use crate::anatomy::transformer::Config;
 use crate::anatomy::{Anatomy, Stage};
 use crate::layout::{Attention, Layout};
+use crate::memory::Ledger;
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use part::PartCosts;
@@ -67,6 +68,11 @@ impl Analytic {
         let split = layers_of_stages(self.model.layers, count as usize);
         let layers = self.layout.layers.as_ref().unwrap_or(&split);
         self.anatomy.split(count as usize, Some(layers)).map_err(|error| CostError(error.to_string()))
+    }
+
+    /// The book of what memory its devices take.
+    pub fn ledger(&self) -> Ledger {
+        Ledger::new(&self.model, &self.layout, &self.machine.stack)
     }
 
     /// The passes of a stage.

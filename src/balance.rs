@@ -1,0 +1,299 @@
+//! Numbers of layers for stages: the contiguous split under which a step is shortest.
+//!
+//! A step never gets shorter when a stage gets a layer more, where the order of ops is fixed. So a step in which some stages have
+//! their layers and the others the fewest that they can have is a lower bound of all splits that begin so: branch and bound over the
+//! stages finds the optimum and proves it. Work is counted in steps, never in time. Where the order itself follows from costs a
+//! local search finds a good split and proves nothing.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What is to be split.
+pub struct Problem<'a> {
+    /// Layers of the model.
+    pub layers: usize,
+    /// The split to begin with; one number a stage, their sum is `layers`.
+    pub start: Vec<usize>,
+    /// How long a step takes under so many layers a stage, whatever their sum; none where there is no such step.
+    pub step: &'a dyn Fn(&[usize]) -> Option<u64>,
+    /// Whether every device has memory enough for them; what fits still fits with fewer.
+    pub fits: &'a dyn Fn(&[usize]) -> bool,
+    /// Whether a layer more never makes the step shorter.
+    pub is_monotone: bool,
+    /// Most steps to look at.
+    pub budget: u64,
+}
+
+/// The best split found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Balance {
+    /// Layers of each stage.
+    pub layers: Vec<usize>,
+    /// How long its step takes.
+    pub step: u64,
+    /// How long that of the split to begin with takes, and whether it fits; none where there is no such step.
+    pub before: Option<(u64, bool)>,
+    /// Whether no split is better.
+    pub is_optimal: bool,
+    /// Steps looked at.
+    pub steps: u64,
+}
+
+/// The same in time units, with what it is compared with: part of an entry of `predict --format json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Balanced {
+    /// Layers of each stage.
+    pub layers: Vec<usize>,
+    /// The makespan under them, in the prediction's time unit.
+    pub makespan: f64,
+    /// Layers of each stage without balance.
+    pub layers_before: Vec<usize>,
+    /// The makespan under those.
+    pub makespan_before: f64,
+    /// Whether those fit into memory.
+    pub fits_before: bool,
+    /// Whether no contiguous split is better under the schedule's order.
+    pub is_optimal: bool,
+    /// How many splits, whole or begun, were simulated.
+    pub simulated: u64,
+}
+
+impl fmt::Display for Balanced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |layers: &[usize]| layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let proof = if self.is_optimal { "no split is better" } else { "the best of those tried" };
+        if self.layers == self.layers_before {
+            return write!(f, "--layers {} stays ({proof}; {} simulated)", list(&self.layers), self.simulated);
+        }
+        let change = 100.0 * (self.makespan / self.makespan_before - 1.0);
+        let room = if self.fits_before { "" } else { ", which does not fit" };
+        write!(
+            f,
+            "--layers {} instead of {}{room}: makespan {:.4} instead of {:.4}, {change:+.1} % ({proof}; {} simulated)",
+            list(&self.layers),
+            list(&self.layers_before),
+            self.makespan,
+            self.makespan_before,
+            self.simulated
+        )
+    }
+}
+
+struct Search<'a> {
+    problem: &'a Problem<'a>,
+    best: Option<(u64, Vec<usize>)>,
+    steps: u64,
+    /// Fewest and most layers of each stage in a split that is better than the best.
+    bounds: Vec<(usize, usize)>,
+}
+
+/// The split of the layers under which a step is shortest, among those that fit; none where none is found that fits.
+pub fn balance(problem: &Problem<'_>) -> Option<Balance> {
+    let stages = problem.start.len();
+    let least = |stage: usize| usize::from(stage > 0 && stage + 1 < stages);
+    let bounds = (0..stages).map(|stage| (least(stage), problem.layers)).collect();
+    let mut search = Search { problem, best: None, steps: 0, bounds };
+    let before = search.step(&problem.start).map(|step| (step, (problem.fits)(&problem.start)));
+    search.climb(problem.start.clone());
+    if let Some(filled) = search.filled() {
+        search.climb(filled);
+    }
+    let is_optimal = problem.is_monotone && search.narrow() && {
+        let mut layers: Vec<usize> = search.bounds.iter().map(|&(least, _)| least).collect();
+        search.branch(0, &mut layers)
+    };
+    let (step, layers) = search.best?;
+    Some(Balance { layers, step, before, is_optimal, steps: search.steps })
+}
+
+impl Search<'_> {
+    fn step(&mut self, layers: &[usize]) -> Option<u64> {
+        self.steps += 1;
+        (self.problem.step)(layers)
+    }
+
+    fn is_spent(&self) -> bool {
+        self.steps >= self.problem.budget
+    }
+
+    /// Takes a split, where it fits and is better than the best.
+    fn offer(&mut self, layers: &[usize]) -> bool {
+        let Some(step) = self.step(layers) else { return false };
+        let is_better = self.best.as_ref().is_none_or(|(best, _)| step < *best) && (self.problem.fits)(layers);
+        if is_better {
+            self.best = Some((step, layers.to_vec()));
+        }
+        is_better
+    }
+
+    /// Layers one by one where the step stays shortest, from the fewest on: a split that needs no other to begin with.
+    fn filled(&mut self) -> Option<Vec<usize>> {
+        let mut layers: Vec<usize> = self.bounds.iter().map(|&(least, _)| least).collect();
+        while layers.iter().sum::<usize>() < self.problem.layers {
+            if self.is_spent() {
+                return None;
+            }
+            let mut best = None;
+            for stage in 0..layers.len() {
+                layers[stage] += 1;
+                let step = (self.problem.fits)(&layers).then(|| self.step(&layers)).flatten();
+                layers[stage] -= 1;
+                // of equals the one that has fewest
+                let key = step.map(|step| (step, layers[stage], stage));
+                best = key.into_iter().chain(best).min();
+            }
+            layers[best?.2] += 1;
+        }
+        Some(layers)
+    }
+
+    /// Moves layers from stage to stage, one at a time, for as long as that is better.
+    fn climb(&mut self, mut layers: Vec<usize>) {
+        self.offer(&layers);
+        let stages = layers.len();
+        let mut improved = true;
+        while improved && !self.is_spent() {
+            improved = false;
+            for (from, to) in (0..stages).flat_map(|from| (0..stages).map(move |to| (from, to))) {
+                if from == to || layers[from] <= self.bounds[from].0 || self.is_spent() {
+                    continue;
+                }
+                layers[from] -= 1;
+                layers[to] += 1;
+                if self.offer(&layers) {
+                    improved = true;
+                } else {
+                    layers[from] += 1;
+                    layers[to] -= 1;
+                }
+            }
+        }
+    }
+
+    /// Whether what stands in `layers` may grow into a better split: a lower bound of the step is below the best.
+    fn may_be_better(&mut self, layers: &[usize]) -> bool {
+        let Some(step) = self.step(layers) else { return true };
+        self.best.as_ref().is_none_or(|(best, _)| step < *best) && (self.problem.fits)(layers)
+    }
+
+    /// Narrows what each stage may have, until nothing changes; false where the budget is spent.
+    fn narrow(&mut self) -> bool {
+        let stages = self.bounds.len();
+        loop {
+            let before = self.bounds.clone();
+            for stage in 0..stages {
+                let mut layers: Vec<usize> = self.bounds.iter().map(|&(least, _)| least).collect();
+                let (mut low, mut high) = self.bounds[stage];
+                while low < high {
+                    if self.is_spent() {
+                        return false;
+                    }
+                    layers[stage] = (low + high).div_ceil(2);
+                    if self.may_be_better(&layers) { low = layers[stage] } else { high = layers[stage] - 1 }
+                }
+                self.bounds[stage].1 = high;
+            }
+            let most: usize = self.bounds.iter().map(|&(_, most)| most).sum();
+            for (least, own) in &mut self.bounds {
+                *least = (*least).max((self.problem.layers + *own).saturating_sub(most)).min(*own);
+            }
+            if self.bounds == before {
+                return true;
+            }
+        }
+    }
+
+    /// Fills `layers[stage..]` with the fewest that each can have where `left` layers fall to them; false where they cannot.
+    fn fill(&self, stage: usize, left: usize, layers: &mut [usize]) -> bool {
+        let bounds = &self.bounds[stage..];
+        let (least, most) = bounds.iter().fold((0, 0), |(a, b), &(least, most)| (a + least, b + most));
+        for (count, &(fewest, own)) in layers[stage..].iter_mut().zip(bounds) {
+            *count = fewest.max((left + own).saturating_sub(most));
+        }
+        (least..=most).contains(&left)
+    }
+
+    /// Every split that begins with `layers[..stage]` and may be better; false where the budget is spent.
+    fn branch(&mut self, stage: usize, layers: &mut Vec<usize>) -> bool {
+        let given: usize = layers[..stage].iter().sum();
+        let Some(left) = self.problem.layers.checked_sub(given) else { return true };
+        if stage + 1 == layers.len() {
+            layers[stage] = left;
+            let (least, most) = self.bounds[stage];
+            if (least..=most).contains(&left) {
+                self.offer(layers);
+            }
+            return !self.is_spent();
+        }
+        let (least, most) = self.bounds[stage];
+        for count in least..=most.min(left) {
+            if self.is_spent() {
+                return false;
+            }
+            layers[stage] = count;
+            if self.fill(stage + 1, left - count, layers)
+                && self.may_be_better(layers)
+                && !self.branch(stage + 1, layers)
+            {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every split of `layers` into `stages`.
+    fn all(layers: usize, stages: usize) -> Vec<Vec<usize>> {
+        if stages == 1 {
+            return vec![vec![layers]];
+        }
+        let tails =
+            |first: usize| all(layers - first, stages - 1).into_iter().map(move |tail| [vec![first], tail].concat());
+        (0..=layers).flat_map(tails).collect()
+    }
+
+    /// 1F1B's makespan for large m, with an embedding, and a head of four and a half layers.
+    fn step(layers: &[usize]) -> Option<u64> {
+        let last = layers.len() - 1;
+        let cost = |stage: usize| {
+            10 * layers[stage] as u64 + if stage == 0 { 2 } else { 0 } + if stage == last { 45 } else { 0 }
+        };
+        let costs = (0..layers.len()).map(cost);
+        Some(costs.clone().sum::<u64>() + 7 * costs.max().unwrap_or(0))
+    }
+
+    #[test]
+    fn the_optimum_is_that_of_all_splits() {
+        for (layers, stages, limit) in [(12, 2, 99), (12, 3, 99), (13, 4, 4), (9, 5, 3), (4, 1, 9)] {
+            let fits = |layers: &[usize]| layers.iter().all(|&count| count <= limit);
+            let start = (0..stages).map(|stage| layers / stages + usize::from(stage < layers % stages)).collect();
+            let problem = Problem { layers, start, step: &step, fits: &fits, is_monotone: true, budget: 100_000 };
+            let found = balance(&problem).unwrap();
+            assert!(found.is_optimal && found.layers.iter().sum::<usize>() == layers, "{found:?}");
+            let inner = |layers: &&Vec<usize>| !layers.get(1..stages - 1).unwrap_or_default().contains(&0);
+            let every = all(layers, stages);
+            let best = every.iter().filter(inner).filter(|layers| fits(layers)).filter_map(|layers| step(layers)).min();
+            assert_eq!(Some(found.step), best, "{layers} {stages}");
+        }
+    }
+
+    #[test]
+    fn without_room_there_is_none_and_without_budget_no_proof() {
+        let problem = |budget| Problem {
+            layers: 12,
+            start: vec![6, 6],
+            step: &step,
+            fits: &|layers| layers[1] < 6,
+            is_monotone: true,
+            budget,
+        };
+        let found = balance(&problem(1000)).unwrap();
+        assert_eq!((found.layers, found.before), (vec![8, 4], Some((12 * 10 + 47 + 7 * 105, false))));
+        assert!(!balance(&problem(3)).is_some_and(|found| found.is_optimal));
+        assert_eq!(balance(&Problem { fits: &|_| false, ..problem(1000) }), None);
+    }
+}

@@ -1,0 +1,248 @@
+//! The book of what one layout keeps: by stage and by device.
+
+use super::device::{DeviceMemory, Memory};
+use super::held::{Left, peak};
+use super::llm_c;
+use super::states::{elements, embedding_elements, part_elements, state_bytes};
+use crate::anatomy::transformer::{Config, Style};
+use crate::anatomy::{Anatomy, EMBEDDING, HEAD, MicroBatch, Operation, Part, Stage, Storage};
+use crate::hardware::Stack;
+use crate::layout::{Attention, Layout, Precision, Recompute, Zero};
+use crate::op::Kind;
+use crate::schedule::Schedule;
+
+/// What a model's parts keep and need under a layout, on one rank of a device.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    model: Config,
+    layout: Layout,
+    stack: Stack,
+    anatomy: Anatomy,
+    micro: MicroBatch,
+    storage: Storage,
+}
+
+impl Ledger {
+    /// The book of `model` under `layout`, trained by `stack`.
+    pub fn new(model: &Config, layout: &Layout, stack: &Stack) -> Ledger {
+        let storage = storage(model, layout, stack);
+        // rows are those of a rank; the keys that each meets are the whole sequence's
+        let micro = MicroBatch { sequences: 1, tokens: layout.micro_tokens() as usize };
+        Ledger { model: *model, layout: layout.clone(), anatomy: model.anatomy(), stack: stack.clone(), micro, storage }
+    }
+
+    /// The memory of every device that runs its part of `schedule`, its layers split into `stages`, where each has `bytes`.
+    pub fn memory(&self, bytes: u64, stages: &[Stage], schedule: &Schedule) -> Memory {
+        let per_device: Vec<DeviceMemory> =
+            (0..schedule.devices()).map(|device| self.device(device, stages, schedule)).collect();
+        Memory { capacity_bytes: 0, fits: false, per_device }.within(bytes)
+    }
+
+    /// Bytes that are taken besides the `allocated` ones: by the driver and libraries, and in gaps between tensors.
+    fn outside(&self, allocated: u64) -> u64 {
+        let context = (self.stack.context_gib * f64::from(1 << 30)) as u64;
+        context.saturating_add((self.stack.fragmentation * allocated as f64) as u64)
+    }
+
+    /// Share of what F leaves behind that I leaves behind for W, over the whole model: between 0 and 1.
+    pub fn keep(&self) -> f64 {
+        let [forward, input] = [Kind::F, Kind::I].map(|kind| {
+            let left = self.anatomy.parts.iter().map(|part| part.count as f64 * self.part_left(part, kind) as f64);
+            left.sum::<f64>()
+        });
+        (input / forward.max(1.0)).min(1.0)
+    }
+
+    /// Bytes that one `part` leaves behind for a micro-batch, by F for I, or by I for W.
+    fn part_left(&self, part: &Part, kind: Kind) -> u64 {
+        let is_block = part.name != EMBEDDING && part.name != HEAD;
+        let left = match (kind, self.layout.recompute) {
+            (Kind::F, Recompute::Full) if is_block => self.hidden(),
+            (Kind::F, Recompute::Selective) if is_block && self.stack.selective_products == 1.0 => {
+                self.every_second(part)
+            }
+            _ => part.left(kind, self.micro, &self.storage) as u64,
+        };
+        let embedding = part.name == EMBEDDING && kind == Kind::F;
+        left.saturating_add(if embedding && self.stack.outputs_kept == 1.0 { self.hidden() } else { 0 })
+    }
+
+    /// Bytes of the hidden state of a micro-batch on a rank.
+    fn hidden(&self) -> u64 {
+        self.rows_of(self.anatomy.width, self.storage.activation_bytes, self.storage.outside)
+    }
+
+    /// Bytes of a micro-batch's rows of `width` elements of `bytes` that `ranks` share out.
+    fn rows_of(&self, width: usize, bytes: usize, ranks: usize) -> u64 {
+        (self.micro.rows() as u64).saturating_mul(width as u64).saturating_mul(bytes as u64).div_ceil(ranks as u64)
+    }
+
+    /// What a block keeps whose policy is to keep its input, the attention's output and every second product's.
+    fn every_second(&self, part: &Part) -> u64 {
+        let Storage { activation_bytes: bytes, inside, outside, .. } = self.storage;
+        let kept = part.with_splits().map(|(operation, split)| match *operation {
+            Operation::Product { outputs, .. } => {
+                self.rows_of(outputs, bytes, if split == Some(1) { outside } else { inside }) / 2
+            }
+            Operation::Attention { heads, size, .. } => self.rows_of(heads * size, bytes, inside),
+            _ => 0,
+        });
+        kept.fold(self.hidden(), u64::saturating_add)
+    }
+
+    /// What a `part`'s backward needs besides what it was left: what it computes again, and gradients of the widest rows.
+    fn working(&self, part: &Part, kind: Kind) -> u64 {
+        let Storage { activation_bytes: bytes, inside, outside, keys, .. } = self.storage;
+        let gradients = part.with_splits().map(|(operation, _)| match *operation {
+            Operation::Classify { .. } => {
+                let logits =
+                    operation.left(Kind::F, self.micro, &Storage { logit_bytes: 1, ..self.storage }, None) as u64;
+                let width =
+                    operation.left(Kind::F, self.micro, &Storage { logit_bytes: 0, ..self.storage }, None) as u64;
+                (logits - width).saturating_mul(self.stack.logit_working_bytes as u64)
+            }
+            Operation::Attention { heads, .. } if self.attention() == Attention::Plain => {
+                2 * self.rows_of(heads * keys, bytes, inside)
+            }
+            _ => 2 * self.rows_of(operation.widest(), bytes, if operation.has_split_rows() { inside } else { outside }),
+        });
+        let gradients = gradients.max().unwrap_or(0);
+        if kind == Kind::F {
+            return gradients;
+        }
+        let whole = Storage {
+            score_bytes: score_bytes(&self.model, &self.layout, &self.stack, Recompute::None),
+            ..self.storage
+        };
+        let again = (part.left(Kind::F, self.micro, &whole) as u64).saturating_sub(self.part_left(part, Kind::F));
+        gradients.saturating_add(again)
+    }
+
+    fn attention(&self) -> Attention {
+        self.layout.attention.unwrap_or_else(|| self.stack.attention(self.layout.sequence))
+    }
+
+    /// What the ops of `stage` leave behind and need.
+    pub fn left(&self, stage: &Stage) -> Left {
+        let sum = |kind| {
+            let left =
+                self.anatomy.held(stage).map(|(part, count)| (count as u64).saturating_mul(self.part_left(part, kind)));
+            left.fold(0, u64::saturating_add)
+        };
+        let most = |kind| {
+            let held = self.anatomy.held(stage).filter(|&(_, count)| count > 0);
+            held.map(|(part, _)| self.working(part, kind)).max().unwrap_or(0)
+        };
+        let sends_on = !stage.has(HEAD) && self.stack.keeps_outputs == 1.0;
+        let gradient = embedding_elements(&self.anatomy, self.storage.inside)
+            .saturating_mul(u64::from(self.layout.precision.bytes()));
+        Left {
+            forward: sum(Kind::F).saturating_add(if sends_on { self.hidden() } else { 0 }),
+            input: sum(Kind::I),
+            in_forward: most(Kind::F),
+            in_backward: most(Kind::I),
+            at_end: if stage.has(EMBEDDING) { gradient } else { 0 },
+        }
+    }
+
+    /// What `device` takes that runs its part of `schedule`.
+    pub fn device(&self, device: u32, stages: &[Stage], schedule: &Schedule) -> DeviceMemory {
+        let placement = &schedule.placement;
+        let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
+        let ranks = self.storage.inside;
+        let elements = elements(&self.anatomy, &self.model, ranks, held.iter().copied());
+        let states = state_bytes(elements, &self.layout, &self.stack);
+        let ops = schedule.program(device);
+        if self.stack.outputs_kept == 1.0 {
+            let left: Vec<Left> =
+                stages.iter().map(|stage| llm_c::left(&self.anatomy, stage, self.micro, self.keys())).collect();
+            let buffers = llm_c::buffers(&self.anatomy, self.micro, self.keys(), placement.devices() > 1);
+            return DeviceMemory::new(device, states, peak(ops, &left).held, buffers, 0);
+        }
+        let left: Vec<Left> = stages.iter().map(|stage| self.left(stage)).collect();
+        let peak = peak(ops, &left);
+        // the optimizer's own copy of gradients that were added up in fp16, when no activations are held
+        let step =
+            if self.layout.precision == Precision::Fp16 { self.shared_out(elements).saturating_mul(4) } else { 0 };
+        let running = peak.total().max(step) - peak.held;
+        let edges = if placement.devices() > 1 { self.hidden().saturating_mul(2) } else { 0 };
+        let buckets = if self.layout.data * self.layout.context > 1 { self.stack.bucket_elements as u64 } else { 0 };
+        let buckets = buckets.min(elements).saturating_mul(u64::from(self.layout.precision.bytes()));
+        let fixed = self.gathered(&held, elements, states).saturating_add(edges).saturating_add(buckets);
+        let (buffers, held) = (running.saturating_add(fixed), peak.held);
+        let allocated = states.into_iter().fold(held.saturating_add(buffers), u64::saturating_add);
+        DeviceMemory::new(device, states, held, buffers, self.outside(allocated))
+    }
+
+    /// How many micro-batches of `stage` a device with `bytes` has room for that has this stage alone.
+    pub fn room(&self, bytes: u64, stage: &Stage) -> f64 {
+        let elements = elements(&self.anatomy, &self.model, self.storage.inside, [stage]);
+        let states = state_bytes(elements, &self.layout, &self.stack);
+        let Left { forward, in_forward, in_backward, .. } = self.left(stage);
+        let fixed = self.gathered(&[stage], elements, states).saturating_add(in_forward.max(in_backward));
+        let taken = states.into_iter().fold(fixed, u64::saturating_add);
+        bytes.saturating_sub(taken).saturating_sub(self.outside(bytes)) as f64 / forward.max(1) as f64
+    }
+
+    fn keys(&self) -> usize {
+        self.layout.sequence as usize
+    }
+
+    /// How many of `elements` an optimizer's step is about on one data-parallel rank.
+    fn shared_out(&self, elements: u64) -> u64 {
+        match self.layout.zero {
+            Zero::None => elements,
+            _ => elements.div_ceil(u64::from(self.layout.data) * u64::from(self.layout.context)),
+        }
+    }
+
+    /// Bytes of weights that are gathered and of gradients before they are shared out, where data-parallel ranks share weights: of
+    /// the layer that runs, of the next one's weights, and of embedding and head, which stay; never more than the rank lacks.
+    fn gathered(&self, held: &[&Stage], elements: u64, [weights, ..]: [u64; 3]) -> u64 {
+        if self.layout.zero < Zero::Weights {
+            return 0;
+        }
+        let bytes = u64::from(self.layout.precision.bytes());
+        let of = |part: &Part| {
+            let here = held.iter().any(|stage| stage.has(part.name));
+            if here { part_elements(part, &self.model, self.storage.inside) } else { 0 }
+        };
+        let is_end = |part: &&Part| part.name == EMBEDDING || part.name == HEAD;
+        let ends: u64 = self.anatomy.parts.iter().filter(is_end).map(of).sum();
+        let layer = self.anatomy.parts.iter().filter(|part| !is_end(part)).map(of).max().unwrap_or(0);
+        let gathered = (2 * layer + ends).saturating_mul(bytes).saturating_add(layer.max(ends).saturating_mul(bytes));
+        let whole = elements
+            .saturating_mul(state_bytes(1, &Layout { zero: Zero::None, ..self.layout.clone() }, &self.stack)[0]);
+        gathered.min(whole.saturating_sub(weights))
+    }
+}
+
+/// How the software stores what passes leave behind.
+fn storage(model: &Config, layout: &Layout, stack: &Stack) -> Storage {
+    let (tensor, bytes) = (layout.tensor as usize, layout.precision.bytes() as usize);
+    Storage {
+        logit_bytes: stack.logit_bytes as usize,
+        score_bytes: score_bytes(model, layout, stack, layout.recompute),
+        keys: layout.sequence as usize,
+        mask_bytes: usize::from(has_dropout(model, stack)),
+        keeps_gate: stack.keeps_gate == 1.0,
+        inside: tensor,
+        outside: if layout.sequence_parallel { tensor } else { 1 },
+        ..Storage::whole(8, bytes, model.vocabulary_multiple.max(1), 0)
+    }
+}
+
+fn has_dropout(model: &Config, stack: &Stack) -> bool {
+    model.style == Style::Gpt && stack.dropout == 1.0
+}
+
+/// Bytes kept of each score: softmax's result, and under dropout its mask and what is left (Korthikanti et al., section 4.1).
+fn score_bytes(model: &Config, layout: &Layout, stack: &Stack, recompute: Recompute) -> usize {
+    let bytes = layout.precision.bytes() as usize;
+    let attention = layout.attention.unwrap_or_else(|| stack.attention(layout.sequence));
+    match (attention, recompute) {
+        (Attention::Flash, _) | (_, Recompute::Selective) => 0,
+        _ if has_dropout(model, stack) => 2 * bytes + 1,
+        _ => bytes,
+    }
+}

@@ -1,0 +1,59 @@
+//! What llm.c's fp32 program allocates (<https://github.com/karpathy/llm.c>, `train_gpt2_fp32.cu`, and its two-GPU pipeline):
+//! every operation's output stands in memory of its own, attention's scores too, from the first step to the last.
+
+use super::held::Left;
+use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, HEAD, MicroBatch, Operation, Stage};
+
+/// Bytes of a float32.
+const FLOAT: u64 = 4;
+
+fn floats(micro: MicroBatch, a_token: usize) -> u64 {
+    (micro.rows() as u64).saturating_mul(a_token as u64).saturating_mul(FLOAT)
+}
+
+/// Elements a token that an operation's outputs take.
+fn outputs(operation: &Operation, keys: usize) -> usize {
+    match *operation {
+        Operation::Norm { width, statistics, .. } => width + statistics,
+        Operation::Attention { heads, size, .. } => heads * size + heads * keys,
+        Operation::Product { outputs, .. } | Operation::Activate { outputs, .. } => outputs,
+        Operation::Lookup { width } | Operation::Add { width } => width,
+        Operation::Rotate { .. } | Operation::Classify { .. } => 0,
+    }
+}
+
+/// What a micro-batch takes in `stage`: 18 C + 4 + NH T a token and layer. The outputs of embedding and final norm are allocated on
+/// every GPU, the norm's statistics and the losses with the head.
+pub(super) fn left(anatomy: &Anatomy, stage: &Stage, micro: MicroBatch, keys: usize) -> Left {
+    let part = |name: &str| {
+        let part = anatomy.parts.iter().find(|part| part.name == name);
+        part.map_or(0, |part| part.operations.iter().map(|operation| outputs(operation, keys)).sum::<usize>())
+    };
+    let ends = part(EMBEDDING) + if stage.has(HEAD) { part(HEAD) + 1 } else { anatomy.width };
+    Left { forward: floats(micro, stage.count(BLOCK) * part(BLOCK) + ends), ..Left::default() }
+}
+
+/// Buffers of a GPU: logits, which are scratch for the rest; the backward's gradients of a block's widest output, of its scores and
+/// of the residual; between two GPUs the hidden state and its gradient, and the token embedding's gradient to send and to receive.
+pub(super) fn buffers(anatomy: &Anatomy, micro: MicroBatch, keys: usize, is_piped: bool) -> u64 {
+    let operations = || anatomy.parts.iter().flat_map(|part| &part.operations);
+    let most = |of: &dyn Fn(&Operation) -> usize| operations().map(of).max().unwrap_or(0);
+    let scores = most(&|operation| match *operation {
+        Operation::Attention { heads, .. } => heads * keys,
+        _ => 0,
+    });
+    let attention = most(&|operation| match *operation {
+        Operation::Attention { heads, groups, size } => (heads + 2 * groups) * size,
+        _ => 0,
+    });
+    let tied = anatomy.parts.iter().flat_map(|part| part.tensors());
+    let tied: u64 = tied.filter(|tensor| tensor.tied.is_some()).map(|tensor| tensor.elements() as u64 * FLOAT).sum();
+    let rows = anatomy.parts.first().and_then(|part| part.tensors().next()).map_or(0, |tensor| tensor.shape[0]);
+    let widest = most(&|operation| match *operation {
+        Operation::Product { outputs, .. } => outputs,
+        _ => 0,
+    });
+    let scratch = floats(micro, attention.max(scores).max(rows) + widest + anatomy.width + scores);
+    let exchanged = floats(micro, 2 * anatomy.width).saturating_add(tied.saturating_mul(2));
+    scratch.saturating_add(if is_piped { exchanged } else { 0 })
+}

@@ -1,0 +1,85 @@
+//! Weights, gradients and optimizer states: how many of a device's are on one rank, and how many bytes each takes.
+
+use crate::anatomy::transformer::Config;
+use crate::anatomy::{Anatomy, Part, Stage, Tensor};
+use crate::hardware::Stack;
+use crate::layout::{Layout, Precision, Zero};
+
+/// AdamW's two moments, in fp32.
+const MOMENT_BYTES: u64 = 8;
+
+/// Elements of a tensor on one rank of `ranks` that share tensors out.
+fn on_a_rank(tensor: &Tensor, ranks: usize) -> u64 {
+    let rest: u64 = tensor.shape.iter().map(|&size| size as u64).product();
+    match tensor.split.and_then(|axis| tensor.shape.get(axis)) {
+        Some(&rows) => rest / rows.max(1) as u64 * rows.div_ceil(ranks) as u64,
+        None => rest,
+    }
+}
+
+/// Elements of one `part` on a rank, those left out that are another part's.
+pub(super) fn part_elements(part: &Part, model: &Config, ranks: usize) -> u64 {
+    let own: u64 = part.tensors().filter(|tensor| tensor.tied.is_none()).map(|tensor| on_a_rank(tensor, ranks)).sum();
+    // with fewer heads of keys and values than ranks, each rank has a copy of one
+    let copied = ranks.saturating_sub(model.groups) * 2 * model.head_size / ranks;
+    let inputs = part.tensors().find(|tensor| tensor.shape.len() == 2).map_or(0, |matrix| matrix.shape[1]);
+    let is_block = part.operations.iter().any(|operation| operation.has_heads());
+    own + if is_block { (copied * inputs) as u64 } else { 0 }
+}
+
+/// Elements of the tensor that two parts share, on a rank.
+fn tied_elements(anatomy: &Anatomy, ranks: usize) -> u64 {
+    let tied = anatomy.parts.iter().flat_map(Part::tensors).filter(|tensor| tensor.tied.is_some());
+    tied.map(|tensor| on_a_rank(tensor, ranks)).sum()
+}
+
+/// Elements of a device with these stages, on one rank of its tensor-parallel group; what two parts share is there once.
+pub(super) fn elements<'a>(
+    anatomy: &Anatomy,
+    model: &Config,
+    ranks: usize,
+    stages: impl IntoIterator<Item = &'a Stage> + Clone,
+) -> u64 {
+    let of =
+        |stage| anatomy.held(stage).map(|(part, count)| count as u64 * part_elements(part, model, ranks)).sum::<u64>();
+    let own: u64 = stages.clone().into_iter().map(of).sum();
+    match anatomy.outline().tied {
+        Some([original, other]) => {
+            let has = |part: &str| stages.clone().into_iter().any(|stage| stage.has(part));
+            own + if has(other) && !has(original) { tied_elements(anatomy, ranks) } else { 0 }
+        }
+        None => own,
+    }
+}
+
+/// Elements of the largest tensor that is looked up by token: its gradient is made anew for each micro-batch.
+pub(super) fn embedding_elements(anatomy: &Anatomy, ranks: usize) -> u64 {
+    let first = anatomy.parts.first().and_then(|part| part.tensors().next());
+    first.map_or(0, |tensor| on_a_rank(tensor, ranks))
+}
+
+/// Bytes of a parameter's weight, gradient and optimizer state, none of it shared out.
+pub(super) fn bytes(precision: Precision, stack: &Stack) -> [u64; 3] {
+    let [weight, gradient, copy, master] =
+        [stack.weight_bytes, stack.gradient_bytes, stack.gradient_copy_bytes, stack.master_bytes]
+            .map(|bytes| bytes as u64);
+    match precision {
+        Precision::Fp32 => [4, 4, MOMENT_BYTES],
+        // losses are scaled so that gradients may be added up in fp16
+        Precision::Fp16 => [weight, if weight == 2 { 2 } else { gradient }, master + MOMENT_BYTES],
+        _ => [weight, gradient + copy, master + MOMENT_BYTES],
+    }
+}
+
+/// Bytes of weights, gradients and optimizer states of `elements` parameters on one of the data-parallel ranks, which share out
+/// what the layout says (Rajbhandari et al., arXiv 1910.02054, figure 1).
+pub(super) fn state_bytes(elements: u64, layout: &Layout, stack: &Stack) -> [u64; 3] {
+    let ranks = u64::from(layout.data) * u64::from(layout.context);
+    let shared = [Zero::Weights, Zero::Gradients, Zero::Optimizer];
+    let mut bytes = bytes(layout.precision, stack);
+    for (bytes, from) in bytes.iter_mut().zip(shared) {
+        let here = if layout.zero >= from { elements.div_ceil(ranks) } else { elements };
+        *bytes = bytes.saturating_mul(here);
+    }
+    bytes
+}

@@ -1,0 +1,317 @@
+//! Memory in bytes: closed forms of papers, llm.c's allocations, published measurements, and what must hold whatever the layout.
+
+use crate::support::golden_list;
+use pipesim::internals::anatomy::transformer::Config;
+use pipesim::internals::anatomy::transformer_named;
+use pipesim::internals::cost::analytic::{Analytic, Machine};
+use pipesim::internals::hardware::{hardware, stack};
+use pipesim::internals::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero};
+use pipesim::internals::memory::{DeviceMemory, Ledger, Memory, memory};
+use pipesim::internals::published::{Row, read};
+use pipesim::internals::remedy::misfit;
+use pipesim::{Costs, Selection, TaskGraph};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The graph of a named schedule; costs decide its order as the zero-bubble paper's do.
+fn graph(name: &str, p: u32, m: u32, chunks: Option<u32>) -> TaskGraph {
+    let costs = Costs::given("F=18.5,I=18.1,W=9.3,comm=0.6,keep=0.5".parse().unwrap());
+    Selection { chunks, ..Selection::new(p, m) }.resolve(name, &costs).unwrap().graph
+}
+
+/// Chunks, where the schedule leaves them open.
+fn chunks(schedule: &str, layout: &Layout) -> Option<u32> {
+    (schedule == "interleaved-1f1b").then_some(layout.chunks)
+}
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+fn model(name: &str) -> Config {
+    transformer_named(name).unwrap_or_else(|| panic!("no model {name}"))
+}
+
+/// The memory of `model` under `layout` and `schedule`, its layers split evenly or as the layout says.
+fn taken(model: &Config, layout: &Layout, schedule: &str) -> Memory {
+    let graph = graph(schedule, layout.devices, layout.micro, chunks(schedule, layout));
+    let stages = model.anatomy().split(layout.stages() as usize, layout.layers.as_deref()).unwrap();
+    memory(model, &hardware("h100-sxm").unwrap(), layout, &stages, &graph).unwrap()
+}
+
+/// llm.c's own sum, and the two-GPU pipeline's made of it: 7,858 MiB, 5,079.5 and 5,067.6 MiB at B = 4, T = 1024.
+#[test]
+fn gpt2_as_llm_c_allocates_it() {
+    let one =
+        Layout { micro_batch_size: 4, precision: Precision::Fp32, stack: "llm.c".to_string(), ..Layout::default() };
+    let totals = |layout: &Layout| -> Vec<u64> {
+        taken(&model("gpt2"), layout, "gpipe").per_device.iter().map(|device| device.total).collect()
+    };
+    let (b, t, c, heads, layers, vp) = (4_u64, 1024, 768, 12, 12, 50304);
+    let floats = 4 * 124_475_904
+        + layers * b * t * (18 * c + 4 + heads * t)
+        + 2 * b * t * c
+        + 3 * b * t
+        + b * t * (3 * c).max(heads * t).max(vp)
+        + b * t * 5 * c
+        + b * heads * t * t;
+    assert_eq!(totals(&one), [4 * floats]);
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    assert_eq!(mib(4 * floats).round(), 7858.0);
+    let two = totals(&Layout { devices: 2, ..one });
+    let rounded: Vec<f64> = two.iter().map(|&bytes| (mib(bytes) * 10.0).round() / 10.0).collect();
+    assert_eq!(rounded, [5079.5, 5067.6]);
+    // parameters; the final norm's statistics and the losses, which stand with the head
+    assert_eq!(two[0] - two[1], 16 * (81_947_136 - 81_162_240) - 4 * 3 * b * t);
+}
+
+/// 16 bytes a parameter and what ZeRO shares out (arXiv 1910.02054); Megatron's 18, and 6 + 12/d with the distributed optimizer.
+#[test]
+fn states_take_what_the_papers_say() {
+    let all = [Zero::None, Zero::Optimizer, Zero::Gradients, Zero::Weights];
+    for name in ["llama-3-8b", "llama-3-70b", "llama-3-405b", "gpt2"] {
+        let (model, d) = (model(name), 64);
+        let psi = u64::try_from(model.anatomy().elements()).unwrap();
+        let states = |stack: &str, precision, zero| {
+            let layout = Layout { data: d, stack: stack.to_string(), precision, zero, ..Layout::default() };
+            let DeviceMemory { weights, gradients, optimizer, .. } = taken(&model, &layout, "1f1b").per_device[0];
+            weights + gradients + optimizer
+        };
+        let share = |bytes: u64| bytes * psi.div_ceil(u64::from(d));
+        let paper = [16 * psi, 4 * psi + share(12), 2 * psi + share(14), share(16)];
+        assert_eq!(all.map(|zero| states("megatron-deepspeed", Precision::Fp16, zero)), paper, "{name}");
+        let megatron = [18 * psi, 6 * psi + share(12)];
+        assert_eq!([all[0], all[1]].map(|zero| states("megatron-core", Precision::Bf16, zero)), megatron, "{name}");
+        assert_eq!(states("torchtitan", Precision::Bf16, Zero::Weights), share(16), "{name}");
+    }
+    // to the last parameter, wherever they are
+    let published = [("gpt2", 124_475_904), ("llama-3-8b", 8_030_261_248), ("llama-3-70b", 70_553_706_496)];
+    for (name, parameters) in published.into_iter().chain([("llama-3-405b", 405_853_388_800_u64)]) {
+        let weights = |layout: Layout| {
+            let memory = taken(&model(name), &layout, "1f1b");
+            memory.per_device.iter().map(|device| device.weights).sum::<u64>()
+        };
+        assert_eq!(weights(Layout::default()), 2 * parameters, "{name}");
+        if name != "gpt2" {
+            // gpt2's two sides of the tied embedding are there twice
+            assert_eq!(weights(Layout { devices: 2, micro: 4, ..Layout::default() }), 2 * parameters, "{name}");
+        }
+    }
+    assert_eq!(model("gpt2").anatomy().parameters(), 124_439_808);
+}
+
+/// Korthikanti et al. (arXiv 2205.05198), table 2: bytes of a layer's activations.
+#[test]
+fn activations_are_korthikantis() {
+    let gpt = Config::gpt(51_200, 0, 8, 32, 4096);
+    let (s, b, h, a, t) = (2048_u64, 2, 4096, 32, 8);
+    let of = |layers: usize, layout: &Layout| {
+        let model = Config { layers, ..gpt };
+        taken(&model, layout, "1f1b").per_device[0].activations
+    };
+    let layer = |layout: &Layout| of(8, layout) - of(7, layout);
+    let plain = Layout {
+        micro_batch_size: b as u32,
+        sequence: s as u32,
+        attention: Some(Attention::Plain),
+        stack: "megatron-lm".to_string(),
+        ..Layout::default()
+    };
+    let sbh = s * b * h;
+    // the statistics of the LayerNorms, 16 bytes a token, are left out in the paper
+    let statistics = 16 * s * b;
+    assert_eq!(layer(&plain), 34 * sbh + 5 * a * s * s * b + statistics);
+    let tensor = Layout { tensor: t as u32, ..plain.clone() };
+    assert_eq!(layer(&tensor), 10 * sbh + 24 * sbh / t + 5 * a * s * s * b / t + statistics);
+    let sequence = Layout { sequence_parallel: true, ..tensor.clone() };
+    assert_eq!(layer(&sequence), (34 * sbh + 5 * a * s * s * b + statistics) / t);
+    let sums = 4 * a * s * b / t; // one number a row of scores
+    let selective = Layout { recompute: Recompute::Selective, ..sequence.clone() };
+    assert_eq!(layer(&selective), (34 * sbh + statistics) / t + sums);
+    assert_eq!(layer(&Layout { attention: Some(Attention::Flash), ..sequence.clone() }), layer(&selective));
+    assert_eq!(layer(&Layout { recompute: Recompute::Full, ..tensor }), 2 * sbh);
+}
+
+/// In flight: GPipe keeps m micro-batches, 1F1B min(m, p - i); I frees what W does not need (Qi et al., arXiv 2401.10241).
+#[test]
+fn activations_follow_the_schedule() {
+    let gpt = Config::gpt(51_200, 0, 8, 32, 4096);
+    let layout = Layout { devices: 4, micro: 8, stack: "megatron-lm".to_string(), ..Layout::default() };
+    let held = |schedule: &str| -> Vec<u64> {
+        let memory = taken(&gpt, &layout, schedule);
+        memory.per_device.iter().map(|device| device.activations).collect()
+    };
+    let (gpipe, one) = (held("gpipe"), held("1f1b"));
+    assert_eq!(gpipe[1] % 8, 0);
+    assert_eq!(one[1..3], [gpipe[1] / 8 * 3, gpipe[1] / 8 * 2]);
+    // zb-h1's W's wait: device i holds p - i whole ones and i of what W needs
+    let zero_bubble = held("zb-h1");
+    assert!(zero_bubble[1] > one[1] && zero_bubble[1] < one[1] + gpipe[1] / 8, "{zero_bubble:?} {one:?}");
+}
+
+/// The published rows, each with its own JSON.
+fn published() -> Vec<(Row, Value)> {
+    let values = golden_list("throughputs/measured.json");
+    read(&Value::from(values.clone()).to_string()).unwrap().into_iter().zip(values).collect()
+}
+
+/// Against every published row with a figure of memory. BLOOM's are the driver's, with all that is outside of the allocator; the
+/// others are the allocator's.
+#[test]
+fn measured_memory_is_predicted() {
+    let mut errors: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut known: BTreeMap<String, Memory> = BTreeMap::new();
+    for (row, found) in published().iter().filter(|(_, found)| !found["memory_gb"].is_null()) {
+        let mut analytic = row.costs().unwrap();
+        // a pipeline holds most when it is full: twice its length of micro-batches is enough, and its length where it holds half
+        let full = if row.schedule() == "v-half" { 1 } else { 2 };
+        analytic.layout.micro = analytic.layout.micro.min(full * analytic.layout.devices);
+        let (layout, schedule) = (analytic.layout.clone(), row.schedule());
+        let memory = known.entry(format!("{:?}{layout:?}{schedule}", row.sizes())).or_insert_with(|| {
+            let graph = graph(schedule, layout.devices, layout.micro, chunks(schedule, &layout));
+            let stages = analytic.stages(graph.schedule().placement.stages()).unwrap();
+            analytic.ledger().memory(analytic.machine.hardware.memory_bytes(), &stages, graph.schedule())
+        });
+        let family = found["family"].as_str().unwrap();
+        let bytes = if family == "BLOOM" { memory.fullest().total } else { memory.fullest().allocated };
+        let measured = found["memory_gb"].as_f64().unwrap_or_default();
+        let error = bytes as f64 / GIB / measured - 1.0;
+        println!(
+            "{} {schedule} {layout}: measured {measured}, predicted {:.2}, {:+.1} % {:?}",
+            found["id"],
+            bytes as f64 / GIB,
+            100.0 * error,
+            memory.fullest()
+        );
+        errors.entry(family.to_string()).or_default().push(error);
+    }
+    let mean = |errors: &[f64]| errors.iter().map(|error| error.abs()).sum::<f64>() / errors.len() as f64;
+    for (family, errors) in &errors {
+        let bias = errors.iter().sum::<f64>() / errors.len() as f64;
+        println!(
+            "{family}: {} rows, mean error {:.1} %, bias {:+.1} %",
+            errors.len(),
+            100.0 * mean(errors),
+            100.0 * bias
+        );
+    }
+    let all: Vec<f64> = errors.values().flatten().copied().collect();
+    println!("all: {} rows, mean error {:.2} %", all.len(), 100.0 * mean(&all));
+    assert_eq!(all.len(), 134);
+    assert!(mean(&all) <= 0.10);
+}
+
+/// What must hold whatever the layout: names sum to the total; more ZeRO, or twice the tensor-parallel ranks, never take more of a
+/// device; what is recomputed never makes a device hold more.
+#[test]
+fn more_sharing_never_takes_more() {
+    let base = Layout { devices: 4, micro: 8, tensor: 2, data: 4, sequence: 2048, ..Layout::default() };
+    let zeros = [Zero::None, Zero::Optimizer, Zero::Gradients, Zero::Weights];
+    let recomputed = [Recompute::None, Recompute::Selective, Recompute::Full];
+    let mut tried = 0;
+    for name in ["gpt2-large", "llama-3-8b", "gpt-3-175b"] {
+        let model = model(name);
+        for stack in STACKS {
+            for (schedule, precision) in
+                [("1f1b", Precision::Bf16), ("zb-h1", Precision::Fp16), ("zb-v", Precision::Fp8)]
+            {
+                let layout = Layout {
+                    chunks: if schedule == "zb-v" { 2 } else { 1 },
+                    stack: stack.to_string(),
+                    precision,
+                    ..base.clone()
+                };
+                let totals = |layout: &Layout| -> Vec<u64> {
+                    let memory = taken(&model, layout, schedule);
+                    for device in &memory.per_device {
+                        let DeviceMemory { weights, gradients, optimizer, activations, buffers, total, .. } = *device;
+                        assert_eq!(weights + gradients + optimizer + activations + buffers, total);
+                        assert!(device.allocated <= total);
+                    }
+                    assert_eq!(memory.fits, memory.fullest().total <= memory.capacity_bytes);
+                    memory.per_device.iter().map(|device| device.total).collect()
+                };
+                let never_more = |less: &Layout, more: &Layout| {
+                    let (less, more) = (totals(less), totals(more));
+                    assert!(
+                        less.iter().zip(&more).all(|(less, more)| less <= more),
+                        "{name} {stack} {schedule}: {less:?}, {more:?}"
+                    );
+                };
+                for two in zeros.windows(2) {
+                    let of = |zero| Layout { zero, ..layout.clone() };
+                    never_more(&of(two[1]), &of(two[0]));
+                    tried += 1;
+                }
+                for (tensor, sequence_parallel) in [(1, false), (2, false), (2, true), (4, true)] {
+                    if model.heads.is_multiple_of(2 * tensor as usize) {
+                        let of = |tensor| Layout { tensor, sequence_parallel, ..layout.clone() };
+                        never_more(&of(2 * tensor), &of(tensor));
+                        tried += 1;
+                    }
+                }
+                let held = |recompute| -> Vec<u64> {
+                    let memory = taken(&model, &Layout { recompute, ..layout.clone() }, schedule);
+                    memory.per_device.iter().map(|device| device.activations).collect()
+                };
+                for two in recomputed.windows(2).filter(|_| stack != "llm.c") {
+                    let (more, less) = (held(two[0]), held(two[1]));
+                    assert!(
+                        less.iter().zip(&more).all(|(less, more)| less <= more),
+                        "{name} {stack} {schedule}: {less:?}, {more:?}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(tried > 500, "{tried}");
+}
+
+/// nanotron's authors say that a 3.57B model does not fit on one H100 without tensor parallelism, and measured it with.
+#[test]
+fn what_ran_out_of_memory_does_not_fit() {
+    let fits = |row: &Row, layout: &Layout| {
+        let machine = row.machine().unwrap();
+        let (ledger, stages) =
+            (Ledger::new(&row.sizes(), layout, &machine.stack), row.sizes().anatomy().split(1, None).unwrap());
+        ledger.memory(machine.hardware.memory_bytes(), &stages, graph("1f1b", 1, 1, None).schedule()).fits
+    };
+    let mut found = 0;
+    for (row, _) in published().iter().filter(|(_, row)| row["notes"].as_str().unwrap().contains("TP=1 OOMs")) {
+        let layout = row.layout().unwrap();
+        assert!(fits(row, &layout), "{layout}");
+        assert!(!fits(row, &Layout { tensor: 1, micro_batch_size: 1, sequence_parallel: false, ..layout }));
+        found += 1;
+    }
+    assert_eq!(found, 3);
+}
+
+/// What does not fit is changed by as little as makes it fit: no other single change would do where two are named, and of equals the
+/// fastest is taken.
+#[test]
+fn the_smallest_change_makes_it_fit() {
+    let machine = |name: &str| Machine { hardware: hardware(name).unwrap(), stack: stack("megatron-core").unwrap() };
+    let asked = |layout: Layout| {
+        let analytic = Analytic::new(model("llama-3-8b"), machine("h100-sxm"), layout).unwrap();
+        let resolved = analytic.resolve("1f1b").unwrap();
+        let forecast = analytic.forecast("1f1b").unwrap();
+        (misfit(&analytic, &resolved.graph, &forecast.memory), analytic)
+    };
+    let layout = Layout { data: 8, micro: 8, sequence: 8192, ..Layout::default() };
+    let (found, analytic) = asked(layout.clone());
+    let found = found.unwrap();
+    assert!(
+        found.to_string().starts_with("1f1b does not fit: device 0 takes 184.1 GiB of 80.0 GiB (weights 15.0 GiB"),
+        "{found}"
+    );
+    let remedy = found.remedy.unwrap();
+    assert_eq!((remedy.change.as_str(), remedy.gpus), ("--zero 2", 8));
+    let (none, _) = asked(Layout { zero: Zero::Gradients, ..layout.clone() });
+    assert_eq!(none, None);
+    // one change less is not enough
+    let (still, _) = asked(Layout { zero: Zero::Optimizer, ..layout.clone() });
+    assert!(still.is_some());
+    let small = analytic.with_memory(48 << 30);
+    let resolved = small.resolve("1f1b").unwrap();
+    let remedy = misfit(&small, &resolved.graph, &small.forecast("1f1b").unwrap().memory).unwrap().remedy.unwrap();
+    assert!(remedy.bytes <= 48 << 30 && remedy.change.matches("--").count() <= 3, "{remedy:?}");
+    assert_eq!(small.with_memory(1 << 30).forecast("1f1b").unwrap().memory.capacity_bytes, 1 << 30);
+}
