@@ -422,7 +422,7 @@ fn run_prints_the_documented_object_and_its_losses_are_pytorchs() {
          --batch 8 --lr 1e-3 --steps 10 --format json -o {at}/r"
     ));
     let expected: Value = golden_json("gpt2/expected.json");
-    assert_eq!(keys(&found), ["schema_version", "calibrated_on", "runs"]);
+    assert_eq!(keys(&found), ["schema_version", "calibrated_on", "memory", "runs"]);
     assert_eq!(found["calibrated_on"]["schedule"], "1f1b");
     let runs = found["runs"].as_array().unwrap();
     assert_eq!(runs.iter().map(|r| r["schedule"].as_str().unwrap()).collect::<Vec<_>>(), ["zb-v", "gpipe", "gpipe"]);

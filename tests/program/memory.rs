@@ -4,7 +4,7 @@ use crate::support::PROGRAM;
 use assert_cmd::Command;
 use serde_json::Value;
 
-/// Within 5 %, on one device and two, with one schedule and two besides the calibrating one, whatever is kept in flight.
+/// Within 5 % (or 12 MiB, what the allocator and the process itself take or not), on one device and two, with one schedule and two besides the calibrating one, whatever is kept in flight.
 #[test]
 fn a_run_takes_the_memory_that_it_predicts() {
     let runs = [
@@ -22,6 +22,7 @@ fn a_run_takes_the_memory_that_it_predicts() {
         let bytes = |key: &str| printed["memory"][key].as_f64().unwrap();
         let error = bytes("predicted_bytes") / bytes("measured_bytes") - 1.0;
         println!("{words}: {:.1} MiB, {:+.2} %", bytes("measured_bytes") / f64::from(1 << 20), 100.0 * error);
-        assert!(error.abs() <= 0.05, "{words}: {error}");
+        let off = (bytes("predicted_bytes") - bytes("measured_bytes")).abs();
+        assert!(error.abs() <= 0.05 || off <= f64::from(12 << 20), "{words}: {error}");
     }
 }
