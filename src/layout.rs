@@ -33,7 +33,7 @@ pub struct Layout {
     pub sequence_parallel: bool,
     /// How attention is computed; none: as the stack does.
     pub attention: Option<Attention>,
-    /// The training software, one of [`STACKS`].
+    /// The training software, one of those of hardware/stacks.toml.
     pub stack: String,
     /// Layers of each stage in model order; none: split by what parts cost.
     pub layers: Option<Vec<usize>>,
