@@ -137,6 +137,9 @@ pub struct SearchOptions {
     /// Activation units that searches find room for.
     #[arg(skip)]
     pub room: Option<f64>,
+    /// How many times the usual work searches for orders do
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub effort: Option<u32>,
 }
 
 impl Deref for SearchOptions {
@@ -251,8 +254,19 @@ impl ScheduleOptions {
 impl SearchOptions {
     /// What is asked of each of them.
     pub fn selection(&self) -> Selection {
+        let effort = self.effort.unwrap_or(1);
         let memory_cap = self.memory_cap.and_then(Cap::units);
-        Selection { memory_cap, room: self.room, ..self.schedules.selection() }
+        Selection { memory_cap, room: self.room, effort, ..self.schedules.selection() }
+    }
+
+    /// Refuses options that none of the schedules `names` has a use for.
+    pub fn refuse_idle(&self, names: &[String], remarks: RemarkOptions) -> Result<(), Failure> {
+        self.schedules.refuse_idle(names, remarks)?;
+        if self.effort.is_some() && !self.any(names, is_searched)? {
+            let names = names.join(", ");
+            return Err(Failure::Usage(format!("--effort: {names} has no order that is searched; leave it out")));
+        }
+        Ok(())
     }
 
     /// Each schedule asked for, with its costs.
@@ -283,6 +297,11 @@ impl SearchOptions {
         resolved.iter().for_each(|resolved| tell_balance(resolved, remarks));
         Ok(resolved.into_iter().map(|resolved| resolved.graph).collect())
     }
+}
+
+/// Whether a search decides it.
+fn is_searched(order: &Order) -> bool {
+    matches!(order, Order::Open(open) if open.programs.iter().any(|program| matches!(program, Program::Search { .. })))
 }
 
 /// Tells people of a split that was searched.

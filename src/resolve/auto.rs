@@ -9,7 +9,7 @@ use crate::op::Kind;
 use crate::open::{Goal, OpenSchedule, Order, Program};
 use crate::placement::Placement;
 use crate::schedule::{Overlap, Schedule};
-use crate::settle::settle;
+use crate::settle::{Effort, settle, settle_with};
 use crate::sim;
 use std::sync::{Mutex, PoisonError};
 
@@ -47,9 +47,9 @@ pub(super) fn best<E: From<Error>>(selection: &Selection, costs: Pricing<'_, E>)
         return Err(failure);
     }
     candidates.extend(larger_search(selection, costs));
-    let Selection { devices, microbatches, overlap, host, .. } = *selection;
+    let Selection { devices, microbatches, overlap, host, effort, .. } = *selection;
     let cap = selection.cap();
-    let best = Contest { overlap, cap, host }.best(candidates);
+    let best = Contest { overlap, cap, host, effort }.best(candidates);
     best.ok_or_else(|| Error::NoneFits { devices, microbatches, cap }.into())
 }
 
@@ -93,6 +93,7 @@ struct Contest {
     /// Most activations.
     cap: Option<f64>,
     host: &'static dyn Host,
+    effort: u32,
 }
 
 impl Contest {
@@ -112,7 +113,7 @@ impl Contest {
         let found = Mutex::new(&mut best);
         self.host.each(open.len(), &|which| {
             let (number, open, costs) = &open[which];
-            let settled = settle(open, costs).ok();
+            let settled = settle_with(open, costs, Effort { times: self.effort, ..Effort::default() }).ok();
             let judged = settled.and_then(|schedule| self.judged(*number, schedule, costs));
             found.lock().unwrap_or_else(PoisonError::into_inner).extend(judged);
         });

@@ -8,7 +8,7 @@ use crate::cost::CostTable;
 use crate::deadlock::Deadlock;
 use crate::graph::TaskGraph;
 use crate::open::Order;
-use crate::settle::settle;
+use crate::settle::{Effort, settle_with};
 use crate::sim::event::EventError;
 use crate::sim::{self, Predicted, Setup};
 
@@ -119,7 +119,12 @@ impl Selection {
             Order::Fixed(schedule) => schedule,
             Order::Open(open) => {
                 let table = costs(&open.name, &open.placement)?;
-                settle(&open, &table).map_err(|error| Error::Settle { name: open.name.clone(), error })?
+                settle_with(
+                    &open,
+                    &table,
+                    Effort { each: &|count, work| self.host.each(count, work), times: self.effort },
+                )
+                .map_err(|error| Error::Settle { name: open.name.clone(), error })?
             }
         };
         let locate = |cycle: Deadlock| {

@@ -25,6 +25,8 @@ pub struct Selection {
     /// Most activations that a device may hold, in units of its whole share of layers for one micro-batch: bounds what is
     /// searched.
     pub memory_cap: Option<f64>,
+    /// How many times the usual work searches do.
+    pub effort: u32,
     /// Most activations for which a device has room, in the same units, where memory is known in bytes: bounds what is searched.
     pub room: Option<f64>,
     /// Whether the layers are split among the stages so that the step is shortest.
@@ -74,6 +76,7 @@ impl Selection {
             options: BTreeMap::new(),
             lenient: false,
             memory_cap: None,
+            effort: 1,
             room: None,
             balance: false,
             overlap: Overlap::default(),

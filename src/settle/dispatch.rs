@@ -175,7 +175,9 @@ impl Dispatch<'_> {
         let rule = &self.problem.rules[op.slot()];
         let arrival = if op.kind() == Kind::W { 0 } else { self.ready[(rule.input + self.local(op)) as usize] };
         let relief = if fills { state.pending.len() as i128 * self.problem.kept } else { 0 };
-        if arrival == NEVER || (fills && state.live - relief + rule.change > self.problem.caps[device]) {
+        if arrival == NEVER
+            || (fills && state.live - relief + self.problem.change(op.slot() as u32) > self.problem.caps[device])
+        {
             return Step::Sleep(None);
         }
         Step::Run(op, arrival)
@@ -220,7 +222,7 @@ impl Dispatch<'_> {
                 }
                 let base = self.problem.placement.microbatches_of(chunk.direction, self.problem.microbatches).start;
                 let op = Op::new(kind, chunk.stage, base + count).in_direction(chunk.direction);
-                let full = state.live + self.problem.rules[op.slot()].change > self.problem.caps[device];
+                let full = state.live + self.problem.change(op.slot() as u32) > self.problem.caps[device];
                 let step = if full { Step::Weights } else { Step::Run(op, arrival) };
                 consider(policy.rank.key(first, count, number), step);
             }
@@ -266,7 +268,7 @@ impl Dispatch<'_> {
 
     /// Runs the W's that fit before `op`, whose input arrives at `arrival`, or that must run for its memory.
     fn fill(&mut self, device: usize, op: Op, arrival: u64) {
-        let (change, cap) = (self.problem.rules[op.slot()].change, self.problem.caps[device]);
+        let (change, cap) = (self.problem.change(op.slot() as u32), self.problem.caps[device]);
         match self.courses[device] {
             Course::Fixed(_) => return,
             Course::Fill(..) => self.fill_gap(device, arrival, 0),
@@ -298,7 +300,7 @@ impl Dispatch<'_> {
         if let Some(weights) = state.pending.pop_front() {
             let rule = &self.problem.rules[weights.slot()];
             state.free = start + rule.hold;
-            state.live += rule.change;
+            state.live += self.problem.change(weights.slot() as u32);
             state.out.push(weights);
         }
     }
@@ -310,7 +312,7 @@ impl Dispatch<'_> {
         let state = &mut self.devices[device];
         let start = now.max(state.free);
         state.free = start + rule.hold;
-        state.live += rule.change;
+        state.live += self.problem.change(op.slot() as u32);
         state.next += 1;
         state.out.push(op);
         match (op.kind(), &self.courses[device]) {

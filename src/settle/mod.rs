@@ -5,10 +5,12 @@
 //!   before an op that would exceed the cap, and at the end.
 //! - A **greedy** program is list scheduling (`dispatch`), which cannot get stuck under a cap that holds one micro-batch.
 //! - A **search** looks for the best order. Its passes:
-//!   1. *Starts*: closed forms (ZB-H1 to ZB-H2 and beyond, ZB-V: Qi et al., arXiv 2401.10241 sections 2 and 6), building
-//!      blocks repeated once a period (V-Min, V-Half, V-ZB and a grid around them: Qi et al., arXiv 2405.15362 section 3), and
-//!      list schedules with the blocks' times as priorities under the cap.
-//!   2. *Squeeze*: every start is replayed as soon as possible with the real costs, W's put into gaps (`trial`).
+//!   1. *Starts*: closed forms (ZB-H1 to ZB-H2 and beyond, ZB-V: Qi et al., arXiv 2401.10241 sections 2, 3 and 6), the zero-bubble
+//!      authors' rule for ZB-V (`rounds`), building blocks repeated once a period (Qi et al., arXiv 2405.15362 section 3) from a
+//!      lattice of all that keep to the caps (`lattice`), fill and drain of the repeated blocks justified (`justify`), and list
+//!      schedules with the blocks' times as priorities under the cap.
+//!   2. *Squeeze*: every start is replayed as soon as possible with the real costs, W's put into gaps (`trial`), with idle time
+//!      shared by the devices where that is shorter.
 //!   3. *Polish*: local search on the orders. Moves take ops on the critical path that wait for their device, and put them
 //!      earlier or what stands before them later (the neighbourhood of job-shop scheduling, van Laarhoven et al. 1992);
 //!      a little worsening is accepted at first. Many starts are polished a little, the better half of them on (a tournament).
@@ -18,11 +20,16 @@
 //!
 //! A search's work is counted in ops run, so the same input gives the same order on any machine.
 
+mod block;
 mod dispatch;
+mod effort;
 mod expand;
+mod justify;
+mod lattice;
 mod pattern;
 mod polish;
 mod problem;
+mod rounds;
 mod search;
 mod starts;
 mod trial;
@@ -36,6 +43,7 @@ use crate::open::{Goal, OpenSchedule, Program};
 use crate::schedule::{Fault, Programs, Schedule};
 use crate::sim::sweep;
 use dispatch::{Course, Policy, Rank, dispatch};
+pub use effort::Effort;
 use problem::Problem;
 use std::fmt::Write;
 
@@ -65,16 +73,21 @@ pub enum Error {
     Cycle(#[from] Deadlock),
 }
 
+/// [`settle_with`] the usual effort.
+pub fn settle(open: &OpenSchedule, costs: &CostTable) -> Result<Schedule, Error> {
+    settle_with(open, costs, Effort::default())
+}
+
 /// One fixed order per device: what `open` leaves open is decided by `costs`. The result is valid and free of wait cycles.
 /// Overlapped pairs stay together; where they decide what fills a gap their ops count as if they ran in turn.
-pub fn settle(open: &OpenSchedule, costs: &CostTable) -> Result<Schedule, Error> {
-    let programs = Programs::from_iter(rows(open, costs)?);
+pub fn settle_with(open: &OpenSchedule, costs: &CostTable, effort: Effort<'_>) -> Result<Schedule, Error> {
+    let programs = Programs::from_iter(rows(open, costs, effort)?);
     let schedule = Schedule::new(&open.name, open.placement.clone(), open.microbatches, programs);
     schedule.validate()?;
     Ok(TaskGraph::new(schedule)?.schedule().clone())
 }
 
-fn rows(open: &OpenSchedule, costs: &CostTable) -> Result<Vec<Vec<Op>>, Error> {
+fn rows(open: &OpenSchedule, costs: &CostTable, effort: Effort<'_>) -> Result<Vec<Vec<Op>>, Error> {
     check_size(open)?;
     check_ops(open)?;
     let caps: Vec<Option<f64>> = open.programs.iter().map(cap_of).collect();
@@ -84,7 +97,7 @@ fn rows(open: &OpenSchedule, costs: &CostTable) -> Result<Vec<Vec<Op>>, Error> {
     }
     let problem = Problem::new(&open.placement, open.microbatches, costs, &caps);
     match searched(open)? {
-        Some(split) => Ok(search_rows(open, costs, &problem, split)),
+        Some(split) => Ok(search_rows(open, costs, &problem, split, effort)),
         None => dispatch_rows(open, &problem),
     }
 }
@@ -184,10 +197,16 @@ fn searched(open: &OpenSchedule) -> Result<Option<bool>, Error> {
 }
 
 /// The best order found, or the one to begin with if that is better.
-fn search_rows(open: &OpenSchedule, costs: &CostTable, problem: &Problem, split: bool) -> Vec<Vec<Op>> {
+fn search_rows(
+    open: &OpenSchedule,
+    costs: &CostTable,
+    problem: &Problem,
+    split: bool,
+    effort: Effort<'_>,
+) -> Vec<Vec<Op>> {
     let start = given_start(open, costs, split);
     let words = start.as_ref().filter(|start| takes_in_order(start)).map(|start| starts::words_of(&rows_of(start)));
-    let words = search::search(problem, costs, open.goal, split, words);
+    let words = search::search(problem, costs, open.goal, split, words, effort);
     let words = words.expect("the list schedule among the starts cannot get stuck, and keeps the caps");
     let row = |device: usize| -> Vec<Op> {
         let mut counts = vec![0; problem.rules.len()];

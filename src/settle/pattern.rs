@@ -2,76 +2,89 @@
 
 use super::problem::Problem;
 use super::trial::Words;
+use crate::activation::WHOLE;
 use crate::op::{Kind, Op};
-
-/// A building block (Qi et al., arXiv 2405.15362): how long each wave of one micro-batch lingers at every hop from device
-/// to device beyond what it takes at least, by chunk, and where it turns from forward to backward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Block {
-    /// Forward on the first chunk, on the others; backward on the first, on the others.
-    pub hops: [i64; 4],
-    pub turn: i64,
-    /// What every op is taken to last, transfers nothing; else they last what they do.
-    pub even: Option<i64>,
-}
-
-impl Block {
-    /// When, by slot, each op of micro-batch 0 starts.
-    pub fn offsets(&self, problem: &Problem, backward: Kind) -> Vec<i64> {
-        let placement = &problem.placement;
-        let (stages, devices) = (placement.stages(), placement.devices());
-        let mut offsets = vec![0; problem.rules.len()];
-        for direction in 0..placement.directions() {
-            let mut time = 0;
-            let mut place = |kind: Kind, stage: u32, time: &mut i64| {
-                let op = Op::new(kind, stage, 0).in_direction(direction);
-                let rule = problem.rules[op.slot()];
-                offsets[op.slot()] = *time;
-                let leaves = rule.consumer != placement.device_of(op);
-                let hop = usize::from(stage >= devices) + if kind == Kind::F { 0 } else { 2 };
-                let even = self.even.map(|unit| unit * i64::from(kind.width()));
-                let lasts = even.unwrap_or((rule.duration + rule.lag) as i64);
-                *time += lasts + if leaves { self.hops[hop] } else { 0 };
-            };
-            (0..stages).for_each(|stage| place(Kind::F, stage, &mut time));
-            time += self.turn;
-            (0..stages).rev().for_each(|stage| place(backward, stage, &mut time));
-        }
-        offsets
-    }
-}
 
 /// Every device's ops in the order of a pattern.
 pub(super) fn in_order(problem: &Problem, backward: Kind, offsets: &[i64], period: i64) -> Words {
     let row = |device: usize| {
-        let mut ops: Vec<(i64, u32)> = Vec::new();
-        for chunk in problem.placement.held_by(device as u32) {
-            for kind in [Kind::F, backward] {
-                let slot = Op::new(kind, chunk.stage, 0).in_direction(chunk.direction).slot();
-                let share = i64::from(problem.share(chunk.direction));
-                ops.extend((0..share).map(|j| (offsets[slot] + period * j, slot as u32)));
-            }
-        }
-        ops.sort_unstable();
-        ops.into_iter().map(|(_, slot)| slot).collect()
+        timed_ops(problem, device, backward, offsets, period).into_iter().map(|(_, slot)| slot).collect()
     };
     Words::new(&(0..problem.devices()).map(row).collect::<Vec<Vec<u32>>>())
 }
 
+/// When a device's ops run in a pattern, as slots in order, W's left out.
+pub(super) fn timed_ops(
+    problem: &Problem,
+    device: usize,
+    backward: Kind,
+    offsets: &[i64],
+    period: i64,
+) -> Vec<(u64, u32)> {
+    let mut ops: Vec<(u64, u32)> = Vec::new();
+    for chunk in problem.placement.held_by(device as u32) {
+        for kind in [Kind::F, backward] {
+            let slot = Op::new(kind, chunk.stage, 0).in_direction(chunk.direction).slot();
+            let share = i64::from(problem.share(chunk.direction));
+            ops.extend((0..share).map(|j| ((offsets[slot] + period * j) as u64, slot as u32)));
+        }
+    }
+    ops.sort_unstable();
+    ops
+}
+
 /// Zero-bubble's hand-made schedules on a linear placement (arXiv 2401.10241 sections 2.1 and 2.2) between and beyond H1 and
-/// H2: `twelfths` / 12 times (p - 1 - r) forwards to begin with, then backward and forward in turn.
+/// H2: `twelfths` / 12 times (p - 1 - r) forwards to begin with.
 pub(super) fn alternating(problem: &Problem, backward: Kind, twelfths: usize) -> Words {
-    let (p, m) = (problem.devices(), problem.microbatches as usize);
-    let row = |r: usize| {
+    let p = problem.devices();
+    warmed(problem, backward, &(0..p).map(|r| (twelfths * (p - 1 - r)).div_ceil(12)).collect::<Vec<usize>>())
+}
+
+/// The same with as many forwards as each device has time and memory for until its first backward (arXiv 2401.10241 section
+/// 3.1); one more where that one may wait for the last.
+pub(super) fn timed(problem: &Problem, backward: Kind, wait: bool) -> Words {
+    let p = problem.devices();
+    let stage = |r: usize| problem.placement.held_by(r as u32)[0].stage;
+    let rule = |r: usize, kind: Kind| problem.rules[Op::new(kind, stage(r), 0).slot()];
+    let mut arrivals = vec![0; p];
+    for r in 1..p {
+        let before = rule(r - 1, Kind::F);
+        arrivals[r] = arrivals[r - 1] + before.duration + before.lag;
+    }
+    let mut warm = vec![0_usize; p];
+    let mut back = 0; // when the first backward's input arrives
+    for r in (0..p).rev() {
+        let forward = rule(r, Kind::F).duration;
+        let mut free = arrivals[r] + forward;
+        while r + 1 < p
+            && (warm[r] + 2) as i128 * WHOLE <= problem.caps[r]
+            && (if wait { free < back } else { free + forward <= back })
+        {
+            warm[r] += 1;
+            free += forward;
+        }
+        let first = rule(r, backward);
+        back = free.max(back) + first.duration + first.lag;
+    }
+    for r in 1..p {
+        warm[r] = warm[r].min(warm[r - 1].saturating_sub(1));
+    }
+    warmed(problem, backward, &warm)
+}
+
+/// So many forwards to begin with, then forward and backward in turn.
+fn warmed(problem: &Problem, backward: Kind, warm: &[usize]) -> Words {
+    let m = problem.microbatches as usize;
+    let row = |(r, &warm): (usize, &usize)| {
         let stage = problem.placement.held_by(r as u32)[0].stage;
         let (f, i) = (Op::new(Kind::F, stage, 0).slot() as u32, Op::new(backward, stage, 0).slot() as u32);
-        let warm = (twelfths * (p - 1 - r)).div_ceil(12).min(m);
+        let warm = warm.min(m);
         let mut row = vec![f; warm];
         (warm..m).for_each(|_| row.extend([f, i]));
         row.extend(vec![i; warm]);
         row
     };
-    Words::new(&(0..p).map(row).collect::<Vec<Vec<u32>>>())
+    Words::new(&warm.iter().enumerate().map(row).collect::<Vec<Vec<u32>>>())
 }
 
 /// ZB-V's hand-made schedule (arXiv 2401.10241 section 6), without its W's.

@@ -2,8 +2,7 @@
 
 use super::expand::Cuts;
 use super::problem::Problem;
-use super::trial::{Score, Trial, Words, fits, kind_of};
-use crate::activation::WHOLE;
+use super::trial::{Gaps, Score, Trial, Words, fits, kind_of};
 use crate::op::Kind;
 use crate::open::Goal;
 
@@ -36,8 +35,8 @@ pub(super) fn order(goal: Goal, score: Score) -> (u64, u64, u64) {
 /// How words are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
-    /// Without W's, which fill; with this slack.
-    Fill(u64),
+    /// Without W's, which fill gaps.
+    Fill(Gaps),
     /// Complete.
     Explicit,
 }
@@ -64,7 +63,7 @@ impl Polish<'_, '_> {
             Goal::Span => [u64::MAX, limit / 8],
         };
         match self.mode {
-            Mode::Fill(slack) => self.trial.fill_within(words, slack, limits, |_, _| ()),
+            Mode::Fill(gaps) => self.trial.fill_within(words, gaps, limits, |_, _| ()),
             Mode::Explicit => self.trial.run(words),
         }
     }
@@ -119,6 +118,9 @@ impl Polish<'_, '_> {
 
     /// A move: the device, and the op number that goes to another op number's place.
     fn propose(&mut self, words: &Words, path: &[u32]) -> Option<(usize, usize, usize)> {
+        if self.mode == Mode::Explicit && self.random.below(4) == 0 {
+            return self.weight_into_gap(words, path);
+        }
         let dice = self.random.below(16);
         if dice < 12 && !path.is_empty() {
             // An op on the critical path that waits for its device goes earlier, or what is before it later.
@@ -143,6 +145,23 @@ impl Polish<'_, '_> {
             (at + reach).min(range.end - 1)
         };
         (at != to).then_some((device, at, to))
+    }
+
+    /// A W on the critical path goes to a gap of its device, however far.
+    fn weight_into_gap(&mut self, words: &Words, path: &[u32]) -> Option<(usize, usize, usize)> {
+        let at = *path.get(self.random.below(path.len().max(1)))? as usize;
+        if kind_of(words.slots[at]) != Kind::W {
+            return None;
+        }
+        let device = words.starts.partition_point(|&start| start <= at) - 1;
+        let start = words.starts[device];
+        let idles = |k: &usize| {
+            let before = self.problem.rules[words.slots[k - 1] as usize].hold;
+            self.trial.begins[*k] > self.trial.begins[k - 1] + before
+        };
+        let candidates: Vec<usize> = (start + 1..at).filter(idles).collect();
+        let to = *candidates.get(self.random.below(candidates.len().max(1)))?;
+        Some((device, at, to))
     }
 
     /// The ops on a critical path that wait for their device, and not for their input.
@@ -200,15 +219,18 @@ pub(super) fn rotate(slots: &mut [u32], from: usize, to: usize) {
 /// Whether a word without W's has every backward after its forward and keeps to its cap when W's run at once.
 fn ordered(problem: &Problem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
     counts.fill(0);
-    let (mut live, cap) = (0, problem.caps[device]);
+    let mut whole = 0;
     for &slot in word {
-        live += if kind_of(slot) == Kind::F { WHOLE } else { -WHOLE };
-        if live > cap {
-            return false;
-        }
         let counter = problem.rules[slot as usize].counter as usize;
         counts[counter] += 1;
-        if kind_of(slot) != Kind::F && counts[counter] > counts[counter - 1] {
+        if kind_of(slot) != Kind::F {
+            if counts[counter] > counts[counter - 1] {
+                return false;
+            }
+            whole -= 1;
+        } else if problem.admits(device, whole + 1, 0) {
+            whole += 1;
+        } else {
             return false;
         }
     }

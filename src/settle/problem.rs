@@ -1,6 +1,6 @@
 //! The problem: costs, memory and dependences of one placement as flat tables by [`Op::slot`], for fast trials.
 
-use crate::activation::{self, UNLIMITED};
+use crate::activation::{self, UNLIMITED, WHOLE};
 use crate::cost::CostTable;
 use crate::graph::{Cells, SOURCE};
 use crate::op::{Kind, Op};
@@ -21,8 +21,6 @@ pub(super) struct Rule {
     pub output: u32,
     /// The device that waits for its output.
     pub consumer: u32,
-    /// What it adds to what its device holds.
-    pub change: i128,
     /// Number of its counter: B counts as I.
     pub counter: u32,
 }
@@ -40,6 +38,8 @@ pub(super) struct Problem {
     pub cells: usize,
     /// What a pending W gives back.
     pub kept: i128,
+    /// By kind: what an op adds to what its device holds.
+    changes: [i128; Kind::ALL.len()],
 }
 
 impl Problem {
@@ -60,7 +60,6 @@ impl Problem {
                 input: op.upstream(stages).map_or(SOURCE as u32, row),
                 output: row(stage),
                 consumer: placement.receiver(op).unwrap_or(placement.device_of(op)),
-                change: changes[op.kind() as usize],
                 counter: 3 * lane(stage, direction) as u32 + [0, 1, 2, 1][op.kind() as usize],
             };
         }
@@ -74,6 +73,7 @@ impl Problem {
                 .collect(),
             cells: cells.count(),
             kept: -changes[Kind::W as usize],
+            changes,
         }
     }
 
@@ -81,6 +81,28 @@ impl Problem {
     pub fn with_microbatches(&self, microbatches: u32, costs: &CostTable) -> Problem {
         let caps = vec![None; self.caps.len()];
         Problem { caps: self.caps.clone(), ..Problem::new(&self.placement, microbatches, costs, &caps) }
+    }
+
+    /// The same problem with ops that last `unit`, a B two of them, and transfers that take no time.
+    pub fn even(&self, unit: u64) -> Problem {
+        let mut even = self.clone();
+        for op in self.placement.op_kinds() {
+            let rule = &mut even.rules[op.slot()];
+            rule.duration = unit * u64::from(op.kind().width());
+            (rule.hold, rule.lag) = (rule.duration, 0);
+        }
+        even
+    }
+
+    /// What the op of a slot adds to what its device holds.
+    pub fn change(&self, slot: u32) -> i128 {
+        self.changes[(slot & 3) as usize]
+    }
+
+    /// Whether `device` may hold `whole` activations besides what `pending` W's keep.
+    #[inline]
+    pub fn admits(&self, device: usize, whole: i64, pending: usize) -> bool {
+        i128::from(whole) * WHOLE + pending as i128 * self.kept <= self.caps[device]
     }
 
     /// p.
@@ -91,6 +113,11 @@ impl Problem {
     /// How many micro-batches run in `direction`.
     pub fn share(&self, direction: u32) -> u32 {
         self.placement.microbatches_of(direction, self.microbatches).len() as u32
+    }
+
+    /// How many ops there are, W's with them or not.
+    pub fn ops(&self, weights: bool) -> u64 {
+        u64::from(self.microbatches) * u64::from(self.placement.stages()) * if weights { 3 } else { 2 }
     }
 
     /// How long the ops of `device` compute, I and W or B for each F.

@@ -2,13 +2,18 @@
 //!
 //! Work is counted in ops run, never in time, so that the same input gives the same schedule.
 
+use super::block::Block;
+use super::effort::Effort;
 use super::expand::{Cuts, cuts, expanded};
+use super::justify::justified;
 use super::polish::{Mode, Polish, Random, order};
 use super::problem::Problem;
-use super::trial::{Score, Trial, Words};
+use super::trial::{Gaps, Score, Trial, Words, fits};
 use crate::cost::CostTable;
 use crate::op::Kind;
 use crate::open::Goal;
+use crate::sim::event::Each;
+use std::sync::OnceLock;
 
 /// Ops that a search runs in all, for 8 devices or fewer; it grows with the cube of the devices up to 20.
 const BUDGET: u64 = 14_000_000;
@@ -27,6 +32,8 @@ pub(super) struct Found {
     pub score: Score,
     /// A period that stays as it is, so that it can be repeated.
     pub fence: Option<Cuts>,
+    /// Whether it began as a block on a lattice.
+    pub from_lattice: bool,
 }
 
 /// The search with one number of micro-batches.
@@ -39,6 +46,8 @@ pub(super) struct Search<'a> {
     /// Mean time of a chunk's F, backward, W.
     pub times: [i64; 3],
     pub found: Vec<Found>,
+    /// The best blocks for fewer micro-batches.
+    pub blocks: Vec<Block>,
 }
 
 /// The best complete words found.
@@ -48,23 +57,24 @@ pub(super) fn search(
     goal: Goal,
     split: bool,
     given: Option<Words>,
+    effort: Effort<'_>,
 ) -> Option<Words> {
     let levels = levels(problem);
     let scale = (problem.devices() as u64).clamp(8, 20).pow(3);
-    let budget = BUDGET * scale / 512;
+    let (whole, each) = (BUDGET * scale / 512 * u64::from(effort.times.max(1)), effort.each);
     let mut below: Option<(Problem, Vec<Found>)> = None;
+    let mut blocks = Vec::new();
     for &level in &levels {
         let here = problem.with_microbatches(level, costs);
         let budget = match (levels.len(), level == problem.microbatches) {
-            (1, _) => budget,
-            (2, _) => budget / 2,
-            (_, true) => budget * 3 / 10,
-            (_, false) if level == levels[0] => budget * 2 / 10,
-            _ => budget / 2,
+            (1, _) => whole,
+            (2, _) => whole / 2,
+            (_, true) => whole * 3 / 10,
+            (_, false) if level == levels[0] => whole * 2 / 10,
+            _ => whole / 2,
         };
-        let ops = u64::from(level) * u64::from(problem.placement.stages()) * if split { 3 } else { 2 };
-        let budget = budget.min(TRIALS * ops);
-        let mut search = Search::new(&here, goal, split);
+        let budget = budget.min(TRIALS * here.ops(split) * u64::from(effort.times.max(1)));
+        let mut search = Search { blocks: std::mem::take(&mut blocks), ..Search::new(&here, goal, split) };
         if let Some((smaller, found)) = &below {
             search.expand(smaller, found, level < problem.microbatches);
         }
@@ -74,21 +84,32 @@ pub(super) fn search(
             search.consider(words.clone());
         }
         if levels.len() < 3 || level < problem.microbatches || search.found.is_empty() {
-            search.starts(budget / 5);
+            search.starts([budget / 5, whole / 4], each);
+        } else if !search.blocks.is_empty() {
+            search.lattice(budget, each);
         }
         if level < problem.microbatches {
             search.fence();
         }
+        search.refine();
         let raw = [false, true].map(|fenced| search.entrants(fenced).into_iter().next());
-        search.tournament(budget * 7 / 10);
-        search.complete(raw, budget * 3 / 10);
+        search.tournament(budget * 7 / 10, each);
+        search.complete(raw, budget * 3 / 10, each);
         if level == problem.microbatches {
             return search.best();
         }
         let found = search.carried();
+        blocks = std::mem::take(&mut search.blocks);
         below = Some((here, found));
     }
     None
+}
+
+/// What pieces of work 0 to `count` - 1 give, done side by side where `each` can.
+pub(super) fn side_by_side<T: Send + Sync>(count: usize, each: Each<'_>, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let given: Vec<OnceLock<T>> = (0..count).map(|_| OnceLock::new()).collect();
+    each(count, &|n| drop(given[n].set(work(n))));
+    given.into_iter().enumerate().map(|(n, given)| given.into_inner().unwrap_or_else(|| work(n))).collect()
 }
 
 /// The numbers of micro-batches to search with, growing: what is found for few is expanded to more.
@@ -113,7 +134,15 @@ impl<'a> Search<'a> {
         let backward = if split { Kind::I } else { Kind::B };
         let w = if split { mean(problem, Kind::W) } else { 0 };
         let times = [mean(problem, Kind::F), mean(problem, backward), w];
-        Search { problem, trial: Trial::new(problem, split), goal, backward, times, found: Vec::new() }
+        Search {
+            problem,
+            trial: Trial::new(problem, split),
+            goal,
+            backward,
+            times,
+            found: Vec::new(),
+            blocks: Vec::new(),
+        }
     }
 
     /// A third of what a chunk takes for a micro-batch.
@@ -129,7 +158,7 @@ impl<'a> Search<'a> {
     /// Runs what was found, which is for this problem.
     fn run(trial: &mut Trial<'_>, found: &Found) -> Option<Score> {
         match found.mode {
-            Mode::Fill(slack) => trial.fill(&found.words, slack, |_, _| ()),
+            Mode::Fill(gaps) => trial.fill(&found.words, gaps, |_, _| ()),
             Mode::Explicit => trial.run(&found.words),
         }
     }
@@ -138,15 +167,20 @@ impl<'a> Search<'a> {
     pub fn rate(&mut self, words: Words) -> Option<Found> {
         let w = self.times[2] as u64;
         let slacks = if w == 0 { vec![0] } else { vec![0, w / 3, 2 * w / 3, w] };
-        let mut best: Option<(Score, u64)> = None;
-        for slack in slacks {
-            if let Some(score) = self.trial.fill(&words, slack, |_, _| ())
-                && best.is_none_or(|(other, _)| order(self.goal, score) < order(self.goal, other))
-            {
-                best = Some((score, slack));
-            }
+        let mut best: Option<(Score, Gaps)> = None;
+        for gaps in slacks.into_iter().map(Gaps::within) {
+            self.try_gaps(&words, gaps, &mut best);
         }
-        best.map(|(score, slack)| Found { words, mode: Mode::Fill(slack), score, fence: None })
+        best.map(|(score, gaps)| Found { words, mode: Mode::Fill(gaps), score, fence: None, from_lattice: false })
+    }
+
+    /// Runs `words` with `gaps`, which become the best if they are.
+    pub fn try_gaps(&mut self, words: &Words, gaps: Gaps, best: &mut Option<(Score, Gaps)>) {
+        if let Some(score) = self.trial.fill(words, gaps, |_, _| ())
+            && best.is_none_or(|(other, _)| order(self.goal, score) < order(self.goal, other))
+        {
+            *best = Some((score, gaps));
+        }
     }
 
     /// Takes note of `words`; what they reach.
@@ -209,14 +243,24 @@ impl<'a> Search<'a> {
         order(self.goal, found.score).0.saturating_sub(self.problem.span_bound(self.backward == Kind::I))
     }
 
-    /// The best found, few of the same score.
+    /// The best found, few of the same score, half of them no blocks of a lattice: these are many, and crowd out starts that lead
+    /// further.
     fn entrants(&self, fenced: bool) -> Vec<Found> {
         let mut chosen: Vec<Found> = Vec::new();
-        let least = self.found.iter().map(|found| self.excess(found)).min().unwrap_or(0);
-        let near = |found: &&Found| self.excess(found) <= least + least / 5 + 2 * self.unit() as u64;
+        let least = [false, true].map(|kin| {
+            let alike = self.found.iter().filter(|found| found.from_lattice == kin);
+            alike.map(|found| self.excess(found)).min().unwrap_or(0)
+        });
+        let near = |found: &&Found| {
+            let least = least[usize::from(found.from_lattice)];
+            self.excess(found) <= least + least / 5 + 2 * self.unit() as u64
+        };
         for found in self.found.iter().filter(near).filter(|found| found.fence.is_some() == fenced) {
             let alike = chosen.iter().filter(|other| other.score == found.score).count();
-            if alike < ENTRANTS / 2 && chosen.len() < ENTRANTS && chosen.iter().all(|other| other.words != found.words)
+            let kin = chosen.iter().filter(|other| found.from_lattice && other.from_lattice).count();
+            if alike.max(kin) < ENTRANTS / 2
+                && chosen.len() < ENTRANTS
+                && chosen.iter().all(|other| other.words != found.words)
             {
                 chosen.push(found.clone());
             }
@@ -224,24 +268,64 @@ impl<'a> Search<'a> {
         chosen
     }
 
-    fn polish(&mut self, start: &Found, budget: u64, heat: i64, seed: u64) -> Option<Found> {
-        let split = self.backward == Kind::I;
-        let mut polish = Polish {
-            problem: self.problem,
-            trial: &mut self.trial,
-            goal: self.goal,
-            mode: start.mode,
-            random: Random(seed),
-            bounds: [self.problem.makespan_bound(split), self.problem.span_bound(split)],
-            fence: start.fence.as_ref(),
-            heat: heat as u64,
+    /// Polishes each of `field` by so much work, side by side; what does not run is left out.
+    fn polished(&mut self, field: &[Found], budget: u64, seed: u64, each: Each<'_>) -> Vec<Option<Found>> {
+        let (problem, goal, split) = (self.problem, self.goal, self.backward == Kind::I);
+        let bounds = [problem.makespan_bound(split), problem.span_bound(split)];
+        let heat = 2 * self.unit() as u64;
+        let work = |n: usize| {
+            let (start, mut trial) = (&field[n], Trial::new(problem, split));
+            let (mode, fence, random) = (start.mode, start.fence.as_ref(), Random(seed + n as u64));
+            let mut polish = Polish { problem, trial: &mut trial, goal, mode, random, bounds, fence, heat };
+            let (words, score) = polish.run(start.words.clone(), budget)?;
+            Some(Found { words, score, ..start.clone() })
         };
-        let (words, score) = polish.run(start.words.clone(), budget)?;
-        Some(Found { words, score, ..start.clone() })
+        self.trial.work += budget * field.len() as u64;
+        side_by_side(field.len(), each, work)
+    }
+
+    /// Adds the entrants with idle time shared evenly, and justified.
+    fn refine(&mut self) {
+        let split = self.backward == Kind::I;
+        for start in [false, true].into_iter().flat_map(|fenced| self.entrants(fenced)).collect::<Vec<Found>>() {
+            let Mode::Fill(gaps) = start.mode else { continue };
+            if split {
+                let mut best = Some((start.score, gaps));
+                self.share_idle_time(&start, &mut best);
+                let (score, gaps) = best.unwrap_or((start.score, gaps));
+                if gaps.idle != u64::MAX {
+                    self.found.push(Found { score, mode: Mode::Fill(gaps), ..start.clone() });
+                }
+            }
+            if start.fence.is_none()
+                && let Some(words) = justified(self.problem, split, &start.words)
+                && let Some(found) = self.rate(words)
+            {
+                self.found.push(Found { from_lattice: start.from_lattice, ..found });
+            }
+        }
+        self.sort();
+    }
+
+    /// Looks for the least idle time that all devices can be held to.
+    fn share_idle_time(&mut self, start: &Found, best: &mut Option<(Score, Gaps)>) {
+        let mut sixteenths = 16;
+        for _ in 0..24 {
+            let score = best.map_or(start.score, |(score, _)| score);
+            let excess = self.excess(&Found { score, ..start.clone() });
+            let idle = (excess / 16 * sixteenths + excess % 16 * sixteenths / 16).saturating_sub(1);
+            self.try_gaps(&start.words, Gaps { slack: 0, idle }, best);
+            if best.is_some_and(|(better, _)| better == score) {
+                sixteenths -= 2;
+            }
+            if sixteenths < 4 {
+                break;
+            }
+        }
     }
 
     /// Polishes the best of what was found; after each round the better half goes on.
-    fn tournament(&mut self, budget: u64) {
+    fn tournament(&mut self, budget: u64, each: Each<'_>) {
         for fenced in [false, true] {
             let mut field = self.entrants(fenced);
             if field.len() == 1 {
@@ -251,11 +335,9 @@ impl<'a> Search<'a> {
             let budget = if both { budget / 2 } else { budget };
             for round in 0..ROUNDS {
                 let share = budget / ROUNDS / field.len().max(1) as u64;
-                let heat = 2 * self.unit();
-                for (n, start) in field.iter_mut().enumerate() {
-                    if let Some(better) = self.polish(start, share, heat, 100 * round + n as u64) {
-                        *start = better;
-                    }
+                let better = self.polished(&field, share, 100 * round, each);
+                for (start, better) in field.iter_mut().zip(better) {
+                    *start = better.unwrap_or_else(|| start.clone());
                 }
                 field.sort_by_key(|found| order(self.goal, found.score));
                 self.found.extend(field.iter().cloned());
@@ -272,30 +354,36 @@ impl<'a> Search<'a> {
 
     /// Adds the best with their W's, after a polish in which these move freely; `raw` ones too, for a polish without W's
     /// may have led them where W's have no room.
-    fn complete(&mut self, raw: [Option<Found>; 2], budget: u64) {
+    fn complete(&mut self, raw: [Option<Found>; 2], budget: u64, each: Each<'_>) {
         let mut starts: Vec<Found> = Vec::new();
         for (fenced, raw) in [false, true].into_iter().zip(raw) {
             starts.extend(self.entrants(fenced).into_iter().take(2).chain(raw));
         }
-        let number = starts.len().max(1) as u64;
+        let mut complete = Vec::new();
         for start in starts {
             let mut words = start.words.clone();
-            if let Mode::Fill(slack) = start.mode {
+            if let Mode::Fill(gaps) = start.mode {
                 let mut rows = vec![Vec::new(); self.problem.devices()];
-                self.trial.fill(&start.words, slack, |device, slot| rows[device as usize].push(slot));
+                self.trial.fill(&start.words, gaps, |device, slot| rows[device as usize].push(slot));
                 words = Words::new(&rows);
             }
             let Some(score) = self.trial.run(&words) else { continue };
             let fence = start.fence.and_then(|_| cuts(self.problem, &self.trial, &words, 1, 1).pop());
-            let complete = Found { words, mode: Mode::Explicit, score, fence };
-            let better = self.polish(&complete, budget / number, 2 * self.unit(), 5);
-            self.found.extend(better);
+            complete.push(Found { words, mode: Mode::Explicit, score, fence, from_lattice: start.from_lattice });
         }
+        let better = self.polished(&complete, budget / complete.len().max(1) as u64, 5, each);
+        self.found.extend(better.into_iter().flatten());
         self.sort();
     }
 
     /// The best words with their W's.
     fn best(&mut self) -> Option<Words> {
-        self.found.iter().find(|found| found.mode == Mode::Explicit).map(|found| found.words.clone())
+        let mut counts = vec![0; self.problem.rules.len()];
+        let mut fit = |words: &Words| {
+            (0..self.problem.devices()).all(|device| fits(self.problem, device, words.word(device), &mut counts))
+        };
+        let complete = self.found.iter().filter(|found| found.mode == Mode::Explicit).map(|found| &found.words);
+        let best = complete.into_iter().find(|words| fit(words)).cloned();
+        best.or_else(|| self.list_schedule())
     }
 }

@@ -27,6 +27,12 @@ impl Words {
         Words { slots: words.concat(), starts }
     }
 
+    /// The same without W's.
+    pub fn without_weights(&self) -> Words {
+        let row = |device| self.word(device).iter().copied().filter(|&slot| kind_of(slot) != Kind::W).collect();
+        Words::new(&(0..self.starts.len() - 1).map(row).collect::<Vec<Vec<u32>>>())
+    }
+
     /// Where `device`'s word is.
     pub fn range(&self, device: usize) -> std::ops::Range<usize> {
         self.starts[device]..self.starts[device + 1]
@@ -48,6 +54,23 @@ pub(super) fn slot_of(slot: u32, kind: Kind) -> u32 {
     slot & !3 | kind as u32
 }
 
+/// When a W runs before an op that its device would wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Gaps {
+    /// By how much it may hold that op up.
+    pub slack: u64,
+    /// How long a device may have idled since it began; a W runs where it would be longer, whatever it holds up (as the
+    /// zero-bubble authors' schedulers do: no device need idle less than the one that idles most).
+    pub idle: u64,
+}
+
+impl Gaps {
+    /// W's that hold up the next op by `slack` at most.
+    pub fn within(slack: u64) -> Gaps {
+        Gaps { slack, idle: u64::MAX }
+    }
+}
+
 /// What came out of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Score {
@@ -64,7 +87,8 @@ struct Device {
     free: u64,
     first: u64,
     last: u64,
-    live: i128,
+    /// Forwards whose backward has not run.
+    whole: i64,
     idle: u64,
     /// The cell it waits for.
     awaited: u32,
@@ -79,7 +103,6 @@ impl Device {
     fn take(&mut self, rule: &Rule) {
         self.last = self.free + rule.duration;
         self.free += rule.hold;
-        self.live += rule.change;
         self.taken += 1;
     }
 }
@@ -200,15 +223,15 @@ impl<'a> Trial<'a> {
 
     /// Runs words without W's, putting these where they fit. `None`: a circle, or a cap exceeded.
     /// `emit` is told every op of each device in the order in which it runs.
-    pub fn fill(&mut self, words: &Words, slack: u64, emit: impl FnMut(u32, u32)) -> Option<Score> {
-        self.fill_within(words, slack, [u64::MAX; 2], emit)
+    pub fn fill(&mut self, words: &Words, gaps: Gaps, emit: impl FnMut(u32, u32)) -> Option<Score> {
+        self.fill_within(words, gaps, [u64::MAX; 2], emit)
     }
 
     /// [`Trial::fill`] that gives up as soon as the makespan or the span is sure to exceed its limit.
     pub fn fill_within(
         &mut self,
         words: &Words,
-        slack: u64,
+        gaps: Gaps,
         limits: [u64; 2],
         mut emit: impl FnMut(u32, u32),
     ) -> Option<Score> {
@@ -217,7 +240,7 @@ impl<'a> Trial<'a> {
         let mut good = true;
         while let Some(number) = self.runnable.pop() {
             let from = self.devices[number as usize].next;
-            good = self.advance_filling(words, number, slack, limits, &mut emit);
+            good = self.advance_filling(words, number, gaps, limits, &mut emit);
             left -= self.devices[number as usize].next - from;
             if !good {
                 break;
@@ -233,12 +256,12 @@ impl<'a> Trial<'a> {
         &mut self,
         words: &Words,
         number: u32,
-        slack: u64,
+        gaps: Gaps,
         limits: [u64; 2],
         emit: &mut impl FnMut(u32, u32),
     ) -> bool {
         let end = words.starts[number as usize + 1];
-        let (cap, work) = (self.problem.caps[number as usize], self.works[number as usize]);
+        let work = self.works[number as usize];
         let mut device = self.devices[number as usize];
         let mut good = true;
         while device.next < end {
@@ -252,9 +275,15 @@ impl<'a> Trial<'a> {
                 device.awaited = input;
                 break;
             }
+            let forward = slot & 3 == Kind::F as u32;
+            let room = |device: &Device| {
+                !forward || self.problem.admits(number as usize, device.whole + 1, device.queued - device.taken)
+            };
             while device.taken < device.queued {
                 let w = &self.problem.rules[self.queue[device.taken] as usize];
-                if device.free + w.hold > arrival + slack && device.live + rule.change <= cap {
+                let wait = arrival.saturating_sub(device.free);
+                let tired = wait > 0 && device.idle + wait > gaps.idle.saturating_add(device.first);
+                if device.free + w.hold > arrival + gaps.slack && !tired && room(&device) {
                     break;
                 }
                 emit(number, self.queue[device.taken]);
@@ -264,7 +293,7 @@ impl<'a> Trial<'a> {
             device.first = device.first.min(start);
             device.idle += start - device.free;
             let sure = device.idle + work;
-            if device.live + rule.change > cap || sure > limits[0] || sure - device.first.min(sure) > limits[1] {
+            if !room(&device) || sure > limits[0] || sure - device.first.min(sure) > limits[1] {
                 good = false;
                 break;
             }
@@ -279,7 +308,7 @@ impl<'a> Trial<'a> {
             self.begins[at] = start;
             device.last = start + rule.duration;
             device.free = start + rule.hold;
-            device.live += rule.change;
+            device.whole = if forward { device.whole + 1 } else { device.whole - 1 };
             device.next += 1;
         }
         while device.next == end && device.taken < device.queued {
@@ -315,14 +344,19 @@ impl<'a> Trial<'a> {
 /// Whether a word keeps to `cap` and runs every backward after its forward and every W after its I.
 pub(super) fn fits(problem: &Problem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
     counts.fill(0);
-    let (mut live, cap) = (0, problem.caps[device]);
+    let (mut whole, mut pending) = (0_i64, 0_usize);
     for &slot in word {
-        let rule = &problem.rules[slot as usize];
-        live += rule.change;
-        let counter = rule.counter as usize;
+        let counter = problem.rules[slot as usize].counter as usize;
         counts[counter] += 1;
-        if live > cap || (!counter.is_multiple_of(3) && counts[counter] > counts[counter - 1]) {
+        if !counter.is_multiple_of(3) && counts[counter] > counts[counter - 1] {
             return false;
+        }
+        match kind_of(slot) {
+            Kind::F if !problem.admits(device, whole + 1, pending) => return false,
+            Kind::F => whole += 1,
+            Kind::B => whole -= 1,
+            Kind::I => (whole, pending) = (whole - 1, pending + 1),
+            Kind::W => pending -= 1,
         }
     }
     true

@@ -40,6 +40,7 @@ const VALUES: &[(&str, &str)] = &[
     ("delivery", "channel"),
     ("device", "cuda"),
     ("dp", "4"),
+    ("effort", "2"),
     ("eps", "1"),
     ("exact", "1000"),
     ("fail-if", "makespan>0"),
@@ -124,117 +125,117 @@ const TIMED_STEPS: (&str, &str) = ("steps", "every step lasts as long; that they
 const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
-        refused: "overlap layers balance sharing link-scope samples jitter-seed \
+        refused: "effort overlap layers balance sharing link-scope samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
-        refused: "balance ascii chunks set overlap profile sharing link-scope samples jitter-seed \
+        refused: "effort balance ascii chunks set overlap profile sharing link-scope samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
-        refused: "ascii chunks set overlap costs costs-per slow sharing link-scope samples jitter-seed \
+        refused: "effort ascii chunks set overlap costs costs-per slow sharing link-scope samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
-        refused: "chunks set layers balance sharing link-scope samples jitter-seed \
+        refused: "effort chunks set layers balance sharing link-scope samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, ("ascii", "it is in ASCII as it is"), NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 4 --micro 8 --schedule chimera --slow 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
-        refused: "ascii set overlap layers balance profile \
+        refused: "effort ascii set overlap layers balance profile \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
-        refused: "ascii chunks set overlap layers balance max-ticks sharing link-scope samples jitter-seed stages micro \
+        refused: "effort ascii chunks set overlap layers balance max-ticks sharing link-scope samples jitter-seed stages micro \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
-        refused: "ascii chunks set overlap costs costs-per profile slow sharing link-scope samples jitter-seed",
+        refused: "effort ascii chunks set overlap costs costs-per profile slow sharing link-scope samples jitter-seed",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
-        refused: "chunks set overlap layers balance",
+        refused: "effort chunks set overlap layers balance",
         same: &[QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
-        refused: "ascii chunks set overlap costs costs-per slow",
+        refused: "effort ascii chunks set overlap costs costs-per slow",
         same: &[QUIET],
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule 1f1b",
-        refused: "balance chunks set overlap layers costs costs-per profile slow",
+        refused: "effort balance chunks set overlap layers costs costs-per profile slow",
         same: &[("stages", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule zb-1p --format json",
         refused: "balance ascii chunks set overlap layers",
-        same: &[("costs-per", "all costs shrink alike")],
+        same: &[("effort", "the order is as good at once"), ("costs-per", "all costs shrink alike")],
     },
     Setting {
         command: "check --stages 2 --micro 6 --schedule dualpipe --format csv",
-        refused: "balance ascii chunks set layers costs costs-per profile slow",
+        refused: "effort balance ascii chunks set layers costs costs-per profile slow",
         same: &[("overlap", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to json",
-        refused: "balance chunks set overlap layers costs costs-per profile slow torch",
+        refused: "effort balance chunks set overlap layers costs costs-per profile slow torch",
         same: &[QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 6 --schedule zb-1p --costs comm=0.5 --to json",
         refused: "balance chunks set overlap profile torch",
-        same: &[QUIET, ("costs-per", "the order is the same")],
+        same: &[("effort", "the order is as good at once"), QUIET, ("costs-per", "the order is the same")],
     },
     Setting {
         command: "export --stages 2 --micro 6 --schedule dualpipe --to json",
-        refused: "balance chunks set layers costs costs-per profile slow torch",
+        refused: "effort balance chunks set layers costs costs-per profile slow torch",
         same: &[QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv-comms",
-        refused: "balance chunks set overlap layers costs costs-per profile slow",
+        refused: "effort balance chunks set overlap layers costs costs-per profile slow",
         same: &[QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv",
-        refused: "balance chunks set overlap layers costs costs-per profile slow",
+        refused: "effort balance chunks set overlap layers costs costs-per profile slow",
         same: &[QUIET, ("torch", "all versions read the same ops")],
     },
     Setting { command: "compare $D/predicted.json", refused: "", same: &[QUIET] },
     Setting { command: "compare $D/predicted.json --format json", refused: "ascii", same: &[COLOR, QUIET] },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --unit-ms 1 --steps 1 --warmup 0 --format json",
-        refused: "balance ascii chunks set overlap layers link slices precision device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+        refused: "effort balance ascii chunks set overlap layers link slices precision device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model profile repeat-batch seed seq tokenizer vocabulary weight-decay",
         same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --profile $D/costs.json --steps 1 --warmup 0 --format json",
-        refused: "balance ascii chunks set overlap link slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
+        refused: "effort balance ascii chunks set overlap link slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer vocabulary weight-decay costs costs-per slow unit-ms",
         same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0 --format json",
-        refused: "balance ascii chunks set overlap costs costs-per slow unit-ms checkpoint tokenizer link slices precision",
+        refused: "effort balance ascii chunks set overlap costs costs-per slow unit-ms checkpoint tokenizer link slices precision",
         same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 4 --warmup 0",
-        refused: "balance chunks set overlap costs costs-per slow unit-ms checkpoint calibrate link slices precision tokenizer",
+        refused: "effort balance chunks set overlap costs costs-per slow unit-ms checkpoint calibrate link slices precision tokenizer",
         same: &[
             WARMUP,
             TIMEOUT,
@@ -246,7 +247,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 4 --warmup 0 --format json",
-        refused: "balance ascii chunks set overlap costs costs-per slow unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
+        refused: "effort balance ascii chunks set overlap costs costs-per slow unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
                   slices precision",
         same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS],
     },

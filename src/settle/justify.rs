@@ -1,0 +1,221 @@
+//! Justification: every op, in order of time, goes to the earliest place where its device idles long enough for it and has
+//! memory, so that no op ends later than before (Valls, Ballestín and Quintanilla, "Justification and RCPSP: A technique that
+//! pays", 2005). Where a building block is repeated, fill and drain become what they should be: forwards fill up the memory as
+//! soon as they can, backwards follow as soon as they can.
+
+use super::pattern::timed_ops;
+use super::problem::{Problem, Rule};
+use super::trial::{Gaps, Trial, Words, kind_of, slot_of};
+use crate::graph::SOURCE;
+use crate::op::{Kind, Op};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// One op of a device's order.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    slot: u32,
+    /// Number among the ops of its slot.
+    count: u32,
+    start: u64,
+    /// What its device holds once it has begun.
+    live: i128,
+}
+
+/// Orders with times.
+struct Justify<'a> {
+    problem: &'a Problem,
+    rows: Vec<Vec<Place>>,
+    /// By cell: when what fills it arrives.
+    cells: Vec<u64>,
+    /// By slot and number: when it ends.
+    ends: Vec<Vec<u64>>,
+}
+
+/// `words`, which are without W's, justified, and still without. `None` where they do not run, or exceed a cap.
+pub(super) fn justified(problem: &Problem, split: bool, words: &Words) -> Option<Words> {
+    let mut trial = Trial::new(problem, split);
+    let mut rows = vec![Vec::new(); problem.devices()];
+    trial.fill(words, Gaps::within(0), |device, slot| rows[device as usize].push(slot))?;
+    let words = Words::new(&rows);
+    trial.run(&words)?;
+    let timed = |device: usize| words.range(device).map(|at| (trial.begins[at], words.slots[at])).collect();
+    let mut justify = Justify::new(problem, (0..problem.devices()).map(timed).collect())?;
+    justify.run(0..0);
+    Some(justify.words().without_weights())
+}
+
+/// A block repeated every `period` from `offsets` on, with W's where devices idle, justified but for what runs between the first
+/// micro-batch's end and the last one's beginning; then its end once more as if it had no W's. With full backwards all is
+/// justified. `None` where a cap is exceeded.
+pub(super) fn repeated(problem: &Problem, backward: Kind, offsets: &[i64], period: i64) -> Option<Words> {
+    let devices = 0..problem.devices();
+    let block = |device: usize| timed_ops(problem, device, backward, offsets, period);
+    if backward == Kind::B {
+        let mut justify = Justify::new(problem, devices.map(block).collect())?;
+        justify.run(0..0);
+        return Some(justify.words());
+    }
+    let mut justify = Justify::new(problem, devices.map(|device| with_weights(problem, block(device))).collect())?;
+    let steady = justify.steady(backward);
+    justify.run(steady.clone());
+    let bare = |row: &Vec<Place>| {
+        row.iter().map(|place| (place.start, place.slot)).filter(|&(_, slot)| kind_of(slot) != Kind::W).collect()
+    };
+    let mut end = Justify::timed(problem, justify.rows.iter().map(bare).collect());
+    end.run(0..steady.end);
+    let row = |row: &Vec<Place>| with_weights(problem, row.iter().map(|place| (place.start, place.slot)).collect());
+    let end = Justify::new(problem, end.rows.iter().map(row).collect());
+    Some(end.unwrap_or(justify).words())
+}
+
+/// A device's ops between which W's run where it idles long enough, the oldest first.
+fn with_weights(problem: &Problem, ops: Vec<(u64, u32)>) -> Vec<(u64, u32)> {
+    let mut all = Vec::with_capacity(ops.len() * 3 / 2);
+    let mut pending: VecDeque<u32> = VecDeque::new();
+    let mut free = 0;
+    for next in ops.into_iter().map(Some).chain([None]) {
+        let until = next.map_or(u64::MAX, |(start, _)| start);
+        while let Some(&w) = pending.front().filter(|&&w| free + problem.rules[w as usize].hold <= until) {
+            all.push((free, w));
+            free += problem.rules[w as usize].hold;
+            pending.pop_front();
+        }
+        let Some((start, slot)) = next else { break };
+        all.push((start, slot));
+        free = start + problem.rules[slot as usize].hold;
+        if kind_of(slot) == Kind::I {
+            pending.push_back(slot_of(slot, Kind::W));
+        }
+    }
+    all
+}
+
+impl<'a> Justify<'a> {
+    /// Devices' ops with their starts, in order. `None` where a cap is exceeded.
+    fn new(problem: &'a Problem, timed: Vec<Vec<(u64, u32)>>) -> Option<Justify<'a>> {
+        let justify = Justify::timed(problem, timed);
+        let fits = |(row, &cap): (&Vec<Place>, &i128)| row.iter().all(|place| place.live <= cap);
+        justify.rows.iter().zip(&problem.caps).all(fits).then_some(justify)
+    }
+
+    /// Devices' ops with their starts, in order.
+    fn timed(problem: &'a Problem, timed: Vec<Vec<(u64, u32)>>) -> Justify<'a> {
+        let mut counts = vec![0; problem.rules.len()];
+        let mut rows: Vec<Vec<Place>> = Vec::new();
+        for timed in timed {
+            let mut live = 0;
+            let place = |(start, slot): (u64, u32)| {
+                counts[slot as usize] += 1;
+                live += problem.change(slot);
+                Place { slot, count: counts[slot as usize] - 1, start, live }
+            };
+            rows.push(timed.into_iter().map(place).collect());
+        }
+        let ends = counts.iter().map(|&count| vec![0; count as usize]).collect();
+        let mut justify = Justify { problem, rows, cells: vec![0; problem.cells], ends };
+        for place in justify.rows.concat() {
+            justify.note(place.slot, place.count, place.start);
+        }
+        justify
+    }
+
+    /// The orders.
+    fn words(&self) -> Words {
+        let row = |row: &Vec<Place>| row.iter().map(|place| place.slot).collect();
+        Words::new(&self.rows.iter().map(row).collect::<Vec<Vec<u32>>>())
+    }
+
+    /// From when the first micro-batch ends to when the last one begins.
+    fn steady(&self, backward: Kind) -> Range<u64> {
+        let place = |kind: Kind| {
+            let op = Op::new(kind, 0, 0);
+            let row = &self.rows[self.problem.placement.device_of(op) as usize];
+            row.iter().filter(move |place| place.slot == op.slot() as u32).map(|place| place.start)
+        };
+        place(backward).next().unwrap_or(0)..place(Kind::F).next_back().unwrap_or(0)
+    }
+
+    fn rule(&self, slot: u32) -> Rule {
+        self.problem.rules[slot as usize]
+    }
+
+    /// An op starts at `start`.
+    fn note(&mut self, slot: u32, count: u32, start: u64) {
+        let rule = self.rule(slot);
+        self.ends[slot as usize][count as usize] = start + rule.hold;
+        if kind_of(slot) != Kind::W {
+            self.cells[(rule.output + count) as usize] = start + rule.duration + rule.lag;
+        }
+    }
+
+    /// When an op may start: the input of W, and of the last stage's backward, is made on its device.
+    fn arrival(&self, slot: u32, count: u32) -> u64 {
+        let input = self.rule(slot).input;
+        let own = |kind: Kind| self.ends[slot_of(slot, kind) as usize][count as usize];
+        match kind_of(slot) {
+            Kind::W => own(Kind::I),
+            Kind::I | Kind::B if input as usize == SOURCE => own(Kind::F),
+            Kind::F if input as usize == SOURCE => 0,
+            _ => self.cells[(input + count) as usize],
+        }
+    }
+
+    /// Moves all but what starts in `still`.
+    fn run(&mut self, still: Range<u64>) {
+        let ops = |(device, row): (usize, &Vec<Place>)| {
+            row.iter().map(|place| (place.start, device, place.slot, place.count)).collect::<Vec<_>>()
+        };
+        let mut all: Vec<(u64, usize, u32, u32)> = self.rows.iter().enumerate().flat_map(ops).collect();
+        all.sort_unstable();
+        for (start, device, slot, count) in all {
+            if !still.contains(&start) {
+                let at = self.find(device, slot, count, start);
+                let (to, start) = self.earliest(device, at, self.arrival(slot, count));
+                self.put(device, at, to, start);
+                self.note(slot, count, start);
+            }
+        }
+    }
+
+    /// Where the op is that started at `start`.
+    fn find(&self, device: usize, slot: u32, count: u32, start: u64) -> usize {
+        let row = &self.rows[device];
+        let from = row.partition_point(|place| place.start < start);
+        row[from..].iter().position(|place| (place.slot, place.count) == (slot, count)).map_or(from, |n| from + n)
+    }
+
+    /// The first place from `arrival` on for the op at `at`, and its start there.
+    fn earliest(&self, device: usize, at: usize, arrival: u64) -> (usize, u64) {
+        let row = &self.rows[device];
+        let (op, cap) = (row[at], self.problem.caps[device]);
+        let (rule, change) = (self.rule(op.slot), self.problem.change(op.slot));
+        let free = |k: usize| if k == 0 { 0 } else { row[k - 1].start + self.rule(row[k - 1].slot).hold };
+        let mut best = (at, free(at).max(arrival));
+        let mut k = at;
+        while k > 0 && row[k - 1].start >= arrival + rule.hold && row[k - 1].slot != op.slot {
+            k -= 1;
+            let before = if k == 0 { 0 } else { row[k - 1].live };
+            if change > 0 && row[k].live.max(before) + change > cap {
+                break;
+            }
+            let start = free(k).max(arrival);
+            if start + rule.hold <= row[k].start {
+                best = (k, start);
+            }
+        }
+        best
+    }
+
+    /// Puts the op at `from` to `to`, which is not later, to start at `start`.
+    fn put(&mut self, device: usize, from: usize, to: usize, start: u64) {
+        let row = &mut self.rows[device];
+        row[from].start = start;
+        if to < from {
+            let change = self.problem.change(row[from].slot);
+            row[to..=from].rotate_right(1);
+            row[to].live = change + if to == 0 { 0 } else { row[to - 1].live };
+            row[to + 1..=from].iter_mut().for_each(|place| place.live += change);
+        }
+    }
+}
