@@ -258,7 +258,8 @@ impl<'a> Search<'a> {
         for found in self.found.iter().filter(near).filter(|found| found.fence.is_some() == fenced) {
             let alike = chosen.iter().filter(|other| other.score == found.score).count();
             let kin = chosen.iter().filter(|other| found.from_lattice && other.from_lattice).count();
-            if alike.max(kin) < ENTRANTS / 2
+            if alike < ENTRANTS / 2
+                && kin < ENTRANTS * 3 / 4
                 && chosen.len() < ENTRANTS
                 && chosen.iter().all(|other| other.words != found.words)
             {
@@ -371,6 +372,7 @@ impl<'a> Search<'a> {
             let fence = start.fence.and_then(|_| cuts(self.problem, &self.trial, &words, 1, 1).pop());
             complete.push(Found { words, mode: Mode::Explicit, score, fence, from_lattice: start.from_lattice });
         }
+        self.found.extend(complete.iter().cloned());
         let better = self.polished(&complete, budget / complete.len().max(1) as u64, 5, each);
         self.found.extend(better.into_iter().flatten());
         self.sort();
