@@ -7,7 +7,9 @@ use super::api::context::Context;
 use super::api::driver::StreamHandle;
 use super::api::handle::Address;
 use super::api::memory::Buffer;
-use super::api::products::{Element, Epilogue, Layout, Lt, Operands, Product, ProductError, Shape, Workspace};
+use super::api::products::{
+    Element, Epilogue, Layout, Lt, NOT_SUPPORTED, Operands, Product, ProductError, Shape, Workspace,
+};
 use super::gpu::Gpu;
 use super::kernel::Precision;
 use anyhow::{Context as _, Result};
@@ -137,7 +139,7 @@ impl Products {
         match self.lt.multiply(product, &operands, workspace, stream) {
             Ok(()) => Ok(true),
             // what the heuristic promised, the product itself may still refuse before anything is enqueued
-            Err(ProductError::Refused { code: 15, .. }) => {
+            Err(ProductError::Refused { code: NOT_SUPPORTED, .. }) => {
                 if let Some(Some(product)) = self.chosen.insert(shape, None) {
                     self.lt.destroy(product);
                 }

@@ -116,7 +116,7 @@ fn compile(compiler: &Nvrtc, text: &str, precision: Precision, architecture: u32
     Err(refusal.map_or_else(|| anyhow::anyhow!("expected a target to compile for, found none"), Into::into))
 }
 
-/// NVRTC_ERROR_INVALID_OPTION
+/// `NVRTC_ERROR_INVALID_OPTION`.
 const INVALID_OPTION: u32 = 5;
 
 /// What the code depends on, as 32 digits.

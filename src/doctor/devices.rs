@@ -1,6 +1,6 @@
 //! The driver, the GPUs, and shares of their multiprocessors.
 
-use super::driver::{Driver, Fault, NO_DEVICE, attribute};
+use super::driver::{Driver, EXCLUSIVE, Fault, NO_DEVICE, PROHIBITED, attribute};
 use super::finding::Finding;
 
 /// The oldest driver that has all that this program calls: CUDA 12.8, driver 570.
@@ -79,7 +79,7 @@ pub(super) fn devices() -> Finding {
     if devices.iter().all(|device| device.capability < OLDEST_CAPABILITY) {
         return Finding::broken(found, "use a GPU of compute capability 8.0 (Ampere) or newer");
     }
-    match devices.iter().find(|device| device.mode == 2) {
+    match devices.iter().find(|device| device.mode == PROHIBITED) {
         Some(device) => Finding::broken(
             format!("{found}; device {} is closed to programs", device.number),
             format!("open it: nvidia-smi -i {} -c 0", device.number),
@@ -95,7 +95,7 @@ struct Device {
     free_bytes: Option<usize>,
     multiprocessors: i32,
     capability: (i32, i32),
-    /// 0 default, 2 prohibited, 3 one process only.
+    /// [`PROHIBITED`], [`EXCLUSIVE`] or another.
     mode: i32,
 }
 
@@ -106,7 +106,7 @@ impl Device {
         let mode = attribute(attribute::COMPUTE_MODE)?;
         // A context is what every run begins with: a GPU that refuses it is not usable.
         let free_bytes = match mode {
-            2 => None,
+            PROHIBITED => None,
             _ => {
                 driver.context(device)?;
                 Some(driver.free_memory()?)
@@ -130,7 +130,7 @@ impl Device {
         let gibibytes = |bytes: usize| bytes as f64 / f64::from(1 << 30);
         let Device { number, name, bytes, free_bytes, multiprocessors, capability: (major, minor), mode } = self;
         let free = free_bytes.map(|free| format!(" ({:.1} free)", gibibytes(free))).unwrap_or_default();
-        let mode = if *mode == 3 { ", one process only" } else { "" };
+        let mode = if *mode == EXCLUSIVE { ", one process only" } else { "" };
         let memory = gibibytes(*bytes);
         format!(
             "{number}: {name}, {memory:.1} GiB{free}, {multiprocessors} multiprocessors, compute {major}.{minor}{mode}"

@@ -14,11 +14,36 @@ pub(super) const NO_DEVICE: c_int = 100;
 /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
 const ALREADY_ENABLED: c_int = 704;
 
-/// Attributes of a device, `CU_DEVICE_ATTRIBUTE_*`.
+/// `CUDA_ERROR_STUB_LIBRARY`.
+const STUB: c_int = 34;
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE`.
+const UNAVAILABLE: c_int = 46;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: c_int = 2;
+/// `CUDA_ERROR_SYSTEM_NOT_READY`.
+const NOT_READY: c_int = 802;
+/// `CUDA_ERROR_SYSTEM_DRIVER_MISMATCH`.
+const MISMATCH: c_int = 803;
+/// `CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE`.
+const INCOMPATIBLE: c_int = 804;
+/// `CUDA_ERROR_UNKNOWN`.
+const UNKNOWN: c_int = 999;
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+/// `CU_COMPUTEMODE_PROHIBITED`.
+pub(super) const PROHIBITED: i32 = 2;
+/// `CU_COMPUTEMODE_EXCLUSIVE_PROCESS`.
+pub(super) const EXCLUSIVE: i32 = 3;
+
+/// Attributes of a device.
 pub(super) mod attribute {
+    /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
     pub const MULTIPROCESSOR_COUNT: i32 = 16;
+    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`.
     pub const COMPUTE_MODE: i32 = 20;
+    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
     pub const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
+    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`.
     pub const COMPUTE_CAPABILITY_MINOR: i32 = 76;
 }
 
@@ -36,11 +61,13 @@ impl Fault {
     pub fn finding(&self) -> Finding {
         let fix = match self.code {
             Some(NO_DEVICE) => "check that a GPU is there and CUDA_VISIBLE_DEVICES shows it (nvidia-smi lists them)",
-            Some(34) => "this libcuda is the toolkit's stub: take its folder out of LD_LIBRARY_PATH",
-            Some(46) => "another process has the GPU in exclusive mode: end it, or nvidia-smi -c 0",
-            Some(2) => "another process has filled the GPU's memory: nvidia-smi names it",
-            Some(802..=804) => "driver and GPU do not match: install the driver again, or restart the machine",
-            Some(999) => "load the driver's modules (nvidia-modprobe -u), or restart the machine",
+            Some(STUB) => "this libcuda is the toolkit's stub: take its folder out of LD_LIBRARY_PATH",
+            Some(UNAVAILABLE) => "another process has the GPU in exclusive mode: end it, or nvidia-smi -c 0",
+            Some(OUT_OF_MEMORY) => "another process has filled the GPU's memory: nvidia-smi names it",
+            Some(NOT_READY | MISMATCH | INCOMPATIBLE) => {
+                "driver and GPU do not match: install the driver again, or restart the machine"
+            }
+            Some(UNKNOWN) => "load the driver's modules (nvidia-modprobe -u), or restart the machine",
             None => "install a newer NVIDIA driver, 570 or newer",
             _ => "look for NVRM lines in dmesg; restart the driver or the machine",
         };
@@ -210,8 +237,7 @@ impl<'a> Memory<'a> {
     pub fn new(driver: &'a Driver, context: Context, bytes: usize) -> Result<Memory<'a>, Fault> {
         driver.make_current(context)?;
         let mut memory = Memory { driver, context, address: 0, stream: ptr::null_mut(), bytes };
-        // CU_STREAM_NON_BLOCKING
-        call!(driver, cuStreamCreate(&mut memory.stream => *mut *mut c_void, 1 => c_uint))?;
+        call!(driver, cuStreamCreate(&mut memory.stream => *mut *mut c_void, NON_BLOCKING => c_uint))?;
         call!(driver, cuMemAlloc_v2(&mut memory.address => *mut u64, bytes => usize))?;
         Ok(memory)
     }

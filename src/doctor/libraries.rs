@@ -11,6 +11,9 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::ptr;
 
+/// `NVRTC_ERROR_BUILTIN_OPERATION_FAILURE`.
+const BUILTINS_FAILED: c_int = 7;
+
 /// Two lines that any NVRTC compiles.
 const KERNEL: &CStr = c"extern \"C\" __global__ void twice(float* x, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2.0f; }";
@@ -58,8 +61,10 @@ fn compiled() -> Result<Finding, Finding> {
         let end: unsafe extern "C" fn(*mut *mut c_void) -> c_int = function(&library, "nvrtcDestroyProgram", wanted)?;
         let checked = |call: &str, code: c_int| match code {
             0 => Ok(()),
-            // 7: the builtins are not beside it.
-            7 => Err(Finding::broken(format!("{call} finds no libnvrtc-builtins ({})", path.display()), wanted.fix)),
+            // it says so where they are not beside it
+            BUILTINS_FAILED => {
+                Err(Finding::broken(format!("{call} finds no libnvrtc-builtins ({})", path.display()), wanted.fix))
+            }
             _ => Err(Finding::broken(format!("{call} answered {code} ({})", path.display()), wanted.fix)),
         };
         let (mut major, mut minor) = (0, 0);

@@ -79,8 +79,8 @@ pub fn wheels() -> Option<PathBuf> {
     let folder = std::env::var_os("PIPESIM_CUDA_WHEELS").filter(|value| !value.is_empty());
     assert!(
         folder.is_some() || std::env::var_os("PIPESIM_WITHOUT_WHEELS").is_some(),
-        "expected PIPESIM_CUDA_WHEELS to name a folder with NVIDIA's libraries, found it unset; run pip install --no-deps \
-         --target FOLDER nvidia-cuda-nvrtc==13.0.88 nvidia-nvshmem-cu13==3.4.5, or set PIPESIM_WITHOUT_WHEELS=1"
+        "expected PIPESIM_CUDA_WHEELS to name a folder with NVIDIA's libraries, found it unset; run tests/wheels \
+         FOLDER and name that, or set PIPESIM_WITHOUT_WHEELS=1"
     );
     if folder.is_none() {
         eprintln!("not run: PIPESIM_WITHOUT_WHEELS is set");

@@ -1,8 +1,10 @@
 //! Training on the CPU and on GPUs, or on stand-ins for NVIDIA's libraries: numbers against PyTorch's, bits against bits.
 
 mod cuda;
+mod elf;
 mod emulator_driver;
 mod experiment;
+mod headers;
 mod kernels;
 mod model;
 mod nvrtc;

@@ -1,9 +1,11 @@
 //! The kernels through the real NVRTC, for the architectures that pipesim runs on: their text compiles without any
-//! include path, and the binary holds every kernel. No GPU and no driver is needed, only the library: `pip install
-//! --target DIR nvidia-cuda-nvrtc==13.0.88`, with DIR in the environment variable PIPESIM_CUDA_WHEELS.
+//! include path, and the binary holds every kernel, which takes no more registers, stack and shared memory than it did. No GPU and no driver is needed, only the library: `tests/wheels
+//! DIR` fetches it, the environment variable PIPESIM_CUDA_WHEELS names DIR.
 
+use crate::elf::{Elf, number};
 use crate::emulator_driver::{Compiler, compile};
 use crate::support::{again, wheels};
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
@@ -55,13 +57,131 @@ fn binary(compiler: &Compiler, text: &str, architecture: &str) -> Result<Vec<u8>
     compile(compiler, text, &[], &[&option, c"--std=c++17"]).map_err(|(_, log)| log)
 }
 
+/// What a kernel takes of a multiprocessor, by the binary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Resources {
+    /// Of each thread.
+    registers: usize,
+    /// Bytes of local memory of each thread: what is spilled, and arrays that are no registers.
+    stack_bytes: usize,
+    /// Of each block, beside what the launch asks for.
+    shared_bytes: usize,
+}
+
+/// Attributes in `.nv.info`, of which each is followed by a symbol's number and a value.
+const FRAME_SIZE: usize = 0x11;
+const REGISTER_COUNT: usize = 0x2f;
+
+/// What every kernel of a binary takes. `.nv.info` is a list: a byte for the form, one for the attribute, then two that are its
+/// value, or in form 4 the size of what follows.
+fn resources(binary: &[u8]) -> BTreeMap<String, Resources> {
+    let elf = Elf::of(binary);
+    let symbols = elf.symbols(2);
+    let mut all: BTreeMap<String, Resources> = BTreeMap::new();
+    let info = elf.section(".nv.info").expect("a binary says what its kernels take").bytes;
+    let mut at = 0;
+    while at < info.len() {
+        let (form, attribute, size) = (info[at], usize::from(info[at + 1]), number(info, at + 2, 2));
+        at += 4;
+        if form != 4 {
+            continue;
+        }
+        if [FRAME_SIZE, REGISTER_COUNT].contains(&attribute) {
+            let (symbol, value) = (symbols[&number(info, at, 4)].0.to_string(), number(info, at + 4, 4));
+            let of_kernel = all.entry(symbol).or_default();
+            *(if attribute == FRAME_SIZE { &mut of_kernel.stack_bytes } else { &mut of_kernel.registers }) = value;
+        }
+        at += size;
+    }
+    for (name, of_kernel) in &mut all {
+        of_kernel.shared_bytes = elf.section(&format!(".nv.shared.{name}")).map_or(0, |section| section.size);
+    }
+    all
+}
+
+/// Elements of a large tensor: the output of GPT-2's wide product for 32 sequences.
+const COUNT: usize = 32 * 1024 * 3072;
+
+/// A kernel: a launch of it in a GPT-2 of 768 channels (the attention kernels: with their largest heads), the registers of a thread
+/// that it may take in float32 for sm_80 and sm_90, then in bfloat16, and its own shared memory. Registers are dealt out in eights.
+type Ceiling = (&'static str, fn(Precision) -> kernel::Launch, [usize; 4], usize);
+
+/// What they took when this was written. A kernel that takes more has fewer warps at work at a time: raise a number only with a
+/// measurement that says why.
+const CEILINGS: [Ceiling; 22] = [
+    ("adamw_update", |p| kernel::adamw_update(p, COUNT), [64, 80, 64, 80], 0),
+    ("add", |p| kernel::add(p, COUNT), [40, 40, 40, 40], 0),
+    ("attention_backward_keys", |p| kernel::attention_backward_keys(p, 32, 1024, 16, 128), [256, 256, 256, 256], 1024),
+    ("attention_backward_mean", |p| kernel::attention_backward_mean(p, 32, 1024, 12, 64), [48, 56, 48, 56], 0),
+    (
+        "attention_backward_queries",
+        |p| kernel::attention_backward_queries(p, 32, 1024, 16, 128),
+        [256, 256, 224, 256],
+        0,
+    ),
+    ("attention_forward", |p| kernel::attention_forward(p, 32, 1024, 16, 128), [168, 168, 168, 168], 0),
+    ("bias_backward_weight", |p| kernel::bias_backward_weight(p, 32768, 3072), [48, 48, 40, 40], 4096),
+    ("cast", |p| kernel::cast(p, COUNT), [32, 40, 24, 32], 0),
+    ("classifier_forward", |p| kernel::classifier_forward(p, 32768, 50257, 50304), [48, 56, 56, 48], 256),
+    ("embedding_backward_position", |p| kernel::embedding_backward_position(p, 32, 1024, 768), [32, 32, 32, 32], 0),
+    ("embedding_backward_token", |p| kernel::embedding_backward_token(p, 1024, 768), [32, 32, 32, 32], 0),
+    ("embedding_forward", |p| kernel::embedding_forward(p, 32768, 1024, 768), [56, 56, 48, 48], 0),
+    ("gelu_backward_input", |p| kernel::gelu_backward_input(p, COUNT), [40, 48, 40, 48], 0),
+    ("gelu_forward", |p| kernel::gelu_forward(p, COUNT), [32, 40, 32, 32], 0),
+    ("layernorm_backward_input", |p| kernel::layernorm_backward_input(p, 32768, 768), [56, 64, 56, 64], 0),
+    ("layernorm_backward_sums", |p| kernel::layernorm_backward_sums(p, 32768, 768, 128), [40, 40, 40, 40], 0),
+    ("layernorm_backward_weight", |p| kernel::layernorm_backward_weight(p, 128, 768), [48, 48, 48, 48], 1024),
+    ("layernorm_forward", |p| kernel::layernorm_forward(p, 32768, 768), [48, 56, 48, 56], 0),
+    ("loss_mean", |p| kernel::loss_mean(p, 32768), [24, 24, 24, 24], 256),
+    ("norm_partial", |p| kernel::norm_partial(p, COUNT, 1024), [32, 40, 32, 40], 256),
+    ("norm_sum", |p| kernel::norm_sum(p, 1024), [24, 24, 24, 24], 256),
+    ("residual_forward", |p| kernel::residual_forward(p, COUNT), [48, 48, 32, 40], 0),
+];
+
+/// Bytes of local memory of a thread; all other kernels have none.
+const STACKS: [(&str, &str, usize); 1] = [("attention_forward_bf16", "sm_90", 8)];
+
+/// Registers of a block, and bytes of shared memory that it can ask for (compute capability 8.0; 9.0 has 227 KiB).
+const MOST_REGISTERS: usize = 65_536;
+const MOST_SHARED_BYTES: [(&str, usize); 2] = [("sm_80", 163 << 10), ("sm_90", 227 << 10)];
+/// What the system keeps of each block's shared memory on sm_90; the binary counts it, the limit does not.
+const SYSTEMS_SHARED_BYTES: usize = 1024;
+
+/// A kernel's resources within its ceilings, and a launch of it within the device's limits.
+fn check_resources(binary: &[u8], precision: Precision, architecture: &str) {
+    let all = resources(binary);
+    let (most, newer) =
+        (MOST_SHARED_BYTES.iter().find(|(name, _)| *name == architecture).unwrap().1, architecture == "sm_90");
+    let column = 2 * usize::from(precision == Precision::Bf16) + usize::from(newer);
+    assert_eq!(CEILINGS.map(|(name, ..)| name)[..], *kernel::NAMES);
+    let mut over = Vec::new();
+    for (name, launch, registers, shared_bytes) in CEILINGS {
+        let name = format!("{name}{}", precision.suffix());
+        let mut found = all[&name];
+        found.shared_bytes -= if newer { SYSTEMS_SHARED_BYTES } else { 0 };
+        let stack_bytes =
+            STACKS.iter().find(|(kernel, on, _)| *kernel == name && *on == architecture).map_or(0, |row| row.2);
+        let ceiling = Resources { registers: registers[column], stack_bytes, shared_bytes };
+        let within = |of: fn(&Resources) -> usize| of(&found) <= of(&ceiling);
+        if !(within(|r| r.registers) && within(|r| r.stack_bytes) && within(|r| r.shared_bytes)) {
+            over.push(format!("{name} for {architecture}: {found:?}, expected at most {ceiling:?}"));
+        }
+        let launch = launch(precision);
+        let (threads, shared_bytes) = (launch.block.next_multiple_of(32) as usize, launch.shared_bytes as usize);
+        if found.registers.next_multiple_of(8) * threads > MOST_REGISTERS || found.shared_bytes + shared_bytes > most {
+            over.push(format!("{name} cannot be launched on {architecture}: {found:?} with {launch:?}"));
+        }
+    }
+    assert!(over.is_empty(), "{}", over.join("\n"));
+}
+
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
 #[test]
-fn every_kernel_compiles_for_every_architecture() {
-    alone("nvrtc::every_kernel_compiles_for_every_architecture", |compiler| {
+fn every_kernel_compiles_for_every_architecture_within_its_ceilings() {
+    alone("nvrtc::every_kernel_compiles_for_every_architecture_within_its_ceilings", |compiler| {
         for (precision, architecture) in
             [Precision::F32, Precision::Bf16].into_iter().flat_map(|p| ["sm_80", "sm_90"].map(|a| (p, a)))
         {
@@ -73,6 +193,7 @@ fn every_kernel_compiles_for_every_architecture() {
                 let there = contains(&binary, section.as_bytes());
                 assert!(there, "{name} is missing from {precision:?} for {architecture}");
             }
+            check_resources(&binary, precision, architecture);
         }
     });
 }

@@ -121,18 +121,43 @@ impl Fault {
 
 /// What to do about the commoner faults.
 fn advice(code: u32) -> &'static str {
-    match code {
-        2 => ": choose smaller or fewer micro-batches, bfloat16, or more stages",
-        46 => ": another process has the GPU in exclusive mode, end it or choose another GPU",
-        100 => ": no GPU is visible to this process, check CUDA_VISIBLE_DEVICES and nvidia-smi",
-        200 | 209 => ": the code is for another architecture, delete the kernel cache or unset PIPESIM_KERNELS",
-        218 | 222 => ": the driver is older than the compiler, install NVRTC of the driver's CUDA version",
-        700 | 716 | 717 | 718 | 719 => {
-            ": a kernel went wrong and the GPU's state is lost, run again under compute-sanitizer and report it"
-        }
-        802..=804 => ": driver and device do not match, see nvidia-smi",
-        _ => "",
-    }
+    use sys::CUresult::*;
+    let advice: [(&[sys::CUresult], &str); 7] = [
+        (&[CUDA_ERROR_OUT_OF_MEMORY], ": choose smaller or fewer micro-batches, bfloat16, or more stages"),
+        (
+            &[CUDA_ERROR_DEVICE_UNAVAILABLE],
+            ": another process has the GPU in exclusive mode, end it or choose another GPU",
+        ),
+        (&[CUDA_ERROR_NO_DEVICE], ": no GPU is visible to this process, check CUDA_VISIBLE_DEVICES and nvidia-smi"),
+        (
+            &[CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU],
+            ": the code is for another architecture, delete the kernel cache or unset PIPESIM_KERNELS",
+        ),
+        (
+            &[CUDA_ERROR_INVALID_PTX, CUDA_ERROR_UNSUPPORTED_PTX_VERSION],
+            ": the driver is older than the compiler, install NVRTC of the driver's CUDA version",
+        ),
+        (
+            &[
+                CUDA_ERROR_ILLEGAL_ADDRESS,
+                CUDA_ERROR_MISALIGNED_ADDRESS,
+                CUDA_ERROR_INVALID_ADDRESS_SPACE,
+                CUDA_ERROR_INVALID_PC,
+                CUDA_ERROR_LAUNCH_FAILED,
+            ],
+            ": a kernel went wrong and the GPU's state is lost, run again under compute-sanitizer and report it",
+        ),
+        (
+            &[
+                CUDA_ERROR_SYSTEM_NOT_READY,
+                CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+                CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
+            ],
+            ": driver and device do not match, see nvidia-smi",
+        ),
+    ];
+    let found = advice.iter().find(|(codes, _)| codes.iter().any(|known| *known as u32 == code));
+    found.map_or("", |(_, words)| words)
 }
 
 /// The driver's functions.

@@ -37,6 +37,9 @@ super::functions! {
     } -> sys::cublasStatus_t
 }
 
+/// The status of a product that the library does not do.
+pub(in crate::cuda) const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
+
 /// cuBLASLt said no.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProductError {
@@ -59,22 +62,25 @@ pub enum ProductError {
 impl ProductError {
     /// Whether no algorithm does this product.
     pub(in crate::cuda) fn is_not_supported(&self) -> bool {
-        matches!(self, ProductError::Refused { code: 7 | 8 | 15, .. })
+        use sys::cublasStatus_t::*;
+        let codes = [CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_ARCH_MISMATCH, CUBLAS_STATUS_NOT_SUPPORTED];
+        matches!(self, ProductError::Refused { code, .. } if codes.iter().any(|known| *known as u32 == *code))
     }
 }
 
 fn status(code: u32) -> &'static str {
-    match code {
-        1 => "not initialized",
-        3 => "allocation failed",
-        7 => "invalid value",
-        8 => "architecture mismatch",
-        11 => "mapping error",
-        13 => "execution failed",
-        14 => "internal error",
-        15 => "not supported",
-        _ => "an unknown status",
-    }
+    use sys::cublasStatus_t::*;
+    let statuses = [
+        (CUBLAS_STATUS_NOT_INITIALIZED, "not initialized"),
+        (CUBLAS_STATUS_ALLOC_FAILED, "allocation failed"),
+        (CUBLAS_STATUS_INVALID_VALUE, "invalid value"),
+        (CUBLAS_STATUS_ARCH_MISMATCH, "architecture mismatch"),
+        (CUBLAS_STATUS_MAPPING_ERROR, "mapping error"),
+        (CUBLAS_STATUS_EXECUTION_FAILED, "execution failed"),
+        (CUBLAS_STATUS_INTERNAL_ERROR, "internal error"),
+        (CUBLAS_STATUS_NOT_SUPPORTED, "not supported"),
+    ];
+    statuses.iter().find(|(known, _)| *known as u32 == code).map_or("an unknown status", |(_, words)| words)
 }
 
 /// Calls a function of cuBLASLt and turns its status into a result.
@@ -303,7 +309,7 @@ impl Lt {
         call!(self, cublasLtMatmulPreferenceDestroy(preference))?;
         outcome?;
         if count < 1 || found.state != sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS {
-            return Err(ProductError::Refused { call: "cublasLtMatmulAlgoGetHeuristic", code: 15 });
+            return Err(ProductError::Refused { call: "cublasLtMatmulAlgoGetHeuristic", code: NOT_SUPPORTED });
         }
         Ok(found.algo)
     }
