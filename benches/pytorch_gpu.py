@@ -2,12 +2,15 @@
 """Tokens per second of training GPT-2 124M on one GPU: PyTorch eager, PyTorch compiled and pipesim, in turn.
 
 The PyTorch side is what a careful user runs: parameters, gradients and moments in float32, the forward and backward pass
-under bfloat16 autocast, causal flash attention by scaled_dot_product_attention, fused AdamW, the vocabulary padded to
-50304 rows; compiled means torch.compile of the model with the loss in it. pipesim (if --pipesim names it) trains the same
-model on the same tokens with bfloat16 activations and float32 parameters, gradients and moments, on the whole GPU.
+under bfloat16 autocast, causal attention by scaled_dot_product_attention, fused AdamW, the vocabulary padded to 50304 rows;
+compiled means torch.compile of the model with the loss in it. Which attention PyTorch took (flash, cuDNN, ..) and the type of
+the residual stream are asked of PyTorch and written down. pipesim (if --pipesim names it) trains the same model on the same
+tokens with bfloat16 activations, the residual stream among them, and float32 parameters, gradients and moments, on the whole
+GPU.
 
 A round takes one measurement of each program, so that all see the same machine. Every measurement is of whole training
-steps of the same batch: micro-batches with accumulated gradients, then the update; the host waits at the end of each step.
+steps of the same batch: micro-batches with accumulated gradients, then the update. All are timed by the host's clock, from
+the tokens in its memory to the loss back there. TFLOP/s are by llm.c's arithmetic: 6 N + 6 L C T operations a token.
 Prints a table, and writes JSON after every micro-batch size. Exit code 5: no PyTorch or no GPU here.
 """
 
@@ -81,22 +84,64 @@ class PyTorch:
         self.torch, self.model, self.optimizer, self.call, self.micro = torch, model, optimizer, call, micro
 
     def step(self, batch):
-        """One training step; seconds until its end."""
+        """One training step on a batch in the host's memory; seconds until its end, with the loss there."""
         start = time.perf_counter()
+        batch = batch.to("cuda", non_blocking=True)
         self.optimizer.zero_grad(set_to_none=True)
+        losses = []
         for microbatch in batch.chunk(self.micro):
             with self.torch.autocast("cuda", dtype=self.torch.bfloat16):
                 loss = self.call(microbatch[:, :-1], microbatch[:, 1:]) / self.micro
             loss.backward()
+            losses.append(loss.detach())
         self.optimizer.step()
+        self.loss = self.torch.stack(losses).sum().item()
         self.torch.cuda.synchronize()
         return time.perf_counter() - start
+
+    def attention(self, batch):
+        """Names of the attention operators that a step really called."""
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+            self.step(batch)
+        return attention_named({event.key for event in seen.key_averages()})
 
     def measure(self, batch, steps):
         """Seconds of each of `steps` steps after a warm-up."""
         for _ in range(WARMUP_STEPS):
             self.step(batch)
         return [self.step(batch) for _ in range(steps)]
+
+
+def attention_named(operators):
+    """The backends of scaled_dot_product_attention among the names of operators and kernels that a profiler saw."""
+    backends = {
+        "cuDNN": "scaled_dot_product_cudnn_attention",
+        "flash": "scaled_dot_product_flash_attention",
+        "memory-efficient": "scaled_dot_product_efficient_attention",
+        "math": "scaled_dot_product_attention_math",
+    }
+    found = [name for name, part in backends.items() if any(part in operator for operator in operators)]
+    return ", ".join(found) or "none that this program knows"
+
+
+def residual_type(torch, model, batch):
+    """The type of what a block hands to the next, under the autocast of a step."""
+    types = []
+    hook = model.blocks[0].register_forward_hook(lambda _module, _inputs, output: types.append(str(output.dtype)))
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+        model(batch[:1, :-1].cuda(), batch[:1, 1:].cuda())
+    hook.remove()
+    return types[0].removeprefix("torch.")
+
+
+def token_flops(length):
+    """Operations of a token's forward and backward, as llm.c counts them: six a parameter (the position's embedding, biases and
+    LayerNorm among them), and causal attention."""
+    block = 12 * CHANNELS * CHANNELS + 13 * CHANNELS
+    parameters = (PADDED_VOCABULARY + length) * CHANNELS + LAYERS * block + 2 * CHANNELS
+    return 6 * parameters + 6 * LAYERS * CHANNELS * length
 
 
 def write_tokens(path, ids):
@@ -107,7 +152,7 @@ def write_tokens(path, ids):
 
 
 def run_pipesim(arguments, sequences, folder, tokens_file):
-    """Median tokens per second and iteration in ms of one run of pipesim."""
+    """Median tokens per second and wall time of a step in ms of one run of pipesim."""
     command = [arguments.pipesim, "run", "--device", "cuda", "--precision", "bfloat16", "--stages", "1"]
     command += ["--micro", str(arguments.micro), "--batch", str(arguments.micro * sequences), "--schedule", "1f1b"]
     command += ["--model", "gpt2", "--seq", str(arguments.seq), "--max-sequence", str(arguments.seq)]
@@ -117,7 +162,7 @@ def run_pipesim(arguments, sequences, folder, tokens_file):
     if done.returncode != 0:
         raise RuntimeError(f"pipesim exited with {done.returncode}: {done.stderr.strip()[-600:]}")
     run = json.loads(done.stdout)["runs"][0]
-    return run["tokens_per_second"], run["iteration_ms"]["median"]
+    return run["tokens_per_second"], run["wall_ms"]["median"]
 
 
 def measure_size(torch, arguments, model, optimizer, sequences, folder, tokens_file, ids):
@@ -126,7 +171,7 @@ def measure_size(torch, arguments, model, optimizer, sequences, folder, tokens_f
     count = arguments.micro * sequences
     step_tokens = count * length
     rows = [ids[row * length : (row + 1) * length + 1] for row in range(count)]
-    batch = torch.tensor(rows, device="cuda")
+    batch = torch.tensor(rows).pin_memory()
     ways = {"eager": PyTorch(torch, model, optimizer, model, arguments.micro)}
     result = {"sequences": sequences, "microbatches": arguments.micro, "step_tokens": step_tokens, "notes": []}
     if not arguments.no_compile:
@@ -139,6 +184,10 @@ def measure_size(torch, arguments, model, optimizer, sequences, folder, tokens_f
         except Exception as error:  # a compiler that does not work here is a finding, not the end
             words = " ".join(str(error).split())
             result["notes"].append(f"torch.compile failed: {type(error).__name__}: {words[:400]}")
+    for name, way in ways.items():
+        result[f"{name}_attention"] = way.attention(batch)
+    result["pytorch_residual"] = residual_type(torch, model, batch)
+    result["pipesim_residual"] = "bfloat16"
     seconds = {name: [] for name in ways}
     speeds = []
     for _ in range(ROUNDS):
@@ -167,6 +216,9 @@ def measure_size(torch, arguments, model, optimizer, sequences, folder, tokens_f
             result[f"pipesim_over_{name}"] = round(
                 result["pipesim"]["tokens_per_second"] / result[name]["tokens_per_second"], 4
             )
+    for name in [*ways, "pipesim"]:
+        if name in result:
+            result[name]["tflops"] = round(result[name]["tokens_per_second"] * token_flops(length) / 1e12, 1)
     return result
 
 
@@ -203,7 +255,7 @@ def main():
         "torch": torch.__version__,
         "model": f"GPT-2 of {LAYERS} blocks, {HEADS} heads, {CHANNELS} channels, vocabulary {VOCABULARY}",
         "seq": arguments.seq,
-        "pytorch_precision": "parameters, gradients, moments float32; bfloat16 autocast; fused AdamW; flash attention; "
+        "pytorch_precision": "parameters, gradients, moments float32; bfloat16 autocast; fused AdamW; "
         f"vocabulary padded to {PADDED_VOCABULARY}",
         "pipesim_precision": "parameters, gradients, moments float32; activations bfloat16",
         "sizes": [],
@@ -223,6 +275,9 @@ def main():
             names = [name for name in ("eager", "compiled", "pipesim") if name in result]
             speeds = ", ".join(f"{name} {result[name]['tokens_per_second']:,.0f}" for name in names)
             print(f"micro-batches of {sequences} x {arguments.seq}: {speeds} tokens/s", flush=True)
+            attention = {name: result[f"{name}_attention"] for name in names if f"{name}_attention" in result}
+            attention = ", ".join(f"{name} {used}" for name, used in attention.items())
+            print(f"  attention: {attention}; residual: PyTorch {result['pytorch_residual']}, pipesim bfloat16", flush=True)
             for note in result["notes"]:
                 print(f"  {note}", flush=True)
             with open(arguments.output, "w", encoding="utf-8") as file:

@@ -59,6 +59,18 @@ impl Products {
         })
     }
 
+    #[cfg(feature = "internals")]
+    /// Each product so far by its epilogue and sizes, and whether the library does it; where it does not, it was done in parts.
+    pub(super) fn asked(&self) -> Vec<(String, bool)> {
+        let name = |shape: &Shape| {
+            let Shape { a, d, epilogue, adds, .. } = shape;
+            let inner = if shape.transposed[0] { a.rows } else { a.columns };
+            let added = if *adds { " added" } else { "" };
+            format!("{epilogue:?}{added}, {} x {} x {inner} to {:?}", d.columns, d.rows, d.element)
+        };
+        self.chosen.iter().map(|(shape, product)| (name(shape), product.is_some())).collect()
+    }
+
     /// `out` (n, OC) = `input` (n, IC) `weight`ᵀ, with an epilogue; `c` (n, OC) is added where it is given. False, and nothing
     /// enqueued, where the library has no algorithm for it.
     pub(super) fn forward(

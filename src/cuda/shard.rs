@@ -363,6 +363,12 @@ impl Shard {
         self.held_bytes
     }
 
+    #[cfg(feature = "internals")]
+    /// Each matrix product so far, and whether cuBLASLt does it; where it does not, it was done in parts.
+    pub fn products(&self) -> Vec<(String, bool)> {
+        self.operations.products.asked()
+    }
+
     /// The most that [`Shard::held_bytes`] has been.
     pub fn peak_held_bytes(&self) -> usize {
         self.peak_held_bytes

@@ -114,9 +114,12 @@ impl Machine for Host {
         Ok(())
     }
 
+    fn losses(&mut self) -> Result<Option<Vec<f32>>> {
+        Ok(self.device.losses().map(<[f32]>::to_vec))
+    }
+
     fn finish(&mut self, _sent: &BTreeMap<usize, [u64; 2]>, record: &mut DeviceRecord) -> Result<()> {
         record.laps = std::mem::take(&mut self.laps);
-        record.losses = self.device.losses().map(<[f32]>::to_vec);
         Ok(())
     }
 

@@ -86,6 +86,9 @@ pub trait Machine: Send {
         Ok(())
     }
 
+    /// Loss of each micro-batch that ended here, 0 for the others, in the host's memory; none where the head is not. All is done.
+    fn losses(&mut self) -> Result<Option<Vec<f32>>>;
+
     /// The step is over: completes its record, in which hosts have noted when they did what. `sent` is the link's.
     fn finish(&mut self, sent: &BTreeMap<usize, [Self::Moment; 2]>, record: &mut DeviceRecord) -> Result<()>;
 
@@ -107,18 +110,21 @@ pub struct Program<M: Machine> {
 impl<M: Machine> Runner for Program<M> {
     fn step(&mut self, step: u64, updates: u64, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord> {
         let shared = self.shared.clone();
+        let begun = shared.watch.now_ns();
         self.steps.clear();
         self.link.begin()?;
         self.machine.begin(batch)?;
         shared.watch.note_done(self.number, 0);
         // Nobody passes before the last one has come: the step's time 0 is when that was.
-        let mut record = DeviceRecord { ready: shared.watch.now_ns(), ..DeviceRecord::default() };
+        let mut record = DeviceRecord { begun, ready: shared.watch.now_ns(), ..DeviceRecord::default() };
         self.waiting(|program| Ok(shared.reductions.meet(&shared.heap, program.number, step, &shared.watch)?))?;
         self.pipeline(step, &mut record)?;
         if let Some(update) = update {
             self.end(updates, update)?;
         }
         self.machine.drain(&mut || self.link.is_done())?;
+        record.losses = self.machine.losses()?;
+        record.told = shared.watch.now_ns();
         for (op, start, end) in &self.steps {
             record.steps.push((*op, self.machine.ns(start)?, self.machine.ns(end)?));
         }

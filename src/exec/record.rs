@@ -58,8 +58,14 @@ pub struct DeviceRecord {
     pub laps: Vec<(u32, Lap)>,
     /// Step ops: name, start, end; waits for other devices are not in them.
     pub steps: Vec<(StepOp, u64, u64)>,
+    /// When it took the step up: the tokens were in the host's memory, and nothing had been done with them.
+    #[serde(default)]
+    pub begun: u64,
     /// When the device came to the step's start, where it waits for the others.
     pub ready: u64,
+    /// When all was done and its losses were in the host's memory.
+    #[serde(default)]
+    pub told: u64,
     /// Times may be off by this much against other devices' clocks.
     #[serde(default)]
     pub clock_uncertainty_ns: u64,
@@ -93,6 +99,9 @@ pub struct StepRecord {
     pub devices: Vec<DeviceRecord>,
     /// Mean loss over the micro-batches; `None` where no device computes one.
     pub loss: Option<f64>,
+    /// From the tokens in the hosts' memory to the loss back there, in ns of their clocks: what a step costs whoever waits for it,
+    /// uploads and downloads, waits for the others and the calibration of the clocks included.
+    pub wall_ns: u64,
 }
 
 impl StepRecord {
@@ -104,6 +113,8 @@ impl StepRecord {
             sum
         });
         let loss = losses.map(|l| l.iter().map(|&x| f64::from(x)).sum::<f64>() / l.len().max(1) as f64);
+        let begun = devices.iter().map(|device| device.begun).min().unwrap_or(0);
+        let wall_ns = devices.iter().map(|device| device.told).max().unwrap_or(0).saturating_sub(begun);
         let zero = devices.iter().map(|d| d.ready).max().unwrap_or(0);
         let shift = |time: &mut u64| *time = time.saturating_sub(zero);
         for device in &mut devices {
@@ -112,9 +123,9 @@ impl StepRecord {
                 [turn, start, end, put_start, put_end].into_iter().for_each(shift);
             }
             device.steps.iter_mut().for_each(|(_, start, end)| [start, end].into_iter().for_each(shift));
-            shift(&mut device.ready);
+            [&mut device.begun, &mut device.ready, &mut device.told].into_iter().for_each(shift);
         }
-        StepRecord { devices, loss }
+        StepRecord { devices, loss, wall_ns }
     }
 
     /// End of the last pipeline op: the makespan, in ns.

@@ -1,7 +1,7 @@
 //! What an experiment found, as numbers and to look at.
 
 use super::measure::CALIBRATING;
-use super::outcome::iteration;
+use super::outcome::{iteration, wall};
 use super::room::Resident;
 use super::{Error, Errors, Iteration, Measured, Outcome, Training, compare, provenance};
 use crate::cost::{CostFile, CostTable};
@@ -106,7 +106,7 @@ impl Finding {
         }
         let mut error = compare::compare(&predicted_timeline, &measured_timeline).unwrap_or_default();
         compare::refine(&mut error, &predicted.metrics, &run.graph, table, &run.records);
-        let iteration = iteration(run);
+        let (iteration, wall) = (iteration(run), wall(run));
         let metrics = measured_timeline.metrics();
         let measured = Prediction { metrics: metrics.clone(), ..predicted.clone() };
         let tokens = f64::from(schedule.microbatches) * place.microbatch_tokens as f64;
@@ -117,8 +117,9 @@ impl Finding {
             device_kind: place.device_kind,
             link: place.link,
             losses: run.records.iter().filter_map(|record| record.loss).collect(),
-            tokens_per_second: tokens / (iteration.median / 1e3).max(1e-9),
+            tokens_per_second: tokens / (wall.median / 1e3).max(1e-9),
             iteration_ms: iteration,
+            wall_ms: wall,
             error: Errors {
                 makespan: error.makespan,
                 median_makespan: error.median_makespan.unwrap_or_default(),

@@ -128,7 +128,8 @@ fn rounds(
                 // what is measured for its costs is no run
                 loss: record.loss.filter(|_| !run.calibrates()),
                 iteration_ms,
-                tokens_per_second: f64::from(schedule.microbatches) * tokens as f64 / (iteration_ms / 1e3),
+                tokens_per_second: f64::from(schedule.microbatches) * tokens as f64
+                    / (record.wall_ns as f64 / 1e9).max(1e-9),
             });
             run.records.push(record);
             run.session.ranks().note_measured();

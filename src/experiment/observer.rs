@@ -26,7 +26,7 @@ pub enum Event<'a> {
         loss: Option<f64>,
         /// How long it took.
         iteration_ms: f64,
-        /// How fast that is.
+        /// From the tokens in the host's memory to the loss back there, by its clock.
         tokens_per_second: f64,
     },
     /// All steps were measured.

@@ -1,6 +1,7 @@
 //! One measured run held against its prediction: the figures of the contract.
 
 use super::Measured;
+use crate::exec::StepRecord;
 use crate::sim::Prediction;
 use crate::statistics::{median, median_ci95};
 use serde::Serialize;
@@ -45,10 +46,12 @@ pub struct Outcome {
     pub link: &'static str,
     /// Loss of each training step before its update; empty for timed devices.
     pub losses: Vec<f64>,
-    /// Of the median iteration.
+    /// Of the median of `wall_ms`.
     pub tokens_per_second: f64,
-    /// Over the steps.
+    /// The pipeline and what ends a step, over the steps: what is predicted.
     pub iteration_ms: Iteration,
+    /// From the tokens in the host's memory to the loss back there, by the host's clock, over the steps.
+    pub wall_ms: Iteration,
     /// From the calibrated costs.
     pub predicted: Prediction,
     /// Of the step with the most typical makespan and busy time.
@@ -65,6 +68,7 @@ impl Outcome {
             ("iteration_ms_median", median),
             ("iteration_ms_low", low),
             ("iteration_ms_high", high),
+            ("wall_ms_median", self.wall_ms.median),
             ("tokens_per_second", self.tokens_per_second),
         ]
     }
@@ -72,6 +76,15 @@ impl Outcome {
 
 /// The iteration time of a run in ms.
 pub(super) fn iteration(run: &Measured) -> Iteration {
-    let iterations: Vec<f64> = run.records.iter().map(|record| record.iteration_ns() as f64 / 1e6).collect();
-    Iteration { median: median(&iterations), ci95: median_ci95(&iterations) }
+    over_steps(run, StepRecord::iteration_ns)
+}
+
+/// A step's time by the host's clock, in ms.
+pub(super) fn wall(run: &Measured) -> Iteration {
+    over_steps(run, |record| record.wall_ns)
+}
+
+fn over_steps(run: &Measured, ns: impl Fn(&StepRecord) -> u64) -> Iteration {
+    let times: Vec<f64> = run.records.iter().map(|record| ns(record) as f64 / 1e6).collect();
+    Iteration { median: median(&times), ci95: median_ci95(&times) }
 }

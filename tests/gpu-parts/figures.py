@@ -8,6 +8,9 @@ Used by tests/gpu; needs nothing but Python.
     figures.py losses RUN.json EXPECTED KEY TOLERANCE NAMES
     figures.py accuracy FOLDER...                           mean absolute error over schedules not calibrated on
     figures.py speed RUN.json                               speed-up over naive
+    figures.py iterations RUN.json                          median iteration of each schedule
+    figures.py exits TIMES PROGRAM ARGUMENTS...             runs it so often: exit codes, seconds to its end
+    figures.py killed SECONDS PROGRAM ARGUMENTS...          runs it, kills rank 1 after so long: exit code, seconds to its end
     figures.py throughput THROUGHPUT.json
     figures.py words PROBE                                  what a probe's line of JSON says
     figures.py doctor DOCTOR.json
@@ -18,9 +21,11 @@ import concurrent.futures
 import datetime
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
+import time
 
 
 def read(path):
@@ -119,6 +124,74 @@ def speed(run):
     return 0
 
 
+def iterations(run):
+    found = [f"{entry['schedule']} {entry['iteration_ms']['median']:.2f} ms" for entry in read(run)["runs"]]
+    print(", ".join(found))
+    return 0
+
+
+def exits(times, *call):
+    """Runs a program several times; the end of what it prints is the beginning of its way out."""
+    codes, ways = [], []
+    for _ in range(int(times)):
+        child = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        last = time.monotonic()
+        while select.select([child.stdout], [], [], 60)[0] and os.read(child.stdout.fileno(), 1 << 16):
+            last = time.monotonic()
+        try:
+            codes.append(child.wait(1))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            codes.append("none after 60 s")
+        ways.append(time.monotonic() - last)
+    wrong = [code for code in codes if code != 0]
+    words = f"exit codes other than 0: {wrong}: failed" if wrong else "exit code 0 each time"
+    print(f"{len(codes)} runs, {words}; from the last word to the end {max(ways):.2f} s at most, {sum(ways) / len(ways):.2f} s in the mean")
+    return 1 if wrong else 0
+
+
+def rank_of(launcher, number):
+    """The process that is rank `number` of the run that `launcher` started."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8") as file:
+                parent = int(file.read().rsplit(")", 1)[1].split()[1])
+            with open(f"/proc/{name}/environ", "rb") as file:
+                is_it = parent == launcher and f"PIPESIM_RANK={number}".encode() in file.read().split(b"\0")
+        except (OSError, ValueError, IndexError):
+            continue
+        if is_it:
+            return int(name)
+    return None
+
+
+def killed(seconds, *call):
+    """A rank that dies is named with exit code 6, and the run ends within ten seconds."""
+    with tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=errors)
+        begun, rank = time.monotonic(), None
+        while child.poll() is None and (rank is None or time.monotonic() - begun < float(seconds)):
+            time.sleep(0.1)
+            rank = rank or rank_of(child.pid, 1)
+        if rank is None or child.poll() is not None:
+            errors.seek(0)
+            print(f"failed: it ended by itself with {child.poll()}: {errors.read().strip()[-300:]}")
+            return 1
+        os.kill(rank, 9)
+        start = time.monotonic()
+        try:
+            code = child.wait(60)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            code = None
+        took = time.monotonic() - start
+        errors.seek(0)
+        is_named = "rank 1 was killed by signal 9" in errors.read()
+    good = code == 6 and took < 10 and is_named
+    print(f"{'' if good else 'failed: '}exit code {code} after {took:.1f} s, {'named' if is_named else 'not named'}")
+    return 0 if good else 1
+
+
 def throughput(path):
     """What each size gave; wrong where pipesim's own run failed."""
     sizes = read(path)["sizes"]
@@ -128,7 +201,10 @@ def throughput(path):
         speeds = ", ".join(f"{name} {size[name]['tokens_per_second']:,.0f}" for name in names)
         ratio = size.get("pipesim_over_compiled") or size.get("pipesim_over_eager")
         against = "compiled" if "pipesim_over_compiled" in size else "eager"
-        words.append(f"{size['sequences']} sequences: {speeds} tokens/s" + (f", {ratio:.2f} of {against}" if ratio else ""))
+        attention = size.get(f"{against}_attention")
+        asked = f" ({attention} attention, residual {size['pytorch_residual']})" if attention else ""
+        ratio = f", {ratio:.2f} of {against}{asked}" if ratio else ""
+        words.append(f"{size['sequences']} sequences: {speeds} tokens/s{ratio}")
     print("; ".join(words))
     return 0 if sizes and all("pipesim" in size for size in sizes) else 1
 
@@ -214,7 +290,8 @@ def summary(out, commit, *parts):
 
 
 COMMANDS = {
-    command.__name__: command for command in (schedules, losses, accuracy, speed, throughput, doctor, words, summary)
+    command.__name__: command
+    for command in (schedules, losses, accuracy, speed, iterations, exits, killed, throughput, doctor, words, summary)
 }
 
 

@@ -431,6 +431,11 @@ fn run_prints_the_documented_object_and_its_losses_are_pytorchs() {
             assert!(!run[key].is_null(), "{key}");
         }
         assert_eq!(keys(&run["iteration_ms"]), ["median", "ci95"]);
+        assert_eq!(keys(&run["wall_ms"]), ["median", "ci95"]);
+        // the host's clock runs before the first op and after the last, and what it says is the speed: 8 sequences of 32 tokens
+        let [wall, iteration] = ["wall_ms", "iteration_ms"].map(|key| run[key]["median"].as_f64().unwrap());
+        let speed = run["tokens_per_second"].as_f64().unwrap();
+        assert!(wall > iteration && (speed - 256.0 / (wall / 1e3)).abs() < 1e-6 * speed, "{run}");
         assert_eq!(keys(&run["error"]), ["makespan", "median_makespan", "bubble", "op_start_p95", "self_replay"]);
         for side in ["predicted", "measured"] {
             // Only a machine whose speed varied has figures at its typical one.

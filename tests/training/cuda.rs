@@ -12,6 +12,7 @@ use pipesim::internals::anatomy::gpt2::TENSOR_NAMES;
 use pipesim::internals::cuda::*;
 use pipesim::internals::model::{self, AdamW, DebugState, Parameters};
 use pipesim::internals::op::{Kind, Op};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ fn child(name: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     let words = String::from_utf8_lossy(&words);
     assert!(output.status.success(), "the child failed: {}\n{words}", output.status);
     assert!(words.contains("1 passed"), "the child ran no test:\n{words}");
-    words.lines().filter(|line| line.starts_with("skipped on a GPU")).for_each(|line| println!("{line}"));
+    let told = words.lines().filter(|line| line.starts_with("skipped on a GPU") || line.starts_with("epilogue "));
+    told.for_each(|line| println!("{line}"));
 }
 
 fn driver() -> &'static Driver {
@@ -288,6 +290,36 @@ fn ten_steps_of_adamw_give_pytorchs_losses_in_float32() {
 #[test]
 fn ten_steps_of_adamw_give_pytorchs_losses_in_bfloat16() {
     child("ten_steps_of_adamw_give_pytorchs_losses_in_bfloat16", &[], || ten_losses(Precision::Bf16, &['B'], 2e-2));
+}
+
+/// Each epilogue in each precision, on the whole GPU and on a slice: whether the library does it is printed, that it was asked for
+/// is tested. The stand-in does all.
+#[test]
+fn every_epilogue_is_asked_of_the_library_and_what_it_refuses_is_said() {
+    child("every_epilogue_is_asked_of_the_library_and_what_it_refuses_is_said", &[], || {
+        let state = debug_state();
+        for precision in [Precision::F32, Precision::Bf16] {
+            for (hardware, devices) in [(Hardware::Gpus, &[0][..]), (Hardware::Slices, &[0, 1])] {
+                let sizes = [state.batch, state.tokens, 2];
+                let mut pipeline = Pipeline::new(&checkpoint(), hardware, devices, sizes, precision);
+                pipeline.gradients((&state.inputs, &state.targets), Order::FullBackward);
+                let asked: BTreeMap<String, bool> = pipeline.shards.iter().flat_map(Shard::products).collect();
+                // GELU is part of a product in bfloat16 only
+                let epilogues = ["None", "None added", "Bias", "Bias added", "BiasGelu", "GeluBackward"];
+                let count = if precision == Precision::F32 { 4 } else { 6 };
+                for epilogue in &epilogues[..count] {
+                    let of_it = asked.iter().filter(|(name, _)| name.starts_with(&format!("{epilogue},")));
+                    let of_it: Vec<_> = of_it.collect();
+                    let refused: Vec<&str> =
+                        of_it.iter().filter(|(_, done)| !**done).map(|(name, _)| &name[..]).collect();
+                    let told = if refused.is_empty() { "done".to_string() } else { format!("refused: {refused:?}") };
+                    println!("epilogue {epilogue} in {precision:?} on {hardware:?}: {told}");
+                    assert!(!of_it.is_empty(), "{epilogue} is not among {asked:?}");
+                    assert!(on_gpu() || refused.is_empty(), "{refused:?}");
+                }
+            }
+        }
+    });
 }
 
 #[test]

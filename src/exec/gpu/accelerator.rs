@@ -180,6 +180,10 @@ impl Machine for Accelerator {
         Ok(())
     }
 
+    fn losses(&mut self) -> Result<Option<Vec<f32>>> {
+        self.shard.has_head().then(|| self.shard.losses()).transpose()
+    }
+
     /// The host's times were those of enqueuing: the events know when it happened.
     fn finish(&mut self, sent: &BTreeMap<usize, [Event; 2]>, record: &mut DeviceRecord) -> Result<()> {
         let clock = self.clock()?;
@@ -198,7 +202,6 @@ impl Machine for Accelerator {
             before = end;
         }
         record.laps = self.marks.laps()?;
-        record.losses = self.shard.has_head().then(|| self.shard.losses()).transpose()?;
         record.clock_uncertainty_ns = clock.uncertainty_ns;
         record.puts_beside_compute = true;
         Ok(())
