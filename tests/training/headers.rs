@@ -36,7 +36,10 @@ impl Assertions {
     }
 
     fn number(&mut self, name: &str, value: &str) {
+        let (newer, end) = if NEWER.contains(&name) { ("#if CUDA_VERSION >= 13010\n", "#endif\n") } else { ("", "") };
+        self.text += newer;
         self.holds(&format!("(long long)({name}) == ({value})"), &format!("{name} is {value}"));
+        self.text += end;
         self.names.insert(name.to_string());
         self.numbers += 1;
     }
@@ -127,13 +130,14 @@ fn bound_numbers() -> Vec<(&'static str, i64)> {
         driver::CUdevice_attribute {
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
             CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+            CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES,
         }
         driver::CUdevResourceType { CU_DEV_RESOURCE_TYPE_INVALID, CU_DEV_RESOURCE_TYPE_SM }
         driver::CUgreenCtxCreate_flags { CU_GREEN_CTX_DEFAULT_STREAM }
         driver::CUfunction_attribute { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES }
         driver::CUevent_flags { CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS }
         driver::CUstream_flags { CU_STREAM_NON_BLOCKING }
-        driver::CUstreamWaitValue_flags { CU_STREAM_WAIT_VALUE_GEQ }
+        driver::CUstreamWaitValue_flags { CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_FLUSH }
         driver::CUstreamWriteValue_flags { CU_STREAM_WRITE_VALUE_DEFAULT }
         driver::CUipcMem_flags { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS }
         lt::cublasStatus_t {
@@ -177,6 +181,22 @@ fn bound_types() -> Vec<(&'static str, [usize; 2])> {
         }
     }
 }
+
+/// Numbers that came with CUDA 13.1: only the newer of the driver's headers has them.
+const NEWER: [&str; 2] = ["CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG", "CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED"];
+
+/// A resource that asks for hardware queues, since CUDA 13.1: 36 words in eights of bytes, of which word 24 and the two behind it are
+/// the device, how many streams work at once, and whether they are shared; the last two words are a pointer to another.
+const QUEUES: &str = r#"
+#if CUDA_VERSION >= 13010
+static_assert(sizeof(CUdevResource) == 36 * 4, "a resource has 36 words");
+static_assert(alignof(CUdevResource) == 8, "a resource is aligned to 8 bytes");
+static_assert(offsetof(CUdevResource, wqConfig.device) == 24 * 4, "the device is word 24");
+static_assert(offsetof(CUdevResource, wqConfig.wqConcurrencyLimit) == 25 * 4, "streams at work are word 25");
+static_assert(offsetof(CUdevResource, wqConfig.sharingScope) == 26 * 4, "the scope is word 26");
+static_assert(offsetof(CUdevResource, nextResource) == 34 * 4, "the pointer is words 34 and 35");
+#endif
+"#;
 
 /// What a handle points to, which nobody looks into.
 const HANDLES: [(&str, &str); 9] = [
@@ -546,6 +566,7 @@ fn assertions() -> [Assertions; 2] {
     for line in bound.text.lines() {
         all[usize::from(line.contains("cublas"))].text += &format!("{line}\n");
     }
+    all[0].text += QUEUES;
     all[1].structures += bound.structures;
     all[1].names.append(&mut bound.names);
     let mut seen = BTreeSet::new();
