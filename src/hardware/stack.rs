@@ -1,7 +1,7 @@
 //! The training software: what its kernels reach, what it hides, what its host costs.
 
 use super::field::{Field, numbers};
-use crate::layout::Attention;
+use crate::layout::{Attention, Precision};
 
 numbers! {
     /// Training software. What is a yes or no is 1 or 0.
@@ -15,7 +15,7 @@ numbers! {
         any host_blocks: "1 where each launch waits for its end, so that host and GPU never work at a time",
         any host_step_ms: "what a step costs on the host besides, ms",
         any recompute_stops_early: "1 where recomputing a block stops at the last tensor that is needed",
-        any gradient_bytes: "bytes of a gradient as it is accumulated and reduced",
+        any gradient_bytes: "bytes of a gradient as it is accumulated and reduced, in bf16 and below; 2 in fp16, 4 in fp32",
         any backward_traffic: "bytes that the operations between products move backward, times those forward",
         any accumulation_bytes: "bytes moved a parameter and micro-batch to add up gradients",
         any loss_bytes: "bytes moved a logit for softmax and loss, each way",
@@ -24,11 +24,13 @@ numbers! {
         any cast_bytes: "bytes moved an element of a product's input to bring it to 8 bits",
         any block_cast_bytes: "the same to 8 or 4 bits with a scale a block",
         positive bucket_mbytes: "size of the pieces in which gradients are exchanged, MB",
+        any bucket_rank_mbytes: "the same for each rank that exchanges, where that is more, MB",
         any optimizer_bytes: "bytes moved a parameter by the optimizer",
         any collective_us: "what a tensor-parallel collective takes besides, on the host and for the slowest rank, µs",
         any exchange_us: "what a device loses after an op whose output another one waits for: it synchronises and launches anew, µs",
         any straggler_share: "what a step is longer by for each doubling of GPUs beyond a node",
-        any gather_bytes: "bytes of a parameter as ZeRO-3 gathers it",
+        any gather_bytes: "bytes of a parameter as ZeRO-3 gathers it, in 16 bits and below",
+        any gather_rank_us: "what the host takes for each rank's share of a tensor that ZeRO-3 gathers, where it lists them, µs; 0: a layer is gathered as one",
         positive weight_bytes: "bytes of a weight as products read it, or of the only copy where there is one, in 16 bits and below",
         any master_bytes: "bytes of a weight's copy in fp32, where it is one besides, in 16 bits and below",
         any gradient_copy_bytes: "bytes of a gradient in bf16 besides the one that is reduced",
@@ -47,6 +49,21 @@ numbers! {
 }
 
 impl Stack {
+    /// Bytes of a gradient as it is accumulated and reduced, in `precision`. In fp16 losses are scaled so that gradients may be added
+    /// up there, where weights have copies in 16 bits at all.
+    pub fn gradient(&self, precision: Precision) -> f64 {
+        match precision {
+            Precision::Fp32 => 4.0,
+            Precision::Fp16 if self.weight_bytes == 2.0 => 2.0,
+            _ => self.gradient_bytes,
+        }
+    }
+
+    /// Bytes of a parameter as ZeRO-3 gathers it, in `precision`.
+    pub fn gathered(&self, precision: Precision) -> f64 {
+        if precision == Precision::Fp32 { 4.0 } else { self.gather_bytes }
+    }
+
     /// How it computes attention over `tokens` where nothing is said of it.
     pub fn attention(&self, tokens: u32) -> Attention {
         if f64::from(tokens) >= self.flash_from_tokens { Attention::Flash } else { Attention::Plain }

@@ -61,12 +61,11 @@ pub(super) fn embedding_elements(anatomy: &Anatomy, ranks: usize) -> u64 {
 /// Bytes of a parameter's weight, gradient and optimizer state, none of it shared out.
 pub(super) fn bytes(precision: Precision, stack: &Stack) -> [u64; 3] {
     let [weight, gradient, copy, master] =
-        [stack.weight_bytes, stack.gradient_bytes, stack.gradient_copy_bytes, stack.master_bytes]
+        [stack.weight_bytes, stack.gradient(precision), stack.gradient_copy_bytes, stack.master_bytes]
             .map(|bytes| bytes as u64);
     match precision {
-        Precision::Fp32 => [4, 4, MOMENT_BYTES],
-        // losses are scaled so that gradients may be added up in fp16
-        Precision::Fp16 => [weight, if weight == 2 { 2 } else { gradient }, master + MOMENT_BYTES],
+        Precision::Fp32 => [4, gradient, MOMENT_BYTES],
+        Precision::Fp16 => [weight, gradient, master + MOMENT_BYTES],
         _ => [weight, gradient + copy, master + MOMENT_BYTES],
     }
 }

@@ -120,7 +120,7 @@ impl Analytic {
         let edges = placement.op_kinds().map(|op| self.arrival(placement, op));
         let comm = edges.fold(0.0, f64::max) * 1e3;
         let [f, i, w] = [Kind::F, Kind::I, Kind::W].map(mean);
-        let summary = Summary { F: f, I: i, W: w, B: i + w, comm, keep: 1.0 };
+        let summary = Summary { F: f, I: i, W: w, B: i + w, comm, keep: self.ledger().keep() };
         let ns = |seconds: f64| (seconds * 1e9).round().clamp(0.0, 1e18) as u64;
         let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op| {
             let passes = &passes[op.stage() as usize];

@@ -294,12 +294,19 @@ impl PartCosts<'_> {
         }
         let parameters = part.elements() as f64 / self.tensor();
         let group = Group::new(ranks, layout.tensor, self.machine.hardware.gpus_per_node);
-        let gather = self.machine.gather(group, parameters * stack.gather_bytes);
-        let reduce = self.machine.gather(group, parameters * stack.gradient_bytes);
+        // software that lists every rank's share does so tensor by tensor, and gathers anew what it computes again
+        let lists = stack.gather_rank_us > 0.0;
+        let matrices = part.tensors().filter(|tensor| tensor.shape.len() == 2).count();
+        let pieces = if lists { matrices as f64 } else { 1.0 };
+        let listing = pieces * f64::from(ranks) * stack.gather_rank_us * 1e-6;
+        let gather = self.machine.gather_in(group, parameters * stack.gathered(layout.precision), pieces) + listing;
+        let reduce = self.machine.gather_in(group, parameters * stack.gradient(layout.precision), pieces) + listing;
+        let again = lists && part.name == BLOCK && layout.recompute == Recompute::Full;
+        let backward = gather * if again { 2.0 } else { 1.0 } + reduce;
         let exposed = |computed: f64, exchanged: f64| {
             computed.max(exchanged) + stack.gather_exposed * computed.min(exchanged) - computed
         };
         passes.forward.data += exposed(passes.forward.total(), gather);
-        passes.input.data += exposed(passes.input.total() + passes.weights.total(), gather + reduce);
+        passes.input.data += exposed(passes.input.total() + passes.weights.total(), backward);
     }
 }

@@ -69,8 +69,8 @@ impl Analytic {
         let parameters = self.anatomy.device_elements(held, |elements| elements) as f64 / f64::from(layout.tensor);
         let ranks = layout.data * layout.context;
         let group = Group::new(ranks, layout.tensor, machine.hardware.gpus_per_node);
-        let gradients = parameters * stack.gradient_bytes;
-        let bucket = stack.bucket_mbytes * 1e6;
+        let gradients = parameters * stack.gradient(layout.precision);
+        let bucket = stack.bucket_mbytes.max(stack.bucket_rank_mbytes * f64::from(ranks)) * 1e6;
         let exchange = match layout.zero {
             Zero::None => machine.reduce_in(group, gradients, gradients / bucket),
             Zero::Optimizer | Zero::Gradients => {
@@ -142,8 +142,9 @@ impl Analytic {
     fn tied_exchange(&self, placement: &Placement, stages: &[Stage]) -> f64 {
         let Some([first, last]) = self.anatomy.outline().exchange(placement, stages) else { return 0.0 };
         let elements = self.anatomy.tied_elements(|elements| elements) as f64 / f64::from(self.layout.tensor);
+        let gradient = self.machine.stack.gradient(self.layout.precision);
         let crosses = first != last && self.layout.gpus() as f64 > self.machine.hardware.gpus_per_node;
-        self.machine.transfer(2.0 * elements * self.machine.stack.gradient_bytes, crosses)
+        self.machine.transfer(2.0 * elements * gradient, crosses)
     }
 
     /// FLOPs of a step as publications count them: products of F, I and W, all scores, nothing computed again.
