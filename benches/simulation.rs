@@ -2,8 +2,12 @@
 //! the ends of ops (as many as ops), on the general one also each message that left a link or arrived.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use pipesim::internals::anatomy;
+use pipesim::internals::cost::analytic::{Analytic, Machine};
 use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
 use pipesim::internals::graph::TaskGraph;
+use pipesim::internals::hardware;
+use pipesim::internals::layout::Layout;
 use pipesim::internals::metrics::Activity;
 use pipesim::internals::open::Order;
 use pipesim::internals::resolve::Selection;
@@ -132,9 +136,35 @@ fn searches(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Steps on hardware a second, from the tables' texts to time and memory: `predict --model --hardware` without the process; and
+/// of that its parts.
+fn forecasts(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("forecast");
+    let layout = Layout { devices: 8, tensor: 8, micro: 64, sequence: 8192, ..Layout::default() };
+    let analytic = |chunks: u32| {
+        let machine = Machine {
+            hardware: hardware::hardware("h100-sxm").expect("known"),
+            stack: hardware::stack(&layout.stack).expect("known"),
+        };
+        let model = anatomy::transformer_named("llama-3-70b").expect("known");
+        Analytic::new(model, machine, Layout { chunks, ..layout.clone() }).expect("fits")
+    };
+    group.throughput(Throughput::Elements(1));
+    for (name, chunks) in [("1f1b", 1), ("zb-v", 2)] {
+        group.bench_function(BenchmarkId::new(name, "p=8 m=64"), |bencher| {
+            bencher.iter(|| analytic(black_box(chunks)).forecast(name).expect("exists").iteration_s)
+        });
+    }
+    group.bench_function("tables and costs", |bencher| bencher.iter(|| analytic(black_box(1)).anatomy.parameters()));
+    let graph = graph("1f1b", 8, 64);
+    let costs = costs(&graph);
+    group.bench_function("sweep of 1f1b alone", |bencher| bencher.iter(|| makespan(black_box(&graph), &costs)));
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500));
-    targets = sweep, text_to_makespan, four_schedules, events, samples, searches
+    targets = sweep, text_to_makespan, four_schedules, events, samples, searches, forecasts
 }
 criterion_main!(benches);

@@ -63,7 +63,7 @@ impl Default for Layout {
 }
 
 /// The training software whose habits are known; the first is meant where none is named.
-pub const STACKS: [&str; 10] = [
+pub const STACKS: [&str; 11] = [
     "megatron-core",
     "megatron-lm",
     "megatron-zb",
@@ -74,6 +74,7 @@ pub const STACKS: [&str; 10] = [
     "nanotron",
     "jax",
     "llm.c",
+    "pipesim",
 ];
 
 /// An enum of names, as written on the command line and in files.

@@ -100,7 +100,13 @@ enum ReportVerb {
 pub fn command() -> clap::Command {
     // a batch may stand for the number of micro-batches, where a model on hardware is asked about
     let micro_may_follow = |micro: clap::Arg| micro.required(false).default_value("1").hide_default_value(true);
-    Cli::command().mut_subcommand("predict", |predict| predict.mut_arg("micro", micro_may_follow))
+    // nor is a machine measured under a schedule
+    let unless_machine = |arg: clap::Arg| {
+        arg.required(false).required_unless_present("machine").default_value_if("machine", "true", "1")
+    };
+    Cli::command()
+        .mut_subcommand("predict", |predict| predict.mut_arg("micro", micro_may_follow))
+        .mut_subcommand("profile", |profile| profile.mut_arg("stages", unless_machine).mut_arg("micro", unless_machine))
 }
 
 /// What is asked for.

@@ -62,7 +62,37 @@ const LAID_OUT: &[&str] = &[
     "stack",
 ];
 
+/// What `profile` asks of a training besides.
+const TRAINED: &[&str] = &[
+    "stages",
+    "micro",
+    "schedule",
+    "chunks",
+    "set",
+    "overlap",
+    "max_ticks",
+    "max_ops",
+    "timeout",
+    "device",
+    "link",
+    "slices",
+    "bfloat16",
+    "layers",
+    "steps",
+    "warmup",
+];
+
 const RULES: &[Rule] = &[
+    Rule {
+        options: TRAINED,
+        fits: |a| !a.typed("machine"),
+        why: "is about a training, and --hardware measures the machine alone; leave one of the two out",
+    },
+    Rule {
+        options: TRAINING,
+        fits: |a| !a.typed("machine"),
+        why: "is about a training, and --hardware measures the machine alone; leave one of the two out",
+    },
     Rule {
         options: LAID_OUT,
         fits: |a| !a.has("hardware") || a.typed("hardware"),

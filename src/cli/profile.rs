@@ -32,7 +32,10 @@ pub struct Profile {
     /// Steps before them
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..1000))]
     warmup: u32,
-    /// Where to write the cost file, a .json; - is stdout [default: -]
+    /// Measure this machine instead, for predict --hardware: products, memory, attention, and the way from core to core
+    #[arg(long = "hardware")]
+    machine: bool,
+    /// Where to write the cost file, a .json, or the hardware's, a .toml; - is stdout [default: -]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -64,8 +67,13 @@ impl Profile {
         let remarks = self.details.remarks;
         let (ranks, stages) = (Ranks::alone(), self.schedules.stages.first());
         heed(ranks.stop(), Decides::Itself, remarks.quiet);
-        let file = OneFile::at(self.output.as_deref(), &[".json"])?;
+        let file = OneFile::at(self.output.as_deref(), if self.machine { &[".toml"] } else { &[".json"] })?;
         refuse_ranks("pipesim profile")?;
+        if self.machine {
+            return file.write(&experiment::measured_hardware(), remarks, |path| {
+                format!("; use it with pipesim predict --hardware {path} --precision fp32 --stack pipesim --model gpt2")
+            });
+        }
         let graph = self.graph()?;
         let recipe = experiment::Recipe { layers: self.layers.clone(), ..self.model.recipe() };
         let mut training = recipe.training(self.schedules.micro.first(), &ranks)?;

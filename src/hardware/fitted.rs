@@ -22,7 +22,7 @@ pub const FITTED: &[Fitted] = &[
     fitted("gpu", "product_wave_loss", 0.2, [0.02, 1.0]),
     fitted("gpu", "product_depth", 100.0, [10.0, 1000.0]),
     fitted("gpu", "memory_efficiency", 0.7, [0.4, 1.0]),
-    fitted("gpu", "network_congestion", 0.1, [0.0, 3.0]),
+    fitted("gpu", "network_congestion", 0.06, [0.0, 3.0]),
     fitted("a100-sxm-80gb", "product_gflops_per_watt", 600.0, [300.0, 780.0]),
     fitted("a100-sxm-80gb", "flash1_share", 0.5, [0.2, 1.0]),
     fitted("h100-sxm", "product_gflops_per_watt", 930.0, [400.0, 1400.0]),

@@ -8,12 +8,14 @@ mod fitted;
 mod machine;
 mod read;
 mod stack;
+mod write;
 
 pub use field::Field;
 pub use fitted::{FITTED, Fitted};
 pub use machine::Hardware;
 pub use read::{Error, hardware, hardware_file, hardware_with, stack, stack_with};
 pub use stack::Stack;
+pub use write::toml;
 
 /// The machines that come with the program: name, and the text of the file.
 pub(crate) const FILES: &[(&str, &str)] = &[

@@ -253,7 +253,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "profile --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0",
-        refused: "chunks set overlap checkpoint tokenizer link slices precision",
+        refused: "chunks set overlap checkpoint tokenizer link slices precision hardware",
         same: &[WARMUP, TIMEOUT, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
@@ -285,6 +285,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("report accuracy", "schedule", "naive"),
     ("report accuracy", "output", "elsewhere"),
     ("profile", "output", "costs.json"),
+    ("profile", "hardware", ""),
     ("export", "output", "x.out"),
 ];
 

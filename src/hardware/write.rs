@@ -1,0 +1,44 @@
+//! A machine as a file.
+
+use super::{Field, Hardware};
+use std::fmt::Write;
+
+/// The file of a machine with these numbers, all else its base's; `head` are lines on where they are from. What it reads as is
+/// the base with these numbers.
+pub fn toml(base: &str, head: &[String], numbers: &[(&'static str, f64)]) -> String {
+    let mut text = String::new();
+    head.iter().for_each(|line| _ = writeln!(text, "# {}", line.replace(['\n', '\r'], " ")));
+    let _ = writeln!(text, "base = \"{base}\"\n");
+    for (name, number) in numbers {
+        let what = Hardware::FIELDS.iter().find(|field| field.name == *name).map_or("", |field: &Field| field.what);
+        let _ = writeln!(text, "{:<31} # {what}", format!("{name} = {}", digits(*number)));
+    }
+    text
+}
+
+/// Four digits, in decimals.
+fn digits(number: f64) -> String {
+    let whole = format!("{number:.3e}").parse::<f64>().unwrap_or(number);
+    format!("{whole}")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::hardware::{Error, hardware, hardware_file};
+
+    #[test]
+    fn what_is_written_is_read() {
+        let numbers =
+            [("bf16_tflops", 0.123456), ("link_latency_us", 0.0), ("gpus_per_node", 4.0), ("memory_gib", 1e-7)];
+        let text = super::toml("cpu", &["a line\nor two".to_string()], &numbers);
+        let read = hardware_file("mine.toml", &text, &|path| Err(Error::new(path.to_string()))).unwrap();
+        let mut expected = hardware("cpu").unwrap();
+        expected.name = "mine.toml".to_string();
+        for (name, number) in
+            [("bf16_tflops", 0.1235), ("link_latency_us", 0.0), ("gpus_per_node", 4.0), ("memory_gib", 1e-7)]
+        {
+            *expected.field_mut(name).unwrap() = number;
+        }
+        assert_eq!(read, expected);
+    }
+}
