@@ -9,9 +9,11 @@ pub struct Field {
     pub what: &'static str,
     /// Whether it may be 0.
     pub may_be_zero: bool,
+    /// Whether it counts something.
+    pub is_count: bool,
 }
 
-/// A struct of numbers that are read, written and listed by name. `positive` ones must be above 0, `any` may be 0.
+/// A struct of numbers that are read, written and listed by name. `positive` ones must be above 0, `any` may be 0, and a `count` is whole.
 macro_rules! numbers {
     ($(#[$doc:meta])* $type:ident { $($bound:ident $field:ident: $what:literal,)+ }) => {
         $(#[$doc])*
@@ -25,7 +27,7 @@ macro_rules! numbers {
         impl $type {
             /// Its numbers, in the order of files.
             pub const FIELDS: &[Field] = &[
-                $(Field { name: stringify!($field), what: $what, may_be_zero: numbers!(@zero $bound) },)+
+                $(Field { name: stringify!($field), what: $what, may_be_zero: numbers!(@zero $bound), is_count: numbers!(@count $bound) },)+
             ];
 
             /// All numbers from a function of their names.
@@ -42,7 +44,9 @@ macro_rules! numbers {
             }
         }
     };
-    (@zero positive) => { false };
     (@zero any) => { true };
+    (@zero $bound:ident) => { false };
+    (@count count) => { true };
+    (@count $bound:ident) => { false };
 }
 pub(super) use numbers;

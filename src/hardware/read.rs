@@ -4,6 +4,7 @@ use super::field::Field;
 use super::{FILES, Hardware, STACKS, Stack, names};
 use crate::legible::legible;
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use toml::{Table, Value};
 
 /// Why there is no such table; what is displayed says what was expected and found.
@@ -17,6 +18,9 @@ impl Error {
         Error(what)
     }
 }
+
+/// The largest number of a table.
+const MOST: f64 = 1e15;
 
 /// The text of a file, by the path that a file gives as its base.
 pub type Files<'a> = &'a dyn Fn(&str) -> Result<String, Error>;
@@ -37,8 +41,8 @@ pub fn hardware(name: &str) -> Result<Hardware, Error> {
 /// # Errors
 /// There is none.
 pub fn hardware_with(name: &str, instead: Instead<'_>) -> Result<Hardware, Error> {
-    let text = embedded(name).filter(|_| name != "gpu").ok_or_else(|| unknown(name))?;
-    hardware_of(name, text, &|name| Err(unknown(name)), instead)
+    let table = embedded(name).filter(|_| name != "gpu").ok_or_else(|| unknown(name))?;
+    hardware_of(name, table.clone()?, &|name| Err(unknown(name)), instead)
 }
 
 /// The machine that the file at `path` with this `text` describes. `files` reads others that it names as its base.
@@ -46,7 +50,7 @@ pub fn hardware_with(name: &str, instead: Instead<'_>) -> Result<Hardware, Error
 /// # Errors
 /// No TOML, an unknown key or base, bases in a circle, numbers that are missing, negative or not finite.
 pub fn hardware_file(path: &str, text: &str, files: Files<'_>) -> Result<Hardware, Error> {
-    hardware_of(path, text, files, &|_, _| None)
+    hardware_of(path, parse(path, text)?, files, &|_, _| None)
 }
 
 fn unknown(name: &str) -> Error {
@@ -57,16 +61,21 @@ fn unknown(name: &str) -> Error {
     ))
 }
 
-fn embedded(name: &str) -> Option<&'static str> {
-    FILES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+type Parsed = Result<Table, Error>;
+
+/// The table of a file that comes with the program, read once.
+fn embedded(name: &str) -> Option<&'static Parsed> {
+    static TABLES: LazyLock<Vec<Parsed>> =
+        LazyLock::new(|| FILES.iter().map(|(name, text)| parse(name, text)).collect());
+    TABLES.get(FILES.iter().position(|(known, _)| *known == name)?)
 }
 
 /// Follows bases from the first file, and reads each number from the first that has it.
-fn hardware_of(name: &str, first: &str, files: Files<'_>, instead: Instead<'_>) -> Result<Hardware, Error> {
+fn hardware_of(name: &str, first: Table, files: Files<'_>, instead: Instead<'_>) -> Result<Hardware, Error> {
     let mut chain: Vec<String> = Vec::new();
     let mut numbers = BTreeMap::new();
-    let mut next = Some((name.to_string(), first.to_string()));
-    while let Some((path, text)) = next.take() {
+    let mut next = Some((name.to_string(), first));
+    while let Some((path, table)) = next.take() {
         if chain.contains(&path) {
             chain.push(path);
             let circle = chain.iter().map(|path| legible(path).to_string()).collect::<Vec<_>>().join(" → ");
@@ -74,7 +83,6 @@ fn hardware_of(name: &str, first: &str, files: Files<'_>, instead: Instead<'_>) 
                 "expected bases to end, found a circle: {circle}; give one of them all numbers"
             )));
         }
-        let table = parse(&path, &text)?;
         let base = match table.get("base") {
             None => None,
             Some(Value::String(base)) => Some(base.clone()),
@@ -95,8 +103,8 @@ fn hardware_of(name: &str, first: &str, files: Files<'_>, instead: Instead<'_>) 
         next = match base {
             None => None,
             Some(base) => Some(match embedded(&base) {
-                Some(text) => (base, text.to_string()),
-                None if base.ends_with(".toml") => (base.clone(), files(&base)?),
+                Some(table) => (base, table.clone()?),
+                None if base.ends_with(".toml") => (base.clone(), parse(&base, &files(&base)?)?),
                 None => return Err(unknown(&base)),
             }),
         };
@@ -125,7 +133,8 @@ pub fn stack(name: &str) -> Result<Stack, Error> {
 /// # Errors
 /// There is none.
 pub fn stack_with(name: &str, instead: Instead<'_>) -> Result<Stack, Error> {
-    let all = parse("stacks", STACKS)?;
+    static TABLES: LazyLock<Parsed> = LazyLock::new(|| parse("stacks", STACKS));
+    let all = TABLES.as_ref().map_err(Error::clone)?;
     let table = |name: &str| all.get(name).and_then(Value::as_table);
     let (Some(common), Some(own)) = (table("common"), table(name)) else {
         let names = all.keys().filter(|name| *name != "common").cloned().collect::<Vec<_>>().join(", ");
@@ -173,11 +182,17 @@ fn number(path: &str, key: &str, value: &Value, fields: &[Field]) -> Result<f64,
             )));
         }
     };
-    if !(0.0..=1e15).contains(&number) || (number == 0.0 && !field.may_be_zero) {
-        let least = if field.may_be_zero { "at least 0" } else { "above 0" };
-        return Err(Error(format!("{path}: expected {key} to be {least} ({}), found {number}", field.what)));
+    let wrong = |expected: &str| {
+        let found = if number.abs() < MOST { number.to_string() } else { format!("{number:e}") };
+        Err(Error(format!("{path}: expected {key} to be {expected} ({}), found {found}", field.what)))
+    };
+    match number {
+        _ if number > MOST && number.is_finite() => wrong("at most 1e15"),
+        _ if field.is_count && !(number >= 1.0 && number.fract() == 0.0) => wrong("a whole number, at least 1"),
+        _ if field.may_be_zero && !(number >= 0.0 && number.is_finite()) => wrong("at least 0"),
+        _ if !field.may_be_zero && !(number > 0.0 && number.is_finite()) => wrong("above 0"),
+        _ => Ok(number),
     }
-    Ok(number)
 }
 
 #[cfg(test)]
@@ -222,6 +237,9 @@ mod tests {
             ("base = \"h100-sxm\"\ntflops = 3", "found 'tflops'"),
             ("base = \"h100-sxm\"\nmemory_gib = -1", "memory_gib to be above 0 (memory, GiB), found -1"),
             ("base = \"h100-sxm\"\nmemory_gib = nan", "found NaN"),
+            ("base = \"h100-sxm\"\nmemory_gib = inf", "above 0 (memory, GiB), found inf"),
+            ("base = \"h100-sxm\"\nmemory_gib = 1e300", "at most 1e15 (memory, GiB), found 1e300"),
+            ("base = \"h100-sxm\"\ngpus_per_node = 0.5", "a whole number, at least 1"),
             ("base = \"h100-sxm\"\nmemory_gib = \"80\"", "to be a number"),
             ("memory_gib = 80", "a number for bf16_tflops, found none"),
             ("base = \"h100-sxm\"\nmemory_gib 80", "on line 2"),

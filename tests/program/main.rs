@@ -4,6 +4,7 @@ mod cli;
 mod docs;
 mod emulated;
 mod flags;
+mod hardware;
 mod hostile;
 mod limits;
 mod memory;

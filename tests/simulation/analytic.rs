@@ -19,7 +19,7 @@ static HELD: LazyLock<Vec<Held>> = LazyLock::new(|| {
 fn published_steps_are_predicted_as_well_as_is_claimed() {
     assert_eq!(HELD.iter().filter(|held| held.time.is_err()).count(), 0);
     let wide = errors(&HELD, |held| !is_narrow(held));
-    assert!(wide.mean < 0.059 && wide.median < 0.04 && wide.bias.abs() < 0.025, "{wide:?}");
+    assert!(wide.mean < 0.055 && wide.median < 0.038 && wide.bias.abs() < 0.025, "{wide:?}");
     let narrow = errors(&HELD, is_narrow);
     assert!(narrow.mean < 0.065 && narrow.bias.abs() < 0.03, "{narrow:?}");
     let pure = errors(&HELD, |held| matches!(held.row.family.as_str(), "ZeroBubble" | "VocabPP"));
@@ -28,7 +28,7 @@ fn published_steps_are_predicted_as_well_as_is_claimed() {
     assert!(thumb.mean > 4.0 * wide.mean, "{thumb:?}");
     let (right, all) = published::pairs(&HELD);
     assert!(all > 500 && right * 10 >= all * 9, "{right} of {all}");
-    assert!(FITTED.len() < 30);
+    assert!(FITTED.len() < 20);
 }
 
 fn machine(name: &str, software: &str) -> Machine {
@@ -137,4 +137,67 @@ fn recomputing_costs_a_forward_and_fewer_bits_are_faster() {
         Layout { precision: Precision::Fp8, ..Layout::default() },
     );
     assert!(refused.unwrap_err().to_string().contains("take --precision bf16"));
+}
+
+/// Narayanan et al. 2021 (arXiv 2104.04473, table 2) measured 175 G parameters under DeepSpeed's ZeRO-3 on 768 and on 1536 A100s: twice
+/// the GPUs did not shorten the step at all.
+#[test]
+fn gathers_that_list_ranks_keep_zero_3_from_scaling() {
+    let lasts = |software: &str, data: u32| {
+        let layout = Layout {
+            data,
+            micro_batch_size: 1536 / data,
+            sequence: 2048,
+            precision: Precision::Fp16,
+            recompute: Recompute::Full,
+            zero: Zero::Weights,
+            stack: software.to_string(),
+            ..Layout::default()
+        };
+        step("gpt-3-175b", machine("a100-sxm-80gb", software), layout, "1f1b").iteration()
+    };
+    let gain = |software: &str| lasts(software, 768) / lasts(software, 1536);
+    assert!(gain("megatron-deepspeed") < 1.25, "{}", gain("megatron-deepspeed"));
+    assert!(gain("fsdp") > 1.4, "{}", gain("fsdp"));
+}
+
+/// Nemotron-4 15B on 1024 and 2048 H100s, the same a GPU, takes 2.74 and 2.78 s (NVIDIA's dgxc-benchmarking): Megatron's buckets grow
+/// with the pipelines that exchange them, so that latencies do not.
+#[test]
+fn buckets_grow_with_pipelines() {
+    let exposed = |software: Machine, data: u32| {
+        let layout = Layout { data, tensor: 2, sequence_parallel: true, zero: Zero::Optimizer, ..layout() };
+        let layout = Layout { devices: 1, micro: 4, micro_batch_size: 2, ..layout };
+        let time = step("llama-3-8b", software, layout, "1f1b");
+        time.data_parallel_exposed / time.iteration()
+    };
+    let core = || machine("h100-sxm", "megatron-core");
+    let grows = exposed(core(), 1024) - exposed(core(), 512);
+    let mut fixed = core();
+    fixed.stack.bucket_rank_mbytes = 0.0;
+    let in_small_pieces = exposed(fixed.clone(), 1024) - exposed(fixed, 512);
+    assert!((0.0..0.05).contains(&grows) && in_small_pieces > 2.0 * grows, "{grows} {in_small_pieces}");
+}
+
+/// Gradients take as many bytes in memory as are exchanged, and what W keeps is the ledger's.
+#[test]
+fn time_and_memory_have_one_source() {
+    for (software, precision, bytes) in [
+        ("megatron-core", Precision::Bf16, 4),
+        ("megatron-core", Precision::Fp16, 2),
+        ("megatron-core", Precision::Fp32, 4),
+        ("megatron-deepspeed", Precision::Fp16, 2),
+        ("fsdp", Precision::Bf16, 4),
+    ] {
+        let layout = Layout { precision, micro: 8, data: 4, stack: software.to_string(), ..Layout::default() };
+        let machine = machine("a100-sxm-80gb", software);
+        assert_eq!(machine.stack.gradient(precision), f64::from(bytes), "{software} {precision}");
+        let costs = Analytic::new(transformer_named("llama-3-8b").unwrap(), machine, layout).unwrap();
+        let forecast = costs.forecast("1f1b").unwrap();
+        let expected = forecast.parameters as u64 * bytes as u64;
+        assert_eq!(forecast.memory.per_device[0].gradients, expected, "{software} {precision}");
+        let resolved = costs.resolve("zb-h1").unwrap();
+        let keep = costs.ledger().keep();
+        assert!((resolved.costs.keep.share() - keep).abs() < 1e-8 && (0.1..1.0).contains(&keep), "{keep}");
+    }
 }

@@ -1,0 +1,79 @@
+//! A model on hardware, asked for as a user does: this machine as one of the machines, and what cannot be.
+
+use crate::cli::{fails, json, pipesim};
+
+/// The table of this machine is read, and a step of a small GPT-2 on it predicted; beside it stands what a run takes. Times are
+/// printed, not judged: a core that others use as well is as fast as they leave it.
+#[test]
+fn this_machine_is_one_of_the_machines() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = format!("{}/mine.toml", folder.path().display());
+    let (code, out, err) = pipesim(&format!("profile --hardware -o {path}"));
+    assert!(code == 0 && out.is_empty() && err.contains("predict --hardware"), "{err}");
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.lines().any(|line| line == "base = \"cpu\""), "{text}");
+    let layout =
+        "--model small --precision fp32 --stack pipesim --stages 2 --micro 4 --seq 64 -s 1f1b --format json -q";
+    let predicted = json(&format!("predict --hardware {path} {layout}"));
+    let one = &predicted["predictions"][0];
+    let iteration = one["iteration_s"].as_f64().unwrap();
+    let parts: f64 = one["time_s"].as_object().unwrap().values().map(|part| part.as_f64().unwrap()).sum();
+    assert!(iteration > 0.0 && iteration.is_finite() && (parts / iteration - 1.0).abs() < 1e-9, "{one}");
+    // twice as fast a machine by its table is twice as fast by the prediction, but for its links
+    let doubled: Vec<String> = text
+        .lines()
+        .map(|line| match line.split_once(" = ") {
+            Some((key, rest))
+                if ["product_gflops_per_watt", "memory_gbytes_per_s", "link_gbytes_per_s"].contains(&key) =>
+            {
+                let number: f64 = rest.split_whitespace().next().unwrap().parse().unwrap();
+                format!("{key} = {}", 2.0 * number)
+            }
+            _ => line.to_string(),
+        })
+        .collect();
+    let faster = format!("{}/faster.toml", folder.path().display());
+    std::fs::write(&faster, doubled.join("\n")).unwrap();
+    let faster =
+        json(&format!("predict --hardware {faster} {layout}"))["predictions"][0]["iteration_s"].as_f64().unwrap();
+    assert!((1.5..2.01).contains(&(iteration / faster)), "{iteration} {faster}");
+    let run = json("run --model small --stages 2 --micro 4 --seq 64 -s 1f1b --steps 3 --warmup 1 --format json -q");
+    let measured = run["runs"][0]["iteration_ms"]["median"].as_f64().unwrap();
+    println!("predicted {:.1} ms a step, measured {measured:.1} ms", iteration * 1e3);
+    for option in ["--stages 2", "--steps 3", "--model small"] {
+        fails(&format!("profile --hardware {option}"), 2, &["--hardware measures the machine alone"]);
+    }
+    fails("profile -o x.json", 2, &["--stages"]);
+    fails("profile --hardware -o x.json", 2, &[".toml"]);
+}
+
+/// What cannot be is refused in one line that says what was expected and found.
+#[test]
+fn what_cannot_be_is_refused_in_one_line() {
+    let asked = "predict --model llama-3-8b --hardware h100-sxm --stages 4 -s 1f1b -q";
+    for (options, expected) in [
+        ("--tp 3 --micro 8", "32 heads to be a multiple of --tp"),
+        ("--dp 3 --batch 64", "found 64; choose 63"),
+        ("--batch 10 --micro-batch-size 4", "found 10; choose 8"),
+        ("--batch 64 --micro 5 --micro-batch-size 2", "leave --micro out"),
+        ("--cp 3 --micro 8", "multiple of --cp 3"),
+        ("--dp 99999999 --micro 8", "between 1 and 1048576"),
+        ("--micro 8 --layers 8,8,8", "4 stages, found 3"),
+        ("--micro 8 --layers 8,8,8,9", "add up to the model's 32"),
+        ("--micro 8 --layers 32,0,0,0", "at least 1 layer"),
+        ("--micro 8 --precision nvfp4", "a precision that h100-sxm has"),
+        ("--micro 8 --costs F=1", "leave one of them out"),
+        ("--micro 8 --balance --layers 8,8,8,8", "leave one of the two out"),
+    ] {
+        let (code, out, err) = pipesim(&format!("{asked} {options}"));
+        assert!(code == 2 && out.is_empty() && err.trim_end().lines().count() == 1, "{options}: {err}");
+        assert!(err.contains(expected), "{options}: {err}");
+    }
+    for command in [
+        "run --stages 2 --micro 4 --balance",
+        "predict --stages 2 --micro 4 --costs F=1 --balance",
+        "predict --stages 2 --micro 4 --costs F=1 --costs-per layer --layers 32 --balance",
+    ] {
+        fails(command, 2, &["--balance"]);
+    }
+}
