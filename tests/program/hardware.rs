@@ -37,9 +37,12 @@ fn this_machine_is_one_of_the_machines() {
     let faster =
         json(&format!("predict --hardware {faster} {layout}"))["predictions"][0]["iteration_s"].as_f64().unwrap();
     assert!((1.5..2.01).contains(&(iteration / faster)), "{iteration} {faster}");
-    let run = json("run --model small --stages 2 --micro 4 --seq 64 -s 1f1b --steps 3 --warmup 1 --format json -q");
+    let tiny = json(&format!("predict --hardware {path} {}", layout.replace("small", "tiny")));
+    let tiny = tiny["predictions"][0]["iteration_s"].as_f64().unwrap();
+    let run = json("run --model tiny --stages 2 --micro 4 --seq 64 -s 1f1b --steps 3 --warmup 1 --format json -q");
     let measured = run["runs"][0]["iteration_ms"]["median"].as_f64().unwrap();
-    println!("predicted {:.1} ms a step, measured {measured:.1} ms", iteration * 1e3);
+    assert!(tiny < iteration && measured > 0.0, "{tiny} {iteration} {measured}");
+    println!("predicted {:.1} ms a step, measured {measured:.1} ms", tiny * 1e3);
     for option in ["--stages 2", "--steps 3", "--model small"] {
         fails(&format!("profile --hardware {option}"), 2, &["--hardware measures the machine alone"]);
     }
