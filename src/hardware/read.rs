@@ -189,9 +189,9 @@ fn number(path: &str, key: &str, value: &Value, fields: &[Field]) -> Result<f64,
     match number {
         _ if number > MOST && number.is_finite() => wrong("at most 1e15"),
         _ if field.is_count && !(number >= 1.0 && number.fract() == 0.0) => wrong("a whole number, at least 1"),
-        _ if field.may_be_zero && !(number >= 0.0 && number.is_finite()) => wrong("at least 0"),
-        _ if !field.may_be_zero && !(number > 0.0 && number.is_finite()) => wrong("above 0"),
-        _ => Ok(number),
+        _ if number.is_finite() && (number > 0.0 || field.may_be_zero && number == 0.0) => Ok(number),
+        _ if field.may_be_zero => wrong("at least 0"),
+        _ => wrong("above 0"),
     }
 }
 
