@@ -36,6 +36,9 @@ struct Case {
 /// Values of the fitted constants, in their order.
 type Constants = Vec<f64>;
 
+/// A matrix and the right side.
+type Equations = (Vec<Vec<f64>>, Vec<f64>);
+
 /// The machines and software of some constants.
 struct Tables {
     hardware: BTreeMap<&'static str, Hardware>,
@@ -148,7 +151,7 @@ impl Fit<'_> {
     }
 
     /// The normal equations of a step in logarithms of the constants.
-    fn normal(&self, constants: &[f64], errors: &[f64]) -> Result<(Vec<Vec<f64>>, Vec<f64>), Box<dyn Error>> {
+    fn normal(&self, constants: &[f64], errors: &[f64]) -> Result<Equations, Box<dyn Error>> {
         let tables = Tables::new(constants)?;
         let mut slopes: Vec<Vec<f64>> = Vec::new();
         for number in 0..constants.len() {
@@ -184,9 +187,8 @@ fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
         right.swap(i, pivot);
         for row in i + 1..count {
             let factor = matrix[row][i] / matrix[i][i];
-            for column in i..count {
-                matrix[row][column] -= factor * matrix[i][column];
-            }
+            let above = matrix[i].clone();
+            matrix[row].iter_mut().zip(&above).skip(i).for_each(|(entry, above)| *entry -= factor * above);
             right[row] -= factor * right[i];
         }
     }
