@@ -8,6 +8,7 @@ mod fitted;
 mod machine;
 mod read;
 mod stack;
+#[cfg(feature = "training")]
 mod write;
 
 pub use field::Field;
@@ -15,6 +16,7 @@ pub use fitted::{FITTED, Fitted};
 pub use machine::Hardware;
 pub use read::{Error, hardware, hardware_file, hardware_with, stack, stack_with};
 pub use stack::Stack;
+#[cfg(feature = "training")]
 pub use write::toml;
 
 /// The machines that come with the program: name, and the text of the file.
