@@ -14,6 +14,7 @@ mod failure;
 mod grid;
 mod guard;
 mod hardware;
+mod leave;
 mod memory;
 mod model;
 mod needs;
@@ -135,6 +136,8 @@ pub fn asked<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    #[cfg(feature = "cuda")]
+    crate::cuda::prepare();
     let cli = match asked(std::env::args_os()) {
         Ok(cli) => cli,
         Err(refused) if refused.use_stderr() => {
@@ -153,18 +156,19 @@ pub fn main() -> ExitCode {
         Err(anyhow::anyhow!("a bug in pipesim: {text}; run again with RUST_BACKTRACE=1 and report what it prints")
             .into())
     });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Told(code)) => ExitCode::from(code),
+    let code = match result {
+        Ok(()) => 0,
+        Err(Failure::Told(code)) => code,
         Err(Failure::Stopped(text, code)) => {
             output::tell(&text);
-            ExitCode::from(code)
+            code
         }
         Err(failure) => {
             output::tell(&format!("error: {failure}"));
-            ExitCode::from(failure.code())
+            failure.code()
         }
-    }
+    };
+    leave::leave(code)
 }
 
 fn run(verb: Verb) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! Ctrl-C and its kin: the running step is finished and what was measured is written, unless there is nothing to write or the
 //! user insists.
 
+use super::leave::leave;
 use super::output::tell;
 use super::tidy::signals;
 use crate::ranks::{Stop, signal_name};
@@ -43,7 +44,7 @@ pub fn heed(stop: &Arc<Stop>, decides: Decides, is_quiet: bool) {
             match at_once {
                 Some(when) if decides == Decides::Itself => {
                     tell(&format!("stopped {when} by {name}; nothing is written"));
-                    std::process::exit(128 + signal);
+                    leave(128 + signal as u8);
                 }
                 None if decides != Decides::Others && !is_quiet => {
                     tell(&format!("{name}: stopping after this step; once more stops at once"));

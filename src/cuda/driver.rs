@@ -71,6 +71,8 @@ pub struct Facts {
     pub pci: String,
     /// Most dynamic shared memory of a block.
     pub shared_bytes: u32,
+    /// Whether a wait for a word can make sure that what came over a network before the word is seen behind it.
+    pub flushes_remote_writes: bool,
 }
 
 /// Lowest compute capability whose tensor cores and instructions the kernels use.
@@ -144,6 +146,7 @@ impl Driver {
             ),
             pci: self.api.device_pci(device)?,
             shared_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            flushes_remote_writes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES)? != 0,
         })
     }
 

@@ -33,7 +33,7 @@ impl Gpu {
         let context = Context::primary(&driver.api, driver.api.device(ordinal)?)
             .with_context(|| format!("opening GPU {ordinal} ({})", facts.name))?;
         let multiprocessors = facts.multiprocessors;
-        Ok(Gpu::new(Arc::new(context), facts, None, multiprocessors)?)
+        Ok(Gpu::new(context, facts, None, multiprocessors)?)
     }
 
     /// All `count` slices of a GPU, each a green context with its share of the multiprocessors: equal shares, in the
@@ -46,7 +46,7 @@ impl Gpu {
         let facts = driver.facts(ordinal)?;
         facts.usable()?;
         let device = driver.api.device(ordinal)?;
-        let primary = Arc::new(Context::primary(&driver.api, device)?);
+        let primary = Context::primary(&driver.api, device)?;
         primary.make_current()?;
         let parting = || format!("parting GPU {ordinal} ({}) into slices", facts.name);
         let (all, total) = driver.api.multiprocessors(device).with_context(parting)?;

@@ -151,6 +151,12 @@ pub fn open(wanted: &Wanted) -> Result<Found, Missing> {
     Ok(found)
 }
 
+/// Whether any library was opened. Libraries take themselves down at the exit of the process, whatever threads do then.
+pub fn is_any_open() -> bool {
+    // whoever has the lock is opening one
+    OPENED.try_lock().map_or(true, |opened| !opened.is_empty())
+}
+
 /// Whether something of NVIDIA's is here, so that people may expect GPUs: its driver, a toolkit, or wheels in the environment.
 pub fn is_likely() -> bool {
     let environments =

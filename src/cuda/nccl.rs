@@ -3,7 +3,7 @@
 //! Messages between two ranks are matched in the order in which they were enqueued, a send with a receive of the same
 //! number of bytes: delivery `channel`. NCCL refuses two ranks on one GPU.
 
-use super::api::memory::Buffer;
+use super::api::handle::Address;
 use super::api::stream::Stream;
 use super::gpu::Gpu;
 use super::library::{self, Found, Missing};
@@ -15,6 +15,7 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What one rank makes and all others are given: 128 bytes that hold an address to meet at.
 #[repr(C)]
@@ -211,6 +212,8 @@ unsafe fn text(text: *const c_char) -> String {
 pub struct Channel {
     nccl: Nccl,
     handle: NonNull<c_void>,
+    /// It was aborted: what the handle names is no more.
+    is_over: AtomicBool,
     ranks: u32,
     stream: Stream,
     /// Not shared between threads.
@@ -235,9 +238,14 @@ impl Channel {
         // SAFETY: a valid place for the communicator; numbers are checked above, an id of any bytes is allowed.
         let code = unsafe { (nccl.functions.ncclCommInitRank)(&mut handle, ranks as c_int, id, rank as c_int) };
         match NonNull::new(handle) {
-            Some(handle) if code == SUCCESS => {
-                Ok(Channel { nccl: nccl.clone(), handle, ranks, stream, unshared: PhantomData })
-            }
+            Some(handle) if code == SUCCESS => Ok(Channel {
+                nccl: nccl.clone(),
+                handle,
+                is_over: AtomicBool::new(false),
+                ranks,
+                stream,
+                unshared: PhantomData,
+            }),
             _ => Err(nccl.failure("ncclCommInitRank", code, ptr::null_mut()).into()),
         }
     }
@@ -247,25 +255,25 @@ impl Channel {
         &self.stream
     }
 
-    /// Enqueues: the buffer goes to rank `to`, whose receive of as many bytes it meets.
-    pub fn send(&self, buffer: &Buffer, to: u32) -> Result<(), Error> {
-        let (to, source) = (self.peer(to)?, ptr::with_exposed_provenance(buffer.address().0 as usize));
+    /// Enqueues: these bytes go to rank `to`, whose receive of as many they meet.
+    pub fn send(&self, (from, bytes): (Address, usize), to: u32) -> Result<(), Error> {
+        let (to, source) = (self.peer(to)?, ptr::with_exposed_provenance(from.0 as usize));
         let (send, communicator, stream) = (self.nccl.functions.ncclSend, self.handle.as_ptr(), self.stream.raw());
-        // SAFETY: the communicator is alive, and the stream beside it lives as long; memory comes as a buffer, and freeing one
-        // waits for the device.
-        self.checked("ncclSend", unsafe { send(source, buffer.bytes(), BYTE, to, communicator, stream) })
+        // SAFETY: the communicator is alive, and the stream beside it lives as long; a wrong device address is a fault on the
+        // device, and freeing memory waits for the device.
+        self.checked("ncclSend", unsafe { send(source, bytes, BYTE, to, communicator, stream) })
     }
 
-    /// Enqueues: the buffer is filled by rank `from`.
-    pub fn receive(&self, buffer: &Buffer, from: u32) -> Result<(), Error> {
-        let (from, into) = (self.peer(from)?, ptr::with_exposed_provenance_mut(buffer.address().0 as usize));
+    /// Enqueues: these bytes are filled by rank `from`.
+    pub fn receive(&self, (into, bytes): (Address, usize), from: u32) -> Result<(), Error> {
+        let (from, into) = (self.peer(from)?, ptr::with_exposed_provenance_mut(into.0 as usize));
         let (receive, communicator, stream) = (self.nccl.functions.ncclRecv, self.handle.as_ptr(), self.stream.raw());
         // SAFETY: as for `send`.
-        self.checked("ncclRecv", unsafe { receive(into, buffer.bytes(), BYTE, from, communicator, stream) })
+        self.checked("ncclRecv", unsafe { receive(into, bytes, BYTE, from, communicator, stream) })
     }
 
     /// Enqueues both at once, so that neither waits for the other.
-    pub fn swap(&self, out: &Buffer, into: &Buffer, peer: u32) -> Result<(), Error> {
+    pub fn swap(&self, out: (Address, usize), into: (Address, usize), peer: u32) -> Result<(), Error> {
         self.nccl.group(|| {
             self.send(out, peer)?;
             self.receive(into, peer)
@@ -277,6 +285,7 @@ impl Channel {
     /// # Errors
     /// NCCL's own: a rank that died, a connection that broke.
     pub fn check(&self) -> Result<(), Error> {
+        self.alive()?;
         let mut code = SUCCESS;
         // SAFETY: the communicator is alive; a valid pointer to an `ncclResult_t`.
         let asked = unsafe { (self.nccl.functions.ncclCommGetAsyncError)(self.handle.as_ptr(), &mut code) };
@@ -284,7 +293,21 @@ impl Channel {
         if code == IN_PROGRESS { Ok(()) } else { self.checked("a message enqueued before", code) }
     }
 
+    /// Ends it whatever is enqueued: the way after an error, when other ranks may never come.
+    pub fn abort(&self) {
+        if !self.is_over.swap(true, Ordering::SeqCst) {
+            // SAFETY: the communicator is alive, and this is its last use.
+            unsafe { (self.nccl.functions.ncclCommAbort)(self.handle.as_ptr()) };
+        }
+    }
+
+    fn alive(&self) -> Result<(), Error> {
+        let (call, reason) = ("a communicator's call", "that it was aborted".to_string());
+        if self.is_over.load(Ordering::SeqCst) { Err(Error::Call { call, reason, code: 4 }) } else { Ok(()) }
+    }
+
     fn peer(&self, peer: u32) -> Result<c_int, Error> {
+        self.alive()?;
         if peer < self.ranks { Ok(peer as c_int) } else { Err(Error::Rank { rank: peer, ranks: self.ranks }) }
     }
 
@@ -294,10 +317,8 @@ impl Channel {
 }
 
 impl Drop for Channel {
-    /// Ends it whatever is enqueued: the way after an error, when other ranks may never come.
     fn drop(&mut self) {
-        // SAFETY: the communicator is alive, and this is its last use.
-        unsafe { (self.nccl.functions.ncclCommAbort)(self.handle.as_ptr()) };
+        self.abort();
     }
 }
 

@@ -238,7 +238,7 @@ impl Operations {
         residual: Option<Address>,
         sizes: Sizes,
     ) -> Result<()> {
-        let stream = self.gpu.compute.handle;
+        let stream = self.gpu.compute.for_product();
         let epilogue = if bias == Address::NULL { Epilogue::None } else { Epilogue::Bias };
         let operands = Forward { out, input, weight, bias, residual, kept: Address::NULL };
         if self.products.forward(stream, sizes, epilogue, operands)? {
@@ -263,7 +263,7 @@ impl Operations {
         let operands = Forward { out, input, weight, bias, residual: None, kept };
         if self.precision == Precision::Bf16
             && sizes.outputs.is_multiple_of(KEPT_STRIDE)
-            && self.products.forward(self.gpu.compute.handle, sizes, Epilogue::BiasGelu, operands)?
+            && self.products.forward(self.gpu.compute.for_product(), sizes, Epilogue::BiasGelu, operands)?
         {
             return Ok(());
         }
@@ -274,7 +274,7 @@ impl Operations {
     /// `out` (n, IC) = `gradient` (n, OC) `weight`
     pub(super) fn linear_backward_input(&mut self, [out, gradient, weight]: [Address; 3], sizes: Sizes) -> Result<()> {
         let places = [out, gradient, weight, Address::NULL];
-        match self.products.backward_input(self.gpu.compute.handle, sizes, Epilogue::None, places)? {
+        match self.products.backward_input(self.gpu.compute.for_product(), sizes, Epilogue::None, places)? {
             true => Ok(()),
             false => unsupported("backward for the input", sizes),
         }
@@ -286,7 +286,7 @@ impl Operations {
         [out, gradient, weight, kept]: [Address; 4],
         sizes: Sizes,
     ) -> Result<()> {
-        let (places, stream) = ([out, gradient, weight, kept], self.gpu.compute.handle);
+        let (places, stream) = ([out, gradient, weight, kept], self.gpu.compute.for_product());
         if self.precision == Precision::Bf16
             && sizes.inputs.is_multiple_of(KEPT_STRIDE)
             && self.products.backward_input(stream, sizes, Epilogue::GeluBackward, places)?
@@ -305,7 +305,7 @@ impl Operations {
         [gradient, input]: [Address; 2],
         sizes: Sizes,
     ) -> Result<()> {
-        if !self.products.backward_weight(self.gpu.compute.handle, sizes, [weight, gradient, input])? {
+        if !self.products.backward_weight(self.gpu.compute.for_product(), sizes, [weight, gradient, input])? {
             return unsupported("backward for the weights", sizes);
         }
         if bias == Address::NULL {

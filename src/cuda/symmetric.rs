@@ -1,11 +1,10 @@
 //! NVSHMEM's symmetric memory: the same piece at every rank, into which any rank puts data with a signal on a stream.
 
 use super::api::handle::Address;
-use super::api::memory::Buffer;
 use super::api::stream::Stream;
 use super::library::Found;
 use anyhow::{Context as _, Result, ensure};
-use nvshmem_sys::{Library, NVSHMEM_SIGNAL_SET, Status, UniqueId};
+use nvshmem_sys::{Library, NVSHMEM_CMP_GE, NVSHMEM_SIGNAL_SET, Status, UniqueId};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -49,6 +48,8 @@ pub struct Symmetric {
 
 // SAFETY: the address of device memory that is never freed; nothing on the host reads through it.
 unsafe impl Send for Symmetric {}
+// SAFETY: as above; the library lets any thread call it.
+unsafe impl Sync for Symmetric {}
 
 impl Symmetric {
     /// A piece of so many bytes, the same at all ranks, which call this together.
@@ -62,24 +63,37 @@ impl Symmetric {
         Ok(Symmetric { world: world.clone(), base, bytes })
     }
 
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// This rank's address of the byte at `offset`.
     pub fn address(&self, offset: usize) -> Address {
         Address(self.base.as_ptr().expose_provenance() as u64 + offset as u64)
     }
 
-    /// Enqueues: `from` goes to the first of `places` at rank `to`, then the word at the second becomes `value` there.
-    pub fn put(&self, [data, word]: [usize; 2], from: &Buffer, value: u64, to: u32, stream: &Stream) -> Result<()> {
-        let (data, word) = (self.at(data, from.bytes())?, self.at(word, size_of::<u64>())?);
+    /// Enqueues: `bytes` from the first of `places` here go to the second at rank `to`, then the word `word` becomes `value` there. All lie
+    /// in symmetric memory, which a network reaches, too.
+    pub fn put(
+        &self,
+        [from, data]: [usize; 2],
+        bytes: usize,
+        (words, word): (&Symmetric, usize),
+        value: u64,
+        to: u32,
+        stream: &Stream,
+    ) -> Result<()> {
+        let (source, data) = (self.at(from, bytes)?, self.at(data, bytes)?);
+        let word = words.at(word, size_of::<u64>())?;
         ensure!(to < self.world.ranks, "expected a rank below {}, found {to}", self.world.ranks);
-        let source = NonNull::new(std::ptr::with_exposed_provenance_mut(from.address().0 as usize));
-        let source = source.context("a buffer at no address")?;
-        // SAFETY: initialised with a device; both places are inside symmetric memory that is never freed; freeing the source
-        // waits for the device; the rank exists; the stream is alive.
+        // SAFETY: initialised with a device; all places are inside symmetric memory that is never freed; the rank exists; the
+        // stream is alive.
         unsafe {
             self.world.library.putmem_signal_on_stream(
                 data,
                 source,
-                from.bytes(),
+                bytes,
                 word.cast(),
                 value,
                 NVSHMEM_SIGNAL_SET,
@@ -97,6 +111,16 @@ impl Symmetric {
         let signal = self.world.library.functions().nvshmemx_signal_op_on_stream;
         // SAFETY: as for `put`.
         unsafe { signal(word.cast().as_ptr(), value, NVSHMEM_SIGNAL_SET, to as i32, stream.raw().cast()) };
+        Ok(())
+    }
+
+    /// Enqueues: what follows waits until the word at `place` is at least `value`, by the library's own wait. Not where ranks share a
+    /// GPU, for which the library has none.
+    pub fn wait(&self, place: usize, value: u64, stream: &Stream) -> Result<()> {
+        let word = self.at(place, size_of::<u64>())?;
+        let wait = self.world.library.functions().nvshmemx_signal_wait_until_on_stream;
+        // SAFETY: as for `put`.
+        unsafe { wait(word.cast().as_ptr(), NVSHMEM_CMP_GE, value, stream.raw().cast()) };
         Ok(())
     }
 

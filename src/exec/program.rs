@@ -21,9 +21,16 @@ pub trait Runner: Send {
     /// forward and backward only.
     fn step(&mut self, step: u64, updates: u64, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord>;
 
-    /// What it keeps.
-    fn state(&mut self) -> &mut dyn State;
+    /// Does something with what it keeps, between steps.
+    fn call(&mut self, call: DeviceCall) -> Result<()>;
+
+    /// Gives back what it holds; where its device failed, here or in another session, only what can be given back without waiting
+    /// for that.
+    fn end(self: Box<Self>, failed: bool);
 }
+
+/// What is done with a device's state.
+pub type DeviceCall = Box<dyn FnOnce(&mut dyn State) -> Result<()> + Send>;
 
 /// A rank's devices with their numbers.
 pub type Runners = Vec<(u32, Box<dyn Runner>)>;
@@ -44,6 +51,9 @@ pub enum Twofold {
 /// with and without GELU, attention, classifier, each forward and backward; sums, norms, AdamW), of which `cuda/operation.rs` is
 /// one side already.
 pub trait Machine: Send {
+    /// Whether calls only enqueue: then whatever holds its thread up counts as a wait, be it a call of a driver.
+    const ENQUEUES: bool = false;
+
     /// Where data lies.
     type Place: Copy;
     /// A moment, to be read when the step is over.
@@ -94,6 +104,11 @@ pub trait Machine: Send {
 
     /// What it keeps from step to step.
     fn state(&mut self) -> &mut dyn State;
+
+    /// Whether what it holds is to be left to the end of the process, since giving it back would wait for what `failed`.
+    fn is_stuck(&self, _failed: bool) -> bool {
+        false
+    }
 }
 
 /// A device's program on its machine.
@@ -112,6 +127,7 @@ impl<M: Machine> Runner for Program<M> {
         let shared = self.shared.clone();
         let begun = shared.watch.now_ns();
         self.steps.clear();
+        self.note_progress();
         self.link.begin()?;
         self.machine.begin(batch)?;
         shared.watch.note_done(self.number, 0);
@@ -129,11 +145,22 @@ impl<M: Machine> Runner for Program<M> {
             record.steps.push((*op, self.machine.ns(start)?, self.machine.ns(end)?));
         }
         self.machine.finish(&self.link.sent(), &mut record)?;
+        shared.watch.note_wait(self.number, false);
         Ok(record)
     }
 
-    fn state(&mut self) -> &mut dyn State {
-        self.machine.state()
+    fn call(&mut self, call: DeviceCall) -> Result<()> {
+        self.note_progress();
+        call(self.machine.state())?;
+        self.shared.watch.note_wait(self.number, false);
+        Ok(())
+    }
+
+    fn end(mut self: Box<Self>, failed: bool) {
+        if self.machine.is_stuck(failed) {
+            self.link.abort();
+            std::mem::forget(self);
+        }
     }
 }
 
@@ -197,8 +224,15 @@ impl<M: Machine> Program<M> {
     fn waiting<T>(&mut self, work: impl FnOnce(&mut Program<M>) -> Result<T>) -> Result<T> {
         self.shared.watch.note_wait(self.number, true);
         let done = work(self)?;
-        self.shared.watch.note_wait(self.number, false);
+        self.shared.watch.note_wait(self.number, M::ENQUEUES);
         Ok(done)
+    }
+
+    /// A thread that only enqueues waits from now on, for whatever call.
+    fn note_progress(&self) {
+        if M::ENQUEUES {
+            self.shared.watch.note_wait(self.number, true);
+        }
     }
 
     /// Computes op number `index`, whose input is there.
@@ -222,6 +256,7 @@ impl<M: Machine> Program<M> {
         let start = shared.watch.now_ns();
         self.machine.compute(record.ops.len(), shared.plan.graph.op(index), input, output)?;
         let end = shared.watch.now_ns();
+        self.note_progress();
         if let Some(message) = self.crossing(&shared.plan.inputs[index], step) {
             self.waiting(|program| program.link.release(message))?;
         }

@@ -1,18 +1,20 @@
 //! A schedule held ready for execution: one thread a device, and the watchdog.
 
 use super::device::{Batch, State, Update};
-use super::program::{Runner, Runners};
+use super::program::{DeviceCall, Runner, Runners};
 use super::record::{DeviceRecord, StepRecord};
 use super::settings::Settings;
 use super::shared::Shared;
 use super::signal::{Aborted, Patience as _};
 use super::thread;
+use super::watch::called_off_since;
 use crate::graph::TaskGraph;
 use crate::ranks::{Ranks, signal_name};
 use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often a session looks whether a device waits too long.
@@ -23,6 +25,12 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 /// How long a rank whose devices are done waits for others that live: each watches over its own devices.
 const LIVING: Duration = Duration::from_secs(1_000_000);
+
+/// How long a session that ends waits for its threads to give back what they hold, so that the next one finds it.
+const PARTING: Duration = Duration::from_secs(60);
+
+/// How long all sessions together do so once one was called off, whose threads may never come back.
+const FLIGHT: Duration = Duration::from_secs(2);
 
 /// Why a step did not end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -79,8 +87,6 @@ pub enum Error {
     },
 }
 
-type DeviceCall = Box<dyn FnOnce(&mut dyn State) -> anyhow::Result<()> + Send>;
-
 enum Command {
     /// Step number `step`, before which `updates` steps ended with an update.
     Step {
@@ -115,6 +121,7 @@ pub struct Session {
     timeout: Duration,
     commands: Vec<Sender<Command>>,
     answers: Receiver<(u32, Answer)>,
+    threads: Vec<JoinHandle<()>>,
     steps: u64,
     updates: u64,
 }
@@ -126,16 +133,18 @@ impl Session {
     /// The system gives no threads.
     pub fn of(shared: Arc<Shared>, runners: Runners, settings: Settings) -> anyhow::Result<Session> {
         let (answer, answers) = channel();
-        let mut commands = Vec::new();
         let count = runners.len();
+        let timeout = settings.timeout;
+        let mut session =
+            Session { shared, timeout, commands: Vec::new(), answers, threads: Vec::new(), steps: 0, updates: 0 };
         for (number, runner) in runners {
             let (command, inbox) = channel();
             let answer = answer.clone();
             let body = move || serve(number, runner, settings.pin, &inbox, &answer);
-            thread::start(format!("device {number}"), commands.len(), count, body)?;
-            commands.push(command);
+            session.threads.push(thread::start(format!("device {number}"), session.threads.len(), count, body)?);
+            session.commands.push(command);
         }
-        Ok(Session { shared, timeout: settings.timeout, commands, answers, steps: 0, updates: 0 })
+        Ok(session)
     }
 
     /// The graph that this session executes.
@@ -318,7 +327,15 @@ impl Session {
     }
 }
 
-/// A device's thread.
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.commands.clear(); // for which the threads wait
+        let limit = called_off_since().map_or(PARTING, |since| FLIGHT.saturating_sub(since));
+        thread::join_within(self.threads.drain(..), limit);
+    }
+}
+
+/// A device's thread. One whose device failed is of no more use.
 fn serve(
     number: u32,
     mut runner: Box<dyn Runner>,
@@ -332,13 +349,14 @@ fn serve(
             core_affinity::set_for_current(*core);
         }
     }
-    while let Ok(command) = inbox.recv() {
+    let mut failed = false;
+    while let (false, Ok(command)) = (failed, inbox.recv()) {
         let run = AssertUnwindSafe(|| match command {
-            Command::Call(call) => call(runner.state()).map(|()| Answer::Called),
+            Command::Call(call) => runner.call(call).map(|()| Answer::Called),
             Command::Step { step, updates, batch, update } => {
                 let record = runner.step(step, updates, &batch, update.as_ref())?;
                 if update.is_none() {
-                    runner.state().clear()?;
+                    runner.call(Box::new(|state| state.clear()))?;
                 }
                 Ok(Answer::Step(Box::new(record)))
             }
@@ -347,11 +365,12 @@ fn serve(
             Ok(result) => result.unwrap_or_else(Answer::Failed),
             Err(panic) => Answer::Died(panic_text(panic.as_ref())),
         };
-        let died = matches!(answered, Answer::Died(_));
-        if answer.send((number, answered)).is_err() || died {
-            return;
+        failed = matches!(answered, Answer::Died(_) | Answer::Failed(_));
+        if answer.send((number, answered)).is_err() {
+            break;
         }
     }
+    runner.end(failed);
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

@@ -6,9 +6,17 @@ use super::signal::{Aborted, Patience};
 use crate::deadlock::{Awaited, Party, Wait};
 use crate::graph::TaskGraph;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// When a session of this process was first called off.
+static CALLED_OFF: OnceLock<Instant> = OnceLock::new();
+
+/// For how long there has been a session of this process that was called off; none where there was none.
+pub fn called_off_since() -> Option<Duration> {
+    CALLED_OFF.get().map(Instant::elapsed)
+}
 
 /// A fault to inject, for tests of what happens then: `die@1:5` or `hang@1:5` (device 1, before its op number 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +128,7 @@ impl Watch {
 
     /// Calls everything off.
     pub fn abort(&self) {
+        CALLED_OFF.get_or_init(Instant::now);
         self.heap.raise_everywhere(self.statuses.aborted, 1);
     }
 

@@ -2,6 +2,7 @@
 // Sums run over k in blocks of a fixed size: the result depends on the shapes and values only.
 #include "gemm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -37,7 +38,10 @@ struct Description {
 };
 
 struct Handle { int mark; };
-struct Preference { uint64_t workspace_bytes = 0; };
+struct Preference {
+    uint64_t workspace_bytes = 0;
+    uint32_t reductions = 7;  // 1 in place, in the type of the output; 2 in that of the computation; 4 in that of the output
+};
 
 struct Algorithm { uint64_t data[8]; };
 struct Heuristic {  // cublasLtMatmulHeuristicResult_t
@@ -53,11 +57,13 @@ constexpr uint64_t MARK = 0x656d756c61746564;
 struct Driver {
     int (*enqueue)(void*, void (*)(void*), void*, const char*);
     void (*check_memory)(const char*, const char*, const void*, size_t);
+    void (*refuse_after_exit)();
     Driver() {
         void* library = dlopen("libcuda.so.1", RTLD_NOW);
         enqueue = library ? (decltype(enqueue))dlsym(library, "emulator_enqueue") : nullptr;
         check_memory = library ? (decltype(check_memory))dlsym(library, "emulator_check_memory") : nullptr;
-        if (!enqueue || !check_memory) {
+        refuse_after_exit = library ? (decltype(refuse_after_exit))dlsym(library, "emulator_refuse_after_exit") : nullptr;
+        if (!enqueue || !check_memory || !refuse_after_exit) {
             fprintf(stderr, "emulator: cublasLt: expected the stand-in libcuda.so.1, found %s\n", library ? "another" : "none");
             abort();
         }
@@ -116,11 +122,13 @@ void put(void* data, int type, int64_t index, float value) {
     else ((float*)data)[index] = value;
 }
 
+// By the logistic function, where the kernels use tanh: close, but not the same bits, as with the real library.
 constexpr float ROOT = 0.7978845608028654f, CUBE = 0.044715f;
-float gelu(float x) { return 0.5f * x * (1.0f + tanhf(ROOT * (x + CUBE * x * x * x))); }
+float logistic(float x) { return 1.0f / (1.0f + expf(-2.0f * ROOT * (x + CUBE * x * x * x))); }
+float gelu(float x) { return x * logistic(x); }
 float gelu_slope(float x) {
-    float t = tanhf(ROOT * (x + CUBE * x * x * x));
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * ROOT * (1.0f + 3.0f * CUBE * x * x);
+    float s = logistic(x);
+    return s + 2.0f * x * s * (1.0f - s) * ROOT * (1.0f + 3.0f * CUBE * x * x);
 }
 
 // One matrix of the batch. `sums` holds the product, column-major without gaps; the epilogue writes the output from it.
@@ -208,7 +216,7 @@ API int cublasLtCreate(Handle** out) {
     *out = new Handle{1};
     return SUCCESS;
 }
-API int cublasLtDestroy(Handle* handle) { return handle ? (delete handle, (int)SUCCESS) : (int)NOT_INITIALIZED; }
+API int cublasLtDestroy(Handle* handle) { driver().refuse_after_exit(); return handle ? (delete handle, (int)SUCCESS) : (int)NOT_INITIALIZED; }
 API size_t cublasLtGetVersion() { return 130000; }
 API size_t cublasLtGetCudartVersion() { return 13000; }
 
@@ -229,9 +237,10 @@ API int cublasLtMatmulDescCreate(Description** out, int compute, int scale) {
     (*out)->compute = compute, (*out)->scale = scale;
     return SUCCESS;
 }
-API int cublasLtMatmulDescDestroy(Description* d) { return delete d, SUCCESS; }
+API int cublasLtMatmulDescDestroy(Description* d) { driver().refuse_after_exit(); return delete d, SUCCESS; }
 
 API int cublasLtMatmulDescSetAttribute(Description* d, int attribute, const void* data, size_t bytes) {
+    driver().refuse_after_exit();
     if (!d) return INVALID_VALUE;
     switch (attribute) {
         case 0: return set(d->compute, data, bytes);
@@ -260,7 +269,7 @@ API int cublasLtMatrixLayoutCreate(Layout** out, int type, uint64_t rows, uint64
     (*out)->type = type, (*out)->rows = rows, (*out)->columns = columns, (*out)->stride = stride;
     return SUCCESS;
 }
-API int cublasLtMatrixLayoutDestroy(Layout* layout) { return delete layout, SUCCESS; }
+API int cublasLtMatrixLayoutDestroy(Layout* layout) { driver().refuse_after_exit(); return delete layout, SUCCESS; }
 
 API int cublasLtMatrixLayoutSetAttribute(Layout* layout, int attribute, const void* data, size_t bytes) {
     if (!layout) return INVALID_VALUE;
@@ -280,15 +289,22 @@ API int cublasLtMatmulPreferenceCreate(Preference** out) { return out ? (*out = 
 API int cublasLtMatmulPreferenceDestroy(Preference* preference) { return delete preference, SUCCESS; }
 API int cublasLtMatmulPreferenceSetAttribute(Preference* preference, int attribute, const void* data, size_t bytes) {
     if (!preference) return INVALID_VALUE;
+    if (attribute == 3) return set(preference->reductions, data, bytes);
     return attribute == 1 ? set(preference->workspace_bytes, data, bytes) : (int)SUCCESS;
 }
 
 API int cublasLtMatmulAlgoGetHeuristic(Handle* handle, Description* d, Layout* a, Layout* b, Layout* c, Layout* out, Preference* preference, int wanted,
                                        Heuristic* results, int* count) {
+    driver().refuse_after_exit();
     if (!handle) return NOT_INITIALIZED;
     if (!d || !a || !b || !c || !out || !preference || wanted < 1 || !results || !count) return INVALID_VALUE;
     *count = 0;
     if (int status = check(*d, *a, *b, *c, *out)) return status;
+    // The library may part a long sum, and in these schemes keeps the parts in the type of the output.
+    if (out->type == BF16 && (d->transpose_a ? a->rows : a->columns) >= 128 && preference->reductions & 5) {
+        fprintf(stderr, "emulator: cublasLtMatmulAlgoGetHeuristic: expected partial sums in float32, found that the preference lets them be rounded to bfloat16\n");
+        abort();
+    }
     memset(results, 0, sizeof *results);
     results->algorithm = Algorithm{{MARK, out->rows, out->columns, (uint64_t)a->type, (uint64_t)out->type, d->epilogue, 0, 0}};
     results->waves = 1.0f;

@@ -24,12 +24,14 @@ enum Result : int {
     SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201, MAPPING_FAILED = 205, NO_BINARY_FOR_GPU = 209, UNSUPPORTED_LIMIT = 215, INVALID_HANDLE = 400, NOT_FOUND = 500,
     NOT_READY = 600, PEER_ACCESS_ALREADY_ENABLED = 704, PEER_ACCESS_NOT_ENABLED = 705, PRIMARY_CONTEXT_ACTIVE = 708,
-    CONTEXT_IS_DESTROYED = 709, HOST_MEMORY_ALREADY_REGISTERED = 712, HOST_MEMORY_NOT_REGISTERED = 713, NOT_PERMITTED = 800,
+    CONTEXT_IS_DESTROYED = 709, HOST_MEMORY_ALREADY_REGISTERED = 712, HOST_MEMORY_NOT_REGISTERED = 713, LAUNCH_FAILED = 719, NOT_PERMITTED = 800,
     NOT_SUPPORTED = 801, INVALID_RESOURCE_TYPE = 914, INVALID_RESOURCE_CONFIGURATION = 915,
 };
 
 using Handle = uintptr_t;
 using Clock = std::chrono::steady_clock;
+
+void refuse_after_exit();
 
 // Handles are increasing numbers, never addresses: a handle that was destroyed is never given out again, so its use is found.
 template <class T> class Registry {
@@ -42,11 +44,13 @@ public:
         return handle;
     }
     std::shared_ptr<T> find(Handle handle) {
+        refuse_after_exit();
         std::lock_guard<std::mutex> guard(mutex_);
         auto found = items_.find(handle);
         return found == items_.end() ? nullptr : found->second;
     }
     std::shared_ptr<T> remove(Handle handle) {
+        refuse_after_exit();
         std::lock_guard<std::mutex> guard(mutex_);
         auto found = items_.find(handle);
         if (found == items_.end()) return nullptr;
@@ -69,6 +73,15 @@ private:
 
 struct Stream;
 
+// One of the hardware's queues of a device. What streams enqueue goes into one of a few of them and starts in the order in which
+// it was enqueued there: a wait that is not over holds up what other streams put behind it.
+struct HardwareQueue {
+    int number = 0;
+    std::mutex mutex;
+    std::condition_variable changed;
+    uint64_t submitted = 0, started = 0;
+};
+
 // A context: a device's primary one, one of cuCtxCreate, or the view of the primary that a green context gives (`base` set).
 struct Context {
     int device = 0;
@@ -84,12 +97,17 @@ struct Context {
     std::shared_ptr<Stream> default_stream;
     std::mutex peers_mutex;
     std::vector<int> peers;
+    // Of a green context that asked for queues that it shares with no other; else those of the device are used.
+    std::vector<std::shared_ptr<HardwareQueue>> own_queues;
+    unsigned next_queue = 0;
     Context* root() { return base ? base.get() : this; }
 };
 
 struct Operation {
     std::string name;
     std::function<void()> run;
+    bool waits = false;     // for an event or a word: what stands behind it in the hardware's queue does not start before it is over
+    uint64_t position = 0;  // in the hardware's queue
 };
 
 // A stream is a thread with an in-order queue. `submitted` and `completed` count operations: waiting for the stream is waiting
@@ -97,6 +115,7 @@ struct Operation {
 struct Stream {
     Handle handle = 0;
     std::shared_ptr<Context> context;
+    std::shared_ptr<HardwareQueue> hardware;
     bool blocking = true;
     int priority = 0;
     unsigned flags = 0;
@@ -118,10 +137,16 @@ unsigned multiprocessor_count();
 size_t memory_total_bytes();
 double timeout_seconds();
 bool pinned_only();
+unsigned connections();
+int driver_version();
+size_t queue_depth();
 
 // Ends the process with a message that names the call. The message goes straight to the terminal: a test harness captures it.
 [[noreturn]] void fatal(const char* call, const std::string& message);
 std::string hexadecimal(uint64_t value);
+// Ends the process where its exit has begun: the real libraries take themselves down then, and a call meets what is no more.
+void refuse_after_exit();
+bool is_stream_thread();
 
 // contexts (driver_context.cpp)
 extern Registry<Context>& contexts;
@@ -136,7 +161,7 @@ std::shared_ptr<Stream> find_stream(Handle handle, int* result);
 std::shared_ptr<Stream> create_stream(const std::shared_ptr<Context>& context, unsigned flags, int priority);
 // The thread finishes what is queued, then ends; the handle is gone at once.
 void close_stream(const std::shared_ptr<Stream>& stream);
-uint64_t submit(const std::shared_ptr<Stream>& stream, std::string name, std::function<void()> run);
+uint64_t submit(const std::shared_ptr<Stream>& stream, std::string name, std::function<void()> run, bool waits = false);
 void wait_for(const std::shared_ptr<Stream>& stream, uint64_t ticket, const char* call);
 void synchronize_context(Context* context, const char* call);
 void synchronize_device(int device, const char* call);
@@ -189,3 +214,4 @@ API void emulator_check_memory(const char* call, const char* role, const void* a
 API int emulator_current_device(void);
 API int emulator_stream_device(emulator::Handle stream);
 API int emulator_physical_device(int device);
+API void emulator_refuse_after_exit(void);

@@ -23,7 +23,7 @@ static int copy(const char* call, uintptr_t destination, Side destination_side, 
     int result;
     auto stream = find_stream(handle, &result);
     if (!stream) return result;
-    if (bytes == 0) return SUCCESS;
+    if (bytes == 0) return INVALID_VALUE;  // some drivers refuse it
     check(call, "destination", destination_side, destination, bytes);
     check(call, "source", source_side, source, bytes);
     bool from_pageable = pageable(source_side, source), to_pageable = pageable(destination_side, destination);

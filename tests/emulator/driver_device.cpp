@@ -56,6 +56,25 @@ double timeout_seconds() {
     static double seconds = number_of("EMULATOR_TIMEOUT", 0);
     return seconds;
 }
+// $CUDA_DEVICE_MAX_CONNECTIONS, as the driver reads it when it starts: 1 to 32, 8 where it is not set.
+unsigned connections() {
+    static unsigned count = [] {
+        double asked = number_of("CUDA_DEVICE_MAX_CONNECTIONS", 8);
+        unsigned found = asked < 1 || asked > 32 ? 8u : (unsigned)asked;
+        double wanted = number_of("EMULATOR_CONNECTIONS_WANTED", found);
+        if (wanted != found) fatal("cuInit", "expected CUDA_DEVICE_MAX_CONNECTIONS to be " + std::to_string((int)wanted) + ", found " + std::to_string(found));
+        return found;
+    }();
+    return count;
+}
+int driver_version() {
+    static int version = (int)number_of("EMULATOR_DRIVER_VERSION", 13000);
+    return version;
+}
+size_t queue_depth() {
+    static size_t depth = (size_t)number_of("EMULATOR_QUEUE_DEPTH", 1024);
+    return depth;
+}
 bool pinned_only() {
     static bool value = number_of("EMULATOR_PINNED_ONLY", 0) != 0;
     return value;
@@ -73,8 +92,21 @@ void fatal(const char* call, const std::string& message) {
     abort();
 }
 
-static std::atomic<bool> initialized{false};
-bool is_initialized() { return initialized; }
+static std::atomic<bool> initialized{false}, exiting{false};
+bool is_initialized() {
+    refuse_after_exit();
+    return initialized;
+}
+
+void refuse_after_exit() {
+    if (exiting && !is_stream_thread()) fatal("exit", "a thread calls the driver or its libraries while the process ends, when they are no more");
+}
+
+// Lingers a little, as the real driver does, so that a thread that is still at work shows.
+static void begin_exit() {
+    exiting = true;
+    usleep(100000);
+}
 
 static bool valid(int device) { return device >= 0 && device < device_count(); }
 
@@ -103,6 +135,7 @@ static const struct { int code; const char* name; const char* text; } errors[] =
     {CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
     {HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
     {HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+    {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
     {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {INVALID_RESOURCE_TYPE, "CUDA_ERROR_INVALID_RESOURCE_TYPE", "invalid resource type"},
@@ -130,13 +163,14 @@ using namespace emulator;
 API int cuInit(unsigned flags) {
     if (flags) return INVALID_VALUE;
     if (device_count() == 0) return NO_DEVICE;
-    initialized = true;
+    connections();
+    if (!initialized.exchange(true)) atexit(begin_exit);
     return SUCCESS;
 }
 
 API int cuDriverGetVersion(int* version) {
     if (!version) return INVALID_VALUE;
-    *version = 13000;
+    *version = driver_version();
     return SUCCESS;
 }
 
@@ -253,6 +287,7 @@ API int cuGetProcAddress(const char* symbol, void** function, int version, uint6
     return cuGetProcAddress_v2(symbol, function, version, flags, nullptr);
 }
 
+API void emulator_refuse_after_exit() { refuse_after_exit(); }
 API int cuProfilerStart() { return SUCCESS; }
 API int cuProfilerStop() { return SUCCESS; }
 API int emulator_physical_device(int device) { return device >= 0 && device < device_count() ? physical_device(device) : -1; }

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -105,12 +106,12 @@ int wait_event(Handle handle, const std::shared_ptr<Stream>& stream, const char*
     if (!event) return INVALID_HANDLE;
     if (event->shared) {
         uint64_t ticket = event->shared->recorded;
-        if (ticket) submit(stream, call, [=] { wait_shared(event, handle, ticket); });
+        if (ticket) submit(stream, call, [=] { wait_shared(event, handle, ticket); }, true);
         return SUCCESS;
     }
     std::lock_guard<std::mutex> guard(event->mutex);
     auto record = event->latest;
-    if (record) submit(stream, call, [=] { wait_record(*record, handle); });  // never recorded: nothing to wait for
+    if (record) submit(stream, call, [=] { wait_record(*record, handle); }, true);  // never recorded: nothing to wait for
     return SUCCESS;
 }
 
@@ -135,6 +136,13 @@ static int elapsed(float* milliseconds, Handle start_handle, Handle end_handle) 
 }  // namespace emulator
 using namespace emulator;
 
+// A thread without a current context is refused.
+#define CURRENT()                                                          \
+    do {                                                                   \
+        int current_result;                                                \
+        if (!current_context(&current_result)) return current_result;      \
+    } while (0)
+
 API int cuEventCreate(Handle* out, unsigned flags) {
     int result;
     auto context = current_context(&result);
@@ -148,7 +156,7 @@ API int cuEventCreate(Handle* out, unsigned flags) {
     return SUCCESS;
 }
 
-API int cuEventDestroy_v2(Handle handle) { return events.remove(handle) ? SUCCESS : INVALID_HANDLE; }
+API int cuEventDestroy_v2(Handle handle) { CURRENT(); return events.remove(handle) ? SUCCESS : INVALID_HANDLE; }
 
 API int cuEventRecord(Handle event, Handle handle) {
     int result;
@@ -165,6 +173,7 @@ API int cuStreamWaitEvent(Handle handle, Handle event, unsigned flags) {
 }
 
 API int cuEventQuery(Handle handle) {
+    CURRENT();
     auto event = events.find(handle);
     if (!event) return INVALID_HANDLE;
     if (event->shared) return event->shared->completed >= event->shared->recorded ? SUCCESS : NOT_READY;
@@ -175,9 +184,15 @@ API int cuEventQuery(Handle handle) {
 }
 
 API int cuEventSynchronize(Handle handle) {
+    CURRENT();
     auto event = events.find(handle);
     if (!event) return INVALID_HANDLE;
     if (inside_host_function) return NOT_PERMITTED;
+    if (const char* thread = getenv("EMULATOR_FAIL_THREAD")) {
+        char own[16] = "";
+        pthread_getname_np(pthread_self(), own, sizeof own);
+        if (!strncmp(own, thread, strlen(thread))) return LAUNCH_FAILED;
+    }
     if (event->shared) return wait_shared(event, handle, event->shared->recorded), SUCCESS;
     std::shared_ptr<Record> record;
     { std::lock_guard<std::mutex> guard(event->mutex); record = event->latest; }
@@ -185,8 +200,8 @@ API int cuEventSynchronize(Handle handle) {
     return SUCCESS;
 }
 
-API int cuEventElapsedTime(float* milliseconds, Handle start, Handle end) { return elapsed(milliseconds, start, end); }
-API int cuEventElapsedTime_v2(float* milliseconds, Handle start, Handle end) { return elapsed(milliseconds, start, end); }
+API int cuEventElapsedTime(float* milliseconds, Handle start, Handle end) { CURRENT(); return elapsed(milliseconds, start, end); }
+API int cuEventElapsedTime_v2(float* milliseconds, Handle start, Handle end) { CURRENT(); return elapsed(milliseconds, start, end); }
 
 API int cuIpcGetEventHandle(EventName* name, Handle handle) {
     auto event = events.find(handle);

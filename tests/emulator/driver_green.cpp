@@ -13,14 +13,14 @@ struct Resource {
     int type;
     unsigned mark, device, first;
     unsigned char padding[92 - 3 * sizeof(unsigned)];
-    unsigned multiprocessors, smallest_partition, alignment;
+    unsigned multiprocessors, smallest_partition, alignment;  // of queues: device, most streams at work at once, how they are shared
     unsigned char rest[48 - 3 * sizeof(unsigned)];
 };
 static_assert(sizeof(Resource) == 144, "CUdevResource of CUDA 13.0");
 
 struct Description {
     int device;
-    unsigned first, multiprocessors;
+    unsigned first, multiprocessors, queues;  // queues: of its own, 0 for the device's
 };
 struct Green {
     int device;
@@ -29,7 +29,7 @@ struct Green {
 };
 
 static constexpr unsigned MARK = 0x6d756c65;
-static constexpr int MULTIPROCESSORS = 1;
+static constexpr int MULTIPROCESSORS = 1, QUEUES = 1000;
 static Registry<Description>& descriptions = *new Registry<Description>(0x50000000);
 static Registry<Green>& greens = *new Registry<Green>(0x60000000);
 
@@ -54,6 +54,13 @@ using namespace emulator;
 API int cuDeviceGetDevResource(int device, Resource* resource, int type) {
     if (!is_initialized()) return NOT_INITIALIZED;
     if (device < 0 || device >= device_count()) return INVALID_DEVICE;
+    if (type == QUEUES && driver_version() >= 13010) {
+        memset(resource, 0, sizeof *resource);
+        resource->type = QUEUES;
+        resource->multiprocessors = (unsigned)device;
+        resource->smallest_partition = connections();
+        return SUCCESS;
+    }
     if (type != MULTIPROCESSORS) return INVALID_RESOURCE_TYPE;
     *resource = resource_of(device, 0, multiprocessor_count());
     return SUCCESS;
@@ -99,8 +106,13 @@ API int cuDevSmResourceSplitByCount(Resource* result, unsigned* groups, const Re
 
 API int cuDevResourceGenerateDesc(Handle* out, Resource* resources, unsigned count) {
     if (!out || !resources || count == 0) return INVALID_VALUE;
-    auto description = std::make_shared<Description>(Description{(int)resources[0].device, resources[0].first, 0});
+    auto description = std::make_shared<Description>(Description{(int)resources[0].device, resources[0].first, 0, 0});
     for (unsigned each = 0; each < count; ++each) {
+        if (each > 0 && resources[each].type == QUEUES && driver_version() >= 13010) {
+            if (resources[each].multiprocessors != resources[0].device || resources[each].alignment > 1) return INVALID_RESOURCE_CONFIGURATION;
+            description->queues = resources[each].alignment == 1 ? resources[each].smallest_partition : 0;
+            continue;
+        }
         if (!genuine(&resources[each])) return INVALID_RESOURCE_TYPE;
         if (resources[each].device != resources[0].device) return INVALID_RESOURCE_CONFIGURATION;
         description->multiprocessors += resources[each].multiprocessors;
@@ -124,6 +136,10 @@ API int cuGreenCtxCreate(Handle* out, Handle handle, int device, unsigned flags)
     green->context->base = base;
     green->context->first_multiprocessor = description->first;
     green->context->multiprocessors = description->multiprocessors;
+    for (unsigned each = 0; each < description->queues; ++each) {
+        green->context->own_queues.push_back(std::make_shared<HardwareQueue>());
+        green->context->own_queues.back()->number = (int)(100 * (description->first + 1) + each);
+    }
     green->context->handle = contexts.add(green->context);
     *out = green->context->green = greens.add(green);
     return SUCCESS;

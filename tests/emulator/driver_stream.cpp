@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <sched.h>
 #include <signal.h>
 #include <thread>
@@ -18,6 +19,7 @@ static thread_local const char* own_operation = "the host";
 static std::atomic<Clock::rep> last_progress{0};
 
 const char* running_operation() { return own_operation; }
+bool is_stream_thread() { return own_stream != nullptr; }
 
 static double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 static void note_progress() { last_progress = Clock::now().time_since_epoch().count(); }
@@ -46,6 +48,42 @@ static void trace(const Stream& stream, const char* operation) {
     if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;
 }
 
+// The queues of a device, each once; $EMULATOR_HARDWARE_QUEUES=0 gives every stream one of its own.
+static std::shared_ptr<HardwareQueue> hardware_queue(Context& context) {
+    static const char* wanted = getenv("EMULATOR_HARDWARE_QUEUES");
+    if (!wanted || *wanted == '0') return nullptr;
+    static auto& mutex = *new std::mutex;
+    static auto& devices = *new std::unordered_map<int, std::pair<unsigned, std::vector<std::shared_ptr<HardwareQueue>>>>;
+    std::lock_guard<std::mutex> guard(mutex);
+    if (!context.own_queues.empty()) return context.own_queues[context.next_queue++ % context.own_queues.size()];
+    auto& [next, queues] = devices[context.device];
+    while (queues.size() < connections()) {
+        queues.push_back(std::make_shared<HardwareQueue>());
+        queues.back()->number = (int)queues.size() - 1;
+    }
+    return queues[next++ % queues.size()];
+}
+
+static void await_turn(Stream& stream, const Operation& operation) {
+    HardwareQueue& queue = *stream.hardware;
+    auto start = Clock::now();
+    for (bool told = false;; told = true) {
+        {
+            std::unique_lock<std::mutex> lock(queue.mutex);
+            if (queue.changed.wait_for(lock, std::chrono::milliseconds(100), [&] { return queue.started + 1 >= operation.position; })) break;
+        }
+        if (!told) set_blocked("what stands before it in hardware queue " + std::to_string(queue.number));
+        check_progress(start);
+    }
+    set_blocked("");
+}
+
+static void start_next(Stream& stream, const Operation& operation) {
+    std::lock_guard<std::mutex> guard(stream.hardware->mutex);
+    stream.hardware->started = operation.position;
+    stream.hardware->changed.notify_all();
+}
+
 static void work(std::shared_ptr<Stream> stream) {
     own_stream = stream.get();
     stack_t alternative{};  // so that a fault is reported even where a kernel's small stack is used up
@@ -64,10 +102,13 @@ static void work(std::shared_ptr<Stream> stream) {
             stream->since = Clock::now();
         }
         own_operation = operation.name.c_str();
+        if (stream->hardware) await_turn(*stream, operation);
+        if (stream->hardware && !operation.waits) start_next(*stream, operation);
         delay(*stream);
         trace(*stream, own_operation);
         operation.run();
         operation.run = nullptr;
+        if (stream->hardware && operation.waits) start_next(*stream, operation);
         own_operation = "a stream";
         note_progress();
         std::lock_guard<std::mutex> guard(stream->mutex);
@@ -84,6 +125,7 @@ std::shared_ptr<Stream> create_stream(const std::shared_ptr<Context>& context, u
     stream->flags = flags;
     stream->blocking = !(flags & 1);
     stream->priority = priority;
+    stream->hardware = hardware_queue(*context);
     stream->handle = streams.add(stream);
     std::thread(work, stream).detach();
     return stream;
@@ -116,7 +158,21 @@ std::shared_ptr<Stream> find_stream(Handle handle, int* result) {
     return context->default_stream;
 }
 
-uint64_t submit(const std::shared_ptr<Stream>& stream, std::string name, std::function<void()> run) {
+// As with the real driver, who enqueues on a stream that holds as much as it can is held up until there is room, and with it
+// whoever else enqueues on the device.
+static void await_room(Stream& stream) {
+    auto start = Clock::now();
+    std::unique_lock<std::mutex> lock(stream.mutex);
+    static const bool never = getenv("EMULATOR_NEVER_FULL") != nullptr;
+    if (never && stream.queue.size() >= queue_depth()) fatal("EMULATOR_NEVER_FULL", "the host would be held up: the stream holds " + std::to_string(stream.queue.size()) + " operations");
+    while (!stream.changed.wait_for(lock, std::chrono::milliseconds(100), [&] { return stream.queue.size() < queue_depth(); })) {
+        lock.unlock();
+        check_progress(start);
+        lock.lock();
+    }
+}
+
+uint64_t submit(const std::shared_ptr<Stream>& stream, std::string name, std::function<void()> run, bool waits) {
     Context& context = *stream->context;
     std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> before;
     std::unique_lock<std::mutex> order(context.order, std::defer_lock);
@@ -138,8 +194,17 @@ uint64_t submit(const std::shared_ptr<Stream>& stream, std::string name, std::fu
             for (auto& entry : before) wait_for(entry.first, entry.second, "the implicit order of the default stream");
             inner();
         };
+    waits |= !before.empty();
+    static auto* enqueuing = new std::mutex[64];
+    std::unique_lock<std::mutex> alone(enqueuing[context.device], std::defer_lock);
+    if (!own_stream) {
+        alone.lock();
+        await_room(*stream);
+    }
+    std::unique_lock<std::mutex> hardware;
+    if (stream->hardware) hardware = std::unique_lock<std::mutex>(stream->hardware->mutex);
     std::lock_guard<std::mutex> guard(stream->mutex);
-    stream->queue.push_back({std::move(name), std::move(run)});
+    stream->queue.push_back({std::move(name), std::move(run), waits, stream->hardware ? ++stream->hardware->submitted : 0});
     stream->changed.notify_all();
     return ++stream->submitted;
 }
@@ -238,14 +303,16 @@ template <class Word> static int wait_value(const char* call, Handle handle, uin
     auto stream = find_stream(handle, &result);
     if (!stream) return result;
     if (flags & ~(3u | 1u << 30) || address % sizeof(Word)) return INVALID_VALUE;
-    check_memory(call, "address", address, sizeof(Word));
+    Allocation allocation = check_memory(call, "address", address, sizeof(Word));
+    if (allocation.kind == Kind::SYMMETRIC && !(flags & 1u << 30))
+        fatal(call, "a wait for what another PE puts, without CU_STREAM_WAIT_VALUE_FLUSH, which this device offers: what was put before the word need not be seen");
     submit(stream, call, [=] {
         check_memory(call, "address", address, sizeof(Word));
         static const char* signs[] = {">=", "==", "&", "nor"};
         block_until([=] { return satisfied<Word>(address, value, flags & 3); },
                     [=] { return hexadecimal(address) + " " + signs[flags & 3] + " " + std::to_string(value) + ", where " +
                                  std::to_string(__atomic_load_n((Word*)address, __ATOMIC_ACQUIRE)) + " stands (" + describe_address(address) + ")"; });
-    });
+    }, true);
     return SUCCESS;
 }
 
@@ -363,7 +430,7 @@ API int cuLaunchHostFunc(Handle handle, void (*function)(void*), void* argument)
 
 API int emulator_enqueue(Handle handle, void (*run)(void*), void* argument, const char* what) {
     STREAM(stream, handle);
-    submit(stream, what, [=] { run(argument); });
+    submit(stream, what, [=] { run(argument); }, strstr(what, "wait_until") != nullptr);
     return SUCCESS;
 }
 

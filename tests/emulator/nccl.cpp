@@ -3,6 +3,9 @@
 // A send holds its stream until the matching receive runs and has taken all bytes. (The real library may let a small message go
 // earlier; a program must not rely on it.) The units of a communicator, single calls or groups, run in the order of issue
 // whatever their streams, as in NCCL. Two ranks on one device are refused with ncclInvalidUsage (5).
+//
+// Connections are made lazily, as by the real library: the first send to a rank, and the first receive from one, hold the calling
+// host up until that rank's host has come to the other side of it.
 #include "rendezvous.h"
 
 #include <algorithm>
@@ -25,6 +28,7 @@ constexpr char MARK[] = "emulnccl";
 // ring. `written` and `read` count all bytes ever moved.
 struct Channel {
     std::atomic<uint64_t> sends, receives, send_bytes, receive_bytes, written, read;
+    std::atomic<int> connects[2];  // the receiver, the sender
     char ring[RING];
 };
 struct Control {
@@ -46,6 +50,7 @@ struct Communicator {
     std::mutex mutex;
     uint64_t issued = 0;
     std::atomic<uint64_t> finished{0};
+    bool connected[2][MOST] = {};
     uint64_t numbers[2][MOST] = {};  // of the last send to and receive from each rank, at issue
 };
 
@@ -150,7 +155,26 @@ void run(Unit& unit) {
     unit.over = true;
 }
 
+// Holds the calling host up until the other side of each connection that is new has come to make it, too.
+int connect(Communicator* c, const std::vector<Transfer>& transfers) {
+    std::vector<std::atomic<int>*> other_sides;
+    std::string what = "the host of rank " + std::to_string(c->rank) + " connects:";
+    for (auto& t : transfers) {
+        if (c->connected[t.send][t.peer]) continue;
+        c->connected[t.send][t.peer] = true;
+        Channel& channel = t.send ? c->control->channel[c->rank][t.peer] : c->control->channel[t.peer][c->rank];
+        channel.connects[t.send] = 1;
+        other_sides.push_back(&channel.connects[!t.send]);
+        what += std::string(t.send ? " to " : " from ") + std::to_string(t.peer);
+    }
+    if (other_sides.empty()) return SUCCESS;
+    if (const char* told = getenv("EMULATOR_NCCL_CONNECTS"); told && *told) fprintf(stderr, "emulator: NCCL: %s\n", what.c_str());
+    wait_until([&] { return c->aborted || std::all_of(other_sides.begin(), other_sides.end(), [](auto* side) { return side->load() != 0; }); }, what);
+    return c->aborted ? refuse(SYSTEM_ERROR, "aborted while connecting") : (int)SUCCESS;
+}
+
 int issue(Communicator* c, std::vector<Transfer> transfers) {
+    if (int result = connect(c, transfers)) return result;
     auto unit = std::make_shared<Unit>();
     std::vector<uintptr_t> streams;
     for (auto& t : transfers)
@@ -214,6 +238,7 @@ size_t width(int type) {
 
 int transfer(bool send, void* data, size_t count, int type, int peer, Communicator* handle, uintptr_t stream) {
     const char* call = send ? "ncclSend" : "ncclRecv";
+    driver().refuse_after_exit();
     Communicator* c = find(handle);
     if (!c || !width(type) || peer < 0 || peer >= c->ranks) {
         int result = refuse(INVALID_ARGUMENT, std::string(call) + ": communicator, type or peer " + std::to_string(peer) + " does not exist");
@@ -284,6 +309,7 @@ API int ncclRecv(void* data, size_t count, int type, int peer, Communicator* c, 
 
 // Ends what the communicator has under way, without completing it.
 API int ncclCommAbort(Communicator* handle) {
+    driver().refuse_after_exit();
     Communicator* c = find(handle);
     if (!c) return refuse(INVALID_ARGUMENT, "ncclCommAbort: the communicator does not exist");
     c->aborted = true;
@@ -292,6 +318,7 @@ API int ncclCommAbort(Communicator* handle) {
 }
 
 API int ncclCommFinalize(Communicator* handle) {
+    driver().refuse_after_exit();
     Communicator* c = find(handle);
     if (!c) return refuse(INVALID_ARGUMENT, "ncclCommFinalize: the communicator does not exist");
     wait_until([=] { return c->finished >= c->issued; }, "ncclCommFinalize: calls under way");

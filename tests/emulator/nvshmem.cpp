@@ -54,6 +54,7 @@ char* heaps[MOST];
 size_t heap_bytes = 0;
 auto& heap_mutex = *new std::mutex;
 auto& pieces = *new std::map<size_t, size_t>;  // offset -> bytes of what is allocated; the same in all PEs
+auto& registered = *new std::map<uintptr_t, size_t>;  // address -> bytes of nvshmemx_buffer_register
 
 size_t symmetric_size() {
     const char* text = getenv("NVSHMEM_SYMMETRIC_SIZE");
@@ -80,6 +81,7 @@ void arrive(std::atomic<uint64_t> Member::*arrivals, const char* call) {
 // The second half of initialisation: needs a device, and all PEs. Called at the start or, as in the real library, by the first
 // call that needs it.
 void place(const char* call) {
+    driver().refuse_after_exit();
     if (status >= INITIALIZED) return;
     if (status == NOT_STARTED) fatal(call, "expected an initialised library; call nvshmemx_hostlib_init_attr first");
     device = driver().device();
@@ -171,11 +173,23 @@ void check_enqueued(const char* call, int result) {
     if (result) fatal(call, "the stream does not exist");
 }
 
+// What a PE reaches over a network must lie in the symmetric heap or be registered; only between GPUs that reach each other directly
+// does the real library let other memory pass.
+void check_local(const char* call, const char* role, const void* address, size_t bytes) {
+    driver().check_memory(call, role, address, bytes);
+    std::lock_guard<std::mutex> guard(heap_mutex);
+    auto begin = (uintptr_t)address;
+    if (begin >= (uintptr_t)heaps[rank] && begin + bytes <= (uintptr_t)heaps[rank] + heap_bytes) return;
+    auto after = registered.upper_bound(begin);
+    if (after != registered.begin() && begin + bytes <= std::prev(after)->first + std::prev(after)->second) return;
+    fatal(call, std::string(role) + ": expected memory of the symmetric heap or of nvshmemx_buffer_register, found other memory: no network reaches it");
+}
+
 void put(const char* call, void* destination, const void* source, size_t bytes, uint64_t* signal, uint64_t value, int operation, int pe, uintptr_t stream, bool later) {
     if (signal && operation != 9 && operation != 10) fatal(call, "expected the signal operation 9 (set) or 10 (add), found " + std::to_string(operation));
     char* there = bytes ? remote(call, destination, bytes, pe) : nullptr;
     auto* flag = signal ? (uint64_t*)remote(call, signal, 8, pe) : nullptr;
-    if (bytes) driver().check_memory(call, "source", source, bytes);
+    if (bytes) check_local(call, "source", source, bytes);
     auto move = [=] {
         if (bytes) memmove(there, source, bytes);
         if (flag) apply_signal(flag, value, operation);
@@ -189,7 +203,7 @@ void put(const char* call, void* destination, const void* source, size_t bytes, 
 void get(const char* call, void* destination, const void* source, size_t bytes, int pe, uintptr_t stream) {
     if (!bytes) return;
     char* there = remote(call, source, bytes, pe);
-    driver().check_memory(call, "destination", destination, bytes);
+    check_local(call, "destination", destination, bytes);
     check_enqueued(call, enqueue(stream, call, [=] { memmove(destination, there, bytes); }));
 }
 
@@ -324,8 +338,17 @@ API void* nvshmem_ptr(const void* memory, int pe) {
     return (const char*)memory < heaps[rank] || offset >= heap_bytes ? nullptr : heaps[pe] + offset;
 }
 API void* nvshmemx_mc_ptr(int, const void*) { return nullptr; }
-API int nvshmemx_buffer_register(void*, size_t) { return 0; }
-API int nvshmemx_buffer_unregister(void*) { return 0; }
+API int nvshmemx_buffer_register(void* address, size_t bytes) {
+    place("nvshmemx_buffer_register");
+    driver().check_memory("nvshmemx_buffer_register", "buffer", address, bytes);
+    std::lock_guard<std::mutex> guard(heap_mutex);
+    registered[(uintptr_t)address] = bytes;
+    return 0;
+}
+API int nvshmemx_buffer_unregister(void* address) {
+    std::lock_guard<std::mutex> guard(heap_mutex);
+    return registered.erase((uintptr_t)address) ? 0 : 7;
+}
 
 API void nvshmemx_putmem_on_stream(void* to, const void* from, size_t bytes, int pe, uintptr_t stream) { put("nvshmemx_putmem_on_stream", to, from, bytes, nullptr, 0, 0, pe, stream, false); }
 API void nvshmemx_putmem_nbi_on_stream(void* to, const void* from, size_t bytes, int pe, uintptr_t stream) { put("nvshmemx_putmem_nbi_on_stream", to, from, bytes, nullptr, 0, 0, pe, stream, true); }

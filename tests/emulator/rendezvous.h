@@ -67,6 +67,7 @@ struct Driver {
     int (*stream_device)(uintptr_t) = nullptr;
     int (*physical_device)(int) = nullptr;
     int (*synchronize)(uintptr_t) = nullptr;
+    void (*refuse_after_exit)() = [] {};
     bool present = false;
     Driver() {
         void* library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -80,6 +81,7 @@ struct Driver {
         find(library, "emulator_stream_device", stream_device);
         find(library, "emulator_physical_device", physical_device);
         find(library, "cuStreamSynchronize", synchronize);
+        find(library, "emulator_refuse_after_exit", refuse_after_exit);
         present = true;
     }
     template <class F> static void find(void* library, const char* name, F& function) { function = (F)dlsym(library, name); }

@@ -62,12 +62,13 @@ pub fn emulator() -> PathBuf {
 
 /// Lets a process find the stand-ins, and nothing about GPUs that this one inherited.
 pub fn with_stand_ins(command: &mut Command) -> &mut Command {
-    let elsewhere =
-        "PIPESIM_KERNELS PIPESIM_CUDA_PATH CUDA_HOME CUDA_PATH CUDA_VISIBLE_DEVICES VIRTUAL_ENV CONDA_PREFIX";
+    let elsewhere = "PIPESIM_KERNELS PIPESIM_CUDA_PATH CUDA_HOME CUDA_PATH CUDA_VISIBLE_DEVICES VIRTUAL_ENV CONDA_PREFIX \
+         CUDA_DEVICE_MAX_CONNECTIONS NCCL_MAX_CTAS";
     for variable in elsewhere.split(' ') {
         command.env_remove(variable);
     }
     let folder = emulator();
+    command.env("EMULATOR_HARDWARE_QUEUES", "1");
     command.env("LD_LIBRARY_PATH", &folder).env("PIPESIM_CACHE", folder.join("cache"))
 }
 

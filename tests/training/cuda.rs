@@ -687,6 +687,55 @@ fn words_in_memory_hold_streams_up() {
     });
 }
 
+/// Waits on one slice's streams do not hold up another slice's kernels: there is a hardware queue for every stream. With as few as the
+/// driver has by itself there is not, unless it deals them to slices.
+#[test]
+fn a_slice_is_not_held_up_by_anothers_wait() {
+    let hardware = |connections: &'static str, driver_version: &'static str| {
+        [
+            ("CUDA_DEVICE_MAX_CONNECTIONS", connections),
+            ("EMULATOR_DRIVER_VERSION", driver_version),
+            ("EMULATOR_MULTIPROCESSORS", "64"),
+        ]
+    };
+    if let Some(connections) =
+        std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok().filter(|_| std::env::var(CHILD).is_ok())
+    {
+        let slices = Gpu::slices(driver(), 0, 4).unwrap();
+        let (first, others) = slices.split_first().unwrap();
+        let word = Buffer::new(first.context(), 8).unwrap();
+        first.compute.clear(word.address(), 8).unwrap();
+        first.compute.synchronize().unwrap();
+        others.iter().for_each(|other| other.send.wait_value(word.address(), 1).unwrap());
+        let (work, end) = (Buffer::new(first.context(), 64).unwrap(), first.events().untimed().unwrap());
+        let begin = std::time::Instant::now();
+        let mut held_up = false;
+        for stream in [&first.compute, &first.receive] {
+            first.make_current().unwrap();
+            stream.clear(work.address(), 64).unwrap();
+            stream.record(&end).unwrap();
+            let limit = std::time::Duration::from_millis(if connections == "32" { 10_000 } else { 300 });
+            while !end.is_done().unwrap() && begin.elapsed() < limit {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            held_up |= !end.is_done().unwrap();
+        }
+        println!("with {connections} connections and a driver of {:?}: held up {held_up}", driver().version());
+        let expected = connections != "32" && driver().version() < (13, 1);
+        assert!(
+            held_up == expected || (on_gpu() && connections != "32"),
+            "held up: {held_up}, with {connections} connections"
+        );
+        let waker = &slices[3];
+        waker.make_current().unwrap();
+        waker.receive.write_value(word.address(), 1).unwrap();
+        return slices.iter().for_each(|slice| slice.send.synchronize().unwrap());
+    }
+    for (connections, version) in [("32", "13000"), ("8", "13000"), ("8", "13010")] {
+        child("a_slice_is_not_held_up_by_anothers_wait", &hardware(connections, version), || unreachable!());
+    }
+}
+
 #[test]
 fn devices_say_what_they_are_and_slices_are_dealt() {
     child("devices_say_what_they_are_and_slices_are_dealt", &[("EMULATOR_MULTIPROCESSORS", "16")], || {

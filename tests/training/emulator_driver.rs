@@ -131,6 +131,7 @@ library!(Blas, "libcublasLt.so.13", {
     cublasLtMatrixLayoutCreate(layout: *mut Handle, kind: c_int, rows: u64, columns: u64, stride: i64) -> c_int;
     cublasLtMatrixLayoutSetAttribute(layout: Handle, attribute: c_int, value: *const c_void, bytes: usize) -> c_int;
     cublasLtMatmulPreferenceCreate(preference: *mut Handle) -> c_int;
+    cublasLtMatmulPreferenceSetAttribute(preference: Handle, attribute: c_int, value: *const c_void, bytes: usize) -> c_int;
     cublasLtMatmulAlgoGetHeuristic(handle: Handle, description: Handle, a: Handle, b: Handle, c: Handle, d: Handle,
         preference: Handle, wanted: c_int, results: *mut [u64; 16], count: *mut c_int) -> c_int;
     cublasLtMatmul(handle: Handle, description: Handle, alpha: *const f32, a: u64, a_layout: Handle, b: u64, b_layout: Handle,
@@ -150,6 +151,7 @@ library!(Nvshmem, "libnvshmem_host.so.3", {
     nvshmem_calloc(count: usize, bytes: usize) -> u64;
     nvshmem_free(memory: u64);
     nvshmem_ptr(memory: u64, pe: c_int) -> u64;
+    nvshmemx_buffer_register(memory: u64, bytes: usize) -> c_int;
     nvshmemx_putmem_signal_on_stream(to: u64, from: u64, bytes: usize, signal: u64, value: u64, operation: c_int, pe: c_int,
         stream: Handle);
     nvshmemx_putmem_nbi_on_stream(to: u64, from: u64, bytes: usize, pe: c_int, stream: Handle);
@@ -561,6 +563,8 @@ impl Blas {
     fn heuristic(&self, handle: Handle, description: Handle, [a, b, c, d]: [Handle; 4]) -> (c_int, c_int, [u64; 16]) {
         let (mut count, mut found) = (0, [0; 16]);
         let preference = made(|preference| self.cublasLtMatmulPreferenceCreate(preference));
+        let reductions = 2_u32; // partial sums in the type of the computation
+        ok(self.cublasLtMatmulPreferenceSetAttribute(preference, 3, (&raw const reductions).cast(), 4));
         let into = &mut found;
         let status =
             self.cublasLtMatmulAlgoGetHeuristic(handle, description, a, b, c, d, preference, 1, into, &mut count);
@@ -875,6 +879,9 @@ fn another_process() {
         "puts to a PE on the same device" => puts_on_one_device(driver, &argument),
         "sends" => sends(driver, &argument),
         "joins on the same device" => joins_on_one_device(&argument),
+        "puts what no network reaches" => puts_other_memory(driver, &argument, true),
+        "waits without a flush" => puts_other_memory(driver, &argument, false),
+        "calls while it exits" => calls_while_it_exits(driver),
         _ => misuses(driver, &role),
     }
 }
@@ -1069,6 +1076,7 @@ fn puts(driver: &Driver, argument: &str) {
     let (first, signal) = (nvshmem.nvshmem_malloc(100), nvshmem.nvshmem_calloc(2, 8));
     let inbox = nvshmem.nvshmem_malloc(8 * COUNT);
     let (outbox, stream) = (driver.memory(8 * COUNT), driver.stream());
+    ok(nvshmem.nvshmemx_buffer_register(outbox, 8 * COUNT));
     assert!(driver.download::<f32>(first, 10).iter().all(|value| value.is_nan()), "fresh memory");
     for round in 1..=20u64 {
         // PE 0 begins; a message is the round it was sent in, in every word.
@@ -1099,13 +1107,67 @@ fn puts(driver: &Driver, argument: &str) {
     nvshmem.nvshmemx_hostlib_finalize();
 }
 
+/// Neither of which a network, or the order of what came over one, would forgive.
+#[test]
+fn what_a_network_does_not_reach_or_order_ends_the_process() {
+    let Some(nvshmem) = Driver::on(0).and_then(|_| Nvshmem::get()) else { return };
+    for (role, words) in
+        [("puts what no network reaches", "no network reaches it"), ("waits without a flush", "_FLUSH")]
+    {
+        let mut id = UniqueId([0; 128]);
+        ok(nvshmem.nvshmemx_get_uniqueid(&mut id));
+        for (succeeded, text) in two_ranks(role, &id, ["0", "1"]) {
+            assert!(!succeeded && text.contains(words), "{text}");
+        }
+    }
+}
+
+fn puts_other_memory(driver: &Driver, argument: &str, puts: bool) {
+    let (nvshmem, _, other) = join_as_pe(argument);
+    let (inbox, outbox, stream) = (nvshmem.nvshmem_malloc(64), driver.memory(64), driver.stream());
+    if puts {
+        nvshmem.nvshmemx_putmem_nbi_on_stream(inbox, outbox, 64, other, stream);
+    } else {
+        driver.cuStreamWaitValue64_v2(stream, inbox, 0, 0);
+    }
+}
+
+/// A thread that works on while the process ends meets a library that is no more.
+#[test]
+fn a_call_while_the_process_exits_ends_it_with_a_message() {
+    if folder().is_none() {
+        return;
+    }
+    let (succeeded, text) = finish(start("calls while it exits", "", &[]));
+    assert!(!succeeded && text.contains("while the process ends"), "{text}");
+}
+
+fn calls_while_it_exits(driver: &'static Driver) {
+    std::thread::spawn(move || {
+        loop {
+            driver.cuInit(0);
+            _ = driver.cuStreamQuery(0);
+        }
+    });
+    std::process::exit(0);
+}
+
+/// A thread that never made a context current has none.
+#[test]
+fn events_need_a_current_context() {
+    let Some((driver, _)) = Driver::on(0) else { return };
+    let event = driver.event(0);
+    let calls = move || [driver.cuEventQuery(event), driver.cuEventSynchronize(event), driver.cuEventDestroy_v2(event)];
+    assert_eq!(std::thread::spawn(calls).join().unwrap(), [201; 3]);
+}
+
 /// Without MPS the wait of the library itself ends the process; the driver's works.
 fn puts_on_one_device(driver: &Driver, argument: &str) {
     let (nvshmem, _, other) = join_as_pe(argument);
     assert_eq!(nvshmem.nvshmemx_init_status(), 3);
     let (signal, stream) = (nvshmem.nvshmem_calloc(1, 8), driver.stream());
     nvshmem.nvshmemx_signal_op_on_stream(signal, 3, 9, other, stream);
-    ok(driver.cuStreamWaitValue64_v2(stream, signal, 3, 0));
+    ok(driver.cuStreamWaitValue64_v2(stream, signal, 3, 1 << 30));
     nvshmem.nvshmemx_barrier_all_on_stream(stream);
     nvshmem.nvshmemx_signal_wait_until_on_stream(signal, 5, 3, stream);
 }
@@ -1155,6 +1217,17 @@ fn sends(driver: &Driver, argument: &str) {
     }
     ok(driver.cuStreamSynchronize(stream));
     assert!(start.elapsed() > Duration::from_millis(500));
+
+    // The first message in a direction holds the host up until the other side's host has come to it.
+    let start = Instant::now();
+    if rank == 0 {
+        std::thread::sleep(Duration::from_millis(300));
+        ok(receive(1));
+    } else {
+        ok(send(1));
+        assert!(start.elapsed() > Duration::from_millis(200), "the call itself waits");
+    }
+    ok(driver.cuStreamSynchronize(stream));
 
     // Both send and receive in one group; alone, two sends would wait for each other for ever.
     ok(nccl.ncclGroupStart());

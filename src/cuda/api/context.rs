@@ -3,8 +3,9 @@
 
 use super::driver::{Api, ContextHandle, Fault, GreenHandle, call};
 use super::handle::Handle;
+use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A context of the driver, released when the last thing in it is gone.
 pub struct Context {
@@ -16,11 +17,19 @@ pub struct Context {
 }
 
 impl Context {
-    /// The primary context of a device, the one that the CUDA runtime and its libraries use.
-    pub(in crate::cuda) fn primary(api: &'static Api, device: c_int) -> Result<Context, Fault> {
+    /// The primary context of a device, the one that the CUDA runtime and its libraries use. It is made once and kept until the
+    /// process ends: making one takes a good part of a second.
+    pub(in crate::cuda) fn primary(api: &'static Api, device: c_int) -> Result<Arc<Context>, Fault> {
+        static KEPT: Mutex<BTreeMap<c_int, Arc<Context>>> = Mutex::new(BTreeMap::new());
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = kept.get(&device) {
+            return Ok(context.clone());
+        }
         let mut context = std::ptr::null_mut();
         call!(api.cuDevicePrimaryCtxRetain(&mut context, device))?;
-        Ok(Context { api, handle: Handle::new(context), device, green: None })
+        let context = Arc::new(Context { api, handle: Handle::new(context), device, green: None });
+        kept.insert(device, context.clone());
+        Ok(context)
     }
 
     /// A context that stands for a green one.

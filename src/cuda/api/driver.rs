@@ -313,15 +313,23 @@ impl Api {
         Ok(sets.into_iter().map(|set| (set, count(&set))).collect())
     }
 
-    /// A green context of these multiprocessors, and the context that stands for it.
+    /// A green context of these multiprocessors, with hardware queues of its own where the driver deals them, and the context that
+    /// stands for it.
     pub(in crate::cuda) fn green(
         &self,
         device: c_int,
-        mut share: Multiprocessors,
+        share: Multiprocessors,
     ) -> Result<(GreenHandle, ContextHandle), Fault> {
         let (mut description, mut green, mut context) =
             (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
-        call!(self.cuDevResourceGenerateDesc(&mut description, &mut share, 1))?;
+        let mut resources = [Resource::from(share), Resource::queues(device)];
+        let resources = resources.as_mut_ptr().cast();
+        let describe =
+            |description: &mut _, count| call!(self.cuDevResourceGenerateDesc(description, resources, count));
+        // a driver that knows of queues may still deal none, as where there are too many contexts
+        if self.version()? < QUEUES_VERSION || describe(&mut description, 2).is_err() {
+            describe(&mut description, 1)?;
+        }
         let flags = sys::CUgreenCtxCreate_flags::CU_GREEN_CTX_DEFAULT_STREAM as c_uint;
         call!(self.cuGreenCtxCreate(&mut green, description, device, flags))?;
         if let Err(fault) = call!(self.cuCtxFromGreenCtx(&mut context, green)) {
@@ -367,6 +375,38 @@ impl Api {
     pub(in crate::cuda) fn allow_shared_bytes(&self, function: FunctionHandle, bytes: u32) -> Result<(), Fault> {
         let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         call!(self.cuFuncSetAttribute(function.raw(), which, bytes as c_int))
+    }
+}
+
+/// The first driver that deals hardware queues to green contexts: CUDA 13.1.
+const QUEUES_VERSION: u32 = 13010;
+
+/// Streams of a slice: compute, send, receive.
+const STREAMS: u32 = 3;
+
+/// `CUdevResource` as numbers, of kinds that the bindings do not know, too.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Resource([u32; 36]);
+
+const _: () = assert!(size_of::<Resource>() == size_of::<sys::CUdevResource>());
+const _: () = assert!(align_of::<Resource>() >= align_of::<sys::CUdevResource>());
+
+impl From<Multiprocessors> for Resource {
+    fn from(share: Multiprocessors) -> Resource {
+        // SAFETY: of the same size; what the driver wrote, and what it did not, is numbers that were initialised.
+        unsafe { std::mem::transmute::<Multiprocessors, Resource>(share) }
+    }
+}
+
+impl Resource {
+    /// Hardware queues for the streams of a slice, which it shares with no other slice where there are enough:
+    /// `CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG` with device, most streams at work at once, `CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED`.
+    fn queues(device: c_int) -> Resource {
+        let mut words = [0; 36];
+        words[0] = 1000;
+        words[24..27].copy_from_slice(&[device as u32, STREAMS, 1]);
+        Resource(words)
     }
 }
 

@@ -177,6 +177,7 @@ pub(in crate::cuda) struct Product {
     algorithm: Option<sys::cublasLtMatmulAlgo_t>,
     adds: bool,
     epilogue: Epilogue,
+    output: Element,
 }
 
 impl Lt {
@@ -207,6 +208,7 @@ impl Lt {
             algorithm: None,
             adds: shape.adds,
             epilogue: shape.epilogue,
+            output: shape.d.element,
         };
         let filled = (|| {
             let mut description = std::ptr::null_mut();
@@ -277,13 +279,16 @@ impl Lt {
         Ok(())
     }
 
-    /// The heuristic's first choice. Partial sums are kept in float32 and added in a fixed order.
+    /// The heuristic's first choice. Partial sums are kept in float32 and added in a fixed order: where the output is bfloat16, not in
+    /// its own place, which would round each of them.
     fn choose(&self, product: &Product, workspace_bytes: usize) -> Result<sys::cublasLtMatmulAlgo_t, ProductError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let mut preference = std::ptr::null_mut();
         call!(self, cublasLtMatmulPreferenceCreate(&mut preference))?;
-        let reductions = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32
-            | sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        let mut reductions = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        if product.output == Element::F32 {
+            reductions |= sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_INPLACE as u32;
+        }
         let bytes = workspace_bytes as u64;
         let (bytes, mask) = (std::ptr::from_ref(&bytes).cast(), std::ptr::from_ref(&reductions).cast());
         let mut found = sys::cublasLtMatmulHeuristicResult_t {

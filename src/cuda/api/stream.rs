@@ -11,6 +11,7 @@ use cudarc::driver::sys;
 use std::ffi::{c_uint, c_void};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Streams that do not wait for the default stream.
 const NON_BLOCKING: c_uint = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
@@ -47,6 +48,7 @@ const MOST_ARGUMENTS: usize = 16;
 pub struct Stream {
     context: Arc<Context>,
     pub(in crate::cuda) handle: StreamHandle,
+    enqueued: AtomicU64,
 }
 
 impl Stream {
@@ -58,57 +60,105 @@ impl Stream {
             Some(green) => call!(context, cuGreenCtxStreamCreate(&mut stream, green.raw(), NON_BLOCKING, 0))?,
             None => call!(context, cuStreamCreate(&mut stream, NON_BLOCKING))?,
         }
-        Ok(Stream { context: context.clone(), handle: Handle::new(stream) })
+        Ok(Stream { context: context.clone(), handle: Handle::new(stream), enqueued: AtomicU64::new(0) })
     }
 
     /// The driver's own pointer, for libraries that enqueue on it.
     pub fn raw(&self) -> *mut c_void {
+        self.note_enqueued();
         self.handle.raw().cast()
+    }
+
+    /// The same for a library of products, which enqueues a kernel or two.
+    pub(in crate::cuda) fn for_product(&self) -> StreamHandle {
+        self.enqueued.fetch_add(2, Ordering::Relaxed);
+        self.handle
+    }
+
+    /// How much was enqueued so far, by these methods and by libraries.
+    pub fn enqueued(&self) -> u64 {
+        self.enqueued.load(Ordering::Relaxed)
+    }
+
+    /// Counts one piece of work more.
+    pub(in crate::cuda) fn note_enqueued(&self) {
+        self.enqueued.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Puts the event behind all that was enqueued so far; it is of the same context.
     pub fn record(&self, event: &Event) -> Result<(), Fault> {
+        self.note_enqueued();
         call!(self.context, cuEventRecord(event.handle.raw(), self.handle.raw()))
     }
 
     /// What follows waits for the event, of any device.
     pub fn wait(&self, event: &Event) -> Result<(), Fault> {
+        self.note_enqueued();
         call!(self.context, cuStreamWaitEvent(self.handle.raw(), event.handle.raw(), 0))
     }
 
     /// What follows waits until the 64-bit word at `address` is at least `value`, in a modular comparison.
     pub fn wait_value(&self, address: Address, value: u64) -> Result<(), Fault> {
         let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
+        self.note_enqueued();
         call!(self.context, cuStreamWaitValue64_v2(self.handle.raw(), address.0, value, at_least))
+    }
+
+    /// [`Stream::wait_value`]; what came over a network before the word is seen behind it. For devices that offer that.
+    pub fn wait_value_flushed(&self, address: Address, value: u64) -> Result<(), Fault> {
+        let [at_least, flush] = [
+            sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ,
+            sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_FLUSH,
+        ];
+        let flags = at_least as c_uint | flush as c_uint;
+        self.note_enqueued();
+        call!(self.context, cuStreamWaitValue64_v2(self.handle.raw(), address.0, value, flags))
     }
 
     #[cfg(feature = "internals")]
     /// Writes the 64-bit word at `address`; whoever sees it sees all that was enqueued before.
     pub fn write_value(&self, address: Address, value: u64) -> Result<(), Fault> {
         let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
+        self.note_enqueued();
         call!(self.context, cuStreamWriteValue64_v2(self.handle.raw(), address.0, value, flags))
     }
 
     /// Copies within a device, or between devices of which one can access the other.
     pub fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), Fault> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.note_enqueued();
         call!(self.context, cuMemcpyDtoDAsync_v2(to.0, from.0, bytes, self.handle.raw()))
     }
 
     /// Copies between two contexts' memory, whether or not their devices can access each other.
     pub fn copy_peer(&self, to: (Address, &Context), from: (Address, &Context), bytes: usize) -> Result<(), Fault> {
         let ((to, there), (from, here)) = ((to.0.0, to.1.handle.raw()), (from.0.0, from.1.handle.raw()));
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.note_enqueued();
         call!(self.context, cuMemcpyPeerAsync(to, there, from, here, bytes, self.handle.raw()))
     }
 
     /// Copies a range of bytes of pinned memory to the device. The bytes must stay as they are until the copy is done.
     pub fn upload(&self, to: Address, from: &Pinned, range: Range<usize>) -> Result<(), Fault> {
         let from = from.pointer(range.clone()).cast();
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.note_enqueued();
         call!(self.context, cuMemcpyHtoDAsync_v2(to.0, from, range.len(), self.handle.raw()))
     }
 
     /// Copies to a range of bytes of pinned memory, to be read once the copy is done.
     pub fn download(&self, to: &Pinned, range: Range<usize>, from: Address) -> Result<(), Fault> {
         let to = to.pointer(range.clone()).cast();
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.note_enqueued();
         call!(self.context, cuMemcpyDtoHAsync_v2(to, from.0, range.len(), self.handle.raw()))
     }
 
@@ -117,11 +167,13 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
+        self.note_enqueued();
         call!(self.context, cuMemsetD8Async(to.0, 0, bytes, self.handle.raw()))
     }
 
     /// Writes one float32.
     pub fn set(&self, to: Address, value: f32) -> Result<(), Fault> {
+        self.note_enqueued();
         call!(self.context, cuMemsetD32Async(to.0, value.to_bits(), 1, self.handle.raw()))
     }
 
@@ -142,6 +194,7 @@ impl Stream {
         }
         let (kernel, stream, none) = (kernel.raw(), self.handle.raw(), std::ptr::null_mut());
         let pointers = pointers.as_mut_ptr();
+        self.note_enqueued();
         call!(self.context, cuLaunchKernel(kernel, x, y, z, block, 1, 1, shared_bytes, stream, pointers, none))
     }
 

@@ -11,7 +11,7 @@ use super::super::program::{Machine, Program, Runner, Twofold};
 use super::super::record::{DeviceRecord, OpRecord};
 use super::super::shared::Shared;
 use super::super::signal::{Aborted, Patience as _};
-use super::super::watch::Fault;
+use super::super::watch::{Fault, called_off_since};
 use super::post::GpuLink;
 use crate::cuda::{Address, Buffer, Clock, Event, Gpu, Marks, Range, Run, Shard};
 use crate::model::Parameters;
@@ -20,6 +20,10 @@ use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Work that stands on a stream at most, beyond the op enqueued last. A driver takes about a thousand, then holds the thread up that
+/// enqueues more, in a call that nothing ends.
+const MOST_ENQUEUED: u64 = 512;
 
 /// A GPU with what its thread needs.
 pub struct Accelerator {
@@ -32,6 +36,10 @@ pub struct Accelerator {
     marks: Marks,
     /// This step's.
     clock: Option<Clock>,
+    /// How much was enqueued on the compute stream behind each op of this step.
+    enqueued: Vec<u64>,
+    /// How many of them are done.
+    done: usize,
 }
 
 impl Accelerator {
@@ -55,22 +63,66 @@ impl Accelerator {
         // At hand, so that few are made in a step.
         gpu.events().reserve(5 * range.len())?;
         let marks = Marks::new(&gpu);
-        let accelerator = Accelerator { number, gpu, shard, shared: shared.clone(), local, marks, clock: None };
+        let (clock, enqueued, done) = (None, Vec::new(), 0);
+        let accelerator =
+            Accelerator { number, gpu, shard, shared: shared.clone(), local, marks, clock, enqueued, done };
         Ok((number, Box::new(Program::new(number, accelerator, link, shared.clone(), fault))))
     }
 
     fn clock(&self) -> Result<&Clock> {
         self.clock.as_ref().context("a step has begun")
     }
+
+    /// Notes how far the GPU is, so that a hang can be named and ended.
+    fn note_done(&mut self) -> Result<()> {
+        let before = self.done;
+        while self.marks.span(self.done as u32).map_or(Ok(false), |(_, end)| end.is_done())? {
+            self.done += 1;
+        }
+        if self.done > before {
+            self.shared.watch.note_done(self.number, self.done);
+            self.shared.watch.note_wait(self.number, true);
+        }
+        Ok(())
+    }
+
+    /// Looks again and again until `is_over`, or until all is called off.
+    fn wait_until(&mut self, mut is_over: impl FnMut(&Accelerator) -> Result<bool>) -> Result<()> {
+        let mut spins = 0_u32;
+        while !is_over(self)? {
+            if self.shared.watch.is_aborted() {
+                return Err(Aborted.into());
+            }
+            self.note_done()?;
+            spins += 1;
+            if spins < 100 { std::thread::yield_now() } else { std::thread::sleep(Duration::from_micros(50)) }
+        }
+        Ok(())
+    }
+
+    /// Waits until the compute stream has room for an op.
+    fn make_room(&mut self) -> Result<()> {
+        self.note_done()?;
+        self.wait_until(|this| {
+            let behind_done = this.done.checked_sub(1).and_then(|last| this.enqueued.get(last)).copied();
+            let begin = this.enqueued.first().copied().unwrap_or_default();
+            let standing = this.gpu.compute.enqueued() - behind_done.unwrap_or(begin);
+            Ok(standing <= MOST_ENQUEUED || this.done >= this.enqueued.len())
+        })
+    }
 }
 
 impl Machine for Accelerator {
+    const ENQUEUES: bool = true;
+
     type Place = Address;
     type Moment = Event;
 
     fn begin(&mut self, batch: &Arc<Batch>) -> Result<()> {
         self.gpu.make_current()?;
         self.marks.clear();
+        self.enqueued.clear();
+        self.done = 0;
         self.shard.begin(&batch.inputs, &batch.targets)?;
         self.clock = Some(Clock::calibrate(&self.gpu, &|| self.shared.watch.now_ns())?);
         Ok(())
@@ -90,17 +142,20 @@ impl Machine for Accelerator {
 
     fn compute(&mut self, number: usize, op: Op, input: Option<Address>, output: Option<Address>) -> Result<()> {
         let _range = Range::op(op);
+        self.make_room()?;
         self.marks.op(number as u32);
         let (stage, microbatch, marks) = (op.stage(), op.microbatch(), &mut self.marks);
         match op.kind() {
-            Kind::F => self.shard.forward(stage, microbatch, input, output, marks),
-            Kind::I => self.shard.backward_input(stage, microbatch, input, output, marks),
-            Kind::W => self.shard.backward_weight(stage, microbatch, marks),
+            Kind::F => self.shard.forward(stage, microbatch, input, output, marks)?,
+            Kind::I => self.shard.backward_input(stage, microbatch, input, output, marks)?,
+            Kind::W => self.shard.backward_weight(stage, microbatch, marks)?,
             Kind::B => {
                 self.shard.backward_input(stage, microbatch, input, output, marks)?;
-                self.shard.backward_weight(stage, microbatch, marks)
+                self.shard.backward_weight(stage, microbatch, marks)?;
             }
         }
+        self.enqueued.push(self.gpu.compute.enqueued());
+        Ok(())
     }
 
     fn give(&mut self, gradient: Twofold, mut place: Address) -> Result<()> {
@@ -146,38 +201,17 @@ impl Machine for Accelerator {
         self.shard.zero_gradients()
     }
 
-    /// Notes meanwhile how far the GPU is, so that a hang can be named and ended.
+    /// Notes meanwhile how far the GPU is.
     fn drain(&mut self, is_done: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
-        let mut done = 0;
-        let watch = &self.shared.watch;
-        watch.note_wait(self.number, true);
-        let mut spins = 0_u32;
-        let streams = [&self.gpu.compute, &self.gpu.send, &self.gpu.receive];
-        let mut all_done = || -> Result<bool> {
-            for stream in streams {
+        self.shared.watch.note_wait(self.number, true);
+        self.wait_until(|this| {
+            for stream in [&this.gpu.compute, &this.gpu.send, &this.gpu.receive] {
                 if !stream.is_done()? {
                     return Ok(false);
                 }
             }
             is_done()
-        };
-        while !all_done()? {
-            if watch.is_aborted() {
-                return Err(Aborted.into());
-            }
-            let before = done;
-            while self.marks.span(done).map_or(Ok(false), |(_, end)| end.is_done())? {
-                done += 1;
-            }
-            if done > before {
-                watch.note_done(self.number, done as usize);
-                watch.note_wait(self.number, true);
-            }
-            spins += 1;
-            if spins < 100 { std::thread::yield_now() } else { std::thread::sleep(Duration::from_micros(50)) }
-        }
-        watch.note_wait(self.number, false);
-        Ok(())
+        })
     }
 
     fn losses(&mut self) -> Result<Option<Vec<f32>>> {
@@ -209,6 +243,11 @@ impl Machine for Accelerator {
 
     fn state(&mut self) -> &mut dyn State {
         &mut self.shard
+    }
+
+    /// Once a device failed, what is enqueued may never be done, and giving memory back waits for that: on all GPUs of the process.
+    fn is_stuck(&self, failed: bool) -> bool {
+        failed || called_off_since().is_some()
     }
 }
 

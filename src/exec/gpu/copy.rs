@@ -106,8 +106,10 @@ impl Copy {
             places.insert(number, Place { memory, arrived: open(arrived, 1)?, read: open(read, 2)? });
         }
         let places = Arc::new(places);
-        let end = |post| -> GpuLink { Box::new(Copy { post, places: places.clone() }) };
-        Ok(posts.into_iter().map(end).collect())
+        let end = |post: Post| -> Result<GpuLink> {
+            Ok(Box::new(Copy { post: post.with_outboxes(|_| None)?, places: places.clone() }))
+        };
+        posts.into_iter().map(end).collect()
     }
 
     fn place(&self, message: Message) -> Result<&Place> {
@@ -148,7 +150,7 @@ impl Link for Copy {
             self.post.gpu.send.wait(&place.read)?;
         }
         self.post.send(message, |gpu, outbox| {
-            let (to, from, bytes) = (place.memory.address(), outbox.buffer.address(), outbox.buffer.bytes());
+            let (to, from, bytes) = (place.memory.address(), outbox.address, outbox.bytes);
             match &place.memory {
                 Memory::Own { gpu: other, .. } if other.ordinal() != gpu.ordinal() => {
                     gpu.send.copy_peer((to, other.context()), (from, gpu.context()), bytes)?;

@@ -106,7 +106,7 @@ impl Gpus {
         let schedule = shared.plan.graph.schedule();
         let devices = shared.ranks.devices(schedule.devices());
         let posts = devices.clone().zip(&self.gpus).map(|(device, gpu)| Post::new(device, gpu, shared));
-        let links = (link.ends)(posts.collect::<Result<_>>()?, shared, delivery)?;
+        let links = (link.ends)(posts.collect(), shared, delivery)?;
         let sizes = [sequences, tokens, schedule.microbatches as usize];
         let runner = |(device, (gpu, link))| {
             let shard = Shard::new(gpu, parameters, &held(device), sizes, self.precision)?;

@@ -2,6 +2,7 @@
 //! the feature `cuda` has `no_gpu.rs` in this place.
 
 mod accelerator;
+mod communicators;
 mod copy;
 mod gpus;
 mod nccl;

@@ -1,60 +1,39 @@
 //! NCCL: a device has communication queues, whose sends and receives stand in the order that the checker has proven free from
 //! deadlock; each completes when its partner stands at the head of the other's queue. A queue is a communicator on a stream, a batch
 //! a group of NCCL's.
+//!
+//! That queues do not hold each other up, which the checker takes for granted, holds since every communicator is connected before the
+//! first message, has a hardware queue for its stream, and takes so few multiprocessors that the transfers of all of a device's
+//! communicators find room at once.
 
 use super::super::link::{Link, Refusal, Setting};
 use super::super::mailbox::Message;
 use super::super::shared::Shared;
+use super::communicators::{self, Key, Shareable, ids, lock};
 use super::post::{self, GpuLink, Post};
 use crate::cuda::library::NCCL;
 use crate::cuda::nccl::{self, UniqueId};
-use crate::cuda::{Address, Buffer, Channel, Event};
+use crate::cuda::{Address, Buffer, Event, connections};
 use crate::delivery::{ChannelOptions, Delivery, Receives};
-use crate::lowering::{CommunicationQueue, Entry, Holds, Lowering};
+use crate::lowering::{CommunicationQueue, Entry, Lowering};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Which communicator: all devices', that of two devices, of one direction between two, or for exchanges between two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
-    All,
-    Pair(u32, u32),
-    OneWay(u32, u32),
-    Exchange(u32, u32),
-}
-
-impl Key {
-    fn of(device: u32, holds: Holds) -> Key {
-        match holds {
-            Holds::All | Holds::Channel(..) => Key::All,
-            Holds::Peer(peer) => Key::Pair(device.min(peer), device.max(peer)),
-            Holds::SendsTo(peer) => Key::OneWay(device, peer),
-            Holds::ReceivesFrom(peer) => Key::OneWay(peer, device),
-        }
-    }
-
-    /// The rank of `device` and how many ranks there are.
-    fn rank(self, device: u32, devices: u32) -> (u32, u32) {
-        match self {
-            Key::All => (device, devices),
-            Key::Pair(first, _) | Key::OneWay(first, _) | Key::Exchange(first, _) => (u32::from(device != first), 2),
-        }
-    }
-
-    fn concerns(self, device: u32) -> bool {
-        match self {
-            Key::All => true,
-            Key::Pair(a, b) | Key::OneWay(a, b) | Key::Exchange(a, b) => device == a || device == b,
-        }
-    }
-}
+/// Streams of a device besides those of its communicators.
+const OTHER_STREAMS: usize = 3;
 
 /// A buffer that is received into.
 struct Inbox {
     buffer: Buffer,
     arrived: Event,
     read: Event,
+}
+
+impl Inbox {
+    fn place(&self) -> (Address, usize) {
+        (self.buffer.address(), self.buffer.bytes())
+    }
 }
 
 /// One of a device's queues.
@@ -71,7 +50,7 @@ pub struct Nccl {
     library: nccl::Nccl,
     ids: Arc<BTreeMap<Key, UniqueId>>,
     /// Joined at the first step.
-    channels: BTreeMap<Key, Channel>,
+    channels: BTreeMap<Key, Shareable>,
     lanes: Vec<Lane>,
     /// This step's messages that are made, by the op that makes them.
     made: BTreeMap<usize, Message>,
@@ -121,12 +100,23 @@ impl Nccl {
             let exchanges = post.shared.mailboxes.exchanges().map(|mailbox| (mailbox.producer, mailbox.consumer));
             keys.extend(exchanges.map(|(a, b)| Key::Exchange(a.min(b), a.max(b))));
         }
+        for post in &posts {
+            let streams = keys.iter().filter(|key| key.concerns(post.device)).count() + OTHER_STREAMS;
+            ensure!(
+                streams <= connections(),
+                "expected at most {} streams on a GPU with --link nccl, as many as it has hardware queues, found {streams} on device {}: \
+                 set CUDA_DEVICE_MAX_CONNECTIONS=32, or use --delivery channel",
+                connections(),
+                post.device
+            );
+        }
         let ids = Arc::new(ids(&library, shared, keys)?);
         let end = |post| -> Result<GpuLink> { Ok(Box::new(Nccl::new(post, &library, &ids, &lowering)?)) };
         posts.into_iter().map(end).collect()
     }
 
     fn new(post: Post, library: &nccl::Nccl, ids: &Arc<BTreeMap<Key, UniqueId>>, lowering: &Lowering) -> Result<Nccl> {
+        let post = post.with_outboxes(|_| None)?;
         let own = lowering.queues().iter().filter(|queue| queue.device == post.device);
         let lane = |queue: &CommunicationQueue| Lane {
             key: Key::of(queue.device, queue.holds),
@@ -192,13 +182,16 @@ impl Nccl {
                 outgoing.push(message);
             }
         }
-        let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
+        let channel = lock(self.channels.get(&key).context("the channel is joined at the first step")?);
         incoming.iter().try_for_each(|(inbox, _)| channel.stream().wait(&inbox.read))?;
         let library = &self.library;
         self.post.send_all_on(channel.stream(), &outgoing, |outboxes| {
             let all = || {
-                outboxes.iter().zip(&to).try_for_each(|(outbox, &to)| channel.send(&outbox.buffer, to))?;
-                incoming.iter().try_for_each(|(inbox, from)| channel.receive(&inbox.buffer, *from))
+                outboxes
+                    .iter()
+                    .zip(&to)
+                    .try_for_each(|(outbox, &to)| channel.send((outbox.address, outbox.bytes), to))?;
+                incoming.iter().try_for_each(|(inbox, from)| channel.receive(inbox.place(), *from))
             };
             Ok(if group.len() == 1 { all() } else { library.group(all) }?)
         })?;
@@ -212,31 +205,16 @@ impl Nccl {
         let out = out.context("what goes out in an exchange is put before what comes in is awaited")?;
         let key = Key::Exchange(self.post.device.min(peer), self.post.device.max(peer));
         let to = key.rank(peer, self.devices()).0;
-        let channel = self.channels.get(&key).context("the channel is joined at the first step")?;
+        let channel = lock(self.channels.get(&key).context("the channel is joined at the first step")?);
         let inbox = self.inboxes.get(&into.mailbox).context("a message of another device")?;
         channel.stream().wait(&inbox.read)?;
-        self.post.send_on(channel.stream(), out, |outbox| Ok(channel.swap(&outbox.buffer, &inbox.buffer, to)?))?;
+        self.post.send_on(channel.stream(), out, |outbox| {
+            Ok(channel.swap((outbox.address, outbox.bytes), inbox.place(), to)?)
+        })?;
         channel.stream().record(&inbox.arrived)?;
         self.post.gpu.compute.wait(&inbox.arrived)?;
         Ok(inbox.buffer.address())
     }
-}
-
-/// An id for each communicator, made by rank 0.
-fn ids(library: &nccl::Nccl, shared: &Shared, keys: BTreeSet<Key>) -> Result<BTreeMap<Key, UniqueId>> {
-    let mut bytes = Vec::new();
-    if shared.ranks.rank() == 0 {
-        for _ in &keys {
-            bytes.extend(library.unique_id()?.to_bytes());
-        }
-    }
-    let all = shared.ranks.exchange(bytes)?;
-    let mut ids = all[0].chunks_exact(128);
-    let id = |key| -> Result<(Key, UniqueId)> {
-        let bytes = ids.next().and_then(|bytes| bytes.try_into().ok()).context("rank 0 made too few NCCL ids")?;
-        Ok((key, UniqueId::from_bytes(bytes)))
-    };
-    keys.into_iter().map(id).collect()
 }
 
 impl Link for Nccl {
@@ -248,8 +226,8 @@ impl Link for Nccl {
             // In the order of their keys, on every device: then no two wait for each other at different ones.
             let ids = self.ids.clone();
             for (&key, &id) in ids.iter().filter(|(key, _)| key.concerns(self.post.device)) {
-                let (rank, ranks) = key.rank(self.post.device, self.devices());
-                self.channels.insert(key, Channel::join(&self.library, &self.post.gpu, rank, ranks, id)?);
+                let end = (self.post.device, &self.post.gpu);
+                self.channels.insert(key, communicators::join(&self.library, &self.post.shared, end, (key, id))?);
             }
         } else {
             self.step += 1;
@@ -295,8 +273,13 @@ impl Link for Nccl {
         self.post.sent()
     }
 
+    /// The other sessions' too: none of them has another step.
+    fn abort(&mut self) {
+        self.channels.values().for_each(|channel| lock(channel).abort());
+    }
+
     fn is_done(&mut self) -> Result<bool> {
-        for channel in self.channels.values() {
+        for channel in self.channels.values().map(lock) {
             channel.check()?;
             if !channel.stream().is_done()? {
                 return Ok(false);

@@ -3,7 +3,7 @@
 use super::super::link::{Link, Refusal};
 use super::super::mailbox::{Mailbox, Message};
 use super::super::shared::Shared;
-use super::super::signal::Aborted;
+use super::super::signal::{Aborted, Patience};
 use crate::cuda::library::{self, Wanted};
 use crate::cuda::{Address, Buffer, Event, Gpu, Stream};
 use crate::delivery::Delivery;
@@ -22,9 +22,12 @@ pub fn library(wanted: &'static Wanted) -> Result<(), Refusal> {
     library::open(wanted).map(|_| ()).map_err(|missing| Refusal { why: missing.to_string(), is_lack: true })
 }
 
-/// A buffer that this device fills and sends.
+/// Memory that this device fills and sends.
 pub struct Outbox {
-    pub buffer: Buffer,
+    pub address: Address,
+    pub bytes: usize,
+    /// Its own, unless it lies in memory of the link.
+    _own: Option<Buffer>,
     /// What is in it was computed.
     pub made: Event,
     /// It was sent.
@@ -42,15 +45,25 @@ pub struct Post {
 }
 
 impl Post {
-    pub fn new(device: u32, gpu: &Arc<Gpu>, shared: &Arc<Shared>) -> Result<Post> {
-        let mut outboxes = BTreeMap::new();
-        let own = shared.mailboxes.all().iter().enumerate().filter(|(_, mailbox)| mailbox.producer == device);
-        for (number, mailbox) in own {
-            let buffer = Buffer::new(gpu.context(), mailbox.bytes)?;
-            let (made, sent) = (gpu.events().untimed()?, gpu.events().untimed()?);
-            outboxes.insert(number, Outbox { buffer, made, sent });
+    /// That of a device, without outboxes.
+    pub fn new(device: u32, gpu: &Arc<Gpu>, shared: &Arc<Shared>) -> Post {
+        let (outboxes, left) = (BTreeMap::new(), BTreeMap::new());
+        Post { device, gpu: gpu.clone(), shared: shared.clone(), outboxes, left }
+    }
+
+    /// Makes an outbox for each mailbox that the device fills: where `place` says, by the mailbox's number, or in memory of its own.
+    pub fn with_outboxes(mut self, place: impl Fn(usize) -> Option<Address>) -> Result<Post> {
+        for (number, mailbox) in self.shared.mailboxes.all().iter().enumerate() {
+            if mailbox.producer != self.device {
+                continue;
+            }
+            let given = place(number);
+            let own = given.is_none().then(|| Buffer::new(self.gpu.context(), mailbox.bytes)).transpose()?;
+            let address = given.or(own.as_ref().map(Buffer::address)).context("an outbox lies somewhere")?;
+            let (made, sent) = (self.gpu.events().untimed()?, self.gpu.events().untimed()?);
+            self.outboxes.insert(number, Outbox { address, bytes: mailbox.bytes, _own: own, made, sent });
         }
-        Ok(Post { device, gpu: gpu.clone(), shared: shared.clone(), outboxes, left: BTreeMap::new() })
+        Ok(self)
     }
 
     /// See [`Link::sent`].
@@ -114,13 +127,18 @@ impl Post {
     pub fn free_outbox(&self, message: Message) -> Result<Address> {
         let outbox = self.outbox(message)?;
         self.gpu.compute.wait(&outbox.sent)?;
-        Ok(outbox.buffer.address())
+        Ok(outbox.address)
     }
 
     /// Waits on the host until the other side has enqueued what makes the message.
     pub fn wait_enqueued(&self, message: Message) -> Result<(), Aborted> {
+        self.wait_enqueued_until(message, &self.shared.watch)
+    }
+
+    /// [`Post::wait_enqueued`] with a patience of one's own.
+    pub fn wait_enqueued_until(&self, message: Message, patience: &impl Patience) -> Result<(), Aborted> {
         let slot = self.mailbox(message).slot;
-        self.shared.heap.signal(slot.arrived).wait(message.value, &self.shared.watch)
+        self.shared.heap.signal(slot.arrived).wait(message.value, patience)
     }
 
     /// Waits on the host, where the graph asks for it, until the reader has enqueued its last reading; whether it did.

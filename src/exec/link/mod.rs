@@ -44,6 +44,9 @@ pub trait Link: Send {
         BTreeMap::new()
     }
 
+    /// Ends whatever is under way, without waiting for it: a device failed, here or elsewhere.
+    fn abort(&mut self) {}
+
     /// Whether all that is enqueued on streams of its own is done; an error where it cannot complete any more.
     fn is_done(&mut self) -> Result<bool> {
         Ok(true)
