@@ -9,6 +9,12 @@ use crate::experiment::{Backend, Error};
 use crate::ranks::Ranks;
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
+#[cfg(feature = "cuda")]
+use std::{sync::OnceLock, time::Duration};
+
+/// How long NVIDIA's libraries may take to open.
+#[cfg(feature = "cuda")]
+const OPENING: Duration = Duration::from_secs(10);
 
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -128,7 +134,17 @@ impl DeviceOptions {
         }
     }
 
+    /// Whether nothing but GPUs was asked for that a CPU could not do, so that it may stand in for them.
+    pub fn may_fall_back(&self) -> bool {
+        self.device == DeviceKind::Auto && self.slices.is_none() && !self.bfloat16
+    }
+
     fn gpus(&self, ranks: &Ranks, devices: u32) -> Result<Gpus, String> {
+        #[cfg(feature = "cuda")]
+        {
+            static MAY_OPEN: OnceLock<Result<(), String>> = OnceLock::new();
+            MAY_OPEN.get_or_init(|| crate::doctor::may_open_libraries(OPENING)).clone()?;
+        }
         Gpus::open(ranks, devices, self.slices, self.bfloat16).map_err(|error| format!("{error:#}"))
     }
 

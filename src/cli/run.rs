@@ -117,13 +117,13 @@ impl Run {
                     return Ok(());
                 };
                 if let Failure::Stopped(text, code) = failure {
-                    if ranks.speaks() {
+                    if ranks.rank() == 0 {
                         tell(&text);
                     }
                     ranks.leave(None, code);
                     return Err(Failure::Told(code));
                 }
-                if ranks.speaks() {
+                if ranks.rank() == 0 {
                     tell(&format!("error: {failure}"));
                 }
                 ranks.leave(Some(&failure.to_string()), failure.code());
@@ -154,7 +154,7 @@ impl Run {
         self.schedules.refuse_idle(&self.schedules.names(), remarks)?;
         let mut experiment = self.experiment(ranks);
         let stages = self.schedules.stages.first();
-        let chosen = self.devices.choose(ranks, stages, details)?;
+        let mut chosen = self.devices.choose(ranks, stages, details)?;
         self.judge.refuse(Scope::Runs { trains: !matches!(chosen, Chosen::Timed) })?;
         let links = self.devices.links(chosen, ranks, stages)?;
         for &link in &links {
@@ -170,27 +170,23 @@ impl Run {
             },
         };
         let observer = remarks.observer(true, true);
-        let (mut findings, mut failure) = (Vec::new(), None);
-        for &link in &links {
-            experiment.delivery = link.delivery(chosen.is_cuda(), ranks, self.delivery)?;
-            let finding = match self.measure(&experiment, chosen, link, &observer) {
-                // What other links gave is worth something.
-                Err(error) if !findings.is_empty() => {
-                    failure = Some(error);
-                    break;
-                }
-                finding => finding?,
-            };
-            let ended = finding.failure.is_some();
-            findings.push(finding);
-            if ended {
-                break;
+        let mut measured = self.over(&links, &mut experiment, chosen, &observer)?;
+        if let (Err(experiment::Error::Unfit(why)), 1, true) = (&measured, ranks.size(), self.devices.may_fall_back()) {
+            // the links may be those of GPUs alone
+            if let Ok(links) = self.devices.links(Chosen::Cpu, ranks, stages) {
+                remarks.remark(&format!("device: cpu, a thread a device (cuda: {why})"));
+                chosen = Chosen::Cpu;
+                measured = self.over(&links, &mut experiment, chosen, &observer)?;
             }
         }
+        let (findings, failure) = measured?;
         let mut finding = Finding::merged(findings);
         let failure = finding.failure.take().or(failure);
         finding.report.title.extend(failure.as_ref().map(|failure| format!(" ({failure})")));
         let printed = || self.show(&finding, chosen, failure.as_ref());
+        if ranks.speaks() && ranks.rank() > 0 {
+            tell(&format!("rank {} writes what was measured until then", ranks.rank()));
+        }
         let written = if ranks.speaks() { write.write(&finding.report, printed(), remarks) } else { Ok(()) };
         if let Some(failure) = failure {
             if let Err(unwritten) = written {
@@ -210,6 +206,30 @@ impl Run {
             ));
         }
         self.judge.held(&judged(&finding))?.judge()
+    }
+
+    /// Measures over each link: what was found, and what ended it early.
+    fn over(
+        &self,
+        links: &[&'static LinkKind],
+        experiment: &mut Experiment,
+        chosen: Chosen,
+        observer: Observer<'_>,
+    ) -> Result<Result<(Vec<Finding>, Option<experiment::Error>), experiment::Error>, Failure> {
+        let mut findings: Vec<Finding> = Vec::new();
+        for &link in links {
+            experiment.delivery = link.delivery(chosen.is_cuda(), &experiment.ranks, self.delivery)?;
+            match self.measure(experiment, chosen, link, observer) {
+                // What other links gave is worth something.
+                Err(error) if !findings.is_empty() => return Ok(Ok((findings, Some(error)))),
+                Err(error) => return Ok(Err(error)),
+                Ok(finding) => findings.push(finding),
+            }
+            if findings.iter().any(|finding| finding.failure.is_some()) {
+                break;
+            }
+        }
+        Ok(Ok((findings, None)))
     }
 
     /// Measures over one link.

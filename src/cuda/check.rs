@@ -5,6 +5,18 @@ use super::kernel::MAX_HEAD_SIZE;
 use crate::model::{Config, check_sizes};
 use anyhow::{Result, bail, ensure};
 
+/// A model or a schedule that this GPU cannot take: too little memory, or sizes beyond the kernels'. Another device may.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unfit(pub String);
+
+impl Unfit {
+    /// Whether an error says so.
+    pub fn is_behind(error: &anyhow::Error) -> bool {
+        error.chain().any(|cause| cause.is::<Unfit>())
+    }
+}
+
 /// Addresses of hidden states are multiples of this.
 pub const HIDDEN_ALIGNMENT: u64 = 256;
 
@@ -27,16 +39,20 @@ pub(super) fn sizes(config: &Config, [sequences, tokens, microbatches]: [usize; 
     check_sizes(config, [sequences, tokens, microbatches])?;
     ensure!(
         config.head_size() <= MAX_HEAD_SIZE,
-        "expected heads of at most {MAX_HEAD_SIZE} channels on a GPU, found {}: choose more heads",
-        config.head_size()
+        Unfit(format!(
+            "expected heads of at most {MAX_HEAD_SIZE} channels on a GPU, found {}: choose more heads",
+            config.head_size()
+        ))
     );
     let most = i32::MAX as usize;
     let fits = sequences.checked_mul(tokens).is_some_and(|rows| rows <= most) && 4 * config.channels <= most;
     ensure!(
         fits,
-        "expected fewer than 2^31 tokens and 2^29 channels, found {sequences} sequences of {tokens} tokens and {} channels: \
-         choose smaller micro-batches",
-        config.channels
+        Unfit(format!(
+            "expected fewer than 2^31 tokens and 2^29 channels, found {sequences} sequences of {tokens} tokens and {} channels: \
+             choose smaller micro-batches",
+            config.channels
+        ))
     );
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::api::context::Context;
 use super::api::driver::{FunctionHandle, ModuleHandle};
+use super::check::Unfit;
 use super::compiler;
 use super::driver::Facts;
 use super::kernel::{self, Launch, Precision};
@@ -58,9 +59,11 @@ impl Kernels {
         }
         ensure!(
             bytes <= self.shared_bytes,
-            "expected {bytes} bytes of shared memory for {name}, found {} on this GPU: choose a model with smaller heads, or \
-             bfloat16",
-            self.shared_bytes
+            Unfit(format!(
+                "expected {bytes} bytes of shared memory for {name}, found {} on this GPU: choose a model with smaller heads, or \
+                 bfloat16",
+                self.shared_bytes
+            ))
         );
         self.context.make_current()?;
         Ok(self.context.api.allow_shared_bytes(self.get(name), bytes)?)

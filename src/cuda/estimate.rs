@@ -2,6 +2,7 @@
 
 use super::api::memory::mib;
 use super::blas::WORKSPACE_BYTES;
+use super::check::Unfit;
 use super::gpu::Gpu;
 use super::group::padded;
 use super::kernel::{self, Precision};
@@ -87,17 +88,19 @@ pub(super) fn check(gpu: &Gpu, anatomy: &Anatomy, stages: &[(u32, Stage)], deman
     let (free, total) = gpu.memory()?;
     ensure!(
         bytes.total() <= free,
-        "expected {} MiB of free memory on GPU {} ({} for parameters, gradients and moments, {} for the activations of {} \
+        Unfit(format!(
+            "expected {} MiB of free memory on GPU {} ({} for parameters, gradients and moments, {} for the activations of {} \
          micro-batch, {} besides), found {} of {} MiB (every schedule, the calibrating one too, keeps a model): choose fewer \
          schedules, more stages, smaller micro-batches, or bfloat16",
-        mib(bytes.total()),
-        gpu.ordinal(),
-        mib(bytes.parameters),
-        mib(bytes.activations),
-        demand.in_flight,
-        mib(bytes.scratch),
-        free >> 20,
-        total >> 20
+            mib(bytes.total()),
+            gpu.ordinal(),
+            mib(bytes.parameters),
+            mib(bytes.activations),
+            demand.in_flight,
+            mib(bytes.scratch),
+            free >> 20,
+            total >> 20
+        ))
     );
     Ok(())
 }

@@ -49,7 +49,7 @@ pub use api::memory::{Buffer, Imported};
 pub use api::pinned::Pinned;
 pub use api::products::ProductError;
 pub use api::stream::Stream;
-pub use check::HIDDEN_ALIGNMENT;
+pub use check::{HIDDEN_ALIGNMENT, Unfit};
 pub use clock::Clock;
 pub use code::Kernels;
 pub use compiler::{Code, Origin, file_name, kernels};

@@ -1,6 +1,7 @@
 //! Memory before time: every op is run once when a shard is made, and a step's memory is allocated before its first op.
 
 use super::api::memory::{Buffer, mib};
+use super::check::Unfit;
 use super::marks::Marks;
 use super::shard::Shard;
 use crate::anatomy::{self, EMBEDDING, HEAD};
@@ -63,11 +64,13 @@ impl Shard {
         let (free, total) = self.operations.gpu.memory()?;
         ensure!(
             bytes <= free,
-            "expected {} MiB more of device memory for what this schedule keeps in flight, found {} of {} MiB free: choose a \
+            Unfit(format!(
+                "expected {} MiB more of device memory for what this schedule keeps in flight, found {} of {} MiB free: choose a \
              schedule that keeps less, smaller micro-batches, bfloat16, or more stages",
-            mib(bytes),
-            free >> 20,
-            total >> 20
+                mib(bytes),
+                free >> 20,
+                total >> 20
+            ))
         );
         self.operations.pool.reserve(&lacking)
     }

@@ -30,6 +30,22 @@ pub(super) fn ask(probe: &str, limit: Duration) -> Finding {
     run(command, limit)
 }
 
+/// That a child process lives through a probe.
+///
+/// # Errors
+/// It does not end within the limit, or a signal ends it: in words.
+pub(super) fn survives(probe: &str, limit: Duration) -> Result<(), String> {
+    let Ok(program) = std::env::current_exe() else { return Ok(()) };
+    let mut command = Command::new(program);
+    command.args(["doctor", "--probe", probe]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return Ok(()) };
+    match ended(&mut child, limit) {
+        None => Err(format!("does not come to its end within {} s", limit.as_secs())),
+        Some(status) if status.signal().is_some() => Err(describe(status)),
+        Some(_) => Ok(()),
+    }
+}
+
 const START: &str = "start it by its full path";
 
 fn run(mut command: Command, limit: Duration) -> Finding {

@@ -2,6 +2,7 @@
 
 use super::driver::{Driver, EXCLUSIVE, Fault, NO_DEVICE, PROHIBITED, attribute};
 use super::finding::Finding;
+use crate::cuda::{self, Gpu};
 
 /// The oldest driver that has all that this program calls: CUDA 12.8, driver 570.
 const OLDEST_VERSION: i32 = 12_080;
@@ -149,11 +150,22 @@ const GREEN_FUNCTIONS: [&str; 5] = [
 
 pub(super) fn green_contexts() -> Finding {
     let Ok(driver) = Driver::open() else { return Finding::unknown(NO_DRIVER, DRIVER_FIRST) };
-    match GREEN_FUNCTIONS.iter().find(|name| !driver.has(name)) {
-        None => Finding::ok("the driver has them"),
-        Some(name) => Finding::missing(
+    if let Some(name) = GREEN_FUNCTIONS.iter().find(|name| !driver.has(name)) {
+        return Finding::missing(
             format!("the driver has no {name}"),
             "install a newer NVIDIA driver, 570 or newer, or do without --slices",
-        ),
+        );
+    }
+    if !matches!(driver.initialize(), Ok(1..)) {
+        return Finding::ok("the driver has them; no GPU is visible that could be parted");
+    }
+    match cuda::Driver::open().map_err(Into::into).and_then(|driver| Gpu::slices(driver, 0, 2)) {
+        Ok(slices) => {
+            let each = slices.first().map_or(0, Gpu::multiprocessors);
+            Finding::ok(format!("GPU 0 parts into 2 slices of {each} multiprocessors"))
+        }
+        Err(error) => {
+            Finding::broken(format!("{error:#}"), "do without --slices; a MIG instance may be too small for two")
+        }
     }
 }

@@ -39,6 +39,14 @@ unsafe fn function<F: Copy>(library: &Library, name: &'static str, wanted: &Want
     }
 }
 
+/// Opens what every run on GPUs opens, as far as it is there, and asks nothing of it.
+pub(super) fn opening() -> Finding {
+    if library::open(&library::DRIVER).is_ok() {
+        let _ = (library::open(&library::CUBLASLT), library::open(&library::NVRTC));
+    }
+    Finding::ok("they open, or are not there")
+}
+
 pub(super) fn nvrtc() -> Finding {
     compiled().unwrap_or_else(|finding| finding)
 }

@@ -55,6 +55,22 @@ pub static PROBES: [Probe; 14] = [
     probe("processor", false, host::processor),
 ];
 
+/// Opens what every run on GPUs opens. Told in no report.
+static OPENING: Probe = probe("opening", true, libraries::opening);
+
+/// Whether this process may open NVIDIA's libraries: a child process opens them first, so that one which hangs or crashes when it is
+/// loaded does not take this process with it.
+///
+/// # Errors
+/// The child does not end within `limit`, or crashes.
+pub fn may_open_libraries(limit: Duration) -> Result<(), String> {
+    child::survives(OPENING.name, limit).map_err(|how| {
+        format!(
+            "expected NVIDIA's libraries to open, found that a process which opens them {how}: see pipesim doctor, or use --device cpu"
+        )
+    })
+}
+
 /// The probe that is measured alone.
 const PEER_ACCESS: &str = "peer-access";
 
@@ -65,7 +81,7 @@ impl Probe {
     /// There is none; the error lists them.
     pub fn named(text: &str) -> Result<&'static Probe, NoSuchName> {
         let names: Vec<&str> = PROBES.iter().map(|probe| probe.name).collect();
-        let found = PROBES.iter().find(|probe| probe.name == text);
+        let found = PROBES.iter().chain([&OPENING]).find(|probe| probe.name == text);
         found.ok_or_else(|| NoSuchName { known: format!("one of {}", names.join(", ")), found: text.to_string() })
     }
 }

@@ -27,6 +27,10 @@ impl Gpus {
         false
     }
 
+    pub fn is_unfit(_: &Error) -> bool {
+        false
+    }
+
     pub fn in_words(&self) -> String {
         match *self {}
     }

@@ -20,6 +20,9 @@ pub enum Error {
     /// The machine lacks what was asked for.
     #[error("{0}")]
     Environment(String),
+    /// A GPU cannot take what another device may.
+    #[error("{0}")]
+    Unfit(String),
     /// A step did not end: a device hung, died or could not compute.
     #[error(transparent)]
     Step(exec::Error),
@@ -102,7 +105,9 @@ impl From<anyhow::Error> for Error {
             let out = matches!(system, Some(ErrorKind::OutOfMemory | ErrorKind::StorageFull | ErrorKind::WouldBlock));
             out || cause.is::<exec::Shortage>()
         };
-        if exec::Gpus::is_lack(&error) || error.chain().any(lacks) {
+        if exec::Gpus::is_unfit(&error) {
+            Error::Unfit(text)
+        } else if exec::Gpus::is_lack(&error) || error.chain().any(lacks) {
             Error::Environment(text)
         } else if error.chain().any(|cause| cause.is::<Lost>()) {
             Error::Lost(Lost(text))

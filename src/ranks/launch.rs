@@ -197,7 +197,7 @@ impl Children {
             (Some(signal), _) => format!("was killed by signal {signal} ({})", signal_name(signal)),
             (None, code) => format!("ended with exit code {} and without a word", code.unwrap_or(-1)),
         };
-        Some(format!("rank {rank} {how}; all others were ended"))
+        Some(Lost::dead(rank, &how).0)
     }
 
     fn kill(&mut self) {

@@ -2,12 +2,25 @@
 
 use std::time::Duration;
 
+/// What is said of all others where a rank has ended.
+const DEATH: &str = "; all others were ended";
+
 /// A rank is gone, so the run cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Lost(pub String);
 
 impl Lost {
+    /// That `rank` ended without a word, and `how`.
+    pub(super) fn dead(rank: usize, how: &str) -> Lost {
+        Lost(format!("rank {rank} {how}{DEATH}"))
+    }
+
+    /// Whether it says that `rank` ended without a word.
+    pub(super) fn is_death_of(&self, rank: usize) -> bool {
+        self.0.starts_with(&format!("rank {rank} ")) && self.0.ends_with(DEATH)
+    }
+
     /// `who` did not answer in time.
     pub(super) fn silent(who: &str, limit: Duration) -> Lost {
         Lost(format!(

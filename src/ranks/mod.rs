@@ -169,9 +169,9 @@ impl Ranks {
         self.size
     }
 
-    /// Whether this is the rank that speaks.
+    /// Whether this is the rank that speaks: rank 0, or the next one where that is gone without a word.
     pub fn speaks(&self) -> bool {
-        self.rank == 0
+        self.rank == 0 || (self.rank == 1 && self.lost().is_some_and(|lost| lost.is_death_of(0)))
     }
 
     /// The devices that rank `rank` runs, of `devices`: runs of consecutive ones, the first ranks taking what does not divide.

@@ -127,6 +127,52 @@ fn the_best_device_and_link_are_chosen() {
     assert_eq!(auto("-n 2", &[]).0, ["cuda", "nvshmem"]);
 }
 
+/// Where nobody asked for GPUs, what they cannot take is trained on the CPU.
+#[test]
+fn a_model_that_no_gpu_can_take_is_trained_on_the_cpu() {
+    let run = |more: &str, variables: &[(&str, &str)]| {
+        let common = "--steps 1 --warmup 0 --micro 2 --stages 2 --schedule 1f1b --blocks 2 --seq 16 --format json";
+        run(&mut pipesim(variables), &format!("{common} {more}"))
+    };
+    let small: &[_] = &[("EMULATOR_MEMORY_BYTES", "41943040")];
+    for (more, variables, why) in [
+        ("--channels 512 --heads 1", &[][..], "expected heads of at most"),
+        ("--channels 32 --heads 2", small, "MiB of free memory on GPU"),
+    ] {
+        let (code, json, told) = run(more, variables);
+        assert_eq!(code, Some(0), "{told}");
+        assert_eq!(json["runs"][0]["device_kind"], "cpu", "{told}");
+        assert!(told.contains("device: cpu") && told.contains(why), "{told}");
+        let (code, _, told) = run(&format!("{more} --device cuda"), variables);
+        assert!(code == Some(1) && told.contains(why), "{code:?} {told}");
+    }
+}
+
+/// What happens when a library is loaded happens to another process first.
+#[test]
+fn a_library_that_hangs_or_crashes_when_it_is_loaded_does_not_take_the_run_with_it() {
+    let load = |body: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("driver.c");
+        let text = format!(
+            "#include <stdlib.h>\n#include <unistd.h>\n__attribute__((constructor)) static void load(void) {{ {body}; }}\n"
+        );
+        std::fs::write(&source, text).unwrap();
+        let library = folder.path().join("libcuda.so.1");
+        let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(library).arg(source).status().unwrap();
+        assert!(built.success());
+        let begin = Instant::now();
+        let path = folder.path().display().to_string();
+        let arguments = format!("{TINY} --stages 2 --micro 2 --warmup 0 --schedule 1f1b --blocks 2");
+        let (code, _, told) = run(&mut pipesim(&[("LD_LIBRARY_PATH", &path), ("PATH", "/nowhere")]), &arguments);
+        assert!(code == Some(0) && told.contains("expected NVIDIA's libraries to open"), "{body}: {code:?} {told}");
+        assert!(begin.elapsed() < 2 * END, "{body}: {:?}", begin.elapsed());
+    };
+    std::thread::scope(|scope| {
+        ["abort()", "sleep(100)"].map(|body| scope.spawn(move || load(body))).map(|run| run.join().unwrap())
+    });
+}
+
 /// The longest that a process may take to end once a device hung or died; what is waited for before is `--timeout`.
 const END: Duration = Duration::from_secs(10);
 

@@ -1,5 +1,6 @@
 //! Device memory: buffers, and a pool of those that are used again.
 
+use super::super::check::Unfit;
 use super::context::Context;
 use super::driver::{Fault, call};
 use super::event::ProcessHandle;
@@ -32,13 +33,13 @@ impl Buffer {
             Ok(()) => Ok(Buffer { context: context.clone(), address: Address(address), bytes }),
             Err(fault) if fault.is_out_of_memory() => {
                 let (free, total) = context.api.memory()?;
-                bail!(
+                bail!(Unfit(format!(
                     "expected {} MiB more of device memory, found {} of {} MiB free: choose smaller or fewer micro-batches, \
                      bfloat16, or more stages",
                     mib(bytes),
                     free >> 20,
                     total >> 20
-                )
+                )))
             }
             Err(fault) => Err(fault).with_context(|| format!("allocating {bytes} bytes")),
         }

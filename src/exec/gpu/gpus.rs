@@ -8,7 +8,9 @@ use super::accelerator::Accelerator;
 use super::post::Post;
 use crate::anatomy::{Anatomy, MicroBatch, Stage};
 use crate::cuda::library::{self, CUBLASLT, NVRTC};
-use crate::cuda::{Driver, Gpu, Precision, Shard, Unusable, enable_peers, stage_gradient_bytes, tied_gradient_bytes};
+use crate::cuda::{
+    Driver, Gpu, Precision, Shard, Unfit, Unusable, enable_peers, stage_gradient_bytes, tied_gradient_bytes,
+};
 use crate::delivery::Delivery;
 use crate::model::Parameters;
 use crate::ranks::Ranks;
@@ -62,6 +64,11 @@ impl Gpus {
     /// Whether an error says that this machine lacks what GPUs need.
     pub fn is_lack(error: &Error) -> bool {
         Unusable::is_behind(error)
+    }
+
+    /// Whether an error says that a GPU cannot take what another device may.
+    pub fn is_unfit(error: &Error) -> bool {
+        Unfit::is_behind(error)
     }
 
     /// For a headline.
