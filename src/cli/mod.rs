@@ -38,6 +38,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Pipeline-parallel training schedules: predicted, really run, compared.
@@ -168,6 +169,7 @@ pub fn main() -> ExitCode {
             failure.code()
         }
     };
+    let _ = std::io::stdout().flush();
     leave::leave(code)
 }
 

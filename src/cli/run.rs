@@ -65,6 +65,9 @@ pub struct Run {
     judge: JudgeOptions,
 }
 
+/// What was found over all links, with what ended that early; or why there is nothing.
+type Found = Result<(Vec<Finding>, Option<experiment::Error>), experiment::Error>;
+
 /// What `--format json` prints.
 #[derive(Serialize)]
 struct Runs<'a> {
@@ -215,7 +218,7 @@ impl Run {
         experiment: &mut Experiment,
         chosen: Chosen,
         observer: Observer<'_>,
-    ) -> Result<Result<(Vec<Finding>, Option<experiment::Error>), experiment::Error>, Failure> {
+    ) -> Result<Found, Failure> {
         let mut findings: Vec<Finding> = Vec::new();
         for &link in links {
             experiment.delivery = link.delivery(chosen.is_cuda(), &experiment.ranks, self.delivery)?;
