@@ -212,6 +212,15 @@ fn processes_end_in_peace() {
     }
 }
 
+/// Memory of what was measured over one link is there for the next one, however long it takes to give it back.
+#[test]
+fn memory_is_back_before_more_is_asked_for() {
+    let variables = [("EMULATOR_MEMORY_BYTES", "78000000"), ("EMULATOR_TEARDOWN_MS", "150")];
+    let arguments = format!("{TINY} --device cuda --stages 2 --micro 4 --warmup 0 --schedule 1f1b --blocks 2");
+    let (code, _, told) = run(&mut pipesim(&variables), &format!("{arguments} --link copy --link nccl"));
+    assert_eq!(code, Some(0), "{told}");
+}
+
 #[test]
 fn schedules_whose_first_messages_go_round_in_a_circle_run_over_nccl() {
     let variables = [("EMULATOR_DEVICES", "4")];
