@@ -77,20 +77,12 @@ fn evaluated<T: Send>(path: &ScheduleFile, request: &Request, made: Made<T>) -> 
     on_deep_stack(caught)
 }
 
-/// Room that must be left beside the stack: a thread that finds none for its own first allocations ends the process.
-#[cfg(not(target_family = "wasm"))]
-const BESIDE_STACK: usize = 16 << 20;
-
 /// `work` done on a thread with the deepest stack that this machine grants, which it is told.
 #[cfg(not(target_family = "wasm"))]
 fn on_deep_stack<T: Send>(work: impl Fn(usize) -> Result<T, Error> + Copy + Send) -> Result<T, Error> {
     let mut refusal = String::new();
     std::thread::scope(|scope| {
         for bytes in [STACK_BYTES, STACK_BYTES / 4, STACK_BYTES / 16] {
-            if let Err(error) = std::hint::black_box(&mut Vec::<u8>::new()).try_reserve_exact(bytes + BESIDE_STACK) {
-                refusal = error.to_string();
-                continue;
-            }
             let thread = std::thread::Builder::new().name("evaluation".to_string()).stack_size(bytes);
             match thread.spawn_scoped(scope, move || work(bytes)) {
                 Ok(thread) => return thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
