@@ -5,6 +5,7 @@ use crate::support::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 /// pipesim where the stand-ins are found, without anything that this process inherited about GPUs.
@@ -37,6 +38,19 @@ fn train(
 const STREAM: &str = "C_stream_b0.9_0.999_wd0";
 const SAME: &str = "B_same_batch_b0.9_0.95_wd0_clip1";
 const OF_SAME: &str = "--clip 1 --beta2 0.95 --repeat-batch";
+
+/// Compiles the kernels of [`TINY`] models, once: where time is measured it is not the compiler's.
+fn compile() {
+    static DONE: Once = Once::new();
+    DONE.call_once(|| {
+        for links in ["--link copy --link local --link nccl", "-n 2 --link nvshmem"] {
+            let small =
+                format!("{TINY} --device cuda --stages 2 --micro 2 --warmup 0 --schedule 1f1b --blocks 2 {links}");
+            let (code, _, told) = run(&mut pipesim(&[]), &small);
+            assert_eq!(code, Some(0), "{told}");
+        }
+    });
+}
 
 /// A model that takes no time.
 const TINY: &str = "--seq 16 --steps 1 --channels 32 --heads 2";
@@ -179,6 +193,7 @@ const END: Duration = Duration::from_secs(10);
 /// Whatever a stream waits for, and whatever a thread does meanwhile in a driver's call.
 #[test]
 fn a_hang_or_a_death_ends_the_process_under_every_link_and_is_named() {
+    compile();
     let one = ["copy", "local", "nccl"].map(|link| format!("--link {link}"));
     let two = ["copy", "local", "nccl", "nvshmem"].map(|link| format!("--link {link} -n 2"));
     let faults = [("hang", "a device has waited for 3 s"), ("die", "device 1 died")];
@@ -262,6 +277,7 @@ fn no_stream_is_ever_full() {
 
 #[test]
 fn a_fault_of_the_thread_that_hands_messages_on_is_reported_at_once() {
+    compile();
     let begin = Instant::now();
     let arguments = format!("{TINY} --device cuda --stages 2 --micro 4 --schedule 1f1b --blocks 2 --link local");
     let (code, _, told) = run(&mut pipesim(&[("EMULATOR_FAIL_THREAD", "messages")]), &arguments);
