@@ -148,12 +148,6 @@ impl Row {
         let wrong = |error: crate::layout::LayoutError| CostError(error.to_string());
         let (size, micro) =
             micro_batches(Some(self.batch), self.dp, Some(self.micro_batch_size), None).map_err(wrong)?;
-        let zero = match self.zero {
-            None | Some(0) => Zero::None,
-            Some(1) => Zero::Optimizer,
-            Some(2) => Zero::Gradients,
-            Some(_) => Zero::Weights,
-        };
         Ok(Layout {
             devices: self.pp,
             chunks: self.chunks,
@@ -165,7 +159,7 @@ impl Row {
             sequence: self.seq,
             precision: self.precision.parse::<Precision>().map_err(wrong)?,
             recompute: self.recompute.as_deref().unwrap_or("none").parse::<Recompute>().map_err(wrong)?,
-            zero,
+            zero: self.zero.unwrap_or(0).to_string().parse::<Zero>().map_err(wrong)?,
             sequence_parallel: self.sequence_parallel,
             attention: self.flash_attention.map(|flash| if flash { Attention::Flash } else { Attention::Plain }),
             stack: self.stack.clone(),

@@ -1,6 +1,6 @@
 //! Predictions as a report.
 
-use super::{Entry, Panel, Report, Table, quantity};
+use super::{Entry, Panel, Report, Table, number, quantity};
 use crate::sim::{Predicted, Prediction, Spread};
 use std::collections::BTreeSet;
 
@@ -45,10 +45,8 @@ impl Report {
 fn subtitle(result: &Predicted<'_>) -> String {
     let (c, typical) = (result.prediction.costs, if result.costs.speeds.is_empty() { "" } else { TYPICAL_SPEED });
     let unit = if result.costs.time_unit == "unit" { String::new() } else { format!(" in {}", result.costs.time_unit) };
-    format!(
-        "costs per device{unit}: F = {}, I = {}, W = {}, B = {}, comm = {}, keep = {}{typical}",
-        c.F, c.I, c.W, c.B, c.comm, c.keep
-    )
+    let [f, i, w, b, comm, keep] = [c.F, c.I, c.W, c.B, c.comm, c.keep].map(number);
+    format!("costs per device{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{typical}")
 }
 
 /// The spread of makespans under chance, by column.

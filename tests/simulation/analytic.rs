@@ -1,5 +1,6 @@
 //! Steps predicted from first principles: against published, measured ones, and properties that any such prediction has.
 
+use crate::support::golden_list;
 use pipesim::internals::anatomy::transformer_named;
 use pipesim::internals::cost::analytic::{Analytic, Machine, StepTime};
 use pipesim::internals::hardware::{FITTED, Hardware, hardware, stack};
@@ -200,4 +201,16 @@ fn time_and_memory_have_one_source() {
         let keep = costs.ledger().keep();
         assert!((resolved.costs.keep.share() - keep).abs() < 1e-8 && (0.1..1.0).contains(&keep), "{keep}");
     }
+}
+
+/// A stage of ZeRO that does not exist is no other one.
+#[test]
+fn published_rows_with_unknown_stages_of_zero_are_refused() {
+    let row = |zero: u32| {
+        let mut row = golden_list("throughputs/measured.json").remove(0);
+        row["zero"] = zero.into();
+        published::read(&serde_json::json!([row]).to_string()).unwrap().remove(0).layout()
+    };
+    assert!(row(3).is_ok());
+    assert!(row(4).unwrap_err().to_string().contains("found '4'"));
 }
