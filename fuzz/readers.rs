@@ -42,7 +42,7 @@ pub fn timeline(input: &[u8]) {
 
 /// As `compare` shows timelines: each alone, the last prediction with the last measurement.
 fn report_of(timelines: Vec<Timeline>) -> Report {
-    let panel = |timeline: &Timeline| Panel { metrics: timeline.metrics(), timeline: timeline.clone() };
+    let panel = |timeline: &Timeline| Panel::new(timeline.clone(), timeline.metrics());
     let last = |source: Source| timelines.iter().rev().find(|timeline| timeline.source == source);
     let error = match (last(Source::Predicted), last(Source::Measured)) {
         (Some(predicted), Some(measured)) => compare(predicted, measured).ok(),

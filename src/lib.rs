@@ -155,10 +155,10 @@ pub use layout::{Attention, Layout, Precision, Recompute, Zero};
 pub use metrics::{DeviceMetrics, Metrics};
 pub use op::{Kind, Op};
 pub use placement::Placement;
-pub use report::{Comparison, Entry, Panel, Report, Table};
+pub use report::{Comparison, Entry, Look, Palette, Panel, Report, Table};
 pub use resolve::{Costs, Error as ResolveError, Host, Resolved, Selection, Warning};
 pub use schedule::{Overlap, Schedule};
-pub use sim::{Predicted, Prediction, Setup};
+pub use sim::{Cause, IdleSpan, Predicted, Prediction, Setup};
 pub use timeline::{Queue, Span, Timeline};
 
 #[cfg(feature = "cli")]

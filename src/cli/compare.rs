@@ -67,7 +67,7 @@ fn paired(timelines: Vec<Timeline>) -> Report {
     let shape = |t: &Timeline| (t.schedule.clone(), t.devices, t.chunks, t.microbatches, t.time_unit.clone());
     for timeline in timelines {
         let (source, name, key) = (timeline.source, timeline.schedule.clone(), shape(&timeline));
-        let panel = Panel { metrics: timeline.metrics(), timeline };
+        let panel = Panel::new(timeline.clone(), timeline.metrics());
         let waiting = entries.iter_mut().find(|entry| {
             let (free, other) = match source {
                 Source::Predicted => (entry.predicted.is_none(), &entry.measured),

@@ -133,8 +133,8 @@ impl Finding {
         self.report.entries.push(Entry {
             point: None,
             name: schedule.name.clone(),
-            predicted: Some(Panel { timeline: predicted_timeline, metrics: outcome.predicted.metrics.clone() }),
-            measured: Some(Panel { timeline: measured_timeline, metrics }),
+            predicted: Some(Panel::new(predicted_timeline, outcome.predicted.metrics.clone())),
+            measured: Some(Panel::new(measured_timeline, metrics)),
             error: Some(error),
             over_steps: outcome.over_steps(),
             notes: Vec::new(),

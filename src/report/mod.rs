@@ -17,6 +17,7 @@ mod format;
 mod html;
 mod json;
 mod layout;
+mod look;
 mod number;
 mod palette;
 #[cfg(feature = "pictures")]
@@ -40,6 +41,7 @@ pub use folder::{NamedBytes, folder, try_file, write_atomic};
 pub use format::{FORMATS, Place, Shape, endings};
 pub use html::html;
 pub use json::{json, timelines};
+pub use look::{Look, Palette};
 pub use number::{number, percent, quantity};
 pub use palette::Colors;
 #[cfg(feature = "pictures")]
@@ -55,6 +57,7 @@ pub use trace::trace_gz;
 pub use unfinished::remove_unfinished;
 
 use crate::metrics::Metrics;
+use crate::sim::IdleSpan;
 use crate::timeline::Timeline;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -72,6 +75,8 @@ pub struct Report {
     pub entries: Vec<Entry>,
     /// Further tables, shown after the figures.
     pub extra_tables: Vec<Table>,
+    /// How it is drawn.
+    pub look: Look,
 }
 
 /// One schedule in a report.
@@ -143,9 +148,18 @@ pub struct Panel {
     pub timeline: Timeline,
     /// The figures, in the timeline's unit.
     pub metrics: Metrics,
+    /// Why devices idle, by device and time, in the timeline's unit; empty where it is not known.
+    pub idle: Vec<IdleSpan>,
+    /// The most activations that a device may hold, where that was asked for.
+    pub memory_cap: Option<f64>,
 }
 
 impl Panel {
+    /// A timeline with its figures, and nothing said of causes and caps.
+    pub fn new(timeline: Timeline, metrics: Metrics) -> Panel {
+        Panel { timeline, metrics, idle: Vec::new(), memory_cap: None }
+    }
+
     /// The iteration time, step ops included, in the timeline's unit.
     pub fn iteration(&self) -> f64 {
         self.timeline.end_ns() as f64 / self.timeline.unit_ns.max(1) as f64

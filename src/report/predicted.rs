@@ -11,7 +11,7 @@ impl Report {
     pub fn predicted(results: &[Predicted<'_>]) -> Report {
         let mut report = Report::figures(results);
         for (entry, result) in report.entries.iter_mut().zip(results) {
-            entry.predicted = Some(Panel { timeline: result.timeline(), metrics: result.metrics().clone() });
+            entry.predicted = Some(Panel::new(result.timeline(), result.metrics().clone()));
         }
         report
     }
@@ -24,7 +24,7 @@ impl Report {
         };
         let entry = |r: &Predicted<'_>| Entry {
             name: r.prediction.schedule.clone(),
-            predicted: Some(Panel { timeline: r.empty_timeline(), metrics: r.metrics().clone() }),
+            predicted: Some(Panel::new(r.empty_timeline(), r.metrics().clone())),
             over_steps: over_steps(&r.prediction),
             ..Entry::default()
         };
@@ -38,6 +38,7 @@ impl Report {
             provenance: [("program".to_string(), format!("pipesim {}", env!("CARGO_PKG_VERSION")))].into(),
             entries: results.iter().map(entry).collect(),
             extra_tables: spreads(results).into_iter().collect(),
+            ..Report::default()
         }
     }
 }

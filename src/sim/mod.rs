@@ -15,7 +15,7 @@ mod waits;
 pub use bound::{Bounds, bounds, bounds_at_own_peaks, bounds_within};
 pub use critical::{CostShare, CriticalSpan, Sensitivity, critical_path, critical_spans, sensitivities, slacks};
 pub use explain::explain;
-pub use idle::{Cause, Explanation, IdleReport, IdleTime};
+pub use idle::{Cause, Explanation, IdleReport, IdleSpan, IdleTime};
 pub use memory::{MemoryCurve, memory};
 pub use predict::{Predicted, Prediction, Setup, Spread, predict, replay, typical_sweep};
 pub use spans::StepSpan;

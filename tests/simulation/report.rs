@@ -46,7 +46,7 @@ fn panel(timeline: Timeline) -> Panel {
     let mut metrics = timeline.metrics();
     metrics.lower_bound = Some(metrics.ideal);
     metrics.gap_to_bound = Some(metrics.makespan / metrics.ideal - 1.0);
-    Panel { metrics, timeline }
+    Panel::new(timeline, metrics)
 }
 
 fn entry(name: &str, p: u32, m: u32, comm: f64, measured: bool) -> Entry {
@@ -92,6 +92,7 @@ fn sample(p: u32, m: u32, comm: f64, measured: bool) -> Report {
             header: ["schedule", "cause", "share"].map(String::from).into(),
             rows: vec![vec!["1f1b".into(), "fill".into(), "9.1 %".into()]],
         }],
+        ..Report::default()
     }
 }
 
@@ -128,7 +129,7 @@ fn single(start_ns: u64, end_ns: u64) -> Report {
     let mut timeline = timeline("naive", 1, 1, 0.0, false);
     timeline.spans.truncate(1);
     (timeline.spans[0].start_ns, timeline.spans[0].end_ns) = (start_ns, end_ns);
-    let predicted = Some(Panel { metrics: timeline.metrics(), timeline });
+    let predicted = Some(Panel::new(timeline.clone(), timeline.metrics()));
     Report { entries: vec![Entry { name: "one".into(), predicted, ..Entry::default() }], ..Report::default() }
 }
 
