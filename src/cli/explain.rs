@@ -128,7 +128,7 @@ impl Explain {
             }
             let predicted = resolved.predict()?;
             if !self.write.output.is_empty() {
-                let panel = Panel::new(predicted.timeline(), predicted.metrics().clone());
+                let panel = Panel::predicted(&predicted);
                 entries.push(Entry { name: graph.schedule().name.clone(), predicted: Some(panel), ..Entry::default() });
             }
             let _busy = self.remarks.busy(&format!("explaining {}", graph.schedule().name), None);

@@ -216,8 +216,11 @@ impl Predict {
         let (compared, several) = (self.schedules.is_comparison(), self.schedules.are_several());
         let ops: usize = results.iter().map(|r| r.graph.len()).sum();
         let drawn = self.draw.print.format == Format::Table && ops <= MAX_DRAWN_OPS && !several;
-        let mut report =
-            if drawn || !self.write.output.is_empty() { Report::predicted(results) } else { Report::figures(results) };
+        let mut report = match self.write.output.is_empty() {
+            false => Report::predicted(results),
+            true if drawn => Report::drawn(results),
+            true => Report::figures(results),
+        };
         if self.costs.costs_per.is_some() {
             report.subtitle = self.costs.of_all().described();
         }

@@ -97,14 +97,14 @@ impl Finding {
     pub(super) fn judge(&mut self, run: &Measured, table: &CostTable, setup: &Setup, place: Place) {
         let schedule = run.graph.schedule();
         let predicted = sim::predict(&run.graph, table, setup).expect("only a machine makes predictions fail");
-        let mut predicted_timeline = predicted.timeline();
+        let mut panel = Panel::predicted(&predicted);
         let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep.share());
-        measured_timeline.held_against(&predicted_timeline);
+        measured_timeline.held_against(&panel.timeline);
         let predicted = predicted.prediction;
-        for timeline in [&mut predicted_timeline, &mut measured_timeline] {
+        for timeline in [&mut panel.timeline, &mut measured_timeline] {
             timeline.provenance = self.report.provenance.clone();
         }
-        let mut error = compare::compare(&predicted_timeline, &measured_timeline).unwrap_or_default();
+        let mut error = compare::compare(&panel.timeline, &measured_timeline).unwrap_or_default();
         compare::refine(&mut error, &predicted.metrics, &run.graph, table, &run.records);
         let (iteration, wall) = (iteration(run), wall(run));
         let metrics = measured_timeline.metrics();
@@ -133,7 +133,7 @@ impl Finding {
         self.report.entries.push(Entry {
             point: None,
             name: schedule.name.clone(),
-            predicted: Some(Panel::new(predicted_timeline, outcome.predicted.metrics.clone())),
+            predicted: Some(panel),
             measured: Some(Panel::new(measured_timeline, metrics)),
             error: Some(error),
             over_steps: outcome.over_steps(),

@@ -6,12 +6,35 @@ use std::collections::BTreeSet;
 
 const TYPICAL_SPEED: &str = " at typical speed; times under the machine's speed as it was measured";
 
+impl Panel {
+    /// A prediction's timeline and figures, why its devices idle, and the cap that it was asked to keep.
+    pub fn predicted(result: &Predicted<'_>) -> Panel {
+        Panel {
+            idle: result.idle(),
+            memory_cap: result.memory_cap,
+            ..Panel::new(result.timeline(), result.metrics().clone())
+        }
+    }
+}
+
 impl Report {
-    /// Predictions of schedules side by side, with their timelines.
+    /// Predictions of schedules side by side, with their timelines and why their devices idle.
     pub fn predicted(results: &[Predicted<'_>]) -> Report {
+        Report::with_panels(results, Panel::predicted)
+    }
+
+    /// The same without saying why devices idle, which takes longer than the prediction.
+    pub fn drawn(results: &[Predicted<'_>]) -> Report {
+        Report::with_panels(results, |result| Panel {
+            memory_cap: result.memory_cap,
+            ..Panel::new(result.timeline(), result.metrics().clone())
+        })
+    }
+
+    fn with_panels(results: &[Predicted<'_>], panel: impl Fn(&Predicted<'_>) -> Panel) -> Report {
         let mut report = Report::figures(results);
         for (entry, result) in report.entries.iter_mut().zip(results) {
-            entry.predicted = Some(Panel::new(result.timeline(), result.metrics().clone()));
+            entry.predicted = Some(panel(result));
         }
         report
     }

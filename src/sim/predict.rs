@@ -2,6 +2,8 @@
 
 use super::bound::{Bounds, bounds, shared_cores};
 use super::event::{Config, Each, EventError, Jitter, Makespans, Prepared, Record, monte_carlo, simulate};
+use super::explain::explain;
+use super::idle::IdleSpan;
 use super::spans::{StepSpan, spans, step_spans};
 use super::sweep::sweep_lasting;
 use super::waits::OpTimes;
@@ -15,6 +17,9 @@ use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+
+/// Largest step whose idle time is explained beside its picture.
+const MOST_EXPLAINED: usize = 500_000;
 
 /// One entry of `predict --format json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -98,6 +103,8 @@ pub struct Predicted<'a> {
     pub bounds: Bounds,
     /// The step ops.
     pub steps: Vec<StepSpan>,
+    /// Most activations that a device may hold, where that was asked for.
+    pub memory_cap: Option<f64>,
     step: Step,
     /// Of the event engine: when every op and transfer took place.
     record: Option<Box<Record>>,
@@ -137,7 +144,7 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
     let bounds = Bounds { cores, ..bounds(graph, costs, kept) };
     let prediction = Prediction::new(graph, costs, &step, &bounds);
     let steps = step_spans(graph, costs, &step.devices, &setup.steps);
-    Ok(Predicted { graph, costs, prediction, bounds, steps, step, record })
+    Ok(Predicted { graph, costs, prediction, bounds, steps, memory_cap: setup.memory_cap, step, record })
 }
 
 /// The step that a prediction without a machine is about.
@@ -258,6 +265,15 @@ impl Predicted<'_> {
             None => drop(sweep_at_speed(self.graph, self.costs, self.step.speed(self.costs), |_, _| (), note)),
         }
         times
+    }
+
+    /// Why devices idle, by device and time, in the costs' unit: the intervals of [`explain`]. None where a machine's links and queues
+    /// decide, of which it knows nothing, and none of more than [`MOST_EXPLAINED`] ops.
+    pub fn idle(&self) -> Vec<IdleSpan> {
+        if self.record.is_some() || self.graph.len() > MOST_EXPLAINED {
+            return Vec::new();
+        }
+        explain(self.graph, self.costs, &self.op_times(), self.memory_cap).report(self.graph, self.costs).idle
     }
 
     /// How long each op of a sweep takes by itself, in ticks, where that is not what it costs: under a measured speed.

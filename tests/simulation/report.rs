@@ -2,7 +2,9 @@
 
 use crate::support::{costs_of, graph};
 use crate::xml::well_formed;
+use pipesim::internals::cost::GivenCosts;
 use pipesim::internals::report::{self, Colors, Comparison, Entry, KindError, Panel, Report, Table};
+use pipesim::internals::resolve::{Costs, Resolved, Selection};
 use pipesim::internals::sim::event::{Config, Jitter};
 use pipesim::internals::sim::{self, Setup};
 use pipesim::internals::timeline::{Queue, Source, Span, Timeline};
@@ -438,4 +440,35 @@ fn files_are_whole_or_absent() {
     let written = report::folder(&twice, &folder.path().join("r"), &[]).unwrap();
     assert!(written.iter().all(|path| path.parent() == Some(&folder.path().join("r")) && path.is_file()));
     assert_eq!(written.len(), 8, "files of one name overwrite each other: {written:?}");
+}
+
+#[test]
+fn panels_of_predictions_say_why_every_idle_moment_is_one() {
+    let costs = Costs::given("F=10,I=12,W=7,comm=1".parse::<GivenCosts>().unwrap());
+    let selection = Selection { memory_cap: Some(4.0), ..Selection::new(4, 8) };
+    let resolved: Vec<Resolved> =
+        ["naive", "1f1b", "interleaved-1f1b", "zb-v"].map(|name| selection.resolve(name, &costs).unwrap()).into();
+    let predictions: Vec<_> = resolved.iter().map(|one| one.predict().unwrap()).collect();
+    for (entry, resolved) in Report::predicted(&predictions).entries.iter().zip(&resolved) {
+        let panel = entry.predicted.as_ref().unwrap();
+        assert_eq!(panel.memory_cap, Some(4.0));
+        for (device, figures) in (0..).zip(&panel.metrics.per_device) {
+            let gaps: Vec<_> = panel.idle.iter().filter(|gap| gap.device == device).collect();
+            let told: f64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
+            assert!((told - figures.idle).abs() < 1e-9, "{} {device}: {told}", entry.name);
+            let busy = panel.timeline.spans.iter().filter(|s| s.device == device && s.queue == Queue::Compute);
+            let unit = panel.timeline.unit_ns as f64;
+            for span in busy {
+                let (start, end) = (span.start_ns as f64 / unit, span.end_ns as f64 / unit);
+                assert!(gaps.iter().all(|gap| gap.end <= start + 1e-6 || gap.start >= end - 1e-6), "{}", entry.name);
+            }
+        }
+        // the same causes as in the table, and none where queues decide, of which they know nothing
+        let times = sim::OpTimes::swept(&resolved.graph, &resolved.costs);
+        let table = sim::explain(&resolved.graph, &resolved.costs, &times, Some(4.0));
+        assert_eq!(panel.idle, table.report(&resolved.graph, &resolved.costs).idle);
+    }
+    let machine = Setup { machine: Some(Config::default()), ..resolved[1].setup.clone() };
+    let under_queues = sim::predict(&resolved[1].graph, &resolved[1].costs, &machine).unwrap();
+    assert!(under_queues.idle().is_empty());
 }
