@@ -139,7 +139,7 @@ impl Explain {
         let printed = self.print.show(&report, json, || table(&report), || intervals(&explanations));
         let (p, m) = (self.schedules.stages.first(), self.schedules.micro.first());
         let title = format!("Explained: {p} devices, {m} micro-batches");
-        self.write.write(&Report { title, entries, ..report }, printed, self.remarks)?;
+        self.write.write(&Report { title, entries, look: self.write.look.look(), ..report }, printed, self.remarks)?;
         let judged = explanations.iter().map(|e| Judged::predicted(&e.schedule, &e.time_unit, &e.metrics));
         self.judge.held(&judged.collect::<Vec<_>>())?.judge()
     }

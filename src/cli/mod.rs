@@ -15,6 +15,7 @@ mod grid;
 mod guard;
 mod hardware;
 mod leave;
+mod look;
 mod memory;
 mod model;
 mod needs;

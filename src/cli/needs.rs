@@ -5,6 +5,7 @@ use super::numbers::Numbers;
 use super::options::Format;
 use super::selection::{Cap, Names};
 use crate::cost::{Decimal, GivenCosts, Per};
+use crate::report::{Drawn, Place, Shape};
 use crate::sim::event::Sharing;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
@@ -232,6 +233,21 @@ const RULES: &[Rule] = &[
         why: "is about what people read; leave it out, or print --format table or md",
     },
     Rule {
+        options: &["palette"],
+        fits: |a| a.is_drawn_in_the_terminal() || a.is_drawn(|_| true),
+        why: "is about what is drawn; write a picture, a page or a folder, as in -o timelines.svg",
+    },
+    Rule {
+        options: &["title", "no_memory", "no_waits"],
+        fits: |a| a.is_drawn(|_| true),
+        why: "is about pictures and pages; write one, as in -o timelines.svg",
+    },
+    Rule {
+        options: &["width", "font_size"],
+        fits: |a| a.is_drawn(|drawn| drawn == Drawn::Still),
+        why: "is about pictures; write one, as in -o timelines.svg",
+    },
+    Rule {
         options: &["verbose"],
         fits: |a| !a.typed("quiet"),
         why: "and --quiet contradict each other; leave one of the two out",
@@ -267,6 +283,24 @@ impl Asked<'_> {
     /// Whether the option has more than one number.
     fn has_several(&self, option: &str) -> bool {
         self.get(option).is_some_and(|numbers: Numbers| numbers.are_several())
+    }
+
+    /// Whether timelines are printed, with colours.
+    fn is_drawn_in_the_terminal(&self) -> bool {
+        self.has("color") && self.get("format") == Some(Format::Table)
+    }
+
+    /// Whether some place is written where timelines are drawn so. Where none is named, what takes one anyway writes a folder.
+    fn is_drawn(&self, so: fn(Drawn) -> bool) -> bool {
+        let mut places = self.matches.try_get_many::<Place>("output").ok().flatten().into_iter().flatten().peekable();
+        if places.peek().is_none() {
+            return ["run", "accuracy"].contains(&self.verb.get_name());
+        }
+        places.any(|place| match place.shape {
+            Shape::Stdout => false,
+            Shape::Folder => true,
+            Shape::File(drawn, _) => drawn != Drawn::Not && so(drawn),
+        })
     }
 
     fn on(&self, device: DeviceKind) -> bool {

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::condition::{self, Condition};
+use super::look::LookOptions;
 use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Per, Slow, TimeUnit};
 use crate::report::{Place, endings};
 use crate::resolve::{self, Costs, Files};
@@ -201,6 +202,8 @@ pub struct WriteOptions {
     /// Files and report folders to write.
     #[arg(long, short, value_name = "PATH", help = outputs(), value_parser = place())]
     pub output: Vec<Place>,
+    #[command(flatten)]
+    pub look: LookOptions,
 }
 
 impl WriteOptions {
@@ -208,7 +211,7 @@ impl WriteOptions {
     pub fn or_latest(&self) -> Result<WriteOptions, Failure> {
         let latest = || Place::named("reports/latest").map(|place| vec![place]);
         let output = if self.output.is_empty() { latest()? } else { self.output.clone() };
-        Ok(WriteOptions { output })
+        Ok(WriteOptions { output, look: self.look.clone() })
     }
 }
 

@@ -227,6 +227,7 @@ impl Predict {
         if compared {
             report = grid::compared(report, all, several);
         }
+        report.look = self.write.look.look();
         report.extra_tables.extend(balance_table(results));
         if let Some(forecasts) = forecasts {
             let tables =

@@ -37,7 +37,7 @@ impl Place {
     pub fn try_out(&self) -> Result<(), WriteError> {
         match self.shape {
             Shape::Stdout => Ok(()),
-            Shape::File(_) => try_file(&self.path),
+            Shape::File(..) => try_file(&self.path),
             Shape::Folder => placed("make the folder", &self.path, try_folder(&self.path)),
         }
     }
@@ -46,7 +46,7 @@ impl Place {
     pub fn write(&self, report: &Report, more: &[NamedBytes]) -> Result<Vec<PathBuf>, WriteError> {
         match self.shape {
             Shape::Stdout => Ok(Vec::new()),
-            Shape::File(bytes) => write_atomic(&self.path, &bytes(report)?).map(|()| vec![self.path.clone()]),
+            Shape::File(_, bytes) => write_atomic(&self.path, &bytes(report)?).map(|()| vec![self.path.clone()]),
             Shape::Folder => folder(report, &self.path, more),
         }
     }

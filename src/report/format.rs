@@ -8,22 +8,33 @@ use std::path::{Path, PathBuf};
 /// What makes the bytes of a format.
 type Bytes = fn(&Report) -> Result<Vec<u8>, WriteError>;
 
-/// Endings of file names and what makes the bytes.
-pub const FORMATS: &[(&str, Bytes)] = &[
-    (".svg", |report| Ok(super::svg(report).into_bytes())),
+/// How a format shows timelines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drawn {
+    /// As a still picture.
+    Still,
+    /// On a page, as wide as its window.
+    Page,
+    /// Not: for programs.
+    Not,
+}
+
+/// Endings of file names, how timelines are drawn there, and what makes the bytes.
+pub const FORMATS: &[(&str, Drawn, Bytes)] = &[
+    (".svg", Drawn::Still, |report| Ok(super::svg(report).into_bytes())),
     #[cfg(feature = "pictures")]
-    (".png", super::png),
-    (".html", |report| Ok(super::html(report).into_bytes())),
-    (".json", |report| Ok(super::timelines(report).into_bytes())),
-    (".csv", |report| Ok(super::csv(report).into_bytes())),
-    (".trace.json", |report| Ok(super::trace(report).into_bytes())),
+    (".png", Drawn::Still, super::png),
+    (".html", Drawn::Page, |report| Ok(super::html(report).into_bytes())),
+    (".json", Drawn::Not, |report| Ok(super::timelines(report).into_bytes())),
+    (".csv", Drawn::Not, |report| Ok(super::csv(report).into_bytes())),
+    (".trace.json", Drawn::Not, |report| Ok(super::trace(report).into_bytes())),
     #[cfg(feature = "pictures")]
-    (".trace.json.gz", super::trace_gz),
+    (".trace.json.gz", Drawn::Not, super::trace_gz),
 ];
 
 /// The endings of [`FORMATS`].
 pub fn endings() -> Vec<&'static str> {
-    FORMATS.iter().map(|(ending, _)| *ending).collect()
+    FORMATS.iter().map(|(ending, ..)| *ending).collect()
 }
 
 /// Where a report goes, and as what.
@@ -41,7 +52,7 @@ pub enum Shape {
     /// Nothing: `-` is stdout, to which a command prints anyway.
     Stdout,
     /// A file, whose bytes this makes.
-    File(Bytes),
+    File(Drawn, Bytes),
     /// A report folder.
     Folder,
 }
@@ -61,9 +72,9 @@ impl Place {
         if is_folder(&name) {
             return place(Shape::Folder);
         }
-        let fitting = FORMATS.iter().filter(|(ending, _)| ends_with(&name, ending) && !is_bare(&name));
-        match (fitting.max_by_key(|(ending, _)| ending.len()), ending(&name)) {
-            (Some((_, bytes)), _) => place(Shape::File(*bytes)),
+        let fitting = FORMATS.iter().filter(|(ending, ..)| ends_with(&name, ending) && !is_bare(&name));
+        match (fitting.max_by_key(|(ending, ..)| ending.len()), ending(&name)) {
+            (Some((_, drawn, bytes)), _) => place(Shape::File(*drawn, *bytes)),
             (None, None) => place(Shape::Folder),
             (None, Some(_)) => Err(WriteError::Name(format!(
                 "expected a name that ends in {}, or one without an ending for a report folder, found '{name}'; \
@@ -112,7 +123,7 @@ fn ends_with(name: &str, ending: &str) -> bool {
 
 /// Whether a file's name is nothing but a known ending.
 fn is_bare(name: &str) -> bool {
-    FORMATS.iter().any(|(ending, _)| last(name).eq_ignore_ascii_case(ending))
+    FORMATS.iter().any(|(ending, ..)| last(name).eq_ignore_ascii_case(ending))
 }
 
 /// A file name's ending: from its last dot on, but for a dot at its very beginning. A name that is nothing but a known ending
@@ -132,7 +143,7 @@ mod tests {
     fn shape(name: &str) -> &'static str {
         match Place::named(name) {
             Ok(Place { shape: Shape::Stdout, .. }) => "stdout",
-            Ok(Place { shape: Shape::File(_), .. }) => "file",
+            Ok(Place { shape: Shape::File(..), .. }) => "file",
             Ok(Place { shape: Shape::Folder, .. }) => "folder",
             Err(_) => "refused",
         }

@@ -20,7 +20,7 @@ const SCRIPTS: [&str; 5] = [
 
 /// A page that opens from disk, in any browser, without a server or a network.
 pub fn html(report: &Report) -> String {
-    let title = if report.title.is_empty() { "pipesim report" } else { &report.title };
+    let title = if report.headline().is_empty() { "pipesim report" } else { report.headline() };
     let parts = [
         ("{{title}}", escape(title)),
         ("{{style}}", STYLE.to_string()),
@@ -69,7 +69,7 @@ fn data(report: &Report) -> String {
         })
         .collect();
     let head = json!({
-        "title": report.title,
+        "title": report.headline(),
         "subtitle": report.subtitle,
         "provenance": report.provenance,
         "tables": report.further_tables(),

@@ -40,7 +40,7 @@ pub(super) fn figures(report: &Report) -> Value {
         .collect();
     json!({
         "schema_version": crate::timeline::SCHEMA_VERSION,
-        "title": report.title,
+        "title": report.headline(),
         "subtitle": report.subtitle,
         "provenance": report.provenance,
         "schedules": entries,

@@ -31,8 +31,8 @@ fn to(style: Style, anchor: Anchor) -> Style {
 pub(super) fn picture(report: &Report) -> Picture {
     let mut picture = Picture { width: WIDTH, title: summary(report), ..Picture::default() };
     let mut y = MARGIN + 14.0;
-    if !report.title.is_empty() {
-        picture.text(TITLE, MARGIN, y, fit_pixels(&report.title, WIDTH - 2.0 * MARGIN - 60.0, TITLE.size));
+    if !report.headline().is_empty() {
+        picture.text(TITLE, MARGIN, y, fit_pixels(report.headline(), WIDTH - 2.0 * MARGIN - 60.0, TITLE.size));
         y += 18.0;
     }
     if !report.subtitle.is_empty() {
@@ -58,7 +58,7 @@ pub(super) fn picture(report: &Report) -> Picture {
 
 fn summary(report: &Report) -> String {
     let names: Vec<String> = report.entries.iter().map(|entry| plain(&entry.name)).collect();
-    let title = if report.title.is_empty() { "Pipeline timelines".into() } else { plain(&report.title) };
+    let title = if report.headline().is_empty() { "Pipeline timelines".into() } else { plain(report.headline()) };
     if names.is_empty() { title } else { format!("{title}: {}", names.join(", ")) }
 }
 

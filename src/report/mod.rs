@@ -38,7 +38,7 @@ pub use error::WriteError;
 pub use figures::figures;
 #[cfg(feature = "pictures")]
 pub use folder::{NamedBytes, folder, try_file, write_atomic};
-pub use format::{FORMATS, Place, Shape, endings};
+pub use format::{Drawn, FORMATS, Place, Shape, endings};
 pub use html::html;
 pub use json::{json, timelines};
 pub use look::{Look, Palette};
@@ -122,6 +122,13 @@ pub struct LeftOut {
     pub what: &'static str,
     /// In full.
     pub why: String,
+}
+
+impl Report {
+    /// The title that is shown: the one asked for, else the report's own.
+    pub fn headline(&self) -> &str {
+        self.look.title.as_deref().unwrap_or(&self.title)
+    }
 }
 
 impl Entry {

@@ -33,7 +33,7 @@ pub fn trace(report: &Report) -> String {
             })
         })
         .collect();
-    let other = json!({"title": report.title, "timelines": units, "provenance": report.provenance});
+    let other = json!({"title": report.headline(), "timelines": units, "provenance": report.provenance});
     format!("{{\"displayTimeUnit\":\"ns\",\"otherData\":{other},\"traceEvents\":[\n{}\n]}}\n", events.out)
 }
 

@@ -44,6 +44,7 @@ const VALUES: &[(&str, &str)] = &[
     ("eps", "1"),
     ("exact", "1000"),
     ("fail-if", "makespan>0"),
+    ("font-size", "14"),
     ("format", "md"),
     ("hardware", "h100-sxm"),
     ("heads", "2"),
@@ -63,9 +64,12 @@ const VALUES: &[(&str, &str)] = &[
     ("micro-batch-size", "2"),
     ("model", "small"),
     ("need", "mpi"),
+    ("no-memory", ""),
+    ("no-waits", ""),
     ("output", "x.html"),
     ("overlap", "serial"),
     ("overlap-slowdown", "1.5"),
+    ("palette", "grey"),
     ("precision", "bf16"),
     ("probe", "driver"),
     ("profile", "$D/other-costs.json"),
@@ -88,6 +92,7 @@ const VALUES: &[(&str, &str)] = &[
     ("steps", "3"),
     ("time-limit", "20"),
     ("timeout", "1"),
+    ("title", "Mine"),
     ("to", "dot"),
     ("tokenizer", "gpt2"),
     ("torch", "2.11"),
@@ -98,6 +103,7 @@ const VALUES: &[(&str, &str)] = &[
     ("vocabulary", "400"),
     ("warmup", "1"),
     ("weight-decay", "100"),
+    ("width", "800"),
     ("zero", "1"),
 ];
 
@@ -122,56 +128,77 @@ const ENOUGH_SLOTS: (&str, &str) = ("slots", "one is enough");
 const SIZES_SAY_ALL: (&str, &str) = ("model", "the sizes say all");
 const TIMED_STEPS: (&str, &str) = ("steps", "every step lasts as long; that they are made is tested by their time");
 
+/// What a written picture shows; that it does is seen where one is written by a command that measures nothing.
+const PALETTE: (&str, &str) = ("palette", "nothing is coloured");
+const PICTURED: &str = "the pictures show times, and those are left out";
+const LOOK: [(&str, &str); 6] = [
+    ("title", PICTURED),
+    ("width", PICTURED),
+    ("font-size", PICTURED),
+    ("palette", PICTURED),
+    ("no-memory", PICTURED),
+    ("no-waits", PICTURED),
+];
+
 const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
-        refused: "effort overlap layers balance sharing link-scope samples jitter-seed \
+        refused: "title width font-size no-memory no-waits \
+                  effort overlap layers balance sharing link-scope samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
-        same: &[NO_MESSAGES, ENOUGH_SLOTS],
+        same: &[PALETTE, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
-        refused: "effort balance ascii chunks set overlap profile sharing link-scope samples jitter-seed \
+        refused: "palette title width font-size no-memory no-waits \
+                  effort balance ascii chunks set overlap profile sharing link-scope samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
-        refused: "effort ascii chunks set overlap costs costs-per slow sharing link-scope samples jitter-seed \
+        refused: "palette title width font-size no-memory no-waits \
+                  effort ascii chunks set overlap costs costs-per slow sharing link-scope samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
-        refused: "effort chunks set layers balance sharing link-scope samples jitter-seed \
+        refused: "palette title width font-size no-memory no-waits \
+                  effort chunks set layers balance sharing link-scope samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, ("ascii", "it is in ASCII as it is"), NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 4 --micro 8 --schedule chimera --slow 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
-        refused: "effort ascii set overlap layers balance profile \
+        refused: "palette title width font-size no-memory no-waits \
+                  effort ascii set overlap layers balance profile \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
-        refused: "effort ascii chunks set overlap layers balance max-ticks sharing link-scope samples jitter-seed stages micro \
+        refused: "palette title width font-size no-memory no-waits \
+                  effort ascii chunks set overlap layers balance max-ticks sharing link-scope samples jitter-seed stages micro \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
-        refused: "effort ascii chunks set overlap costs costs-per profile slow sharing link-scope samples jitter-seed",
+        refused: "palette title width font-size no-memory no-waits \
+                  effort ascii chunks set overlap costs costs-per profile slow sharing link-scope samples jitter-seed",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
-        refused: "effort chunks set overlap layers balance",
+        refused: "palette title width font-size no-memory no-waits \
+                  effort chunks set overlap layers balance",
         same: &[QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
-        refused: "effort ascii chunks set overlap costs costs-per slow",
+        refused: "palette title width font-size no-memory no-waits \
+                  effort ascii chunks set overlap costs costs-per slow",
         same: &[QUIET],
     },
     Setting {
@@ -214,29 +241,83 @@ const SETTINGS: &[Setting] = &[
         refused: "effort balance chunks set overlap layers costs costs-per profile slow",
         same: &[QUIET, ("torch", "all versions read the same ops")],
     },
-    Setting { command: "compare $D/predicted.json", refused: "", same: &[QUIET] },
-    Setting { command: "compare $D/predicted.json --format json", refused: "ascii", same: &[COLOR, QUIET] },
+    Setting {
+        command: "compare $D/predicted.json",
+        refused: "title width font-size no-memory no-waits",
+        same: &[PALETTE, QUIET],
+    },
+    Setting {
+        command: "compare $D/predicted.json --format json",
+        refused: "palette title width font-size no-memory no-waits \
+                  ascii",
+        same: &[COLOR, QUIET],
+    },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --unit-ms 1 --steps 1 --warmup 0 --format json",
         refused: "effort balance ascii chunks set overlap layers link slices precision device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model profile repeat-batch seed seq tokenizer vocabulary weight-decay",
-        same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
+        same: &[
+            LOOK[0],
+            LOOK[1],
+            LOOK[2],
+            LOOK[3],
+            LOOK[4],
+            LOOK[5],
+            COLOR,
+            WARMUP,
+            TIMEOUT,
+            APART,
+            DETAILS,
+            TIMED_STEPS,
+        ],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --profile $D/costs.json --steps 1 --warmup 0 --format json",
         refused: "effort balance ascii chunks set overlap link slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer vocabulary weight-decay costs costs-per slow unit-ms",
-        same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
+        same: &[
+            LOOK[0],
+            LOOK[1],
+            LOOK[2],
+            LOOK[3],
+            LOOK[4],
+            LOOK[5],
+            COLOR,
+            WARMUP,
+            TIMEOUT,
+            APART,
+            DETAILS,
+            TIMED_STEPS,
+        ],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0 --format json",
         refused: "effort balance ascii chunks set overlap costs costs-per slow unit-ms checkpoint tokenizer link slices precision",
-        same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS, SIZES_SAY_ALL],
+        same: &[
+            LOOK[0],
+            LOOK[1],
+            LOOK[2],
+            LOOK[3],
+            LOOK[4],
+            LOOK[5],
+            COLOR,
+            WARMUP,
+            TIMEOUT,
+            APART,
+            DETAILS,
+            SIZES_SAY_ALL,
+        ],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 4 --warmup 0",
         refused: "effort balance chunks set overlap costs costs-per slow unit-ms checkpoint calibrate link slices precision tokenizer",
         same: &[
+            LOOK[0],
+            LOOK[1],
+            LOOK[2],
+            LOOK[3],
+            LOOK[4],
+            LOOK[5],
             WARMUP,
             TIMEOUT,
             APART,
@@ -249,7 +330,7 @@ const SETTINGS: &[Setting] = &[
         command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 4 --warmup 0 --format json",
         refused: "effort balance ascii chunks set overlap costs costs-per slow unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
                   slices precision",
-        same: &[COLOR, WARMUP, TIMEOUT, APART, DETAILS],
+        same: &[LOOK[0], LOOK[1], LOOK[2], LOOK[3], LOOK[4], LOOK[5], COLOR, WARMUP, TIMEOUT, APART, DETAILS],
     },
     Setting {
         command: "profile --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0",
@@ -259,7 +340,18 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "report accuracy --stages 2 --micro 4 --schedule gpipe --calibrate 1f1b --calibrate-micro 4 --device cpu $M --steps 4 --warmup 0 --verbose",
         refused: "batch checkpoint tokenizer link slices precision quiet",
-        same: &[WARMUP, TIMEOUT, SIZES_SAY_ALL, ("verbose", "it is as verbose as it can be")],
+        same: &[
+            LOOK[0],
+            LOOK[1],
+            LOOK[2],
+            LOOK[3],
+            LOOK[4],
+            LOOK[5],
+            WARMUP,
+            TIMEOUT,
+            SIZES_SAY_ALL,
+            ("verbose", "it is as verbose as it can be"),
+        ],
     },
     Setting { command: "report published $D/published-rows.json", refused: "", same: &[] },
     Setting { command: "schedules", refused: "", same: &[] },
@@ -572,6 +664,7 @@ fn a_timeout_is_honoured() {
 /// Options that may have any text, or any of these numbers.
 const ANY: &[(&str, &str)] = &[
     ("output", "a path"),
+    ("title", "a text"),
     ("lr", "1e20 is a number"),
     ("eps", "1e20 is a number"),
     ("weight-decay", "1e20 is a number"),

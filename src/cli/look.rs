@@ -1,0 +1,83 @@
+//! How what is drawn looks: options of every verb that writes pictures.
+
+use super::options::one_of;
+use crate::report::{Look, Palette};
+use clap::Args;
+use std::ops::RangeInclusive;
+
+/// CSS pixels by unit of length: an inch has 96 of them.
+const LENGTHS: [(&str, f64); 5] =
+    [("px", 1.0), ("pt", 96.0 / 72.0), ("in", 96.0), ("mm", 96.0 / 25.4), ("cm", 96.0 / 2.54)];
+
+const PALETTES: [(&str, &str, Palette); 3] = [
+    ("default", "Blue, teal, green, orange, as papers have them", Palette::Default),
+    ("colour-blind|color-blind", "Further apart for readers without red or green cones", Palette::ColourBlind),
+    ("grey|gray", "For print without colours", Palette::Grey),
+];
+
+/// How pictures look.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Look of pictures")]
+pub struct LookOptions {
+    /// The headline; '' for none
+    #[arg(long, value_name = "TEXT")]
+    pub title: Option<String>,
+    /// Width of pictures, in pixels of 1/96 inch or with a unit: 317, 3.3in, 84mm [default: 1200]
+    #[arg(long, value_name = "PX", value_parser = |text: &str| length(text, 200.0..=10_000.0))]
+    pub width: Option<f64>,
+    /// Size of most texts of pictures, in pixels or with a unit: 11.5, 8pt [default: 11.5]
+    #[arg(long, value_name = "PX", value_parser = |text: &str| length(text, 4.0..=72.0))]
+    pub font_size: Option<f64>,
+    /// Colours of what is drawn [default: default]
+    #[arg(long, value_name = "NAME", value_parser = one_of(PALETTES))]
+    pub palette: Option<Palette>,
+    /// Leave out the activations held
+    #[arg(long)]
+    pub no_memory: bool,
+    /// Leave out sends and waits for data
+    #[arg(long)]
+    pub no_waits: bool,
+}
+
+/// A length in CSS pixels that lies in `range`.
+fn length(text: &str, range: RangeInclusive<f64>) -> Result<f64, String> {
+    let text = text.trim();
+    let unit = LENGTHS.iter().find_map(|(unit, pixels)| Some((text.strip_suffix(unit)?, pixels)));
+    let (number, pixels) = unit.unwrap_or((text, &1.0));
+    let found = number.trim().parse::<f64>().map(|number| number * pixels);
+    let fitting = found.ok().filter(|length| range.contains(length));
+    let (low, high) = (range.start(), range.end());
+    fitting
+        .ok_or_else(|| format!("expected a length from {low} to {high} px, as {low}, 3.3in, 84mm, 8pt, found '{text}'"))
+}
+
+impl LookOptions {
+    /// The same for a report.
+    pub fn look(&self) -> Look {
+        Look {
+            title: self.title.clone(),
+            width: self.width,
+            font_size: self.font_size,
+            palette: self.palette.unwrap_or_default(),
+            memory: !self.no_memory,
+            waits: !self.no_waits,
+            ..Look::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_have_units() {
+        for (text, pixels) in [("320", 320.0), ("3.5in", 336.0), ("254 mm", 960.0), ("25.4cm", 960.0), ("300pt", 400.0)]
+        {
+            assert_eq!(length(text, 200.0..=10_000.0), Ok(pixels), "{text}");
+        }
+        for text in ["", "px", "-300", "nan", "inf", "199", "10001", "3e2e", "1e400", "300em"] {
+            assert!(length(text, 200.0..=10_000.0).is_err_and(|why| why.contains(&format!("'{text}'"))), "{text}");
+        }
+    }
+}
