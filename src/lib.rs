@@ -74,7 +74,7 @@
 //! ```text
 //! 1 language and graph: op activation placement schedule open delivery deadlock graph legible lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: anatomy layout hardware memory misfit balance cost settle sim exact
-//! 3 the way in: resolve forecast remedy published report
+//! 3 the way in: resolve forecast advice remedy published report
 //! 4 machines: model cuda ranks exec doctor
 //! 5 measurement: experiment
 //! 6 command line, and the errors of the crate: cli error
@@ -92,6 +92,7 @@
 #![cfg_attr(not(all(feature = "cli", feature = "cuda")), allow(dead_code))]
 
 mod activation;
+mod advice;
 mod anatomy;
 mod balance;
 mod check;

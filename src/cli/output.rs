@@ -81,7 +81,7 @@ impl PrintOptions {
     }
 
     /// In ASCII where that is asked for.
-    fn plain(&self, text: String) -> String {
+    pub fn plain(&self, text: String) -> String {
         if self.ascii { text.chars().map(ascii).collect() } else { text }
     }
 }
@@ -119,6 +119,14 @@ impl DrawOptions {
 /// The tables of a report as wide as the terminal; in pipes and files, a row is a line.
 pub fn table(report: &Report) -> String {
     report::table(report, width())
+}
+
+/// Sentences, each on lines of its own that begin after `indent` spaces and end where the terminal does.
+pub fn lines(sentences: &[String], indent: usize) -> String {
+    let room = width().map(|width| width.saturating_sub(indent).max(20));
+    let margin = " ".repeat(indent);
+    let lines = sentences.iter().flat_map(|text| report::wrapped(text, room));
+    lines.map(|line| format!("{margin}{line}")).collect::<Vec<_>>().join("\n") + "\n"
 }
 
 /// The colours that the terminal has, as far as the environment says so.

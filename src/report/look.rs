@@ -17,6 +17,8 @@ pub struct Look {
     pub waits: bool,
     /// The time that is drawn, from and to, in the time unit; everything unless given.
     pub window: Option<(f64, f64)>,
+    /// Whether gaps have the colours of why devices idle.
+    pub causes: bool,
     /// Whether repeats of the steady state are drawn once, with their count.
     pub collapse: bool,
 }
@@ -30,6 +32,7 @@ impl Default for Look {
             palette: Palette::default(),
             memory: true,
             waits: true,
+            causes: false,
             window: None,
             collapse: false,
         }

@@ -2,7 +2,7 @@
 
 use super::comparison::{bound_and_gap, time};
 use super::number::{MISSING, number, percent, points, signed_percent};
-use super::text::{columns, fit};
+use super::text::{columns, fit, wrapped};
 use super::{Entry, Panel, Report, Table};
 use crate::metrics::Metrics;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, TableStyle, Width};
@@ -128,7 +128,10 @@ fn peak(panel: &Panel) -> f64 {
 /// The figures as tables: predicted, measured, then the extra ones. In `width` columns, if that is given, cells are broken at
 /// spaces where that is needed; without, a row is a line.
 pub fn table(report: &Report, width: Option<usize>) -> String {
-    let caption = |text: &str| if text.is_empty() { String::new() } else { fit(text, LONGEST, "…") + "\n" };
+    let caption = |text: &str| match text {
+        "" => String::new(),
+        text => wrapped(&fit(text, LONGEST, "…"), width).join("\n") + "\n",
+    };
     let one = |table: Table| caption(&table.caption) + &grid(table, width);
     tables(report).into_iter().map(one).collect::<Vec<_>>().join("\n")
 }

@@ -77,6 +77,24 @@ pub(super) fn fit(text: &str, width: usize, mark: &str) -> String {
     out
 }
 
+/// `text`, plain, in lines of at most `width` columns where its words allow; one line where no width is given.
+pub fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let text = plain(text).replace(" %", "\u{a0}%"); // which stays with its number
+    for word in text.split(' ') {
+        let Some(last) = lines.last_mut() else { break };
+        if last.is_empty() {
+            last.push_str(word);
+        } else if width.is_none_or(|width| columns(last) + 1 + columns(word) <= width) {
+            last.push(' ');
+            last.push_str(word);
+        } else {
+            lines.push(word.to_string());
+        }
+    }
+    lines.iter().map(|line| line.replace('\u{a0}', " ")).collect()
+}
+
 /// Estimated width in pixels of `text` in a proportional font of `size` pixels.
 pub(super) fn pixels(text: &str, size: f64) -> f64 {
     text.chars()

@@ -765,7 +765,7 @@ fn explain_accounts_for_every_idle_tick() {
     let (code, out, _) = pipesim("explain -p 4 -m 8 -s gpipe");
     assert_eq!(code, 0);
     // GPipe at unit costs: device r waits r for its first op and 2 r for others to end, fill and drain alone
-    assert!(out.contains("why devices idle") && out.contains("critical path"), "{out}");
+    assert!(out.contains("Why devices idle") && out.contains("critical path"), "{out}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod cli;
 mod docs;
 mod emulated;
+mod explain;
 mod flags;
 mod hardware;
 mod hostile;

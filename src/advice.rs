@@ -1,0 +1,330 @@
+//! What of a step could be changed, and what that gives: every change that is named was predicted.
+//!
+//! Tried are the schedules that come with the program, with 2 and 4 chunks a device where they leave that open; more micro-batches;
+//! the same order with its backwards split; free links and equal stages; layers split by `--balance`. What a search would have to
+//! order is left out, and so is what comes when the ops of all tries are used up: work is counted, never timed.
+
+use crate::cost::{CostTable, OpTime};
+use crate::dsl;
+use crate::graph::TaskGraph;
+use crate::op::{Kind, Op};
+use crate::open::{Goal, OpenSchedule, Order, Program};
+use crate::resolve::{Costs, Resolved, Selection, Variant};
+use crate::settle::settle;
+use crate::sim::{Predicted, sweep, typical_sweep};
+use serde::Serialize;
+
+/// Ops that all tries together may have.
+const MOST_OPS: u64 = 8_000_000;
+/// Calls and loop turns that one schedule file may take.
+const MOST_TICKS: u64 = 5_000_000;
+/// Largest step whose layers are split anew: that takes hundreds of sweeps.
+const MOST_BALANCED: usize = 20_000;
+/// Chunks a device that are tried.
+const CHUNKS: [u32; 2] = [2, 4];
+/// Micro-batches that are tried, over those asked for.
+const TIMES: [u32; 2] = [2, 4];
+/// A saving below this share is none.
+pub const LEAST: f64 = 0.000_5;
+
+/// What is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum What {
+    /// Another schedule, or other chunks.
+    Schedule,
+    /// The number of micro-batches.
+    Micro,
+    /// Backwards into I and W, the W's where devices would idle, within the same memory.
+    Split,
+    /// Messages and host overheads take no time.
+    Links,
+    /// Every stage takes as long as the average of all.
+    Stages,
+    /// The layers of each stage.
+    Layers,
+}
+
+/// A change, and the step that it gives.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// What is changed.
+    pub what: What,
+    /// The schedule's name, the option, or what is supposed, in words.
+    pub change: String,
+    /// Micro-batches of the step then.
+    pub microbatches: u32,
+    /// Its makespan, in the costs' unit.
+    pub makespan: f64,
+    /// The most activations that a device holds then.
+    pub peak_activations: f64,
+    /// Copies of the weights: 2 where micro-batches run in both directions.
+    pub weight_copies: u32,
+    /// By what share the time of a micro-batch shrinks; below 0 it grows.
+    pub saves: f64,
+}
+
+/// What could be changed about one schedule's step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Advice {
+    /// The most activations that a device may hold, or holds in this schedule where no cap is given.
+    pub limit: f64,
+    /// Every change that was tried: schedules, the best first, then the others by kind.
+    pub changes: Vec<Change>,
+    /// How many were left out: searched orders, and what would have taken too many ops.
+    pub untried: usize,
+}
+
+/// A schedule that was tried.
+struct Tried {
+    name: String,
+    base: String,
+    chunks: u32,
+    copies: u32,
+    makespan: f64,
+    peak: f64,
+    forward_ns: u64,
+}
+
+/// Tries changes for schedules at the same p, m and costs.
+pub struct Advisor<'a> {
+    selection: Selection,
+    costs: &'a Costs,
+    tried: Vec<Tried>,
+    untried: usize,
+    /// Ops that are left to try.
+    left: u64,
+}
+
+fn makespan(graph: &TaskGraph, costs: &CostTable) -> u64 {
+    sweep(graph, costs).iter().map(|device| device.last_end).max().unwrap_or(0)
+}
+
+/// How long all forwards together take: what schedules that train the same model have in common.
+fn forward_ns(graph: &TaskGraph, costs: &CostTable) -> u64 {
+    let counts = graph.schedule().counts();
+    let forwards = graph.schedule().placement.op_kinds().filter(|op| op.kind() == Kind::F);
+    let ticks = |op: Op| counts[op.slot()].saturating_mul(costs.of(op).duration);
+    costs.to_ns(forwards.map(ticks).fold(0, u64::saturating_add))
+}
+
+/// Whether a search would have to order it.
+fn is_searched(order: &Order) -> bool {
+    matches!(order, Order::Open(open) if open.programs.iter().any(|program| matches!(program, Program::Search { .. })))
+}
+
+impl<'a> Advisor<'a> {
+    /// Tries all other schedules as `selection` asks for them.
+    pub fn new(selection: &Selection, costs: &'a Costs) -> Advisor<'a> {
+        let plain = Selection { balance: false, lenient: false, ..selection.without_options() };
+        let mut advisor =
+            Advisor { selection: selection.clone(), costs, tried: Vec::new(), untried: 0, left: MOST_OPS };
+        for name in dsl::names() {
+            let Ok(variant) = Variant::parse(name) else { continue };
+            let several = plain.takes(&variant).is_ok_and(|takes| takes.chunks);
+            let names = if several { CHUNKS.map(|v| format!("{name}:v={v}")).to_vec() } else { vec![name.to_string()] };
+            for name in names {
+                let resolved = advisor.resolved(&plain, &name);
+                advisor.tried.extend(resolved.map(|resolved| Tried::new(name, &variant.base, &resolved)));
+            }
+        }
+        advisor
+    }
+
+    /// A schedule with its costs, where it exists and may be tried.
+    fn resolved(&mut self, selection: &Selection, name: &str) -> Option<Resolved> {
+        let mut selection = selection.clone();
+        selection.budget.ops = selection.budget.ops.min(self.left);
+        selection.budget.ticks = selection.budget.ticks.min(MOST_TICKS);
+        if selection.order(name).is_ok_and(|found| is_searched(&found.order)) {
+            self.untried += 1;
+            return None;
+        }
+        match selection.resolve(name, self.costs) {
+            Ok(resolved) => {
+                self.left -= self.left.min(resolved.graph.len() as u64);
+                Some(resolved)
+            }
+            // some exist for other numbers only; the rest was too much
+            Err(error) => {
+                self.untried += usize::from(!error.is_of_numbers());
+                None
+            }
+        }
+    }
+
+    /// What could be changed about the schedule that was asked for as `name`.
+    pub fn advise(&mut self, name: &str, resolved: &Resolved, predicted: &Predicted<'_>) -> Advice {
+        let (graph, costs) = (predicted.graph, predicted.costs);
+        let schedule = graph.schedule();
+        let peak = schedule.peak(costs.keep);
+        let before = predicted.metrics().makespan;
+        let own = Change {
+            what: What::Schedule,
+            change: String::new(),
+            microbatches: schedule.microbatches,
+            makespan: before,
+            peak_activations: peak,
+            weight_copies: schedule.placement.directions(),
+            saves: 0.0,
+        };
+        let limit = resolved.setup.memory_cap.unwrap_or(peak);
+        let mut changes = self.others(&own, graph, costs);
+        if graph.len() as u64 <= self.left {
+            changes.extend(self.more(name, &own));
+            changes.extend(split(graph, costs, limit, &own));
+            changes.extend(supposed(graph, costs, &own));
+            changes.extend(self.balanced(name, graph, &own));
+        } else {
+            self.untried += 1;
+        }
+        for change in &mut changes {
+            let each = |makespan: f64, microbatches: u32| makespan / f64::from(microbatches.max(1));
+            let whole = each(before, own.microbatches);
+            let saved = whole - each(change.makespan, change.microbatches);
+            change.saves = if whole > 0.0 { saved / whole } else { 0.0 };
+        }
+        changes.sort_by(|one, other| {
+            let memory = one.peak_activations.total_cmp(&other.peak_activations);
+            let kind = one.what.cmp(&other.what);
+            kind.then(one.microbatches.cmp(&other.microbatches))
+                .then(other.saves.total_cmp(&one.saves))
+                .then(memory)
+                .then(one.change.cmp(&other.change))
+        });
+        Advice { limit, changes, untried: self.untried }
+    }
+
+    /// The other schedules, as far as they train the same model.
+    fn others(&self, own: &Change, graph: &TaskGraph, costs: &CostTable) -> Vec<Change> {
+        let schedule = graph.schedule();
+        let base = Variant::parse(&schedule.name).map(|variant| variant.base).unwrap_or_default();
+        let (chunks, forward) = (schedule.placement.chunks(), forward_ns(graph, costs));
+        let same_model = |tried: &&Tried| tried.forward_ns.abs_diff(forward) <= forward / 1000;
+        let other = |tried: &&Tried| (&tried.base, tried.chunks) != (&base, chunks);
+        let change = |tried: &Tried| Change {
+            change: tried.name.clone(),
+            makespan: tried.makespan,
+            peak_activations: tried.peak,
+            weight_copies: tried.copies,
+            ..own.clone()
+        };
+        self.tried.iter().filter(same_model).filter(other).map(change).collect()
+    }
+
+    /// More micro-batches.
+    fn more(&mut self, name: &str, own: &Change) -> Vec<Change> {
+        if Variant::parse(name).is_ok_and(|variant| variant.is_auto()) {
+            return Vec::new();
+        }
+        let mut changes = Vec::new();
+        for microbatches in TIMES.iter().filter_map(|times| own.microbatches.checked_mul(*times)) {
+            let selection = Selection { microbatches, balance: false, ..self.selection.clone() };
+            let Some(resolved) = self.resolved(&selection, name) else { break };
+            let Tried { makespan, peak, .. } = Tried::new(String::new(), "", &resolved);
+            let change = format!("--micro {microbatches}");
+            changes.push(Change {
+                what: What::Micro,
+                change,
+                microbatches,
+                makespan,
+                peak_activations: peak,
+                ..own.clone()
+            });
+        }
+        changes
+    }
+
+    /// The layers split so that the step is shortest, where a model's parts are known.
+    fn balanced(&mut self, name: &str, graph: &TaskGraph, own: &Change) -> Option<Change> {
+        let searched = self.selection.order(name).is_ok_and(|found| is_searched(&found.order));
+        if self.selection.balance
+            || searched
+            || !matches!(self.costs, Costs::Measured(_))
+            || graph.len() > MOST_BALANCED
+        {
+            return None;
+        }
+        let selection = Selection { balance: true, ..self.selection.clone() };
+        let resolved = selection.resolve(name, self.costs).ok()?;
+        let layers: Vec<String> = resolved.balance.as_ref()?.layers.iter().map(ToString::to_string).collect();
+        let Tried { makespan, peak, .. } = Tried::new(String::new(), "", &resolved);
+        let change = format!("--layers {}", layers.join(","));
+        Some(Change { what: What::Layers, change, makespan, peak_activations: peak, ..own.clone() })
+    }
+}
+
+impl Tried {
+    fn new(name: String, base: &str, Resolved { graph, costs, .. }: &Resolved) -> Tried {
+        let schedule = graph.schedule();
+        Tried {
+            name,
+            base: base.to_string(),
+            chunks: schedule.placement.chunks(),
+            copies: schedule.placement.directions(),
+            makespan: typical_sweep(graph, costs).makespan() as f64 / costs.ticks_per_unit,
+            peak: schedule.peak(costs.keep),
+            forward_ns: forward_ns(graph, costs),
+        }
+    }
+}
+
+/// The same order with each B an I, the W's where devices would idle, no device above `cap` activations.
+fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option<Change> {
+    let schedule = graph.schedule();
+    if schedule.splits_backward() || schedule.has_pairs() {
+        return None;
+    }
+    let half = |op: &Op| if op.kind() == Kind::B { op.of_kind(Kind::I) } else { *op };
+    let program = |device| {
+        let ops = schedule.program(device).iter().map(half).collect();
+        Program::Fill { ops, cap: Some(cap) }
+    };
+    let open = OpenSchedule {
+        name: schedule.name.clone(),
+        placement: schedule.placement.clone(),
+        microbatches: schedule.microbatches,
+        programs: (0..schedule.devices()).map(program).collect(),
+        goal: Goal::Makespan,
+    };
+    let settled = settle(&open, costs).ok()?;
+    let peak_activations = settled.peak(costs.keep);
+    let graph = TaskGraph::with_overlap(settled, graph.overlap()).ok()?;
+    let makespan = typical_sweep(&graph, costs).makespan() as f64 / costs.ticks_per_unit;
+    let change = "backwards split into I and W".to_string();
+    Some(Change { what: What::Split, change, makespan, peak_activations, ..own.clone() })
+}
+
+/// What free links and equal stages would give on the same order: in proportion, at the machine's typical speed.
+fn supposed(graph: &TaskGraph, costs: &CostTable, own: &Change) -> Vec<Change> {
+    let placement = &graph.schedule().placement;
+    let table = |time: &dyn Fn(Op) -> OpTime| {
+        let units = (costs.ticks_per_unit, costs.time_unit, costs.unit_ns);
+        makespan(graph, &CostTable::new(placement, units, costs.summary, time))
+    };
+    let counts = graph.schedule().counts();
+    let used = || placement.op_kinds().filter(|op| counts[op.slot()] > 0);
+    let average = |kind: Kind| {
+        let alike = || used().filter(|op| op.kind() == kind);
+        let sum: u128 = alike().map(|op| u128::from(costs.of(op).duration)).sum();
+        sum.checked_div(alike().count() as u128).unwrap_or(0) as u64
+    };
+    let averages = Kind::ALL.map(average);
+    let whole = table(&|op| costs.of(op));
+    let change = |what, change: &str, then: u64| Change {
+        what,
+        change: change.to_string(),
+        makespan: own.makespan * then as f64 / whole.max(1) as f64,
+        ..own.clone()
+    };
+    let mut changes = Vec::new();
+    if used().any(|op| costs.of(op).after + costs.of(op).arrival > 0) {
+        let then = table(&|op| OpTime { after: 0, arrival: 0, ..costs.of(op) });
+        changes.push(change(What::Links, "free links", then));
+    }
+    if used().any(|op| costs.of(op).duration.abs_diff(averages[op.kind() as usize]) > 1) {
+        let then = table(&|op| OpTime { duration: averages[op.kind() as usize], ..costs.of(op) });
+        changes.push(change(What::Stages, "equal stages", then));
+    }
+    changes
+}

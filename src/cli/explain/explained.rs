@@ -1,0 +1,150 @@
+//! One schedule's step, explained: idle time, bounds, critical path, sensitivities, memory, and what could be changed.
+
+use crate::advice::Advice;
+use crate::cli::Failure;
+use crate::cli::options::RemarkOptions;
+use crate::cost::CostTable;
+use crate::exact;
+use crate::graph::TaskGraph;
+use crate::metrics::Metrics;
+use crate::sim::{
+    self, Bounds, CostShare, CriticalSpan, IdleReport, MemoryCurve, Predicted, Sensitivity, bounds_at_own_peaks,
+};
+use serde::Serialize;
+
+/// One schedule, times in the unit of its costs.
+#[derive(Serialize)]
+pub struct Explained {
+    pub schedule: String,
+    pub devices: u32,
+    pub microbatches: u32,
+    pub time_unit: String,
+    #[serde(flatten)]
+    pub metrics: Metrics,
+    pub bounds: NamedBounds,
+    /// The same, no device holding more than it does in this schedule.
+    pub bounds_at_own_peaks: NamedBounds,
+    pub idle: IdleReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exact: Option<Exact>,
+    /// Zero: the makespan hangs on the op.
+    pub slack: Vec<Slack>,
+    pub critical_path: Vec<CriticalSpan>,
+    /// By what percentage the makespan shrinks when a part's times shrink by one percent.
+    pub sensitivities: Vec<Sensitivity>,
+    pub memory: Vec<MemoryCurve>,
+    /// The same in sentences, for people.
+    pub sentences: Vec<String>,
+    pub advice: Advice,
+}
+
+/// [`Bounds`] in the costs' unit.
+#[derive(Serialize)]
+pub struct NamedBounds {
+    pub work: f64,
+    pub critical_path: f64,
+    pub head_work_tail: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<f64>,
+    pub best: f64,
+    pub best_name: &'static str,
+    /// The best where backwards may be split into I and W, whatever they are here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub if_split: Option<f64>,
+}
+
+/// What a search through all orders within this schedule's own peaks found.
+#[derive(Serialize)]
+pub struct Exact {
+    /// The best makespan found.
+    pub makespan: f64,
+    /// None is below this.
+    pub lower_bound: f64,
+    /// Whether the two are one: it is proven.
+    pub optimal: bool,
+    pub states: u64,
+    /// What the orders are of, where that is not this schedule's very ops.
+    #[serde(skip)]
+    pub of: &'static str,
+}
+
+/// How much longer an op may last.
+#[derive(Serialize)]
+pub struct Slack {
+    pub op: String,
+    pub device: u32,
+    pub slack: f64,
+}
+
+impl Explained {
+    /// Explains the very times of the prediction; with `exact` states to look through, the best order is searched for, too.
+    pub fn new(
+        predicted: &Predicted,
+        advice: Advice,
+        exact: Option<u64>,
+        remarks: RemarkOptions,
+    ) -> Result<Explained, Failure> {
+        let Predicted { graph, costs, memory_cap: cap, .. } = *predicted;
+        let times = predicted.op_times();
+        let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+        let named = |bounds: Bounds| {
+            let (best, best_name) = bounds.best();
+            let Bounds { work, critical_path, head_work_tail, memory, if_split, .. } = bounds;
+            NamedBounds {
+                work: unit(work),
+                critical_path: unit(critical_path),
+                head_work_tail: unit(head_work_tail),
+                memory: memory.map(unit),
+                best: unit(best),
+                best_name,
+                if_split: if_split.map(unit),
+            }
+        };
+        let path = sim::critical_path(graph, costs, &times);
+        let lasting = predicted.durations();
+        let mut sensitivities = sim::sensitivities(graph, costs, lasting.as_deref(), &CostShare::all(graph));
+        sensitivities.sort_by(|a, b| b.percent.total_cmp(&a.percent));
+        let slack = |(index, slack): (usize, u64)| Slack {
+            op: graph.op(index).to_string(),
+            device: graph.device_of(index),
+            slack: unit(slack),
+        };
+        let mut explained = Explained {
+            exact: exact.map(|states| prove(graph, costs, states, remarks)).transpose()?,
+            schedule: graph.schedule().name.clone(),
+            devices: graph.schedule().devices(),
+            microbatches: graph.schedule().microbatches,
+            time_unit: costs.time_unit.to_string(),
+            metrics: predicted.metrics().clone(),
+            bounds: named(predicted.bounds),
+            bounds_at_own_peaks: named(bounds_at_own_peaks(graph, costs)),
+            idle: sim::explain(graph, costs, &times, cap).report(graph, costs),
+            slack: sim::slacks(graph, costs, &times, lasting.as_deref()).into_iter().enumerate().map(slack).collect(),
+            critical_path: sim::critical_spans(graph, costs, &path),
+            sensitivities,
+            memory: sim::memory(graph, costs, &times, cap),
+            sentences: Vec::new(),
+            advice,
+        };
+        explained.sentences = explained.tell();
+        Ok(explained)
+    }
+}
+
+/// Looks through the orders of this schedule's ops in which no device holds more than it does here.
+fn prove(graph: &TaskGraph, costs: &CostTable, states: u64, remarks: RemarkOptions) -> Result<Exact, Failure> {
+    let what = format!("looking through up to {states} states for the best order of {}", graph.schedule().name);
+    let _busy = remarks.busy(&what, None);
+    let proof = exact::prove_against(graph, costs, exact::Budget { states })
+        .map_err(|e| Failure::Usage(format!("{}: --exact: {e}", graph.schedule().name)))?;
+    let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+    let exact::Proof { objective, lower_bound, optimal, states, .. } = proof;
+    let schedule = graph.schedule();
+    let of = match (schedule.mixes_backwards(), schedule.has_pairs()) {
+        (true, true) => " (pairs apart, backwards split)",
+        (true, false) => " (backwards split)",
+        (false, true) => " (pairs apart)",
+        (false, false) => "",
+    };
+    Ok(Exact { makespan: unit(objective), lower_bound: unit(lower_bound), optimal, states, of })
+}
