@@ -1,20 +1,28 @@
 //! One self-contained page: the template, the scripts and the data in one file that needs no network.
 
-use super::palette::{Class, hex, wants_white_text};
+use super::palette::{Class, cause_color, hex, wants_white_text};
 use super::scene::{Mark, Row, Scale, activations, rows};
 use super::text::{escape, plain};
 use super::{Entry, Panel, Report};
 use crate::op::Op;
+use crate::sim::{Cause, IdleSpan};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 12] = [
     include_str!("page/data.js"),
+    include_str!("page/why.js"),
+    include_str!("page/strip.js"),
     include_str!("page/pen.js"),
+    include_str!("page/svg.js"),
+    include_str!("page/bands.js"),
     include_str!("page/paint.js"),
     include_str!("page/facts.js"),
+    include_str!("page/view.js"),
+    include_str!("page/card.js"),
+    include_str!("page/save.js"),
     include_str!("page/page.js"),
 ];
 
@@ -68,6 +76,10 @@ fn data(report: &Report) -> String {
             json!({"name": class.name(), "shades": shades})
         })
         .collect();
+    let causes = Cause::ALL.map(|cause| {
+        json!({"name": cause.name(), "text": cause.definition(), "color": hex(cause_color(cause))})
+    });
+    let look = &report.look;
     let head = json!({
         "title": report.headline(),
         "subtitle": report.subtitle,
@@ -76,6 +88,9 @@ fn data(report: &Report) -> String {
         "start": first_view(report, &scale),
         "mixed": scale.is_mixed(),
         "classes": classes,
+        "causes": causes,
+        "window": look.window.map(|(from, to)| [from, to]),
+        "hidden": {"memory": !look.memory, "waits": !look.waits},
     });
     // What does not exist stands in a table.
     let shown = report.entries.iter().filter(|entry| entry.left_out().is_none());
@@ -126,19 +141,26 @@ impl<'a> Names<'a> {
     }
 }
 
-/// A panel: header, figures, and rows of plain numbers. A row is `[compute, send, receive, memory]`.
+/// A panel: header, figures, and rows of plain numbers. A row is `[compute, send, receive, memory, idle]`.
 ///
 /// A compute span is 8 numbers: code, stage, micro-batch, gap since the previous span's end, duration, phase, shade, lane.
 /// A send or receive span is 9: code, stage, micro-batch, gap, duration, partner's code, stage and micro-batch, peer.
 /// Times are ticks of `tick` ns, the greatest number of which all times are multiples. A code below 4 is a kind of op
 /// (F I W B); beyond that, names follow. Missing phases, partners and peers are -1. Memory is pairs: ticks since the change
-/// before, activations held from then on.
+/// before, activations held from then on. Idle is 7 numbers a gap: cause, ticks since the end of the gap before, ticks, the op to
+/// blame (code, stage, micro-batch) and its device, -1 where there is none.
 fn panel_data(panel: &Panel, scale: &Scale) -> String {
     let t = &panel.timeline;
     let rows = rows(t);
     let tick = t.spans.iter().fold(0, |tick, span| gcd(gcd(tick, span.start_ns), span.end_ns)).max(1);
     let (mut names, mut phases) = (Names::default(), Names::default());
     let mut out = String::new();
+    let mut gaps = vec![Vec::new(); rows.len()];
+    for gap in &panel.idle {
+        if let Some(of) = gaps.get_mut(gap.device as usize) {
+            of.push(gap);
+        }
+    }
     for (device, row) in rows.iter().enumerate() {
         out.push_str(if device == 0 { "[" } else { ",[" });
         row_data(&mut out, row, tick, &mut names, &mut phases);
@@ -150,13 +172,15 @@ fn panel_data(panel: &Panel, scale: &Scale) -> String {
             let _ = write!(out, "{comma}{},{}", ns / tick - previous, (held * 1e4).round() / 1e4);
             previous = ns / tick;
         }
+        out.push_str("],[");
+        idle_data(&mut out, &gaps[device], t.unit_ns, tick, &mut names);
         out.push_str("]]");
     }
     let head = json!({
         "source": super::csv::source_name(t.source), "devices": t.devices, "chunks": t.chunks, "microbatches": t.microbatches,
         "unit": t.time_unit, "unitNs": t.unit_ns.max(1), "tick": tick, "end": scale.end(panel),
         "iteration": panel.iteration(), "uncertainty": t.clock_uncertainty_ns as f64 / t.unit_ns.max(1) as f64,
-        "metrics": panel.metrics, "provenance": t.provenance, "names": names.0, "phases": phases.0,
+        "metrics": panel.metrics, "provenance": t.provenance, "names": names.0, "phases": phases.0, "cap": panel.memory_cap,
     });
     let mut head = clean(head).to_string();
     head.pop();
@@ -184,6 +208,26 @@ fn row_data<'a>(out: &mut String, row: &Row<'a>, tick: u64, names: &mut Names<'a
             }
         }
         out.push(']');
+    }
+}
+
+fn idle_data<'a>(
+    out: &mut String,
+    gaps: &[&'a IdleSpan],
+    unit_ns: u64,
+    tick: u64,
+    names: &mut Names<'a>,
+) {
+    let ticks = |time: f64| (time * unit_ns as f64 / tick as f64).round() as i64;
+    let mut previous = 0;
+    for (i, gap) in gaps.iter().enumerate() {
+        let (start, end) = (ticks(gap.start), ticks(gap.end));
+        let [code, stage, microbatch] = gap.op.as_deref().map_or([-1, 0, 0], |name| code(name.parse().ok(), name, names));
+        let on = gap.on.map_or(-1, i64::from);
+        let comma = if i == 0 { "" } else { "," };
+        let (cause, after, long) = (gap.cause as usize, start - previous, end - start);
+        let _ = write!(out, "{comma}{cause},{after},{long},{code},{stage},{microbatch},{on}");
+        previous = end;
     }
 }
 

@@ -4,6 +4,7 @@
 //! in the boxes say the rest.
 
 use crate::op::Kind;
+use crate::sim::Cause;
 use crate::timeline::Queue;
 
 /// Red, green, blue.
@@ -31,6 +32,22 @@ const LOOKS: [(Class, &str, &str, Rgb, u8); 7] = [
     (Class::Send, "send", "send", [0xd2, 0x36, 0x3b], 1),
     (Class::Receive, "receive", "wait for data", [0x97, 0x5b, 0xc6], 5),
 ];
+
+/// The colours of causes of idle time, as in [`Cause::ALL`]. Gaps are hatched in them, so that they are taken for no kind of op.
+const CAUSES: [Rgb; Cause::ALL.len()] = [
+    [0x64, 0x74, 0x8b],
+    [0xa1, 0x80, 0x5a],
+    [0x0e, 0x9f, 0xd8],
+    [0xe1, 0x1d, 0x48],
+    [0xb4, 0x8a, 0x00],
+    [0xc0, 0x26, 0xd3],
+    [0x4d, 0x8b, 0x0f],
+];
+
+/// The colour of a cause of idle time.
+pub(super) fn cause_color(cause: Cause) -> Rgb {
+    CAUSES[cause as usize]
+}
 
 /// The colours that a terminal has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

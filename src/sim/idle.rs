@@ -35,6 +35,32 @@ impl Cause {
         Cause::Memory,
         Cause::Order,
     ];
+
+    /// Its name in tables, legends and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Fill => "fill",
+            Cause::Drain => "drain",
+            Cause::Dependence => "dependence",
+            Cause::Communication => "communication",
+            Cause::Imbalance => "imbalance",
+            Cause::Memory => "memory",
+            Cause::Order => "order",
+        }
+    }
+
+    /// What the name means, for readers.
+    pub fn definition(self) -> &'static str {
+        match self {
+            Cause::Fill => "before the device's first op",
+            Cause::Drain => "after the device's last op",
+            Cause::Dependence => "what it waits for takes as long as it does with equal stages and free links",
+            Cause::Communication => "transfers and host overheads on the way to what it waits for: what free links would save",
+            Cause::Imbalance => "ops on the way to what it waits for take longer than the average of their kind: what equal stages would save",
+            Cause::Memory => "a forward was ready, but the device would have held too much",
+            Cause::Order => "the order chose to wait: an op that stands later would have fitted",
+        }
+    }
 }
 
 /// An idle interval of one device with one cause, in ticks.

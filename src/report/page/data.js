@@ -1,4 +1,4 @@
-// The data: decoding, what an op needs and unblocks, why it waited.
+// The data: decoding, numbers for readers, what an op needs and unblocks.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const KINDS = ["F", "I", "W", "B"];
@@ -67,13 +67,42 @@ class Spans {
   peer(i) { return this.extra[i * 4 + 3]; }
 }
 
+// Why one device idles: gaps by time, each with its cause, the op to blame and that op's device.
+class Gaps {
+  constructor(flat, panel) {
+    const n = flat.length / 7, scale = panel.tick / panel.unitNs;
+    this.n = n;
+    this.start = new Float64Array(n);
+    this.end = new Float64Array(n);
+    this.cause = new Uint8Array(n);
+    this.blamed = new Int32Array(n * 4);
+    for (let i = 0, j = 0, at = 0; i < n; i++, j += 7) {
+      this.cause[i] = flat[j];
+      this.start[i] = (at += flat[j + 1]) * scale;
+      this.end[i] = (at += flat[j + 2]) * scale;
+      for (let k = 0; k < 4; k++) this.blamed[i * 4 + k] = flat[j + 3 + k];
+    }
+  }
+  // The first gap that ends after `time`.
+  from(time) {
+    let low = 0, high = this.n;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.end[middle] <= time) low = middle + 1; else high = middle;
+    }
+    return low;
+  }
+}
+
 class Panel {
   constructor(raw, entry, index) {
     Object.assign(this, raw);
     this.entry = entry;
     this.index = index;
     this.queues = raw.rows.map(row => [0, 1, 2].map(queue => new Spans(row[queue], queue, raw)));
-    this.peak = 0;
+    this.gaps = raw.rows.map(row => new Gaps(row[4], raw));
+    this.explained = this.gaps.some(gaps => gaps.n);
+    this.peak = raw.cap || 0;
     this.memory = raw.rows.map(row => {
       const flat = row[3], n = flat.length / 2, time = new Float64Array(n), held = new Float64Array(n);
       for (let i = 0, at = 0; i < n; i++) {
@@ -88,6 +117,10 @@ class Panel {
     this.hasSend = this.queues.some(queues => queues[1].n);
     this.hasReceive = this.queues.some(queues => queues[2].n);
     this.stages = this.devices * this.chunks;
+    // A duration that nine of ten ops reach, for labels of one form.
+    const lasting = [];
+    for (const [spans] of this.queues) for (let i = 0, step = Math.max(1, spans.n >> 5); i < spans.n; i += step) if (spans.code[i] < 4) lasting.push(spans.end[i] - spans.start[i]);
+    this.brief = lasting.sort((a, b) => a - b)[Math.floor(lasting.length / 10)] || 0;
   }
   // A moment, to a hundred-thousandth of the time axis.
   at(time) { return trimmed(time, Math.min(9, Math.max(0, 5 - Math.ceil(Math.log10(this.end))))); }
@@ -164,61 +197,6 @@ class Panel {
       if (sameOp(spans, ref.i, source, from.i)) return Math.max(end, spans.end[ref.i]);
     }
     return end;
-  }
-  // What held the op at `ref` back: {free, gap, need, arrival}.
-  held(ref) {
-    const spans = this.queues[ref.device][0];
-    let free = 0;
-    for (let j = Math.max(0, ref.i - spans.lanes); j < ref.i; j++) if (spans.end[j] <= spans.start[ref.i] + 1e-12) free = Math.max(free, spans.end[j]);
-    let need = null, arrival = 0;
-    if (spans.code[ref.i] < 4) {
-      for (const candidate of this.needs(ref)) {
-        const at = this.arrival(candidate, ref);
-        if (!need || at > arrival) [need, arrival] = [candidate, at];
-      }
-    }
-    return { free, gap: spans.start[ref.i] - free, need, arrival };
-  }
-  // Why the op at `ref` did not start earlier, in one or two sentences.
-  why(ref) {
-    const { free, gap, need, arrival } = this.held(ref);
-    const small = this.end * 1e-6 + this.uncertainty, start = this.start(ref);
-    const time = value => quantity(value, this.unit);
-    if (start <= small) return "It starts the step.";
-    if (gap <= small) {
-      const before = ref.i > 0 ? this.name({ ...ref, i: ref.i - 1 }) : "";
-      return "No wait: the device was busy with " + before + " until then.";
-    }
-    const where = need && need.device !== ref.device ? " on device " + need.device : "";
-    if (need && arrival > free + small) {
-      const way = arrival - this.end_(need), more = start - arrival;
-      let text = "Waited " + time(Math.min(arrival, start) - free) + " for " + this.name(need) + where + ", which ended at " + this.at(this.end_(need)) + ".";
-      if (way > small) text += " Its data took " + time(way) + " more to arrive.";
-      if (more > small) text += " Then it took " + time(more) + " to start.";
-      return text;
-    }
-    if (need) return "Its data was there and the device idle since " + this.at(Math.max(free, arrival)) + ": it took " + time(start - Math.max(free, arrival)) + " to start.";
-    return "The device was idle for " + time(gap) + " before it.";
-  }
-  // The chain of ops that decides the makespan, from the last one back.
-  criticalPath() {
-    if (this.path) return this.path;
-    let last = null;
-    this.queues.forEach((queues, device) => {
-      const spans = queues[0];
-      for (let i = 0; i < spans.n; i++) {
-        if (spans.code[i] < 4 && (!last || spans.end[i] > this.end_(last))) last = { device, queue: 0, i };
-      }
-    });
-    const path = [];
-    for (let guard = 0; last && guard < 1e6; guard++) {
-      path.push(last);
-      const { free, need, arrival } = this.held(last);
-      const before = last.i > 0 ? { device: last.device, queue: 0, i: last.i - 1 } : null;
-      if (need && (arrival >= free - this.end * 1e-9 && (need.device !== last.device || !before) || !before)) last = need;
-      else last = before;
-    }
-    return this.path = path;
   }
 }
 

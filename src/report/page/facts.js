@@ -9,10 +9,13 @@ function element(tag, attributes, ...children) {
 function tableOf(caption, header, rows) {
   const head = element("tr", {}, ...header.map(name => element("th", { scope: "col" }, name)));
   const body = rows.map(row => element("tr", {}, ...header.map((_, i) => {
-    const text = row[i] === undefined ? "" : String(row[i]);
-    return element("td", { class: i > 0 && /^[^\d+\-–]/.test(text) ? "text" : undefined, title: text.length > 40 ? text : undefined }, text);
+    const text = row[i] === undefined ? "" : String(row[i]), title = text.length > 40 ? text : undefined;
+    if (i === 0) return element("th", { scope: "row", title }, text);
+    return element("td", { class: /^[^\d+\-–]/.test(text) ? "text" : undefined, title }, text);
   })));
-  return element("div", { class: "wide" }, element("table", {}, ...(caption ? [element("caption", {}, caption)] : []), element("thead", {}, head), element("tbody", {}, ...body)));
+  const table = element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...body));
+  // what scrolls sideways must be reachable by keys
+  return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, table);
 }
 const svgNode = (tag, attributes, ...children) => {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -22,7 +25,7 @@ const svgNode = (tag, attributes, ...children) => {
 };
 
 function figures() {
-  const header = ["schedule", "", "makespan", "iteration of this step", "bubble", "span bubble", "bubble over ideal", "efficiency", "lower bound", "gap to bound", "lower bound if split", "span", "ideal", "peak activations"];
+  const header = ["schedule", "source", "makespan", "iteration of this step", "bubble", "span bubble", "bubble over ideal", "efficiency", "lower bound", "gap to bound", "lower bound if split", "span", "ideal", "peak activations"];
   const rows = panels.map(p => {
     const m = p.metrics, typical = m.typical_speed, gap = (typical || m).gap_to_bound;
     return [p.entry.name, p.source, quantity(m.makespan, p.unit), quantity(p.iteration, p.unit), percent(m.bubble), percent(m.span_bubble), percent(m.bubble_over_ideal), percent(m.efficiency),
@@ -44,21 +47,21 @@ function figures() {
     ["lower bound if split", "the same of orders whose backwards are whole or split into I and W as they like"],
     ["activations", "1 is what a device's whole share of layers keeps for one micro-batch; the curve and its peak count what is held between F and the backward"],
   ]) definitions.append(element("dt", {}, name), element("dd", {}, text));
-  return [element("h2", {}, "Figures"), tableOf("", header, rows), definitions];
+  return [element("h2", {}, "Figures"), tableOf("One row a schedule; what the columns mean stands below", header, rows), definitions];
 }
 
 function errors() {
   const found = entries.filter(entry => entry.error);
   if (!found.length) return [];
   const out = [element("h2", {}, "Predicted against measured")], overSteps = value => value == null ? MISSING : signed(value);
-  out.push(tableOf("", ["schedule", "makespan error", "against the median step", "bubble error", "op start error, median", "op start error, 95 %", "self-replay error"],
+  out.push(tableOf("Errors of the prediction, by schedule", ["schedule", "makespan error", "against the median step", "bubble error", "op start error, median", "op start error, 95 %", "self-replay error"],
     found.map(({ name, error: e }) => [name, signed(e.makespan), overSteps(e.median_makespan), points(e.bubble), percent(e.op_start_p50), percent(e.op_start_p95), overSteps(e.self_replay)])));
   out.push(element("p", { class: "note" }, "Makespan error: predicted / measured − 1, of the two timelines; against the median step: of the median makespan of all steps. Bubble error: percentage points. Op start error: |predicted − measured start| as a fraction of the iteration. Self-replay: the run's own durations fed back into the simulation."));
   const columns = element("div", { class: "columns" });
   const curves = found.filter(entry => entry.error.op_start_cdf.length);
   if (curves.length) columns.append(element("div", {}, element("h3", {}, "Op start error: share of ops at or below"), distribution(curves)));
   const kinds = found.flatMap(({ name, error }) => error.per_kind.map(k => [name, k.kind, number(k.predicted_ms), number(k.measured_ms), k.measured_ms ? signed(k.predicted_ms / k.measured_ms - 1) : MISSING, number(k.count)]));
-  if (kinds.length) columns.append(element("div", {}, element("h3", {}, "Duration by kind"), tableOf("", ["schedule", "kind", "predicted ms", "measured ms", "error", "ops"], kinds)));
+  if (kinds.length) columns.append(element("div", {}, element("h3", {}, "Duration by kind"), tableOf("Mean durations, predicted and measured", ["schedule", "kind", "predicted ms", "measured ms", "error", "ops"], kinds)));
   out.push(columns);
   return out;
 }
@@ -91,7 +94,7 @@ function devices() {
     const rows = m.per_device.map(d => [d.device, number(d.busy), number(d.idle), percent(m.makespan > 0 ? d.busy / m.makespan : 0), number(d.peak_activations)]
       .concat(error ? [number(error.wait_ms_per_device[d.device]), number(error.transfer_ms_per_device[d.device])] : []));
     const header = ["device", "busy " + panel.unit, "idle " + panel.unit, "busy", "peak activations"].concat(error ? ["waited ms", "transfers ms"] : []);
-    out.push(element("details", {}, element("summary", {}, entry.name + ", " + panel.source), tableOf("", header, rows)));
+    out.push(element("details", {}, element("summary", {}, entry.name + ", " + panel.source), tableOf("Devices of " + entry.name + ", " + panel.source, header, rows)));
   }
   return out.length ? [element("h2", {}, "By device"), ...out] : [];
 }
@@ -104,11 +107,23 @@ function remarks() {
   for (const p of uncertain) out.push(element("p", { class: "note" }, `${p.entry.name}, ${p.source}: clocks of different devices may disagree by up to ${quantity(p.uncertainty, p.unit)}.`));
   if (out.length) out.unshift(element("h2", {}, "Notes"));
   for (const table of data.tables) out.push(element("h2", {}, table.caption), tableOf("", table.header, table.rows));
-  const facts = element("dl", { class: "definitions" }), add = (key, value) => facts.append(element("dt", {}, key), element("dd", {}, value));
-  for (const [key, value] of Object.entries(data.provenance)) add(key, value);
-  for (const p of panels) for (const [key, value] of Object.entries(p.provenance)) add(`${p.entry.name}, ${p.source}: ${key}`, value);
-  if (facts.children.length) out.push(element("h2", {}, "Provenance"), facts);
+  out.push(...provenance());
   return out;
+}
+
+// Where the figures are from: what holds for the whole page, then what some panels add to it, each said once.
+function provenance() {
+  const list = element("dl", { class: "definitions" }), told = new Map(Object.entries(data.provenance).map(([key, value]) => [key + "\n" + value, null]));
+  for (const p of panels) for (const [key, value] of Object.entries(p.provenance)) {
+    const fact = key + "\n" + value;
+    if (!told.has(fact)) told.set(fact, []);
+    if (told.get(fact)) told.get(fact).push(p);
+  }
+  for (const [fact, of] of told) {
+    const [key, value] = fact.split("\n"), names = !of || of.length === panels.length ? "" : of.map(p => p.entry.name + ", " + p.source).join("; ") + ": ";
+    list.append(element("dt", {}, names + key), element("dd", { class: key === "command" ? "code" : undefined }, value));
+  }
+  return told.size ? [element("h2", {}, "Provenance"), list] : [];
 }
 
 function fillPage() {

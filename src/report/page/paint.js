@@ -1,102 +1,25 @@
-// The picture: where bands lie and how they are drawn.
-
-const GUTTER = 128, MARGIN_RIGHT = 118;
-const view = { from: 0, to: 1, top: 0, scale: 1 };
-const shown = { classes: data.classes.map(() => true), memory: true, phases: true, idle: true, predicted: true, measured: true, path: false };
-let selected = null; // {panel, device, queue, i}
-let hovered = null;
-let bands = [], blocks = [], contentHeight = 0;
-
-// Which classes occur, and which parts there are to switch.
-const occurring = data.classes.map(() => false);
-for (const panel of panels) for (const queues of panel.queues) {
-  const spans = queues[0];
-  for (let i = 0; i < spans.n; i++) occurring[classOf(spans.code[i])] = true;
-  if (queues[1].n) occurring[SEND] = true;
-  if (queues[2].n) occurring[RECEIVE] = true;
-}
-const hasBoth = panels.some(p => p.source === "predicted") && panels.some(p => p.source === "measured");
-const hasPhases = panels.some(p => p.phases.length);
-
-function classOf(code) { return code === 0 ? FORWARD : code === 1 ? INPUT : code === 2 ? WEIGHT : code === 3 ? BACKWARD : STEP; }
-
-function arrange() {
-  bands = [];
-  blocks = [];
-  let y = 6;
-  const most = Math.max(1, ...panels.map(p => p.devices));
-  const both = hasBoth && shown.predicted && shown.measured;
-  const high = Math.max(3, Math.round((most <= 8 ? (both ? 19 : 24) : most <= 16 ? 15 : 11) * view.scale));
-  const peak = Math.max(1e-9, ...panels.map(p => p.peak));
-  for (const entry of entries) {
-    const visible = entry.panels.filter(p => shown[p.source]);
-    const block = { entry, visible, top: y };
-    y += 20 + 15 * Math.max(1, visible.length);
-    block.first = y;
-    const devices = Math.max(0, ...visible.map(p => p.devices));
-    for (let device = 0; device < devices; device++) {
-      const rowTop = y;
-      for (const panel of visible) {
-        if (device >= panel.devices) continue;
-        const band = { panel, device, top: y, high, peak, rowTop };
-        if (hasPhases && shown.phases && high >= 8) y += 3;
-        band.compute = y;
-        y += high;
-        const lane = high >= 14 ? 5 : 3;
-        if (panel.hasSend && shown.classes[SEND]) { band.send = y + 0.5; y += lane; }
-        if (panel.hasReceive && shown.classes[RECEIVE]) { band.receive = y + 0.5; y += lane; }
-        band.lane = lane - 0.5;
-        if (shown.memory && high >= 8) { band.memoryHigh = Math.max(6, high * 0.55); band.memory = y + 1; y += band.memoryHigh + 1; }
-        y += 1;
-        band.bottom = y;
-        bands.push(band);
-      }
-      y += high >= 14 ? 6 : high >= 8 ? 3 : 0;
-    }
-    block.axis = y;
-    y += 26;
-    block.bottom = y;
-    blocks.push(block);
-  }
-  contentHeight = y;
-}
-
-const plotWidth = width => Math.max(50, width - GUTTER - MARGIN_RIGHT);
-const toX = (panel, time, width) => GUTTER + (time / panel.end - view.from) / (view.to - view.from) * plotWidth(width);
-const toTime = (panel, x, width) => ((x - GUTTER) / plotWidth(width) * (view.to - view.from) + view.from) * panel.end;
-
-function colors() {
-  const style = getComputedStyle(document.documentElement), get = name => style.getPropertyValue("--" + name).trim();
-  return { ground: get("ground"), text: get("text"), muted: get("muted"), line: get("line"), grid: get("grid"), hatch: get("hatch"), memory: get("memory"), accent: get("accent"), path: get("path") };
-}
+// How bands are drawn: boxes, strips of boxes too narrow for that, curves, labels, what is selected, the critical path.
 
 // Draws everything between `view.top` and `view.top + height`.
 function paint(pen, width, height, color) {
   pen.box(0, 0, width, height, color.ground);
+  inkCauses(color.ground);
+  idleMean = mixed(rgbOf(color.ground), rgbOf(color.hatch), 0.22);
   const right = GUTTER + plotWidth(width), dy = -view.top;
-  const inSight = item => item.bottom + dy > 0 && item.top + dy < height;
+  const inSight = item => item.bottom + dy > 0 && item.top + dy < height, seen = bands.filter(inSight);
   pen.clip(GUTTER, 0, right - GUTTER, height, () => {
     for (const block of blocks.filter(inSight)) grid(pen, block, width, dy, color);
-    for (const band of bands.filter(inSight)) paintBand(pen, band, width, dy, color);
-    if (shown.path) for (const band of bands.filter(inSight)) paintPath(pen, band, width, dy, color);
+    pen.beginStrips(Math.ceil(plotWidth(width) * pen.ratio));
+    for (const band of seen) paintBand(pen, band, width, dy, color);
+    pen.finishStrips();
+    if (shown.path) for (const band of seen) paintPath(pen, band, width, dy, color);
     if (selected) paintSelection(pen, width, dy, color);
-    else if (hovered) outline(pen, hovered, width, dy, color.text, 1.5);
+    if (hovered && !(selected && same(hovered, selected))) outline(pen, hovered, width, dy, color.text, 1.5);
   });
   for (const block of blocks.filter(inSight)) heading(pen, block, width, dy, color);
-  for (const band of bands.filter(inSight)) labels(pen, band, width, dy, color);
-  if (contentHeight > height) {
-    const part = height / contentHeight;
-    pen.box(width - 6, view.top * part, 4, Math.max(12, height * part), color.line);
-  }
-  if (view.to - view.from < 1) pen.box(GUTTER + view.from * (right - GUTTER), height - 5, Math.max(12, (view.to - view.from) * (right - GUTTER)), 4, color.line);
+  for (const band of seen) labels(pen, band, width, dy, color);
 }
-
-function ticks(from, to, count) {
-  const raw = Math.max((to - from) / count, 1e-12), base = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map(f => f * base).find(s => s >= raw * 0.999), found = [];
-  for (let k = Math.max(0, Math.ceil(from / step - 1e-9)); k * step <= to * (1 + 1e-12) && found.length < 100; k++) found.push(k * step);
-  return { found, decimals: Math.min(9, Math.max(0, -Math.floor(Math.log10(step) + 1e-9))) };
-}
+const same = (a, b) => a && b && a.panel === b.panel && a.device === b.device && a.queue === b.queue && a.i === b.i;
 
 function grid(pen, block, width, dy, color) {
   const panel = block.visible[0];
@@ -110,13 +33,15 @@ function grid(pen, block, width, dy, color) {
 
 function heading(pen, block, width, dy, color) {
   const y = block.top + dy, panel = block.visible[0];
-  const name = shorten(block.entry.name, 300, 15);
+  const name = shorten(block.entry.name, Math.min(300, width * 0.4), 15);
   pen.text(12, y + 17, name, color.text, 15, "start", true);
   if (!panel) { pen.text(12 + textWidth(name, 15) * 1.1 + 12, y + 17, block.entry.panels.length ? "hidden" : "no timeline", color.muted, 12); return; }
   let x = 12 + textWidth(name, 15) * 1.1 + 14;
   const sizes = panel.devices + " devices · " + panel.microbatches + " micro-batches" + (panel.chunks > 1 ? " · " + panel.chunks + " chunks a device" : "");
-  pen.text(x, y + 17, sizes, color.muted, 12);
-  x += textWidth(sizes, 12) + 18;
+  if (width >= 700) {
+    pen.text(x, y + 17, sizes, color.muted, 12);
+    x += textWidth(sizes, 12) + 18;
+  }
   block.visible.forEach((p, i) => {
     const m = p.metrics;
     let line = (block.entry.panels.length > 1 ? p.source + ": " : "") + "makespan " + quantity(m.makespan, p.unit) + " · bubble " + percent(m.bubble) + " · span bubble " + percent(m.span_bubble) + " · bubble over ideal " + percent(m.bubble_over_ideal);
@@ -128,6 +53,8 @@ function heading(pen, block, width, dy, color) {
     pen.text(width - 62, block.first + dy - 3, "busy", color.muted, 10, "right");
     pen.text(width - 14, block.first + dy - 3, "peak", color.muted, 10, "right");
   }
+  const form = formOf(panel, bands.find(band => band.panel === panel), width);
+  if (!form.fits) pen.text(GUTTER, block.first + dy - 3, shorten("Boxes are too narrow for letters here" + (form.blended ? "; colours are mixed by area" : "") + ": zoom in", right - GUTTER - 100, 10), color.muted, 10);
   const end = Math.max(...block.visible.map(p => p.iteration / p.end));
   if (end > view.to * 1.0001) pen.text(right, block.first + dy - 3, "goes on to " + quantity(end * panel.end, panel.unit) + " »", color.muted, 10, "right");
   const at = block.axis + dy, { found, decimals } = ticks(view.from * panel.end, view.to * panel.end, plotWidth(width) / 90);
@@ -156,7 +83,7 @@ function labels(pen, band, width, dy, color) {
 function paintBand(pen, band, width, dy, color) {
   const panel = band.panel, queues = panel.queues[band.device], left = GUTTER, right = GUTTER + plotWidth(width);
   const end = Math.min(right, toX(panel, panel.iteration, width)), begin = Math.max(left, toX(panel, 0, width));
-  if (shown.idle && end > begin) pen.hatch(begin, band.compute + dy, end - begin, band.high);
+  if (shown.idle && end > begin) pen.hatch(begin, band.compute + dy, end - begin, band.high, "idle");
   paintSpans(pen, band, queues[0], 0, band.compute + dy, band.high, width);
   if (band.send) paintSpans(pen, band, queues[1], 1, band.send + dy, band.lane, width);
   if (band.receive) paintSpans(pen, band, queues[2], 2, band.receive + dy, band.lane, width);
@@ -164,52 +91,63 @@ function paintBand(pen, band, width, dy, color) {
   if (hasPhases && shown.phases && band.high >= 8) paintPhases(pen, band, queues[0], width, dy, color);
 }
 
-// Narrow boxes are added up by column; a column gets the colour that covers most of it, as strong as all
-// that covers it.
-const NARROW = 2.5;
-const columns = { best: new Int16Array(0), most: new Float32Array(0), total: new Float32Array(0) };
+// Boxes narrower than this are mixed by area, without lines between them; those below LETTERS go the same way, with lines.
+const NARROW = 2.5, LETTERS = 9;
+const strip = new Strip();
+let idleMean = [0, 0, 0];
 function paintSpans(pen, band, spans, queue, y, high, width) {
   const panel = band.panel, plot = plotWidth(width), scale = plot / (view.to - view.from) / panel.end, shift = GUTTER - view.from * panel.end * scale;
-  const right = GUTTER + plot, size = Math.min(12, high * 0.62), wide = Math.ceil(plot) + 1;
-  if (columns.best.length < wide) Object.assign(columns, { best: new Int16Array(wide), most: new Float32Array(wide), total: new Float32Array(wide) });
-  const { best, most, total } = columns, cover = new Float32Array(28);
-  let narrow = false, column = -1;
+  const right = GUTTER + plot, ratio = pen.ratio;
+  strip.begin(Math.ceil(plot * ratio));
+  if (queue === 0 && shown.why && panel.explained) paintGaps(pen, panel, panel.gaps[band.device], scale, shift, y, high, right);
+  const form = queue === 0 && high >= 9 ? formOf(panel, band, width) : null;
   for (let i = spans.from(view.from * panel.end); i < spans.n; i++) {
     const x = spans.start[i] * scale + shift;
     if (x > right) break;
-    const w = spans.end[i] * scale + shift - x;
-    const cls = queue === 0 ? classOf(spans.code[i]) : queue === 1 ? SEND : RECEIVE;
+    const w = spans.end[i] * scale + shift - x, cls = queue === 0 ? classOf(spans.code[i]) : queue === 1 ? SEND : RECEIVE;
     if (!shown.classes[cls]) continue;
-    const shade = queue === 0 ? spans.shade(i) : 0;
-    if (w < NARROW) {
-      if (!narrow) { narrow = true; total.fill(0); }
-      const ink = cls * 4 + shade, from = x - GUTTER, to = from + Math.max(w, 0.02);
-      for (let at = Math.max(0, Math.floor(from)); at < to && at < wide; at++) {
-        if (at !== column) { cover.fill(0); column = at; most[at] = 0; }
-        const part = Math.min(to, at + 1) - Math.max(from, at);
-        cover[ink] += part;
-        total[at] += part;
-        if (cover[ink] > most[at]) { most[at] = cover[ink]; best[at] = ink; }
-      }
+    const shade = queue === 0 ? spans.shade(i) : 0, lanes = queue === 0 ? spans.laneCount(i) : 1;
+    if (w < NARROW || w < LETTERS && lanes === 1) {
+      const gap = w < NARROW ? 0 : Math.min(0.7, w * 0.08);
+      strip.add((x - GUTTER) * ratio, (x + w - gap - GUTTER) * ratio, cls * 4 + shade, 1 / lanes);
       continue;
     }
-    const [fill, ink] = data.classes[cls].shades[shade];
-    const lanes = queue === 0 ? spans.laneCount(i) : 1, part = high / lanes, top = lanes > 1 ? y + part * spans.lane(i) : y;
-    pen.box(x, top, w > 3 ? w - 0.7 : w, part, fill);
-    if (part >= 9 && w >= 9) {
-      const text = label(panel, spans, i, w - 2.5, size);
-      if (text) pen.text(Math.max(x, Math.min(x + w / 2, right - 4)), top + part / 2 + size * 0.36, text, ink, size, "center");
+    const [fill, ink] = data.classes[cls].shades[shade], part = high / lanes, top = lanes > 1 ? y + part * spans.lane(i) : y;
+    pen.box(x, top, w - 0.7, part, fill);
+    if (data.classes[cls].hatch) pen.hatch(x, top, w - 0.7, part, "class" + cls);
+    if (form && part >= 9) {
+      const text = label(panel, spans, i, w - 2.5, form);
+      if (text) pen.text(Math.max(x, Math.min(x + w / 2, right - 4)), top + part / 2 + form.size * 0.36, text, ink, form.size, "center");
     }
   }
-  if (narrow) pen.columns(GUTTER, y, high, best, total, wide);
+  if (!strip.used) return;
+  const idle = queue === 0 && shown.idle ? { from: (shift - GUTTER) * ratio, to: (panel.iteration * scale + shift - GUTTER) * ratio, rgb: idleMean } : null;
+  pen.strip(strip, idle, GUTTER, y, strip.n / ratio, high);
 }
 
-function label(panel, spans, i, room, size) {
+// Why the device idles, in the causes' colours; the narrow ones go to the strip.
+function paintGaps(pen, panel, gaps, scale, shift, y, high, right) {
+  for (let i = gaps.from(view.from * panel.end); i < gaps.n; i++) {
+    const x = gaps.start[i] * scale + shift, w = gaps.end[i] * scale + shift - x;
+    if (x > right) break;
+    if (w >= NARROW) pen.hatch(Math.max(x, GUTTER), y, Math.min(x + w, right) - Math.max(x, GUTTER), high, "cause" + gaps.cause[i]);
+    else strip.add((x - GUTTER) * pen.ratio, (x + w - GUTTER) * pen.ratio, CAUSE_INK + gaps.cause[i], 1);
+  }
+}
+
+// The form that all labels of a panel have: the longest that most of its boxes have room for. {parts, size, fits, blended}
+function formOf(panel, band, width) {
+  const high = band ? band.high : 11, size = Math.min(12, high * 0.62), room = panel.brief / panel.end * plotWidth(width) / (view.to - view.from);
+  const digits = number => "0".repeat(String(Math.max(0, number - 1)).length), m = digits(panel.microbatches);
+  const forms = panel.chunks > 1 ? [digits(panel.stages) + "W" + m, "W" + m, m] : ["W" + m, m];
+  const at = forms.findIndex(text => textWidth(text, size) <= room - 2.5);
+  const parts = forms.length - (at < 0 ? forms.length - 1 : at);
+  return { parts, size, fits: high >= 9 && at >= 0, blended: room < NARROW };
+}
+function label(panel, spans, i, room, { parts, size }) {
   const code = spans.code[i], m = String(spans.microbatch[i]);
-  const tries = code >= 4 ? [panel.names[code - 4], panel.names[code - 4].slice(0, 1)]
-    : panel.chunks > 1 ? [spans.stage[i] + KINDS[code] + m, KINDS[code] + m, m] : [KINDS[code] + m, m];
-  // Letters and digits count as the widest, so that boxes of one width are labelled alike.
-  return tries.find(text => textWidth(code >= 4 ? text : text.replace(/[FIWB]/, "W").replace(/\d/g, "0"), size) <= room);
+  const tries = code >= 4 ? [panel.names[code - 4], panel.names[code - 4].slice(0, 1)] : [(parts > 2 ? spans.stage[i] : "") + (parts > 1 ? KINDS[code] : "") + m];
+  return tries.find(text => textWidth(text, size) <= room);
 }
 
 function paintMemory(pen, band, width, dy, color) {
@@ -231,6 +169,11 @@ function paintMemory(pen, band, width, dy, color) {
     top = held[i];
   }
   flush();
+  const { cap } = band.panel;
+  if (cap) {
+    const y = base - cap / band.peak * band.memoryHigh;
+    pen.line(GUTTER, y, Math.min(right, toX(band.panel, band.panel.iteration, width)), y, color.path, 1, true);
+  }
 }
 
 function paintPhases(pen, band, spans, width, dy, color) {
@@ -245,8 +188,6 @@ function paintPhases(pen, band, spans, width, dy, color) {
     i = j + 1;
   }
 }
-
-const bandOf = ref => bands.find(band => band.panel === ref.panel && band.device === ref.device);
 
 function outline(pen, ref, width, dy, ink, thick, dashed) {
   const band = bandOf(ref), y = band && (ref.queue === 0 ? band.compute : ref.queue === 1 ? band.send : band.receive);
@@ -265,11 +206,6 @@ function arrow(pen, from, to, width, dy, ink) {
   for (const side of [2.6, -2.6]) pen.line(x2, y2, x2 + 8 * Math.cos(turn + side), y2 + 8 * Math.sin(turn + side), ink, 1.6);
 }
 
-const twins = ref => ref.queue !== 0 ? [] : ref.panel.entry.panels.filter(p => p !== ref.panel).map(panel => {
-  const found = panel.byName(ref.panel.name(ref));
-  return found && { ...found, panel };
-}).filter(Boolean);
-
 function paintSelection(pen, width, dy, color) {
   outline(pen, selected, width, dy, color.text, 2.5);
   for (const twin of twins(selected)) outline(pen, twin, width, dy, color.text, 2, true);
@@ -279,7 +215,16 @@ function paintSelection(pen, width, dy, color) {
   for (const next of of(panel.unblocks(selected))) { outline(pen, next, width, dy, color.accent, 2); arrow(pen, selected, next, width, dy, color.accent); }
 }
 
+// Neighbours on the path that all but touch are framed together.
 function paintPath(pen, band, width, dy, color) {
-  for (const ref of band.panel.criticalPath()) if (ref.device === band.device) outline(pen, { ...ref, panel: band.panel }, width, dy, color.path, 1.6);
+  const { panel } = band, edge = GUTTER + plotWidth(width);
+  let from = NaN, to = NaN;
+  const flush = () => { if (to >= GUTTER && from <= edge) pen.frame(from - 0.5, band.compute + dy - 0.5, Math.max(1.5, to - from) + 0.5, band.high + 1, color.path, 1.6); };
+  for (const ref of criticalPath(panel)[band.device]) {
+    const x = toX(panel, panel.start(ref), width), end = toX(panel, panel.end_(ref), width);
+    if (x - to < 2 && end - x < 4) { to = end; continue; }
+    flush();
+    [from, to] = [x, end];
+  }
+  flush();
 }
-
