@@ -1,6 +1,6 @@
 // Boxes too narrow to be drawn one by one: what covers each column of a row, mixed by area.
 
-const rgbOf = hex => { const n = parseInt(hex.slice(1), 16); return [n >> 16, n >> 8 & 255, n & 255]; };
+const rgbOf = hex => { const n = parseInt(hex.length < 5 ? hex.replace(/\w/g, "$&$&").slice(1) : hex.slice(1), 16); return [n >> 16, n >> 8 & 255, n & 255]; };
 const mixed = (a, b, share) => a.map((value, k) => value * (1 - share) + b[k] * share);
 const hexOf = rgb => "#" + rgb.map(value => Math.round(value).toString(16).padStart(2, "0")).join("");
 
