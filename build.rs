@@ -1,6 +1,8 @@
-//! Makes the list of schedules that come with the program: every file of `schedules/`, so that a new one needs no other.
+//! Makes the list of schedules that come with the program: every file of `schedules/`, so that a new one needs no other. And says
+//! from which commit it is.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 /// The order of lists, and of `auto` among equals; others follow by name.
@@ -30,6 +32,7 @@ const ORDER: [&str; 22] = [
 ];
 
 fn main() {
+    tell_commit();
     let folder = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("schedules");
     println!("cargo:rerun-if-changed={}", folder.display());
     let entries = fs::read_dir(&folder).expect("the folder of schedules is there");
@@ -44,4 +47,34 @@ fn main() {
     let list = format!("&[\n{}]\n", files.iter().map(row).collect::<String>());
     let out = Path::new(&env::var("OUT_DIR").expect("cargo sets it")).join("schedules.rs");
     fs::write(out, list).expect("cargo's folder can be written");
+}
+
+/// Sets PIPESIM_COMMIT and PIPESIM_COMMIT_DATE: as the environment has them, else as git does, else `unknown`. Builds for development
+/// do not ask git, or each commit would have the crate compiled again.
+fn tell_commit() {
+    let release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    if let Some(head) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|head| release && Path::new(head).exists()) {
+        println!("cargo:rerun-if-changed={head}");
+    }
+    for (name, asked) in [
+        ("PIPESIM_COMMIT", ["rev-parse", "--short=12", "HEAD"].as_slice()),
+        ("PIPESIM_COMMIT_DATE", &["log", "-1", "--format=%cs"]),
+    ] {
+        println!("cargo:rerun-if-env-changed={name}");
+        let given = env::var(name).ok().filter(|value| !value.is_empty());
+        let found = given.or_else(|| git(asked).filter(|_| release));
+        println!("cargo:rustc-env={name}={}", found.as_deref().unwrap_or("unknown"));
+    }
+}
+
+/// What git says about this checkout; nothing where there is none of this very package.
+fn git(arguments: &[&str]) -> Option<String> {
+    let folder = env::var("CARGO_MANIFEST_DIR").ok()?;
+    let ask = |arguments: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(&folder).args(arguments).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?.trim().to_string();
+        (output.status.success() && !text.is_empty()).then_some(text)
+    };
+    let top = ask(&["rev-parse", "--show-toplevel"])?;
+    (fs::canonicalize(top).ok()? == fs::canonicalize(&folder).ok()?).then(|| ask(arguments))?
 }

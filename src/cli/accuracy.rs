@@ -75,6 +75,7 @@ impl Accuracy {
         let Finding { mut report, outcomes, failure, .. } =
             accuracy.measure(&training, link.name, &remarks.observer(true, verbose > 0))?;
         report.look = write.look.look();
+        report.provenance.extend(super::output::origin());
         let figures = serde_json::json!({"schema_version": 1, "provenance": report.provenance, "runs": outcomes});
         let only_tables =
             Report { entries: Vec::new(), extra_tables: report.extra_tables.clone(), ..Report::default() };

@@ -228,6 +228,7 @@ impl Predict {
             report = grid::compared(report, all, several);
         }
         report.look = self.write.look.look();
+        report.provenance.extend(super::output::origin());
         report.extra_tables.extend(balance_table(results));
         if let Some(forecasts) = forecasts {
             let tables =

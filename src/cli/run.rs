@@ -186,6 +186,7 @@ impl Run {
         let mut finding = Finding::merged(findings);
         let failure = finding.failure.take().or(failure);
         finding.report.look = write.look.look();
+        finding.report.provenance.extend(super::output::origin());
         finding.report.title.extend(failure.as_ref().map(|failure| format!(" ({failure})")));
         let printed = || self.show(&finding, chosen, failure.as_ref());
         if ranks.speaks() && ranks.rank() > 0 {

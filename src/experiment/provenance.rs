@@ -3,10 +3,9 @@
 use super::Training;
 use super::machine::{cores, processor};
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Program, machine, operating system, date and, inside a checkout, commit.
+/// Program, machine, operating system, date, and the commit that the program was built from.
 pub fn here() -> BTreeMap<String, String> {
     let mut map = BTreeMap::new();
     let mut add = |key: &str, value: String| map.insert(key.to_string(), value);
@@ -14,9 +13,7 @@ pub fn here() -> BTreeMap<String, String> {
     add("machine", format!("{}, {} cores", processor(), cores()));
     add("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH));
     add("date", date());
-    if let Some(commit) = commit() {
-        add("commit", commit);
-    }
+    add("commit", env!("PIPESIM_COMMIT").to_string());
     map
 }
 
@@ -39,10 +36,4 @@ fn date() -> String {
     let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02}")
-}
-
-fn commit() -> Option<String> {
-    let output = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?.trim().to_string();
-    (output.status.success() && !text.is_empty()).then_some(text)
 }

@@ -89,6 +89,7 @@ fn data(report: &Report) -> String {
         "mixed": scale.is_mixed(),
         "classes": classes,
         "causes": causes,
+        "why": look.causes,
         "window": look.window.map(|(from, to)| [from, to]),
         "hidden": {"memory": !look.memory, "waits": !look.waits},
     });

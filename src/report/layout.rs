@@ -311,7 +311,8 @@ fn footer(picture: &mut Picture, report: &Report, scale: &Scale, y: f64) -> f64 
         );
     }
     if !report.provenance.is_empty() {
-        let facts: Vec<String> = report.provenance.iter().map(|(k, v)| format!("{k}: {v}")).collect();
+        let told = report.provenance.iter().filter(|(key, _)| *key != "command"); // too long for a picture
+        let facts: Vec<String> = told.map(|(k, v)| format!("{k}: {v}")).collect();
         lines.push(facts.join(" · "));
     }
     let mut y = y;

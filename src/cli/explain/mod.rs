@@ -102,7 +102,8 @@ impl Explain {
         let (p, m) = (self.schedules.stages.first(), self.schedules.micro.first());
         let title = format!("Explained: {p} devices, {m} micro-batches");
         let look = Look { causes: true, ..self.write.look.look() };
-        self.write.write(&Report { title, entries, look, ..report }, printed, self.remarks)?;
+        let provenance = super::output::origin().into();
+        self.write.write(&Report { title, entries, look, provenance, ..report }, printed, self.remarks)?;
         let judged = explanations.iter().map(|e| Judged::predicted(&e.schedule, &e.time_unit, &e.metrics));
         self.judge.held(&judged.collect::<Vec<_>>())?.judge()
     }

@@ -89,7 +89,7 @@ function showCard() {
   if (key === filled && card.firstChild) return;
   filled = key;
   if (!content) { card.replaceChildren(element("p", { class: "hint" }, hint())); return; }
-  const swatches = (content.causes || []).map(cause => { const mark = element("i"); mark.style.background = data.causes[cause].color; return mark; });
+  const swatches = (content.causes || []).map(cause => { const mark = element("i"); mark.style.background = hatchCss(data.causes[cause].color, data.causes[cause].color + "4d", LINES[cause % LINES.length]); return mark; });
   card.replaceChildren(element("b", {}, ...swatches, content.title), rowsOf(content.facts), element("p", {}, content.text));
 }
 

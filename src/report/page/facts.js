@@ -6,14 +6,14 @@ function element(tag, attributes, ...children) {
   made.append(...children);
   return made;
 }
-function tableOf(caption, header, rows) {
+function tableOf(caption, header, rows, heading) {
   const head = element("tr", {}, ...header.map(name => element("th", { scope: "col" }, name)));
   const body = rows.map(row => element("tr", {}, ...header.map((_, i) => {
     const text = row[i] === undefined ? "" : String(row[i]), title = text.length > 40 ? text : undefined;
     if (i === 0) return element("th", { scope: "row", title }, text);
-    return element("td", { class: /^[^\d+\-–]/.test(text) ? "text" : undefined, title }, text);
+    return element("td", { class: /^[^\d+\-–*]/.test(text) ? "text" : undefined, title }, text);
   })));
-  const table = element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...body));
+  const table = element("table", {}, element("caption", {}, heading ? element("h2", {}, caption) : caption), element("thead", {}, head), element("tbody", {}, ...body));
   // what scrolls sideways must be reachable by keys
   return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, table);
 }
@@ -106,7 +106,7 @@ function remarks() {
   const uncertain = panels.filter(p => p.uncertainty > 0);
   for (const p of uncertain) out.push(element("p", { class: "note" }, `${p.entry.name}, ${p.source}: clocks of different devices may disagree by up to ${quantity(p.uncertainty, p.unit)}.`));
   if (out.length) out.unshift(element("h2", {}, "Notes"));
-  for (const table of data.tables) out.push(element("h2", {}, table.caption), tableOf("", table.header, table.rows));
+  for (const table of data.tables) out.push(tableOf(table.caption, table.header, table.rows, true));
   out.push(...provenance());
   return out;
 }

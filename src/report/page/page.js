@@ -18,20 +18,26 @@ function toggle(into, text, swatch, get, set) {
   into.append(label_);
 }
 
+// The ground of a swatch, hatched as pens hatch.
+function hatchCss(ink, ground, lines) {
+  const turns = { "/": [135], "\\": [45], "|": [90], "-": [0], x: [45, 135] }[lines] || [135];
+  return turns.map((turn, k) => `repeating-linear-gradient(${turn}deg, ${ink} 0 1.4px, ${k ? ground : turns.length > 1 ? "transparent" : ground} 1.4px 3.6px)`).join(", ");
+}
+
 function connectSwitches() {
   const classes = document.getElementById("classes"), lanes = document.getElementById("lanes"), causes = document.getElementById("causes"), path = document.getElementById("path");
   data.classes.forEach((cls, i) => {
     if (!occurring[i]) return;
-    const [fill] = cls.shades[0], lines = cls.hatch && { "/": 135, "\\": 45, "|": 90, "-": 0, x: 135 }[cls.hatch[1]];
-    toggle(classes, cls.name, cls.hatch ? `repeating-linear-gradient(${lines}deg, ${cls.hatch[0]} 0 1.2px, ${fill} 1.2px 4px)` : fill, () => shown.classes[i], on => { shown.classes[i] = on; });
+    const [fill] = cls.shades[0];
+    toggle(classes, cls.name, cls.hatch ? hatchCss(cls.hatch[0], fill, cls.hatch[1]) : fill, () => shown.classes[i], on => { shown.classes[i] = on; });
   });
   const parts = [["idle", "idle"], ...(explained ? [["why", "why idle"]] : []), ["memory", "activations"], ...(hasPhases ? [["phases", "phases"]] : []), ...(hasBoth ? [["predicted", "predicted"], ["measured", "measured"]] : [])];
   for (const [key, name] of parts) toggle(lanes, name, "", () => shown[key], on => { shown[key] = on; });
   data.causes.forEach((cause, c) => {
     if (!causesOccurring[c]) return;
     const mark = element("i");
-    mark.style.background = cause.color;
-    causes.append(element("span", { title: cause.text }, mark, cause.name + ": " + cause.text));
+    mark.style.background = hatchCss(cause.color, cause.color + "4d", LINES[c % LINES.length]);
+    causes.append(element("span", { title: cause.text }, mark, cause.name, element("small", {}, ": " + cause.text)));
   });
   switches.push(() => { causes.hidden = !shown.why; }, () => path.setAttribute("aria-pressed", String(shown.path)));
   path.addEventListener("click", togglePath);

@@ -50,7 +50,7 @@ function heading(pen, block, width, dy, color) {
   });
   const right = GUTTER + plotWidth(width);
   if (bands.length && bands[0].high >= 8) {
-    pen.text(width - 62, block.first + dy - 3, "busy", color.muted, 10, "right");
+    pen.text(width - BUSY, block.first + dy - 3, "busy", color.muted, 10, "right");
     pen.text(width - 14, block.first + dy - 3, "peak", color.muted, 10, "right");
   }
   const form = formOf(panel, bands.find(band => band.panel === panel), width);
@@ -76,7 +76,7 @@ function labels(pen, band, width, dy, color) {
   const m = band.panel.metrics.per_device.find(d => d.device === band.device);
   if (!m || band.high < 8) return;
   const total = band.panel.metrics.makespan;
-  pen.text(width - 62, base, percent(total > 0 ? m.busy / total : 0), color.muted, size - 1, "right");
+  pen.text(width - BUSY, base, percent(total > 0 ? m.busy / total : 0), color.muted, size - 1, "right");
   pen.text(width - 14, base, number(m.peak_activations), color.muted, size - 1, "right");
 }
 
@@ -219,7 +219,7 @@ function paintSelection(pen, width, dy, color) {
 function paintPath(pen, band, width, dy, color) {
   const { panel } = band, edge = GUTTER + plotWidth(width);
   let from = NaN, to = NaN;
-  const flush = () => { if (to >= GUTTER && from <= edge) pen.frame(from - 0.5, band.compute + dy - 0.5, Math.max(1.5, to - from) + 0.5, band.high + 1, color.path, 1.6); };
+  const flush = () => { if (to >= GUTTER && from <= edge) pen.frame(from - 0.5, band.compute + dy - 0.5, Math.max(1.5, to - from) + 0.5, band.high + 1, color.path, 2); };
   for (const ref of criticalPath(panel)[band.device]) {
     const x = toX(panel, panel.start(ref), width), end = toX(panel, panel.end_(ref), width);
     if (x - to < 2 && end - x < 4) { to = end; continue; }

@@ -7,14 +7,24 @@ const short = value => String(Math.round(value * 100) / 100);
 class SvgPen {
   // `prefix` keeps names apart where several drawings stand in one document.
   constructor(color, prefix = "") {
-    Object.assign(this, { ratio: 2, out: [], names: 0, prefix, hatched: hatches(color), used: new Set(), sheet: new StripSheet(1) });
+    Object.assign(this, { ratio: 2, out: [], names: 0, prefix, hatched: hatches(color), sheet: new StripSheet(1) });
   }
   box(x, y, w, h, color) {
     if (w > 0 && h > 0) this.out.push(`<path fill="${color}" d="M${short(x)} ${short(y)}h${short(w)}v${short(h)}h-${short(w)}z"/>`);
   }
+  // Lines within the rectangle, cut here: programs that read SVG differ in how they draw patterns, and paint them large.
   hatch(x, y, w, h, name) {
-    this.used.add(name);
-    this.box(x, y, w, h, `url(#${this.prefix}${name})`);
+    const { ink, ground, lines, gap, width = 1 } = this.hatched[name], d = [];
+    if (ground) this.box(x, y, w, h, ground);
+    if (!(w > 0 && h > 0)) return;
+    const every = (from, to, draw) => { for (let k = Math.ceil(from / gap); k * gap <= to; k++) draw(k * gap); };
+    const stroke = (x1, y1, x2, y2) => d.push(`M${short(x1)} ${short(y1)}L${short(x2)} ${short(y2)}`);
+    // on x + y = c and on x - y = c
+    if (lines === "/" || lines === "x") every(x + y, x + w + y + h, c => { const left = Math.max(x, c - y - h), right = Math.min(x + w, c - y); if (right > left) stroke(left, c - left, right, c - right); });
+    if (lines === "\\" || lines === "x") every(x - y - h, x + w - y, c => { const left = Math.max(x, c + y), right = Math.min(x + w, c + y + h); if (right > left) stroke(left, left - c, right, right - c); });
+    if (lines === "|") every(x, x + w, at => stroke(at, y, at, y + h));
+    if (lines === "-") every(y, y + h, at => stroke(x, at, x + w, at));
+    if (d.length) this.out.push(`<path fill="none" stroke="${ink}" stroke-width="${width}" d="${d.join("")}"/>`);
   }
   frame(x, y, w, h, color, width, dashed) {
     this.out.push(`<rect fill="none" stroke="${color}" stroke-width="${width}"${dashed ? ' stroke-dasharray="3 2"' : ""} x="${short(x)}" y="${short(y)}" width="${short(Math.max(0, w))}" height="${short(h)}"/>`);
@@ -46,15 +56,8 @@ class SvgPen {
     inside();
     this.out.push("</g>");
   }
-  patterns() {
-    return [...this.used].map(name => {
-      const { ink, ground, lines, gap, width = 1 } = this.hatched[name];
-      const d = hatchLines(lines, gap).map(([x1, y1, x2, y2]) => `M${x1} ${y1}L${x2} ${y2}`).join("");
-      return `<pattern id="${this.prefix}${name}" width="${gap}" height="${gap}" patternUnits="userSpaceOnUse">${ground ? `<path fill="${ground}" d="M0 0h${gap}v${gap}h-${gap}z"/>` : ""}<path stroke="${ink}" stroke-width="${width}" d="${d}"/></pattern>`;
-    }).join("");
-  }
   finish(width, height, ground, title) {
     return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" font-family="${escapeXml(FONT)}"><title>${escapeXml(title)}</title>` +
-      `<defs>${this.patterns()}</defs><rect width="100%" height="100%" fill="${ground}"/>${this.out.join("\n")}</svg>\n`;
+      `<rect width="100%" height="100%" fill="${ground}"/>${this.out.join("\n")}</svg>\n`;
   }
 }
