@@ -472,3 +472,42 @@ fn panels_of_predictions_say_why_every_idle_moment_is_one() {
     let under_queues = sim::predict(&resolved[1].graph, &resolved[1].costs, &machine).unwrap();
     assert!(under_queues.idle().is_empty());
 }
+
+#[test]
+fn pages_carry_the_gaps_that_the_explanation_found() {
+    let costs = Costs::given("F=10,I=12,W=7,comm=1".parse::<GivenCosts>().unwrap());
+    let selection = Selection { memory_cap: Some(4.0), ..Selection::new(4, 8) };
+    let resolved: Vec<Resolved> =
+        ["1f1b", "zb-v"].map(|name| selection.resolve(name, &costs).unwrap()).into_iter().collect();
+    let predictions: Vec<_> = resolved.iter().map(|one| one.predict().unwrap()).collect();
+    let report = Report::predicted(&predictions);
+    let html = report::html(&report);
+    let (_, rest) = html.split_once("id=\"data\">").unwrap();
+    let data: Value = serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap();
+    let mut blamed = 0;
+    for (number, entry) in report.entries.iter().enumerate() {
+        let (panel, raw) = (entry.predicted.as_ref().unwrap(), &data["entries"][number]["panels"][0]);
+        assert_eq!(raw["cap"], 4.0);
+        let tick = raw["tick"].as_f64().unwrap() / raw["unitNs"].as_f64().unwrap();
+        let mut gaps = panel.idle.iter();
+        for row in raw["rows"].as_array().unwrap() {
+            let mut at = 0;
+            for numbers in row[4].as_array().unwrap().chunks(7) {
+                let [cause, after, long, code, stage, microbatch, on]: [i128; 7] =
+                    numbers.iter().map(integer).collect::<Vec<_>>().try_into().unwrap();
+                let gap = gaps.next().unwrap();
+                let start = (at + after) as f64 * tick;
+                at += after + long;
+                assert!((start - gap.start).abs() < 1e-6 && (at as f64 * tick - gap.end).abs() < 1e-6, "{gap:?}");
+                let told = &data["causes"][cause as usize];
+                assert_eq!(told["name"], serde_json::to_value(gap.cause).unwrap());
+                assert_eq!(told["text"], gap.cause.definition());
+                let name = (code >= 0).then(|| format!("{stage}{}{microbatch}", ["F", "I", "W", "B"][code as usize]));
+                assert_eq!((name.as_ref(), (on >= 0).then_some(on as u32)), (gap.op.as_ref(), gap.on));
+                blamed += usize::from(name.is_some());
+            }
+        }
+        assert!(gaps.next().is_none());
+    }
+    assert!(blamed > 10, "{blamed}");
+}
