@@ -53,7 +53,9 @@ fn main() {
 /// do not ask git, or each commit would have the crate compiled again.
 fn tell_commit() {
     let release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
-    if let Some(head) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|head| release && Path::new(head).exists()) {
+    if let Some(head) =
+        git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|head| release && Path::new(head).exists())
+    {
         println!("cargo:rerun-if-changed={head}");
     }
     for (name, asked) in [

@@ -149,7 +149,8 @@ fn colors_of_terminal(set: impl Fn(&str) -> Option<String>) -> Option<Colors> {
 
 /// What made a report, for its provenance: the command line, quoted as a shell reads it, and the program's commit.
 pub fn origin() -> [(String, String); 2] {
-    let plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_=,.:/+%@".contains(c)) && !text.is_empty();
+    let plain =
+        |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_=,.:/+%@".contains(c)) && !text.is_empty();
     let quoted = |text: String| if plain(&text) { text } else { format!("'{}'", text.replace('\'', "'\\''")) };
     let rest = std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
     let command: Vec<String> = ["pipesim".to_string()].into_iter().chain(rest).collect();

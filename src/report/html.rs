@@ -76,9 +76,8 @@ fn data(report: &Report) -> String {
             json!({"name": class.name(), "shades": shades})
         })
         .collect();
-    let causes = Cause::ALL.map(|cause| {
-        json!({"name": cause.name(), "text": cause.definition(), "color": hex(cause_color(cause))})
-    });
+    let causes = Cause::ALL
+        .map(|cause| json!({"name": cause.name(), "text": cause.definition(), "color": hex(cause_color(cause))}));
     let look = &report.look;
     let head = json!({
         "title": report.headline(),
@@ -212,18 +211,13 @@ fn row_data<'a>(out: &mut String, row: &Row<'a>, tick: u64, names: &mut Names<'a
     }
 }
 
-fn idle_data<'a>(
-    out: &mut String,
-    gaps: &[&'a IdleSpan],
-    unit_ns: u64,
-    tick: u64,
-    names: &mut Names<'a>,
-) {
+fn idle_data<'a>(out: &mut String, gaps: &[&'a IdleSpan], unit_ns: u64, tick: u64, names: &mut Names<'a>) {
     let ticks = |time: f64| (time * unit_ns as f64 / tick as f64).round() as i64;
     let mut previous = 0;
     for (i, gap) in gaps.iter().enumerate() {
         let (start, end) = (ticks(gap.start), ticks(gap.end));
-        let [code, stage, microbatch] = gap.op.as_deref().map_or([-1, 0, 0], |name| code(name.parse().ok(), name, names));
+        let [code, stage, microbatch] =
+            gap.op.as_deref().map_or([-1, 0, 0], |name| code(name.parse().ok(), name, names));
         let on = gap.on.map_or(-1, i64::from);
         let comma = if i == 0 { "" } else { "," };
         let (cause, after, long) = (gap.cause as usize, start - previous, end - start);

@@ -34,18 +34,18 @@ const LOOKS: [(Class, &str, &str, Rgb, u8); 7] = [
 ];
 
 /// The colours of causes of idle time, as in [`Cause::ALL`]. Gaps are hatched in them, so that they are taken for no kind of op.
-const CAUSES: [Rgb; Cause::ALL.len()] = [
-    [0x64, 0x74, 0x8b],
-    [0xa1, 0x80, 0x5a],
-    [0x0e, 0x9f, 0xd8],
-    [0xdc, 0x26, 0x26],
-    [0xb4, 0x8a, 0x00],
-    [0xc0, 0x26, 0xd3],
-    [0x4d, 0x8b, 0x0f],
+const CAUSES: [(Rgb, &str); Cause::ALL.len()] = [
+    ([0x64, 0x74, 0x8b], "/"),
+    ([0xa1, 0x80, 0x5a], "\\"),
+    ([0x0e, 0x9f, 0xd8], "x"),
+    ([0xdc, 0x26, 0x26], "|"),
+    ([0xb4, 0x8a, 0x00], "-"),
+    ([0xc0, 0x26, 0xd3], "/"),
+    ([0x4d, 0x8b, 0x0f], "\\"),
 ];
 
-/// The colour of a cause of idle time.
-pub(super) fn cause_color(cause: Cause) -> Rgb {
+/// The colour of the lines of a cause of idle time, and how they lie.
+pub(super) fn cause_hatch(cause: Cause) -> (Rgb, &'static str) {
     CAUSES[cause as usize]
 }
 

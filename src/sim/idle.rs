@@ -55,8 +55,12 @@ impl Cause {
             Cause::Fill => "before the device's first op",
             Cause::Drain => "after the device's last op",
             Cause::Dependence => "what it waits for takes as long as it does with equal stages and free links",
-            Cause::Communication => "transfers and host overheads on the way to what it waits for: what free links would save",
-            Cause::Imbalance => "ops on the way to what it waits for take longer than the average of their kind: what equal stages would save",
+            Cause::Communication => {
+                "transfers and host overheads on the way to what it waits for; free links would save it"
+            }
+            Cause::Imbalance => {
+                "ops on the way to what it waits for take longer than the average of their kind; equal stages would save it"
+            }
             Cause::Memory => "a forward was ready, but the device would have held too much",
             Cause::Order => "the order chose to wait: an op that stands later would have fitted",
         }

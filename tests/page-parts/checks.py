@@ -271,7 +271,7 @@ def gaps_name_their_causes(bench):
         page.mouse.move(x, y)
         text = card(page)
         cause = next(c for c in causes if c["name"] == gap["cause"])
-        holds(text.startswith("idle ") and f"of {cause['name']}: {cause['text']}" in text, f"{gap}: the card says {text!r}")
+        holds(text.startswith("idle ") and f"of {cause['name']} ({cause['text']})" in text, f"{gap}: the card says {text!r}")
         if gap.get("op"):
             holds(gap["op"] in text, f"{gap}: the card does not name {gap['op']}: {text!r}")
         told += 1
@@ -531,10 +531,10 @@ def timings_of_the_large_page(bench):
 def screenshots(bench, folder):
     folder.mkdir(parents=True, exist_ok=True)
     shots = [
-        ("why", "small", "#why&path&op=0.1B3", WIDE, "light"),
+        ("why", "small", "#why&path&op=0.1B3", {"width": 1200, "height": 560}, "light"),
         ("dark-narrow", "small", "#why", NARROW, "dark"),
-        ("large", "large", "", WIDE, "light"),
-        ("found", "large", "", WIDE, "dark"),
+        ("large", "large", "", {"width": 1200, "height": 560}, "light"),
+        ("found", "large", "", {"width": 1200, "height": 560}, "dark"),
     ]
     for name, page_name, fragment, size, scheme in shots:
         page = bench.open(page_name, fragment, size, color_scheme=scheme)

@@ -38,14 +38,14 @@ function describe({ band, time, part, ref }) {
     let i = 0;
     while (i + 1 < times.length && times[i + 1] <= time) i++;
     const cap = panel.cap ? number(panel.cap) : undefined;
-    return { title: number(heights[i] || 0) + " activations", facts: [["where", placeOf(panel, band.device)], ["at", panel.at(time) + " " + panel.unit], ["highest", number(heights.reduce((a, b) => Math.max(a, b), 0))], ["cap", cap]], text: "" };
+    return { title: number(heights[i] || 0) + " activations", facts: [["where", placeOf(panel, band.device)], ["at", panel.at(time) + " " + many(panel.unit)], ["highest", number(heights.reduce((a, b) => Math.max(a, b), 0))], ["cap", cap]], text: "" };
   }
   return part === "compute" ? describeGap(panel, band.device, time) : null;
 }
 
 function describeOp(ref) {
   const panel = ref.panel, unit = panel.unit, spans = panel.queues[ref.device][ref.queue], i = ref.i, code = spans.code[i], name = panel.name(ref);
-  const times = [["start", panel.at(spans.start[i]) + " " + unit], ["end", panel.at(spans.end[i]) + " " + unit], ["duration", quantity(spans.end[i] - spans.start[i], unit)]];
+  const times = [["start", panel.at(spans.start[i]) + " " + many(unit)], ["end", panel.at(spans.end[i]) + " " + many(unit)], ["duration", quantity(spans.end[i] - spans.start[i], unit)]];
   const facts = [["where", placeOf(panel, ref.device)]];
   if (ref.queue !== 0) {
     const partner = spans.partner(i), other = partner ? panel.opName(...partner) : "", peer = spans.peer(i) >= 0 ? "device " + spans.peer(i) : "";
@@ -68,7 +68,7 @@ function describeGap(panel, device, time) {
   const gap = gapAt(panel, device, time);
   if (!gap) return null;
   const { from, to, next } = gap, pieces = causesBetween(panel, device, from, to);
-  const facts = [["where", placeOf(panel, device)], ["from", panel.at(from) + " " + panel.unit], ["until", panel.at(to) + " " + panel.unit], ["then", next ? panel.name(next) : "nothing more"]];
+  const facts = [["where", placeOf(panel, device)], ["from", panel.at(from) + " " + many(panel.unit)], ["until", panel.at(to) + " " + many(panel.unit)], ["then", next ? panel.name(next) : "nothing more"]];
   const text = pieces.length ? pieces.map(piece => sentence(panel, piece)).join(" ") : next ? panel.name(next) + ": " + why(panel, next) : "Nothing is left to do on this device.";
   return { title: "idle " + quantity(to - from, panel.unit), facts, text, causes: pieces.map(piece => piece.cause) };
 }
@@ -89,7 +89,7 @@ function showCard() {
   if (key === filled && card.firstChild) return;
   filled = key;
   if (!content) { card.replaceChildren(element("p", { class: "hint" }, hint())); return; }
-  const swatches = (content.causes || []).map(cause => { const mark = element("i"); mark.style.background = hatchCss(data.causes[cause].color, data.causes[cause].color + "4d", LINES[cause % LINES.length]); return mark; });
+  const swatches = (content.causes || []).map(cause => { const mark = element("i"); mark.style.background = hatchCss(data.causes[cause].color, data.causes[cause].color + "4d", data.causes[cause].hatch); return mark; });
   card.replaceChildren(element("b", {}, ...swatches, content.title), rowsOf(content.facts), element("p", {}, content.text));
 }
 

@@ -23,7 +23,8 @@ function trimmed(value, decimals) {
 const percent = value => Number.isFinite(value) ? Math.abs(value) >= 10 ? trimmed(value * 100, 0) + " %" : (value * 100).toFixed(1).replace(/^-0\.0$/, "0.0") + " %" : MISSING;
 const signed = value => (value > 0 && percent(value) !== "0.0 %" ? "+" : "") + percent(value);
 const points = value => Number.isFinite(value) ? ((value > 0 ? "+" : "") + value.toFixed(1)).replace(/^[+-]0\.0$/, "0.0") + " points" : MISSING;
-const quantity = (value, unit) => number(value) + " " + unit + (unit === "unit" && number(value) !== "1" ? "s" : "");
+const many = unit => unit === "unit" ? "units" : unit;
+const quantity = (value, unit) => number(value) + " " + (number(value) === "1" ? unit : many(unit));
 
 // Spans of one queue of one device: flat arrays, times in the panel's unit.
 class Spans {

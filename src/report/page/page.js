@@ -28,15 +28,15 @@ function connectSwitches() {
   const classes = document.getElementById("classes"), lanes = document.getElementById("lanes"), causes = document.getElementById("causes"), path = document.getElementById("path");
   data.classes.forEach((cls, i) => {
     if (!occurring[i]) return;
-    const [fill] = cls.shades[0];
-    toggle(classes, cls.name, cls.hatch ? hatchCss(cls.hatch[0], fill, cls.hatch[1]) : fill, () => shown.classes[i], on => { shown.classes[i] = on; });
+    const [fill, , ground, line] = cls.shades[0];
+    toggle(classes, cls.name, cls.hatch ? hatchCss(line, ground, cls.hatch) : fill, () => shown.classes[i], on => { shown.classes[i] = on; });
   });
   const parts = [["idle", "idle"], ...(explained ? [["why", "why idle"]] : []), ["memory", "activations"], ...(hasPhases ? [["phases", "phases"]] : []), ...(hasBoth ? [["predicted", "predicted"], ["measured", "measured"]] : [])];
   for (const [key, name] of parts) toggle(lanes, name, "", () => shown[key], on => { shown[key] = on; });
   data.causes.forEach((cause, c) => {
     if (!causesOccurring[c]) return;
     const mark = element("i");
-    mark.style.background = hatchCss(cause.color, cause.color + "4d", LINES[c % LINES.length]);
+    mark.style.background = hatchCss(cause.color, cause.color + "4d", cause.hatch);
     causes.append(element("span", { title: cause.text }, mark, cause.name, element("small", {}, ": " + cause.text)));
   });
   switches.push(() => { causes.hidden = !shown.why; }, () => path.setAttribute("aria-pressed", String(shown.path)));

@@ -113,11 +113,11 @@ function paintSpans(pen, band, spans, queue, y, high, width) {
       continue;
     }
     const [fill, ink] = data.classes[cls].shades[shade], part = high / lanes, top = lanes > 1 ? y + part * spans.lane(i) : y;
-    pen.box(x, top, w - 0.7, part, fill);
-    if (data.classes[cls].hatch) pen.hatch(x, top, w - 0.7, part, "class" + cls);
+    if (data.classes[cls].hatch) pen.hatch(x, top, w - 0.7, part, `class${cls}.${shade}`);
+    else pen.box(x, top, w - 0.7, part, fill);
     if (form && part >= 9) {
-      const text = label(panel, spans, i, w - 2.5, form);
-      if (text) pen.text(Math.max(x, Math.min(x + w / 2, right - 4)), top + part / 2 + form.size * 0.36, text, ink, form.size, "center");
+      const from = Math.max(x, GUTTER), to = Math.min(x + w, right), text = label(panel, spans, i, to - from - 2.5, form);
+      if (text) pen.text((from + to) / 2, top + part / 2 + form.size * 0.36, text, ink, form.size, "center");
     }
   }
   if (!strip.used) return;
@@ -201,6 +201,14 @@ function arrow(pen, from, to, width, dy, ink) {
   if (!a || !b) return;
   const x1 = toX(from.panel, from.panel.end_(from), width), y1 = a.compute + a.high / 2 + dy;
   const x2 = toX(to.panel, to.panel.start(to), width), y2 = b.compute + b.high / 2 + dy;
+  if (a === b && x2 - x1 > 12) { // along the row's edge, not through its letters
+    const edge = a.compute + dy - 1;
+    pen.line(x1, y1, x1, edge, ink, 1.6);
+    pen.line(x1, edge, x2, edge, ink, 1.6);
+    pen.line(x2, edge, x2, y2, ink, 1.6);
+    for (const side of [-3, 3]) pen.line(x2, y2, x2 + side, y2 - 6, ink, 1.6);
+    return;
+  }
   pen.line(x1, y1, x2, y2, ink, 1.6);
   const turn = Math.atan2(y2 - y1, x2 - x1);
   for (const side of [2.6, -2.6]) pen.line(x2, y2, x2 + 8 * Math.cos(turn + side), y2 + 8 * Math.sin(turn + side), ink, 1.6);

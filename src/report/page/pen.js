@@ -24,12 +24,11 @@ function shorten(text, width, size) {
   return low ? text.slice(0, low) + "…" : "";
 }
 
-// Hatches by name: what is idle, each cause of it, and each class whose palette asks for one. Lines lie as / \ | - or x.
-const LINES = ["/", "\\", "x", "|", "-"];
+// Hatches by name: what is idle, each cause of it, and each shade of a class whose palette asks for one. Lines lie as / \ | - or x.
 function hatches(color) {
   const all = { idle: { ink: color.hatch, lines: "/", gap: 7 } };
-  data.causes.forEach((cause, c) => { all["cause" + c] = { ink: cause.color, ground: hexOf(mixed(rgbOf(color.ground), rgbOf(cause.color), 0.3)), lines: LINES[c % LINES.length], gap: 5, width: 1.8 }; });
-  data.classes.forEach((cls, c) => { if (cls.hatch) all["class" + c] = { ink: cls.hatch[0], lines: cls.hatch[1] || "/", gap: 5 }; });
+  data.causes.forEach((cause, c) => { all["cause" + c] = { ink: cause.color, ground: hexOf(mixed(rgbOf(color.ground), rgbOf(cause.color), 0.3)), lines: cause.hatch, gap: 5, width: 1.8 }; });
+  data.classes.forEach((cls, c) => { if (cls.hatch) cls.shades.forEach(([, , ground, ink], s) => { all[`class${c}.${s}`] = { ink, ground, lines: cls.hatch, gap: 5, width: 1.4 }; }); });
   return all;
 }
 // The lines of one tile, as [x1, y1, x2, y2]; they reach beyond it, so that tiles meet.

@@ -7,7 +7,7 @@ function legendRows(room, color) {
   const items = [], square = fill => (pen, x, y) => pen.box(x, y - 9, 11, 11, fill), tile = name => (pen, x, y) => pen.hatch(x, y - 9, 11, 11, name);
   data.classes.forEach((cls, i) => {
     if (!occurring[i] || !shown.classes[i]) return;
-    items.push([(pen, x, y) => { square(cls.shades[0][0])(pen, x, y); if (cls.hatch) tile("class" + i)(pen, x, y); }, cls.name]);
+    items.push([cls.hatch ? tile(`class${i}.0`) : square(cls.shades[0][0]), cls.name]);
   });
   if (shown.idle) items.push([tile("idle"), "idle"]);
   if (explained && shown.why) data.causes.forEach((cause, c) => { if (causesOccurring[c]) items.push([tile("cause" + c), "idle: " + cause.name]); });

@@ -4,13 +4,11 @@ const rgbOf = hex => { const n = parseInt(hex.length < 5 ? hex.replace(/\w/g, "$
 const mixed = (a, b, share) => a.map((value, k) => value * (1 - share) + b[k] * share);
 const hexOf = rgb => "#" + rgb.map(value => Math.round(value).toString(16).padStart(2, "0")).join("");
 
-// Inks: class and shade (4 a class), then causes. A hatch counts with what it covers.
+// Inks: class and shade (4 a class), then causes. The colour of a hatched class is the mean of its lines and what lies between.
 const CAUSE_INK = data.classes.length * 4;
-const HATCHED = 0.3, CAUSE_SHARE = 0.55;
+const CAUSE_SHARE = 0.55;
 const inks = new Float32Array((CAUSE_INK + data.causes.length) * 3);
-data.classes.forEach((cls, c) => cls.shades.forEach(([fill], shade) => {
-  inks.set(cls.hatch ? mixed(rgbOf(fill), rgbOf(cls.hatch[0]), HATCHED) : rgbOf(fill), (c * 4 + shade) * 3);
-}));
+data.classes.forEach((cls, c) => cls.shades.forEach(([color], shade) => inks.set(rgbOf(color), (c * 4 + shade) * 3)));
 // Gaps are hatched on the ground, which is light or dark.
 function inkCauses(ground) {
   data.causes.forEach((cause, c) => inks.set(mixed(rgbOf(ground), rgbOf(cause.color), CAUSE_SHARE), (CAUSE_INK + c) * 3));

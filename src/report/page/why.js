@@ -36,7 +36,7 @@ function blame(panel, piece) {
 }
 const sentence = (panel, piece) => {
   const { name, text } = data.causes[piece.cause], who = blame(panel, piece);
-  return `${quantity(piece.time, panel.unit)} of ${name}: ${text}${who ? "; " + who : ""}.`;
+  return `${quantity(piece.time, panel.unit)} of ${name} (${text})${who ? ": " + who : ""}.`;
 };
 
 // Why the op at `ref` did not start earlier, in a few sentences.
