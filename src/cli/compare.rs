@@ -39,10 +39,10 @@ impl Compare {
             timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
         }
         let mut report = Report { look: self.write.look.look(), ..paired(in_one_unit(timelines)) };
-        report.provenance.extend(super::output::origin());
         let held = self.judge.held(&report.entries.iter().map(Judged::entry).collect::<Vec<_>>())?;
         let table = || self.draw.terminal(&report);
         let printed = self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::figures(&report));
+        report.provenance.extend(super::output::origin());
         self.write.write(&report, printed, self.remarks)?;
         held.judge()
     }

@@ -1,6 +1,6 @@
 //! One self-contained page: the template, the scripts and the data in one file that needs no network.
 
-use super::palette::{Class, cause_color, hex, wants_white_text};
+use super::palette::{Class, cause_hatch, hex, wants_white_text};
 use super::scene::{Mark, Row, Scale, activations, rows};
 use super::text::{escape, plain};
 use super::{Entry, Panel, Report};
@@ -76,8 +76,10 @@ fn data(report: &Report) -> String {
             json!({"name": class.name(), "shades": shades})
         })
         .collect();
-    let causes = Cause::ALL
-        .map(|cause| json!({"name": cause.name(), "text": cause.definition(), "color": hex(cause_color(cause))}));
+    let causes = Cause::ALL.map(|cause| {
+        let (line, hatch) = cause_hatch(cause);
+        json!({"name": cause.name(), "text": cause.definition(), "color": hex(line), "hatch": hatch})
+    });
     let look = &report.look;
     let head = json!({
         "title": report.headline(),
