@@ -78,7 +78,9 @@ fn configs() -> Vec<(&'static str, Config)> {
     let network = Network { transfer: 50, ..Network::default() };
     let with = |sharing| Config { network: Network { sharing, ..network.clone() }, ..Config::default() };
     let jitter = Jitter { sigma_per_mille: 100, seed: 1, sample: 0 };
-    let pairs = (0..4).map(|pair| Processor { devices: vec![2 * pair, 2 * pair + 1], cores: 1 }).collect();
+    let pairs = (0..4)
+        .map(|pair| Processor { devices: vec![2 * pair, 2 * pair + 1], cores: 1, ..Processor::default() })
+        .collect();
     vec![
         ("one-sided", Config::default()),
         ("jitter", Config { jitter: Some(jitter), ..Config::default() }),

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::options::one_of;
-use crate::cost::{CostTable, Decimal};
+use crate::cost::{Contention, CostTable, Decimal};
 use crate::delivery::Delivery;
 use crate::resolve::Resolved;
 use crate::sim::event::{Config, EventError, Jitter, Network, Processor, Scope, Sharing};
@@ -38,6 +38,9 @@ pub struct EngineOptions {
     /// Cores that all devices share [default: one each]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cores: Option<u32>,
+    /// How long ops last while 1, 2, .. of those cores compute, as a multiple of alone; the last holds for more: 1,1.08
+    #[arg(long, value_name = "FACTOR,..", value_delimiter = ',', value_parser = slow_down)]
+    contention: Vec<u32>,
     /// How much longer ops last while a message leaves for their device or comes from it: 1.2
     #[arg(long, value_name = "FACTOR", value_parser = slow_down)]
     overlap_slowdown: Option<u32>,
@@ -78,7 +81,7 @@ impl EngineOptions {
         if self.is_plain() {
             return Ok(());
         }
-        let exact = self.cores.is_none() && self.overlap_slowdown.is_none() && self.jitter.is_none();
+        let exact = self.is_alone() && self.overlap_slowdown.is_none() && self.jitter.is_none();
         if !exact || self.sharing == Some(Sharing::FairShare) || self.transfer.is_some() {
             let times = (FINE_TICKS / resolved.costs.ticks_per_unit).ceil().clamp(1.0, FINE_TICKS);
             resolved.costs = resolved.costs.finer(times as u32);
@@ -92,10 +95,15 @@ impl EngineOptions {
         self.delivery.is_some()
     }
 
+    /// Whether each device has a processor of its own.
+    fn is_alone(&self) -> bool {
+        self.cores.is_none() && self.contention.is_empty()
+    }
+
     /// Whether the sweep does.
     fn is_plain(&self) -> bool {
-        let EngineOptions { delivery, transfer, sharing, slots, cores, overlap_slowdown, jitter, .. } = self;
-        let timing = transfer.is_none() && sharing.is_none() && slots.is_none() && cores.is_none();
+        let EngineOptions { delivery, transfer, sharing, slots, overlap_slowdown, jitter, .. } = self;
+        let timing = transfer.is_none() && sharing.is_none() && slots.is_none() && self.is_alone();
         timing && delivery.is_none() && overlap_slowdown.is_none() && jitter.is_none()
     }
 
@@ -113,12 +121,16 @@ impl EngineOptions {
         };
         let usual = if self.transfer.is_some() { Sharing::FirstComeFirstServed } else { Sharing::Unlimited };
         let (sharing, scope) = (self.sharing.unwrap_or(usual), self.link_scope);
-        let devices: Vec<u32> = (0..devices).collect();
+        let shared = Processor {
+            devices: (0..devices).collect(),
+            cores: self.cores.unwrap_or(devices),
+            contention: Contention::of_all(&self.contention),
+        };
         Ok(Config {
             delivery: self.delivery.unwrap_or_default(),
             slots: self.slots,
             network: Network { transfer, sharing, scope },
-            processors: self.cores.map(|cores| Processor { devices, cores }).into_iter().collect(),
+            processors: if self.is_alone() { Vec::new() } else { vec![shared] },
             overlap_per_mille: self.overlap_slowdown.unwrap_or(1000),
             jitter: None,
             subticks: 1,

@@ -32,6 +32,7 @@ const VALUES: &[(&str, &str)] = &[
     ("chunks", "4"),
     ("clip", "0.000001"),
     ("color", "always"),
+    ("contention", "1,1.1"),
     ("cores", "1"),
     ("costs", "F=3,I=1,W=0.5"),
     ("costs-per", "model"),

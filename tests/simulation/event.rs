@@ -2,7 +2,7 @@
 
 use crate::support::{self, Dice, GoldenSchedule, graph_of, numbers, random_rows, valid_schedule};
 use pipesim::internals::check::{check, standard_deliveries};
-use pipesim::internals::cost::{CostTable, OpTime};
+use pipesim::internals::cost::{Contention, CostTable, OpTime};
 use pipesim::internals::deadlock::Deadlock;
 use pipesim::internals::delivery::Delivery;
 use pipesim::internals::graph::TaskGraph;
@@ -62,7 +62,7 @@ fn random_costs(dice: &mut Dice, placement: &Placement) -> CostTable {
 
 /// Ways to say that nothing is shared and nothing queues: the first is simulated straight, the others in full.
 fn unhindered(devices: u32) -> [Config; 4] {
-    let alone = |device| Processor { devices: vec![device], cores: 1 };
+    let alone = |device| Processor { devices: vec![device], cores: 1, ..Processor::default() };
     [
         Config::default(),
         Config { processors: (0..devices).map(alone).collect(), ..Config::default() },
@@ -162,7 +162,8 @@ fn scarce_resources_never_help_and_deadlocks_are_the_checkers() {
             }
         }
         let devices: Vec<u32> = (0..graph.schedule().devices()).collect();
-        worse.push(Config { processors: vec![Processor { devices, cores: 1 }], ..wide.clone() });
+        worse
+            .push(Config { processors: vec![Processor { devices, cores: 1, ..Processor::default() }], ..wide.clone() });
         worse.push(Config { overlap_per_mille: 1250, ..wide.clone() });
         for config in worse {
             let makespan = run(config.clone()).unwrap();
@@ -261,7 +262,7 @@ fn shared_processors_by_hand() {
     let costs = flat(&naive.schedule().placement, [10, 10, 10, 20], 3);
     let shared = |graph: &TaskGraph, costs: &CostTable, cores, per_mille| {
         let devices = (0..graph.schedule().devices()).collect();
-        let processors = vec![Processor { devices, cores }];
+        let processors = vec![Processor { devices, cores, ..Processor::default() }];
         let config = Config { processors, overlap_per_mille: per_mille, ..Config::default() };
         let (outcome, record) = recorded(graph, costs, &config);
         (outcome.makespan(), record)
@@ -278,6 +279,59 @@ fn shared_processors_by_hand() {
 }
 
 #[test]
+fn neighbours_slow_each_other_down_while_both_compute() {
+    // gpipe's forwards of 2, backwards of 4, no latency: 0F1 beside 1F0 and 0B0 beside 1B1, the rest alone. With factors f and
+    // b for two busy cores: 2 + 2f + 2 + 4 + 4b + 4.
+    let graph = graph_of(Placement::linear(2), 2, &["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"], Overlap::Atomic);
+    let costs = flat(&graph.schedule().placement, [2000, 2000, 2000, 4000], 0);
+    let makespan = |graph: &TaskGraph, costs: &CostTable, cores, contention| {
+        let devices = (0..graph.schedule().devices()).collect();
+        let config = Config { processors: vec![Processor { devices, cores, contention }], ..Config::default() };
+        simulate(graph, costs, &config, &mut ()).unwrap().makespan()
+    };
+    assert_eq!(makespan(&graph, &costs, 2, Contention::of_all(&[1000, 1250])), 12_000 + 2500 + 5000);
+    let by_kind: Contention = serde_json::from_str(r#"{"F": [1000, 1100], "B": [1000, 1500]}"#).unwrap();
+    assert_eq!(makespan(&graph, &costs, 2, by_kind), 12_000 + 2200 + 6000);
+    // On one core never two compute, whatever neighbours would cost; nor on two where one waits for the other.
+    assert_eq!(makespan(&graph, &costs, 1, Contention::of_all(&[1000, 1250])), 24_000);
+    let naive = graph_of(Placement::linear(3), 1, &["0F0 0B0", "1F0 1B0", "2F0 2B0"], Overlap::Atomic);
+    let costs = flat(&naive.schedule().placement, [10, 10, 10, 20], 3);
+    assert_eq!(makespan(&naive, &costs, 3, Contention::of_all(&[1000, 1250, 2000])), 3 * 30 + 4 * 3);
+    let config = Config {
+        processors: vec![Processor { devices: vec![0], cores: 1, contention: Contention::of_all(&[900]) }],
+        ..Config::default()
+    };
+    assert!(matches!(simulate(&naive, &costs, &config, &mut ()), Err(EventError::Config(_))));
+}
+
+#[test]
+fn contention_lies_between_alone_and_its_factor() {
+    for seed in 0..100 {
+        let mut dice = Dice(7000 + seed);
+        let graph = TaskGraph::new(random_schedule(&mut dice)).unwrap();
+        let costs = random_costs(&mut dice, &graph.schedule().placement);
+        let (devices, subticks) = (graph.schedule().devices(), 1000);
+        let makespan = |contention: &[u32]| {
+            let contention = Contention::of_all(contention);
+            let processors = vec![Processor { devices: (0..devices).collect(), cores: devices, contention }];
+            simulate(&graph, &costs, &Config { processors, subticks, ..Config::default() }, &mut ()).unwrap().makespan()
+        };
+        let alone = makespan(&[]);
+        assert_eq!(alone, makespan(&[1000, 1000]));
+        let (contended, slack) = (makespan(&[1000, 1300, 1400]), graph.len() as u64);
+        assert!(contended >= alone && contended <= alone * 14 / 10 + slack, "seed {seed}: {contended} of {alone}");
+        // Every op slower by the same factor, whoever runs, is every op's cost times it.
+        let always = makespan(&[1300]);
+        let stretched = table(&graph.schedule().placement, |op| {
+            let OpTime { duration, after, arrival } = costs.of(op);
+            OpTime { duration: duration * 1300, after: after * 1000, arrival: arrival * 1000 }
+        });
+        let expected = simulate(&graph, &stretched, &Config::default(), &mut ()).unwrap().makespan();
+        assert!(always.abs_diff(expected) <= slack, "seed {seed}: {always} for {expected}");
+    }
+}
+
+#[test]
 fn a_shared_core_that_never_idles_takes_the_sum_of_all_work() {
     for seed in 0..100 {
         let mut dice = Dice(5000 + seed);
@@ -289,7 +343,11 @@ fn a_shared_core_that_never_idles_takes_the_sum_of_all_work() {
         let devices: Vec<u32> = (0..graph.schedule().devices()).collect();
         let work: u64 = graph.schedule().ops().iter().map(|&op| costs.of(op).duration).sum();
         let subticks = 1000;
-        let one = Config { processors: vec![Processor { devices, cores: 1 }], subticks, ..Config::default() };
+        let one = Config {
+            processors: vec![Processor { devices, cores: 1, ..Processor::default() }],
+            subticks,
+            ..Config::default()
+        };
         let makespan = simulate(&graph, &costs, &one, &mut ()).unwrap().makespan();
         // An op that ends within a tick is noted at the tick's end: less than one tick an op.
         let sum = work * u64::from(subticks);
@@ -532,7 +590,7 @@ fn a_sum_of_many_is_normal() {
 fn what_does_not_fit_is_refused() {
     let graph = two_forwards();
     let costs = flat(&graph.schedule().placement, [1, 1, 1, 1], 0);
-    let processor = |devices: &[u32], cores| Processor { devices: devices.to_vec(), cores };
+    let processor = |devices: &[u32], cores| Processor { devices: devices.to_vec(), cores, ..Processor::default() };
     let slotted = Config { slots: Some(1), delivery: Delivery::Buffered(1), ..Config::default() };
     for config in [
         Config { subticks: 0, ..Config::default() },

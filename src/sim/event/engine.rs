@@ -139,6 +139,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             waits: Waits::default(),
         };
         let largest = config.processors.iter().map(|processor| processor.devices.len()).max().unwrap_or(1);
+        let factors: Vec<u32> = config.processors.iter().flat_map(|processor| processor.contention.factors()).collect();
         let flows = if config.network.sharing == Sharing::FairShare { 16 } else { 1 };
         Simulation {
             prepared,
@@ -146,7 +147,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             lasts,
             observer,
             now: 0,
-            grain: Grain::new(largest.max(flows) as u64, config.overlap_per_mille),
+            grain: Grain::new(largest.max(flows) as u64, config.overlap_per_mille, &factors),
             ends: Tournament::new(schedule.devices() as usize),
             events: BinaryHeap::with_capacity(4 * schedule.devices() as usize),
             pairs: schedule.has_pairs(),
@@ -294,12 +295,12 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             return self.set_speed(device);
         };
         let prepared = self.prepared;
-        let cores = prepared.config.processors[processor].cores;
         let before = self.running[processor];
         let after = before.saturating_add_signed(by);
         self.running[processor] = after;
-        if before.max(after) > cores {
-            prepared.config.processors[processor].devices.iter().for_each(|&device| self.set_speed(device));
+        let processor = &prepared.config.processors[processor];
+        if before.max(after) > processor.cores || !processor.contention.is_empty() {
+            processor.devices.iter().for_each(|&device| self.set_speed(device));
         } else {
             self.set_speed(device);
         }
@@ -312,11 +313,13 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         if state.state != State::Running {
             return;
         }
-        let (cores, running) = state.processor.map_or((1, 1), |processor| {
-            let running = self.running[processor].max(1);
-            (config.processors[processor].cores.min(running), running)
-        });
-        let (mut share, mut of) = (u64::from(cores), u64::from(running));
+        let (mut share, mut of) = (1, 1);
+        if let Some(number) = state.processor {
+            let (processor, running) = (&config.processors[number], self.running[number].max(1));
+            let cores = processor.cores.min(running);
+            let slowness = processor.contention.per_mille(cores, self.op(state.next).kind());
+            (share, of) = (u64::from(cores) * 1000, u64::from(running) * u64::from(slowness));
+        }
         if state.transfers > 0 {
             (share, of) = (share * 1000, of * u64::from(config.overlap_per_mille));
         }

@@ -72,7 +72,7 @@ mod tests {
     fn shares_by_hand() {
         // 10 ticks of work from 0, 4 from 2: at 2 the first has 8 left, so the second is through at 2 + 8, the first
         // at 10 + (8 - 4).
-        let grain = Grain::new(2, 1000);
+        let grain = Grain::new(2, 1000, &[]);
         let mut link = LinkState::default();
         link.share(0, 0, 10, grain);
         assert_eq!(link.next(grain), Some(10));

@@ -23,6 +23,7 @@ pub use chance::Jitter;
 pub use prepared::{EventError, Prepared};
 pub use run::{Each, Makespans, monte_carlo, simulate};
 
+use crate::cost::Contention;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::metrics::Activity;
@@ -96,13 +97,16 @@ pub enum Scope {
     Egress,
 }
 
-/// A processor that several devices share: with n of their ops running, each goes at min(1, cores / n) of its speed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A processor that several devices share: with n of their ops running, each goes at min(1, cores / n) of its speed, and
+/// slower by what its neighbours take of caches, memory and power.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Processor {
     /// The devices.
     pub devices: Vec<u32>,
-    /// How many ops it runs at full speed.
+    /// How many ops it runs side by side.
     pub cores: u32,
+    /// What neighbours cost; nothing where it is empty.
+    pub contention: Contention,
 }
 
 /// When a message was on its way.

@@ -2,7 +2,7 @@
 //!
 //! Work is counted in grains. A tick at full speed does as many grains as there are in [`Grain`], a number that all the
 //! shares which occur divide, so that no share is ever rounded; only where more than 40 ops or 16 messages share one
-//! resource (or fewer, with an odd slow-down factor) is a share rounded down, by a few parts in a million at most.
+//! resource (or fewer, with odd slow-down factors) is a share rounded down, by a few parts in a million at most.
 
 /// How many grains a tick at full speed does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,10 +16,17 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl Grain {
-    /// The grain for up to `most` sharers, each possibly slowed down to 1000 / `per_mille`.
-    pub fn new(most: u64, per_mille: u32) -> Grain {
-        let slow = u64::from(per_mille) / gcd(1000, u64::from(per_mille));
-        let mut multiple = 1_u64; // of all numbers of sharers
+    /// The grain for up to `most` sharers, each possibly slowed down to 1000 / `per_mille`, and by one of `factors`, per mille, too.
+    pub fn new(most: u64, per_mille: u32, factors: &[u32]) -> Grain {
+        let reduced = |per_mille: u32| u64::from(per_mille) / gcd(1000, u64::from(per_mille)).max(1);
+        let slow = reduced(per_mille);
+        let (mut multiple, mut odd) = (1_u64, false); // of all numbers of sharers and of all factors
+        for n in factors.iter().map(|&factor| reduced(factor).max(1)) {
+            match multiple.checked_mul(n / gcd(multiple, n)) {
+                Some(more) if u128::from(more) * u128::from(slow) <= u128::from(MAX_GRAINS >> 10) => multiple = more,
+                _ => odd = true,
+            }
+        }
         for n in 2..=most.min(40) {
             match multiple.checked_mul(n / gcd(multiple, n)) {
                 Some(more) if u128::from(more) * u128::from(slow) <= u128::from(MAX_GRAINS) => multiple = more,
@@ -28,7 +35,7 @@ impl Grain {
         }
         let mut grains = multiple * slow;
         // Where one of the shares is not exact after all, its error is small.
-        while grains < 1 << 40 && most > 40 {
+        while grains < 1 << 40 && (odd || most > 40) {
             grains *= 2;
         }
         Grain(grains)
@@ -51,14 +58,14 @@ mod tests {
 
     #[test]
     fn shares_are_exact() {
-        let grain = Grain::new(13, 1300);
+        let grain = Grain::new(13, 1300, &[]);
         for n in 1..=13 {
             assert_eq!(u128::from(grain.speed(1, n)) * u128::from(n), grain.work(1), "1/{n}");
             assert_eq!(u128::from(grain.speed(1000, 1300 * n)) * u128::from(1300 * n), grain.work(1000), "1/1.3/{n}");
         }
-        assert_eq!(Grain::new(1, 1000), Grain(1));
+        assert_eq!(Grain::new(1, 1000, &[]), Grain(1));
         for (most, per_mille) in [(40, 1000), (1000, 1999), (u64::MAX, u32::MAX)] {
-            let Grain(grains) = Grain::new(most, per_mille);
+            let Grain(grains) = Grain::new(most, per_mille, &[]);
             assert!((1 << 20..=MAX_GRAINS).contains(&grains), "{most} {per_mille}: {grains}");
         }
     }
