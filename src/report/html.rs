@@ -76,9 +76,10 @@ fn data(report: &Report) -> String {
             json!({"name": class.name(), "shades": shades})
         })
         .collect();
+    let capped = report.entries.iter().flat_map(Entry::panels).any(|panel| panel.memory_cap.is_some());
     let causes = Cause::ALL.map(|cause| {
         let (line, hatch) = cause_hatch(cause);
-        json!({"name": cause.name(), "text": cause.definition(), "color": hex(line), "hatch": hatch})
+        json!({"name": cause.name(capped), "text": cause.definition(capped), "color": hex(line), "hatch": hatch})
     });
     let look = &report.look;
     let head = json!({

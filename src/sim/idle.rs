@@ -36,21 +36,22 @@ impl Cause {
         Cause::Order,
     ];
 
-    /// Its name in tables, legends and files.
-    pub fn name(self) -> &'static str {
+    /// Its name for readers; `capped` says whether a cap on activations was given: else a device's own peak stands for it.
+    pub fn name(self, capped: bool) -> &'static str {
         match self {
             Cause::Fill => "fill",
             Cause::Drain => "drain",
             Cause::Dependence => "dependence",
-            Cause::Communication => "communication",
+            Cause::Communication => "exposed communication",
             Cause::Imbalance => "imbalance",
-            Cause::Memory => "memory",
+            Cause::Memory if capped => "memory cap",
+            Cause::Memory => "own peak",
             Cause::Order => "order",
         }
     }
 
     /// What the name means, for readers.
-    pub fn definition(self) -> &'static str {
+    pub fn definition(self, capped: bool) -> &'static str {
         match self {
             Cause::Fill => "before the device's first op",
             Cause::Drain => "after the device's last op",
@@ -61,7 +62,8 @@ impl Cause {
             Cause::Imbalance => {
                 "ops on the way to what it waits for take longer than the average of their kind; equal stages would save it"
             }
-            Cause::Memory => "a forward was ready, but the device would have held too much",
+            Cause::Memory if capped => "a forward was ready, but above the cap on activations",
+            Cause::Memory => "a forward was ready, but above what the device ever holds here",
             Cause::Order => "the order chose to wait: an op that stands later would have fitted",
         }
     }

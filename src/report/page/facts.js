@@ -6,14 +6,14 @@ function element(tag, attributes, ...children) {
   made.append(...children);
   return made;
 }
-function tableOf(caption, header, rows, heading) {
+function tableOf(caption, header, rows, unseen) {
   const head = element("tr", {}, ...header.map(name => element("th", { scope: "col" }, name)));
   const body = rows.map(row => element("tr", {}, ...header.map((_, i) => {
     const text = row[i] === undefined ? "" : String(row[i]), title = text.length > 40 ? text : undefined;
     if (i === 0) return element("th", { scope: "row", title }, text);
     return element("td", { class: /^[^\d+\-–*]/.test(text) ? "text" : undefined, title }, text);
   })));
-  const table = element("table", {}, element("caption", {}, heading ? element("h2", {}, caption) : caption), element("thead", {}, head), element("tbody", {}, ...body));
+  const table = element("table", {}, element("caption", {}, unseen ? element("span", { class: "unseen" }, caption) : caption), element("thead", {}, head), element("tbody", {}, ...body));
   // what scrolls sideways must be reachable by keys
   return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, table);
 }
@@ -99,14 +99,22 @@ function devices() {
   return out.length ? [element("h2", {}, "By device"), ...out] : [];
 }
 
+// A table of the report's own: its caption is a heading, and what it explains beyond that a paragraph.
+function further({ caption, header, rows }) {
+  const match = /^([^:.]{3,}?)(?:: |\. )(.+)$/s.exec(caption), [heading, rest] = match ? [match[1], match[2]] : [caption, ""];
+  return [element("h2", {}, heading), ...(rest ? [element("p", { class: "note" }, ...coded(rest[0].toUpperCase() + rest.slice(1)))] : []), tableOf(heading, header, rows, true)];
+}
+// Text in which `this` is code.
+const coded = text => text.split("`").map((part, i) => i % 2 ? element("code", {}, part) : part);
+
 function remarks() {
   const out = [];
-  for (const entry of entries) for (const note of entry.notes) out.push(element("p", { class: "note" }, entry.name + ": " + note));
+  for (const entry of entries) for (const note of entry.notes) out.push(element("p", { class: "note" }, ...coded(entry.name + ": " + note)));
   if (data.mixed) out.push(element("p", { class: "note" }, "Panels of different time units are each drawn on their own scale; an axis is its upper panel's."));
   const uncertain = panels.filter(p => p.uncertainty > 0);
   for (const p of uncertain) out.push(element("p", { class: "note" }, `${p.entry.name}, ${p.source}: clocks of different devices may disagree by up to ${quantity(p.uncertainty, p.unit)}.`));
   if (out.length) out.unshift(element("h2", {}, "Notes"));
-  for (const table of data.tables) out.push(tableOf(table.caption, table.header, table.rows, true));
+  for (const table of data.tables) out.push(...further(table));
   out.push(...provenance());
   return out;
 }
@@ -120,7 +128,7 @@ function provenance() {
     if (told.get(fact)) told.get(fact).push(p);
   }
   for (const [fact, of] of told) {
-    const [key, value] = fact.split("\n"), names = !of || of.length === panels.length ? "" : of.map(p => p.entry.name + ", " + p.source).join("; ") + ": ";
+    const [key, value] = fact.split("\n"), names = !of ? "" : of.length === panels.length ? (key in data.provenance ? "timelines: " : "") : of.map(p => p.entry.name + ", " + p.source).join("; ") + ": ";
     list.append(element("dt", {}, names + key), element("dd", { class: key === "command" ? "code" : undefined }, value));
   }
   return told.size ? [element("h2", {}, "Provenance"), list] : [];

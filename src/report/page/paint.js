@@ -54,7 +54,7 @@ function heading(pen, block, width, dy, color) {
     pen.text(width - 14, block.first + dy - 3, "peak", color.muted, 10, "right");
   }
   const form = formOf(panel, bands.find(band => band.panel === panel), width);
-  if (!form.fits) pen.text(GUTTER, block.first + dy - 3, shorten("Boxes are too narrow for letters here" + (form.blended ? "; colours are mixed by area" : "") + ": zoom in", right - GUTTER - 100, 10), color.muted, 10);
+  if (!form.fits) pen.text(GUTTER, block.first + dy - 3, shorten(form.blended ? "Boxes are too narrow for letters; colours are mixed by area: zoom in" : "Some boxes have no room for letters: zoom in", right - GUTTER - 100, 10), color.muted, 10);
   const end = Math.max(...block.visible.map(p => p.iteration / p.end));
   if (end > view.to * 1.0001) pen.text(right, block.first + dy - 3, "goes on to " + quantity(end * panel.end, panel.unit) + " »", color.muted, 10, "right");
   const at = block.axis + dy, { found, decimals } = ticks(view.from * panel.end, view.to * panel.end, plotWidth(width) / 90);
@@ -71,7 +71,7 @@ function labels(pen, band, width, dy, color) {
   const size = Math.min(12, Math.max(8, band.high)), base = band.compute + dy + band.high / 2 + size * 0.36;
   const step = band.high >= 9 ? 1 : Math.ceil(12 / Math.max(1, band.bottom - band.top));
   if (band.device % step) return;
-  if (band.top === band.rowTop) pen.text(12, base, band.high >= 13 ? "device " + band.device : String(band.device), color.text, size);
+  if (band.top === band.rowTop) pen.text(12, base, band.high >= 13 && (width >= 700 || !hasBoth) ? "device " + band.device : String(band.device), color.text, size);
   if (hasBoth && band.panel.entry.panels.length > 1 && band.high >= 9) pen.text(GUTTER - 6, base - 0.5, band.panel.source, color.muted, 9.5, "right");
   const m = band.panel.metrics.per_device.find(d => d.device === band.device);
   if (!m || band.high < 8) return;

@@ -12,6 +12,7 @@ function legendRows(room, color) {
   if (shown.idle) items.push([tile("idle"), "idle"]);
   if (explained && shown.why) data.causes.forEach((cause, c) => { if (causesOccurring[c]) items.push([tile("cause" + c), "idle: " + cause.name]); });
   if (shown.memory) items.push([square(color.memory), "activations held"]);
+  if (shown.memory && panels.some(p => p.cap)) items.push([(pen, x, y) => pen.line(x, y - 4, x + 11, y - 4, color.path, 1, true), "cap"]);
   if (shown.path) items.push([(pen, x, y) => pen.frame(x, y - 9, 11, 11, color.path, 1.6), "critical path"]);
   const rows = [[]];
   let x = 0;

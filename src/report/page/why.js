@@ -32,7 +32,7 @@ function blame(panel, piece) {
   if (!piece.blamed) return "";
   const op = piece.blamed + (piece.on >= 0 ? " on device " + piece.on : ""), cause = data.causes[piece.cause].name;
   if (cause === "imbalance") return op + " takes longer than the average of its kind";
-  return cause === "order" || cause === "memory" ? op + " could have run here" : "it waits for " + op;
+  return /^(order|memory cap|own peak)$/.test(cause) ? op + " could have run here" : "it waits for " + op;
 }
 const sentence = (panel, piece) => {
   const { name, text } = data.causes[piece.cause], who = blame(panel, piece);
