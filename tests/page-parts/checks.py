@@ -156,9 +156,8 @@ def the_wheel_scrolls_and_zooms_where_it_says(bench):
     page.keyboard.up("Shift")
     holds(seen(page)[0] > before, "Shift + wheel must move in time")
     page.click("#reset")
-    axis = canvas(page)["y"] + page.evaluate("() => 6 + 20 + 15 + 4 * 0") + 1
     zoomed = False
-    for y in range(int(axis), int(canvas(page)["y"] + 420), 8):
+    for y in range(int(box["y"] + 200), int(box["y"] + 420), 12):  # the first schedule's axis is somewhere there
         page.mouse.move(box["x"] + 600, y)
         page.mouse.wheel(0, -120)
         if seen_now(page) != (0, 1):
@@ -384,9 +383,10 @@ def pictures_hold_everything_with_legend_at_twice_the_size(bench):
     for kind, mime in [("svg", "image/svg+xml"), ("png", "image/png")]:
         url = f"data:{mime};base64," + base64.b64encode(saved[kind].read_bytes()).decode()
         sizes.append(last.evaluate("async url => { const i = new Image(); i.src = url; await i.decode(); return [i.naturalWidth, i.naturalHeight]; }", url))
-    rows = last.evaluate("""async url => { const i = new Image(); i.src = url; await i.decode(); const c = document.createElement('canvas'); c.width = i.naturalWidth; c.height = i.naturalHeight;
-        const x = c.getContext('2d'); x.drawImage(i, 0, 0); let blue = 0, lowest = 0; const d = x.getImageData(0, 0, c.width, c.height).data;
-        for (let p = 0; p < d.length; p += 4) if (d[p] === 0x2f && d[p + 1] === 0x62 && d[p + 2] === 0xc4) { blue++; lowest = Math.floor(p / 4 / c.width); } return [blue, lowest / c.height]; }""", url)
+    blue = page.evaluate("JSON.parse(document.getElementById('data').textContent).classes[0].shades[0][0]")
+    rows = last.evaluate("""async ([url, blues]) => { const i = new Image(); i.src = url; await i.decode(); const c = document.createElement('canvas'); c.width = i.naturalWidth; c.height = i.naturalHeight;
+        const x = c.getContext('2d'); x.drawImage(i, 0, 0); const want = parseInt(blues.slice(1), 16); let blue = 0, lowest = 0; const d = x.getImageData(0, 0, c.width, c.height).data;
+        for (let p = 0; p < d.length; p += 4) if ((d[p] << 16 | d[p + 1] << 8 | d[p + 2]) === want) { blue++; lowest = Math.floor(p / 4 / c.width); } return [blue, lowest / c.height]; }""", [url, blue])
     last.close()
     holds(sizes[1] == [2 * sizes[0][0], 2 * sizes[0][1]], f"SVG {sizes[0]}, PNG {sizes[1]}")
     holds(rows[0] > 10000 and rows[1] > 0.75, f"the PNG lacks the last schedule's rows: {rows}")
@@ -482,7 +482,7 @@ def colours_below_a_pixel_are_mixed_by_area(bench):
         return Object.entries(shares).map(([key, share]) => [...key.split(",").map(Number), share]); })))]; }""")
     holds(len(tall) == len(rows), f"{len(tall)} strips for {len(rows)} rows")
     rgb = lambda text: [int(text[1 + 2 * k:3 + 2 * k], 16) for k in range(3)]
-    idle = [255 + 0.22 * (c - 255) for c in rgb("#c9ced6")]
+    idle = [255 + 0.22 * (c - 255) for c in rgb(page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--hatch').trim()"))]
     worst = 0
     for row, mean in zip(rows, means):
         rest = 1 - sum(share for *_, share in row)
