@@ -37,6 +37,24 @@ pub struct LookOptions {
     /// Leave out sends and waits for data
     #[arg(long)]
     pub no_waits: bool,
+    /// Draw only this part of the time, in the time unit: 100..160, 100.. or ..160; pages show it first
+    #[arg(long, value_name = "FROM..TO", value_parser = window)]
+    pub window: Option<(f64, f64)>,
+    /// Draw the steady state once, with the count of its repeats; pages zoom instead
+    #[arg(long)]
+    pub collapse: bool,
+}
+
+/// A part of the time: from and to, in the time unit.
+fn window(text: &str) -> Result<(f64, f64), String> {
+    let bounds = text.split_once("..").and_then(|(from, to)| {
+        let bound = |text: &str, open: f64| if text.trim().is_empty() { Some(open) } else { text.trim().parse().ok() };
+        Some((bound(from, 0.0)?, bound(to, f64::INFINITY)?))
+    });
+    let fitting = bounds.filter(|(from, to)| (0.0..*to).contains(from) && text.trim() != "..");
+    fitting.ok_or_else(|| {
+        format!("expected a time, .. and a later one, in the time unit, as 100..160, 100.. or ..160, found '{text}'")
+    })
 }
 
 /// A length in CSS pixels that lies in `range`.
@@ -61,7 +79,8 @@ impl LookOptions {
             palette: self.palette.unwrap_or_default(),
             memory: !self.no_memory,
             waits: !self.no_waits,
-            ..Look::default()
+            window: self.window,
+            collapse: self.collapse,
         }
     }
 }
@@ -69,6 +88,22 @@ impl LookOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_have_a_start_before_their_end() {
+        for (text, bounds) in [
+            ("100..160", (100.0, 160.0)),
+            ("2.5..", (2.5, f64::INFINITY)),
+            ("..1e3", (0.0, 1000.0)),
+            (" 0 .. 1 ", (0.0, 1.0)),
+        ] {
+            assert_eq!(window(text), Ok(bounds), "{text}");
+        }
+        for text in ["", "..", "100", "160..100", "5..5", "-1..5", "nan..5", "1..nan", "inf..", "1...5..9", "1ms..5ms"]
+        {
+            assert!(window(text).is_err_and(|why| why.contains(&format!("'{text}'"))), "{text}");
+        }
+    }
 
     #[test]
     fn lengths_have_units() {

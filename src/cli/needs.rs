@@ -233,9 +233,19 @@ const RULES: &[Rule] = &[
         why: "is about what people read; leave it out, or print --format table or md",
     },
     Rule {
-        options: &["palette"],
+        options: &["palette", "window"],
         fits: |a| a.is_drawn_in_the_terminal() || a.is_drawn(|_| true),
         why: "is about what is drawn; write a picture, a page or a folder, as in -o timelines.svg",
+    },
+    Rule {
+        options: &["collapse"],
+        fits: |a| a.is_drawn_in_the_terminal() || a.is_drawn(|drawn| drawn == Drawn::Still),
+        why: "is about the terminal and pictures, pages zoom; write a picture, as in -o timelines.svg",
+    },
+    Rule {
+        options: &["collapse"],
+        fits: |a| !a.typed("window"),
+        why: "draws the steady state once, and --window a part of the time; leave one of the two out",
     },
     Rule {
         options: &["title", "no_memory", "no_waits"],

@@ -7,6 +7,8 @@ use super::palette::Class;
 pub(super) enum Ink {
     /// A box of a class in one of its shades.
     Box(Class, u8),
+    /// Boxes too narrow to be seen, mixed: red, green, blue and opacity over what lies below.
+    Mixed([u8; 4]),
     /// Text on such a box.
     On(Class, u8),
     /// Idle time, hatched.

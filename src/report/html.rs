@@ -1,7 +1,8 @@
 //! One self-contained page: the template, the scripts and the data in one file that needs no network.
 
+use super::axis::Scale;
 use super::palette::{Class, cause_hatch, hex, wants_white_text};
-use super::scene::{Mark, Row, Scale, activations, rows};
+use super::scene::{Mark, Row, activations, rows};
 use super::text::{escape, plain};
 use super::{Entry, Panel, Report};
 use crate::op::Op;
@@ -63,7 +64,7 @@ fn inside_script(json: &str) -> String {
 }
 
 fn data(report: &Report) -> String {
-    let scale = Scale::readable(report, f64::INFINITY, 0.0);
+    let scale = Scale::of_all(report, f64::INFINITY, 0.0);
     let classes: Vec<Value> = Class::all()
         .into_iter()
         .map(|class| {
@@ -106,7 +107,7 @@ fn data(report: &Report) -> String {
 
 /// The share of the time axis that is seen at first.
 fn first_view(report: &Report, scale: &Scale) -> f64 {
-    let readable = Scale::readable(report, 1100.0, 10.0);
+    let readable = Scale::of_all(report, 1100.0, 10.0);
     let shares = report.entries.iter().flat_map(|entry| entry.panels()).map(|p| readable.end(p) / scale.end(p));
     shares.fold(1.0, f64::min)
 }

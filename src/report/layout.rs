@@ -1,13 +1,15 @@
 //! The one layout of still pictures: title, legend, a block of rows for each schedule, axes, definitions.
 
+use super::axis::{Axis, Scale};
 use super::canvas::{Anchor, Ink, Picture, Shape, Style};
 use super::csv::source_name;
-use super::number::{number, percent, quantity, signed_percent, ticks, trimmed};
+use super::number::{number, percent, quantity, signed_percent};
 use super::palette::Class;
-use super::row::{Band, Heights, draw};
-use super::scene::{Row, Scale, activations, classes, rows, runs_two_ways};
+use super::row::{Band, Heights, draw, form};
+use super::ruler::{Rows, bracket, left_out, ruler};
+use super::scene::{Form, Row, activations, classes, rows, runs_two_ways};
 use super::text::{fit_pixels, pixels, plain};
-use super::{Entry, Panel, Report};
+use super::{Entry, Look, Panel, Report};
 use crate::timeline::Timeline;
 
 const WIDTH: f64 = 1200.0;
@@ -16,6 +18,17 @@ const LEFT: f64 = 124.0;
 const RIGHT: f64 = 1092.0;
 /// Schedules with more devices show every n-th only.
 const MOST_DEVICES: usize = 256;
+/// Width of the mark where something is left out.
+const BREAK: f64 = 18.0;
+
+/// Said where `--collapse` finds nothing to draw once.
+pub(super) const NO_REPEAT: &str =
+    "No stretch repeats exactly at least three times on all devices, so everything is drawn.";
+/// Said where no op has room for a letter, and where the steady state is drawn once already.
+pub(super) const NO_LETTERS: [&str; 2] = [
+    "Ops are narrower than a letter: --window shows a part, --collapse the steady state once.",
+    "Ops are narrower than a letter: --window shows a part.",
+];
 
 const TITLE: Style = Style { ink: Ink::Text, size: 17.0, anchor: Anchor::Start, bold: true };
 const HEAD: Style = Style { ink: Ink::Text, size: 14.0, anchor: Anchor::Start, bold: true };
@@ -40,12 +53,16 @@ pub(super) fn picture(report: &Report) -> Picture {
         y += 18.0;
     }
     y = legend(&mut picture, report, y);
-    let scale = Scale::readable(report, RIGHT - LEFT, 9.0);
-    let prepared: Vec<Vec<Prepared>> =
-        report.entries.iter().map(|entry| entry.panels().map(Prepared::new).collect()).collect();
+    let scale = Scale::readable(report, RIGHT - LEFT, 9.0, BREAK);
+    let prepared: Vec<Vec<Prepared>> = report
+        .entries
+        .iter()
+        .enumerate()
+        .map(|(i, entry)| entry.panels().zip(scale.axes(i)).map(|(panel, axis)| Prepared::new(panel, axis)).collect())
+        .collect();
     let memory_top = prepared.iter().flatten().map(|p| p.peak).fold(0.0, f64::max);
     for (entry, panels) in report.entries.iter().zip(&prepared) {
-        y = block(&mut picture, entry, panels, &scale, memory_top, y + 10.0);
+        y = block(&mut picture, entry, panels, &report.look, memory_top, y + 10.0);
     }
     if report.entries.is_empty() {
         picture.text(BODY, MARGIN, y + 14.0, "No schedules.");
@@ -65,6 +82,7 @@ fn summary(report: &Report) -> String {
 /// A panel with what drawing it needs.
 struct Prepared<'a> {
     panel: &'a Panel,
+    axis: &'a Axis,
     rows: Vec<Row<'a>>,
     memory: Vec<Vec<(u64, f64)>>,
     peak: f64,
@@ -72,7 +90,7 @@ struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    fn new(panel: &'a Panel) -> Prepared<'a> {
+    fn new(panel: &'a Panel, axis: &'a Axis) -> Prepared<'a> {
         let rows = rows(&panel.timeline);
         let memory: Vec<_> = if rows.len() > 16 {
             vec![Vec::new(); rows.len()]
@@ -80,7 +98,7 @@ impl<'a> Prepared<'a> {
             rows.iter().map(|row| activations(&panel.timeline, row)).collect()
         };
         let peak = memory.iter().flatten().map(|&(_, units)| units).fold(0.0, f64::max);
-        Prepared { panel, rows, memory, peak, end_ns: panel.timeline.end_ns() }
+        Prepared { panel, axis, rows, memory, peak, end_ns: panel.timeline.end_ns() }
     }
 }
 
@@ -183,7 +201,7 @@ fn heading(picture: &mut Picture, entry: &Entry, y: f64) -> f64 {
     y + 15.0 * (entry.panels().count() - 1) as f64
 }
 
-fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], scale: &Scale, top: f64, y: f64) -> f64 {
+fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], look: &Look, top: f64, y: f64) -> f64 {
     let mut y = heading(picture, entry, y + 14.0) + 8.0;
     let Some(devices) = panels.iter().map(|p| p.rows.len()).max() else { return y };
     let heights = Heights::new(devices, panels.len() > 1);
@@ -197,35 +215,38 @@ fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], scale: &Scal
     if heights.phase > 0.0 && has_phases {
         y += 10.0;
     }
+    if panels.iter().any(|p| p.axis.repeat.is_some()) {
+        y += 20.0;
+    }
     if heights.compute >= 8.0 {
         let head = to(SMALL, Anchor::End);
         picture.text(head, WIDTH - MARGIN - 42.0, y - 1.0, "busy");
         picture.text(head, WIDTH - MARGIN, y - 1.0, "peak");
     }
-    if let Some(prepared) = panels.iter().find(|p| scale.cuts(p.panel)) {
-        let end = quantity(prepared.panel.iteration(), &plain(&prepared.panel.timeline.time_unit));
-        picture.text(to(SMALL, Anchor::End), RIGHT, y - 1.0, format!("cut here; goes on to {end} »"));
+    if let Some(text) = panels.iter().find_map(|p| left_out(p.panel, p.axis, look)) {
+        picture.text(to(SMALL, Anchor::End), RIGHT, y - 1.0, text);
     }
     y += 2.0;
     let first_top = y;
-    let grid_at = picture.shapes.len();
+    let first = picture.shapes.len();
+    let forms: Vec<Option<Form>> = panels
+        .iter()
+        .map(|p| form(&p.rows, p.axis, RIGHT - LEFT, heights.compute, p.panel.timeline.chunks > 1))
+        .collect();
     for device in (0..devices).step_by(step) {
         let row_top = y;
         for (i, prepared) in panels.iter().enumerate() {
             let Some(row) = prepared.rows.get(device) else { continue };
-            let cut = scale.cuts(prepared.panel);
-            let x = |ns: u64| (LEFT + scale.share(prepared.panel, ns) * (RIGHT - LEFT)).min(RIGHT);
             let band = Band {
                 top: y,
                 heights,
                 lanes,
-                x: &x,
-                end_ns: if cut { scale.end_ns(prepared.panel) } else { prepared.end_ns },
-                stages: prepared.panel.timeline.chunks > 1,
+                axis: prepared.axis,
+                room: (LEFT, RIGHT - LEFT),
+                end_ns: prepared.end_ns,
+                form: forms[i],
                 memory: &prepared.memory[device],
                 memory_top: top,
-                clip: if cut { RIGHT } else { f64::INFINITY },
-                narrow: if devices > 16 { 2.0 } else { 1.0 },
                 phases: i == 0,
                 phase_names: device == 0 && i == 0,
             };
@@ -248,31 +269,37 @@ fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], scale: &Scal
             0.5
         };
     }
-    if let Some(prepared) = panels.first() {
-        let (end, unit) = (scale.end(prepared.panel), plain(&prepared.panel.timeline.time_unit));
-        let (at, decimals) = ticks(end, 10);
-        let px = |value: f64| LEFT + value / end * (RIGHT - LEFT);
-        let grid: Vec<[f64; 4]> = at.iter().map(|&v| [px(v), first_top, px(v), y]).collect();
-        if !grid.is_empty() {
-            picture.shapes.insert(grid_at, Shape::Lines(Ink::Grid, grid));
-        }
-        let mut axis = vec![[LEFT, y, RIGHT, y]];
-        axis.extend(at.iter().map(|&v| [px(v), y, px(v), y + 4.0]));
-        picture.lines(Ink::Axis, axis);
-        let labels = at.iter().map(|&v| (px(v), y + 13.0, trimmed(v, decimals))).collect();
-        picture.texts(to(SMALL, Anchor::Middle), labels);
-        picture.text(SMALL, RIGHT + 6.0, y + 4.0, fit_pixels(&unit, WIDTH - MARGIN - RIGHT, SMALL.size));
+    if let Some(Prepared { panel, axis, .. }) = panels.first() {
+        let margin = WIDTH - MARGIN - RIGHT;
+        let rows = Rows { room: (LEFT, RIGHT - LEFT), top: first_top, bottom: y, first, margin };
+        ruler(picture, panel, axis, &rows, SMALL);
+        bracket(picture, panel, axis, &rows, SMALL);
         y += 16.0;
     }
+    y += 3.0;
+    let remarks = remarks(panels, &forms, heights.compute, look);
     if step > 1 {
         picture.text(SMALL, LEFT, y + 8.0, format!("One device in {step} is shown, of {devices}."));
         y += 14.0;
     }
-    for note in &entry.notes {
+    for note in remarks.iter().map(|&text| text).chain(entry.notes.iter().map(String::as_str)) {
         picture.text(SMALL, LEFT, y + 8.0, fit_pixels(note, RIGHT - LEFT, SMALL.size));
         y += 13.0;
     }
     y
+}
+
+/// What is said under the rows of how they are drawn.
+fn remarks(panels: &[Prepared], forms: &[Option<Form>], height: f64, look: &Look) -> Vec<&'static str> {
+    let mut remarks = Vec::new();
+    if look.collapse && look.window.is_none() && panels.iter().all(|p| p.axis.repeat.is_none()) {
+        remarks.push(NO_REPEAT);
+    }
+    let narrow = |p: &Prepared| p.axis.typical() * (RIGHT - LEFT) < 8.0;
+    if height >= 8.0 && forms.iter().all(Option::is_none) && panels.iter().all(narrow) {
+        remarks.push(NO_LETTERS[usize::from(look.collapse)]);
+    }
+    remarks
 }
 
 /// Left: which band; right: busy share and peak of activations.

@@ -3,10 +3,13 @@
 //! A [`Report`] goes in, text or bytes come out. Nothing here simulates, executes or reads a clock: the same report gives
 //! the same bytes. Only `folder` and `unfinished` touch the disk.
 //!
-//! Three layers: `scene` sorts a timeline's spans into rows, `layout` turns a report into a list of shapes, and each
-//! format (`svg`, `png`, `html`, `trace`, `csv`, `table`, `terminal`) writes what it is given.
+//! Three layers: `scene` sorts a timeline's spans into rows and `axis` says what is shown of the time, `layout` turns a report
+//! into a list of shapes, and each format (`svg`, `png`, `html`, `trace`, `csv`, `table`, `terminal`) writes what it is given.
 
+mod axis;
+mod blend;
 mod canvas;
+mod cells;
 mod comparison;
 mod csv;
 mod error;
@@ -23,7 +26,9 @@ mod palette;
 #[cfg(feature = "pictures")]
 mod png;
 mod predicted;
+mod repeat;
 mod row;
+mod ruler;
 mod scene;
 mod svg;
 mod table;

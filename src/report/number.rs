@@ -76,19 +76,16 @@ pub fn quantity(value: f64, unit: &str) -> String {
     format!("{number} {unit}{plural}")
 }
 
-/// Positions of about `count` ticks from 0 to `end`, a multiple of 1, 2 or 5 apart, and the decimals they need.
-pub(super) fn ticks(end: f64, count: usize) -> (Vec<f64>, usize) {
-    if !(end.is_finite() && end > 0.0) {
-        return (vec![0.0], 0);
+/// How far about `count` ticks in `length` are apart, 1, 2 or 5 times a power of ten, and the decimals they need.
+pub(super) fn spacing(length: f64, count: usize) -> (f64, usize) {
+    if !(length.is_finite() && length > 0.0) {
+        return (1.0, 0);
     }
-    let raw = end / count.max(1) as f64;
-    let magnitude = raw.log10().floor();
-    let base = 10f64.powf(magnitude);
+    let raw = length / count.max(1) as f64;
+    let base = 10f64.powf(raw.log10().floor());
     let factor = [1.0, 2.0, 5.0, 10.0].into_iter().find(|f| f * base >= raw * 0.999).unwrap_or(10.0);
     let step = factor * base;
-    let decimals = (-step.log10().floor()).clamp(0.0, 9.0) as usize;
-    let last = (end / step + 1e-9).floor() as usize;
-    ((0..=last).map(|i| i as f64 * step).collect(), decimals)
+    (step, (-step.log10().floor()).clamp(0.0, 9.0) as usize)
 }
 
 #[cfg(test)]
@@ -128,8 +125,9 @@ mod tests {
 
     #[test]
     fn ticks_are_round() {
-        assert_eq!(ticks(33.0, 6).0, [0.0, 10.0, 20.0, 30.0]);
-        assert_eq!(ticks(0.33, 6), (vec![0.0, 0.1, 0.2, 0.30000000000000004], 1));
-        assert_eq!(ticks(0.0, 6).0, [0.0]);
+        assert_eq!(spacing(33.0, 6), (10.0, 0));
+        assert_eq!(spacing(0.33, 6), (0.1, 1));
+        assert_eq!(spacing(60.0, 10), (10.0, 0));
+        assert_eq!([0.0, f64::NAN, f64::INFINITY].map(|length| spacing(length, 6)), [(1.0, 0); 3]);
     }
 }

@@ -77,20 +77,33 @@ impl Colors {
             (Colors::True, [r, g, b]) => format!("\x1b[{};2;{r};{g};{b}m", base + 8),
         }
     }
+
+    /// What the terminal shows for a colour.
+    pub(super) fn shown(self, rgb: Rgb) -> Rgb {
+        if self == Colors::Cube { nearest(rgb).1 } else { rgb }
+    }
 }
 
 /// The nearest of xterm's colours 16 to 255.
 fn cube(rgb: Rgb) -> u8 {
+    nearest(rgb).0
+}
+
+/// The same and what it looks like.
+fn nearest(rgb: Rgb) -> (u8, Rgb) {
     const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
     let colors = (16..=255u8).map(|number| match number {
         16..232 => (number, [36, 6, 1].map(|step| LEVELS[usize::from((number - 16) / step % 6)])),
         grey => (grey, [8 + 10 * (grey - 232); 3]),
     });
     let away = |other: Rgb| (0..3).map(|i| u32::from(rgb[i].abs_diff(other[i])).pow(2)).sum::<u32>();
-    colors.min_by_key(|&(_, other)| away(other)).map_or(16, |(number, _)| number)
+    colors.min_by_key(|&(_, other)| away(other)).unwrap_or((16, [0; 3]))
 }
 
 impl Class {
+    /// How many there are.
+    pub(super) const COUNT: usize = LOOKS.len();
+
     /// Every class, in the order of legends.
     pub(super) fn all() -> [Class; 7] {
         LOOKS.map(|(class, ..)| class)

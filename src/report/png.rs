@@ -20,11 +20,15 @@ pub fn png(report: &Report) -> Result<Vec<u8>, WriteError> {
         .find(|s| picture.width * s * picture.height * s <= MOST_PIXELS)
         .unwrap_or((MOST_PIXELS / picture.width / picture.height).sqrt());
     let (width, height) = ((picture.width * scale) as u32, (picture.height * scale).max(1.0) as u32);
-    let mut raster = Raster { scale, width: width as usize, height: height as usize, pixels: Vec::new() };
+    let mut raster =
+        Raster { scale, width: width as usize, height: height as usize, pixels: Vec::new(), below: Vec::new() };
     raster.pixels = vec![255; raster.width * raster.height * 3];
-    for shape in &picture.shapes {
-        raster.shape(shape);
-    }
+    // What lies below boxes: they do not overlap, so that each takes its share of a pixel from that, not from its neighbours.
+    let (boxes, others): (Vec<&Shape>, Vec<&Shape>) =
+        picture.shapes.iter().partition(|shape| matches!(shape, Shape::Boxes(Ink::Box(..) | Ink::Mixed(_), _)));
+    others.into_iter().for_each(|shape| raster.shape(shape));
+    raster.below = raster.pixels.clone();
+    boxes.into_iter().for_each(|shape| raster.shape(shape));
     texts(&picture, &mut raster)?;
     encode(&raster.pixels, width, height)
 }
@@ -35,12 +39,18 @@ struct Raster {
     width: usize,
     height: usize,
     pixels: Vec<u8>,
+    /// The same without boxes.
+    below: Vec<u8>,
 }
 
 impl Raster {
     fn shape(&mut self, shape: &Shape) {
         match shape {
             Shape::Boxes(Ink::Idle, rects) => rects.iter().for_each(|rect| self.hatch(rect)),
+            Shape::Boxes(ink @ Ink::Mixed([.., opacity]), rects) => {
+                rects.iter().for_each(|rect| self.add(rect, color(*ink), f64::from(*opacity) / 255.0));
+            }
+            Shape::Boxes(ink @ Ink::Box(..), rects) => rects.iter().for_each(|rect| self.add(rect, color(*ink), 1.0)),
             Shape::Boxes(ink, rects) => rects.iter().for_each(|rect| self.fill(rect, color(*ink))),
             Shape::Lines(ink, lines) => {
                 let thin = 1.0 / self.scale.max(1.0) + 0.2;
@@ -59,7 +69,36 @@ impl Raster {
     }
 
     /// Fills a rectangle; pixels that it covers in part are blended.
-    fn fill(&mut self, [x, y, w, h]: &[f64; 4], color: Rgb) {
+    fn fill(&mut self, rect: &[f64; 4], color: Rgb) {
+        self.each(rect, |pixels, _, at, covered| {
+            if covered > 0.999 {
+                pixels[at..at + 3].copy_from_slice(&color);
+                return;
+            }
+            for (pixel, &c) in pixels[at..at + 3].iter_mut().zip(&color) {
+                *pixel = (f64::from(*pixel) + (f64::from(c) - f64::from(*pixel)) * covered).round() as u8;
+            }
+        });
+    }
+
+    /// The same for one of several boxes without overlaps: beside others, it covers what lies below them all.
+    fn add(&mut self, rect: &[f64; 4], color: Rgb, opacity: f64) {
+        self.each(rect, |pixels, below, at, covered| {
+            if covered * opacity > 0.999 {
+                pixels[at..at + 3].copy_from_slice(&color);
+                return;
+            }
+            for i in 0..3 {
+                let below = f64::from(below[at + i]);
+                let sum = f64::from(pixels[at + i]) + (f64::from(color[i]) - below) * covered * opacity;
+                pixels[at + i] = sum.round().clamp(0.0, 255.0) as u8;
+            }
+        });
+    }
+
+    /// Calls `paint` with the pixels, those below boxes, where the three numbers of a pixel of a rectangle start, and the share
+    /// of it that the rectangle covers.
+    fn each(&mut self, [x, y, w, h]: &[f64; 4], paint: impl Fn(&mut [u8], &[u8], usize, f64)) {
         let s = self.scale;
         let (left, right) = ((x * s).max(0.0), ((x + w) * s).min(self.width as f64));
         let (top, bottom) = ((y * s).max(0.0), ((y + h) * s).min(self.height as f64));
@@ -70,14 +109,7 @@ impl Raster {
             let down = (bottom.min(row as f64 + 1.0) - top.max(row as f64)).min(1.0);
             for column in left as usize..(right.ceil() as usize).min(self.width) {
                 let across = (right.min(column as f64 + 1.0) - left.max(column as f64)).min(1.0);
-                let at = (row * self.width + column) * 3;
-                if across * down > 0.999 {
-                    self.pixels[at..at + 3].copy_from_slice(&color);
-                    continue;
-                }
-                for (pixel, &c) in self.pixels[at..at + 3].iter_mut().zip(&color) {
-                    *pixel = (f64::from(*pixel) + (f64::from(c) - f64::from(*pixel)) * across * down).round() as u8;
-                }
+                paint(&mut self.pixels, &self.below, (row * self.width + column) * 3, across * down);
             }
         }
     }
@@ -147,6 +179,7 @@ fn write_text(
 fn color(ink: Ink) -> Rgb {
     match ink {
         Ink::Box(class, shade) => class.color(shade),
+        Ink::Mixed([r, g, b, _]) => [r, g, b],
         Ink::On(class, shade) if wants_white_text(class.color(shade)) => [255; 3],
         Ink::On(..) => [0x11; 3],
         Ink::Idle => [0xd7, 0xdb, 0xe1],

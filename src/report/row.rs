@@ -1,8 +1,10 @@
 //! One band of a picture: a device's boxes, labels, communication lanes and curve of activations.
 
+use super::axis::{Axis, Part};
+use super::blend::{Fill, Sliver, blend};
 use super::canvas::{Anchor, Ink, Picture, Rect, Style};
 use super::palette::Class;
-use super::scene::{Mark, Row};
+use super::scene::{Form, Mark, Row};
 use super::text;
 use std::collections::BTreeMap;
 
@@ -47,31 +49,60 @@ pub(super) struct Band<'a> {
     pub(super) heights: Heights,
     /// Which lanes there are: send, receive.
     pub(super) lanes: [bool; 2],
-    /// Pixels of a moment, in ns.
-    pub(super) x: &'a dyn Fn(u64) -> f64,
+    /// What is shown of the time.
+    pub(super) axis: &'a Axis,
+    /// Left edge and width of all that is shown.
+    pub(super) room: (f64, f64),
     /// End of the panel's iteration, in ns: idle time is hatched up to here.
     pub(super) end_ns: u64,
-    /// Whether labels carry the stage where there is room.
-    pub(super) stages: bool,
+    /// How ops are named in their boxes.
+    pub(super) form: Option<Form>,
     /// (ns, units) after each change.
     pub(super) memory: &'a [(u64, f64)],
     /// Activations at the top of the strip.
     pub(super) memory_top: f64,
-    /// Right edge: boxes that start beyond it are left out.
-    pub(super) clip: f64,
-    /// Width below which boxes are drawn together.
-    pub(super) narrow: f64,
     /// Whether the phases' names are written above the line.
     pub(super) phase_names: bool,
     /// Whether there is a line for the phases.
     pub(super) phases: bool,
 }
 
+impl Band<'_> {
+    fn x(&self, share: f64) -> f64 {
+        self.room.0 + share * self.room.1
+    }
+
+    /// Left and right edges of what is shown from `start` to `end`, in pixels.
+    fn seen(&self, start: u64, end: u64) -> impl Iterator<Item = (f64, f64)> {
+        self.axis.seen(start, end).map(|(left, right)| (self.x(left), self.x(right)))
+    }
+}
+
+/// Boxes narrower than this, in pixels, are mixed.
+const NARROW: f64 = 2.0;
+/// Boxes that are smaller have no labels.
+const LABELLED: (f64, f64) = (8.0, 7.5);
+
+fn label_size(height: f64) -> f64 {
+    (height * 0.56).clamp(4.0, 10.0)
+}
+
+/// How ops are named in all boxes of a panel `width` wide, in rows `height` high; nothing where no box has room.
+pub(super) fn form(rows: &[Row], axis: &Axis, width: f64, height: f64, stages: bool) -> Option<Form> {
+    let mut boxes = Vec::new();
+    for mark in rows.iter().flat_map(|row| &row.compute) {
+        let Some(op) = mark.op.filter(|_| height / f64::from(mark.lanes) >= LABELLED.1) else { continue };
+        let seen = axis.seen(mark.span.start_ns, mark.span.end_ns).map(|(left, right)| (right - left) * width);
+        boxes.extend(seen.filter(|&box_width| box_width >= LABELLED.0).map(|box_width| (op, box_width)));
+    }
+    let forms = [Form::Whole, Form::Kind, Form::Number];
+    let fits = |text: &str, box_width: &f64| text::pixels(text, label_size(height)) <= box_width - 2.0;
+    Form::fitting(&forms[usize::from(!stages)..], &boxes, fits)
+}
+
 /// Draws `row` as `band` says.
 pub(super) fn draw(picture: &mut Picture, row: &Row, band: &Band) {
     let h = band.heights;
-    let x0 = (band.x)(0);
-    let width = (band.x)(band.end_ns) - x0;
     let mut top = band.top;
     if h.phase > 0.0 {
         if band.phases {
@@ -79,7 +110,8 @@ pub(super) fn draw(picture: &mut Picture, row: &Row, band: &Band) {
         }
         top += h.phase;
     }
-    picture.boxes(Ink::Idle, vec![[x0, top, width.max(0.0), h.compute]]);
+    let idle = band.seen(0, band.end_ns).map(|(left, right)| [left, top, right - left, h.compute]);
+    picture.boxes(Ink::Idle, idle.collect());
     boxes(picture, &row.compute, band, top, h.compute);
     top += h.compute;
     for (marks, shown) in [(&row.send, band.lanes[0]), (&row.receive, band.lanes[1])] {
@@ -90,19 +122,34 @@ pub(super) fn draw(picture: &mut Picture, row: &Row, band: &Band) {
     }
     if h.memory > 0.0 && band.memory_top > 0.0 {
         let base = top + 1.0 + h.memory;
-        let mut points: Vec<(f64, f64)> = Vec::new();
-        for &(ns, units) in band.memory {
-            let point = ((band.x)(ns), base - units / band.memory_top * h.memory);
-            match points.last_mut() {
-                // Within half a pixel only the highest value is kept: peaks must not get lost.
-                Some(last) if point.0 - last.0 < 0.5 && band.memory.len() > 400 => last.1 = last.1.min(point.1),
-                _ => points.push(point),
-            }
+        for part in band.axis.parts() {
+            memory(picture, band, part, base);
         }
-        if let Some(&(last, _)) = points.last() {
-            points.push((last.max(x0 + width), base));
-            picture.shapes.push(super::canvas::Shape::Steps { ink: Ink::Memory, base, points });
+    }
+}
+
+/// The curve of activations in one part of the time.
+fn memory(picture: &mut Picture, band: &Band, part: Part, base: f64) {
+    let Some((left, right)) = part.inside(part.from, part.to.min(band.end_ns)) else { return };
+    let (left, right) = (band.x(left), band.x(right));
+    let mut points: Vec<(f64, f64)> = Vec::new();
+    let (mut peaks, dense) = (0.0_f64, band.memory.len() > 400);
+    for &(ns, units) in band.memory.iter().filter(|change| change.0 <= part.to) {
+        let y = base - units / band.memory_top * band.heights.memory;
+        let x = band.x(band.axis.place(ns.max(part.from)));
+        match points.last_mut() {
+            // What was held before the part starts, is held there.
+            Some(last) if ns <= part.from => *last = (x, y),
+            // Within half a pixel only the highest value is kept: peaks must not get lost.
+            Some(last) if x - last.0 < 0.5 && dense => last.1 = last.1.min(y),
+            _ => points.push((x, y)),
         }
+        peaks = peaks.max(units);
+    }
+    if peaks > 0.0 && !points.is_empty() {
+        points[0].0 = points[0].0.max(left);
+        points.push((points[points.len() - 1].0.max(right), base));
+        picture.shapes.push(super::canvas::Shape::Steps { ink: Ink::Memory, base, points });
     }
 }
 
@@ -110,108 +157,104 @@ fn phases(picture: &mut Picture, row: &Row, band: &Band, top: f64) {
     let mut names = Vec::new();
     let runs = row.phases();
     for (i, &(name, start, end)) in runs.iter().enumerate() {
-        let (left, right) = ((band.x)(start), (band.x)(end));
-        if left >= band.clip {
-            break;
-        }
-        picture.boxes(Ink::Phase(i % 2 == 1), vec![[left, top, (right - left - 1.0).max(0.5), 1.2]]);
-        if band.phase_names {
-            let room = runs.get(i + 1).map_or(right, |next| (band.x)(next.1)) - left - 3.0;
-            let label = text::plain(name);
-            if text::pixels(&label, 8.0) <= room {
-                names.push((left, top - 2.0, label));
+        let mut named = false;
+        for (left, right) in band.seen(start, end) {
+            picture.boxes(Ink::Phase(i % 2 == 1), vec![[left, top, (right - left - 1.0).max(0.5), 1.2]]);
+            if band.phase_names && !named {
+                let room = runs.get(i + 1).map_or(right, |next| band.x(band.axis.place(next.2))) - left - 3.0;
+                let label = text::plain(name);
+                if text::pixels(&label, 8.0) <= room {
+                    names.push((left, top - 2.0, label));
+                    named = true;
+                }
             }
         }
     }
     picture.texts(Style { ink: Ink::Muted, size: 8.0, anchor: Anchor::Start, bold: false }, names);
 }
 
+/// The boxes of a queue by ink, and their labels.
+#[derive(Default)]
+struct Drawn {
+    rects: BTreeMap<Ink, Vec<Rect>>,
+    labels: BTreeMap<Look, Texts>,
+    /// Narrow boxes that are not drawn yet.
+    slivers: Vec<Sliver<Look>>,
+}
+
+impl Drawn {
+    /// Draws what is narrow between `top` and `top + height`.
+    fn flush(&mut self, top: f64, height: f64) {
+        for (left, right, fill) in blend(&self.slivers) {
+            let ink = match fill {
+                Fill::Plain((class, shade)) => Ink::Box(class, shade),
+                Fill::Mixed(mixed) => Ink::Mixed(mixed),
+            };
+            self.rects.entry(ink).or_default().push([left, top, right - left, height]);
+        }
+        self.slivers.clear();
+    }
+}
+
 fn boxes(picture: &mut Picture, marks: &[Mark], band: &Band, top: f64, height: f64) {
-    let mut rects: BTreeMap<Look, Vec<Rect>> = BTreeMap::new();
-    let mut labels: BTreeMap<Look, Texts> = BTreeMap::new();
-    let mut narrow = Narrow::new(band.narrow);
-    let size = (height * 0.56).clamp(4.0, 10.0);
-    for mark in marks {
-        let (left, right) = ((band.x)(mark.span.start_ns), (band.x)(mark.span.end_ns));
-        if left >= band.clip && mark.span.start_ns > 0 && mark.span.end_ns > band.end_ns {
-            continue;
+    let mut drawn = Drawn::default();
+    let size = label_size(height);
+    for part in band.axis.parts() {
+        for together in overlapping(marks) {
+            let seen = || {
+                together.iter().filter_map(|mark| {
+                    let (left, right) = part.inside(mark.span.start_ns, mark.span.end_ns)?;
+                    Some((mark, band.x(left), band.x(right)))
+                })
+            };
+            let Some((_, first, _)) = seen().next() else { continue };
+            let narrow = seen().all(|(_, left, right)| right - left < NARROW);
+            if !narrow || drawn.slivers.last().is_some_and(|last| first - last.right >= NARROW) {
+                drawn.flush(top, height);
+            }
+            for (mark, left, right) in seen() {
+                let (ink, width, part) = ((mark.class, mark.shade), right - left, height / f64::from(mark.lanes));
+                if narrow {
+                    let (height, color) = (1.0 / f64::from(mark.lanes), mark.class.color(mark.shade));
+                    drawn.slivers.push(Sliver { left, right, height, color, ink });
+                    continue;
+                }
+                // The line between two boxes is taken from the box, but never more of it than nobody sees.
+                let y = top + part * f64::from(mark.lane);
+                let gap = if width < NARROW { 0.0 } else { (width * 0.015).min(0.6) };
+                drawn.rects.entry(Ink::Box(ink.0, ink.1)).or_default().push([left, y, width - gap, part]);
+                if part >= LABELLED.1
+                    && width >= LABELLED.0
+                    && let Some(label) = mark.label(band.form, |text| text::pixels(text, size) <= width - 2.0)
+                {
+                    let at = (left + (width - gap) / 2.0, y + part / 2.0 + size * 0.36, label);
+                    drawn.labels.entry(ink).or_default().push(at);
+                }
+            }
         }
-        let width = right - left;
-        let ink = (mark.class, mark.shade);
-        if width < band.narrow && marks.len() > 1 {
-            narrow.add(ink, left, width);
-            continue;
-        }
-        let part = height / f64::from(mark.lanes);
-        let y = top + part * f64::from(mark.lane);
-        let gap = if width > 3.0 { 0.6 } else { 0.0 };
-        rects.entry(ink).or_default().push([left, y, (width - gap).max(0.4), part]);
-        if part >= 7.5
-            && width >= 8.0
-            && let Some(label) = mark.label(band.stages, |text| text::pixels(text, size) <= width - 2.0)
-        {
-            labels.entry(ink).or_default().push((left + (width - gap) / 2.0, y + part / 2.0 + size * 0.36, label));
-        }
+        drawn.flush(top, height);
     }
-    for (ink, columns) in narrow.finish() {
-        let rect = |(left, right): (f64, f64)| [left, top, right - left, height];
-        rects.entry(ink).or_default().extend(columns.into_iter().map(rect));
+    for (ink, rects) in drawn.rects {
+        picture.boxes(ink, rects);
     }
-    for ((class, shade), rects) in rects {
-        picture.boxes(Ink::Box(class, shade), rects);
-    }
-    for ((class, shade), labels) in labels {
+    for ((class, shade), labels) in drawn.labels {
         let style = Style { ink: Ink::On(class, shade), size, anchor: Anchor::Middle, bold: false };
         picture.texts(style, labels);
     }
 }
 
-/// Boxes too narrow to be seen alone: each pixel column is filled in proportion to what lies in it, in the colour of the
-/// class that covers most of it. Bounds a row by the picture's width however many ops there are.
-struct Narrow {
-    /// Width of a column.
-    step: f64,
-    column: i64,
-    covered: BTreeMap<Look, f64>,
-    /// Class, left and right edge of finished runs.
-    runs: BTreeMap<Look, Vec<(f64, f64)>>,
-}
-
-impl Narrow {
-    fn new(step: f64) -> Narrow {
-        Narrow { step, column: 0, covered: BTreeMap::new(), runs: BTreeMap::new() }
-    }
-
-    fn add(&mut self, ink: Look, left: f64, width: f64) {
-        let column = (left / self.step).floor() as i64;
-        if column != self.column {
-            self.flush();
-            self.column = column;
+/// Marks, sorted by start, in groups that overlap.
+fn overlapping<'a, 'b>(marks: &'b [Mark<'a>]) -> impl Iterator<Item = &'b [Mark<'a>]> {
+    let mut rest = marks;
+    std::iter::from_fn(move || {
+        let mut end = rest.first()?.span.end_ns;
+        let mut count = 1;
+        while let Some(next) = rest.get(count).filter(|next| next.lanes > 1 && next.span.start_ns < end) {
+            end = end.max(next.span.end_ns);
+            count += 1;
         }
-        *self.covered.entry(ink).or_default() += width.max(0.02);
-    }
-
-    fn flush(&mut self) {
-        let covered = std::mem::take(&mut self.covered);
-        let mut best: Option<(Look, f64)> = None;
-        for (&ink, &share) in &covered {
-            if best.is_none_or(|(_, most)| share > most) {
-                best = Some((ink, share));
-            }
-        }
-        let Some((ink, _)) = best else { return };
-        let total: f64 = covered.values().sum();
-        let left = self.column as f64 * self.step;
-        let right = left + if total > 0.7 * self.step { self.step } else { total.max(0.15) };
-        let runs = self.runs.entry(ink).or_default();
-        match runs.last_mut() {
-            Some(last) if (last.1 - left).abs() < 1e-9 => last.1 = right,
-            _ => runs.push((left, right)),
-        }
-    }
-
-    fn finish(mut self) -> BTreeMap<Look, Vec<(f64, f64)>> {
-        self.flush();
-        self.runs
-    }
+        let (group, after) = rest.split_at(count);
+        rest = after;
+        Some(group)
+    })
 }

@@ -1,7 +1,7 @@
 //! A timeline sorted into rows: per device its compute, send and receive boxes, each with class, shade and lane.
 
+use super::Report;
 use super::palette::{Class, shade};
-use super::{Panel, Report};
 use crate::op::Op;
 use crate::timeline::{Queue, Span, Timeline};
 use std::collections::BTreeMap;
@@ -21,26 +21,59 @@ pub(super) struct Mark<'a> {
     pub(super) lanes: u32,
 }
 
-impl Mark<'_> {
-    /// The longest fitting of the box's labels: `1F3`, `F3`, `3`, nothing. `fits` judges a text; every kind's letter and
-    /// every digit counts as the widest, so that boxes of one width are labelled alike.
-    pub(super) fn label(&self, stages: bool, fits: impl Fn(&str) -> bool) -> Option<String> {
-        let candidates = match self.op {
-            Some(op) if stages => vec![op.to_string(), kind_and_number(op), op.microbatch().to_string()],
-            Some(op) => vec![kind_and_number(op), op.microbatch().to_string()],
-            None => {
-                let name = super::text::plain(&self.span.op);
-                let first = name.chars().take(1).collect();
-                return [name, first].into_iter().find(|text| !text.trim().is_empty() && fits(text));
-            }
-        };
-        let widest = |text: &str| text.replace(['F', 'I', 'W', 'B'], "W").replace(|c: char| c.is_ascii_digit(), "0");
-        candidates.into_iter().find(|text| fits(&widest(text)))
+/// How ops are named in boxes; one form for all boxes of a panel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// `1F3`: stage, kind, micro-batch.
+    Whole,
+    /// `F3`.
+    Kind,
+    /// `3`.
+    Number,
+    /// `F`.
+    Letter,
+}
+
+impl Form {
+    /// The first of `forms` that fits in nine of ten boxes, else the one that fits in most, if those are two of three.
+    /// `boxes`: the ops that have room for anything; `fits` judges a text in the box of an op, in which every kind's letter and
+    /// every digit stands as the widest, so that boxes of one width are judged alike.
+    pub(super) fn fitting<B>(forms: &[Form], boxes: &[(Op, B)], fits: impl Fn(&str, &B) -> bool) -> Option<Form> {
+        let widest =
+            |text: String| -> String { text.chars().map(|c| if c.is_ascii_digit() { '0' } else { 'W' }).collect() };
+        let counts = forms
+            .iter()
+            .map(|&form| (form, boxes.iter().filter(|(op, room)| fits(&widest(form.of(*op)), room)).count()));
+        let counts: Vec<(Form, usize)> =
+            counts.filter(|&(_, count)| count > 0 && count * 3 >= boxes.len() * 2).collect();
+        let enough = counts.iter().find(|&&(_, count)| count * 10 >= boxes.len() * 9);
+        // Of equals the first one.
+        enough.or(counts.iter().rev().max_by_key(|&&(_, count)| count)).map(|&(form, _)| form)
+    }
+
+    /// An op in this form.
+    pub(super) fn of(self, op: Op) -> String {
+        match self {
+            Form::Whole => op.to_string(),
+            Form::Kind => format!("{}{}", op.kind().letter(), op.microbatch()),
+            Form::Number => op.microbatch().to_string(),
+            Form::Letter => op.kind().letter().to_string(),
+        }
     }
 }
 
-fn kind_and_number(op: Op) -> String {
-    format!("{}{}", op.kind().letter(), op.microbatch())
+impl Mark<'_> {
+    /// The box's label in `form`, of a step op its name or the first letter of that; nothing where it does not fit.
+    pub(super) fn label(&self, form: Option<Form>, fits: impl Fn(&str) -> bool) -> Option<String> {
+        match self.op {
+            Some(op) => Some(form?.of(op)).filter(|text| fits(text)),
+            None => {
+                let name = super::text::plain(&self.span.op);
+                let first = name.chars().take(1).collect();
+                [name, first].into_iter().find(|text| !text.trim().is_empty() && fits(text))
+            }
+        }
+    }
 }
 
 /// One device's boxes, by start.
@@ -151,88 +184,6 @@ fn close(marks: &mut [Mark], lanes: usize) {
 /// The activations that the device of `row` holds over time, (ns, units) after each change.
 pub(super) fn activations(timeline: &Timeline, row: &Row) -> Vec<(u64, f64)> {
     timeline.curve(row.compute.iter().filter_map(|mark| Some(mark.span.change(mark.op?))).collect())
-}
-
-/// The time scale that all panels of one unit share.
-#[derive(Clone, Debug)]
-pub(super) struct Scale {
-    ends: Vec<(String, f64)>,
-}
-
-impl Scale {
-    /// A scale `room` wide on which an op is `wanted` wide. Where a schedule of more than twice the shortest's time stands
-    /// in the way of that, it is cut at the end of the others.
-    pub(super) fn readable(report: &Report, room: f64, wanted: f64) -> Scale {
-        let mut units: Vec<(String, Vec<f64>, f64)> = Vec::new();
-        for entry in &report.entries {
-            let mut seen: Vec<(&str, f64)> = Vec::new();
-            for panel in entry.panels() {
-                let unit = panel.timeline.time_unit.as_str();
-                match seen.iter_mut().find(|(name, _)| *name == unit) {
-                    Some((_, end)) => *end = end.max(panel.iteration()),
-                    None => seen.push((unit, panel.iteration())),
-                }
-                let index = units.iter().position(|(name, ..)| name == unit).unwrap_or_else(|| {
-                    units.push((unit.to_string(), Vec::new(), f64::INFINITY));
-                    units.len() - 1
-                });
-                units[index].2 = units[index].2.min(typical_op(panel));
-            }
-            for (unit, end) in seen {
-                units.iter_mut().filter(|(name, ..)| name == unit).for_each(|(_, ends, _)| ends.push(end));
-            }
-        }
-        let shown = |ends: &[f64], op: f64| {
-            let longest = ends.iter().copied().fold(0.0, f64::max);
-            let shortest = ends.iter().copied().filter(|&end| end > 0.0).fold(f64::INFINITY, f64::min);
-            if op * room / longest >= wanted || !op.is_finite() || longest <= 2.0 * shortest {
-                return longest;
-            }
-            ends.iter().copied().filter(|&end| end <= 2.0 * shortest).fold(0.0, f64::max)
-        };
-        Scale { ends: units.into_iter().map(|(unit, ends, op)| (unit, shown(&ends, op))).collect() }
-    }
-
-    /// The scale's end in `panel`'s nanoseconds.
-    pub(super) fn end_ns(&self, panel: &Panel) -> u64 {
-        (self.end(panel) * panel.timeline.unit_ns as f64).round() as u64
-    }
-
-    /// Whether `panel` goes on beyond the scale's end.
-    pub(super) fn cuts(&self, panel: &Panel) -> bool {
-        panel.iteration() > self.end(panel) * (1.0 + 1e-9)
-    }
-
-    /// The longest time in `panel`'s unit, at least a little above 0.
-    pub(super) fn end(&self, panel: &Panel) -> f64 {
-        let end = self.ends.iter().find(|(unit, _)| *unit == panel.timeline.time_unit).map_or(0.0, |&(_, end)| end);
-        if end > 0.0 { end } else { 1.0 / panel.timeline.unit_ns.max(1) as f64 }
-    }
-
-    /// Where `ns` of `panel` lies, 0 to 1.
-    pub(super) fn share(&self, panel: &Panel, ns: u64) -> f64 {
-        ns as f64 / panel.timeline.unit_ns.max(1) as f64 / self.end(panel)
-    }
-
-    /// How wide `panel`'s pipeline ops are on average, as a share of the scale.
-    pub(super) fn typical_share(&self, panel: &Panel) -> f64 {
-        typical_op(panel) / self.end(panel)
-    }
-
-    /// Whether panels of different units are shown together; those cannot share a scale.
-    pub(super) fn is_mixed(&self) -> bool {
-        self.ends.len() > 1
-    }
-}
-
-/// Mean duration of a panel's pipeline ops.
-fn typical_op(panel: &Panel) -> f64 {
-    let (mut sum, mut count) = (0.0, 0u32);
-    for span in panel.timeline.spans.iter().filter(|span| span.queue == Queue::Compute) {
-        sum += (span.end_ns - span.start_ns.min(span.end_ns)) as f64;
-        count += 1;
-    }
-    if count == 0 { f64::INFINITY } else { sum / f64::from(count) / panel.timeline.unit_ns.max(1) as f64 }
 }
 
 /// The classes that occur in a report, in the order of the legend.

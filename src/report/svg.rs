@@ -40,6 +40,7 @@ fn write_picture(picture: &Picture) -> String {
 fn class(ink: Ink) -> String {
     match ink {
         Ink::Box(class, shade) => format!("{}{shade}", class.stem()),
+        Ink::Mixed(_) => String::new(),
         Ink::On(class, shade) => format!("o{}{shade}", class.stem()),
         Ink::Idle => "idle".into(),
         Ink::Memory => "memory".into(),
@@ -86,7 +87,19 @@ fn style(picture: &Picture) -> String {
 fn write_shape(out: &mut String, shape: &Shape) {
     match shape {
         Shape::Boxes(ink, rects) => {
-            let _ = write!(out, "<path class=\"{}\" d=\"", class(*ink));
+            out.push_str("<path ");
+            match ink {
+                Ink::Mixed([r, g, b, opacity]) => {
+                    let _ = write!(out, "fill=\"{}\"", hex([*r, *g, *b]));
+                    if *opacity < 255 {
+                        let _ = write!(out, " fill-opacity=\"{:.3}\"", f64::from(*opacity) / 255.0);
+                    }
+                }
+                _ => {
+                    let _ = write!(out, "class=\"{}\"", class(*ink));
+                }
+            }
+            out.push_str(" d=\"");
             for [x, y, w, h] in rects {
                 let (w, h) = (coordinate(*w), coordinate(*h));
                 let _ = write!(out, "M{} {}h{w}v{h}h-{w}z", coordinate(*x), coordinate(*y));

@@ -2,9 +2,13 @@
 //!
 //! With colours, cells are filled to the eighth of a cell and carry micro-batch numbers; without, they are letters.
 
-use super::number::{percent, quantity, ticks, trimmed};
-use super::palette::{Class, Colors, Ink, mix, wants_white_text};
-use super::scene::{Mark, Scale, classes, rows};
+use super::axis::{Axis, Scale};
+use super::cells::{Cell, Means, cells};
+use super::layout::{NO_LETTERS, NO_REPEAT};
+use super::number::{percent, quantity, trimmed};
+use super::palette::{Class, Colors, Ink, Rgb, mix, wants_white_text};
+use super::ruler::repeats;
+use super::scene::{Form, Mark, Row, classes, rows};
 use super::text::{columns, fit, plain};
 use super::{Panel, Report};
 use std::fmt::Write;
@@ -12,16 +16,19 @@ use std::fmt::Write;
 /// Schedules with more devices show every n-th only.
 const MOST_DEVICES: usize = 64;
 
+/// Cells of the mark where something is left out.
+const BREAK: f64 = 2.0;
+
 /// How the lines are drawn.
 #[derive(Clone, Copy)]
-struct Look {
+struct Pens {
     /// Cells that the time axis has.
     cells: usize,
     ascii: bool,
     colors: Colors,
 }
 
-impl Look {
+impl Pens {
     fn colored(&self) -> bool {
         self.colors != Colors::None
     }
@@ -36,22 +43,24 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
     let digits = devices.saturating_sub(1).to_string().len();
     let label = digits + if both { 2 } else { 0 } + 2;
     let busy = if width >= 50 { 6 } else { 0 };
-    let look = Look { cells: width.saturating_sub(label + 1 + busy).max(4), ascii, colors };
-    let scale = Scale::readable(report, look.cells as f64, 1.9);
+    let look = Pens { cells: width.saturating_sub(label + 1 + busy).max(4), ascii, colors };
+    let scale = Scale::readable(report, look.cells as f64, 1.9, BREAK);
     let mut out = String::new();
     let separator = if ascii { " - " } else { " · " };
     let bar = if ascii { "|" } else { "│" };
+    let last = report.entries.iter().rposition(|entry| entry.panels().next().is_some());
     for (i, entry) in report.entries.iter().enumerate() {
         if i > 0 {
             out.push('\n');
         }
         heading(&mut out, entry, width, &look, separator);
-        let panels: Vec<(&Panel, Vec<_>)> = entry.panels().map(|panel| (panel, rows(&panel.timeline))).collect();
-        let devices = panels.iter().map(|(_, rows)| rows.len()).max().unwrap_or(0);
+        let panels = entry.panels().zip(scale.axes(i)).map(|(panel, axis)| Lines::new(panel, axis, &look));
+        let panels: Vec<Lines> = panels.collect();
+        let devices = panels.iter().map(|lines| lines.rows.len()).max().unwrap_or(0);
         let step = devices.div_ceil(MOST_DEVICES).max(1);
         for device in (0..devices).step_by(step) {
-            for (n, (panel, rows)) in panels.iter().enumerate() {
-                let Some(row) = rows.get(device) else { continue };
+            for (n, lines) in panels.iter().enumerate() {
+                let Some(row) = lines.rows.get(device) else { continue };
                 let number = if n == 0 { device.to_string() } else { String::new() };
                 let which = match (both, panels.len(), n) {
                     (false, ..) => "",
@@ -59,10 +68,11 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
                     (true, _, 0) => " p",
                     (true, ..) => " m",
                 };
-                let cells = line(&row.compute, panel, &scale, &look);
-                let edge = if scale.cuts(panel) { if ascii { ">" } else { "›" } } else { bar };
-                let _ = write!(out, "{number:>digits$}{which} {bar}{cells}{edge}");
-                let m = &panel.metrics;
+                let cells = lines.line(&row.compute, &look);
+                let [before, after] = [(lines.axis.began(), ["<", "‹"]), (lines.axis.goes_on(), [">", "›"])]
+                    .map(|(cut, edge)| if cut { edge[usize::from(!ascii)] } else { bar });
+                let _ = write!(out, "{number:>digits$}{which} {before}{cells}{after}");
+                let m = &lines.panel.metrics;
                 if busy > 0
                     && m.makespan > 0.0
                     && let Some(d) = m.per_device.iter().find(|d| d.device as usize == device)
@@ -77,10 +87,27 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
             let text = format!("one device in {step} is shown, of {devices}");
             let _ = writeln!(out, "{}", shortened(&text, width, &look));
         }
+        let Some(first) = panels.first() else { continue };
+        let is_last = last == Some(i);
+        // Without a cut, all schedules have the same ruler.
+        if is_last || first.axis.repeat.is_some() || scale.axes(i + 1).iter().any(|axis| axis.repeat.is_some()) {
+            ruler(&mut out, first, label, width, &look);
+        }
+        if let Some(text) = repeats(first.panel, first.axis) {
+            let (mark, times) = if ascii { ("~", "x") } else { ("≈", "×") };
+            let text = format!("{mark} the steady state, drawn once: {}", text.replace('×', times));
+            let _ = writeln!(out, "{}", shortened(&text, width, &look));
+        } else if report.look.collapse && report.look.window.is_none() {
+            let _ = writeln!(out, "{}", shortened(NO_REPEAT, width, &look));
+        }
     }
-    if let Some(panel) = report.entries.iter().flat_map(|e| e.panels()).next() {
-        ruler(&mut out, scale.end(panel), &panel.timeline.time_unit, label, width, &look);
+    if report.entries.iter().flat_map(|e| e.panels()).next().is_some() {
         legend(&mut out, report, &scale, width, both, &look);
+        let axes = || (0..report.entries.len()).flat_map(|i| scale.axes(i));
+        if axes().all(|axis| axis.typical() * (look.cells as f64) < 0.9) {
+            let text = NO_LETTERS[usize::from(report.look.collapse)];
+            let _ = writeln!(out, "{}", shortened(text, width, &look));
+        }
     }
     out
 }
@@ -91,7 +118,7 @@ fn trim_line(out: &mut String) {
 }
 
 /// `text` cut to `width` columns, in ASCII where that is asked for.
-fn shortened(text: &str, width: usize, look: &Look) -> String {
+fn shortened(text: &str, width: usize, look: &Pens) -> String {
     if look.ascii {
         let text: String = plain(text).chars().map(|c| if c.is_ascii() { c } else { '?' }).collect();
         fit(&text, width, "..")
@@ -100,7 +127,7 @@ fn shortened(text: &str, width: usize, look: &Look) -> String {
     }
 }
 
-fn heading(out: &mut String, entry: &super::Entry, width: usize, look: &Look, separator: &str) {
+fn heading(out: &mut String, entry: &super::Entry, width: usize, look: &Pens, separator: &str) {
     let mut facts = Vec::new();
     for panel in entry.panels() {
         let m = &panel.metrics;
@@ -120,84 +147,83 @@ fn heading(out: &mut String, entry: &super::Entry, width: usize, look: &Look, se
     let _ = writeln!(out, "{}", format!("{name}  {facts}").trim_end());
 }
 
-/// What lies in a cell: class and shade of a box (by index), or nothing.
-type Filled = Option<usize>;
-
-/// One device's cells.
-fn line(marks: &[Mark], panel: &Panel, scale: &Scale, look: &Look) -> String {
-    let n = look.cells;
-    // Boxes of at least a cell start and end with one, so that their labels fit; smaller ones share cells.
-    let typical = if marks.is_empty() { 0.0 } else { scale.typical_share(panel) * n as f64 };
-    let grain = if look.colored() && typical < 1.0 { 1 } else { 8 };
-    let eighths = |ns: u64| ((scale.share(panel, ns) * (n * 8 / grain) as f64).round() as usize * grain).min(n * 8);
-    let mut filled: Vec<Filled> = vec![None; n * 8];
-    let mut text: Vec<Option<char>> = vec![None; n];
-    for (i, mark) in marks.iter().enumerate() {
-        let (from, to) = (eighths(mark.span.start_ns), eighths(mark.span.end_ns));
-        filled[from..to.max(from)].fill(Some(i));
-        // An op that rounding made vanish is still shown where there is room.
-        if from == to && from < n * 8 && filled[from].is_none() && mark.span.end_ns > mark.span.start_ns {
-            filled[from..from + grain].fill(Some(i));
-        }
-    }
-    for (i, mark) in marks.iter().enumerate() {
-        let (from, to) = (eighths(mark.span.start_ns).div_ceil(8), eighths(mark.span.end_ns) / 8);
-        let room = to.saturating_sub(from);
-        let label = label(mark, room, typical >= 1.9, look);
-        let offset = if look.colored() { room.saturating_sub(label.chars().count()) / 2 } else { 0 };
-        for (j, c) in label.chars().enumerate() {
-            if filled[(from + offset + j) * 8] == Some(i) {
-                text[from + offset + j] = Some(c);
-            }
-        }
-    }
-    if look.colored() { colored(marks, &filled, &text, look) } else { lettered(marks, &filled, &text, look) }
+/// A panel with what drawing it takes.
+struct Lines<'a> {
+    panel: &'a Panel,
+    axis: &'a Axis,
+    rows: Vec<Row<'a>>,
+    /// How ops are named.
+    form: Option<Form>,
 }
 
-/// A text of at most `room` characters for a box.
-///
-/// `letters`: whether kinds are written before numbers, for all boxes or for none.
-fn label(mark: &Mark, room: usize, letters: bool, look: &Look) -> String {
-    let fits = |text: &str| text.is_ascii() && text.len() <= room;
-    match mark.op {
-        Some(op) => {
-            let (letter, number) = (op.kind().letter(), op.microbatch());
-            let candidates = match (look.colored(), letters) {
-                (_, true) => vec![format!("{letter}{number}"), letter.to_string()],
-                (true, false) => vec![number.to_string(), letter.to_string()],
-                (false, false) => vec![letter.to_string()],
-            };
-            candidates.into_iter().find(|text| fits(text)).unwrap_or_default()
+impl<'a> Lines<'a> {
+    fn new(panel: &'a Panel, axis: &'a Axis, look: &Pens) -> Lines<'a> {
+        let rows = rows(&panel.timeline);
+        let mut boxes = Vec::new();
+        for mark in rows.iter().flat_map(|row| &row.compute) {
+            let Some(op) = mark.op else { continue };
+            let seen = axis.seen(mark.span.start_ns, mark.span.end_ns);
+            // A box's edges are rounded to cells.
+            let room = seen.map(|(left, right)| ((right - left) * look.cells as f64 + 0.15) as usize);
+            boxes.extend(room.filter(|&room| room > 0).map(|room| (op, room)));
         }
-        None => {
-            let name = plain(&mark.span.op);
-            [name.clone(), name.chars().take(1).collect()].into_iter().find(|text| fits(text)).unwrap_or_default()
-        }
+        let forms: &[Form] =
+            if look.colored() { &[Form::Kind, Form::Number, Form::Letter] } else { &[Form::Kind, Form::Letter] };
+        let form = Form::fitting(forms, &boxes, |text, &room| text.len() <= room);
+        Lines { panel, axis, rows, form }
     }
+
+    /// One device's cells.
+    fn line(&self, marks: &[Mark], look: &Pens) -> String {
+        // Boxes of at least a cell start and end with one, so that their labels fit; smaller ones share cells.
+        let wide = self.axis.typical() * look.cells as f64 >= 1.0;
+        let blocks = look.colored() && !look.ascii;
+        let means = Means { mixed: blocks && look.colors != Colors::Sixteen, split: blocks && !wide };
+        let cells = cells(marks, self.axis, look.cells, means, |i| look.colors.shown(ink(&marks[i]).0));
+        let mut text: Vec<Option<char>> = vec![None; cells.len()];
+        let mut at = 0;
+        for run in cells.chunk_by(|a, b| a == b) {
+            if let Cell::One(Some(i)) = run[0] {
+                let label = marks[i].label(self.form, |text| text.is_ascii() && text.len() <= run.len());
+                let label = label.unwrap_or_default();
+                let offset = if look.colored() { (run.len() - label.len()) / 2 } else { 0 };
+                label.chars().enumerate().for_each(|(j, c)| text[at + offset + j] = Some(c));
+            }
+            at += run.len();
+        }
+        if look.colored() { colored(marks, &cells, &text, look) } else { lettered(marks, &cells, &text, look) }
+    }
+}
+
+fn idle(look: &Pens) -> char {
+    if look.ascii { '.' } else { '·' }
+}
+
+fn broken(look: &Pens) -> char {
+    if look.ascii { '~' } else { '≈' }
 }
 
 /// Cells as letters: the kind's letter where a box starts or is narrow, a line for the rest of it.
-fn lettered(marks: &[Mark], filled: &[Filled], text: &[Option<char>], look: &Look) -> String {
-    let idle = if look.ascii { '.' } else { '·' };
-    let mut out = String::new();
-    let mut previous: Filled = None;
-    for (cell, &label) in text.iter().enumerate() {
-        let here = most(&filled[cell * 8..cell * 8 + 8]);
-        out.push(match (label, here) {
-            (Some(c), _) => c,
-            (None, None) => idle,
-            (None, Some(i)) if previous == Some(i) => {
+fn lettered(marks: &[Mark], cells: &[Cell], text: &[Option<char>], look: &Pens) -> String {
+    let mut previous = None;
+    let letters = cells.iter().zip(text).map(|(cell, &label)| {
+        let (before, here) = (previous, if let Cell::One(here) = *cell { here } else { None });
+        previous = here;
+        match (label, cell, here) {
+            (Some(c), ..) => c,
+            (None, Cell::Break, _) => broken(look),
+            (None, _, None) => idle(look),
+            (None, _, Some(i)) if before == Some(i) => {
                 if look.ascii {
                     '-'
                 } else {
                     '━'
                 }
             }
-            (None, Some(i)) => letter(&marks[i]),
-        });
-        previous = here;
-    }
-    out
+            (None, _, Some(i)) => letter(&marks[i]),
+        }
+    });
+    letters.collect()
 }
 
 fn letter(mark: &Mark) -> char {
@@ -207,46 +233,40 @@ fn letter(mark: &Mark) -> char {
     }
 }
 
-/// What fills most of a cell.
-fn most(eighths: &[Filled]) -> Filled {
-    let mut best: (Filled, usize) = (None, 0);
-    for &candidate in eighths {
-        let count = eighths.iter().filter(|&&other| other == candidate).count();
-        if count > best.1 {
-            best = (candidate, count);
-        }
-    }
-    best.0
+/// A box's colour. Odd micro-batches are a little darker, so that neighbours of one kind stay apart.
+fn ink(mark: &Mark) -> Ink {
+    let odd = mark.op.is_some_and(|op| op.microbatch() % 2 == 1);
+    (
+        mix(mark.class.color(mark.shade), [0; 3], if odd { 0.14 } else { 0.0 }),
+        mark.class.near() + if odd { 0 } else { 8 },
+    )
 }
 
-/// Cells as coloured blocks. A cell with two fillings is split at the eighth where the second starts.
-fn colored(marks: &[Mark], filled: &[Filled], text: &[Option<char>], look: &Look) -> String {
-    // Odd micro-batches are a little darker, so that neighbours of one kind stay apart.
-    let dark = |mark: &Mark| if mark.op.is_some_and(|op| op.microbatch() % 2 == 1) { 0.14 } else { 0.0 };
-    let ink = |mark: &Mark| -> Ink {
-        let odd = dark(mark) > 0.0;
-        (mix(mark.class.color(mark.shade), [0; 3], dark(mark)), mark.class.near() + if odd { 0 } else { 8 })
-    };
-    let color = |filling: Filled| filling.map(|i| ink(&marks[i]));
+/// Cells as coloured blocks.
+fn colored(marks: &[Mark], cells: &[Cell], text: &[Option<char>], look: &Pens) -> String {
+    let color = |what: Option<usize>| what.map(|i| ink(&marks[i]));
     let mut out = String::new();
     let mut pen: Pen = (None, None);
-    for (cell, &label) in text.iter().enumerate() {
-        let part = &filled[cell * 8..cell * 8 + 8];
-        let main = most(part);
-        let split = (1..8).find(|&i| color(part[i]) != color(part[0]));
-        let (front, back, c) = match (label, split) {
-            (Some(c), _) => {
+    let mut owed = [0.0; 3];
+    for (cell, &label) in cells.iter().zip(text) {
+        let (front, back, c) = match (label, *cell) {
+            (Some(c), Cell::One(Some(i))) => {
                 // A terminal's own colours are bright where they are not blue, red or magenta.
-                let white = main.is_some_and(|i| match (look.colors, color(main)) {
-                    (Colors::Sixteen, Some((_, near))) => matches!(near, 1 | 4 | 5),
+                let white = match (look.colors, ink(&marks[i])) {
+                    (Colors::Sixteen, (_, near)) => matches!(near, 1 | 4 | 5),
                     _ => wants_white_text(marks[i].class.color(marks[i].shade)),
-                });
-                (Some(if white { ([255; 3], 15) } else { ([16; 3], 0) }), color(main), c)
+                };
+                (Some(if white { ([255; 3], 15) } else { ([16; 3], 0) }), color(Some(i)), c)
             }
-            (None, None) if main.is_none() => (None, None, if look.ascii { '.' } else { '·' }),
-            (None, None) => (None, color(main), ' '),
-            (None, Some(_)) if look.ascii => (None, color(main), if main.is_none() { '.' } else { ' ' }),
-            (None, Some(at)) => edge(color(part[0]), color(part[7]), at),
+            (_, Cell::Break) => (None, None, broken(look)),
+            (_, Cell::One(None)) => (None, None, idle(look)),
+            (_, Cell::One(what)) => (None, color(what), ' '),
+            (_, Cell::Two(None, right, _)) => (color(right), None, '▐'),
+            (_, Cell::Two(left, right, at)) => (color(left), color(right), eighths(at)),
+            (_, Cell::Mixed(rgb, busy)) => {
+                let shown = settled(rgb, &mut owed, look.colors);
+                if busy == 8 { (None, Some((shown, 7)), ' ') } else { (Some((shown, 7)), None, eighths(busy)) }
+            }
         };
         set_pen(&mut out, &mut pen, (front, back), look);
         out.push(c);
@@ -255,21 +275,23 @@ fn colored(marks: &[Mark], filled: &[Filled], text: &[Option<char>], look: &Look
     out
 }
 
-/// A cell that changes from `left` to `right` after `at` eighths: front, back and character. No character is empty to the
-/// left of any eighth, so a cell that starts idle is filled from its half on, whole or not at all.
-fn edge(left: Option<Ink>, right: Option<Ink>, at: usize) -> (Option<Ink>, Option<Ink>, char) {
-    match (left, at) {
-        (None, 1..=2) => (None, right, ' '),
-        (None, 3..=5) => (right, None, '▐'),
-        (None, _) => (None, None, '·'),
-        _ => (left, right, ['▏', '▎', '▍', '▌', '▋', '▊', '▉'][at - 1]),
-    }
+/// A block of 1 to 7 eighths of a cell, from its left.
+fn eighths(count: u8) -> char {
+    ['▏', '▎', '▍', '▌', '▋', '▊', '▉'][usize::from(count.clamp(1, 7)) - 1]
+}
+
+/// A mixed colour as one that the terminal has; what the cells before took or gave too much is made good.
+fn settled(wanted: Rgb, owed: &mut [f64; 3], colors: Colors) -> Rgb {
+    let due: [f64; 3] = std::array::from_fn(|i| f64::from(wanted[i]) + owed[i]);
+    let shown = colors.shown(due.map(|c| c.round().clamp(0.0, 255.0) as u8));
+    *owed = std::array::from_fn(|i| (due[i] - f64::from(shown[i])).clamp(-128.0, 128.0));
+    shown
 }
 
 /// Front and back.
 type Pen = (Option<Ink>, Option<Ink>);
 
-fn set_pen(out: &mut String, pen: &mut Pen, wanted: Pen, look: &Look) {
+fn set_pen(out: &mut String, pen: &mut Pen, wanted: Pen, look: &Pens) {
     if *pen == wanted {
         return;
     }
@@ -279,14 +301,18 @@ fn set_pen(out: &mut String, pen: &mut Pen, wanted: Pen, look: &Look) {
     *pen = wanted;
 }
 
-fn ruler(out: &mut String, end: f64, unit: &str, label: usize, width: usize, look: &Look) {
-    let (at, decimals) = ticks(end, (look.cells / 9).max(1));
+fn ruler(out: &mut String, lines: &Lines, label: usize, width: usize, look: &Pens) {
+    let (ticks, decimals) = lines.axis.ticks(lines.panel, (look.cells / 9).max(1));
     let (corner, dash, tick) = if look.ascii { ('+', '-', '+') } else { ('└', '─', '┴') };
     let mut axis: Vec<char> = vec![dash; look.cells];
+    if let Some((from, to)) = lines.axis.mark() {
+        let cell = |share: f64| ((share * look.cells as f64).round() as usize).min(look.cells);
+        axis[cell(from)..cell(to)].fill(broken(look));
+    }
     let mut numbers: Vec<char> = vec![' '; width.saturating_sub(label)];
     let mut free = 0;
-    for value in at {
-        let cell = ((value / end * look.cells as f64).round() as usize).min(look.cells.saturating_sub(1));
+    for (share, value) in ticks {
+        let cell = ((share * look.cells as f64).round() as usize).min(look.cells.saturating_sub(1));
         axis[cell] = tick;
         let text = trimmed(value, decimals);
         if cell >= free && cell + text.len() <= numbers.len() {
@@ -296,7 +322,7 @@ fn ruler(out: &mut String, end: f64, unit: &str, label: usize, width: usize, loo
             free = cell + text.len() + 1;
         }
     }
-    let unit = shortened(unit, numbers.len().saturating_sub(free), look);
+    let unit = shortened(&lines.panel.timeline.time_unit, numbers.len().saturating_sub(free), look);
     for (i, c) in unit.chars().enumerate().filter(|_| columns(&unit) == unit.chars().count()) {
         numbers[free + i] = c;
     }
@@ -307,7 +333,7 @@ fn ruler(out: &mut String, end: f64, unit: &str, label: usize, width: usize, loo
     let _ = writeln!(out, "{pad} {}", numbers.trim_end());
 }
 
-fn legend(out: &mut String, report: &Report, scale: &Scale, width: usize, both: bool, look: &Look) {
+fn legend(out: &mut String, report: &Report, scale: &Scale, width: usize, both: bool, look: &Pens) {
     let mut used = 0;
     let idle = if look.ascii { ". idle" } else { "· idle" };
     let mut item = |text: &str, class: Option<Class>| {
@@ -335,7 +361,7 @@ fn legend(out: &mut String, report: &Report, scale: &Scale, width: usize, both: 
         item(class.name(), Some(class));
     }
     item(idle, None);
-    if report.entries.iter().flat_map(|e| e.panels()).any(|panel| scale.cuts(panel)) {
+    if (0..report.entries.len()).flat_map(|i| scale.axes(i)).any(Axis::goes_on) {
         item(if look.ascii { "> goes on" } else { "› goes on" }, None);
     }
     if both {

@@ -31,6 +31,7 @@ const VALUES: &[(&str, &str)] = &[
     ("checkpoint", "$G/model.bin"),
     ("chunks", "4"),
     ("clip", "0.000001"),
+    ("collapse", ""),
     ("color", "always"),
     ("contention", "1,1.1"),
     ("cores", "1"),
@@ -105,6 +106,7 @@ const VALUES: &[(&str, &str)] = &[
     ("warmup", "1"),
     ("weight-decay", "100"),
     ("width", "800"),
+    ("window", "1..4"),
     ("zero", "1"),
 ];
 
@@ -132,13 +134,15 @@ const TIMED_STEPS: (&str, &str) = ("steps", "every step lasts as long; that they
 /// What a written picture shows; that it does is seen where one is written by a command that measures nothing.
 const PALETTE: (&str, &str) = ("palette", "nothing is coloured");
 const PICTURED: &str = "the pictures show times, and those are left out";
-const LOOK: [(&str, &str); 6] = [
+const LOOK: [(&str, &str); 8] = [
     ("title", PICTURED),
     ("width", PICTURED),
     ("font-size", PICTURED),
     ("palette", PICTURED),
     ("no-memory", PICTURED),
     ("no-waits", PICTURED),
+    ("window", PICTURED),
+    ("collapse", PICTURED),
 ];
 
 const SETTINGS: &[Setting] = &[
@@ -151,54 +155,54 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
-        refused: "palette title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits \
                   effort balance ascii chunks set overlap profile sharing link-scope samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
-        refused: "palette title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits \
                   effort ascii chunks set overlap costs costs-per slow sharing link-scope samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
-        refused: "palette title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits \
                   effort chunks set layers balance sharing link-scope samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, ("ascii", "it is in ASCII as it is"), NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 4 --micro 8 --schedule chimera --slow 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
-        refused: "palette title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits \
                   effort ascii set overlap layers balance profile \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
-        refused: "palette title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits \
                   effort ascii chunks set overlap layers balance max-ticks sharing link-scope samples jitter-seed stages micro \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
-        refused: "palette title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits \
                   effort ascii chunks set overlap costs costs-per profile slow sharing link-scope samples jitter-seed",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
-        refused: "palette title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits \
                   effort chunks set overlap layers balance",
         same: &[QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
-        refused: "palette title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits \
                   effort ascii chunks set overlap costs costs-per slow",
         same: &[QUIET],
     },
@@ -249,7 +253,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "compare $D/predicted.json --format json",
-        refused: "palette title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits \
                   ascii",
         same: &[COLOR, QUIET],
     },
@@ -264,6 +268,8 @@ const SETTINGS: &[Setting] = &[
             LOOK[3],
             LOOK[4],
             LOOK[5],
+            LOOK[6],
+            LOOK[7],
             COLOR,
             WARMUP,
             TIMEOUT,
@@ -283,6 +289,8 @@ const SETTINGS: &[Setting] = &[
             LOOK[3],
             LOOK[4],
             LOOK[5],
+            LOOK[6],
+            LOOK[7],
             COLOR,
             WARMUP,
             TIMEOUT,
@@ -301,6 +309,8 @@ const SETTINGS: &[Setting] = &[
             LOOK[3],
             LOOK[4],
             LOOK[5],
+            LOOK[6],
+            LOOK[7],
             COLOR,
             WARMUP,
             TIMEOUT,
@@ -319,6 +329,8 @@ const SETTINGS: &[Setting] = &[
             LOOK[3],
             LOOK[4],
             LOOK[5],
+            LOOK[6],
+            LOOK[7],
             WARMUP,
             TIMEOUT,
             APART,
@@ -348,6 +360,8 @@ const SETTINGS: &[Setting] = &[
             LOOK[3],
             LOOK[4],
             LOOK[5],
+            LOOK[6],
+            LOOK[7],
             WARMUP,
             TIMEOUT,
             SIZES_SAY_ALL,

@@ -10,6 +10,7 @@ mod optima;
 mod papers;
 mod report;
 mod settle;
+mod shares;
 
 #[path = "../support/mod.rs"]
 mod support;
