@@ -81,6 +81,7 @@ impl LookOptions {
             waits: !self.no_waits,
             window: self.window,
             collapse: self.collapse,
+            ..Look::default()
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Pictures tell the truth at any size: whatever the width, the colours and letters of a row are there in proportion to the
 //! time that the device spends on each kind of op. Shares are read off what was drawn, by taking mean colours apart.
 
-use crate::support::Dice;
+use crate::support::{Dice, costs_of, graph};
 use pipesim::internals::report::{self, Colors, Entry, Look, Panel, Report};
+use pipesim::internals::sim::{self, Setup};
 use pipesim::internals::timeline::{Queue, Span, Timeline};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 type Color = [f64; 3];
@@ -81,16 +82,20 @@ fn reports() -> Vec<Report> {
     (0..20).map(|_| Report { entries: (0..10).map(&mut entry).collect(), ..Report::default() }).collect()
 }
 
-/// By row, top down: the share of the report's longest time that the device spends on each kind, and on sends.
+/// By row, top down: the share of the time shown, which is the longest or the window, that the device spends on each kind, and on
+/// sends.
 fn truth(report: &Report) -> Vec<(BTreeMap<char, f64>, f64)> {
     let timelines: Vec<&Timeline> = report.entries.iter().flat_map(|e| e.panels()).map(|p| &p.timeline).collect();
-    let end = timelines.iter().map(|t| t.end_ns()).max().unwrap() as f64;
+    let longest = timelines.iter().map(|t| t.end_ns()).max().unwrap();
+    let unit = |units: f64| (units * 1e9) as u64;
+    let (from, to) = report.look.window.map_or((0, longest), |(from, to)| (unit(from), unit(to).min(longest)));
     let mut rows = Vec::new();
     for timeline in timelines {
         for device in 0..timeline.devices {
             let (mut kinds, mut sends) = (BTreeMap::new(), 0.0);
             for span in timeline.spans.iter().filter(|span| span.device == device) {
-                let share = (span.end_ns - span.start_ns) as f64 / end;
+                let shown = span.end_ns.min(to).saturating_sub(span.start_ns.max(from));
+                let share = shown as f64 / (to - from) as f64;
                 match span.queue {
                     Queue::Compute => *kinds.entry(span.op.chars().nth(1).unwrap()).or_insert(0.0) += share,
                     _ => sends += share,
@@ -359,4 +364,90 @@ fn cells_have_the_shares_of_time() {
     }
     println!("cells: {worst:.4?}");
     assert!(worst.values().all(|&error| error <= TOLERANCE), "shares of time are off by {worst:?}");
+}
+
+fn predicted(name: &str, p: u32, m: u32, comm: f64, look: Look) -> Report {
+    let graph = graph(name, p, m, None).unwrap();
+    let costs = costs_of(&graph, &format!("F=1,I=1,W=1,comm={comm}"));
+    let timeline = sim::predict(&graph, &costs, &Setup::default()).unwrap().timeline();
+    let predicted = Some(Panel::new(timeline.clone(), timeline.metrics()));
+    let entries = vec![Entry { name: name.into(), predicted, ..Entry::default() }];
+    Report { entries, look, ..Report::default() }
+}
+
+#[test]
+fn the_steady_state_is_drawn_once_with_its_count() {
+    let look = Look { collapse: true, ..Look::default() };
+    // 1F1B: an F and a B, after p - 1 micro-batches have gone in. Interleaved: p micro-batches through every chunk. GPipe: m - p + 1
+    // times all devices run one kind.
+    for (name, p, m, comm, text) in [
+        ("1f1b", 4, 16, 0.0, "× 12, each 3 units long"),
+        ("1f1b", 8, 64, 0.0, "× 56, each 3 units long"),
+        ("interleaved-1f1b", 4, 32, 0.0, "each 12 units long"),
+        ("gpipe", 4, 16, 0.0, "× 13, each 2 units long"),
+        ("zb-v", 4, 32, 0.0, "each 3 units long"),
+    ] {
+        let report = predicted(name, p, m, comm, look.clone());
+        let (svg, drawn) = (report::svg(&report), report::terminal(&report, 100, false, Colors::None));
+        assert!(svg.contains(text) && drawn.contains(text), "{name}: no {text} in\n{drawn}");
+        assert!(drawn.lines().filter(|line| line.contains('│')).all(|line| line.contains('≈')), "{drawn}");
+        assert!(report::png(&report).is_ok());
+        assert!(svg.len() < report::svg(&Report { look: Look::default(), ..report.clone() }).len(), "{name}");
+    }
+    let none = "No stretch repeats exactly";
+    let mut measured = predicted("1f1b", 4, 16, 0.0, look.clone());
+    let timeline = &mut measured.entries[0].predicted.as_mut().unwrap().timeline;
+    let mut dice = Dice(3);
+    for span in &mut timeline.spans {
+        span.end_ns -= dice.below(1000) as u64;
+    }
+    for report in [measured, predicted("1f1b", 4, 5, 0.0, look)] {
+        let (svg, drawn) = (report::svg(&report), report::terminal(&report, 100, false, Colors::None));
+        assert!(svg.contains(none) && drawn.contains(none) && !drawn.contains('≈'), "{drawn}");
+    }
+}
+
+#[test]
+fn a_window_shows_its_part_and_true_times() {
+    let look = Look { window: Some((100.0, 160.0)), ..Look::default() };
+    let report = predicted("1f1b", 4, 64, 0.0, look);
+    let (svg, drawn) = (report::svg(&report), report::terminal(&report, 100, false, Colors::None));
+    for text in [">100<", ">130<", ">160<", ">40<"] {
+        assert!(svg.contains(text), "no {text}");
+    }
+    for text in [">90<", ">170<", ">0<", ">63<"] {
+        assert!(!svg.contains(text), "{text}");
+    }
+    assert!(
+        drawn.contains("   100") && drawn.contains(" 160 unit") && drawn.contains("0 ‹") && drawn.contains('›'),
+        "{drawn}"
+    );
+}
+
+#[test]
+fn all_ops_of_a_panel_are_named_alike() {
+    let form = |label: &str| label.chars().map(|c| if c.is_ascii_digit() { '0' } else { 'K' }).collect::<String>();
+    let shortest = |form: String| form.replace("00", "0").replace("00", "0");
+    let mut forms = BTreeSet::new();
+    for (name, m) in
+        ["1f1b", "zb-v", "interleaved-1f1b", "zb-h1"].into_iter().flat_map(|name| [3, 8, 16, 24, 40].map(|m| (name, m)))
+    {
+        let svg = report::svg(&predicted(name, 4, m, 0.0, Look::default()));
+        let groups = svg.lines().filter(|line| line.starts_with("<g class=\"o") || line.starts_with("<text class=\"o"));
+        let labels = groups.flat_map(|line| line.split("</text>").filter_map(|text| Some(text.rsplit_once('>')?.1)));
+        let found: BTreeSet<String> = labels.filter(|label| !label.is_empty()).map(|l| shortest(form(l))).collect();
+        assert!(found.len() <= 1, "{name} with {m} micro-batches: {found:?}");
+        forms.extend(found);
+    }
+    assert!(forms.len() > 1, "{forms:?}");
+}
+
+#[test]
+fn what_has_no_room_for_letters_says_so() {
+    let note = "narrower than a letter";
+    for (m, is_said) in [(8, false), (500, true)] {
+        let report = predicted("1f1b", 4, m, 0.0, Look::default());
+        assert_eq!(report::svg(&report).contains(note), is_said);
+        assert_eq!(report::terminal(&report, 100, false, Colors::True).contains(note), is_said);
+    }
 }
