@@ -282,7 +282,7 @@ fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], look: &Look,
         picture.text(SMALL, LEFT, y + 8.0, format!("One device in {step} is shown, of {devices}."));
         y += 14.0;
     }
-    for note in remarks.iter().map(|&text| text).chain(entry.notes.iter().map(String::as_str)) {
+    for note in remarks.iter().copied().chain(entry.notes.iter().map(String::as_str)) {
         picture.text(SMALL, LEFT, y + 8.0, fit_pixels(note, RIGHT - LEFT, SMALL.size));
         y += 13.0;
     }
