@@ -1,6 +1,8 @@
 // Pictures to keep: the whole timeline or the view, as SVG and PNG, and the whole page on paper.
 
 const LEGEND_ROW = 20;
+// Pixels that every browser's canvas may be high.
+const LONGEST = 16000;
 
 // The legend as rows of [draw, text], at most `room` wide.
 function legendRows(room, color) {
@@ -25,12 +27,17 @@ function legendRows(room, color) {
   return rows;
 }
 
-// Runs `inside` with everything in view, `wide` wide, and puts the view back.
+// Runs `inside` with everything in view, `wide` wide, and puts the view back. Rows are lower where they would be too many for a canvas.
 function withEverything(wide, inside) {
   const kept = { ...view }, seen = hovered;
   Object.assign(view, { from: 0, to: 1, top: 0 });
   hovered = null;
-  try { gutters(wide); arrange(); return inside(); }
+  try {
+    gutters(wide);
+    arrange();
+    if (contentHeight > LONGEST / 2 - 300) { view.scale = Math.max(0.2, view.scale * (LONGEST / 2 - 300) / contentHeight); arrange(); }
+    return inside();
+  }
   finally { Object.assign(view, kept); hovered = seen; gutters(width); arrange(); }
 }
 
@@ -73,7 +80,6 @@ function asSvg() {
 }
 
 // Two pixels a CSS pixel, fewer only where browsers have no canvas that large.
-const LONGEST = 16000;
 function asCanvas() {
   const color = colors();
   return extent((wide, top, bottom) => {
