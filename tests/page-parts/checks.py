@@ -175,6 +175,22 @@ def seen_now(page):
 
 
 @check
+def a_window_is_where_the_page_begins(bench):
+    for window, expected in [("9.05..18.1", (0.25, 0.5)), ("18.1..", (0.5, 1))]:
+        path = bench.made / "window.html"
+        subprocess.run([bench.pipesim, "predict", *SMALL, "--window", window, "-q", "-o", str(path)], check=True, stdout=subprocess.DEVNULL)
+        bench.pages["window"] = path
+        page = bench.open("window")
+        begun = seen(page)
+        del bench.pages["window"]
+        # 1f1b, the longest, ends at 36.2
+        holds(all(abs(a - b) < 1e-6 for a, b in zip(begun, expected)), f"--window {window} begins with {begun}")
+        page.click("#reset")
+        holds(seen(page) == (0, 1), "the rest cannot be reached")
+    return window
+
+
+@check
 def a_drag_moves_what_is_under_the_pointer_with_it(bench):
     page = bench.open("small", "#v=0.4,0.6")
     box = canvas(page)

@@ -79,7 +79,7 @@ function colors() {
 function firstView() {
   const panel = panels[0];
   if (!data.window || !panel) return { from: 0, to: data.start };
-  const [from, to] = data.window.map(time => Math.min(1, Math.max(0, time / panel.end)));
+  const [from, to] = data.window.map(time => time === null ? 1 : Math.min(1, Math.max(0, time / panel.end))); // null: to the end
   return to > from ? { from, to } : { from: 0, to: data.start };
 }
 
