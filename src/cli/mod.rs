@@ -3,6 +3,7 @@
 mod accuracy;
 mod check;
 mod compare;
+mod completions;
 mod condition;
 mod devices;
 #[cfg(feature = "cuda")]
@@ -16,6 +17,7 @@ mod guard;
 mod hardware;
 mod leave;
 mod look;
+mod manual;
 mod memory;
 mod model;
 mod needs;
@@ -30,7 +32,9 @@ mod run;
 mod schedules;
 mod selection;
 mod signals;
+mod terminfo;
 mod tidy;
+mod tour;
 
 pub use failure::Failure;
 pub use memory::Memory;
@@ -49,11 +53,15 @@ use std::process::ExitCode;
 ///   pipesim run --stages 2 --micro 8
 ///   pipesim predict --stages 8 --micro 32 --schedule zb-v --costs F=1,I=1,W=0.6,comm=0.05 -o zb-v.svg
 #[derive(Parser)]
-#[command(name = "pipesim", version, verbatim_doc_comment, after_help = AFTER)]
+#[command(name = "pipesim", version = VERSION, verbatim_doc_comment, after_help = AFTER)]
 pub struct Cli {
     #[command(subcommand)]
     verb: Verb,
 }
+
+/// The version, with the commit that it was built from and that one's day, where the build knew them.
+const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("PIPESIM_COMMIT"), ", ", env!("PIPESIM_COMMIT_DATE"), ")");
 
 const AFTER: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 invalid or deadlocking schedule, 4 threshold not met, \
 5 environment, 6 time-out or hang, 128 + N ended by signal N (130: Ctrl-C).";
@@ -79,15 +87,24 @@ enum Verb {
         #[command(subcommand)]
         report: ReportVerb,
     },
-    /// List the schedules that come with the program
+    /// List the schedules that come with the program, or show one
     Schedules(schedules::Schedules),
+    /// Walk through eight schedules, from naive to zero-bubble
+    Tour(tour::Tour),
     /// Say what of this machine can be used, and what to do about the rest
     #[cfg(feature = "cuda")]
     Doctor(doctor::Doctor),
-    /// Print a completion script for a shell
+    /// Print what has a shell complete verbs, options, names of schedules and files
+    #[command(after_help = completions::HELP)]
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
+    },
+    /// Print the manual page of the program, or of a verb
+    #[command(after_help = "To read it: pipesim man | man -l -")]
+    Man {
+        /// Which verb
+        verb: Option<String>,
     },
 }
 
@@ -138,6 +155,7 @@ pub fn asked<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    completions::answer();
     #[cfg(feature = "cuda")]
     crate::cuda::prepare();
     let cli = match asked(std::env::args_os()) {
@@ -186,12 +204,10 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
         Verb::Report { report: ReportVerb::Published(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),
+        Verb::Tour(verb) => verb.run(),
         #[cfg(feature = "cuda")]
         Verb::Doctor(verb) => verb.run(),
-        Verb::Completions { shell } => {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut command(), "pipesim", &mut text);
-            output::print(&String::from_utf8_lossy(&text))
-        }
+        Verb::Completions { shell } => output::print(&completions::script(shell)?),
+        Verb::Man { verb } => output::print(&manual::page(command(), verb.as_deref())?),
     }
 }

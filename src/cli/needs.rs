@@ -229,7 +229,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         options: &["ascii"],
-        fits: |a| matches!(a.get("format"), Some(Format::Table | Format::Md)),
+        fits: |a| !a.has("format") || matches!(a.get("format"), Some(Format::Table | Format::Md)),
         why: "is about what people read; leave it out, or print --format table or md",
     },
     Rule {

@@ -3,6 +3,7 @@
 use super::Failure;
 use super::condition::{Judged, Scope, Verdict};
 use super::options::{Color, DrawOptions, Format, JudgeOptions, PrintOptions, RemarkOptions, WriteOptions};
+use super::terminfo;
 use super::tidy::tidy_on_signals;
 use crate::report::{self, Colors, NamedBytes, Place, Report, is_control, visible};
 use serde::Serialize;
@@ -95,9 +96,15 @@ impl RemarkOptions {
     }
 }
 
-impl DrawOptions {
+impl Drawing {
+    /// The timelines alone.
+    pub fn terminal(self, report: &Report) -> String {
+        let drawn = report::terminal(report, width().unwrap_or(100), self.ascii, self.colors());
+        if self.ascii { drawn.chars().map(ascii).collect() } else { drawn }
+    }
+
     /// The colours to draw with.
-    fn colors(&self) -> Colors {
+    fn colors(self) -> Colors {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let forced = set("CLICOLOR_FORCE").is_some_and(|value| value != "0") && set("NO_COLOR").is_none();
         match self.color {
@@ -108,12 +115,23 @@ impl DrawOptions {
             Color::Always => colors_of_terminal(set).unwrap_or(Colors::Cube),
         }
     }
+}
 
+impl DrawOptions {
     /// The table and timelines for the terminal.
     pub fn terminal(&self, report: &Report) -> String {
-        let drawn = report::terminal(report, width().unwrap_or(100), self.print.ascii, self.colors());
-        format!("{drawn}\n{}", table(report))
+        let drawing = Drawing { ascii: self.print.ascii, color: self.color };
+        format!("{}\n{}", drawing.terminal(report), table(report))
     }
+}
+
+/// How timelines are drawn in the terminal.
+#[derive(Clone, Copy, Default)]
+pub struct Drawing {
+    /// Without other characters.
+    pub ascii: bool,
+    /// When there are colours.
+    pub color: Color,
 }
 
 /// The tables of a report as wide as the terminal; in pipes and files, a row is a line.
@@ -136,11 +154,18 @@ fn colors_of_terminal(set: impl Fn(&str) -> Option<String>) -> Option<Colors> {
     const SIXTEEN: &str =
         "xterm screen tmux rxvt linux ansi cygwin konsole gnome putty foot alacritty kitty st wezterm ghostty";
     let term = set("TERM")?;
+    let known = terminfo::colors(&set, &term);
     let begins = |name: &&str| term.starts_with(*name);
     match set("COLORTERM").as_deref() {
         _ if PLAIN.iter().any(begins) => None,
         Some("truecolor" | "24bit") => Some(Colors::True),
         _ if term.ends_with("-direct") => Some(Colors::True),
+        _ if known.is_some() => match known.unwrap_or(0) {
+            0..8 => None,
+            8..256 => Some(Colors::Sixteen),
+            256..0x100_0000 => Some(Colors::Cube),
+            _ => Some(Colors::True),
+        },
         _ if term.contains("256color") => Some(Colors::Cube),
         _ if term.contains("color") || SIXTEEN.split(' ').any(|name| begins(&name)) => Some(Colors::Sixteen),
         _ => None,

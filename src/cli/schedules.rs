@@ -1,17 +1,23 @@
 //! `pipesim schedules`.
 
 use super::Failure;
-use super::output::{print, print_text};
+use super::output::{Drawing, print, print_text};
 use crate::dsl::{self, Description};
-use crate::resolve::{self, Files};
+use crate::report::{Report, number, percent};
+use crate::resolve::{self, Costs, Files, Resolved, Selection};
 use clap::Args;
+
+/// Devices and micro-batches of the pictures.
+const SMALL: (u32, u32) = (4, 8);
+/// Chunks of the second picture, of a schedule that leaves their number open.
+const CHUNKS: u32 = 4;
 
 const HELP: &str = "\
 To ask for one with options, in any verb:
   -s interleaved-1f1b:v=4
   -s group-interleaved:v=2,group=2
 
-To write one (`pipesim schedules zb-v` prints one; the book has a page on it):
+To write one (`pipesim schedules zb-v` prints one, below its picture as comments; the book has a page on it):
 
   options: parameters of device with defaults, set by -s FILE:late=2
     def device(r, p, m, late = 0):
@@ -40,7 +46,7 @@ To write one (`pipesim schedules zb-v` prints one; the book has a page on it):
 #[derive(Args)]
 #[command(after_help = HELP)]
 pub struct Schedules {
-    /// Print the text of one schedule instead of the list
+    /// Show one schedule instead of the list: its picture, memory, bubble and paper, as comments, and its text
     name: Option<String>,
     /// Print a JSON list
     #[arg(long)]
@@ -51,7 +57,11 @@ impl Schedules {
     /// Lists the schedules, or prints one.
     pub fn run(&self) -> Result<(), Failure> {
         if let Some(name) = &self.name {
-            return print_text(&resolve::schedule_file(&Files, name)?.text);
+            let file = resolve::schedule_file(&Files, name)?;
+            if let Ok(own) = dsl::named(name) {
+                print(&card(&dsl::describe(&own)?)?)?;
+            }
+            return print_text(&file.text);
         }
         let mut all = Vec::new();
         for name in dsl::names() {
@@ -61,8 +71,62 @@ impl Schedules {
     }
 }
 
+/// What a schedule's file says of `what`, in a line of its own.
+fn said<'a>(description: &'a Description, what: &str) -> Option<&'a str> {
+    description.details.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(": "))
+}
+
 fn memory(description: &Description) -> &str {
-    description.details.lines().find_map(|line| line.strip_prefix("memory: ")).unwrap_or("")
+    said(description, "memory").unwrap_or("")
+}
+
+/// Where the paper is that the summary names by its number.
+fn paper(description: &Description) -> Option<String> {
+    let number = description.summary.split("arXiv ").nth(1)?;
+    let number: String = number.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    Some(format!("https://arxiv.org/abs/{}", number.trim_end_matches('.')))
+}
+
+/// The picture of a schedule, and what there is to know about it, as comments of its file.
+fn card(d: &Description) -> Result<String, Failure> {
+    let (devices, microbatches) = SMALL;
+    let several = d.options.iter().any(|option| option.starts_with("v ="));
+    let named = |v: Option<u32>| v.map_or_else(|| d.name.clone(), |v| format!("{}:v={v}", d.name));
+    let small = |v| Selection::new(devices, microbatches).resolve(&named(v), &Costs::default());
+    let all = [if several { Some(2) } else { None }, several.then_some(CHUNKS)];
+    let all: Vec<Resolved> = all[..1 + usize::from(several)].iter().map(|&v| small(v)).collect::<Result<_, _>>()?;
+    let predicted = all.iter().map(Resolved::predict).collect::<Result<Vec<_>, _>>()?;
+    let first = predicted[0].metrics();
+    let mut lines = vec![d.summary.clone(), String::new()];
+    lines.extend(Drawing::default().terminal(&Report::drawn(&predicted)).lines().map(str::to_string));
+    lines.push(String::new());
+    let mut tell = |what: &str, text: String| lines.push(format!("{what:9}{text}"));
+    tell("stages", d.placement.clone());
+    if !d.options.is_empty() {
+        tell("options", d.options.join(", "));
+    }
+    let mut peaks: Vec<String> = first.per_device.iter().map(|device| number(device.peak_activations)).collect();
+    peaks.dedup();
+    tell("memory", format!("{}   (here {} activations)", memory(d), peaks.join(", ")));
+    let wait = format!(
+        "(here {} of {} units, {})",
+        number(first.makespan - first.ideal),
+        number(first.makespan),
+        percent(first.bubble)
+    );
+    let formula = said(d, "bubble").unwrap_or("no formula: costs decide the order");
+    tell("bubble", format!("{formula}   {wait}"));
+    if let Some(paper) = paper(d) {
+        tell("paper", paper);
+    }
+    tell(
+        "again",
+        format!("pipesim predict --stages {devices} --micro {microbatches} -s {}", named(several.then_some(2))),
+    );
+    lines.push(String::new());
+    lines.push("memory: the most activations that device r holds; 1 is what its whole share of layers keeps for one micro-batch.".to_string());
+    lines.push("bubble: what the step takes beside m (F + I + W), the work of a device; B = I + W.".to_string());
+    Ok(lines.iter().map(|line| format!("# {line}").trim_end().to_string() + "\n").collect())
 }
 
 fn json(all: &[Description]) -> String {
@@ -70,7 +134,7 @@ fn json(all: &[Description]) -> String {
         .iter()
         .map(|d| {
             serde_json::json!({"name": d.name, "summary": d.summary, "placement": d.placement,
-                               "peak_activations": memory(d), "options": d.options})
+                               "peak_activations": memory(d), "options": d.options, "bubble": said(d, "bubble"), "paper": paper(d)})
         })
         .collect();
     format!("{:#}\n", serde_json::json!({"schema_version": 1, "schedules": list}))
@@ -92,5 +156,5 @@ fn table(all: &[Description]) -> String {
         );
     }
     text + "\nauto: the best of these under --memory-cap. What device r holds is counted in what its whole share of layers keeps for \
-            one micro-batch.\n`pipesim schedules NAME` prints a schedule's text.\n"
+            one micro-batch.\n`pipesim schedules NAME` shows a schedule and prints its text; `pipesim tour` walks through eight of them.\n"
 }

@@ -394,7 +394,7 @@ fn schedules_and_completions_are_listed() {
     assert!(code == 0 && all.iter().all(|name| out.contains(name)), "{out}");
     let list = json("schedules --json");
     assert_eq!(list["schedules"].as_array().unwrap().len(), all.len());
-    assert_eq!(pipesim("schedules ZBV").1, include_str!("../../schedules/zb-v.star"));
+    assert!(pipesim("schedules ZBV").1.ends_with(include_str!("../../schedules/zb-v.star")));
     fails("schedules zbx", 2, &["did you mean zb-v"]);
     assert!(pipesim("completions bash").1.contains("pipesim"));
 }

@@ -371,6 +371,9 @@ const SETTINGS: &[Setting] = &[
     Setting { command: "report published $D/published-rows.json", refused: "", same: &[] },
     Setting { command: "schedules", refused: "", same: &[] },
     Setting { command: "schedules 1f1b", refused: "json", same: &[] },
+    Setting { command: "man", refused: "", same: &[] },
+    Setting { command: "tour", refused: "", same: &[QUIET] },
+    Setting { command: "tour -o tour.html", refused: "ascii", same: &[] },
     Setting { command: "doctor", refused: "", same: &[("time-limit", "nothing takes so long")] },
 ];
 

@@ -13,6 +13,7 @@ mod nvshmem;
 mod outputs;
 mod ranks;
 mod signals;
+mod teaching;
 mod variants;
 
 #[path = "../support/mod.rs"]
