@@ -3,11 +3,11 @@
 use super::Failure;
 use clap::Command;
 
-/// The page of the program, or of one of its verbs; one below another by both names, with a space between.
-pub fn page(mut program: Command, verb: Option<&str>) -> Result<String, Failure> {
+/// The page of the program, or of one of its verbs: by its name, below another by both.
+pub fn page(mut program: Command, verb: &[String]) -> Result<String, Failure> {
     program.build();
     let mut described = program;
-    for name in verb.iter().flat_map(|verb| verb.split(' ')) {
+    for name in verb {
         let known: Vec<String> = described.get_subcommands().map(|verb| verb.get_name().to_string()).collect();
         let found = described.find_subcommand(name).cloned();
         described = found.ok_or_else(|| {
@@ -17,7 +17,7 @@ pub fn page(mut program: Command, verb: Option<&str>) -> Result<String, Failure>
             ))
         })?;
     }
-    let name = verb.map_or("pipesim".to_string(), |verb| format!("pipesim-{}", verb.replace(' ', "-")));
+    let name = [&["pipesim".to_string()], verb].concat().join("-");
     let mut text = Vec::new();
     let source = format!("pipesim {}", env!("CARGO_PKG_VERSION"));
     let manual = clap_mangen::Man::new(described).title(name).source(source);

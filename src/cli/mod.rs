@@ -103,8 +103,8 @@ enum Verb {
     /// Print the manual page of the program, or of a verb
     #[command(after_help = "To read it: pipesim man | man -l -")]
     Man {
-        /// Which verb
-        verb: Option<String>,
+        /// Which verb, as in predict, or report accuracy
+        verb: Vec<String>,
     },
 }
 
@@ -208,6 +208,6 @@ fn run(verb: Verb) -> Result<(), Failure> {
         #[cfg(feature = "cuda")]
         Verb::Doctor(verb) => verb.run(),
         Verb::Completions { shell } => output::print(&completions::script(shell)?),
-        Verb::Man { verb } => output::print(&manual::page(command(), verb.as_deref())?),
+        Verb::Man { verb } => output::print(&manual::page(command(), &verb)?),
     }
 }

@@ -373,7 +373,7 @@ const SETTINGS: &[Setting] = &[
     Setting { command: "schedules 1f1b", refused: "json", same: &[] },
     Setting { command: "man", refused: "", same: &[] },
     Setting { command: "tour", refused: "", same: &[QUIET] },
-    Setting { command: "tour -o tour.html", refused: "ascii", same: &[] },
+    Setting { command: "tour -o tour.html", refused: "ascii output", same: &[] },
     Setting { command: "doctor", refused: "", same: &[("time-limit", "nothing takes so long")] },
 ];
 

@@ -125,6 +125,7 @@ fn formulas_of_bubbles_and_memory_are_what_the_simulation_gives() {
                         BTreeMap::from([("p", p), ("m", m), ("v", v), ("F", f), ("I", i), ("W", w), ("B", i + w)]);
                     let holds = |condition: &&str| match condition.split_once(" >= ") {
                         Some((one, other)) => value(one, &known) >= value(other, &known),
+                        None if *condition == "p divides m" => m % p == 0.0,
                         None => *condition == "F = I = W",
                     };
                     if !conditions.iter().all(|condition| holds(&condition)) {

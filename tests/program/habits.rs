@@ -1,0 +1,112 @@
+//! What people expect of any program: completions that know names and files, manual pages, a version that says of which commit.
+
+use crate::cli::{fails, pipesim};
+use crate::support::PROGRAM;
+use std::path::Path;
+use std::process::Command;
+
+/// What bash offers for a line, whose last word is being typed, in `folder`.
+fn offered(line: &str, folder: &Path) -> Vec<String> {
+    let script = "source <(pipesim completions bash)
+        complete -p pipesim >/dev/null || exit 1
+        function=$(complete -p pipesim | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+        COMP_WORDS=($LINE_TYPED ''); [ \"${LINE_TYPED: -1}\" = ' ' ] || unset 'COMP_WORDS[-1]'
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMP_TYPE=9
+        $function pipesim \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"
+        printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let path = format!("{}:{}", Path::new(PROGRAM).parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let output = Command::new("bash")
+        .args(["-c", script])
+        .env("LINE_TYPED", line)
+        .env("PATH", path)
+        .current_dir(folder)
+        .output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(|line| line.trim().to_string()).collect()
+}
+
+#[test]
+fn completions_know_verbs_schedules_and_files() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["mine.star", "mine.csv", "mine.txt", "costs.json"] {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    let offers = |line: &str, wanted: &[&str], unwanted: &[&str]| {
+        let found = offered(line, folder.path());
+        wanted.iter().for_each(|word| assert!(found.iter().any(|one| one == word), "{line}: no {word} in {found:?}"));
+        unwanted.iter().for_each(|word| assert!(!found.iter().any(|one| one == word), "{line}: {word} in {found:?}"));
+    };
+    offers("pipesim ex", &["explain", "export"], &["predict"]);
+    offers("pipesim predict --mem", &["--memory-cap"], &["--micro"]);
+    offers("pipesim predict -s zb-", &["zb-h1", "zb-h2", "zb-v"], &["1f1b", "mine.star"]);
+    offers("pipesim predict -p 4 -m 8 -s m", &["mine.star", "mine.csv"], &["mine.txt", "zb-v"]);
+    offers("pipesim run --schedule 1f1b,v-", &["1f1b,v-half", "1f1b,v-min"], &["v-half"]);
+    offers("pipesim explain -s a", &["auto"], &["1f1b"]);
+    offers("pipesim schedules interleaved", &["interleaved-1f1b", "interleaved-zb"], &["zb-v"]);
+    offers("pipesim predict --profile co", &["costs.json"], &["mine.star"]);
+    offers("pipesim predict --format ", &["table", "json", "csv", "md"], &["mine.txt"]);
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (code, out, err) = pipesim(&format!("completions {shell}"));
+        assert!(code == 0 && out.contains("COMPLETE") && out.contains("pipesim"), "{shell}: {out}{err}");
+    }
+}
+
+#[test]
+fn manual_pages_are_without_fault() {
+    for verb in ["", "predict", "explain", "report accuracy", "man"] {
+        let (code, page, err) = pipesim(&format!("man {verb}"));
+        assert_eq!(code, 0, "{verb}: {err}");
+        assert!(page.contains(".TH") && page.contains(".SH SYNOPSIS"), "{page}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &page).unwrap();
+        let groff = Command::new("groff").args(["-man", "-ww", "-Tutf8", "-z", "-Kutf8"]).arg(file.path()).output();
+        match groff {
+            Ok(found) => {
+                let told = String::from_utf8_lossy(&found.stderr);
+                assert!(
+                    found.status.success() && !told.contains("warning") && !told.contains("error"),
+                    "{verb}: {told}"
+                );
+            }
+            Err(error) => println!("skipped: groff, which would check the page: {error}"),
+        }
+    }
+    assert!(pipesim("man").1.contains("pipesim\\-predict(1)"));
+    fails("man pretend", 2, &["'pretend'", "predict"]);
+}
+
+#[test]
+fn the_version_says_of_which_commit_and_day() {
+    let (code, out, _) = pipesim("--version");
+    let (version, rest) = out.trim().split_once(" (").unwrap();
+    let (commit, day) = rest.trim_end_matches(')').split_once(", ").unwrap();
+    assert_eq!((code, version), (0, concat!("pipesim ", env!("CARGO_PKG_VERSION"))));
+    let known = commit != "unknown";
+    assert!(!known || commit.len() == 12 && commit.chars().all(|c| c.is_ascii_hexdigit()), "{commit}");
+    assert!(day == "unknown" || day.len() == 10 && day.split('-').count() == 3, "{day}");
+}
+
+#[test]
+fn the_systems_own_description_of_a_terminal_counts() {
+    // tput reads the same descriptions by another program
+    for (term, coded) in [("vt100", false), ("xterm-256color", true), ("ansi", true), ("vt220", false)] {
+        let told = Command::new("tput").args(["-T", term, "colors"]).output();
+        let colours = told.ok().filter(|told| told.status.success());
+        let colours = colours.and_then(|told| String::from_utf8_lossy(&told.stdout).trim().parse::<i32>().ok());
+        let Some(colours) = colours else {
+            println!("skipped: tput does not know {term} here");
+            continue;
+        };
+        assert_eq!(colours >= 8, coded, "{term}");
+        let output = Command::new(PROGRAM)
+            .args(["predict", "-q", "-p", "2", "-m", "2", "-s", "1f1b"])
+            .envs([("TERM", term), ("CLICOLOR_FORCE", "1")])
+            .env_remove("NO_COLOR")
+            .env_remove("COLORTERM")
+            .output()
+            .unwrap();
+        let deep = String::from_utf8_lossy(&output.stdout).contains("\u{1b}[48;5;");
+        assert!(!coded || deep == (colours >= 256), "{term}: {colours} colours");
+    }
+}
