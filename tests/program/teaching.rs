@@ -128,7 +128,7 @@ fn formulas_of_bubbles_and_memory_are_what_the_simulation_gives() {
                         None if *condition == "p divides m" => m % p == 0.0,
                         None => *condition == "F = I = W",
                     };
-                    if !conditions.iter().all(|condition| holds(&condition)) {
+                    if !conditions.iter().all(holds) {
                         continue;
                     }
                     let excess = found["makespan"].as_f64().unwrap() - m * (f + i + w);
