@@ -27,7 +27,7 @@ function shorten(text, width, size) {
 // Hatches by name: what is idle, each cause of it, and each shade of a class whose palette asks for one. Lines lie as / \ | - or x.
 function hatches(color) {
   const all = { idle: { ink: color.hatch, lines: "/", gap: 7 } };
-  data.causes.forEach((cause, c) => { all["cause" + c] = { ink: cause.color, ground: hexOf(mixed(rgbOf(color.ground), rgbOf(cause.color), 0.3)), lines: cause.hatch, gap: 5, width: 1.8 }; });
+  data.causes.forEach((cause, c) => { const rgb = causeRgb(cause, color.ground); all["cause" + c] = { ink: hexOf(rgb), ground: hexOf(mixed(rgbOf(color.ground), rgb, 0.3)), lines: cause.hatch, gap: 5, width: 1.8 }; });
   data.classes.forEach((cls, c) => { if (cls.hatch) cls.shades.forEach(([, , ground, ink], s) => { all[`class${c}.${s}`] = { ink, ground, lines: cls.hatch, gap: 5, width: 1.4 }; }); });
   return all;
 }

@@ -9,9 +9,10 @@ const CAUSE_INK = data.classes.length * 4;
 const CAUSE_SHARE = 0.55;
 const inks = new Float32Array((CAUSE_INK + data.causes.length) * 3);
 data.classes.forEach((cls, c) => cls.shades.forEach(([color], shade) => inks.set(rgbOf(color), (c * 4 + shade) * 3)));
-// Gaps are hatched on the ground, which is light or dark.
+// Gaps are hatched on the ground, which is light or dark; colours of causes are made for a light one.
+const causeRgb = (cause, ground) => mixed(rgbOf(cause.color), [255, 255, 255], rgbOf(ground)[1] < 128 ? 0.4 : 0);
 function inkCauses(ground) {
-  data.causes.forEach((cause, c) => inks.set(mixed(rgbOf(ground), rgbOf(cause.color), CAUSE_SHARE), (CAUSE_INK + c) * 3));
+  data.causes.forEach((cause, c) => inks.set(mixed(rgbOf(ground), causeRgb(cause, ground), CAUSE_SHARE), (CAUSE_INK + c) * 3));
 }
 
 class Strip {
