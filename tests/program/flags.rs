@@ -343,7 +343,10 @@ const SETTINGS: &[Setting] = &[
         command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 4 --warmup 0 --format json",
         refused: "effort balance ascii chunks set overlap costs costs-per slow unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
                   slices precision",
-        same: &[LOOK[0], LOOK[1], LOOK[2], LOOK[3], LOOK[4], LOOK[5], COLOR, WARMUP, TIMEOUT, APART, DETAILS],
+        same: &[
+            LOOK[0], LOOK[1], LOOK[2], LOOK[3], LOOK[4], LOOK[5], LOOK[6], LOOK[7], COLOR, WARMUP, TIMEOUT, APART,
+            DETAILS,
+        ],
     },
     Setting {
         command: "profile --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0",
