@@ -84,6 +84,11 @@ impl Axis {
         (left < 1.0).then(|| (left, left + self.gap / self.length))
     }
 
+    /// How wide what takes so long is at most.
+    pub(super) fn width(&self, ns: u64) -> f64 {
+        ns as f64 / self.length
+    }
+
     /// How wide the panel's pipeline ops are on average.
     pub(super) fn typical(&self) -> f64 {
         self.typical / self.length

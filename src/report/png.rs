@@ -70,11 +70,7 @@ impl Raster {
 
     /// Fills a rectangle; pixels that it covers in part are blended.
     fn fill(&mut self, rect: &[f64; 4], color: Rgb) {
-        self.each(rect, |pixels, _, at, covered| {
-            if covered > 0.999 {
-                pixels[at..at + 3].copy_from_slice(&color);
-                return;
-            }
+        self.each(rect, Some(color), |pixels, _, at, covered| {
             for (pixel, &c) in pixels[at..at + 3].iter_mut().zip(&color) {
                 *pixel = (f64::from(*pixel) + (f64::from(c) - f64::from(*pixel)) * covered).round() as u8;
             }
@@ -83,11 +79,8 @@ impl Raster {
 
     /// The same for one of several boxes without overlaps: beside others, it covers what lies below them all.
     fn add(&mut self, rect: &[f64; 4], color: Rgb, opacity: f64) {
-        self.each(rect, |pixels, below, at, covered| {
-            if covered * opacity > 0.999 {
-                pixels[at..at + 3].copy_from_slice(&color);
-                return;
-            }
+        let opaque = Some(color).filter(|_| opacity > 0.999);
+        self.each(rect, opaque, |pixels, below, at, covered| {
             for i in 0..3 {
                 let below = f64::from(below[at + i]);
                 let sum = f64::from(pixels[at + i]) + (f64::from(color[i]) - below) * covered * opacity;
@@ -97,17 +90,28 @@ impl Raster {
     }
 
     /// Calls `paint` with the pixels, those below boxes, where the three numbers of a pixel of a rectangle start, and the share
-    /// of it that the rectangle covers.
-    fn each(&mut self, [x, y, w, h]: &[f64; 4], paint: impl Fn(&mut [u8], &[u8], usize, f64)) {
+    /// of it that the rectangle covers; those that it covers wholly become `opaque`, if that is given.
+    fn each(&mut self, [x, y, w, h]: &[f64; 4], opaque: Option<Rgb>, paint: impl Fn(&mut [u8], &[u8], usize, f64)) {
         let s = self.scale;
         let (left, right) = ((x * s).max(0.0), ((x + w) * s).min(self.width as f64));
         let (top, bottom) = ((y * s).max(0.0), ((y + h) * s).min(self.height as f64));
         if right <= left || bottom <= top {
             return;
         }
+        let whole = (right.floor() as usize).saturating_sub(left.ceil() as usize);
+        let line = opaque.map(|color| color.repeat(whole));
         for row in top as usize..(bottom.ceil() as usize).min(self.height) {
             let down = (bottom.min(row as f64 + 1.0) - top.max(row as f64)).min(1.0);
-            for column in left as usize..(right.ceil() as usize).min(self.width) {
+            // The columns that are covered wholly.
+            let (mut from, mut to) = (left.ceil() as usize, right.floor() as usize);
+            match &line {
+                Some(line) if down > 0.999 && from < to => {
+                    self.pixels[(row * self.width + from) * 3..][..line.len()].copy_from_slice(line);
+                }
+                _ => (from, to) = (usize::MAX, usize::MAX),
+            }
+            let columns = left as usize..(right.ceil() as usize).min(self.width);
+            for column in (columns.start..columns.end.min(from)).chain(columns.start.max(to)..columns.end) {
                 let across = (right.min(column as f64 + 1.0) - left.max(column as f64)).min(1.0);
                 paint(&mut self.pixels, &self.below, (row * self.width + column) * 3, across * down);
             }

@@ -91,7 +91,11 @@ fn label_size(height: f64) -> f64 {
 pub(super) fn form(rows: &[Row], axis: &Axis, width: f64, height: f64, stages: bool) -> Option<Form> {
     let mut boxes = Vec::new();
     for mark in rows.iter().flat_map(|row| &row.compute) {
-        let Some(op) = mark.op.filter(|_| height / f64::from(mark.lanes) >= LABELLED.1) else { continue };
+        let lasts = mark.span.end_ns.saturating_sub(mark.span.start_ns);
+        if height / f64::from(mark.lanes) < LABELLED.1 || axis.width(lasts) * width < LABELLED.0 {
+            continue;
+        }
+        let Some(op) = mark.op else { continue };
         let seen = axis.seen(mark.span.start_ns, mark.span.end_ns).map(|(left, right)| (right - left) * width);
         boxes.extend(seen.filter(|&box_width| box_width >= LABELLED.0).map(|box_width| (op, box_width)));
     }
@@ -207,8 +211,8 @@ fn boxes(picture: &mut Picture, marks: &[Mark], band: &Band, top: f64, height: f
                     Some((mark, band.x(left), band.x(right)))
                 })
             };
-            let Some((_, first, _)) = seen().next() else { continue };
-            let narrow = seen().all(|(_, left, right)| right - left < NARROW);
+            let Some((_, first, end)) = seen().next() else { continue };
+            let narrow = end - first < NARROW && (together.len() == 1 || seen().all(|(_, l, r)| r - l < NARROW));
             if !narrow || drawn.slivers.last().is_some_and(|last| first - last.right >= NARROW) {
                 drawn.flush(top, height);
             }

@@ -161,7 +161,8 @@ impl<'a> Lines<'a> {
         let rows = rows(&panel.timeline);
         let mut boxes = Vec::new();
         for mark in rows.iter().flat_map(|row| &row.compute) {
-            let Some(op) = mark.op else { continue };
+            let lasts = mark.span.end_ns.saturating_sub(mark.span.start_ns);
+            let Some(op) = mark.op.filter(|_| axis.width(lasts) * look.cells as f64 > 0.8) else { continue };
             let seen = axis.seen(mark.span.start_ns, mark.span.end_ns);
             // A box's edges are rounded to cells.
             let room = seen.map(|(left, right)| ((right - left) * look.cells as f64 + 0.15) as usize);
