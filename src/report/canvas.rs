@@ -1,9 +1,12 @@
-//! A picture as a list of shapes: what `layout` makes, and `svg` and `png` write.
+//! A picture as a list of shapes: what `layout` makes, and `svg`, `png` and `pdf` write.
 
-use super::palette::Class;
+use super::look::Palette;
+use super::palette::{Class, Rgb, THICK, Tone, mix};
+use crate::sim::Cause;
 
-/// What a shape is drawn with; each format has its own table of colours.
+/// What a shape is drawn with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(dead_code, reason = "causes are for writers that follow")]
 pub(super) enum Ink {
     /// A box of a class in one of its shades.
     Box(Class, u8),
@@ -13,6 +16,10 @@ pub(super) enum Ink {
     On(Class, u8),
     /// Idle time, hatched.
     Idle,
+    /// The frame around it.
+    Frame,
+    /// Idle time of a known cause, hatched.
+    Cause(Cause),
     /// The area under the curve of activations.
     Memory,
     /// The axis and its ticks.
@@ -68,9 +75,48 @@ pub(super) struct Picture {
     /// Said to readers who cannot see it.
     pub(super) title: String,
     pub(super) shapes: Vec<Shape>,
+    /// The colours of kinds and causes.
+    pub(super) palette: Palette,
 }
 
 impl Picture {
+    /// The colour of an ink on white; of a hatched one that of its ground.
+    pub(super) fn color(&self, ink: Ink) -> Rgb {
+        match ink {
+            Ink::Box(class, shade) => self.palette.tone(class, shade).ground,
+            Ink::Mixed([r, g, b, _]) => [r, g, b],
+            Ink::On(class, shade) => self.palette.tone(class, shade).text,
+            Ink::Cause(cause) => self.palette.cause(cause).ground,
+            Ink::Idle => self.palette.idle().ground,
+            Ink::Frame => [0xd7, 0xdb, 0xe1],
+            Ink::Memory => [0xa9, 0xb4, 0xc6],
+            Ink::Axis | Ink::Muted | Ink::Phase(false) => [0x59, 0x63, 0x6e],
+            Ink::Grid => [0xe6, 0xe9, 0xed],
+            Ink::Phase(true) => mix([0x59, 0x63, 0x6e], [0xff; 3], 0.45),
+            Ink::Text => [0x1f, 0x23, 0x28],
+        }
+    }
+
+    /// How an ink that may be hatched looks.
+    pub(super) fn tone(&self, ink: Ink) -> Option<Tone> {
+        match ink {
+            Ink::Box(class, shade) => Some(self.palette.tone(class, shade)),
+            Ink::Cause(cause) => Some(self.palette.cause(cause)),
+            Ink::Idle => Some(self.palette.idle()),
+            _ => None,
+        }
+    }
+
+    /// How thick an ink's hatch is, in pixels.
+    pub(super) fn thickness(&self, ink: Ink) -> f64 {
+        if ink == Ink::Idle { THICK / 2.0 } else { THICK }
+    }
+
+    /// How much of what lies below an ink hides, 0 to 255.
+    pub(super) fn opacity(&self, ink: Ink) -> u8 {
+        if let Ink::Mixed([.., opacity]) = ink { opacity } else { u8::MAX }
+    }
+
     /// Adds boxes, if there are any.
     pub(super) fn boxes(&mut self, ink: Ink, rects: Vec<Rect>) {
         if !rects.is_empty() {

@@ -24,6 +24,8 @@ pub const FORMATS: &[(&str, Drawn, Bytes)] = &[
     (".svg", Drawn::Still, |report| Ok(super::svg(report).into_bytes())),
     #[cfg(feature = "pictures")]
     (".png", Drawn::Still, super::png),
+    #[cfg(feature = "pictures")]
+    (".pdf", Drawn::Still, super::pdf),
     (".html", Drawn::Page, |report| Ok(super::html(report).into_bytes())),
     (".json", Drawn::Not, |report| Ok(super::timelines(report).into_bytes())),
     (".csv", Drawn::Not, |report| Ok(super::csv(report).into_bytes())),
@@ -153,16 +155,16 @@ mod tests {
     fn a_name_says_what_is_written() {
         let cases = [
             ("stdout", "-"),
-            ("file", "x.svg X.SVG x.trace.json.gz a.b.csv /v1.2/x.html ./-.json x.trace.json .x.svg"),
-            ("folder", "out out/ . .. / ./ ../ a/.. v1.2/ x.pdf/ x.svg/ .x ./- ~ -x a.b/c"),
-            ("refused", "x.pdf e.MD x.tex x.trace x.gz x.json.gz v1.2 x. .svg .trace.json a/.png x.svg~ ..."),
+            ("file", "x.svg x.pdf X.SVG x.trace.json.gz a.b.csv /v1.2/x.html ./-.json x.trace.json .x.svg"),
+            ("folder", "out out/ . .. / ./ ../ a/.. v1.2/ x.eps/ x.svg/ .x ./- ~ -x a.b/c"),
+            ("refused", "x.eps e.MD x.tex x.trace x.gz x.json.gz v1.2 x. .svg .trace.json a/.png x.svg~ ..."),
         ];
         for (wanted, names) in cases {
             names.split(' ').for_each(|name| assert_eq!(shape(name), wanted, "{name}"));
         }
         assert_eq!(shape(""), "refused");
-        let error = Place::named("x.pdf").unwrap_err().to_string();
-        assert!(error.contains(".svg .png .html") && error.contains("write x.pdf/"), "{error}");
+        let error = Place::named("x.eps").unwrap_err().to_string();
+        assert!(error.contains(".svg .png .pdf .html") && error.contains("write x.eps/"), "{error}");
         for (name, ok) in [
             ("-", true),
             ("c.JSON", true),

@@ -1,7 +1,7 @@
 //! One self-contained page: the template, the scripts and the data in one file that needs no network.
 
 use super::axis::Scale;
-use super::palette::{Class, cause_hatch, hex, wants_white_text};
+use super::palette::{Class, hex};
 use super::scene::{Mark, Row, activations, rows};
 use super::text::{escape, plain};
 use super::{Entry, Panel, Report};
@@ -70,17 +70,17 @@ fn data(report: &Report) -> String {
         .map(|class| {
             let shades: Vec<Value> = (0..4)
                 .map(|shade| {
-                    let color = class.color(shade);
-                    json!([hex(color), if wants_white_text(color) { "#fff" } else { "#111" }])
+                    let tone = report.look.palette.tone(class, shade);
+                    Value::from([tone.color, tone.text, tone.ground, tone.line].map(hex).to_vec())
                 })
                 .collect();
-            json!({"name": class.name(), "shades": shades})
+            json!({"name": class.name(), "shades": shades, "hatch": report.look.palette.tone(class, 0).hatch.mark()})
         })
         .collect();
     let capped = report.entries.iter().flat_map(Entry::panels).any(|panel| panel.memory_cap.is_some());
     let causes = Cause::ALL.map(|cause| {
-        let (line, hatch) = cause_hatch(cause);
-        json!({"name": cause.name(capped), "text": cause.definition(capped), "color": hex(line), "hatch": hatch})
+        let tone = report.look.palette.cause(cause);
+        json!({"name": cause.name(), "text": cause.definition(), "color": hex(tone.line), "hatch": tone.hatch.mark()})
     });
     let look = &report.look;
     let head = json!({

@@ -42,7 +42,8 @@ fn to(style: Style, anchor: Anchor) -> Style {
 
 /// The picture of a report.
 pub(super) fn picture(report: &Report) -> Picture {
-    let mut picture = Picture { width: WIDTH, title: summary(report), ..Picture::default() };
+    let mut picture =
+        Picture { width: WIDTH, title: summary(report), palette: report.look.palette, ..Picture::default() };
     let mut y = MARGIN + 14.0;
     if !report.headline().is_empty() {
         picture.text(TITLE, MARGIN, y, fit_pixels(report.headline(), WIDTH - 2.0 * MARGIN - 60.0, TITLE.size));

@@ -16,6 +16,8 @@ mod error;
 mod figures;
 #[cfg(feature = "pictures")]
 mod folder;
+#[cfg(feature = "pictures")]
+mod font;
 mod format;
 mod html;
 mod json;
@@ -23,6 +25,8 @@ mod layout;
 mod look;
 mod number;
 mod palette;
+#[cfg(feature = "pictures")]
+mod pdf;
 #[cfg(feature = "pictures")]
 mod png;
 mod predicted;
@@ -37,6 +41,8 @@ mod text;
 mod trace;
 #[cfg(feature = "pictures")]
 mod unfinished;
+#[cfg(test)]
+mod vision;
 
 pub use csv::{csv, field as csv_cell};
 pub use error::WriteError;
@@ -49,6 +55,8 @@ pub use json::{json, timelines};
 pub use look::{Look, Palette};
 pub use number::{number, percent, quantity};
 pub use palette::Colors;
+#[cfg(feature = "pictures")]
+pub use pdf::pdf;
 #[cfg(feature = "pictures")]
 pub use png::png;
 pub use svg::svg;

@@ -1,8 +1,10 @@
 //! Colours and their names: one table for pictures, pages and the terminal.
 //!
-//! Kinds differ in lightness as well as in hue, so that they stay apart in greyscale and for colour-blind readers; letters
-//! in the boxes say the rest.
+//! Two kinds of op, or causes of idle time, are told apart by their hatch, or else by colours that differ by at least 20 in
+//! CIEDE2000 for every reader: with all cones, without red or green ones, and in print without colours. Letters in the boxes
+//! say the rest. `vision` computes it.
 
+use super::look::Palette;
 use crate::op::Kind;
 use crate::sim::Cause;
 use crate::timeline::Queue;
@@ -22,31 +24,166 @@ pub(super) enum Class {
     Receive,
 }
 
-/// By class: its stem in style sheets, its name in legends, the colour of chunk 0, and the nearest of a terminal's eight.
-const LOOKS: [(Class, &str, &str, Rgb, u8); 7] = [
-    (Class::Forward, "F", "F forward", [0x2f, 0x62, 0xc4], 4),
-    (Class::BackwardInput, "I", "I backward for the input", [0x0d, 0x86, 0x86], 6),
-    (Class::BackwardWeight, "W", "W backward for the weights", [0x86, 0xbf, 0x45], 2),
-    (Class::Backward, "B", "B full backward", [0xee, 0x8a, 0x21], 3),
-    (Class::Step, "step", "step ops", [0x8b, 0x82, 0xa6], 7),
-    (Class::Send, "send", "send", [0xd2, 0x36, 0x3b], 1),
-    (Class::Receive, "receive", "wait for data", [0x97, 0x5b, 0xc6], 5),
+/// Lines over a box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Hatch {
+    /// None.
+    Plain,
+    /// `/`
+    Rising,
+    /// `\`
+    Falling,
+    /// `|`
+    Upright,
+    /// `-`
+    Level,
+    /// `/` and `\`
+    Crossed,
+}
+
+/// How a box is filled, and written on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tone {
+    /// What an eye sees that does not see the lines: the mean of ground and lines.
+    pub(super) color: Rgb,
+    /// Between the lines.
+    pub(super) ground: Rgb,
+    /// Of texts on it: white or nearly black.
+    pub(super) text: Rgb,
+    pub(super) hatch: Hatch,
+    /// The colour of the hatch's lines.
+    pub(super) line: Rgb,
+}
+
+/// By class: its stem in style sheets, its name in legends, and the nearest of a terminal's eight.
+const LOOKS: [(Class, &str, &str, u8); 7] = [
+    (Class::Forward, "F", "F forward", 4),
+    (Class::BackwardInput, "I", "I backward for the input", 6),
+    (Class::BackwardWeight, "W", "W backward for the weights", 2),
+    (Class::Backward, "B", "B full backward", 3),
+    (Class::Step, "step", "step ops", 7),
+    (Class::Send, "send", "send", 1),
+    (Class::Receive, "receive", "wait for data", 5),
 ];
 
-/// The colours of causes of idle time, as in [`Cause::ALL`]. Gaps are hatched in them, so that they are taken for no kind of op.
-const CAUSES: [(Rgb, &str); Cause::ALL.len()] = [
-    ([0x64, 0x74, 0x8b], "/"),
-    ([0xa1, 0x80, 0x5a], "\\"),
-    ([0x0e, 0x9f, 0xd8], "x"),
-    ([0xdc, 0x26, 0x26], "|"),
-    ([0xb4, 0x8a, 0x00], "-"),
-    ([0xc0, 0x26, 0xd3], "/"),
-    ([0x4d, 0x8b, 0x0f], "\\"),
+/// By class: the colours of the first and of the last chunk, and the hatch.
+type Tones = [(Rgb, Rgb, Hatch); 7];
+
+const DEFAULT: Tones = [
+    ([0x1b, 0x3d, 0x91], [0x78, 0x94, 0xde], Hatch::Plain),
+    ([0x10, 0x8a, 0x8a], [0x7c, 0xc4, 0xc4], Hatch::Plain),
+    ([0x6a, 0xa3, 0x32], [0xb4, 0xd8, 0x8c], Hatch::Falling),
+    ([0xf7, 0xb2, 0x5a], [0xfd, 0xe0, 0xbb], Hatch::Plain),
+    ([0xa9, 0xa2, 0xc0], [0xa9, 0xa2, 0xc0], Hatch::Crossed),
+    ([0xd2, 0x36, 0x3b], [0xd2, 0x36, 0x3b], Hatch::Plain),
+    ([0x97, 0x5b, 0xc6], [0x97, 0x5b, 0xc6], Hatch::Plain),
 ];
 
-/// The colour of the lines of a cause of idle time, and how they lie.
-pub(super) fn cause_hatch(cause: Cause) -> (Rgb, &'static str) {
-    CAUSES[cause as usize]
+/// Blue, sky blue, reddish purple and orange are those of Okabe and Ito's set for all readers.
+const COLOUR_BLIND: Tones = [
+    ([0x00, 0x55, 0x8c], [0x3a, 0x74, 0xa8], Hatch::Plain),
+    ([0x3f, 0x9c, 0xd3], [0x9f, 0xd4, 0xf3], Hatch::Rising),
+    ([0xcc, 0x79, 0xa7], [0xe3, 0xb4, 0xcd], Hatch::Falling),
+    ([0xe6, 0x9f, 0x00], [0xfa, 0xd5, 0x8f], Hatch::Plain),
+    ([0xa8; 3], [0xa8; 3], Hatch::Crossed),
+    ([0xd5, 0x5e, 0x00], [0xd5, 0x5e, 0x00], Hatch::Plain),
+    ([0x6b, 0x6b, 0x6b], [0x6b, 0x6b, 0x6b], Hatch::Plain),
+];
+
+const GREY: Tones = [
+    ([0x2b; 3], [0x63; 3], Hatch::Plain),
+    ([0xa4; 3], [0xc4; 3], Hatch::Rising),
+    ([0xa4; 3], [0xc4; 3], Hatch::Falling),
+    ([0xd2; 3], [0xee; 3], Hatch::Plain),
+    ([0xa8; 3], [0xa8; 3], Hatch::Crossed),
+    ([0x3c; 3], [0x3c; 3], Hatch::Plain),
+    ([0x9a; 3], [0x9a; 3], Hatch::Plain),
+];
+
+/// The lines of causes of idle time, as in [`Cause::ALL`]. Gaps are hatched, so that they are taken for no kind of op.
+const CAUSES: [(Rgb, Hatch); Cause::ALL.len()] = [
+    ([0x64, 0x74, 0x8b], Hatch::Rising),
+    ([0xa1, 0x80, 0x5a], Hatch::Falling),
+    ([0x0e, 0x9f, 0xd8], Hatch::Upright),
+    ([0xe1, 0x1d, 0x48], Hatch::Level),
+    ([0xb4, 0x8a, 0x00], Hatch::Crossed),
+    ([0x5a, 0x0c, 0x66], Hatch::Rising),
+    ([0x1f, 0x52, 0x0a], Hatch::Falling),
+];
+
+/// Pixels from a line of a hatch to the next.
+pub(super) const PERIOD: f64 = 5.0;
+/// How thick its lines are, in pixels.
+pub(super) const THICK: f64 = 1.4;
+
+/// Of texts on dark boxes.
+pub(super) const WHITE: Rgb = [0xff; 3];
+const BLACK: Rgb = [0x11; 3];
+
+impl Palette {
+    /// How a class's boxes look; `shade` is that of their chunk, 0 to 3.
+    pub(super) fn tone(self, class: Class, shade: u8) -> Tone {
+        let (first, last, hatch) = match self {
+            Palette::Default => DEFAULT,
+            Palette::ColourBlind => COLOUR_BLIND,
+            Palette::Grey => GREY,
+        }[class as usize];
+        let color = mix(first, last, [0.0, 0.39, 0.73, 1.0][usize::from(shade.min(3))]);
+        let text = if contrast(color, WHITE) >= contrast(color, BLACK) { WHITE } else { BLACK };
+        // Lines are never nearer to the text's colour than may be read.
+        let darker = mix(color, [0; 3], 0.22);
+        let line = if contrast(darker, text) >= 4.5 { darker } else { mix(color, WHITE, 0.55) };
+        Tone { color, ground: ground(color, line, hatch), text, hatch, line }
+    }
+
+    /// How idle time of a known cause looks.
+    pub(super) fn cause(self, cause: Cause) -> Tone {
+        let (line, hatch) = CAUSES[cause as usize];
+        let line = if self == Palette::Grey { grey(line) } else { line };
+        let ground = mix(line, WHITE, 0.95);
+        Tone { color: ground, ground, text: BLACK, hatch, line }
+    }
+
+    /// How idle time looks.
+    pub(super) fn idle(self) -> Tone {
+        Tone { color: WHITE, ground: WHITE, text: BLACK, hatch: Hatch::Rising, line: [0xc3, 0xc8, 0xd0] }
+    }
+}
+
+/// What lies between lines where the mean is to be `color`.
+fn ground(color: Rgb, line: Rgb, hatch: Hatch) -> Rgb {
+    let free = (1.0 - THICK / PERIOD).powi(hatch.across().len() as i32);
+    std::array::from_fn(|i| {
+        let (mean, line) = (f64::from(color[i]), f64::from(line[i]));
+        ((mean - line * (1.0 - free)) / free).round().clamp(0.0, 255.0) as u8
+    })
+}
+
+impl Hatch {
+    /// For files: ``, `/`, `\`, `|`, `-` or `x`.
+    pub(super) fn mark(self) -> &'static str {
+        match self {
+            Hatch::Plain => "",
+            Hatch::Rising => "/",
+            Hatch::Falling => "\\",
+            Hatch::Upright => "|",
+            Hatch::Level => "-",
+            Hatch::Crossed => "x",
+        }
+    }
+
+    /// Unit vectors across its lines, in a picture whose y goes down.
+    pub(super) fn across(self) -> &'static [(f64, f64)] {
+        const D: f64 = std::f64::consts::FRAC_1_SQRT_2;
+        match self {
+            Hatch::Plain => &[],
+            Hatch::Rising => &[(D, D)],
+            Hatch::Falling => &[(D, -D)],
+            Hatch::Upright => &[(1.0, 0.0)],
+            Hatch::Level => &[(0.0, 1.0)],
+            Hatch::Crossed => &[(D, D), (D, -D)],
+        }
+    }
 }
 
 /// The colours that a terminal has.
@@ -134,12 +271,7 @@ impl Class {
 
     /// The nearest of a terminal's eight colours.
     pub(super) fn near(self) -> u8 {
-        LOOKS[self as usize].4
-    }
-
-    /// The colour of a chunk's shade, 0 to 3.
-    pub(super) fn color(self, shade: u8) -> Rgb {
-        mix(LOOKS[self as usize].3, [255; 3], [0.0, 0.24, 0.45, 0.62][usize::from(shade.min(3))])
+        LOOKS[self as usize].3
     }
 }
 
@@ -148,11 +280,29 @@ pub(super) fn mix(a: Rgb, b: Rgb, share: f64) -> Rgb {
     std::array::from_fn(|i| (f64::from(a[i]) * (1.0 - share) + f64::from(b[i]) * share).round() as u8)
 }
 
-/// Whether white text is easier to read than black on `color`.
-pub(super) fn wants_white_text(color: Rgb) -> bool {
-    let linear = |c: u8| (f64::from(c) / 255.0).powf(2.2);
-    let luminance = 0.2126 * linear(color[0]) + 0.7152 * linear(color[1]) + 0.0722 * linear(color[2]);
-    luminance < 0.30
+/// Light that an sRGB number stands for, 0 to 1 (IEC 61966-2-1).
+pub(super) fn linear(number: u8) -> f64 {
+    let value = f64::from(number) / 255.0;
+    if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+}
+
+/// Relative luminance, 0 to 1.
+fn luminance(color: Rgb) -> f64 {
+    let [r, g, b] = color.map(linear);
+    0.2126 * r + 0.7152 * g + 0.0722 * b
+}
+
+/// Contrast ratio, 1 to 21, as WCAG 2 defines it: texts need 4.5.
+pub(super) fn contrast(a: Rgb, b: Rgb) -> f64 {
+    let (a, b) = (luminance(a), luminance(b));
+    (a.max(b) + 0.05) / (a.min(b) + 0.05)
+}
+
+/// The grey of the same luminance.
+pub(super) fn grey(color: Rgb) -> Rgb {
+    let light = luminance(color);
+    let value = if light <= 0.003_130_8 { 12.92 * light } else { 1.055 * light.powf(1.0 / 2.4) - 0.055 };
+    [(value * 255.0).round() as u8; 3]
 }
 
 /// The shade of chunk `chunk` of `chunks`: the first is the darkest.

@@ -1,12 +1,9 @@
 //! The picture as PNG, at twice the size of the SVG.
 
 use super::canvas::{Anchor, Ink, Picture, Shape, Style};
-use super::layout;
-use super::palette::{Rgb, mix, wants_white_text};
-use super::{Report, WriteError};
-use plotters::prelude::{BitMapBackend, DrawingBackend, FontStyle, IntoTextStyle, RGBColor};
-use plotters::style::register_font;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use super::font::Letters;
+use super::palette::{Hatch, PERIOD, Rgb, Tone, mix};
+use super::{Report, WriteError, layout};
 use std::io::Write;
 
 /// Pixels that a picture may have; beyond, it is drawn smaller.
@@ -20,21 +17,22 @@ pub fn png(report: &Report) -> Result<Vec<u8>, WriteError> {
         .find(|s| picture.width * s * picture.height * s <= MOST_PIXELS)
         .unwrap_or((MOST_PIXELS / picture.width / picture.height).sqrt());
     let (width, height) = ((picture.width * scale) as u32, (picture.height * scale).max(1.0) as u32);
+    let pixels = vec![255; width as usize * height as usize * 3];
     let mut raster =
-        Raster { scale, width: width as usize, height: height as usize, pixels: Vec::new(), below: Vec::new() };
-    raster.pixels = vec![255; raster.width * raster.height * 3];
+        Raster { picture: &picture, scale, width: width as usize, height: height as usize, pixels, below: Vec::new() };
     // What lies below boxes: they do not overlap, so that each takes its share of a pixel from that, not from its neighbours.
     let (boxes, others): (Vec<&Shape>, Vec<&Shape>) =
         picture.shapes.iter().partition(|shape| matches!(shape, Shape::Boxes(Ink::Box(..) | Ink::Mixed(_), _)));
     others.into_iter().for_each(|shape| raster.shape(shape));
     raster.below = raster.pixels.clone();
     boxes.into_iter().for_each(|shape| raster.shape(shape));
-    texts(&picture, &mut raster)?;
+    raster.texts(&Letters::new()?);
     encode(&raster.pixels, width, height)
 }
 
 /// The pixels. Texts come last; nothing lies above them.
-struct Raster {
+struct Raster<'a> {
+    picture: &'a Picture,
     scale: f64,
     width: usize,
     height: usize,
@@ -43,44 +41,55 @@ struct Raster {
     below: Vec<u8>,
 }
 
-impl Raster {
+impl Raster<'_> {
     fn shape(&mut self, shape: &Shape) {
         match shape {
-            Shape::Boxes(Ink::Idle, rects) => rects.iter().for_each(|rect| self.hatch(rect)),
-            Shape::Boxes(ink @ Ink::Mixed([.., opacity]), rects) => {
-                rects.iter().for_each(|rect| self.add(rect, color(*ink), f64::from(*opacity) / 255.0));
-            }
-            Shape::Boxes(ink @ Ink::Box(..), rects) => rects.iter().for_each(|rect| self.add(rect, color(*ink), 1.0)),
-            Shape::Boxes(ink, rects) => rects.iter().for_each(|rect| self.fill(rect, color(*ink))),
+            Shape::Boxes(ink, rects) => rects.iter().for_each(|rect| self.filled(*ink, rect)),
             Shape::Lines(ink, lines) => {
                 let thin = 1.0 / self.scale.max(1.0) + 0.2;
                 for &[x1, y1, x2, y2] in lines {
-                    self.fill(&[x1, y1, (x2 - x1).max(thin), (y2 - y1).max(thin)], color(*ink));
+                    self.fill(&[x1, y1, (x2 - x1).max(thin), (y2 - y1).max(thin)], self.picture.color(*ink));
                 }
             }
             Shape::Steps { ink, base, points } => {
                 for pair in points.windows(2) {
                     let (x, y) = pair[0];
-                    self.fill(&[x, y, pair[1].0 - x, base - y], color(*ink));
+                    self.fill(&[x, y, pair[1].0 - x, base - y], self.picture.color(*ink));
                 }
             }
             Shape::Texts(..) => {}
         }
     }
 
+    fn filled(&mut self, ink: Ink, rect: &[f64; 4]) {
+        let (color, opacity) = (self.picture.color(ink), f64::from(self.picture.opacity(ink)) / 255.0);
+        let hatched = self.picture.tone(ink).filter(|tone| tone.hatch != Hatch::Plain);
+        let lines = hatched.map(|tone| Lines { tone, thick: self.picture.thickness(ink) });
+        match (ink, lines) {
+            (Ink::Box(..) | Ink::Mixed(_), lines) => self.add(rect, color, lines, opacity),
+            (_, Some(lines)) => self.each(rect, None, |pixels, _, at, point, covered| {
+                blend(pixels, at, mix(color, lines.tone.line, lines.share(point)), covered);
+            }),
+            (_, None) => self.fill(rect, color),
+        }
+        if ink == Ink::Idle {
+            let (&[x, y, w, h], thin) = (rect, 0.5);
+            for edge in [[x, y, w, thin], [x, y + h - thin, w, thin], [x, y, thin, h], [x + w - thin, y, thin, h]] {
+                self.fill(&edge, self.picture.color(Ink::Frame));
+            }
+        }
+    }
+
     /// Fills a rectangle; pixels that it covers in part are blended.
     fn fill(&mut self, rect: &[f64; 4], color: Rgb) {
-        self.each(rect, Some(color), |pixels, _, at, covered| {
-            for (pixel, &c) in pixels[at..at + 3].iter_mut().zip(&color) {
-                *pixel = (f64::from(*pixel) + (f64::from(c) - f64::from(*pixel)) * covered).round() as u8;
-            }
-        });
+        self.each(rect, Some(color), |pixels, _, at, _, covered| blend(pixels, at, color, covered));
     }
 
     /// The same for one of several boxes without overlaps: beside others, it covers what lies below them all.
-    fn add(&mut self, rect: &[f64; 4], color: Rgb, opacity: f64) {
-        let opaque = Some(color).filter(|_| opacity > 0.999);
-        self.each(rect, opaque, |pixels, below, at, covered| {
+    fn add(&mut self, rect: &[f64; 4], color: Rgb, lines: Option<Lines>, opacity: f64) {
+        let opaque = Some(color).filter(|_| opacity > 0.999 && lines.is_none());
+        self.each(rect, opaque, |pixels, below, at, point, covered| {
+            let color = lines.map_or(color, |lines| mix(color, lines.tone.line, lines.share(point)));
             for i in 0..3 {
                 let below = f64::from(below[at + i]);
                 let sum = f64::from(pixels[at + i]) + (f64::from(color[i]) - below) * covered * opacity;
@@ -89,9 +98,15 @@ impl Raster {
         });
     }
 
-    /// Calls `paint` with the pixels, those below boxes, where the three numbers of a pixel of a rectangle start, and the share
-    /// of it that the rectangle covers; those that it covers wholly become `opaque`, if that is given.
-    fn each(&mut self, [x, y, w, h]: &[f64; 4], opaque: Option<Rgb>, paint: impl Fn(&mut [u8], &[u8], usize, f64)) {
+    /// Calls `paint` with the pixels, those below boxes, where the three numbers of a pixel of a rectangle start, that pixel's
+    /// centre in the picture and size, and the share of it that the rectangle covers; those that it covers wholly become `opaque`,
+    /// if that is given.
+    fn each(
+        &mut self,
+        [x, y, w, h]: &[f64; 4],
+        opaque: Option<Rgb>,
+        paint: impl Fn(&mut [u8], &[u8], usize, [f64; 3], f64),
+    ) {
         let s = self.scale;
         let (left, right) = ((x * s).max(0.0), ((x + w) * s).min(self.width as f64));
         let (top, bottom) = ((y * s).max(0.0), ((y + h) * s).min(self.height as f64));
@@ -113,87 +128,63 @@ impl Raster {
             let columns = left as usize..(right.ceil() as usize).min(self.width);
             for column in (columns.start..columns.end.min(from)).chain(columns.start.max(to)..columns.end) {
                 let across = (right.min(column as f64 + 1.0) - left.max(column as f64)).min(1.0);
-                paint(&mut self.pixels, &self.below, (row * self.width + column) * 3, across * down);
+                let point = [(column as f64 + 0.5) / s, (row as f64 + 0.5) / s, 1.0 / s];
+                paint(&mut self.pixels, &self.below, (row * self.width + column) * 3, point, across * down);
             }
         }
     }
 
-    /// Diagonal lines in a thin frame, the same across neighbouring rectangles.
-    fn hatch(&mut self, &[x, y, w, h]: &[f64; 4]) {
-        if w <= 0.0 || h <= 0.0 {
-            return;
+    fn texts(&mut self, letters: &Letters) {
+        for shape in &self.picture.shapes {
+            let Shape::Texts(style, texts) = shape else { continue };
+            texts.iter().for_each(|(x, y, text)| self.text(letters, *style, (*x, *y), text));
         }
-        let s = self.scale;
-        let period = (5.5 * s).round().max(3.0) as i64;
-        for row in (y * s) as usize..(((y + h) * s) as usize).min(self.height) {
-            for column in (x * s) as usize..(((x + w) * s) as usize).min(self.width) {
-                if (column as i64 + row as i64) % period < (0.6 * s).ceil() as i64 {
-                    let at = (row * self.width + column) * 3;
-                    self.pixels[at..at + 3].copy_from_slice(&[0xd3, 0xd7, 0xdd]);
+    }
+
+    fn text(&mut self, letters: &Letters, style: Style, (x, y): (f64, f64), text: &str) {
+        let size = style.size * self.scale;
+        let width = letters.width(text) * size;
+        let x = x * self.scale
+            - match style.anchor {
+                Anchor::Start => 0.0,
+                Anchor::Middle => width / 2.0,
+                Anchor::End => width,
+            };
+        let color = self.picture.color(style.ink);
+        // The built-in font is light: written twice, a pixel apart where it is to be bold, it reads as it should.
+        for shift in [0.0, f64::from(u8::from(style.bold))] {
+            letters.draw(text, size, ((x + shift).round(), (y * self.scale).round()), |column, row, covered| {
+                let inside = (0..self.width as i64).contains(&column) && (0..self.height as i64).contains(&row);
+                if inside {
+                    blend(&mut self.pixels, (row as usize * self.width + column as usize) * 3, color, covered);
                 }
-            }
-        }
-        let thin = 0.5;
-        for edge in [[x, y, w, thin], [x, y + h - thin, w, thin], [x, y, thin, h], [x + w - thin, y, thin, h]] {
-            self.fill(&edge, color(Ink::Idle));
+            });
         }
     }
 }
 
-const FONT: &str = "pipesim";
-
-fn texts(picture: &Picture, raster: &mut Raster) -> Result<(), WriteError> {
-    register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT)
-        .map_err(|_| WriteError::Format("expected the built-in font to be usable, but it is not".to_string()))?;
-    let (scale, size) = (raster.scale, (raster.width as u32, raster.height as u32));
-    let mut backend = BitMapBackend::with_buffer(&mut raster.pixels, size);
-    for shape in &picture.shapes {
-        let Shape::Texts(style, texts) = shape else { continue };
-        for (x, y, text) in texts {
-            write_text(&mut backend, *style, (x * scale, y * scale), scale, text)?;
-        }
-    }
-    Ok(())
+/// A hatch.
+#[derive(Clone, Copy)]
+struct Lines {
+    tone: Tone,
+    thick: f64,
 }
 
-fn write_text(
-    backend: &mut BitMapBackend,
-    style: Style,
-    (x, y): (f64, f64),
-    scale: f64,
-    text: &str,
-) -> Result<(), WriteError> {
-    let size = style.size * scale * 1.12;
-    let horizontal = match style.anchor {
-        Anchor::Start => HPos::Left,
-        Anchor::Middle => HPos::Center,
-        Anchor::End => HPos::Right,
-    };
-    let [r, g, b] = color(style.ink);
-    let ink = RGBColor(r, g, b);
-    let font = (FONT, size).into_text_style(&backend.get_size()).color(&ink).pos(Pos::new(horizontal, VPos::Bottom));
-    // The built-in font is light: written twice, a pixel apart where it is to be bold, it reads as it should.
-    for shift in [0, i32::from(style.bold)] {
-        let at = (x.round() as i32 + shift, (y + size * 0.12).round() as i32);
-        backend.draw_text(text, &font, at).map_err(|e| WriteError::Format(e.to_string()))?;
+impl Lines {
+    /// The share of a pixel of this centre and size that its lines cover.
+    fn share(&self, [x, y, size]: [f64; 3]) -> f64 {
+        let free = self.tone.hatch.across().iter().map(|(dx, dy)| {
+            let away = (((x * dx + y * dy) / PERIOD).rem_euclid(1.0) - 0.5).abs() * PERIOD;
+            1.0 - ((self.thick / 2.0 - away) / size + 0.5).clamp(0.0, 1.0)
+        });
+        1.0 - free.product::<f64>()
     }
-    Ok(())
 }
 
-fn color(ink: Ink) -> Rgb {
-    match ink {
-        Ink::Box(class, shade) => class.color(shade),
-        Ink::Mixed([r, g, b, _]) => [r, g, b],
-        Ink::On(class, shade) if wants_white_text(class.color(shade)) => [255; 3],
-        Ink::On(..) => [0x11; 3],
-        Ink::Idle => [0xd7, 0xdb, 0xe1],
-        Ink::Memory => [0xa9, 0xb4, 0xc6],
-        Ink::Axis => [0x59, 0x63, 0x6e],
-        Ink::Grid => [0xe6, 0xe9, 0xed],
-        Ink::Phase(false) => [0x59, 0x63, 0x6e],
-        Ink::Phase(true) => mix([0x59, 0x63, 0x6e], [255; 3], 0.45),
-        Ink::Text => [0x1f, 0x23, 0x28],
-        Ink::Muted => [0x59, 0x63, 0x6e],
+/// Mixes a share of a colour into the pixel whose numbers start at `at`.
+fn blend(pixels: &mut [u8], at: usize, color: Rgb, share: f64) {
+    for (pixel, c) in pixels[at..at + 3].iter_mut().zip(color) {
+        *pixel = (f64::from(*pixel) + (f64::from(c) - f64::from(*pixel)) * share).round() as u8;
     }
 }
 

@@ -219,7 +219,7 @@ fn boxes(picture: &mut Picture, marks: &[Mark], band: &Band, top: f64, height: f
             for (mark, left, right) in seen() {
                 let (ink, width, part) = ((mark.class, mark.shade), right - left, height / f64::from(mark.lanes));
                 if narrow {
-                    let (height, color) = (1.0 / f64::from(mark.lanes), mark.class.color(mark.shade));
+                    let (height, color) = (1.0 / f64::from(mark.lanes), picture.palette.tone(mark.class, mark.shade).color);
                     drawn.slivers.push(Sliver { left, right, height, color, ink });
                     continue;
                 }

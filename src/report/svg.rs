@@ -3,7 +3,7 @@
 use super::Report;
 use super::canvas::{Anchor, Ink, Picture, Shape};
 use super::layout;
-use super::palette::{hex, wants_white_text};
+use super::palette::{Hatch, PERIOD, hex};
 use super::text::escape;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -26,9 +26,9 @@ fn write_picture(picture: &Picture) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
          role=\"img\" aria-label=\"{title}\">\n<title>{title}</title>\n<style>{}</style>\n\
-         <defs><pattern id=\"h\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
-         <path class=\"hatch\" d=\"M0 0v5\"/></pattern></defs>\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n",
-        style(picture)
+         <defs>{}</defs>\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n",
+        style(picture),
+        hatches(picture)
     );
     for shape in &picture.shapes {
         write_shape(&mut out, shape);
@@ -40,9 +40,11 @@ fn write_picture(picture: &Picture) -> String {
 fn class(ink: Ink) -> String {
     match ink {
         Ink::Box(class, shade) => format!("{}{shade}", class.stem()),
-        Ink::Mixed(_) => String::new(),
         Ink::On(class, shade) => format!("o{}{shade}", class.stem()),
         Ink::Idle => "idle".into(),
+        Ink::Frame => "frame".into(),
+        Ink::Mixed(_) => String::new(),
+        Ink::Cause(cause) => format!("{cause:?}"),
         Ink::Memory => "memory".into(),
         Ink::Axis => "axis".into(),
         Ink::Grid => "grid".into(),
@@ -53,27 +55,78 @@ fn class(ink: Ink) -> String {
     }
 }
 
+/// The inks that occur.
+fn inks(picture: &Picture) -> BTreeSet<Ink> {
+    let ink = |shape: &Shape| match shape {
+        Shape::Boxes(ink, _) | Shape::Lines(ink, _) | Shape::Steps { ink, .. } => *ink,
+        Shape::Texts(style, _) => style.ink,
+    };
+    picture.shapes.iter().map(ink).collect()
+}
+
+/// Patterns for the hatches that occur, named after their classes.
+fn hatches(picture: &Picture) -> String {
+    let mut out = String::new();
+    for ink in inks(picture) {
+        let Some(tone) = picture.tone(ink).filter(|tone| tone.hatch != Hatch::Plain) else { continue };
+        let (middle, class) = (PERIOD / 2.0, class(ink));
+        let (turn, level) = match tone.hatch {
+            Hatch::Plain | Hatch::Upright => (0, false),
+            Hatch::Rising => (45, false),
+            Hatch::Falling => (-45, false),
+            Hatch::Level => (90, false),
+            Hatch::Crossed => (45, true),
+        };
+        let _ = write!(
+            out,
+            "<pattern id=\"h{class}\" width=\"{PERIOD}\" height=\"{PERIOD}\" patternUnits=\"userSpaceOnUse\" \
+             patternTransform=\"rotate({turn})\">"
+        );
+        // On dark ground idle time has no ground of its own, and causes have little.
+        let (width, height) = (PERIOD, PERIOD);
+        match ink {
+            Ink::Idle => {}
+            Ink::Cause(_) => {
+                let _ = write!(
+                    out,
+                    "<rect width=\"{width}\" height=\"{height}\" fill=\"{}\" opacity=\".08\"/>",
+                    hex(tone.line)
+                );
+            }
+            _ => {
+                let _ = write!(out, "<rect width=\"{width}\" height=\"{height}\" fill=\"{}\"/>", hex(tone.ground));
+            }
+        }
+        let across = if level { format!("M0 {middle}h{PERIOD}") } else { String::new() };
+        let thick = coordinate(picture.thickness(ink));
+        let stroke =
+            if ink == Ink::Idle { "class=\"hatch\"".to_string() } else { format!("stroke=\"{}\"", hex(tone.line)) };
+        let _ = write!(out, "<path {stroke} stroke-width=\"{thick}\" d=\"M{middle} 0v{PERIOD}{across}\"/></pattern>");
+    }
+    out
+}
+
 /// Rules for the classes that occur.
 fn style(picture: &Picture) -> String {
-    let mut inks = BTreeSet::new();
-    for shape in &picture.shapes {
-        inks.insert(match shape {
-            Shape::Boxes(ink, _) | Shape::Lines(ink, _) | Shape::Steps { ink, .. } => *ink,
-            Shape::Texts(style, _) => style.ink,
-        });
-    }
     let mut out = String::from(
         "text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif}.bold{font-weight:650}\
-         .middle{text-anchor:middle}.end{text-anchor:end}.ground{fill:#fff}.hatch{stroke:#c3c8d0;stroke-width:1.2}\
-         .idle{fill:url(#h);stroke:#d7dbe1;stroke-width:.5}.memory{fill:#a9b4c6}.axis{stroke:#59636e;fill:none}\
+         .middle{text-anchor:middle}.end{text-anchor:end}.ground{fill:#fff}.hatch{stroke:#c3c8d0}\
+         .idle{fill:url(#hidle);stroke:#d7dbe1;stroke-width:.5}.memory{fill:#a9b4c6}.axis{stroke:#59636e;fill:none}\
          .grid{stroke:#e6e9ed;fill:none}.phase{fill:#59636e}.phase2{fill:#a9b1bb}.text{fill:#1f2328}.muted{fill:#59636e}",
     );
-    for ink in inks {
-        if let Ink::Box(class_, shade) = ink {
-            let color = class_.color(shade);
-            let on = if wants_white_text(color) { "#fff" } else { "#111" };
-            let _ = write!(out, ".{}{{fill:{}}}", class(ink), hex(color));
-            let _ = write!(out, ".{}{{fill:{on}}}", class(Ink::On(class_, shade)));
+    for ink in inks(picture) {
+        match (ink, picture.tone(ink)) {
+            (Ink::Idle, _) | (_, None) => {}
+            (_, Some(tone)) if tone.hatch != Hatch::Plain => {
+                // Readers that know no patterns take the colour.
+                let _ = write!(out, ".{0}{{fill:{1};fill:url(#h{0})}}", class(ink), hex(tone.color));
+            }
+            (_, Some(tone)) => {
+                let _ = write!(out, ".{}{{fill:{}}}", class(ink), hex(tone.color));
+            }
+        }
+        if let Ink::On(..) = ink {
+            let _ = write!(out, ".{}{{fill:{}}}", class(ink), hex(picture.color(ink)));
         }
     }
     out.push_str(
@@ -88,17 +141,13 @@ fn write_shape(out: &mut String, shape: &Shape) {
     match shape {
         Shape::Boxes(ink, rects) => {
             out.push_str("<path ");
-            match ink {
-                Ink::Mixed([r, g, b, opacity]) => {
-                    let _ = write!(out, "fill=\"{}\"", hex([*r, *g, *b]));
-                    if *opacity < 255 {
-                        let _ = write!(out, " fill-opacity=\"{:.3}\"", f64::from(*opacity) / 255.0);
-                    }
+            let _ = match ink {
+                Ink::Mixed([r, g, b, opacity]) if *opacity < 255 => {
+                    write!(out, "fill=\"{}\" fill-opacity=\"{:.3}\"", hex([*r, *g, *b]), f64::from(*opacity) / 255.0)
                 }
-                _ => {
-                    let _ = write!(out, "class=\"{}\"", class(*ink));
-                }
-            }
+                Ink::Mixed([r, g, b, _]) => write!(out, "fill=\"{}\"", hex([*r, *g, *b])),
+                _ => write!(out, "class=\"{}\"", class(*ink)),
+            };
             out.push_str(" d=\"");
             for [x, y, w, h] in rects {
                 let (w, h) = (coordinate(*w), coordinate(*h));

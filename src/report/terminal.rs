@@ -6,7 +6,8 @@ use super::axis::{Axis, Scale};
 use super::cells::{Cell, Means, cells};
 use super::layout::{NO_LETTERS, NO_REPEAT};
 use super::number::{percent, quantity, trimmed};
-use super::palette::{Class, Colors, Ink, Rgb, mix, wants_white_text};
+use super::look::Palette;
+use super::palette::{Class, Colors, Ink, Rgb, Tone, WHITE, mix};
 use super::ruler::repeats;
 use super::scene::{Form, Mark, Row, classes, rows};
 use super::text::{columns, fit, plain};
@@ -26,9 +27,14 @@ struct Pens {
     cells: usize,
     ascii: bool,
     colors: Colors,
+    palette: Palette,
 }
 
 impl Pens {
+    fn tone(&self, mark: &Mark) -> Tone {
+        self.palette.tone(mark.class, mark.shade)
+    }
+
     fn colored(&self) -> bool {
         self.colors != Colors::None
     }
@@ -43,7 +49,7 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
     let digits = devices.saturating_sub(1).to_string().len();
     let label = digits + if both { 2 } else { 0 } + 2;
     let busy = if width >= 50 { 6 } else { 0 };
-    let look = Pens { cells: width.saturating_sub(label + 1 + busy).max(4), ascii, colors };
+    let look = Pens { cells: width.saturating_sub(label + 1 + busy).max(4), ascii, colors, palette: report.look.palette };
     let scale = Scale::readable(report, look.cells as f64, 1.9, BREAK);
     let mut out = String::new();
     let separator = if ascii { " - " } else { " · " };
@@ -180,7 +186,7 @@ impl<'a> Lines<'a> {
         let wide = self.axis.typical() * look.cells as f64 >= 1.0;
         let blocks = look.colored() && !look.ascii;
         let means = Means { mixed: blocks && look.colors != Colors::Sixteen, split: blocks && !wide };
-        let cells = cells(marks, self.axis, look.cells, means, |i| look.colors.shown(ink(&marks[i]).0));
+        let cells = cells(marks, self.axis, look.cells, means, |i| look.colors.shown(ink(&marks[i], look).0));
         let mut text: Vec<Option<char>> = vec![None; cells.len()];
         let mut at = 0;
         for run in cells.chunk_by(|a, b| a == b) {
@@ -235,17 +241,17 @@ fn letter(mark: &Mark) -> char {
 }
 
 /// A box's colour. Odd micro-batches are a little darker, so that neighbours of one kind stay apart.
-fn ink(mark: &Mark) -> Ink {
+fn ink(mark: &Mark, look: &Pens) -> Ink {
     let odd = mark.op.is_some_and(|op| op.microbatch() % 2 == 1);
     (
-        mix(mark.class.color(mark.shade), [0; 3], if odd { 0.14 } else { 0.0 }),
+        mix(look.tone(mark).color, [0; 3], if odd { 0.14 } else { 0.0 }),
         mark.class.near() + if odd { 0 } else { 8 },
     )
 }
 
 /// Cells as coloured blocks.
 fn colored(marks: &[Mark], cells: &[Cell], text: &[Option<char>], look: &Pens) -> String {
-    let color = |what: Option<usize>| what.map(|i| ink(&marks[i]));
+    let color = |what: Option<usize>| what.map(|i| ink(&marks[i], look));
     let mut out = String::new();
     let mut pen: Pen = (None, None);
     let mut owed = [0.0; 3];
@@ -253,9 +259,9 @@ fn colored(marks: &[Mark], cells: &[Cell], text: &[Option<char>], look: &Pens) -
         let (front, back, c) = match (label, *cell) {
             (Some(c), Cell::One(Some(i))) => {
                 // A terminal's own colours are bright where they are not blue, red or magenta.
-                let white = match (look.colors, ink(&marks[i])) {
+                let white = match (look.colors, ink(&marks[i], look)) {
                     (Colors::Sixteen, (_, near)) => matches!(near, 1 | 4 | 5),
-                    _ => wants_white_text(marks[i].class.color(marks[i].shade)),
+                    _ => look.tone(&marks[i]).text == WHITE,
                 };
                 (Some(if white { ([255; 3], 15) } else { ([16; 3], 0) }), color(Some(i)), c)
             }
@@ -352,7 +358,7 @@ fn legend(out: &mut String, report: &Report, scale: &Scale, width: usize, both: 
             used += 2;
         }
         if let Some(class) = class {
-            let pen = look.colors.pen((class.color(0), class.near()), true);
+            let pen = look.colors.pen((look.palette.tone(class, 0).color, class.near()), true);
             let _ = write!(out, "{pen} \x1b[0m ");
         }
         out.push_str(text);

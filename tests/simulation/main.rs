@@ -8,6 +8,7 @@ mod judgement;
 mod memory;
 mod optima;
 mod papers;
+mod pictures;
 mod report;
 mod settle;
 mod shares;

@@ -51,7 +51,7 @@ fn panel(timeline: Timeline) -> Panel {
     Panel::new(timeline, metrics)
 }
 
-fn entry(name: &str, p: u32, m: u32, comm: f64, measured: bool) -> Entry {
+pub fn entry(name: &str, p: u32, m: u32, comm: f64, measured: bool) -> Entry {
     let mut entry = Entry { name: name.into(), ..Entry::default() };
     let predicted = timeline(name, p, m, comm, false);
     if measured {
@@ -83,7 +83,7 @@ fn entry(name: &str, p: u32, m: u32, comm: f64, measured: bool) -> Entry {
 }
 
 /// naive, gpipe, 1f1b and zb-v.
-fn sample(p: u32, m: u32, comm: f64, measured: bool) -> Report {
+pub fn sample(p: u32, m: u32, comm: f64, measured: bool) -> Report {
     Report {
         title: "Four schedules".into(),
         subtitle: "4 devices, 8 micro-batches".into(),
@@ -145,7 +145,7 @@ fn overlapping() -> Report {
 }
 
 /// Every kind of report that could break a format.
-fn all() -> Vec<(&'static str, Report)> {
+pub fn all() -> Vec<(&'static str, Report)> {
     let mut long = sample(2, 2, 0.0, false);
     long.entries[0].name = "x".repeat(5000);
     let mut empty_entry = Report::default();
