@@ -148,6 +148,9 @@ pub enum Format {
     Csv,
     /// A Markdown table.
     Md,
+    /// LaTeX tables with booktabs' rules.
+    #[value(alias = "tex")]
+    Latex,
 }
 
 /// When to colour.

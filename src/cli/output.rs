@@ -77,6 +77,7 @@ impl PrintOptions {
             Format::Json => print(&escaped(&json()?)),
             Format::Table => print(&self.plain(table())),
             Format::Md => print(&self.plain(report::markdown(report))),
+            Format::Latex => print(&report::latex(report)),
             Format::Csv => print_text(&csv()),
         }
     }

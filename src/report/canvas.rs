@@ -22,6 +22,8 @@ pub(super) enum Ink {
     Cause(Cause),
     /// The area under the curve of activations.
     Memory,
+    /// The line of the most activations that may be held.
+    Cap,
     /// The axis and its ticks.
     Axis,
     /// Lines through the rows at the ticks.
@@ -93,7 +95,7 @@ impl Picture {
             Ink::Axis | Ink::Muted | Ink::Phase(false) => [0x59, 0x63, 0x6e],
             Ink::Grid => [0xe6, 0xe9, 0xed],
             Ink::Phase(true) => mix([0x59, 0x63, 0x6e], [0xff; 3], 0.45),
-            Ink::Text => [0x1f, 0x23, 0x28],
+            Ink::Cap | Ink::Text => [0x1f, 0x23, 0x28],
         }
     }
 
@@ -115,6 +117,29 @@ impl Picture {
     /// How much of what lies below an ink hides, 0 to 255.
     pub(super) fn opacity(&self, ink: Ink) -> u8 {
         if let Ink::Mixed([.., opacity]) = ink { opacity } else { u8::MAX }
+    }
+
+    /// Makes everything larger by a factor.
+    pub(super) fn enlarge(&mut self, factor: f64) {
+        if factor == 1.0 {
+            return;
+        }
+        (self.width, self.height) = (self.width * factor, (self.height * factor).ceil());
+        for shape in &mut self.shapes {
+            match shape {
+                Shape::Boxes(_, rects) | Shape::Lines(_, rects) => {
+                    rects.iter_mut().flatten().for_each(|number| *number *= factor);
+                }
+                Shape::Steps { base, points, .. } => {
+                    *base *= factor;
+                    points.iter_mut().for_each(|(x, y)| (*x, *y) = (*x * factor, *y * factor));
+                }
+                Shape::Texts(style, texts) => {
+                    style.size *= factor;
+                    texts.iter_mut().for_each(|(x, y, _)| (*x, *y) = (*x * factor, *y * factor));
+                }
+            }
+        }
     }
 
     /// Adds boxes, if there are any.

@@ -1,6 +1,7 @@
 //! One line a span, for spreadsheets and data frames.
 
-use super::Report;
+use super::scene::{activations, rows};
+use super::{Panel, Report};
 use crate::op::Op;
 use crate::timeline::{Queue, Source};
 use std::fmt::Write;
@@ -33,6 +34,31 @@ pub fn csv(report: &Report) -> String {
         }
     }
     out
+}
+
+/// The activations held over time (RFC 4180): one line a change, times in full precision in the timeline's unit.
+pub fn memory_csv(report: &Report) -> String {
+    let mut out = String::from("schedule,source,device,time,held,cap,unit\r\n");
+    for entry in &report.entries {
+        let schedule = field(&entry.name);
+        for panel in entry.panels() {
+            let (source, unit) = (source_name(panel.timeline.source), field(&panel.timeline.time_unit));
+            let cap = panel.memory_cap.map(|cap| cap.to_string()).unwrap_or_default();
+            for (device, levels) in held(panel).into_iter().enumerate() {
+                for (time, held) in levels {
+                    let _ = write!(out, "{schedule},{source},{device},{time},{held},{cap},{unit}\r\n");
+                }
+            }
+        }
+    }
+    out
+}
+
+/// By device: time in the timeline's unit, and the activations held from then on.
+pub(super) fn held(panel: &Panel) -> Vec<Vec<(f64, f64)>> {
+    let time = |ns: u64| ns as f64 / panel.timeline.unit_ns.max(1) as f64;
+    let levels = |row| activations(&panel.timeline, row).into_iter().map(|(ns, held)| (time(ns), held)).collect();
+    rows(&panel.timeline).iter().map(levels).collect()
 }
 
 /// A field, quoted where it must be.

@@ -1,6 +1,6 @@
 //! Files and report folders: written whole or not at all, tried beforehand.
 
-use super::csv::source_name;
+use super::csv::{memory_csv, source_name};
 use super::json::{figures, file_names};
 use super::unfinished::{self, Unfinished, parent};
 use super::{Place, Report, Shape, WriteError, html, svg, trace_gz};
@@ -129,7 +129,7 @@ fn resolved(path: &Path) -> PathBuf {
     found
 }
 
-/// Writes a report folder: `index.html`, `timeline.svg`, `report.json`, `trace.json.gz`, each timeline as
+/// Writes a report folder: `index.html`, `timeline.svg`, `memory.csv`, `report.json`, `trace.json.gz`, each timeline as
 /// `NAME-predicted.json` or `NAME-measured.json`, and `more`. Returns the files' paths.
 pub fn folder(report: &Report, path: &Path, more: &[NamedBytes]) -> Result<Vec<PathBuf>, WriteError> {
     let mut files = Vec::new();
@@ -140,6 +140,7 @@ pub fn folder(report: &Report, path: &Path, more: &[NamedBytes]) -> Result<Vec<P
         }
     }
     files.push(("timeline.svg".to_string(), svg(report).into_bytes()));
+    files.push(("memory.csv".to_string(), memory_csv(report).into_bytes()));
     files.push(("trace.json.gz".to_string(), trace_gz(report)?));
     files.extend_from_slice(more);
     files.push(("index.html".to_string(), html(report).into_bytes()));
@@ -166,7 +167,7 @@ struct Manifest {
 
 /// Whether a report may have a file of this name.
 fn is_of_reports(name: &str) -> bool {
-    let known = [MANIFEST, "index.html", "timeline.svg", "trace.json.gz", "accuracy.json", "accuracy.md"];
+    let known = [MANIFEST, "index.html", "timeline.svg", "memory.csv", "trace.json.gz", "accuracy.json", "accuracy.md"];
     known.contains(&name)
         || ((name.ends_with("-predicted.json") || name.ends_with("-measured.json")) && !name.contains('/'))
 }

@@ -29,6 +29,7 @@ pub const FORMATS: &[(&str, Drawn, Bytes)] = &[
     (".html", Drawn::Page, |report| Ok(super::html(report).into_bytes())),
     (".json", Drawn::Not, |report| Ok(super::timelines(report).into_bytes())),
     (".csv", Drawn::Not, |report| Ok(super::csv(report).into_bytes())),
+    (".tex", Drawn::Not, |report| Ok(super::latex(report).into_bytes())),
     (".trace.json", Drawn::Not, |report| Ok(super::trace(report).into_bytes())),
     #[cfg(feature = "pictures")]
     (".trace.json.gz", Drawn::Not, super::trace_gz),
@@ -155,9 +156,9 @@ mod tests {
     fn a_name_says_what_is_written() {
         let cases = [
             ("stdout", "-"),
-            ("file", "x.svg x.pdf X.SVG x.trace.json.gz a.b.csv /v1.2/x.html ./-.json x.trace.json .x.svg"),
+            ("file", "x.svg x.pdf x.tex X.SVG x.trace.json.gz a.b.csv /v1.2/x.html ./-.json x.trace.json .x.svg"),
             ("folder", "out out/ . .. / ./ ../ a/.. v1.2/ x.eps/ x.svg/ .x ./- ~ -x a.b/c"),
-            ("refused", "x.eps e.MD x.tex x.trace x.gz x.json.gz v1.2 x. .svg .trace.json a/.png x.svg~ ..."),
+            ("refused", "x.eps e.MD x.txt x.trace x.gz x.json.gz v1.2 x. .svg .trace.json a/.png x.svg~ ..."),
         ];
         for (wanted, names) in cases {
             names.split(' ').for_each(|name| assert_eq!(shape(name), wanted, "{name}"));

@@ -80,7 +80,7 @@ fn data(report: &Report) -> String {
     let capped = report.entries.iter().flat_map(Entry::panels).any(|panel| panel.memory_cap.is_some());
     let causes = Cause::ALL.map(|cause| {
         let tone = report.look.palette.cause(cause);
-        json!({"name": cause.name(), "text": cause.definition(), "color": hex(tone.line), "hatch": tone.hatch.mark()})
+        json!({"name": cause.name(capped), "text": cause.definition(capped), "color": hex(tone.line), "hatch": tone.hatch.mark()})
     });
     let look = &report.look;
     let head = json!({

@@ -1,6 +1,6 @@
 //! The figures as JSON, in full precision.
 
-use super::csv::source_name;
+use super::csv::{held, source_name};
 use super::{Panel, Report};
 use crate::timeline::Timeline;
 use serde_json::{Value, json};
@@ -61,6 +61,8 @@ fn panel_json(panel: &Panel, name: &str) -> Value {
         "clock_uncertainty_ns": t.clock_uncertainty_ns,
         "iteration": panel.iteration(),
         "provenance": t.provenance,
+        "memory_cap": panel.memory_cap,
+        "memory": held(panel),
     });
     if let (Some(all), Ok(Value::Object(metrics))) = (value.as_object_mut(), serde_json::to_value(&panel.metrics)) {
         all.extend(metrics);

@@ -8,14 +8,12 @@ use super::palette::Class;
 use super::row::{Band, Heights, draw, form};
 use super::ruler::{Rows, bracket, left_out, ruler};
 use super::scene::{Form, Row, activations, classes, rows, runs_two_ways};
-use super::text::{fit_pixels, pixels, plain};
+use super::text::{fit_pixels, lines_of_pixels, pixels, plain};
 use super::{Entry, Look, Panel, Report};
 use crate::timeline::Timeline;
 
+/// Width of a picture where none is asked for.
 const WIDTH: f64 = 1200.0;
-const MARGIN: f64 = 16.0;
-const LEFT: f64 = 124.0;
-const RIGHT: f64 = 1092.0;
 /// Schedules with more devices show every n-th only.
 const MOST_DEVICES: usize = 256;
 /// Width of the mark where something is left out.
@@ -36,41 +34,90 @@ const BODY: Style = Style { ink: Ink::Text, size: 11.5, anchor: Anchor::Start, b
 const MUTED: Style = Style { ink: Ink::Muted, size: 10.5, anchor: Anchor::Start, bold: false };
 const SMALL: Style = Style { ink: Ink::Muted, size: 9.5, anchor: Anchor::Start, bold: false };
 
+/// Where columns lie, in pixels of a picture whose [`BODY`] has its own size.
+#[derive(Clone, Copy)]
+struct Frame {
+    width: f64,
+    margin: f64,
+    /// Left and right edge of the time axis.
+    left: f64,
+    right: f64,
+    /// Whether there is room for words: names of devices, figures beside rows, all figures in the head.
+    wide: bool,
+}
+
+impl Frame {
+    /// The frame of a picture `width` wide; `both`: predicted and measured are shown.
+    fn new(width: f64, both: bool) -> Frame {
+        if width >= 640.0 {
+            return Frame { width, margin: 16.0, left: 124.0, right: width - 108.0, wide: true };
+        }
+        let margin = 6.0;
+        let left = margin + if both { 84.0 } else { 34.0 };
+        Frame { width, margin, left, right: width - margin - 2.0, wide: false }
+    }
+
+    /// Left edge and width of the time axis.
+    fn room(&self) -> (f64, f64) {
+        (self.left, self.right - self.left)
+    }
+
+    /// Width of a text that begins at the left margin.
+    fn text(&self) -> f64 {
+        self.width - 2.0 * self.margin
+    }
+}
+
+/// Writes a text in as many lines as it takes, `step` apart, the first at `y`; returns where the next begins.
+fn lines(picture: &mut Picture, style: Style, (x, y): (f64, f64), width: f64, step: f64, text: &str) -> f64 {
+    let lines = lines_of_pixels(text, width, style.size);
+    for (number, line) in lines.iter().enumerate() {
+        picture.text(style, x, y + step * number as f64, line);
+    }
+    y + step * lines.len() as f64
+}
+
 fn to(style: Style, anchor: Anchor) -> Style {
     Style { anchor, ..style }
 }
 
-/// The picture of a report.
+/// The picture of a report: laid out for texts of the usual size, then made larger or smaller as a whole.
 pub(super) fn picture(report: &Report) -> Picture {
+    let scale = report.look.font_size.map_or(1.0, |size| size / BODY.size);
+    let width = report.look.width.unwrap_or(WIDTH) / scale;
+    let both = report.entries.iter().any(|entry| entry.panels().count() > 1);
+    let mut picture = laid_out(report, &Frame::new(width, both));
+    picture.enlarge(scale);
+    picture
+}
+
+fn laid_out(report: &Report, frame: &Frame) -> Picture {
     let mut picture =
-        Picture { width: WIDTH, title: summary(report), palette: report.look.palette, ..Picture::default() };
-    let mut y = MARGIN + 14.0;
-    if !report.headline().is_empty() {
-        picture.text(TITLE, MARGIN, y, fit_pixels(report.headline(), WIDTH - 2.0 * MARGIN - 60.0, TITLE.size));
-        y += 18.0;
-    }
-    if !report.subtitle.is_empty() {
-        picture.text(BODY, MARGIN, y, fit_pixels(&report.subtitle, WIDTH - 2.0 * MARGIN, BODY.size));
-        y += 18.0;
-    }
-    y = legend(&mut picture, report, y);
-    let scale = Scale::readable(report, RIGHT - LEFT, 9.0, BREAK);
+        Picture { width: frame.width, title: summary(report), palette: report.look.palette, ..Picture::default() };
+    let mut y = frame.margin + 14.0;
+    y = lines(&mut picture, TITLE, (frame.margin, y), frame.text(), 19.0, report.headline());
+    y = lines(&mut picture, BODY, (frame.margin, y), frame.text(), 15.0, &report.subtitle);
+    y += if report.subtitle.is_empty() { 0.0 } else { 3.0 };
+    let scale = Scale::readable(report, frame.right - frame.left, 9.0, BREAK);
     let prepared: Vec<Vec<Prepared>> = report
         .entries
         .iter()
         .enumerate()
-        .map(|(i, entry)| entry.panels().zip(scale.axes(i)).map(|(panel, axis)| Prepared::new(panel, axis)).collect())
+        .map(|(i, entry)| {
+            entry.panels().zip(scale.axes(i)).map(|(panel, axis)| Prepared::new(panel, axis, &report.look)).collect()
+        })
         .collect();
-    let memory_top = prepared.iter().flatten().map(|p| p.peak).fold(0.0, f64::max);
+    let held = Held::new(&prepared);
+    y = legend(&mut picture, frame, report, &held, y);
     for (entry, panels) in report.entries.iter().zip(&prepared) {
-        y = block(&mut picture, entry, panels, &report.look, memory_top, y + 10.0);
+        y = block(&mut picture, frame, entry, panels, &report.look, &held, y + 10.0);
     }
     if report.entries.is_empty() {
-        picture.text(BODY, MARGIN, y + 14.0, "No schedules.");
+        picture.text(BODY, frame.margin, y + 14.0, "No schedules.");
         y += 24.0;
     }
-    y = footer(&mut picture, report, &scale, y + 6.0);
-    picture.height = (y + MARGIN - 6.0).ceil();
+    y = footer(&mut picture, frame, report, &scale, y + 6.0);
+    picture.height = (y + frame.margin - 6.0).ceil().max(1.0);
     picture
 }
 
@@ -91,9 +138,9 @@ struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    fn new(panel: &'a Panel, axis: &'a Axis) -> Prepared<'a> {
+    fn new(panel: &'a Panel, axis: &'a Axis, look: &Look) -> Prepared<'a> {
         let rows = rows(&panel.timeline);
-        let memory: Vec<_> = if rows.len() > 16 {
+        let memory: Vec<_> = if rows.len() > 16 || !look.memory {
             vec![Vec::new(); rows.len()]
         } else {
             rows.iter().map(|row| activations(&panel.timeline, row)).collect()
@@ -103,17 +150,36 @@ impl<'a> Prepared<'a> {
     }
 }
 
-fn legend(picture: &mut Picture, report: &Report, y: f64) -> f64 {
-    let mut x = MARGIN;
+/// The scale that all curves of activations share.
+struct Held {
+    /// Activations at the top of a curve's strip.
+    top: f64,
+    /// The most that a device may hold, where that was asked for.
+    cap: Option<f64>,
+}
+
+impl Held {
+    fn new(prepared: &[Vec<Prepared>]) -> Held {
+        let peak = prepared.iter().flatten().map(|p| p.peak).fold(0.0, f64::max);
+        let caps = prepared.iter().flatten().filter_map(|p| p.panel.memory_cap).filter(|cap| *cap > 0.0);
+        // One that is never near is not worth flat curves.
+        let cap = caps.reduce(f64::min).filter(|cap| peak > 0.0 && *cap <= 4.0 * peak);
+        Held { top: cap.map_or(peak, |cap| cap.max(peak)), cap }
+    }
+}
+
+fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &Held, y: f64) -> f64 {
+    let mut x = frame.margin;
     let (mut y, top) = (y + 2.0, y + 2.0);
-    let found = classes(report);
+    let mut found = classes(report);
+    found.retain(|class| report.look.waits || !matches!(class, Class::Send | Class::Receive));
     if found.is_empty() {
         return y;
     }
     let mut item = |picture: &mut Picture, ink: Ink, name: &str| {
         let width = 16.0 + pixels(name, MUTED.size) + 20.0;
-        if x + width > WIDTH - MARGIN {
-            x = MARGIN;
+        if x + width - 20.0 > frame.width - frame.margin && x > frame.margin {
+            x = frame.margin;
             y += 16.0;
         }
         let thin = matches!(ink, Ink::Box(Class::Send | Class::Receive, _));
@@ -124,6 +190,7 @@ fn legend(picture: &mut Picture, report: &Report, y: f64) -> f64 {
                 base: y + 1.0,
                 points: vec![(x, y - 3.0), (x + 4.0, y - 8.0), (x + 8.0, y - 3.0), (x + 12.0, y + 1.0)],
             }),
+            Ink::Cap => picture.lines(ink, vec![[x, y - 4.0, x + 12.0, y - 4.0]]),
             _ => picture.boxes(ink, vec![rect]),
         }
         picture.text(MUTED, x + 17.0, y, name);
@@ -133,8 +200,11 @@ fn legend(picture: &mut Picture, report: &Report, y: f64) -> f64 {
         item(picture, Ink::Box(class, 0), class.name());
     }
     item(picture, Ink::Idle, "idle");
-    if Heights::new(most_devices(report), false).memory > 0.0 {
-        item(picture, Ink::Memory, "activations held");
+    if Heights::new(most_devices(report), false).memory > 0.0 && held.top > 0.0 {
+        item(picture, Ink::Memory, &format!("activations held, 0 to {}", number(held.top)));
+        if let Some(cap) = held.cap {
+            item(picture, Ink::Cap, &format!("cap {}", number(cap)));
+        }
     }
     let any = |is: fn(&Timeline) -> bool| report.entries.iter().flat_map(|e| e.panels()).any(|p| is(&p.timeline));
     let lighter = match (any(|t| t.chunks > 1), any(|t| t.chunks == 1 && runs_two_ways(&rows(t)))) {
@@ -153,14 +223,14 @@ fn most_devices(report: &Report) -> usize {
     report.entries.iter().flat_map(|e| e.panels()).map(|p| p.timeline.devices as usize).max().unwrap_or(0)
 }
 
-/// Name, sizes and figures, one line for each panel.
-fn heading(picture: &mut Picture, entry: &Entry, y: f64) -> f64 {
-    let name = fit_pixels(&entry.name, 420.0, HEAD.size);
-    picture.text(HEAD, MARGIN, y, &*name);
-    let mut x = MARGIN + pixels(&name, HEAD.size) * 1.06 + 14.0;
+/// Name, sizes and figures, one line for each panel; under each other where they do not fit beside each other.
+fn heading(picture: &mut Picture, frame: &Frame, entry: &Entry, y: f64) -> f64 {
+    let name = fit_pixels(&entry.name, frame.text().min(420.0), HEAD.size);
+    picture.text(HEAD, frame.margin, y, &*name);
+    let mut x = frame.margin + pixels(&name, HEAD.size) * 1.06 + 14.0;
     let Some(first) = entry.panels().next() else {
         let text = entry.left_out().and_then(|left_out| left_out.why.lines().next()).unwrap_or("no timeline");
-        picture.text(MUTED, x, y, fit_pixels(text, WIDTH - MARGIN - x, MUTED.size));
+        picture.text(MUTED, x, y, fit_pixels(text, frame.width - frame.margin - x, MUTED.size));
         return y + 8.0;
     };
     let t = &first.timeline;
@@ -170,17 +240,34 @@ fn heading(picture: &mut Picture, entry: &Entry, y: f64) -> f64 {
         t.microbatches,
         if t.chunks > 1 { format!(" · {} chunks a device", t.chunks) } else { String::new() }
     );
-    picture.text(MUTED, x, y, &*sizes);
-    x += pixels(&sizes, MUTED.size) * 1.03 + 18.0;
-    for (i, panel) in entry.panels().enumerate() {
-        let (m, unit) = (&panel.metrics, &panel.timeline.time_unit);
-        let mut line = format!(
-            "makespan {} · bubble {} · span bubble {} · bubble over ideal {}",
-            quantity(m.makespan, &plain(unit)),
-            percent(m.bubble),
-            percent(m.span_bubble),
-            percent(m.bubble_over_ideal)
-        );
+    let figures: Vec<String> = entry.panels().enumerate().map(|(i, panel)| figures(entry, panel, i, frame)).collect();
+    let end = frame.width - frame.margin;
+    let after = x + pixels(&sizes, MUTED.size) * 1.03 + 18.0;
+    if figures.iter().all(|line| after + pixels(line, BODY.size) <= end) {
+        picture.text(MUTED, x, y, sizes);
+        for (i, line) in figures.iter().enumerate() {
+            picture.text(BODY, after, y + 15.0 * i as f64, line);
+        }
+        return y + 15.0 * (figures.len() - 1) as f64;
+    }
+    let mut y = y;
+    if x + pixels(&sizes, MUTED.size) > end {
+        (x, y) = (frame.margin, y + 15.0);
+    }
+    picture.text(MUTED, x, y, fit_pixels(&sizes, end - x, MUTED.size));
+    for line in figures {
+        y = lines(picture, BODY, (frame.margin, y + 15.0), frame.text(), 15.0, &line) - 15.0;
+    }
+    y
+}
+
+/// What is said of an entry's `i`-th panel.
+fn figures(entry: &Entry, panel: &Panel, i: usize, frame: &Frame) -> String {
+    let (m, unit) = (&panel.metrics, &panel.timeline.time_unit);
+    let mut line = format!("makespan {} · bubble {}", quantity(m.makespan, &plain(unit)), percent(m.bubble));
+    if frame.wide {
+        line +=
+            &format!(" · span bubble {} · bubble over ideal {}", percent(m.span_bubble), percent(m.bubble_over_ideal));
         // The bound is of the order, not of a step: it is said once.
         if let Some(bound) = m.lower_bound.filter(|_| i == 0) {
             let time = |value: f64| quantity(value, &plain(unit));
@@ -189,27 +276,37 @@ fn heading(picture: &mut Picture, entry: &Entry, y: f64) -> f64 {
             });
             line += &format!("{} lower bound {}", if m.typical_speed.is_some() { "" } else { " ·" }, time(bound));
         }
-        if entry.predicted.is_some() && entry.measured.is_some() {
-            line = format!("{} {line}", source_name(panel.timeline.source));
-        }
-        if i == 1
-            && let Some(error) = &entry.error
-        {
-            line += &format!(" · makespan error {}", signed_percent(error.makespan));
-        }
-        picture.text(BODY, x, y + 15.0 * i as f64, fit_pixels(&line, WIDTH - MARGIN - x, BODY.size));
     }
-    y + 15.0 * (entry.panels().count() - 1) as f64
+    if entry.predicted.is_some() && entry.measured.is_some() {
+        line = format!("{} {line}", source_name(panel.timeline.source));
+    }
+    if i == 1
+        && let Some(error) = &entry.error
+    {
+        line += &format!(" · makespan error {}", signed_percent(error.makespan));
+    }
+    line
 }
 
-fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], look: &Look, top: f64, y: f64) -> f64 {
-    let mut y = heading(picture, entry, y + 14.0) + 8.0;
+fn block(
+    picture: &mut Picture,
+    frame: &Frame,
+    entry: &Entry,
+    panels: &[Prepared],
+    look: &Look,
+    held: &Held,
+    y: f64,
+) -> f64 {
+    let mut y = heading(picture, frame, entry, y + 14.0) + 8.0;
     let Some(devices) = panels.iter().map(|p| p.rows.len()).max() else { return y };
-    let heights = Heights::new(devices, panels.len() > 1);
+    let mut heights = Heights::new(devices, panels.len() > 1);
+    if !look.memory {
+        heights.memory = 0.0;
+    }
     let step = devices.div_ceil(MOST_DEVICES).max(1);
     let lanes: [bool; 2] = [
-        panels.iter().any(|p| p.rows.iter().any(|row| !row.send.is_empty())),
-        panels.iter().any(|p| p.rows.iter().any(|row| !row.receive.is_empty())),
+        look.waits && panels.iter().any(|p| p.rows.iter().any(|row| !row.send.is_empty())),
+        look.waits && panels.iter().any(|p| p.rows.iter().any(|row| !row.receive.is_empty())),
     ];
     let band_height = heights.total(lanes.iter().filter(|&&shown| shown).count());
     let has_phases = panels.iter().any(|p| p.rows.first().is_some_and(|row| !row.phases().is_empty()));
@@ -219,20 +316,22 @@ fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], look: &Look,
     if panels.iter().any(|p| p.axis.repeat.is_some()) {
         y += 20.0;
     }
-    if heights.compute >= 8.0 {
+    if heights.compute >= 8.0 && frame.wide {
         let head = to(SMALL, Anchor::End);
-        picture.text(head, WIDTH - MARGIN - 42.0, y - 1.0, "busy");
-        picture.text(head, WIDTH - MARGIN, y - 1.0, "peak");
+        picture.text(head, frame.width - frame.margin - 42.0, y - 1.0, "busy");
+        picture.text(head, frame.width - frame.margin, y - 1.0, "peak");
+    } else if heights.compute >= 8.0 {
+        picture.text(SMALL, frame.margin, y - 1.0, "device");
     }
     if let Some(text) = panels.iter().find_map(|p| left_out(p.panel, p.axis, look)) {
-        picture.text(to(SMALL, Anchor::End), RIGHT, y - 1.0, text);
+        picture.text(to(SMALL, Anchor::End), frame.right, y - 1.0, text);
     }
     y += 2.0;
     let first_top = y;
     let first = picture.shapes.len();
     let forms: Vec<Option<Form>> = panels
         .iter()
-        .map(|p| form(&p.rows, p.axis, RIGHT - LEFT, heights.compute, p.panel.timeline.chunks > 1))
+        .map(|p| form(&p.rows, p.axis, frame.right - frame.left, heights.compute, p.panel.timeline.chunks > 1))
         .collect();
     for device in (0..devices).step_by(step) {
         let row_top = y;
@@ -243,24 +342,27 @@ fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], look: &Look,
                 heights,
                 lanes,
                 axis: prepared.axis,
-                room: (LEFT, RIGHT - LEFT),
+                room: frame.room(),
                 end_ns: prepared.end_ns,
                 form: forms[i],
                 memory: &prepared.memory[device],
-                memory_top: top,
+                memory_top: held.top,
+                memory_cap: prepared.panel.memory_cap.filter(|_| held.cap.is_some()),
+                scaled: frame.wide,
                 phases: i == 0,
                 phase_names: device == 0 && i == 0,
             };
             draw(picture, row, &band);
-            margins(picture, prepared, device, y, &heights, panels.len() > 1);
+            margins(picture, frame, prepared, device, y, &heights, panels.len() > 1);
             y += band_height + if panels.len() > 1 { 1.0 } else { 0.0 };
         }
         if heights.compute >= 8.0 || device % 16 == 0 {
             let size = heights.compute.clamp(8.0, 11.5);
-            let label = if heights.compute >= 14.0 { format!("device {device}") } else { device.to_string() };
+            let label =
+                if heights.compute >= 14.0 && frame.wide { format!("device {device}") } else { device.to_string() };
             let style = Style { size, ..BODY };
             let height = heights.compute.max(8.0);
-            picture.text(style, MARGIN, row_top + heights.phase + height / 2.0 + size * 0.36, label);
+            picture.text(style, frame.margin, row_top + heights.phase + height / 2.0 + size * 0.36, label);
         }
         y += if heights.compute >= 14.0 {
             5.0
@@ -271,17 +373,21 @@ fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], look: &Look,
         };
     }
     if let Some(Prepared { panel, axis, .. }) = panels.first() {
-        let margin = WIDTH - MARGIN - RIGHT;
-        let rows = Rows { room: (LEFT, RIGHT - LEFT), top: first_top, bottom: y, first, margin };
+        let margin = frame.width - frame.margin - frame.right;
+        let rows = Rows { room: frame.room(), top: first_top, bottom: y, first, margin };
         ruler(picture, panel, axis, &rows, SMALL);
         bracket(picture, panel, axis, &rows, SMALL);
         y += 16.0;
+        if !frame.wide {
+            y += 10.0;
+            picture.text(to(SMALL, Anchor::End), frame.right, y, plain(&panel.timeline.time_unit));
+        }
     }
     y += 3.0;
-    let remarks = remarks(panels, &forms, heights.compute, look);
+    let remarks = remarks(panels, &forms, frame.right - frame.left, heights.compute, look);
     if step > 1 {
-        picture.text(SMALL, LEFT, y + 8.0, format!("One device in {step} is shown, of {devices}."));
-        y += 14.0;
+        let text = format!("One device in {step} is shown, of {devices}.");
+        y = lines(picture, SMALL, (frame.left, y + 8.0), frame.right - frame.left, 14.0, &text) - 8.0;
     }
     for note in remarks.iter().copied().chain(entry.notes.iter().map(String::as_str)) {
         picture.text(SMALL, LEFT, y + 8.0, fit_pixels(note, RIGHT - LEFT, SMALL.size));
@@ -291,12 +397,12 @@ fn block(picture: &mut Picture, entry: &Entry, panels: &[Prepared], look: &Look,
 }
 
 /// What is said under the rows of how they are drawn.
-fn remarks(panels: &[Prepared], forms: &[Option<Form>], height: f64, look: &Look) -> Vec<&'static str> {
+fn remarks(panels: &[Prepared], forms: &[Option<Form>], width: f64, height: f64, look: &Look) -> Vec<&'static str> {
     let mut remarks = Vec::new();
     if look.collapse && look.window.is_none() && panels.iter().all(|p| p.axis.repeat.is_none()) {
         remarks.push(NO_REPEAT);
     }
-    let narrow = |p: &Prepared| p.axis.typical() * (RIGHT - LEFT) < 8.0;
+    let narrow = |p: &Prepared| p.axis.typical() * width < 8.0;
     if height >= 8.0 && forms.iter().all(Option::is_none) && panels.iter().all(narrow) {
         remarks.push(NO_LETTERS[usize::from(look.collapse)]);
     }
@@ -304,7 +410,15 @@ fn remarks(panels: &[Prepared], forms: &[Option<Form>], height: f64, look: &Look
 }
 
 /// Left: which band; right: busy share and peak of activations.
-fn margins(picture: &mut Picture, prepared: &Prepared, device: usize, y: f64, heights: &Heights, both: bool) {
+fn margins(
+    picture: &mut Picture,
+    frame: &Frame,
+    prepared: &Prepared,
+    device: usize,
+    y: f64,
+    heights: &Heights,
+    both: bool,
+) {
     if heights.compute < 8.0 {
         return;
     }
@@ -313,40 +427,40 @@ fn margins(picture: &mut Picture, prepared: &Prepared, device: usize, y: f64, he
     let style = Style { size, ..MUTED };
     if both && heights.compute >= 14.0 {
         let name = source_name(prepared.panel.timeline.source);
-        picture.text(Style { size: 9.0, ..to(style, Anchor::End) }, LEFT - 5.0, base - 0.5, name);
+        picture.text(Style { size: 9.0, ..to(style, Anchor::End) }, frame.left - 5.0, base - 0.5, name);
+    }
+    if !frame.wide {
+        return;
     }
     let m = &prepared.panel.metrics;
     if let Some(d) = m.per_device.iter().find(|d| d.device as usize == device) {
         let busy = if m.makespan > 0.0 { percent(d.busy / m.makespan) } else { percent(0.0) };
-        picture.text(to(style, Anchor::End), WIDTH - MARGIN - 42.0, base, busy);
-        picture.text(to(style, Anchor::End), WIDTH - MARGIN, base, number(d.peak_activations));
+        picture.text(to(style, Anchor::End), frame.width - frame.margin - 42.0, base, busy);
+        picture.text(to(style, Anchor::End), frame.width - frame.margin, base, number(d.peak_activations));
     }
 }
 
-fn footer(picture: &mut Picture, report: &Report, scale: &Scale, y: f64) -> f64 {
-    let mut lines = Vec::new();
+fn footer(picture: &mut Picture, frame: &Frame, report: &Report, scale: &Scale, y: f64) -> f64 {
+    let mut texts = Vec::new();
     if !report.entries.is_empty() {
-        lines.push(
-            "bubble = 1 − Σ busy / (p · makespan); span bubble = (span − ideal) / span; bubble over ideal = (makespan − ideal) \
-             / ideal. Step ops are drawn but count in none of them."
-                .to_string(),
-        );
+        let more = "; span bubble = (span − ideal) / span; bubble over ideal = (makespan − ideal) / ideal. Step ops are drawn but \
+                    count in none of them.";
+        texts.push(format!("bubble = 1 − Σ busy / (p · makespan){}", if frame.wide { more } else { "" }));
     }
-    lines.extend(report.changes());
+    texts.extend(report.changes());
     if scale.is_mixed() {
-        lines.push(
+        texts.push(
             "Panels of different time units are each drawn on their own scale; the axis is the upper one's.".into(),
         );
     }
     if !report.provenance.is_empty() {
         let told = report.provenance.iter().filter(|(key, _)| *key != "command"); // too long for a picture
         let facts: Vec<String> = told.map(|(k, v)| format!("{k}: {v}")).collect();
-        lines.push(facts.join(" · "));
+        texts.push(facts.join(" · "));
     }
     let mut y = y;
-    for line in lines {
-        picture.text(SMALL, MARGIN, y + 10.0, fit_pixels(&line, WIDTH - 2.0 * MARGIN, SMALL.size));
-        y += 14.0;
+    for text in texts {
+        y = lines(picture, SMALL, (frame.margin, y + 10.0), frame.text(), 12.0, &text) - 8.0;
     }
     y
 }

@@ -3,6 +3,7 @@
 use super::axis::{Axis, Part};
 use super::blend::{Fill, Sliver, blend};
 use super::canvas::{Anchor, Ink, Picture, Rect, Style};
+use super::number::number;
 use super::palette::Class;
 use super::scene::{Form, Mark, Row};
 use super::text;
@@ -61,6 +62,10 @@ pub(super) struct Band<'a> {
     pub(super) memory: &'a [(u64, f64)],
     /// Activations at the top of the strip.
     pub(super) memory_top: f64,
+    /// The most that may be held.
+    pub(super) memory_cap: Option<f64>,
+    /// Whether there is room for a scale left of the curve.
+    pub(super) scaled: bool,
     /// Whether the phases' names are written above the line.
     pub(super) phase_names: bool,
     /// Whether there is a line for the phases.
@@ -128,6 +133,16 @@ pub(super) fn draw(picture: &mut Picture, row: &Row, band: &Band) {
         let base = top + 1.0 + h.memory;
         for part in band.axis.parts() {
             memory(picture, band, part, base);
+        }
+        let level = |units: f64| base - units / band.memory_top * h.memory;
+        if let Some(cap) = band.memory_cap {
+            let line = band.seen(0, band.end_ns).map(|(left, right)| [left, level(cap), right, level(cap)]);
+            picture.lines(Ink::Cap, line.collect());
+        }
+        if band.scaled && h.memory >= 9.0 {
+            let style = Style { ink: Ink::Muted, size: 6.5, anchor: Anchor::End, bold: false };
+            let (x, top) = (band.room.0 - 3.0, number(band.memory_top));
+            picture.texts(style, vec![(x, base, "0".to_string()), (x, base - h.memory + 5.0, top)]);
         }
     }
 }
@@ -219,7 +234,8 @@ fn boxes(picture: &mut Picture, marks: &[Mark], band: &Band, top: f64, height: f
             for (mark, left, right) in seen() {
                 let (ink, width, part) = ((mark.class, mark.shade), right - left, height / f64::from(mark.lanes));
                 if narrow {
-                    let (height, color) = (1.0 / f64::from(mark.lanes), picture.palette.tone(mark.class, mark.shade).color);
+                    let (height, color) =
+                        (1.0 / f64::from(mark.lanes), picture.palette.tone(mark.class, mark.shade).color);
                     drawn.slivers.push(Sliver { left, right, height, color, ink });
                     continue;
                 }

@@ -47,7 +47,11 @@ pub(super) fn ruler(picture: &mut Picture, panel: &Panel, axis: &Axis, rows: &Ro
         fits.then(|| (x(share), y + style.size + 3.5, label))
     });
     picture.texts(Style { anchor: Anchor::Middle, ..style }, labels.collect());
-    let unit = fit_pixels(&plain(&panel.timeline.time_unit), rows.margin, style.size);
+    let unit = if rows.margin < 12.0 {
+        String::new()
+    } else {
+        fit_pixels(&plain(&panel.timeline.time_unit), rows.margin, style.size)
+    };
     picture.text(Style { anchor: Anchor::Start, ..style }, left + width + 6.0, y + 4.0, unit);
 }
 

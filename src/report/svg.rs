@@ -46,6 +46,7 @@ fn class(ink: Ink) -> String {
         Ink::Mixed(_) => String::new(),
         Ink::Cause(cause) => format!("{cause:?}"),
         Ink::Memory => "memory".into(),
+        Ink::Cap => "cap".into(),
         Ink::Axis => "axis".into(),
         Ink::Grid => "grid".into(),
         Ink::Phase(false) => "phase".into(),
@@ -111,7 +112,7 @@ fn style(picture: &Picture) -> String {
     let mut out = String::from(
         "text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif}.bold{font-weight:650}\
          .middle{text-anchor:middle}.end{text-anchor:end}.ground{fill:#fff}.hatch{stroke:#c3c8d0}\
-         .idle{fill:url(#hidle);stroke:#d7dbe1;stroke-width:.5}.memory{fill:#a9b4c6}.axis{stroke:#59636e;fill:none}\
+         .idle{fill:url(#hidle);stroke:#d7dbe1;stroke-width:.5}.memory{fill:#a9b4c6}.axis{stroke:#59636e;fill:none}.cap{stroke:#1f2328;stroke-dasharray:3 2}\
          .grid{stroke:#e6e9ed;fill:none}.phase{fill:#59636e}.phase2{fill:#a9b1bb}.text{fill:#1f2328}.muted{fill:#59636e}",
     );
     for ink in inks(picture) {
@@ -131,7 +132,7 @@ fn style(picture: &Picture) -> String {
     }
     out.push_str(
         "@media(prefers-color-scheme:dark){.ground{fill:#0d1117}.hatch{stroke:#30363d}.idle{stroke:#30363d}\
-         .memory{fill:#4a5568}.axis{stroke:#8b949e}.grid{stroke:#1c2229}.phase{fill:#9aa4af}.phase2{fill:#545d68}\
+         .memory{fill:#4a5568}.axis{stroke:#8b949e}.cap{stroke:#e6edf3}.grid{stroke:#1c2229}.phase{fill:#9aa4af}.phase2{fill:#545d68}\
          .text{fill:#e6edf3}.muted{fill:#9198a1}}",
     );
     out

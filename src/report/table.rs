@@ -102,7 +102,7 @@ fn figures(header: &[&str], rows: Vec<Vec<String>>) -> Table {
 }
 
 /// The tables of a report with their captions; a lone table of figures needs none.
-fn tables(report: &Report) -> Vec<Table> {
+pub(super) fn tables(report: &Report) -> Vec<Table> {
     let (mut predicted, mut measured) = (predicted(report), measured(report));
     if let (Some(predicted), Some(measured)) = (&mut predicted, &mut measured) {
         (predicted.caption, measured.caption) =

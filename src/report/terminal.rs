@@ -5,8 +5,8 @@
 use super::axis::{Axis, Scale};
 use super::cells::{Cell, Means, cells};
 use super::layout::{NO_LETTERS, NO_REPEAT};
-use super::number::{percent, quantity, trimmed};
 use super::look::Palette;
+use super::number::{percent, quantity, trimmed};
 use super::palette::{Class, Colors, Ink, Rgb, Tone, WHITE, mix};
 use super::ruler::repeats;
 use super::scene::{Form, Mark, Row, classes, rows};
@@ -49,7 +49,8 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
     let digits = devices.saturating_sub(1).to_string().len();
     let label = digits + if both { 2 } else { 0 } + 2;
     let busy = if width >= 50 { 6 } else { 0 };
-    let look = Pens { cells: width.saturating_sub(label + 1 + busy).max(4), ascii, colors, palette: report.look.palette };
+    let look =
+        Pens { cells: width.saturating_sub(label + 1 + busy).max(4), ascii, colors, palette: report.look.palette };
     let scale = Scale::readable(report, look.cells as f64, 1.9, BREAK);
     let mut out = String::new();
     let separator = if ascii { " - " } else { " · " };
@@ -243,10 +244,7 @@ fn letter(mark: &Mark) -> char {
 /// A box's colour. Odd micro-batches are a little darker, so that neighbours of one kind stay apart.
 fn ink(mark: &Mark, look: &Pens) -> Ink {
     let odd = mark.op.is_some_and(|op| op.microbatch() % 2 == 1);
-    (
-        mix(look.tone(mark).color, [0; 3], if odd { 0.14 } else { 0.0 }),
-        mark.class.near() + if odd { 0 } else { 8 },
-    )
+    (mix(look.tone(mark).color, [0; 3], if odd { 0.14 } else { 0.0 }), mark.class.near() + if odd { 0 } else { 8 })
 }
 
 /// Cells as coloured blocks.

@@ -108,6 +108,21 @@ pub(super) fn pixels(text: &str, size: f64) -> f64 {
         * size
 }
 
+/// `text`, plain, in lines of `width` pixels in a proportional font of `size` pixels, broken at spaces; a longer word is cut.
+pub(super) fn lines_of_pixels(text: &str, width: f64, size: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in plain(text).replace(" %", "\u{a0}%").split(' ').filter(|word| !word.is_empty()) {
+        match lines.last_mut() {
+            Some(last) if pixels(last, size) + pixels(" ", size) + pixels(word, size) <= width => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => lines.push(fit_pixels(word, width, size)),
+        }
+    }
+    lines.iter().map(|line| line.replace('\u{a0}', " ")).collect()
+}
+
 /// `text`, plain, cut to `width` pixels in a proportional font of `size` pixels.
 pub(super) fn fit_pixels(text: &str, width: f64, size: f64) -> String {
     let text = plain(text);

@@ -6,7 +6,9 @@
 use super::csv::{queue_name, source_name};
 use super::scene::{Mark, Row, activations, rows};
 use super::{Panel, Report};
+use crate::cost::TimeUnit;
 use crate::op::{Kind, Op};
+use crate::timeline::Timeline;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -64,13 +66,27 @@ impl Events {
     }
 }
 
-/// Nanoseconds as microseconds, exactly.
-fn microseconds(ns: u64) -> String {
-    match ns % 1000 {
-        0 => (ns / 1000).to_string(),
-        rest => format!("{}.{rest:03}", ns / 1000).trim_end_matches('0').to_string(),
+/// A timeline's nanoseconds as a trace's microseconds, exactly. A unit that is no time is a second, so that Perfetto shows its
+/// numbers as they are.
+#[derive(Clone, Copy)]
+struct Clock(u128);
+
+impl Clock {
+    fn new(timeline: &Timeline) -> Clock {
+        let is_time = TimeUnit::named(&timeline.time_unit).is_some();
+        Clock(if is_time { NS_OF_SECOND } else { u128::from(timeline.unit_ns.max(1)) })
+    }
+
+    fn microseconds(self, ns: u64) -> String {
+        let ns = u128::from(ns) * NS_OF_SECOND / self.0;
+        match ns % 1000 {
+            0 => (ns / 1000).to_string(),
+            rest => format!("{}.{rest:03}", ns / 1000).trim_end_matches('0').to_string(),
+        }
     }
 }
+
+const NS_OF_SECOND: u128 = 1_000_000_000;
 
 /// Threads of a process: queues in order, further ones for spans of a queue that overlap.
 fn thread(queue: usize, lane: u32) -> u32 {
@@ -88,6 +104,7 @@ struct Place {
 
 fn panel_events(events: &mut Events, panel: &Panel, name: &str, first_process: u32) {
     let t = &panel.timeline;
+    let clock = Clock::new(t);
     let rows = rows(t);
     let flows = flows(&rows, t.devices.saturating_mul(t.chunks), first_process);
     for (device, row) in rows.iter().enumerate() {
@@ -103,7 +120,7 @@ fn panel_events(events: &mut Events, panel: &Panel, name: &str, first_process: u
                 let index = json!({"sort_index": thread(i, lane)});
                 events.metadata("thread_sort_index", process, Some(thread(i, lane)), index);
                 for mark in marks.iter().filter(|mark| mark.lane == lane) {
-                    slice(events, mark, queue_name(queue), process, thread(i, lane));
+                    slice(events, mark, clock, queue_name(queue), (process, thread(i, lane)));
                 }
             }
         }
@@ -111,7 +128,7 @@ fn panel_events(events: &mut Events, panel: &Panel, name: &str, first_process: u
         for (ns, held) in curve {
             events.push(&format!(
                 "{{\"ph\":\"C\",\"name\":\"activations\",\"pid\":{process},\"ts\":{},\"args\":{{\"held\":{held}}}}}",
-                microseconds(ns)
+                clock.microseconds(ns)
             ));
         }
     }
@@ -125,13 +142,13 @@ fn panel_events(events: &mut Events, panel: &Panel, name: &str, first_process: u
                 to.op,
                 place.process,
                 place.thread,
-                microseconds(place.ns)
+                clock.microseconds(place.ns)
             ));
         }
     }
 }
 
-fn slice(events: &mut Events, mark: &Mark, queue: &str, process: u32, thread: u32) {
+fn slice(events: &mut Events, mark: &Mark, clock: Clock, queue: &str, (process, thread): (u32, u32)) {
     let span = mark.span;
     let mut args = serde_json::Map::new();
     if let Some(op) = mark.op {
@@ -152,8 +169,8 @@ fn slice(events: &mut Events, mark: &Mark, queue: &str, process: u32, thread: u3
     let _ = write!(
         event,
         "\"ts\":{},\"dur\":{},\"args\":{}}}",
-        microseconds(span.start_ns),
-        microseconds(span.end_ns - span.start_ns.min(span.end_ns)),
+        clock.microseconds(span.start_ns),
+        clock.microseconds(span.end_ns - span.start_ns.min(span.end_ns)),
         serde_json::Value::Object(args)
     );
     events.push(&event);

@@ -251,6 +251,18 @@ const SETTINGS: &[Setting] = &[
         refused: "title width font-size no-memory no-waits",
         same: &[PALETTE, QUIET],
     },
+    Setting { command: "compare $D/predicted.json --output x.svg", refused: "", same: &[] },
+    Setting {
+        command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --output x.svg",
+        refused: "effort balance chunks set overlap profile sharing link-scope samples jitter-seed \
+                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
+        same: &[],
+    },
+    Setting {
+        command: "explain --stages 2 --micro 2 --schedule zb-h1 --output x.svg",
+        refused: "effort chunks set overlap layers balance",
+        same: &[],
+    },
     Setting {
         command: "compare $D/predicted.json --format json",
         refused: "palette window collapse title width font-size no-memory no-waits \
@@ -499,6 +511,10 @@ fn tried(words: &[String]) -> (Seen, Duration) {
     };
     let mut files = BTreeSet::new();
     list(folder.path(), &mut files);
+    // A picture of what was computed is seen, one of what was measured shows times.
+    if ["predict", "explain", "compare"].contains(&words[0].as_str()) {
+        files.extend(std::fs::read_to_string(folder.path().join("x.svg")));
+    }
     (Seen { code: output.status.code().unwrap_or(-1), printed, told, files }, took)
 }
 

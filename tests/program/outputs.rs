@@ -67,7 +67,7 @@ fn writers() -> Vec<String> {
 fn a_name_says_what_is_written_and_another_is_refused_before_any_work() {
     let folder = TempDir::new().unwrap();
     for verb in writers() {
-        for name in ["x.eps", "e.MD", "x.tex", "x.trace", ".svg", ".json.gz", "v1.2"] {
+        for name in ["x.eps", "e.MD", "x.txt", "x.trace", ".svg", ".json.gz", "v1.2"] {
             let (code, out, err) = shell(&format!("$P {verb} -o {name}"), folder.path());
             assert!(code == 2 && out.is_empty() && !err.contains("step "), "{verb} -o {name}: {code} {err}");
             assert!(err.contains("expected") && err.contains(".json"), "{verb} -o {name}: {err}");
@@ -77,7 +77,7 @@ fn a_name_says_what_is_written_and_another_is_refused_before_any_work() {
     assert!(names(folder.path()).is_empty(), "{:?}", names(folder.path()));
     let (_, _, err) = shell("$P predict -p 2 -m 2 -o v1.2", folder.path());
     assert!(
-        err.contains(".svg .png .pdf .html .json .csv .trace.json .trace.json.gz") && err.contains("write v1.2/"),
+        err.contains(".svg .png .pdf .html .json .csv .tex .trace.json .trace.json.gz") && err.contains("write v1.2/"),
         "{err}"
     );
     let (code, _, err) = shell(&format!("$P {SMALL} -o X.SVG -o v1.2/ -o out -o .hidden -o x.svg/"), folder.path());

@@ -2,6 +2,7 @@
 
 use crate::report::{all, sample};
 use pipesim::internals::report::{self, Report};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Read;
 
@@ -45,8 +46,9 @@ fn a_pdf_has_the_size_of_the_picture_no_date_and_texts() {
         );
         let streams = streams(&pdf);
         let map = streams.iter().map(|s| String::from_utf8_lossy(s)).find(|s| s.contains("beginbfchar")).unwrap();
-        let drawn: BTreeSet<char> =
-            svg.split('>').filter_map(|part| part.split_once("</text")).flat_map(|(text, _)| text.chars()).collect();
+        let texts =
+            svg.split('>').filter_map(|part| Some(part.split_once("</text")?.0)).filter(|text| !text.contains('&'));
+        let drawn: BTreeSet<char> = texts.flat_map(str::chars).collect();
         for c in drawn.into_iter().filter(|c| c.is_ascii_alphanumeric()) {
             assert!(map.contains(&format!("<{:04X}>", u32::from(c))), "{name}: no '{c}'");
         }
@@ -60,5 +62,118 @@ fn pictures_are_the_same_twice() {
         [|r| report::svg(r).into_bytes(), |r| report::png(r).unwrap(), |r| report::pdf(r).unwrap()];
     for format in formats {
         assert!(format(&sample(4, 8, 0.2, true)) == format(&sample(4, 8, 0.2, true)));
+    }
+}
+
+/// The numbers that follow `name="` in a drawing.
+fn attributes(svg: &str, name: &str) -> Vec<f64> {
+    let parts: Vec<&str> = svg.split(&format!(" {name}=\"")).skip(1).collect();
+    parts.into_iter().filter_map(|rest| rest.split_once('"')?.0.parse().ok()).collect()
+}
+
+#[test]
+fn pictures_have_the_width_and_the_font_that_are_asked_for() {
+    for (width, font) in [(317.0, 9.5), (320.0, 11.5), (600.0, 11.5), (1200.0, 11.5), (1200.0, 23.0), (2400.0, 18.0)] {
+        for both in [false, true] {
+            let mut report = sample(4, 8, 0.2, both);
+            (report.look.width, report.look.font_size) = (Some(width), Some(font));
+            let svg = report::svg(&report);
+            let body = svg.split_once("</style>").unwrap().1;
+            assert!((number_after(&svg, " width=\"") - width).abs() < 0.01, "{width}");
+            let sizes = attributes(body, "font-size");
+            assert!(sizes.iter().any(|size| (size - font).abs() < 0.01), "{width}: no text of {font}");
+            // The smallest texts are the scale of a curve.
+            assert!(sizes.iter().all(|size| *size >= font * 0.55), "{width}: texts smaller than half the size");
+            let outside = attributes(body, "x").into_iter().filter(|x| *x > width || *x < 0.0);
+            assert_eq!(outside.count(), 0, "{width}: a text outside");
+            for path in body.split(" d=\"").skip(1).map(|rest| rest.split_once('"').unwrap().0) {
+                for rect in path.split('M').filter(|rect| rect.contains('h')) {
+                    let x: f64 = rect.split(' ').next().unwrap().parse().unwrap();
+                    let w = rect.split('h').nth(1).unwrap().split('v').next().unwrap();
+                    let w: f64 = w.trim_end_matches('z').parse().unwrap_or(0.0);
+                    assert!(x >= 0.0 && x + w <= width + 0.1, "{width}: a box from {x}, {w} wide");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_asked_for_is_not_drawn() {
+    let drawn = |change: fn(&mut Report)| {
+        let mut report = sample(4, 8, 0.2, false);
+        change(&mut report);
+        report::svg(&report)
+    };
+    let all = drawn(|_| {});
+    let classes = ["memory", "receive0"].map(|class| format!("class=\"{class}\""));
+    classes.iter().for_each(|class| assert!(all.contains(class), "{class}"));
+    let bare = drawn(|report| {
+        (report.look.memory, report.look.waits, report.look.title) = (false, false, Some(String::new()));
+    });
+    classes.iter().for_each(|class| assert!(!bare.contains(class), "{class}"));
+    assert!(!bare.contains("activations held") && !bare.contains("wait for data"));
+    let title = format!(">{}<", sample(4, 8, 0.2, false).title);
+    assert!(all.contains(&title) && !bare.contains(&title));
+    let capped = drawn(|report| {
+        for entry in &mut report.entries {
+            entry.predicted.as_mut().unwrap().memory_cap = Some(5.0);
+        }
+    });
+    assert!(capped.contains("class=\"cap\"") && capped.contains(">cap 5<") && !all.contains("class=\"cap\""));
+}
+
+/// 1F1B holds min(m, p - d) activations on device d at its peak (Narayanan et al., 2021), and none in the end.
+#[test]
+fn figures_of_memory_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    report::folder(&sample(4, 8, 0.0, false), folder.path(), &[]).unwrap();
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let (text, json) = (read("memory.csv"), serde_json::from_str::<Value>(&read("report.json")).unwrap());
+    let one = json["schedules"].as_array().unwrap().iter().find(|one| one["schedule"] == "1f1b").unwrap();
+    for device in 0..4 {
+        let begin = format!("1f1b,predicted,{device},");
+        let lines = text.lines().filter_map(|line| line.strip_prefix(&begin));
+        let held: Vec<f64> = lines.map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect();
+        assert_eq!(held.iter().copied().fold(0.0, f64::max), (4 - device) as f64, "device {device}");
+        let levels = one["predicted"]["memory"][device].as_array().unwrap().iter();
+        assert_eq!(levels.map(|level| level[1].as_f64().unwrap()).collect::<Vec<_>>(), held, "device {device}");
+        assert_eq!(*held.last().unwrap(), 0.0);
+    }
+}
+
+/// Perfetto shows seconds: a unit that is no time is one, however many of them the step has.
+#[test]
+fn a_unit_without_a_name_is_a_second_in_traces() {
+    for unit_ns in [1_000_000_000_u64, 1000, 1 << 40] {
+        let mut report = sample(2, 2, 0.0, false);
+        let timeline = &mut report.entries[0].predicted.as_mut().unwrap().timeline;
+        let scaled = |ns: u64| (u128::from(ns) * u128::from(unit_ns) / 1_000_000_000) as u64;
+        for span in &mut timeline.spans {
+            (span.start_ns, span.end_ns) = (scaled(span.start_ns), scaled(span.end_ns));
+        }
+        timeline.unit_ns = unit_ns;
+        let trace: Value = serde_json::from_str(&report::trace(&report)).unwrap();
+        let mut events = trace["traceEvents"].as_array().unwrap().iter();
+        let forward = events.find(|event| event["ph"] == "X" && event["name"] == "0F0").unwrap();
+        assert_eq!(forward["dur"].as_f64(), Some(1e6), "{unit_ns}");
+    }
+}
+
+/// booktabs: three rules, as many cells in each row as there are columns.
+#[test]
+fn tables_in_latex_have_their_columns() {
+    for (name, report) in all() {
+        let text = report::latex(&report);
+        for table in text.split("\\begin{tabular}{").skip(1) {
+            let (columns, rest) = table.split_once('}').unwrap();
+            let body = rest.split_once("\\end{tabular}").unwrap().0;
+            let rules: Vec<&str> = body.lines().map(str::trim).filter(|line| line.ends_with("rule")).collect();
+            assert_eq!(rules, ["\\toprule", "\\midrule", "\\bottomrule"], "{name}");
+            for row in body.lines().filter(|line| line.ends_with("\\\\")) {
+                let cells = row.replace("\\&", "").matches('&').count() + 1;
+                assert_eq!(cells, columns.len().max(1), "{name}: {row}");
+            }
+        }
     }
 }

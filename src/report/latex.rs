@@ -1,0 +1,83 @@
+//! The tables of a report in LaTeX, with the rules of booktabs.
+
+use super::table::tables;
+use super::text::plain;
+use super::{Report, Table};
+
+/// The same tables as in Markdown, each in an environment `table` with its caption; needs `\usepackage{booktabs}`.
+pub fn latex(report: &Report) -> String {
+    let tables: Vec<String> = tables(report).iter().map(environment).collect();
+    format!("% \\usepackage{{booktabs}}\n{}", tables.join("\n"))
+}
+
+fn environment(Table { caption, header, rows }: &Table) -> String {
+    let width = rows.iter().map(Vec::len).chain([header.len()]).max().unwrap_or(0);
+    let line = |cells: &[String]| {
+        let mut cells: Vec<String> = cells.iter().map(|cell| escaped(cell)).collect();
+        cells.resize(width, String::new());
+        format!("    {} \\\\\n", cells.join(" & ").trim_end())
+    };
+    let columns = if width == 0 { String::new() } else { format!("l{}", "r".repeat(width - 1)) };
+    let caption = if caption.is_empty() { String::new() } else { format!("  \\caption{{{}}}\n", escaped(caption)) };
+    let body: String = rows.iter().map(|row| line(row)).collect();
+    format!(
+        "\\begin{{table}}\n  \\centering\n{caption}  \\begin{{tabular}}{{{columns}}}\n    \\toprule\n{}    \\midrule\n{body}    \
+         \\bottomrule\n  \\end{{tabular}}\n\\end{{table}}\n",
+        line(header)
+    )
+}
+
+/// A text that is no command, and whose signs every font has.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in plain(text).chars() {
+        match c {
+            '&' | '%' | '_' | '#' | '$' | '{' | '}' => out.extend(['\\', c]),
+            '~' => out += "\\textasciitilde{}",
+            '^' => out += "\\textasciicircum{}",
+            '\\' => out += "\\textbackslash{}",
+            '<' => out += "\\textless{}",
+            '>' => out += "\\textgreater{}",
+            '|' => out += "\\textbar{}",
+            '"' => out += "\\textquotedbl{}",
+            '\u{a0}' => out.push('~'),
+            '×' => out += "$\\times$",
+            'µ' | 'μ' => out += "$\\mu$",
+            '·' => out += "$\\cdot$",
+            'Σ' => out += "$\\Sigma$",
+            '−' => out += "$-$",
+            '–' => out += "--",
+            '—' => out += "---",
+            '…' => out += "\\ldots{}",
+            '≤' => out += "$\\leq$",
+            '≥' => out += "$\\geq$",
+            '±' => out += "$\\pm$",
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_text_is_a_command() {
+        assert_eq!(escaped(r"a&b%c_d#e$f{g}h"), r"a\&b\%c\_d\#e\$f\{g\}h");
+        assert_eq!(escaped(r"~^\"), r"\textasciitilde{}\textasciicircum{}\textbackslash{}");
+        assert_eq!(escaped("2 × 3 µs · 1−2\u{1b}"), "2 $\\times$ 3 $\\mu$s $\\cdot$ 1$-$2 ");
+    }
+
+    #[test]
+    fn tables_have_three_rules_and_numbers_on_the_right() {
+        let texts = |row: &[&str]| row.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let (header, rows) =
+            (texts(&["schedule", "bubble", "peak"]), vec![texts(&["1f1b_x", "27.3 %", "4"]), texts(&["naive"])]);
+        let table = Table { caption: "50 % & more".to_string(), header, rows };
+        let wanted = "\\begin{table}\n  \\centering\n  \\caption{50 \\% \\& more}\n  \\begin{tabular}{lrr}\n    \\toprule\n    \
+                      schedule & bubble & peak \\\\\n    \\midrule\n    1f1b\\_x & 27.3 \\% & 4 \\\\\n    naive &  & \\\\\n    \
+                      \\bottomrule\n  \\end{tabular}\n\\end{table}\n";
+        assert_eq!(environment(&table), wanted);
+    }
+}
