@@ -1,7 +1,7 @@
 //! A picture as a list of shapes: what `layout` makes, and `svg`, `png` and `pdf` write.
 
 use super::look::Palette;
-use super::palette::{Class, Rgb, THICK, Tone, mix};
+use super::palette::{Class, Rgb, THICK, Tone, grey, mix};
 use crate::sim::Cause;
 
 /// What a shape is drawn with.
@@ -84,7 +84,7 @@ pub(super) struct Picture {
 impl Picture {
     /// The colour of an ink on white; of a hatched one that of its ground.
     pub(super) fn color(&self, ink: Ink) -> Rgb {
-        match ink {
+        let color = match ink {
             Ink::Box(class, shade) => self.palette.tone(class, shade).ground,
             Ink::Mixed([r, g, b, _]) => [r, g, b],
             Ink::On(class, shade) => self.palette.tone(class, shade).text,
@@ -96,7 +96,8 @@ impl Picture {
             Ink::Grid => [0xe6, 0xe9, 0xed],
             Ink::Phase(true) => mix([0x59, 0x63, 0x6e], [0xff; 3], 0.45),
             Ink::Cap | Ink::Text => [0x1f, 0x23, 0x28],
-        }
+        };
+        if self.palette == Palette::Grey { grey(color) } else { color }
     }
 
     /// How an ink that may be hatched looks.

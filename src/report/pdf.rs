@@ -65,7 +65,7 @@ impl Page {
         match shape {
             Shape::Boxes(ink, rects) => self.boxes(*ink, rects, picture),
             Shape::Lines(ink, lines) => {
-                self.pen(picture.color(*ink), 1.0);
+                self.pen(picture.color(*ink), if *ink == Ink::Cap { 0.7 } else { 1.0 });
                 for &[x1, y1, x2, y2] in lines {
                     self.content.move_to(x1 as f32, y1 as f32).line_to(x2 as f32, y2 as f32);
                 }

@@ -46,7 +46,7 @@ impl Raster<'_> {
         match shape {
             Shape::Boxes(ink, rects) => rects.iter().for_each(|rect| self.filled(*ink, rect)),
             Shape::Lines(ink, lines) => {
-                let thin = 1.0 / self.scale.max(1.0) + 0.2;
+                let thin = if *ink == Ink::Cap { 0.7 } else { 1.0 / self.scale.max(1.0) + 0.2 };
                 for &[x1, y1, x2, y2] in lines {
                     self.fill(&[x1, y1, (x2 - x1).max(thin), (y2 - y1).max(thin)], self.picture.color(*ink));
                 }

@@ -175,6 +175,7 @@ fn memory(picture: &mut Picture, band: &Band, part: Part, base: f64) {
 fn phases(picture: &mut Picture, row: &Row, band: &Band, top: f64) {
     let mut names = Vec::new();
     let runs = row.phases();
+    let mut free = f64::NEG_INFINITY;
     for (i, &(name, start, end)) in runs.iter().enumerate() {
         let mut named = false;
         for (left, right) in band.seen(start, end) {
@@ -182,7 +183,8 @@ fn phases(picture: &mut Picture, row: &Row, band: &Band, top: f64) {
             if band.phase_names && !named {
                 let room = runs.get(i + 1).map_or(right, |next| band.x(band.axis.place(next.2))) - left - 3.0;
                 let label = text::plain(name);
-                if text::pixels(&label, 8.0) <= room {
+                if text::pixels(&label, 8.0) <= room && left >= free {
+                    free = left + text::pixels(&label, 8.0) + 4.0;
                     names.push((left, top - 2.0, label));
                     named = true;
                 }

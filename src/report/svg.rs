@@ -3,6 +3,7 @@
 use super::Report;
 use super::canvas::{Anchor, Ink, Picture, Shape};
 use super::layout;
+use super::look::Palette;
 use super::palette::{Hatch, PERIOD, hex};
 use super::text::escape;
 use std::collections::BTreeSet;
@@ -112,9 +113,12 @@ fn style(picture: &Picture) -> String {
     let mut out = String::from(
         "text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif}.bold{font-weight:650}\
          .middle{text-anchor:middle}.end{text-anchor:end}.ground{fill:#fff}.hatch{stroke:#c3c8d0}\
-         .idle{fill:url(#hidle);stroke:#d7dbe1;stroke-width:.5}.memory{fill:#a9b4c6}.axis{stroke:#59636e;fill:none}.cap{stroke:#1f2328;stroke-dasharray:3 2}\
+         .idle{fill:url(#hidle);stroke:#d7dbe1;stroke-width:.5}.memory{fill:#a9b4c6}.axis{stroke:#59636e;fill:none}.cap{stroke:#1f2328;stroke-width:.7}\
          .grid{stroke:#e6e9ed;fill:none}.phase{fill:#59636e}.phase2{fill:#a9b1bb}.text{fill:#1f2328}.muted{fill:#59636e}",
     );
+    if picture.palette == Palette::Grey {
+        let _ = write!(out, ".memory{{fill:{}}}", hex(picture.color(Ink::Memory)));
+    }
     for ink in inks(picture) {
         match (ink, picture.tone(ink)) {
             (Ink::Idle, _) | (_, None) => {}
