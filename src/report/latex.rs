@@ -1,6 +1,6 @@
 //! The tables of a report in LaTeX, with the rules of booktabs.
 
-use super::table::tables;
+use super::table::{broken, tables};
 use super::text::plain;
 use super::{Report, Table};
 
@@ -12,19 +12,26 @@ pub fn latex(report: &Report) -> String {
 
 fn environment(Table { caption, header, rows }: &Table) -> String {
     let width = rows.iter().map(Vec::len).chain([header.len()]).max().unwrap_or(0);
-    let line = |cells: &[String]| {
-        let mut cells: Vec<String> = cells.iter().map(|cell| escaped(cell)).collect();
+    let line = |mut cells: Vec<String>| {
         cells.resize(width, String::new());
         format!("    {} \\\\\n", cells.join(" & ").trim_end())
     };
     let columns = if width == 0 { String::new() } else { format!("l{}", "r".repeat(width - 1)) };
     let caption = if caption.is_empty() { String::new() } else { format!("  \\caption{{{}}}\n", escaped(caption)) };
-    let body: String = rows.iter().map(|row| line(row)).collect();
+    let body: String = rows.iter().map(|row| line(row.iter().map(|cell| escaped(cell)).collect())).collect();
     format!(
-        "\\begin{{table}}\n  \\centering\n{caption}  \\begin{{tabular}}{{{columns}}}\n    \\toprule\n{}    \\midrule\n{body}    \
+        "\\begin{{table}}\n  \\centering\\small\n{caption}  \\begin{{tabular}}{{{columns}}}\n    \\toprule\n{}    \\midrule\n{body}    \
          \\bottomrule\n  \\end{{tabular}}\n\\end{{table}}\n",
-        line(header)
+        line(header.iter().map(|name| stacked(name)).collect())
     )
+}
+
+/// A column's name, a long one over two lines: eight columns of figures fit a page's text.
+fn stacked(name: &str) -> String {
+    match broken(name).split_once('\n') {
+        Some((above, below)) => format!("\\shortstack[r]{{{}\\\\{}}}", escaped(above), escaped(below)),
+        None => escaped(name),
+    }
 }
 
 /// A text that is no command, and whose signs every font has.
@@ -39,7 +46,7 @@ fn escaped(text: &str) -> String {
             '<' => out += "\\textless{}",
             '>' => out += "\\textgreater{}",
             '|' => out += "\\textbar{}",
-            '"' => out += "\\textquotedbl{}",
+            '"' => out += "''",
             '\u{a0}' => out.push('~'),
             '×' => out += "$\\times$",
             'µ' | 'μ' => out += "$\\mu$",
@@ -75,7 +82,7 @@ mod tests {
         let (header, rows) =
             (texts(&["schedule", "bubble", "peak"]), vec![texts(&["1f1b_x", "27.3 %", "4"]), texts(&["naive"])]);
         let table = Table { caption: "50 % & more".to_string(), header, rows };
-        let wanted = "\\begin{table}\n  \\centering\n  \\caption{50 \\% \\& more}\n  \\begin{tabular}{lrr}\n    \\toprule\n    \
+        let wanted = "\\begin{table}\n  \\centering\\small\n  \\caption{50 \\% \\& more}\n  \\begin{tabular}{lrr}\n    \\toprule\n    \
                       schedule & bubble & peak \\\\\n    \\midrule\n    1f1b\\_x & 27.3 \\% & 4 \\\\\n    naive &  & \\\\\n    \
                       \\bottomrule\n  \\end{tabular}\n\\end{table}\n";
         assert_eq!(environment(&table), wanted);

@@ -4,7 +4,7 @@
 //! the same bytes. Only `folder` and `unfinished` touch the disk.
 //!
 //! Three layers: `scene` sorts a timeline's spans into rows and `axis` says what is shown of the time, `layout` turns a report
-//! into a list of shapes, and each format (`svg`, `png`, `html`, `trace`, `csv`, `table`, `terminal`) writes what it is given.
+//! into a list of shapes, and each format (`svg`, `png`, `pdf`, `html`, `trace`, `csv`, `table`, `terminal`) writes what it is given.
 
 mod axis;
 mod blend;

@@ -173,7 +173,7 @@ fn grid(Table { header, mut rows, .. }: Table, width: Option<usize>) -> String {
 }
 
 /// A column's name over two lines, so that columns stay narrow.
-fn broken(name: &str) -> String {
+pub(super) fn broken(name: &str) -> String {
     if name.len() < 9 {
         return name.to_string();
     }
