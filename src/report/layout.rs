@@ -390,8 +390,7 @@ fn block(
         y = lines(picture, SMALL, (frame.left, y + 8.0), frame.right - frame.left, 14.0, &text) - 8.0;
     }
     for note in remarks.iter().copied().chain(entry.notes.iter().map(String::as_str)) {
-        picture.text(SMALL, LEFT, y + 8.0, fit_pixels(note, RIGHT - LEFT, SMALL.size));
-        y += 13.0;
+        y = lines(picture, SMALL, (frame.left, y + 8.0), frame.right - frame.left, 13.0, note) - 8.0;
     }
     y
 }
