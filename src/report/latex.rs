@@ -20,7 +20,7 @@ fn environment(Table { caption, header, rows }: &Table) -> String {
     let caption = if caption.is_empty() { String::new() } else { format!("  \\caption{{{}}}\n", escaped(caption)) };
     let body: String = rows.iter().map(|row| line(row.iter().map(|cell| escaped(cell)).collect())).collect();
     format!(
-        "\\begin{{table}}\n  \\centering\\small\n{caption}  \\begin{{tabular}}{{{columns}}}\n    \\toprule\n{}    \\midrule\n{body}    \
+        "\\begin{{table}}\n  \\centering\\small\\tabcolsep=5pt\n{caption}  \\begin{{tabular}}{{{columns}}}\n    \\toprule\n{}    \\midrule\n{body}    \
          \\bottomrule\n  \\end{{tabular}}\n\\end{{table}}\n",
         line(header.iter().map(|name| stacked(name)).collect())
     )
@@ -82,7 +82,7 @@ mod tests {
         let (header, rows) =
             (texts(&["schedule", "bubble", "peak"]), vec![texts(&["1f1b_x", "27.3 %", "4"]), texts(&["naive"])]);
         let table = Table { caption: "50 % & more".to_string(), header, rows };
-        let wanted = "\\begin{table}\n  \\centering\\small\n  \\caption{50 \\% \\& more}\n  \\begin{tabular}{lrr}\n    \\toprule\n    \
+        let wanted = "\\begin{table}\n  \\centering\\small\\tabcolsep=5pt\n  \\caption{50 \\% \\& more}\n  \\begin{tabular}{lrr}\n    \\toprule\n    \
                       schedule & bubble & peak \\\\\n    \\midrule\n    1f1b\\_x & 27.3 \\% & 4 \\\\\n    naive &  & \\\\\n    \
                       \\bottomrule\n  \\end{tabular}\n\\end{table}\n";
         assert_eq!(environment(&table), wanted);

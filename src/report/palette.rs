@@ -72,7 +72,7 @@ type Tones = [(Rgb, Rgb, Hatch); 7];
 const DEFAULT: Tones = [
     ([0x1b, 0x3d, 0x91], [0x78, 0x94, 0xde], Hatch::Plain),
     ([0x10, 0x8a, 0x8a], [0x7c, 0xc4, 0xc4], Hatch::Plain),
-    ([0x86, 0xbf, 0x45], [0xb4, 0xd8, 0x8c], Hatch::Falling),
+    ([0x7d, 0xb5, 0x3c], [0xb4, 0xd8, 0x8c], Hatch::Falling),
     ([0xf7, 0xb2, 0x5a], [0xfd, 0xe0, 0xbb], Hatch::Plain),
     ([0xa9, 0xa2, 0xc0], [0xa9, 0xa2, 0xc0], Hatch::Crossed),
     ([0xd2, 0x36, 0x3b], [0xd2, 0x36, 0x3b], Hatch::Plain),
@@ -140,7 +140,7 @@ impl Palette {
     pub(super) fn cause(self, cause: Cause) -> Tone {
         let (line, hatch) = CAUSES[cause as usize];
         let line = if self == Palette::Grey { grey(line) } else { line };
-        let ground = mix(line, WHITE, 0.95);
+        let ground = mix(line, WHITE, 0.97);
         Tone { color: ground, ground, text: BLACK, hatch, line }
     }
 

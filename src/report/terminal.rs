@@ -244,7 +244,7 @@ fn letter(mark: &Mark) -> char {
 /// A box's colour. Odd micro-batches are a little darker, so that neighbours of one kind stay apart.
 fn ink(mark: &Mark, look: &Pens) -> Ink {
     let odd = mark.op.is_some_and(|op| op.microbatch() % 2 == 1);
-    (mix(look.tone(mark).color, [0; 3], if odd { 0.14 } else { 0.0 }), mark.class.near() + if odd { 0 } else { 8 })
+    (mix(look.tone(mark).color, [0; 3], if odd { 0.1 } else { 0.0 }), mark.class.near() + if odd { 0 } else { 8 })
 }
 
 /// Cells as coloured blocks.

@@ -409,7 +409,8 @@ fn the_steady_state_is_drawn_once_with_its_count() {
 
 #[test]
 fn a_window_shows_its_part_and_true_times() {
-    let look = Look { window: Some((100.0, 160.0)), ..Look::default() };
+    // Curves of memory have a scale of their own, from 0.
+    let look = Look { window: Some((100.0, 160.0)), memory: false, ..Look::default() };
     let report = predicted("1f1b", 4, 64, 0.0, look);
     let (svg, drawn) = (report::svg(&report), report::terminal(&report, 100, false, Colors::None));
     for text in [">100<", ">130<", ">160<", ">40<"] {
