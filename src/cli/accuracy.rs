@@ -74,7 +74,7 @@ impl Accuracy {
         };
         let Finding { mut report, outcomes, failure, .. } =
             accuracy.measure(&training, link.name, &remarks.observer(true, verbose > 0))?;
-        report.look = write.look.look();
+        write.look.apply(&mut report).iter().for_each(|why| remarks.remark(why));
         report.provenance.extend(super::output::origin());
         let figures = serde_json::json!({"schema_version": 1, "provenance": report.provenance, "runs": outcomes});
         let only_tables =

@@ -38,7 +38,8 @@ impl Compare {
             let read = Timeline::list_from_json(&text);
             timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
         }
-        let mut report = Report { look: self.write.look.look(), ..paired(in_one_unit(timelines)) };
+        let mut report = paired(in_one_unit(timelines));
+        self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         let held = self.judge.held(&report.entries.iter().map(Judged::entry).collect::<Vec<_>>())?;
         let table = || self.draw.terminal(&report);
         let printed = self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::figures(&report));

@@ -1,7 +1,8 @@
 //! Options that say what computes and what moves messages, and whether this machine can.
 
 use super::Failure;
-use super::options::{DetailOptions, one_of};
+use super::choice::one_of;
+use super::options::DetailOptions;
 use crate::delivery::Delivery;
 use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
 use crate::exec::{Gpus, LACK};

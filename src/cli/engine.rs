@@ -1,7 +1,7 @@
 //! What the machine does to a schedule beyond costs: contended links, deliveries, shared cores, chance.
 
 use super::Failure;
-use super::options::one_of;
+use super::choice::one_of;
 use crate::cost::{Contention, CostTable, Decimal};
 use crate::delivery::Delivery;
 use crate::resolve::Resolved;

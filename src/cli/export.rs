@@ -1,7 +1,8 @@
 //! `pipesim export`: a schedule for other programs.
 
 use super::Failure;
-use super::options::{CostOptions, RemarkOptions, one_of};
+use super::choice::one_of;
+use super::options::{CostOptions, RemarkOptions};
 use super::output::OneFile;
 use super::selection::SearchOptions;
 use crate::csv;

@@ -1,7 +1,8 @@
 //! Options that say which model is trained on which hardware, and how it is laid out.
 
 use super::Failure;
-use super::options::{one_of, read_text};
+use super::choice::one_of;
+use super::options::read_text;
 use crate::anatomy::{self, huggingface, transformer::Config};
 use crate::cost::analytic::{Analytic, Machine};
 use crate::forecast::Forecast;

@@ -1,7 +1,7 @@
 //! How what is drawn looks: options of every verb that writes pictures.
 
-use super::options::one_of;
-use crate::report::{Look, Palette};
+use super::choice::one_of;
+use crate::report::{Entry, Look, Palette, Report, quantity};
 use clap::Args;
 use std::ops::RangeInclusive;
 
@@ -70,6 +70,17 @@ fn length(text: &str, range: RangeInclusive<f64>) -> Result<f64, String> {
 }
 
 impl LookOptions {
+    /// Has `report` drawn so. A window in which nothing of it lies is left out, and said so: what was measured is not lost for it.
+    pub fn apply(&self, report: &mut Report) -> Option<String> {
+        report.look = self.look();
+        let panels = report.entries.iter().flat_map(Entry::panels);
+        let last = panels.max_by(|a, b| a.iteration().total_cmp(&b.iteration()));
+        let end = last.filter(|panel| self.window.is_some_and(|(from, _)| from >= panel.iteration()))?;
+        let end = quantity(end.iteration(), &end.timeline.time_unit);
+        report.look.window = None;
+        Some(format!("--window begins after the end, {end}: everything is drawn"))
+    }
+
     /// The same for a report.
     pub fn look(&self) -> Look {
         Look {

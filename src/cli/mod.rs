@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod check;
+mod choice;
 mod compare;
 mod completions;
 mod condition;

@@ -1,6 +1,6 @@
 //! Options that say what is trained, on which data, and how.
 
-use super::options::one_of;
+use super::choice::one_of;
 use crate::exec::Fault;
 use crate::experiment::Recipe;
 use crate::model::{AdamW, Tokenizer};

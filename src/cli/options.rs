@@ -2,11 +2,12 @@
 
 use super::Failure;
 use super::condition::{self, Condition};
+use super::choice::one_of;
 use super::look::LookOptions;
 use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Per, Slow, TimeUnit};
 use crate::report::{Place, endings};
 use crate::resolve::{self, Costs, Files};
-use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
@@ -118,22 +119,6 @@ impl CostOptions {
         let costs = self.costs.clone().unwrap_or_default();
         costs.per(self.costs_per.unwrap_or_default()).with_layers(self.layers.clone())
     }
-}
-
-/// Takes the name of one of `choices`: its name, others after a `|`, what it is, and the value.
-pub fn one_of<T: Clone + Send + Sync + 'static>(
-    choices: impl IntoIterator<Item = (&'static str, &'static str, T)>,
-) -> impl TypedValueParser<Value = T> {
-    let choices: Vec<_> = choices.into_iter().collect();
-    let possible = |(names, help, _): &(&'static str, &'static str, T)| {
-        let mut names = names.split('|');
-        PossibleValue::new(names.next().unwrap_or_default()).aliases(names).help(*help)
-    };
-    let names: Vec<PossibleValue> = choices.iter().map(possible).collect();
-    PossibleValuesParser::new(names).try_map(move |found| {
-        let chosen = choices.iter().find(|(names, ..)| names.split('|').any(|name| name == found));
-        chosen.map(|(.., value)| value.clone()).ok_or("it is none of these")
-    })
 }
 
 /// Shape of what is printed.

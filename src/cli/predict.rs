@@ -227,7 +227,7 @@ impl Predict {
         if compared {
             report = grid::compared(report, all, several);
         }
-        report.look = self.write.look.look();
+        self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         report.provenance.extend(super::output::origin());
         report.extra_tables.extend(balance_table(results));
         if let Some(forecasts) = forecasts {

@@ -185,7 +185,7 @@ impl Run {
         let (findings, failure) = measured?;
         let mut finding = Finding::merged(findings);
         let failure = finding.failure.take().or(failure);
-        finding.report.look = write.look.look();
+        write.look.apply(&mut finding.report).iter().for_each(|why| remarks.remark(why));
         finding.report.provenance.extend(super::output::origin());
         finding.report.title.extend(failure.as_ref().map(|failure| format!(" ({failure})")));
         let printed = || self.show(&finding, chosen, failure.as_ref());
