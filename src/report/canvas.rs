@@ -6,7 +6,6 @@ use crate::sim::Cause;
 
 /// What a shape is drawn with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(dead_code, reason = "causes are for writers that follow")]
 pub(super) enum Ink {
     /// A box of a class in one of its shades.
     Box(Class, u8),

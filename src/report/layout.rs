@@ -5,12 +5,14 @@ use super::canvas::{Anchor, Ink, Picture, Shape, Style};
 use super::csv::source_name;
 use super::number::{number, percent, quantity, signed_percent};
 use super::palette::Class;
-use super::row::{Band, Heights, draw, form};
+use super::row::{Band, Gap, Heights, draw, form};
 use super::ruler::{Rows, bracket, left_out, ruler};
 use super::scene::{Form, Row, activations, classes, rows, runs_two_ways};
 use super::text::{fit_pixels, lines_of_pixels, pixels, plain};
 use super::{Entry, Look, Panel, Report};
+use crate::sim::Cause;
 use crate::timeline::Timeline;
+use std::collections::BTreeSet;
 
 /// Width of a picture where none is asked for.
 const WIDTH: f64 = 1200.0;
@@ -135,6 +137,8 @@ struct Prepared<'a> {
     memory: Vec<Vec<(u64, f64)>>,
     peak: f64,
     end_ns: u64,
+    /// By device.
+    gaps: Vec<Vec<Gap>>,
 }
 
 impl<'a> Prepared<'a> {
@@ -146,7 +150,13 @@ impl<'a> Prepared<'a> {
             rows.iter().map(|row| activations(&panel.timeline, row)).collect()
         };
         let peak = memory.iter().flatten().map(|&(_, units)| units).fold(0.0, f64::max);
-        Prepared { panel, axis, rows, memory, peak, end_ns: panel.timeline.end_ns() }
+        let mut gaps = vec![Vec::new(); rows.len()];
+        let ns = |time: f64| (time * panel.timeline.unit_ns as f64).round() as u64;
+        for gap in panel.idle.iter().filter(|_| look.causes) {
+            let of_device = gaps.get_mut(gap.device as usize);
+            of_device.into_iter().for_each(|of_device| of_device.push((ns(gap.start), ns(gap.end), gap.cause)));
+        }
+        Prepared { panel, axis, rows, memory, peak, end_ns: panel.timeline.end_ns(), gaps }
     }
 }
 
@@ -199,7 +209,15 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &Held, y:
     for class in found {
         item(picture, Ink::Box(class, 0), class.name());
     }
-    item(picture, Ink::Idle, "idle");
+    let shown = || report.entries.iter().flat_map(Entry::panels).flat_map(|panel| &panel.idle);
+    let causes: BTreeSet<Cause> = shown().filter(|_| report.look.causes).map(|gap| gap.cause).collect();
+    if causes.is_empty() {
+        item(picture, Ink::Idle, "idle");
+    }
+    let capped = report.entries.iter().flat_map(Entry::panels).any(|panel| panel.memory_cap.is_some());
+    for cause in causes {
+        item(picture, Ink::Cause(cause), cause.name(capped));
+    }
     if Heights::new(most_devices(report), false).memory > 0.0 && held.top > 0.0 {
         item(picture, Ink::Memory, &format!("activations held, 0 to {}", number(held.top)));
         if let Some(cap) = held.cap {
@@ -344,6 +362,7 @@ fn block(
                 axis: prepared.axis,
                 room: frame.room(),
                 end_ns: prepared.end_ns,
+                gaps: &prepared.gaps[device],
                 form: forms[i],
                 memory: &prepared.memory[device],
                 memory_top: held.top,

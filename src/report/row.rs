@@ -7,10 +7,13 @@ use super::number::number;
 use super::palette::Class;
 use super::scene::{Form, Mark, Row};
 use super::text;
+use crate::sim::Cause;
 use std::collections::BTreeMap;
 
 /// A box's class and shade.
 type Look = (Class, u8);
+/// Start and end of idle time, in ns, and its cause.
+pub(super) type Gap = (u64, u64, Cause);
 /// x, y and text of labels.
 type Texts = Vec<(f64, f64, String)>;
 
@@ -56,6 +59,8 @@ pub(super) struct Band<'a> {
     pub(super) room: (f64, f64),
     /// End of the panel's iteration, in ns: idle time is hatched up to here.
     pub(super) end_ns: u64,
+    /// Gaps whose cause is shown, in ns.
+    pub(super) gaps: &'a [Gap],
     /// How ops are named in their boxes.
     pub(super) form: Option<Form>,
     /// (ns, units) after each change.
@@ -121,6 +126,7 @@ pub(super) fn draw(picture: &mut Picture, row: &Row, band: &Band) {
     }
     let idle = band.seen(0, band.end_ns).map(|(left, right)| [left, top, right - left, h.compute]);
     picture.boxes(Ink::Idle, idle.collect());
+    causes(picture, band, top);
     boxes(picture, &row.compute, band, top, h.compute);
     top += h.compute;
     for (marks, shown) in [(&row.send, band.lanes[0]), (&row.receive, band.lanes[1])] {
@@ -144,6 +150,19 @@ pub(super) fn draw(picture: &mut Picture, row: &Row, band: &Band) {
             let (x, top) = (band.room.0 - 3.0, number(band.memory_top));
             picture.texts(style, vec![(x, base, "0".to_string()), (x, base - h.memory + 5.0, top)]);
         }
+    }
+}
+
+/// Gaps in the hatches of their causes; those too narrow to be told apart stay as idle time is.
+fn causes(picture: &mut Picture, band: &Band, top: f64) {
+    let mut rects: BTreeMap<Cause, Vec<Rect>> = BTreeMap::new();
+    for &(start, end, cause) in band.gaps {
+        let wide = band.seen(start, end).filter(|(left, right)| right - left >= NARROW);
+        let wide = wide.map(|(left, right)| [left, top, right - left, band.heights.compute]);
+        rects.entry(cause).or_default().extend(wide);
+    }
+    for (cause, rects) in rects.into_iter().filter(|(_, rects)| !rects.is_empty()) {
+        picture.boxes(Ink::Cause(cause), rects);
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::support::{costs_of, graph};
 use crate::xml::well_formed;
 use pipesim::internals::cost::GivenCosts;
-use pipesim::internals::report::{self, Colors, Comparison, Entry, KindError, Panel, Report, Table};
+use pipesim::internals::report::{self, Colors, Comparison, Entry, KindError, Look, Panel, Report, Table};
 use pipesim::internals::resolve::{Costs, Resolved, Selection};
 use pipesim::internals::sim::event::{Config, Jitter};
 use pipesim::internals::sim::{self, Setup};
@@ -512,4 +512,27 @@ fn pages_carry_the_gaps_that_the_explanation_found() {
         assert!(gaps.next().is_none());
     }
     assert!(blamed > 10, "{blamed}");
+}
+
+#[test]
+fn gaps_have_the_hatches_of_their_causes_where_that_is_asked_for() {
+    let resolved = Selection::new(4, 8).resolve("1f1b", &Costs::default()).unwrap();
+    let plain = Report::predicted(&[resolved.predict().unwrap()]);
+    let coloured = Report { look: Look { causes: true, ..Look::default() }, ..plain.clone() };
+    let (plain, coloured) = (report::svg(&plain), report::svg(&coloured));
+    well_formed(&coloured);
+    // those of the table for this case: fill 6, drain 12, dependence 12, own peak 6, nothing else
+    for (cause, there) in [
+        ("fill", true),
+        ("drain", true),
+        ("dependence", true),
+        ("own peak", true),
+        ("order", false),
+        ("imbalance", false),
+    ] {
+        assert_eq!(coloured.contains(&format!(">{cause}<")), there, "{cause}");
+        // a phase of the schedule is called drain, too
+        assert!(cause == "drain" || !plain.contains(&format!(">{cause}<")), "{cause}");
+    }
+    assert!(plain.contains(">idle<") && !coloured.contains(">idle<"));
 }
