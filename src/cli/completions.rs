@@ -23,10 +23,10 @@ const SCHEDULES: [&str; 2] = ["schedule", "calibrate"];
 /// Options that are given places to write to.
 const PLACES: [&str; 1] = ["output"];
 
-/// Answers a shell that asks, and ends; does nothing otherwise.
-pub fn answer() {
+/// Answers a shell that asks what completes the command line of `program`, and ends; does nothing otherwise.
+pub fn answer(program: fn() -> Command) {
     if std::env::var_os(ASKS).is_some() {
-        CompleteEnv::with_factory(|| completed(super::command())).var(ASKS).complete();
+        CompleteEnv::with_factory(|| completed(program())).var(ASKS).complete();
     }
 }
 

@@ -156,7 +156,7 @@ pub fn asked<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    completions::answer();
+    completions::answer(command);
     #[cfg(feature = "cuda")]
     crate::cuda::prepare();
     let cli = match asked(std::env::args_os()) {
