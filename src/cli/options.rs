@@ -1,8 +1,8 @@
 //! Options that several verbs share.
 
 use super::Failure;
-use super::condition::{self, Condition};
 use super::choice::one_of;
+use super::condition::{self, Condition};
 use super::look::LookOptions;
 use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Per, Slow, TimeUnit};
 use crate::report::{Place, endings};

@@ -173,14 +173,32 @@ fn colors_of_terminal(set: impl Fn(&str) -> Option<String>) -> Option<Colors> {
     }
 }
 
-/// What made a report, for its provenance: the command line, quoted as a shell reads it, and the program's commit.
-pub fn origin() -> [(String, String); 2] {
+/// What made a report, for its provenance: the command line, quoted as a shell reads it, and the program's commit, where it is known.
+/// Where it is written to is left out: the same report has the same bytes in every place.
+pub fn origin() -> impl Iterator<Item = (String, String)> {
     let plain =
         |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_=,.:/+%@".contains(c)) && !text.is_empty();
     let quoted = |text: String| if plain(&text) { text } else { format!("'{}'", text.replace('\'', "'\\''")) };
-    let rest = std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
+    let given = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let rest = without_places(given).into_iter().map(quoted);
     let command: Vec<String> = ["pipesim".to_string()].into_iter().chain(rest).collect();
-    [("command".to_string(), command.join(" ")), ("commit".to_string(), env!("PIPESIM_COMMIT").to_string())]
+    let commit = Some(env!("PIPESIM_COMMIT")).filter(|commit| *commit != "unknown");
+    let pairs = [("command", Some(command.join(" "))), ("commit", commit.map(str::to_string))];
+    pairs.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?)))
+}
+
+/// Arguments without `-o PATH` in all its forms.
+fn without_places(given: Vec<String>) -> Vec<String> {
+    let mut rest = Vec::new();
+    let mut given = given.into_iter();
+    while let Some(argument) = given.next() {
+        match argument.as_str() {
+            "-o" | "--output" => drop(given.next()),
+            written if written.starts_with("-o") || written.starts_with("--output=") => {}
+            _ => rest.push(argument),
+        }
+    }
+    rest
 }
 
 impl WriteOptions {
@@ -339,6 +357,13 @@ mod tests {
         ] {
             assert_eq!(colors(term, colorterm), wanted, "{term} {colorterm}");
         }
+    }
+
+    #[test]
+    fn a_report_does_not_tell_where_it_was_written() {
+        let given = "predict -p 4 -o a.svg --output b --output=c -od -q --overlap-slowdown 1.1".split(' ');
+        let rest = without_places(given.map(str::to_string).collect());
+        assert_eq!(rest.join(" "), "predict -p 4 -q --overlap-slowdown 1.1");
     }
 
     #[test]

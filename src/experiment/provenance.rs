@@ -13,7 +13,9 @@ pub fn here() -> BTreeMap<String, String> {
     add("machine", format!("{}, {} cores", processor(), cores()));
     add("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH));
     add("date", date());
-    add("commit", env!("PIPESIM_COMMIT").to_string());
+    if env!("PIPESIM_COMMIT") != "unknown" {
+        add("commit", env!("PIPESIM_COMMIT").to_string());
+    }
     map
 }
 

@@ -326,7 +326,8 @@ fn what_cannot_be_read_or_written_exits_with_1_and_leaves_nothing() {
     assert_eq!(left, ["empty", "f.svg", "half", "magic", "plain", "sizes", "tokens"]);
 }
 
-const ENDINGS: [&str; 7] = ["x.svg", "x.png", "x.html", "x.json", "x.csv", "x.trace.json", "x.trace.json.gz"];
+const ENDINGS: [&str; 9] =
+    ["x.svg", "x.png", "x.pdf", "x.tex", "x.html", "x.json", "x.csv", "x.trace.json", "x.trace.json.gz"];
 
 #[test]
 fn every_kind_of_file_is_written_twice_with_the_same_bytes() {
@@ -334,7 +335,7 @@ fn every_kind_of_file_is_written_twice_with_the_same_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let outputs = ENDINGS.map(|name| format!("-o {}/{name}", folder.path().display())).join(" ");
         let (code, _, err) = pipesim(&format!("{SMALL} {outputs} -o {}/report", folder.path().display()));
-        assert!(code == 0 && err.matches("wrote ").count() == 8, "{err}");
+        assert!(code == 0 && err.matches("wrote ").count() == 10, "{err}");
         folder
     };
     let (one, two) = (write(), write());
@@ -345,7 +346,7 @@ fn every_kind_of_file_is_written_twice_with_the_same_bytes() {
         files.map(|path| (path.clone(), std::fs::read(folder.path().join(&path)).unwrap())).collect()
     };
     let (one, two) = (read(&one), read(&two));
-    assert!(one.len() > 8 && one.iter().all(|(_, bytes)| !bytes.is_empty()));
+    assert!(one.len() > 10 && one.iter().all(|(_, bytes)| !bytes.is_empty()));
     one.iter().zip(&two).for_each(|(a, b)| assert!(a == b, "{} differs from {}", a.0.display(), b.0.display()));
     let bytes = |name: &str| &one.iter().find(|(path, _)| path == Path::new(name)).unwrap().1;
     assert!(bytes("x.png").starts_with(b"\x89PNG") && bytes("x.trace.json.gz").starts_with(&[0x1f, 0x8b]));

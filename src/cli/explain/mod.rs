@@ -102,7 +102,7 @@ impl Explain {
         let (p, m) = (self.schedules.stages.first(), self.schedules.micro.first());
         let title = format!("Explained: {p} devices, {m} micro-batches");
         let look = Look { causes: true, ..self.write.look.look() };
-        let provenance = super::output::origin().into();
+        let provenance = super::output::origin().collect();
         self.write.write(&Report { title, entries, look, provenance, ..report }, printed, self.remarks)?;
         let judged = explanations.iter().map(|e| Judged::predicted(&e.schedule, &e.time_unit, &e.metrics));
         self.judge.held(&judged.collect::<Vec<_>>())?.judge()
