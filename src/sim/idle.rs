@@ -115,7 +115,8 @@ pub struct IdleSpan {
     /// The op that the device runs next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The op to blame, see [`Idle::op`].
+    /// The op to blame: the one whose output the device waits for, under imbalance the last slow one on the way to it, under order and
+    /// memory the one that could have run here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
     /// That op's device.

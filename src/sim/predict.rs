@@ -267,8 +267,8 @@ impl Predicted<'_> {
         times
     }
 
-    /// Why devices idle, by device and time, in the costs' unit: the intervals of [`explain`]. None where a machine's links and queues
-    /// decide, of which it knows nothing, and none of more than [`MOST_EXPLAINED`] ops.
+    /// Why devices idle, by device and time, in the costs' unit: the intervals of `explain`. None where a machine's links and queues
+    /// decide, of which it knows nothing, and none of more than 500,000 ops.
     pub fn idle(&self) -> Vec<IdleSpan> {
         if self.record.is_some() || self.graph.len() > MOST_EXPLAINED {
             return Vec::new();
