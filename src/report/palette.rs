@@ -92,8 +92,8 @@ const COLOUR_BLIND: Tones = [
 
 const GREY: Tones = [
     ([0x2b; 3], [0x63; 3], Hatch::Plain),
-    ([0x8c; 3], [0xac; 3], Hatch::Rising),
-    ([0xb8; 3], [0xd4; 3], Hatch::Falling),
+    ([0xa4; 3], [0xc4; 3], Hatch::Rising),
+    ([0xa4; 3], [0xc4; 3], Hatch::Falling),
     ([0xd2; 3], [0xee; 3], Hatch::Plain),
     ([0xa4; 3], [0xa4; 3], Hatch::Crossed),
     ([0x3c; 3], [0x3c; 3], Hatch::Plain),
