@@ -91,10 +91,10 @@ const COLOUR_BLIND: Tones = [
 ];
 
 const GREY: Tones = [
-    ([0x2b; 3], [0x63; 3], Hatch::Plain),
-    ([0xa4; 3], [0xc4; 3], Hatch::Rising),
+    ([0x20; 3], [0x38; 3], Hatch::Plain),
+    ([0x80; 3], [0x8a; 3], Hatch::Plain),
     ([0xa4; 3], [0xc4; 3], Hatch::Falling),
-    ([0xd2; 3], [0xee; 3], Hatch::Plain),
+    ([0xdc; 3], [0xec; 3], Hatch::Plain),
     ([0xa4; 3], [0xa4; 3], Hatch::Crossed),
     ([0x3c; 3], [0x3c; 3], Hatch::Plain),
     ([0x9a; 3], [0x9a; 3], Hatch::Plain),

@@ -106,7 +106,7 @@ const VALUES: &[(&str, &str)] = &[
     ("warmup", "1"),
     ("weight-decay", "100"),
     ("width", "800"),
-    ("window", "1..4"),
+    ("window", "0..4"),
     ("zero", "1"),
 ];
 
