@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::choice::one_of;
-use crate::cost::{Contention, CostTable, Decimal};
+use crate::cost::{CostTable, Decimal};
 use crate::delivery::Delivery;
 use crate::resolve::Resolved;
 use crate::sim::event::{Config, EventError, Jitter, Network, Processor, Scope, Sharing};
@@ -124,7 +124,7 @@ impl EngineOptions {
         let shared = Processor {
             devices: (0..devices).collect(),
             cores: self.cores.unwrap_or(devices),
-            contention: Contention::of_all(&self.contention),
+            contention: self.contention.clone(),
         };
         Ok(Config {
             delivery: self.delivery.unwrap_or_default(),

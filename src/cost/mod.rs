@@ -1,7 +1,6 @@
 //! What ops cost, from whichever source, as one table of ticks by stage and kind.
 
 pub mod analytic;
-mod contention;
 mod decimal;
 mod given;
 mod measured;
@@ -9,7 +8,6 @@ mod share;
 mod speed;
 mod unit;
 
-pub use contention::Contention;
 pub use decimal::Decimal;
 pub use given::{GivenCosts, Slow};
 pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};

@@ -2,7 +2,7 @@
 
 use crate::support::{self, Dice, GoldenSchedule, graph_of, numbers, random_rows, valid_schedule};
 use pipesim::internals::check::{check, standard_deliveries};
-use pipesim::internals::cost::{Contention, CostTable, OpTime};
+use pipesim::internals::cost::{CostTable, OpTime};
 use pipesim::internals::deadlock::Deadlock;
 use pipesim::internals::delivery::Delivery;
 use pipesim::internals::graph::TaskGraph;
@@ -280,8 +280,8 @@ fn shared_processors_by_hand() {
 
 #[test]
 fn neighbours_slow_each_other_down_while_both_compute() {
-    // gpipe's forwards of 2, backwards of 4, no latency: 0F1 beside 1F0 and 0B0 beside 1B1, the rest alone. With factors f and
-    // b for two busy cores: 2 + 2f + 2 + 4 + 4b + 4.
+    // gpipe's forwards of 2, backwards of 4, no latency: 0F1 beside 1F0 and 0B0 beside 1B1, the rest alone. With a factor f for
+    // two busy cores: 2 + 2f + 2 + 4 + 4f + 4.
     let graph = graph_of(Placement::linear(2), 2, &["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"], Overlap::Atomic);
     let costs = flat(&graph.schedule().placement, [2000, 2000, 2000, 4000], 0);
     let makespan = |graph: &TaskGraph, costs: &CostTable, cores, contention| {
@@ -289,16 +289,14 @@ fn neighbours_slow_each_other_down_while_both_compute() {
         let config = Config { processors: vec![Processor { devices, cores, contention }], ..Config::default() };
         simulate(graph, costs, &config, &mut ()).unwrap().makespan()
     };
-    assert_eq!(makespan(&graph, &costs, 2, Contention::of_all(&[1000, 1250])), 12_000 + 2500 + 5000);
-    let by_kind: Contention = serde_json::from_str(r#"{"F": [1000, 1100], "B": [1000, 1500]}"#).unwrap();
-    assert_eq!(makespan(&graph, &costs, 2, by_kind), 12_000 + 2200 + 6000);
+    assert_eq!(makespan(&graph, &costs, 2, vec![1000, 1250]), 12_000 + 2500 + 5000);
     // On one core never two compute, whatever neighbours would cost; nor on two where one waits for the other.
-    assert_eq!(makespan(&graph, &costs, 1, Contention::of_all(&[1000, 1250])), 24_000);
+    assert_eq!(makespan(&graph, &costs, 1, vec![1000, 1250]), 24_000);
     let naive = graph_of(Placement::linear(3), 1, &["0F0 0B0", "1F0 1B0", "2F0 2B0"], Overlap::Atomic);
     let costs = flat(&naive.schedule().placement, [10, 10, 10, 20], 3);
-    assert_eq!(makespan(&naive, &costs, 3, Contention::of_all(&[1000, 1250, 2000])), 3 * 30 + 4 * 3);
+    assert_eq!(makespan(&naive, &costs, 3, vec![1000, 1250, 2000]), 3 * 30 + 4 * 3);
     let config = Config {
-        processors: vec![Processor { devices: vec![0], cores: 1, contention: Contention::of_all(&[900]) }],
+        processors: vec![Processor { devices: vec![0], cores: 1, contention: vec![900] }],
         ..Config::default()
     };
     assert!(matches!(simulate(&naive, &costs, &config, &mut ()), Err(EventError::Config(_))));
@@ -312,8 +310,8 @@ fn contention_lies_between_alone_and_its_factor() {
         let costs = random_costs(&mut dice, &graph.schedule().placement);
         let (devices, subticks) = (graph.schedule().devices(), 1000);
         let makespan = |contention: &[u32]| {
-            let contention = Contention::of_all(contention);
-            let processors = vec![Processor { devices: (0..devices).collect(), cores: devices, contention }];
+            let processors =
+                vec![Processor { devices: (0..devices).collect(), cores: devices, contention: contention.to_vec() }];
             simulate(&graph, &costs, &Config { processors, subticks, ..Config::default() }, &mut ()).unwrap().makespan()
         };
         let alone = makespan(&[]);

@@ -139,7 +139,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             waits: Waits::default(),
         };
         let largest = config.processors.iter().map(|processor| processor.devices.len()).max().unwrap_or(1);
-        let factors: Vec<u32> = config.processors.iter().flat_map(|processor| processor.contention.factors()).collect();
+        let factors: Vec<u32> = config.processors.iter().flat_map(|processor| processor.contention.clone()).collect();
         let flows = if config.network.sharing == Sharing::FairShare { 16 } else { 1 };
         Simulation {
             prepared,
@@ -317,7 +317,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         if let Some(number) = state.processor {
             let (processor, running) = (&config.processors[number], self.running[number].max(1));
             let cores = processor.cores.min(running);
-            let slowness = processor.contention.per_mille(cores, self.op(state.next).kind());
+            let slowness = processor.contention_per_mille(cores);
             (share, of) = (u64::from(cores) * 1000, u64::from(running) * u64::from(slowness));
         }
         if state.transfers > 0 {

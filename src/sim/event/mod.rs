@@ -23,7 +23,6 @@ pub use chance::Jitter;
 pub use prepared::{EventError, Prepared};
 pub use run::{Each, Makespans, monte_carlo, simulate};
 
-use crate::cost::Contention;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::metrics::Activity;
@@ -105,8 +104,16 @@ pub struct Processor {
     pub devices: Vec<u32>,
     /// How many ops it runs side by side.
     pub cores: u32,
-    /// What neighbours cost; nothing where it is empty.
-    pub contention: Contention,
+    /// How long an op lasts while 1, 2, .. of its cores compute, per mille of alone; the last holds for more, none means 1000.
+    pub contention: Vec<u32>,
+}
+
+impl Processor {
+    /// How long an op lasts while so many of its cores compute, its own included, per mille of alone.
+    fn contention_per_mille(&self, busy_cores: u32) -> u32 {
+        let found = self.contention.get(busy_cores.max(1) as usize - 1).or(self.contention.last());
+        found.copied().unwrap_or(1000)
+    }
 }
 
 /// When a message was on its way.

@@ -47,8 +47,8 @@ impl<'a> Prepared<'a> {
         let rules = rules(graph, costs, config).ok_or(EventError::Overflow)?;
         let chance = config.jitter.map(|jitter| jitter.table());
         let slowest = if costs.speeds.is_empty() { 1 } else { EXTREME };
-        let worst = config.processors.iter().map(|processor| processor.contention.worst()).max();
-        let slowest = slowest * u64::from(worst.unwrap_or(1000)).div_ceil(1000);
+        let worst = config.processors.iter().flat_map(|processor| &processor.contention).max();
+        let slowest = slowest * u64::from(*worst.unwrap_or(&1000)).div_ceil(1000);
         check_clock(graph, config, &rules, chance.as_ref().map_or(1, Table::longest).saturating_mul(slowest))?;
         let messages = (!is_straight(config)).then(|| Messages::new(graph, config, &rules));
         Ok(Prepared { graph, config, rules, chance, messages })
@@ -86,7 +86,7 @@ fn check(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
         if processor.cores == 0 {
             return refuse("a processor has at least one core, found 0".to_string());
         }
-        if processor.contention.is_faster() {
+        if processor.contention.iter().any(|&per_mille| per_mille < 1000) {
             return refuse(
                 "with neighbours an op lasts as long as alone or longer, found less; give 1 or more".to_string(),
             );
