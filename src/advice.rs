@@ -11,7 +11,7 @@ use crate::op::{Kind, Op};
 use crate::open::{Goal, OpenSchedule, Order, Program};
 use crate::resolve::{Costs, Resolved, Selection, Variant};
 use crate::settle::settle;
-use crate::sim::{Predicted, sweep, typical_sweep};
+use crate::sim::{Predicted, sweep, typical_step};
 use serde::Serialize;
 
 /// Ops that all tries together may have.
@@ -262,11 +262,16 @@ impl Tried {
             base: base.to_string(),
             chunks: schedule.placement.chunks(),
             copies: schedule.placement.directions(),
-            makespan: typical_sweep(graph, costs).makespan() as f64 / costs.ticks_per_unit,
+            makespan: typical_makespan(graph, costs),
             peak: schedule.peak(costs.keep),
             forward_ns: forward_ns(graph, costs),
         }
     }
+}
+
+/// That of a step, in the costs' unit; endless where the machine cannot run it.
+fn typical_makespan(graph: &TaskGraph, costs: &CostTable) -> f64 {
+    typical_step(graph, costs).map_or(f64::INFINITY, |step| step.makespan() as f64 / costs.ticks_per_unit)
 }
 
 /// The same order with each B an I, the W's where devices would idle, no device above `cap` activations.
@@ -290,7 +295,7 @@ fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option
     let settled = settle(&open, costs).ok()?;
     let peak_activations = settled.peak(costs.keep);
     let graph = TaskGraph::with_overlap(settled, graph.overlap()).ok()?;
-    let makespan = typical_sweep(&graph, costs).makespan() as f64 / costs.ticks_per_unit;
+    let makespan = typical_makespan(&graph, costs);
     let change = "backwards split into I and W".to_string();
     Some(Change { what: What::Split, change, makespan, peak_activations, ..own.clone() })
 }

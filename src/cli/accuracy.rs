@@ -6,7 +6,7 @@ use super::guard::Guarded;
 use super::model::ModelOptions;
 use super::numbers::{Numbers, numbers};
 use super::options::{DetailOptions, WriteOptions};
-use super::output::{json, print};
+use super::output::{OneFile, json, print};
 use super::selection::{Names, names};
 use super::signals::{Decides, heed};
 use crate::experiment::{self, Finding};
@@ -14,6 +14,7 @@ use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::{self, Report};
 use crate::resolve::Selection;
 use clap::Args;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `report accuracy`.
 #[derive(Args)]
@@ -39,6 +40,12 @@ pub struct Accuracy {
     /// Steps before them
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..1000))]
     warmup: u32,
+    /// Write every measured step down, for --again
+    #[arg(long, value_name = "FILE.json.gz")]
+    record: Option<PathBuf>,
+    /// Judge steps that --record wrote, measured with the same options, instead of measuring
+    #[arg(long, value_name = "FILE.json.gz", conflicts_with_all = ["record", "steps", "warmup", "device"])]
+    again: Option<PathBuf>,
     #[command(flatten)]
     model: ModelOptions,
     #[command(flatten)]
@@ -47,6 +54,13 @@ pub struct Accuracy {
     write: WriteOptions,
     #[command(flatten)]
     details: DetailOptions,
+}
+
+/// The whole of a file.
+fn read_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
+    let name = path.display();
+    std::fs::read(path)
+        .map_err(|error| Failure::Usage(format!("expected recorded steps at {name}, found none to read ({error})")))
 }
 
 impl Accuracy {
@@ -61,6 +75,7 @@ impl Accuracy {
         if self.model.batch.is_some() {
             return Err(Failure::Usage("micro-batches keep their size here: leave --batch out".to_string()));
         }
+        let record = self.record.as_deref().map(|path| OneFile::at(Some(path), &[".json.gz"])).transpose()?;
         let mut training = self.model.recipe().training(1, &ranks)?;
         let (backend, link) = self.devices.sole_backend(&ranks, self.stages, self.details)?;
         training.backend = backend;
@@ -72,8 +87,14 @@ impl Accuracy {
             steps: self.steps,
             warmup: self.warmup,
         };
-        let Finding { mut report, outcomes, failure, .. } =
-            accuracy.measure(&training, link.name, &remarks.observer(true, verbose > 0))?;
+        let (runs, failure) = match &self.again {
+            Some(path) => (accuracy.recorded(&training, &read_bytes(path)?)?, None),
+            None => accuracy.measure(&training, &remarks.observer(true, verbose > 0))?,
+        };
+        if let Some(file) = record {
+            file.write_bytes(&experiment::Accuracy::record(&training, &runs)?, remarks, |_| String::new())?;
+        }
+        let Finding { mut report, outcomes, .. } = accuracy.judge(&training, link.name, &runs)?;
         write.look.apply(&mut report).iter().for_each(|why| remarks.remark(why));
         report.provenance.extend(super::output::origin());
         let figures = serde_json::json!({"schema_version": 1, "provenance": report.provenance, "runs": outcomes});

@@ -258,9 +258,24 @@ impl OneFile {
 
     /// Writes it; `hint` is what can be done with the file of this name.
     pub fn write(&self, text: &str, remarks: RemarkOptions, hint: impl Fn(&str) -> String) -> Result<(), Failure> {
-        let Some(path) = &self.0 else { return print_text(text) };
+        match &self.0 {
+            None => print_text(text),
+            Some(_) => self.write_bytes(text.as_bytes(), remarks, hint),
+        }
+    }
+
+    /// The same of what is no text.
+    pub fn write_bytes(
+        &self,
+        bytes: &[u8],
+        remarks: RemarkOptions,
+        hint: impl Fn(&str) -> String,
+    ) -> Result<(), Failure> {
+        let Some(path) = &self.0 else {
+            return Err(Failure::Usage("what is no text goes to a file: name one".to_string()));
+        };
         tidy_on_signals();
-        report::write_atomic(path, text.as_bytes())?;
+        report::write_atomic(path, bytes)?;
         let path = path.display().to_string();
         remarks.remark(&format!("wrote {path}{}", hint(&path)));
         Ok(())

@@ -198,7 +198,7 @@ impl Predict {
         let mut predicted = resolved.predict().map_err(place)?;
         drop(busy);
         predicted.prediction.balance.clone_from(&resolved.balance);
-        if let (Some(machine), Some((jitter, samples))) = (&resolved.setup.machine, self.engine.chance()) {
+        if let Some((jitter, samples)) = self.engine.chance() {
             let busy = self.remarks.busy(&format!("{label} by chance"), Some((samples.into(), "samples")));
             let each: Each<'_> = &|count, work| {
                 Guarded.each(count, &|number| {
@@ -206,7 +206,7 @@ impl Predict {
                     busy.done();
                 });
             };
-            let spread = predicted.spread(machine, jitter, samples, each).map_err(place)?;
+            let spread = predicted.spread(jitter, samples, each).map_err(place)?;
             predicted.prediction.jitter = Some(spread);
         }
         Ok(predicted)

@@ -43,8 +43,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The one schedule asked for; 1F1B where none is.
-    fn graph(&self) -> Result<TaskGraph, Failure> {
+    /// The one schedule asked for, 1F1B where none is, and what it comes to.
+    fn graph(&self) -> Result<(String, TaskGraph), Failure> {
         let name = match self.schedules.asked().as_slice() {
             [] => "1f1b".to_string(),
             [name] => name.clone(),
@@ -59,7 +59,7 @@ impl Profile {
         let Settled { graph, warnings } =
             self.schedules.selection().graph::<resolve::Error>(&name, &resolve::unknown_costs)?;
         warnings.iter().for_each(|warning| warn(warning, self.details.remarks));
-        Ok(graph)
+        Ok((name, graph))
     }
 
     /// Measures and writes the cost file.
@@ -74,13 +74,13 @@ impl Profile {
                 format!("; use it with pipesim predict --hardware {path} --precision fp32 --stack pipesim --model gpt2")
             });
         }
-        let graph = self.graph()?;
+        let (name, graph) = self.graph()?;
         let recipe = experiment::Recipe { layers: self.layers.clone(), ..self.model.recipe() };
         let mut training = recipe.training(self.schedules.micro.first(), &ranks)?;
         training.backend = self.devices.sole_backend(&ranks, stages, self.details)?.0;
         training.stages(&graph)?;
-        let (costs, ended) =
-            experiment::profile(&training, graph, (self.warmup, self.steps), &remarks.observer(true, true))?;
+        let (calibrating, steps) = ((&*name, &self.schedules.selection()), (self.warmup, self.steps));
+        let (costs, ended) = experiment::profile(&training, calibrating, steps, &remarks.observer(true, true))?;
         file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))?;
         ended.map_or(Ok(()), |ended| Err(Failure::ended(ended)))
     }

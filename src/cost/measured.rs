@@ -3,7 +3,7 @@
 //! The atom is (part of the model, kind, micro-batch size); a stage is the sum of its parts, so what was measured under one
 //! schedule or split serves every other.
 
-use super::{CostError, CostTable, OpTime, Speed, StepCosts, Summary};
+use super::{Contention, CostError, CostTable, OpTime, Speed, StepCosts, Summary};
 use crate::anatomy::{BLOCK, Outline, Stage, TiedSides};
 use crate::op::Kind;
 use crate::placement::Placement;
@@ -94,6 +94,9 @@ pub struct CostFile {
     /// How the machine's speed went in each measured step.
     #[serde(default)]
     pub speeds: Vec<Speed>,
+    /// What devices that compute beside each other cost each other; where it is not there, ops last as they did beside those measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contention: Option<Contention>,
 }
 
 fn yes() -> bool {
@@ -140,6 +143,7 @@ impl CostFile {
                 "the measured speeds are out of order; measure again with `pipesim profile`".to_string(),
             ));
         }
+        file.contention.as_ref().map_or(Ok(()), Contention::check)?;
         if file.layers > MAX_BLOCKS {
             return Err(CostError(format!("expected a model of at most {MAX_BLOCKS} blocks, found {}", file.layers)));
         }
@@ -201,7 +205,7 @@ impl CostFile {
             let after = self.gap_ns + if self.link.beside_compute { 0 } else { put };
             OpTime { duration, after, arrival: put + self.link.latency_ns }
         });
-        Ok(CostTable { speeds: self.speeds.clone(), ..table })
+        Ok(CostTable { speeds: self.speeds.clone(), contention: self.contention.clone(), ..table })
     }
 
     /// The exchange of the gradients of every stage that stands on two devices, `embedding` being that of the token

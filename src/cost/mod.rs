@@ -1,6 +1,7 @@
 //! What ops cost, from whichever source, as one table of ticks by stage and kind.
 
 pub mod analytic;
+mod contention;
 mod decimal;
 mod given;
 mod measured;
@@ -8,6 +9,7 @@ mod share;
 mod speed;
 mod unit;
 
+pub use contention::Contention;
 pub use decimal::Decimal;
 pub use given::{GivenCosts, Slow};
 pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
@@ -63,6 +65,8 @@ pub struct CostTable {
     pub summary: Summary,
     /// How the machine's speed went in measured steps; empty where costs are given. Ticks are nanoseconds then.
     pub speeds: Vec<Speed>,
+    /// What devices that compute beside each other cost each other, where that was measured.
+    pub contention: Option<Contention>,
     /// By [`Op::slot`].
     times: Vec<OpTime>,
 }
@@ -108,6 +112,7 @@ impl CostTable {
             keep: Keep::new(summary.keep),
             summary,
             speeds: Vec::new(),
+            contention: None,
             times,
         }
     }
@@ -120,6 +125,14 @@ impl CostTable {
         let ticks_per_unit = self.ticks_per_unit * f64::from(n);
         let speeds = self.speeds.iter().map(|speed| speed.finer(n)).collect();
         CostTable { ticks_per_unit, times: self.times.iter().map(time).collect(), speeds, ..self.clone() }
+    }
+
+    /// The same costs with those of the measured speeds that have these numbers.
+    ///
+    /// # Panics
+    /// A number is too large.
+    pub fn at_speeds(&self, numbers: &[usize]) -> CostTable {
+        CostTable { speeds: numbers.iter().map(|&number| self.speeds[number].clone()).collect(), ..self.clone() }
     }
 
     /// That the ops of `microbatches` on `placement`, one after the other at the lowest speed, do not outlast the clock.
@@ -146,7 +159,16 @@ impl CostTable {
         let summary = Summary { F, I, W, B, comm, keep };
         let times = self.times.iter().map(time).collect();
         let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
-        CostTable { ticks_per_unit, time_unit, unit_ns, keep: self.keep, summary, speeds: Vec::new(), times }
+        CostTable {
+            ticks_per_unit,
+            time_unit,
+            unit_ns,
+            keep: self.keep,
+            summary,
+            speeds: Vec::new(),
+            contention: None,
+            times,
+        }
     }
 
     /// Ticks as nanoseconds of a timeline.

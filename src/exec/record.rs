@@ -93,7 +93,7 @@ mod bits {
 }
 
 /// A step.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
     /// By device. Times are from the step's time 0: when the last device was ready.
     pub devices: Vec<DeviceRecord>,
@@ -102,6 +102,9 @@ pub struct StepRecord {
     /// From the tokens in the hosts' memory to the loss back there, in ns of their clocks: what a step costs whoever waits for it,
     /// uploads and downloads, waits for the others and the calibration of the clocks included.
     pub wall_ns: u64,
+    /// When it began, since measuring did.
+    #[serde(default)]
+    pub at_ns: u64,
 }
 
 impl StepRecord {
@@ -125,7 +128,7 @@ impl StepRecord {
             device.steps.iter_mut().for_each(|(_, start, end)| [start, end].into_iter().for_each(shift));
             [&mut device.begun, &mut device.ready, &mut device.told].into_iter().for_each(shift);
         }
-        StepRecord { devices, loss, wall_ns }
+        StepRecord { devices, loss, wall_ns, at_ns: 0 }
     }
 
     /// End of the last pipeline op: the makespan, in ns.

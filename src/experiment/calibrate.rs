@@ -1,91 +1,195 @@
 //! From measured steps to costs: one schedule's run yields the atoms that predict every other.
 
-use super::{Error, Measured, Observer, Training, measure, provenance};
+use super::contention::Neighbours;
+use super::measure::CALIBRATING;
+use super::{Error, Measured, Observer, Role, Steps, Training, measure, provenance};
 use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, Part, Stage};
-use crate::cost::{CostFile, CostTable, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL};
+use crate::cost::{
+    Contention, CostFile, CostTable, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL,
+};
 use crate::delivery::Delivery;
 use crate::exec::{DeviceRecord, OpRecord, StepOp, StepRecord};
 use crate::graph::TaskGraph;
 use crate::model;
 use crate::op::Kind;
+use crate::resolve::{self, Selection, unknown_costs};
 use crate::statistics::typical;
 use std::collections::BTreeMap;
 
-/// Costs from some steps of `graph` alone, and what ended those early or spoils them.
+/// Costs from some steps of `name` alone, and what ended those early or spoils them.
 pub fn profile(
     training: &Training,
-    graph: TaskGraph,
+    (name, selection): (&str, &Selection),
     steps: (u32, u32),
     observer: Observer<'_>,
 ) -> Result<(CostFile, Option<Error>), Error> {
-    let mut runs = vec![Measured::new(training, graph, Delivery::OneSided)?];
+    let graphs = calibrating_graphs(training, name, selection)?;
+    let session = |graph| Measured::new(training, graph, Delivery::OneSided, Role::Calibrates);
+    let mut runs = graphs.into_iter().map(session).collect::<Result<Vec<_>, Error>>()?;
     let ended = measure(training, &mut runs, steps, observer)?;
-    Ok((calibrate_on(training, &runs[0])?, ended))
+    let runs: Vec<Steps> = runs.into_iter().map(|run| run.steps).collect();
+    Ok((Calibrating::new(training, &runs).costs(training)?, ended))
 }
 
-/// The cost file of one measured run. A B is timed as I then W, so any schedule yields every kind.
-pub fn calibrate_on(training: &Training, run: &Measured) -> Result<CostFile, Error> {
-    let (graph, records, anatomy) = (&*run.graph, &run.records[..], training.anatomy());
-    let (schedule, stages, outline) = (graph.schedule(), training.stages(graph)?, anatomy.outline());
-    let mut provenance = provenance::of(training);
-    provenance.insert("schedule".to_string(), schedule.name.clone());
-    provenance.insert("devices".to_string(), schedule.devices().to_string());
-    provenance.insert("microbatches".to_string(), schedule.microbatches.to_string());
-    provenance.insert("steps".to_string(), records.len().to_string());
-    let devices = || records.iter().flat_map(|record| record.devices.iter());
-    let (sequences, tokens) = (training.micro_batch.sequences as u32, training.micro_batch.tokens as u32);
-    let mut laps: BTreeMap<(model::Part, Kind), Vec<u64>> = BTreeMap::new();
-    for (_, lap) in devices().flat_map(|device| &device.laps) {
-        laps.entry((lap.part, lap.kind)).or_default().push(lap.duration_ns);
-    }
-    let parts = laps.iter().map(|(&(part, kind), durations)| PartCost {
-        part: part.name().to_string(),
-        kind: kind.letter().to_string(),
-        sequences,
-        tokens,
-        duration_ns: typical(durations),
-        samples: durations.len() as u64,
-    });
-    let mut costs = CostFile {
-        schema_version: MEASURED_SCHEMA_VERSION,
-        provenance,
-        layers: outline.layers() as u32,
-        tied: outline.tied.is_some(),
-        parts: parts.collect(),
-        op_overhead_ns: overheads(graph, records),
-        gap_ns: gap(records),
-        link: link(graph, records, anatomy.edge(training.micro_batch) as u64 * 4),
-        step: step_rates(graph, records, &anatomy, &stages),
-        keep: training.keep(),
-        speeds: Vec::new(),
+/// The schedule to calibrate on and its probe: the same with one micro-batch, so that each op runs alone. None where the schedule
+/// has no such step, or one device has no neighbours.
+pub(super) fn calibrating_graphs(
+    training: &Training,
+    name: &str,
+    selection: &Selection,
+) -> Result<Vec<TaskGraph>, Error> {
+    let of = |microbatches| {
+        let selection = Selection { microbatches, ..selection.clone() };
+        let graph = selection.graph::<resolve::Error>(name, &unknown_costs)?.graph;
+        training.stages(&graph).map_err(|error| error.of(&format!("calibrating on {name}")))?;
+        Ok::<_, Error>(graph)
     };
-    let table = costs.table(&schedule.placement, &stages, (sequences, tokens)).map_err(crate::resolve::Error::from)?;
-    costs.speeds = records.iter().map(|record| speed(graph, record, &table)).collect();
-    Ok(costs)
+    let graph = of(selection.microbatches)?;
+    let has_neighbours = training.shares_cores().is_some() && graph.schedule().devices() > 1;
+    let probe = has_neighbours.then(|| of(1).ok()).flatten();
+    let calibrating = graph.renamed(|name| format!("{name}{CALIBRATING}"));
+    Ok(std::iter::once(calibrating)
+        .chain(probe.map(|probe| probe.renamed(|name| format!("{name}, alone{CALIBRATING}"))))
+        .collect())
+}
+
+/// Steps that costs are made of, through the whole of a measurement.
+pub struct Calibrating<'a> {
+    main: &'a Steps,
+    probe: Option<&'a Steps>,
+    /// What neighbours cost, over the whole measurement; none where this process does not know who computes beside whom.
+    neighbours: Option<(u32, Neighbours)>,
+}
+
+impl<'a> Calibrating<'a> {
+    /// Those of `runs` that calibrate, the schedule and then its probe.
+    ///
+    /// # Panics
+    /// None of them calibrates.
+    pub fn new(training: &Training, runs: &'a [Steps]) -> Calibrating<'a> {
+        let mut calibrating = runs.iter().filter(|run| run.calibrates());
+        let main = calibrating.next().expect("something calibrates");
+        let probe = calibrating.next().filter(|probe| !probe.records.is_empty());
+        let among = Calibrating { main, probe, neighbours: None };
+        let devices = main.graph.schedule().devices() as usize;
+        let neighbours = training.shares_cores().map(|cores| (cores, among.neighbours(devices)));
+        Calibrating { neighbours, ..among }
+    }
+
+    fn neighbours(&self, devices: usize) -> Neighbours {
+        let Some(probe) = self.probe else { return Neighbours::none(devices) };
+        let pairs = self.main.records.iter().zip(&probe.records);
+        let pair =
+            |(among, alone): (&'a StepRecord, &'a StepRecord)| [(&*self.main.graph, among), (&*probe.graph, alone)];
+        Neighbours::of(devices, &pairs.map(pair).collect::<Vec<_>>())
+    }
+
+    /// The schedule that calibrates.
+    pub fn main(&self) -> &'a Steps {
+        self.main
+    }
+
+    /// The cost file: typical costs over the whole measurement, and how the machine went in each step. A B is timed as I then W, so
+    /// any schedule yields every kind.
+    pub fn costs(&self, training: &Training) -> Result<CostFile, Error> {
+        let (graph, records, anatomy) = (&*self.main.graph, &self.main.records[..], training.anatomy());
+        let (schedule, stages, outline) = (graph.schedule(), training.stages(graph)?, anatomy.outline());
+        let steps: Vec<Alone<'_>> = records.iter().map(|record| self.alone(record)).collect();
+        let (sequences, tokens) = (training.micro_batch.sequences as u32, training.micro_batch.tokens as u32);
+        let mut laps: BTreeMap<(model::Part, Kind), Vec<u64>> = BTreeMap::new();
+        for (device, shares) in steps.iter().flat_map(Alone::devices) {
+            for (number, lap) in &device.laps {
+                let alone_ns = scaled(lap.duration_ns, shares[*number as usize]);
+                laps.entry((lap.part, lap.kind)).or_default().push(alone_ns);
+            }
+        }
+        let parts = laps.iter().map(|(&(part, kind), durations)| PartCost {
+            part: part.name().to_string(),
+            kind: kind.letter().to_string(),
+            sequences,
+            tokens,
+            duration_ns: typical(durations),
+            samples: durations.len() as u64,
+        });
+        let mut costs = CostFile {
+            schema_version: MEASURED_SCHEMA_VERSION,
+            provenance: self.provenance(training),
+            layers: outline.layers() as u32,
+            tied: outline.tied.is_some(),
+            parts: parts.collect(),
+            op_overhead_ns: overheads(graph, &steps),
+            gap_ns: gap(records),
+            link: link(graph, records, anatomy.edge(training.micro_batch) as u64 * 4),
+            step: step_rates(graph, records, &anatomy, &stages),
+            keep: training.keep(),
+            speeds: Vec::new(),
+            contention: self.contention(),
+        };
+        let table = costs.table(&schedule.placement, &stages, (sequences, tokens)).map_err(resolve::Error::from)?;
+        costs.speeds = steps.iter().map(|step| speed(graph, step, &table)).collect();
+        Ok(costs)
+    }
+
+    fn provenance(&self, training: &Training) -> BTreeMap<String, String> {
+        let (schedule, mut provenance) = (self.main.graph.schedule(), provenance::of(training));
+        let name = schedule.name.trim_end_matches(CALIBRATING).to_string();
+        provenance.insert("schedule".to_string(), name);
+        provenance.insert("devices".to_string(), schedule.devices().to_string());
+        provenance.insert("microbatches".to_string(), schedule.microbatches.to_string());
+        provenance.insert("steps".to_string(), self.main.records.len().to_string());
+        provenance
+    }
+
+    fn contention(&self) -> Option<Contention> {
+        let (cores, neighbours) = self.neighbours.as_ref()?;
+        Some(Contention { cores: *cores, per_mille: neighbours.contention() })
+    }
+
+    fn alone<'r>(&self, record: &'r StepRecord) -> Alone<'r> {
+        let as_it_ran = || record.devices.iter().map(|device| vec![1.0; device.ops.len()]).collect();
+        let shares = self.neighbours.as_ref().map_or_else(as_it_ran, |(_, neighbours)| neighbours.alone(record));
+        Alone { record, shares }
+    }
+}
+
+/// A step, with the share of each op's time, by device, that it would have taken alone.
+struct Alone<'a> {
+    record: &'a StepRecord,
+    shares: Vec<Vec<f64>>,
+}
+
+impl Alone<'_> {
+    fn devices(&self) -> impl Iterator<Item = (&DeviceRecord, &Vec<f64>)> {
+        self.record.devices.iter().zip(&self.shares)
+    }
+}
+
+fn scaled(duration_ns: u64, share: f64) -> u64 {
+    (duration_ns as f64 * share).round() as u64
 }
 
 /// How long the ops of one step took against what they typically take. A wait counts to the op after it.
-fn speed(graph: &TaskGraph, record: &StepRecord, table: &CostTable) -> Speed {
-    let stretch = |op: &OpRecord| {
+fn speed(graph: &TaskGraph, step: &Alone<'_>, table: &CostTable) -> Speed {
+    let stretch = |(op, &share): (&OpRecord, &f64)| {
         let typical = table.of(graph.op(op.index)).duration.max(1);
-        (op.end, ((op.end - op.start) as u128 * u128::from(TYPICAL) / u128::from(typical)) as u64)
+        (op.end, (u128::from(scaled(op.end - op.start, share)) * u128::from(TYPICAL) / u128::from(typical)) as u64)
     };
-    let of_device = |device: &DeviceRecord| {
-        let mut stretches: Vec<(u64, u64)> = device.ops.iter().map(stretch).collect();
+    let of_device = |(device, shares): (&DeviceRecord, &Vec<f64>)| {
+        let mut stretches: Vec<(u64, u64)> = device.ops.iter().zip(shares).map(stretch).collect();
         stretches.dedup_by_key(|&mut (end, _)| end);
         stretches
     };
-    Speed { devices: record.devices.iter().map(of_device).collect() }
+    Speed { devices: step.devices().map(of_device).collect() }
 }
 
 /// What ops take beyond their parts; a B's is shared by its I and its W.
-fn overheads(graph: &TaskGraph, records: &[StepRecord]) -> BTreeMap<String, u64> {
+fn overheads(graph: &TaskGraph, steps: &[Alone<'_>]) -> BTreeMap<String, u64> {
     let mut samples: BTreeMap<Kind, Vec<u64>> = BTreeMap::new();
-    for device in records.iter().flat_map(|record| &record.devices) {
+    for (device, shares) in steps.iter().flat_map(Alone::devices) {
         let mut inside = vec![0; device.ops.len()];
         device.laps.iter().for_each(|(number, lap)| inside[*number as usize] += lap.duration_ns);
-        for (op, inside) in device.ops.iter().zip(inside) {
-            let rest = (op.end - op.start).saturating_sub(inside);
+        for ((op, inside), &share) in device.ops.iter().zip(inside).zip(shares) {
+            let rest = scaled((op.end - op.start).saturating_sub(inside), share);
             match graph.op(op.index).kind() {
                 Kind::B => {
                     [Kind::I, Kind::W].into_iter().for_each(|kind| samples.entry(kind).or_default().push(rest / 2))

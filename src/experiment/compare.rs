@@ -4,7 +4,6 @@ use super::Error;
 use crate::cost::CostTable;
 use crate::exec::StepRecord;
 use crate::graph::TaskGraph;
-use crate::metrics::Metrics;
 use crate::op::Op;
 use crate::report::{Comparison, KindError};
 use crate::sim::replay;
@@ -42,7 +41,7 @@ pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Comparison, 
 }
 
 /// predicted / measured - 1.
-fn ratio(predicted: f64, measured: f64) -> f64 {
+pub(super) fn ratio(predicted: f64, measured: f64) -> f64 {
     if measured > 0.0 { predicted / measured - 1.0 } else { 0.0 }
 }
 
@@ -90,21 +89,12 @@ fn per_device_ms(timeline: &Timeline, queue: Queue) -> Vec<f64> {
     sums.into_iter().map(|ns| ns as f64 / 1e6).collect()
 }
 
-/// What all steps of a run say besides the one that is shown: the makespan's error against their median, and each step's own
-/// durations fed back (the median of those errors).
-pub(super) fn refine(
-    error: &mut Comparison,
-    predicted: &Metrics,
-    graph: &TaskGraph,
-    costs: &CostTable,
-    records: &[StepRecord],
-) {
-    let makespans: Vec<f64> = records.iter().map(|record| record.makespan_ns() as f64).collect();
-    error.median_makespan = Some(ratio(predicted.makespan * 1e6, median(&makespans)));
+/// Makespan error when each step's own durations are fed back, the median over steps.
+pub(super) fn self_replay(graph: &TaskGraph, costs: &CostTable, records: &[StepRecord]) -> f64 {
     let replayed = |record: &StepRecord| {
         let mut own = vec![0; graph.len()];
         record.devices.iter().flat_map(|device| &device.ops).for_each(|op| own[op.index] = op.end - op.start);
         ratio(replay(graph, costs, &own) as f64, record.makespan_ns() as f64)
     };
-    error.self_replay = Some(median(&records.iter().map(replayed).collect::<Vec<_>>()));
+    median(&records.iter().map(replayed).collect::<Vec<_>>())
 }

@@ -1,12 +1,16 @@
 //! What an experiment found, as numbers and to look at.
 
+use super::interval::ratios;
 use super::measure::CALIBRATING;
 use super::outcome::{iteration, wall};
 use super::room::Resident;
-use super::{Error, Errors, Iteration, Measured, Outcome, Training, compare, provenance};
+use super::{Error, Errors, Iteration, Outcome, Steps, Training, compare, provenance};
 use crate::cost::{CostFile, CostTable};
+use crate::exec::StepRecord;
 use crate::report::{Entry, Panel, Report, Table};
-use crate::sim::{self, Prediction, Setup};
+use crate::sim::event::EventError;
+use crate::sim::{self, AtSpeed, Interval, Predicted, Prediction, Setup};
+use crate::statistics::typical;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -24,7 +28,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    pub(super) fn of(run: &Measured) -> Calibration {
+    pub(super) fn of(run: &Steps) -> Calibration {
         let schedule = run.graph.schedule();
         Calibration {
             schedule: schedule.name.trim_end_matches(CALIBRATING).to_string(),
@@ -72,6 +76,63 @@ pub struct Finding {
     pub memory: Option<Resident>,
 }
 
+/// A prediction of the times of all steps against all steps. Of each the mean of the middle four fifths counts.
+struct OverSteps {
+    /// Predicted / measured - 1.
+    makespan_error: f64,
+    /// The same of iterations.
+    iteration_error: f64,
+    /// Predicted - measured, in percentage points.
+    bubble_error: f64,
+    /// Measured.
+    makespan_ms: f64,
+    /// Where the measured makespan would lie.
+    interval_ms: Option<Interval>,
+}
+
+impl OverSteps {
+    /// `all` is the prediction under all measured speeds, `predicted` that of the steps' own time.
+    fn new(run: &Steps, all: &Predicted<'_>, predicted: &Predicted<'_>, beside: &[usize]) -> OverSteps {
+        let devices = u64::from(run.graph.schedule().devices());
+        let mean = |pair: &[usize], of: fn(&AtSpeed) -> u64| {
+            pair.iter().map(|&number| of(&all.at_speeds()[number])).sum::<u64>() / pair.len() as u64
+        };
+        let here = AtSpeed { makespan: predicted.makespan(), busy: predicted.devices().iter().map(|d| d.busy).sum() };
+        let expected: Vec<AtSpeed> = match beside {
+            [] => vec![here],
+            pairs => pairs
+                .chunks(2)
+                .map(|pair| AtSpeed { makespan: mean(pair, |at| at.makespan), busy: mean(pair, |at| at.busy) })
+                .collect(),
+        };
+        let busy = |record: &StepRecord| record.devices.iter().flat_map(|d| &d.ops).map(|op| op.end - op.start).sum();
+        let found: Vec<AtSpeed> =
+            run.records.iter().map(|record| AtSpeed { makespan: record.makespan_ns(), busy: busy(record) }).collect();
+        let makespan = |steps: &[AtSpeed]| typical(&steps.iter().map(|at| at.makespan).collect::<Vec<_>>()) as f64;
+        let bubble = |steps: &[AtSpeed]| {
+            let idle = |at: &AtSpeed| {
+                1_000_000_000 - 1_000_000_000.min(at.busy.saturating_mul(1_000_000_000 / devices) / at.makespan.max(1))
+            };
+            typical(&steps.iter().map(idle).collect::<Vec<_>>()) as f64 / 1e7
+        };
+        let iteration = typical(&run.records.iter().map(StepRecord::iteration_ns).collect::<Vec<_>>()) as f64;
+        let end = predicted.steps.iter().map(|step| step.end).max().unwrap_or(0).saturating_sub(here.makespan) as f64;
+        let makespans: Vec<u64> = all.at_speeds().iter().map(|at| at.makespan).collect();
+        let ratios = if beside.is_empty() { None } else { ratios(&makespans, run.records.len(), SEED) };
+        let ms = |ratios: [f64; 2]| ratios.map(|ratio| ratio * makespan(&expected) / 1e6);
+        OverSteps {
+            makespan_error: compare::ratio(makespan(&expected), makespan(&found)),
+            iteration_error: compare::ratio(makespan(&expected) + end, iteration),
+            bubble_error: bubble(&expected) - bubble(&found),
+            makespan_ms: makespan(&found) / 1e6,
+            interval_ms: ratios.map(|[of_80, of_95]| Interval { within_80: ms(of_80), within_95: ms(of_95) }),
+        }
+    }
+}
+
+/// Of the draws that intervals come from.
+const SEED: u64 = 42;
+
 impl Finding {
     /// Nothing found yet.
     pub(super) fn new(title: String, training: &Training, link: &str) -> Finding {
@@ -93,19 +154,33 @@ impl Finding {
         Finding { report, ..Finding::default() }
     }
 
-    /// Predicts `run` from `table` and holds it against what was measured.
-    pub(super) fn judge(&mut self, run: &Measured, table: &CostTable, setup: &Setup, place: Place) {
+    /// Predicts `run` from `table` and holds it against what was measured. `beside` are the numbers of the table's speeds just
+    /// before and after each of its steps, two a step; none where costs do not follow the machine.
+    pub(super) fn judge(
+        &mut self,
+        run: &Steps,
+        table: &CostTable,
+        setup: &Setup,
+        (place, beside): (Place, &[usize]),
+    ) -> Result<(), Error> {
         let schedule = run.graph.schedule();
-        let predicted = sim::predict(&run.graph, table, setup).expect("only a machine makes predictions fail");
+        let refused = |error: EventError| Error::Usage(error.to_string());
+        let all = sim::predict(&run.graph, table, setup).map_err(refused)?;
+        let of_its_time = table.at_speeds(beside);
+        let costs = if beside.is_empty() { table } else { &of_its_time };
+        let predicted = sim::predict(&run.graph, costs, setup).map_err(refused)?;
+        let over_steps = OverSteps::new(run, &all, &predicted, beside);
         let mut panel = Panel::predicted(&predicted);
         let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep.share());
         measured_timeline.held_against(&panel.timeline);
-        let predicted = predicted.prediction;
+        let mut predicted = predicted.prediction;
+        predicted.interval = over_steps.interval_ms;
         for timeline in [&mut panel.timeline, &mut measured_timeline] {
             timeline.provenance = self.report.provenance.clone();
         }
         let mut error = compare::compare(&panel.timeline, &measured_timeline).unwrap_or_default();
-        compare::refine(&mut error, &predicted.metrics, &run.graph, table, &run.records);
+        error.typical_makespan = Some(over_steps.makespan_error);
+        error.self_replay = Some(compare::self_replay(&run.graph, table, &run.records));
         let (iteration, wall) = (iteration(run), wall(run));
         let metrics = measured_timeline.metrics();
         let measured = Prediction { metrics: metrics.clone(), ..predicted.clone() };
@@ -122,11 +197,14 @@ impl Finding {
             wall_ms: wall,
             error: Errors {
                 makespan: error.makespan,
-                median_makespan: error.median_makespan.unwrap_or_default(),
+                typical_makespan: over_steps.makespan_error,
+                typical_bubble: over_steps.bubble_error,
+                typical_iteration: over_steps.iteration_error,
                 bubble: error.bubble,
                 op_start_p95: error.op_start_p95,
                 self_replay: error.self_replay.unwrap_or_default(),
             },
+            typical_makespan_ms: over_steps.makespan_ms,
             measured,
             predicted,
         };
@@ -140,6 +218,7 @@ impl Finding {
             notes: Vec::new(),
         });
         self.outcomes.push(outcome);
+        Ok(())
     }
 
     /// Findings of several links as one, in which the link's name tells entries apart.

@@ -2,30 +2,34 @@
 //!
 //! A [`Recipe`] says what is trained; with devices it becomes a [`Training`], which makes sessions of the executor. An
 //! [`Experiment`] resolves its schedules, measures them in one process, warmed and interleaved round-robin ([`measure()`]),
-//! calibrates costs on one of them ([`calibrate_on`]), predicts the others from those, and holds prediction and measurement
+//! calibrates costs on one of them ([`Calibrating`]), predicts the others from those, and holds prediction and measurement
 //! against each other ([`compare()`]): an [`Outcome`] a schedule, together a [`Finding`]. An [`Accuracy`] does so over several
 //! numbers of micro-batches. Nothing here prints: an [`Observer`] hears what goes on.
 
 mod accuracy;
 mod calibrate;
 mod compare;
+mod contention;
 mod error;
 mod finding;
 mod hardware;
+mod interval;
 mod machine;
 mod measure;
 mod observer;
 mod outcome;
 mod provenance;
 mod recipe;
+mod recorded;
 mod room;
+mod steps;
 mod survivors;
 mod timed;
 mod train;
 mod training;
 
 pub use accuracy::Accuracy;
-pub use calibrate::{calibrate_on, profile};
+pub use calibrate::{Calibrating, profile};
 pub use compare::compare;
 pub use error::Error;
 pub use finding::{Calibration, Finding};
@@ -36,6 +40,7 @@ pub use observer::{Event, Observer, silent};
 pub use outcome::{Errors, Iteration, Outcome};
 pub use recipe::Recipe;
 pub use room::Resident;
+pub use steps::{Role, Steps};
 pub use training::{Backend, Training};
 
 use crate::delivery::Delivery;

@@ -1,6 +1,6 @@
 //! One measured run held against its prediction: the figures of the contract.
 
-use super::Measured;
+use super::Steps;
 use crate::exec::StepRecord;
 use crate::sim::Prediction;
 use crate::statistics::{median, median_ci95};
@@ -21,8 +21,12 @@ pub struct Errors {
     /// Predicted makespan / measured makespan - 1, of what an [`Outcome`] calls `predicted` and `measured`: above 0 it was
     /// predicted too long.
     pub makespan: f64,
-    /// The same against the median makespan of all steps, of which `measured` is the most typical.
-    pub median_makespan: f64,
+    /// The same over all steps, the mean of the middle four fifths of each: each step's prediction is of its own time.
+    pub typical_makespan: f64,
+    /// Predicted bubble - measured bubble over all steps, so, in percentage points.
+    pub typical_bubble: f64,
+    /// The same of iterations as of makespans, what ends a step included.
+    pub typical_iteration: f64,
     /// Predicted bubble - measured bubble, in percentage points (the others are fractions).
     pub bubble: f64,
     /// 95th percentile over ops of |predicted start - measured start|, as a fraction of the iteration.
@@ -54,6 +58,8 @@ pub struct Outcome {
     pub wall_ms: Iteration,
     /// From the calibrated costs.
     pub predicted: Prediction,
+    /// Mean of the middle four fifths of the measured makespans.
+    pub typical_makespan_ms: f64,
     /// Of the step with the most typical makespan and busy time.
     pub measured: Prediction,
     /// Prediction against measurement.
@@ -75,16 +81,16 @@ impl Outcome {
 }
 
 /// The iteration time of a run in ms.
-pub(super) fn iteration(run: &Measured) -> Iteration {
+pub(super) fn iteration(run: &Steps) -> Iteration {
     over_steps(run, StepRecord::iteration_ns)
 }
 
 /// A step's time by the host's clock, in ms.
-pub(super) fn wall(run: &Measured) -> Iteration {
+pub(super) fn wall(run: &Steps) -> Iteration {
     over_steps(run, |record| record.wall_ns)
 }
 
-fn over_steps(run: &Measured, ns: impl Fn(&StepRecord) -> u64) -> Iteration {
+fn over_steps(run: &Steps, ns: impl Fn(&StepRecord) -> u64) -> Iteration {
     let times: Vec<f64> = run.records.iter().map(|record| ns(record) as f64 / 1e6).collect();
     Iteration { median: median(&times), ci95: median_ci95(&times) }
 }

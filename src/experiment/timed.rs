@@ -4,7 +4,7 @@ use super::finding::Place;
 use super::measure::in_turn;
 use super::room::{require_memory, require_threads};
 use super::training::settings;
-use super::{Error, Event, Experiment, Finding, Measured, Observer, cores, provenance};
+use super::{Error, Event, Experiment, Finding, Measured, Observer, Role, Steps, cores, provenance};
 use crate::cost::CostTable;
 use crate::exec::{Batch, Host, Session, Shared, Sizes, Timed};
 use crate::graph::TaskGraph;
@@ -31,7 +31,7 @@ impl Experiment {
             let above = self.selection.above_cap(&graph, table.keep);
             above.iter().for_each(|warning| observer(Event::Warning(warning)));
             let session = self.timed_session(&graph, &table)?;
-            runs.push(Measured { graph, session, records: Vec::new() });
+            runs.push(Measured { steps: Steps::new(graph, Role::Judged), session });
             tables.push(table);
         }
         let batch = Arc::new(Batch::default());
@@ -53,7 +53,7 @@ impl Experiment {
         let setup = Setup { memory_cap: self.selection.memory_cap, ..Setup::default() };
         let place = Place { device_kind: "timed", link, microbatch_tokens: 0 };
         for (run, table) in runs.iter().zip(&tables) {
-            finding.judge(run, table, &setup, place);
+            finding.judge(&run.steps, table, &setup, (place, &[]))?;
         }
         Ok(finding)
     }

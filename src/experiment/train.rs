@@ -1,12 +1,12 @@
 //! An experiment on devices that train: calibrated on one schedule, all predicted and measured.
 
+use super::calibrate::calibrating_graphs;
 use super::finding::Place;
-use super::measure::CALIBRATING;
 use super::outcome::iteration;
 use super::room::{Resident, require_memory, require_threads, resident_bytes};
 use super::{
-    Backend, Calibration, Error, Event, Experiment, Finding, Measured, Observer, Training, calibrate_on, cores,
-    measure, profile, silent,
+    Backend, Calibrating, Calibration, Error, Event, Experiment, Finding, Measured, Observer, Role, Steps, Training,
+    cores, measure, profile, silent,
 };
 use crate::activation::Keep;
 use crate::cost::CostFile;
@@ -34,11 +34,12 @@ impl Experiment {
         training.backend = backend;
         let graphs = self.trainable(&training, observer)?;
         let mut runs = self.sessions(&training, graphs, observer)?;
-        let predicted = resident_bytes(&training, runs.iter().map(|run| &*run.graph), self.warmup)?;
+        let predicted = resident_bytes(&training, runs.iter().map(|run| &**run.graph()), self.warmup)?;
         // What was measured until a device was gone, or somebody wanted the end, is worth something.
         let wanted = runs.len();
         let failure = measure(&training, &mut runs, (self.warmup, self.steps), observer)?;
         let is_whole = runs.len() == wanted;
+        let mut runs: Vec<Steps> = runs.into_iter().map(|run| run.steps).collect();
         let drift = 100.0 * runs[0].drift();
         observer(Event::Remark(&format!(
             "drift of the machine over the run: {drift:+.1} % (second half of the steps against the first)"
@@ -48,21 +49,20 @@ impl Experiment {
         if matches!(training.backend, Backend::Cpu) {
             finding.memory = Resident::against(predicted);
         }
-        let costs = match self.given() {
-            Some(costs) => costs.clone(),
-            None => {
-                let run = runs.remove(0);
-                finding.calibration = Some(Calibration::of(&run));
-                calibrate_on(&training, &run)?
-            }
-        };
         if self.baseline && is_whole {
             finding.baseline = runs.pop().map(|run| iteration(&run));
         }
-        for run in &runs {
+        let calibrating = self.given().is_none().then(|| Calibrating::new(&training, &runs));
+        finding.calibration = calibrating.as_ref().map(|calibrating| Calibration::of(calibrating.main()));
+        let costs = match &calibrating {
+            Some(calibrating) => calibrating.costs(&training)?,
+            None => self.given().expect("costs are given or measured").clone(),
+        };
+        for run in runs.iter().filter(|run| !run.calibrates()) {
             let (table, steps) = training.tables(&costs, &run.graph)?;
             let setup = Setup { steps, memory_cap: self.selection.memory_cap, machine: None };
-            finding.judge(run, &table, &setup, Place::of(&training, link));
+            let beside = calibrating.as_ref().map(|calibrating| calibrating.main().beside(run)).unwrap_or_default();
+            finding.judge(run, &table, &setup, (Place::of(&training, link), &beside))?;
         }
         finding.costs = Some(costs);
         finding.tabulate();
@@ -105,18 +105,11 @@ impl Experiment {
     /// Costs from a few steps of the schedule to calibrate on, for schedules whose order depends on costs.
     fn first_costs(&self, training: &Training, name: &str, observer: Observer<'_>) -> Result<CostFile, Error> {
         observer(Event::Remark(&format!("measuring {} first: costs decide the order of {name}", self.calibrate_on)));
-        match profile(training, self.calibration_graph(training)?, (self.warmup, FIRST_STEPS), &silent)? {
+        let calibrating = (&*self.calibrate_on, &self.selection.without_options());
+        match profile(training, calibrating, (self.warmup, FIRST_STEPS), &silent)? {
             (costs, None | Some(Error::Diverged { .. })) => Ok(costs),
             (_, Some(ended)) => Err(ended),
         }
-    }
-
-    /// The schedule to calibrate on.
-    fn calibration_graph(&self, training: &Training) -> Result<TaskGraph, Error> {
-        let name = &self.calibrate_on;
-        let settled = self.selection.without_options().graph::<resolve::Error>(name, &unknown_costs)?;
-        training.stages(&settled.graph).map_err(|error| error.of(&format!("calibrating on {name}")))?;
-        Ok(settled.graph)
     }
 
     /// Sessions of what is calibrated on, of `graphs`, and of the baseline, as far as they are asked for, in this order.
@@ -126,11 +119,11 @@ impl Experiment {
         graphs: Vec<TaskGraph>,
         observer: Observer<'_>,
     ) -> Result<Vec<Measured>, Error> {
-        let mut wanted: Vec<_> = graphs.into_iter().map(|graph| (graph, self.delivery)).collect();
+        let mut wanted: Vec<_> = graphs.into_iter().map(|graph| (graph, self.delivery, Role::Judged)).collect();
         if self.given().is_none() {
             // it is measured for its costs, whatever the delivery
-            let graph = self.calibration_graph(training)?.renamed(|name| format!("{name}{CALIBRATING}"));
-            wanted.insert(0, (graph, Delivery::OneSided));
+            let calibrating = calibrating_graphs(training, &self.calibrate_on, &self.selection.without_options())?;
+            wanted.splice(0..0, calibrating.into_iter().map(|graph| (graph, Delivery::OneSided, Role::Calibrates)));
         }
         let (devices, cores) = (self.selection.devices, cores());
         if devices > cores {
@@ -141,11 +134,11 @@ impl Experiment {
         if self.baseline {
             let one = Selection { devices: 1, ..self.selection.without_options() };
             let graph = one.graph::<resolve::Error>("1f1b", &unknown_costs)?.graph;
-            wanted.push((graph.renamed(|_| "one device".to_string()), self.delivery));
+            wanted.push((graph.renamed(|_| "one device".to_string()), self.delivery, Role::Judged));
         }
-        require_threads(wanted.iter().map(|(graph, _)| graph), &training.ranks)?;
-        require_memory(wanted.iter().map(|(graph, _)| graph), Some(training))?;
-        wanted.into_iter().map(|(graph, delivery)| Measured::new(training, graph, delivery)).collect()
+        require_threads(wanted.iter().map(|(graph, ..)| graph), &training.ranks)?;
+        require_memory(wanted.iter().map(|(graph, ..)| graph), Some(training))?;
+        wanted.into_iter().map(|(graph, delivery, role)| Measured::new(training, graph, delivery, role)).collect()
     }
 
     fn title(&self) -> String {

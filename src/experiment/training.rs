@@ -118,6 +118,11 @@ impl Training {
         }
     }
 
+    /// The cores that all devices share, where they are threads of this process.
+    pub(super) fn shares_cores(&self) -> Option<u32> {
+        (matches!(self.backend, Backend::Cpu) && self.ranks.size() == 1).then(cores)
+    }
+
     /// What computes, for a headline.
     pub fn devices_in_words(&self) -> String {
         match &self.backend {

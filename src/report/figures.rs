@@ -64,7 +64,7 @@ pub fn figures(report: &Report) -> String {
 /// How far the prediction is from what was measured.
 const ERRORS: [Column<Comparison>; 5] = [
     ("makespan", |e| Some(e.makespan)),
-    ("median_makespan", |e| e.median_makespan),
+    ("typical_makespan", |e| e.typical_makespan),
     ("bubble", |e| Some(e.bubble)),
     ("op_start_p95", |e| Some(e.op_start_p95)),
     ("self_replay", |e| e.self_replay),

@@ -196,7 +196,7 @@ pub struct Comparison {
     /// The same against the median makespan of all steps, of which the measured timeline is the most typical; none where only
     /// timelines are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub median_makespan: Option<f64>,
+    pub typical_makespan: Option<f64>,
     /// Predicted bubble - measured bubble, in percentage points.
     pub bubble: f64,
     /// Median over ops of |predicted start - measured start|, as a fraction of the measured iteration.

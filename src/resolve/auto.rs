@@ -127,7 +127,7 @@ impl Contest {
         }
         let peak = (schedule.peak(costs.keep) * 1e9).round() as u64;
         let graph = TaskGraph::with_overlap(schedule, self.overlap).ok()?;
-        let step = sim::typical_sweep(&graph, costs);
+        let step = sim::typical_step(&graph, costs).ok()?;
         let span = step.devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0);
         let rank = (costs.to_ns(step.makespan()), costs.to_ns(span), peak);
         Some(Judged { rank, number, typical_ns: costs.to_ns(step.typical_makespan), graph })

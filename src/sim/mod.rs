@@ -17,7 +17,7 @@ pub use critical::{CostShare, CriticalSpan, Sensitivity, critical_path, critical
 pub use explain::explain;
 pub use idle::{Cause, Explanation, IdleReport, IdleSpan, IdleTime};
 pub use memory::{MemoryCurve, memory};
-pub use predict::{Predicted, Prediction, Setup, Spread, predict, replay, typical_sweep};
+pub use predict::{AtSpeed, Interval, Predicted, Prediction, Setup, Spread, predict, replay, typical_step};
 pub use spans::StepSpan;
 pub use sweep::{sweep, sweep_lasting};
 pub use waits::{Doing, OpTimes, Piece};

@@ -1,7 +1,7 @@
 //! From a graph and costs to the one prediction that every command gives: figures, bounds, times of ops, a timeline.
 
 use super::bound::{Bounds, bounds, shared_cores};
-use super::event::{Config, Each, EventError, Jitter, Makespans, Prepared, Record, monte_carlo, simulate};
+use super::event::{Config, Each, EventError, Jitter, Makespans, Prepared, Processor, Record, monte_carlo, simulate};
 use super::explain::explain;
 use super::idle::IdleSpan;
 use super::spans::{StepSpan, spans, step_spans};
@@ -11,7 +11,7 @@ use crate::balance::Balanced;
 use crate::cost::{CostTable, Speed, StepCosts, Summary};
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, Metrics, Yardstick};
-use crate::statistics::most_typical;
+use crate::statistics::{most_typical, quantile};
 use crate::timeline::{SCHEMA_VERSION, Source, Timeline};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -42,6 +42,9 @@ pub struct Prediction {
     /// How makespans are spread where durations vary by chance.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub jitter: Option<Spread>,
+    /// Where steps lie as the machine's speed varies, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub interval: Option<Interval>,
     /// The split of layers that was searched.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub balance: Option<Balanced>,
@@ -64,6 +67,27 @@ pub struct Spread {
     pub p95: f64,
     /// 99 % are not longer.
     pub p99: f64,
+}
+
+/// Between which times a step lies, in the prediction's time unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// 80 of 100.
+    pub within_80: [f64; 2],
+    /// 95 of 100.
+    pub within_95: [f64; 2],
+}
+
+/// Least measured steps from which intervals are made.
+const LEAST_STEPS: usize = 5;
+
+impl Interval {
+    /// That of `values`, where there are enough of them.
+    pub fn of(values: &[f64]) -> Option<Interval> {
+        let between = |low: f64, high: f64| [quantile(values, low), quantile(values, high)];
+        let interval = || Interval { within_80: between(0.1, 0.9), within_95: between(0.025, 0.975) };
+        (values.len() >= LEAST_STEPS).then(interval)
+    }
 }
 
 impl Spread {
@@ -106,6 +130,8 @@ pub struct Predicted<'a> {
     /// Most activations that a device may hold, where that was asked for.
     pub memory_cap: Option<f64>,
     step: Step,
+    /// What the machine does beyond costs.
+    machine: Option<Config>,
     /// Of the event engine: when every op and transfer took place.
     record: Option<Box<Record>>,
 }
@@ -119,6 +145,17 @@ pub struct Step {
     speed: Option<usize>,
     /// Its makespan at typical speed.
     pub typical_makespan: u64,
+    /// The same step under each measured speed.
+    pub at_speeds: Vec<AtSpeed>,
+}
+
+/// A step at one of the speeds that were measured, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtSpeed {
+    /// Time 0 to the end of the last op.
+    pub makespan: u64,
+    /// What all devices together compute.
+    pub busy: u64,
 }
 
 /// Predicts the step of `graph` under `costs`.
@@ -126,7 +163,8 @@ pub struct Step {
 /// # Errors
 /// Those of the event engine: as [`simulate`](super::event::simulate); without a machine none.
 pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) -> Result<Predicted<'a>, EventError> {
-    let (step, record) = match &setup.machine {
+    let machine = machine(graph, costs, setup);
+    let (step, record) = match &machine {
         None => (typical_sweep(graph, costs), None),
         Some(config) => {
             let mut record = Box::new(Record::new(graph));
@@ -140,15 +178,36 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
     };
     // A bound within the cap says nothing about a schedule that exceeds it.
     let kept = setup.memory_cap.filter(|&cap| graph.schedule().keeps_cap(cap, costs.keep));
-    let cores = setup.machine.as_ref().and_then(|machine| shared_cores(graph, costs, &machine.processors));
+    let cores = machine.as_ref().and_then(|machine| shared_cores(graph, costs, &machine.processors));
     let bounds = Bounds { cores, ..bounds(graph, costs, kept) };
     let prediction = Prediction::new(graph, costs, &step, &bounds);
     let steps = step_spans(graph, costs, &step.devices, &setup.steps);
-    Ok(Predicted { graph, costs, prediction, bounds, steps, memory_cap: setup.memory_cap, step, record })
+    Ok(Predicted { graph, costs, prediction, bounds, steps, memory_cap: setup.memory_cap, step, machine, record })
 }
 
-/// The step that a prediction without a machine is about.
-pub fn typical_sweep(graph: &TaskGraph, costs: &CostTable) -> Step {
+/// The machine that is asked for; what its devices cost each other is as it was measured where nothing else is said of it.
+fn machine(graph: &TaskGraph, costs: &CostTable, setup: &Setup) -> Option<Config> {
+    let devices = graph.schedule().devices();
+    let is_said = setup.machine.as_ref().is_some_and(|machine| !machine.processors.is_empty());
+    let measured = costs.contention.as_ref().filter(|contention| !is_said && contention.matters(devices));
+    let Some(contention) = measured else { return setup.machine.clone() };
+    // Devices that share cores are in what was measured.
+    let processor = Processor { devices: (0..devices).collect(), cores: devices, contention: contention.of(devices) };
+    Some(Config { processors: vec![processor], ..setup.machine.clone().unwrap_or_default() })
+}
+
+/// The step that a prediction is about where nothing is said of the machine.
+///
+/// # Errors
+/// As [`predict`], where neighbours slow each other down.
+pub fn typical_step(graph: &TaskGraph, costs: &CostTable) -> Result<Step, EventError> {
+    match machine(graph, costs, &Setup::default()) {
+        None => Ok(typical_sweep(graph, costs)),
+        Some(config) => typical_run(&Prepared::new(graph, costs, &config)?, costs, &mut Record::new(graph)),
+    }
+}
+
+fn typical_sweep(graph: &TaskGraph, costs: &CostTable) -> Step {
     let swept = |speed: Option<&Speed>| sweep_at_speed(graph, costs, speed, |_, _| (), |_, _, _| ());
     let Ok(step) = Step::typical::<Infallible>(costs, |speed| Ok(swept(speed)));
     step
@@ -172,7 +231,7 @@ fn typical_run(prepared: &Prepared<'_>, costs: &CostTable, record: &mut Record) 
 impl Step {
     /// At constant speed.
     fn steady(devices: Vec<Activity>) -> Step {
-        Step { typical_makespan: makespan(&devices), devices, speed: None }
+        Step { typical_makespan: makespan(&devices), devices, speed: None, at_speeds: Vec::new() }
     }
 
     /// Of the steps that `run` makes of each measured speed the most typical one; at constant speed where none was measured.
@@ -188,7 +247,13 @@ impl Step {
         let busy = |devices: &[Activity]| devices.iter().map(|device| device.busy as f64).sum();
         let figures: Vec<(f64, f64)> = all.iter().map(|devices| (makespan(devices) as f64, busy(devices))).collect();
         let number = most_typical(&figures);
-        Ok(Step { devices: all.swap_remove(number), speed: Some(number), typical_makespan: makespan(&steady) })
+        let at_speed = |devices: &Vec<Activity>| AtSpeed {
+            makespan: makespan(devices),
+            busy: devices.iter().map(|device| device.busy).sum(),
+        };
+        let at_speeds = all.iter().map(at_speed).collect();
+        let typical_makespan = makespan(&steady);
+        Ok(Step { devices: all.swap_remove(number), speed: Some(number), typical_makespan, at_speeds })
     }
 
     fn speed<'a>(&self, costs: &'a CostTable) -> Option<&'a Speed> {
@@ -239,18 +304,23 @@ impl Predicted<'_> {
         self.step.makespan()
     }
 
+    /// The same step under each measured speed; none at constant speed.
+    pub fn at_speeds(&self) -> &[AtSpeed] {
+        &self.step.at_speeds
+    }
+
     /// What devices do, in ticks.
     pub fn devices(&self) -> &[Activity] {
         &self.step.devices
     }
 
-    /// How makespans are spread over `samples` steps on `machine` whose ops vary by chance, under the prediction's own speed.
+    /// How makespans are spread over `samples` steps on the prediction's machine whose ops vary by chance, under its own speed.
     ///
     /// # Errors
     /// The machine or the jitter cannot be simulated, as for a prediction.
-    pub fn spread(&self, machine: &Config, jitter: Jitter, samples: u32, each: Each<'_>) -> Result<Spread, EventError> {
+    pub fn spread(&self, jitter: Jitter, samples: u32, each: Each<'_>) -> Result<Spread, EventError> {
         let speed = self.step.speed(self.costs);
-        let config = Config { jitter: Some(jitter), ..machine.clone() };
+        let config = Config { jitter: Some(jitter), ..self.machine.clone().unwrap_or_default() };
         let lasts = |device, start, duration| lasting(speed, device, start, duration);
         let makespans = monte_carlo(&Prepared::new(self.graph, self.costs, &config)?, lasts, samples, each)?;
         Ok(Spread::new(&makespans, jitter.seed, self.costs))
@@ -270,14 +340,25 @@ impl Predicted<'_> {
     /// Why devices idle, by device and time, in the costs' unit: the intervals of `explain`. None where a machine's links and queues
     /// decide, of which it knows nothing, and none of more than 500,000 ops.
     pub fn idle(&self) -> Vec<IdleSpan> {
-        if self.record.is_some() || self.graph.len() > MOST_EXPLAINED {
+        if !self.is_explained() || self.graph.len() > MOST_EXPLAINED {
             return Vec::new();
         }
         explain(self.graph, self.costs, &self.op_times(), self.memory_cap).report(self.graph, self.costs).idle
     }
 
-    /// How long each op of a sweep takes by itself, in ticks, where that is not what it costs: under a measured speed.
+    /// Whether the machine has nothing beyond costs but neighbours.
+    fn is_explained(&self) -> bool {
+        let without = |machine: &Config| Config { processors: Vec::new(), ..machine.clone() };
+        self.machine
+            .as_ref()
+            .is_none_or(|machine| self.costs.contention.is_some() && without(machine) == Config::default())
+    }
+
+    /// How long each op takes by itself, in ticks, where that is not what it costs: under a measured speed, beside neighbours.
     pub fn durations(&self) -> Option<Vec<u64>> {
+        if let (Some(record), Some(_)) = (&self.record, &self.costs.contention) {
+            return Some(record.ops.iter().map(|(start, end)| end - start).collect());
+        }
         let speed = Some(self.step.speed(self.costs)?);
         let durations = vec![Cell::new(0); self.graph.len()];
         sweep_at_speed(self.graph, self.costs, speed, |index, lasted| durations[index].set(lasted), |_, _, _| ());
@@ -335,6 +416,9 @@ impl Prediction {
             costs: costs.summary,
             metrics: Metrics::new(&step.devices, &peaks, held_against, costs.ticks_per_unit),
             jitter: None,
+            interval: Interval::of(
+                &step.at_speeds.iter().map(|at| at.makespan as f64 / costs.ticks_per_unit).collect::<Vec<_>>(),
+            ),
             balance: None,
         }
     }

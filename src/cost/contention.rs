@@ -1,0 +1,66 @@
+//! What devices that compute at the same time cost each other, as it was measured.
+
+use super::{CostError, EXTREME};
+use serde::{Deserialize, Serialize};
+
+/// Alone.
+const ALONE: u32 = 1000;
+
+/// How long ops last beside others. Durations of the costs that it belongs to are those of ops alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contention {
+    /// The machine's cores; slices of a GPU count as such.
+    pub cores: u32,
+    /// With 1, 2, .. devices computing, per mille of alone.
+    pub per_mille: Vec<u32>,
+}
+
+impl Contention {
+    /// That there are cores, and factors that grow from 1 to what a machine can be.
+    pub(super) fn check(&self) -> Result<(), CostError> {
+        let grows = self.per_mille.windows(2).all(|pair| pair[0] <= pair[1]);
+        let (first, last) = (self.per_mille.first().unwrap_or(&ALONE), self.per_mille.last().unwrap_or(&ALONE));
+        if self.cores == 0 || *first != ALONE || !grows || *last > ALONE * EXTREME as u32 {
+            let most = ALONE * EXTREME as u32;
+            return Err(CostError(format!(
+                "contention: expected a core or more, and factors that grow from {ALONE} to at most {most} per mille; measure \
+                 again with `pipesim profile`"
+            )));
+        }
+        Ok(())
+    }
+
+    /// With 1, 2, .. `devices` devices computing, per mille of alone. More than were measured take turns on the cores.
+    pub fn of(&self, devices: u32) -> Vec<u32> {
+        let (measured, last) = (self.per_mille.len() as u32, *self.per_mille.last().unwrap_or(&ALONE));
+        let beyond =
+            |n: u32| (u64::from(last) * u64::from(n.max(self.cores)) / u64::from(measured.max(self.cores))) as u32;
+        (1..=devices).map(|n| self.per_mille.get(n as usize - 1).copied().unwrap_or_else(|| beyond(n))).collect()
+    }
+
+    /// Whether devices cost each other anything, `devices` of them.
+    pub fn matters(&self, devices: u32) -> bool {
+        self.of(devices).last().is_some_and(|&last| last > ALONE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_beyond_those_measured_take_turns() {
+        let measured = Contention { cores: 2, per_mille: vec![1000, 1100] };
+        assert_eq!(measured.of(4), [1000, 1100, 1650, 2200]);
+        assert_eq!(measured.of(1), [1000]);
+        let wide = Contention { cores: 8, per_mille: vec![1000, 1100] };
+        assert_eq!(wide.of(4), [1000, 1100, 1100, 1100]);
+        assert!(measured.matters(2) && !measured.matters(1));
+        assert!(!Contention { cores: 2, per_mille: vec![1000, 1000] }.matters(2));
+        assert!(measured.check().is_ok());
+        for wrong in [vec![999], vec![1000, 900], vec![1000, 100_001]] {
+            assert!(Contention { cores: 2, per_mille: wrong }.check().is_err());
+        }
+    }
+}

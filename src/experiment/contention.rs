@@ -1,0 +1,181 @@
+//! How much devices that compute beside each other slow each other down, from measured steps.
+//!
+//! Cores share caches, memory and power, and what other programs leave of them; with more devices than cores they share these. So
+//! what counts is how many devices compute: with n of them each goes at 1/s(n) of the speed that it has alone. In fill and drain
+//! some of the devices compute, in the steady state all do, and with one micro-batch only one does: s follows from how long ops
+//! of one stage and kind took there, always compared within a moment, as the machine's own speed comes and goes.
+
+use crate::exec::StepRecord;
+use crate::graph::TaskGraph;
+use crate::statistics::median;
+use std::collections::BTreeMap;
+
+/// Passes over the unknowns, of which each is found from the others.
+const PASSES: usize = 20;
+
+/// Least share of an op's time with n devices for which it says something about n.
+const LEAST_SHARE: f64 = 0.5;
+
+/// Least samples of a number of devices.
+const LEAST_SAMPLES: usize = 5;
+
+/// Least speed that neighbours leave a device.
+const LEAST_SPEED: f64 = 0.01;
+
+/// Shares of an op's time by the number of devices that computed, from 1, its own included.
+type Shares = Vec<f64>;
+
+/// By number of devices that compute, from 1, the speed of each, as a share of that of one alone.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Neighbours {
+    speeds: Vec<f64>,
+}
+
+impl Neighbours {
+    /// From pairs of steps that ran beside each other: of a schedule with neighbours, and one in which each op ran alone.
+    pub(super) fn of(devices: usize, pairs: &[[(&TaskGraph, &StepRecord); 2]]) -> Neighbours {
+        let samples: Vec<(f64, Shares)> = pairs.iter().flat_map(|&[among, alone]| speeds(among, alone)).collect();
+        let mut speeds = vec![1.0; devices];
+        for _ in 0..PASSES {
+            for n in 1..devices {
+                let without =
+                    |shares: &Shares| -> f64 { (0..devices).filter(|&k| k != n).map(|k| shares[k] * speeds[k]).sum() };
+                let found: Vec<f64> = samples
+                    .iter()
+                    .filter(|(_, shares)| shares[n] >= LEAST_SHARE)
+                    .map(|(speed, shares)| (speed - without(shares)) / shares[n])
+                    .collect();
+                // More neighbours never help.
+                let found = if found.len() < LEAST_SAMPLES { speeds[n - 1] } else { median(&found) };
+                speeds[n] = found.clamp(LEAST_SPEED, speeds[n - 1]);
+            }
+        }
+        Neighbours { speeds }
+    }
+
+    /// Neighbours that cost nothing.
+    pub(super) fn none(devices: usize) -> Neighbours {
+        Neighbours { speeds: vec![1.0; devices] }
+    }
+
+    /// How long an op lasts while 1, 2, .. devices compute, per mille of alone.
+    pub(super) fn contention(&self) -> Vec<u32> {
+        self.speeds.iter().map(|speed| (1000.0 / speed).round() as u32).collect()
+    }
+
+    /// By device and op of a step, the share of its time that it would have taken alone.
+    pub(super) fn alone(&self, record: &StepRecord) -> Vec<Vec<f64>> {
+        let share = |shares: &Shares| shares.iter().zip(&self.speeds).map(|(share, speed)| share * speed).sum();
+        let of_device = |device: &Vec<Shares>| device.iter().map(share).collect();
+        busy(record, self.speeds.len()).iter().map(of_device).collect()
+    }
+}
+
+/// The speed of each op of a step among neighbours, against the same stage's and kind's alone, and its neighbours.
+fn speeds(among: (&TaskGraph, &StepRecord), alone: (&TaskGraph, &StepRecord)) -> Vec<(f64, Shares)> {
+    let mut durations: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    for op in alone.1.devices.iter().flat_map(|device| &device.ops) {
+        durations.entry(alone.0.op(op.index).slot()).or_default().push((op.end - op.start) as f64);
+    }
+    let busy = busy(among.1, among.1.devices.len());
+    let mut found = Vec::new();
+    for (device, shares) in among.1.devices.iter().zip(busy) {
+        for (op, shares) in device.ops.iter().zip(shares).filter(|(op, _)| op.end > op.start) {
+            if let Some(alone) = durations.get(&among.0.op(op.index).slot()) {
+                found.push((median(alone) / (op.end - op.start) as f64, shares));
+            }
+        }
+    }
+    found
+}
+
+/// By device and op of a step, the shares of its time with 1, 2, .. `most` devices computing.
+fn busy(record: &StepRecord, most: usize) -> Vec<Vec<Shares>> {
+    let ops = || record.devices.iter().flat_map(|device| &device.ops);
+    let mut edges: Vec<(u64, i32)> = ops().flat_map(|op| [(op.start, 1), (op.end, -1)]).collect();
+    edges.sort_unstable();
+    let counted = edges.iter().scan(0, |count, &(time, step)| {
+        *count += step;
+        Some((time, *count))
+    });
+    let counts: Vec<(u64, i32)> = counted.collect();
+    let shares = |start: u64, end: u64| {
+        let mut shares = vec![0.0; most];
+        let first = counts.partition_point(|&(time, _)| time <= start).saturating_sub(1);
+        for (&(time, count), next) in counts[first..].iter().zip(counts[first + 1..].iter().map(|&(time, _)| time)) {
+            if time >= end {
+                break;
+            }
+            let overlap = next.min(end).saturating_sub(time.max(start));
+            shares[(count.max(1) as usize).min(most) - 1] += overlap as f64 / (end - start).max(1) as f64;
+        }
+        shares
+    };
+    record.devices.iter().map(|device| device.ops.iter().map(|op| shares(op.start, op.end)).collect()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::CostTable;
+    use crate::exec::{DeviceRecord, OpRecord};
+    use crate::resolve::{self, Selection, unknown_costs};
+    use crate::sim::event::{Config, Processor, Record, simulate};
+
+    /// A step of `schedule` as the event engine plays it: ops of 1000 ticks alone, `slower` per mille.
+    fn step(schedule: &str, shape: (u32, u32), contention: &[u32], slower: u64) -> (TaskGraph, StepRecord) {
+        let graph = Selection::new(shape.0, shape.1).graph::<resolve::Error>(schedule, &unknown_costs).unwrap().graph;
+        let cost = |op: crate::op::Op| crate::cost::OpTime {
+            duration: slower * if op.kind() == crate::op::Kind::B { 2 } else { 1 },
+            ..Default::default()
+        };
+        let summary = crate::cost::Summary { F: 1.0, I: 1.0, W: 1.0, B: 2.0, comm: 0.0, keep: 1.0 };
+        let costs = CostTable::new(&graph.schedule().placement, (1e6, "ms", 1_000_000), summary, cost);
+        let processor = Processor { devices: (0..shape.0).collect(), cores: shape.0, contention: contention.to_vec() };
+        let config = Config { processors: vec![processor], ..Config::default() };
+        let mut record = Record::new(&graph);
+        simulate(&graph, &costs, &config, &mut record).unwrap();
+        let mut devices = vec![DeviceRecord::default(); shape.0 as usize];
+        for (index, &(start, end)) in record.ops.iter().enumerate() {
+            devices[graph.device_of(index) as usize].ops.push(OpRecord {
+                index,
+                turn: start,
+                start,
+                end,
+                put_start: end,
+                put_end: end,
+            });
+        }
+        devices.iter_mut().for_each(|device| device.ops.sort_by_key(|op| op.start));
+        (graph, StepRecord { devices, ..StepRecord::default() })
+    }
+
+    #[test]
+    fn what_neighbours_cost_is_found_again_in_steps_of_a_machine_that_drifts() {
+        for (schedule, p) in [("1f1b", 2), ("gpipe", 2), ("zb-h1", 2), ("1f1b", 4), ("zb-h1", 3)] {
+            for contention in [[1000; 4], [1000, 1250, 1400, 1400], [1000, 1100, 1650, 2200]] {
+                let contention = &contention[..p as usize];
+                let steps = [1000, 1050, 1100].map(|slower| {
+                    (step(schedule, (p, 8), contention, slower), step(schedule, (p, 1), contention, slower))
+                });
+                let pair = |(among, alone): &'static ((TaskGraph, StepRecord), (TaskGraph, StepRecord))| {
+                    [(&among.0, &among.1), (&alone.0, &alone.1)]
+                };
+                let steps: &'static _ = Box::leak(Box::new(steps));
+                let pairs: Vec<_> = steps.iter().map(pair).collect();
+                let found = Neighbours::of(p as usize, &pairs);
+                for (wanted, found) in contention.iter().zip(found.contention()) {
+                    assert!(wanted.abs_diff(found) <= 3, "{schedule} {p}: {found} for {wanted}");
+                }
+                let (graph, record) = &steps[0].0;
+                for (device, shares) in record.devices.iter().zip(&found.alone(record)) {
+                    for (op, share) in device.ops.iter().zip(shares) {
+                        let alone = (op.end - op.start) as f64 * share;
+                        let units = if graph.op(op.index).kind() == crate::op::Kind::B { 2.0 } else { 1.0 };
+                        assert!((alone - 1000.0 * units).abs() < 8.0 * units, "{schedule}: {alone}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Measured steps written down, to be judged again: by another version of this program, or by somebody else.
+
+use super::{Error, Role, Steps};
+use crate::exec::StepRecord;
+use crate::graph::TaskGraph;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+/// Version of the description.
+const SCHEMA_VERSION: u32 = 1;
+
+/// Most bytes of the description, unpacked.
+const MOST_BYTES: u64 = 1 << 32;
+
+/// All steps of a measurement.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recorded {
+    schema_version: u32,
+    /// What was measured, where and when.
+    pub provenance: BTreeMap<String, String>,
+    runs: Vec<Run>,
+}
+
+/// Those of one schedule.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Run {
+    schedule: String,
+    microbatches: u32,
+    role: Role,
+    ops: usize,
+    steps: Vec<StepRecord>,
+}
+
+impl Recorded {
+    /// Of these runs.
+    pub fn new(provenance: BTreeMap<String, String>, runs: &[Steps]) -> Recorded {
+        let run = |run: &Steps| Run {
+            schedule: run.graph.schedule().name.clone(),
+            microbatches: run.graph.schedule().microbatches,
+            role: run.role,
+            ops: run.graph.len(),
+            steps: run.records.clone(),
+        };
+        Recorded { schema_version: SCHEMA_VERSION, provenance, runs: runs.iter().map(run).collect() }
+    }
+
+    /// As JSON, packed by gzip.
+    pub fn write(&self) -> Result<Vec<u8>, Error> {
+        let mut encoder = flate2::GzBuilder::new().mtime(0).write(Vec::new(), flate2::Compression::new(6));
+        let json = serde_json::to_vec(self).map_err(anyhow::Error::from)?;
+        Ok(encoder.write_all(&json).and_then(|()| encoder.finish()).map_err(anyhow::Error::from)?)
+    }
+
+    /// What [`Recorded::write`] wrote.
+    pub fn read(bytes: &[u8]) -> Result<Recorded, Error> {
+        let mut json = Vec::new();
+        let unpacked = flate2::read::GzDecoder::new(bytes).take(MOST_BYTES).read_to_end(&mut json);
+        let read =
+            unpacked.map_err(|e| e.to_string()).and_then(|_| serde_json::from_slice(&json).map_err(|e| e.to_string()));
+        let recorded: Recorded = read.map_err(|why| {
+            Error::Usage(format!(
+                "expected steps as `pipesim report accuracy --record` writes them, found other data ({why})"
+            ))
+        })?;
+        match recorded.schema_version {
+            SCHEMA_VERSION => Ok(recorded),
+            found => Err(Error::Usage(format!("expected version {SCHEMA_VERSION} of recorded steps, found {found}"))),
+        }
+    }
+
+    /// Its steps, of `graphs`.
+    ///
+    /// # Errors
+    /// They are of other graphs.
+    pub fn steps(self, graphs: Vec<(TaskGraph, Role)>) -> Result<Vec<Steps>, Error> {
+        let found: Vec<String> =
+            self.runs.iter().map(|run| format!("{} m={}", run.schedule, run.microbatches)).collect();
+        let mut runs = self.runs.into_iter();
+        let mut steps = Vec::with_capacity(graphs.len());
+        for (graph, role) in graphs {
+            let (name, m, ops) = (graph.schedule().name.clone(), graph.schedule().microbatches, graph.len());
+            let run =
+                runs.next().filter(|run| (&run.schedule, run.microbatches, run.role, run.ops) == (&name, m, role, ops));
+            let records = run.map(|run| run.steps).filter(|steps| fit(steps, &graph)).ok_or_else(|| {
+                Error::Usage(format!(
+                    "expected recorded steps of {name} at m = {m} next, found {}; give the options that they were measured with",
+                    found.join(", ")
+                ))
+            })?;
+            steps.push(Steps { graph: Arc::new(graph), role, records });
+        }
+        Ok(steps)
+    }
+}
+
+/// Whether there are steps, all of them of that graph.
+fn fit(steps: &[StepRecord], graph: &TaskGraph) -> bool {
+    let fits = |step: &StepRecord| {
+        let ops = || step.devices.iter().flat_map(|device| &device.ops);
+        let mut seen: Vec<usize> = ops().map(|op| op.index).collect();
+        seen.sort_unstable();
+        step.devices.len() == graph.schedule().devices() as usize
+            && seen.into_iter().eq(0..graph.len())
+            && ops().all(|op| op.turn <= op.start && op.start <= op.end && op.put_start <= op.put_end)
+            && step
+                .devices
+                .iter()
+                .all(|device| device.laps.iter().all(|(number, _)| (*number as usize) < device.ops.len()))
+    };
+    !steps.is_empty() && steps.iter().all(fits)
+}
