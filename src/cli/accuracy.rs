@@ -4,17 +4,18 @@ use super::Failure;
 use super::devices::DeviceOptions;
 use super::guard::Guarded;
 use super::model::ModelOptions;
-use super::numbers::{Numbers, numbers};
+use super::numbers::{Numbers, numbers, share};
 use super::options::{DetailOptions, WriteOptions};
 use super::output::{OneFile, json, print};
 use super::selection::{Names, names};
 use super::signals::{Decides, heed};
-use crate::experiment::{self, Finding};
+use crate::experiment::{self, Extent, Finding, Transfer};
 use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::{self, Report};
 use crate::resolve::Selection;
 use clap::Args;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Arguments of `report accuracy`.
 #[derive(Args)]
@@ -34,17 +35,23 @@ pub struct Accuracy {
     /// Its number of micro-batches
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     calibrate_micro: u32,
-    /// Measured steps of each
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..100_000))]
-    steps: u32,
+    /// Measured steps of each, at most [default: 20, with --until 1000]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..100_000))]
+    steps: Option<u32>,
     /// Steps before them
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..1000))]
     warmup: u32,
+    /// Measure until the 95 % interval of a predicted time is as narrow as this on either side, and say so where it will not be: 1%
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    until: Option<f64>,
+    /// Predict another training from the same costs, too, repeatable: batch=4 (sequences a micro-batch), seq=256, blocks=12, layers=5,3, stages=2; at --calibrate-micro
+    #[arg(long, value_name = "WHAT=NUMBER", value_parser = change)]
+    transfer_to: Vec<Change>,
     /// Write every measured step down, for --again
     #[arg(long, value_name = "FILE.json.gz")]
     record: Option<PathBuf>,
     /// Judge steps that --record wrote, measured with the same options, instead of measuring
-    #[arg(long, value_name = "FILE.json.gz", conflicts_with_all = ["record", "steps", "warmup", "device"])]
+    #[arg(long, value_name = "FILE.json.gz", conflicts_with_all = ["record", "steps", "warmup", "until", "device"])]
     again: Option<PathBuf>,
     #[command(flatten)]
     model: ModelOptions,
@@ -56,6 +63,39 @@ pub struct Accuracy {
     details: DetailOptions,
 }
 
+/// How another training differs.
+#[derive(Clone, Debug)]
+struct Change {
+    name: String,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Batch(u32),
+    Tokens(usize),
+    Blocks(usize),
+    Layers(Vec<usize>),
+    Stages(u32),
+}
+
+fn change(text: &str) -> Result<Change, String> {
+    let expected = || format!("expected batch=N, seq=N, blocks=N, layers=N,N,.. or stages=N, found '{text}'");
+    let (what, value) = text.split_once('=').ok_or_else(expected)?;
+    let values: Vec<u32> =
+        value.split(',').map(|n| n.trim().parse()).collect::<Result<_, _>>().map_err(|_| expected())?;
+    let what = match (what.trim(), &values[..]) {
+        (_, values) if values.contains(&0) => return Err(expected()),
+        ("batch", &[n]) => What::Batch(n),
+        ("seq", &[n]) => What::Tokens(n as usize),
+        ("blocks", &[n]) => What::Blocks(n as usize),
+        ("layers", values) => What::Layers(values.iter().map(|&n| n as usize).collect()),
+        ("stages", &[n @ 1..=1024]) => What::Stages(n),
+        _ => return Err(expected()),
+    };
+    Ok(Change { name: text.to_string(), what })
+}
+
 /// The whole of a file.
 fn read_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
     let name = path.display();
@@ -64,6 +104,25 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 impl Accuracy {
+    /// The other trainings.
+    fn transfers(&self, ranks: &Arc<Ranks>) -> Result<Vec<Transfer>, Failure> {
+        let transfer = |Change { name, what }: &Change| {
+            let (mut recipe, mut devices) = (self.model.recipe(), self.stages);
+            match what {
+                What::Batch(sequences) => recipe.batch = Some(*sequences),
+                What::Tokens(tokens) => recipe.sequence_tokens = Some(*tokens),
+                What::Blocks(blocks) => recipe.blocks = Some(*blocks),
+                What::Layers(layers) => recipe.layers = Some(layers.clone()),
+                What::Stages(stages) => devices = *stages,
+            }
+            let mut training = recipe.training(1, ranks)?;
+            training.backend = self.devices.sole_backend(ranks, devices, self.details)?.0;
+            let selection = Selection { host: &Guarded, ..Selection::new(devices, self.calibrate_micro) };
+            Ok(Transfer { name: name.clone(), training, selection })
+        };
+        self.transfer_to.iter().map(transfer).collect()
+    }
+
     /// Measures, predicts, writes the report.
     pub fn run(&self) -> Result<(), Failure> {
         let DetailOptions { remarks, verbose } = self.details;
@@ -84,8 +143,12 @@ impl Accuracy {
             microbatches: self.micro.all().to_vec(),
             calibrate_on: self.calibrate.clone(),
             selection: Selection { host: &Guarded, ..Selection::new(self.stages, self.calibrate_micro) },
-            steps: self.steps,
-            warmup: self.warmup,
+            transfers: self.transfers(&ranks)?,
+            extent: Extent {
+                warmup: self.warmup,
+                steps: self.steps.unwrap_or(if self.until.is_some() { 1000 } else { 20 }),
+                until: self.until,
+            },
         };
         let (runs, failure) = match &self.again {
             Some(path) => (accuracy.recorded(&training, &read_bytes(path)?)?, None),

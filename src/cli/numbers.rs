@@ -90,6 +90,14 @@ pub fn numbers(range: RangeInclusive<u32>) -> impl TypedValueParser<Value = Numb
     StringValueParser::new().try_map(move |text| Numbers::read(&text, &range))
 }
 
+/// A share of one as `1%` or `0.01`, above 0 and below 1.
+pub fn share(text: &str) -> Result<f64, String> {
+    let expected = || format!("expected a share above 0 and below 1, as 1% or 0.01, found '{text}'");
+    let (number, of) = text.trim().strip_suffix('%').map_or((text.trim(), 1.0), |percent| (percent.trim_end(), 100.0));
+    let share = number.parse::<f64>().map_err(|_| expected())? / of;
+    if share > 0.0 && share < 1.0 { Ok(share) } else { Err(expected()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

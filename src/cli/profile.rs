@@ -79,8 +79,9 @@ impl Profile {
         let mut training = recipe.training(self.schedules.micro.first(), &ranks)?;
         training.backend = self.devices.sole_backend(&ranks, stages, self.details)?.0;
         training.stages(&graph)?;
-        let (calibrating, steps) = ((&*name, &self.schedules.selection()), (self.warmup, self.steps));
-        let (costs, ended) = experiment::profile(&training, calibrating, steps, &remarks.observer(true, true))?;
+        let extent = experiment::Extent { warmup: self.warmup, steps: self.steps, until: None };
+        let calibrating = (&*name, &self.schedules.selection());
+        let (costs, ended) = experiment::profile(&training, calibrating, extent, &remarks.observer(true, true))?;
         file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))?;
         ended.map_or(Ok(()), |ended| Err(Failure::ended(ended)))
     }

@@ -4,6 +4,7 @@ use super::Failure;
 use super::condition::{Judged, Scope};
 use super::devices::{Chosen, DeviceOptions};
 use super::model::ModelOptions;
+use super::numbers::share;
 use super::options::{CostOptions, DetailOptions, DrawOptions, JudgeOptions, WriteOptions};
 use super::output::{json, tell};
 use super::selection::SearchOptions;
@@ -40,9 +41,12 @@ pub struct Run {
     /// What the link is to promise, emulated: one-sided, buffered(k), channel, channel:per-peer or channel:per-direction, those with ,front-loaded or ,ahead too, batched, megatron, pytorch or pytorch:2.11; a schedule that deadlocks under it is refused
     #[arg(long, value_name = "DELIVERY", default_value = "one-sided")]
     delivery: Delivery,
-    /// Training steps of each schedule
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..1_000_000))]
-    steps: u32,
+    /// Training steps of each schedule, at most [default: 5, with --until 1000]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..1_000_000))]
+    steps: Option<u32>,
+    /// Measure until the 95 % interval of a predicted time is as narrow as this on either side, and say so where it will not be: 1%
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    until: Option<f64>,
     /// Steps before them that leave no trace
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..1000))]
     warmup: u32,
@@ -158,6 +162,14 @@ impl Run {
         let mut experiment = self.experiment(ranks);
         let stages = self.schedules.stages.first();
         let mut chosen = self.devices.choose(ranks, stages, details)?;
+        if self.until.is_some() && (matches!(chosen, Chosen::Timed) || self.costs.profile.is_some() || ranks.size() > 1)
+        {
+            return Err(Failure::Usage(
+                "--until is about costs that one process measures while it trains: leave it out on timed devices, with --profile and with \
+                 ranks"
+                    .to_string(),
+            ));
+        }
         self.judge.refuse(Scope::Runs { trains: !matches!(chosen, Chosen::Timed) })?;
         let links = self.devices.links(chosen, ranks, stages)?;
         for &link in &links {
@@ -268,8 +280,9 @@ impl Run {
             recipe: Recipe { layers: self.costs.layers.clone(), ..self.model.recipe() },
             costs: Costs::default(),
             calibrate_on: self.calibrate.clone(),
-            steps: self.steps,
+            steps: self.steps.unwrap_or(if self.until.is_some() { 1000 } else { 5 }),
             warmup: self.warmup,
+            until: self.until,
             baseline: self.baseline,
             delivery: self.delivery,
             ranks: ranks.clone(),

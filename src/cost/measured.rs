@@ -4,7 +4,7 @@
 //! schedule or split serves every other.
 
 use super::{Contention, CostError, CostTable, OpTime, Speed, StepCosts, Summary};
-use crate::anatomy::{BLOCK, Outline, Stage, TiedSides};
+use crate::anatomy::{Anatomy, BLOCK, MicroBatch, Outline, Stage, TiedSides};
 use crate::op::Kind;
 use crate::placement::Placement;
 use serde::{Deserialize, Serialize};
@@ -176,6 +176,43 @@ impl CostFile {
         })
     }
 
+    /// The same with the parts of `anatomy` for micro-batches of another size, where they were not measured for it: time goes with
+    /// FLOPs, with tokens where there are none; between two sizes that were measured it is interpolated.
+    pub fn at_size(&self, anatomy: &Anatomy, micro: MicroBatch) -> CostFile {
+        let size = (micro.sequences as u32, micro.tokens as u32);
+        let mut costs = self.clone();
+        for part in &anatomy.parts {
+            for kind in [Kind::F, Kind::I, Kind::W] {
+                if self.part(part.name, kind, size).is_ok() {
+                    continue;
+                }
+                let letter = kind.letter().to_string();
+                let of = |c: &&PartCost| c.part == part.name && c.kind == letter;
+                let work = |sequences: u32, tokens: u32| {
+                    let micro = MicroBatch { sequences: sequences as usize, tokens: tokens as usize };
+                    Some(part.flops(kind, micro)).filter(|&flops| flops > 0).unwrap_or(micro.rows() as u128) as f64
+                };
+                let point = |c: &PartCost| (work(c.sequences, c.tokens), c.duration_ns as f64);
+                let known: Vec<(f64, f64)> = self.parts.iter().filter(of).map(point).collect();
+                if let Some(duration) = along(known, work(size.0, size.1)) {
+                    let (part, duration_ns) = (part.name.to_string(), duration.round() as u64);
+                    costs.parts.push(PartCost {
+                        part,
+                        kind: letter,
+                        sequences: size.0,
+                        tokens: size.1,
+                        duration_ns,
+                        samples: 0,
+                    });
+                }
+            }
+        }
+        let bytes = anatomy.edge(micro) as u64 * 4;
+        costs.link.put_ns = (self.link.put_ns as f64 * bytes as f64 / self.link.bytes.max(1) as f64).round() as u64;
+        costs.link.bytes = bytes;
+        costs
+    }
+
     /// The table for these stages on `placement`.
     ///
     /// # Errors
@@ -260,9 +297,40 @@ impl CostFile {
     }
 }
 
+/// The value at `x` on the line through the two of `known` that lie nearest, in proportion through one; none without any.
+fn along(mut known: Vec<(f64, f64)>, x: f64) -> Option<f64> {
+    known.sort_by(|a, b| (a.0 / x).ln().abs().total_cmp(&(b.0 / x).ln().abs()));
+    match known[..] {
+        [] => None,
+        [(x0, y0), (x1, y1), ..] if x0 != x1 => Some((y0 + (y1 - y0) * (x - x0) / (x1 - x0)).max(0.0)),
+        [(x0, y0), ..] => Some(y0 * x / x0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_sizes_are_in_proportion_or_between_those_measured() {
+        assert_eq!(along(vec![], 3.0), None);
+        assert_eq!(along(vec![(2.0, 10.0)], 3.0), Some(15.0));
+        assert_eq!(along(vec![(1.0, 12.0), (4.0, 42.0), (100.0, 0.0)], 2.0), Some(22.0));
+        let file = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
+        let (sequences, tokens) = (file.parts[0].sequences, file.parts[0].tokens);
+        let anatomy = crate::model::Config::preset("tiny").unwrap().anatomy();
+        let size = |times: usize| MicroBatch { sequences: sequences as usize * times, tokens: tokens as usize };
+        assert_eq!(file.at_size(&anatomy, size(1)).parts, file.parts, "what was measured stays");
+        let doubled = file.at_size(&anatomy, size(2));
+        for part in &file.parts {
+            let found = doubled.part(
+                &part.part,
+                crate::op::Kind::ALL.into_iter().find(|k| k.letter().to_string() == part.kind).unwrap(),
+                (2 * sequences, tokens),
+            );
+            assert_eq!(found.unwrap(), 2 * part.duration_ns, "twice the sequences are twice the work");
+        }
+    }
 
     #[test]
     fn only_a_model_with_a_tied_tensor_exchanges_its_gradient() {

@@ -1,5 +1,6 @@
 //! What one training step did, measured; and the timeline made of it.
 
+use super::load::Load;
 use crate::graph::TaskGraph;
 use crate::model::Lap;
 use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
@@ -105,6 +106,9 @@ pub struct StepRecord {
     /// When it began, since measuring did.
     #[serde(default)]
     pub at_ns: u64,
+    /// What else the machine did meanwhile.
+    #[serde(default)]
+    pub load: Load,
 }
 
 impl StepRecord {
@@ -128,7 +132,7 @@ impl StepRecord {
             device.steps.iter_mut().for_each(|(_, start, end)| [start, end].into_iter().for_each(shift));
             [&mut device.begun, &mut device.ready, &mut device.told].into_iter().for_each(shift);
         }
-        StepRecord { devices, loss, wall_ns, at_ns: 0 }
+        StepRecord { devices, loss, wall_ns, at_ns: 0, load: Load::default() }
     }
 
     /// End of the last pipeline op: the makespan, in ns.

@@ -2,7 +2,7 @@
 
 use super::contention::Neighbours;
 use super::measure::CALIBRATING;
-use super::{Error, Measured, Observer, Role, Steps, Training, measure, provenance};
+use super::{Error, Extent, Measured, Observer, Role, Steps, Training, measure, provenance};
 use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, Part, Stage};
 use crate::cost::{
     Contention, CostFile, CostTable, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL,
@@ -20,13 +20,13 @@ use std::collections::BTreeMap;
 pub fn profile(
     training: &Training,
     (name, selection): (&str, &Selection),
-    steps: (u32, u32),
+    extent: Extent,
     observer: Observer<'_>,
 ) -> Result<(CostFile, Option<Error>), Error> {
     let graphs = calibrating_graphs(training, name, selection)?;
     let session = |graph| Measured::new(training, graph, Delivery::OneSided, Role::Calibrates);
     let mut runs = graphs.into_iter().map(session).collect::<Result<Vec<_>, Error>>()?;
-    let ended = measure(training, &mut runs, steps, observer)?;
+    let ended = measure(&mut runs, extent, observer)?;
     let runs: Vec<Steps> = runs.into_iter().map(|run| run.steps).collect();
     Ok((Calibrating::new(training, &runs).costs(training)?, ended))
 }

@@ -158,11 +158,8 @@ mod tests {
                 let steps = [1000, 1050, 1100].map(|slower| {
                     (step(schedule, (p, 8), contention, slower), step(schedule, (p, 1), contention, slower))
                 });
-                let pair = |(among, alone): &'static ((TaskGraph, StepRecord), (TaskGraph, StepRecord))| {
-                    [(&among.0, &among.1), (&alone.0, &alone.1)]
-                };
-                let steps: &'static _ = Box::leak(Box::new(steps));
-                let pairs: Vec<_> = steps.iter().map(pair).collect();
+                let pairs: Vec<_> =
+                    steps.iter().map(|(among, alone)| [(&among.0, &among.1), (&alone.0, &alone.1)]).collect();
                 let found = Neighbours::of(p as usize, &pairs);
                 for (wanted, found) in contention.iter().zip(found.contention()) {
                     assert!(wanted.abs_diff(found) <= 3, "{schedule} {p}: {found} for {wanted}");

@@ -1,6 +1,6 @@
 //! What an experiment found, as numbers and to look at.
 
-use super::interval::ratios;
+use super::interval::{SEED, ratios};
 use super::measure::CALIBRATING;
 use super::outcome::{iteration, wall};
 use super::room::Resident;
@@ -130,8 +130,14 @@ impl OverSteps {
     }
 }
 
-/// Of the draws that intervals come from.
-const SEED: u64 = 42;
+/// The makespan's error over the steps that no other load hit.
+fn over_undisturbed(run: &Steps, all: &Predicted<'_>, predicted: &Predicted<'_>, beside: &[usize]) -> Option<f64> {
+    let quiet = run.undisturbed();
+    let is_quiet = |number: usize| !run.records[number / 2].load.is_noticed();
+    let beside: Vec<usize> =
+        (0..beside.len()).filter(|&number| is_quiet(number)).map(|number| beside[number]).collect();
+    (!quiet.records.is_empty()).then(|| OverSteps::new(&quiet, all, predicted, &beside).makespan_error)
+}
 
 impl Finding {
     /// Nothing found yet.
@@ -170,6 +176,7 @@ impl Finding {
         let costs = if beside.is_empty() { table } else { &of_its_time };
         let predicted = sim::predict(&run.graph, costs, setup).map_err(refused)?;
         let over_steps = OverSteps::new(run, &all, &predicted, beside);
+        let undisturbed = over_undisturbed(run, &all, &predicted, beside);
         let mut panel = Panel::predicted(&predicted);
         let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep.share());
         measured_timeline.held_against(&panel.timeline);
@@ -187,6 +194,7 @@ impl Finding {
         let tokens = f64::from(schedule.microbatches) * place.microbatch_tokens as f64;
         let outcome = Outcome {
             schedule: schedule.name.clone(),
+            transfer: None,
             devices: schedule.devices(),
             microbatches: schedule.microbatches,
             device_kind: place.device_kind,
@@ -198,6 +206,7 @@ impl Finding {
             error: Errors {
                 makespan: error.makespan,
                 typical_makespan: over_steps.makespan_error,
+                undisturbed_makespan: undisturbed,
                 typical_bubble: over_steps.bubble_error,
                 typical_iteration: over_steps.iteration_error,
                 bubble: error.bubble,

@@ -8,6 +8,9 @@ use crate::statistics::{quantile, typical};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+/// Of the draws.
+pub(super) const SEED: u64 = 42;
+
 /// How many times the measurement is drawn.
 const DRAWS: usize = 2000;
 

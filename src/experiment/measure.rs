@@ -1,8 +1,9 @@
 //! Measuring: several schedules in one process, warmed, their steps interleaved round-robin, so that all see the same machine.
 
+use super::interval::{SEED, ratios};
 use super::{Error, Event, Observer, Role, Steps, Training};
 use crate::delivery::Delivery;
-use crate::exec::{Session, StepRecord};
+use crate::exec::{Counters, Session, StepRecord};
 use crate::graph::TaskGraph;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,19 +14,38 @@ pub(super) const CALIBRATING: &str = " (calibrating)";
 /// How many schedules are measured between one calibrating step and the next: machines change their speed within seconds.
 const BETWEEN: usize = 2;
 
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Steps of each schedule before those measured, that leave no trace.
+    pub warmup: u32,
+    /// Measured steps of each, at most.
+    pub steps: u32,
+    /// Measure no more once the 95 % interval of a predicted time is as narrow as this on either side, as a share.
+    pub until: Option<f64>,
+}
+
 /// A schedule held ready, with the steps measured so far.
-pub struct Measured {
+pub struct Measured<'a> {
     /// What was measured.
     pub steps: Steps,
+    /// What is trained; none on timed devices.
+    pub training: Option<&'a Training>,
     /// Where.
     pub session: Session,
 }
 
-impl Measured {
+impl<'a> Measured<'a> {
     /// A session of `training` for `graph`, nothing measured yet; all ranks must call this together.
-    pub fn new(training: &Training, graph: TaskGraph, delivery: Delivery, role: Role) -> Result<Measured, Error> {
+    pub fn new(
+        training: &'a Training,
+        graph: TaskGraph,
+        delivery: Delivery,
+        role: Role,
+    ) -> Result<Measured<'a>, Error> {
         let graph = Arc::new(graph);
-        Ok(Measured { session: training.session_delivering(&graph, delivery)?, steps: Steps::new(graph, role) })
+        let session = training.session_delivering(&graph, delivery)?;
+        Ok(Measured { session, training: Some(training), steps: Steps::new(graph, role) })
     }
 
     /// What is executed.
@@ -35,8 +55,8 @@ impl Measured {
 }
 
 /// Where training first left the numbers; of several runs in the first of them, rather not in what is measured for its costs.
-fn diverged(runs: &[Measured]) -> Option<Error> {
-    let first = |run: &Measured| {
+fn diverged(runs: &[Measured<'_>]) -> Option<Error> {
+    let first = |run: &Measured<'_>| {
         let losses = run.steps.records.iter().map(|record| record.loss.unwrap_or_default());
         let (step, loss) = losses.enumerate().find(|(_, loss)| !loss.is_finite())?;
         Some((step, run.steps.calibrates(), loss, run.graph().schedule().name.clone()))
@@ -47,41 +67,38 @@ fn diverged(runs: &[Measured]) -> Option<Error> {
 
 /// Warms all runs up, then measures `steps` training steps of each, one step of each in turn. What ended that early, where the
 /// first run was measured all the same, or what spoils it; runs of which nothing was measured are then left out.
-pub fn measure(
-    training: &Training,
-    runs: &mut Vec<Measured>,
-    (warmup, steps): (u32, u32),
-    observer: Observer<'_>,
-) -> Result<Option<Error>, Error> {
-    if steps == 0 {
+pub fn measure(runs: &mut Vec<Measured<'_>>, extent: Extent, observer: Observer<'_>) -> Result<Option<Error>, Error> {
+    if extent.steps == 0 {
         return Err(Error::Usage("expected at least 1 step to measure, found 0; ask for one or more".to_string()));
     }
-    observer(Event::Begin(turns(runs, steps).len() as u64));
+    observer(Event::Begin(Turns::of(runs, extent).count() as u64));
     let warmed = runs.iter_mut().try_for_each(|run| {
-        let schedule = run.graph().schedule();
+        let (schedule, training) = (run.steps.graph.schedule(), run.training.expect(TRAINED));
         observer(Event::WarmUp(&schedule.name));
         let batch = training.batch(0, schedule.microbatches)?;
-        Ok(training.warm_up(&mut run.session, &batch, warmup as usize)?)
+        Ok(training.warm_up(&mut run.session, &batch, extent.warmup as usize)?)
     });
     warmed.inspect_err(|_: &Error| observer(Event::End))?;
-    in_turn(runs, steps, training.micro_batch.rows(), observer, |run, number| {
-        let schedule = run.graph().schedule();
+    in_turn(runs, extent, observer, |run, number| {
+        let (schedule, training) = (run.steps.graph.schedule(), run.training.expect(TRAINED));
         observer(Event::Turn(&schedule.name));
         let batch = training.batch(number as usize, schedule.microbatches)?;
         Ok(run.session.step(&batch, Some(training.update(number as usize)))?)
     })
 }
 
-/// `steps` steps of each run, of micro-batches of `tokens` tokens, one step of each in turn. As [`measure`] where it ends early.
+/// Sessions that train were made of a training.
+const TRAINED: &str = "what is measured is trained";
+
+/// Steps of each run, one step of each in turn. As [`measure`] where it ends early.
 pub(super) fn in_turn(
-    runs: &mut Vec<Measured>,
-    steps: u32,
-    tokens: usize,
+    runs: &mut Vec<Measured<'_>>,
+    extent: Extent,
     observer: Observer<'_>,
-    step: impl Fn(&mut Measured, u32) -> Result<StepRecord, Error>,
+    step: impl Fn(&mut Measured<'_>, u32) -> Result<StepRecord, Error>,
 ) -> Result<Option<Error>, Error> {
-    let turns = turns(runs, steps);
-    let ended = take(&turns, runs, tokens, observer, step);
+    let turns = Turns::of(runs, extent);
+    let ended = take(&turns, runs, observer, step);
     observer(Event::End);
     let Err(error) = ended else { return Ok(diverged(runs)) };
     if runs.first().is_none_or(|run| run.steps.records.is_empty()) {
@@ -94,22 +111,24 @@ pub(super) fn in_turn(
     if !names.is_empty() {
         observer(Event::Remark(&format!("left out, for nothing was measured of it: {}", names.join(", "))));
     }
-    Ok(Some(error.after(measured, turns.len())))
+    Ok(Some(error.after(measured, turns.count())))
 }
 
 /// One step of the run whose turn it is, after the other.
 fn take(
-    turns: &[usize],
-    runs: &mut [Measured],
-    tokens: usize,
+    turns: &Turns,
+    runs: &mut [Measured<'_>],
     observer: Observer<'_>,
-    step: impl Fn(&mut Measured, u32) -> Result<StepRecord, Error>,
+    step: impl Fn(&mut Measured<'_>, u32) -> Result<StepRecord, Error>,
 ) -> Result<(), Error> {
     let begun = Instant::now();
-    let turn = |run: &mut Measured| -> Result<(), Error> {
+    let turn = |run: &mut Measured<'_>| -> Result<(), Error> {
         let (number, at_ns) = (run.steps.records.len() as u32, begun.elapsed().as_nanos() as u64);
-        let record = StepRecord { at_ns, ..step(run, number)? };
+        let before = Counters::now();
+        let record = step(run, number)?;
+        let record = StepRecord { at_ns, load: Counters::now().since(before), ..record };
         let (schedule, iteration_ms) = (run.graph().schedule(), record.iteration_ns() as f64 / 1e6);
+        let tokens = run.training.map_or(0, |training| training.micro_batch.rows());
         observer(Event::Step {
             schedule: &schedule.name,
             number,
@@ -123,18 +142,70 @@ fn take(
         run.session.ranks().note_measured();
         Ok(())
     };
-    turns.iter().try_for_each(|&number| turn(&mut runs[number]))
+    for number in 1..=turns.extent.steps {
+        turns.round.iter().try_for_each(|&number| turn(&mut runs[number]))?;
+        if let Some(until) = turns.extent.until {
+            let half = width(runs, number as usize);
+            let is_narrow = half.is_some_and(|half| half <= until);
+            if is_narrow || number == turns.extent.steps {
+                observer(Event::Remark(&told(number, half, until)));
+            }
+            if is_narrow {
+                break;
+            }
+        }
+    }
+    turns.last.iter().try_for_each(|&number| turn(&mut runs[number]))
 }
 
-/// Which run takes a step when, so that each that is judged takes `steps`: those that calibrate before every few others, and after the last.
-fn turns(runs: &[Measured], steps: u32) -> Vec<usize> {
-    let (calibrating, judged): (Vec<usize>, Vec<usize>) =
-        (0..runs.len()).partition(|&number| runs[number].steps.calibrates());
-    let few = |few: &[usize]| calibrating.iter().chain(few).copied().collect::<Vec<_>>();
-    let round: Vec<usize> = match judged.len() {
-        0 => calibrating.clone(),
-        _ => judged.chunks(BETWEEN).flat_map(few).collect(),
-    };
-    let last = if judged.is_empty() { [].iter() } else { calibrating.iter() };
-    (0..steps).flat_map(|_| &round).chain(last).copied().collect()
+/// Half of the 95 % interval in which a schedule of `steps` steps lies, as a share of its prediction, as far as what calibrates shows it.
+fn width(runs: &[Measured<'_>], steps: usize) -> Option<f64> {
+    let main = runs.iter().find(|run| run.steps.calibrates())?;
+    let makespans: Vec<u64> = main.steps.records.iter().map(StepRecord::makespan_ns).collect();
+    let [_, [low, high]] = ratios(&makespans, steps, SEED)?;
+    Some((high - low) / 2.0)
+}
+
+/// How narrow the interval is after so many steps, and how many it would take.
+fn told(steps: u32, half: Option<f64>, until: f64) -> String {
+    let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+    match half {
+        None => format!("{steps} steps are too few to tell an interval from; ask for more --steps"),
+        Some(half) if half <= until => {
+            format!("after {steps} steps a predicted time holds to {} (95 % interval)", percent(half))
+        }
+        Some(half) => format!(
+            "this machine does not give {} in {steps} steps: a predicted time holds to {} (95 % interval); it would take about {:.0} \
+             steps as the machine is now",
+            percent(until),
+            percent(half),
+            f64::from(steps) * (half / until).powi(2)
+        ),
+    }
+}
+
+/// Which run takes a step when.
+struct Turns {
+    extent: Extent,
+    /// In each round: those that calibrate before every few others.
+    round: Vec<usize>,
+    /// After the last round: those that calibrate.
+    last: Vec<usize>,
+}
+
+impl Turns {
+    fn of(runs: &[Measured<'_>], extent: Extent) -> Turns {
+        let (calibrating, judged): (Vec<usize>, Vec<usize>) =
+            (0..runs.len()).partition(|&number| runs[number].steps.calibrates());
+        if judged.is_empty() {
+            return Turns { extent, round: calibrating, last: Vec::new() };
+        }
+        let few = |few: &[usize]| calibrating.iter().chain(few).copied().collect::<Vec<_>>();
+        Turns { extent, round: judged.chunks(BETWEEN).flat_map(few).collect(), last: calibrating }
+    }
+
+    /// How many steps these are at most.
+    fn count(&self) -> usize {
+        self.extent.steps as usize * self.round.len() + self.last.len()
+    }
 }

@@ -22,25 +22,28 @@ mod provenance;
 mod recipe;
 mod recorded;
 mod room;
+mod seen;
 mod steps;
 mod survivors;
+mod tables;
 mod timed;
 mod train;
 mod training;
 
-pub use accuracy::Accuracy;
+pub use accuracy::{Accuracy, Transfer};
 pub use calibrate::{Calibrating, profile};
 pub use compare::compare;
 pub use error::Error;
 pub use finding::{Calibration, Finding};
 pub use hardware::measured_hardware;
 pub use machine::{cores, free_memory_bytes};
-pub use measure::{Measured, measure};
+pub use measure::{Extent, Measured, measure};
 pub use observer::{Event, Observer, silent};
 pub use outcome::{Errors, Iteration, Outcome};
 pub use recipe::Recipe;
 pub use room::Resident;
-pub use steps::{Role, Steps};
+pub use seen::Seen;
+pub use steps::{Jump, Role, Steps};
 pub use training::{Backend, Training};
 
 use crate::delivery::Delivery;
@@ -63,10 +66,12 @@ pub struct Experiment {
     pub costs: Costs,
     /// The schedule to calibrate on.
     pub calibrate_on: String,
-    /// Measured steps of each schedule.
+    /// Measured steps of each schedule, at most.
     pub steps: u32,
     /// Steps before them that leave no trace.
     pub warmup: u32,
+    /// Measure no more once the 95 % interval of a predicted time is as narrow as this on either side, as a share.
+    pub until: Option<f64>,
     /// Measure one device too, interleaved with the others.
     pub baseline: bool,
     /// What the link promises.
@@ -88,9 +93,14 @@ impl Experiment {
             calibrate_on: "1f1b".to_string(),
             steps: 5,
             warmup: 2,
+            until: None,
             baseline: false,
             delivery: Delivery::OneSided,
             ranks: Ranks::alone(),
         }
+    }
+    /// How much is measured.
+    fn extent(&self) -> Extent {
+        Extent { warmup: self.warmup, steps: self.steps, until: self.until }
     }
 }

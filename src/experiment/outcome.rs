@@ -23,6 +23,9 @@ pub struct Errors {
     pub makespan: f64,
     /// The same over all steps, the mean of the middle four fifths of each: each step's prediction is of its own time.
     pub typical_makespan: f64,
+    /// That over the steps that no other load hit; none where there is no such step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undisturbed_makespan: Option<f64>,
     /// Predicted bubble - measured bubble over all steps, so, in percentage points.
     pub typical_bubble: f64,
     /// The same of iterations as of makespans, what ends a step included.
@@ -36,10 +39,13 @@ pub struct Errors {
 }
 
 /// One run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// The schedule's name.
     pub schedule: String,
+    /// What is trained otherwise than where costs were measured; none where it is the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<String>,
     /// p.
     pub devices: u32,
     /// m.

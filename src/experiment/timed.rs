@@ -31,7 +31,7 @@ impl Experiment {
             let above = self.selection.above_cap(&graph, table.keep);
             above.iter().for_each(|warning| observer(Event::Warning(warning)));
             let session = self.timed_session(&graph, &table)?;
-            runs.push(Measured { steps: Steps::new(graph, Role::Judged), session });
+            runs.push(Measured { steps: Steps::new(graph, Role::Judged), training: None, session });
             tables.push(table);
         }
         let batch = Arc::new(Batch::default());
@@ -39,7 +39,7 @@ impl Experiment {
             (0..self.warmup).try_for_each(|_| run.session.step(&batch, None).map(drop))?;
         }
         observer(Event::Begin(u64::from(self.steps) * runs.len() as u64));
-        let failure = in_turn(&mut runs, self.steps, 0, observer, |run, _| Ok(run.session.step(&batch, None)?))?;
+        let failure = in_turn(&mut runs, self.extent(), observer, |run, _| Ok(run.session.step(&batch, None)?))?;
         let mut finding = Finding {
             report: Report {
                 title: format!("Timed devices: {} devices, {microbatches} micro-batches", self.selection.devices),

@@ -5,8 +5,8 @@ use super::finding::Place;
 use super::outcome::iteration;
 use super::room::{Resident, require_memory, require_threads, resident_bytes};
 use super::{
-    Backend, Calibrating, Calibration, Error, Event, Experiment, Finding, Measured, Observer, Role, Steps, Training,
-    cores, measure, profile, silent,
+    Backend, Calibrating, Calibration, Error, Event, Experiment, Extent, Finding, Measured, Observer, Role, Seen,
+    Steps, Training, cores, measure, profile, silent,
 };
 use crate::activation::Keep;
 use crate::cost::CostFile;
@@ -37,13 +37,20 @@ impl Experiment {
         let predicted = resident_bytes(&training, runs.iter().map(|run| &**run.graph()), self.warmup)?;
         // What was measured until a device was gone, or somebody wanted the end, is worth something.
         let wanted = runs.len();
-        let failure = measure(&training, &mut runs, (self.warmup, self.steps), observer)?;
+        let failure = measure(&mut runs, self.extent(), observer)?;
         let is_whole = runs.len() == wanted;
         let mut runs: Vec<Steps> = runs.into_iter().map(|run| run.steps).collect();
         let drift = 100.0 * runs[0].drift();
         observer(Event::Remark(&format!(
             "drift of the machine over the run: {drift:+.1} % (second half of the steps against the first)"
         )));
+        runs[0]
+            .jumps()
+            .iter()
+            .for_each(|jump| observer(Event::Remark(&format!("the machine's speed jumped: steps took {jump}"))));
+        if let Some(seen) = Seen::of(&runs).in_words() {
+            observer(Event::Remark(&seen));
+        }
         let mut finding = Finding::new(self.title(), &training, link);
         finding.failure = failure;
         if matches!(training.backend, Backend::Cpu) {
@@ -106,19 +113,20 @@ impl Experiment {
     fn first_costs(&self, training: &Training, name: &str, observer: Observer<'_>) -> Result<CostFile, Error> {
         observer(Event::Remark(&format!("measuring {} first: costs decide the order of {name}", self.calibrate_on)));
         let calibrating = (&*self.calibrate_on, &self.selection.without_options());
-        match profile(training, calibrating, (self.warmup, FIRST_STEPS), &silent)? {
+        let extent = Extent { steps: FIRST_STEPS, until: None, ..self.extent() };
+        match profile(training, calibrating, extent, &silent)? {
             (costs, None | Some(Error::Diverged { .. })) => Ok(costs),
             (_, Some(ended)) => Err(ended),
         }
     }
 
     /// Sessions of what is calibrated on, of `graphs`, and of the baseline, as far as they are asked for, in this order.
-    fn sessions(
+    fn sessions<'a>(
         &self,
-        training: &Training,
+        training: &'a Training,
         graphs: Vec<TaskGraph>,
         observer: Observer<'_>,
-    ) -> Result<Vec<Measured>, Error> {
+    ) -> Result<Vec<Measured<'a>>, Error> {
         let mut wanted: Vec<_> = graphs.into_iter().map(|graph| (graph, self.delivery, Role::Judged)).collect();
         if self.given().is_none() {
             // it is measured for its costs, whatever the delivery

@@ -159,6 +159,12 @@ impl Training {
         Ok((table, costs.step_costs(placement, &stages, self.recipe.clip.is_some())))
     }
 
+    /// Costs that were measured in another training, of the same width, as they would be in this one.
+    pub(super) fn costs_from(&self, costs: &CostFile) -> CostFile {
+        let anatomy = self.anatomy();
+        CostFile { layers: anatomy.outline().layers() as u32, ..costs.at_size(&anatomy, self.micro_batch) }
+    }
+
     /// The tokens of training step `step`, from 0, for `microbatches` micro-batches.
     pub fn batch(&self, step: usize, microbatches: u32) -> Result<Arc<Batch>, Error> {
         let step = if self.recipe.repeat_batch { 0 } else { step };

@@ -134,6 +134,7 @@ fn costs(first: u32) -> CostFile {
             &pipesim::internals::anatomy::Storage::whole(4, 4, 128, 1),
         ),
         speeds: Vec::new(),
+        contention: None,
     }
 }
 

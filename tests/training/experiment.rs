@@ -2,8 +2,12 @@
 
 use crate::support::{golden, golden_losses};
 use pipesim::internals::delivery::{ChannelOptions, Delivery};
-use pipesim::internals::experiment::{Backend, Error, Event, Experiment, Recipe};
+use pipesim::internals::experiment::{
+    Accuracy, Backend, Error, Event, Experiment, Extent, Recipe, Steps, Transfer, silent,
+};
 use pipesim::internals::model::AdamW;
+use pipesim::internals::ranks::Ranks;
+use pipesim::internals::resolve::Selection;
 use std::cell::Cell;
 
 /// The golden model of setting C under two schedules on two devices.
@@ -25,7 +29,8 @@ fn schedules_are_trained_predicted_and_compared() {
     let steps = Cell::new(0);
     let count = |event: Event<'_>| steps.set(steps.get() + u32::from(matches!(event, Event::Step { .. })));
     let finding = experiment().train(Backend::Cpu, "local", &count).unwrap();
-    assert_eq!(steps.get(), 3 * 5, "what is calibrated on is measured, too");
+    let calibrating = 2 * (5 + 1); // what is calibrated on and its probe, each round and at the end
+    assert_eq!(steps.get(), 2 * 5 + calibrating, "what is calibrated on is measured, too");
     assert_eq!(finding.calibration.unwrap().schedule, "1f1b");
     let expected = golden_losses("C_stream_b0.9_0.999_wd0");
     for (name, outcome) in ["1f1b", "zb-v"].iter().zip(&finding.outcomes) {
@@ -58,4 +63,74 @@ fn errors_say_what_kind_they_are() {
     let mut hanging = experiment();
     hanging.recipe.fault = "die@1:2".parse().ok();
     assert!(matches!(hanging.run(), Err(error @ Error::Step(_)) if error.is_hang()));
+}
+
+/// Two schedules, a transfer to twice the sequence, calibrated on 1F1B.
+fn accuracy(recipe: &Recipe) -> Accuracy {
+    let longer = Recipe { sequence_tokens: Some(8), ..recipe.clone() };
+    Accuracy {
+        schedules: vec!["gpipe".to_string(), "zb-v".to_string()],
+        microbatches: vec![2, 4],
+        calibrate_on: "1f1b".to_string(),
+        selection: Selection::new(2, 4),
+        transfers: vec![Transfer {
+            name: "seq=8".to_string(),
+            training: longer.training(1, &Ranks::alone()).unwrap(),
+            selection: Selection::new(2, 4),
+        }],
+        extent: Extent { warmup: 1, steps: 9, until: None },
+    }
+}
+
+#[test]
+fn what_was_measured_of_a_schedule_never_enters_its_prediction() {
+    let recipe = Recipe {
+        blocks: Some(4),
+        heads: Some(1),
+        channels: Some(8),
+        vocabulary: Some(300),
+        max_sequence: Some(16),
+        sequence_tokens: Some(4),
+        ..Recipe::default()
+    };
+    let (training, accuracy) = (recipe.training(1, &Ranks::alone()).unwrap(), accuracy(&recipe));
+    let (runs, ended) = accuracy.measure(&training, &silent).unwrap();
+    assert!(ended.is_none());
+    let found = accuracy.judge(&training, "local", &runs).unwrap();
+    assert_eq!(found.outcomes.len(), 6);
+    assert_eq!(found.outcomes.iter().filter(|o| o.transfer.as_deref() == Some("seq=8")).count(), 2);
+    assert!(found.outcomes.iter().all(|o| o.predicted.interval.is_some()));
+    let recorded = accuracy.recorded(&training, &Accuracy::record(&training, &runs).unwrap()).unwrap();
+    let again = accuracy.judge(&training, "local", &recorded).unwrap();
+    assert_eq!(again.outcomes, found.outcomes, "what is written down is judged as what was measured");
+    assert!(accuracy.recorded(&training, b"no steps").is_err());
+
+    // One schedule's steps become three times as long: its prediction is as before, and so are all others.
+    for (number, run) in runs.iter().enumerate().filter(|(_, run)| !run.calibrates()) {
+        let mut slower: Vec<Steps> = runs.clone();
+        for op in
+            slower[number].records.iter_mut().flat_map(|record| &mut record.devices).flat_map(|device| &mut device.ops)
+        {
+            for time in [&mut op.turn, &mut op.start, &mut op.end, &mut op.put_start, &mut op.put_end] {
+                *time *= 3;
+            }
+        }
+        let judged = accuracy.judge(&training, "local", &slower).unwrap();
+        let name = &run.graph.schedule().name;
+        for (which, (a, b)) in found.outcomes.iter().zip(&judged.outcomes).enumerate() {
+            assert_eq!(a.predicted, b.predicted, "{name}");
+            let is_it = which + runs.iter().filter(|run| run.calibrates()).count() == number;
+            assert_eq!(is_it, a.error.typical_makespan != b.error.typical_makespan, "{name}");
+            let expected =
+                |o: &pipesim::internals::experiment::Outcome| o.typical_makespan_ms * (1.0 + o.error.typical_makespan);
+            assert!((expected(a) / expected(b) - 1.0).abs() < 1e-9, "{name}");
+        }
+    }
+    // The calibrating steps are what it is made of.
+    let mut slower = runs.clone();
+    for lap in slower[0].records.iter_mut().flat_map(|record| &mut record.devices).flat_map(|device| &mut device.laps) {
+        lap.1.duration_ns *= 2;
+    }
+    let judged = accuracy.judge(&training, "local", &slower).unwrap();
+    assert!(found.outcomes.iter().zip(&judged.outcomes).all(|(a, b)| a.predicted != b.predicted));
 }

@@ -1,0 +1,45 @@
+//! What else the machine did while steps were measured, summed up.
+
+use super::Steps;
+
+/// Other loads over all steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// Measured steps.
+    pub steps: usize,
+    /// Those in which something was noticed.
+    pub hit: usize,
+    /// Cores that other programs kept busy, on average.
+    pub other_cores: f64,
+    /// Cores that a hypervisor took, on average.
+    pub stolen_cores: f64,
+    /// How often a thread of this process had to make room, on average over steps.
+    pub preempted: f64,
+}
+
+impl Seen {
+    /// In all steps of `runs`.
+    pub fn of(runs: &[Steps]) -> Seen {
+        let loads = || runs.iter().flat_map(|run| &run.records).map(|record| record.load);
+        let steps = loads().count();
+        let mean = |sum: f64| sum / steps.max(1) as f64;
+        Seen {
+            steps,
+            hit: loads().filter(|load| load.is_noticed()).count(),
+            other_cores: mean(loads().map(|load| load.other_cores).sum()),
+            stolen_cores: mean(loads().map(|load| load.stolen_cores).sum()),
+            preempted: mean(loads().map(|load| load.preempted as f64).sum()),
+        }
+    }
+
+    /// A sentence where a tenth of the steps or more were hit.
+    pub fn in_words(&self) -> Option<String> {
+        let Seen { steps, hit, other_cores, stolen_cores, preempted } = self;
+        (*hit > 0 && 10 * hit >= *steps).then(|| {
+            format!(
+                "other loads: in {hit} of {steps} steps; other programs kept {other_cores:.1} cores busy, a hypervisor took \
+                 {stolen_cores:.1}, threads had to make room {preempted:.0} times a step"
+            )
+        })
+    }
+}
