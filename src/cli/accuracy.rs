@@ -48,10 +48,10 @@ pub struct Accuracy {
     #[arg(long, value_name = "WHAT=NUMBER", value_parser = change)]
     transfer_to: Vec<Change>,
     /// Write every measured step down, for --again
-    #[arg(long, value_name = "FILE.json.gz")]
+    #[arg(long, value_name = "FILE.json.gz", value_parser = packed)]
     record: Option<PathBuf>,
     /// Judge steps that --record wrote, measured with the same options, instead of measuring
-    #[arg(long, value_name = "FILE.json.gz", conflicts_with_all = ["record", "steps", "warmup", "until", "device"])]
+    #[arg(long, value_name = "FILE.json.gz", value_parser = packed, conflicts_with_all = ["record", "steps", "warmup", "until", "device"])]
     again: Option<PathBuf>,
     #[command(flatten)]
     model: ModelOptions,
@@ -61,6 +61,14 @@ pub struct Accuracy {
     write: WriteOptions,
     #[command(flatten)]
     details: DetailOptions,
+}
+
+/// A file's name.
+fn packed(text: &str) -> Result<PathBuf, String> {
+    let is_named = text.len() > ".json.gz".len() && text.ends_with(".json.gz");
+    is_named
+        .then(|| text.into())
+        .ok_or_else(|| format!("expected the name of a file that ends in .json.gz, found '{text}'"))
 }
 
 /// How another training differs.

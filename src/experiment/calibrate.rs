@@ -23,7 +23,9 @@ pub fn profile(
     extent: Extent,
     observer: Observer<'_>,
 ) -> Result<(CostFile, Option<Error>), Error> {
-    let graphs = calibrating_graphs(training, name, selection)?;
+    let mut graphs = calibrating_graphs(training, name, selection)?;
+    let asked_for = graphs.remove(0).renamed(|name| name.trim_end_matches(CALIBRATING).to_string());
+    graphs.insert(0, asked_for);
     let session = |graph| Measured::new(training, graph, Delivery::OneSided, Role::Calibrates);
     let mut runs = graphs.into_iter().map(session).collect::<Result<Vec<_>, Error>>()?;
     let ended = measure(&mut runs, extent, observer)?;

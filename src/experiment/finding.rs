@@ -118,7 +118,7 @@ impl OverSteps {
         let iteration = typical(&run.records.iter().map(StepRecord::iteration_ns).collect::<Vec<_>>()) as f64;
         let end = predicted.steps.iter().map(|step| step.end).max().unwrap_or(0).saturating_sub(here.makespan) as f64;
         let makespans: Vec<u64> = all.at_speeds().iter().map(|at| at.makespan).collect();
-        let ratios = if beside.is_empty() { None } else { ratios(&makespans, run.records.len(), SEED) };
+        let ratios = if beside.is_empty() { None } else { ratios(&makespans, beside, SEED) };
         let ms = |ratios: [f64; 2]| ratios.map(|ratio| ratio * makespan(&expected) / 1e6);
         OverSteps {
             makespan_error: compare::ratio(makespan(&expected), makespan(&found)),

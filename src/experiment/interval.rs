@@ -2,7 +2,7 @@
 //!
 //! A step is predicted from the calibrating steps just before and after it. What was measured of a schedule never enters its own
 //! prediction, nor the interval of that: each calibrating step is itself predicted from its neighbours, and as far as those are
-//! off, drawn as many times as steps were measured, so far may the prediction be off (Efron 1979, the bootstrap).
+//! off, drawn for every step that entered, so far may the prediction be off (Efron 1979, the bootstrap).
 
 use crate::statistics::{quantile, typical};
 use rand_chacha::ChaCha8Rng;
@@ -17,18 +17,25 @@ const DRAWS: usize = 2000;
 /// Least calibrating steps that say something.
 const LEAST: usize = 8;
 
-/// What measured / predicted is, by 80 and by 95 of 100 draws of `steps` steps; `makespans_ns` are those of one schedule at the
-/// times of all calibrating steps, in order. None of few of them.
-pub(super) fn ratios(makespans_ns: &[u64], steps: usize, seed: u64) -> Option<[[f64; 2]; 2]> {
-    if makespans_ns.len() < LEAST || steps == 0 {
+/// What measured / predicted is, by 80 and by 95 of 100 draws; `makespans_ns` are those of one schedule at the times of all
+/// calibrating steps, in order, `beside` the numbers of those just before and after each measured step. None of few of them.
+pub(super) fn ratios(makespans_ns: &[u64], beside: &[usize], seed: u64) -> Option<[[f64; 2]; 2]> {
+    if makespans_ns.len() < LEAST || beside.len() < 2 {
         return None;
     }
-    let pairs: Vec<(u64, u64)> = makespans_ns.windows(3).map(|w| ((w[0] + w[2]) / 2, w[1])).collect();
+    // What a step is off by itself: its difference from the mean of two neighbours has one and a half times the variance.
+    let off = |w: &[u64]| (2.0 * w[1] as f64 / (w[0] + w[2]).max(1) as f64 - 1.0) / 1.5_f64.sqrt();
+    let offs: Vec<f64> = makespans_ns.windows(3).map(off).collect();
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut draw = || {
-        let mut number = || (u64::from(random.next_u32()) * pairs.len() as u64 >> 32) as usize;
-        let (predicted, measured): (Vec<u64>, Vec<u64>) = (0..steps).map(|_| pairs[number()]).unzip();
-        typical(&measured) as f64 / typical(&predicted).max(1) as f64
+        let mut time = || {
+            let number = (u64::from(random.next_u32()) * offs.len() as u64) >> 32;
+            (1e9 * (1.0 + offs[number as usize]).max(0.0)) as u64
+        };
+        let calibrating: Vec<u64> = makespans_ns.iter().map(|_| time()).collect();
+        let measured: Vec<u64> = beside.chunks_exact(2).map(|_| time()).collect();
+        let pairs = beside.chunks_exact(2).map(|pair| (calibrating[pair[0]] + calibrating[pair[1]]) / 2);
+        typical(&measured) as f64 / typical(&pairs.collect::<Vec<_>>()).max(1) as f64
     };
     let ratios: Vec<f64> = (0..DRAWS).map(|_| draw()).collect();
     Some([[0.1, 0.9], [0.025, 0.975]].map(|quantiles| quantiles.map(|q| quantile(&ratios, q))))
@@ -60,7 +67,8 @@ mod tests {
                 (all.iter().step_by(2).copied().collect(), all.iter().skip(1).step_by(2).copied().collect());
             let predicted: Vec<u64> = visits.windows(2).map(|w| (w[0] + w[1]) / 2).collect();
             let ratio = typical(&measured) as f64 / typical(&predicted) as f64;
-            let found = ratios(&visits, steps, trial).unwrap();
+            let beside: Vec<usize> = (0..steps).flat_map(|step| [step, step + 1]).collect();
+            let found = ratios(&visits, &beside, trial).unwrap();
             for (held, [low, high]) in held.iter_mut().zip(found) {
                 *held += u32::from((low..=high).contains(&ratio));
             }
@@ -71,9 +79,10 @@ mod tests {
 
     #[test]
     fn a_steady_machine_has_no_width_and_few_steps_say_nothing() {
-        assert_eq!(ratios(&[100; 20], 5, 1), Some([[1.0; 2]; 2]));
-        assert_eq!(ratios(&[100; 7], 5, 1), None);
+        let beside: Vec<usize> = (0..10).collect();
+        assert_eq!(ratios(&[100; 20], &beside, 1), Some([[1.0; 2]; 2]));
+        assert_eq!(ratios(&[100; 7], &beside[..4], 1), None);
         let random: Vec<u64> = (0..20).map(|i| 1000 + i * i % 37).collect();
-        assert_eq!(ratios(&random, 5, 1), ratios(&random, 5, 1), "the same seed, the same interval");
+        assert_eq!(ratios(&random, &beside, 1), ratios(&random, &beside, 1), "the same seed, the same interval");
     }
 }

@@ -48,6 +48,11 @@ impl<'a> Measured<'a> {
         Ok(Measured { session, training: Some(training), steps: Steps::new(graph, role) })
     }
 
+    /// Whether it is what was asked for, not only measured for the costs of that.
+    fn is_asked_for(&self) -> bool {
+        !self.graph().schedule().name.ends_with(CALIBRATING)
+    }
+
     /// What is executed.
     pub fn graph(&self) -> &Arc<TaskGraph> {
         &self.steps.graph
@@ -59,7 +64,7 @@ fn diverged(runs: &[Measured<'_>]) -> Option<Error> {
     let first = |run: &Measured<'_>| {
         let losses = run.steps.records.iter().map(|record| record.loss.unwrap_or_default());
         let (step, loss) = losses.enumerate().find(|(_, loss)| !loss.is_finite())?;
-        Some((step, run.steps.calibrates(), loss, run.graph().schedule().name.clone()))
+        Some((step, !run.is_asked_for(), loss, run.graph().schedule().name.clone()))
     };
     let found = runs.iter().filter_map(first).min_by_key(|&(step, calibrates, ..)| (step, calibrates));
     found.map(|(step, _, loss, schedule)| Error::Diverged { schedule, step, loss })
@@ -133,7 +138,7 @@ fn take(
             schedule: &schedule.name,
             number,
             // what is measured for its costs is no run
-            loss: record.loss.filter(|_| !run.steps.calibrates()),
+            loss: record.loss.filter(|_| run.is_asked_for()),
             iteration_ms,
             tokens_per_second: f64::from(schedule.microbatches) * tokens as f64
                 / (record.wall_ns as f64 / 1e9).max(1e-9),
@@ -162,7 +167,8 @@ fn take(
 fn width(runs: &[Measured<'_>], steps: usize) -> Option<f64> {
     let main = runs.iter().find(|run| run.steps.calibrates())?;
     let makespans: Vec<u64> = main.steps.records.iter().map(StepRecord::makespan_ns).collect();
-    let [_, [low, high]] = ratios(&makespans, steps, SEED)?;
+    let beside: Vec<usize> = (0..2 * steps).map(|number| number % makespans.len().max(1)).collect();
+    let [_, [low, high]] = ratios(&makespans, &beside, SEED)?;
     Some((high - low) / 2.0)
 }
 

@@ -60,7 +60,7 @@ impl Report {
             subtitle: results.first().map_or_else(String::new, subtitle),
             provenance: [("program".to_string(), format!("pipesim {}", env!("CARGO_PKG_VERSION")))].into(),
             entries: results.iter().map(entry).collect(),
-            extra_tables: spreads(results).into_iter().collect(),
+            extra_tables: spreads(results).into_iter().chain(intervals(results)).collect(),
             ..Report::default()
         }
     }
@@ -94,6 +94,22 @@ fn spreads(results: &[Predicted<'_>]) -> Option<Table> {
     Some(Table {
         caption: format!("Makespans of {} steps with durations that vary by chance (seed {})", s.samples, s.seed),
         header: ["schedule", "mean", "p5", "p50", "p95", "p99"].map(str::to_string).to_vec(),
+        rows,
+    })
+}
+
+/// Between which times steps lie at the speeds that were measured, where they were.
+fn intervals(results: &[Predicted<'_>]) -> Option<Table> {
+    let row = |p: &Prediction| {
+        let interval = p.interval?;
+        let range = |[low, high]: [f64; 2]| format!("{} to {}", number(low), quantity(high, &p.time_unit));
+        Some(vec![p.schedule.clone(), range(interval.within_80), range(interval.within_95)])
+    };
+    let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
+    let steps = results.first()?.costs.speeds.len();
+    (!rows.is_empty()).then(|| Table {
+        caption: format!("Makespans at the speeds of {steps} measured steps"),
+        header: ["schedule", "80 % of steps", "95 % of steps"].map(str::to_string).to_vec(),
         rows,
     })
 }

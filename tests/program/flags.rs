@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 /// What an option is given; nothing for a flag. `$D` is the folder of [`prepare`], `$G` that of the golden model.
 const VALUES: &[(&str, &str)] = &[
+    ("again", "steps.json.gz"),
     ("apart", ""),
     ("ascii", ""),
     ("attention", "plain"),
@@ -78,6 +79,7 @@ const VALUES: &[(&str, &str)] = &[
     ("quiet", ""),
     ("ranks", "3"),
     ("recompute", "full"),
+    ("record", "steps.json.gz"),
     ("repeat-batch", ""),
     ("samples", "30"),
     ("schedule", "gpipe"),
@@ -100,7 +102,9 @@ const VALUES: &[(&str, &str)] = &[
     ("torch", "2.11"),
     ("tp", "4"),
     ("transfer", "0.3"),
+    ("transfer-to", "seq=2"),
     ("unit-ms", "2"),
+    ("until", "1%"),
     ("verbose", ""),
     ("vocabulary", "400"),
     ("warmup", "1"),
@@ -272,7 +276,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --unit-ms 1 --steps 1 --warmup 0 --format json",
         refused: "effort balance ascii chunks set overlap layers link slices precision device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
-                  clip data eps heads lr max-sequence model profile repeat-batch seed seq tokenizer vocabulary weight-decay",
+                  clip data eps heads lr max-sequence model profile repeat-batch seed seq tokenizer until vocabulary weight-decay",
         same: &[
             LOOK[0],
             LOOK[1],
@@ -293,7 +297,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --profile $D/costs.json --steps 1 --warmup 0 --format json",
         refused: "effort balance ascii chunks set overlap link slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
-                  clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer vocabulary weight-decay costs costs-per slow unit-ms",
+                  clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer until vocabulary weight-decay costs costs-per slow unit-ms",
         same: &[
             LOOK[0],
             LOOK[1],
@@ -333,7 +337,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 4 --warmup 0",
-        refused: "effort balance chunks set overlap costs costs-per slow unit-ms checkpoint calibrate link slices precision tokenizer",
+        refused: "effort balance chunks set overlap costs costs-per slow unit-ms checkpoint calibrate link slices precision tokenizer until",
         same: &[
             LOOK[0],
             LOOK[1],
@@ -367,7 +371,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "report accuracy --stages 2 --micro 4 --schedule gpipe --calibrate 1f1b --calibrate-micro 4 --device cpu $M --steps 4 --warmup 0 --verbose",
-        refused: "batch checkpoint tokenizer link slices precision quiet",
+        refused: "again batch checkpoint tokenizer link slices precision quiet",
         same: &[
             LOOK[0],
             LOOK[1],
