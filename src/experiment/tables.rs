@@ -110,7 +110,8 @@ fn summary(
             None => "some schedules have no others".to_string(),
         },
     ));
-    let caption = format!("Summary: schedules other than {calibrated_on}, which was calibrated on");
+    let m = calibrating.graph.schedule().microbatches;
+    let caption = format!("Summary: schedules other than {calibrated_on}, which was calibrated on at m = {m}");
     table(&caption, &["what", "value"], rows)
 }
 

@@ -385,6 +385,7 @@ const SETTINGS: &[Setting] = &[
             TIMEOUT,
             SIZES_SAY_ALL,
             ("verbose", "it is as verbose as it can be"),
+            ("calibrate-micro", "it predicts times, and those are left out"),
         ],
     },
     Setting { command: "report published $D/published-rows.json", refused: "", same: &[] },
@@ -548,7 +549,7 @@ fn measured(printed: &str) -> String {
     if let Some(baseline) = found.get_mut("baseline") {
         *baseline = Value::Null;
     }
-    for key in ["op_overhead_ns", "gap_ns", "link", "step", "speeds", "memory"] {
+    for key in ["op_overhead_ns", "gap_ns", "link", "step", "speeds", "contention", "memory"] {
         found.as_object_mut().unwrap().remove(key);
     }
     for part in found["parts"].as_array_mut().into_iter().flatten() {
@@ -559,7 +560,8 @@ fn measured(printed: &str) -> String {
 
 /// What a measuring command told, without times: of a step its loss.
 fn untimed(told: &str) -> String {
-    let lines = told.lines().filter(|line| !line.starts_with("drift"));
+    let of_the_machine = |line: &&str| MACHINE.iter().any(|start| line.starts_with(start));
+    let lines = told.lines().filter(|line| !of_the_machine(line));
     let lines: Vec<&str> = lines.map(|line| line.split(" ms ").next().unwrap_or(line)).collect();
     let without_time = |line: &&str| match line.split_once(" loss ") {
         Some((step, loss)) => format!("{step} {}", loss.split_whitespace().next().unwrap_or_default()),
@@ -567,6 +569,9 @@ fn untimed(told: &str) -> String {
     };
     lines.iter().map(without_time).collect::<Vec<_>>().join("\n")
 }
+
+/// How remarks on the machine begin.
+const MACHINE: [&str; 3] = ["drift", "other loads", "the machine's speed jumped"];
 
 /// The verbs, each with the names of its options.
 fn verbs() -> BTreeMap<String, Vec<String>> {
