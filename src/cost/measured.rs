@@ -143,7 +143,13 @@ impl CostFile {
                 "the measured speeds are out of order; measure again with `pipesim profile`".to_string(),
             ));
         }
-        file.contention.as_ref().map_or(Ok(()), Contention::check)?;
+        if file.contention.as_ref().is_some_and(|contention| !contention.is_sound()) {
+            return Err(CostError(format!(
+                "contention: expected a core or more, and factors that grow from 1000 to at most {} per mille; measure again with \
+                 `pipesim profile`",
+                Contention::MOST
+            )));
+        }
         if file.layers > MAX_BLOCKS {
             return Err(CostError(format!("expected a model of at most {MAX_BLOCKS} blocks, found {}", file.layers)));
         }
