@@ -32,6 +32,11 @@ impl Seen {
         }
     }
 
+    /// Whether the system told anything: in many steps it always counts something.
+    pub fn is_known(&self) -> bool {
+        self.other_cores + self.stolen_cores + self.preempted > 0.0
+    }
+
     /// A sentence where a tenth of the steps or more were hit.
     pub fn in_words(&self) -> Option<String> {
         let Seen { steps, hit, other_cores, stolen_cores, preempted } = self;

@@ -98,10 +98,11 @@ fn summary(
         "jumps of the machine's speed",
         if jumps.is_empty() { "none".to_string() } else { jumps.join(", ") },
     ));
-    rows.push(row("cores kept busy by other programs", format!("{:.2}", seen.other_cores)));
-    rows.push(row("cores taken by a hypervisor", format!("{:.2}", seen.stolen_cores)));
-    rows.push(row("threads that had to make room, a step", format!("{:.1}", seen.preempted)));
-    rows.push(row("steps that other loads hit", format!("{} of {}", seen.hit, seen.steps)));
+    let known = |value: String| if seen.is_known() { value } else { "not known".to_string() };
+    rows.push(row("cores kept busy by other programs", known(format!("{:.2}", seen.other_cores))));
+    rows.push(row("cores taken by a hypervisor", known(format!("{:.2}", seen.stolen_cores))));
+    rows.push(row("threads that had to make room, a step", known(format!("{:.1}", seen.preempted))));
+    rows.push(row("steps that other loads hit", known(format!("{} of {}", seen.hit, seen.steps))));
     let undisturbed: Option<Vec<f64>> = unseen.iter().map(|o| o.error.undisturbed_makespan).collect();
     rows.push(row(
         "mean absolute makespan error without them",
