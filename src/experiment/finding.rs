@@ -111,7 +111,8 @@ impl OverSteps {
         let makespan = |steps: &[AtSpeed]| typical(&steps.iter().map(|at| at.makespan).collect::<Vec<_>>()) as f64;
         let bubble = |steps: &[AtSpeed]| {
             let idle = |at: &AtSpeed| {
-                1_000_000_000 - 1_000_000_000.min(at.busy.saturating_mul(1_000_000_000 / devices) / at.makespan.max(1))
+                let busy = u128::from(at.busy) * 1_000_000_000 / u128::from(devices * at.makespan.max(1));
+                1_000_000_000 - busy.min(1_000_000_000) as u64
             };
             typical(&steps.iter().map(idle).collect::<Vec<_>>()) as f64 / 1e7
         };

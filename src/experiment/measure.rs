@@ -149,7 +149,9 @@ fn take(
     };
     for number in 1..=turns.extent.steps {
         turns.round.iter().try_for_each(|&number| turn(&mut runs[number]))?;
-        if let Some(until) = turns.extent.until {
+        // A tenth more steps than at the last look: looking takes the longer the more there are.
+        let is_time = number.is_multiple_of(1 + number / 10) || number == turns.extent.steps;
+        if let Some(until) = turns.extent.until.filter(|_| is_time) {
             let half = width(runs, number as usize);
             let is_narrow = half.is_some_and(|half| half <= until);
             if is_narrow || number == turns.extent.steps {

@@ -1,7 +1,7 @@
 //! Measured steps written down, to be judged again: by another version of this program, or by somebody else.
 
 use super::{Error, Role, Steps};
-use crate::exec::StepRecord;
+use crate::exec::{DeviceRecord, StepRecord};
 use crate::graph::TaskGraph;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,7 +12,10 @@ use std::sync::Arc;
 const SCHEMA_VERSION: u32 = 1;
 
 /// Most bytes of the description, unpacked.
-const MOST_BYTES: u64 = 1 << 32;
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Longest time, 13 days: sums over many steps still fit.
+const MOST_NS: u64 = 1 << 50;
 
 /// All steps of a measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -97,19 +100,24 @@ impl Recorded {
     }
 }
 
-/// Whether there are steps, all of them of that graph.
+/// Whether there are steps, all of them of that graph, and with times that can be.
 fn fit(steps: &[StepRecord], graph: &TaskGraph) -> bool {
     let fits = |step: &StepRecord| {
-        let ops = || step.devices.iter().flat_map(|device| &device.ops);
-        let mut seen: Vec<usize> = ops().map(|op| op.index).collect();
+        let mut seen: Vec<usize> = step.devices.iter().flat_map(|device| &device.ops).map(|op| op.index).collect();
         seen.sort_unstable();
         step.devices.len() == graph.schedule().devices() as usize
             && seen.into_iter().eq(0..graph.len())
-            && ops().all(|op| op.turn <= op.start && op.start <= op.end && op.put_start <= op.put_end)
-            && step
-                .devices
-                .iter()
-                .all(|device| device.laps.iter().all(|(number, _)| (*number as usize) < device.ops.len()))
+            && step.devices.iter().all(has_times)
     };
     !steps.is_empty() && steps.iter().all(fits)
+}
+
+/// Whether nothing ends before it begins or lasts for ever, and ops end one after the other.
+fn has_times(device: &DeviceRecord) -> bool {
+    let grow = |times: &[u64]| times.is_sorted() && times.last().is_none_or(|&last| last <= MOST_NS);
+    let ends: Vec<u64> = device.ops.iter().map(|op| op.end).collect();
+    grow(&ends)
+        && device.ops.iter().all(|op| grow(&[op.turn, op.start, op.end]) && grow(&[op.put_start, op.put_end]))
+        && device.steps.iter().all(|&(_, start, end)| grow(&[start, end]))
+        && device.laps.iter().all(|(op, lap)| (*op as usize) < device.ops.len() && lap.duration_ns <= MOST_NS)
 }

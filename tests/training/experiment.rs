@@ -2,6 +2,7 @@
 
 use crate::support::{golden, golden_losses};
 use pipesim::internals::delivery::{ChannelOptions, Delivery};
+use pipesim::internals::exec::StepRecord;
 use pipesim::internals::experiment::{
     Accuracy, Backend, Error, Event, Experiment, Extent, Recipe, Steps, Transfer, silent,
 };
@@ -104,6 +105,18 @@ fn what_was_measured_of_a_schedule_never_enters_its_prediction() {
     let again = accuracy.judge(&training, "local", &recorded).unwrap();
     assert_eq!(again.outcomes, found.outcomes, "what is written down is judged as what was measured");
     assert!(accuracy.recorded(&training, b"no steps").is_err());
+    for spoil in [
+        |step: &mut StepRecord| step.devices[0].ops[0].end = u64::MAX,
+        |step: &mut StepRecord| step.devices[0].ops.swap(0, 1),
+        |step: &mut StepRecord| step.devices[1].steps[0].1 = u64::MAX,
+        |step: &mut StepRecord| step.devices[1].laps[0].0 = 99,
+        |step: &mut StepRecord| drop(step.devices.pop()),
+    ] {
+        let mut spoilt = runs.clone();
+        spoil(&mut spoilt[0].records[0]);
+        let bytes = Accuracy::record(&training, &spoilt).unwrap();
+        assert!(accuracy.recorded(&training, &bytes).is_err(), "times that cannot be are refused");
+    }
 
     // One schedule's steps become three times as long: its prediction is as before, and so are all others.
     for (number, run) in runs.iter().enumerate().filter(|(_, run)| !run.calibrates()) {
