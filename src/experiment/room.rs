@@ -95,7 +95,7 @@ impl Resident {
 
 /// The program itself with its libraries, and what reports take: measured with a model of nothing.
 const PROGRAM_BYTES: u64 = 21 << 20;
-/// What matrix products pack their operands into, a thread.
+/// What matrix products pack their operands into at most, a thread.
 const PACKED_BYTES: u64 = 4 << 20;
 
 /// What one device of a session makes resident, in bytes.
@@ -124,12 +124,14 @@ impl Touched {
         let rows = training.micro_batch.rows() as u64;
         // a block's backward holds ten hidden states and three blocks of scores besides what is kept for it
         let running = rows * 10 * anatomy.width as u64 + 3 * 96 * training.micro_batch.tokens as u64;
+        // both operands of a block's largest product: four times the width by the width, or by the rows that it is learned from
+        let packed = 2 * 4 * anatomy.width as u64 * rows.max(anatomy.width as u64);
         // four messages to and from each device; the tied gradient's two
         let messages = if placement.devices() > 1 { 4 * rows * anatomy.width as u64 + 2 * tied } else { 0 };
         Touched {
             made: 3 * FLOAT * elements,
             updated: FLOAT * (elements + tied),
-            stepped: most_held(training, graph, device, stages) + FLOAT * (running + messages) + PACKED_BYTES,
+            stepped: most_held(training, graph, device, stages) + FLOAT * (running + messages) + PACKED_BYTES.min(FLOAT * packed),
             saved: 3 * FLOAT * elements,
         }
     }
