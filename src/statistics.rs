@@ -13,6 +13,16 @@ pub fn typical(samples: &[u64]) -> u64 {
     }
 }
 
+/// Mean of the middle half (the interquartile mean): as steady as a median against what
+/// is far off, and less scattered where nothing is. 0 for none.
+pub fn midmean(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let cut = sorted.len() / 4;
+    let middle = &sorted[cut..sorted.len() - cut];
+    middle.iter().sum::<f64>() / middle.len().max(1) as f64
+}
+
 /// The median; of an even number the mean of the middle two. 0 for none.
 pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
@@ -62,6 +72,10 @@ mod tests {
     fn by_hand() {
         assert_eq!(typical(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 1000]), 5);
         assert_eq!((typical(&[]), typical(&[7])), (0, 7));
+        assert_eq!(
+            (midmean(&[1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 1e9]), midmean(&[2.0]), midmean(&[])),
+            (5.0, 2.0, 0.0)
+        );
         assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[1.0, 2.0]), median(&[])), (2.0, 1.5, 0.0));
         assert_eq!(most_typical(&[(9.0, 1.0), (10.0, 5.0), (11.0, 5.0), (10.0, 9.0)]), 1);
         assert_eq!(median_ci95(&[5.0, 1.0, 3.0]), [1.0, 5.0]);

@@ -9,7 +9,7 @@ use super::options::{DetailOptions, WriteOptions};
 use super::output::{OneFile, json, print};
 use super::selection::{Names, names};
 use super::signals::{Decides, heed};
-use crate::experiment::{self, Extent, Finding, Transfer};
+use crate::experiment::{self, Extent, Finding, Recipe, Training, Transfer};
 use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::{self, Report};
 use crate::resolve::Selection;
@@ -35,6 +35,9 @@ pub struct Accuracy {
     /// Its number of micro-batches
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     calibrate_micro: u32,
+    /// Sizes of micro-batches to calibrate, in sequences, 1 among them: costs of those between are interpolated, for --transfer-to batch=2
+    #[arg(long, value_name = "N,N,..", value_parser = numbers(1..=1024))]
+    calibrate_batch: Option<Numbers>,
     /// Measured steps of each, at most [default: 20, with --until 1000]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..100_000))]
     steps: Option<u32>,
@@ -131,6 +134,24 @@ impl Accuracy {
         self.transfer_to.iter().map(transfer).collect()
     }
 
+    /// The training with micro-batches of the other sizes that are calibrated.
+    fn sizes(&self, ranks: &Arc<Ranks>) -> Result<Vec<Training>, Failure> {
+        let asked = self.calibrate_batch.as_ref().map(Numbers::all).unwrap_or(&[1]);
+        if !asked.contains(&1) {
+            let found = asked.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+            return Err(Failure::Usage(format!(
+                "expected 1 among --calibrate-batch, the size of what is judged, found {found}; try 1,{found}"
+            )));
+        }
+        let sized = |&sequences: &u32| {
+            let recipe = Recipe { batch: Some(sequences), ..self.model.recipe() };
+            let mut training = recipe.training(1, ranks)?;
+            training.backend = self.devices.sole_backend(ranks, self.stages, self.details)?.0;
+            Ok(training)
+        };
+        asked.iter().filter(|&&sequences| sequences > 1).map(sized).collect()
+    }
+
     /// Measures, predicts, writes the report.
     pub fn run(&self) -> Result<(), Failure> {
         let DetailOptions { remarks, verbose } = self.details;
@@ -152,6 +173,7 @@ impl Accuracy {
             calibrate_on: self.calibrate.clone(),
             selection: Selection { host: &Guarded, ..Selection::new(self.stages, self.calibrate_micro) },
             transfers: self.transfers(&ranks)?,
+            sizes: self.sizes(&ranks)?,
             extent: Extent {
                 warmup: self.warmup,
                 steps: self.steps.unwrap_or(if self.until.is_some() { 1000 } else { 20 }),

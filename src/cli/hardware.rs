@@ -38,7 +38,7 @@ pub struct HardwareOptions {
     /// Sequences a step, all pipelines together; --micro follows
     #[arg(long, value_name = "N", alias = "global-batch-size", value_parser = clap::value_parser!(u32).range(1..=MOST))]
     pub batch: Option<u32>,
-    /// Sequences of a micro-batch [default: 1, or what --batch and --micro make it]
+    /// Sequences of a micro-batch [default: 1, or what --batch and --micro make it; of --profile, the first that was measured]
     #[arg(long, value_name = "B", value_parser = clap::value_parser!(u32).range(1..=MOST))]
     pub micro_batch_size: Option<u32>,
     /// Tokens a sequence

@@ -53,7 +53,6 @@ const LAID_OUT: &[&str] = &[
     "dp",
     "cp",
     "batch",
-    "micro_batch_size",
     "seq",
     "compute_precision",
     "recompute",
@@ -81,6 +80,7 @@ const TRAINED: &[&str] = &[
     "layers",
     "steps",
     "warmup",
+    "calibrate_batch",
 ];
 
 const RULES: &[Rule] = &[
@@ -98,6 +98,11 @@ const RULES: &[Rule] = &[
         options: LAID_OUT,
         fits: |a| !a.has("hardware") || a.typed("hardware"),
         why: "is about a model on hardware; give that, too, as in --model llama-3-70b --hardware h100-sxm",
+    },
+    Rule {
+        options: &["micro_batch_size"],
+        fits: |a| a.typed("hardware") || a.typed("profile"),
+        why: "is about measured costs, or a model on hardware; give --profile, or --model llama-3-70b --hardware h100-sxm",
     },
     Rule {
         options: &["hardware"],

@@ -103,7 +103,7 @@ impl Predict {
                 let costs = Costs::Analytic(Box::new(analytic.clone()));
                 self.asked(analytic)?.combinations(&costs, self.costs.balance, self.remarks)?
             }
-            None => self.schedules.combinations(&self.costs.costs()?, self.costs.balance, self.remarks)?,
+            None => self.schedules.combinations(&self.given()?, self.costs.balance, self.remarks)?,
         };
         all.iter_mut().filter_map(|one| one.resolved.as_mut()).try_for_each(|resolved| self.engine.equip(resolved))?;
         if self.schedules.are_several() && self.engine.may_deadlock() {
@@ -127,6 +127,12 @@ impl Predict {
         let judged = judged
             .map(|(result, label)| Judged::predicted(label, &result.prediction.time_unit, &result.prediction.metrics));
         self.judge.held(&judged.collect::<Vec<_>>())?.judge()
+    }
+
+    /// The costs where no model on hardware is asked about.
+    fn given(&self) -> Result<Costs, Failure> {
+        let costs = self.costs.costs()?;
+        Ok(self.hardware.micro_batch_size.map_or(costs.clone(), |sequences| costs.with_sequences(sequences)))
     }
 
     /// The model on hardware that is asked about, if one is.

@@ -3,11 +3,12 @@
 use super::Failure;
 use super::devices::DeviceOptions;
 use super::model::ModelOptions;
+use super::numbers::{Numbers, numbers};
 use super::options::DetailOptions;
 use super::output::{OneFile, json};
 use super::selection::{ScheduleOptions, warn};
 use super::signals::{Decides, heed};
-use crate::experiment;
+use crate::experiment::{self, Recipe};
 use crate::graph::TaskGraph;
 use crate::ranks::{Ranks, refuse_ranks};
 use crate::resolve::{self, Settled};
@@ -26,6 +27,9 @@ pub struct Profile {
     /// Blocks of each stage, in model order: 7,5
     #[arg(long, value_name = "N,N,..", value_delimiter = ',')]
     layers: Option<Vec<usize>>,
+    /// Sizes of micro-batches to measure, in sequences, instead of the one that --batch makes: predict --profile --micro-batch-size interpolates between them
+    #[arg(long, value_name = "N,N,..", value_parser = numbers(1..=1024), conflicts_with = "batch")]
+    calibrate_batch: Option<Numbers>,
     /// Measured training steps
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..1_000_000))]
     steps: u32,
@@ -75,13 +79,22 @@ impl Profile {
             });
         }
         let (name, graph) = self.graph()?;
-        let recipe = experiment::Recipe { layers: self.layers.clone(), ..self.model.recipe() };
-        let mut training = recipe.training(self.schedules.micro.first(), &ranks)?;
-        training.backend = self.devices.sole_backend(&ranks, stages, self.details)?.0;
-        training.stages(&graph)?;
+        let recipe = Recipe { layers: self.layers.clone(), ..self.model.recipe() };
+        let training = |sequences: Option<u32>, micro: u32| {
+            let batch = sequences.map_or(self.model.batch, |sequences| Some(sequences.saturating_mul(micro)));
+            let recipe = Recipe { batch, ..recipe.clone() };
+            let mut training = recipe.training(micro, &ranks)?;
+            training.backend = self.devices.sole_backend(&ranks, stages, self.details)?.0;
+            Ok::<_, Failure>(training)
+        };
+        let asked = self.calibrate_batch.as_ref().map(Numbers::all).unwrap_or_default();
+        let first = training(asked.first().copied(), self.schedules.micro.first())?;
+        first.stages(&graph)?;
+        let sizes =
+            asked.iter().skip(1).map(|&sequences| training(Some(sequences), 1)).collect::<Result<Vec<_>, _>>()?;
         let extent = experiment::Extent { warmup: self.warmup, steps: self.steps, until: None };
         let calibrating = (&*name, &self.schedules.selection());
-        let (costs, ended) = experiment::profile(&training, calibrating, extent, &remarks.observer(true, true))?;
+        let (costs, ended) = experiment::profile(&first, &sizes, calibrating, extent, &remarks.observer(true, true))?;
         file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))?;
         ended.map_or(Ok(()), |ended| Err(Failure::ended(ended)))
     }

@@ -182,38 +182,69 @@ impl CostFile {
         })
     }
 
+    /// The micro-batches that it is about unless others are asked for: sequences, and tokens in each.
+    pub fn size(&self) -> (u32, u32) {
+        self.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default()
+    }
+
     /// The same with the parts of `anatomy` for micro-batches of another size, where they were not measured for it: time goes with
     /// FLOPs, with tokens where there are none; between two sizes that were measured it is interpolated.
     pub fn at_size(&self, anatomy: &Anatomy, micro: MicroBatch) -> CostFile {
-        let size = (micro.sequences as u32, micro.tokens as u32);
+        let parts: Vec<&str> = anatomy.parts.iter().map(|part| part.name).collect();
+        let work = |name: &str, kind: Kind, (sequences, tokens): (u32, u32)| {
+            let micro = MicroBatch { sequences: sequences as usize, tokens: tokens as usize };
+            let part = anatomy.parts.iter().find(|part| part.name == name)?;
+            Some(Some(part.flops(kind, micro)).filter(|&flops| flops > 0).unwrap_or(micro.rows() as u128) as f64)
+        };
+        self.at((micro.sequences as u32, micro.tokens as u32), anatomy.edge(micro) as u64 * 4, &parts, work)
+    }
+
+    /// The same for micro-batches of another number of sequences, as long as its own: time goes with them, between two numbers that
+    /// were measured it is interpolated.
+    pub fn at_sequences(&self, sequences: u32) -> CostFile {
+        let (own, tokens) = self.size();
+        let mut parts: Vec<&str> = Vec::new();
+        for part in &self.parts {
+            if !parts.contains(&part.part.as_str()) {
+                parts.push(&part.part);
+            }
+        }
+        let bytes = u128::from(self.link.bytes) * u128::from(sequences) / u128::from(own.max(1));
+        let work = |_: &str, _, (sequences, of): (u32, u32)| (of == tokens).then_some(f64::from(sequences));
+        self.at((sequences, tokens), bytes.min(u128::from(u64::MAX)) as u64, &parts, work)
+    }
+
+    /// The same with these parts at another size, where a message is of so many bytes; `work` is what time goes with, none of what
+    /// says nothing.
+    fn at(
+        &self,
+        size: (u32, u32),
+        bytes: u64,
+        parts: &[&str],
+        work: impl Fn(&str, Kind, (u32, u32)) -> Option<f64>,
+    ) -> CostFile {
         let mut costs = self.clone();
-        for part in &anatomy.parts {
+        for &name in parts {
             for kind in [Kind::F, Kind::I, Kind::W] {
-                if self.part(part.name, kind, size).is_ok() {
-                    continue;
-                }
                 let letter = kind.letter().to_string();
-                let of = |c: &&PartCost| c.part == part.name && c.kind == letter;
-                let work = |sequences: u32, tokens: u32| {
-                    let micro = MicroBatch { sequences: sequences as usize, tokens: tokens as usize };
-                    Some(part.flops(kind, micro)).filter(|&flops| flops > 0).unwrap_or(micro.rows() as u128) as f64
+                let Some(work_here) = work(name, kind, size).filter(|_| self.part(name, kind, size).is_err()) else {
+                    continue;
                 };
-                let point = |c: &PartCost| (work(c.sequences, c.tokens), c.duration_ns as f64);
-                let known: Vec<(f64, f64)> = self.parts.iter().filter(of).map(point).collect();
-                if let Some(duration) = along(known, work(size.0, size.1)) {
-                    let (part, duration_ns) = (part.name.to_string(), duration.round() as u64);
+                let of = |c: &&PartCost| c.part == name && c.kind == letter;
+                let point = |c: &PartCost| Some((work(name, kind, (c.sequences, c.tokens))?, c.duration_ns as f64));
+                let known: Vec<(f64, f64)> = self.parts.iter().filter(of).filter_map(point).collect();
+                if let Some(duration) = along(known, work_here) {
                     costs.parts.push(PartCost {
-                        part,
+                        part: name.to_string(),
                         kind: letter,
                         sequences: size.0,
                         tokens: size.1,
-                        duration_ns,
+                        duration_ns: duration.round() as u64,
                         samples: 0,
                     });
                 }
             }
         }
-        let bytes = anatomy.edge(micro) as u64 * 4;
         costs.link.put_ns = (self.link.put_ns as f64 * bytes as f64 / self.link.bytes.max(1) as f64).round() as u64;
         costs.link.bytes = bytes;
         costs
@@ -335,6 +366,17 @@ mod tests {
                 (2 * sequences, tokens),
             );
             assert_eq!(found.unwrap(), 2 * part.duration_ns, "twice the sequences are twice the work");
+        }
+        assert_eq!(file.at_sequences(2 * sequences).parts, doubled.parts, "with or without a model's anatomy");
+        // measured at four times the sequences, too, and cheaper there
+        let mut both = file.clone();
+        let cheaper =
+            |part: &PartCost| PartCost { sequences: 4 * sequences, duration_ns: 3 * part.duration_ns, ..part.clone() };
+        both.parts.extend(file.parts.iter().map(cheaper));
+        let between = both.at_sequences(2 * sequences);
+        for (part, found) in file.parts.iter().zip(&between.parts[both.parts.len()..]) {
+            let wanted = part.duration_ns as f64 * (1.0 + 2.0 / 3.0);
+            assert!((found.duration_ns as f64 - wanted).abs() <= 0.5, "on the line between both");
         }
     }
 

@@ -1,14 +1,15 @@
 //! How far predictions are from measurements: calibrated on one schedule at one number of micro-batches, all others predicted for
 //! several, all measured.
 
-use super::calibrate::calibrating_graphs;
-use super::finding::Place;
+use super::calibrate::{calibrating_graphs, sized_graphs};
+use super::finding::{Place, error_over_steps};
 use super::recorded::Recorded;
 use super::tables::{Judged, tables};
 use super::{
     Calibrating, Calibration, Error, Extent, Finding, Measured, Observer, Role, Seen, Steps, Training, measure,
     provenance,
 };
+use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::report::Report;
@@ -33,6 +34,8 @@ pub struct Accuracy {
     pub microbatches: Vec<u32>,
     /// The schedule that calibrates.
     pub calibrate_on: String,
+    /// The training with micro-batches of other sizes, that are calibrated, too.
+    pub sizes: Vec<Training>,
     /// For how many devices all this is, and the number of micro-batches of what calibrates.
     pub selection: Selection,
     /// Other trainings in which the schedules are predicted, too.
@@ -53,6 +56,7 @@ impl Accuracy {
     fn training_of<'a>(&'a self, training: &'a Training, role: Role) -> &'a Training {
         match role {
             Role::Transferred(number) => &self.transfers[number].training,
+            Role::CalibratesSize(number) => &self.sizes[number],
             Role::Calibrates | Role::Judged => training,
         }
     }
@@ -61,6 +65,7 @@ impl Accuracy {
     fn graphs(&self, training: &Training) -> Result<Vec<(TaskGraph, Role)>, Error> {
         let calibrating = calibrating_graphs(training, &self.calibrate_on, &self.selection)?;
         let mut graphs: Vec<_> = calibrating.into_iter().map(|graph| (graph, Role::Calibrates)).collect();
+        graphs.extend(sized_graphs(&self.sizes, &self.calibrate_on, &self.selection)?);
         let mut add = |selection: &Selection, role: Role| {
             for name in &self.schedules {
                 let graph = selection.graph::<resolve::Error>(name, &unknown_costs)?.graph;
@@ -94,18 +99,20 @@ impl Accuracy {
         let report = Report { provenance: provenance::of(training), ..self.header(training) };
         let calibration = Some(Calibration::of(calibrating.main()));
         let mut finding = Finding { report, calibration, ..Finding::default() };
-        let costs = calibrating.costs(training)?;
+        let costs = calibrating.costs(training, &self.sizes)?;
+        let uncontended = calibrating.without_neighbours().costs(training, &self.sizes)?;
         for run in runs.iter().filter(|run| !run.calibrates()) {
             let of_run = self.training_of(training, run.role);
-            let (table, steps) = match run.role {
-                Role::Transferred(_) => of_run.tables(&of_run.costs_from(&costs), &run.graph)?,
-                Role::Judged | Role::Calibrates => training.tables(&costs, &run.graph)?,
-            };
+            let (table, steps) = self.tables(&costs, training, run)?;
             let setup = Setup { steps, ..Setup::default() };
-            let beside = calibrating.main().beside(run);
-            finding.judge(run, &table, &setup, (Place::of(of_run, link), &beside))?;
-            if let (Role::Transferred(number), Some(outcome)) = (run.role, finding.outcomes.last_mut()) {
+            finding.judge(run, &table, &setup, (Place::of(of_run, link), Some(calibrating.main())))?;
+            let Some(outcome) = finding.outcomes.last_mut() else { continue };
+            if let Role::Transferred(number) = run.role {
                 outcome.transfer = Some(self.transfers[number].name.clone());
+            }
+            if table.contention.as_ref().is_some_and(|contention| contention.matters(outcome.devices)) {
+                let (table, _) = self.tables(&uncontended, training, run)?;
+                outcome.error.uncontended_makespan = Some(error_over_steps(run, &table, &setup, calibrating.main())?);
             }
         }
         for (entry, outcome) in finding.report.entries.iter_mut().zip(&finding.outcomes) {
@@ -119,6 +126,17 @@ impl Accuracy {
         };
         finding.costs = Some(costs);
         Ok(finding)
+    }
+
+    /// What ops and step ops of `run` cost by `costs`, those of `training`.
+    fn tables(&self, costs: &CostFile, training: &Training, run: &Steps) -> Result<(CostTable, StepCosts), Error> {
+        match run.role {
+            Role::Transferred(number) => {
+                let other = &self.transfers[number].training;
+                other.tables(&other.costs_from(costs), &run.graph)
+            }
+            Role::Judged | Role::Calibrates | Role::CalibratesSize(_) => training.tables(costs, &run.graph),
+        }
     }
 
     fn header(&self, training: &Training) -> Report {

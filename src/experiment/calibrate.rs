@@ -3,7 +3,7 @@
 use super::contention::Neighbours;
 use super::measure::CALIBRATING;
 use super::{Error, Extent, Measured, Observer, Role, Steps, Training, measure, provenance};
-use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, Part, Stage};
+use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, MicroBatch, Part, Stage};
 use crate::cost::{
     Contention, CostFile, CostTable, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL,
 };
@@ -16,9 +16,11 @@ use crate::resolve::{self, Selection, unknown_costs};
 use crate::statistics::typical;
 use std::collections::BTreeMap;
 
-/// Costs from some steps of `name` alone, and what ended those early or spoils them.
+/// Costs from some steps of `name` alone, for the micro-batches of `training` and those of each of `sizes`, and what ended those early
+/// or spoils them.
 pub fn profile(
     training: &Training,
+    sizes: &[Training],
     (name, selection): (&str, &Selection),
     extent: Extent,
     observer: Observer<'_>,
@@ -26,11 +28,33 @@ pub fn profile(
     let mut graphs = calibrating_graphs(training, name, selection)?;
     let asked_for = graphs.remove(0).renamed(|name| name.trim_end_matches(CALIBRATING).to_string());
     graphs.insert(0, asked_for);
-    let session = |graph| Measured::new(training, graph, Delivery::OneSided, Role::Calibrates);
-    let mut runs = graphs.into_iter().map(session).collect::<Result<Vec<_>, Error>>()?;
+    let graphs = graphs.into_iter().map(|graph| (graph, Role::Calibrates));
+    let session = |(graph, role)| {
+        let of_role = if let Role::CalibratesSize(number) = role { &sizes[number] } else { training };
+        Measured::new(of_role, graph, Delivery::OneSided, role)
+    };
+    let sized = sized_graphs(sizes, name, selection)?;
+    let mut runs = graphs.chain(sized).map(session).collect::<Result<Vec<_>, Error>>()?;
     let ended = measure(&mut runs, extent, observer)?;
     let runs: Vec<Steps> = runs.into_iter().map(|run| run.steps).collect();
-    Ok((Calibrating::new(training, &runs).costs(training)?, ended))
+    Ok((Calibrating::new(training, &runs).costs(training, sizes)?, ended))
+}
+
+/// The schedule to calibrate on with the micro-batches of each of `sizes`: no more of them than fill the pipeline twice.
+pub(super) fn sized_graphs(
+    sizes: &[Training],
+    name: &str,
+    selection: &Selection,
+) -> Result<Vec<(TaskGraph, Role)>, Error> {
+    let microbatches = selection.microbatches.min(2 * selection.devices);
+    let of_size = |(number, training): (usize, &Training)| {
+        let selection = Selection { microbatches, ..selection.clone() };
+        let graph = selection.graph::<resolve::Error>(name, &unknown_costs)?.graph;
+        training.stages(&graph).map_err(|error| error.of(&format!("calibrating on {name}")))?;
+        let sequences = training.micro_batch.sequences;
+        Ok((graph.renamed(|name| format!("{name}, batch={sequences}{CALIBRATING}")), Role::CalibratesSize(number)))
+    };
+    sizes.iter().enumerate().map(of_size).collect()
 }
 
 /// The schedule to calibrate on and its probe: the same with one micro-batch, so that each op runs alone. None where the schedule
@@ -59,6 +83,8 @@ pub(super) fn calibrating_graphs(
 pub struct Calibrating<'a> {
     main: &'a Steps,
     probe: Option<&'a Steps>,
+    /// The same schedule with micro-batches of other sizes.
+    sizes: Vec<&'a Steps>,
     /// What neighbours cost, over the whole measurement; none where this process does not know who computes beside whom.
     neighbours: Option<(u32, Neighbours)>,
 }
@@ -69,10 +95,11 @@ impl<'a> Calibrating<'a> {
     /// # Panics
     /// None of them calibrates.
     pub fn new(training: &Training, runs: &'a [Steps]) -> Calibrating<'a> {
-        let mut calibrating = runs.iter().filter(|run| run.calibrates());
+        let mut calibrating = runs.iter().filter(|run| run.role == Role::Calibrates);
+        let sizes = runs.iter().filter(|run| matches!(run.role, Role::CalibratesSize(_))).collect();
         let main = calibrating.next().expect("something calibrates");
         let probe = calibrating.next().filter(|probe| !probe.records.is_empty());
-        let among = Calibrating { main, probe, neighbours: None };
+        let among = Calibrating { main, probe, sizes, neighbours: None };
         let devices = main.graph.schedule().devices() as usize;
         let neighbours = training.shares_cores().map(|cores| (cores, among.neighbours(devices)));
         Calibrating { neighbours, ..among }
@@ -86,39 +113,38 @@ impl<'a> Calibrating<'a> {
         Neighbours::of(devices, &pairs.map(pair).collect::<Vec<_>>())
     }
 
+    /// The same where neighbours are taken to cost nothing.
+    pub fn without_neighbours(&self) -> Calibrating<'a> {
+        Calibrating { neighbours: None, sizes: self.sizes.clone(), ..*self }
+    }
+
     /// The schedule that calibrates.
     pub fn main(&self) -> &'a Steps {
         self.main
     }
 
     /// The cost file: typical costs over the whole measurement, and how the machine went in each step. A B is timed as I then W, so
-    /// any schedule yields every kind.
-    pub fn costs(&self, training: &Training) -> Result<CostFile, Error> {
+    /// any schedule yields every kind. `sizes` are the trainings with micro-batches of other sizes.
+    pub fn costs(&self, training: &Training, sizes: &[Training]) -> Result<CostFile, Error> {
         let (graph, records, anatomy) = (&*self.main.graph, &self.main.records[..], training.anatomy());
         let (schedule, stages, outline) = (graph.schedule(), training.stages(graph)?, anatomy.outline());
         let steps: Vec<Alone<'_>> = records.iter().map(|record| self.alone(record)).collect();
-        let (sequences, tokens) = (training.micro_batch.sequences as u32, training.micro_batch.tokens as u32);
-        let mut laps: BTreeMap<(model::Part, Kind), Vec<u64>> = BTreeMap::new();
-        for (device, shares) in steps.iter().flat_map(Alone::devices) {
-            for (number, lap) in &device.laps {
-                let alone_ns = scaled(lap.duration_ns, shares[*number as usize]);
-                laps.entry((lap.part, lap.kind)).or_default().push(alone_ns);
-            }
+        let size = (training.micro_batch.sequences as u32, training.micro_batch.tokens as u32);
+        let at_pace: Vec<(&Alone<'_>, f64)> = steps.iter().map(|step| (step, 1.0)).collect();
+        let mut parts = part_costs(&at_pace, size);
+        for (steps, training) in self.sizes.iter().filter_map(|run| Some((run, sizes.get(run.role.number()?)?))) {
+            let alone: Vec<Alone<'_>> = steps.records.iter().map(|record| self.alone(record)).collect();
+            let at_pace: Vec<(&Alone<'_>, f64)> =
+                alone.iter().zip(&steps.records).map(|(alone, record)| (alone, self.pace(record))).collect();
+            let MicroBatch { sequences, tokens } = training.micro_batch;
+            parts.extend(part_costs(&at_pace, (sequences as u32, tokens as u32)));
         }
-        let parts = laps.iter().map(|(&(part, kind), durations)| PartCost {
-            part: part.name().to_string(),
-            kind: kind.letter().to_string(),
-            sequences,
-            tokens,
-            duration_ns: typical(durations),
-            samples: durations.len() as u64,
-        });
         let mut costs = CostFile {
             schema_version: MEASURED_SCHEMA_VERSION,
             provenance: self.provenance(training),
             layers: outline.layers() as u32,
             tied: outline.tied.is_some(),
-            parts: parts.collect(),
+            parts,
             op_overhead_ns: overheads(graph, &steps),
             gap_ns: gap(records),
             link: link(graph, records, anatomy.edge(training.micro_batch) as u64 * 4),
@@ -127,7 +153,7 @@ impl<'a> Calibrating<'a> {
             speeds: Vec::new(),
             contention: self.contention(),
         };
-        let table = costs.table(&schedule.placement, &stages, (sequences, tokens)).map_err(resolve::Error::from)?;
+        let table = costs.table(&schedule.placement, &stages, size).map_err(resolve::Error::from)?;
         costs.speeds = steps.iter().map(|step| speed(graph, step, &table)).collect();
         Ok(costs)
     }
@@ -140,6 +166,17 @@ impl<'a> Calibrating<'a> {
         provenance.insert("microbatches".to_string(), schedule.microbatches.to_string());
         provenance.insert("steps".to_string(), self.main.records.len().to_string());
         provenance
+    }
+
+    /// How slow the machine was at `other`'s time, by the calibrating steps just before and after it, against typical.
+    fn pace(&self, other: &StepRecord) -> f64 {
+        let busy = |record: &StepRecord| -> u64 {
+            record.devices.iter().flat_map(|device| &device.ops).map(|op| op.end - op.start).sum()
+        };
+        let all: Vec<u64> = self.main.records.iter().map(busy).collect();
+        let beside = self.main.beside(other).map(|number| all.get(number).copied().unwrap_or_default());
+        let pace = (beside[0] + beside[1]) as f64 / 2.0 / typical(&all).max(1) as f64;
+        if pace > 0.0 { pace } else { 1.0 }
     }
 
     fn contention(&self) -> Option<Contention> {
@@ -164,6 +201,28 @@ impl Alone<'_> {
     fn devices(&self) -> impl Iterator<Item = (&DeviceRecord, &Vec<f64>)> {
         self.record.devices.iter().zip(&self.shares)
     }
+}
+
+/// The atoms that were timed in `steps`, of micro-batches of `size`, each step with how slow the machine was in it.
+fn part_costs(steps: &[(&Alone<'_>, f64)], (sequences, tokens): (u32, u32)) -> Vec<PartCost> {
+    let mut laps: BTreeMap<(model::Part, Kind), Vec<u64>> = BTreeMap::new();
+    for (step, pace) in steps {
+        for (device, shares) in step.devices() {
+            for (number, lap) in &device.laps {
+                let alone_ns = scaled(lap.duration_ns, shares[*number as usize] / pace);
+                laps.entry((lap.part, lap.kind)).or_default().push(alone_ns);
+            }
+        }
+    }
+    let cost = |(&(part, kind), durations): (&(model::Part, Kind), &Vec<u64>)| PartCost {
+        part: part.name().to_string(),
+        kind: kind.letter().to_string(),
+        sequences,
+        tokens,
+        duration_ns: typical(durations),
+        samples: durations.len() as u64,
+    };
+    laps.iter().map(cost).collect()
 }
 
 fn scaled(duration_ns: u64, share: f64) -> u64 {

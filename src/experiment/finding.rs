@@ -10,7 +10,7 @@ use crate::exec::StepRecord;
 use crate::report::{Entry, Panel, Report, Table};
 use crate::sim::event::EventError;
 use crate::sim::{self, AtSpeed, Interval, Predicted, Prediction, Setup};
-use crate::statistics::typical;
+use crate::statistics::{midmean, typical};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -76,7 +76,8 @@ pub struct Finding {
     pub memory: Option<Resident>,
 }
 
-/// A prediction of the times of all steps against all steps. Of each the mean of the middle four fifths counts.
+/// A prediction of every step at its own time against that step. Of the steps' errors the mean of the middle half counts: bursts of
+/// other loads hit single steps, or single predictions.
 struct OverSteps {
     /// Predicted / measured - 1.
     makespan_error: f64,
@@ -86,6 +87,8 @@ struct OverSteps {
     bubble_error: f64,
     /// Measured.
     makespan_ms: f64,
+    /// Predicted.
+    expected_ms: f64,
     /// Where the measured makespan would lie.
     interval_ms: Option<Interval>,
 }
@@ -94,49 +97,76 @@ impl OverSteps {
     /// `all` is the prediction under all measured speeds, `predicted` that of the steps' own time.
     fn new(run: &Steps, all: &Predicted<'_>, predicted: &Predicted<'_>, beside: &[usize]) -> OverSteps {
         let devices = u64::from(run.graph.schedule().devices());
-        let mean = |pair: &[usize], of: fn(&AtSpeed) -> u64| {
-            pair.iter().map(|&number| of(&all.at_speeds()[number])).sum::<u64>() / pair.len() as u64
-        };
         let here = AtSpeed { makespan: predicted.makespan(), busy: predicted.devices().iter().map(|d| d.busy).sum() };
-        let expected: Vec<AtSpeed> = match beside {
-            [] => vec![here],
-            pairs => pairs
-                .chunks(2)
-                .map(|pair| AtSpeed { makespan: mean(pair, |at| at.makespan), busy: mean(pair, |at| at.busy) })
-                .collect(),
-        };
-        let busy = |record: &StepRecord| record.devices.iter().flat_map(|d| &d.ops).map(|op| op.end - op.start).sum();
-        let found: Vec<AtSpeed> =
-            run.records.iter().map(|record| AtSpeed { makespan: record.makespan_ns(), busy: busy(record) }).collect();
-        let makespan = |steps: &[AtSpeed]| typical(&steps.iter().map(|at| at.makespan).collect::<Vec<_>>()) as f64;
-        let bubble = |steps: &[AtSpeed]| {
-            let idle = |at: &AtSpeed| {
-                let busy = u128::from(at.busy) * 1_000_000_000 / u128::from(devices * at.makespan.max(1));
-                1_000_000_000 - busy.min(1_000_000_000) as u64
-            };
-            typical(&steps.iter().map(idle).collect::<Vec<_>>()) as f64 / 1e7
-        };
-        let iteration = typical(&run.records.iter().map(StepRecord::iteration_ns).collect::<Vec<_>>()) as f64;
-        let end = predicted.steps.iter().map(|step| step.end).max().unwrap_or(0).saturating_sub(here.makespan) as f64;
-        let makespans: Vec<u64> = all.at_speeds().iter().map(|at| at.makespan).collect();
-        let ratios = if beside.is_empty() { None } else { ratios(&makespans, beside, SEED) };
-        let ms = |ratios: [f64; 2]| ratios.map(|ratio| ratio * makespan(&expected) / 1e6);
+        let expected = expected(all.at_speeds(), beside).unwrap_or_else(|| vec![here; run.records.len()]);
+        let end = predicted.steps.iter().map(|step| step.end).max().unwrap_or(0).saturating_sub(here.makespan);
+        let idle = |makespan: u64, busy: u64| 100.0 * (1.0 - busy as f64 / (devices * makespan.max(1)) as f64).max(0.0);
+        let steps = || expected.iter().zip(&run.records);
+        let logarithm = |expected: u64, found: u64| (expected.max(1) as f64 / found.max(1) as f64).ln();
+        let makespans = steps().map(|(at, record)| logarithm(at.makespan, record.makespan_ns()));
+        let iterations = steps().map(|(at, record)| logarithm(at.makespan + end, record.iteration_ns()));
+        let bubbles =
+            steps().map(|(at, record)| idle(at.makespan, at.busy) - idle(record.makespan_ns(), busy_ns(record)));
+        let makespan_error = midmean(&makespans.collect::<Vec<_>>()).exp() - 1.0;
+        let makespan_ms = typical(&run.records.iter().map(StepRecord::makespan_ns).collect::<Vec<_>>()) as f64 / 1e6;
+        let expected_ms = typical(&expected.iter().map(|at| at.makespan).collect::<Vec<_>>()) as f64 / 1e6;
+        let at_speeds: Vec<u64> = all.at_speeds().iter().map(|at| at.makespan).collect();
+        let ratios = if beside.is_empty() { None } else { ratios(&at_speeds, beside, SEED) };
+        let ms = |ratios: [f64; 2]| ratios.map(|ratio| ratio * expected_ms);
         OverSteps {
-            makespan_error: compare::ratio(makespan(&expected), makespan(&found)),
-            iteration_error: compare::ratio(makespan(&expected) + end, iteration),
-            bubble_error: bubble(&expected) - bubble(&found),
-            makespan_ms: makespan(&found) / 1e6,
+            makespan_error,
+            iteration_error: midmean(&iterations.collect::<Vec<_>>()).exp() - 1.0,
+            bubble_error: midmean(&bubbles.collect::<Vec<_>>()),
+            makespan_ms,
+            expected_ms,
             interval_ms: ratios.map(|[of_80, of_95]| Interval { within_80: ms(of_80), within_95: ms(of_95) }),
         }
     }
 }
 
-/// The makespan's error over the steps that no other load hit.
-fn over_undisturbed(run: &Steps, all: &Predicted<'_>, predicted: &Predicted<'_>, beside: &[usize]) -> Option<f64> {
-    let quiet = run.undisturbed();
-    let is_quiet = |number: usize| !run.records[number / 2].load.is_noticed();
-    let beside: Vec<usize> =
-        (0..beside.len()).filter(|&number| is_quiet(number)).map(|number| beside[number]).collect();
+/// The error over all steps of `run` as predicted from `table`, whose speeds are those of `calibrating`.
+pub(super) fn error_over_steps(
+    run: &Steps,
+    table: &CostTable,
+    setup: &Setup,
+    calibrating: &Steps,
+) -> Result<f64, Error> {
+    let refused = |error: EventError| Error::Usage(error.to_string());
+    let beside = calibrating.all_beside(run);
+    let of_its_time = table.at_speeds(&beside);
+    let all = sim::predict(&run.graph, table, setup).map_err(refused)?;
+    let predicted = sim::predict(&run.graph, &of_its_time, setup).map_err(refused)?;
+    Ok(OverSteps::new(run, &all, &predicted, &beside).makespan_error)
+}
+
+/// By measured step, what the speeds just before and after it give; none where there are none.
+fn expected(at_speeds: &[AtSpeed], beside: &[usize]) -> Option<Vec<AtSpeed>> {
+    let mean = |pair: &[usize], of: fn(&AtSpeed) -> u64| {
+        pair.iter().map(|&number| of(&at_speeds[number])).sum::<u64>() / pair.len() as u64
+    };
+    let of_pair = |pair: &[usize]| AtSpeed { makespan: mean(pair, |at| at.makespan), busy: mean(pair, |at| at.busy) };
+    (!beside.is_empty()).then(|| beside.chunks(2).map(of_pair).collect())
+}
+
+/// What all devices together compute.
+fn busy_ns(record: &StepRecord) -> u64 {
+    record.devices.iter().flat_map(|device| &device.ops).map(|op| op.end - op.start).sum()
+}
+
+/// The makespan's error over the steps that no other load hit, nor those that they are predicted from.
+fn over_undisturbed(
+    run: &Steps,
+    calibrating: Option<&Steps>,
+    all: &Predicted<'_>,
+    predicted: &Predicted<'_>,
+) -> Option<f64> {
+    let is_quiet = |other: &StepRecord| {
+        let beside = calibrating.map_or([None; 2], |main| main.beside(other).map(|number| main.records.get(number)));
+        !other.load.is_noticed() && beside.into_iter().flatten().all(|record| !record.load.is_noticed())
+    };
+    let records: Vec<StepRecord> = run.records.iter().filter(|record| is_quiet(record)).cloned().collect();
+    let quiet = Steps { records, ..run.clone() };
+    let beside = calibrating.map(|main| main.all_beside(&quiet)).unwrap_or_default();
     (!quiet.records.is_empty()).then(|| OverSteps::new(&quiet, all, predicted, &beside).makespan_error)
 }
 
@@ -161,23 +191,24 @@ impl Finding {
         Finding { report, ..Finding::default() }
     }
 
-    /// Predicts `run` from `table` and holds it against what was measured. `beside` are the numbers of the table's speeds just
-    /// before and after each of its steps, two a step; none where costs do not follow the machine.
+    /// Predicts `run` from `table` and holds it against what was measured. The table's speeds are those of `calibrating`; none where
+    /// costs do not follow the machine.
     pub(super) fn judge(
         &mut self,
         run: &Steps,
         table: &CostTable,
         setup: &Setup,
-        (place, beside): (Place, &[usize]),
+        (place, calibrating): (Place, Option<&Steps>),
     ) -> Result<(), Error> {
         let schedule = run.graph.schedule();
         let refused = |error: EventError| Error::Usage(error.to_string());
         let all = sim::predict(&run.graph, table, setup).map_err(refused)?;
+        let beside = &calibrating.map(|main| main.all_beside(run)).unwrap_or_default();
         let of_its_time = table.at_speeds(beside);
         let costs = if beside.is_empty() { table } else { &of_its_time };
         let predicted = sim::predict(&run.graph, costs, setup).map_err(refused)?;
         let over_steps = OverSteps::new(run, &all, &predicted, beside);
-        let undisturbed = over_undisturbed(run, &all, &predicted, beside);
+        let undisturbed = over_undisturbed(run, calibrating, &all, &predicted);
         let mut panel = Panel::predicted(&predicted);
         let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep.share());
         measured_timeline.held_against(&panel.timeline);
@@ -208,6 +239,7 @@ impl Finding {
                 makespan: error.makespan,
                 typical_makespan: over_steps.makespan_error,
                 undisturbed_makespan: undisturbed,
+                uncontended_makespan: None,
                 typical_bubble: over_steps.bubble_error,
                 typical_iteration: over_steps.iteration_error,
                 bubble: error.bubble,
@@ -215,6 +247,7 @@ impl Finding {
                 self_replay: error.self_replay.unwrap_or_default(),
             },
             typical_makespan_ms: over_steps.makespan_ms,
+            expected_makespan_ms: over_steps.expected_ms,
             measured,
             predicted,
         };

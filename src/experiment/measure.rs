@@ -11,9 +11,6 @@ use std::time::Instant;
 /// What the name of the run that is calibrated on ends with.
 pub(super) const CALIBRATING: &str = " (calibrating)";
 
-/// How many schedules are measured between one calibrating step and the next: machines change their speed within seconds.
-const BETWEEN: usize = 2;
-
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
@@ -148,7 +145,7 @@ fn take(
         Ok(())
     };
     for number in 1..=turns.extent.steps {
-        turns.round.iter().try_for_each(|&number| turn(&mut runs[number]))?;
+        turns.round(number).into_iter().try_for_each(|number| turn(&mut runs[number]))?;
         // A tenth more steps than at the last look: looking takes the longer the more there are.
         let is_time = number.is_multiple_of(1 + number / 10) || number == turns.extent.steps;
         if let Some(until) = turns.extent.until.filter(|_| is_time) {
@@ -162,12 +159,12 @@ fn take(
             }
         }
     }
-    turns.last.iter().try_for_each(|&number| turn(&mut runs[number]))
+    turns.last().iter().try_for_each(|&number| turn(&mut runs[number]))
 }
 
 /// Half of the 95 % interval in which a schedule of `steps` steps lies, as a share of its prediction, as far as what calibrates shows it.
 fn width(runs: &[Measured<'_>], steps: usize) -> Option<f64> {
-    let main = runs.iter().find(|run| run.steps.calibrates())?;
+    let main = runs.iter().find(|run| run.steps.role == Role::Calibrates)?;
     let makespans: Vec<u64> = main.steps.records.iter().map(StepRecord::makespan_ns).collect();
     let beside: Vec<usize> = (0..2 * steps).map(|number| number % makespans.len().max(1)).collect();
     let [_, [low, high]] = ratios(&makespans, &beside, SEED)?;
@@ -193,27 +190,67 @@ fn told(steps: u32, half: Option<f64>, until: f64) -> String {
 }
 
 /// Which run takes a step when.
+///
+/// What calibrates takes one before every few others, that have as many micro-batches as itself or, singly, more: machines change
+/// their speed within a second. The others take turns there and back, so that none always follows the same.
 struct Turns {
     extent: Extent,
-    /// In each round: those that calibrate before every few others.
-    round: Vec<usize>,
-    /// After the last round: those that calibrate.
-    last: Vec<usize>,
+    calibrating: Vec<usize>,
+    /// What calibrates micro-batches of other sizes, once a round.
+    sizes: Vec<usize>,
+    /// Runs that are held against predictions, each with its number of micro-batches.
+    judged: Vec<(usize, u32)>,
+    /// Micro-batches of what calibrates.
+    microbatches: u32,
 }
 
 impl Turns {
     fn of(runs: &[Measured<'_>], extent: Extent) -> Turns {
-        let (calibrating, judged): (Vec<usize>, Vec<usize>) =
-            (0..runs.len()).partition(|&number| runs[number].steps.calibrates());
-        if judged.is_empty() {
-            return Turns { extent, round: calibrating, last: Vec::new() };
+        let microbatches = |number: usize| runs[number].graph().schedule().microbatches;
+        let numbers = |of: fn(Role) -> bool| (0..runs.len()).filter(move |&number| of(runs[number].steps.role));
+        let calibrating: Vec<usize> = numbers(|role| role == Role::Calibrates).collect();
+        let judged = numbers(|role| matches!(role, Role::Judged | Role::Transferred(_)));
+        Turns {
+            extent,
+            sizes: numbers(|role| matches!(role, Role::CalibratesSize(_))).collect(),
+            judged: judged.map(|number| (number, microbatches(number))).collect(),
+            microbatches: calibrating.first().map_or(0, |&main| microbatches(main)),
+            calibrating,
         }
-        let few = |few: &[usize]| calibrating.iter().chain(few).copied().collect::<Vec<_>>();
-        Turns { extent, round: judged.chunks(BETWEEN).flat_map(few).collect(), last: calibrating }
+    }
+
+    /// The runs of one round, in turn; rounds count from 1.
+    fn round(&self, number: u32) -> Vec<usize> {
+        let mut turns: Vec<usize> = Vec::new();
+        if self.judged.is_empty() || !self.sizes.is_empty() {
+            turns.extend(self.calibrating.iter().chain(&self.sizes));
+        }
+        let mut since = self.microbatches;
+        let mut turn = |&(run, microbatches): &(usize, u32)| {
+            if since >= self.microbatches {
+                turns.extend(&self.calibrating);
+                since = 0;
+            }
+            turns.push(run);
+            since += microbatches;
+        };
+        if number.is_multiple_of(2) {
+            self.judged.iter().rev().for_each(&mut turn);
+        } else {
+            self.judged.iter().for_each(&mut turn);
+        }
+        turns
+    }
+
+    /// After the last round: those that calibrate.
+    fn last(&self) -> &[usize] {
+        if self.judged.is_empty() && self.sizes.is_empty() { &[] } else { &self.calibrating }
     }
 
     /// How many steps these are at most.
     fn count(&self) -> usize {
-        self.extent.steps as usize * self.round.len() + self.last.len()
+        let [odd, even] = [1, 2].map(|number| self.round(number).len());
+        let rounds = self.extent.steps as usize;
+        rounds.div_ceil(2) * odd + rounds / 2 * even + self.last().len()
     }
 }

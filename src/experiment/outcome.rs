@@ -21,11 +21,15 @@ pub struct Errors {
     /// Predicted makespan / measured makespan - 1, of what an [`Outcome`] calls `predicted` and `measured`: above 0 it was
     /// predicted too long.
     pub makespan: f64,
-    /// The same over all steps, the mean of the middle four fifths of each: each step's prediction is of its own time.
+    /// The same over all steps, of which the mean of the middle half counts: each step's prediction is of its own time.
     pub typical_makespan: f64,
     /// That over the steps that no other load hit; none where there is no such step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undisturbed_makespan: Option<f64>,
+    /// The same as `typical_makespan` where neighbours are taken to cost nothing, from ops as long as they were beside each other; none
+    /// where they do cost nothing, or that was not asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uncontended_makespan: Option<f64>,
     /// Predicted bubble - measured bubble over all steps, so, in percentage points.
     pub typical_bubble: f64,
     /// The same of iterations as of makespans, what ends a step included.
@@ -66,6 +70,8 @@ pub struct Outcome {
     pub predicted: Prediction,
     /// Mean of the middle four fifths of the measured makespans.
     pub typical_makespan_ms: f64,
+    /// The same of what was predicted for these steps, each at its own time.
+    pub expected_makespan_ms: f64,
     /// Of the step with the most typical makespan and busy time.
     pub measured: Prediction,
     /// Prediction against measurement.

@@ -131,7 +131,9 @@ impl Touched {
         Touched {
             made: 3 * FLOAT * elements,
             updated: FLOAT * (elements + tied),
-            stepped: most_held(training, graph, device, stages) + FLOAT * (running + messages) + PACKED_BYTES.min(FLOAT * packed),
+            stepped: most_held(training, graph, device, stages)
+                + FLOAT * (running + messages)
+                + PACKED_BYTES.min(FLOAT * packed),
             saved: 3 * FLOAT * elements,
         }
     }

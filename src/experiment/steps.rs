@@ -11,10 +11,22 @@ use std::sync::Arc;
 pub enum Role {
     /// Its costs alone.
     Calibrates,
+    /// The costs of micro-batches of another size, by its number.
+    CalibratesSize(usize),
     /// To be held against its prediction, which knows nothing of it.
     Judged,
     /// The same in another training than the one that calibrates, by its number.
     Transferred(usize),
+}
+
+impl Role {
+    /// The number of the other size or training.
+    pub fn number(self) -> Option<usize> {
+        match self {
+            Role::CalibratesSize(number) | Role::Transferred(number) => Some(number),
+            Role::Calibrates | Role::Judged => None,
+        }
+    }
 }
 
 /// Smallest change of speed that is called a jump.
@@ -54,7 +66,7 @@ impl Steps {
 
     /// Whether it is measured for its costs alone.
     pub fn calibrates(&self) -> bool {
-        self.role == Role::Calibrates
+        matches!(self.role, Role::Calibrates | Role::CalibratesSize(_))
     }
 
     /// How much slower the second half of the steps was than the first: the machine's drift.
@@ -62,12 +74,6 @@ impl Steps {
         let makespans: Vec<f64> = self.records.iter().map(|record| record.makespan_ns() as f64).collect();
         let (first, second) = makespans.split_at(makespans.len() / 2);
         if first.is_empty() { 0.0 } else { median(second) / median(first) - 1.0 }
-    }
-
-    /// Those in which nothing else was noticed on the machine.
-    pub fn undisturbed(&self) -> Steps {
-        let records = self.records.iter().filter(|record| !record.load.is_noticed()).cloned().collect();
-        Steps { records, ..self.clone() }
     }
 
     /// Where the machine's speed jumped: the five steps before, typically, against the five after, by more than they scatter.
@@ -104,14 +110,18 @@ impl Steps {
         &self.records[most_typical(&self.records.iter().map(figures).collect::<Vec<_>>())]
     }
 
-    /// For each of `others` the numbers of the steps just before and just after it; the same number twice where one side has none.
-    pub fn beside(&self, others: &Steps) -> Vec<usize> {
-        let Some(last) = self.records.len().checked_sub(1) else { return Vec::new() };
-        let pair = |other: &StepRecord| {
-            let after = self.records.partition_point(|record| record.at_ns <= other.at_ns);
-            [after.saturating_sub(1), after.min(last)]
-        };
-        others.records.iter().flat_map(pair).collect()
+    /// The numbers of the steps just before and just after `other`; the same number twice where one side has none.
+    pub fn beside(&self, other: &StepRecord) -> [usize; 2] {
+        let after = self.records.partition_point(|record| record.at_ns <= other.at_ns);
+        [after.saturating_sub(1), after.min(self.records.len().saturating_sub(1))]
+    }
+
+    /// The same of all `others`, one after the other; nothing where there are no steps.
+    pub fn all_beside(&self, others: &Steps) -> Vec<usize> {
+        if self.records.is_empty() {
+            return Vec::new();
+        }
+        others.records.iter().flat_map(|other| self.beside(other)).collect()
     }
 }
 
@@ -135,8 +145,8 @@ mod tests {
     #[test]
     fn a_step_lies_between_those_beside_it() {
         let calibrating = steps(&[(0, 1), (10, 1), (20, 1)]);
-        assert_eq!(calibrating.beside(&steps(&[(1, 1), (11, 1), (25, 1)])), [0, 1, 1, 2, 2, 2]);
-        assert_eq!(steps(&[]).beside(&calibrating), [] as [usize; 0]);
+        assert_eq!(calibrating.all_beside(&steps(&[(1, 1), (11, 1), (25, 1)])), [0, 1, 1, 2, 2, 2]);
+        assert_eq!(steps(&[]).all_beside(&calibrating), [] as [usize; 0]);
     }
 
     #[test]

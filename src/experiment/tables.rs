@@ -92,6 +92,11 @@ fn summary(
             format!("{of_80} and {of_95} of {count} ({:.0} and {:.0} %)", share(of_80), share(of_95)),
         )
     }));
+    let uncontended: Vec<f64> = unseen.iter().filter_map(|o| o.error.uncontended_makespan).collect();
+    if uncontended.len() == unseen.len() && !unseen.is_empty() {
+        let value = format!("{:.2} %", Errors::of(uncontended.into_iter()).mean);
+        rows.push(row("mean absolute makespan error without contention", value));
+    }
     rows.push(row("drift of the machine over the run", format!("{:+.2} %", 100.0 * calibrating.drift())));
     let jumps: Vec<String> = calibrating.jumps().iter().map(ToString::to_string).collect();
     rows.push(row(
@@ -118,7 +123,7 @@ fn summary(
 
 /// Of how many the measured makespan lay within the intervals; none where there are none.
 fn coverage(judged: &[Judged<'_>]) -> Option<[usize; 2]> {
-    let interval = |(_, o): &Judged<'_>| Some((o.typical_makespan_ms, o.predicted.interval?));
+    let interval = |(_, o): &Judged<'_>| Some((paired_ms(o), o.predicted.interval?));
     let intervals: Vec<(f64, Interval)> = judged.iter().map(interval).collect::<Option<_>>()?;
     let held =
         |of: fn(&Interval) -> [f64; 2]| intervals.iter().filter(|(time, interval)| is_in(of(interval), *time)).count();
@@ -152,20 +157,24 @@ impl Order {
                     continue;
                 }
                 order.pairs += 1;
-                order.right += usize::from((expected_ms(a) < expected_ms(b)) == (high < 0.0));
+                order.right += usize::from((a.expected_makespan_ms < b.expected_makespan_ms) == (high < 0.0));
             }
         }
         order
     }
 }
 
-/// The prediction that the error over all steps is of.
-fn expected_ms(o: &Outcome) -> f64 {
-    o.typical_makespan_ms * (1.0 + o.error.typical_makespan)
+/// What was measured, step by step against its prediction: where that counts, not the two typical times, that may be of other steps.
+fn paired_ms(o: &Outcome) -> f64 {
+    o.expected_makespan_ms / (1.0 + o.error.typical_makespan)
 }
 
+/// Errors as they are where neighbours are taken to cost nothing.
+const UNCONTENDED: &str = "error without contention";
+
 fn rows(judged: &[Judged<'_>]) -> Table {
-    let header = [
+    let is_contended = judged.iter().any(|(_, o)| o.error.uncontended_makespan.is_some());
+    let mut header = vec![
         "schedule",
         "m",
         "measured ms",
@@ -179,20 +188,22 @@ fn rows(judged: &[Judged<'_>]) -> Table {
         "op start p95",
         "steps hit",
     ];
+    header.extend(is_contended.then_some(UNCONTENDED));
     let range = |[low, high]: [f64; 2]| format!("{low:.1} to {high:.1}");
     let row = |&(steps, o): &Judged<'_>| {
-        let (measured, interval) = (o.typical_makespan_ms, o.predicted.interval);
-        let held = |i: Interval| match (is_in(i.within_80, measured), is_in(i.within_95, measured)) {
+        let (paired, interval) = (paired_ms(o), o.predicted.interval);
+        let held = |i: Interval| match (is_in(i.within_80, paired), is_in(i.within_95, paired)) {
             (true, _) => "80 %",
             (_, true) => "95 %",
             _ => "none",
         };
         let hit = steps.records.iter().filter(|record| record.load.is_noticed()).count();
-        vec![
+        let uncontended = o.error.uncontended_makespan.map_or_else(String::new, |e| format!("{:+.2} %", 100.0 * e));
+        let mut row = vec![
             o.transfer.as_ref().map_or_else(|| o.schedule.clone(), |name| format!("{} {name}", o.schedule)),
             o.microbatches.to_string(),
-            format!("{measured:.1}"),
-            format!("{:.1}", expected_ms(o)),
+            format!("{:.1}", o.typical_makespan_ms),
+            format!("{:.1}", o.expected_makespan_ms),
             format!("{:+.2} %", 100.0 * o.error.typical_makespan),
             interval.map_or_else(String::new, |i| range(i.within_80)),
             interval.map_or_else(String::new, |i| range(i.within_95)),
@@ -201,7 +212,9 @@ fn rows(judged: &[Judged<'_>]) -> Table {
             format!("{:+.2} points", o.error.typical_bubble),
             format!("{:.2} %", 100.0 * o.error.op_start_p95),
             format!("{hit} of {}", steps.records.len()),
-        ]
+        ];
+        row.extend(is_contended.then_some(uncontended));
+        row
     };
     table("Makespan, predicted and measured over all steps", &header, judged.iter().map(row).collect())
 }

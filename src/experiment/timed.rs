@@ -53,7 +53,7 @@ impl Experiment {
         let setup = Setup { memory_cap: self.selection.memory_cap, ..Setup::default() };
         let place = Place { device_kind: "timed", link, microbatch_tokens: 0 };
         for (run, table) in runs.iter().zip(&tables) {
-            finding.judge(&run.steps, table, &setup, (place, &[]))?;
+            finding.judge(&run.steps, table, &setup, (place, None))?;
         }
         Ok(finding)
     }

@@ -62,14 +62,14 @@ impl Experiment {
         let calibrating = self.given().is_none().then(|| Calibrating::new(&training, &runs));
         finding.calibration = calibrating.as_ref().map(|calibrating| Calibration::of(calibrating.main()));
         let costs = match &calibrating {
-            Some(calibrating) => calibrating.costs(&training)?,
+            Some(calibrating) => calibrating.costs(&training, &[])?,
             None => self.given().expect("costs are given or measured").clone(),
         };
         for run in runs.iter().filter(|run| !run.calibrates()) {
             let (table, steps) = training.tables(&costs, &run.graph)?;
             let setup = Setup { steps, memory_cap: self.selection.memory_cap, machine: None };
-            let beside = calibrating.as_ref().map(|calibrating| calibrating.main().beside(run)).unwrap_or_default();
-            finding.judge(run, &table, &setup, (Place::of(&training, link), &beside))?;
+            let main = calibrating.as_ref().map(Calibrating::main);
+            finding.judge(run, &table, &setup, (Place::of(&training, link), main))?;
         }
         finding.costs = Some(costs);
         finding.tabulate();
@@ -114,7 +114,7 @@ impl Experiment {
         observer(Event::Remark(&format!("measuring {} first: costs decide the order of {name}", self.calibrate_on)));
         let calibrating = (&*self.calibrate_on, &self.selection.without_options());
         let extent = Extent { steps: FIRST_STEPS, until: None, ..self.extent() };
-        match profile(training, calibrating, extent, &silent)? {
+        match profile(training, &[], calibrating, extent, &silent)? {
             (costs, None | Some(Error::Diverged { .. })) => Ok(costs),
             (_, Some(ended)) => Err(ended),
         }

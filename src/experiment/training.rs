@@ -118,9 +118,13 @@ impl Training {
         }
     }
 
-    /// The cores that all devices share, where they are threads of this process.
+    /// The cores that all devices share, where they are threads of this process; the slices of a GPU, where they are such.
     pub(super) fn shares_cores(&self) -> Option<u32> {
-        (matches!(self.backend, Backend::Cpu) && self.ranks.size() == 1).then(cores)
+        match &self.backend {
+            _ if self.ranks.size() > 1 => None,
+            Backend::Cpu => Some(cores()),
+            Backend::Cuda { gpus, .. } => gpus.slices_of_one(),
+        }
     }
 
     /// What computes, for a headline.
@@ -151,10 +155,13 @@ impl Training {
         self.anatomy().split(stages, self.recipe.layers.as_deref()).map_err(|e| Error::Usage(e.to_string()))
     }
 
-    /// What the ops and step ops of `graph` cost by the parts of `costs`.
+    /// What the ops and step ops of `graph` cost by the parts of `costs`; from two sizes of micro-batches on, others are on the line.
     pub fn tables(&self, costs: &CostFile, graph: &TaskGraph) -> Result<(CostTable, StepCosts), Error> {
         let (stages, placement) = (self.stages(graph)?, &graph.schedule().placement);
         let size = (self.micro_batch.sequences as u32, self.micro_batch.tokens as u32);
+        let has_line = costs.parts.iter().any(|part| (part.sequences, part.tokens) != costs.size());
+        let at_size = has_line.then(|| costs.at_size(&self.anatomy(), self.micro_batch));
+        let costs = at_size.as_ref().unwrap_or(costs);
         let table = costs.table(placement, &stages, size).map_err(crate::resolve::Error::from)?;
         Ok((table, costs.step_costs(placement, &stages, self.recipe.clip.is_some())))
     }

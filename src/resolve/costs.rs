@@ -57,6 +57,19 @@ impl Costs {
         Costs::Measured(Measured { layers, ..Measured::of(file) })
     }
 
+    /// The same for micro-batches of so many sequences, where they were measured.
+    pub fn with_sequences(self, sequences: u32) -> Costs {
+        match self {
+            Costs::Measured(Measured { file, layers, size, clip }) => Costs::Measured(Measured {
+                file: file.at_sequences(sequences),
+                layers,
+                size: (sequences, size.1),
+                clip,
+            }),
+            other => other,
+        }
+    }
+
     /// What ops and step ops of the schedule called `name` cost on `placement`.
     ///
     /// # Errors
@@ -137,8 +150,7 @@ impl Costs {
 impl Measured {
     /// A file at its own micro-batch size, its blocks split evenly, without clipping.
     pub fn of(file: CostFile) -> Measured {
-        let size = file.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default();
-        Measured { file, layers: None, size, clip: false }
+        Measured { size: file.size(), file, layers: None, clip: false }
     }
 
     fn stages(&self, name: &str, placement: &Placement) -> Result<Vec<Stage>, Error> {

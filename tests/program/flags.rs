@@ -27,6 +27,7 @@ const VALUES: &[(&str, &str)] = &[
     ("beta2", "0.1"),
     ("blocks", "5"),
     ("calibrate", "gpipe"),
+    ("calibrate-batch", "1,2"),
     ("calibrate-micro", "2"),
     ("channels", "16"),
     ("checkpoint", "$G/model.bin"),
@@ -168,7 +169,7 @@ const SETTINGS: &[Setting] = &[
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
         refused: "palette window collapse title width font-size no-memory no-waits \
                   effort ascii chunks set overlap costs costs-per slow sharing link-scope samples jitter-seed \
-                  model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
+                  model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
@@ -385,6 +386,7 @@ const SETTINGS: &[Setting] = &[
             TIMEOUT,
             SIZES_SAY_ALL,
             ("verbose", "it is as verbose as it can be"),
+            ("calibrate-batch", "it predicts times, and those are left out"),
             ("calibrate-micro", "it predicts times, and those are left out"),
         ],
     },

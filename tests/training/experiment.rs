@@ -30,7 +30,7 @@ fn schedules_are_trained_predicted_and_compared() {
     let steps = Cell::new(0);
     let count = |event: Event<'_>| steps.set(steps.get() + u32::from(matches!(event, Event::Step { .. })));
     let finding = experiment().train(Backend::Cpu, "local", &count).unwrap();
-    let calibrating = 2 * (5 + 1); // what is calibrated on and its probe, each round and at the end
+    let calibrating = 2 * (2 * 5 + 1); // what is calibrated on and its probe, before each schedule in each round and at the end
     assert_eq!(steps.get(), 2 * 5 + calibrating, "what is calibrated on is measured, too");
     assert_eq!(finding.calibration.unwrap().schedule, "1f1b");
     let expected = golden_losses("C_stream_b0.9_0.999_wd0");
@@ -66,7 +66,7 @@ fn errors_say_what_kind_they_are() {
     assert!(matches!(hanging.run(), Err(error @ Error::Step(_)) if error.is_hang()));
 }
 
-/// Two schedules, a transfer to twice the sequence, calibrated on 1F1B.
+/// Two schedules, a transfer to twice the sequence, calibrated on 1F1B with micro-batches of one sequence and of two.
 fn accuracy(recipe: &Recipe) -> Accuracy {
     let longer = Recipe { sequence_tokens: Some(8), ..recipe.clone() };
     Accuracy {
@@ -79,6 +79,7 @@ fn accuracy(recipe: &Recipe) -> Accuracy {
             training: longer.training(1, &Ranks::alone()).unwrap(),
             selection: Selection::new(2, 4),
         }],
+        sizes: vec![Recipe { batch: Some(2), ..recipe.clone() }.training(1, &Ranks::alone()).unwrap()],
         extent: Extent { warmup: 1, steps: 9, until: None },
     }
 }
@@ -118,14 +119,18 @@ fn what_was_measured_of_a_schedule_never_enters_its_prediction() {
         assert!(accuracy.recorded(&training, &bytes).is_err(), "times that cannot be are refused");
     }
 
-    // One schedule's steps become three times as long: its prediction is as before, and so are all others.
+    let sizes =
+        |sequences| found.costs.iter().flat_map(move |c| &c.parts).filter(move |part| part.sequences == sequences);
+    assert!(sizes(1).count() > 0 && sizes(1).count() == sizes(2).count(), "both sizes are measured");
+
+    // One schedule's steps become twice and three times as long: its prediction is as before, and so are all others.
     for (number, run) in runs.iter().enumerate().filter(|(_, run)| !run.calibrates()) {
         let mut slower: Vec<Steps> = runs.clone();
-        for op in
-            slower[number].records.iter_mut().flat_map(|record| &mut record.devices).flat_map(|device| &mut device.ops)
-        {
-            for time in [&mut op.turn, &mut op.start, &mut op.end, &mut op.put_start, &mut op.put_end] {
-                *time *= 3;
+        for (step, record) in slower[number].records.iter_mut().enumerate() {
+            for op in record.devices.iter_mut().flat_map(|device| &mut device.ops) {
+                for time in [&mut op.turn, &mut op.start, &mut op.end, &mut op.put_start, &mut op.put_end] {
+                    *time *= 2 + step as u64 % 2;
+                }
             }
         }
         let judged = accuracy.judge(&training, "local", &slower).unwrap();
@@ -134,9 +139,7 @@ fn what_was_measured_of_a_schedule_never_enters_its_prediction() {
             assert_eq!(a.predicted, b.predicted, "{name}");
             let is_it = which + runs.iter().filter(|run| run.calibrates()).count() == number;
             assert_eq!(is_it, a.error.typical_makespan != b.error.typical_makespan, "{name}");
-            let expected =
-                |o: &pipesim::internals::experiment::Outcome| o.typical_makespan_ms * (1.0 + o.error.typical_makespan);
-            assert!((expected(a) / expected(b) - 1.0).abs() < 1e-9, "{name}");
+            assert_eq!(a.expected_makespan_ms, b.expected_makespan_ms, "{name}");
         }
     }
     // The calibrating steps are what it is made of.

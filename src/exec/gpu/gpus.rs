@@ -79,6 +79,13 @@ impl Gpus {
         format!("{name}{slices}, {}", self.precision.name())
     }
 
+    /// How many slices it has, where all devices are slices of one GPU.
+    pub fn slices_of_one(&self) -> Option<u32> {
+        let first = self.gpus.first()?;
+        let (_, count) = first.slice().filter(|&(_, count)| count > 1)?;
+        self.gpus.iter().all(|gpu| gpu.facts().ordinal == first.facts().ordinal).then_some(count)
+    }
+
     /// Tells reports of each GPU by `key`, of precision and driver.
     pub fn describe(&self, key: &str, map: &mut BTreeMap<String, String>) {
         let gpu = |gpu: &Arc<Gpu>| {
