@@ -1,4 +1,5 @@
-//! What else the machine did meanwhile: other programs, a hypervisor that took cores away, threads of ours that had to make room.
+//! What else the machine did meanwhile: other programs, a hypervisor that took cores away, threads of ours that had to make room or
+//! waited in a run queue.
 
 use serde::{Deserialize, Serialize};
 use std::fs::read_to_string;
@@ -17,6 +18,8 @@ pub struct Counters {
     own: u64,
     /// How often a thread of this process had to make room.
     preempted: u64,
+    /// Time that threads of this process stood in a run queue.
+    queued_ns: u64,
 }
 
 /// What else the machine did during a step.
@@ -28,6 +31,9 @@ pub struct Load {
     pub stolen_cores: f64,
     /// How often a thread of this process had to make room for another.
     pub preempted: u64,
+    /// Time that threads of this process, together, were ready and stood in a run queue.
+    #[serde(default)]
+    pub queued_ns: u64,
 }
 
 /// Of a core: more than this is another load. The system counts in ticks of 10 ms, so that less is not seen in a step of 100 ms.
@@ -45,7 +51,8 @@ impl Counters {
     pub fn now() -> Counters {
         let stat = read_to_string("/proc/stat").unwrap_or_default();
         let own = read_to_string("/proc/self/stat").unwrap_or_default();
-        Counters { preempted: preempted(), ..Counters::read(&stat, &own) }
+        let (preempted, queued_ns) = of_threads();
+        Counters { preempted, queued_ns, ..Counters::read(&stat, &own) }
     }
 
     /// What `/proc/stat` and `/proc/self/stat` say.
@@ -60,15 +67,16 @@ impl Counters {
         let fields: Vec<&str> = after.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
         let all = ticks.iter().take(8).sum();
-        Counters { busy, stolen: of(7), all, own: field(14) + field(15), preempted: 0 }
+        Counters { busy, stolen: of(7), all, own: field(14) + field(15), ..Counters::default() }
     }
 
     /// What happened since `earlier`.
     pub fn since(self, earlier: Counters) -> Load {
-        let Counters { busy, stolen, all, own, preempted } = self - earlier;
+        let Counters { busy, stolen, all, own, preempted, queued_ns } = self - earlier;
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         let in_cores = |ticks: u64| ticks as f64 * cores / all.max(1) as f64;
-        Load { other_cores: in_cores(busy.saturating_sub(own)), stolen_cores: in_cores(stolen), preempted }
+        let other_cores = in_cores(busy.saturating_sub(own));
+        Load { other_cores, stolen_cores: in_cores(stolen), preempted, queued_ns }
     }
 }
 
@@ -82,6 +90,7 @@ impl Sub for Counters {
             all: self.all.saturating_sub(earlier.all),
             own: self.own.saturating_sub(earlier.own),
             preempted: self.preempted.saturating_sub(earlier.preempted),
+            queued_ns: self.queued_ns.saturating_sub(earlier.queued_ns),
         }
     }
 }
@@ -90,14 +99,21 @@ fn numbers(text: &str) -> Vec<u64> {
     text.split_whitespace().map_while(|number| number.parse().ok()).collect()
 }
 
-/// How often threads of this process had to make room.
-fn preempted() -> u64 {
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let count = |status: String| {
+/// How often threads of this process had to make room, and how long, in ns, they stood in a run queue.
+fn of_threads() -> (u64, u64) {
+    let switches = |status: String| {
         let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"))?;
         line.trim().parse::<u64>().ok()
     };
-    threads.filter_map(|thread| count(read_to_string(thread.path().join("status")).ok()?)).sum()
+    // time on a core, time in a run queue, turns
+    let queued = |schedstat: String| numbers(&schedstat).get(1).copied();
+    let (mut preempted, mut queued_ns) = (0, 0);
+    for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let read = |name: &str| read_to_string(thread.path().join(name)).unwrap_or_default();
+        preempted += switches(read("status")).unwrap_or(0);
+        queued_ns += queued(read("schedstat")).unwrap_or(0);
+    }
+    (preempted, queued_ns)
 }
 
 #[cfg(test)]
@@ -119,5 +135,32 @@ mod tests {
         assert!((load.other_cores - 0.25 * cores).abs() < 1e-12 && (load.stolen_cores - 0.15 * cores).abs() < 1e-12);
         assert_eq!(before.since(after), Load::default(), "counters that went backwards say nothing");
         assert_eq!(Counters::read("", ""), Counters::default());
+    }
+
+    #[test]
+    fn threads_that_share_a_core_wait_for_each_other() {
+        if numbers(&read_to_string("/proc/self/schedstat").unwrap_or_default()).len() < 3 {
+            return println!("this system does not tell how long threads wait");
+        }
+        let before = Counters::now();
+        let most = 4 * std::thread::available_parallelism().map_or(1, usize::from);
+        let begun = std::time::Instant::now();
+        let all_wait = std::sync::Barrier::new(most);
+        let load = std::thread::scope(|scope| {
+            let spin = |_| {
+                scope.spawn(|| {
+                    while begun.elapsed().as_millis() < 300 {
+                        std::hint::spin_loop();
+                    }
+                    let load = Counters::now().since(before);
+                    all_wait.wait();
+                    load
+                })
+            };
+            let threads: Vec<_> = (0..most).map(spin).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap().queued_ns).max()
+        });
+        // of 300 ms each thread has a core for a quarter
+        assert!(load.unwrap() > 300_000_000, "{load:?}");
     }
 }

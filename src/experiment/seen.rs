@@ -15,6 +15,8 @@ pub struct Seen {
     pub stolen_cores: f64,
     /// How often a thread of this process had to make room, on average over steps.
     pub preempted: f64,
+    /// How long, in ms, threads of this process together stood in a run queue, on average over steps.
+    pub queued_ms: f64,
 }
 
 impl Seen {
@@ -29,6 +31,7 @@ impl Seen {
             other_cores: mean(loads().map(|load| load.other_cores).sum()),
             stolen_cores: mean(loads().map(|load| load.stolen_cores).sum()),
             preempted: mean(loads().map(|load| load.preempted as f64).sum()),
+            queued_ms: mean(loads().map(|load| load.queued_ns as f64 / 1e6).sum()),
         }
     }
 
@@ -39,11 +42,11 @@ impl Seen {
 
     /// A sentence where a tenth of the steps or more were hit.
     pub fn in_words(&self) -> Option<String> {
-        let Seen { steps, hit, other_cores, stolen_cores, preempted } = self;
+        let Seen { steps, hit, other_cores, stolen_cores, preempted, queued_ms } = self;
         (*hit > 0 && 10 * hit >= *steps).then(|| {
             format!(
                 "other loads: in {hit} of {steps} steps; other programs kept {other_cores:.1} cores busy, a hypervisor took \
-                 {stolen_cores:.1}, threads had to make room {preempted:.0} times a step"
+                 {stolen_cores:.1}, threads had to make room {preempted:.0} times a step and waited {queued_ms:.0} ms for cores"
             )
         })
     }

@@ -107,6 +107,8 @@ fn summary(
     rows.push(row("cores kept busy by other programs", known(format!("{:.2}", seen.other_cores))));
     rows.push(row("cores taken by a hypervisor", known(format!("{:.2}", seen.stolen_cores))));
     rows.push(row("threads that had to make room, a step", known(format!("{:.1}", seen.preempted))));
+    let queued = if seen.queued_ms > 0.0 { format!("{:.1} ms", seen.queued_ms) } else { "not known".to_string() };
+    rows.push(row("time that threads waited for a core, a step", queued));
     rows.push(row("steps that other loads hit", known(format!("{} of {}", seen.hit, seen.steps))));
     let undisturbed: Option<Vec<f64>> = unseen.iter().map(|o| o.error.undisturbed_makespan).collect();
     rows.push(row(
