@@ -35,6 +35,10 @@ impl Gpus {
         match *self {}
     }
 
+    pub fn slices_of_one(&self) -> Option<u32> {
+        match *self {}
+    }
+
     pub fn describe(&self, _key: &str, _map: &mut BTreeMap<String, String>) {
         match *self {}
     }
