@@ -31,13 +31,17 @@ pub fn heed(stop: &Arc<Stop>, decides: Decides, is_quiet: bool) {
     let Ok(mut sent) = Signals::new(heeded) else { return };
     let stop = stop.clone();
     let listen = move || {
+        // Only what this process was sent itself insists: its launcher may have told it of the same signal before.
+        let mut first = true;
         for signal in sent.forever() {
-            let (first, name) = (stop.ask(signal as u8), signal_name(signal));
+            let name = signal_name(signal);
+            stop.ask(signal as u8);
             let at_once = match (first, stop.has_measured()) {
                 (true, false) => Some("before a step was measured"),
                 (false, _) => Some("at once"),
                 (true, true) => None,
             };
+            first = false;
             if at_once.is_some() {
                 remove_unfinished();
             }
