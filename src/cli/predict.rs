@@ -132,7 +132,10 @@ impl Predict {
     /// The costs where no model on hardware is asked about.
     fn given(&self) -> Result<Costs, Failure> {
         let costs = self.costs.costs()?;
-        Ok(self.hardware.micro_batch_size.map_or(costs.clone(), |sequences| costs.with_sequences(sequences)))
+        Ok(match self.hardware.micro_batch_size {
+            Some(sequences) => costs.with_sequences(sequences),
+            None => costs,
+        })
     }
 
     /// The model on hardware that is asked about, if one is.

@@ -140,6 +140,11 @@ impl StepRecord {
         self.devices.iter().flat_map(|d| d.ops.last()).map(|op| op.end).max().unwrap_or(0)
     }
 
+    /// What all devices together compute in pipeline ops, in ns.
+    pub fn busy_ns(&self) -> u64 {
+        self.devices.iter().flat_map(|device| &device.ops).map(|op| op.end - op.start).sum()
+    }
+
     /// End of the last op of any kind: the iteration, in ns.
     pub fn iteration_ns(&self) -> u64 {
         let steps = self.devices.iter().flat_map(|d| d.steps.last()).map(|&(_, _, end)| end).max();

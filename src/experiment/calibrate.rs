@@ -170,10 +170,7 @@ impl<'a> Calibrating<'a> {
 
     /// How slow the machine was at `other`'s time, by the calibrating steps just before and after it, against typical.
     fn pace(&self, other: &StepRecord) -> f64 {
-        let busy = |record: &StepRecord| -> u64 {
-            record.devices.iter().flat_map(|device| &device.ops).map(|op| op.end - op.start).sum()
-        };
-        let all: Vec<u64> = self.main.records.iter().map(busy).collect();
+        let all: Vec<u64> = self.main.records.iter().map(StepRecord::busy_ns).collect();
         let beside = self.main.beside(other).map(|number| all.get(number).copied().unwrap_or_default());
         let pace = (beside[0] + beside[1]) as f64 / 2.0 / typical(&all).max(1) as f64;
         if pace > 0.0 { pace } else { 1.0 }

@@ -96,17 +96,17 @@ struct OverSteps {
 impl OverSteps {
     /// `all` is the prediction under all measured speeds, `predicted` that of the steps' own time.
     fn new(run: &Steps, all: &Predicted<'_>, predicted: &Predicted<'_>, beside: &[usize]) -> OverSteps {
-        let devices = u64::from(run.graph.schedule().devices());
+        let devices = f64::from(run.graph.schedule().devices());
         let here = AtSpeed { makespan: predicted.makespan(), busy: predicted.devices().iter().map(|d| d.busy).sum() };
         let expected = expected(all.at_speeds(), beside).unwrap_or_else(|| vec![here; run.records.len()]);
         let end = predicted.steps.iter().map(|step| step.end).max().unwrap_or(0).saturating_sub(here.makespan);
-        let idle = |makespan: u64, busy: u64| 100.0 * (1.0 - busy as f64 / (devices * makespan.max(1)) as f64).max(0.0);
+        let idle = |makespan: u64, busy: u64| 100.0 * (1.0 - busy as f64 / (devices * makespan.max(1) as f64)).max(0.0);
         let steps = || expected.iter().zip(&run.records);
         let logarithm = |expected: u64, found: u64| (expected.max(1) as f64 / found.max(1) as f64).ln();
         let makespans = steps().map(|(at, record)| logarithm(at.makespan, record.makespan_ns()));
         let iterations = steps().map(|(at, record)| logarithm(at.makespan + end, record.iteration_ns()));
         let bubbles =
-            steps().map(|(at, record)| idle(at.makespan, at.busy) - idle(record.makespan_ns(), busy_ns(record)));
+            steps().map(|(at, record)| idle(at.makespan, at.busy) - idle(record.makespan_ns(), record.busy_ns()));
         let makespan_error = midmean(&makespans.collect::<Vec<_>>()).exp() - 1.0;
         let makespan_ms = typical(&run.records.iter().map(StepRecord::makespan_ns).collect::<Vec<_>>()) as f64 / 1e6;
         let expected_ms = typical(&expected.iter().map(|at| at.makespan).collect::<Vec<_>>()) as f64 / 1e6;
@@ -146,11 +146,6 @@ fn expected(at_speeds: &[AtSpeed], beside: &[usize]) -> Option<Vec<AtSpeed>> {
     };
     let of_pair = |pair: &[usize]| AtSpeed { makespan: mean(pair, |at| at.makespan), busy: mean(pair, |at| at.busy) };
     (!beside.is_empty()).then(|| beside.chunks(2).map(of_pair).collect())
-}
-
-/// What all devices together compute.
-fn busy_ns(record: &StepRecord) -> u64 {
-    record.devices.iter().flat_map(|device| &device.ops).map(|op| op.end - op.start).sum()
 }
 
 /// The makespan's error over the steps that no other load hit, nor those that they are predicted from.

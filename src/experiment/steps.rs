@@ -103,10 +103,7 @@ impl Steps {
 
     /// The recorded step with the most typical makespan and busy time: the one that is drawn.
     pub fn typical_step(&self) -> &StepRecord {
-        let busy = |record: &StepRecord| -> u64 {
-            record.devices.iter().flat_map(|device| &device.ops).map(|op| op.end - op.start).sum()
-        };
-        let figures = |record: &StepRecord| (record.makespan_ns() as f64, busy(record) as f64);
+        let figures = |record: &StepRecord| (record.makespan_ns() as f64, record.busy_ns() as f64);
         &self.records[most_typical(&self.records.iter().map(figures).collect::<Vec<_>>())]
     }
 
