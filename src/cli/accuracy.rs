@@ -47,6 +47,9 @@ pub struct Accuracy {
     /// Measure until the 95 % interval of a predicted time is as narrow as this on either side, and say so where it will not be: 1%
     #[arg(long, value_name = "SHARE", value_parser = share)]
     until: Option<f64>,
+    /// Training steps that follow each other at once, without a barrier, whenever a schedule's turn comes: measures their period
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    in_a_row: u32,
     /// Predict another training from the same costs, too, repeatable: batch=4 (sequences a micro-batch), seq=256, blocks=12, layers=5,3, stages=2; at --calibrate-micro
     #[arg(long, value_name = "WHAT=NUMBER", value_parser = change)]
     transfer_to: Vec<Change>,
@@ -54,7 +57,7 @@ pub struct Accuracy {
     #[arg(long, value_name = "FILE.json.gz", value_parser = packed)]
     record: Option<PathBuf>,
     /// Judge steps that --record wrote, measured with the same options, instead of measuring
-    #[arg(long, value_name = "FILE.json.gz", value_parser = packed, conflicts_with_all = ["record", "steps", "warmup", "until", "device"])]
+    #[arg(long, value_name = "FILE.json.gz", value_parser = packed, conflicts_with_all = ["record", "steps", "warmup", "until", "in_a_row", "device"])]
     again: Option<PathBuf>,
     #[command(flatten)]
     model: ModelOptions,
@@ -178,6 +181,7 @@ impl Accuracy {
                 warmup: self.warmup,
                 steps: self.steps.unwrap_or(if self.until.is_some() { 1000 } else { 20 }),
                 until: self.until,
+                in_a_row: self.in_a_row,
             },
         };
         let (runs, failure) = match &self.again {

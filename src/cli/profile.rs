@@ -92,7 +92,7 @@ impl Profile {
         first.stages(&graph)?;
         let sizes =
             asked.iter().skip(1).map(|&sequences| training(Some(sequences), 1)).collect::<Result<Vec<_>, _>>()?;
-        let extent = experiment::Extent { warmup: self.warmup, steps: self.steps, until: None };
+        let extent = experiment::Extent { warmup: self.warmup, steps: self.steps, until: None, in_a_row: 1 };
         let calibrating = (&*name, &self.schedules.selection());
         let (costs, ended) = experiment::profile(&first, &sizes, calibrating, extent, &remarks.observer(true, true))?;
         file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))?;

@@ -47,6 +47,9 @@ pub struct Run {
     /// Measure until the 95 % interval of a predicted time is as narrow as this on either side, and say so where it will not be: 1%
     #[arg(long, value_name = "SHARE", value_parser = share)]
     until: Option<f64>,
+    /// Training steps that follow each other at once, without a barrier, whenever a schedule's turn comes: measures their period
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    in_a_row: u32,
     /// Steps before them that leave no trace
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..1000))]
     warmup: u32,
@@ -283,6 +286,7 @@ impl Run {
             steps: self.steps.unwrap_or(if self.until.is_some() { 1000 } else { 5 }),
             warmup: self.warmup,
             until: self.until,
+            in_a_row: self.in_a_row,
             baseline: self.baseline,
             delivery: self.delivery,
             ranks: ranks.clone(),

@@ -5,6 +5,7 @@
 
 use super::{Contention, CostError, CostTable, OpTime, Speed, StepCosts, Summary};
 use crate::anatomy::{Anatomy, BLOCK, MicroBatch, Outline, Stage, TiedSides};
+use crate::ending::{Ending, StepNode, StepOp, Twofold};
 use crate::op::Kind;
 use crate::placement::Placement;
 use serde::{Deserialize, Serialize};
@@ -282,37 +283,10 @@ impl CostFile {
         Ok(CostTable { speeds: self.speeds.clone(), contention: self.contention.clone(), ..table })
     }
 
-    /// The exchange of the gradients of every stage that stands on two devices, `embedding` being that of the token
-    /// embedding's alone. Time goes with the number of parameters, as the optimizer's does.
-    fn replica_reductions(
-        &self,
-        placement: &Placement,
-        stages: &[Stage],
-        embedding: OpTime,
-    ) -> Vec<(u32, u32, OpTime)> {
-        let scaled = |ns: u64, stage: &Stage| {
-            let part = |(part, count)| count as u128 * u128::from(self.step.optimizer_ns(part));
-            let weight = stage.counts().map(part).sum::<u128>();
-            let unit = u128::from(self.step.optimizer_embedding_ns.max(1));
-            (u128::from(ns) * weight / unit).min(u128::from(MAX_NS)) as u64
-        };
-        let mut pairs: BTreeMap<(u32, u32), OpTime> = BTreeMap::new();
-        for (number, stage) in stages.iter().enumerate() {
-            let [a, b] = [0, 1].map(|direction| placement.device_of_stage(number as u32, direction));
-            let time =
-                pairs.entry((a.min(b), a.max(b))).or_insert(OpTime { arrival: embedding.arrival, ..OpTime::default() });
-            time.duration += scaled(embedding.duration, stage);
-            time.after += scaled(embedding.after, stage);
-        }
-        pairs.into_iter().map(|((a, b), time)| (a, b, time)).collect()
-    }
-
-    /// What follows the last backward: the tied embedding's reduction where it is on two devices, the norm where
-    /// gradients are clipped, the optimizer.
+    /// What follows the last backward: the exchange of gradients that two devices hold, the norm where gradients are clipped, the
+    /// optimizer.
     pub fn step_costs(&self, placement: &Placement, stages: &[Stage], clip: bool) -> StepCosts {
         let outline = self.outline();
-        let reduce =
-            OpTime { duration: self.step.reduce_add_ns, after: self.step.reduce_put_ns, arrival: self.link.latency_ns };
         let share = |device: u32, of_part: &dyn Fn(&str) -> u64| {
             let held = || placement.stages_of(device).map(|stage| &stages[stage as usize]);
             let all: u64 = held().flat_map(Stage::counts).map(|(part, count)| count as u64 * of_part(part)).sum();
@@ -322,15 +296,27 @@ impl CostFile {
                 _ => all,
             }
         };
-        let shares = |of_part: &dyn Fn(&str) -> u64| (0..placement.devices()).map(|d| share(d, of_part)).collect();
-        StepCosts {
-            reductions: match placement.directions() {
-                1 => outline.exchange(placement, stages).map(|[a, b]| (a, b, reduce)).into_iter().collect(),
-                _ => self.replica_reductions(placement, stages, reduce),
-            },
-            norm: if clip { shares(&|part| self.step.norm_ns(part)) } else { Vec::new() },
-            optimizer: shares(&|part| self.step.optimizer_ns(part)),
-        }
+        let exchanged = |ns: u64, gradients: &[Twofold]| {
+            let of = |&gradient: &Twofold| self.exchange_ns(ns, gradient, stages);
+            gradients.iter().map(of).sum::<u64>()
+        };
+        let ending = Ending::new(placement, outline.exchange(placement, stages), clip);
+        StepCosts::new(ending, |StepNode { device, op, gradients, .. }| match op {
+            StepOp::Put => (exchanged(self.step.reduce_put_ns, gradients), self.link.latency_ns),
+            StepOp::Reduce => (exchanged(self.step.reduce_add_ns, gradients), 0),
+            StepOp::Norm => (share(*device, &|part| self.step.norm_ns(part)), 0),
+            StepOp::Optimizer => (share(*device, &|part| self.step.optimizer_ns(part)), 0),
+        })
+    }
+
+    /// What takes `ns` with the token embedding's gradient, with this one: time goes with the number of parameters, as the
+    /// optimizer's does.
+    fn exchange_ns(&self, ns: u64, gradient: Twofold, stages: &[Stage]) -> u64 {
+        let Twofold::Stage(chunk) = gradient else { return ns };
+        let part = |(part, count)| count as u128 * u128::from(self.step.optimizer_ns(part));
+        let weight = stages[chunk.stage as usize].counts().map(part).sum::<u128>();
+        let unit = u128::from(self.step.optimizer_embedding_ns.max(1));
+        (u128::from(ns) * weight / unit).min(u128::from(MAX_NS)) as u64
     }
 }
 
@@ -387,7 +373,10 @@ mod tests {
         let untied = CostFile { tied: false, ..tied.clone() };
         assert_eq!(CostFile::from_json(&serde_json::to_string(&untied).unwrap()).unwrap(), untied);
         let (placement, stages) = (Placement::linear(2), tied.outline().split(2, None).unwrap());
-        let pairs = |file: &CostFile| file.step_costs(&placement, &stages, false).reductions.len();
-        assert_eq!([pairs(&tied), pairs(&untied)], [1, 0]);
+        let puts = |file: &CostFile| {
+            let ending = file.step_costs(&placement, &stages, false).ending;
+            ending.nodes().iter().filter(|node| node.op == StepOp::Put).count()
+        };
+        assert_eq!([puts(&tied), puts(&untied)], [2, 0]);
     }
 }

@@ -19,6 +19,7 @@ pub use speed::{EXTREME, Speed, TYPICAL};
 pub use unit::TimeUnit;
 
 use crate::activation::Keep;
+use crate::ending::{Ending, StepNode};
 use crate::op::Op;
 use crate::placement::Placement;
 
@@ -38,16 +39,23 @@ pub struct OpTime {
     pub arrival: u64,
 }
 
-/// What follows the last backward, in ticks by device.
+/// What ends a step, and what that costs.
 #[derive(Clone, Debug, Default)]
 pub struct StepCosts {
-    /// Pairs of devices that exchange gradients (of the tied embedding, of stages that both hold): their numbers, how long
-    /// a put holds the sender up, how long after it the other may read, and how long adding takes.
-    pub reductions: Vec<(u32, u32, OpTime)>,
-    /// By device, its share of the gradient norm; empty without clipping. The norm is a global barrier.
-    pub norm: Vec<u64>,
-    /// By device, its optimizer step; empty where there is none.
-    pub optimizer: Vec<u64>,
+    /// The step ops; none where a step ends with its last backward.
+    pub ending: Ending,
+    /// By node of it, in ticks: how long it lasts, and from its end until another device may use what it made.
+    pub lasts: Vec<(u64, u64)>,
+    /// Whether these are all there is to an iteration besides the pipeline.
+    pub is_whole: bool,
+}
+
+impl StepCosts {
+    /// Those of an ending whose nodes last so long.
+    pub fn new(ending: Ending, lasts: impl Fn(&StepNode) -> (u64, u64)) -> StepCosts {
+        let lasts = ending.nodes().iter().map(lasts).collect();
+        StepCosts { ending, lasts, is_whole: true }
+    }
 }
 
 /// Durations of every (stage, direction, kind) of one placement, in ticks.

@@ -4,12 +4,14 @@ use super::arena::Region;
 use super::device::{Batch, Device, State, Update};
 use super::link::Local;
 use super::plan::Port;
-use super::program::{Machine, Program, Runner, Twofold};
+use super::program::{Machine, Program, Runner};
 use super::record::DeviceRecord;
 use super::shared::Shared;
 use super::watch::Fault;
+use crate::ending::Twofold;
 use crate::model::Lap;
 use crate::op::Op;
+use crate::placement::Chunk;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,7 +84,7 @@ impl Machine for Host {
         let place = unsafe { self.shared.heap.arena().data_mut(place) };
         match gradient {
             Twofold::Tied => place.copy_from_slice(self.device.tied_gradient()),
-            Twofold::Stage(stage) => {
+            Twofold::Stage(Chunk { stage, .. }) => {
                 self.device.stage_gradient(stage, &mut self.gradient);
                 place[..self.gradient.len()].copy_from_slice(&self.gradient);
             }
@@ -95,7 +97,7 @@ impl Machine for Host {
         let other = unsafe { self.shared.heap.arena().data(place) };
         match gradient {
             Twofold::Tied => self.device.add_tied(other),
-            Twofold::Stage(stage) => self.device.add_stage_gradient(stage, other),
+            Twofold::Stage(Chunk { stage, .. }) => self.device.add_stage_gradient(stage, other),
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ pub use load::{Counters, Load};
 pub use mailbox::Sizes;
 pub use plan::{Plan, Port};
 pub use program::Runners;
-pub use record::{DeviceRecord, OpRecord, StepOp, StepRecord};
+pub use record::{DeviceRecord, Following, OpRecord, StepRecord};
 pub use session::{Error, Session};
 pub use settings::Settings;
 pub use shared::Shared;

@@ -6,6 +6,7 @@
 //! what is still needed. Slots are dealt greedily under that rule. Between steps the same rule decides whether the first
 //! put of the next step must wait for a credit.
 
+use crate::ending::Ending;
 use crate::graph::TaskGraph;
 use crate::op::Kind;
 use std::collections::BTreeMap;
@@ -55,11 +56,13 @@ pub struct Plan {
     pub outputs: Vec<Option<Port>>,
     /// By channel: number of slots.
     pub slots: Vec<usize>,
+    /// What ends a step.
+    pub ending: Ending,
 }
 
 impl Plan {
-    /// Deals slots to the messages of `graph`.
-    pub fn new(graph: Arc<TaskGraph>) -> Plan {
+    /// Deals slots to the messages of `graph`. The gradient of a tied tensor is exchanged between two devices, if `tied` names any.
+    pub fn new(graph: Arc<TaskGraph>, tied: Option<[u32; 2]>) -> Plan {
         let ancestors = graph.ancestors();
         let consumers = graph.consumers();
         let mut channels: BTreeMap<(bool, u32, u32), Vec<(usize, usize)>> = BTreeMap::new();
@@ -75,7 +78,8 @@ impl Plan {
             }
         }
         let (inputs, outputs) = (vec![None; graph.len()], vec![None; graph.len()]);
-        let mut plan = Plan { graph, inputs, outputs, slots: Vec::new() };
+        let ending = Ending::new(&graph.schedule().placement, tied, true);
+        let mut plan = Plan { graph, inputs, outputs, slots: Vec::new(), ending };
         for (channel, messages) in channels.into_values().enumerate() {
             plan.deal(channel, &messages, &ancestors);
         }

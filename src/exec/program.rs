@@ -5,11 +5,11 @@ use super::device::{Batch, State, Update};
 use super::link::Link;
 use super::mailbox::Message;
 use super::plan::Port;
-use super::record::{DeviceRecord, OpRecord, StepOp};
+use super::record::{DeviceRecord, OpRecord};
 use super::shared::Shared;
 use super::watch::Fault;
+use crate::ending::{StepOp, Twofold};
 use crate::op::Op;
-use crate::placement::Chunk;
 use crate::schedule::Overlap;
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -17,9 +17,8 @@ use std::sync::Arc;
 
 /// One device of a session with the thread that it runs on: runs its program, waits for its end, says what happened when.
 pub trait Runner: Send {
-    /// Runs step number `step` of the session, from 0, after `updates` steps that ended with an update. Without `update`,
-    /// forward and backward only.
-    fn step(&mut self, step: u64, updates: u64, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord>;
+    /// Runs a step. Without `update`, forward and backward only.
+    fn step(&mut self, turn: Turn, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord>;
 
     /// Does something with what it keeps, between steps.
     fn call(&mut self, call: DeviceCall) -> Result<()>;
@@ -29,20 +28,22 @@ pub trait Runner: Send {
     fn end(self: Box<Self>, failed: bool);
 }
 
+/// Which step of a session it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Its number, from 0.
+    pub step: u64,
+    /// How many before it ended with an update.
+    pub updates: u64,
+    /// Whether it follows the one before at once: no device waits until the others are ready.
+    pub follows: bool,
+}
+
 /// What is done with a device's state.
 pub type DeviceCall = Box<dyn FnOnce(&mut dyn State) -> Result<()> + Send>;
 
 /// A rank's devices with their numbers.
 pub type Runners = Vec<(u32, Box<dyn Runner>)>;
-
-/// A gradient that another device holds too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Twofold {
-    /// That of the tied embedding.
-    Tied,
-    /// That of a stage's parameters.
-    Stage(u32),
-}
 
 /// What a program needs of what it runs on: [`super::Host`], which computes at once, or a GPU, which enqueues.
 ///
@@ -123,7 +124,8 @@ pub struct Program<M: Machine> {
 }
 
 impl<M: Machine> Runner for Program<M> {
-    fn step(&mut self, step: u64, updates: u64, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord> {
+    fn step(&mut self, turn: Turn, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord> {
+        let Turn { step, updates, follows } = turn;
         let shared = self.shared.clone();
         let begun = shared.watch.now_ns();
         self.steps.clear();
@@ -133,7 +135,9 @@ impl<M: Machine> Runner for Program<M> {
         shared.watch.note_done(self.number, 0);
         // Nobody passes before the last one has come: the step's time 0 is when that was.
         let mut record = DeviceRecord { begun, ready: shared.watch.now_ns(), ..DeviceRecord::default() };
-        self.waiting(|program| Ok(shared.reductions.meet(&shared.heap, program.number, step, &shared.watch)?))?;
+        if !follows {
+            self.waiting(|program| Ok(shared.reductions.meet(&shared.heap, program.number, step, &shared.watch)?))?;
+        }
         self.pipeline(step, &mut record)?;
         if let Some(update) = update {
             self.end(updates, update)?;
@@ -275,46 +279,64 @@ impl<M: Machine> Program<M> {
         Ok(())
     }
 
-    /// What follows the pipeline.
+    /// What follows the pipeline: this device's nodes of the ending.
     fn end(&mut self, updates: u64, update: &Update) -> Result<()> {
         let shared = self.shared.clone();
-        let Shared { heap, reductions, watch, plan, mailboxes, .. } = &*shared;
-        // In the order of stages on every device: then no two wait for each other at different ones.
-        let mut held = plan.graph.schedule().placement.held_by(self.number).to_vec();
-        held.sort_by_key(|chunk| chunk.stage);
-        let replica = |&chunk: &Chunk| Some((Twofold::Stage(chunk.stage), mailboxes.replica(chunk, updates)?));
-        self.exchange(&held.iter().filter_map(replica).collect::<Vec<_>>())?;
-        let tied = mailboxes.tied(self.number, updates).map(|messages| (Twofold::Tied, messages));
-        self.exchange(tied.as_slice())?;
         let mut scale = 1.0;
-        if let Some(clip) = update.clip {
-            self.timed(StepOp::Norm, |program| program.machine.square())?;
-            // A norm over all devices is a barrier by nature: the hosts add it up.
-            self.machine.drain(&mut || self.link.is_done())?;
-            reductions.put_norms(heap, self.number, updates, &self.machine.squares()?);
-            let norm = self.waiting(|_| Ok(reductions.sum_norms(heap, updates, watch)?))?;
-            scale = clip_scale(norm.sqrt(), clip);
+        for node in shared.plan.ending.of(self.number) {
+            match (node.op, update.clip) {
+                (StepOp::Put, _) => self.put_gradients(&node.gradients, updates)?,
+                (StepOp::Reduce, _) => self.reduce(&node.gradients, updates)?,
+                (StepOp::Norm, Some(clip)) => scale = clip_scale(self.norm(updates)?, clip),
+                (StepOp::Norm, None) => {}
+                (StepOp::Optimizer, _) => {
+                    self.timed(StepOp::Optimizer, |program| program.machine.update(update, scale))?;
+                }
+            }
         }
-        self.timed(StepOp::Optimizer, |program| program.machine.update(update, scale))
+        Ok(())
     }
 
-    /// Exchanges gradients that other devices hold too: what goes out, what comes in.
-    fn exchange(&mut self, gradients: &[(Twofold, [Message; 2])]) -> Result<()> {
-        if gradients.is_empty() {
-            return Ok(());
+    /// The gradient norm over all devices: a barrier by nature. The hosts add it up.
+    fn norm(&mut self, updates: u64) -> Result<f64> {
+        let shared = self.shared.clone();
+        self.timed(StepOp::Norm, |program| program.machine.square())?;
+        self.machine.drain(&mut || self.link.is_done())?;
+        shared.reductions.put_norms(&shared.heap, self.number, updates, &self.machine.squares()?);
+        let sum = self.waiting(|_| Ok(shared.reductions.sum_norms(&shared.heap, updates, &shared.watch)?))?;
+        Ok(sum.sqrt())
+    }
+
+    /// What goes out of this device's side of a gradient, and what comes in.
+    fn exchanged(&self, gradient: Twofold, updates: u64) -> Option<[Message; 2]> {
+        match gradient {
+            Twofold::Tied => self.shared.mailboxes.tied(self.number, updates),
+            Twofold::Stage(chunk) => self.shared.mailboxes.replica(chunk, updates),
         }
+    }
+
+    /// Puts its part of gradients that other devices hold too.
+    fn put_gradients(&mut self, gradients: &[Twofold], updates: u64) -> Result<()> {
         self.timed(StepOp::Put, |program| {
-            gradients.iter().try_for_each(|&(gradient, [out, _])| {
+            for &gradient in gradients {
+                let Some([out, _]) = program.exchanged(gradient, updates) else { continue };
                 let place = program.waiting(|program| program.link.outbox(out))?;
                 program.machine.give(gradient, place)?;
-                program.waiting(|program| program.link.put(out))
-            })
-        })?;
-        gradients.iter().try_for_each(|&(gradient, [_, into])| {
+                program.waiting(|program| program.link.put(out))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Adds the other device's part to each.
+    fn reduce(&mut self, gradients: &[Twofold], updates: u64) -> Result<()> {
+        for &gradient in gradients {
+            let Some([_, into]) = self.exchanged(gradient, updates) else { continue };
             let place = self.waiting(|program| program.link.wait(into))?;
             self.timed(StepOp::Reduce, |program| program.machine.add(gradient, place))?;
-            self.link.release(into)
-        })
+            self.link.release(into)?;
+        }
+        Ok(())
     }
 
     fn timed(&mut self, op: StepOp, work: impl FnOnce(&mut Program<M>) -> Result<()>) -> Result<()> {

@@ -1,37 +1,12 @@
 //! What one training step did, measured; and the timeline made of it.
 
 use super::load::Load;
+use crate::ending::StepOp;
 use crate::graph::TaskGraph;
 use crate::model::Lap;
 use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// What a device does after its last backward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum StepOp {
-    /// Puts its part of a gradient that two devices hold.
-    Put,
-    /// Adds the other device's part.
-    Reduce,
-    /// Sums up the squares of its gradients.
-    Norm,
-    /// Updates its parameters.
-    Optimizer,
-}
-
-impl StepOp {
-    /// As timelines name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            StepOp::Put => "put",
-            StepOp::Reduce => "reduce",
-            StepOp::Norm => "norm",
-            StepOp::Optimizer => "optimizer",
-        }
-    }
-}
 
 /// When one op ran, in ns of the session's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,17 +84,58 @@ pub struct StepRecord {
     /// What else the machine did meanwhile.
     #[serde(default)]
     pub load: Load,
+    /// The steps that followed at once, without a barrier between.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub following: Vec<Following>,
+}
+
+/// A step that followed another at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Following {
+    /// When its last op of any kind ended, in ns from the first one's time 0.
+    pub end_ns: u64,
+    /// As [`StepRecord::loss`].
+    pub loss: Option<f64>,
+}
+
+/// End of the last pipeline op of `devices`.
+fn makespan(devices: &[DeviceRecord]) -> u64 {
+    devices.iter().flat_map(|d| d.ops.last()).map(|op| op.end).max().unwrap_or(0)
+}
+
+/// End of their last op of any kind.
+fn end(devices: &[DeviceRecord]) -> u64 {
+    let steps = devices.iter().flat_map(|d| d.steps.last()).map(|&(_, _, end)| end).max();
+    makespan(devices).max(steps.unwrap_or(0))
+}
+
+/// Mean loss over the micro-batches.
+fn loss(devices: &[DeviceRecord]) -> Option<f64> {
+    // Where micro-batches run both ways, either end computes some of the losses and leaves the others 0.
+    let losses = devices.iter().filter_map(|device| device.losses.clone()).reduce(|mut sum, other| {
+        sum.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
+        sum
+    });
+    losses.map(|l| l.iter().map(|&x| f64::from(x)).sum::<f64>() / l.len().max(1) as f64)
 }
 
 impl StepRecord {
+    /// The record of steps that followed each other at once: the first one's, and when the others ended.
+    ///
+    /// # Panics
+    /// There are none.
+    pub(super) fn of_row(mut row: Vec<Vec<DeviceRecord>>) -> StepRecord {
+        let others = row.split_off(1);
+        let first = row.remove(0);
+        let zero = first.iter().map(|device| device.ready).max().unwrap_or(0);
+        let followed =
+            |devices: &Vec<DeviceRecord>| Following { end_ns: end(devices).saturating_sub(zero), loss: loss(devices) };
+        StepRecord { following: others.iter().map(followed).collect(), ..StepRecord::new(first) }
+    }
+
     /// Puts the devices' records on the step's own clock.
     pub fn new(mut devices: Vec<DeviceRecord>) -> StepRecord {
-        // Where micro-batches run both ways, either end computes some of the losses and leaves the others 0.
-        let losses = devices.iter().filter_map(|device| device.losses.clone()).reduce(|mut sum, other| {
-            sum.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
-            sum
-        });
-        let loss = losses.map(|l| l.iter().map(|&x| f64::from(x)).sum::<f64>() / l.len().max(1) as f64);
+        let loss = loss(&devices);
         let begun = devices.iter().map(|device| device.begun).min().unwrap_or(0);
         let wall_ns = devices.iter().map(|device| device.told).max().unwrap_or(0).saturating_sub(begun);
         let zero = devices.iter().map(|d| d.ready).max().unwrap_or(0);
@@ -132,12 +148,12 @@ impl StepRecord {
             device.steps.iter_mut().for_each(|(_, start, end)| [start, end].into_iter().for_each(shift));
             [&mut device.begun, &mut device.ready, &mut device.told].into_iter().for_each(shift);
         }
-        StepRecord { devices, loss, wall_ns, at_ns: 0, load: Load::default() }
+        StepRecord { devices, loss, wall_ns, ..StepRecord::default() }
     }
 
     /// End of the last pipeline op: the makespan, in ns.
     pub fn makespan_ns(&self) -> u64 {
-        self.devices.iter().flat_map(|d| d.ops.last()).map(|op| op.end).max().unwrap_or(0)
+        makespan(&self.devices)
     }
 
     /// What all devices together compute in pipeline ops, in ns.
@@ -147,8 +163,18 @@ impl StepRecord {
 
     /// End of the last op of any kind: the iteration, in ns.
     pub fn iteration_ns(&self) -> u64 {
-        let steps = self.devices.iter().flat_map(|d| d.steps.last()).map(|&(_, _, end)| end).max();
-        self.makespan_ns().max(steps.unwrap_or(0))
+        end(&self.devices)
+    }
+
+    /// From one step's end to the next one's where steps follow each other at once, in ns; none where no other followed.
+    pub fn period_ns(&self) -> Option<u64> {
+        let last = self.following.last()?;
+        Some(last.end_ns.saturating_sub(self.iteration_ns()) / self.following.len() as u64)
+    }
+
+    /// The losses of all its steps that have one.
+    pub fn losses(&self) -> impl Iterator<Item = f64> {
+        self.loss.into_iter().chain(self.following.iter().filter_map(|following| following.loss))
     }
 
     /// The timeline. `keep` is the share of an activation that lives from I to W.

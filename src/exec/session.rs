@@ -1,7 +1,7 @@
 //! A schedule held ready for execution: one thread a device, and the watchdog.
 
 use super::device::{Batch, State, Update};
-use super::program::{DeviceCall, Runner, Runners};
+use super::program::{DeviceCall, Runner, Runners, Turn};
 use super::record::{DeviceRecord, StepRecord};
 use super::settings::Settings;
 use super::shared::Shared;
@@ -88,13 +88,7 @@ pub enum Error {
 }
 
 enum Command {
-    /// Step number `step`, before which `updates` steps ended with an update.
-    Step {
-        step: u64,
-        updates: u64,
-        batch: Arc<Batch>,
-        update: Option<Update>,
-    },
+    Step { turn: Turn, batch: Arc<Batch>, update: Option<Update> },
     Call(DeviceCall),
 }
 
@@ -162,17 +156,31 @@ impl Session {
     /// # Errors
     /// See [`Error`]. After one, the session is of no more use.
     pub fn step(&mut self, batch: &Arc<Batch>, update: Option<Update>) -> Result<StepRecord, Error> {
+        self.row(&[(batch.clone(), update)])
+    }
+
+    /// Runs steps one after the other, without a barrier between them: a device begins the next as soon as it has ended its part of
+    /// the one before. The record is that of the first, with the ends of those that follow.
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    ///
+    /// # Panics
+    /// There are no steps.
+    pub fn row(&mut self, steps: &[(Arc<Batch>, Option<Update>)]) -> Result<StepRecord, Error> {
         if let Some(signal) = self.shared.ranks.stop().agreed() {
             return Err(Error::Stopped { signal });
         }
         if self.shared.ranks.lost().is_some() {
             return Err(self.lost(&self.why_lost()));
         }
-        let (step, updates) = (self.steps, self.updates);
-        self.steps += 1;
-        self.updates += u64::from(update.is_some());
-        for command in &self.commands {
-            let _ = command.send(Command::Step { step, updates, batch: batch.clone(), update });
+        for (number, (batch, update)) in steps.iter().enumerate() {
+            let turn = Turn { step: self.steps, updates: self.updates, follows: number > 0 };
+            self.steps += 1;
+            self.updates += u64::from(update.is_some());
+            for command in &self.commands {
+                let _ = command.send(Command::Step { turn, batch: batch.clone(), update: *update });
+            }
         }
         let mut records = Vec::new();
         let mut collect = |device, answer| {
@@ -180,14 +188,19 @@ impl Session {
                 records.push((device, *record));
             }
         };
-        let part = match self.gather(&mut collect) {
+        let part = match self.gather(steps.len(), &mut collect) {
             Ok(()) => Part::Done(records, self.shared.ranks.stop().asked()),
             Err(None) => Part::CalledOff,
             Err(Some(error)) => Part::Failed(error),
         };
         let mut records = self.join(part)?;
+        // Stable: those of a device stay in the order of steps.
         records.sort_by_key(|&(device, _)| device);
-        Ok(StepRecord::new(records.into_iter().map(|(_, record)| record).collect()))
+        let mut row: Vec<Vec<DeviceRecord>> = steps.iter().map(|_| Vec::new()).collect();
+        for (number, (_, record)) in records.into_iter().enumerate() {
+            row[number % steps.len()].push(record);
+        }
+        Ok(StepRecord::of_row(row))
     }
 
     /// Runs `call` on every device's thread of this rank, between steps.
@@ -200,7 +213,7 @@ impl Session {
             let call = call.clone();
             let _ = command.send(Command::Call(Box::new(move |device| call(number, device))));
         }
-        self.gather(&mut |_, _| ()).map_err(|error| error.unwrap_or_else(|| self.lost("it was called off")))
+        self.gather(1, &mut |_, _| ()).map_err(|error| error.unwrap_or_else(|| self.lost("it was called off")))
     }
 
     /// Every rank's records.
@@ -244,10 +257,10 @@ impl Session {
         self.shared.ranks.lost().map_or_else(|| "a rank is gone".to_string(), |lost| lost.to_string())
     }
 
-    /// One answer of every device here; ends everything where a device fails, dies or waits too long, or a rank is gone.
+    /// `each` answers of every device here; ends everything where a device fails, dies or waits too long, or a rank is gone.
     /// `None` where others called this off.
-    fn gather(&self, collect: &mut dyn FnMut(u32, Answer)) -> Result<(), Option<Error>> {
-        let mut left = self.commands.len();
+    fn gather(&self, each: usize, collect: &mut dyn FnMut(u32, Answer)) -> Result<(), Option<Error>> {
+        let mut left = each * self.commands.len();
         let look = LOOK.min(self.timeout / 2);
         // Time for which this process was stopped, as by Ctrl-Z, is nobody's wait.
         let (mut stopped, mut last) = (Duration::ZERO, Instant::now());
@@ -353,8 +366,8 @@ fn serve(
     while let (false, Ok(command)) = (failed, inbox.recv()) {
         let run = AssertUnwindSafe(|| match command {
             Command::Call(call) => runner.call(call).map(|()| Answer::Called),
-            Command::Step { step, updates, batch, update } => {
-                let record = runner.step(step, updates, &batch, update.as_ref())?;
+            Command::Step { turn, batch, update } => {
+                let record = runner.step(turn, &batch, update.as_ref())?;
                 if update.is_none() {
                     runner.call(Box::new(|state| state.clear()))?;
                 }

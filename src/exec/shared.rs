@@ -37,7 +37,7 @@ pub struct Shared {
 impl Shared {
     /// Lays everything out for `graph`; all ranks must call this together.
     pub fn new(graph: Arc<TaskGraph>, sizes: &Sizes, settings: &Settings, ranks: Arc<Ranks>) -> Result<Shared> {
-        let plan = Plan::new(graph);
+        let plan = Plan::new(graph, sizes.tied.map(|(devices, _)| devices));
         let devices = plan.graph.schedule().devices();
         let mut dealer = Dealer::default();
         let statuses = Statuses::new(&mut dealer, devices);

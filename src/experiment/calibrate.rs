@@ -8,7 +8,8 @@ use crate::cost::{
     Contention, CostFile, CostTable, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL,
 };
 use crate::delivery::Delivery;
-use crate::exec::{DeviceRecord, OpRecord, StepOp, StepRecord};
+use crate::ending::StepOp;
+use crate::exec::{DeviceRecord, OpRecord, StepRecord};
 use crate::graph::TaskGraph;
 use crate::model;
 use crate::op::Kind;

@@ -2,7 +2,7 @@
 
 use super::interval::{SEED, ratios};
 use super::measure::CALIBRATING;
-use super::outcome::{iteration, wall};
+use super::outcome::{iteration, period, wall};
 use super::room::Resident;
 use super::{Error, Errors, Iteration, Outcome, Steps, Training, compare, provenance};
 use crate::cost::{CostFile, CostTable};
@@ -83,6 +83,8 @@ struct OverSteps {
     makespan_error: f64,
     /// The same of iterations.
     iteration_error: f64,
+    /// The same of periods, where steps followed each other at once.
+    period_error: Option<f64>,
     /// Predicted - measured, in percentage points.
     bubble_error: f64,
     /// Measured.
@@ -95,7 +97,12 @@ struct OverSteps {
 
 impl OverSteps {
     /// `all` is the prediction under all measured speeds, `predicted` that of the steps' own time.
-    fn new(run: &Steps, all: &Predicted<'_>, predicted: &Predicted<'_>, beside: &[usize]) -> OverSteps {
+    fn new(
+        run: &Steps,
+        all: &Predicted<'_>,
+        predicted: &Predicted<'_>,
+        beside: &[usize],
+    ) -> Result<OverSteps, EventError> {
         let devices = f64::from(run.graph.schedule().devices());
         let here = AtSpeed { makespan: predicted.makespan(), busy: predicted.devices().iter().map(|d| d.busy).sum() };
         let expected = expected(all.at_speeds(), beside).unwrap_or_else(|| vec![here; run.records.len()]);
@@ -107,21 +114,39 @@ impl OverSteps {
         let iterations = steps().map(|(at, record)| logarithm(at.makespan + end, record.iteration_ns()));
         let bubbles =
             steps().map(|(at, record)| idle(at.makespan, at.busy) - idle(record.makespan_ns(), record.busy_ns()));
+        let ratio = period_to_iteration(run, predicted)?;
+        let period = |(at, record): (&AtSpeed, &StepRecord)| {
+            let expected = (at.makespan + end) as f64 * ratio?;
+            Some(logarithm(expected.round() as u64, record.period_ns()?))
+        };
+        let periods: Option<Vec<f64>> = steps().map(period).collect();
         let makespan_error = midmean(&makespans.collect::<Vec<_>>()).exp() - 1.0;
         let makespan_ms = typical(&run.records.iter().map(StepRecord::makespan_ns).collect::<Vec<_>>()) as f64 / 1e6;
         let expected_ms = typical(&expected.iter().map(|at| at.makespan).collect::<Vec<_>>()) as f64 / 1e6;
         let at_speeds: Vec<u64> = all.at_speeds().iter().map(|at| at.makespan).collect();
         let ratios = if beside.is_empty() { None } else { ratios(&at_speeds, beside, SEED) };
         let ms = |ratios: [f64; 2]| ratios.map(|ratio| ratio * expected_ms);
-        OverSteps {
+        Ok(OverSteps {
             makespan_error,
             iteration_error: midmean(&iterations.collect::<Vec<_>>()).exp() - 1.0,
+            period_error: periods.map(|periods| midmean(&periods).exp() - 1.0),
             bubble_error: midmean(&bubbles.collect::<Vec<_>>()),
             makespan_ms,
             expected_ms,
             interval_ms: ratios.map(|[of_80, of_95]| Interval { within_80: ms(of_80), within_95: ms(of_95) }),
-        }
+        })
     }
+}
+
+/// The period of as many steps as followed each other in `run`, as a share of the iteration; none where there was one at a time.
+fn period_to_iteration(run: &Steps, predicted: &Predicted<'_>) -> Result<Option<f64>, EventError> {
+    let count = run.records.iter().map(|record| 1 + record.following.len()).min().unwrap_or(1);
+    if count == 1 {
+        return Ok(None);
+    }
+    let successive = predicted.successive(count as u32)?;
+    let iteration = successive.ends.first().copied().unwrap_or(0).max(1);
+    Ok(successive.mean_period(count).map(|period| period / iteration as f64))
 }
 
 /// The error over all steps of `run` as predicted from `table`, whose speeds are those of `calibrating`.
@@ -136,7 +161,7 @@ pub(super) fn error_over_steps(
     let of_its_time = table.at_speeds(&beside);
     let all = sim::predict(&run.graph, table, setup).map_err(refused)?;
     let predicted = sim::predict(&run.graph, &of_its_time, setup).map_err(refused)?;
-    Ok(OverSteps::new(run, &all, &predicted, &beside).makespan_error)
+    Ok(OverSteps::new(run, &all, &predicted, &beside).map_err(refused)?.makespan_error)
 }
 
 /// By measured step, what the speeds just before and after it give; none where there are none.
@@ -154,7 +179,7 @@ fn over_undisturbed(
     calibrating: Option<&Steps>,
     all: &Predicted<'_>,
     predicted: &Predicted<'_>,
-) -> Option<f64> {
+) -> Result<Option<f64>, EventError> {
     let is_quiet = |other: &StepRecord| {
         let beside = calibrating.map_or([None; 2], |main| main.beside(other).map(|number| main.records.get(number)));
         !other.load.is_noticed() && beside.into_iter().flatten().all(|record| !record.load.is_noticed())
@@ -162,7 +187,10 @@ fn over_undisturbed(
     let records: Vec<StepRecord> = run.records.iter().filter(|record| is_quiet(record)).cloned().collect();
     let quiet = Steps { records, ..run.clone() };
     let beside = calibrating.map(|main| main.all_beside(&quiet)).unwrap_or_default();
-    (!quiet.records.is_empty()).then(|| OverSteps::new(&quiet, all, predicted, &beside).makespan_error)
+    if quiet.records.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(OverSteps::new(&quiet, all, predicted, &beside)?.makespan_error))
 }
 
 impl Finding {
@@ -202,8 +230,8 @@ impl Finding {
         let of_its_time = table.at_speeds(beside);
         let costs = if beside.is_empty() { table } else { &of_its_time };
         let predicted = sim::predict(&run.graph, costs, setup).map_err(refused)?;
-        let over_steps = OverSteps::new(run, &all, &predicted, beside);
-        let undisturbed = over_undisturbed(run, calibrating, &all, &predicted);
+        let over_steps = OverSteps::new(run, &all, &predicted, beside).map_err(refused)?;
+        let undisturbed = over_undisturbed(run, calibrating, &all, &predicted).map_err(refused)?;
         let mut panel = Panel::predicted(&predicted);
         let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep.share());
         measured_timeline.held_against(&panel.timeline);
@@ -215,9 +243,14 @@ impl Finding {
         let mut error = compare::compare(&panel.timeline, &measured_timeline).unwrap_or_default();
         error.typical_makespan = Some(over_steps.makespan_error);
         error.self_replay = Some(compare::self_replay(&run.graph, table, &run.records));
-        let (iteration, wall) = (iteration(run), wall(run));
+        let (iteration, wall, period) = (iteration(run), wall(run), period(run));
         let metrics = measured_timeline.metrics();
-        let measured = Prediction { metrics: metrics.clone(), ..predicted.clone() };
+        let measured = Prediction {
+            metrics: metrics.clone(),
+            iteration: predicted.iteration.map(|_| iteration.median),
+            period: period.map(|period| period.median),
+            ..predicted.clone()
+        };
         let tokens = f64::from(schedule.microbatches) * place.microbatch_tokens as f64;
         let outcome = Outcome {
             schedule: schedule.name.clone(),
@@ -226,9 +259,10 @@ impl Finding {
             microbatches: schedule.microbatches,
             device_kind: place.device_kind,
             link: place.link,
-            losses: run.records.iter().filter_map(|record| record.loss).collect(),
+            losses: run.records.iter().flat_map(StepRecord::losses).collect(),
             tokens_per_second: tokens / (wall.median / 1e3).max(1e-9),
             iteration_ms: iteration,
+            period_ms: period,
             wall_ms: wall,
             error: Errors {
                 makespan: error.makespan,
@@ -237,6 +271,7 @@ impl Finding {
                 uncontended_makespan: None,
                 typical_bubble: over_steps.bubble_error,
                 typical_iteration: over_steps.iteration_error,
+                typical_period: over_steps.period_error,
                 bubble: error.bubble,
                 op_start_p95: error.op_start_p95,
                 self_replay: error.self_replay.unwrap_or_default(),
@@ -295,18 +330,30 @@ fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table>
         let cells = [name.to_string(), format!("{median:.1}"), interval, tokens_per_second];
         cells.into_iter().chain(against).collect::<Vec<_>>()
     };
+    let is_in_a_row = outcomes.iter().any(|o| o.period_ms.is_some());
+    let period = |o: Option<&Outcome>| {
+        let cell = || o.and_then(|o| Some((o.period_ms?, o.error.typical_period?)));
+        let told =
+            |(period, error): (Iteration, f64)| [format!("{:.1}", period.median), format!("{:+.2} %", 100.0 * error)];
+        is_in_a_row.then(|| cell().map_or_else(Default::default, told)).into_iter().flatten()
+    };
     let several = outcomes.windows(2).any(|pair| pair[0].link != pair[1].link);
     let label = |o: &Outcome| if several { format!("{} ({})", o.schedule, o.link) } else { o.schedule.clone() };
-    let of_outcome = |o: &Outcome| row(&label(o), o.iteration_ms, format!("{:.0}", o.tokens_per_second));
+    let of_outcome = |o: &Outcome| {
+        let mut cells = row(&label(o), o.iteration_ms, format!("{:.0}", o.tokens_per_second));
+        cells.extend(period(Some(o)));
+        cells
+    };
     let speed = Table {
         caption: "Training speed".to_string(),
         header: ["schedule", "median iteration ms", "95 % interval", "tokens/s"]
             .into_iter()
             .chain(base.map(|_| column))
+            .chain(["period ms, without a barrier", "its error"].into_iter().filter(|_| is_in_a_row))
             .map(str::to_string)
             .collect(),
         rows: baseline
-            .map(|one| row("one device", one, String::new()))
+            .map(|one| row("one device", one, String::new()).into_iter().chain(period(None)).collect())
             .into_iter()
             .chain(outcomes.iter().map(of_outcome))
             .collect(),

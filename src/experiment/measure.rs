@@ -20,6 +20,9 @@ pub struct Extent {
     pub steps: u32,
     /// Measure no more once the 95 % interval of a predicted time is as narrow as this on either side, as a share.
     pub until: Option<f64>,
+    /// Training steps that follow each other at once, without a barrier, whenever it is the turn of a run that is held against its
+    /// prediction; at least 1.
+    pub in_a_row: u32,
 }
 
 /// A schedule held ready, with the steps measured so far.
@@ -59,7 +62,7 @@ impl<'a> Measured<'a> {
 /// Where training first left the numbers; of several runs in the first of them, rather not in what is measured for its costs.
 fn diverged(runs: &[Measured<'_>]) -> Option<Error> {
     let first = |run: &Measured<'_>| {
-        let losses = run.steps.records.iter().map(|record| record.loss.unwrap_or_default());
+        let losses = run.steps.records.iter().flat_map(StepRecord::losses);
         let (step, loss) = losses.enumerate().find(|(_, loss)| !loss.is_finite())?;
         Some((step, !run.is_asked_for(), loss, run.graph().schedule().name.clone()))
     };
@@ -84,8 +87,13 @@ pub fn measure(runs: &mut Vec<Measured<'_>>, extent: Extent, observer: Observer<
     in_turn(runs, extent, observer, |run, number| {
         let (schedule, training) = (run.steps.graph.schedule(), run.training.expect(TRAINED));
         observer(Event::Turn(&schedule.name));
-        let batch = training.batch(number as usize, schedule.microbatches)?;
-        Ok(run.session.step(&batch, Some(training.update(number as usize)))?)
+        let in_a_row = if run.steps.calibrates() { 1 } else { extent.in_a_row as usize };
+        let step = |number: usize| {
+            Ok::<_, Error>((training.batch(number, schedule.microbatches)?, Some(training.update(number))))
+        };
+        let first = number as usize * in_a_row;
+        let steps = (first..first + in_a_row).map(step).collect::<Result<Vec<_>, Error>>()?;
+        Ok(run.session.row(&steps)?)
     })
 }
 

@@ -72,6 +72,8 @@ pub struct Experiment {
     pub warmup: u32,
     /// Measure no more once the 95 % interval of a predicted time is as narrow as this on either side, as a share.
     pub until: Option<f64>,
+    /// Training steps of a schedule that follow each other at once whenever its turn comes.
+    pub in_a_row: u32,
     /// Measure one device too, interleaved with the others.
     pub baseline: bool,
     /// What the link promises.
@@ -94,6 +96,7 @@ impl Experiment {
             steps: 5,
             warmup: 2,
             until: None,
+            in_a_row: 1,
             baseline: false,
             delivery: Delivery::OneSided,
             ranks: Ranks::alone(),
@@ -101,6 +104,6 @@ impl Experiment {
     }
     /// How much is measured.
     fn extent(&self) -> Extent {
-        Extent { warmup: self.warmup, steps: self.steps, until: self.until }
+        Extent { warmup: self.warmup, steps: self.steps, until: self.until, in_a_row: self.in_a_row }
     }
 }

@@ -34,6 +34,9 @@ pub struct Errors {
     pub typical_bubble: f64,
     /// The same of iterations as of makespans, what ends a step included.
     pub typical_iteration: f64,
+    /// The same of periods, where steps followed each other at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub typical_period: Option<f64>,
     /// Predicted bubble - measured bubble, in percentage points (the others are fractions).
     pub bubble: f64,
     /// 95th percentile over ops of |predicted start - measured start|, as a fraction of the iteration.
@@ -64,6 +67,9 @@ pub struct Outcome {
     pub tokens_per_second: f64,
     /// The pipeline and what ends a step, over the steps: what is predicted.
     pub iteration_ms: Iteration,
+    /// From one step's end to the next one's, over the steps, where they followed each other at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period_ms: Option<Iteration>,
     /// From the tokens in the host's memory to the loss back there, by the host's clock, over the steps.
     pub wall_ms: Iteration,
     /// From the calibrated costs.
@@ -82,13 +88,15 @@ impl Outcome {
     /// What stands over all steps, by name.
     pub(super) fn over_steps(&self) -> Vec<(&'static str, f64)> {
         let Iteration { median, ci95: [low, high] } = self.iteration_ms;
-        vec![
+        let mut columns = vec![
             ("iteration_ms_median", median),
             ("iteration_ms_low", low),
             ("iteration_ms_high", high),
             ("wall_ms_median", self.wall_ms.median),
             ("tokens_per_second", self.tokens_per_second),
-        ]
+        ];
+        columns.extend(self.period_ms.map(|period| ("period_ms_median", period.median)));
+        columns
     }
 }
 
@@ -97,12 +105,22 @@ pub(super) fn iteration(run: &Steps) -> Iteration {
     over_steps(run, StepRecord::iteration_ns)
 }
 
+/// From one step's end to the next one's in ms, where steps followed each other at once.
+pub(super) fn period(run: &Steps) -> Option<Iteration> {
+    let all: Option<Vec<u64>> = run.records.iter().map(StepRecord::period_ns).collect();
+    all.filter(|all| !all.is_empty()).map(|all| of_times(all.into_iter()))
+}
+
 /// A step's time by the host's clock, in ms.
 pub(super) fn wall(run: &Steps) -> Iteration {
     over_steps(run, |record| record.wall_ns)
 }
 
 fn over_steps(run: &Steps, ns: impl Fn(&StepRecord) -> u64) -> Iteration {
-    let times: Vec<f64> = run.records.iter().map(|record| ns(record) as f64 / 1e6).collect();
+    of_times(run.records.iter().map(ns))
+}
+
+fn of_times(ns: impl Iterator<Item = u64>) -> Iteration {
+    let times: Vec<f64> = ns.map(|ns| ns as f64 / 1e6).collect();
     Iteration { median: median(&times), ci95: median_ci95(&times) }
 }

@@ -108,6 +108,7 @@ fn fit(steps: &[StepRecord], graph: &TaskGraph) -> bool {
         step.devices.len() == graph.schedule().devices() as usize
             && seen.into_iter().eq(0..graph.len())
             && step.devices.iter().all(has_times)
+            && step.following.iter().map(|step| step.end_ns).chain([MOST_NS]).is_sorted()
     };
     !steps.is_empty() && steps.iter().all(fits)
 }

@@ -85,6 +85,11 @@ fn summary(
             format!("{} of {}; ties: {}", order.right, order.pairs, order.ties),
         ),
     ];
+    let periods: Vec<f64> = unseen.iter().filter_map(|o| o.error.typical_period).collect();
+    if !periods.is_empty() {
+        let value = format!("{:.2} %", Errors::of(periods.into_iter()).mean);
+        rows.push(row("mean absolute error of the period, steps without a barrier between", value));
+    }
     rows.extend(coverage(all).map(|[of_80, of_95]| {
         let (count, share) = (all.len(), |held: usize| 100.0 * held as f64 / all.len() as f64);
         row(
@@ -176,6 +181,7 @@ const UNCONTENDED: &str = "error without contention";
 
 fn rows(judged: &[Judged<'_>]) -> Table {
     let is_contended = judged.iter().any(|(_, o)| o.error.uncontended_makespan.is_some());
+    let is_in_a_row = judged.iter().any(|(_, o)| o.error.typical_period.is_some());
     let mut header = vec![
         "schedule",
         "m",
@@ -190,6 +196,7 @@ fn rows(judged: &[Judged<'_>]) -> Table {
         "op start p95",
         "steps hit",
     ];
+    header.extend(is_in_a_row.then_some("period error"));
     header.extend(is_contended.then_some(UNCONTENDED));
     let range = |[low, high]: [f64; 2]| format!("{low:.1} to {high:.1}");
     let row = |&(steps, o): &Judged<'_>| {
@@ -215,6 +222,8 @@ fn rows(judged: &[Judged<'_>]) -> Table {
             format!("{:.2} %", 100.0 * o.error.op_start_p95),
             format!("{hit} of {}", steps.records.len()),
         ];
+        let period = || o.error.typical_period.map_or_else(String::new, |error| format!("{:+.2} %", 100.0 * error));
+        row.extend(is_in_a_row.then(period));
         row.extend(is_contended.then_some(uncontended));
         row
     };

@@ -39,7 +39,8 @@ impl Experiment {
             (0..self.warmup).try_for_each(|_| run.session.step(&batch, None).map(drop))?;
         }
         observer(Event::Begin(u64::from(self.steps) * runs.len() as u64));
-        let failure = in_turn(&mut runs, self.extent(), observer, |run, _| Ok(run.session.step(&batch, None)?))?;
+        let row = vec![(batch.clone(), None); self.in_a_row.max(1) as usize];
+        let failure = in_turn(&mut runs, self.extent(), observer, |run, _| Ok(run.session.row(&row)?))?;
         let mut finding = Finding {
             report: Report {
                 title: format!("Timed devices: {} devices, {microbatches} micro-batches", self.selection.devices),

@@ -60,7 +60,7 @@ impl Report {
             subtitle: results.first().map_or_else(String::new, subtitle),
             provenance: [("program".to_string(), format!("pipesim {}", env!("CARGO_PKG_VERSION")))].into(),
             entries: results.iter().map(entry).collect(),
-            extra_tables: spreads(results).into_iter().chain(intervals(results)).collect(),
+            extra_tables: [spreads(results), intervals(results), iterations(results)].into_iter().flatten().collect(),
             ..Report::default()
         }
     }
@@ -73,13 +73,15 @@ fn subtitle(result: &Predicted<'_>) -> String {
     format!("costs per device{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{typical}")
 }
 
-/// The spread of makespans under chance, by column.
+/// The spread of makespans under chance, and iterations where they are known, by column.
 fn over_steps(prediction: &Prediction) -> Vec<(&'static str, f64)> {
     let columns = |s: Spread| {
         let quantiles = [("jitter_p5", s.p5), ("jitter_p50", s.p50), ("jitter_p95", s.p95), ("jitter_p99", s.p99)];
         [("jitter_mean", s.mean)].into_iter().chain(quantiles)
     };
-    prediction.jitter.map(columns).into_iter().flatten().collect()
+    let iterations = [("iteration", prediction.iteration), ("period", prediction.period)];
+    let iterations = iterations.into_iter().filter_map(|(name, time)| Some((name, time?)));
+    prediction.jitter.map(columns).into_iter().flatten().chain(iterations).collect()
 }
 
 /// How makespans are spread under chance, where that was asked for.
@@ -94,6 +96,21 @@ fn spreads(results: &[Predicted<'_>]) -> Option<Table> {
     Some(Table {
         caption: format!("Makespans of {} steps with durations that vary by chance (seed {})", s.samples, s.seed),
         header: ["schedule", "mean", "p5", "p50", "p95", "p99"].map(str::to_string).to_vec(),
+        rows,
+    })
+}
+
+/// Steps with what ends them, where that is known.
+fn iterations(results: &[Predicted<'_>]) -> Option<Table> {
+    let row = |p: &Prediction| {
+        let times = [p.metrics.makespan, p.iteration?, p.period?];
+        Some([p.schedule.clone()].into_iter().chain(times.map(|time| quantity(time, &p.time_unit))).collect())
+    };
+    let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: "Iterations: the pipeline, with the optimizer and what else ends a step, and one after the other without a barrier"
+            .to_string(),
+        header: ["schedule", "makespan", "iteration", "period"].map(str::to_string).to_vec(),
         rows,
     })
 }

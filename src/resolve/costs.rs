@@ -4,6 +4,7 @@ use super::Error;
 use crate::anatomy::Stage;
 use crate::cost::analytic::Analytic;
 use crate::cost::{CostError, CostFile, CostTable, GivenCosts, Slow, StepCosts};
+use crate::ending::Ending;
 use crate::memory::Ledger;
 use crate::placement::Placement;
 
@@ -85,8 +86,11 @@ impl Costs {
             Costs::Measured(measured) => measured.table(name, placement, microbatches),
             Costs::Analytic(analytic) => {
                 let stages = self.stages(name, placement)?;
-                let optimizer = analytic.after_ns(placement, &stages);
-                Ok((analytic.table(placement, &stages)?, StepCosts { optimizer, ..StepCosts::default() }))
+                let after = analytic.after_ns(placement, &stages);
+                let steps =
+                    StepCosts::new(Ending::optimizers(placement.devices()), |node| (after[node.device as usize], 0));
+                // An iteration has more to it: the forecast says what.
+                Ok((analytic.table(placement, &stages)?, StepCosts { is_whole: false, ..steps }))
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Simulation: when each op runs, from the graph and what ops cost. No clock, no I/O.
 
+mod beside;
 mod bound;
 mod critical;
 pub mod event;
@@ -9,9 +10,11 @@ mod memory;
 mod paths;
 mod predict;
 mod spans;
+mod successive;
 mod sweep;
 mod waits;
 
+pub use beside::sweep_beside;
 pub use bound::{Bounds, bounds, bounds_at_own_peaks, bounds_within};
 pub use critical::{CostShare, CriticalSpan, Sensitivity, critical_path, critical_spans, sensitivities, slacks};
 pub use explain::explain;
@@ -19,5 +22,6 @@ pub use idle::{Cause, Explanation, IdleReport, IdleSpan, IdleTime};
 pub use memory::{MemoryCurve, memory};
 pub use predict::{AtSpeed, Interval, Predicted, Prediction, Setup, Spread, predict, replay, typical_step};
 pub use spans::StepSpan;
+pub use successive::Successive;
 pub use sweep::{sweep, sweep_lasting};
 pub use waits::{Doing, OpTimes, Piece};

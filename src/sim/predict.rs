@@ -4,8 +4,9 @@ use super::bound::{Bounds, bounds, shared_cores};
 use super::event::{Config, Each, EventError, Jitter, Makespans, Prepared, Processor, Record, monte_carlo, simulate};
 use super::explain::explain;
 use super::idle::IdleSpan;
-use super::spans::{StepSpan, spans, step_spans};
-use super::sweep::sweep_lasting;
+use super::spans::{StepSpan, free_again, spans, step_spans};
+use super::successive::{MOST_STEPS, Successive};
+use super::sweep::{sweep_from, sweep_lasting};
 use super::waits::OpTimes;
 use crate::balance::Balanced;
 use crate::cost::{CostTable, Speed, StepCosts, Summary};
@@ -45,6 +46,12 @@ pub struct Prediction {
     /// Where steps lie as the machine's speed varies, where that was measured.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub interval: Option<Interval>,
+    /// How long a step lasts with what follows its last backward, at typical speed, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub iteration: Option<f64>,
+    /// From one step's end to the next one's where steps follow each other without a barrier.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub period: Option<f64>,
     /// The split of layers that was searched.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub balance: Option<Balanced>,
@@ -127,6 +134,8 @@ pub struct Predicted<'a> {
     pub bounds: Bounds,
     /// The step ops.
     pub steps: Vec<StepSpan>,
+    /// What they cost.
+    pub step_costs: StepCosts,
     /// Most activations that a device may hold, where that was asked for.
     pub memory_cap: Option<f64>,
     step: Step,
@@ -182,7 +191,16 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
     let bounds = Bounds { cores, ..bounds(graph, costs, kept) };
     let prediction = Prediction::new(graph, costs, &step, &bounds);
     let steps = step_spans(graph, costs, &step.devices, &setup.steps);
-    Ok(Predicted { graph, costs, prediction, bounds, steps, memory_cap: setup.memory_cap, step, machine, record })
+    let (step_costs, memory_cap) = (setup.steps.clone(), setup.memory_cap);
+    let mut predicted =
+        Predicted { graph, costs, prediction, bounds, steps, step_costs, memory_cap, step, machine, record };
+    if predicted.step_costs.is_whole {
+        let successive = predicted.successive(MOST_STEPS)?;
+        let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+        predicted.prediction.iteration = successive.ends.first().map(|&end| unit(end));
+        predicted.prediction.period = successive.period().map(unit);
+    }
+    Ok(predicted)
 }
 
 /// The machine that is asked for; what its devices cost each other is as it was measured where nothing else is said of it.
@@ -365,6 +383,25 @@ impl Predicted<'_> {
         Some(durations.into_iter().map(Cell::into_inner).collect())
     }
 
+    /// The ends of steps that follow each other without a barrier, at typical speed: so many, fewer where they have become steady.
+    ///
+    /// # Errors
+    /// As for a prediction.
+    pub fn successive(&self, most: u32) -> Result<Successive, EventError> {
+        let (graph, costs, devices) = (self.graph, self.costs, self.step.devices.len());
+        let Some(config) = &self.machine else {
+            return Successive::new(&self.step_costs, devices, most, |begin| {
+                let devices = sweep_from(graph, costs, begin, |_, _, _, duration| duration, |_, _, _| ());
+                Ok(free_again(graph, costs, &devices, begin))
+            });
+        };
+        let mut prepared = Prepared::new(graph, costs, config)?;
+        Successive::new(&self.step_costs, devices, most, |begin| {
+            prepared.set_begin(begin);
+            Ok(free_again(graph, costs, &prepared.run(&mut ())?.devices, begin))
+        })
+    }
+
     /// The timeline: computes, transfers, waits, step ops.
     pub fn timeline(&self) -> Timeline {
         let of_record = |record: &Record| record.transfers.iter().map(|t| (t.op, (t.start, t.end))).collect();
@@ -419,6 +456,8 @@ impl Prediction {
             interval: Interval::of(
                 &step.at_speeds.iter().map(|at| at.makespan as f64 / costs.ticks_per_unit).collect::<Vec<_>>(),
             ),
+            iteration: None,
+            period: None,
             balance: None,
         }
     }

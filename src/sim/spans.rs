@@ -2,6 +2,7 @@
 
 use super::waits::OpTimes;
 use crate::cost::{CostTable, StepCosts};
+use crate::ending::StepNode;
 use crate::graph::TaskGraph;
 use crate::metrics::Activity;
 use crate::timeline::{Queue, Span};
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 pub struct StepSpan {
     /// The device.
     pub device: u32,
-    /// `reduce`, `norm` or `optimizer`.
+    /// `put`, `reduce`, `norm` or `optimizer`.
     pub name: &'static str,
     /// Start, in ticks.
     pub start: u64,
@@ -27,34 +28,21 @@ pub(super) fn step_spans(
     devices: &[Activity],
     step: &StepCosts,
 ) -> Vec<StepSpan> {
+    let mut free = free_again(graph, costs, devices, &[]);
+    let times = step.ending.run(&mut free, |number| step.lasts[number]);
+    let span =
+        |(node, (start, end)): (&StepNode, _)| StepSpan { device: node.device, name: node.op.name(), start, end };
+    step.ending.nodes().iter().zip(times).map(span).collect()
+}
+
+/// By device: when it is free again after what it did; since when it has been where it did nothing.
+pub(super) fn free_again(graph: &TaskGraph, costs: &CostTable, devices: &[Activity], since: &[u64]) -> Vec<u64> {
     let schedule = graph.schedule();
-    let mut free: Vec<u64> = (0..schedule.devices())
-        .map(|device| {
-            let last = schedule.program(device).last();
-            last.map_or(0, |&last| devices[device as usize].last_end + costs.of(last).after)
-        })
-        .collect();
-    let mut spans = Vec::new();
-    let mut run = |free: &mut Vec<u64>, device: u32, name, ready: u64, duration: u64| {
-        let start = free[device as usize].max(ready);
-        free[device as usize] = start + duration;
-        spans.push(StepSpan { device, name, start, end: start + duration });
+    let free = |device: u32| match schedule.program(device).last() {
+        Some(&last) => devices[device as usize].last_end + costs.of(last).after,
+        None => since.get(device as usize).copied().unwrap_or(0),
     };
-    for &(a, b, cost) in &step.reductions {
-        let sent = [a, b].map(|device| free[device as usize] + cost.after);
-        for (device, own, other) in [(a, sent[0], sent[1]), (b, sent[1], sent[0])] {
-            run(&mut free, device, "reduce", own.max(other + cost.arrival), cost.duration);
-        }
-    }
-    if !step.norm.is_empty() {
-        (0..schedule.devices()).for_each(|d| run(&mut free, d, "norm", 0, step.norm[d as usize]));
-        let all = free.iter().copied().max().unwrap_or(0);
-        free.fill(all);
-    }
-    if !step.optimizer.is_empty() {
-        (0..schedule.devices()).for_each(|d| run(&mut free, d, "optimizer", 0, step.optimizer[d as usize]));
-    }
-    spans
+    (0..schedule.devices()).map(free).collect()
 }
 
 /// The spans of ops that run at `times`, and of `steps` behind them; `transfers` says when the output of each op travelled,

@@ -66,8 +66,8 @@ struct Progress {
 }
 
 impl Progress {
-    fn at(start: usize) -> Progress {
-        Progress { next: start, free: 0, activity: Activity { busy: 0, first_start: u64::MAX, last_end: 0 } }
+    fn at(start: usize, free: u64) -> Progress {
+        Progress { next: start, free, activity: Activity { busy: 0, first_start: u64::MAX, last_end: 0 } }
     }
 }
 
@@ -82,12 +82,27 @@ pub fn sweep_lasting(
     graph: &TaskGraph,
     costs: &CostTable,
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
+    note: impl FnMut(usize, u64, u64),
+) -> Vec<Activity> {
+    sweep_from(graph, costs, &[], lasts, note)
+}
+
+/// [`sweep_lasting`] on devices that are free from these times on; from 0 where nothing is said of one.
+pub(super) fn sweep_from(
+    graph: &TaskGraph,
+    costs: &CostTable,
+    begin: &[u64],
+    lasts: impl Fn(usize, u32, u64, u64) -> u64,
     mut note: impl FnMut(usize, u64, u64),
 ) -> Vec<Activity> {
     let (rules, schedule) = (rules(graph, costs), graph.schedule());
     let mut ready = vec![0_u64; graph.cells()]; // when what lies in each cell may be used
     let devices = 0..schedule.devices();
-    let mut progress: Vec<Progress> = devices.map(|device| Progress::at(schedule.range(device).start)).collect();
+    let at = |device: u32| {
+        let begin = begin.get(device as usize).copied().unwrap_or(0);
+        Progress::at(schedule.range(device).start, begin)
+    };
+    let mut progress: Vec<Progress> = devices.map(at).collect();
     for &Run { device, end } in graph.runs() {
         let Progress { next, mut free, mut activity } = progress[device as usize];
         let end = end as usize;

@@ -328,7 +328,7 @@ fn shared(graph: &Arc<TaskGraph>, settings: Settings) -> Arc<Shared> {
     Arc::new(Shared::new(graph.clone(), &sizes, &settings, Ranks::alone()).unwrap())
 }
 
-/// Two steps on real threads.
+/// Five steps on real threads, four of them without a barrier between.
 pub fn execute(graph: &Arc<TaskGraph>, delivery: Delivery, timeout: Duration) -> Result<(), Error> {
     let stages = graph.schedule().placement.stages();
     let settings = settings(delivery, timeout);
@@ -338,7 +338,7 @@ pub fn execute(graph: &Arc<TaskGraph>, delivery: Delivery, timeout: Duration) ->
     let mut session = Session::of(shared.clone(), hosts, settings).unwrap();
     let batch = Arc::default();
     session.step(&batch, None)?;
-    session.step(&batch, None).map(|_| ())
+    session.row(&vec![(batch, None); 4]).map(|_| ())
 }
 
 #[test]

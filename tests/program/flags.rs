@@ -52,6 +52,7 @@ const VALUES: &[(&str, &str)] = &[
     ("format", "md"),
     ("hardware", "h100-sxm"),
     ("heads", "2"),
+    ("in-a-row", "2"),
     ("inject", "die@1:1"),
     ("jitter", "0.2"),
     ("jitter-seed", "7"),

@@ -16,7 +16,7 @@ use pipesim::internals::sim::event::{
     Config, EventError, Jitter, Makespans, Network, Outcome, Prepared, Processor, Record, Scope, Sharing, TransferTime,
     monte_carlo, simulate,
 };
-use pipesim::internals::sim::sweep_lasting;
+use pipesim::internals::sim::{sweep_beside, sweep_lasting};
 
 fn table(placement: &Placement, cost: impl FnMut(Op) -> OpTime) -> CostTable {
     support::table(placement, 1.0, cost)
@@ -300,6 +300,54 @@ fn neighbours_slow_each_other_down_while_both_compute() {
         ..Config::default()
     };
     assert!(matches!(simulate(&naive, &costs, &config, &mut ()), Err(EventError::Config(_))));
+}
+
+#[test]
+fn passes_over_the_graph_come_to_what_the_events_do_where_devices_slow_each_other_down() {
+    let (mut most, mut slowed) = (0, 0);
+    for seed in 0..300 {
+        let mut dice = Dice(9000 + seed);
+        let schedule = random_schedule(&mut dice);
+        let costs = random_costs(&mut dice, &schedule.placement).finer(1 + dice.below(1000) as u32);
+        let (p, cores) = (schedule.devices(), 1 + dice.below(4) as u32);
+        let contention = [vec![], vec![1000, 1250, 1400, 2000], vec![1100, 1300]][dice.below(3)].clone();
+        // All on one processor, or the first and the last half on one each.
+        let half = if dice.below(2) == 0 { p } else { p.div_ceil(2) };
+        let processor = |devices: std::ops::Range<u32>| Processor {
+            devices: devices.collect(),
+            cores,
+            contention: contention.clone(),
+        };
+        let processors: Vec<_> = [0..half, half..p].map(processor).into_iter().collect();
+        for overlap in Overlap::ALL {
+            let graph = TaskGraph::with_overlap(schedule.clone(), overlap).unwrap();
+            let config = Config { processors: processors.clone(), ..Config::default() };
+            let (outcome, record) = recorded(&graph, &costs, &config);
+            let mut ops = vec![(0, 0); graph.len()];
+            let (devices, passes) =
+                sweep_beside(&graph, &costs, &processors, |index, start, end| ops[index] = (start, end));
+            most = most.max(passes);
+            slowed += usize::from(
+                outcome.makespan()
+                    > sweep_record(&graph, &costs, |_, _, _, d| d).0.iter().map(|d| d.last_end).max().unwrap(),
+            );
+            // Of a pair that runs as one, the passes round the end of either op, the events that of both; where it is divided is not said.
+            let slack = if schedule.has_pairs() { 2 * graph.len() as u64 } else { 0 };
+            for (index, (found, wanted)) in ops.iter().zip(&record.ops).enumerate() {
+                let whole = graph.pair(index).filter(|_| matches!(overlap, Overlap::Atomic | Overlap::Max));
+                let near = |other: Option<usize>, a: u64, b: u64| {
+                    other.is_some_and(|other| other != index) || a.abs_diff(b) <= slack
+                };
+                let starts = near(whole.map(|(first, _)| first), found.0, wanted.0);
+                let ends = near(whole.map(|(_, last)| last), found.1, wanted.1);
+                assert!(starts && ends, "seed {seed} {overlap:?}: {found:?} for {wanted:?}");
+            }
+            if slack == 0 {
+                assert_eq!(devices, outcome.devices, "seed {seed}");
+            }
+        }
+    }
+    assert!(most > 5 && slowed > 200, "{most} passes, {slowed} slowed down");
 }
 
 #[test]

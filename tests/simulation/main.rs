@@ -12,6 +12,7 @@ mod pictures;
 mod report;
 mod settle;
 mod shares;
+mod successive;
 
 #[path = "../support/mod.rs"]
 mod support;

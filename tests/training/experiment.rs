@@ -2,7 +2,7 @@
 
 use crate::support::{golden, golden_losses};
 use pipesim::internals::delivery::{ChannelOptions, Delivery};
-use pipesim::internals::exec::StepRecord;
+use pipesim::internals::exec::{Following, StepRecord};
 use pipesim::internals::experiment::{
     Accuracy, Backend, Error, Event, Experiment, Extent, Recipe, Steps, Transfer, silent,
 };
@@ -80,7 +80,7 @@ fn accuracy(recipe: &Recipe) -> Accuracy {
             selection: Selection::new(2, 4),
         }],
         sizes: vec![Recipe { batch: Some(2), ..recipe.clone() }.training(1, &Ranks::alone()).unwrap()],
-        extent: Extent { warmup: 1, steps: 9, until: None },
+        extent: Extent { warmup: 1, steps: 9, until: None, in_a_row: 2 },
     }
 }
 
@@ -102,6 +102,12 @@ fn what_was_measured_of_a_schedule_never_enters_its_prediction() {
     assert_eq!(found.outcomes.len(), 6);
     assert_eq!(found.outcomes.iter().filter(|o| o.transfer.as_deref() == Some("seq=8")).count(), 2);
     assert!(found.outcomes.iter().all(|o| o.predicted.interval.is_some()));
+    assert!(
+        found
+            .outcomes
+            .iter()
+            .all(|o| o.losses.len() == 18 && o.period_ms.is_some() && o.error.typical_period.is_some())
+    );
     let recorded = accuracy.recorded(&training, &Accuracy::record(&training, &runs).unwrap()).unwrap();
     let again = accuracy.judge(&training, "local", &recorded).unwrap();
     assert_eq!(again.outcomes, found.outcomes, "what is written down is judged as what was measured");
@@ -112,6 +118,7 @@ fn what_was_measured_of_a_schedule_never_enters_its_prediction() {
         |step: &mut StepRecord| step.devices[1].steps[0].1 = u64::MAX,
         |step: &mut StepRecord| step.devices[1].laps[0].0 = 99,
         |step: &mut StepRecord| drop(step.devices.pop()),
+        |step: &mut StepRecord| step.following = vec![Following { end_ns: u64::MAX, loss: None }],
     ] {
         let mut spoilt = runs.clone();
         spoil(&mut spoilt[0].records[0]);

@@ -98,12 +98,44 @@ fn losses_of_setting_c_are_pytorchs_under_every_schedule() {
 fn bits(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u32>) {
     let mut session = training.session(graph).unwrap();
     let records = train(training, &mut session, m, 3);
+    (losses(&records).iter().map(|x| x.to_bits()).collect(), values(training, &mut session))
+}
+
+/// All parameters as bits.
+fn values(training: &Training, session: &mut Session) -> Vec<u32> {
     let parameters = Arc::new(Mutex::new(Parameters::zeros(training.config()).unwrap()));
     let into = parameters.clone();
     session.call(move |_, device| device.export(&mut into.lock().unwrap(), false)).unwrap();
     let parameters = parameters.lock().unwrap();
-    let values = parameters.tensors.iter().flatten().map(|x| x.to_bits()).collect();
-    (losses(&records).iter().map(|x| x.to_bits()).collect(), values)
+    parameters.tensors.iter().flatten().map(|x| x.to_bits()).collect()
+}
+
+/// Losses and parameters, as bits, after one step and three that follow each other at once.
+fn bits_of_row(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u32>) {
+    let mut session = training.session(graph).unwrap();
+    let step = |step| (training.batch(step, m).unwrap(), Some(training.update(step)));
+    let (batch, update) = step(0);
+    let first = session.step(&batch, update).unwrap();
+    let row = session.row(&(1..4).map(step).collect::<Vec<_>>()).unwrap();
+    let ends: Vec<u64> = row.following.iter().map(|following| following.end_ns).collect();
+    assert!(ends.len() == 2 && row.iteration_ns() < ends[0] && ends[0] < ends[1], "{ends:?}");
+    assert_eq!((row.period_ns(), first.period_ns()), (Some((ends[1] - row.iteration_ns()) / 2), None));
+    let losses = first.losses().chain(row.losses()).map(f64::to_bits).collect();
+    (losses, values(training, &mut session))
+}
+
+#[test]
+fn steps_without_a_barrier_between_train_the_same_bits() {
+    for clip in [None, Some(0.5)] {
+        let training = training(4, adamw(0.95, 0.01), clip, false);
+        for graph in (1..=4).flat_map(|p| schedules(p, 4)) {
+            let mut session = training.session(&graph).unwrap();
+            let one_by_one = losses(&train(&training, &mut session, 4, 4));
+            let wanted = (one_by_one.iter().map(|x| x.to_bits()).collect(), values(&training, &mut session));
+            let name = &graph.schedule().name;
+            assert_eq!(bits_of_row(&training, &graph, 4), wanted, "{name} p={}", graph.schedule().devices());
+        }
+    }
 }
 
 #[test]
@@ -204,7 +236,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
     for name in dsl::names() {
         for (p, m) in [(2, 4), (3, 6), (4, 8)] {
             let Some(graph) = graph(name, p, m, None) else { continue };
-            let (plan, waits) = (Plan::new(graph.clone()), support::waits(&graph));
+            let (plan, waits) = (Plan::new(graph.clone(), None), support::waits(&graph));
             let mut slots: BTreeMap<_, Vec<_>> = BTreeMap::new();
             for (reader, input) in plan.inputs.iter().enumerate() {
                 let Some(port) = input else { continue };
@@ -224,7 +256,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
             }
         }
     }
-    let one = Plan::new(graph("naive", 4, 8, None).unwrap());
+    let one = Plan::new(graph("naive", 4, 8, None).unwrap(), None);
     assert!(one.slots.iter().all(|&slots| slots == 1), "one micro-batch in flight needs one slot a channel");
 }
 

@@ -7,15 +7,17 @@
 
 use super::super::device::{Batch, State, Update};
 use super::super::plan::Port;
-use super::super::program::{Machine, Program, Runner, Twofold};
+use super::super::program::{Machine, Program, Runner};
 use super::super::record::{DeviceRecord, OpRecord};
 use super::super::shared::Shared;
 use super::super::signal::{Aborted, Patience as _};
 use super::super::watch::{Fault, called_off_since};
 use super::post::GpuLink;
 use crate::cuda::{Address, Buffer, Clock, Event, Gpu, Marks, Range, Run, Shard};
+use crate::ending::Twofold;
 use crate::model::Parameters;
 use crate::op::{Kind, Op};
+use crate::placement::Chunk;
 use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -161,7 +163,7 @@ impl Machine for Accelerator {
     fn give(&mut self, gradient: Twofold, mut place: Address) -> Result<()> {
         let own = match gradient {
             Twofold::Tied => self.shard.tied_gradient().map(|(_, own)| own).into_iter().collect(),
-            Twofold::Stage(stage) => self.shard.stage_gradient(stage),
+            Twofold::Stage(Chunk { stage, .. }) => self.shard.stage_gradient(stage),
         };
         for run in own {
             self.gpu.compute.copy(place, run.address, run.bytes())?;
@@ -173,7 +175,7 @@ impl Machine for Accelerator {
     fn add(&mut self, gradient: Twofold, mut place: Address) -> Result<()> {
         let inbox: Vec<Run> = match gradient {
             Twofold::Tied => self.shard.tied_inbox().into_iter().collect(),
-            Twofold::Stage(stage) => self.shard.stage_inbox(stage)?,
+            Twofold::Stage(Chunk { stage, .. }) => self.shard.stage_inbox(stage)?,
         };
         for run in inbox {
             self.gpu.compute.copy(run.address, place, run.bytes())?;
@@ -184,7 +186,7 @@ impl Machine for Accelerator {
                 self.shard.take_tied();
                 Ok(())
             }
-            Twofold::Stage(stage) => self.shard.add_stage_inbox(stage),
+            Twofold::Stage(Chunk { stage, .. }) => self.shard.add_stage_inbox(stage),
         }
     }
 

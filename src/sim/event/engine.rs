@@ -126,8 +126,8 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         let device = |device: u32| Device {
             next: schedule.range(device).start,
             end: schedule.range(device).end,
-            state: State::Idle,
-            free: 0,
+            state: if prepared.begin[device as usize] > 0 { State::Held } else { State::Idle },
+            free: prepared.begin[device as usize],
             start: 0,
             alone: [0; 2],
             left: 0,
@@ -162,7 +162,12 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
 
     /// Runs it to its end; `None` where nothing can happen any more, but ops are left.
     pub(super) fn run(mut self) -> Option<Outcome> {
-        (0..self.devices.len() as u32).for_each(|device| self.try_start(device));
+        for device in 0..self.devices.len() as u32 {
+            match self.prepared.begin[device as usize] {
+                0 => self.try_start(device),
+                begin => self.schedule(begin, device, EventKind::Free, 0, 0),
+            }
+        }
         (0..self.queues.len()).for_each(|queue| self.advance(queue));
         let mut events = 0;
         loop {
@@ -315,10 +320,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         }
         let (mut share, mut of) = (1, 1);
         if let Some(number) = state.processor {
-            let (processor, running) = (&config.processors[number], self.running[number].max(1));
-            let cores = processor.cores.min(running);
-            let slowness = processor.contention_per_mille(cores);
-            (share, of) = (u64::from(cores) * 1000, u64::from(running) * u64::from(slowness));
+            (share, of) = config.processors[number].share(self.running[number]);
         }
         if state.transfers > 0 {
             (share, of) = (share * 1000, of * u64::from(config.overlap_per_mille));

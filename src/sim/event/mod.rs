@@ -22,6 +22,7 @@ mod traffic;
 pub use chance::Jitter;
 pub use prepared::{EventError, Prepared};
 pub use run::{Each, Makespans, monte_carlo, simulate};
+pub(super) use share::Grain;
 
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -109,6 +110,13 @@ pub struct Processor {
 }
 
 impl Processor {
+    /// The share of its full speed at which an op goes while `running` ops run here, as a fraction.
+    pub(super) fn share(&self, running: u32) -> (u64, u64) {
+        let running = running.max(1);
+        let cores = self.cores.min(running);
+        (u64::from(cores) * 1000, u64::from(running) * u64::from(self.contention_per_mille(cores)))
+    }
+
     /// How long an op lasts while so many of its cores compute, its own included, per mille of alone.
     fn contention_per_mille(&self, busy_cores: u32) -> u32 {
         let found = self.contention.get(busy_cores.max(1) as usize - 1).or(self.contention.last());

@@ -38,6 +38,8 @@ pub struct Prepared<'a> {
     pub(super) chance: Option<Table>,
     /// What the general engine needs; `None` where nothing is shared and nothing queues.
     pub(super) messages: Option<Messages>,
+    /// By device: when it is free to begin.
+    pub(super) begin: Vec<u64>,
 }
 
 impl<'a> Prepared<'a> {
@@ -51,7 +53,13 @@ impl<'a> Prepared<'a> {
         let slowest = slowest * u64::from(*worst.unwrap_or(&1000)).div_ceil(1000);
         check_clock(graph, config, &rules, chance.as_ref().map_or(1, Table::longest).saturating_mul(slowest))?;
         let messages = (!is_straight(config)).then(|| Messages::new(graph, config, &rules));
-        Ok(Prepared { graph, config, rules, chance, messages })
+        let begin = vec![0; graph.schedule().devices() as usize];
+        Ok(Prepared { graph, config, rules, chance, messages, begin })
+    }
+
+    /// From now on devices are free from these times on, less than 2^62 ticks.
+    pub fn set_begin(&mut self, begin: &[u64]) {
+        self.begin.copy_from_slice(begin);
     }
 }
 

@@ -6,7 +6,7 @@
 
 /// How many grains a tick at full speed does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Grain(pub u64);
+pub(in crate::sim) struct Grain(pub u64);
 
 /// Largest number of grains in a tick: with 2^63 ticks of work they fit in 128 bits.
 const MAX_GRAINS: u64 = 1 << 60;

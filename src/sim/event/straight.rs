@@ -110,7 +110,7 @@ pub(super) fn run<L: Fn(usize, u32, u64, u64) -> u64, O: Observer>(
     let device = |device: u32| Device {
         next: schedule.range(device).start,
         end: schedule.range(device).end,
-        free: 0,
+        free: prepared.begin[device as usize],
         start: 0,
         middle: 0,
         activity: Activity { busy: 0, first_start: UNKNOWN, last_end: 0 },
