@@ -1,5 +1,6 @@
 //! Simulation: when each op runs, from the graph and what ops cost. No clock, no I/O.
 
+#[cfg(feature = "internals")]
 mod beside;
 mod bound;
 mod critical;
@@ -14,6 +15,7 @@ mod successive;
 mod sweep;
 mod waits;
 
+#[cfg(feature = "internals")]
 pub use beside::sweep_beside;
 pub use bound::{Bounds, bounds, bounds_at_own_peaks, bounds_within};
 pub use critical::{CostShare, CriticalSpan, Sensitivity, critical_path, critical_spans, sensitivities, slacks};

@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-/// Largest step whose idle time is explained beside its picture.
+/// Largest step whose idle time is explained beside its picture, and whose successors are simulated.
 const MOST_EXPLAINED: usize = 500_000;
 
 /// One entry of `predict --format json`.
@@ -194,7 +194,7 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
     let (step_costs, memory_cap) = (setup.steps.clone(), setup.memory_cap);
     let mut predicted =
         Predicted { graph, costs, prediction, bounds, steps, step_costs, memory_cap, step, machine, record };
-    if predicted.step_costs.is_whole {
+    if predicted.step_costs.is_whole && graph.len() <= MOST_EXPLAINED {
         let successive = predicted.successive(MOST_STEPS)?;
         let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
         predicted.prediction.iteration = successive.ends.first().map(|&end| unit(end));
