@@ -108,8 +108,7 @@ fn iterations(results: &[Predicted<'_>]) -> Option<Table> {
     };
     let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
     (!rows.is_empty()).then(|| Table {
-        caption: "Iterations: the pipeline, with the optimizer and what else ends a step, and one after the other without a barrier"
-            .to_string(),
+        caption: "Iterations, with what ends a step; their period where the next begins without a barrier".to_string(),
         header: ["schedule", "makespan", "iteration", "period"].map(str::to_string).to_vec(),
         rows,
     })
