@@ -86,6 +86,19 @@ impl From<Refusal> for Failure {
     }
 }
 
+/// Whether NVIDIA's libraries may be opened in this process; a child has tried them, once.
+#[cfg(feature = "cuda")]
+fn may_open() -> Result<(), String> {
+    static MAY_OPEN: OnceLock<Result<(), String>> = OnceLock::new();
+    MAY_OPEN.get_or_init(|| crate::doctor::may_open_libraries(OPENING)).clone()
+}
+
+/// There are none in this build.
+#[cfg(not(feature = "cuda"))]
+fn may_open() -> Result<(), String> {
+    Ok(())
+}
+
 impl DeviceOptions {
     /// What computes `devices` devices: as asked for, or the best that is usable.
     pub fn choose(&self, ranks: &Ranks, devices: u32, details: DetailOptions) -> Result<Chosen, Failure> {
@@ -124,7 +137,8 @@ impl DeviceOptions {
                         asked.unwrap_or_default()
                     ))),
                     Err(why) => {
-                        if details.verbose > 0 || Gpus::are_likely() {
+                        // What must not be opened here is not opened to see whether it is there, either.
+                        if details.verbose > 0 || may_open().is_err() || Gpus::are_likely() {
                             let why = why.split(';').next().unwrap_or_default();
                             details.remarks.remark(&format!("device: cpu, a thread a device (cuda: {why})"));
                         }
@@ -141,11 +155,7 @@ impl DeviceOptions {
     }
 
     fn gpus(&self, ranks: &Ranks, devices: u32) -> Result<Gpus, String> {
-        #[cfg(feature = "cuda")]
-        {
-            static MAY_OPEN: OnceLock<Result<(), String>> = OnceLock::new();
-            MAY_OPEN.get_or_init(|| crate::doctor::may_open_libraries(OPENING)).clone()?;
-        }
+        may_open()?;
         Gpus::open(ranks, devices, self.slices, self.bfloat16).map_err(|error| format!("{error:#}"))
     }
 

@@ -443,8 +443,10 @@ fn run_prints_the_documented_object_and_its_losses_are_pytorchs() {
         let wanted = ["makespan"].into_iter().chain(over_steps).chain(["bubble", "op_start_p95", "self_replay"]);
         assert!(errors.eq(wanted), "{run}");
         for side in ["predicted", "measured"] {
-            // Only a machine whose speed varied has figures at its typical one, and enough steps an interval.
-            let sometimes = ["typical_speed", "interval"];
+            // Only a machine whose speed varied has figures at its typical one, and enough steps an interval; no steps in a row, no
+            // period was measured.
+            let sometimes = ["typical_speed", "interval", "iteration", "period"];
+            assert!(run[side]["iteration"].is_f64() && run[side]["period"].is_f64() == (side == "predicted"));
             let always: Vec<&str> = keys(&run[side]).into_iter().filter(|key| !sometimes.contains(key)).collect();
             assert_eq!((always.join(" "), &run[side]["time_unit"]), (PREDICTION.into(), &json!("ms")));
         }
