@@ -103,12 +103,17 @@ fn spreads(results: &[Predicted<'_>]) -> Option<Table> {
 /// Steps with what ends them, where that is known.
 fn iterations(results: &[Predicted<'_>]) -> Option<Table> {
     let row = |p: &Prediction| {
-        let times = [p.metrics.makespan, p.iteration?, p.period?];
+        let makespan = p.metrics.typical_speed.map_or(p.metrics.makespan, |typical| typical.makespan);
+        let times = [makespan, p.iteration?, p.period?];
         Some([p.schedule.clone()].into_iter().chain(times.map(|time| quantity(time, &p.time_unit))).collect())
     };
     let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
+    let is_typical = results.iter().any(|r| !r.costs.speeds.is_empty());
     (!rows.is_empty()).then(|| Table {
-        caption: "Iterations, with what ends a step; their period where the next begins without a barrier".to_string(),
+        caption: format!(
+            "Iterations, with what ends a step; their period where the next begins without a barrier{}",
+            if is_typical { "; at typical speed" } else { "" }
+        ),
         header: ["schedule", "makespan", "iteration", "period"].map(str::to_string).to_vec(),
         rows,
     })
