@@ -65,7 +65,9 @@ impl Experiment {
         let timeout = self.recipe.timeout(makespan as f64 / 1e9);
         let fault = self.recipe.fault;
         let mut settings = settings(devices, timeout, fault);
+        // Devices that sleep go where the system puts them: one that spins would be in the way of the one that it just woke.
         settings.pin = false;
+        settings.spin = Duration::from_micros(20);
         settings.delivery = self.delivery;
         let spin = if devices <= cores() { Duration::from_millis(1) } else { Duration::ZERO };
         let sizes = Sizes { hidden: size_of::<f32>(), ..Sizes::default() };
