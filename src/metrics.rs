@@ -13,6 +13,17 @@ pub struct Activity {
     pub first_start: u64,
     /// End of its last op.
     pub last_end: u64,
+    /// When it is free again after that: its put may hold it up.
+    pub free: u64,
+}
+
+impl Activity {
+    /// What an engine has counted, where a device that has not started has `u64::MAX` for its first start; `free` is when it is free
+    /// again.
+    pub(crate) fn counted(self, free: u64) -> Activity {
+        let counted = if self.first_start == u64::MAX { Activity::default() } else { self };
+        Activity { free, ..counted }
+    }
 }
 
 /// One device's part of [`Metrics`].
@@ -140,8 +151,12 @@ mod tests {
 
     #[test]
     fn two_devices_by_hand() {
-        let devices =
-            [Activity { busy: 6, first_start: 0, last_end: 10 }, Activity { busy: 8, first_start: 1, last_end: 9 }];
+        let devices = [(6, 0, 10), (8, 1, 9)].map(|(busy, first_start, last_end)| Activity {
+            busy,
+            first_start,
+            last_end,
+            free: last_end,
+        });
         let bound = |ticks: u64| Yardstick { lower_bound: Some(ticks), ..Yardstick::default() };
         let m = Metrics::new(&devices, &[1.0, 2.0], bound(9), 2.0);
         assert_eq!((m.makespan, m.span, m.ideal, m.bubble), (5.0, 5.0, 4.0, 6.0 / 20.0));

@@ -5,7 +5,7 @@ use super::choice::one_of;
 use crate::cost::{CostTable, Decimal};
 use crate::delivery::Delivery;
 use crate::resolve::Resolved;
-use crate::sim::event::{Config, EventError, Jitter, Network, Processor, Scope, Sharing};
+use crate::sim::event::{Config, EventError, Jitter, Network, Processor, Put, Scope, Sharing};
 use clap::Args;
 
 const SHARINGS: [(&str, &str, Sharing); 3] = [
@@ -13,8 +13,11 @@ const SHARINGS: [(&str, &str, Sharing); 3] = [
     ("first-come", "One after the other", Sharing::FirstComeFirstServed),
     ("fair", "All at once, each at an equal share", Sharing::FairShare),
 ];
-const SCOPES: [(&str, &str, Scope); 2] =
-    [("pair", "From one device to one other", Scope::Pair), ("egress", "From one device to all others", Scope::Egress)];
+const SCOPES: [(&str, &str, Scope); 3] = [
+    ("pair", "From one device to one other", Scope::Pair),
+    ("egress", "From one device to all others", Scope::Egress),
+    ("machine", "From all devices to all others: a bus, a memory", Scope::Machine),
+];
 
 /// Options of the event engine; with none of them the sweep engine is used, which agrees with it to the tick.
 #[derive(Args, Clone, Debug)]
@@ -26,12 +29,15 @@ pub struct EngineOptions {
     /// How long a message occupies its link, in time units, before its latency (`comm`)
     #[arg(long, value_name = "TIME")]
     transfer: Option<Decimal>,
-    /// What happens when several messages want one link [default: unlimited; first-come with --transfer]
+    /// What happens when several messages want one link [default: unlimited; first-come with --transfer; fair with --link-contention]
     #[arg(long, value_parser = one_of(SHARINGS))]
     sharing: Option<Sharing>,
     /// What one link is
     #[arg(long, value_parser = one_of(SCOPES), default_value = "pair")]
     link_scope: Scope,
+    /// How long messages occupy a link (--transfer) while 1, 2, .. of them do, as a multiple of alone; the last holds for more: 1,1.5 [default: 1,2,3,..: equal shares]
+    #[arg(long, value_name = "FACTOR,..", value_delimiter = ',', value_parser = slow_down, requires = "transfer")]
+    link_contention: Vec<u32>,
     /// Buffer slots of each channel at its receiver (one-sided delivery) [default: enough]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     slots: Option<u32>,
@@ -119,8 +125,17 @@ impl EngineOptions {
                 ticks.round() as u64
             }
         };
-        let usual = if self.transfer.is_some() { Sharing::FirstComeFirstServed } else { Sharing::Unlimited };
+        let contention = self.link_contention.clone();
+        let usual = match self.transfer {
+            Some(_) if !contention.is_empty() => Sharing::FairShare,
+            Some(_) => Sharing::FirstComeFirstServed,
+            None => Sharing::Unlimited,
+        };
         let (sharing, scope) = (self.sharing.unwrap_or(usual), self.link_scope);
+        if !contention.is_empty() && sharing != Sharing::FairShare {
+            let expected = "--link-contention says how fast messages go that share a link at the same time";
+            return Err(Failure::Usage(format!("{expected}; leave out --sharing, or write --sharing fair")));
+        }
         let shared = Processor {
             devices: (0..devices).collect(),
             cores: self.cores.unwrap_or(devices),
@@ -129,7 +144,7 @@ impl EngineOptions {
         Ok(Config {
             delivery: self.delivery.unwrap_or_default(),
             slots: self.slots,
-            network: Network { transfer, sharing, scope },
+            network: Network { transfer, sharing, scope, contention, put: Put::Apart },
             processors: if self.is_alone() { Vec::new() } else { vec![shared] },
             overlap_per_mille: self.overlap_slowdown.unwrap_or(1000),
             jitter: None,

@@ -22,9 +22,14 @@ impl Contention {
 
     /// Whether there are cores, and factors that grow from 1 to what a machine can be.
     pub(super) fn is_sound(&self) -> bool {
-        let grows = self.per_mille.windows(2).all(|pair| pair[0] <= pair[1]);
-        let (first, last) = (self.per_mille.first().unwrap_or(&ALONE), self.per_mille.last().unwrap_or(&ALONE));
-        self.cores > 0 && *first == ALONE && grows && *last <= Contention::MOST
+        self.cores > 0 && Contention::grows(&self.per_mille)
+    }
+
+    /// Whether factors, if there are any, grow from 1 to what a machine can be.
+    pub(super) fn grows(per_mille: &[u32]) -> bool {
+        let grows = per_mille.windows(2).all(|pair| pair[0] <= pair[1]);
+        let (first, last) = (per_mille.first().unwrap_or(&ALONE), per_mille.last().unwrap_or(&ALONE));
+        *first == ALONE && grows && *last <= Contention::MOST
     }
 
     /// With 1, 2, .. `devices` devices computing, per mille of alone. More than were measured take turns on the cores.

@@ -3,7 +3,7 @@
 //! The atom is (part of the model, kind, micro-batch size); a stage is the sum of its parts, so what was measured under one
 //! schedule or split serves every other.
 
-use super::{Contention, CostError, CostTable, OpTime, Speed, StepCosts, Summary};
+use super::{Contention, CostError, CostTable, OpTime, SharedPuts, Speed, StepCosts, Summary};
 use crate::anatomy::{Anatomy, BLOCK, MicroBatch, Outline, Stage, TiedSides};
 use crate::ending::{Ending, StepNode, StepOp, Twofold};
 use crate::op::Kind;
@@ -37,7 +37,7 @@ pub struct PartCost {
 }
 
 /// What moving data between devices costs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkCost {
     /// Duration of the put of one micro-batch's hidden state.
@@ -49,6 +49,10 @@ pub struct LinkCost {
     pub bytes: u64,
     /// From the put's end until a waiting receiver goes on.
     pub latency_ns: u64,
+    /// How long a put takes while 1, 2, .. puts are under way at the same time, per mille of alone, which is what `put_ns` is then; the
+    /// last holds for more. Where it is not there, puts last as they did beside those measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub per_mille: Vec<u32>,
 }
 
 /// What step ops cost.
@@ -144,12 +148,17 @@ impl CostFile {
                 "the measured speeds are out of order; measure again with `pipesim profile`".to_string(),
             ));
         }
+        let unsound = |what: &str| {
+            let most = Contention::MOST;
+            Err(CostError(format!(
+                "{what} that grow from 1000 to at most {most} per mille; measure again with `pipesim profile`"
+            )))
+        };
         if file.contention.as_ref().is_some_and(|contention| !contention.is_sound()) {
-            return Err(CostError(format!(
-                "contention: expected a core or more, and factors that grow from 1000 to at most {} per mille; measure again with \
-                 `pipesim profile`",
-                Contention::MOST
-            )));
+            return unsound("contention: expected a core or more, and factors");
+        }
+        if !Contention::grows(&file.link.per_mille) {
+            return unsound("link.per_mille: expected factors");
         }
         if file.layers > MAX_BLOCKS {
             return Err(CostError(format!("expected a model of at most {MAX_BLOCKS} blocks, found {}", file.layers)));
@@ -280,7 +289,19 @@ impl CostFile {
             let after = self.gap_ns + if self.link.beside_compute { 0 } else { put };
             OpTime { duration, after, arrival: put + self.link.latency_ns }
         });
-        Ok(CostTable { speeds: self.speeds.clone(), contention: self.contention.clone(), ..table })
+        Ok(CostTable {
+            speeds: self.speeds.clone(),
+            contention: self.contention.clone(),
+            puts: self.shared_puts(),
+            ..table
+        })
+    }
+
+    /// What puts cost each other, where that is anything.
+    fn shared_puts(&self) -> Option<SharedPuts> {
+        let LinkCost { put_ns: duration, beside_compute, per_mille, .. } = self.link.clone();
+        let matters = per_mille.iter().any(|&factor| factor > 1000);
+        matters.then_some(SharedPuts { duration, beside_compute, per_mille })
     }
 
     /// What follows the last backward: the exchange of gradients that two devices hold, the norm where gradients are clipped, the

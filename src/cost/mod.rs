@@ -75,8 +75,21 @@ pub struct CostTable {
     pub speeds: Vec<Speed>,
     /// What devices that compute beside each other cost each other, where that was measured.
     pub contention: Option<Contention>,
+    /// What puts cost each other, where that was measured.
+    pub puts: Option<SharedPuts>,
     /// By [`Op::slot`].
     times: Vec<OpTime>,
+}
+
+/// Puts that slow each other down while they are under way at the same time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedPuts {
+    /// How long one takes alone, in ticks: the first part of [`OpTime::arrival`].
+    pub duration: u64,
+    /// Whether its sender computes on meanwhile; else it is the first part of [`OpTime::after`], too.
+    pub beside_compute: bool,
+    /// With 1, 2, .. of them under way, per mille of alone; the last holds for more.
+    pub per_mille: Vec<u32>,
 }
 
 /// Costs as users give them: per device, a chunk's op costs 1/v of it.
@@ -121,6 +134,7 @@ impl CostTable {
             summary,
             speeds: Vec::new(),
             contention: None,
+            puts: None,
             times,
         }
     }
@@ -132,7 +146,8 @@ impl CostTable {
             |t: &OpTime| OpTime { duration: ticks(t.duration), after: ticks(t.after), arrival: ticks(t.arrival) };
         let ticks_per_unit = self.ticks_per_unit * f64::from(n);
         let speeds = self.speeds.iter().map(|speed| speed.finer(n)).collect();
-        CostTable { ticks_per_unit, times: self.times.iter().map(time).collect(), speeds, ..self.clone() }
+        let puts = self.puts.clone().map(|puts| SharedPuts { duration: ticks(puts.duration), ..puts });
+        CostTable { ticks_per_unit, times: self.times.iter().map(time).collect(), speeds, puts, ..self.clone() }
     }
 
     /// The same costs with those of the measured speeds that have these numbers.
@@ -175,6 +190,7 @@ impl CostTable {
             summary,
             speeds: Vec::new(),
             contention: None,
+            puts: None,
             times,
         }
     }

@@ -8,6 +8,7 @@
 mod arena;
 mod cpu;
 mod device;
+mod echo;
 #[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
 mod gpu;
 mod heap;
@@ -31,6 +32,7 @@ mod watch;
 
 pub use cpu::Cpu;
 pub use device::{Batch, Device, State, Update};
+pub use echo::Echo;
 pub use gpu::{Gpus, LACK};
 pub use host::Host;
 pub use load::{Counters, Load};

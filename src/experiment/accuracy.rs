@@ -57,14 +57,13 @@ impl Accuracy {
         match role {
             Role::Transferred(number) => &self.transfers[number].training,
             Role::CalibratesSize(number) => &self.sizes[number],
-            Role::Calibrates | Role::Judged => training,
+            Role::Calibrates | Role::CalibratesLinks | Role::Judged => training,
         }
     }
 
     /// What is measured, in this order: what calibrates, all schedules at each number of micro-batches, and in each other training.
     fn graphs(&self, training: &Training) -> Result<Vec<(TaskGraph, Role)>, Error> {
-        let calibrating = calibrating_graphs(training, &self.calibrate_on, &self.selection)?;
-        let mut graphs: Vec<_> = calibrating.into_iter().map(|graph| (graph, Role::Calibrates)).collect();
+        let mut graphs = calibrating_graphs(training, &self.calibrate_on, &self.selection)?;
         graphs.extend(sized_graphs(&self.sizes, &self.calibrate_on, &self.selection)?);
         let mut add = |selection: &Selection, role: Role| {
             for name in &self.schedules {
@@ -110,7 +109,8 @@ impl Accuracy {
             if let Role::Transferred(number) = run.role {
                 outcome.transfer = Some(self.transfers[number].name.clone());
             }
-            if table.contention.as_ref().is_some_and(|contention| contention.matters(outcome.devices)) {
+            let beside = table.contention.as_ref().is_some_and(|contention| contention.matters(outcome.devices));
+            if beside || table.puts.is_some() {
                 let (table, _) = self.tables(&uncontended, training, run)?;
                 outcome.error.uncontended_makespan = Some(error_over_steps(run, &table, &setup, calibrating.main())?);
             }
@@ -122,7 +122,7 @@ impl Accuracy {
         let judged: Vec<Judged<'_>> = runs.iter().filter(|run| !run.calibrates()).zip(&finding.outcomes).collect();
         finding.report.extra_tables = {
             let calibrating = (&*self.calibrate_on, calibrating.main());
-            tables(&judged, calibrating, costs.contention.as_ref(), &Seen::of(runs))
+            tables(&judged, calibrating, &costs, &Seen::of(runs))
         };
         finding.costs = Some(costs);
         Ok(finding)
@@ -135,7 +135,7 @@ impl Accuracy {
                 let other = &self.transfers[number].training;
                 other.tables(&other.costs_from(costs), &run.graph)
             }
-            Role::Judged | Role::Calibrates | Role::CalibratesSize(_) => training.tables(costs, &run.graph),
+            _ => training.tables(costs, &run.graph),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::contention::Neighbours;
 use super::measure::CALIBRATING;
-use super::{Error, Extent, Measured, Observer, Role, Steps, Training, measure, provenance};
+use super::{Backend, Error, Extent, Measured, Observer, Role, Steps, Training, measure, provenance};
 use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, MicroBatch, Part, Stage};
 use crate::cost::{
     Contention, CostFile, CostTable, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL,
@@ -27,15 +27,14 @@ pub fn profile(
     observer: Observer<'_>,
 ) -> Result<(CostFile, Option<Error>), Error> {
     let mut graphs = calibrating_graphs(training, name, selection)?;
-    let asked_for = graphs.remove(0).renamed(|name| name.trim_end_matches(CALIBRATING).to_string());
-    graphs.insert(0, asked_for);
-    let graphs = graphs.into_iter().map(|graph| (graph, Role::Calibrates));
+    let (asked_for, role) = graphs.remove(0);
+    graphs.insert(0, (asked_for.renamed(|name| name.trim_end_matches(CALIBRATING).to_string()), role));
     let session = |(graph, role)| {
         let of_role = if let Role::CalibratesSize(number) = role { &sizes[number] } else { training };
         Measured::new(of_role, graph, Delivery::OneSided, role)
     };
     let sized = sized_graphs(sizes, name, selection)?;
-    let mut runs = graphs.chain(sized).map(session).collect::<Result<Vec<_>, Error>>()?;
+    let mut runs = graphs.into_iter().chain(sized).map(session).collect::<Result<Vec<_>, Error>>()?;
     let ended = measure(&mut runs, extent, observer)?;
     let runs: Vec<Steps> = runs.into_iter().map(|run| run.steps).collect();
     Ok((Calibrating::new(training, &runs).costs(training, sizes)?, ended))
@@ -58,13 +57,13 @@ pub(super) fn sized_graphs(
     sizes.iter().enumerate().map(of_size).collect()
 }
 
-/// The schedule to calibrate on and its probe: the same with one micro-batch, so that each op runs alone. None where the schedule
-/// has no such step, or one device has no neighbours.
+/// The schedule to calibrate on and its probe: the same with one micro-batch, so that each op runs alone; none where the schedule
+/// has no such step, or one device has no neighbours. And a schedule under which all devices send at the same time.
 pub(super) fn calibrating_graphs(
     training: &Training,
     name: &str,
     selection: &Selection,
-) -> Result<Vec<TaskGraph>, Error> {
+) -> Result<Vec<(TaskGraph, Role)>, Error> {
     let of = |microbatches| {
         let selection = Selection { microbatches, ..selection.clone() };
         let graph = selection.graph::<resolve::Error>(name, &unknown_costs)?.graph;
@@ -75,10 +74,18 @@ pub(super) fn calibrating_graphs(
     let has_neighbours = training.shares_cores().is_some() && graph.schedule().devices() > 1;
     let probe = has_neighbours.then(|| of(1).ok()).flatten();
     let calibrating = graph.renamed(|name| format!("{name}{CALIBRATING}"));
-    Ok(std::iter::once(calibrating)
-        .chain(probe.map(|probe| probe.renamed(|name| format!("{name}, alone{CALIBRATING}"))))
-        .collect())
+    let mut graphs = vec![(calibrating, Role::Calibrates)];
+    graphs.extend(probe.map(|probe| (probe.renamed(|name| format!("{name}, alone{CALIBRATING}")), Role::Calibrates)));
+    if has_neighbours && matches!(training.backend, Backend::Cpu) {
+        let all_send = Selection::new(selection.devices, PUTS * selection.devices);
+        let graph = all_send.graph::<resolve::Error>("1f1b", &unknown_costs)?.graph;
+        graphs.push((graph.renamed(|name| format!("{name}, links{CALIBRATING}")), Role::CalibratesLinks));
+    }
+    Ok(graphs)
 }
+
+/// How often each device puts either way while all devices do, in a step that is measured for its links.
+const PUTS: u32 = 4;
 
 /// Steps that costs are made of, through the whole of a measurement.
 pub struct Calibrating<'a> {
@@ -88,6 +95,8 @@ pub struct Calibrating<'a> {
     sizes: Vec<&'a Steps>,
     /// What neighbours cost, over the whole measurement; none where this process does not know who computes beside whom.
     neighbours: Option<(u32, Neighbours)>,
+    /// What puts cost each other, likewise.
+    puts: Option<Neighbours>,
 }
 
 impl<'a> Calibrating<'a> {
@@ -100,10 +109,12 @@ impl<'a> Calibrating<'a> {
         let sizes = runs.iter().filter(|run| matches!(run.role, Role::CalibratesSize(_))).collect();
         let main = calibrating.next().expect("something calibrates");
         let probe = calibrating.next().filter(|probe| !probe.records.is_empty());
-        let among = Calibrating { main, probe, sizes, neighbours: None };
+        let links = runs.iter().find(|run| run.role == Role::CalibratesLinks);
+        let among = Calibrating { main, probe, sizes, neighbours: None, puts: None };
         let devices = main.graph.schedule().devices() as usize;
-        let neighbours = training.shares_cores().map(|cores| (cores, among.neighbours(devices)));
-        Calibrating { neighbours, ..among }
+        let Some(cores) = training.shares_cores() else { return among };
+        let neighbours = Some((cores, among.neighbours(devices)));
+        Calibrating { neighbours, puts: Neighbours::of_puts(devices, &links.unwrap_or(main).records), ..among }
     }
 
     fn neighbours(&self, devices: usize) -> Neighbours {
@@ -116,7 +127,7 @@ impl<'a> Calibrating<'a> {
 
     /// The same where neighbours are taken to cost nothing.
     pub fn without_neighbours(&self) -> Calibrating<'a> {
-        Calibrating { neighbours: None, sizes: self.sizes.clone(), ..*self }
+        Calibrating { neighbours: None, puts: None, sizes: self.sizes.clone(), ..*self }
     }
 
     /// The schedule that calibrates.
@@ -148,7 +159,7 @@ impl<'a> Calibrating<'a> {
             parts,
             op_overhead_ns: overheads(graph, &steps),
             gap_ns: gap(records),
-            link: link(graph, records, anatomy.edge(training.micro_batch) as u64 * 4),
+            link: link(graph, records, self.puts.as_ref(), anatomy.edge(training.micro_batch) as u64 * 4),
             step: step_rates(graph, records, &anatomy, &stages),
             keep: training.keep(),
             speeds: Vec::new(),
@@ -271,15 +282,14 @@ fn gap(records: &[StepRecord]) -> u64 {
     typical(&gaps)
 }
 
-fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> LinkCost {
+fn link(graph: &TaskGraph, records: &[StepRecord], shared: Option<&Neighbours>, bytes: u64) -> LinkCost {
     let (mut puts, mut latencies) = (Vec::new(), Vec::new());
+    let none = Neighbours::none(graph.schedule().devices() as usize);
     for record in records {
+        puts.extend(shared.unwrap_or(&none).puts_alone(record));
         let mut by_index: Vec<Option<&OpRecord>> = vec![None; graph.len()];
         record.devices.iter().flat_map(|device| &device.ops).for_each(|op| by_index[op.index] = Some(op));
         for op in by_index.iter().flatten() {
-            if op.put_end > op.put_start {
-                puts.push(op.put_end - op.put_start);
-            }
             let producer = graph.transfer(op.index).and_then(|up| by_index[up]);
             if let Some(producer) = producer.filter(|producer| producer.put_end > op.turn) {
                 latencies.push(op.start.saturating_sub(producer.put_end));
@@ -287,7 +297,8 @@ fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> LinkCost {
         }
     }
     let beside_compute = records.iter().flat_map(|record| &record.devices).any(|device| device.puts_beside_compute);
-    LinkCost { put_ns: typical(&puts), beside_compute, bytes, latency_ns: typical(&latencies) }
+    let per_mille = shared.map(Neighbours::contention).unwrap_or_default();
+    LinkCost { put_ns: typical(&puts), beside_compute, bytes, latency_ns: typical(&latencies), per_mille }
 }
 
 fn step_rates(graph: &TaskGraph, records: &[StepRecord], anatomy: &Anatomy, stages: &[Stage]) -> StepRates {

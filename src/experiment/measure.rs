@@ -29,7 +29,7 @@ pub struct Extent {
 pub struct Measured<'a> {
     /// What was measured.
     pub steps: Steps,
-    /// What is trained; none on timed devices.
+    /// What is trained; none on timed devices, and where only messages are sent.
     pub training: Option<&'a Training>,
     /// Where.
     pub session: Session,
@@ -44,8 +44,11 @@ impl<'a> Measured<'a> {
         role: Role,
     ) -> Result<Measured<'a>, Error> {
         let graph = Arc::new(graph);
-        let session = training.session_delivering(&graph, delivery)?;
-        Ok(Measured { session, training: Some(training), steps: Steps::new(graph, role) })
+        let (session, training) = match role {
+            Role::CalibratesLinks => (training.session_of_messages(&graph)?, None),
+            _ => (training.session_delivering(&graph, delivery)?, Some(training)),
+        };
+        Ok(Measured { session, training, steps: Steps::new(graph, role) })
     }
 
     /// Whether it is what was asked for, not only measured for the costs of that.
@@ -78,14 +81,16 @@ pub fn measure(runs: &mut Vec<Measured<'_>>, extent: Extent, observer: Observer<
     }
     observer(Event::Begin(Turns::of(runs, extent).count() as u64));
     let warmed = runs.iter_mut().try_for_each(|run| {
-        let (schedule, training) = (run.steps.graph.schedule(), run.training.expect(TRAINED));
+        let Some(training) = run.training else { return Ok(run.session.step(&Arc::default(), None).map(drop)?) };
+        let schedule = run.steps.graph.schedule();
         observer(Event::WarmUp(&schedule.name));
         let batch = training.batch(0, schedule.microbatches)?;
         Ok(training.warm_up(&mut run.session, &batch, extent.warmup as usize)?)
     });
     warmed.inspect_err(|_: &Error| observer(Event::End))?;
     in_turn(runs, extent, observer, |run, number| {
-        let (schedule, training) = (run.steps.graph.schedule(), run.training.expect(TRAINED));
+        let Some(training) = run.training else { return Ok(run.session.step(&Arc::default(), None)?) };
+        let schedule = run.steps.graph.schedule();
         observer(Event::Turn(&schedule.name));
         let in_a_row = if run.steps.calibrates() { 1 } else { extent.in_a_row as usize };
         let step = |number: usize| {
@@ -96,9 +101,6 @@ pub fn measure(runs: &mut Vec<Measured<'_>>, extent: Extent, observer: Observer<
         Ok(run.session.row(&steps)?)
     })
 }
-
-/// Sessions that train were made of a training.
-const TRAINED: &str = "what is measured is trained";
 
 /// Steps of each run, one step of each in turn. As [`measure`] where it ends early.
 pub(super) fn in_turn(
@@ -114,7 +116,8 @@ pub(super) fn in_turn(
     if runs.first().is_none_or(|run| run.steps.records.is_empty()) {
         return Err(error);
     }
-    let measured = runs.iter().map(|run| run.steps.records.len()).sum();
+    let told = runs.iter().filter(|run| run.steps.role != Role::CalibratesLinks);
+    let measured = told.map(|run| run.steps.records.len()).sum();
     let (kept, without): (Vec<_>, Vec<_>) = runs.drain(..).partition(|run| !run.steps.records.is_empty());
     runs.extend(kept);
     let names: Vec<&str> = without.iter().map(|run| run.graph().schedule().name.as_str()).collect();
@@ -132,11 +135,14 @@ fn take(
     step: impl Fn(&mut Measured<'_>, u32) -> Result<StepRecord, Error>,
 ) -> Result<(), Error> {
     let begun = Instant::now();
-    let turn = |run: &mut Measured<'_>| -> Result<(), Error> {
+    let record = |run: &mut Measured<'_>| -> Result<StepRecord, Error> {
         let (number, at_ns) = (run.steps.records.len() as u32, begun.elapsed().as_nanos() as u64);
         let before = Counters::now();
         let record = step(run, number)?;
-        let record = StepRecord { at_ns, load: Counters::now().since(before), ..record };
+        Ok(StepRecord { at_ns, load: Counters::now().since(before), ..record })
+    };
+    let turn = |run: &mut Measured<'_>| -> Result<(), Error> {
+        let (number, record) = (run.steps.records.len() as u32, record(run)?);
         let (schedule, iteration_ms) = (run.graph().schedule(), record.iteration_ns() as f64 / 1e6);
         let tokens = run.training.map_or(0, |training| training.micro_batch.rows());
         observer(Event::Step {
@@ -153,6 +159,11 @@ fn take(
         Ok(())
     };
     for number in 1..=turns.extent.steps {
+        // A moment each: nobody is told.
+        for &links in &turns.links {
+            let record = record(&mut runs[links])?;
+            runs[links].steps.records.push(record);
+        }
         turns.round(number).into_iter().try_for_each(|number| turn(&mut runs[number]))?;
         // A tenth more steps than at the last look: looking takes the longer the more there are.
         let is_time = number.is_multiple_of(1 + number / 10) || number == turns.extent.steps;
@@ -206,6 +217,8 @@ struct Turns {
     calibrating: Vec<usize>,
     /// What calibrates micro-batches of other sizes, once a round.
     sizes: Vec<usize>,
+    /// What sends messages alone, once before each round.
+    links: Vec<usize>,
     /// Runs that are held against predictions, each with its number of micro-batches.
     judged: Vec<(usize, u32)>,
     /// Micro-batches of what calibrates.
@@ -221,6 +234,7 @@ impl Turns {
         Turns {
             extent,
             sizes: numbers(|role| matches!(role, Role::CalibratesSize(_))).collect(),
+            links: numbers(|role| role == Role::CalibratesLinks).collect(),
             judged: judged.map(|number| (number, microbatches(number))).collect(),
             microbatches: calibrating.first().map_or(0, |&main| microbatches(main)),
             calibrating,

@@ -86,6 +86,10 @@ impl Recorded {
         let mut steps = Vec::with_capacity(graphs.len());
         for (graph, role) in graphs {
             let (name, m, ops) = (graph.schedule().name.clone(), graph.schedule().microbatches, graph.len());
+            // Steps that were written down before links were measured have none of these.
+            if role == Role::CalibratesLinks && runs.as_slice().first().is_none_or(|run| run.role != role) {
+                continue;
+            }
             let run =
                 runs.next().filter(|run| (&run.schedule, run.microbatches, run.role, run.ops) == (&name, m, role, ops));
             let records = run.map(|run| run.steps).filter(|steps| fit(steps, &graph)).ok_or_else(|| {

@@ -1,6 +1,6 @@
 //! What else the machine did while steps were measured, summed up.
 
-use super::Steps;
+use super::{Role, Steps};
 
 /// Other loads over all steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -22,7 +22,9 @@ pub struct Seen {
 impl Seen {
     /// In all steps of `runs`.
     pub fn of(runs: &[Steps]) -> Seen {
-        let loads = || runs.iter().flat_map(|run| &run.records).map(|record| record.load);
+        // Steps in which nothing is computed are too short to tell.
+        let told = || runs.iter().filter(|run| run.role != Role::CalibratesLinks);
+        let loads = || told().flat_map(|run| &run.records).map(|record| record.load);
         let steps = loads().count();
         let mean = |sum: f64| sum / steps.max(1) as f64;
         Seen {

@@ -13,6 +13,8 @@ pub enum Role {
     Calibrates,
     /// The costs of micro-batches of another size, by its number.
     CalibratesSize(usize),
+    /// What messages cost each other: nothing is computed in its steps.
+    CalibratesLinks,
     /// To be held against its prediction, which knows nothing of it.
     Judged,
     /// The same in another training than the one that calibrates, by its number.
@@ -24,7 +26,7 @@ impl Role {
     pub fn number(self) -> Option<usize> {
         match self {
             Role::CalibratesSize(number) | Role::Transferred(number) => Some(number),
-            Role::Calibrates | Role::Judged => None,
+            Role::Calibrates | Role::CalibratesLinks | Role::Judged => None,
         }
     }
 }
@@ -66,7 +68,7 @@ impl Steps {
 
     /// Whether it is measured for its costs alone.
     pub fn calibrates(&self) -> bool {
-        matches!(self.role, Role::Calibrates | Role::CalibratesSize(_))
+        matches!(self.role, Role::Calibrates | Role::CalibratesSize(_) | Role::CalibratesLinks)
     }
 
     /// How much slower the second half of the steps was than the first: the machine's drift.

@@ -1,7 +1,7 @@
 //! What `report accuracy` says, as tables.
 
 use super::{Outcome, Seen, Steps};
-use crate::cost::Contention;
+use crate::cost::{Contention, CostFile};
 use crate::report::Table;
 use crate::sim::Interval;
 use crate::statistics::{median_ci95, quantile};
@@ -11,19 +11,17 @@ use std::collections::BTreeMap;
 pub(super) type Judged<'a> = (&'a Steps, &'a Outcome);
 
 /// Each row; the errors in short, by m and by transfer; what neighbours cost. `calibrating` is what was calibrated on, under its name.
-pub(super) fn tables(
-    judged: &[Judged<'_>],
-    calibrating: (&str, &Steps),
-    contention: Option<&Contention>,
-    seen: &Seen,
-) -> Vec<Table> {
+pub(super) fn tables(judged: &[Judged<'_>], calibrating: (&str, &Steps), costs: &CostFile, seen: &Seen) -> Vec<Table> {
     let (same, other): (Vec<_>, Vec<_>) = judged.iter().copied().partition(|(_, outcome)| outcome.transfer.is_none());
     let mut tables = vec![rows(&same), summary(&same, judged, calibrating, seen), by_m(&same, calibrating.0)];
     if !other.is_empty() {
         tables.push(transfers(&other));
         tables.push(Table { caption: "The same by schedule".to_string(), ..rows(&other) });
     }
-    tables.extend(contention.map(neighbours));
+    tables.extend(costs.contention.as_ref().map(neighbours));
+    if !costs.link.per_mille.is_empty() {
+        tables.push(puts(&costs.link.per_mille));
+    }
     tables
 }
 
@@ -265,11 +263,18 @@ fn transfers(judged: &[Judged<'_>]) -> Table {
 
 /// What devices that compute beside each other cost each other.
 fn neighbours(contention: &Contention) -> Table {
-    let row = |(n, &per_mille): (usize, &u32)| vec![(n + 1).to_string(), format!("{:.3}", f64::from(per_mille) / 1e3)];
     let caption = format!("Contention on {} cores: how long an op lasts, against alone", contention.cores);
-    table(
-        &caption,
-        &["devices that compute", "an op lasts"],
-        contention.per_mille.iter().enumerate().map(row).collect(),
-    )
+    table(&caption, &["devices that compute", "an op lasts"], factors(&contention.per_mille))
+}
+
+/// What puts that are under way at the same time cost each other.
+fn puts(per_mille: &[u32]) -> Table {
+    let caption = "Contention of links: how long a put lasts, against alone";
+    table(caption, &["puts under way", "a put lasts"], factors(per_mille))
+}
+
+/// By number, from 1, how many times as long something lasts.
+fn factors(per_mille: &[u32]) -> Vec<Vec<String>> {
+    let row = |(n, &per_mille): (usize, &u32)| vec![(n + 1).to_string(), format!("{:.3}", f64::from(per_mille) / 1e3)];
+    per_mille.iter().enumerate().map(row).collect()
 }

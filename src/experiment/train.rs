@@ -34,7 +34,8 @@ impl Experiment {
         training.backend = backend;
         let graphs = self.trainable(&training, observer)?;
         let mut runs = self.sessions(&training, graphs, observer)?;
-        let predicted = resident_bytes(&training, runs.iter().map(|run| &**run.graph()), self.warmup)?;
+        let trained = runs.iter().filter(|run| run.training.is_some());
+        let predicted = resident_bytes(&training, trained.map(|run| &**run.graph()), self.warmup)?;
         // What was measured until a device was gone, or somebody wanted the end, is worth something.
         let wanted = runs.len();
         let failure = measure(&mut runs, self.extent(), observer)?;
@@ -131,7 +132,7 @@ impl Experiment {
         if self.given().is_none() {
             // it is measured for its costs, whatever the delivery
             let calibrating = calibrating_graphs(training, &self.calibrate_on, &self.selection.without_options())?;
-            wanted.splice(0..0, calibrating.into_iter().map(|graph| (graph, Delivery::OneSided, Role::Calibrates)));
+            wanted.splice(0..0, calibrating.into_iter().map(|(graph, role)| (graph, Delivery::OneSided, role)));
         }
         let (devices, cores) = (self.selection.devices, cores());
         if devices > cores {
@@ -145,7 +146,8 @@ impl Experiment {
             wanted.push((graph.renamed(|_| "one device".to_string()), self.delivery, Role::Judged));
         }
         require_threads(wanted.iter().map(|(graph, ..)| graph), &training.ranks)?;
-        require_memory(wanted.iter().map(|(graph, ..)| graph), Some(training))?;
+        let trained = wanted.iter().filter(|(.., role)| *role != Role::CalibratesLinks);
+        require_memory(trained.map(|(graph, ..)| graph), Some(training))?;
         wanted.into_iter().map(|(graph, delivery, role)| Measured::new(training, graph, delivery, role)).collect()
     }
 

@@ -6,7 +6,7 @@ use crate::anatomy::{Anatomy, MicroBatch, Stage};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::exec::{self, Batch, Cpu, Fault, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
+use crate::exec::{self, Batch, Cpu, Echo, Fault, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
 use crate::graph::TaskGraph;
 use crate::model::{self, Config, Parameters, Shard, Tokens};
 use crate::op::Kind;
@@ -206,6 +206,16 @@ impl Training {
                 gpus.runners(&shared, (link, *delivery), &self.parameters, self.micro_batch, &held, self.recipe.fault)?
             }
         };
+        Ok(Session::of(shared, runners, settings)?)
+    }
+
+    /// A session of threads that compute nothing and send messages as long as those of this training.
+    pub(super) fn session_of_messages(&self, graph: &Arc<TaskGraph>) -> Result<Session, Error> {
+        let settings = settings(graph.schedule().devices(), self.timeout, None);
+        let sizes = Sizes { hidden: self.anatomy().edge(self.micro_batch) * size_of::<f32>(), ..Sizes::default() };
+        let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
+        let idle = |number| Host::runner(number, Box::new(Echo), &shared, None);
+        let runners = self.ranks.devices(graph.schedule().devices()).map(idle).collect();
         Ok(Session::of(shared, runners, settings)?)
     }
 

@@ -28,7 +28,7 @@ pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, lasting: Op
     let mut latest_end = vec![makespan; graph.len()];
     for index in graph.order().into_iter().rev() {
         let latest_start = latest_end[index].saturating_sub(times.duration(index));
-        for need in needs(graph, costs, index) {
+        for need in needs(graph, costs, times, index) {
             let latest = latest_start.saturating_sub(need.lag);
             latest_end[need.end_of] = latest_end[need.end_of].min(latest);
         }

@@ -144,7 +144,7 @@ impl<'a> Device<'a> {
     /// The idle interval from `free` to the start of op number `next`.
     fn gap(&mut self, ways: &Ways, next: usize, free: u64, idle: &mut Vec<Idle>) {
         let until = self.times.start[next];
-        let own = needs(self.graph, self.costs, next).find(|need| need.maker.is_none());
+        let own = needs(self.graph, self.costs, self.times, next).find(|need| need.maker.is_none());
         let resumed = own.map_or(free, |need| need.met(self.times)).clamp(free, until);
         self.push(idle, free..resumed, Cause::Communication, Some(next), own.map(|need| need.end_of));
         if resumed == until {
@@ -199,7 +199,7 @@ impl<'a> Device<'a> {
             let number = head + self.queues[queue][head..].iter().position(|&position| !self.moved[position])?;
             let position = self.queues[queue][number];
             let (index, time) = (self.first + position, self.costs.of(self.graph.op(self.first + position)));
-            let made = needs(self.graph, self.costs, index).filter(|need| need.maker.is_some());
+            let made = needs(self.graph, self.costs, self.times, index).filter(|need| need.maker.is_some());
             let ready = made.map(|need| need.met(self.times)).chain(self.own[position].map(|own| self.times.end[own]));
             let start = ready.fold(at, u64::max);
             (start + time.duration + time.after <= until).then_some(Candidate { start, position, queue, number })

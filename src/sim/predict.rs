@@ -1,15 +1,19 @@
 //! From a graph and costs to the one prediction that every command gives: figures, bounds, times of ops, a timeline.
 
 use super::bound::{Bounds, bounds, shared_cores};
-use super::event::{Config, Each, EventError, Jitter, Makespans, Prepared, Processor, Record, monte_carlo, simulate};
+use super::event::{
+    Config, Each, EventError, Jitter, Makespans, Network, Prepared, Processor, Put, Record, Scope, Sharing,
+    monte_carlo, simulate,
+};
 use super::explain::explain;
 use super::idle::IdleSpan;
 use super::spans::{StepSpan, free_again, spans, step_spans};
 use super::successive::{MOST_STEPS, Successive};
-use super::sweep::{sweep_from, sweep_lasting};
+use super::sweep::{Late, sweep_from, sweep_lasting};
 use super::waits::OpTimes;
 use crate::balance::Balanced;
 use crate::cost::{CostTable, Speed, StepCosts, Summary};
+use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, Metrics, Yardstick};
 use crate::statistics::{most_typical, quantile};
@@ -190,7 +194,7 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
     let cores = machine.as_ref().and_then(|machine| shared_cores(graph, costs, &machine.processors));
     let bounds = Bounds { cores, ..bounds(graph, costs, kept) };
     let prediction = Prediction::new(graph, costs, &step, &bounds);
-    let steps = step_spans(graph, costs, &step.devices, &setup.steps);
+    let steps = step_spans(&step.devices, &setup.steps);
     let (step_costs, memory_cap) = (setup.steps.clone(), setup.memory_cap);
     let mut predicted =
         Predicted { graph, costs, prediction, bounds, steps, step_costs, memory_cap, step, machine, record };
@@ -203,15 +207,33 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
     Ok(predicted)
 }
 
-/// The machine that is asked for; what its devices cost each other is as it was measured where nothing else is said of it.
+/// The machine that is asked for; what its devices cost each other is as it was measured where nothing else is said of that.
 fn machine(graph: &TaskGraph, costs: &CostTable, setup: &Setup) -> Option<Config> {
     let devices = graph.schedule().devices();
-    let is_said = setup.machine.as_ref().is_some_and(|machine| !machine.processors.is_empty());
-    let measured = costs.contention.as_ref().filter(|contention| !is_said && contention.matters(devices));
-    let Some(contention) = measured else { return setup.machine.clone() };
-    // Devices that share cores are in what was measured.
-    let processor = Processor { devices: (0..devices).collect(), cores: devices, contention: contention.of(devices) };
-    Some(Config { processors: vec![processor], ..setup.machine.clone().unwrap_or_default() })
+    let asked = setup.machine.clone().unwrap_or_default();
+    let measured = costs.contention.as_ref().filter(|contention| contention.matters(devices));
+    let processors = measured.filter(|_| asked.processors.is_empty()).map(|contention| {
+        // Devices that share cores are in what was measured.
+        vec![Processor { devices: (0..devices).collect(), cores: devices, contention: contention.of(devices) }]
+    });
+    let is_free = asked.delivery == Delivery::OneSided && asked.slots.is_none() && asked.network == Network::default();
+    let network = shared_links(costs).filter(|_| is_free);
+    if processors.is_none() && network.is_none() {
+        return setup.machine.clone();
+    }
+    let processors = processors.unwrap_or(asked.processors);
+    Some(Config { processors, network: network.unwrap_or(asked.network), ..asked })
+}
+
+/// The links, where puts that are under way at the same time were seen to slow each other down.
+fn shared_links(costs: &CostTable) -> Option<Network> {
+    costs.puts.as_ref().map(|puts| Network {
+        transfer: puts.duration,
+        sharing: Sharing::FairShare,
+        scope: Scope::Machine,
+        contention: puts.per_mille.clone(),
+        put: if puts.beside_compute { Put::Beside } else { Put::Holding },
+    })
 }
 
 /// The step that a prediction is about where nothing is said of the machine.
@@ -346,13 +368,33 @@ impl Predicted<'_> {
 
     /// When each op runs.
     pub fn op_times(&self) -> OpTimes {
-        let mut times = OpTimes { start: vec![0; self.graph.len()], end: vec![0; self.graph.len()] };
+        let mut times = OpTimes::of(self.graph);
         let mut note = |index: usize, start, end| (times.start[index], times.end[index]) = (start, end);
         match &self.record {
             Some(record) => record.ops.iter().enumerate().for_each(|(index, &(start, end))| note(index, start, end)),
             None => drop(sweep_at_speed(self.graph, self.costs, self.step.speed(self.costs), |_, _| (), note)),
         }
+        if let (Some(record), true) = (&self.record, self.shares_links()) {
+            times.late = self.late(record);
+        }
         times
+    }
+
+    /// What others on the links did to the output of each op.
+    fn late(&self, record: &Record) -> Vec<Late> {
+        let holds = self.costs.puts.as_ref().is_some_and(|puts| !puts.beside_compute);
+        let mut late = vec![Late::default(); self.graph.len()];
+        for transfer in &record.transfers {
+            let took = transfer.end - transfer.queued;
+            let arrival = took.saturating_sub(self.costs.of(self.graph.op(transfer.op)).arrival);
+            late[transfer.op] = Late { after: if holds { arrival } else { 0 }, arrival };
+        }
+        late
+    }
+
+    /// Whether the machine's links are those that were measured.
+    fn shares_links(&self) -> bool {
+        self.machine.as_ref().is_some_and(|machine| shared_links(self.costs).as_ref() == Some(&machine.network))
     }
 
     /// Why devices idle, by device and time, in the costs' unit: the intervals of `explain`. None where a machine's links and queues
@@ -366,15 +408,20 @@ impl Predicted<'_> {
 
     /// Whether the machine has nothing beyond costs but neighbours.
     fn is_explained(&self) -> bool {
-        let without = |machine: &Config| Config { processors: Vec::new(), ..machine.clone() };
-        self.machine
-            .as_ref()
-            .is_none_or(|machine| self.costs.contention.is_some() && without(machine) == Config::default())
+        let Some(machine) = &self.machine else { return true };
+        let network = if self.shares_links() { Network::default() } else { machine.network.clone() };
+        let rest = Config { processors: Vec::new(), network, ..machine.clone() };
+        self.is_measured() && rest == Config::default()
+    }
+
+    /// Whether it was measured what neighbours cost each other.
+    fn is_measured(&self) -> bool {
+        self.costs.contention.is_some() || self.costs.puts.is_some()
     }
 
     /// How long each op takes by itself, in ticks, where that is not what it costs: under a measured speed, beside neighbours.
     pub fn durations(&self) -> Option<Vec<u64>> {
-        if let (Some(record), Some(_)) = (&self.record, &self.costs.contention) {
+        if let (Some(record), true) = (&self.record, self.is_measured()) {
             return Some(record.ops.iter().map(|(start, end)| end - start).collect());
         }
         let speed = Some(self.step.speed(self.costs)?);
@@ -391,14 +438,14 @@ impl Predicted<'_> {
         let (graph, costs, devices) = (self.graph, self.costs, self.step.devices.len());
         let Some(config) = &self.machine else {
             return Successive::new(&self.step_costs, devices, most, |begin| {
-                let devices = sweep_from(graph, costs, begin, |_, _, _, duration| duration, |_, _, _| ());
-                Ok(free_again(graph, costs, &devices, begin))
+                let lasts = |_, _, _, duration| duration;
+                Ok(free_again(&sweep_from(graph, costs, begin, lasts, |_, _| Late::default(), |_, _, _| ())))
             });
         };
         let mut prepared = Prepared::new(graph, costs, config)?;
         Successive::new(&self.step_costs, devices, most, |begin| {
             prepared.set_begin(begin);
-            Ok(free_again(graph, costs, &prepared.run(&mut ())?.devices, begin))
+            Ok(free_again(&prepared.run(&mut ())?.devices))
         })
     }
 

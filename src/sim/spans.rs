@@ -22,27 +22,17 @@ pub struct StepSpan {
 }
 
 /// The step ops behind what `devices` did.
-pub(super) fn step_spans(
-    graph: &TaskGraph,
-    costs: &CostTable,
-    devices: &[Activity],
-    step: &StepCosts,
-) -> Vec<StepSpan> {
-    let mut free = free_again(graph, costs, devices, &[]);
+pub(super) fn step_spans(devices: &[Activity], step: &StepCosts) -> Vec<StepSpan> {
+    let mut free = free_again(devices);
     let times = step.ending.run(&mut free, |number| step.lasts[number]);
     let span =
         |(node, (start, end)): (&StepNode, _)| StepSpan { device: node.device, name: node.op.name(), start, end };
     step.ending.nodes().iter().zip(times).map(span).collect()
 }
 
-/// By device: when it is free again after what it did; since when it has been where it did nothing.
-pub(super) fn free_again(graph: &TaskGraph, costs: &CostTable, devices: &[Activity], since: &[u64]) -> Vec<u64> {
-    let schedule = graph.schedule();
-    let free = |device: u32| match schedule.program(device).last() {
-        Some(&last) => devices[device as usize].last_end + costs.of(last).after,
-        None => since.get(device as usize).copied().unwrap_or(0),
-    };
-    (0..schedule.devices()).map(free).collect()
+/// By device: when it is free again after what it did.
+pub(super) fn free_again(devices: &[Activity]) -> Vec<u64> {
+    devices.iter().map(|device| device.free).collect()
 }
 
 /// The spans of ops that run at `times`, and of `steps` behind them; `transfers` says when the output of each op travelled,
@@ -123,5 +113,5 @@ fn op_spans(
     if let Some((start, end)) = travel {
         span(Queue::Send, consumer, start, end);
     }
-    *free = times.end[index] + time.after;
+    *free = times.end[index] + time.after + times.late(index).after;
 }

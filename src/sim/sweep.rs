@@ -57,6 +57,15 @@ impl Pair {
     }
 }
 
+/// How many ticks later than by the costs something comes, as others use the links, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Late {
+    /// When the op's device is free again.
+    pub after: u64,
+    /// When the op's output may be used.
+    pub arrival: u64,
+}
+
 /// A device on the way through its program.
 #[derive(Clone, Copy)]
 struct Progress {
@@ -67,7 +76,7 @@ struct Progress {
 
 impl Progress {
     fn at(start: usize, free: u64) -> Progress {
-        Progress { next: start, free, activity: Activity { busy: 0, first_start: u64::MAX, last_end: 0 } }
+        Progress { next: start, free, activity: Activity { first_start: u64::MAX, ..Activity::default() } }
     }
 }
 
@@ -84,15 +93,17 @@ pub fn sweep_lasting(
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
     note: impl FnMut(usize, u64, u64),
 ) -> Vec<Activity> {
-    sweep_from(graph, costs, &[], lasts, note)
+    sweep_from(graph, costs, &[], lasts, |_, _| Late::default(), note)
 }
 
-/// [`sweep_lasting`] on devices that are free from these times on; from 0 where nothing is said of one.
+/// [`sweep_lasting`] on devices that are free from these times on, from 0 where nothing is said of one; `late(index, start)` is what
+/// others on the links do to an op's output that begins to leave then.
 pub(super) fn sweep_from(
     graph: &TaskGraph,
     costs: &CostTable,
     begin: &[u64],
     lasts: impl Fn(usize, u32, u64, u64) -> u64,
+    late: impl Fn(usize, u64) -> Late,
     mut note: impl FnMut(usize, u64, u64),
 ) -> Vec<Activity> {
     let (rules, schedule) = (rules(graph, costs), graph.schedule());
@@ -122,9 +133,12 @@ pub(super) fn sweep_from(
                 let durations = [rule.duration, other.duration];
                 let last = |which: usize, start| lasts(index + which, device, start, durations[which]);
                 let Pair { starts, ends } = Pair::new(graph.overlap(), free, inputs, last);
-                ready[rule.output + microbatch] = ends[1] + rule.arrival;
-                ready[other.output + other_microbatch] = ends[1] + rule.after + other.arrival;
-                free = ends[1] + rule.after + other.after;
+                let first = late(index, ends[1]);
+                ready[rule.output + microbatch] = ends[1] + rule.arrival + first.arrival;
+                free = ends[1] + rule.after + first.after;
+                let second = late(index + 1, free);
+                ready[other.output + other_microbatch] = free + other.arrival + second.arrival;
+                free += other.after + second.after;
                 activity.busy += ends[0] - starts[0] + ends[1] - starts[1];
                 activity.first_start = activity.first_start.min(starts[0]);
                 activity.last_end = ends[1];
@@ -135,8 +149,9 @@ pub(super) fn sweep_from(
             let start = free.max(ready[rule.input + microbatch]);
             let duration = lasts(index, device, start, rule.duration);
             let end = start + duration;
-            ready[rule.output + microbatch] = end + rule.arrival;
-            free = end + rule.after;
+            let Late { after, arrival } = late(index, end);
+            ready[rule.output + microbatch] = end + rule.arrival + arrival;
+            free = end + rule.after + after;
             activity.busy += duration;
             activity.first_start = activity.first_start.min(start);
             activity.last_end = end;
@@ -144,8 +159,5 @@ pub(super) fn sweep_from(
         }
         progress[device as usize] = Progress { next: end, free, activity };
     }
-    let activity = |Progress { activity, .. }: Progress| {
-        if activity.first_start == u64::MAX { Activity::default() } else { activity }
-    };
-    progress.into_iter().map(activity).collect()
+    progress.into_iter().map(|Progress { free, activity, .. }| activity.counted(free)).collect()
 }

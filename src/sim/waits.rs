@@ -1,6 +1,6 @@
 //! When each op runs and what its start waits for: the binding waits behind an op, followed back to time 0.
 
-use super::sweep::sweep_lasting;
+use super::sweep::{Late, sweep_lasting};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::Op;
@@ -13,12 +13,24 @@ pub struct OpTimes {
     pub start: Vec<u64>,
     /// Ends.
     pub end: Vec<u64>,
+    /// What others on the links did to the ops' outputs; empty where nobody shares a link.
+    pub late: Vec<Late>,
 }
 
 impl OpTimes {
+    /// Room for the ops of `graph`.
+    pub fn of(graph: &TaskGraph) -> OpTimes {
+        OpTimes { start: vec![0; graph.len()], end: vec![0; graph.len()], late: Vec::new() }
+    }
+
+    /// What others on the links did to the output of op number `index`.
+    pub fn late(&self, index: usize) -> Late {
+        self.late.get(index).copied().unwrap_or_default()
+    }
+
     /// The times of a sweep at constant speed.
     pub fn swept(graph: &TaskGraph, costs: &CostTable) -> OpTimes {
-        let mut times = OpTimes { start: vec![0; graph.len()], end: vec![0; graph.len()] };
+        let mut times = OpTimes::of(graph);
         let note = |index: usize, start, end| (times.start[index], times.end[index]) = (start, end);
         sweep_lasting(graph, costs, |_, _, _, duration| duration, note);
         times
@@ -54,8 +66,8 @@ impl Need {
 }
 
 /// The latest host overhead of op number `index`: of an overlapped pair both ops', after its second.
-fn overhead(graph: &TaskGraph, costs: &CostTable, index: usize) -> u64 {
-    let after = |op: usize| costs.of(graph.op(op)).after;
+fn overhead(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> u64 {
+    let after = |op: usize| costs.of(graph.op(op)).after + times.late(op).after;
     match graph.pair(index) {
         Some((first, _)) if first == index => 0,
         Some((first, last)) => after(first) + after(last),
@@ -64,11 +76,12 @@ fn overhead(graph: &TaskGraph, costs: &CostTable, index: usize) -> u64 {
 }
 
 /// The end of `maker`, from which its output travels to whoever waits for it.
-fn output(graph: &TaskGraph, costs: &CostTable, maker: usize) -> Need {
+fn output(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, maker: usize) -> Need {
     let (op, pair) = (graph.op(maker), graph.pair(maker));
-    let transfer = if graph.schedule().placement.leaves_device(op) { costs.of(op).arrival } else { 0 };
+    let leaves = graph.schedule().placement.leaves_device(op);
+    let transfer = if leaves { costs.of(op).arrival + times.late(maker).arrival } else { 0 };
     let behind = match pair {
-        Some((first, last)) if last == maker => costs.of(graph.op(first)).after,
+        Some((first, last)) if last == maker => costs.of(graph.op(first)).after + times.late(first).after,
         _ => 0,
     };
     let end_of = pair.map_or(maker, |(_, last)| last);
@@ -76,9 +89,14 @@ fn output(graph: &TaskGraph, costs: &CostTable, maker: usize) -> Need {
 }
 
 /// What op number `index` waits for, its device first: [`TaskGraph::needs`] with the time that must lie between.
-pub fn needs<'a>(graph: &'a TaskGraph, costs: &'a CostTable, index: usize) -> impl Iterator<Item = Need> + 'a {
+pub fn needs<'a>(
+    graph: &'a TaskGraph,
+    costs: &'a CostTable,
+    times: &'a OpTimes,
+    index: usize,
+) -> impl Iterator<Item = Need> + 'a {
     let device = graph.before(index).map(|before| {
-        let lag = overhead(graph, costs, before);
+        let lag = overhead(graph, costs, times, before);
         Need { end_of: before, maker: None, lag }
     });
     let waits_with = match graph.overlap() {
@@ -86,7 +104,7 @@ pub fn needs<'a>(graph: &'a TaskGraph, costs: &'a CostTable, index: usize) -> im
         _ => None,
     };
     let makers = [graph.upstream(index), waits_with].into_iter().flatten();
-    device.into_iter().chain(makers.map(|maker| output(graph, costs, maker)))
+    device.into_iter().chain(makers.map(|maker| output(graph, costs, times, maker)))
 }
 
 /// The need that op number `index` waits for longest; in a tie its own device, since a faster transfer would not help.
@@ -95,7 +113,7 @@ pub fn binding(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usi
         Some(best) if best.met(times) >= need.met(times) => Some(best),
         _ => Some(need),
     };
-    needs(graph, costs, index).fold(None, latest)
+    needs(graph, costs, times, index).fold(None, latest)
 }
 
 /// What a piece of a chain of waits is.

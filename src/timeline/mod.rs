@@ -149,11 +149,12 @@ impl Timeline {
             let a = activities[span.device as usize].get_or_insert(Activity {
                 busy: 0,
                 first_start: span.start_ns,
-                last_end: 0,
+                ..Activity::default()
             });
             a.busy += span.end_ns - span.start_ns;
             a.first_start = a.first_start.min(span.start_ns);
             a.last_end = a.last_end.max(span.end_ns);
+            a.free = a.last_end;
         }
         activities.into_iter().map(Option::unwrap_or_default).collect()
     }

@@ -491,6 +491,18 @@ fn a_profile_predicts() {
             assert!(code == 2 || code == 0 && optional.contains(&key) && is_left_out, "{key} = {bad}: {code} {err}");
         }
     }
+    for (bad, code) in
+        [(json!([1000, 1300]), 0), (json!([]), 0), (json!([900]), 2), (json!([1000, 999]), 2), (json!([1000, "x"]), 2)]
+    {
+        let mut other = value.clone();
+        other["link"]["per_mille"] = bad.clone();
+        let path = file(&folder, "links.json", other.to_string());
+        let (found, _, err) = pipesim(&format!("predict -q --stages 2 --micro 4 --profile {path}"));
+        assert!(
+            found == code && (code == 0 || err.contains("per_mille") || err.contains("cost file")),
+            "{bad}: {found} {err}"
+        );
+    }
     let path = file(&folder, "broken.json", &text[..text.len() / 2]);
     fails(&format!("predict -q --stages 2 --micro 4 --profile {path}"), 2, &["broken.json"]);
 }

@@ -59,6 +59,7 @@ const VALUES: &[(&str, &str)] = &[
     ("json", ""),
     ("layers", "3,1"),
     ("link", "nccl"),
+    ("link-contention", "1,1.2"),
     ("link-scope", "egress"),
     ("lr", "0.1"),
     ("max-ops", "1"),
@@ -155,28 +156,28 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
         refused: "title width font-size no-memory no-waits \
-                  effort overlap layers balance sharing link-scope samples jitter-seed \
+                  effort overlap layers balance sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[PALETTE, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
         refused: "palette window collapse title width font-size no-memory no-waits \
-                  effort balance ascii chunks set overlap profile sharing link-scope samples jitter-seed \
+                  effort balance ascii chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
         refused: "palette window collapse title width font-size no-memory no-waits \
-                  effort ascii chunks set overlap costs costs-per slow sharing link-scope samples jitter-seed \
+                  effort ascii chunks set overlap costs costs-per slow sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
         refused: "palette window collapse title width font-size no-memory no-waits \
-                  effort chunks set layers balance sharing link-scope samples jitter-seed \
+                  effort chunks set layers balance sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, ("ascii", "it is in ASCII as it is"), NO_MESSAGES, ENOUGH_SLOTS],
     },
@@ -190,14 +191,14 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
         refused: "palette window collapse title width font-size no-memory no-waits \
-                  effort ascii chunks set overlap layers balance max-ticks sharing link-scope samples jitter-seed stages micro \
+                  effort ascii chunks set overlap layers balance max-ticks sharing link-scope link-contention samples jitter-seed stages micro \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
         refused: "palette window collapse title width font-size no-memory no-waits \
-                  effort ascii chunks set overlap costs costs-per profile slow sharing link-scope samples jitter-seed",
+                  effort ascii chunks set overlap costs costs-per profile slow sharing link-scope link-contention samples jitter-seed",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
@@ -260,7 +261,7 @@ const SETTINGS: &[Setting] = &[
     Setting { command: "compare $D/predicted.json --output x.svg", refused: "", same: &[] },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --output x.svg",
-        refused: "effort balance chunks set overlap profile sharing link-scope samples jitter-seed \
+        refused: "effort balance chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[],
     },

@@ -2,7 +2,7 @@
 
 use crate::support::{self, Dice, GoldenSchedule, graph_of, numbers, random_rows, valid_schedule};
 use pipesim::internals::check::{check, standard_deliveries};
-use pipesim::internals::cost::{CostTable, OpTime};
+use pipesim::internals::cost::{CostTable, OpTime, SharedPuts};
 use pipesim::internals::deadlock::Deadlock;
 use pipesim::internals::delivery::Delivery;
 use pipesim::internals::graph::TaskGraph;
@@ -13,10 +13,10 @@ use pipesim::internals::placement::Placement;
 use pipesim::internals::resolve::{Files, Host};
 use pipesim::internals::schedule::{Overlap, Schedule};
 use pipesim::internals::sim::event::{
-    Config, EventError, Jitter, Makespans, Network, Outcome, Prepared, Processor, Record, Scope, Sharing, TransferTime,
-    monte_carlo, simulate,
+    Config, EventError, Jitter, Makespans, Network, Outcome, Prepared, Processor, Put, Record, Scope, Sharing,
+    TransferTime, monte_carlo, simulate,
 };
-use pipesim::internals::sim::{sweep_beside, sweep_lasting};
+use pipesim::internals::sim::{self, Doing, Setup, critical_path, sweep_beside, sweep_lasting};
 
 fn table(placement: &Placement, cost: impl FnMut(Op) -> OpTime) -> CostTable {
     support::table(placement, 1.0, cost)
@@ -152,11 +152,11 @@ fn scarce_resources_never_help_and_deadlocks_are_the_checkers() {
         let graph = TaskGraph::with_overlap(schedule, overlap).unwrap();
         let transfer = 1 + dice.below(9) as u64;
         let run = |config: Config| simulate(&graph, &costs, &config, &mut ()).map(|outcome| outcome.makespan());
-        let network = |sharing, scope| Network { transfer, sharing, scope };
+        let network = |sharing, scope| Network { transfer, sharing, scope, ..Network::default() };
         let wide = Config { network: network(Sharing::Unlimited, Scope::Pair), ..Config::default() };
         let best = run(wide.clone()).unwrap();
         let mut worse: Vec<Config> = Vec::new();
-        for scope in [Scope::Pair, Scope::Egress] {
+        for scope in [Scope::Pair, Scope::Egress, Scope::Machine] {
             for sharing in [Sharing::FirstComeFirstServed, Sharing::FairShare] {
                 worse.push(Config { network: network(sharing, scope), ..Config::default() });
             }
@@ -218,17 +218,60 @@ fn links_by_hand() {
         let duration = if op.kind() == Kind::F && op.stage() == 0 { 10 } else { 1 };
         OpTime { duration, after: 0, arrival: 3 }
     });
-    let forwards = |sharing| {
-        let network = Network { transfer: 16, sharing, ..Network::default() };
+    let forwards_sharing = |sharing, contention| {
+        let network = Network { transfer: 16, sharing, contention, ..Network::default() };
         let (_, record) = recorded(&graph, &costs, &Config { network, ..Config::default() });
         let mut transfers: Vec<TransferTime> = record.transfers.into_iter().filter(|t| t.op < 2).collect();
         transfers.sort_by_key(|transfer| transfer.op);
         transfers.iter().map(|t| (t.queued, t.start, t.end)).collect::<Vec<_>>()
     };
+    let forwards = |sharing| forwards_sharing(sharing, Vec::new());
     assert_eq!(forwards(Sharing::Unlimited), [(10, 10, 29), (20, 20, 39)]);
     assert_eq!(forwards(Sharing::FirstComeFirstServed), [(10, 10, 29), (20, 26, 45)]);
     // From 20 on both share: the first has 6 left, through at 32; the second then has 10 left, through at 42.
     assert_eq!(forwards(Sharing::FairShare), [(10, 10, 35), (20, 20, 45)]);
+    // Where two take 1.5 times as long: the 6 that are left take 9, and the second then has 10 left.
+    assert_eq!(forwards_sharing(Sharing::FairShare, vec![1000, 1500]), [(10, 10, 32), (20, 20, 42)]);
+    let helps = Network { contention: vec![900], ..Network::default() };
+    let refused = simulate(&graph, &costs, &Config { network: helps, ..Config::default() }, &mut ());
+    assert!(matches!(refused, Err(EventError::Config(_))));
+}
+
+/// Links on which puts that are under way at the same time take longer, as the costs' `arrival` (and `after`) know them.
+fn shared_links(transfer: u64, contention: Vec<u32>, put: Put) -> Network {
+    Network { transfer, sharing: Sharing::FairShare, scope: Scope::Machine, contention, put }
+}
+
+#[test]
+fn puts_at_the_same_time_hold_their_senders_up_longer() {
+    // Ops of 100, puts of 40, which arrive 10 later. 0F1 runs 140..240, 1F0 150..250; 1F1 and 2F0 wait for their puts.
+    let rows = ["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", "2F0 2F1 2B0 2B1"];
+    let graph = graph_of(Placement::linear(3), 2, &rows, Overlap::Atomic);
+    let placement = &graph.schedule().placement;
+    let ends_of = |contention, put| {
+        let after = if put == Put::Holding { 40 } else { 0 };
+        let costs = table(placement, |op| {
+            let after = if placement.leaves_device(op) { after } else { 0 };
+            OpTime { duration: 100, after, arrival: 50 }
+        });
+        let network = shared_links(40, contention, put);
+        let (_, record) = recorded(&graph, &costs, &Config { network, ..Config::default() });
+        ends(&record, &graph, &["0F1", "1F0", "1F1", "2F0"])
+    };
+    assert_eq!(ends_of(vec![1000, 1000], Put::Holding), [240, 250, 390, 400]);
+    // Of the first 30 are left at 250, which take 45; then the second has 10 left: they are through at 295 and 305.
+    assert_eq!(ends_of(vec![1000, 1500], Put::Holding), [240, 250, 405, 415]);
+    // A sender that computes on is not held up: 0F1's put from 200 to 240 is over when 1F0's begins at 250.
+    assert_eq!(ends_of(vec![1000, 1500], Put::Beside), [200, 250, 350, 400]);
+    let network = shared_links(40, Vec::new(), Put::Holding);
+    for config in [
+        Config { delivery: Delivery::Buffered(1), ..Config::default() },
+        Config { slots: Some(1), ..Config::default() },
+    ] {
+        let costs = flat(placement, [10; 4], 50);
+        let refused = simulate(&graph, &costs, &Config { network: network.clone(), ..config }, &mut ());
+        assert!(matches!(refused, Err(EventError::Config(_))), "{refused:?}");
+    }
 }
 
 #[test]
@@ -241,7 +284,7 @@ fn an_egress_port_is_shared_by_all_that_leaves_a_device() {
         OpTime { duration, ..OpTime::default() }
     });
     let times = |scope| {
-        let network = Network { transfer: 8, sharing: Sharing::FirstComeFirstServed, scope };
+        let network = Network { transfer: 8, sharing: Sharing::FirstComeFirstServed, scope, ..Network::default() };
         let (_, record) = recorded(&graph, &costs, &Config { network, ..Config::default() });
         let of = |op: &str| {
             let index = graph.schedule().ops().iter().position(|o| *o == op.parse().unwrap()).unwrap();
@@ -304,11 +347,20 @@ fn neighbours_slow_each_other_down_while_both_compute() {
 
 #[test]
 fn passes_over_the_graph_come_to_what_the_events_do_where_devices_slow_each_other_down() {
-    let (mut most, mut slowed) = (0, 0);
+    let (mut most, mut slowed, mut linked) = (0, 0, 0);
     for seed in 0..300 {
         let mut dice = Dice(9000 + seed);
         let schedule = random_schedule(&mut dice);
-        let costs = random_costs(&mut dice, &schedule.placement).finer(1 + dice.below(1000) as u32);
+        let times = 1 + dice.below(1000) as u32;
+        let (costs, transfer) = (random_costs(&mut dice, &schedule.placement), dice.below(12) as u64);
+        let put = [Put::Apart, Put::Beside, Put::Holding][dice.below(3)];
+        let with_put = table(&schedule.placement, |op| {
+            let (time, leaves) = (costs.of(op), schedule.placement.leaves_device(op));
+            let [after, arrival] =
+                [put == Put::Holding, put != Put::Apart].map(|is| if is && leaves { transfer } else { 0 });
+            OpTime { after: time.after + after, arrival: time.arrival + arrival, ..time }
+        });
+        let costs = with_put.finer(times);
         let (p, cores) = (schedule.devices(), 1 + dice.below(4) as u32);
         let contention = [vec![], vec![1000, 1250, 1400, 2000], vec![1100, 1300]][dice.below(3)].clone();
         // All on one processor, or the first and the last half on one each.
@@ -319,13 +371,21 @@ fn passes_over_the_graph_come_to_what_the_events_do_where_devices_slow_each_othe
             contention: contention.clone(),
         };
         let processors: Vec<_> = [0..half, half..p].map(processor).into_iter().collect();
+        let of_links = [vec![], vec![1000, 1250, 1400], vec![1100, 1300]][dice.below(3)].clone();
+        let network = match put {
+            Put::Apart => Network::default(),
+            put => shared_links(transfer * u64::from(times), of_links, put),
+        };
         for overlap in Overlap::ALL {
             let graph = TaskGraph::with_overlap(schedule.clone(), overlap).unwrap();
-            let config = Config { processors: processors.clone(), ..Config::default() };
+            let config = Config { processors: processors.clone(), network: network.clone(), ..Config::default() };
             let (outcome, record) = recorded(&graph, &costs, &config);
+            let wide = Config { network: Network { contention: vec![1000], ..network.clone() }, ..config.clone() };
+            let alone = simulate(&graph, &costs, &wide, &mut ()).unwrap().makespan();
+            linked += usize::from(put != Put::Apart && outcome.makespan() > alone);
             let mut ops = vec![(0, 0); graph.len()];
             let (devices, passes) =
-                sweep_beside(&graph, &costs, &processors, |index, start, end| ops[index] = (start, end));
+                sweep_beside(&graph, &costs, &config, |index, start, end| ops[index] = (start, end));
             most = most.max(passes);
             slowed += usize::from(
                 outcome.makespan()
@@ -347,7 +407,58 @@ fn passes_over_the_graph_come_to_what_the_events_do_where_devices_slow_each_othe
             }
         }
     }
-    assert!(most > 5 && slowed > 200, "{most} passes, {slowed} slowed down");
+    assert!(most > 5 && slowed > 200 && linked > 200, "{most} passes, {slowed} slowed down, {linked} by links");
+}
+
+#[test]
+fn what_puts_cost_each_other_is_in_predictions_from_measured_costs() {
+    let mut slower = 0;
+    for seed in 0..150 {
+        let mut dice = Dice(11_000 + seed);
+        let graph = TaskGraph::new(random_schedule(&mut dice)).unwrap();
+        let placement = &graph.schedule().placement;
+        let (costs, put, beside_compute) =
+            (random_costs(&mut dice, placement), 1 + dice.below(12) as u64, seed % 2 == 0);
+        let costs = table(placement, |op| {
+            let (time, put) = (costs.of(op), if placement.leaves_device(op) { put } else { 0 });
+            let after = time.after + if beside_compute { 0 } else { put };
+            OpTime { after, arrival: time.arrival + put, ..time }
+        });
+        let mut costs = costs.finer(1000);
+        let alone = sim::predict(&graph, &costs, &Setup::default()).unwrap().makespan();
+        let (duration, per_mille) = (1000 * put, vec![1000, 1500, 1700]);
+        costs.puts = Some(SharedPuts { duration, beside_compute, per_mille: per_mille.clone() });
+        let predicted = sim::predict(&graph, &costs, &Setup::default()).unwrap();
+        let network = shared_links(duration, per_mille, if beside_compute { Put::Beside } else { Put::Holding });
+        let machine = Config { network, ..Config::default() };
+        let simulated = simulate(&graph, &costs, &machine, &mut ()).unwrap();
+        assert_eq!(
+            (predicted.makespan(), predicted.devices()),
+            (simulated.makespan(), &*simulated.devices),
+            "seed {seed}"
+        );
+        slower += usize::from(predicted.makespan() > alone);
+        // Idle time is told whole, and the critical path has no hole.
+        let metrics = predicted.metrics();
+        let idle: f64 = metrics.per_device.iter().map(|device| device.idle).sum();
+        let told: f64 = predicted.idle().iter().map(|span| span.end - span.start).sum();
+        assert!((idle - told).abs() < 1e-6 * (1.0 + idle), "seed {seed}: {told} of {idle}");
+        let path = critical_path(&graph, &costs, &predicted.op_times());
+        assert!(path.first().is_none_or(|piece| piece.start == 0), "seed {seed}");
+        assert!(path.windows(2).all(|pair| pair[0].end == pair[1].start), "seed {seed}");
+        assert!(path.last().is_none_or(|piece| piece.end == predicted.makespan()), "seed {seed}");
+        let slack = sim::slacks(&graph, &costs, &predicted.op_times(), predicted.durations().as_deref());
+        for piece in &path {
+            if let Doing::Running(op) = piece.doing {
+                assert_eq!(slack[op], 0, "seed {seed}: what the makespan hangs on has no slack");
+            }
+        }
+        // Where something else is said of deliveries, the links are as they are.
+        let slots = Config { slots: Some(u32::MAX), ..Config::default() };
+        let setup = Setup { machine: Some(slots), ..Setup::default() };
+        assert_eq!(sim::predict(&graph, &costs, &setup).unwrap().makespan(), alone, "seed {seed}");
+    }
+    assert!(slower > 30, "{slower}");
 }
 
 #[test]

@@ -6,12 +6,13 @@ use super::queue::{Lane, Messages, NONE};
 use super::rule::Rule;
 use super::share::Grain;
 use super::straight::{Tournament, UNKNOWN, divide, share};
-use super::{Observer, Outcome, Sharing, Waits};
+use super::{Observer, Outcome, Put, Waits};
 use crate::metrics::Activity;
 use crate::op::Op;
 use crate::schedule::Overlap;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 /// Not yet.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -26,7 +27,7 @@ pub(super) enum EventKind {
     Arrival,
     /// The second output of a pair can be sent, after the first has held its device up.
     Ready,
-    /// A device is free again after an op has held it up.
+    /// A device is free again after an op or a put has held it up.
     Free,
 }
 
@@ -61,6 +62,8 @@ pub(super) struct Device {
     start: u64,
     /// What the op that runs takes alone; of a pair that runs as one, both.
     alone: [u64; 2],
+    /// The ops that have ended and whose outputs are still to be put, one after the other.
+    to_put: Range<usize>,
     /// Grains that are left of it, since when it runs at how many a tick.
     left: u128,
     since: u64,
@@ -130,24 +133,22 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             free: prepared.begin[device as usize],
             start: 0,
             alone: [0; 2],
+            to_put: 0..0,
             left: 0,
             since: 0,
             speed: 0,
             processor: config.processors.iter().position(|processor| processor.devices.contains(&device)),
             transfers: 0,
-            activity: Activity { busy: 0, first_start: NEVER, last_end: 0 },
+            activity: Activity { first_start: NEVER, ..Activity::default() },
             waits: Waits::default(),
         };
-        let largest = config.processors.iter().map(|processor| processor.devices.len()).max().unwrap_or(1);
-        let factors: Vec<u32> = config.processors.iter().flat_map(|processor| processor.contention.clone()).collect();
-        let flows = if config.network.sharing == Sharing::FairShare { 16 } else { 1 };
         Simulation {
             prepared,
             messages,
             lasts,
             observer,
             now: 0,
-            grain: Grain::new(largest.max(flows) as u64, config.overlap_per_mille, &factors),
+            grain: Grain::of(config),
             ends: Tournament::new(schedule.devices() as usize),
             events: BinaryHeap::with_capacity(4 * schedule.devices() as usize),
             pairs: schedule.has_pairs(),
@@ -190,9 +191,8 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         if (0..self.devices.len() as u32).any(|device| self.next_op(device).is_some()) {
             return None;
         }
-        let activity = |activity: Activity| if activity.first_start == NEVER { Activity::default() } else { activity };
         Some(Outcome {
-            devices: self.devices.iter().map(|device| activity(device.activity)).collect(),
+            devices: self.devices.iter().map(|device| device.activity.counted(device.free)).collect(),
             waits: self.devices.iter().map(|device| device.waits).collect(),
             events,
         })
@@ -208,9 +208,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             ARRIVAL => self.arrive(which),
             READY => self.enqueue(which),
             _ => {
-                let device = (place >> 3) as u32;
-                self.devices[device as usize].state = State::Idle;
-                self.try_start(device);
+                self.put_next((place >> 3) as u32);
             }
         }
         true
@@ -361,14 +359,19 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         (index..index + width).for_each(|op| self.release_slot(op));
         let opens = self.op(index).opens_pair();
         let closes = self.pairs && width == 1 && self.prepared.graph.pair(index).is_some();
-        let free = match () {
-            () if width == 2 => self.hand_on(index..index + 2),
-            () if closes && !opens => self.hand_on(index - 1..index + 1),
-            () if opens => now,
-            () => self.hand_on(index..index + 1),
-        };
-        self.devices[device as usize].free = free;
         self.ends.set(device, UNKNOWN);
+        let ended = match () {
+            () if width == 2 => index..index + 2,
+            () if closes && !opens => index - 1..index + 1,
+            () if opens => index..index,
+            () => index..index + 1,
+        };
+        if self.prepared.config.network.put == Put::Holding {
+            self.devices[device as usize].to_put = ended;
+            return self.put_next(device);
+        }
+        let free = self.hand_on(ended);
+        self.devices[device as usize].free = free;
         if free > now {
             self.schedule(free, device, EventKind::Free, 0, 0);
         } else {
@@ -377,9 +380,24 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         }
     }
 
+    /// A device that puts hold up puts the next output of the ops that have ended; when all are through it is free again.
+    fn put_next(&mut self, device: u32) {
+        let now = self.now;
+        while let Some(index) = self.devices[device as usize].to_put.next() {
+            match (self.messages.output[index], self.rule(index).after) {
+                (NONE, 0) => {}
+                (NONE, after) => return self.schedule(now + after, device, EventKind::Free, 0, 0),
+                (message, _) => return self.enqueue(message),
+            }
+        }
+        let state = &mut self.devices[device as usize];
+        (state.state, state.free) = (State::Idle, now);
+        self.try_start(device);
+    }
+
     /// The outputs of ops that ended together can be sent, each after the one before has held the device up. When the device
     /// is free again.
-    fn hand_on(&mut self, ops: std::ops::Range<usize>) -> u64 {
+    fn hand_on(&mut self, ops: Range<usize>) -> u64 {
         let mut time = self.now;
         for index in ops {
             let message = self.messages.output[index];

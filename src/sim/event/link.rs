@@ -3,6 +3,24 @@
 use super::share::Grain;
 use std::collections::VecDeque;
 
+/// How fast messages go that share a link.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::sim) struct Pace<'a> {
+    pub grain: Grain,
+    /// See [`Network::contention`](super::Network::contention).
+    pub contention: &'a [u32],
+}
+
+impl Pace<'_> {
+    /// Grains that a tick does for each of so many messages.
+    pub fn of(self, messages: usize) -> u64 {
+        match self.contention.get(messages - 1).or(self.contention.last()) {
+            Some(&per_mille) => self.grain.speed(1000, u64::from(per_mille)),
+            None => self.grain.speed(1, messages as u64),
+        }
+    }
+}
+
 /// One link. At any time it serves the first of those in line, or all of them at equal shares.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LinkState {
@@ -34,30 +52,31 @@ impl LinkState {
     }
 
     /// A message begins to share the link.
-    pub fn share(&mut self, now: u64, message: u32, ticks: u64, grain: Grain) {
-        self.advance(now, grain);
-        let due = self.progress + grain.work(ticks);
+    pub fn share(&mut self, now: u64, message: u32, ticks: u64, pace: Pace<'_>) {
+        self.advance(now, pace);
+        let due = self.progress + pace.grain.work(ticks);
         let at = self.line.partition_point(|&(_, other)| other <= due);
         self.line.insert(at, (message, due));
     }
 
     /// The next message that is through by now, if any.
-    pub fn through(&mut self, now: u64, grain: Grain) -> Option<u32> {
-        self.advance(now, grain);
+    pub fn through(&mut self, now: u64, pace: Pace<'_>) -> Option<u32> {
+        self.advance(now, pace);
         let &(_, due) = self.line.front()?;
         if due > self.progress { None } else { self.leave() }
     }
 
     /// When the next message will be through, if none joins.
-    pub fn next(&self, grain: Grain) -> Option<u64> {
+    pub fn next(&self, pace: Pace<'_>) -> Option<u64> {
         let &(_, due) = self.line.front()?;
-        let speed = u128::from(grain.speed(1, self.line.len() as u64));
-        Some(self.since + (due - self.progress).div_ceil(speed) as u64)
+        let speed = u128::from(pace.of(self.line.len()));
+        // One that was done within the last tick may not have been taken out yet.
+        Some(self.since + due.saturating_sub(self.progress).div_ceil(speed) as u64)
     }
 
-    fn advance(&mut self, now: u64, grain: Grain) {
+    fn advance(&mut self, now: u64, pace: Pace<'_>) {
         if !self.line.is_empty() {
-            let speed = grain.speed(1, self.line.len() as u64);
+            let speed = pace.of(self.line.len());
             self.progress += u128::from(now - self.since) * u128::from(speed);
         }
         self.since = now;
@@ -72,14 +91,14 @@ mod tests {
     fn shares_by_hand() {
         // 10 ticks of work from 0, 4 from 2: at 2 the first has 8 left, so the second is through at 2 + 8, the first
         // at 10 + (8 - 4).
-        let grain = Grain::new(2, 1000, &[]);
+        let pace = Pace { grain: Grain::new(2, 1000, &[]), contention: &[] };
         let mut link = LinkState::default();
-        link.share(0, 0, 10, grain);
-        assert_eq!(link.next(grain), Some(10));
-        link.share(2, 1, 4, grain);
-        assert_eq!(link.next(grain), Some(10));
-        assert_eq!((link.through(10, grain), link.through(10, grain)), (Some(1), None));
-        assert_eq!(link.next(grain), Some(14));
-        assert_eq!((link.through(14, grain), link.next(grain)), (Some(0), None));
+        link.share(0, 0, 10, pace);
+        assert_eq!(link.next(pace), Some(10));
+        link.share(2, 1, 4, pace);
+        assert_eq!(link.next(pace), Some(10));
+        assert_eq!((link.through(10, pace), link.through(10, pace)), (Some(1), None));
+        assert_eq!(link.next(pace), Some(14));
+        assert_eq!((link.through(14, pace), link.next(pace)), (Some(0), None));
     }
 }

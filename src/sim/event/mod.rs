@@ -22,7 +22,7 @@ mod traffic;
 pub use chance::Jitter;
 pub use prepared::{EventError, Prepared};
 pub use run::{Each, Makespans, monte_carlo, simulate};
-pub(super) use share::Grain;
+pub(super) use {link::Pace, share::Grain};
 
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -64,7 +64,8 @@ impl Default for Config {
     }
 }
 
-/// The links between devices. A message first occupies its link for its transfer time, then travels for the costs' `arrival`.
+/// The links between devices. A message first occupies its link for its transfer time, then travels for the costs' `arrival`, or what
+/// the transfer leaves of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
     /// How long a message occupies its link, in ticks of the cost table; 0: links are as wide as it takes.
@@ -73,6 +74,23 @@ pub struct Network {
     pub sharing: Sharing,
     /// What one link is.
     pub scope: Scope,
+    /// Under [`Sharing::FairShare`]: how long a message occupies its link while 1, 2, .. do, per mille of alone; the last holds for
+    /// more. Empty: they have equal shares of its speed, 1000, 2000, ..
+    pub contention: Vec<u32>,
+    /// Whether the costs know of the transfer.
+    pub put: Put,
+}
+
+/// Where the time that a message occupies its link stands in the costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Put {
+    /// Nowhere: it comes before `arrival`, and its sender computes on.
+    #[default]
+    Apart,
+    /// It is the first part of `arrival`; its sender computes on.
+    Beside,
+    /// It is the first part of `arrival` and of `after`: its sender is held up until it is through.
+    Holding,
 }
 
 /// What happens when several messages want one link.
@@ -95,6 +113,8 @@ pub enum Scope {
     Pair,
     /// From one device to all others: its egress port.
     Egress,
+    /// From all devices to all others: a bus, or memory that all share.
+    Machine,
 }
 
 /// A processor that several devices share: with n of their ops running, each goes at min(1, cores / n) of its speed, and

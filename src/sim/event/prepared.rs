@@ -3,7 +3,7 @@
 use super::chance::Table;
 use super::queue::Messages;
 use super::rule::{Rule, rules};
-use super::{Config, Sharing};
+use super::{Config, Put, Sharing};
 use crate::cost::{CostTable, EXTREME};
 use crate::deadlock::Deadlock;
 use crate::delivery::Delivery;
@@ -68,6 +68,7 @@ fn is_straight(config: &Config) -> bool {
     config.delivery == Delivery::OneSided
         && config.slots.is_none()
         && config.network.sharing == Sharing::Unlimited
+        && config.network.put != Put::Holding
         && config.processors.is_empty()
         && config.overlap_per_mille == 1000
 }
@@ -88,6 +89,14 @@ fn check(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
     if config.slots.is_some() && config.delivery != Delivery::OneSided {
         let delivery = config.delivery;
         return refuse(format!("slots belong to one-sided delivery, found {delivery}; write buffered(k) instead"));
+    }
+    if config.network.put == Put::Holding && (config.delivery != Delivery::OneSided || config.slots.is_some()) {
+        return refuse("puts that hold their senders up belong to one-sided delivery without slots".to_string());
+    }
+    if config.network.contention.iter().any(|&per_mille| per_mille < 1000) {
+        return refuse(
+            "beside others a message takes as long as alone or longer, found less; give 1 or more".to_string(),
+        );
     }
     let mut owned = vec![false; devices as usize];
     for processor in &config.processors {
@@ -116,14 +125,16 @@ fn check(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
 }
 
 /// At any time either an op runs, at no less than 1000 per mille over the slow-down of its work, or a message is on its
-/// way: all of it one after the other is the longest that a step can take. `longest` is the longest stretch, by
+/// way, slowed down by others: all of it one after the other is the longest that a step can take. `longest` is the longest stretch, by
 /// chance and by a machine that is slow.
 fn check_clock(graph: &TaskGraph, config: &Config, rules: &[Rule], longest: u64) -> Result<(), EventError> {
+    let slowest_link = u128::from(*config.network.contention.iter().max().unwrap_or(&1000)).div_ceil(1000);
     let mut total = 0_u128;
     for (rule, count) in rules.iter().zip(graph.schedule().counts()) {
         let work =
             u128::from(rule.duration) * u128::from(config.overlap_per_mille).div_ceil(1000) * u128::from(longest);
-        let rest = u128::from(rule.after) + u128::from(rule.transfer) + u128::from(rule.latency);
+        let transfer = u128::from(rule.transfer) * slowest_link;
+        let rest = u128::from(rule.after) + transfer + u128::from(rule.latency);
         total = total.saturating_add(work.saturating_add(rest + 2).saturating_mul(u128::from(count)));
     }
     if total < LATEST { Ok(()) } else { Err(EventError::Overflow) }

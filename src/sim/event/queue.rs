@@ -109,6 +109,7 @@ impl Messages {
         let key = |lane: &Lane| match scope {
             Scope::Pair => (lane.from, lane.to),
             Scope::Egress => (lane.from, 0),
+            Scope::Machine => (0, 0),
         };
         let mut keys: Vec<(u32, u32)> = self.lanes.iter().map(key).collect();
         keys.sort_unstable();

@@ -1,6 +1,6 @@
 //! Rules: how ops of one stage, direction and kind run, and how their messages travel.
 
-use super::Config;
+use super::{Config, Put};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 
@@ -8,7 +8,7 @@ use crate::graph::TaskGraph;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rule {
     pub duration: u64,
-    /// From an op's end until its device is free again.
+    /// From an op's end until its device is free again; where its put holds the device up, from the put's end.
     pub after: u64,
     /// How long its message occupies its link; 0 where nothing leaves the device.
     pub transfer: u64,
@@ -36,6 +36,12 @@ pub(super) fn rules(graph: &TaskGraph, costs: &CostTable, config: &Config) -> Op
         if placement.leaves_device(op) {
             rule.transfer = ticks(config.network.transfer)?;
             rule.latency = ticks(time.arrival)?;
+            if config.network.put != Put::Apart {
+                rule.latency = rule.latency.checked_sub(rule.transfer)?;
+            }
+            if config.network.put == Put::Holding {
+                rule.after = rule.after.checked_sub(rule.transfer)?;
+            }
         }
     }
     Some(rules)

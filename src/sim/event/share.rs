@@ -4,6 +4,8 @@
 //! shares which occur divide, so that no share is ever rounded; only where more than 40 ops or 16 messages share one
 //! resource (or fewer, with odd slow-down factors) is a share rounded down, by a few parts in a million at most.
 
+use super::{Config, Sharing};
+
 /// How many grains a tick at full speed does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) struct Grain(pub u64);
@@ -16,6 +18,16 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl Grain {
+    /// The grain of everything that is shared on the machine of `config`.
+    pub fn of(config: &Config) -> Grain {
+        let Config { processors, network, overlap_per_mille, .. } = config;
+        let largest = processors.iter().map(|processor| processor.devices.len()).max().unwrap_or(1);
+        let of_processors = processors.iter().flat_map(|processor| &processor.contention);
+        let factors: Vec<u32> = of_processors.chain(&network.contention).copied().collect();
+        let flows = if network.sharing == Sharing::FairShare { 16 } else { 1 };
+        Grain::new(largest.max(flows) as u64, *overlap_per_mille, &factors)
+    }
+
     /// The grain for up to `most` sharers, each possibly slowed down to 1000 / `per_mille`, and by one of `factors`, per mille, too.
     pub fn new(most: u64, per_mille: u32, factors: &[u32]) -> Grain {
         let reduced = |per_mille: u32| u64::from(per_mille) / gcd(1000, u64::from(per_mille)).max(1);

@@ -113,7 +113,7 @@ pub(super) fn run<L: Fn(usize, u32, u64, u64) -> u64, O: Observer>(
         free: prepared.begin[device as usize],
         start: 0,
         middle: 0,
-        activity: Activity { busy: 0, first_start: UNKNOWN, last_end: 0 },
+        activity: Activity { first_start: UNKNOWN, ..Activity::default() },
         waits: Waits::default(),
     };
     let mut engine = Straight {
@@ -138,9 +138,8 @@ pub(super) fn run<L: Fn(usize, u32, u64, u64) -> u64, O: Observer>(
         engine.finish(device, time);
         events += 1;
     }
-    let activity = |activity: Activity| if activity.first_start == UNKNOWN { Activity::default() } else { activity };
     Outcome {
-        devices: engine.devices.iter().map(|device| activity(device.activity)).collect(),
+        devices: engine.devices.iter().map(|device| device.activity.counted(device.free)).collect(),
         waits: engine.devices.iter().map(|device| device.waits).collect(),
         events,
     }

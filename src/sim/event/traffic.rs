@@ -1,8 +1,9 @@
 //! Traffic: messages on their way through communication queues, slots and links.
 
 use super::engine::{EventKind, NEVER, Progress, QueueState, Simulation};
+use super::link::Pace;
 use super::queue::{Entry, Lane, NONE};
-use super::{Observer, Sharing, TransferTime};
+use super::{Observer, Put, Sharing, TransferTime};
 use crate::delivery::Delivery;
 
 impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
@@ -94,7 +95,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
     fn launch(&mut self, message: u32) -> bool {
         let &Lane { link, from, transfer: ticks, .. } = self.lane(message);
         match self.prepared.config.network.sharing {
-            Sharing::Unlimited if ticks == 0 => {
+            Sharing::Unlimited if ticks == 0 && self.prepared.config.network.put != Put::Holding => {
                 self.begin(message);
                 self.travel(message);
                 return true;
@@ -111,8 +112,8 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             }
             Sharing::FairShare => {
                 self.begin(message);
-                let (now, grain) = (self.now, self.grain);
-                self.links[link as usize].share(now, message, ticks, grain);
+                let (now, pace) = (self.now, self.pace());
+                self.links[link as usize].share(now, message, ticks, pace);
                 self.expect(link, from);
             }
         }
@@ -129,9 +130,10 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
 
     /// Sets the next event of a shared link.
     fn expect(&mut self, link: u32, device: u32) {
+        let pace = self.pace();
         let state = &mut self.links[link as usize];
         state.turn = state.turn.wrapping_add(1);
-        if let (Some(time), turn) = (state.next(self.grain), state.turn) {
+        if let (Some(time), turn) = (state.next(pace), state.turn) {
             self.schedule(time, device, EventKind::Through, link, turn);
         }
     }
@@ -150,9 +152,9 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
                 if self.links[which as usize].turn != turn {
                     return false;
                 }
-                let (now, grain) = (self.now, self.grain);
+                let (now, pace) = (self.now, self.pace());
                 let mut device = None;
-                while let Some(message) = self.links[which as usize].through(now, grain) {
+                while let Some(message) = self.links[which as usize].through(now, pace) {
                     device = Some(self.lane(message).from);
                     self.leave(message);
                 }
@@ -173,10 +175,18 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
     /// A message has left its sender, whose queue goes on, unless it is a channel's.
     fn leave(&mut self, message: u32) {
         self.travel(message);
-        let &Lane { send_queue, .. } = self.lane(message);
+        let &Lane { from, send_queue, .. } = self.lane(message);
+        if self.prepared.config.network.put == Put::Holding {
+            let free = self.now + self.rule(self.messages.all[message as usize].op as usize).after;
+            self.schedule(free, from, EventKind::Free, 0, 0);
+        }
         if let Delivery::Buffered(_) = self.prepared.config.delivery {
             self.pop(send_queue);
         }
+    }
+
+    fn pace(&self) -> Pace<'a> {
+        Pace { grain: self.grain, contention: &self.prepared.config.network.contention }
     }
 
     fn travel(&mut self, message: u32) {
