@@ -9,7 +9,7 @@ use super::{
     Calibrating, Calibration, Error, Extent, Finding, Measured, Observer, Role, Seen, Steps, Training, measure,
     provenance,
 };
-use crate::cost::{CostFile, CostTable, StepCosts};
+use crate::cost::{Contention, CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::report::Report;
@@ -109,8 +109,9 @@ impl Accuracy {
             if let Role::Transferred(number) = run.role {
                 outcome.transfer = Some(self.transfers[number].name.clone());
             }
-            let beside = table.contention.as_ref().is_some_and(|contention| contention.matters(outcome.devices));
-            if beside || table.puts.is_some() {
+            let is_known =
+                |contention: &Contention| contention.per_mille.len() > 1 || contention.matters(outcome.devices);
+            if table.contention.as_ref().is_some_and(is_known) || table.puts.is_some() {
                 let (table, _) = self.tables(&uncontended, training, run)?;
                 outcome.error.uncontended_makespan = Some(error_over_steps(run, &table, &setup, calibrating.main())?);
             }

@@ -43,7 +43,7 @@ impl Neighbours {
         )
     }
 
-    /// Of puts: how fast one is while others are under way, from steps in which some are alone; none where too few are.
+    /// Of puts: how fast one is while others are under way, from steps in which some are alone; none where nothing is put.
     pub(super) fn of_puts(devices: usize, records: &[StepRecord]) -> Option<Neighbours> {
         let of_step = |record| {
             let puts = puts(record);
@@ -53,8 +53,8 @@ impl Neighbours {
         let all: Vec<(Span, Shares)> = records.iter().flat_map(of_step).collect();
         let lasts = |&(start, end): &Span| (end - start) as f64;
         let alone: Vec<f64> = all.iter().filter(|(_, shares)| shares[0] >= ALONE).map(|(put, _)| lasts(put)).collect();
-        if alone.len() < LEAST_SAMPLES {
-            return None;
+        if all.is_empty() || alone.len() < LEAST_SAMPLES {
+            return (!all.is_empty()).then(|| Neighbours::none(devices));
         }
         let alone = median(&alone);
         let samples: Vec<_> = all.into_iter().map(|(put, shares)| (alone / lasts(&put), shares)).collect();
