@@ -7,6 +7,7 @@ mod critical;
 pub mod event;
 mod explain;
 mod idle;
+mod machine;
 mod memory;
 mod paths;
 mod predict;

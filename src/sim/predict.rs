@@ -1,19 +1,16 @@
 //! From a graph and costs to the one prediction that every command gives: figures, bounds, times of ops, a timeline.
 
 use super::bound::{Bounds, bounds, shared_cores};
-use super::event::{
-    Config, Each, EventError, Jitter, Makespans, Network, Prepared, Processor, Put, Record, Scope, Sharing,
-    monte_carlo, simulate,
-};
+use super::event::{Config, Each, EventError, Jitter, Makespans, Network, Prepared, Record, monte_carlo, simulate};
 use super::explain::explain;
 use super::idle::IdleSpan;
+use super::machine::{late, machine, measured_network};
 use super::spans::{StepSpan, free_again, spans, step_spans};
 use super::successive::{MOST_STEPS, Successive};
 use super::sweep::{Late, sweep_from, sweep_lasting};
 use super::waits::OpTimes;
 use crate::balance::Balanced;
 use crate::cost::{CostTable, Speed, StepCosts, Summary};
-use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, Metrics, Yardstick};
 use crate::statistics::{most_typical, quantile};
@@ -176,7 +173,7 @@ pub struct AtSpeed {
 /// # Errors
 /// Those of the event engine: as [`simulate`](super::event::simulate); without a machine none.
 pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) -> Result<Predicted<'a>, EventError> {
-    let machine = machine(graph, costs, setup);
+    let machine = machine(graph, costs, setup.machine.as_ref());
     let (step, record) = match &machine {
         None => (typical_sweep(graph, costs), None),
         Some(config) => {
@@ -207,41 +204,12 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
     Ok(predicted)
 }
 
-/// The machine that is asked for; what its devices cost each other is as it was measured where nothing else is said of that.
-fn machine(graph: &TaskGraph, costs: &CostTable, setup: &Setup) -> Option<Config> {
-    let devices = graph.schedule().devices();
-    let asked = setup.machine.clone().unwrap_or_default();
-    let measured = costs.contention.as_ref().filter(|contention| contention.matters(devices));
-    let processors = measured.filter(|_| asked.processors.is_empty()).map(|contention| {
-        // Devices that share cores are in what was measured.
-        vec![Processor { devices: (0..devices).collect(), cores: devices, contention: contention.of(devices) }]
-    });
-    let is_free = asked.delivery == Delivery::OneSided && asked.slots.is_none() && asked.network == Network::default();
-    let network = shared_links(costs).filter(|_| is_free);
-    if processors.is_none() && network.is_none() {
-        return setup.machine.clone();
-    }
-    let processors = processors.unwrap_or(asked.processors);
-    Some(Config { processors, network: network.unwrap_or(asked.network), ..asked })
-}
-
-/// The links, where puts that are under way at the same time were seen to slow each other down.
-fn shared_links(costs: &CostTable) -> Option<Network> {
-    costs.puts.as_ref().map(|puts| Network {
-        transfer: puts.duration,
-        sharing: Sharing::FairShare,
-        scope: Scope::Machine,
-        contention: puts.per_mille.clone(),
-        put: if puts.beside_compute { Put::Beside } else { Put::Holding },
-    })
-}
-
 /// The step that a prediction is about where nothing is said of the machine.
 ///
 /// # Errors
 /// As [`predict`], where neighbours slow each other down.
 pub fn typical_step(graph: &TaskGraph, costs: &CostTable) -> Result<Step, EventError> {
-    match machine(graph, costs, &Setup::default()) {
+    match machine(graph, costs, None) {
         None => Ok(typical_sweep(graph, costs)),
         Some(config) => typical_run(&Prepared::new(graph, costs, &config)?, costs, &mut Record::new(graph)),
     }
@@ -375,26 +343,14 @@ impl Predicted<'_> {
             None => drop(sweep_at_speed(self.graph, self.costs, self.step.speed(self.costs), |_, _| (), note)),
         }
         if let (Some(record), true) = (&self.record, self.shares_links()) {
-            times.late = self.late(record);
+            times.late = late(self.graph, self.costs, record);
         }
         times
     }
 
-    /// What others on the links did to the output of each op.
-    fn late(&self, record: &Record) -> Vec<Late> {
-        let holds = self.costs.puts.as_ref().is_some_and(|puts| !puts.beside_compute);
-        let mut late = vec![Late::default(); self.graph.len()];
-        for transfer in &record.transfers {
-            let took = transfer.end - transfer.queued;
-            let arrival = took.saturating_sub(self.costs.of(self.graph.op(transfer.op)).arrival);
-            late[transfer.op] = Late { after: if holds { arrival } else { 0 }, arrival };
-        }
-        late
-    }
-
     /// Whether the machine's links are those that were measured.
     fn shares_links(&self) -> bool {
-        self.machine.as_ref().is_some_and(|machine| shared_links(self.costs).as_ref() == Some(&machine.network))
+        self.machine.as_ref().is_some_and(|machine| measured_network(self.costs).as_ref() == Some(&machine.network))
     }
 
     /// Why devices idle, by device and time, in the costs' unit: the intervals of `explain`. None where a machine's links and queues
