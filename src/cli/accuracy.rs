@@ -56,7 +56,7 @@ pub struct Accuracy {
     /// Write every measured step down, for --again
     #[arg(long, value_name = "FILE.json.gz", value_parser = packed)]
     record: Option<PathBuf>,
-    /// Judge steps that --record wrote, measured with the same options, instead of measuring
+    /// Judge steps that --record wrote, instead of measuring: with the options that they were measured with, but --steps, --warmup, --until, --in-a-row and --device
     #[arg(long, value_name = "FILE.json.gz", value_parser = packed, conflicts_with_all = ["record", "steps", "warmup", "until", "in_a_row", "device"])]
     again: Option<PathBuf>,
     #[command(flatten)]

@@ -52,7 +52,9 @@ unsafe impl GlobalAlloc for Memory {
 /// From here on until [`unlimited`] at most `bytes` more may be taken; what asks for more ends the program, saying `reason`.
 pub fn limit(bytes: u64, reason: String) {
     *REASON.lock().unwrap_or_else(PoisonError::into_inner) = reason;
-    LEFT.store(i64::try_from(bytes).unwrap_or(i64::MAX), Ordering::SeqCst);
+    // What is given back counts, too: there is room above for that.
+    const MOST: i64 = i64::MAX / 2;
+    LEFT.store(i64::try_from(bytes).map_or(MOST, |bytes| bytes.min(MOST)), Ordering::SeqCst);
     LIMITED.store(true, Ordering::SeqCst);
 }
 

@@ -133,7 +133,16 @@ impl Predict {
     fn given(&self) -> Result<Costs, Failure> {
         let costs = self.costs.costs()?;
         Ok(match self.hardware.micro_batch_size {
-            Some(sequences) => costs.with_sequences(sequences),
+            Some(sequences) => {
+                if let Some((least, most)) = costs.measured_sequences().filter(|(a, b)| !(*a..=*b).contains(&sequences))
+                {
+                    self.remarks.remark(&format!(
+                        "note: micro-batches of {least} to {most} sequences were measured, not of {sequences}: times go with their \
+                         number; pipesim profile --calibrate-batch {least},{sequences} measures both"
+                    ));
+                }
+                costs.with_sequences(sequences)
+            }
             None => costs,
         })
     }
@@ -309,9 +318,15 @@ fn balance_table(results: &[Predicted]) -> Option<Table> {
         ])
     };
     let rows: Vec<Vec<String>> = results.iter().filter_map(|result| row(&result.prediction)).collect();
+    let at_typical = results.iter().any(|result| result.prediction.metrics.typical_speed.is_some());
     let header = ["schedule", "layers", "makespan", "balanced", "makespan then", "change", "proof", "simulated"];
     (!rows.is_empty()).then(|| Table {
-        caption: "Layers of each stage, before and after --balance".to_string(),
+        caption: if at_typical {
+            "Layers of each stage, before and after --balance, at the machine's typical speed"
+        } else {
+            "Layers of each stage, before and after --balance"
+        }
+        .to_string(),
         header: header.map(str::to_string).to_vec(),
         rows,
     })

@@ -4,12 +4,12 @@
 //! schedule or split serves every other.
 
 use super::{Contention, CostError, CostTable, OpTime, SharedPuts, Speed, StepCosts, Summary};
-use crate::anatomy::{Anatomy, BLOCK, MicroBatch, Outline, Stage, TiedSides};
+use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, HEAD, MicroBatch, Outline, Stage, TiedSides};
 use crate::ending::{Ending, StepNode, StepOp, Twofold};
 use crate::op::Kind;
 use crate::placement::Placement;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Version of the JSON schema that this program writes and reads.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -160,6 +160,7 @@ impl CostFile {
         if !Contention::grows(&file.link.per_mille) {
             return unsound("link.per_mille: expected factors");
         }
+        file.check_names()?;
         if file.layers > MAX_BLOCKS {
             return Err(CostError(format!("expected a model of at most {MAX_BLOCKS} blocks, found {}", file.layers)));
         }
@@ -175,6 +176,29 @@ impl CostFile {
             ));
         }
         Ok(file)
+    }
+
+    /// Refuses atoms that no model has, or has twice.
+    fn check_names(&self) -> Result<(), CostError> {
+        const KINDS: [&str; 3] = ["F", "I", "W"];
+        let mut seen = BTreeSet::new();
+        for PartCost { part, kind, sequences, tokens, .. } in &self.parts {
+            if ![EMBEDDING, BLOCK, HEAD].contains(&part.as_str()) || !KINDS.contains(&kind.as_str()) {
+                return Err(CostError(format!(
+                    "parts: expected F, I or W of {EMBEDDING}, {BLOCK} or {HEAD}, found {kind:?} of {part:?}"
+                )));
+            }
+            if !seen.insert((part, kind, sequences, tokens)) {
+                return Err(CostError(format!(
+                    "parts: {kind} of the {part} for micro-batches of {sequences} x {tokens} tokens stands there twice; leave one out"
+                )));
+            }
+        }
+        if !self.op_overhead_ns.keys().map(String::as_str).eq(KINDS) {
+            let found: Vec<&str> = self.op_overhead_ns.keys().map(String::as_str).collect();
+            return Err(CostError(format!("op_overhead_ns: expected F, I and W, found {}", found.join(", "))));
+        }
+        Ok(())
     }
 
     /// Duration of one part, for micro-batches of `sequences` sequences of `tokens` tokens.

@@ -3,7 +3,7 @@
 
 use super::calibrate::{calibrating_graphs, sized_graphs};
 use super::finding::{Place, error_over_steps};
-use super::recorded::Recorded;
+use super::recorded::{Recorded, TRAINING};
 use super::tables::{Judged, tables};
 use super::{
     Calibrating, Calibration, Error, Extent, Finding, Measured, Observer, Role, Seen, Steps, Training, measure,
@@ -84,12 +84,16 @@ impl Accuracy {
 
     /// The steps as they are written down.
     pub fn record(training: &Training, runs: &[Steps]) -> Result<Vec<u8>, Error> {
-        Recorded::new(provenance::of(training), runs).write()
+        let mut provenance = provenance::of(training);
+        provenance.insert(TRAINING.to_string(), training.in_words());
+        Recorded::new(provenance, runs).write()
     }
 
     /// The steps that were measured so and written down.
     pub fn recorded(&self, training: &Training, bytes: &[u8]) -> Result<Vec<Steps>, Error> {
-        Recorded::read(bytes)?.steps(self.graphs(training)?)
+        let recorded = Recorded::read(bytes)?;
+        recorded.require_training(&training.in_words())?;
+        recorded.steps(self.graphs(training)?)
     }
 
     /// Predicts what was measured, each schedule from the calibrating steps beside its own alone, and holds it against that.

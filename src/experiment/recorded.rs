@@ -14,6 +14,9 @@ const SCHEMA_VERSION: u32 = 1;
 /// Most bytes of the description, unpacked.
 const MOST_BYTES: u64 = 1 << 30;
 
+/// Under which name the provenance says what was trained.
+pub(super) const TRAINING: &str = "training";
+
 /// Longest time, 13 days: sums over many steps still fit.
 const MOST_NS: u64 = 1 << 50;
 
@@ -36,6 +39,12 @@ struct Run {
     role: Role,
     ops: usize,
     steps: Vec<StepRecord>,
+}
+
+impl Run {
+    fn devices(&self) -> usize {
+        self.steps.first().map_or(0, |step| step.devices.len())
+    }
 }
 
 impl Recorded {
@@ -75,13 +84,26 @@ impl Recorded {
         }
     }
 
+    /// Refuses steps of another training than `expected`; where it was not written down what they are of, nothing is said.
+    pub fn require_training(&self, expected: &str) -> Result<(), Error> {
+        match self.provenance.get(TRAINING) {
+            Some(found) if found != expected => Err(Error::Usage(format!(
+                "expected recorded steps of {expected}, found those of {found}; give the options that they were measured with"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Its steps, of `graphs`.
     ///
     /// # Errors
-    /// They are of other graphs.
+    /// They are of other graphs, or of other numbers of devices.
     pub fn steps(self, graphs: Vec<(TaskGraph, Role)>) -> Result<Vec<Steps>, Error> {
-        let found: Vec<String> =
-            self.runs.iter().map(|run| format!("{} m={}", run.schedule, run.microbatches)).collect();
+        let found: Vec<String> = self
+            .runs
+            .iter()
+            .map(|run| format!("{} p={} m={}", run.schedule, run.devices(), run.microbatches))
+            .collect();
         let mut runs = self.runs.into_iter();
         let mut steps = Vec::with_capacity(graphs.len());
         for (graph, role) in graphs {
@@ -93,8 +115,10 @@ impl Recorded {
             let run =
                 runs.next().filter(|run| (&run.schedule, run.microbatches, run.role, run.ops) == (&name, m, role, ops));
             let records = run.map(|run| run.steps).filter(|steps| fit(steps, &graph)).ok_or_else(|| {
+                let devices = graph.schedule().devices();
                 Error::Usage(format!(
-                    "expected recorded steps of {name} at m = {m} next, found {}; give the options that they were measured with",
+                    "expected recorded steps of {name} on {devices} devices at m = {m} next, found {}; give the options that they \
+                     were measured with",
                     found.join(", ")
                 ))
             })?;

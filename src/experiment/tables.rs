@@ -67,16 +67,16 @@ fn summary(
     let absolute: Vec<f64> = unseen.iter().map(|o| 100.0 * o.error.typical_makespan.abs()).collect();
     let order = Order::of(judged);
     let row = |what: &str, value: String| vec![what.to_string(), value];
+    // Of no schedules there are no errors.
+    let of_unseen = |value: String| if unseen.is_empty() { "none was judged".to_string() } else { value };
+    let quartiles = [0.25, 0.75].map(|share| quantile(&absolute, share));
     let mut rows = vec![
-        row("mean absolute makespan error", format!("{:.2} %", errors.mean)),
-        row(
-            "its middle half (quartiles)",
-            format!("{:.2} to {:.2} %", quantile(&absolute, 0.25), quantile(&absolute, 0.75)),
-        ),
-        row("largest makespan error", format!("{:.2} %", errors.largest)),
-        row("mean signed makespan error", format!("{:+.2} %", errors.signed)),
-        row("mean absolute iteration error", format!("{:.2} %", iterations.mean)),
-        row("mean absolute bubble error", format!("{:.2} points", bubbles.mean)),
+        row("mean absolute makespan error", of_unseen(format!("{:.2} %", errors.mean))),
+        row("its middle half (quartiles)", of_unseen(format!("{:.2} to {:.2} %", quartiles[0], quartiles[1]))),
+        row("largest makespan error", of_unseen(format!("{:.2} %", errors.largest))),
+        row("mean signed makespan error", of_unseen(format!("{:+.2} %", errors.signed))),
+        row("mean absolute iteration error", of_unseen(format!("{:.2} %", iterations.mean))),
+        row("mean absolute bubble error", of_unseen(format!("{:.2} points", bubbles.mean))),
         row("mean self-replay error, all", format!("{:.2} %", replays.mean)),
         row(
             "pairs of schedules ordered right, of those that the steps can tell apart",

@@ -33,6 +33,7 @@ impl Experiment {
         let mut training = self.recipe.training(self.selection.microbatches, &self.ranks)?;
         training.backend = backend;
         let graphs = self.trainable(&training, observer)?;
+        self.given().map_or(Ok(()), |costs| training.require_costs(costs, &graphs))?;
         let mut runs = self.sessions(&training, graphs, observer)?;
         let trained = runs.iter().filter(|run| run.training.is_some());
         let predicted = resident_bytes(&training, trained.map(|run| &**run.graph()), self.warmup)?;

@@ -172,6 +172,31 @@ impl Training {
         CostFile { layers: anatomy.outline().layers() as u32, ..costs.at_size(&anatomy, self.micro_batch) }
     }
 
+    /// What times depend on, in words.
+    pub(super) fn in_words(&self) -> String {
+        let Config { layers, channels, heads, vocabulary, .. } = *self.config();
+        let MicroBatch { sequences, tokens } = self.micro_batch;
+        let clipped = if self.recipe.clip.is_some() { ", clipped" } else { "" };
+        format!(
+            "{layers} blocks of {channels} channels and {heads} heads, {vocabulary} token ids, micro-batches of {sequences} x {tokens} \
+             tokens{clipped}"
+        )
+    }
+
+    /// Refuses costs of a model of another width, and costs that lack something that `graphs` need.
+    pub(super) fn require_costs(&self, costs: &CostFile, graphs: &[TaskGraph]) -> Result<(), Error> {
+        let (sequences, tokens) = costs.size();
+        let edge = self.anatomy().edge(MicroBatch { sequences: sequences as usize, tokens: tokens as usize });
+        let (expected, found) = (edge as u64 * size_of::<f32>() as u64, costs.link.bytes);
+        if expected != found {
+            return Err(Error::Usage(format!(
+                "expected costs of this model, whose hidden state of {sequences} x {tokens} tokens has {expected} bytes, found one of \
+                 {found} bytes (link.bytes); measure this model with `pipesim profile`"
+            )));
+        }
+        graphs.iter().try_for_each(|graph| self.tables(costs, graph).map(drop))
+    }
+
     /// The tokens of training step `step`, from 0, for `microbatches` micro-batches.
     pub fn batch(&self, step: usize, microbatches: u32) -> Result<Arc<Batch>, Error> {
         let step = if self.recipe.repeat_batch { 0 } else { step };

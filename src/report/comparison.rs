@@ -10,6 +10,8 @@ struct Column {
     name: &'static str,
     header: &'static str,
     of: fn(&Panel) -> f64,
+    /// What entries are held against each other by: times at one speed of the machine.
+    by: fn(&Panel) -> f64,
     shown: fn(f64, &Panel) -> String,
     is_time: bool,
     fits: fn(&Compared<'_>) -> bool,
@@ -37,6 +39,7 @@ const COLUMNS: [Column; 6] = [
         name: "makespan",
         header: "makespan",
         of: |p| p.metrics.makespan,
+        by: typical_makespan,
         shown: time,
         is_time: true,
         // More micro-batches are more work.
@@ -46,6 +49,7 @@ const COLUMNS: [Column; 6] = [
         name: "makespan_per_microbatch",
         header: PER_MICROBATCH,
         of: |p| p.metrics.makespan / f64::from(p.timeline.microbatches.max(1)),
+        by: |p| typical_makespan(p) / f64::from(p.timeline.microbatches.max(1)),
         shown: time,
         is_time: true,
         fits: |c| !c.by_point(),
@@ -54,6 +58,7 @@ const COLUMNS: [Column; 6] = [
         name: "bubble",
         header: "bubble",
         of: |p| p.metrics.bubble,
+        by: |p| p.metrics.bubble,
         shown: |v, _| percent(v),
         is_time: false,
         fits: |_| true,
@@ -62,6 +67,7 @@ const COLUMNS: [Column; 6] = [
         name: "span_bubble",
         header: "span bubble",
         of: |p| p.metrics.span_bubble,
+        by: |p| p.metrics.span_bubble,
         shown: |v, _| percent(v),
         is_time: false,
         fits: |_| true,
@@ -70,6 +76,7 @@ const COLUMNS: [Column; 6] = [
         name: "bubble_over_ideal",
         header: OVER_IDEAL,
         of: |p| p.metrics.bubble_over_ideal,
+        by: |p| p.metrics.bubble_over_ideal,
         shown: |v, _| percent(v),
         is_time: false,
         fits: |_| true,
@@ -78,12 +85,18 @@ const COLUMNS: [Column; 6] = [
         name: PEAK,
         header: "peak activations",
         of: |p| p.metrics.peak_activations(),
+        by: |p| p.metrics.peak_activations(),
         shown: |v, _| number(v),
         is_time: false,
         // They are counted in a device's share of layers.
         fits: |c| c.by_point() || c.numbers(|point| point.devices) == 1,
     },
 ];
+
+/// The makespan at the machine's typical speed, where that varied: each prediction is made under a speed of its own.
+fn typical_makespan(panel: &Panel) -> f64 {
+    panel.metrics.typical_speed.map_or(panel.metrics.makespan, |typical| typical.makespan)
+}
 
 /// Two figures that differ by what rounding leaves.
 fn alike(a: f64, b: f64) -> bool {
@@ -121,9 +134,9 @@ impl<'a> Compared<'a> {
     fn is_best(&self, (entry, point): (&Entry, &Point), column: &Column) -> bool {
         let Some(panel) = entry.predicted.as_ref().filter(|_| point.above_cap.is_none()) else { return false };
         let rivals = self.entries.iter().filter(|(_, other)| self.rivals(point, other));
-        let found: Vec<f64> = rivals.filter_map(|(entry, _)| entry.predicted.as_ref().map(column.of)).collect();
+        let found: Vec<f64> = rivals.filter_map(|(entry, _)| entry.predicted.as_ref().map(column.by)).collect();
         let (least, most) = found.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), &v| (a.min(v), b.max(v)));
-        (column.fits)(self) && alike((column.of)(panel), least) && !alike(least, most)
+        (column.fits)(self) && alike((column.by)(panel), least) && !alike(least, most)
     }
 
     /// The one unit of all times.
@@ -132,6 +145,12 @@ impl<'a> Compared<'a> {
             self.entries.iter().flat_map(|(entry, _)| &entry.predicted).map(|p| p.timeline.time_unit.as_str());
         let first = units.next()?;
         units.all(|unit| unit == first).then_some(first)
+    }
+
+    /// Whether the machine's speed varied.
+    fn at_many_speeds(&self) -> bool {
+        let varied = |panel: &Panel| panel.metrics.typical_speed.is_some();
+        self.entries.iter().any(|(entry, _)| entry.predicted.as_ref().is_some_and(varied))
     }
 
     /// Names of the figures in which an entry is the best.
@@ -148,10 +167,7 @@ impl<'a> Compared<'a> {
         };
         let shown: Vec<&Column> = COLUMNS.iter().filter(is_shown).collect();
         // Where the machine's speed varied, bounds are of another speed than these makespans.
-        let bounds = !self
-            .entries
-            .iter()
-            .any(|(entry, _)| entry.predicted.as_ref().is_some_and(|panel| panel.metrics.typical_speed.is_some()));
+        let bounds = !self.at_many_speeds();
         let bound_names = ["lower bound", "gap"].into_iter().skip(usize::from(several)).filter(|_| bounds);
         let mut header = vec!["schedule".to_string()];
         if several {
@@ -200,7 +216,8 @@ impl<'a> Compared<'a> {
         let several = self.numbers(|point| (point.devices, point.microbatches)) > 1;
         let of = if self.by_point() && several { "p and m" } else { "column" };
         let changes = self.changes().map_or_else(String::new, |changes| format!(". {changes}"));
-        format!("*: best of its {of}{changes}")
+        let at = if self.at_many_speeds() { ", of times at the machine's typical speed" } else { "" };
+        format!("*: best of its {of}{at}{changes}")
     }
 
     /// One line that says which schedule is the shortest, and where that changes; none where one p and m are compared.
@@ -229,7 +246,7 @@ impl<'a> Compared<'a> {
     fn shortest(&self, devices: u32, microbatches: u32) -> String {
         let is_there = |at: &Point| (at.devices, at.microbatches) == (devices, microbatches) && at.above_cap.is_none();
         let there = || self.entries.iter().filter(|(_, at)| is_there(at));
-        let makespan = |entry: &Entry| entry.predicted.as_ref().map(|panel| panel.metrics.makespan);
+        let makespan = |entry: &Entry| entry.predicted.as_ref().map(typical_makespan);
         let least = there().filter_map(|(entry, _)| makespan(entry)).fold(f64::INFINITY, f64::min);
         let names = there().filter(|(entry, _)| makespan(entry).is_some_and(|time| alike(time, least)));
         let mut names: Vec<String> =

@@ -78,13 +78,11 @@ struct Judged {
     rank: Rank,
     /// Its place in the list.
     number: usize,
-    /// Its makespan at typical speed, to be held against bounds, which are at that.
-    typical_ns: u64,
     graph: TaskGraph,
 }
 
 /// What makes a schedule better, in nanoseconds (placements differ in their ticks) and billionths of an activation: the
-/// makespan, then the span, then the peak.
+/// makespan at the machine's typical speed, then the span, then the peak.
 type Rank = (u64, u64, u64);
 
 /// By which rules candidates are compared.
@@ -108,7 +106,7 @@ impl Contest {
                 Order::Open(order) => open.push((number, order, costs)),
             }
         }
-        let so_far = best.iter().map(|judged| (judged.typical_ns, judged.rank.1)).min();
+        let so_far = best.iter().map(|judged| (judged.rank.0, judged.rank.1)).min();
         open.retain(|(_, open, costs)| so_far.is_none_or(|best| self.may_beat(open, costs, best)));
         let found = Mutex::new(&mut best);
         self.host.each(open.len(), &|which| {
@@ -129,8 +127,8 @@ impl Contest {
         let graph = TaskGraph::with_overlap(schedule, self.overlap).ok()?;
         let step = sim::typical_step(&graph, costs).ok()?;
         let span = step.devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0);
-        let rank = (costs.to_ns(step.makespan()), costs.to_ns(span), peak);
-        Some(Judged { rank, number, typical_ns: costs.to_ns(step.typical_makespan), graph })
+        let rank = (costs.to_ns(step.typical_makespan), costs.to_ns(span), peak);
+        Some(Judged { rank, number, graph })
     }
 
     /// Whether some order of the ops of `open` may be better than the best so far, both at typical speed: its makespan below

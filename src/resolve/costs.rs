@@ -53,9 +53,16 @@ impl Costs {
         Costs::Given { costs, slow: Slow::new() }
     }
 
-    /// The costs of a file at its own micro-batch size, without clipping.
+    /// The costs of a file at its own micro-batch size.
     pub fn measured(file: CostFile, layers: Option<Vec<usize>>) -> Costs {
         Costs::Measured(Measured { layers, ..Measured::of(file) })
+    }
+
+    /// The least and the most sequences of micro-batches that were measured.
+    pub fn measured_sequences(&self) -> Option<(u32, u32)> {
+        let Costs::Measured(Measured { file, size, .. }) = self else { return None };
+        let sequences = || file.parts.iter().filter(|part| part.tokens == size.1).map(|part| part.sequences);
+        Some((sequences().min()?, sequences().max()?))
     }
 
     /// The same for micro-batches of so many sequences, where they were measured.
@@ -152,9 +159,9 @@ impl Costs {
 }
 
 impl Measured {
-    /// A file at its own micro-batch size, its blocks split evenly, without clipping.
+    /// A file at its own micro-batch size, its blocks split evenly; gradients are clipped where their norm was measured.
     pub fn of(file: CostFile) -> Measured {
-        Measured { size: file.size(), file, layers: None, clip: false }
+        Measured { size: file.size(), clip: file.step.norm_block_ns > 0, file, layers: None }
     }
 
     fn stages(&self, name: &str, placement: &Placement) -> Result<Vec<Stage>, Error> {

@@ -491,6 +491,37 @@ fn a_profile_predicts() {
             assert!(code == 2 || code == 0 && optional.contains(&key) && is_left_out, "{key} = {bad}: {code} {err}");
         }
     }
+    let twice = |value: &mut Value| {
+        let part = value["parts"][0].clone();
+        value["parts"].as_array_mut().unwrap().push(part);
+    };
+    let changes: [(&str, &dyn Fn(&mut Value)); 4] = [
+        ("stands there twice", &twice),
+        ("foo", &|value| value["parts"][0]["part"] = json!("foo")),
+        ("op_overhead_ns", &|value| value["op_overhead_ns"] = json!({"F": 1, "I": 1})),
+        ("op_overhead_ns", &|value| value["op_overhead_ns"]["B"] = json!(1)),
+    ];
+    for (said, change) in changes {
+        let mut other = value.clone();
+        change(&mut other);
+        let path = file(&folder, "names.json", other.to_string());
+        fails(&format!("predict -q --stages 2 --micro 4 --profile {path}"), 2, &[said]);
+    }
+    // A norm that was measured is between the last backward and the optimizer.
+    let mut clipped = value.clone();
+    clipped["step"]["norm_block_ns"] = json!(50_000_000);
+    let path = file(&folder, "clipped.json", clipped.to_string());
+    let iteration = |path: &str| {
+        let found = json(&format!("predict -s 1f1b --stages 2 --micro 4 --profile {path} --format json"));
+        numbers(&found["predictions"], "iteration")[0]
+    };
+    assert!(iteration(&path) > iteration(&costs) + 50.0);
+    // Costs of another model are refused before anything is trained.
+    let other = "--blocks 4 --channels 128 --heads 2 --seq 16 --steps 1 -o -";
+    fails(&format!("run --stages 2 --micro 4 -s 1f1b {other} --profile {costs}"), 2, &["hidden state", "profile"]);
+    let many = format!("predict -s 1f1b --stages 2 --micro 4 --profile {costs} --micro-batch-size 1000");
+    let (code, _, told) = pipesim(&many);
+    assert!(code == 0 && told.contains("not of 1000"), "{told}");
     for (bad, code) in
         [(json!([1000, 1300]), 0), (json!([]), 0), (json!([900]), 2), (json!([1000, 999]), 2), (json!([1000, "x"]), 2)]
     {
@@ -567,14 +598,24 @@ fn every_verb_gives_the_same_prediction_on_a_noisy_machine() {
                 .sum();
             assert!((saved - 1.0).abs() < 0.1, "1 % less of all saves {saved} % of {}", p["schedule"]);
         }
+        // What is compared is compared at one speed.
+        let several = json(&format!("predict {}", common.replace("-m 6", "-m 6,9").replace("--memory-cap 4 ", "")))["predictions"].clone();
+        let typical = |p: &Value| p["typical_speed"]["makespan"].as_f64().unwrap();
+        for p in several.as_array().unwrap() {
+            let rivals = several.as_array().unwrap().iter().filter(|other| other["microbatches"] == p["microbatches"]);
+            let least = rivals.map(typical).fold(f64::INFINITY, f64::min);
+            let is_best = p["best"].as_array().unwrap().contains(&json!("makespan"));
+            assert_eq!(is_best, typical(p) == least, "{p}");
+        }
         let shown = pipesim(&format!("predict {} --format md", common.replace(" --format json", ""))).1;
-        let steady = shown.split("typical speed").nth(1).expect("a table of its own for bounds").to_string();
+        let steady =
+            shown.split("typical speed (times above").nth(1).expect("a table of its own for bounds").to_string();
         for p in predicted.as_array().unwrap() {
             let gap = format!("{:.1} % |", 100.0 * p["typical_speed"]["gap_to_bound"].as_f64().unwrap());
             let row = steady.lines().find(|line| line.starts_with(&format!("| {} ", p["schedule"].as_str().unwrap())));
             assert!(row.is_some_and(|row| row.ends_with(&gap) && row.matches(" ms |").count() == 2), "{row:?} {gap}");
         }
-        assert!(!shown.split("typical speed").next().unwrap().contains("gap"), "{shown}");
+        assert!(!shown.split("typical speed (times above").next().unwrap().contains("gap"), "{shown}");
         let gap = numbers(&predicted, "gap_to_bound");
         assert!(gap.iter().all(|&gap| if machine == "slow" { gap > 0.0 } else { gap < 0.4 }), "{machine}: {gap:?}");
         let beaten = gap.iter().any(|&gap| gap < 0.0);
