@@ -491,22 +491,19 @@ fn a_profile_predicts() {
             assert!(code == 2 || code == 0 && optional.contains(&key) && is_left_out, "{key} = {bad}: {code} {err}");
         }
     }
-    let twice = |value: &mut Value| {
-        let part = value["parts"][0].clone();
-        value["parts"].as_array_mut().unwrap().push(part);
-    };
-    let changes: [(&str, &dyn Fn(&mut Value)); 4] = [
-        ("stands there twice", &twice),
-        ("foo", &|value| value["parts"][0]["part"] = json!("foo")),
-        ("op_overhead_ns", &|value| value["op_overhead_ns"] = json!({"F": 1, "I": 1})),
-        ("op_overhead_ns", &|value| value["op_overhead_ns"]["B"] = json!(1)),
-    ];
-    for (said, change) in changes {
+    let changed = |said: &str, change: fn(&mut Value)| {
         let mut other = value.clone();
         change(&mut other);
         let path = file(&folder, "names.json", other.to_string());
         fails(&format!("predict -q --stages 2 --micro 4 --profile {path}"), 2, &[said]);
-    }
+    };
+    changed("stands there twice", |value| {
+        let part = value["parts"][0].clone();
+        value["parts"].as_array_mut().unwrap().push(part);
+    });
+    changed("foo", |value| value["parts"][0]["part"] = json!("foo"));
+    changed("op_overhead_ns", |value| value["op_overhead_ns"] = json!({"F": 1, "I": 1}));
+    changed("op_overhead_ns", |value| value["op_overhead_ns"]["B"] = json!(1));
     // A norm that was measured is between the last backward and the optimizer.
     let mut clipped = value.clone();
     clipped["step"]["norm_block_ns"] = json!(50_000_000);
