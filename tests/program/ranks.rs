@@ -94,23 +94,32 @@ fn rank(launcher: u32, wanted: &str) -> Option<u32> {
     })
 }
 
-/// Starts a long run on three ranks, waits until steps are reported, and sends `signal` to the rank that has `victim` in its
-/// environment; exit code, stderr, how long the end took, and whether a report was written.
+/// What a long run has said when some of its steps are measured.
+const STEPPED: &str = "step 3 1f1b";
+
+/// `command` with the arguments of a long run.
+fn long(mut command: Command, more: &str) -> Command {
+    let more = arguments(3, &format!("{more} --schedule 1f1b --steps 100000")).replace("--quiet", "");
+    command.arg("run").args(more.split_whitespace());
+    command
+}
+
+/// Starts a run of several ranks, waits until it has said `sign`: steps are measured. Sends `signal` to the rank that has
+/// `victim` in its environment; exit code, stderr, how long the end took, and whether a report was written.
 fn signal_mid_run(
     mut command: Command,
-    more: &str,
+    sign: &str,
     victim: &str,
     signal: &str,
 ) -> (Option<i32>, String, Duration, bool) {
     let folder = tempfile::tempdir().unwrap();
     let (report, errors) = (folder.path().join("report"), folder.path().join("stderr"));
-    let more = arguments(3, &format!("{more} --schedule 1f1b --steps 100000")).replace("--quiet", "");
-    command.arg("run").args(more.split_whitespace()).arg("-o").arg(report.join(""));
+    command.arg("-o").arg(report.join(""));
     command.stdout(Stdio::null()).stderr(std::fs::File::create(&errors).unwrap());
     let mut child = command.spawn().unwrap();
     let start = Instant::now();
     let told = || std::fs::read_to_string(&errors).unwrap();
-    while !told().contains("step 3 1f1b") {
+    while !told().contains(sign) {
         assert!(start.elapsed() < Duration::from_secs(120), "no steps: {}", told());
         assert!(child.try_wait().unwrap().is_none(), "ended early: {}", told());
         std::thread::sleep(Duration::from_millis(20));
@@ -125,7 +134,7 @@ fn signal_mid_run(
 
 /// Kills a rank mid-run: the others end soon, and what was measured is written; exit code and stderr.
 fn kill_mid_run(command: Command, more: &str, victim: &str) -> (Option<i32>, String) {
-    let (code, told, took, written) = signal_mid_run(command, more, victim, "-9");
+    let (code, told, took, written) = signal_mid_run(long(command, more), STEPPED, victim, "-9");
     assert!(told.contains("device 1 at op number"), "who was where: {told}");
     assert!(took < Duration::from_secs(10), "took {took:?}");
     assert!(written, "{told}");
@@ -144,7 +153,8 @@ fn a_killed_rank_ends_the_others_is_named_and_what_was_measured_is_written() {
 fn a_stopped_rank_ends_the_others_and_is_named() {
     for rank in [0, 1] {
         let victim = format!("PIPESIM_RANK={rank}");
-        let (code, told, took, written) = signal_mid_run(pipesim(), "-n 3 --timeout 2", &victim, "-STOP");
+        let (code, told, took, written) =
+            signal_mid_run(long(pipesim(), "-n 3 --timeout 2"), STEPPED, &victim, "-STOP");
         assert_eq!(code, Some(6), "{told}");
         assert!(told.contains(&format!("rank {rank} (process ")) && told.contains("was stopped (SIGSTOP)"), "{told}");
         assert!(took < Duration::from_secs(30) && written, "took {took:?}: {told}");
@@ -210,23 +220,17 @@ fn deliveries_that_are_emulated_give_the_same_losses_in_several_processes() {
 /// Timed devices are measured as those that train are: what they did until a rank was gone is written.
 #[test]
 fn a_killed_rank_of_timed_devices_loses_nothing() {
-    let folder = tempfile::tempdir().unwrap();
+    let words = "run -p 2 -m 4 -n 2 -s gpipe --device timed --costs F=1,I=1,W=1 --unit-ms 1 --steps 100000";
     let mut command = pipesim();
-    let words = "run -p 2 -m 4 -n 2 -s gpipe --device timed --costs F=1,I=1,W=1 --unit-ms 1 --steps 100000 -q";
-    command.args(words.split_whitespace()).arg("-o").arg(folder.path().join("a.json"));
-    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(3));
-    let pid = rank(child.id(), "PIPESIM_RANK=1").expect("the rank runs");
-    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
-    let output = child.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(6) && told.contains("rank 1 was killed by signal 9"), "{told}");
-    assert!(folder.path().join("a.json").is_file(), "{told}");
+    command.args(words.split_whitespace());
+    let (code, told, _, written) = signal_mid_run(command, "measuring: ", "PIPESIM_RANK=1", "-9");
+    assert!(code == Some(6) && told.contains("rank 1 was killed by signal 9"), "{told}");
+    assert!(written, "{told}");
 }
 
 #[test]
 fn a_killed_rank_0_is_named_by_the_launcher() {
-    let (code, told, took, written) = signal_mid_run(pipesim(), "-n 3", "PIPESIM_RANK=0", "-9");
+    let (code, told, took, written) = signal_mid_run(long(pipesim(), "-n 3"), STEPPED, "PIPESIM_RANK=0", "-9");
     assert_eq!(code, Some(6), "{told}");
     assert!(told.contains("rank 0 was killed by signal 9"), "{told}");
     assert!(written && told.contains("rank 1 writes what was measured"), "{told}");

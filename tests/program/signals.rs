@@ -13,19 +13,26 @@ struct Running {
     folder: tempfile::TempDir,
 }
 
-/// pipesim, heeding signals even where whoever runs the tests ignores them.
-fn heeding() -> Command {
+/// What has a program heed signals even where whoever runs the tests ignores them.
+const HEEDING: &str = "--default-signal=INT,TERM,HUP";
+
+/// pipesim with these signals heeded or ignored, see env(1).
+fn with_signals(setting: &str) -> Command {
     let mut command = Command::new("env");
-    command.args(["--default-signal=INT,TERM,HUP", PROGRAM]);
+    command.args([setting, PROGRAM]);
     command
 }
 
 impl Running {
     /// Starts pipesim in a process group of its own.
     fn start(arguments: &str) -> Running {
+        Running::start_with(HEEDING, arguments)
+    }
+
+    fn start_with(signals: &str, arguments: &str) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| std::fs::File::create(folder.path().join(name)).unwrap();
-        let mut command = heeding();
+        let mut command = with_signals(signals);
         command.args(arguments.split_whitespace()).arg("-o").arg(folder.path().join("report").join(""));
         command.stdout(file("stdout")).stderr(file("stderr")).stdin(Stdio::null()).process_group(0);
         Running { child: command.spawn().unwrap(), folder }
@@ -49,13 +56,18 @@ impl Running {
         }
     }
 
-    /// Sends a signal to the process, or with `group` to all of them, as a terminal does; exit code and what was said.
-    fn end(&mut self, signal: &str, group: bool) -> (Option<i32>, String) {
+    /// Sends a signal to the process, or with `group` to all of them, as a terminal does.
+    fn signal(&self, signal: &str, group: bool) {
         let sign = if group { "-" } else { "" };
-        let start = Instant::now();
         let mut kill = Command::new("kill");
         kill.args([signal, "--", &format!("{sign}{}", self.child.id())]);
         assert!(kill.status().unwrap().success());
+    }
+
+    /// As [`signal`](Self::signal), and waits for the end; exit code and what was said.
+    fn end(&mut self, signal: &str, group: bool) -> (Option<i32>, String) {
+        let start = Instant::now();
+        self.signal(signal, group);
         while start.elapsed() < Duration::from_secs(60) {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return (status.code(), self.read("stderr"));
@@ -117,11 +129,14 @@ fn ctrl_c_finishes_the_step_and_writes_what_was_measured() {
 
 #[test]
 fn before_a_step_is_measured_there_is_nothing_to_write() {
+    // as many steps before them as can be asked for, each of some milliseconds: many seconds on any machine
+    let model = "--blocks 4 --heads 1 --channels 64 --vocabulary 257 --max-sequence 64 --batch 16 --device cpu";
     for more in ["", "-n 2"] {
-        let mut run =
-            Running::start(&format!("run {COMMON} --schedule 1f1b --steps 9 --warmup 999 --repeat-batch {more}"));
+        let mut run = Running::start(&format!(
+            "run {model} -p 2 -m 4 --schedule 1f1b --steps 9 --warmup 999 --repeat-batch {more}"
+        ));
         run.until("link: local");
-        std::thread::sleep(Duration::from_millis(700));
+        std::thread::sleep(Duration::from_millis(500));
         let (code, told) = run.end("-INT", true);
         assert_eq!(code, Some(130), "{told}");
         assert!(told.contains("stopped before a step was measured by SIGINT; nothing is written"), "{told}");
@@ -149,7 +164,7 @@ fn profile_and_accuracy_write_what_was_measured() {
 
     let folder = tempfile::tempdir().unwrap();
     let costs = folder.path().join("costs.json");
-    let mut child = heeding()
+    let mut child = with_signals(HEEDING)
         .args(format!("profile {COMMON} --steps 100000 -o").split_whitespace())
         .arg(&costs)
         .stderr(std::fs::File::create(folder.path().join("stderr")).unwrap())
@@ -167,12 +182,16 @@ fn profile_and_accuracy_write_what_was_measured() {
 /// What a shell starts in the background, or `nohup`, is to go on.
 #[test]
 fn signals_that_are_ignored_stay_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let script = format!(
-        "trap '' INT HUP; {PROGRAM} run {COMMON} --schedule 1f1b --steps 100 --warmup 20 -q -o {0}/a.json & \
-         sleep 0.5; kill -INT $!; kill -HUP $!; wait $!",
-        folder.path().display()
+    let mut run = Running::start_with(
+        "--ignore-signal=INT,HUP",
+        &format!("run {COMMON} --schedule 1f1b --steps 100000 --warmup 1 --format json"),
     );
-    let status = Command::new("sh").args(["-c", &script]).stdout(Stdio::null()).status().unwrap();
-    assert_eq!(status.code(), Some(0));
+    run.until("step 3 1f1b");
+    run.signal("-INT", false);
+    run.signal("-HUP", true);
+    let said = run.read("stderr").lines().count();
+    run.until(&format!("step {} 1f1b", said + 100));
+    let (code, told) = run.end("-TERM", false);
+    assert_eq!(code, Some(143), "{told}");
+    assert!(told.contains("stopped by SIGTERM after "), "{told}");
 }
