@@ -47,7 +47,7 @@ pub struct Accuracy {
     /// Measure until the 95 % interval of a predicted time is as narrow as this on either side, and say so where it will not be: 1%
     #[arg(long, value_name = "SHARE", value_parser = share)]
     until: Option<f64>,
-    /// Training steps that follow each other at once, without a barrier, whenever a schedule's turn comes: measures their period
+    /// Training steps that follow each other at once, without a barrier, whenever a schedule's turn comes, at most 64: measures their period
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     in_a_row: u32,
     /// Predict another training from the same costs, too, repeatable: batch=4 (sequences a micro-batch), seq=256, blocks=12, layers=5,3, stages=2; at --calibrate-micro

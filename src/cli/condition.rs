@@ -53,6 +53,8 @@ enum Kind {
 enum Read {
     /// In a timeline.
     Timeline(fn(&Metrics) -> Option<f64>),
+    /// In a step with what ends it.
+    Step(fn(&StepTimes) -> Option<f64>),
     /// In prediction and measurement together.
     Pair(fn(&Judged) -> Option<f64>),
     /// In a run.
@@ -70,7 +72,7 @@ const fn of_timeline(name: &'static str, kind: Kind, read: fn(&Metrics) -> Optio
     Figure { name, kind, read: Read::Timeline(read) }
 }
 
-static FIGURES: [Figure; 12] = [
+static FIGURES: [Figure; 13] = [
     of_timeline("makespan", Kind::Time, |m| Some(m.makespan)),
     of_timeline("span", Kind::Time, |m| Some(m.span)),
     of_timeline("bubble", Kind::Fraction, |m| Some(m.bubble)),
@@ -81,7 +83,8 @@ static FIGURES: [Figure; 12] = [
     of_timeline("peak_activations", Kind::Number, |m| Some(m.peak_activations())),
     Figure { name: "makespan_error", kind: Kind::Fraction, read: Read::Pair(|j| j.makespan_error) },
     Figure { name: "bubble_error", kind: Kind::Points, read: Read::Pair(|j| j.bubble_error) },
-    Figure { name: "iteration", kind: Kind::Time, read: Read::Run(|j| j.iteration) },
+    Figure { name: "iteration", kind: Kind::Time, read: Read::Step(|step| step.iteration) },
+    Figure { name: "period", kind: Kind::Time, read: Read::Step(|step| step.period) },
     Figure { name: "tokens_per_second", kind: Kind::Number, read: Read::Run(|j| j.tokens_per_second) },
 ];
 
@@ -105,6 +108,15 @@ pub enum Verdict {
     Holds(String),
 }
 
+/// A step with what ends it, in the unit of its timeline; none where that is not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepTimes {
+    /// Of a measurement the median.
+    pub iteration: Option<f64>,
+    /// The same, where steps follow each other without a barrier.
+    pub period: Option<f64>,
+}
+
 /// What is found of one schedule.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Judged<'a> {
@@ -120,9 +132,11 @@ pub struct Judged<'a> {
     pub makespan_error: Option<f64>,
     /// Predicted - measured, in points.
     pub bubble_error: Option<f64>,
-    /// Median iteration in ms.
-    pub iteration: Option<f64>,
-    /// Of the median iteration.
+    /// A predicted step.
+    pub predicted_step: StepTimes,
+    /// A measured step.
+    pub measured_step: StepTimes,
+    /// Of the median step.
     pub tokens_per_second: Option<f64>,
 }
 
@@ -149,8 +163,8 @@ impl<'a> Judged<'a> {
 /// What a command can judge, told before it works.
 #[derive(Clone, Copy, Debug)]
 pub enum Scope {
-    /// Predictions in this unit of time.
-    Predictions(&'static str),
+    /// Predictions in this unit of time, and whether what ends a step may be known.
+    Predictions { unit: &'static str, whole_steps: bool },
     /// Predictions and runs, in ms; whether anything is trained.
     Runs { trains: bool },
 }
@@ -164,10 +178,11 @@ pub fn help() -> String {
     format!(
         "Exit with code 4 where this holds for a schedule: a figure, one of > >= < <=, and a number: 'bubble>15%', 'makespan>=100ms', \
          'predicted.span>40', '|makespan_error|>5%'; repeatable. Figures: {}; of prediction against measurement (run, compare; above 0 \
-         where too much was predicted): {}; of run: {}. What was measured is judged where there is a measurement, unless predicted. \
+         where too much was predicted): {}; of steps with what ends them (run, predict --profile): {}; of run: {}. What was measured is judged where there is a measurement, unless predicted. \
          stands before the figure",
         names(|read| matches!(read, Read::Timeline(_))),
         names(|read| matches!(read, Read::Pair(_))),
+        names(|read| matches!(read, Read::Step(_))),
         names(|read| matches!(read, Read::Run(_)))
     )
 }
@@ -196,7 +211,7 @@ impl Condition {
             _ => (None, left),
         };
         let figure = figure(name)?;
-        if side.is_some() && !matches!(figure.read, Read::Timeline(_)) {
+        if side.is_some() && matches!(figure.read, Read::Pair(_) | Read::Run(_)) {
             return Err(format!("{name} is of prediction and measurement together, or of a run; write {name} alone"));
         }
         let (value, unit) = value(right, figure)?;
@@ -207,16 +222,21 @@ impl Condition {
     pub fn refuse(&self, scope: Scope) -> Result<(), String> {
         let name = self.figure.name;
         let what = match (scope, &self.figure.read) {
-            (Scope::Predictions(_), Read::Pair(_) | Read::Run(_)) => {
+            (Scope::Predictions { .. }, Read::Pair(_) | Read::Run(_)) => {
                 format!("nothing is measured here that {name} could be of; pipesim run measures")
             }
-            (Scope::Predictions(_), _) if self.side == Some(Side::Measured) => {
+            (Scope::Predictions { .. }, _) if self.side == Some(Side::Measured) => {
                 "nothing is measured here; leave measured. out, or use pipesim run".to_string()
             }
-            (Scope::Runs { trains: false }, Read::Run(_)) if name == "tokens_per_second" => {
+            (Scope::Predictions { whole_steps: false, .. }, Read::Step(_)) => {
+                format!(
+                    "nothing is known here of what ends a step, that {name} takes in; pipesim predict --profile knows"
+                )
+            }
+            (Scope::Runs { trains: false }, Read::Run(_)) => {
                 "timed devices train no tokens; judge iteration".to_string()
             }
-            (Scope::Predictions(unit), _) => return self.fits_unit(unit),
+            (Scope::Predictions { unit, .. }, _) => return self.fits_unit(unit),
             _ => return Ok(()),
         };
         Err(format!("--fail-if '{}': {what}", self.text))
@@ -237,19 +257,20 @@ impl Condition {
     /// # Errors
     /// Its unit is not the timeline's.
     pub fn found_in(&self, judged: &Judged) -> Result<Verdict, String> {
-        let both = [(Side::Measured, judged.measured), (Side::Predicted, judged.predicted)];
-        let asked = both.into_iter().find(|(side, metrics)| metrics.is_some() && self.side.is_none_or(|s| s == *side));
-        let (whose, found) = match (&self.figure.read, asked) {
-            (Read::Timeline(read), Some((side, Some(metrics)))) => {
-                (if side == Side::Measured { "measured " } else { "predicted " }, read(metrics))
+        let (whose, found) = match &self.figure.read {
+            Read::Timeline(read) => {
+                let found = self.asked(judged.measured, judged.predicted);
+                found.map_or(("", None), |(whose, metrics)| (whose, read(metrics)))
             }
-            (Read::Timeline(_), _) => ("", None),
-            (Read::Pair(read), _) => ("", read(judged)),
-            (Read::Run(read), _) => ("measured ", read(judged)),
+            Read::Step(read) => {
+                let found = self.asked(read(&judged.measured_step), read(&judged.predicted_step));
+                found.map_or(("", None), |(whose, time)| (whose, Some(time)))
+            }
+            Read::Pair(read) => ("", read(judged)),
+            Read::Run(read) => ("measured ", read(judged)),
         };
         let Some(found) = found else { return Ok(Verdict::Unknown) };
-        let of_timeline = matches!(self.figure.read, Read::Timeline(_));
-        let time_unit = if of_timeline { judged.time_unit } else { "ms" };
+        let time_unit = judged.time_unit;
         self.fits_unit(time_unit)?;
         let ms = TimeUnit::named(time_unit).filter(|_| self.unit == Unit::Time).map_or(1.0, TimeUnit::ms);
         let size = ms * if self.signed { found } else { found.abs() };
@@ -258,6 +279,13 @@ impl Condition {
         }
         let (name, shown) = (self.figure.name, self.shown(found, time_unit));
         Ok(Verdict::Holds(format!("{} holds: {whose}{name} = {shown}", self.text)))
+    }
+
+    /// What was measured, where there is that, unless a side is named; with whose it is, in words.
+    fn asked<T>(&self, measured: Option<T>, predicted: Option<T>) -> Option<(&'static str, T)> {
+        let both = [(Side::Measured, "measured ", measured), (Side::Predicted, "predicted ", predicted)];
+        let mut asked = both.into_iter().filter(|(side, ..)| self.side.is_none_or(|wanted| wanted == *side));
+        asked.find_map(|(_, whose, found)| Some((whose, found?)))
     }
 
     /// What was found, as the threshold was written.
@@ -333,6 +361,7 @@ mod tests {
         assert_eq!(read("bubble_error>2%"), Ok(("bubble_error", 2.0)));
         assert_eq!(read("measured.makespan>=1.5s"), Ok(("makespan", 1500.0)));
         assert_eq!(read("iteration<100ms"), Ok(("iteration", 100.0)));
+        assert_eq!(read("predicted.period<100ms"), Ok(("period", 100.0)));
         assert_eq!(read("|makespan_error|>5%"), Ok(("makespan_error", 0.05)));
         assert_eq!(read("makespan_error<-5%"), Ok(("makespan_error", -0.05)));
     }
@@ -361,7 +390,8 @@ mod tests {
             ("buble>0.1", "did you mean bubble?"),
             ("span-bubble>0.1", "did you mean span_bubble?"),
             ("speed>1", "expected one of makespan"),
-            ("measured.iteration>1", "write iteration alone"),
+            ("measured.tokens_per_second>1", "write tokens_per_second alone"),
+            ("predicted.bubble_error>1", "write bubble_error alone"),
             ("meassured.bubble>1", "no figure is called"),
         ] {
             let refused = Condition::parse(text).expect_err(text);

@@ -37,6 +37,9 @@ pub struct LookOptions {
     /// Leave out sends and waits for data
     #[arg(long)]
     pub no_waits: bool,
+    /// Leave out the texts around a picture: costs, notes, what its figures are, what made it
+    #[arg(long)]
+    pub no_notes: bool,
     /// Draw only this part of the time, in the time unit: 100..160, 100.. or ..160; pages show it first
     #[arg(long, value_name = "FROM..TO", value_parser = window)]
     pub window: Option<(f64, f64)>,
@@ -90,6 +93,7 @@ impl LookOptions {
             palette: self.palette.unwrap_or_default(),
             memory: !self.no_memory,
             waits: !self.no_waits,
+            notes: !self.no_notes,
             window: self.window,
             collapse: self.collapse,
             ..Look::default()

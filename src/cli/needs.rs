@@ -258,7 +258,7 @@ const RULES: &[Rule] = &[
         why: "is about pictures and pages; write one, as in -o timelines.svg",
     },
     Rule {
-        options: &["width", "font_size"],
+        options: &["width", "font_size", "no_notes"],
         fits: |a| a.is_drawn(|drawn| drawn == Drawn::Still),
         why: "is about pictures; write one, as in -o timelines.svg",
     },

@@ -1,7 +1,7 @@
 //! `pipesim predict`.
 
 use super::Failure;
-use super::condition::{Judged, Scope};
+use super::condition::{Judged, Scope, StepTimes};
 use super::engine::EngineOptions;
 use super::grid::{self, Combination};
 use super::guard::Guarded;
@@ -97,7 +97,8 @@ impl Predict {
         self.write.check_writable()?;
         let analytic = self.analytic()?;
         let unit = if analytic.is_some() { "ms" } else { self.costs.time_unit() };
-        self.judge.refuse(Scope::Predictions(unit))?;
+        let whole_steps = analytic.is_some() || self.costs.profile.is_some();
+        self.judge.refuse(Scope::Predictions { unit, whole_steps })?;
         let mut all = match &analytic {
             Some(analytic) => {
                 let costs = Costs::Analytic(Box::new(analytic.clone()));
@@ -123,9 +124,13 @@ impl Predict {
             forecasts.iter().flat_map(|forecasts| &forecasts.each).filter_map(|(_, forecast)| forecast.misfit.as_ref());
         misfits.for_each(|misfit| self.remarks.remark(&format!("warning: {misfit}")));
         self.show(&results, &all, forecasts.as_ref())?;
-        let judged = results.iter().zip(&labels);
-        let judged = judged
-            .map(|(result, label)| Judged::predicted(label, &result.prediction.time_unit, &result.prediction.metrics));
+        let judged =
+            results.iter().zip(&labels).enumerate().map(|(number, (Predicted { prediction: p, .. }, label))| {
+                let forecast = forecasts.as_ref().map(|forecasts| &forecasts.each[number].1);
+                let iteration = forecast.map(|forecast| 1e3 * forecast.iteration_s).or(p.iteration);
+                let predicted_step = StepTimes { iteration, period: p.period };
+                Judged { predicted_step, ..Judged::predicted(label, &p.time_unit, &p.metrics) }
+            });
         self.judge.held(&judged.collect::<Vec<_>>())?.judge()
     }
 

@@ -1,7 +1,7 @@
 //! `pipesim run`: really train, measure, predict from one calibrated schedule, compare.
 
 use super::Failure;
-use super::condition::{Judged, Scope};
+use super::condition::{Judged, Scope, StepTimes};
 use super::devices::{Chosen, DeviceOptions};
 use super::model::ModelOptions;
 use super::numbers::share;
@@ -47,7 +47,7 @@ pub struct Run {
     /// Measure until the 95 % interval of a predicted time is as narrow as this on either side, and say so where it will not be: 1%
     #[arg(long, value_name = "SHARE", value_parser = share)]
     until: Option<f64>,
-    /// Training steps that follow each other at once, without a barrier, whenever a schedule's turn comes: measures their period
+    /// Training steps that follow each other at once, without a barrier, whenever a schedule's turn comes, at most 64: measures their period
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     in_a_row: u32,
     /// Steps before them that leave no trace
@@ -317,7 +317,11 @@ impl Run {
 fn judged(finding: &Finding) -> Vec<Judged<'_>> {
     let both = finding.report.entries.iter().zip(&finding.outcomes);
     let one = |(entry, outcome): (_, &Outcome)| Judged {
-        iteration: Some(outcome.iteration_ms.median),
+        predicted_step: StepTimes { iteration: outcome.predicted.iteration, period: outcome.predicted.period },
+        measured_step: StepTimes {
+            iteration: Some(outcome.iteration_ms.median),
+            period: outcome.period_ms.map(|period| period.median),
+        },
         tokens_per_second: Some(outcome.tokens_per_second),
         ..Judged::entry(entry)
     };

@@ -148,6 +148,13 @@ impl CostFile {
                 "the measured speeds are out of order; measure again with `pipesim profile`".to_string(),
             ));
         }
+        let counts: BTreeSet<usize> = file.speeds.iter().map(|speed| speed.devices.len()).collect();
+        if counts.contains(&0) || counts.len() > 1 {
+            return Err(CostError(format!(
+                "speeds: expected as many devices in every step, one or more, found {}; measure again with `pipesim profile`",
+                counts.iter().map(usize::to_string).collect::<Vec<_>>().join(" and ")
+            )));
+        }
         let unsound = |what: &str| {
             let most = Contention::MOST;
             Err(CostError(format!(

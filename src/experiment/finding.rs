@@ -10,7 +10,7 @@ use crate::exec::StepRecord;
 use crate::report::{Entry, Panel, Report, Table};
 use crate::sim::event::EventError;
 use crate::sim::{self, AtSpeed, Interval, Predicted, Prediction, Setup};
-use crate::statistics::{midmean, typical};
+use crate::statistics::{LEAST_FOR_CI95, midmean, typical};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -89,8 +89,12 @@ struct OverSteps {
     bubble_error: f64,
     /// Measured.
     makespan_ms: f64,
-    /// Predicted.
+    /// Predicted makespan.
     expected_ms: f64,
+    /// Predicted iteration.
+    iteration_ms: f64,
+    /// Predicted period.
+    period_ms: Option<f64>,
     /// Where the measured makespan would lie.
     interval_ms: Option<Interval>,
 }
@@ -123,6 +127,7 @@ impl OverSteps {
         let makespan_error = midmean(&makespans.collect::<Vec<_>>()).exp() - 1.0;
         let makespan_ms = typical(&run.records.iter().map(StepRecord::makespan_ns).collect::<Vec<_>>()) as f64 / 1e6;
         let expected_ms = typical(&expected.iter().map(|at| at.makespan).collect::<Vec<_>>()) as f64 / 1e6;
+        let iteration_ms = expected_ms + end as f64 / 1e6;
         let at_speeds: Vec<u64> = all.at_speeds().iter().map(|at| at.makespan).collect();
         let ratios = if beside.is_empty() { None } else { ratios(&at_speeds, beside, SEED) };
         let ms = |ratios: [f64; 2]| ratios.map(|ratio| ratio * expected_ms);
@@ -133,6 +138,8 @@ impl OverSteps {
             bubble_error: midmean(&bubbles.collect::<Vec<_>>()),
             makespan_ms,
             expected_ms,
+            iteration_ms,
+            period_ms: ratio.map(|ratio| ratio * iteration_ms),
             interval_ms: ratios.map(|[of_80, of_95]| Interval { within_80: ms(of_80), within_95: ms(of_95) }),
         })
     }
@@ -242,6 +249,8 @@ impl Finding {
         }
         let mut error = compare::compare(&panel.timeline, &measured_timeline).unwrap_or_default();
         error.typical_makespan = Some(over_steps.makespan_error);
+        error.typical_iteration = Some(over_steps.iteration_error);
+        error.typical_period = over_steps.period_error;
         error.self_replay = Some(compare::self_replay(&run.graph, table, &run.records));
         let (iteration, wall, period) = (iteration(run), wall(run), period(run));
         let metrics = measured_timeline.metrics();
@@ -259,6 +268,7 @@ impl Finding {
             microbatches: schedule.microbatches,
             device_kind: place.device_kind,
             link: place.link,
+            steps: run.records.len(),
             losses: run.records.iter().flat_map(StepRecord::losses).collect(),
             tokens_per_second: tokens / (wall.median / 1e3).max(1e-9),
             iteration_ms: iteration,
@@ -278,6 +288,8 @@ impl Finding {
             },
             typical_makespan_ms: over_steps.makespan_ms,
             expected_makespan_ms: over_steps.expected_ms,
+            expected_iteration_ms: over_steps.iteration_ms,
+            expected_period_ms: over_steps.period_ms,
             measured,
             predicted,
         };
@@ -344,8 +356,13 @@ fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table>
         cells.extend(period(Some(o)));
         cells
     };
+    let few = outcomes.iter().any(|o| o.steps < LEAST_FOR_CI95);
     let speed = Table {
-        caption: "Training speed".to_string(),
+        caption: if few {
+            format!("Training speed; of fewer than {LEAST_FOR_CI95} steps the interval is from the least to the most")
+        } else {
+            "Training speed".to_string()
+        },
         header: ["schedule", "median iteration ms", "95 % interval", "tokens/s"]
             .into_iter()
             .chain(base.map(|_| column))

@@ -61,6 +61,8 @@ pub struct Outcome {
     pub device_kind: &'static str,
     /// `local`, `copy`, `nvshmem`, `nccl` or `mpi`.
     pub link: &'static str,
+    /// How often its turn came: measured steps, or rows of steps.
+    pub steps: usize,
     /// Loss of each training step before its update; empty for timed devices.
     pub losses: Vec<f64>,
     /// Of the median of `wall_ms`.
@@ -78,6 +80,11 @@ pub struct Outcome {
     pub typical_makespan_ms: f64,
     /// The same of what was predicted for these steps, each at its own time.
     pub expected_makespan_ms: f64,
+    /// The same of iterations, what ends a step included.
+    pub expected_iteration_ms: f64,
+    /// The same of periods, where steps followed each other at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_period_ms: Option<f64>,
     /// Of the step with the most typical makespan and busy time.
     pub measured: Prediction,
     /// Prediction against measurement.

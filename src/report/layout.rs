@@ -98,8 +98,9 @@ fn laid_out(report: &Report, frame: &Frame) -> Picture {
         Picture { width: frame.width, title: summary(report), palette: report.look.palette, ..Picture::default() };
     let mut y = frame.margin + 14.0;
     y = lines(&mut picture, TITLE, (frame.margin, y), frame.text(), 19.0, report.headline());
-    y = lines(&mut picture, BODY, (frame.margin, y), frame.text(), 15.0, &report.subtitle);
-    y += if report.subtitle.is_empty() { 0.0 } else { 3.0 };
+    let subtitle = if report.look.notes { report.subtitle.as_str() } else { "" };
+    y = lines(&mut picture, BODY, (frame.margin, y), frame.text(), 15.0, subtitle);
+    y += if subtitle.is_empty() { 0.0 } else { 3.0 };
     let scale = Scale::readable(report, frame.right - frame.left, 9.0, BREAK);
     let prepared: Vec<Vec<Prepared>> = report
         .entries
@@ -408,7 +409,8 @@ fn block(
         let text = format!("One device in {step} is shown, of {devices}.");
         y = lines(picture, SMALL, (frame.left, y + 8.0), frame.right - frame.left, 14.0, &text) - 8.0;
     }
-    for note in remarks.iter().copied().chain(entry.notes.iter().map(String::as_str)) {
+    let notes = remarks.iter().copied().chain(entry.notes.iter().map(String::as_str));
+    for note in notes.filter(|_| look.notes) {
         y = lines(picture, SMALL, (frame.left, y + 8.0), frame.right - frame.left, 13.0, note) - 8.0;
     }
     y
@@ -459,19 +461,19 @@ fn margins(
 }
 
 fn footer(picture: &mut Picture, frame: &Frame, report: &Report, scale: &Scale, y: f64) -> f64 {
-    let mut texts = Vec::new();
-    if !report.entries.is_empty() {
+    let (mut texts, is_told) = (Vec::new(), report.look.notes);
+    if is_told && !report.entries.is_empty() {
         let more = "; span bubble = (span − ideal) / span; bubble over ideal = (makespan − ideal) / ideal. Step ops are drawn but \
                     count in none of them.";
         texts.push(format!("bubble = 1 − Σ busy / (p · makespan){}", if frame.wide { more } else { "" }));
     }
-    texts.extend(report.changes());
+    texts.extend(report.changes().into_iter().filter(|_| is_told));
     if scale.is_mixed() {
         texts.push(
             "Panels of different time units are each drawn on their own scale; the axis is the upper one's.".into(),
         );
     }
-    if !report.provenance.is_empty() {
+    if is_told && !report.provenance.is_empty() {
         let told = report.provenance.iter().filter(|(key, _)| *key != "command"); // too long for a picture
         let facts: Vec<String> = told.map(|(k, v)| format!("{k}: {v}")).collect();
         texts.push(facts.join(" · "));

@@ -15,6 +15,8 @@ pub struct Look {
     pub memory: bool,
     /// Whether the lanes of sends and of waiting for data are drawn.
     pub waits: bool,
+    /// Whether a picture says costs, notes, what its figures are and what made it.
+    pub notes: bool,
     /// The time that is drawn, from and to, in the time unit; everything unless given.
     pub window: Option<(f64, f64)>,
     /// Whether gaps have the colours of why devices idle.
@@ -32,6 +34,7 @@ impl Default for Look {
             palette: Palette::default(),
             memory: true,
             waits: true,
+            notes: true,
             causes: false,
             window: None,
             collapse: false,

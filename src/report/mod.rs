@@ -193,10 +193,16 @@ impl Panel {
 pub struct Comparison {
     /// Predicted / measured - 1, of the two timelines.
     pub makespan: f64,
-    /// The same against the median makespan of all steps, of which the measured timeline is the most typical; none where only
+    /// The same over all steps, each predicted for its own time, of which the mean of the middle half counts; none where only
     /// timelines are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub typical_makespan: Option<f64>,
+    /// The same of iterations, what ends a step included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub typical_iteration: Option<f64>,
+    /// The same of periods; none where no step followed another at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub typical_period: Option<f64>,
     /// Predicted bubble - measured bubble, in percentage points.
     pub bubble: f64,
     /// Median over ops of |predicted start - measured start|, as a fraction of the measured iteration.

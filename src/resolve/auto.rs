@@ -36,7 +36,13 @@ pub(super) fn best<E: From<Error>>(selection: &Selection, costs: Pricing<'_, E>)
         let one = Selection { chunks, ..selection.without_options() };
         let Ok(found) = one.order(name) else { continue };
         match costs(name, found.order.placement()) {
-            Ok(costs) => candidates.push(Candidate { order: selection.capped(found.order), costs }),
+            Ok(costs) => {
+                let order = match chunks.filter(|_| selection.chunks.is_none()) {
+                    Some(chunks) => with_chunks(found.order, chunks),
+                    None => found.order,
+                };
+                candidates.push(Candidate { order: selection.capped(order), costs });
+            }
             // a model may have too few layers for so many stages
             Err(failure) => {
                 unfit.get_or_insert(failure);
@@ -51,6 +57,13 @@ pub(super) fn best<E: From<Error>>(selection: &Selection, costs: Pricing<'_, E>)
     let cap = selection.cap();
     let best = Contest { overlap, cap, host, effort }.best(candidates);
     best.ok_or_else(|| Error::NoneFits { devices, microbatches, cap }.into())
+}
+
+/// `order`, called as the variant that it is, so that it can be asked for.
+fn with_chunks(mut order: Order, chunks: u32) -> Order {
+    let (Order::Fixed(Schedule { name, .. }) | Order::Open(OpenSchedule { name, .. })) = &mut order;
+    name.push_str(&format!(":v={chunks}"));
+    order
 }
 
 /// A search on a V for more than the p activations of the named ones, where the cap leaves room for more.

@@ -57,10 +57,10 @@ impl Cause {
             Cause::Drain => "after the device's last op",
             Cause::Dependence => "what it waits for takes as long as it does with equal stages and free links",
             Cause::Communication => {
-                "transfers and host overheads on the way to what it waits for; free links would save it"
+                "transfers and host overheads on the way to what it waits for; free links would save it, and shorten fill and drain, too"
             }
             Cause::Imbalance => {
-                "ops on the way to what it waits for take longer than the average of their kind; equal stages would save it"
+                "ops on the way to what it waits for take longer than the average of their kind; equal stages would save it, and shorten fill and drain, too"
             }
             Cause::Memory if capped => "a forward was ready, but above the cap on activations",
             Cause::Memory => "a forward was ready, but above what the device ever holds here",

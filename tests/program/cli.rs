@@ -278,6 +278,39 @@ fn thresholds_exit_with_4_after_printing() {
     serde_json::from_str::<Value>(&out).unwrap();
     assert_eq!(pipesim(&format!("{SMALL} --fail-if bubble>0.75 --fail-if peak_activations>8")).0, 0);
     assert_eq!(pipesim(&format!("{SMALL} --fail-if makespan>=96")).0, 4);
+    for figure in ["iteration", "predicted.period"] {
+        fails(&format!("{SMALL} --fail-if {figure}>1"), 2, &["what ends a step", "--profile"]);
+        fails(&format!("explain -p 2 -m 2 -s 1f1b --fail-if {figure}>1"), 2, &["what ends a step"]);
+    }
+    let model = "predict -q -p 4 -m 8 -s 1f1b --model llama-3-8b --hardware h100-sxm --fail-if";
+    assert_eq!(pipesim(&format!("{model} iteration>1h")).0, 0);
+    assert_eq!(pipesim(&format!("{model} iteration>1ms")).0, 4);
+}
+
+/// The period of steps that follow each other at once, in every form in which figures are given.
+#[test]
+fn steps_in_a_row_have_a_period_everywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().display();
+    let model = "--device cpu --blocks 4 --heads 1 --channels 8 --vocabulary 257 --max-sequence 8";
+    let line = format!("run -q -p 2 -m 2 -s 1f1b {model} --steps 3 --in-a-row 2");
+    let found = json(&format!("{line} --format json -o {at}/r --fail-if predicted.period>1h --fail-if period>1h"));
+    let run = &found["runs"][0];
+    assert_eq!((run["steps"].as_u64(), run["losses"].as_array().unwrap().len()), (Some(3), 6));
+    let [iteration, period] = ["expected_iteration_ms", "expected_period_ms"].map(|key| run[key].as_f64().unwrap());
+    assert!(run["expected_makespan_ms"].as_f64().unwrap() < iteration && 0.0 < period && period <= iteration, "{run}");
+    let text = std::fs::read_to_string(folder.path().join("r/report.json")).unwrap();
+    let report: Value = serde_json::from_str(&text).unwrap();
+    for key in ["typical_makespan", "typical_iteration", "typical_period"] {
+        assert!(run["error"][key].is_f64() && run["error"][key] == report["schedules"][0]["error"][key], "{key}");
+    }
+    let (code, out, err) = pipesim(&format!("{line} --format csv -o - --fail-if period>0"));
+    assert!(code == 4 && err.contains("measured period = "), "{code}: {err}");
+    let rows: Vec<Vec<&str>> = out.lines().map(|line| line.split(',').collect()).collect();
+    let column = |name: &str| rows[0].iter().position(|other| *other == name).map(|number| rows[1][number]);
+    for name in ["period_ms_median", "error_typical_iteration", "error_typical_period"] {
+        assert!(column(name).unwrap().parse::<f64>().is_ok(), "{name}: {out}");
+    }
 }
 
 #[test]
@@ -501,6 +534,9 @@ fn a_profile_predicts() {
         let part = value["parts"][0].clone();
         value["parts"].as_array_mut().unwrap().push(part);
     });
+    changed("speeds: expected as many devices in every step", |value| {
+        value["speeds"][0]["devices"].as_array_mut().unwrap().push(json!([[10, 1_000_000]]));
+    });
     changed("foo", |value| value["parts"][0]["part"] = json!("foo"));
     changed("op_overhead_ns", |value| value["op_overhead_ns"] = json!({"F": 1, "I": 1}));
     changed("op_overhead_ns", |value| value["op_overhead_ns"]["B"] = json!(1));
@@ -513,6 +549,9 @@ fn a_profile_predicts() {
         numbers(&found["predictions"], "iteration")[0]
     };
     assert!(iteration(&path) > iteration(&costs) + 50.0);
+    let held = format!("predict -q -s 1f1b --stages 2 --micro 4 --profile {path} --fail-if");
+    assert_eq!(pipesim(&format!("{held} iteration<50ms --fail-if predicted.period>1h")).0, 0);
+    assert!(pipesim(&format!("{held} iteration>50ms")).2.contains("predicted iteration = "));
     // Costs of another model are refused before anything is trained.
     let other = "--blocks 4 --channels 128 --heads 2 --seq 16 --steps 1 -o -";
     fails(&format!("run --stages 2 --micro 4 -s 1f1b {other} --profile {costs}"), 2, &["hidden state", "profile"]);

@@ -71,6 +71,7 @@ const VALUES: &[(&str, &str)] = &[
     ("model", "small"),
     ("need", "mpi"),
     ("no-memory", ""),
+    ("no-notes", ""),
     ("no-waits", ""),
     ("output", "x.html"),
     ("overlap", "serial"),
@@ -141,75 +142,69 @@ const TIMED_STEPS: (&str, &str) = ("steps", "every step lasts as long; that they
 /// What a written picture shows; that it does is seen where one is written by a command that measures nothing.
 const PALETTE: (&str, &str) = ("palette", "nothing is coloured");
 const PICTURED: &str = "the pictures show times, and those are left out";
-const LOOK: [(&str, &str); 8] = [
-    ("title", PICTURED),
-    ("width", PICTURED),
-    ("font-size", PICTURED),
-    ("palette", PICTURED),
-    ("no-memory", PICTURED),
-    ("no-waits", PICTURED),
-    ("window", PICTURED),
-    ("collapse", PICTURED),
-];
+/// Stands for all options of the look of pictures.
+const LOOK: (&str, &str) = ("look", PICTURED);
+const OF_LOOK: [&str; 9] =
+    ["title", "width", "font-size", "palette", "no-memory", "no-waits", "no-notes", "window", "collapse"];
 
 const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule interleaved-1f1b",
-        refused: "title width font-size no-memory no-waits \
+        refused: "title width font-size no-memory no-waits no-notes \
                   effort overlap layers balance sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[PALETTE, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --costs F=2,comm=3 --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort balance ascii chunks set overlap profile sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
-        refused: "palette window collapse title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap costs costs-per slow sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
     Setting {
         command: "predict --stages 2 --micro 6 --schedule dualpipe --format md",
-        refused: "palette window collapse title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort chunks set layers balance sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, ("ascii", "it is in ASCII as it is"), NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 4 --micro 8 --schedule chimera --slow 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii set overlap layers balance profile \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule $D/1f1b.csv --format csv",
-        refused: "palette window collapse title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap layers balance max-ticks sharing link-scope link-contention samples jitter-seed stages micro \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap costs costs-per profile slow sharing link-scope link-contention samples jitter-seed",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
         command: "explain --stages 2 --micro 2 --schedule zb-h1",
-        refused: "palette window collapse title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort chunks set overlap layers balance",
         same: &[QUIET],
     },
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii chunks set overlap costs costs-per slow",
         same: &[QUIET],
     },
@@ -255,7 +250,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "compare $D/predicted.json",
-        refused: "title width font-size no-memory no-waits",
+        refused: "title width font-size no-memory no-waits no-notes",
         same: &[PALETTE, QUIET],
     },
     Setting { command: "compare $D/predicted.json --output x.svg", refused: "", same: &[] },
@@ -272,7 +267,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "compare $D/predicted.json --format json",
-        refused: "palette window collapse title width font-size no-memory no-waits \
+        refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   ascii",
         same: &[COLOR, QUIET],
     },
@@ -280,76 +275,24 @@ const SETTINGS: &[Setting] = &[
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --unit-ms 1 --steps 1 --warmup 0 --format json",
         refused: "effort balance ascii chunks set overlap layers link slices precision device baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model profile repeat-batch seed seq tokenizer until vocabulary weight-decay",
-        same: &[
-            LOOK[0],
-            LOOK[1],
-            LOOK[2],
-            LOOK[3],
-            LOOK[4],
-            LOOK[5],
-            LOOK[6],
-            LOOK[7],
-            COLOR,
-            WARMUP,
-            TIMEOUT,
-            APART,
-            DETAILS,
-            TIMED_STEPS,
-        ],
+        same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --profile $D/costs.json --steps 1 --warmup 0 --format json",
         refused: "effort balance ascii chunks set overlap link slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
                   clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer until vocabulary weight-decay costs costs-per slow unit-ms",
-        same: &[
-            LOOK[0],
-            LOOK[1],
-            LOOK[2],
-            LOOK[3],
-            LOOK[4],
-            LOOK[5],
-            LOOK[6],
-            LOOK[7],
-            COLOR,
-            WARMUP,
-            TIMEOUT,
-            APART,
-            DETAILS,
-            TIMED_STEPS,
-        ],
+        same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0 --format json",
         refused: "effort balance ascii chunks set overlap costs costs-per slow unit-ms checkpoint tokenizer link slices precision",
-        same: &[
-            LOOK[0],
-            LOOK[1],
-            LOOK[2],
-            LOOK[3],
-            LOOK[4],
-            LOOK[5],
-            LOOK[6],
-            LOOK[7],
-            COLOR,
-            WARMUP,
-            TIMEOUT,
-            APART,
-            DETAILS,
-            SIZES_SAY_ALL,
-        ],
+        same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 4 --warmup 0",
         refused: "effort balance chunks set overlap costs costs-per slow unit-ms checkpoint calibrate link slices precision tokenizer until",
         same: &[
-            LOOK[0],
-            LOOK[1],
-            LOOK[2],
-            LOOK[3],
-            LOOK[4],
-            LOOK[5],
-            LOOK[6],
-            LOOK[7],
+            LOOK,
             WARMUP,
             TIMEOUT,
             APART,
@@ -362,10 +305,7 @@ const SETTINGS: &[Setting] = &[
         command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 4 --warmup 0 --format json",
         refused: "effort balance ascii chunks set overlap costs costs-per slow unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
                   slices precision",
-        same: &[
-            LOOK[0], LOOK[1], LOOK[2], LOOK[3], LOOK[4], LOOK[5], LOOK[6], LOOK[7], COLOR, WARMUP, TIMEOUT, APART,
-            DETAILS,
-        ],
+        same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS],
     },
     Setting {
         command: "profile --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0",
@@ -376,14 +316,7 @@ const SETTINGS: &[Setting] = &[
         command: "report accuracy --stages 2 --micro 4 --schedule gpipe --calibrate 1f1b --calibrate-micro 4 --device cpu $M --steps 4 --warmup 0 --verbose",
         refused: "again batch checkpoint tokenizer link slices precision quiet",
         same: &[
-            LOOK[0],
-            LOOK[1],
-            LOOK[2],
-            LOOK[3],
-            LOOK[4],
-            LOOK[5],
-            LOOK[6],
-            LOOK[7],
+            LOOK,
             WARMUP,
             TIMEOUT,
             SIZES_SAY_ALL,
@@ -636,7 +569,10 @@ fn wrong(setting: &Setting, verb: &str, options: &[String], folder: &Path) -> Ve
         return vec![format!("{}: {} {}", setting.command, without.code, without.told)];
     }
     let refused: BTreeSet<&str> = setting.refused.split_whitespace().collect();
-    let same: BTreeSet<&str> = setting.same.iter().map(|(option, _)| *option).collect();
+    let mut same: BTreeSet<&str> = setting.same.iter().map(|(option, _)| *option).collect();
+    if same.remove(LOOK.0) {
+        same.extend(OF_LOOK);
+    }
     let unknown = refused.union(&same).filter(|named| !options.iter().any(|option| option == *named));
     let mut wrong: Vec<String> = unknown.map(|option| format!("{verb} has no --{option}")).collect();
     for option in options {

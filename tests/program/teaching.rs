@@ -244,8 +244,14 @@ fn every_word_of_a_table_is_in_the_glossary() {
         "explain -p 4 -m 8 -s 1f1b",
         "explain -p 2 -m 2 -s zb-h1 --memory-cap 2 --exact",
         "run -p 2 -m 2 -s 1f1b --device timed --steps 1 -o -",
+        "run -p 2 -m 2 -s 1f1b MODEL --steps 2 --in-a-row 2 --baseline -o -",
+        "report accuracy MODEL --steps 5 -m 2 --calibrate-micro 2 -s 1f1b,gpipe --in-a-row 2 --transfer-to batch=2 -o -",
     ] {
-        let (code, out, err) = pipesim(&format!("{line} -q --format md"));
+        let line =
+            line.replace("MODEL", "--device cpu --blocks 4 --heads 1 --channels 8 --vocabulary 257 --max-sequence 8");
+        // a report is Markdown
+        let format = if line.starts_with("report ") { "" } else { "--format md" };
+        let (code, out, err) = pipesim(&format!("{line} -q {format}"));
         assert_eq!(code, 0, "{line}: {err}");
         words.extend(headers(&out));
     }

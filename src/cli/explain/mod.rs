@@ -46,7 +46,7 @@ impl Explain {
     /// Explains, prints, writes.
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
-        self.judge.refuse(Scope::Predictions(self.costs.time_unit()))?;
+        self.judge.refuse(Scope::Predictions { unit: self.costs.time_unit(), whole_steps: false })?;
         let (mut explanations, mut entries) = (Vec::new(), Vec::new());
         let costs = self.costs.costs()?;
         let mut advisor = None;

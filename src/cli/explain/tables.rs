@@ -68,7 +68,8 @@ fn idle(all: &[Explained]) -> Table {
         caption: format!(
             "Why devices idle, in {}: the causes add up to idle, and in the last row to the bubble. fill: before a device's first op; \
              drain: after its last; dependence: it waits for an op elsewhere, as it would with equal stages and free links; exposed \
-             comm.: what free links would save; imbalance: what equal stages would save; {memory}: a forward was ready, but would have \
+             comm.: the messages on the way there; imbalance: the ops on the way there that last longer than the average of their \
+             kind (free links and equal stages would also shorten fill and drain); {memory}: a forward was ready, but would have \
              held more activations {held}; order: an op that stands later in the device's order would have fitted.",
             units(all)
         ),
