@@ -333,7 +333,8 @@ mod under_mpirun {
 
     #[test]
     fn a_stopped_rank_is_named() {
-        let (code, told, took, _) = signal_mid_run(mpirun(3, &[]), "--timeout 2", "OMPI_COMM_WORLD_RANK=1", "-STOP");
+        let (code, told, took, _) =
+            signal_mid_run(long(mpirun(3, &[]), "--timeout 2"), STEPPED, "OMPI_COMM_WORLD_RANK=1", "-STOP");
         assert!(code != Some(0) && took < Duration::from_secs(40), "took {took:?}: {told}");
     }
 
