@@ -168,6 +168,11 @@ impl Precision {
         if self == Precision::Fp32 { 4 } else { 2 }
     }
 
+    /// What is computed in outside of the linear layers: 16 bits where those have fewer.
+    pub fn between_layers(self) -> Precision {
+        if self.is_narrow() { Precision::Bf16 } else { self }
+    }
+
     /// Whether linear layers have fewer than 16 bits.
     pub fn is_narrow(self) -> bool {
         matches!(self, Precision::Fp8 | Precision::Mxfp8 | Precision::Nvfp4)
@@ -190,12 +195,18 @@ pub fn micro_batches(
     micro: Option<u32>,
 ) -> Result<(u32, u32), LayoutError> {
     let Some(batch) = batch else { return Ok((size.unwrap_or(1), micro.unwrap_or(1))) };
-    let whole = |by: u32, what: &str| match batch.is_multiple_of(data.max(1) * by.max(1)) {
-        true => Ok(batch / (data.max(1) * by.max(1))),
-        false => Err(LayoutError(format!(
-            "expected --batch to be a multiple of {data} pipelines times {what} {by}, found {batch}; choose {} or another {what}",
-            (batch / (data.max(1) * by.max(1))).max(1) * data.max(1) * by.max(1)
-        ))),
+    let whole = |by: u32, what: &str| {
+        let (batch, each) = (u64::from(batch), u64::from(data.max(1)) * u64::from(by.max(1)));
+        match u32::try_from(batch / each) {
+            Ok(count) if batch.is_multiple_of(each) && count > 0 => Ok(count),
+            _ => {
+                let near = (batch / each).max(1) * each;
+                let near = if near <= 1 << 27 { format!("{near} or ") } else { String::new() };
+                Err(LayoutError(format!(
+                    "expected --batch to be a multiple of {data} pipelines times {what} {by}, found {batch}; choose {near}another {what}"
+                )))
+            }
+        }
     };
     match (size, micro) {
         (size, None) => {
@@ -204,8 +215,8 @@ pub fn micro_batches(
         }
         (None, Some(micro)) => Ok((whole(micro, "micro-batches")?, micro)),
         (Some(size), Some(micro)) => {
-            let needed = u64::from(data) * u64::from(size) * u64::from(micro);
-            if needed != u64::from(batch) {
+            let needed = [data, size, micro].into_iter().map(u128::from).product::<u128>();
+            if needed != u128::from(batch) {
                 return Err(LayoutError(format!(
                     "expected --batch to be {data} pipelines times {micro} micro-batches of {size} = {needed}, found {batch}; leave --micro out"
                 )));
@@ -223,17 +234,17 @@ impl Layout {
 
     /// Stages of the model, S.
     pub fn stages(&self) -> u32 {
-        self.devices * self.chunks
+        self.devices.saturating_mul(self.chunks)
     }
 
     /// Sequences of a step, all pipelines together.
     pub fn batch(&self) -> u64 {
-        [self.data, self.micro_batch_size, self.micro].into_iter().map(u64::from).product()
+        [self.data, self.micro_batch_size, self.micro].into_iter().map(u64::from).fold(1, u64::saturating_mul)
     }
 
     /// Tokens of a step, all pipelines together.
     pub fn tokens(&self) -> u64 {
-        self.batch() * u64::from(self.sequence)
+        self.batch().saturating_mul(u64::from(self.sequence))
     }
 
     /// Tokens of a micro-batch on one rank of a context-parallel group, all of a tensor-parallel group's.
@@ -295,6 +306,18 @@ impl Layout {
                 "expected a rank's {rest} tokens to be a multiple of --tp {t} under --sequence-parallel; choose another --seq"
             ));
         }
+        let sequence = self.sequence as usize;
+        if model.positions > 0 && sequence > model.positions {
+            return refuse(format!(
+                "expected --seq to be at most {}, the positions that the model has learned, found {sequence}; choose a shorter one",
+                model.positions
+            ));
+        }
+        if let Some(window) = model.window.filter(|&window| sequence > window) {
+            return refuse(format!(
+                "expected --seq to be at most {window}, the model's attention window, found {sequence}: windows are not modelled; choose a shorter one"
+            ));
+        }
         if !STACKS.contains(&self.stack.as_str()) {
             return refuse(format!("expected --stack to be one of {}, found '{}'", STACKS.join(", "), self.stack));
         }
@@ -335,6 +358,20 @@ mod tests {
         for (size, micro) in [(Some(3), None), (None, Some(3)), (Some(4), Some(8))] {
             let error = micro_batches(Some(128), 2, size, micro).unwrap_err().to_string();
             assert!(error.contains("found 128") && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_product_of_sizes_wraps() {
+        for (batch, data, size, micro) in [
+            (65_536, 65_536, Some(65_537), None),
+            (128, 65_536, Some(65_536), None),
+            (128, 65_536, None, Some(65_536)),
+            (1 << 27, 1 << 27, Some(1 << 27), Some(1 << 27)),
+            (1, u32::MAX, Some(u32::MAX), Some(u32::MAX)),
+        ] {
+            let error = micro_batches(Some(batch), data, size, micro).unwrap_err().to_string();
+            assert!(error.contains(&format!("found {batch}")), "{error}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Hugging Face's `config.json`: the keys of GPT-2's and Llama's kind.
 
-use super::transformer::{Activation, Config, Style};
+use super::keys::{unknown, unsupported};
+use super::transformer::{Activation, Biases, Config, Style};
 use serde_json::{Map, Value};
 
 /// Why such a file describes no model here.
@@ -8,45 +9,74 @@ use serde_json::{Map, Value};
 #[error("{0}")]
 pub struct Unreadable(String);
 
-/// Keys of GPT-2's kind.
-const GPT2: &str = "n_layer, n_head, n_embd, n_inner, vocab_size, n_positions, tie_word_embeddings";
-/// Keys of Llama's kind.
-const LLAMA: &str = "num_hidden_layers, num_attention_heads, num_key_value_heads, hidden_size, intermediate_size, head_dim, vocab_size, tie_word_embeddings";
+/// A model, and the keys of its file of which nothing is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// The model.
+    pub config: Config,
+    /// Keys that are taken not to change it.
+    pub unknown: Vec<String>,
+}
 
-/// Model types whose keys and blocks are Llama's.
-const LIKE_LLAMA: [&str; 2] = ["llama", "mistral"];
+/// Keys that are read of GPT-2's kind.
+const GPT2: &[&str] =
+    &["n_layer", "n_head", "n_embd", "n_inner", "vocab_size", "n_positions", "n_ctx", "tie_word_embeddings"];
+/// Keys that are read of Llama's kind.
+const LLAMA: &[&str] = &[
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_size",
+    "intermediate_size",
+    "head_dim",
+    "vocab_size",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "sliding_window",
+    "use_sliding_window",
+    "layer_types",
+];
+
+/// Model types that can be read.
+const TYPES: [&str; 4] = ["gpt2", "llama", "mistral", "qwen2"];
 
 /// The model that the text of a `config.json` describes.
 ///
 /// # Errors
-/// No JSON, an unknown `model_type`, a size that is missing, no whole number, or absurd.
-pub fn read(text: &str) -> Result<Config, Unreadable> {
+/// No JSON, an unknown `model_type`, a key that changes the model in a way that is not described here, a size that is missing, no
+/// whole number, or absurd.
+pub fn read(text: &str) -> Result<Described, Unreadable> {
     let value: Value = serde_json::from_str(text)
         .map_err(|error| Unreadable(format!("expected Hugging Face's config.json, found no JSON ({error})")))?;
     let Value::Object(keys) = value else {
         return Err(Unreadable("expected Hugging Face's config.json, an object, found another value".to_string()));
     };
-    let kind = keys.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    let config = match kind {
-        "gpt2" => gpt2(&keys)?,
-        "" if keys.contains_key("n_embd") => gpt2(&keys)?,
-        "" if keys.contains_key("hidden_size") => llama(&keys)?,
-        kind if LIKE_LLAMA.contains(&kind) => llama(&keys)?,
-        kind => {
-            return Err(Unreadable(format!(
-                "expected model_type gpt2 or {}, found '{kind}'; give the sizes under one of these: gpt2 has {GPT2}; llama has {LLAMA}",
-                LIKE_LLAMA.join(", ")
-            )));
-        }
+    let kind = match keys.get("model_type").and_then(Value::as_str).unwrap_or_default() {
+        "" if keys.contains_key("n_embd") => "gpt2",
+        "" if keys.contains_key("hidden_size") => "llama",
+        kind => kind,
     };
+    let read = if kind == "gpt2" { GPT2 } else { LLAMA };
+    if let Some(found) = unsupported(&keys, read) {
+        return Err(Unreadable(format!("expected a decoder of equal blocks, {found}; {INSTEAD}")));
+    }
+    if !TYPES.contains(&kind) {
+        let types = TYPES.join(", ");
+        return Err(Unreadable(format!("expected model_type to be one of {types}, found '{kind}'; {INSTEAD}")));
+    }
+    let config = if kind == "gpt2" { gpt2(&keys)? } else { llama(&keys, kind)? };
     config.validate().map_err(|error| Unreadable(error.to_string()))?;
-    Ok(config)
+    Ok(Described { config, unknown: unknown(&keys, read) })
 }
 
+/// What to do about a model that is not described.
+const INSTEAD: &str = "take a dense model of similar sizes, such as --model llama-3-8b";
+
 /// A whole number.
-fn size(keys: &Map<String, Value>, key: &str, kind: &str) -> Result<usize, Unreadable> {
-    optional(keys, key)?
-        .ok_or_else(|| Unreadable(format!("expected '{key}', found none; a model of this kind has {kind}")))
+fn size(keys: &Map<String, Value>, key: &str, kind: &[&str]) -> Result<usize, Unreadable> {
+    let missing = || Unreadable(format!("expected '{key}', found none; a model of this kind has {}", kind.join(", ")));
+    optional(keys, key)?.ok_or_else(missing)
 }
 
 /// A whole number, or none where it is missing or null.
@@ -80,7 +110,23 @@ fn gpt2(keys: &Map<String, Value>) -> Result<Config, Unreadable> {
     Ok(Config { mlp, tied: flag(keys, "tie_word_embeddings", true)?, ..gpt })
 }
 
-fn llama(keys: &Map<String, Value>) -> Result<Config, Unreadable> {
+/// Tokens that attention looks back at most. Qwen's file names a window even where none is used.
+fn window(keys: &Map<String, Value>, kind: &str) -> Result<Option<usize>, Unreadable> {
+    let layers = match keys.get("layer_types") {
+        Some(Value::Array(layers)) => layers.clone(),
+        _ => Vec::new(),
+    };
+    let kinds = ["full_attention", "sliding_attention"];
+    if let Some(other) = layers.iter().find(|layer| !layer.as_str().is_some_and(|layer| kinds.contains(&layer))) {
+        return Err(Unreadable(format!("expected layers among {}, found {other}; {INSTEAD}", kinds.join(", "))));
+    }
+    let slides = layers.is_empty() || layers.iter().any(|layer| layer == "sliding_attention");
+    let is_used = flag(keys, "use_sliding_window", kind != "qwen2")?;
+    let window = optional(keys, "sliding_window")?;
+    Ok(window.filter(|_| slides && is_used))
+}
+
+fn llama(keys: &Map<String, Value>, kind: &str) -> Result<Config, Unreadable> {
     let size = |key| size(keys, key, LLAMA);
     let (heads, channels) = (size("num_attention_heads")?, size("hidden_size")?);
     let head_size = match optional(keys, "head_dim")? {
@@ -90,8 +136,16 @@ fn llama(keys: &Map<String, Value>) -> Result<Config, Unreadable> {
             channels / heads
         }
     };
+    let attention_bias = flag(keys, "attention_bias", false)?;
     Ok(Config {
         style: Style::Llama,
+        biases: Biases {
+            norms: false,
+            qkv: attention_bias || kind == "qwen2",
+            projection: attention_bias,
+            mlp: flag(keys, "mlp_bias", false)?,
+        },
+        embedding_norm: false,
         vocabulary: size("vocab_size")?,
         vocabulary_multiple: 1,
         positions: 0,
@@ -104,6 +158,7 @@ fn llama(keys: &Map<String, Value>) -> Result<Config, Unreadable> {
         mlp: size("intermediate_size")?,
         activation: Activation::Gated,
         tied: flag(keys, "tie_word_embeddings", false)?,
+        window: window(keys, kind)?,
         projected: None,
     })
 }
@@ -126,9 +181,9 @@ mod tests {
         let llama = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672,
             "num_attention_heads": 64, "num_hidden_layers": 80, "num_key_value_heads": 8, "vocab_size": 128256, "rope_theta": 500000.0,
             "tie_word_embeddings": false, "torch_dtype": "bfloat16", "max_position_embeddings": 8192}"#;
-        assert_eq!(read(llama).unwrap().anatomy().parameters(), 70_553_706_496);
+        assert_eq!(read(llama).unwrap().config.anatomy().parameters(), 70_553_706_496);
         let gpt2 = r#"{"model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}"#;
-        assert_eq!(read(gpt2).unwrap().anatomy().parameters(), 124_439_808);
+        assert_eq!(read(gpt2).unwrap().config.anatomy().parameters(), 124_439_808);
     }
 
     #[test]
@@ -136,7 +191,8 @@ mod tests {
         let said = |text: &str| read(text).unwrap_err().to_string();
         assert!(said("[]").contains("an object"));
         assert!(said("{").contains("no JSON"));
-        assert!(said(r#"{"model_type": "mamba"}"#).contains("num_key_value_heads"));
+        let unknown = said(r#"{"model_type": "phi3", "hidden_size": 3072}"#);
+        assert!(unknown.contains("gpt2, llama, mistral, qwen2, found 'phi3'"), "{unknown}");
         assert!(said(r#"{"model_type": "llama", "hidden_size": -1}"#).contains("'num_attention_heads', found none"));
         let text = r#"{"model_type": "gpt2", "n_layer": 2, "n_head": 5, "n_embd": 768, "vocab_size": 10}"#;
         assert!(said(text).contains("multiple"));

@@ -1,6 +1,6 @@
 //! Llama 2 and 3 (arXiv 2307.09288, 2407.21783): grouped queries, gated MLP, RMSNorm, rotary positions, a head of its own.
 
-use super::transformer::{Activation, Config, Style};
+use super::transformer::{Activation, Biases, Config, Style};
 
 const fn sizes(
     vocabulary: usize,
@@ -13,6 +13,8 @@ const fn sizes(
 ) -> Config {
     Config {
         style: Style::Llama,
+        biases: Biases::NONE,
+        embedding_norm: false,
         vocabulary,
         vocabulary_multiple: 1,
         positions: 0,
@@ -25,6 +27,7 @@ const fn sizes(
         mlp,
         activation: Activation::Gated,
         tied,
+        window: None,
         projected: None,
     }
 }

@@ -6,6 +6,7 @@
 pub mod gpt;
 pub mod gpt2;
 pub mod huggingface;
+mod keys;
 pub mod llama;
 mod operation;
 mod part;

@@ -7,13 +7,33 @@ use super::tensor::Initial::{Normal, One, Zero};
 use super::tensor::Tensor;
 use super::whole::Anatomy;
 
-/// Which norms and biases a model has.
+/// Which norm a model has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// LayerNorm, and a bias at every product: GPT-2 and GPT-3, BLOOM, MPT. Tensors have llm.c's names.
+    /// LayerNorm: GPT-2 and GPT-3, BLOOM, MPT. Tensors have llm.c's names.
     Gpt,
-    /// RMSNorm, and no bias: Llama. Tensors have Meta's names.
+    /// RMSNorm: Llama. Tensors have Meta's names.
     Llama,
+}
+
+/// Which layers have biases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Biases {
+    /// Norms.
+    pub norms: bool,
+    /// The product that makes queries, keys and values.
+    pub qkv: bool,
+    /// The product behind the attention.
+    pub projection: bool,
+    /// Both products of the MLP.
+    pub mlp: bool,
+}
+
+impl Biases {
+    /// All of them: GPT-2.
+    pub const ALL: Biases = Biases { norms: true, qkv: true, projection: true, mlp: true };
+    /// None: Llama.
+    pub const NONE: Biases = Biases { norms: false, qkv: false, projection: false, mlp: false };
 }
 
 /// What a block's MLP does between its products.
@@ -28,8 +48,12 @@ pub enum Activation {
 /// The sizes of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Norms and biases.
+    /// Norms, and names of tensors.
     pub style: Style,
+    /// Biases.
+    pub biases: Biases,
+    /// Whether the token embedding's output is normalised, as in BLOOM.
+    pub embedding_norm: bool,
     /// Number of token ids, V.
     pub vocabulary: usize,
     /// The token embedding has a multiple of so many rows; those beyond V are zeros.
@@ -54,6 +78,8 @@ pub struct Config {
     pub activation: Activation,
     /// Whether the head's weights are the embedding's.
     pub tied: bool,
+    /// Tokens that attention looks back at most; none: all before.
+    pub window: Option<usize>,
     /// Channels that the product behind the attention reads, where those are not all heads'.
     pub projected: Option<usize>,
 }
@@ -63,6 +89,8 @@ impl Config {
     pub const fn gpt(vocabulary: usize, positions: usize, layers: usize, heads: usize, channels: usize) -> Config {
         Config {
             style: Style::Gpt,
+            biases: Biases::ALL,
+            embedding_norm: false,
             vocabulary,
             vocabulary_multiple: 128,
             positions,
@@ -75,6 +103,7 @@ impl Config {
             mlp: 4 * channels,
             activation: Activation::Plain,
             tied: true,
+            window: None,
             projected: None,
         }
     }
@@ -112,19 +141,20 @@ impl Config {
             true => Tensor::tied_to(names.output, &token),
             false => Tensor::new(names.output, [rows, c], Normal(0.02)).padded(rows - self.vocabulary).split(0),
         };
-        let norm_tensors = |place: usize| match self.style {
-            Style::Gpt => vec![Tensor::new(names.norms[place], [c], One), Tensor::new(names.biases[place], [c], Zero)],
-            Style::Llama => vec![Tensor::new(names.norms[place], [c], One)],
+        let norm_tensors = |place: usize| {
+            let mut tensors = vec![Tensor::new(names.norms[place], [c], One)];
+            if self.biases.norms {
+                tensors.push(Tensor::new(names.biases[place], [c], Zero));
+            }
+            tensors
         };
         // a weight (outputs, inputs), with its bias where there are any: it is split as the outputs are
         let weight = |place: usize, shape: [usize; 2], initial, axis: usize| {
             let weight = Tensor::new(names.weights[place], shape, initial).split(axis);
             let bias = Tensor::new(names.weight_biases[place], [shape[0]], Zero);
             let bias = if axis == 0 { bias.split(0) } else { bias };
-            match self.style {
-                Style::Gpt => vec![weight, bias],
-                Style::Llama => vec![weight],
-            }
+            let Biases { qkv, projection, mlp, .. } = self.biases;
+            if [qkv, projection, mlp, mlp][place] { vec![weight, bias] } else { vec![weight] }
         };
         let block = [
             norm_tensors(0),
@@ -134,8 +164,8 @@ impl Config {
             weight(2, [inner, c], Normal(0.02), 0),
             weight(3, [c, mlp], projection, 1),
         ];
-        let vectors = if self.style == Style::Gpt { 2 } else { 1 };
-        let norm = Operation::Norm { width: c, statistics: vectors, vectors };
+        let statistics = if self.style == Style::Gpt { 2 } else { 1 };
+        let norm = Operation::Norm { width: c, statistics, vectors: 1 + usize::from(self.biases.norms) };
         let product = |inputs, outputs| Operation::Product { inputs, outputs };
         let rotate = self.rotary.then_some(Operation::Rotate { width: (heads + groups) * size });
         let operations = [norm, product(c, qkv)].into_iter().chain(rotate).chain([
@@ -152,9 +182,14 @@ impl Config {
         if self.positions > 0 {
             embedding.push(vec![Tensor::new("wpe", [self.positions, c], Normal(0.02))]);
         }
+        let mut embed = vec![Operation::Lookup { width: c }];
+        if self.embedding_norm {
+            embedding.push(norm_tensors(3));
+            embed.push(norm);
+        }
         let part = |name, count, groups, operations| Part { name, count, groups, operations };
         let classify = Operation::Classify { width: c, vocabulary: self.vocabulary };
-        let embedding = part(EMBEDDING, 1, embedding, vec![Operation::Lookup { width: c }]);
+        let embedding = part(EMBEDDING, 1, embedding, embed);
         let block = part(BLOCK, self.layers, vec![block.concat()], operations.collect());
         let head = part(HEAD, 1, vec![norm_tensors(2), vec![output]], vec![norm, classify]);
         Anatomy { width: c, parts: vec![embedding, block, head] }
@@ -165,9 +200,9 @@ impl Config {
 struct Names {
     token: &'static str,
     output: &'static str,
-    /// Before the attention, before the MLP, before the head.
-    norms: [&'static str; 3],
-    biases: [&'static str; 3],
+    /// Before the attention, before the MLP, before the head, behind the embedding.
+    norms: [&'static str; 4],
+    biases: [&'static str; 4],
     /// Into and out of the attention, into and out of the MLP.
     weights: [&'static str; 4],
     weight_biases: [&'static str; 4],
@@ -179,18 +214,18 @@ impl Names {
             Style::Gpt => Names {
                 token: "wte",
                 output: "logits",
-                norms: ["ln1w", "ln2w", "lnfw"],
-                biases: ["ln1b", "ln2b", "lnfb"],
+                norms: ["ln1w", "ln2w", "lnfw", "lnew"],
+                biases: ["ln1b", "ln2b", "lnfb", "lneb"],
                 weights: ["qkvw", "attprojw", "fcw", "fcprojw"],
                 weight_biases: ["qkvb", "attprojb", "fcb", "fcprojb"],
             },
             Style::Llama => Names {
                 token: "tok_embeddings",
                 output: "output",
-                norms: ["attention_norm", "ffn_norm", "norm"],
-                biases: [""; 3],
+                norms: ["attention_norm", "ffn_norm", "norm", "embedding_norm"],
+                biases: ["attention_norm_bias", "ffn_norm_bias", "norm_bias", "embedding_norm_bias"],
                 weights: ["wqkv", "wo", "w13", "w2"],
-                weight_biases: [""; 4],
+                weight_biases: ["bqkv", "bo", "b13", "b2"],
             },
         }
     }

@@ -2,8 +2,8 @@
 
 use super::Failure;
 use super::choice::one_of;
-use super::options::read_text;
-use crate::anatomy::{self, huggingface, transformer::Config};
+use super::options::{RemarkOptions, read_text};
+use crate::anatomy::{self, huggingface, huggingface::Described, transformer::Config};
 use crate::cost::analytic::{Analytic, Machine};
 use crate::forecast::Forecast;
 use crate::hardware::{self, Hardware};
@@ -65,10 +65,16 @@ pub struct HardwareOptions {
 }
 
 /// A model's sizes by name or file.
-pub fn model(name: &str) -> Result<Config, Failure> {
+pub fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
     if name.ends_with(".json") || name.contains('/') {
         let text = read_text(Path::new(name), 16 << 20)?;
-        return huggingface::read(&text).map_err(|error| Failure::Usage(format!("{name}: {error}")));
+        let Described { config, unknown } =
+            huggingface::read(&text).map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
+        if !unknown.is_empty() {
+            let keys = unknown.join(", ");
+            remarks.remark(&format!("warning: {name}: unknown keys, taken not to change the model: {keys}"));
+        }
+        return Ok(config);
     }
     anatomy::transformer_named(name).ok_or_else(|| {
         let names = anatomy::names().collect::<Vec<_>>().join(", ");
@@ -98,6 +104,7 @@ impl HardwareOptions {
         chunks: Option<u32>,
         micro: Option<u32>,
         layers: Option<&[usize]>,
+        remarks: RemarkOptions,
     ) -> Result<Option<Analytic>, Failure> {
         let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(None) };
         let usage = |error: String| Failure::Usage(error);
@@ -122,7 +129,7 @@ impl HardwareOptions {
         };
         let stack = hardware::stack(&self.stack).map_err(|error| usage(error.to_string()))?;
         let machine = Machine { hardware: hardware(hardware_name)?, stack };
-        Ok(Some(Analytic::new(model(name)?, machine, layout).map_err(|error| usage(error.to_string()))?))
+        Ok(Some(Analytic::new(model(name, remarks)?, machine, layout).map_err(|error| usage(error.to_string()))?))
     }
 }
 

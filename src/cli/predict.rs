@@ -160,8 +160,8 @@ impl Predict {
             return Err(Failure::Usage(what.to_string()));
         }
         let micro = (self.micro_given || self.hardware.batch.is_none()).then_some(asked.micro.first());
-        let analytic =
-            self.hardware.analytic(asked.stages.first(), asked.chunks, micro, self.costs.layers.as_deref())?;
+        let (stages, layers) = (asked.stages.first(), self.costs.layers.as_deref());
+        let analytic = self.hardware.analytic(stages, asked.chunks, micro, layers, self.remarks)?;
         let bytes = self.schedules.memory_cap.and_then(Cap::bytes);
         Ok(analytic.map(|analytic| bytes.map_or(analytic.clone(), |bytes| analytic.with_memory(bytes))))
     }

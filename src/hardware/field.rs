@@ -11,11 +11,14 @@ pub struct Field {
     pub may_be_zero: bool,
     /// Whether it counts something.
     pub is_count: bool,
+    /// The most that it may be: 1 of a share, else what no machine comes near.
+    pub most: f64,
 }
 
-/// A struct of numbers that are read, written and listed by name. `positive` ones must be above 0, `any` may be 0, and a `count` is whole.
+/// A struct of numbers that are read, written and listed by name. `positive` ones must be above 0, `any` may be 0, and a `count` is whole;
+/// each has the most that it may be.
 macro_rules! numbers {
-    ($(#[$doc:meta])* $type:ident { $($bound:ident $field:ident: $what:literal,)+ }) => {
+    ($(#[$doc:meta])* $type:ident { $($bound:ident $field:ident <= $most:literal: $what:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $type {
@@ -27,7 +30,13 @@ macro_rules! numbers {
         impl $type {
             /// Its numbers, in the order of files.
             pub const FIELDS: &[Field] = &[
-                $(Field { name: stringify!($field), what: $what, may_be_zero: numbers!(@zero $bound), is_count: numbers!(@count $bound) },)+
+                $(Field {
+                    name: stringify!($field),
+                    what: $what,
+                    may_be_zero: numbers!(@zero $bound),
+                    is_count: numbers!(@count $bound),
+                    most: $most as f64,
+                },)+
             ];
 
             /// All numbers from a function of their names.

@@ -19,9 +19,6 @@ impl Error {
     }
 }
 
-/// The largest number of a table.
-const MOST: f64 = 1e15;
-
 /// The text of a file, by the path that a file gives as its base.
 pub type Files<'a> = &'a dyn Fn(&str) -> Result<String, Error>;
 
@@ -165,6 +162,11 @@ fn parse(path: &str, text: &str) -> Result<Table, Error> {
     })
 }
 
+/// A number without a long row of digits.
+fn brief(number: f64) -> String {
+    if number.abs() < 1e6 { number.to_string() } else { format!("{number:e}") }
+}
+
 fn number(path: &str, key: &str, value: &Value, fields: &[Field]) -> Result<f64, Error> {
     let path = legible(path);
     let Some(field) = fields.iter().find(|field| field.name == key) else {
@@ -183,11 +185,11 @@ fn number(path: &str, key: &str, value: &Value, fields: &[Field]) -> Result<f64,
         }
     };
     let wrong = |expected: &str| {
-        let found = if number.abs() < MOST { number.to_string() } else { format!("{number:e}") };
+        let found = brief(number);
         Err(Error(format!("{path}: expected {key} to be {expected} ({}), found {found}", field.what)))
     };
     match number {
-        _ if number > MOST && number.is_finite() => wrong("at most 1e15"),
+        _ if number > field.most && number.is_finite() => wrong(&format!("at most {}", brief(field.most))),
         _ if field.is_count && !(number >= 1.0 && number.fract() == 0.0) => wrong("a whole number, at least 1"),
         _ if number.is_finite() && (number > 0.0 || field.may_be_zero && number == 0.0) => Ok(number),
         _ if field.may_be_zero => wrong("at least 0"),
@@ -238,7 +240,9 @@ mod tests {
             ("base = \"h100-sxm\"\nmemory_gib = -1", "memory_gib to be above 0 (memory, GiB), found -1"),
             ("base = \"h100-sxm\"\nmemory_gib = nan", "found NaN"),
             ("base = \"h100-sxm\"\nmemory_gib = inf", "above 0 (memory, GiB), found inf"),
-            ("base = \"h100-sxm\"\nmemory_gib = 1e300", "at most 1e15 (memory, GiB), found 1e300"),
+            ("base = \"h100-sxm\"\nmemory_gib = 1e300", "at most 1e6 (memory, GiB), found 1e300"),
+            ("base = \"h100-sxm\"\npower_watts = 1e15", "power_watts to be at most 100000 (power limit"),
+            ("base = \"h100-sxm\"\nmemory_efficiency = 70", "memory_efficiency to be at most 1 (share"),
             ("base = \"h100-sxm\"\ngpus_per_node = 0.5", "a whole number, at least 1"),
             ("base = \"h100-sxm\"\nmemory_gib = \"80\"", "to be a number"),
             ("memory_gib = 80", "a number for bf16_tflops, found none"),

@@ -92,7 +92,8 @@ pub fn step(costs: &Analytic, orders: &[Ordered]) -> Result<StepTime, Error> {
         let times = u64::from((costs.layout.micro - more) / (more - fewer).max(1));
         for (device, later) in devices.iter_mut().zip(sweep(graph, &table)) {
             let grown = later.last_end.saturating_sub(device.last_end) * times;
-            *device = Activity { last_end: later.last_end + grown, free: later.free + grown, ..later };
+            let busy = later.busy + later.busy.saturating_sub(device.busy) * times;
+            *device = Activity { busy, last_end: later.last_end + grown, free: later.free + grown, ..later };
         }
     }
     Ok(costs.step(placement, &stages, &devices, graph.schedule().splits_backward())?)

@@ -1,6 +1,6 @@
 //! A table of published, measured steps: what was trained, on what, how it was laid out, and how long an iteration took.
 
-use crate::anatomy::transformer::{Activation, Config, Style};
+use crate::anatomy::transformer::{Activation, Biases, Config, Style};
 use crate::cost::CostError;
 use crate::cost::analytic::{Analytic, Machine};
 use crate::hardware::{Hardware, hardware, stack};
@@ -101,6 +101,8 @@ impl Model {
         let learned = self.arch == "gpt" && self.pos.as_deref().is_none_or(|pos| pos == "learned");
         Config {
             style: if self.arch == "llama" { Style::Llama } else { Style::Gpt },
+            biases: if self.arch == "llama" { Biases::NONE } else { Biases::ALL },
+            embedding_norm: false,
             vocabulary: self.vocab,
             vocabulary_multiple: 1,
             positions: if learned { sequence as usize } else { 0 },
@@ -113,6 +115,7 @@ impl Model {
             mlp: self.ffn,
             activation: if self.gated_mlp { Activation::Gated } else { Activation::Plain },
             tied: self.tied.unwrap_or(true),
+            window: None,
             projected: None,
         }
     }

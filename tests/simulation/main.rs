@@ -5,6 +5,7 @@ mod claims;
 mod event;
 mod exactness;
 mod judgement;
+mod machines;
 mod memory;
 mod optima;
 mod papers;

@@ -60,7 +60,7 @@ impl Group {
 }
 
 impl Machine {
-    /// A product in `precision`. Its efficiency falls where outputs do not fill all multiprocessors (tiles of a fixed size), where
+    /// A product in `precision`. Its speed falls where outputs do not fill all multiprocessors (tiles of a fixed size), where
     /// the inner length is short against starting and ending a tile, and where widths are not aligned; it is never faster than
     /// its operands are read and written.
     pub fn product(&self, shape: Shape, precision: Precision) -> f64 {
@@ -71,11 +71,9 @@ impl Machine {
         let waves = h.product_wave_loss * h.multiprocessors * h.product_tile / outputs;
         let aligned = |size: f64| size % 64.0 == 0.0;
         let fit = if aligned(columns) && aligned(inner) { 1.0 } else { h.unaligned_efficiency };
-        let reached = h.product_speed() / (h.bf16_tflops * 1e12);
-        let efficiency = fit * reached / (1.0 + waves + depth / inner.max(1.0));
-        let peak = h.peak(precision).unwrap_or(h.bf16_tflops * 1e12);
+        let speed = h.product_speed(precision) * fit / (1.0 + waves + depth / inner.max(1.0));
         let bytes = f64::from(precision.bytes()) * count * (rows * columns + rows * inner + inner * columns);
-        (shape.flops() / (peak * efficiency)).max(bytes / (h.memory_gbytes_per_s * 1e9)) + h.kernel_us * 1e-6
+        (shape.flops() / speed).max(bytes / (h.memory_gbytes_per_s * 1e9)) + h.kernel_us * 1e-6
     }
 
     /// An operation that is bound by memory.

@@ -96,11 +96,17 @@ impl Analytic {
     /// Seconds from an op's end until the device that needs its output has it.
     fn arrival(&self, placement: &Placement, op: Op) -> f64 {
         let (Some(to), from) = (placement.receiver(op), placement.device_of(op)) else { return 0.0 };
-        let Layout { tensor, context, data, precision, .. } = &self.layout;
+        let Layout { tensor, precision, .. } = &self.layout;
         let bytes = self.layout.micro_tokens() as f64 * self.anatomy.width as f64 * f64::from(precision.bytes());
+        self.machine.transfer(bytes / f64::from(*tensor), self.crosses_nodes(from, to))
+    }
+
+    /// Whether two devices of a pipeline stand in different nodes.
+    fn crosses_nodes(&self, one: u32, other: u32) -> bool {
+        let Layout { tensor, context, data, .. } = &self.layout;
         let gpus = f64::from(*tensor) * f64::from(*context) * f64::from(*data);
         let node = |device: u32| (f64::from(device) * gpus / self.machine.hardware.gpus_per_node).floor();
-        self.machine.transfer(bytes / f64::from(*tensor), node(from) != node(to))
+        node(one) != node(other)
     }
 
     /// What ops cost on `placement`, in nanoseconds.

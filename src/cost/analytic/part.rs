@@ -207,8 +207,7 @@ impl PartCosts<'_> {
             Operation::Classify { width, vocabulary } => {
                 let _ = weight();
                 let logits = vocabulary as f64 / t;
-                let precision = if self.layout.precision.is_narrow() { Precision::Bf16 } else { self.layout.precision };
-                self.add_product(sums, width as f64, logits, precision);
+                self.add_product(sums, width as f64, logits, self.layout.precision.between_layers());
                 let bytes = stack.loss_bytes * n * logits;
                 sums.forward += machine.operation(bytes);
                 sums.input += machine.operation(bytes);
@@ -246,12 +245,12 @@ impl PartCosts<'_> {
                     kernels if kernels < 3.0 => h.flash2_share,
                     _ => h.flash_share,
                 };
-                let forward = flops / (h.product_speed() * share);
+                let forward = flops / h.flash_speed(self.layout.precision, share);
                 (forward, 2.5 * forward / h.flash_backward_share)
             }
             Attention::Plain => {
                 let count = f64::from(self.layout.micro_batch_size) * heads / t;
-                let precision = if self.layout.precision.is_narrow() { Precision::Bf16 } else { self.layout.precision };
+                let precision = self.layout.precision.between_layers();
                 let product =
                     |columns, inner| machine.product(Shape { count, rows: s / context, columns, inner }, precision);
                 let products = product(s, size) + product(size, s);

@@ -7,8 +7,9 @@ use crate::anatomy::{MicroBatch, Stage};
 use crate::layout::Zero;
 use crate::metrics::Activity;
 use crate::op::Kind;
-use crate::placement::Placement;
+use crate::placement::{Chunk, Placement};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Where the time of a step goes, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -44,12 +45,13 @@ struct After {
 }
 
 impl Analytic {
-    /// All passes of one micro-batch on a device.
+    /// All passes of a step on a device: each of its chunks runs the micro-batches of its own direction.
     fn device_pass(&self, placement: &Placement, stages: &[Stage], device: u32) -> Pass {
         let mut sum = Pass::default();
-        for stage in placement.stages_of(device) {
-            let passes = self.passes(&stages[stage as usize]);
-            sum += passes.forward + passes.input + passes.weights;
+        for chunk in placement.held_by(device) {
+            let passes = self.passes(&stages[chunk.stage as usize]);
+            let micro = placement.microbatches_of(chunk.direction, self.layout.micro).len() as f64;
+            sum += (passes.forward + passes.input + passes.weights) * micro;
         }
         sum
     }
@@ -80,10 +82,32 @@ impl Analytic {
             }
             Zero::Weights => 0.0, // part of every pass
         };
+        let exchange = exchange + self.copies_exchange(placement, stages, device);
         let window = self.backward(placement, stages, device);
         let exposed = (exchange - window).max(exchange * stack.data_exposed);
         let share = if layout.zero == Zero::None { 1.0 } else { f64::from(ranks) };
         After { exchange: exposed, optimizer: machine.traffic(parameters * stack.optimizer_bytes / share) }
+    }
+
+    /// The sum of a device's gradients with those of the other copies of its stages, where stages stand on two devices each.
+    fn copies_exchange(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
+        if placement.directions() == 1 {
+            return 0.0;
+        }
+        let other = |chunk: &Chunk| placement.device_of_stage(chunk.stage, 1 - chunk.direction);
+        let mut held: BTreeMap<u32, Vec<&Stage>> = BTreeMap::new();
+        for chunk in placement.held_by(device) {
+            held.entry(other(chunk)).or_default().push(&stages[chunk.stage as usize]);
+        }
+        let (layout, stack) = (&self.layout, &self.machine.stack);
+        let bucket = stack.bucket_mbytes * 1e6;
+        let sum = |(other, stages): (u32, Vec<&Stage>)| {
+            let elements = self.anatomy.device_elements(stages, |elements| elements) as f64 / f64::from(layout.tensor);
+            let bytes = elements * stack.gradient(layout.precision);
+            let in_node = if self.crosses_nodes(device, other) { 1.0 } else { 2.0 };
+            self.machine.reduce_in(Group { ranks: 2.0, in_node }, bytes, bytes / bucket)
+        };
+        held.into_iter().map(sum).sum()
     }
 
     /// The step, from what devices did in its pipeline, in nanoseconds. `split` says whether the schedule splits the backward.
@@ -101,9 +125,12 @@ impl Analytic {
         if devices.len() != placement.devices() as usize {
             return Err(CostError(format!("expected {} devices, found {}", placement.devices(), devices.len())));
         }
-        let m = f64::from(layout.micro);
-        let passes = (0..placement.devices()).map(|device| self.device_pass(placement, stages, device) * m);
-        let busiest = passes.fold(Pass::default(), |most, pass| if pass.total() > most.total() { pass } else { most });
+        let busy = |device: &u32| devices[*device as usize].busy;
+        let busiest = (0..placement.devices()).rev().max_by_key(busy).unwrap_or_default();
+        let pass = self.device_pass(placement, stages, busiest);
+        // pairs may take less than both of their ops, and ops more where devices share a processor
+        let lasted_busy = busy(&busiest) as f64 * 1e-9;
+        let busiest = pass * if pass.total() > 0.0 { lasted_busy / pass.total() } else { 0.0 };
         let after: Vec<After> = (0..placement.devices()).map(|device| self.after(placement, stages, device)).collect();
         // where the optimizer is validated afterwards, the next step begins on a device as soon as this one ends there
         let overlaps = stack.step_overlaps > 0.0 && split;
@@ -122,7 +149,7 @@ impl Analytic {
         let time = StepTime {
             compute: busiest.compute,
             tensor_parallel_exposed: busiest.tensor,
-            pipeline_bubble: (pipeline - busiest.total()).max(0.0),
+            pipeline_bubble: (pipeline - lasted_busy).max(0.0),
             data_parallel_exposed: busiest.data + (exchanged - pipeline) + tied,
             optimizer,
             other: busiest.other + stack.host_step_ms * 1e-3,

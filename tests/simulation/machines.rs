@@ -1,0 +1,237 @@
+//! Steps on hardware, over schedules and over tables of numbers by chance: parts that sum up, and better machines that are never slower.
+
+use crate::support::Dice;
+use pipesim::internals::anatomy::{Stage, transformer_named};
+use pipesim::internals::cost::analytic::{Analytic, Machine, StepTime};
+use pipesim::internals::hardware::{Field, Hardware, hardware, names, stack};
+use pipesim::internals::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero};
+use pipesim::internals::schedule::Overlap;
+use pipesim::internals::sim::sweep;
+use pipesim::{Costs, Forecast, Placement, Selection, TaskGraph};
+
+fn analytic(hardware: Hardware, layout: Layout) -> Analytic {
+    let machine = Machine { hardware, stack: stack(&layout.stack).unwrap() };
+    Analytic::new(transformer_named("llama-3-8b").unwrap(), machine, layout).unwrap()
+}
+
+/// All schedules that come with the program.
+fn schedules() -> Vec<String> {
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/schedules")).unwrap();
+    let mut names: Vec<String> =
+        files.map(|file| file.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn sum(time: &StepTime) -> f64 {
+    let StepTime { compute, tensor_parallel_exposed, pipeline_bubble, data_parallel_exposed, optimizer, other } = *time;
+    let parts = [compute, tensor_parallel_exposed, pipeline_bubble, data_parallel_exposed, optimizer, other];
+    assert!(parts.iter().all(|&part| part >= 0.0), "{time:?}");
+    parts.iter().sum()
+}
+
+/// For every schedule and meaning of overlapped pairs an iteration is the sum of its parts and holds its pipeline; what the busiest
+/// device computes is what the schedule makes it compute.
+#[test]
+fn iterations_are_sums_that_hold_their_pipelines() {
+    let mut tried = 0;
+    let schedules = schedules();
+    let pairs = ["dualpipe", "dualpipe-v"].iter().flat_map(|name| Overlap::ALL.map(|overlap| (*name, overlap)));
+    for (schedule, overlap) in schedules.iter().map(|name| (name.as_str(), Overlap::Atomic)).chain(pairs) {
+        let chunks = if schedule == "group-interleaved" { 2 } else { 1 };
+        let layout = Layout { devices: 4, micro: 8, sequence: 4096, chunks, ..Layout::default() };
+        let analytic = analytic(hardware("h100-sxm").unwrap(), layout);
+        let selection = Selection { overlap, ..analytic.selection() };
+        let resolved = selection.resolve(schedule, &Costs::Analytic(Box::new(analytic.clone()))).unwrap();
+        let predicted = resolved.predict().unwrap();
+        let forecast = Forecast::new(&analytic, &predicted).unwrap();
+        let (time, metrics) = (&forecast.time_s, predicted.metrics());
+        let said = format!("{schedule} {overlap:?}: {time:?} {metrics:?}");
+        assert!((sum(time) / forecast.iteration_s - 1.0).abs() < 1e-12, "{said}");
+        assert!(forecast.iteration_s >= metrics.makespan / 1e3, "{said}");
+        // one pipeline without tensor parallelism: its kernels are all that keeps a device busy
+        assert!((time.compute * 1e3 / metrics.ideal - 1.0).abs() < 1e-9, "{said}");
+        let pipeline = time.compute + time.pipeline_bubble;
+        assert!((pipeline * 1e3 / metrics.makespan - 1.0).abs() < 1e-9, "{said}");
+        assert!(forecast.mfu < 0.655, "{said}");
+        tried += 1;
+    }
+    assert!(tried >= 22 + 8, "{tried}");
+}
+
+/// Where steps overlap, an iteration is what lies between the ends of two: at least the longest span of a device.
+#[test]
+fn overlapping_steps_last_their_longest_span() {
+    for schedule in ["zb-h1", "zb-v", "dualpipe", "1f1b"] {
+        let layout = Layout { devices: 4, micro: 8, stack: "megatron-zb".to_string(), ..Layout::default() };
+        let analytic = analytic(hardware("a100-sxm-80gb").unwrap(), layout);
+        let resolved = analytic.resolve(schedule).unwrap();
+        let predicted = resolved.predict().unwrap();
+        let forecast = Forecast::new(&analytic, &predicted).unwrap();
+        assert!(sum(&forecast.time_s) * 1e3 >= predicted.metrics().span, "{schedule}");
+    }
+}
+
+/// Both copies of a bidirectional stage are the same after a step: each device adds the other's gradients to its own, through the
+/// node or through the network, and hides no more of it than of any exchange of gradients.
+#[test]
+fn copies_of_stages_add_up_their_gradients() {
+    let step = |schedule: &str, data: u32, change: fn(&mut Hardware)| {
+        let mut machine = hardware("h100-sxm").unwrap();
+        change(&mut machine);
+        let layout = Layout { devices: 4, micro: 8, sequence: 4096, data, ..Layout::default() };
+        let analytic = analytic(machine, layout);
+        (analytic.forecast(schedule).unwrap().time_s.data_parallel_exposed, analytic)
+    };
+    let (alone, _) = step("1f1b", 1, |_| ());
+    assert_eq!(alone, 0.0);
+    let (found, analytic) = step("dualpipe", 1, |_| ());
+    // the first and the last quarter of the model are the largest two that stand on one device
+    let parameters = (analytic.anatomy.parameters() - 16 * per_layer(&analytic)) as f64;
+    let (hardware, stack) = (&analytic.machine.hardware, &analytic.machine.stack);
+    let bytes = 4.0 * parameters;
+    let pieces = (bytes / (stack.bucket_mbytes * 1e6)).ceil();
+    let seconds = pieces * hardware.link_latency_us * 1e-6
+        + bytes / (hardware.link_gbytes_per_s * 1e9 * hardware.link_efficiency);
+    assert!((found / (seconds * stack.data_exposed) - 1.0).abs() < 1e-9, "{found} {seconds}");
+    for schedule in ["dualpipe", "chimera"] {
+        let one = step(schedule, 1, |_| ()).0;
+        let slow = step(schedule, 1, |machine| machine.gpus_per_node = 1.0).0;
+        assert!(slow > 5.0 * one, "{schedule}: over the network {slow}, in a node {one}");
+        assert!(step(schedule, 4, |_| ()).0 > one, "{schedule}: besides the exchange between pipelines");
+    }
+}
+
+fn per_layer(analytic: &Analytic) -> u128 {
+    analytic.anatomy.parts.iter().find(|part| part.name == "block").unwrap().elements() as u128
+}
+
+/// Fields of which more is better, and of which less is.
+const MORE: &[&str] = &[
+    "bf16_tflops",
+    "fp32_tflops",
+    "fp8_tflops",
+    "fp4_tflops",
+    "memory_gib",
+    "memory_gbytes_per_s",
+    "link_gbytes_per_s",
+    "network_gbps_per_gpu",
+    "power_watts",
+    "product_gflops_per_watt",
+    "product_fp32_ratio",
+    "product_fp8_ratio",
+    "product_fp4_ratio",
+    "product_peak_share",
+    "unaligned_efficiency",
+    "flash_share",
+    "flash2_share",
+    "flash1_share",
+    "flash_peak_share",
+    "flash_backward_share",
+    "memory_efficiency",
+    "link_efficiency",
+    "network_efficiency",
+];
+const LESS: &[&str] = &[
+    "multiprocessors",
+    "product_tile",
+    "product_wave_loss",
+    "product_depth",
+    "narrow_depth",
+    "kernel_us",
+    "network_congestion",
+    "link_latency_us",
+    "network_latency_us",
+];
+
+/// A number of which neither is: within a node a message has more bandwidth than in the network, but a longer latency.
+const NEITHER: &[&str] = &["gpus_per_node"];
+
+fn field(name: &str) -> &'static Field {
+    Hardware::FIELDS.iter().find(|field| field.name == name).unwrap()
+}
+
+/// A factor between 1 and `most`, evenly by its logarithm.
+fn factor(dice: &mut Dice, most: f64) -> f64 {
+    most.powf(dice.below(1 << 20) as f64 / f64::from(1 << 20))
+}
+
+/// The field times `factor`, within its bounds.
+fn scale(hardware: &mut Hardware, name: &str, factor: f64) {
+    let (bounds, value) = (field(name), hardware.field_mut(name).unwrap());
+    *value = (*value * factor).min(bounds.most);
+    if bounds.is_count {
+        *value = value.round().max(1.0);
+    }
+}
+
+fn pick<T: Clone>(dice: &mut Dice, of: &[T]) -> T {
+    of[dice.below(of.len())].clone()
+}
+
+fn random_layout(dice: &mut Dice) -> Layout {
+    let tensor = pick(dice, &[1, 1, 2, 4, 8]);
+    Layout {
+        devices: 4,
+        micro: 8,
+        tensor,
+        data: pick(dice, &[1, 2, 16]),
+        context: pick(dice, &[1, 1, 2]),
+        micro_batch_size: pick(dice, &[1, 2]),
+        sequence: pick(dice, &[1024, 4096, 8192]),
+        precision: pick(dice, Precision::ALL),
+        recompute: pick(dice, Recompute::ALL),
+        zero: pick(dice, Zero::ALL),
+        sequence_parallel: tensor > 1 && dice.below(2) == 0,
+        attention: pick(dice, &[None, Some(Attention::Flash)]),
+        stack: pick(dice, &STACKS).to_string(),
+        ..Layout::default()
+    }
+}
+
+/// Over 10,000 tables by chance, each a machine that comes with the program with every number up to 4 times more or less: no step is
+/// faster than its precision's peak, and none is slower where one number is better.
+#[test]
+fn better_machines_are_never_slower_nor_faster_than_their_peak() {
+    let graphs: Vec<TaskGraph> = ["1f1b", "gpipe", "interleaved-1f1b", "dualpipe", "zb-h1", "zb-v"]
+        .iter()
+        .map(|name| Selection::new(4, 8).resolve(name, &Costs::default()).unwrap().graph)
+        .collect();
+    let bases: Vec<Hardware> = names().map(|name| hardware(name).unwrap()).collect();
+    let step = |hardware: &Hardware, layout: &Layout, graph: &TaskGraph| {
+        let analytic = analytic(hardware.clone(), layout.clone());
+        let placement: &Placement = &graph.schedule().placement;
+        let stages: Vec<Stage> = analytic.stages(placement.stages()).unwrap();
+        let devices = sweep(graph, &analytic.table(placement, &stages).unwrap());
+        let split = graph.schedule().splits_backward();
+        let iteration = analytic.step(placement, &stages, &devices, split).unwrap().iteration();
+        (iteration, analytic.model_flops() / iteration / layout.gpus() as f64)
+    };
+    let mut dice = Dice(5);
+    let mut tried = 0;
+    while tried < 10_000 {
+        let mut machine = pick(&mut dice, &bases);
+        for field in Hardware::FIELDS {
+            let factor = factor(&mut dice, 16.0) / 4.0;
+            scale(&mut machine, field.name, factor);
+        }
+        let (layout, graph) = (random_layout(&mut dice), &graphs[dice.below(graphs.len())]);
+        let Some(peak) = machine.peak(layout.precision) else { continue };
+        let (iteration, flops) = step(&machine, &layout, graph);
+        assert!(flops <= peak, "{} of {peak}: {machine:?} {layout:?}", flops / peak);
+        let (name, factor) = match dice.below(MORE.len() + LESS.len()) {
+            more if more < MORE.len() => (MORE[more], factor(&mut dice, 10.0)),
+            less => (LESS[less - MORE.len()], 1.0 / factor(&mut dice, 10.0)),
+        };
+        let mut better = machine.clone();
+        scale(&mut better, name, factor);
+        let (then, _) = step(&better, &layout, graph);
+        assert!(
+            then <= iteration * (1.0 + 1e-9),
+            "{} with {name} times {factor}: {then} s instead of {iteration} s; {machine:?} {layout:?}",
+            graph.schedule().name
+        );
+        tried += 1;
+    }
+    assert_eq!(MORE.len() + LESS.len() + NEITHER.len(), Hardware::FIELDS.len());
+}
