@@ -83,6 +83,7 @@ impl Analytic {
             sum.forward += passes.forward * count;
             sum.input += passes.input * count;
             sum.weights += passes.weights * count;
+            sum.backward += passes.backward * count;
         }
         sum
     }
@@ -119,21 +120,18 @@ impl Analytic {
             Kind::F => passes.forward.total(),
             Kind::I => passes.input.total(),
             Kind::W => passes.weights.total(),
-            Kind::B => passes.input.total() + passes.weights.total(),
+            Kind::B => passes.backward.total(),
         };
         let p = f64::from(placement.devices());
         let mean = |kind: Kind| passes.iter().map(|passes| of(kind, passes)).sum::<f64>() / p * 1e3;
         let edges = placement.op_kinds().map(|op| self.arrival(placement, op));
         let comm = edges.fold(0.0, f64::max) * 1e3;
-        let [f, i, w] = [Kind::F, Kind::I, Kind::W].map(mean);
-        let summary = Summary { F: f, I: i, W: w, B: i + w, comm, keep: self.ledger().keep() };
+        let [f, i, w, b] = [Kind::F, Kind::I, Kind::W, Kind::B].map(mean);
+        let summary = Summary { F: f, I: i, W: w, B: b, comm, keep: self.ledger().keep() };
         let ns = |seconds: f64| (seconds * 1e9).round().clamp(0.0, 1e18) as u64;
         let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op| {
             let passes = &passes[op.stage() as usize];
-            let duration = match op.kind() {
-                Kind::B => ns(of(Kind::I, passes)) + ns(of(Kind::W, passes)),
-                kind => ns(of(kind, passes)),
-            };
+            let duration = ns(of(op.kind(), passes));
             let exchanges = placement.leaves_device(op);
             let after = if exchanges { ns(self.machine.stack.exchange_us * 1e-6) } else { 0 };
             OpTime { duration, after, arrival: ns(self.arrival(placement, op)) }

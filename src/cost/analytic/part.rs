@@ -62,6 +62,8 @@ pub struct Passes {
     pub input: Pass,
     /// W.
     pub weights: Pass,
+    /// B, which the host launches and waits for as one: at most as long as I and W.
+    pub backward: Pass,
 }
 
 /// A part under a layout on a machine.
@@ -132,6 +134,13 @@ impl PartCosts<'_> {
                 other: sums.ring,
             },
         };
+        let input = Pass {
+            compute: sums.input,
+            tensor: self.exposed(sums.backward_collectives),
+            data: 0.0,
+            other: 2.0 * sums.ring,
+        } + again;
+        let weights = Pass { compute: sums.weights, ..Pass::default() };
         let mut passes = Passes {
             forward: Pass {
                 compute: sums.forward,
@@ -139,13 +148,9 @@ impl PartCosts<'_> {
                 data: 0.0,
                 other: sums.ring,
             },
-            input: Pass {
-                compute: sums.input,
-                tensor: self.exposed(sums.backward_collectives),
-                data: 0.0,
-                other: 2.0 * sums.ring,
-            } + again,
-            weights: Pass { compute: sums.weights, ..Pass::default() },
+            input,
+            weights,
+            backward: input + weights,
         };
         self.add_host(&mut passes, part, again != Pass::default());
         self.add_gathers(&mut passes, part);
@@ -279,9 +284,11 @@ impl PartCosts<'_> {
         }
         let host = stack.host_layer_ms * 1e-3;
         let waits = |host: f64, gpu: f64| if stack.host_blocks > 0.0 { host } else { (host - gpu).max(0.0) };
+        let again = if again { host } else { 0.0 };
         passes.forward.other += waits(host, passes.forward.total());
-        let backward = passes.input.total() + passes.weights.total();
-        passes.input.other += waits(host * if again { 2.0 } else { 1.0 }, backward);
+        passes.input.other += waits(again + host / 2.0, passes.input.total());
+        passes.weights.other += waits(host / 2.0, passes.weights.total());
+        passes.backward.other += waits(again + host, passes.backward.total());
     }
 
     /// ZeRO-3's gathers of weights before either pass, and the reduction of gradients after the backward.
@@ -301,11 +308,13 @@ impl PartCosts<'_> {
         let gather = self.machine.gather_in(group, parameters * stack.gathered(layout.precision), pieces) + listing;
         let reduce = self.machine.gather_in(group, parameters * stack.gradient(layout.precision), pieces) + listing;
         let again = lists && part.name == BLOCK && layout.recompute == Recompute::Full;
-        let backward = gather * if again { 2.0 } else { 1.0 } + reduce;
+        let gathers = gather * if again { 2.0 } else { 1.0 };
         let exposed = |computed: f64, exchanged: f64| {
             computed.max(exchanged) + stack.gather_exposed * computed.min(exchanged) - computed
         };
         passes.forward.data += exposed(passes.forward.total(), gather);
-        passes.input.data += exposed(passes.input.total() + passes.weights.total(), backward);
+        passes.input.data += exposed(passes.input.total(), gathers);
+        passes.weights.data += exposed(passes.weights.total(), reduce);
+        passes.backward.data += exposed(passes.backward.total(), gathers + reduce);
     }
 }

@@ -46,22 +46,20 @@ struct After {
 
 impl Analytic {
     /// All passes of a step on a device: each of its chunks runs the micro-batches of its own direction.
-    fn device_pass(&self, placement: &Placement, stages: &[Stage], device: u32) -> Pass {
+    fn device_pass(&self, placement: &Placement, stages: &[Stage], device: u32, split: bool) -> Pass {
         let mut sum = Pass::default();
         for chunk in placement.held_by(device) {
             let passes = self.passes(&stages[chunk.stage as usize]);
             let micro = placement.microbatches_of(chunk.direction, self.layout.micro).len() as f64;
-            sum += (passes.forward + passes.input + passes.weights) * micro;
+            let backward = if split { passes.input + passes.weights } else { passes.backward };
+            sum += (passes.forward + backward) * micro;
         }
         sum
     }
 
     /// The backward of one micro-batch on a device, in seconds: what hides its exchange of gradients.
     fn backward(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
-        let of = |stage: u32| {
-            let passes = self.passes(&stages[stage as usize]);
-            passes.input.total() + passes.weights.total()
-        };
+        let of = |stage: u32| self.passes(&stages[stage as usize]).backward.total();
         placement.stages_of(device).map(of).sum()
     }
 
@@ -127,7 +125,7 @@ impl Analytic {
         }
         let busy = |device: &u32| devices[*device as usize].busy;
         let busiest = (0..placement.devices()).rev().max_by_key(busy).unwrap_or_default();
-        let pass = self.device_pass(placement, stages, busiest);
+        let pass = self.device_pass(placement, stages, busiest, split);
         // pairs may take less than both of their ops, and ops more where devices share a processor
         let lasted_busy = busy(&busiest) as f64 * 1e-9;
         let busiest = pass * if pass.total() > 0.0 { lasted_busy / pass.total() } else { 0.0 };
