@@ -1,7 +1,7 @@
 //! `pipesim doctor`: what of this machine can be used, and what to do about the rest.
 
 use super::Failure;
-use super::output::{json, print};
+use super::output::{json, print, print_folded};
 use crate::doctor::{self, Diagnosis, Need, Probe};
 use clap::{Args, ValueEnum};
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Doctor {
         let diagnosis = doctor::examine(Duration::from_secs(self.time_limit));
         match self.format {
             Shape::Json => print(&json(&diagnosis)?)?,
-            Shape::Table => print(&diagnosis.text())?,
+            Shape::Table => print_folded(&diagnosis.text())?,
         }
         self.check(&diagnosis)
     }

@@ -22,6 +22,16 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Prints text for people: lines end where the terminal does.
+pub fn print_folded(text: &str) -> Result<(), Failure> {
+    print(&fold(text, 0))
+}
+
+/// Text whose lines end `margin` columns before the terminal does.
+pub fn fold(text: &str, margin: usize) -> String {
+    report::folded(text, width().map(|width| width.saturating_sub(margin)))
+}
+
 /// Prints what is no drawing of our own: on a terminal, control characters in it are shown, not obeyed.
 pub fn print_text(text: &str) -> Result<(), Failure> {
     if std::io::stdout().is_terminal() { print(&visible(text, usize::MAX)) } else { print(text) }
@@ -75,7 +85,7 @@ impl PrintOptions {
     ) -> Result<(), Failure> {
         match self.format {
             Format::Json => print(&escaped(&json()?)),
-            Format::Table => print(&self.plain(table())),
+            Format::Table => print_folded(&self.plain(table())),
             Format::Md => print(&self.plain(report::markdown(report))),
             Format::Latex => print(&report::latex(report)),
             Format::Csv => print_text(&csv()),
@@ -100,7 +110,12 @@ impl RemarkOptions {
 impl Drawing {
     /// The timelines alone.
     pub fn terminal(self, report: &Report) -> String {
-        let drawn = report::terminal(report, width().unwrap_or(100), self.ascii, self.colors());
+        let drawn = report::terminal(
+            report,
+            width().map_or(100, |width| width.saturating_sub(self.margin)),
+            self.ascii,
+            self.colors(),
+        );
         if self.ascii { drawn.chars().map(ascii).collect() } else { drawn }
     }
 
@@ -121,7 +136,7 @@ impl Drawing {
 impl DrawOptions {
     /// The table and timelines for the terminal.
     pub fn terminal(&self, report: &Report) -> String {
-        let drawing = Drawing { ascii: self.print.ascii, color: self.color };
+        let drawing = Drawing { ascii: self.print.ascii, color: self.color, margin: 0 };
         format!("{}\n{}", drawing.terminal(report), table(report))
     }
 }
@@ -133,6 +148,8 @@ pub struct Drawing {
     pub ascii: bool,
     /// When there are colours.
     pub color: Color,
+    /// Columns of the terminal that stay free.
+    pub margin: usize,
 }
 
 /// The tables of a report as wide as the terminal; in pipes and files, a row is a line.

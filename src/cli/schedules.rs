@@ -1,7 +1,7 @@
 //! `pipesim schedules`.
 
 use super::Failure;
-use super::output::{Drawing, print, print_text};
+use super::output::{Drawing, fold, print, print_folded, print_text};
 use crate::dsl::{self, Description};
 use crate::report::{Report, number, percent};
 use crate::resolve::{self, Costs, Files, Resolved, Selection};
@@ -67,7 +67,7 @@ impl Schedules {
         for name in dsl::names() {
             all.push(dsl::describe(&dsl::named(name)?)?);
         }
-        print(&if self.json { json(&all) } else { table(&all) })
+        if self.json { print(&json(&all)) } else { print_folded(&table(&all)) }
     }
 }
 
@@ -98,7 +98,10 @@ fn card(d: &Description) -> Result<String, Failure> {
     let predicted = all.iter().map(Resolved::predict).collect::<Result<Vec<_>, _>>()?;
     let first = predicted[0].metrics();
     let mut lines = vec![d.summary.clone(), String::new()];
-    lines.extend(Drawing::default().terminal(&Report::drawn(&predicted)).lines().map(str::to_string));
+    // Every line is a comment.
+    const MARGIN: usize = 2;
+    let drawing = Drawing { margin: MARGIN, ..Drawing::default() };
+    lines.extend(drawing.terminal(&Report::drawn(&predicted)).lines().map(str::to_string));
     lines.push(String::new());
     let mut tell = |what: &str, text: String| lines.push(format!("{what:9}{text}"));
     tell("stages", d.placement.clone());
@@ -126,7 +129,8 @@ fn card(d: &Description) -> Result<String, Failure> {
     lines.push(String::new());
     lines.push("memory: the most activations that device r holds; 1 is what its whole share of layers keeps for one micro-batch.".to_string());
     lines.push("bubble: what the step takes beside m (F + I + W), the work of a device; B = I + W.".to_string());
-    Ok(lines.iter().map(|line| format!("# {line}").trim_end().to_string() + "\n").collect())
+    let text = fold(&lines.join("\n"), MARGIN);
+    Ok(text.lines().map(|line| format!("# {line}").trim_end().to_string() + "\n").collect())
 }
 
 fn json(all: &[Description]) -> String {

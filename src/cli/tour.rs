@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::options::RemarkOptions;
-use super::output::{Drawing, OneFile, lines, print};
+use super::output::{Drawing, OneFile, lines, print, print_folded};
 use crate::report::{self, Look, Report, number, percent};
 use crate::resolve::{Costs, Resolved, Selection};
 use clap::Args;
@@ -136,7 +136,7 @@ impl Tour {
             let (report, figures) = screen.shown()?;
             let drawn = Drawing { ascii: self.ascii, ..Drawing::default() }.terminal(&report);
             let [sentence, figures] = [screen.sentence, &figures].map(|text| lines(&[text.to_string()], 0));
-            print(&format!("{}\n\n{sentence}\n{drawn}\n{figures}$ {}\n", screen.title, screen.command))?;
+            print_folded(&format!("{}\n\n{sentence}\n{drawn}\n{figures}$ {}\n", screen.title, screen.command))?;
             if number + 1 == screens.len() {
                 break;
             }
@@ -153,7 +153,7 @@ impl Tour {
             print("\n")?;
         }
         if pages {
-            print("\nNext: `pipesim explain --stages 4 --micro 8 -s 1f1b`, `pipesim schedules`.\n")?;
+            print_folded("\nNext: `pipesim explain --stages 4 --micro 8 -s 1f1b`, `pipesim schedules`.\n")?;
         }
         Ok(())
     }

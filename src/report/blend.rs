@@ -35,30 +35,27 @@ type Light = [f64; 4];
 
 /// Columns whose surroundings differ by less have the same colour for an eye.
 const SAME: f64 = 0.04;
-/// Two columns together that differ by more from their surroundings can be seen.
+/// What differs by more from its surroundings over [`GLANCE`] columns can be seen.
 const SEEN: f64 = 0.2;
-/// Surroundings of a column, in columns to each side.
-const AROUND: usize = 4;
+/// Columns that an eye takes in at once.
+const GLANCE: f64 = 2.0;
+/// Columns to each side that surround a place.
+const AROUND: f64 = 4.0;
+/// The same where colours are compared: so far that ops narrower than a column leave no ripple in the mean.
+const FAR: f64 = 12.0;
+/// Columns put together are at least this many, so that their mean has no ripple either.
+const LEAST: usize = 8;
 
 /// A stretch of narrow boxes, sorted by left edge, as parts without gaps: columns one wide, those that an eye cannot tell apart
-/// put together. Each part has the mean colour of what lies in it, but for rounding that the next part makes good.
+/// put together. Each part has the mean colour of what lies in it, but for rounding that the next part makes good. Only a part
+/// in which something is free lets through what lies below.
 pub(super) fn blend<T: Copy + PartialEq>(slivers: &[Sliver<T>]) -> Vec<Part<T>> {
     let Some(first) = slivers.first() else { return Vec::new() };
     let right = slivers.iter().map(|s| s.right).fold(first.left, f64::max);
     let columns = Columns::of(slivers, first.left, right);
     let mut parts: Vec<Part<T>> = Vec::new();
     let mut owed = [0.0; 4];
-    let mut from = 0;
-    while from < columns.count() {
-        let around = columns.around(from);
-        let mut to = from + 1;
-        while to < columns.count()
-            && columns.is_even(to - 1)
-            && columns.is_even(to)
-            && apart(columns.around(to), around) <= SAME
-        {
-            to += 1;
-        }
+    for (from, to) in columns.parts() {
         let (left, right) = (columns.edge(from), columns.edge(to));
         let fill = match columns.alone(slivers, from, to) {
             Some(ink) => Fill::Plain(ink),
@@ -69,17 +66,15 @@ pub(super) fn blend<T: Copy + PartialEq>(slivers: &[Sliver<T>]) -> Vec<Part<T>> 
             _ if fill == Fill::Mixed([0; 4]) => {}
             _ => parts.push((left, right, fill)),
         }
-        from = to;
     }
     parts
 }
 
 /// The columns of a stretch: the first and the last one may be narrower than 1.
 struct Columns {
+    area: Area,
     left: f64,
     right: f64,
-    /// The area covered left of each column's left edge, by colour; then that of all.
-    sums: Vec<Light>,
     /// Which slivers touch a column: first and last.
     touching: Vec<(usize, usize)>,
 }
@@ -87,25 +82,17 @@ struct Columns {
 impl Columns {
     fn of<T>(slivers: &[Sliver<T>], left: f64, right: f64) -> Columns {
         let count = ((right.ceil() - left.floor()) as usize).max(1);
-        let mut lights = vec![[0.0; 4]; count];
         let mut touching = vec![(usize::MAX, 0); count];
+        let column = |x: f64| ((x - left.floor()) as usize).min(count - 1);
         for (number, sliver) in slivers.iter().enumerate() {
-            let column = |x: f64| ((x - left.floor()) as usize).min(count - 1);
-            for i in column(sliver.left)..=column(sliver.right) {
-                let start = left.floor() + i as f64;
-                let area = (sliver.right.min(start + 1.0) - sliver.left.max(start)) * sliver.height;
-                if area > 0.0 {
-                    let [r, g, b] = sliver.color.map(|c| f64::from(c) / 255.0 * area);
-                    lights[i] = add(lights[i], [r, g, b, area]);
-                    touching[i] = (touching[i].0.min(number), number);
-                }
+            let last = column(sliver.right);
+            // What ends where a column starts is not in it.
+            let last = if left.floor() + last as f64 >= sliver.right { last.saturating_sub(1) } else { last };
+            for touched in &mut touching[column(sliver.left)..=last.max(column(sliver.left))] {
+                *touched = (touched.0.min(number), number);
             }
         }
-        let mut sums = vec![[0.0; 4]];
-        for light in lights {
-            sums.push(add(sums[sums.len() - 1], light));
-        }
-        Columns { left, right, sums, touching }
+        Columns { area: Area::of(slivers), left, right, touching }
     }
 
     fn count(&self) -> usize {
@@ -119,30 +106,121 @@ impl Columns {
 
     /// The mean colour from column `from` to before `to`.
     fn mean(&self, from: usize, to: usize) -> Light {
-        let width = (self.edge(to) - self.edge(from)).max(1e-9);
-        std::array::from_fn(|i| (self.sums[to][i] - self.sums[from][i]) / width)
+        self.area.mean(self.edge(from), self.edge(to))
     }
 
-    fn around(&self, i: usize) -> Light {
-        self.mean(i.saturating_sub(AROUND), (i + AROUND).min(self.count()))
+    /// The mean colour `far` to each side of `x`.
+    fn around(&self, x: f64, far: f64) -> Light {
+        self.area.mean((x - far).max(self.left), (x + far).min(self.right))
     }
 
-    /// Whether column `i` with either neighbour looks like its surroundings.
-    fn is_even(&self, i: usize) -> bool {
-        let around = self.around(i);
-        let before = i == 0 || apart(self.mean(i - 1, i + 1), around) <= SEEN;
-        before && (i + 2 > self.count() || apart(self.mean(i, i + 2), around) <= SEEN)
+    /// The stretch in parts: first column and the one after the last.
+    fn parts(&self) -> Vec<(usize, usize)> {
+        let (uneven, busy) = (self.uneven(), self.busy());
+        let mut parts = Vec::new();
+        let mut from = 0;
+        while from < self.count() {
+            let end = (from + 1..self.count()).find(|&i| uneven[from] || uneven[i] || busy[i] != busy[from]);
+            let end = end.unwrap_or(self.count());
+            while from < end {
+                let here = self.around(self.edge(from), FAR);
+                let splits = |to: usize| apart(self.around(self.edge(to), FAR), here) > SAME;
+                let to = (from + LEAST..=end.saturating_sub(LEAST)).find(|&to| splits(to)).unwrap_or(end);
+                parts.push((from, to));
+                from = to;
+            }
+        }
+        parts
+    }
+
+    /// By column: whether something in it differs from its surroundings. Where boxes repeat, they are judged alike wherever
+    /// columns happen to cut them: what is compared starts or ends with a box.
+    fn uneven(&self) -> Vec<bool> {
+        let mut uneven = vec![false; self.count()];
+        let wide = GLANCE.min(self.right - self.left);
+        for x in self.area.edges.iter().flat_map(|edge| [edge.x, edge.x - wide]) {
+            let from = x.clamp(self.left, self.right - wide);
+            let here = self.area.mean(from, from + wide);
+            if apart(here, self.around(from + wide / 2.0, AROUND)) > SEEN {
+                let column = |x: f64| (x - self.left.floor()) as usize;
+                let last = (column((from + wide).ceil()).max(1) - 1).min(self.count() - 1);
+                uneven[column(from).min(last)..=last].fill(true);
+            }
+        }
+        uneven
+    }
+
+    /// By column: whether it is one of several in a row that are covered wholly.
+    fn busy(&self) -> Vec<bool> {
+        let full: Vec<bool> = (0..self.count()).map(|i| is_full(self.mean(i, i + 1))).collect();
+        let runs = full.chunk_by(|a, b| a == b);
+        runs.flat_map(|run| std::iter::repeat_n(run[0] && run.len() >= LEAST, run.len())).collect()
     }
 
     /// The one ink that fills these columns, if one does.
     fn alone<T: Copy + PartialEq>(&self, slivers: &[Sliver<T>], from: usize, to: usize) -> Option<T> {
-        if self.mean(from, to)[3] < 1.0 - 1e-6 {
+        if !is_full(self.mean(from, to)) {
             return None;
         }
         let first = self.touching[from..to].iter().map(|t| t.0).min()?;
         let last = self.touching[from..to].iter().map(|t| t.1).max()?;
         let ink = slivers.get(first)?.ink;
         slivers.get(first..=last)?.iter().all(|sliver| sliver.ink == ink).then_some(ink)
+    }
+}
+
+/// What is covered left of every place.
+struct Area {
+    /// By place.
+    edges: Vec<Edge>,
+}
+
+/// A place where a box starts or ends.
+struct Edge {
+    x: f64,
+    /// What is covered left of it.
+    before: Light,
+    /// What covers a column to the right of it.
+    after: Light,
+}
+
+impl Area {
+    fn of<T>(slivers: &[Sliver<T>]) -> Area {
+        let mut changes: Vec<(f64, Light)> = Vec::new();
+        for sliver in slivers {
+            let [r, g, b] = sliver.color.map(|c| f64::from(c) / 255.0 * sliver.height);
+            changes.push((sliver.left, [r, g, b, sliver.height]));
+            changes.push((sliver.right, [-r, -g, -b, -sliver.height]));
+        }
+        changes.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut edges: Vec<Edge> = Vec::new();
+        for (x, change) in changes {
+            match edges.last_mut() {
+                Some(last) if last.x == x => last.after = add(last.after, change),
+                Some(last) => {
+                    let (before, after) = (last.until(x), add(last.after, change));
+                    edges.push(Edge { x, before, after });
+                }
+                None => edges.push(Edge { x, before: [0.0; 4], after: change }),
+            }
+        }
+        Area { edges }
+    }
+
+    fn until(&self, x: f64) -> Light {
+        let right = self.edges.partition_point(|edge| edge.x <= x);
+        right.checked_sub(1).map_or([0.0; 4], |i| self.edges[i].until(x))
+    }
+
+    fn mean(&self, left: f64, right: f64) -> Light {
+        let (before, all) = (self.until(left), self.until(right));
+        std::array::from_fn(|i| (all[i] - before[i]) / (right - left).max(1e-9))
+    }
+}
+
+impl Edge {
+    fn until(&self, x: f64) -> Light {
+        std::array::from_fn(|i| self.before[i] + self.after[i] * (x - self.x))
     }
 }
 
@@ -154,19 +232,25 @@ fn apart(one: Light, other: Light) -> f64 {
     (0..4).map(|i| (one[i] - other[i]).abs()).fold(0.0, f64::max)
 }
 
+fn is_full(light: Light) -> bool {
+    light[3] > 1.0 - 1e-6
+}
+
 /// A part's colour in whole numbers, coarse where it is narrow, so that parts share colours and files stay small; what rounding
-/// takes or gives is `owed` to the next part.
+/// takes or gives is `owed` to the next part. Only a part in which something is free pays a debt of opacity.
 fn rounded(light: Light, width: f64, owed: &mut Light) -> [u8; 4] {
     let settles = (0.5..64.0).contains(&width);
-    let wanted: Light = if settles { std::array::from_fn(|i| light[i] + owed[i] / width) } else { light };
+    let full = is_full(light);
+    let kept: Light = if full { [light[0], light[1], light[2], 1.0].map(|c| c * owed[3]) } else { [0.0; 4] };
+    let wanted: Light = if settles { std::array::from_fn(|i| light[i] + (owed[i] - kept[i]) / width) } else { light };
     let step = if width < 3.0 { 15.0 } else { 1.0 };
     let coarse = |share: f64| (share.clamp(0.0, 1.0) * 255.0 / step).round() * step;
-    let opacity = coarse(wanted[3]);
+    let opacity = if full { 255.0 } else { coarse(wanted[3]) };
     let ink = [0, 1, 2].map(|i| coarse(wanted[i] * 255.0 / opacity.max(1.0)));
     if settles {
         let shown = [ink[0], ink[1], ink[2], 255.0].map(|c| c / 255.0 * opacity / 255.0);
         // Debts that cannot be paid are forgiven.
-        *owed = std::array::from_fn(|i| ((wanted[i] - shown[i]) * width).clamp(-0.5, 0.5));
+        *owed = std::array::from_fn(|i| (kept[i] + (wanted[i] - shown[i]) * width).clamp(-0.5, 0.5));
     }
     if opacity == 0.0 { [0; 4] } else { [ink[0] as u8, ink[1] as u8, ink[2] as u8, opacity as u8] }
 }

@@ -29,6 +29,9 @@ pub(super) struct Means {
     pub(super) split: bool,
 }
 
+/// Parts of cells below this are nobody's.
+const NOTHING: f64 = 1e-6;
+
 /// Of a line: what idle time is among the classes.
 const IDLE: usize = Class::COUNT;
 
@@ -64,7 +67,8 @@ pub(super) fn cells(
                 let height = what.map_or(1.0, |i| 1.0 / f64::from(marks[i].lanes));
                 areas[class(what)] += (right - left) * height;
             }
-            areas[IDLE] = 1.0 - areas[..IDLE].iter().sum::<f64>().min(1.0);
+            // What is left by rounding is no idle time.
+            areas[IDLE] = Some(1.0 - areas[..IDLE].iter().sum::<f64>()).filter(|&idle| idle > NOTHING).unwrap_or(0.0);
             let (cell, shown) = match &here[..] {
                 [] => (Cell::One(None), only(IDLE)),
                 [(what, ..)] => (Cell::One(*what), only(class(*what))),
@@ -111,7 +115,6 @@ fn pieces(marks: &[Mark], axis: &Axis, width: f64) -> Vec<Piece> {
 
 /// What of `pieces` lies from `from` to `to`, with the idle time between.
 fn within(pieces: &[Piece], from: f64, to: f64) -> Vec<Piece> {
-    const NOTHING: f64 = 1e-6;
     let mut here: Vec<Piece> = Vec::new();
     let mut free = from;
     for &(what, left, right) in pieces.iter().take_while(|piece| piece.1 < to) {
@@ -166,7 +169,9 @@ fn mixed(
         let Some((rgb, height)) = what.map(&color) else { continue };
         (0..3).for_each(|i| sum[i] += f64::from(rgb[i]) * (right - left) * height);
     }
-    let eighths = ((busy - owed).clamp(busy - 0.5, busy + 0.5) * 8.0).round().clamp(0.0, 8.0);
+    // A debt of idle time is paid where something idles.
+    let owed = if areas[IDLE] > 0.0 { owed.clamp(-0.5, 0.5) } else { 0.0 };
+    let eighths = ((busy - owed) * 8.0).round().clamp(0.0, 8.0);
     let mut shown = areas.map(|area| area / busy.max(1e-9) * eighths / 8.0);
     shown[IDLE] = 1.0 - eighths / 8.0;
     let rgb = sum.map(|c| (c / busy.max(1e-9)).round().clamp(0.0, 255.0) as u8);

@@ -329,9 +329,19 @@ fn block(
     ];
     let band_height = heights.total(lanes.iter().filter(|&&shown| shown).count());
     let has_phases = panels.iter().any(|p| p.rows.first().is_some_and(|row| !row.phases().is_empty()));
-    if heights.phase > 0.0 && has_phases {
-        y += 10.0;
+    if let Some(text) = panels.iter().find_map(|p| left_out(p.panel, p.axis, look)) {
+        y += 7.0;
+        picture.text(to(SMALL, Anchor::End), frame.right, y - 1.0, text);
+        y += 3.0;
     }
+    // What stands over the columns is below the heading.
+    y += if heights.compute < 8.0 {
+        0.0
+    } else if heights.phase > 0.0 && has_phases {
+        10.0
+    } else {
+        6.0
+    };
     if panels.iter().any(|p| p.axis.repeat.is_some()) {
         y += 20.0;
     }
@@ -341,9 +351,6 @@ fn block(
         picture.text(head, frame.width - frame.margin, y - 1.0, "peak");
     } else if heights.compute >= 8.0 {
         picture.text(SMALL, frame.margin, y - 1.0, "device");
-    }
-    if let Some(text) = panels.iter().find_map(|p| left_out(p.panel, p.axis, look)) {
-        picture.text(to(SMALL, Anchor::End), frame.right, y - 1.0, text);
     }
     y += 2.0;
     let first_top = y;

@@ -64,7 +64,7 @@ pub use png::png;
 pub use svg::svg;
 pub use table::{markdown, table};
 pub use terminal::terminal;
-pub use text::{is_control, visible, wrapped};
+pub use text::{folded, is_control, visible, wrapped};
 pub use trace::trace;
 #[cfg(feature = "pictures")]
 pub use trace::trace_gz;

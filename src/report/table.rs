@@ -2,10 +2,11 @@
 
 use super::comparison::{bound_and_gap, time};
 use super::number::{MISSING, number, percent, points, signed_percent};
-use super::text::{columns, fit, wrapped};
+use super::text::{columns, fit, folded, wrapped};
 use super::{Entry, Panel, Report, Table};
 use crate::metrics::Metrics;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, TableStyle, Width};
+use std::collections::BTreeSet;
 
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
@@ -136,34 +137,101 @@ pub fn table(report: &Report, width: Option<usize>) -> String {
     tables(report).into_iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
+/// A grid in `width` columns, if that is given: where its words do not fit beside each other, columns follow under each other, and
+/// where not even two of them do, rows are lists.
 fn grid(Table { header, mut rows, .. }: Table, width: Option<usize>) -> String {
     let count = rows.iter().map(Vec::len).chain([header.len()]).max().unwrap_or(0);
-    let mut grid = comfy_table::Table::new();
-    grid.load_style(STYLE);
     // A lone word may take half the width.
-    let cut =
-        |cell: &str| fit(cell, width.filter(|_| !cell.contains(' ')).map_or(LONGEST, |width| (width / 2).max(20)), "…");
-    let header: Vec<String> =
+    let cut = |cell: &str| {
+        let most = width.filter(|_| !cell.contains(' ')).map_or(LONGEST, |width| (width / 2).max(20));
+        fit(cell, most, "…").replace(" %", "\u{a0}%")
+    };
+    let mut header: Vec<String> =
         header.iter().map(|name| if width.is_some() { broken(&cut(name)) } else { cut(name) }).collect();
+    header.resize(count, String::new());
     for row in &mut rows {
         row.resize(count, String::new());
         row.iter_mut().for_each(|cell| *cell = cut(cell));
     }
-    let word = |column: usize| {
-        let cells = rows.iter().chain([&header]).filter_map(|row| row.get(column));
-        cells.flat_map(|cell| cell.split([' ', '\n'])).map(columns).max().unwrap_or(0)
+    let text = match width.map(|width| (width, arranged(&header, &rows, width))) {
+        None => grid_of(&header, &rows, None),
+        Some((width, None)) => list(&header, &rows, width),
+        Some((width, Some((groups, least)))) => {
+            let one = |group: &Vec<usize>| {
+                let pick = |row: &Vec<String>| group.iter().map(|&i| row[i].clone()).collect::<Vec<_>>();
+                let least = group.iter().map(|&i| least[i]).collect();
+                grid_of(&pick(&header), &rows.iter().map(pick).collect::<Vec<_>>(), Some((width, least)))
+            };
+            groups.iter().map(one).collect::<Vec<_>>().join("\n")
+        }
     };
-    let words: Vec<usize> = (0..count).map(word).collect();
-    grid.set_header(&header).add_rows(&rows);
-    let arrangement = if width.is_some() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
-    grid.set_content_arrangement(arrangement)
-        .set_width(width.map_or(u16::MAX, |width| u16::try_from(width).unwrap_or(u16::MAX)));
+    text.replace('\u{a0}', " ")
+}
+
+/// What a column needs besides its texts: the padding and the line between two.
+const BESIDES: usize = 2;
+
+/// How columns are put under each other so that they fit into `width`, each group with those that name the rows, and how many
+/// columns of the terminal each needs at least; `None` where that is too many.
+fn arranged(header: &[String], rows: &[Vec<String>], width: usize) -> Option<(Vec<Vec<usize>>, Vec<usize>)> {
+    let longest = |column: usize, ends: &[char]| {
+        let cells = rows.iter().map(Vec::as_slice).chain([header]).filter_map(|row| row.get(column));
+        cells.flat_map(|cell| cell.split(ends)).map(columns).max().unwrap_or(0)
+    };
+    let names_rows = |keys: usize| rows.iter().map(|row| &row[..keys]).collect::<BTreeSet<_>>().len() == rows.len();
+    let keys = (1..header.len().min(4)).find(|&keys| names_rows(keys)).unwrap_or(1).min(header.len());
+    // Words are never broken, and names of rows are not if they take no more than half.
+    let words: Vec<usize> = (0..header.len()).map(|column| longest(column, &[' ', '\n'])).collect();
+    let whole: Vec<usize> = (0..header.len()).map(|i| if i < keys { longest(i, &['\n']) } else { words[i] }).collect();
+    let taken = |least: &[usize]| least.iter().map(|column| column + BESIDES).sum::<usize>();
+    let width = width + 1;
+    let least = if taken(&whole[..keys]) * 2 <= width || taken(&whole) <= width { whole } else { words };
+    if taken(&least) <= width {
+        return Some((vec![(0..header.len()).collect()], least));
+    }
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut used = width;
+    for column in keys..header.len() {
+        if used + least[column] + BESIDES > width {
+            groups.push((0..keys).collect());
+            used = taken(&least[..keys]);
+        }
+        used += least[column] + BESIDES;
+        groups.last_mut()?.push(column);
+        if used > width {
+            return None;
+        }
+    }
+    (!groups.is_empty()).then_some((groups, least))
+}
+
+/// Rows as lists of names and values.
+fn list(header: &[String], rows: &[Vec<String>], width: usize) -> String {
+    let mut out = String::new();
+    for row in rows {
+        for (i, (name, cell)) in header.iter().zip(row).enumerate() {
+            let (name, indent) = (name.replace('\n', " "), if i == 0 { "" } else { "  " });
+            let colon = if name.is_empty() { "" } else { ": " };
+            out += &folded(&format!("{indent}{name}{colon}{cell}\n"), Some(width));
+        }
+    }
+    out
+}
+
+/// A grid, in a width, with what each column needs at least, if that is given.
+fn grid_of(header: &[String], rows: &[Vec<String>], room: Option<(usize, Vec<usize>)>) -> String {
+    let mut grid = comfy_table::Table::new();
+    grid.load_style(STYLE);
+    grid.set_header(header).add_rows(rows);
+    let arrangement = if room.is_some() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
+    let number = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+    grid.set_content_arrangement(arrangement).set_width(number(room.as_ref().map_or(usize::MAX, |(width, _)| *width)));
     for (i, column) in grid.column_iter_mut().enumerate() {
         column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right });
         column.set_padding((0, 1));
-        // A word is never broken: a table of longer ones is wider.
-        let word = u16::try_from(words[i] + 1).unwrap_or(u16::MAX);
-        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(word)));
+        if let Some((_, least)) = &room {
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(number(least[i] + 1))));
+        }
     }
     let mut out: String = grid.lines().map(|line| format!("{}\n", line.trim_end())).collect();
     if out.is_empty() {

@@ -95,6 +95,44 @@ pub fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
     lines.iter().map(|line| line.replace('\u{a0}', " ")).collect()
 }
 
+/// `text` with its lines broken where they are wider than `width` columns, between words where those fit; one where no width is
+/// given. What follows stands where the line's text begins, or its last column of a table. Lines with escape sequences stay.
+pub fn folded(text: &str, width: Option<usize>) -> String {
+    let Some(width) = width.map(|width| width.max(20)) else { return text.to_string() };
+    let fold = |line: &str| {
+        if columns(line) <= width || line.contains('\u{1b}') {
+            return vec![line.to_string()];
+        }
+        let words = line.trim_start_matches(' ');
+        let margin = (line.len() - words.len()).min(width / 2);
+        let line = " ".repeat(margin) + words;
+        let begins = |&at: &usize| {
+            line.as_bytes()[at - 2..at] == *b"  " && line.as_bytes()[at] != b' ' && columns(&line[..at]) <= width / 2
+        };
+        let column = (2..line.len()).filter(begins).last().unwrap_or(margin);
+        let (head, rest) = line.split_at(column);
+        let room = width - columns(head);
+        let lines = wrapped(rest, Some(room)).into_iter().flat_map(|line| chopped(line, room)).enumerate();
+        lines.map(|(i, line)| if i == 0 { head.to_string() } else { " ".repeat(columns(head)) } + &line).collect()
+    };
+    text.split('\n').flat_map(fold).collect::<Vec<_>>().join("\n")
+}
+
+/// A line in pieces of at most `width` columns.
+fn chopped(line: String, width: usize) -> Vec<String> {
+    let mut pieces = vec![String::new()];
+    let mut used = 0;
+    for c in line.chars() {
+        used += columns_of(c);
+        if used > width.max(2) {
+            pieces.push(String::new());
+            used = columns_of(c);
+        }
+        pieces.last_mut().into_iter().for_each(|piece| piece.push(c));
+    }
+    pieces
+}
+
 /// Estimated width in pixels of `text` in a proportional font of `size` pixels.
 pub(super) fn pixels(text: &str, size: f64) -> f64 {
     text.chars()
@@ -153,5 +191,15 @@ mod tests {
         assert_eq!(fit("abc", 0, "…"), "");
         assert_eq!(visible("a\u{1b}[2J\r\nb\t\u{9b}\u{202e}", 99), "a\\u{1b}[2J\\u{d}\nb\t\\u{9b}\\u{202e}");
         assert_eq!(visible(&"é".repeat(50), 8), "éééé ... (92 more bytes)");
+    }
+
+    #[test]
+    fn long_lines_are_folded_under_their_text() {
+        let text = "short\nname     one two three four\n  indented words and more words\n\n/a/path/that/is/longer/than/the/room\n";
+        let folded = |width| folded(text, Some(width));
+        assert_eq!(folded(80), text);
+        let narrow = "short\nname     one two\n         three four\n  indented words and\n  more words\n\n/a/path/that/is/long\ner/than/the/room\n";
+        assert_eq!(folded(20), narrow);
+        assert_eq!(super::folded(text, None), text);
     }
 }

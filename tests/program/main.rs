@@ -16,6 +16,7 @@ mod ranks;
 mod signals;
 mod teaching;
 mod variants;
+mod widths;
 
 #[path = "../support/mod.rs"]
 mod support;

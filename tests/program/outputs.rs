@@ -373,11 +373,12 @@ fn rows_are_lines_in_pipes_and_words_are_whole_on_terminals() {
             }
             let table: Vec<&str> = out.lines().skip_while(|line| !line.starts_with("schedule")).collect();
             for word in ["interleaved-1f1b", "activations", "schedule", "makespan"] {
-                let is_there = table.iter().any(|line| line.split_whitespace().any(|found| found == word));
+                let is_there =
+                    table.iter().any(|line| line.split_whitespace().any(|found| found.trim_end_matches(':') == word));
                 assert!(is_there, "{columns} columns break {word}: {out}");
             }
             let widest = table.iter().map(|line| line.chars().count()).max().unwrap();
-            assert!(widest <= columns.max(80), "{columns} columns: {out}");
+            assert!(widest <= columns, "{columns} columns: {out}");
         }
     }
 }

@@ -177,3 +177,89 @@ fn tables_in_latex_have_their_columns() {
         }
     }
 }
+
+/// A text's box: left, top, right and bottom. Widths are Helvetica's, whose narrow, wide and other letters are about these.
+fn extent(size: f64, anchor: &str, [x, y]: [f64; 2], text: &str) -> [f64; 4] {
+    let em = |c: char| match c {
+        'i' | 'j' | 'l' | 't' | 'f' | '.' | ',' | ':' | ';' | '|' | '!' | '\'' | ' ' | '·' | '(' | ')' => 0.25,
+        'm' | 'w' | 'M' | 'W' => 0.8,
+        c if c.is_uppercase() => 0.66,
+        _ => 0.53,
+    };
+    let width = text.chars().map(em).sum::<f64>() * size;
+    let left = x - width * if anchor.contains("middle") { 0.5 } else { f64::from(u8::from(anchor.contains("end"))) };
+    let below = if text.contains(['g', 'j', 'p', 'q', 'y', '(', ',', ';']) { 0.15 } else { 0.0 };
+    [left, y - 0.7 * size, left + width, y + below * size]
+}
+
+/// The texts of a drawing with their boxes.
+fn texts(svg: &str) -> Vec<(String, [f64; 4])> {
+    let after =
+        |text: &str, name: &str| Some(text.split_once(&format!(" {name}=\""))?.1.split_once('"')?.0.to_string());
+    let mut texts = Vec::new();
+    let (mut class, mut size) = (String::new(), 0.0);
+    for tag in svg.split('<').filter(|tag| tag.starts_with("g ") || tag.starts_with("text ")) {
+        (class, size) = after(tag, "class").map_or((class, size), |class| (class, number_after(tag, "font-size=\"")));
+        if let Some((attributes, text)) = tag.split_once('>').filter(|_| tag.starts_with("text ")) {
+            let at = ["x", "y"].map(|name| after(attributes, name).unwrap().parse().unwrap());
+            let text = text
+                .replace("&gt;", ">")
+                .replace("&lt;", "<")
+                .replace("&quot;", "\"")
+                .replace("&#39;", "'")
+                .replace("&amp;", "&");
+            texts.push((text.clone(), extent(size, &class, at, &text)));
+        }
+    }
+    texts
+}
+
+#[test]
+fn no_text_lies_on_another() {
+    let mut found = BTreeSet::new();
+    for (name, report) in all().into_iter().filter(|(name, _)| *name != "300 devices") {
+        for (width, font) in [
+            (317.0, 10.667),
+            (240.0, 6.0),
+            (317.0, 7.0),
+            (480.0, 12.0),
+            (639.0, 11.5),
+            (640.0, 11.5),
+            (900.0, 9.0),
+            (1200.0, 11.5),
+            (1200.0, 20.0),
+        ] {
+            for change in 0..6 {
+                let mut report = report.clone();
+                let look = &mut report.look;
+                (look.width, look.font_size) = (Some(width), Some(font));
+                match change {
+                    0 => (look.title, look.notes) = (Some(String::new()), false),
+                    1 => look.window = Some((3.0, 9.0)),
+                    2 => look.collapse = true,
+                    3 => (look.memory, look.waits) = (false, false),
+                    4 => look.causes = true,
+                    _ => {}
+                }
+                let texts = texts(&report::svg(&report));
+                for (i, (one, a)) in texts.iter().enumerate() {
+                    let other = texts[..i].iter().find(|(_, b)| {
+                        let across = a[2].min(b[2]) - a[0].max(b[0]);
+                        across > 0.5 && a[3].min(b[3]) - a[1].max(b[1]) > 0.5
+                    });
+                    if let Some((other, b)) = other {
+                        found.insert(format!(
+                            "{name}, {width} wide, {font}, look {change}: '{one}' {a:.1?} on '{other}' {b:.1?}"
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "{} overlaps:\n{}",
+        found.len(),
+        found.into_iter().take(40).collect::<Vec<_>>().join("\n")
+    );
+}

@@ -218,6 +218,112 @@ fn rectangles_have_the_shares_of_time() {
     assert!(worst.iter().all(|&error| error <= TOLERANCE), "shares of time are off by {worst:?}");
 }
 
+/// By row, top down: when the device runs no op, as shares of the time shown.
+fn idle(report: &Report) -> Vec<Vec<(f64, f64)>> {
+    let timelines: Vec<&Timeline> = report.entries.iter().flat_map(|e| e.panels()).map(|p| &p.timeline).collect();
+    let longest = timelines.iter().map(|t| t.end_ns()).max().unwrap() as f64;
+    let mut rows = Vec::new();
+    for timeline in timelines {
+        for device in 0..timeline.devices {
+            let ops = timeline.spans.iter().filter(|span| span.device == device && span.queue == Queue::Compute);
+            let (mut idle, mut free) = (Vec::new(), 0);
+            for op in ops {
+                if op.start_ns > free {
+                    idle.push((free as f64 / longest, op.start_ns as f64 / longest));
+                }
+                free = free.max(op.end_ns);
+            }
+            idle.push((free as f64 / longest, 2.0));
+            rows.push(idle);
+        }
+    }
+    rows
+}
+
+fn idles(idle: &[(f64, f64)], from: f64, to: f64) -> bool {
+    idle.iter().any(|gap| gap.0 < to && from < gap.1)
+}
+
+/// What is mixed is mixed over some pixels, but no idle time comes from anywhere else.
+#[test]
+fn no_idle_time_is_drawn_where_nothing_idles() {
+    const NEAR: f64 = 8.0;
+    let mut checked = 0;
+    for (report, width) in
+        reports().into_iter().step_by(2).zip([None, Some(480.0), Some(2400.0), Some(800.0)].into_iter().cycle())
+    {
+        let report = Report { look: Look { width, ..Look::default() }, ..report };
+        let drawing = Drawing::of(&report::svg(&report));
+        let room = drawing.room();
+        for (&[left, top, ..], idle) in drawing.rows.iter().zip(idle(&report)) {
+            let in_row = drawing.boxes.iter().filter(|b| (b.2[1] - top).abs() < 0.01);
+            let mut boxes: Vec<(f64, f64, f64)> =
+                in_row.map(|&(_, o, [x, _, w, _])| (x - left, x + w - left, o)).collect();
+            boxes.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let near = |from: f64, to: f64| idles(&idle, (from - NEAR) / room, (to + NEAR) / room);
+            for &(from, to, opacity) in &boxes {
+                assert!(opacity > 0.999 || near(from, to), "{width:?}: {from} to {to} is drawn {opacity}");
+            }
+            // The line between two boxes is at most 0.6 pixels of them, and 0.015 of their width.
+            for pair in boxes.windows(2) {
+                let line = ((pair[0].1 - pair[0].0) * 0.016).min(0.6) + 0.011;
+                let gap = pair[1].0 - pair[0].1;
+                assert!(
+                    gap <= line || near(pair[0].1, pair[1].0),
+                    "{width:?}: nothing from {} to {}",
+                    pair[0].1,
+                    pair[1].0
+                );
+                checked += 1;
+            }
+        }
+        for (cells, lines) in [Colors::True, Colors::Cube, Colors::Sixteen, Colors::None]
+            .map(|colors| lines(&report::terminal(&report, 120, false, colors)))
+            .iter()
+            .flat_map(|lines| lines.iter().zip(idle(&report)))
+        {
+            let share = |number: usize| number as f64 / cells.len() as f64;
+            for (number, cell) in cells.iter().enumerate().filter(|(i, _)| !idles(&lines, share(*i), share(*i + 1))) {
+                let (character, front, back) = cell;
+                let shown = *character != '·' && (*character == ' ' || !back.is_empty() || front.is_empty());
+                assert!(shown, "cell {number} is {cell:?}");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 50_000, "{checked}");
+}
+
+/// Whichever columns of a picture ops happen to meet, what repeats is drawn alike: devices of 1F1B differ in the time of their
+/// steady state alone.
+#[test]
+fn what_repeats_within_a_pixel_shows_no_marks() {
+    let report = predicted("1f1b", 64, 512, 0.0, Look::default());
+    for width in (9..18).map(|hundreds| f64::from(hundreds) * 100.0) {
+        let drawing = Drawing::of(&report::svg(&Report {
+            look: Look { width: Some(width), ..Look::default() },
+            ..report.clone()
+        }));
+        let mean: Color = std::array::from_fn(|i| (drawing.kind('F')[i] + 2.0 * drawing.kind('B')[i]) / 3.0);
+        for (device, &[left, top, ..]) in drawing.rows.iter().enumerate() {
+            // With F = 1 and B = 2, device d's first B starts at 3p - 2 - 2d; B and F alternate at least to 3m - 2.
+            let unit = drawing.room() / (3.0 * (512.0 + 63.0));
+            let [from, to] = [3 * 64 - 2 - 2 * device, 3 * 512 - 2].map(|units| left + units as f64 * unit);
+            let steady = drawing
+                .boxes
+                .iter()
+                .filter(|(_, _, [x, y, w, _])| (y - top).abs() < 0.01 && *x > from + 16.0 && x + w < to - 16.0);
+            for (color, opacity, [x, ..]) in steady {
+                let away = (0..3).map(|i| (color[i] - mean[i]).abs()).fold(0.0, f64::max);
+                assert!(
+                    *opacity == 1.0 && away < 16.0,
+                    "{width} wide, device {device}: {color:?} at {x}, mean {mean:?}"
+                );
+            }
+        }
+    }
+}
+
 /// Width, height and pixels of a PNG whose lines are all filtered by the one above, as this crate writes them.
 fn pixels(png: &[u8]) -> (usize, Vec<u8>) {
     let number = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap()) as usize;
