@@ -21,8 +21,10 @@ const LIKE_LLAMA: [&str; 2] = ["llama", "mistral"];
 /// # Errors
 /// No JSON, an unknown `model_type`, a size that is missing, no whole number, or absurd.
 pub fn read(text: &str) -> Result<Config, Unreadable> {
-    let value: Value = serde_json::from_str(text)
-        .map_err(|error| Unreadable(format!("expected Hugging Face's config.json, found no JSON ({error})")))?;
+    let value: Value = serde_json::from_str(text).map_err(|error| match text.trim().is_empty() {
+        true => Unreadable("expected Hugging Face's config.json, found an empty file; download it again".to_string()),
+        false => Unreadable(format!("expected Hugging Face's config.json, found no JSON ({error})")),
+    })?;
     let Value::Object(keys) = value else {
         return Err(Unreadable("expected Hugging Face's config.json, an object, found another value".to_string()));
     };
