@@ -72,7 +72,7 @@
 //! `tests/language/architecture.rs` reads the `use` lines:
 //!
 //! ```text
-//! 1 language and graph: op activation placement schedule open delivery deadlock graph ending legible lowering check export statistics metrics timeline dsl csv
+//! 1 language and graph: op activation placement schedule open delivery deadlock graph ending legible nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: anatomy layout hardware memory misfit balance cost settle sim exact
 //! 3 the way in: resolve forecast advice remedy published report
 //! 4 machines: model cuda ranks exec doctor
@@ -129,6 +129,7 @@ mod metrics;
 mod misfit;
 #[cfg(feature = "training")]
 mod model;
+mod nearest;
 mod op;
 mod open;
 mod placement;

@@ -47,8 +47,10 @@ const TYPES: [&str; 4] = ["gpt2", "llama", "mistral", "qwen2"];
 /// No JSON, an unknown `model_type`, a key that changes the model in a way that is not described here, a size that is missing, no
 /// whole number, or absurd.
 pub fn read(text: &str) -> Result<Described, Unreadable> {
-    let value: Value = serde_json::from_str(text)
-        .map_err(|error| Unreadable(format!("expected Hugging Face's config.json, found no JSON ({error})")))?;
+    let value: Value = serde_json::from_str(text).map_err(|error| match text.trim().is_empty() {
+        true => Unreadable("expected Hugging Face's config.json, found an empty file; download it again".to_string()),
+        false => Unreadable(format!("expected Hugging Face's config.json, found no JSON ({error})")),
+    })?;
     let Value::Object(keys) = value else {
         return Err(Unreadable("expected Hugging Face's config.json, an object, found another value".to_string()));
     };

@@ -14,6 +14,7 @@ mod sizes;
 mod stage;
 mod tensor;
 pub mod transformer;
+mod unknown;
 mod whole;
 
 pub use operation::{MicroBatch, Operation, Storage};
@@ -22,7 +23,10 @@ pub use sizes::InvalidSizes;
 pub(crate) use stage::layer_counts;
 pub use stage::{Outline, Stage, TiedSides, Unsplittable};
 pub use tensor::{Initial, Tensor};
+pub use unknown::{of_hub, unknown};
 pub use whole::Anatomy;
+
+use crate::nearest::plain;
 
 /// The published model of this name, where hyphens may be left out: `gpt2` to `gpt2-xl`, `gpt-3-175b` and its like,
 /// `llama-2-7b` to `llama-3.1-405b`, and the small ones that come with the program.
@@ -43,8 +47,4 @@ pub fn names() -> impl Iterator<Item = String> {
     let llama = llama::PRESETS.iter().map(|(name, _)| *name);
     let again = ["llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "llama-3.3-70b"];
     names.chain(llama).chain(again).map(str::to_string)
-}
-
-fn plain(name: &str) -> String {
-    name.chars().filter(|letter| *letter != '-' && *letter != '_').collect::<String>().to_lowercase()
 }

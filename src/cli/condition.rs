@@ -1,8 +1,8 @@
 //! A threshold that a command's figures are held against: `bubble>15%`, `predicted.makespan>=100ms`, `|makespan_error|>5%`.
 
 use crate::cost::TimeUnit;
-use crate::dsl::distance;
 use crate::metrics::Metrics;
+use crate::nearest::{hint, nearest};
 use crate::report::Entry;
 
 /// A threshold on a figure.
@@ -307,14 +307,10 @@ impl Condition {
 
 /// The figure of that name.
 fn figure(name: &str) -> Result<&'static Figure, String> {
-    let plain = |name: &str| name.to_lowercase().replace(['-', ' '], "_");
     let found = FIGURES.iter().find(|figure| figure.name == name);
     found.ok_or_else(|| {
-        let near = FIGURES.iter().map(|figure| (distance(&plain(name), figure.name), figure.name)).min();
-        let hint =
-            near.filter(|(far, _)| *far <= 3 && *far < name.len()).map(|(_, near)| format!("; did you mean {near}?"));
         let names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
-        format!("no figure is called '{name}'{}; expected one of {}", hint.unwrap_or_default(), names.join(", "))
+        format!("no figure is called '{name}'{}; known: {}", hint(&nearest(name, &names)), names.join(", "))
     })
 }
 

@@ -90,10 +90,11 @@ fn paper(description: &Description) -> Option<String> {
 /// The picture of a schedule, and what there is to know about it, as comments of its file.
 fn card(d: &Description) -> Result<String, Failure> {
     let (devices, microbatches) = SMALL;
-    let several = d.options.iter().any(|option| option.starts_with("v ="));
+    let usual: Option<u32> = d.options.iter().find_map(|option| option.strip_prefix("v = ")?.parse().ok());
+    let (several, usual) = (usual.is_some(), usual.filter(|&v| v > 1));
     let named = |v: Option<u32>| v.map_or_else(|| d.name.clone(), |v| format!("{}:v={v}", d.name));
     let small = |v| Selection::new(devices, microbatches).resolve(&named(v), &Costs::default());
-    let all = [if several { Some(2) } else { None }, several.then_some(CHUNKS)];
+    let all = [usual, several.then_some(CHUNKS)];
     let all: Vec<Resolved> = all[..1 + usize::from(several)].iter().map(|&v| small(v)).collect::<Result<_, _>>()?;
     let predicted = all.iter().map(Resolved::predict).collect::<Result<Vec<_>, _>>()?;
     let first = predicted[0].metrics();
@@ -122,10 +123,7 @@ fn card(d: &Description) -> Result<String, Failure> {
     if let Some(paper) = paper(d) {
         tell("paper", paper);
     }
-    tell(
-        "again",
-        format!("pipesim predict --stages {devices} --micro {microbatches} -s {}", named(several.then_some(2))),
-    );
+    tell("again", format!("pipesim predict --stages {devices} --micro {microbatches} -s {}", named(usual)));
     lines.push(String::new());
     lines.push("memory: the most activations that device r holds; 1 is what its whole share of layers keeps for one micro-batch.".to_string());
     lines.push("bubble: what the step takes beside m (F + I + W), the work of a device; B = I + W.".to_string());

@@ -5,7 +5,7 @@ use super::host::{self, Layout, LayoutValue, Refusal};
 use super::language::{LAYOUTS, dialect, globals};
 use super::nesting::{MAX_NESTING, too_deep};
 use super::programs::Written;
-use super::request::{Asked, Budget, Error, Request, ScheduleFile, Takes};
+use super::request::{Asked, Budget, Error, Request, ScheduleFile, Takes, chunks_asked};
 use super::word::Word;
 use crate::op::Op;
 use crate::open::Order;
@@ -252,12 +252,7 @@ impl Asked<'_> {
     fn chunks(&self, options: &BTreeMap<String, String>) -> Result<Option<u32>, Error> {
         match options.get("v") {
             None => Ok(self.request.chunks),
-            Some(text) => match text.parse() {
-                Ok(v) if v > 0 => Ok(Some(v)),
-                _ => Err(Error::Usage(format!(
-                    "expected v, the stages a device, to be 1 or more, found {text}; leave it out or give --set v=2"
-                ))),
-            },
+            Some(text) => chunks_asked(text).map(Some),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::host::LayoutValue;
 use super::language::{dialect, globals};
 use super::request::{Error, ScheduleFile};
+use crate::nearest::{hint, nearest, plain};
 use starlark::docs::{DocItem, DocMember};
 use starlark::environment::Module;
 use starlark::eval::Evaluator;
@@ -17,36 +18,36 @@ pub fn names() -> Vec<&'static str> {
     EMBEDDED.iter().map(|(name, _)| *name).collect()
 }
 
-/// The embedded schedule of a name; case, `-`, `_` and spaces do not matter.
+/// What others call these schedules, without hyphens: PyTorch's classes (less `Schedule`), Megatron-LM, Paddle, papers.
+const OTHER_NAMES: [(&str, &[&str]); 7] = [
+    ("1f1b", &["pipedreamflush", "dapple", "noninterleaved", "noninterleaved1f1b"]),
+    (
+        "interleaved-1f1b",
+        &["interleaved", "interleave", "1f1binterleaved", "vpp", "virtualpipeline", "depthfirst", "dfs"],
+    ),
+    ("gpipe", &["fthenb", "filldrain", "afab", "allforwardallbackward"]),
+    ("looped-bfs", &["bfs", "breadthfirst"]),
+    ("eager-1f1b", &["1f1beager"]),
+    ("interleaved-zb", &["interleavedzerobubble"]),
+    ("zb-v", &["zbvzerobubble", "zerobubblev"]),
+];
+
+/// The embedded schedule of a name; case, `-`, `_` and spaces do not matter. It may be the name that others have for it.
 pub fn named(name: &str) -> Result<ScheduleFile, Error> {
-    let plain = |text: &str| text.to_lowercase().replace(['-', '_', ' '], "");
-    if let Some((stem, text)) = EMBEDDED.iter().find(|(stem, _)| plain(stem) == plain(name)) {
+    let asked = plain(name);
+    let asked = asked.strip_prefix("schedule").filter(|rest| !rest.is_empty()).unwrap_or(&asked);
+    let other = OTHER_NAMES.iter().find(|(_, others)| others.contains(&asked)).map(|(stem, _)| plain(stem));
+    let asked = other.as_deref().unwrap_or(asked);
+    if let Some((stem, text)) = EMBEDDED.iter().find(|(stem, _)| plain(stem) == asked) {
         let file = format!("schedules/{stem}.star");
         return Ok(ScheduleFile { name: (*stem).to_string(), file, text: (*text).to_string() });
     }
-    let nearest = EMBEDDED.iter().map(|(stem, _)| (distance(&plain(stem), &plain(name)), *stem)).min();
-    let hint = match nearest {
-        Some((d, stem)) if d <= 3 && d < plain(name).len() => format!("; did you mean {stem}?"),
-        _ => ";".to_string(),
-    };
+    let known = names();
     Err(Error::Usage(format!(
-        "no schedule is called '{name}'{hint} Known: {}, auto; or give the path of a .star or .csv file",
-        names().join(", ")
+        "no schedule is called '{name}'{}; known: {}, auto; or give the path of a .star or .csv file",
+        hint(&nearest(asked, &known)),
+        known.join(", ")
     )))
-}
-
-/// Edit distance (insertions, deletions, substitutions).
-pub fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let next = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = std::mem::replace(&mut row[j + 1], next);
-        }
-    }
-    row[b.len()]
 }
 
 /// What a file says of itself.
@@ -72,19 +73,20 @@ pub fn describe(path: &ScheduleFile) -> Result<Description, Error> {
         evaluator.set_max_tick_count(1_000_000).map_err(|e| Error::Invalid(e.to_string()))?;
         let ast = AstModule::parse(&path.file, path.text.clone(), &dialect()).map_err(invalid)?;
         evaluator.eval_module(ast, &globals()).map_err(invalid)?;
-        let placement = match module.get("placement") {
-            None => "linear".to_string(),
-            Some(value) => match value.downcast_ref::<LayoutValue>() {
-                Some(value) => value.layout.name().to_string(),
-                // a function of p: what it says for two devices
-                None => {
+        let (placement, is_open) = match module.get("placement") {
+            None => ("linear".to_string(), false),
+            Some(mut value) => {
+                if value.downcast_ref::<LayoutValue>().is_none() {
+                    // a function of p: what it says for two devices
                     let p = evaluator.heap().alloc(2);
-                    let value = evaluator.eval_function(value, &[p], &[]).map_err(invalid)?;
-                    value.downcast_ref::<LayoutValue>().map_or("custom", |v| v.layout.name()).to_string()
+                    value = evaluator.eval_function(value, &[p], &[]).map_err(invalid)?;
                 }
-            },
+                let found = value.downcast_ref::<LayoutValue>();
+                let is_open = found.is_some_and(|found| found.chunks.or(found.layout.chunks(2)).is_none());
+                (found.map_or("custom", |found| found.layout.name()).to_string(), is_open)
+            }
         };
-        let options = match module.get("device").map(|device| device.documentation()) {
+        let mut options: Vec<String> = match module.get("device").map(|device| device.documentation()) {
             Some(DocItem::Member(DocMember::Function(function))) => function
                 .params
                 .pos_or_named
@@ -94,6 +96,9 @@ pub fn describe(path: &ScheduleFile) -> Result<Description, Error> {
                 .collect(),
             _ => Vec::new(),
         };
+        if is_open && !options.iter().any(|option| option.starts_with("v =")) {
+            options.push("v = 1".to_string()); // --chunks is understood by every placement that leaves their number open
+        }
         drop(evaluator);
         let docs = module.freeze().map_err(|e| Error::Invalid(format!("{}: {e:?}", path.file)))?.documentation().docs;
         let (summary, details) = docs.map_or_else(Default::default, |d| (d.summary, d.details.unwrap_or_default()));

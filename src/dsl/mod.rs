@@ -16,6 +16,6 @@ mod request;
 mod word;
 
 pub use compile::{Compiled, compile, takes};
-pub use library::{Description, describe, distance, named, names};
+pub use library::{Description, describe, named, names};
 pub use programs::Written;
-pub use request::{Budget, Error, Request, ScheduleFile, Takes};
+pub use request::{Budget, Error, MAX_CHUNKS, Request, ScheduleFile, Takes, chunks_asked};

@@ -60,6 +60,23 @@ pub struct Request {
     pub budget: Budget,
 }
 
+/// Most virtual stages per device that can be asked for.
+pub const MAX_CHUNKS: u32 = 1 << 20;
+
+/// The virtual stages per device that the option v of a schedule asks for.
+///
+/// # Errors
+/// No whole number from 1 to [`MAX_CHUNKS`].
+pub fn chunks_asked(text: &str) -> Result<u32, Error> {
+    let found = text.trim().parse().ok().filter(|v| (1..=MAX_CHUNKS).contains(v));
+    found.ok_or_else(|| {
+        Error::Usage(format!(
+            "expected v, the virtual stages per device, to be a whole number from 1 to {MAX_CHUNKS}, found {text}; leave it out, or \
+             write v=2"
+        ))
+    })
+}
+
 /// What of a request a schedule file has a use for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Takes {

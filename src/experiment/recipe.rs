@@ -2,6 +2,7 @@
 
 use super::Error;
 use super::machine::{free_memory_bytes, in_words};
+use crate::anatomy;
 use crate::exec::Fault;
 use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
 use std::path::{Path, PathBuf};
@@ -93,8 +94,17 @@ impl Recipe {
         }
         let names = || Config::PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let preset = Config::preset(&self.model.to_lowercase());
-        let preset =
-            preset.ok_or_else(|| Error::Usage(format!("no model is called '{}'; known: {}", self.model, names())))?;
+        let preset = preset.ok_or_else(|| {
+            let model = &self.model;
+            Error::Usage(match anatomy::transformer_named(model) {
+                Some(_) => format!(
+                    "expected a GPT-2 to train, found '{model}', which can only be predicted (predict --model {model} --hardware \
+                     h100-sxm); take one of {}",
+                    names()
+                ),
+                None => format!("no model is called '{model}'; known: {}", names()),
+            })
+        })?;
         let config = Config {
             max_sequence: self.max_sequence.unwrap_or(preset.max_sequence),
             vocabulary: self.vocabulary.unwrap_or(preset.vocabulary),

@@ -3,6 +3,7 @@
 use super::field::Field;
 use super::{FILES, Hardware, STACKS, Stack, names};
 use crate::legible::legible;
+use crate::nearest::{hint, nearest, plain, same_numbers};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use toml::{Table, Value};
@@ -38,6 +39,7 @@ pub fn hardware(name: &str) -> Result<Hardware, Error> {
 /// # Errors
 /// There is none.
 pub fn hardware_with(name: &str, instead: Instead<'_>) -> Result<Hardware, Error> {
+    let name = names().find(|known| plain(known) == plain(name)).unwrap_or(name);
     let table = embedded(name).filter(|_| name != "gpu").ok_or_else(|| unknown(name))?;
     hardware_of(name, table.clone()?, &|name| Err(unknown(name)), instead)
 }
@@ -51,10 +53,18 @@ pub fn hardware_file(path: &str, text: &str, files: Files<'_>) -> Result<Hardwar
 }
 
 fn unknown(name: &str) -> Error {
-    let names = names().collect::<Vec<_>>().join(", ");
+    let known: Vec<&str> = names().collect();
+    let like =
+        |name| -> Vec<&str> { nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect() };
+    let found = like(name);
+    // h100-pcie, rtx-a100: by the part that names the chip
+    let of_a_part = || name.split(|c: char| !c.is_alphanumeric()).map(like).find(|found| !found.is_empty());
+    let found = if found.is_empty() { of_a_part().unwrap_or_default() } else { found };
     Error(format!(
-        "expected hardware to be one of {names}, or a file ending in .toml, found '{}'; a file of your own begins with base = \"h100-sxm\"",
-        legible(name)
+        "no hardware is called '{}'{}; known: {}; or give a .toml file of your own that begins with base = \"h100-sxm\"",
+        legible(name),
+        hint(&found),
+        known.join(", ")
     ))
 }
 

@@ -50,12 +50,9 @@ impl Selection {
             }
         }
         own.options.extend(variant.options.clone());
-        let is_v = |text: &String| text.parse().ok().filter(|&v| v > 0);
-        if let Some(v) = own.options.get("v").and_then(is_v)
-            && (variant.options.contains_key("v") || variant.is_auto())
-        {
-            own.options.remove("v");
-            own.chunks = Some(v);
+        if variant.options.contains_key("v") || variant.is_auto() {
+            let v = own.options.remove("v").map(|text| dsl::chunks_asked(&text)).transpose()?;
+            own.chunks = v.or(own.chunks);
         }
         if variant.is_auto()
             && let Some(text) = own.options.remove("cap")

@@ -284,7 +284,7 @@ fn paths_that_are_no_schedule_file_are_usage_errors() {
     }
     for (name, meant) in [("1f1", "1f1b"), ("gpip", "gpipe"), ("zb_v2", "zb-v"), ("Zb-h3", "zb-h")] {
         let text = dsl::named(name).unwrap_err().to_string();
-        says(&text, &["no schedule is called", "did you mean ", meant, "Known: naive, gpipe, 1f1b"]);
+        says(&text, &["no schedule is called", "did you mean ", meant, "; known: naive, gpipe, 1f1b"]);
     }
     assert!(!dsl::named("something-else-entirely").unwrap_err().to_string().contains("did you mean"));
 }

@@ -1,0 +1,143 @@
+//! Which known name an unknown one probably means.
+
+/// Most names that are suggested.
+const MOST: usize = 3;
+
+/// Letters and digits of a name, in lower case: hyphens, underscores and spaces do not matter.
+pub fn plain(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase()
+}
+
+/// Runs of letters and runs of digits: `llama3-70b` has llama, 3, 70 and b.
+fn words(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut last = None;
+    for c in name.to_lowercase().chars() {
+        let kind = if c.is_alphabetic() { Some(false) } else { c.is_numeric().then_some(true) };
+        match (words.last_mut(), kind) {
+            (Some(word), Some(_)) if kind == last => word.push(c),
+            (_, Some(_)) => words.push(c.to_string()),
+            (_, None) => {}
+        }
+        last = kind;
+    }
+    words
+}
+
+/// Whether all of `few` occur in `many`, in this order.
+fn is_within(few: &[String], many: &[String]) -> bool {
+    let mut rest = many.iter();
+    few.iter().all(|word| rest.any(|other| other == word))
+}
+
+/// Whether one of two names has all the numbers of the other: `a100` and `a100-sxm-80gb`, but not `b100` and `b200`.
+pub fn same_numbers(a: &str, b: &str) -> bool {
+    let numbers = |name| -> Vec<String> {
+        words(name).into_iter().filter(|word| word.starts_with(|c: char| c.is_numeric())).collect()
+    };
+    let (a, b) = (numbers(a), numbers(b));
+    is_within(&a, &b) || is_within(&b, &a)
+}
+
+/// Those of `known` that `name` probably means, at most three: the same but for hyphens and case; else those that begin with it
+/// or have all its words; else one with hardly another letter; else the longest whose words it has; else what is misspelled.
+pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
+    let asked = (plain(name), words(name));
+    if asked.0.is_empty() {
+        return Vec::new();
+    }
+    let of = |fits: &dyn Fn(&str) -> bool| -> Vec<&'a str> {
+        known.iter().copied().filter(|known| fits(known)).take(MOST).collect()
+    };
+    let longest = || {
+        let within = |known: &&&str| words(known).len() > 1 && is_within(&words(known), &asked.1);
+        known.iter().filter(within).max_by_key(|known| plain(known).len()).copied().into_iter().collect()
+    };
+    let misspelled = |share: usize| -> Vec<&'a str> {
+        let far = |known: &&'a str| (distance(&plain(known), &asked.0), *known);
+        let nearest = known.iter().map(far).min_by_key(|(far, _)| *far);
+        let most = (asked.0.chars().count() / share).clamp(1, 3);
+        nearest.filter(|(far, _)| *far <= most).map(|(_, known)| known).into_iter().collect()
+    };
+    let found = of(&|known| plain(known) == asked.0);
+    let found = if found.is_empty() { of(&|known| plain(known).starts_with(&asked.0)) } else { found };
+    let found = if found.is_empty() { of(&|known| is_within(&asked.1, &words(known))) } else { found };
+    let found = if found.is_empty() { misspelled(8) } else { found };
+    let found = if found.is_empty() { longest() } else { found };
+    if found.is_empty() { misspelled(3) } else { found }
+}
+
+/// `a`, `a or b`, `a, b or c`.
+pub fn either(names: &[impl AsRef<str>]) -> String {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    match names.split_last() {
+        None => String::new(),
+        Some((last, [])) => (*last).to_string(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+    }
+}
+
+/// A question in brackets after an unknown name; nothing where no name is like it.
+pub fn hint(names: &[impl AsRef<str>]) -> String {
+    if names.is_empty() { String::new() } else { format!(" (did you mean {}?)", either(names)) }
+}
+
+/// Edit distance (insertions, deletions, substitutions).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let next = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], next);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_found_by_its_words_before_its_letters() {
+        let known = ["llama-2-70b", "llama-3-8b", "llama-3-70b", "llama-3.1-70b", "gpt-3-175b", "tiny"];
+        for (name, meant) in [
+            ("Llama_3_70B", "llama-3-70b"),
+            ("llama-3", "llama-3-8b or llama-3-70b or llama-3.1-70b"),
+            ("llama-70b", "llama-2-70b or llama-3-70b or llama-3.1-70b"),
+            ("Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b"),
+            ("lama-3-8b", "llama-3-8b"),
+            ("llamma-3-1-70b", "llama-3.1-70b"),
+            ("gpt3", "gpt-3-175b"),
+            ("tiny-stories", ""),
+            ("qwen", ""),
+            ("", ""),
+            ("--", ""),
+        ] {
+            assert_eq!(nearest(name, &known).join(" or "), meant, "{name}");
+        }
+    }
+
+    #[test]
+    fn other_numbers_are_other_things() {
+        assert!(same_numbers("a100", "a100-sxm-80gb") && same_numbers("h100-sxm-96gb", "h100-sxm"));
+        assert!(!same_numbers("b100", "b200") && !same_numbers("llama-4-70b", "llama-3-70b"));
+    }
+
+    #[test]
+    fn names_are_joined_as_in_a_sentence() {
+        assert_eq!(either(&["a"]), "a");
+        assert_eq!(either(&["a", "b", "c"]), "a, b or c");
+        assert_eq!(hint(&["a", "b"]), " (did you mean a or b?)");
+        assert_eq!(hint(&[] as &[&str]), "");
+    }
+
+    #[test]
+    fn distances() {
+        for (a, b, far) in [("", "abc", 3), ("1f1b", "1f1", 1), ("zbv", "zbh1", 2), ("kitten", "sitting", 3)] {
+            assert_eq!((distance(a, b), distance(b, a)), (far, far), "{a} {b}");
+        }
+    }
+}
