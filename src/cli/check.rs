@@ -67,6 +67,7 @@ impl Check {
         let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();
         let report = Report { extra_tables: vec![self.table(&checks)], ..Report::default() };
         let json = || versioned("checks", &checks);
+        self.print.tell_assumed(&self.costs)?;
         self.print.show(&report, json, || table(&report), || rows(&checks))?;
         if self.details.verbose > 0 && self.delivery.is_empty() {
             stuck.iter().for_each(|(schedule, text)| self.details.remarks.remark(&format!("{schedule}: {text}")));

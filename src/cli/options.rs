@@ -26,7 +26,7 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, Failure> {
 /// What ops cost when no run says so.
 #[derive(Args, Clone, Debug)]
 pub struct CostOptions {
-    /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1; B is I + W unless given. All times with a unit (F=18.5ms,comm=300us: ns, us, ms, s) or none [default: units]
+    /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1; B is I + W, or I and W are B/2, unless given. All times with a unit (F=18.5ms,comm=300us: ns, us, ms, s) or none [default: units]
     #[arg(long, value_name = "F=..,I=..", value_parser = given_costs)]
     pub costs: Option<GivenCosts>,
     /// What --costs are of; comm is of a message in any case [default: device]

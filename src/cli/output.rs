@@ -2,9 +2,12 @@
 
 use super::Failure;
 use super::condition::{Judged, Scope, Verdict};
-use super::options::{Color, DrawOptions, Format, JudgeOptions, PrintOptions, RemarkOptions, WriteOptions};
+use super::options::{
+    Color, CostOptions, DrawOptions, Format, JudgeOptions, PrintOptions, RemarkOptions, WriteOptions,
+};
 use super::terminfo;
 use super::tidy::tidy_on_signals;
+use crate::cost::GivenCosts;
 use crate::report::{self, Colors, NamedBytes, Place, Report, is_control, visible};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -89,6 +92,16 @@ impl PrintOptions {
             Format::Md => print(&self.plain(report::markdown(report))),
             Format::Latex => print(&report::latex(report)),
             Format::Csv => print_text(&csv()),
+        }
+    }
+
+    /// Prints, for people, what stands for costs that were not given; JSON says it with each prediction.
+    pub fn tell_assumed(&self, costs: &CostOptions) -> Result<(), Failure> {
+        let Some(line) = costs.costs.as_ref().and_then(GivenCosts::assumption) else { return Ok(()) };
+        match self.format {
+            Format::Table | Format::Md => print(&self.plain(format!("{line}\n\n"))),
+            Format::Latex => print(&format!("% {line}\n")),
+            Format::Json | Format::Csv => Ok(()),
         }
     }
 

@@ -204,11 +204,6 @@ impl Predict {
         if self.costs.costs_per.is_none() && self.costs.profile.is_none() {
             self.schedules.remark_on_model(all, self.remarks);
         }
-        let Some(costs) = &self.costs.costs else { return };
-        if let (Some(unit), [_, ..]) = (costs.unit(), costs.assumed()) {
-            let names = costs.assumed().join(" and ");
-            self.remarks.remark(&format!("costs: 1 {} for {names}, which --costs does not give", unit.name()));
-        }
     }
 
     /// The prediction, and how its makespan is spread under chance where that is asked for.
@@ -288,6 +283,7 @@ impl Predict {
             }
             table(&report)
         };
+        self.draw.print.tell_assumed(&self.costs)?;
         let printed = self.draw.print.show(&report, json, tables, || report::figures(&report));
         self.write.write(&report, printed, self.remarks)
     }

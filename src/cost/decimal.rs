@@ -70,6 +70,18 @@ impl Decimal {
         (0..=self.scale.max(other.scale)).rev().find_map(sum).unwrap_or(self)
     }
 
+    /// The difference, with as many digits as there is room for; `None` where it is below 0.
+    pub fn minus(self, other: Decimal) -> Option<Decimal> {
+        let difference = |scale: u32| Some((self.times_ten_to(scale)?, other.times_ten_to(scale)?, scale));
+        let (digits, less, scale) = (0..=self.scale.max(other.scale)).rev().find_map(difference)?;
+        Some(Decimal::new(digits.checked_sub(less)?, scale))
+    }
+
+    /// Half of it.
+    pub fn half(self) -> Decimal {
+        self.times(Decimal { digits: 5, scale: 1 })
+    }
+
     /// The product, with as many digits as there is room for.
     pub fn times(self, other: Decimal) -> Decimal {
         let product = |a: Decimal, b: Decimal| Some(Decimal::new(a.digits.checked_mul(b.digits)?, a.scale + b.scale));

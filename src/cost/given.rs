@@ -12,7 +12,8 @@ pub type Slow = BTreeMap<u32, Decimal>;
 
 /// Costs from `F=18.5,I=18.1,W=9.3,B=27.4,comm=0.6,keep=0.4`: what a forward, the halves of a backward and a whole
 /// backward of a device's whole share of layers last, the latency between devices, and the share of an activation that lives from
-/// I to W. In any order; F, I, W and keep are 1 unless given, B is I + W, comm 0. Times have no unit, or all of them one:
+/// I to W. In any order. Where B is given I and W are its halves, or one of them the rest of it; else B is I + W, and what is not
+/// given of F, I and W lasts as long as the others do. keep is 1 unless given, comm 0. Times have no unit, or all of them one:
 /// `F=18.5ms,comm=300us`; the largest of these is that of all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCosts {
@@ -21,7 +22,7 @@ pub struct GivenCosts {
     comm: Decimal,
     keep: Decimal,
     unit: Option<TimeUnit>,
-    /// Which of F, I and W nobody gave.
+    /// What stands for those of F, I and W that are not given, in words.
     assumed: Vec<&'static str>,
     per: Per,
     layers: Option<Vec<usize>>,
@@ -69,15 +70,52 @@ impl FromStr for GivenCosts {
             (Some((number, Some(own))), Some(unit)) => unit.of(*number, *own),
             (found, _) => found.map_or(default, |(number, _)| *number),
         };
-        let [f, i, w, _] = costs.durations;
-        let (f, i, w) = (get("F", f), get("I", i), get("W", w));
+        let known = ["F", "I", "W", "B"].map(|key| given.contains_key(key).then(|| get(key, costs.keep)));
+        let Times { durations, assumed } = Times::completed(known)?;
         let keep = get("keep", costs.keep);
         if keep.to_f64() > 1.0 {
             return Err(CostError(format!("keep is a share between 0 and 1, found {}", keep.to_f64())));
         }
-        let durations = [f, i, w, get("B", i.plus(w))];
-        let assumed = ["F", "I", "W"].into_iter().filter(|key| !given.contains_key(key)).collect();
         Ok(GivenCosts { durations, comm: get("comm", costs.comm), keep, unit, assumed, ..costs })
+    }
+}
+
+/// ` (assumed: I = W = B/2)`; nothing where nothing is.
+pub fn assumed_in_words(rules: &[&str]) -> String {
+    if rules.is_empty() { String::new() } else { format!(" (assumed: {})", rules.join(", ")) }
+}
+
+/// F, I, W and B, where not all of them may be given.
+struct Times {
+    durations: [Decimal; 4],
+    assumed: Vec<&'static str>,
+}
+
+impl Times {
+    /// What is given of F, I, W and B, completed: one rule for each set of what is not.
+    fn completed([f, i, w, b]: [Option<Decimal>; 4]) -> Result<Times, CostError> {
+        let one = Decimal::whole(1);
+        let rest = |half: Decimal, name: &str, b: Decimal| {
+            b.minus(half).ok_or_else(|| {
+                let (b, half) = (b.to_f64(), half.to_f64());
+                CostError(format!("expected B, a whole backward, to last as long as {name} or longer, found B={b} and {name}={half}; raise B, or give I and W"))
+            })
+        };
+        let (i, w, halves) = match (i, w, b) {
+            (Some(i), Some(w), _) => (i, w, None),
+            (Some(i), None, Some(b)) => (i, rest(i, "I", b)?, Some("W = B - I")),
+            (None, Some(w), Some(b)) => (rest(w, "W", b)?, w, Some("I = B - W")),
+            (None, None, Some(b)) => (b.half(), b.half(), Some("I = W = B/2")),
+            (Some(i), None, None) => (i, i, Some("W = I")),
+            (None, Some(w), None) => (w, w, Some("I = W")),
+            (None, None, None) => match f {
+                Some(f) => (f, f, Some("I = W = F")),
+                None => (one, one, Some("F = I = W = 1")),
+            },
+        };
+        let forward = (f.is_none() && halves != Some("F = I = W = 1")).then_some("F = I");
+        let durations = [f.unwrap_or(i), i, w, b.unwrap_or_else(|| i.plus(w))];
+        Ok(Times { durations, assumed: halves.into_iter().chain(forward).collect() })
     }
 }
 
@@ -116,11 +154,22 @@ impl GivenCosts {
     pub fn described(&self) -> String {
         let unit = self.unit.map_or_else(String::new, |unit| format!(" in {}", unit.name()));
         let [f, i, w, b] = self.durations.map(Decimal::to_f64);
-        let (comm, keep) = (self.comm.to_f64(), self.keep.to_f64());
-        format!("costs per {}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}", self.per.name())
+        let (comm, keep, of) = (self.comm.to_f64(), self.keep.to_f64(), self.per.name());
+        let assumed = assumed_in_words(&self.assumed);
+        format!("costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{assumed}")
     }
 
-    /// What of F, I and W is 1 because nobody gave it.
+    /// What stands for costs that were not given, and what all of them are then; `None` where nothing is assumed.
+    pub fn assumption(&self) -> Option<String> {
+        let [f, i, w, b] = self.durations.map(Decimal::to_f64);
+        let (rules, unit) = (self.assumed.join(", "), self.unit.map_or("", TimeUnit::name));
+        let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
+        (!rules.is_empty()).then(|| {
+            format!("costs: --costs leaves some out, so {rules} is assumed: F = {f}, I = {i}, W = {w}, B = {b}{unit}")
+        })
+    }
+
+    /// What stands for those of F, I and W that are not given: `I = W = B/2`.
     pub fn assumed(&self) -> &[&'static str] {
         &self.assumed
     }
@@ -162,11 +211,12 @@ impl GivenCosts {
             self.unit.map_or("unit", TimeUnit::name),
             self.unit_ns(placement.devices(), microbatches, slow, shares.of_device)?,
         );
-        Ok(CostTable::new(placement, units, self.of_device(shares.of_device), |op| OpTime {
+        let table = CostTable::new(placement, units, self.of_device(shares.of_device), |op| OpTime {
             duration: ticks(of(op.kind() as usize, placement.device_of(op))) * shares.parts[op.stage() as usize],
             after: 0,
             arrival: ticks(self.comm) * shares.whole,
-        }))
+        });
+        Ok(CostTable { assumed: self.assumed.clone(), ..table })
     }
 
     /// How many of a timeline's nanoseconds a unit is: as many as it has, where it is one of time. Else 10^9, but for steps so
@@ -238,6 +288,49 @@ mod tests {
         assert!("F=1,F=2".parse::<GivenCosts>().is_err());
         assert!("G=1".parse::<GivenCosts>().is_err());
         assert!("keep=1.5".parse::<GivenCosts>().is_err());
+    }
+
+    /// F, I, W, B and what is said of them.
+    fn completed(text: &str) -> ([f64; 4], Vec<&'static str>) {
+        let costs: GivenCosts = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
+        let Summary { F, I, W, B, .. } = costs.summary();
+        ([F, I, W, B], costs.assumed().to_vec())
+    }
+
+    #[test]
+    fn what_is_not_given_follows_from_what_is() {
+        for (text, times, assumed) in [
+            ("F=18.5,B=27", [18.5, 13.5, 13.5, 27.0], vec!["I = W = B/2"]),
+            ("F=1,B=0.3", [1.0, 0.15, 0.15, 0.3], vec!["I = W = B/2"]),
+            ("F=2", [2.0, 2.0, 2.0, 4.0], vec!["I = W = F"]),
+            ("B=5", [2.5, 2.5, 2.5, 5.0], vec!["I = W = B/2", "F = I"]),
+            ("F=3,B=7,I=4", [3.0, 4.0, 3.0, 7.0], vec!["W = B - I"]),
+            ("F=3,B=7,W=2.5", [3.0, 4.5, 2.5, 7.0], vec!["I = B - W"]),
+            ("F=3,I=4", [3.0, 4.0, 4.0, 8.0], vec!["W = I"]),
+            ("W=4", [4.0, 4.0, 4.0, 8.0], vec!["I = W", "F = I"]),
+            ("I=2,W=3", [2.0, 2.0, 3.0, 5.0], vec!["F = I"]),
+            ("F=1,I=2,W=3,B=4", [1.0, 2.0, 3.0, 4.0], vec![]),
+            ("F=1,I=2,W=3", [1.0, 2.0, 3.0, 5.0], vec![]),
+            ("comm=3,keep=0.5", [1.0, 1.0, 1.0, 2.0], vec!["F = I = W = 1"]),
+            ("F=2s,B=3000ms", [2.0, 1.5, 1.5, 3.0], vec!["I = W = B/2"]),
+        ] {
+            assert_eq!(completed(text), (times, assumed), "{text}");
+        }
+        assert!("F=1,B=3,I=4".parse::<GivenCosts>().is_err_and(|e| e.to_string().contains("B=3 and I=4")));
+    }
+
+    /// Halves of an odd number of the smallest decimals are whole ticks: both together last as long as B.
+    #[test]
+    fn halves_are_exact() {
+        for b in ["1", "0.1", "27.000001", "0.000000000001", "4/3", "18.522000000000002"] {
+            let costs: GivenCosts = format!("F=1,B={b}").parse().unwrap();
+            let table = costs.table(&Placement::zigzag("V", 3, 2), 4, &Slow::new()).unwrap();
+            let [i, w, b] = ["0I0", "0W0", "0B0"].map(|op| table.of(op.parse().unwrap()).duration);
+            assert!(
+                i == w && i > 0 && (i + w).abs_diff(b) <= u64::from(costs.durations[1].scale() > 13),
+                "{i} {w} {b}"
+            );
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod unit;
 
 pub use contention::Contention;
 pub use decimal::Decimal;
-pub use given::{GivenCosts, Slow};
+pub use given::{GivenCosts, Slow, assumed_in_words};
 pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
 pub use share::Per;
@@ -77,6 +77,8 @@ pub struct CostTable {
     pub contention: Option<Contention>,
     /// What puts cost each other, where that was measured.
     pub puts: Option<SharedPuts>,
+    /// What stands for costs that were not given: `I = W = B/2`.
+    pub assumed: Vec<&'static str>,
     /// By [`Op::slot`].
     times: Vec<OpTime>,
 }
@@ -135,8 +137,16 @@ impl CostTable {
             speeds: Vec::new(),
             contention: None,
             puts: None,
+            assumed: Vec::new(),
             times,
         }
+    }
+
+    /// The same costs, each op's time another.
+    pub fn with_times(&self, placement: &Placement, time: impl Fn(Op, OpTime) -> OpTime) -> CostTable {
+        let mut times = self.times.clone();
+        placement.op_kinds().for_each(|op| times[op.slot()] = time(op, times[op.slot()]));
+        CostTable { times, ..self.clone() }
     }
 
     /// The same costs in ticks that are `n` times finer.
@@ -191,6 +201,7 @@ impl CostTable {
             speeds: Vec::new(),
             contention: None,
             puts: None,
+            assumed: self.assumed.clone(),
             times,
         }
     }

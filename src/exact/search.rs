@@ -32,6 +32,36 @@ struct Branching {
     wait: Option<(usize, i64)>,
 }
 
+/// What leads from one state to the next, with what it overwrites.
+enum Step {
+    /// Nothing: the first state.
+    Root,
+    /// The next op of a row runs; its device was free from then on.
+    Op { row: usize, free: i64 },
+    /// A device waits; it was free from then on.
+    Wait { device: usize, free: i64 },
+}
+
+/// A state whose next steps are being tried.
+struct Node {
+    /// What its future depends on, besides the counts.
+    times: Vec<i64>,
+    /// Ops yet to try.
+    choices: std::vec::IntoIter<Choice>,
+    /// The wait yet to try.
+    wait: Option<(usize, i64)>,
+}
+
+/// What is known of a state once it is looked at.
+enum Opened {
+    /// The limit was reached before.
+    Limit,
+    /// The end, or nothing that leads to the target.
+    Nothing,
+    /// Something may.
+    Node(Node),
+}
+
 /// One search.
 pub(super) struct Search<'a> {
     tables: &'a Tables,
@@ -70,59 +100,82 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks for ever better ones, until there are none or the limit is reached.
+    /// Looks for ever better ones, until there are none or the limit is reached. The way down is a list of its own, not the
+    /// call stack: a device may wait as often as others' ops are shorter than what it waits for.
     pub fn run(&mut self) -> Outcome {
-        self.visit()
+        let (mut way, mut step) = (Vec::new(), Step::Root);
+        loop {
+            match self.open() {
+                Opened::Limit => return Outcome::Limit,
+                Opened::Node(node) => way.push((step, node)),
+                Opened::Nothing => self.undo(step),
+            }
+            step = loop {
+                let Some((_, node)) = way.last_mut() else { return Outcome::Exhausted };
+                if let Some(next) = self.next_step(node) {
+                    break next;
+                }
+                if let Some((step, node)) = way.pop() {
+                    self.memo.refute(&self.state.counts, &node.times);
+                    self.undo(step);
+                }
+            };
+        }
     }
 
-    fn visit(&mut self) -> Outcome {
+    /// Looks at the state as it is.
+    fn open(&mut self) -> Opened {
         if self.trail.len() == self.tables.ops() {
             self.note_best();
-            return Outcome::Exhausted;
+            return Opened::Nothing;
         }
         if self.states == self.limit {
-            return Outcome::Limit;
+            return Opened::Limit;
         }
         self.states += 1;
         let times = self.times();
         if self.memo.covers(&self.state.counts, &times)
             || !self.relaxation.may_reach(self.tables, &self.state, self.target)
         {
-            return Outcome::Exhausted;
+            return Opened::Nothing;
         }
-        let Some(Branching { choices, wait }) = self.branching() else { return Outcome::Exhausted };
-        for choice in choices {
-            if choice.end + choice.tail <= self.target && self.visit_after(choice) == Outcome::Limit {
-                return Outcome::Limit;
-            }
-        }
-        if let Some((device, until)) = wait {
-            let free = std::mem::replace(&mut self.state.free[device], until);
-            let outcome = self.visit();
-            self.state.free[device] = free;
-            if outcome == Outcome::Limit {
-                return Outcome::Limit;
-            }
-        }
-        self.memo.refute(&self.state.counts, &times);
-        Outcome::Exhausted
+        let Some(Branching { choices, wait }) = self.branching() else { return Opened::Nothing };
+        Opened::Node(Node { times, choices: choices.into_iter(), wait })
     }
 
-    fn visit_after(&mut self, choice: Choice) -> Outcome {
+    /// Takes the next step from a state that may still lead to the target.
+    fn next_step(&mut self, node: &mut Node) -> Option<Step> {
+        let target = self.target;
+        if let Some(choice) = node.choices.find(|choice| choice.end + choice.tail <= target) {
+            return Some(self.run_op(choice));
+        }
+        let (device, until) = node.wait.take()?;
+        Some(Step::Wait { device, free: std::mem::replace(&mut self.state.free[device], until) })
+    }
+
+    fn run_op(&mut self, choice: Choice) -> Step {
         let row = &self.tables.rows[choice.row];
-        let change = self.tables.changes[row.op.kind() as usize];
         let free = std::mem::replace(&mut self.state.free[row.device], choice.start + row.hold);
-        self.state.live[row.device] += change;
+        self.state.live[row.device] += self.tables.changes[row.op.kind() as usize];
         self.state.counts[choice.row] += 1;
         self.state.ends[choice.row].push(choice.end);
         self.trail.push(choice.row);
-        let outcome = self.visit();
-        self.trail.pop();
-        self.state.ends[choice.row].pop();
-        self.state.counts[choice.row] -= 1;
-        self.state.live[row.device] -= change;
-        self.state.free[row.device] = free;
-        outcome
+        Step::Op { row: choice.row, free }
+    }
+
+    fn undo(&mut self, step: Step) {
+        match step {
+            Step::Root => {}
+            Step::Wait { device, free } => self.state.free[device] = free,
+            Step::Op { row: number, free } => {
+                let row = &self.tables.rows[number];
+                self.trail.pop();
+                self.state.ends[number].pop();
+                self.state.counts[number] -= 1;
+                self.state.live[row.device] -= self.tables.changes[row.op.kind() as usize];
+                self.state.free[row.device] = free;
+            }
+        }
     }
 
     /// What the future depends on, besides the counts: when devices are free and inputs on their way arrive.

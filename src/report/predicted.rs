@@ -1,6 +1,7 @@
 //! Predictions as a report.
 
 use super::{Entry, Panel, Report, Table, number, quantity};
+use crate::cost::assumed_in_words;
 use crate::sim::{Predicted, Prediction, Spread};
 use std::collections::BTreeSet;
 
@@ -70,7 +71,10 @@ fn subtitle(result: &Predicted<'_>) -> String {
     let (c, typical) = (result.prediction.costs, if result.costs.speeds.is_empty() { "" } else { TYPICAL_SPEED });
     let unit = if result.costs.time_unit == "unit" { String::new() } else { format!(" in {}", result.costs.time_unit) };
     let [f, i, w, b, comm, keep] = [c.F, c.I, c.W, c.B, c.comm, c.keep].map(number);
-    format!("costs per device{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{typical}")
+    let assumed = assumed_in_words(&result.costs.assumed);
+    format!(
+        "costs per device{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{assumed}{typical}"
+    )
 }
 
 /// The spread of makespans under chance, and iterations where they are known, by column.

@@ -96,7 +96,7 @@ impl Selection {
     }
 
     /// The same order; what is searched or scheduled in it keeps the cap.
-    pub(super) fn capped(&self, order: Order) -> Order {
+    pub fn capped(&self, order: Order) -> Order {
         match (order, self.cap()) {
             (Order::Open(open), Some(cap)) => Order::Open(open.capped(cap)),
             (order, _) => order,

@@ -95,6 +95,18 @@ impl CostShare {
         shares
     }
 
+    /// The time of ops such as `op` where this share takes one percent less, rounded down.
+    pub fn less(self, placement: &Placement, op: Op, time: OpTime) -> OpTime {
+        let less = |ticks: u64, less: bool| {
+            if less { (u128::from(ticks) * u128::from(PERCENT - 1) / u128::from(PERCENT)) as u64 } else { ticks }
+        };
+        OpTime {
+            duration: less(time.duration, self.computes(placement, op)),
+            after: less(time.after, self == CostShare::Communication),
+            arrival: less(time.arrival, self.carries(placement, op)),
+        }
+    }
+
     /// Whether ops such as `op` run faster when this share does.
     fn computes(self, placement: &Placement, op: Op) -> bool {
         match self {
@@ -126,9 +138,18 @@ pub struct Sensitivity {
 }
 
 /// One percent of the costs is a whole number of ticks once they are multiplied by this.
-const FINENESS: u64 = 100;
+pub const PERCENT: u32 = 100;
 
-/// What one percent less of each of `shares` saves, by a sweep with those costs: one sweep a share. `lasting` says how long each
+/// `parts`, into which each tick can be divided; 1 where the step would be too long in such ticks. `longest` is the most that an op
+/// lasts where that is more than it costs.
+pub fn finer_by(parts: u32, graph: &TaskGraph, costs: &CostTable, longest: u64) -> u32 {
+    let total = |time: OpTime| u128::from(time.duration) + u128::from(time.after) + u128::from(time.arrival);
+    let most = graph.schedule().placement.op_kinds().map(|op| total(costs.of(op))).max().unwrap_or(0);
+    let bound = (most + u128::from(longest)).saturating_mul(graph.len() as u128);
+    if bound < u128::from(u64::MAX / u64::from(parts.max(1))) { parts } else { 1 }
+}
+
+/// What one percent less of each of `shares` saves on this order, by a sweep with those costs: one sweep a share. `lasting` says how long each
 /// op takes by itself where that is not what it costs: as long, less the percent.
 pub fn sensitivities(
     graph: &TaskGraph,
@@ -137,31 +158,15 @@ pub fn sensitivities(
     shares: &[CostShare],
 ) -> Vec<Sensitivity> {
     let placement = &graph.schedule().placement;
-    let total = |time: OpTime| u128::from(time.duration) + u128::from(time.after) + u128::from(time.arrival);
-    let longest = lasting.into_iter().flatten().map(|&duration| u128::from(duration)).max().unwrap_or(0);
-    let most = placement.op_kinds().map(|op| total(costs.of(op))).max().unwrap_or(0) + longest;
-    // Ticks so large that they cannot be divided further are fine enough as they are.
-    let bound = most.saturating_mul(graph.len() as u128);
-    let scale = if bound < u128::from(u64::MAX / FINENESS) { FINENESS } else { 1 };
+    let scale = finer_by(PERCENT, graph, costs, lasting.into_iter().flatten().copied().max().unwrap_or(0));
+    let fine = costs.finer(scale);
     let makespan = |share: Option<CostShare>| {
-        let less = |ticks: u64, less: bool| {
-            let percent = if less { FINENESS - 1 } else { FINENESS };
-            (u128::from(ticks) * u128::from(scale) * u128::from(percent) / u128::from(FINENESS)) as u64
-        };
-        let units = (costs.ticks_per_unit * scale as f64, costs.time_unit, costs.unit_ns);
-        let table = CostTable::new(placement, units, costs.summary, |op| {
-            let time = costs.of(op);
-            let computes = share.is_some_and(|share| share.computes(placement, op));
-            let carries = share.is_some_and(|share| share.carries(placement, op));
-            OpTime {
-                duration: less(time.duration, computes),
-                after: less(time.after, share == Some(CostShare::Communication)),
-                arrival: less(time.arrival, carries),
-            }
-        });
+        let less = |op: Op, time: OpTime| share.map_or(time, |share| share.less(placement, op, time));
+        let table = fine.with_times(placement, less);
         let lasts = |index: usize, _, _, duration| match lasting {
             Some(lasting) => {
-                less(lasting[index], share.is_some_and(|share| share.computes(placement, graph.op(index))))
+                let time = OpTime { duration: lasting[index] * u64::from(scale), ..OpTime::default() };
+                less(graph.op(index), time).duration
             }
             None => duration,
         };
@@ -171,7 +176,7 @@ pub fn sensitivities(
     let whole = makespan(None);
     let percent = |share: CostShare| match whole {
         0 => 0.0,
-        whole => whole.saturating_sub(makespan(Some(share))) as f64 / whole as f64 * FINENESS as f64,
+        whole => whole.saturating_sub(makespan(Some(share))) as f64 / whole as f64 * f64::from(PERCENT),
     };
     shares.iter().map(|&share| Sensitivity { part: share.to_string(), percent: percent(share) }).collect()
 }

@@ -19,7 +19,9 @@ mod waits;
 #[cfg(feature = "internals")]
 pub use beside::sweep_beside;
 pub use bound::{Bounds, bounds, bounds_at_own_peaks, bounds_within};
-pub use critical::{CostShare, CriticalSpan, Sensitivity, critical_path, critical_spans, sensitivities, slacks};
+pub use critical::{
+    CostShare, CriticalSpan, PERCENT, Sensitivity, critical_path, critical_spans, finer_by, sensitivities, slacks,
+};
 pub use explain::explain;
 pub use idle::{Cause, Explanation, IdleReport, IdleSpan, IdleTime};
 pub use memory::{MemoryCurve, memory};

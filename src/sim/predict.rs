@@ -38,6 +38,9 @@ pub struct Prediction {
     pub time_unit: String,
     /// Per device.
     pub costs: Summary,
+    /// What stands for costs that were not given: `I = W = B/2`.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub costs_assumed: Vec<String>,
     /// The figures.
     #[serde(flatten)]
     pub metrics: Metrics,
@@ -454,6 +457,7 @@ impl Prediction {
             microbatches: schedule.microbatches,
             time_unit: costs.time_unit.to_string(),
             costs: costs.summary,
+            costs_assumed: costs.assumed.iter().map(ToString::to_string).collect(),
             metrics: Metrics::new(&step.devices, &peaks, held_against, costs.ticks_per_unit),
             jitter: None,
             interval: Interval::of(

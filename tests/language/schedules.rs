@@ -255,3 +255,27 @@ fn ops_of_the_kinds_that_a_schedule_uses() {
     assert!(graph.schedule().splits_backward());
     assert!(graph.schedule().ops().iter().all(|op| op.kind() != Kind::B));
 }
+
+/// The authors of PipeOffload write whole groups; fewer micro-batches are theirs with the surplus left out. So are ours, where the
+/// group divides m or not, and the first of a group too many costs no other micro-batch a wait.
+#[test]
+fn groups_that_are_not_full_are_full_ones_without_the_surplus() {
+    for (p, v, group) in [(2, 2, 2), (2, 2, 1), (3, 2, 3), (4, 2, 4), (4, 3, 3), (4, 2, 6), (5, 3, 5)] {
+        let name = format!("group-interleaved group={group}");
+        for m in 1..=2 * group + 1 {
+            let whole = m.next_multiple_of(group);
+            let [cut, full] = [m, whole].map(|m| graph(&name, p, m, Some(v)).unwrap());
+            for device in 0..p {
+                let of_full = full.schedule().program(device).iter().filter(|op| op.microbatch() < m).copied();
+                let cut = cut.schedule().program(device).to_vec();
+                assert_eq!(cut, of_full.collect::<Vec<Op>>(), "p={p} v={v} group={group} m={m} device {device}");
+            }
+        }
+    }
+    // with groups of p, p dividing m, the bubble is that of interleaved 1F1B: (p - 1)(F + I) / v, arXiv 2503.01328 section 4
+    for (p, v, m) in [(4, 2, 8), (4, 3, 12), (3, 2, 9)] {
+        let found = metrics("group-interleaved", p, m, Some(v), "");
+        let expected = 3.0 * f64::from(m) + 2.0 * f64::from(p - 1) / f64::from(v);
+        assert!((found.makespan - expected).abs() < 1e-9, "{p} {v} {m}: {}, {expected}", found.makespan);
+    }
+}

@@ -196,3 +196,14 @@ fn what_single_ops_cannot_do_is_not_proven() {
     let graph = TaskGraph::with_overlap(valid_schedule(&placement, 2, &[pair]), Overlap::Max).unwrap();
     assert!(matches!(prove_against(&graph, &table(""), Budget::default()), Err(Error::Overlapped)));
 }
+
+/// A device may have to wait a thousand times where its ops are short beside those elsewhere; the search's depth is not the stack's.
+#[test]
+fn searches_that_wait_often_are_no_deeper_than_the_stack() {
+    let costs = Costs::given("F=1,I=20000,W=0.5".parse().unwrap());
+    let resolved = Selection::new(2, 4).resolve("group-interleaved", &costs).unwrap();
+    let prove = move || prove_against(&resolved.graph, &resolved.costs, Budget { states: 50_000 }).unwrap();
+    // debug builds took more than 2 MiB for these states when each was a call within another
+    let small = std::thread::Builder::new().stack_size(256 << 10).spawn(prove).unwrap();
+    assert!(small.join().unwrap().states > 0);
+}

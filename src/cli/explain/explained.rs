@@ -1,15 +1,13 @@
 //! One schedule's step, explained: idle time, bounds, critical path, sensitivities, memory, and what could be changed.
 
-use crate::advice::Advice;
+use crate::advice::{Advice, Sensitivities};
 use crate::cli::Failure;
 use crate::cli::options::RemarkOptions;
 use crate::cost::CostTable;
 use crate::exact;
 use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
-use crate::sim::{
-    self, Bounds, CostShare, CriticalSpan, IdleReport, MemoryCurve, Predicted, Sensitivity, bounds_at_own_peaks,
-};
+use crate::sim::{self, Bounds, CriticalSpan, IdleReport, MemoryCurve, Predicted, Sensitivity, bounds_at_own_peaks};
 use serde::Serialize;
 
 /// One schedule, times in the unit of its costs.
@@ -19,6 +17,9 @@ pub struct Explained {
     pub devices: u32,
     pub microbatches: u32,
     pub time_unit: String,
+    /// What stands for costs that were not given: `I = W = B/2`.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub costs_assumed: Vec<&'static str>,
     #[serde(flatten)]
     pub metrics: Metrics,
     pub bounds: NamedBounds,
@@ -32,6 +33,9 @@ pub struct Explained {
     pub critical_path: Vec<CriticalSpan>,
     /// By what percentage the makespan shrinks when a part's times shrink by one percent.
     pub sensitivities: Vec<Sensitivity>,
+    /// Whether costs decide the order, and these are of the order as it is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sensitivities_hold_order_fixed: bool,
     pub memory: Vec<MemoryCurve>,
     /// The same in sentences, for people.
     pub sentences: Vec<String>,
@@ -81,6 +85,7 @@ impl Explained {
     pub fn new(
         predicted: &Predicted,
         advice: Advice,
+        sensitivities: Sensitivities,
         exact: Option<u64>,
         remarks: RemarkOptions,
     ) -> Result<Explained, Failure> {
@@ -102,8 +107,6 @@ impl Explained {
         };
         let path = sim::critical_path(graph, costs, &times);
         let lasting = predicted.durations();
-        let mut sensitivities = sim::sensitivities(graph, costs, lasting.as_deref(), &CostShare::all(graph));
-        sensitivities.sort_by(|a, b| b.percent.total_cmp(&a.percent));
         let slack = |(index, slack): (usize, u64)| Slack {
             op: graph.op(index).to_string(),
             device: graph.device_of(index),
@@ -115,19 +118,32 @@ impl Explained {
             devices: graph.schedule().devices(),
             microbatches: graph.schedule().microbatches,
             time_unit: costs.time_unit.to_string(),
+            costs_assumed: costs.assumed.clone(),
             metrics: predicted.metrics().clone(),
             bounds: named(predicted.bounds),
             bounds_at_own_peaks: named(bounds_at_own_peaks(graph, costs)),
             idle: sim::explain(graph, costs, &times, cap).report(graph, costs),
             slack: sim::slacks(graph, costs, &times, lasting.as_deref()).into_iter().enumerate().map(slack).collect(),
             critical_path: sim::critical_spans(graph, costs, &path),
-            sensitivities,
+            sensitivities: sensitivities.list,
+            sensitivities_hold_order_fixed: sensitivities.order_held_fixed,
             memory: sim::memory(graph, costs, &times, cap),
             sentences: Vec::new(),
             advice,
         };
         explained.sentences = explained.tell();
         Ok(explained)
+    }
+
+    /// The makespan that bounds are held against: at typical speed.
+    pub(super) fn bounded(&self) -> f64 {
+        self.metrics.typical_speed.map_or(self.metrics.makespan, |typical| typical.makespan)
+    }
+
+    /// No order of these ops in which no device holds more than here is shorter, by bounds and by proof.
+    pub(super) fn bound_here(&self) -> f64 {
+        let proven = self.exact.as_ref().map_or(0.0, |exact| exact.lower_bound);
+        self.bounds.best.max(self.bounds_at_own_peaks.best).max(proven)
     }
 }
 

@@ -65,7 +65,8 @@ impl Explain {
             let _busy = self.remarks.busy(&format!("explaining {}", graph.schedule().name), None);
             let advisor = advisor.get_or_insert_with(|| Advisor::new(&self.schedules.selection(), &costs));
             let advice = advisor.advise(name, &resolved, &predicted);
-            let explained = Explained::new(&predicted, advice, self.exact, self.remarks)?;
+            let sensitivities = advisor.sensitivities(name, &predicted);
+            let explained = Explained::new(&predicted, advice, sensitivities, self.exact, self.remarks)?;
             if !self.write.output.is_empty() {
                 let name = graph.schedule().name.clone();
                 let (predicted, notes) = (Some(Panel::predicted(&predicted)), explained.sentences.clone());
@@ -75,6 +76,7 @@ impl Explain {
         }
         let report = Report { extra_tables: tables::all(&explanations), ..Report::default() };
         let json = || versioned("explanations", &explanations);
+        self.print.tell_assumed(&self.costs)?;
         let sentences = explanations.iter().map(|e| (e.schedule.as_str(), e.sentences.as_slice()));
         if self.print.format == Format::Md {
             let list = |(name, sentences): (&str, &[String])| {
@@ -103,7 +105,8 @@ impl Explain {
         let title = format!("Explained: {p} devices, {m} micro-batches");
         let look = Look { causes: true, ..self.write.look.look() };
         let provenance = super::output::origin().collect();
-        self.write.write(&Report { title, entries, look, provenance, ..report }, printed, self.remarks)?;
+        let subtitle = self.costs.costs.as_ref().map(|_| self.costs.of_all().described()).unwrap_or_default();
+        self.write.write(&Report { title, subtitle, entries, look, provenance, ..report }, printed, self.remarks)?;
         let judged = explanations.iter().map(|e| Judged::predicted(&e.schedule, &e.time_unit, &e.metrics));
         self.judge.held(&judged.collect::<Vec<_>>())?.judge()
     }

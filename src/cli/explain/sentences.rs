@@ -10,6 +10,12 @@ use std::collections::BTreeMap;
 const NAMED: usize = 3;
 /// Makespans of other schedules that are named.
 const GROUPS: usize = 2;
+/// Least share of the whole for which a cause of idle time is named.
+const LEAST_CAUSE: f64 = 0.000_5;
+/// Schedules whose savings differ by no more are named together.
+const ALIKE: f64 = 0.000_05;
+/// Most devices that are listed.
+const LISTED: usize = 6;
 
 impl Explained {
     /// At most six.
@@ -56,40 +62,75 @@ impl Explained {
             (total.order, "order (a later op would have fitted)"),
         ];
         causes.sort_by(|one, other| other.0.total_cmp(&one.0));
-        let named = causes.iter().take(NAMED).filter(|(time, _)| *time > LEAST * whole);
+        let named = causes.iter().take(NAMED).filter(|(time, _)| *time > LEAST_CAUSE * whole);
         let named: Vec<String> = named.map(|(time, what)| format!("{} {what}", percent(time / whole))).collect();
-        let worst = (0..).zip(&self.idle.per_device).max_by(|(_, one), (_, other)| one.idle.total_cmp(&other.idle));
-        let even = self.idle.per_device.windows(2).all(|pair| (pair[0].idle - pair[1].idle).abs() <= LEAST * whole);
-        match (named.as_slice(), worst) {
-            ([], _) | (_, None) => String::new(),
-            (named, Some((device, worst))) if !even => {
-                format!("Idle: {}; device {device} most of all, {}.", named.join(", "), number(worst.idle))
-            }
-            (named, _) => format!("Idle: {}.", named.join(", ")),
+        match named.as_slice() {
+            [] => String::new(),
+            named => format!("Idle: {}{}.", named.join(", "), self.most_idle()),
         }
     }
 
-    /// Whether the same ops could be shorter in another order.
+    /// The devices that idle most, where not all idle alike.
+    fn most_idle(&self) -> String {
+        let idle = |device: usize| number(self.idle.per_device[device].idle);
+        let all = 0..self.idle.per_device.len();
+        let Some(worst) = all
+            .clone()
+            .max_by(|&one, &other| self.idle.per_device[one].idle.total_cmp(&self.idle.per_device[other].idle))
+        else {
+            return String::new();
+        };
+        let alike: Vec<String> =
+            all.clone().filter(|&device| idle(device) == idle(worst)).map(|device| device.to_string()).collect();
+        match alike.as_slice() {
+            alike if alike.len() == all.len() => String::new(),
+            [one] => format!("; device {one} most of all, {}", idle(worst)),
+            alike if alike.len() > LISTED => format!("; {} devices most of all, {} each", alike.len(), idle(worst)),
+            alike => format!("; devices {} most of all, {} each", joined(alike).0, idle(worst)),
+        }
+    }
+
+    /// Whether the same ops could be shorter in another order: with no device holding more than here, and in any case.
     fn bound(&self) -> String {
-        let makespan = self.metrics.typical_speed.map_or(self.metrics.makespan, |typical| typical.makespan);
+        let makespan = self.bounded();
         let meaning = match self.bounds.best_name {
             "work" => "the busiest device's ops",
             "critical path" => "one micro-batch there and back, the critical path",
             "head + work + tail" => "head + work + tail: a device's ops and what must come before and after them",
             _ => "what fits within the memory cap",
         };
-        let peaks = self.bounds_at_own_peaks.memory.unwrap_or(0.0);
-        if makespan <= self.bounds.best * (1.0 + LEAST) {
+        let saves = |bound: f64| share(1.0 - bound / makespan);
+        let (any, here) = (self.bounds.best, self.bound_here());
+        let is_reached = |bound: f64| makespan <= bound * (1.0 + LEAST);
+        let shorter = self.exact.as_ref().filter(|exact| exact.makespan < makespan * (1.0 - LEAST));
+        if is_reached(any) {
             format!("No order of these ops is shorter (bound: {meaning}).")
-        } else if makespan <= peaks * (1.0 + LEAST) {
-            let best = self.time(self.bounds.best);
+        } else if let Some(exact) = shorter {
+            let proof = if exact.optimal {
+                "none is shorter".to_string()
+            } else {
+                format!("none saves more than {}", saves(here))
+            };
             format!(
-                "No order of these ops in which no device holds more is shorter; with more, {best} at least ({meaning})."
+                "Another order of these ops{} in which no device holds more takes {}, {} less; {proof}. With more memory {} at most.",
+                exact.of,
+                self.time(exact.makespan),
+                saves(exact.makespan),
+                saves(any)
             )
+        } else if is_reached(here) {
+            let best = saves(any);
+            format!(
+                "No order of these ops in which no device holds more is shorter; with more memory another saves {best} at most (bound: {meaning})."
+            )
+        } else if saves(here) == saves(any) {
+            format!("Another order of these ops saves {} at most (bound: {meaning}).", saves(any))
         } else {
-            let best = self.bounds.best.max(peaks);
-            let least = if peaks > self.bounds.best { "each device holding no more than here" } else { meaning };
-            format!("Another order of these ops saves {} at most (bound: {least}).", percent(1.0 - best / makespan))
+            format!(
+                "Another order of these ops saves {} at most where no device holds more than here, else {} at most (bound: {meaning}).",
+                saves(here),
+                saves(any)
+            )
         }
     }
 
@@ -121,7 +162,7 @@ impl Explained {
         for change in changes {
             let name = self.named(change, with_peak);
             match groups.last_mut() {
-                Some((first, names)) if (first.saves - change.saves).abs() <= LEAST / 10.0 => names.push(name),
+                Some((first, names)) if (first.saves - change.saves).abs() <= ALIKE => names.push(name),
                 _ => groups.push((change, vec![name])),
             }
         }
@@ -129,7 +170,7 @@ impl Explained {
             let more = names.len().saturating_sub(NAMED);
             let names = names.iter().take(NAMED).cloned().chain((more > 0).then(|| format!("{more} more")));
             let (names, verb) = joined(&names.collect::<Vec<_>>());
-            let less = percent(change.saves);
+            let less = share(change.saves);
             match at {
                 0 => format!("{names} {verb} {}, {less} less", self.time(change.makespan)),
                 _ => format!("{names} {less}"),
@@ -162,35 +203,43 @@ impl Explained {
         let best = self.schedules().filter(|change| self.fits(change)).map(|change| change.saves).fold(0.0, f64::max);
         let larger = self.schedules().filter(|change| !self.fits(change) && change.saves > best + LEAST);
         let list = self.list(larger.take(1), true);
-        let more = format!("ore than {} would", activations(self.advice.limit));
-        if list.is_empty() { format!("M{more} not help.") } else { format!("M{more} help: {list}.") }
+        let limit = activations(self.advice.limit);
+        if list.is_empty() {
+            format!("No schedule tried that holds more than {limit} is shorter.")
+        } else {
+            format!("More than {limit} would help: {list}.")
+        }
     }
 
     /// What else was tried, and what one percent is worth.
     fn others(&self) -> String {
         let mut parts: Vec<String> = Vec::new();
-        let mut useless: Vec<&str> = Vec::new();
-        let mut seen = BTreeMap::new();
+        let mut useless: Vec<String> = Vec::new();
+        let mut kinds: BTreeMap<What, Vec<&Change>> = BTreeMap::new();
         for change in self.advice.changes.iter().filter(|change| change.what != What::Schedule) {
-            let number_of_kind = seen.entry(change.what).or_insert(0);
-            *number_of_kind += 1;
-            if change.saves <= LEAST {
-                useless.push(if change.what == What::Micro { "more micro-batches" } else { &change.change });
-            } else if *number_of_kind == 1 {
-                let each = if change.what == What::Micro { f64::from(change.microbatches.max(1)) } else { 1.0 };
-                let makespan = self.time(change.makespan / each);
-                parts.push(match change.what {
-                    What::Micro => {
-                        format!("`{}` takes {makespan} a micro-batch, {} less", change.change, percent(change.saves))
-                    }
-                    What::Split => format!("{} take {makespan}, {} less", change.change, percent(change.saves)),
-                    What::Layers => format!("`{}` saves {}", change.change, percent(change.saves)),
-                    _ => format!("{} would save {}", change.change, percent(change.saves)),
-                });
-            }
+            kinds.entry(change.what).or_default().push(change);
+        }
+        for (what, changes) in kinds {
+            let named = |change: &&Change| match what {
+                What::Micro | What::Layers => format!("`{}`", change.change),
+                _ => change.change.clone(),
+            };
+            let Some(change) = changes.iter().find(|change| change.saves > LEAST) else {
+                useless.push(joined(&changes.iter().map(named).collect::<Vec<_>>()).0);
+                continue;
+            };
+            let (name, less) = (named(change), share(change.saves));
+            let each = if what == What::Micro { f64::from(change.microbatches.max(1)) } else { 1.0 };
+            let makespan = self.time(change.makespan / each);
+            let held = if change.order_held_fixed { " with the order held fixed" } else { "" };
+            parts.push(match what {
+                What::Micro => format!("{name} takes {makespan} a micro-batch, {less} less"),
+                What::Split => format!("{name} take {makespan}, {less} less"),
+                What::Layers => format!("{name} saves {less}"),
+                _ => format!("{name} would save {less}{held}"),
+            });
         }
         parts.extend(self.one_percent());
-        useless.dedup();
         if !useless.is_empty() {
             parts.push(format!("{} would not help", useless.join(" and ")));
         }
@@ -201,21 +250,29 @@ impl Explained {
 
     /// What the most sensitive devices and communication are worth.
     fn one_percent(&self) -> Option<String> {
-        let saving = |part: &Sensitivity| part.percent > 10.0 * LEAST;
+        let saving = |part: &Sensitivity| part.percent >= 0.005;
         let devices = || self.sensitivities.iter().filter(|s| s.part.starts_with("device ") && saving(s));
         let best = devices().next()?.percent;
         let alike: Vec<&str> = devices()
-            .filter(|s| (s.percent - best).abs() < LEAST)
+            .filter(|s| format!("{:.2}", s.percent) == format!("{best:.2}"))
             .filter_map(|s| s.part.strip_prefix("device "))
             .collect();
+        let held = if self.sensitivities_hold_order_fixed { " with the order held fixed" } else { "" };
         Some(match alike.as_slice() {
-            [one] => format!("a 1 % faster device {one} saves {best:.2} %"),
-            all if all.len() == self.devices as usize => format!("any device 1 % faster saves {best:.2} %"),
-            all if all.len() > 6 => format!("any of {} devices 1 % faster saves {best:.2} %", all.len()),
-            [most @ .., last] => format!("1 % faster devices {} and {last} save {best:.2} % each", most.join(", ")),
+            [one] => format!("a 1 % faster device {one} saves {best:.2} %{held}"),
+            all if all.len() == self.devices as usize => format!("any device 1 % faster saves {best:.2} %{held}"),
+            all if all.len() > LISTED => format!("any of {} devices 1 % faster saves {best:.2} %{held}", all.len()),
+            [most @ .., last] => {
+                format!("1 % faster devices {} and {last} save {best:.2} % each{held}", most.join(", "))
+            }
             [] => return None,
         })
     }
+}
+
+/// A share of the makespan that is saved; what would round to nothing is called little, not nothing.
+fn share(saved: f64) -> String {
+    if saved > 0.0 && saved < 0.000_5 { "less than 0.1 %".to_string() } else { percent(saved) }
 }
 
 /// `A takes`, `A and B take`, `A, B and C take`.

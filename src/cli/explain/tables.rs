@@ -114,14 +114,16 @@ fn bounds(all: &[Explained]) -> Table {
     add("if split", "backwards may be split into I and W", |e| {
         e.bounds.if_split.filter(|&bound| bound != e.bounds.best)
     });
-    header.push("gap".to_string());
-    caption += "; gap: the makespan over the largest of these that hold for any order.";
+    header.extend(["saves at most", "saves at most (own peaks)"].map(str::to_string));
+    caption += "; saves at most: what is left to save of the makespan down to the largest of these, for any order, and for those in \
+                which no device holds more than in this schedule.";
     let row = |e: &Explained| {
-        let makespan = e.metrics.typical_speed.map_or(e.metrics.makespan, |typical| typical.makespan);
-        let gap = if e.bounds.best > 0.0 { percent(makespan / e.bounds.best - 1.0) } else { String::new() };
+        let makespan = e.bounded();
+        let saves = |bound: f64| percent(if makespan > 0.0 { (1.0 - bound / makespan).max(0.0) } else { 0.0 });
+        let saves = [e.bounds.best, e.bound_here()].map(saves);
         let always = [makespan, e.bounds.work, e.bounds.critical_path, e.bounds.head_work_tail].map(number);
         let others = columns.iter().map(|bound| bound(e).map_or_else(String::new, number));
-        [e.schedule.clone()].into_iter().chain(always).chain(others).chain([gap]).collect()
+        [e.schedule.clone()].into_iter().chain(always).chain(others).chain(saves).collect()
     };
     for e in all {
         if let Some(exact) = &e.exact {
@@ -135,17 +137,26 @@ fn bounds(all: &[Explained]) -> Table {
 
 fn sensitivities(all: &[Explained]) -> Table {
     let row = |e: &Explained| {
-        let saving = e.sensitivities.iter().filter(|s| s.percent > 0.0).take(SHOWN_PARTS);
+        let saving = e.sensitivities.iter().filter(|s| s.percent != 0.0).take(SHOWN_PARTS);
         let cells = saving.map(|s| format!("{}: {:.3} %", s.part, s.percent));
         [e.schedule.clone()].into_iter().chain(cells).collect()
     };
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(1);
     let names = ["schedule", "most", "second", "third", "fourth", "fifth", "sixth"];
+    let held = all.iter().filter(|e| e.sensitivities_hold_order_fixed).map(|e| e.schedule.as_str());
+    let held = held.collect::<Vec<_>>().join(", ");
+    let held = if held.is_empty() {
+        String::new()
+    } else {
+        format!(" Of {held} the order is held fixed; with other costs `predict` may find another.")
+    };
     Table {
-        caption: "What 1 % less of a part's time saves, of the makespan: a device's or a stage's ops, all of a kind (F forward, I \
-                  backward for the input, W for the weights, B both in one), communication, a link."
-            .to_string(),
+        caption: format!(
+            "What 1 % less of a part's time saves, of the makespan: a device's or a stage's ops, all of a kind (F forward, I \
+             backward for the input, W for the weights, B both in one), communication, a link. Below 0: the order that a rule makes \
+             of those costs is longer.{held}"
+        ),
         header: names[..columns.min(names.len())].iter().map(ToString::to_string).collect(),
         rows,
     }

@@ -4,14 +4,18 @@
 //! the same order with its backwards split; free links and equal stages; layers split by `--balance`. What a search would have to
 //! order is left out, and so is what comes when the ops of all tries are used up: work is counted, never timed.
 
+mod changed;
+
 use crate::cost::{CostTable, OpTime};
 use crate::dsl;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
-use crate::open::{Goal, OpenSchedule, Order, Program};
+use crate::open::{Goal, OpenSchedule, Program};
 use crate::resolve::{Costs, Resolved, Selection, Variant};
 use crate::settle::settle;
-use crate::sim::{Predicted, sweep, typical_step};
+use crate::sim::{self, Predicted};
+pub use changed::Sensitivities;
+use changed::{Changed, is_searched, typical_ticks};
 use serde::Serialize;
 
 /// Ops that all tries together may have.
@@ -24,8 +28,8 @@ const MOST_BALANCED: usize = 20_000;
 const CHUNKS: [u32; 2] = [2, 4];
 /// Micro-batches that are tried, over those asked for.
 const TIMES: [u32; 2] = [2, 4];
-/// A saving below this share is none.
-pub const LEAST: f64 = 0.000_5;
+/// A saving up to this share is none: a rounding of floating-point numbers.
+pub const LEAST: f64 = 1e-9;
 
 /// What is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -62,6 +66,9 @@ pub struct Change {
     pub weight_copies: u32,
     /// By what share the time of a micro-batch shrinks; below 0 it grows.
     pub saves: f64,
+    /// Whether costs decide the order, and this is of the order that they gave before the change.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub order_held_fixed: bool,
 }
 
 /// What could be changed about one schedule's step.
@@ -96,21 +103,12 @@ pub struct Advisor<'a> {
     left: u64,
 }
 
-fn makespan(graph: &TaskGraph, costs: &CostTable) -> u64 {
-    sweep(graph, costs).iter().map(|device| device.last_end).max().unwrap_or(0)
-}
-
 /// How long all forwards together take: what schedules that train the same model have in common.
 fn forward_ns(graph: &TaskGraph, costs: &CostTable) -> u64 {
     let counts = graph.schedule().counts();
     let forwards = graph.schedule().placement.op_kinds().filter(|op| op.kind() == Kind::F);
     let ticks = |op: Op| counts[op.slot()].saturating_mul(costs.of(op).duration);
     costs.to_ns(forwards.map(ticks).fold(0, u64::saturating_add))
-}
-
-/// Whether a search would have to order it.
-fn is_searched(order: &Order) -> bool {
-    matches!(order, Order::Open(open) if open.programs.iter().any(|program| matches!(program, Program::Search { .. })))
 }
 
 impl<'a> Advisor<'a> {
@@ -153,6 +151,11 @@ impl<'a> Advisor<'a> {
         }
     }
 
+    /// What one percent less of each part's time saves, of the schedule that was asked for as `name`.
+    pub fn sensitivities(&self, name: &str, predicted: &Predicted<'_>) -> Sensitivities {
+        Changed::new(&self.selection, name, predicted.graph).sensitivities(predicted)
+    }
+
     /// What could be changed about the schedule that was asked for as `name`.
     pub fn advise(&mut self, name: &str, resolved: &Resolved, predicted: &Predicted<'_>) -> Advice {
         let (graph, costs) = (predicted.graph, predicted.costs);
@@ -167,13 +170,15 @@ impl<'a> Advisor<'a> {
             peak_activations: peak,
             weight_copies: schedule.placement.directions(),
             saves: 0.0,
+            order_held_fixed: false,
         };
         let limit = resolved.setup.memory_cap.unwrap_or(peak);
         let mut changes = self.others(&own, graph, costs);
         if graph.len() as u64 <= self.left {
             changes.extend(self.more(name, &own));
             changes.extend(split(graph, costs, limit, &own));
-            changes.extend(supposed(graph, costs, &own));
+            let changed = Changed::new(&self.selection, name, graph);
+            changes.extend(supposed(&changed, graph, costs, &own));
             changes.extend(self.balanced(name, graph, &own));
         } else {
             self.untried += 1;
@@ -271,7 +276,7 @@ impl Tried {
 
 /// That of a step, in the costs' unit; endless where the machine cannot run it.
 fn typical_makespan(graph: &TaskGraph, costs: &CostTable) -> f64 {
-    typical_step(graph, costs).map_or(f64::INFINITY, |step| step.makespan() as f64 / costs.ticks_per_unit)
+    typical_ticks(graph, costs).map_or(f64::INFINITY, |ticks| ticks as f64 / costs.ticks_per_unit)
 }
 
 /// The same order with each B an I, the W's where devices would idle, no device above `cap` activations.
@@ -300,36 +305,33 @@ fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option
     Some(Change { what: What::Split, change, makespan, peak_activations, ..own.clone() })
 }
 
-/// What free links and equal stages would give on the same order: in proportion, at the machine's typical speed.
-fn supposed(graph: &TaskGraph, costs: &CostTable, own: &Change) -> Vec<Change> {
+/// What free links and equal stages would give.
+fn supposed(changed: &Changed<'_>, graph: &TaskGraph, costs: &CostTable, own: &Change) -> Vec<Change> {
     let placement = &graph.schedule().placement;
-    let table = |time: &dyn Fn(Op) -> OpTime| {
-        let units = (costs.ticks_per_unit, costs.time_unit, costs.unit_ns);
-        makespan(graph, &CostTable::new(placement, units, costs.summary, time))
-    };
     let counts = graph.schedule().counts();
     let used = || placement.op_kinds().filter(|op| counts[op.slot()] > 0);
+    // the average of the stages is a whole number of such ticks
+    let costs = &costs.finer(sim::finer_by(placement.stages() * placement.directions(), graph, costs, 0));
     let average = |kind: Kind| {
-        let alike = || used().filter(|op| op.kind() == kind);
+        let alike = || placement.op_kinds().filter(|op| op.kind() == kind);
         let sum: u128 = alike().map(|op| u128::from(costs.of(op).duration)).sum();
         sum.checked_div(alike().count() as u128).unwrap_or(0) as u64
     };
     let averages = Kind::ALL.map(average);
-    let whole = table(&|op| costs.of(op));
-    let change = |what, change: &str, then: u64| Change {
-        what,
-        change: change.to_string(),
-        makespan: own.makespan * then as f64 / whole.max(1) as f64,
-        ..own.clone()
+    let change = |what, change: &str, then: CostTable| {
+        let makespan = changed.makespan(&then)? as f64 / then.ticks_per_unit;
+        let order_held_fixed = changed.holds_order();
+        Some(Change { what, change: change.to_string(), makespan, order_held_fixed, ..own.clone() })
     };
     let mut changes = Vec::new();
     if used().any(|op| costs.of(op).after + costs.of(op).arrival > 0) {
-        let then = table(&|op| OpTime { after: 0, arrival: 0, ..costs.of(op) });
-        changes.push(change(What::Links, "free links", then));
+        let mut free = costs.with_times(placement, |_, time| OpTime { after: 0, arrival: 0, ..time });
+        free.puts = None;
+        changes.extend(change(What::Links, "free links", free));
     }
     if used().any(|op| costs.of(op).duration.abs_diff(averages[op.kind() as usize]) > 1) {
-        let then = table(&|op| OpTime { duration: averages[op.kind() as usize], ..costs.of(op) });
-        changes.push(change(What::Stages, "equal stages", then));
+        let equal = |op: Op, time: OpTime| OpTime { duration: averages[op.kind() as usize], ..time };
+        changes.extend(change(What::Stages, "equal stages", costs.with_times(placement, equal)));
     }
     changes
 }

@@ -1,0 +1,113 @@
+//! A schedule under changed costs: its order again where a rule or a search makes it from costs, else the same.
+
+use crate::cost::CostTable;
+use crate::graph::TaskGraph;
+use crate::open::{OpenSchedule, Order, Program};
+use crate::resolve::Selection;
+use crate::settle::{Effort, settle_with};
+use crate::sim::{self, CostShare, Predicted, Sensitivity, typical_step};
+use serde::Serialize;
+use std::sync::{Mutex, PoisonError};
+
+/// Ops of all orders that one schedule's sensitivities may take to make.
+const MOST_OPS: usize = 8_000_000;
+
+/// What one percent less of each part's time saves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Sensitivities {
+    /// The part that saves most first; below 0 where the order that follows from the changed costs is longer.
+    pub list: Vec<Sensitivity>,
+    /// Whether costs decide the order, and these are of the order that they gave before the change.
+    pub order_held_fixed: bool,
+}
+
+/// How the order of one graph comes about.
+enum Source {
+    /// Costs have no part in it.
+    Fixed,
+    /// From costs, by a rule or, `searched`, by a search.
+    Open { open: OpenSchedule, searched: bool },
+    /// From costs, by a choice among schedules.
+    Chosen,
+}
+
+/// A graph, and what its order becomes under other costs.
+pub(super) struct Changed<'a> {
+    graph: &'a TaskGraph,
+    selection: &'a Selection,
+    source: Source,
+}
+
+/// Whether a search would have to order it.
+pub(super) fn is_searched(order: &Order) -> bool {
+    matches!(order, Order::Open(open) if open.programs.iter().any(|program| matches!(program, Program::Search { .. })))
+}
+
+/// That of a step, in ticks; `None` where the machine cannot run it.
+pub(super) fn typical_ticks(graph: &TaskGraph, costs: &CostTable) -> Option<u64> {
+    typical_step(graph, costs).ok().map(|step| step.makespan())
+}
+
+impl<'a> Changed<'a> {
+    /// The schedule that was asked for as `name`, with the graph that it has under the costs as they are.
+    pub fn new(selection: &'a Selection, name: &str, graph: &'a TaskGraph) -> Changed<'a> {
+        let source = match selection.order(name).map(|found| selection.capped(found.order)) {
+            Ok(Order::Fixed(_)) => Source::Fixed,
+            Ok(order) => {
+                let searched = is_searched(&order);
+                match order {
+                    Order::Open(open) => Source::Open { open, searched },
+                    Order::Fixed(_) => Source::Fixed,
+                }
+            }
+            Err(_) => Source::Chosen,
+        };
+        Changed { graph, selection, source }
+    }
+
+    /// Whether costs decide the order in a way that is not gone again under changed ones.
+    pub fn holds_order(&self) -> bool {
+        matches!(self.source, Source::Chosen)
+    }
+
+    /// The makespan under `costs`, in ticks: of the order that they give.
+    pub fn makespan(&self, costs: &CostTable) -> Option<u64> {
+        let Source::Open { open, .. } = &self.source else { return typical_ticks(self.graph, costs) };
+        let effort = Effort { times: self.selection.effort, ..Effort::default() };
+        let graph = TaskGraph::with_overlap(settle_with(open, costs, effort).ok()?, self.graph.overlap()).ok()?;
+        typical_ticks(&graph, costs)
+    }
+
+    /// What one percent less of each part's time saves: by a rule's order under those costs; searched orders, and those of too
+    /// many ops, are held fixed.
+    pub fn sensitivities(&self, predicted: &Predicted<'_>) -> Sensitivities {
+        let (shares, costs) = (CostShare::all(self.graph), predicted.costs);
+        let few = self.graph.len().saturating_mul(shares.len()) <= MOST_OPS;
+        let anew = matches!(self.source, Source::Open { searched: false, .. }) && few;
+        let mut list = match anew {
+            true => self.again(predicted.makespan(), costs, &shares),
+            false => {
+                let lasting = predicted.durations();
+                sim::sensitivities(self.graph, costs, lasting.as_deref(), &shares)
+            }
+        };
+        list.sort_by(|a, b| b.percent.total_cmp(&a.percent));
+        Sensitivities { list, order_held_fixed: !anew && !matches!(self.source, Source::Fixed) }
+    }
+
+    /// The same, each by a prediction of its own.
+    fn again(&self, whole: u64, costs: &CostTable, shares: &[CostShare]) -> Vec<Sensitivity> {
+        let (placement, scale) = (&self.graph.schedule().placement, sim::finer_by(sim::PERCENT, self.graph, costs, 0));
+        let fine = costs.finer(scale);
+        let whole = whole.saturating_mul(scale.into());
+        let found = Mutex::new(vec![0.0; shares.len()]);
+        self.selection.host.each(shares.len(), &|number| {
+            let then = self.makespan(&fine.with_times(placement, |op, time| shares[number].less(placement, op, time)));
+            let saved = then.map_or(0.0, |then| whole as f64 - then as f64);
+            let percent = if whole > 0 { 100.0 * saved / whole as f64 } else { 0.0 };
+            found.lock().unwrap_or_else(PoisonError::into_inner)[number] = percent;
+        });
+        let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        shares.iter().zip(found).map(|(share, percent)| Sensitivity { part: share.to_string(), percent }).collect()
+    }
+}
