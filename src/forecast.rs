@@ -3,8 +3,9 @@
 use crate::cost::CostError;
 use crate::cost::analytic::{Analytic, StepTime};
 use crate::memory::Memory;
+use crate::metrics::Activity;
 use crate::misfit::Misfit;
-use crate::resolve::{Costs, Error, Resolved, Selection};
+use crate::schedule::Schedule;
 use crate::sim::Predicted;
 use serde::Serialize;
 
@@ -42,9 +43,16 @@ impl Forecast {
     /// # Errors
     /// A schedule that the layout does not split into.
     pub fn new(analytic: &Analytic, predicted: &Predicted<'_>) -> Result<Forecast, CostError> {
-        let schedule = predicted.graph.schedule();
+        Forecast::of(analytic, predicted.graph.schedule(), predicted.devices())
+    }
+
+    /// The forecast of a step of `schedule` in which devices did this.
+    ///
+    /// # Errors
+    /// As [`Forecast::new`].
+    pub fn of(analytic: &Analytic, schedule: &Schedule, devices: &[Activity]) -> Result<Forecast, CostError> {
         let stages = analytic.stages(schedule.placement.stages())?;
-        let time_s = analytic.step(&schedule.placement, &stages, predicted.devices(), schedule.splits_backward())?;
+        let time_s = analytic.step(&schedule.placement, &stages, devices, schedule.splits_backward())?;
         let iteration_s = time_s.iteration();
         let gpus = analytic.layout.gpus();
         let tokens_per_second = analytic.layout.tokens() as f64 / iteration_s;
@@ -82,56 +90,5 @@ impl Forecast {
             ("optimizer_s", t.optimizer),
             ("other_s", t.other),
         ]
-    }
-}
-
-impl Analytic {
-    /// What is asked of a schedule under this layout.
-    pub fn selection(&self) -> Selection {
-        let chunks = (self.layout.chunks > 1).then_some(self.layout.chunks);
-        Selection { chunks, ..Selection::new(self.layout.devices, self.layout.micro) }
-    }
-
-    /// The schedule called so under this layout, with its costs.
-    ///
-    /// # Errors
-    /// As [`Selection::resolve`].
-    pub fn resolve(&self, schedule: &str) -> Result<Resolved, Error> {
-        self.selection().resolve(schedule, &Costs::Analytic(Box::new(self.clone())))
-    }
-
-    /// The forecast under the schedule called so.
-    ///
-    /// # Errors
-    /// As [`Selection::resolve`].
-    pub fn forecast(&self, schedule: &str) -> Result<Forecast, Error> {
-        let resolved = self.resolve(schedule)?;
-        let predicted = resolved.predict().map_err(|error| Error::Usage(error.to_string()))?;
-        Ok(Forecast::new(&self.as_resolved(&resolved), &predicted)?)
-    }
-
-    /// The same where devices have, or may use, so many bytes.
-    pub fn with_memory(&self, bytes: u64) -> Analytic {
-        let mut analytic = self.clone();
-        analytic.machine.hardware.memory_gib = bytes as f64 / f64::from(1 << 30);
-        analytic
-    }
-
-    /// Activation units for which every device has room, one stage a device; none where the layout does not split so, or there is
-    /// room for less than one.
-    pub fn room(&self) -> Option<f64> {
-        let (stages, bytes) = (self.stages(self.layout.devices).ok()?, self.machine.hardware.memory_bytes());
-        let ledger = self.ledger();
-        let room = stages.iter().map(|stage| ledger.room(bytes, stage)).fold(f64::INFINITY, f64::min);
-        (room >= 1.0).then_some(room)
-    }
-
-    /// The same with the layers that `resolved` found.
-    pub fn as_resolved(&self, resolved: &Resolved) -> Analytic {
-        let mut analytic = self.clone();
-        if let Some(found) = &resolved.balance {
-            analytic.layout.layers = Some(found.layers.clone());
-        }
-        analytic
     }
 }

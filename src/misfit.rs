@@ -18,10 +18,14 @@ pub struct Misfit {
     pub bytes: u64,
     /// What it has.
     pub capacity_bytes: u64,
-    /// The fewest changes that make all devices fit; of several the one whose step is shortest, a GPU's time counted.
+    /// The fewest changes that make all devices fit, on as many GPUs where that can be; of several the one whose step is shortest, a
+    /// GPU's time counted.
     pub remedy: Option<Remedy>,
     #[serde(skip)]
     pub(crate) fullest: DeviceMemory,
+    /// GPUs of the layout asked for.
+    #[serde(skip)]
+    pub(crate) gpus: u64,
 }
 
 /// A layout that fits.
@@ -63,13 +67,19 @@ impl fmt::Display for Misfit {
             in_words(self.capacity_bytes)
         )?;
         match &self.remedy {
-            Some(Remedy { change, bytes, iteration_s, gpus }) => write!(
-                f,
-                "the smallest change that makes it fit: {change} ({}, {iteration_s:.3} s an iteration on {gpus} GPUs)",
-                in_words(*bytes)
-            ),
+            Some(Remedy { change, bytes, iteration_s, gpus }) => {
+                let more = if *gpus > self.gpus { " needs more GPUs" } else { "" };
+                write!(
+                    f,
+                    "the smallest change that makes it fit{more}: {change} ({}, {iteration_s:.3} s an iteration on {gpus} GPUs)",
+                    in_words(*bytes)
+                )
+            }
             None => {
-                write!(f, "no {MOST_CHANGES} changes of recompute, ZeRO, micro-batch, --tp and --stages make it fit")
+                write!(
+                    f,
+                    "no {MOST_CHANGES} changes of recompute, ZeRO, micro-batch, --tp and --stages were found that make it fit"
+                )
             }
         }
     }

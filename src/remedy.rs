@@ -1,69 +1,87 @@
-//! What does not fit into memory, and the smallest change of the layout that makes it fit: found by predicting them.
+//! What does not fit into memory, and the smallest change of the layout that makes it fit: found by asking the same question under
+//! other layouts, so that running the command with the change gives what is promised.
 
 use crate::cost::analytic::Analytic;
-use crate::forecast::Forecast;
 use crate::graph::TaskGraph;
 use crate::layout::{Layout, Recompute, Zero};
 use crate::memory::Memory;
 use crate::misfit::{MOST_CHANGES, Misfit, Remedy};
+use crate::open::Order;
+use crate::placement::Placement;
+use crate::resolve::{Selection, Variant};
 
-/// A layout, and what of it was changed.
+/// Ops that all tries together may have.
+const MOST_OPS: u64 = 20_000_000;
+/// Tries where costs decide the order, where it is searched, or where `auto` searches several or `--balance` splits layers.
+const MOST_TRIES: [u64; 3] = [100, 6, 2];
+
+/// What was asked: a schedule by its name, a model on hardware under a layout, and all options that the answer depends on.
+pub struct Question<'a> {
+    /// The schedule, as it was asked for.
+    pub name: &'a str,
+    /// Its options, caps and machine.
+    pub selection: &'a Selection,
+    /// The layout, its layers as they were asked for.
+    pub analytic: &'a Analytic,
+    /// Whether `--micro` was given, so that it stays unless a change says otherwise.
+    pub micro_given: bool,
+}
+
+/// A layout, and which options of it were changed.
 #[derive(Clone)]
 struct Candidate {
     layout: Layout,
-    change: Vec<String>,
+    changed: Vec<&'static str>,
 }
 
-/// Layouts one change away.
-fn neighbours(Candidate { layout, change }: &Candidate) -> Vec<Candidate> {
+/// Layouts one change away; on more GPUs only where `more` says so.
+fn neighbours(Candidate { layout, changed }: &Candidate, more: bool) -> Vec<Candidate> {
     let mut found = Vec::new();
-    // an option that was changed is changed no second time
-    let mut add = |option: &str, value: String, layout: Layout| {
-        if !change.iter().any(|old| old.split(' ').next() == Some(option)) {
-            let one = if value.is_empty() { option.to_string() } else { format!("{option} {value}") };
-            found.push(Candidate { layout, change: [change.as_slice(), &[one]].concat() });
+    // An option that was changed is changed no second time, and sets of changes are tried in one order only.
+    let mut add = |option: &'static str, layout: Layout| {
+        if changed.last().is_none_or(|last| *last < option) {
+            found.push(Candidate { layout, changed: [changed.as_slice(), &[option]].concat() });
         }
     };
     for recompute in [Recompute::Selective, Recompute::Full] {
         if recompute > layout.recompute {
-            add("--recompute", recompute.to_string(), Layout { recompute, ..layout.clone() });
+            add("--recompute", Layout { recompute, ..layout.clone() });
         }
     }
     for zero in [Zero::Optimizer, Zero::Gradients, Zero::Weights] {
         if zero > layout.zero && layout.data * layout.context > 1 {
-            add("--zero", zero.to_string(), Layout { zero, ..layout.clone() });
+            add("--zero", Layout { zero, ..layout.clone() });
         }
     }
     if layout.tensor > 1 && !layout.sequence_parallel {
-        add("--sequence-parallel", String::new(), Layout { sequence_parallel: true, ..layout.clone() });
+        add("--sequence-parallel", Layout { sequence_parallel: true, ..layout.clone() });
     }
     let mut size = layout.micro_batch_size;
     while size.is_multiple_of(2) {
         size /= 2;
         let Some(micro) = layout.micro.checked_mul(layout.micro_batch_size / size) else { break };
-        add("--micro-batch-size", size.to_string(), Layout { micro_batch_size: size, micro, ..layout.clone() });
+        add("--micro-batch-size", Layout { micro_batch_size: size, micro, ..layout.clone() });
     }
-    // of the same GPUs where pipelines can be given up: each of those left then has more micro-batches
-    let wider = |data: u32, times: u32| match data.is_multiple_of(times) {
-        true => Some((data / times, layout.micro.checked_mul(times)?)),
-        false => Some((data, layout.micro)),
-    };
     for times in [2, 4, 8] {
-        let Some((data, micro)) = wider(layout.data, times) else { continue };
-        let given_up = if data == layout.data { String::new() } else { format!(" --dp {data}") };
+        // Pipelines that are given up leave their micro-batches to the others.
+        let (data, micro) = match layout.data.is_multiple_of(times) {
+            true => (layout.data / times, layout.micro.checked_mul(times)),
+            false if more => (layout.data, Some(layout.micro)),
+            false => continue,
+        };
+        let Some(micro) = micro else { continue };
         if let Some(tensor) = layout.tensor.checked_mul(times) {
-            add("--tp", format!("{tensor}{given_up}"), Layout { tensor, data, micro, ..layout.clone() });
+            add("--tp", Layout { tensor, data, micro, ..layout.clone() });
         }
-        if let Some(devices) = layout.devices.checked_mul(times) {
-            let layout = Layout { devices, data, micro, layers: None, ..layout.clone() };
-            add("--stages", format!("{devices}{given_up}"), layout);
+        if let (Some(devices), None) = (layout.devices.checked_mul(times), &layout.layers) {
+            add("--stages", Layout { devices, data, micro, ..layout.clone() });
         }
     }
     found
 }
 
-/// Whether `graph` fits under these costs; none where it does.
-pub fn misfit(analytic: &Analytic, graph: &TaskGraph, memory: &Memory) -> Option<Misfit> {
+/// Whether the step of `graph` fits; none where it does.
+pub fn misfit(question: &Question<'_>, graph: &TaskGraph, memory: &Memory) -> Option<Misfit> {
     if memory.fits {
         return None;
     }
@@ -73,40 +91,108 @@ pub fn misfit(analytic: &Analytic, graph: &TaskGraph, memory: &Memory) -> Option
         device: fullest.device,
         bytes: fullest.total,
         capacity_bytes: memory.capacity_bytes,
-        remedy: remedy(analytic, graph),
+        remedy: question.remedy(),
         fullest,
+        gpus: question.analytic.layout.gpus(),
     })
 }
 
-fn remedy(analytic: &Analytic, graph: &TaskGraph) -> Option<Remedy> {
-    let mut level = vec![Candidate { layout: analytic.layout.clone(), change: Vec::new() }];
-    for _ in 0..MOST_CHANGES {
-        level = level.iter().flat_map(neighbours).collect();
-        level.retain(|candidate| candidate.change.is_sorted());
-        let fitting = level.iter().filter_map(|candidate| fitting(analytic, candidate, graph));
-        let costs = |remedy: &Remedy| remedy.iteration_s * remedy.gpus as f64;
-        let best = fitting.min_by(|one, other| costs(one).total_cmp(&costs(other)));
-        if best.is_some() {
-            return best;
-        }
-    }
-    None
+/// What may still be tried.
+struct Budget {
+    ops: u64,
+    tries: u64,
 }
 
-/// What a layout takes, if it can be and fits.
-fn fitting(analytic: &Analytic, candidate: &Candidate, graph: &TaskGraph) -> Option<Remedy> {
-    let Candidate { layout, change } = candidate;
-    let of = |layout: &Layout| Analytic::new(analytic.model, analytic.machine.clone(), layout.clone()).ok();
-    let one = of(layout)?;
-    let same_order = (layout.devices, layout.micro) == (analytic.layout.devices, analytic.layout.micro);
-    if same_order {
-        // an order may be searched for: only where there is room for it
-        let stages = one.stages(graph.schedule().placement.stages()).ok()?;
-        let bytes = one.machine.hardware.memory_bytes();
-        if !one.ledger().memory(bytes, &stages, graph.schedule()).fits {
-            return None;
-        }
+impl Question<'_> {
+    /// The fewest changes that make it fit, on as many GPUs where that can be; of several the one with the shortest step, a
+    /// GPU's time counted.
+    fn remedy(&self) -> Option<Remedy> {
+        let mut budget = Budget { ops: MOST_OPS, tries: MOST_TRIES[self.effort()] };
+        [false, true].into_iter().find_map(|more| {
+            let mut level = vec![Candidate { layout: self.analytic.layout.clone(), changed: Vec::new() }];
+            (0..MOST_CHANGES).find_map(|_| {
+                level = level.iter().flat_map(|candidate| neighbours(candidate, more)).collect();
+                self.best(&level, &mut budget)
+            })
+        })
     }
-    let Forecast { memory, iteration_s, gpus, .. } = one.forecast(&graph.schedule().name).ok()?;
-    memory.fits.then(|| Remedy { change: change.join(" "), bytes: memory.fullest().total, iteration_s, gpus })
+
+    /// How much one answer takes: an order that is given, a search, or several of them.
+    fn effort(&self) -> usize {
+        let Ok(variant) = Variant::parse(self.name) else { return 0 };
+        if variant.is_auto() || self.selection.balance {
+            return 2;
+        }
+        let found = self.selection.under(self.analytic).order(self.name);
+        usize::from(found.is_ok_and(|found| matches!(found.order, Order::Open(_))))
+    }
+
+    /// The best of these layouts that fits. Those that look fastest by the work alone are tried first, and the rest only as long as
+    /// they might be faster.
+    fn best(&self, level: &[Candidate], budget: &mut Budget) -> Option<Remedy> {
+        let mut promising: Vec<(f64, &Candidate, Analytic)> = level
+            .iter()
+            .filter_map(|candidate| {
+                let layout = candidate.layout.clone();
+                let analytic = Analytic::new(self.analytic.model, self.analytic.machine.clone(), layout).ok()?;
+                Some((least_cost(&analytic)?, candidate, analytic))
+            })
+            .collect();
+        promising.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let mut best: Option<(f64, Remedy)> = None;
+        for (least, candidate, analytic) in promising {
+            if best.as_ref().is_some_and(|(cost, _)| *cost <= least) {
+                break;
+            }
+            let Layout { devices, micro, .. } = analytic.layout;
+            let ops = 2 * u64::from(devices) * u64::from(micro) * u64::from(self.selection.chunks.unwrap_or(1));
+            if budget.tries == 0 || budget.ops < ops {
+                break;
+            }
+            *budget = Budget { ops: budget.ops - ops, tries: budget.tries - 1 };
+            let Ok(forecast) = self.selection.forecast(self.name, &analytic) else { continue };
+            let (iteration_s, gpus) = (forecast.iteration_s, forecast.gpus);
+            let cost = iteration_s * gpus as f64;
+            if forecast.memory.fits && best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                let (change, bytes) = (self.change(&candidate.layout), forecast.memory.fullest().total);
+                best = Some((cost, Remedy { change, bytes, iteration_s, gpus }));
+            }
+        }
+        best.map(|(_, remedy)| remedy)
+    }
+
+    /// The options that make this layout of the one asked for.
+    fn change(&self, to: &Layout) -> String {
+        let from = &self.analytic.layout;
+        let mut options = Vec::new();
+        let mut add = |changed: bool, option: &str, value: String| {
+            if changed {
+                options.push(format!("{option} {value}").trim_end().to_string());
+            }
+        };
+        add(to.recompute != from.recompute, "--recompute", to.recompute.to_string());
+        add(to.zero != from.zero, "--zero", to.zero.to_string());
+        add(to.sequence_parallel != from.sequence_parallel, "--sequence-parallel", String::new());
+        add(to.micro_batch_size != from.micro_batch_size, "--micro-batch-size", to.micro_batch_size.to_string());
+        add(to.tensor != from.tensor, "--tp", to.tensor.to_string());
+        add(to.devices != from.devices, "--stages", to.devices.to_string());
+        add(to.data != from.data, "--dp", to.data.to_string());
+        add(to.micro != from.micro && self.micro_given, "--micro", to.micro.to_string());
+        options.join(" ")
+    }
+}
+
+/// The GPU time that a step takes at least, in seconds; `None` where it cannot fit: the average over devices of what one
+/// micro-batch at a time takes is what the fullest device takes at least.
+fn least_cost(analytic: &Analytic) -> Option<f64> {
+    let devices = analytic.layout.devices;
+    let memory = analytic.least_memory(&Placement::linear(devices))?;
+    let total: u128 = memory.per_device.iter().map(|device| u128::from(device.total)).sum();
+    if total > u128::from(memory.capacity_bytes) * u128::from(devices) {
+        return None;
+    }
+    let stages = analytic.stages(devices).ok()?;
+    let passes = stages.iter().map(|stage| analytic.passes(stage));
+    let work: f64 = passes.map(|passes| passes.forward.total() + passes.input.total() + passes.weights.total()).sum();
+    Some(work / f64::from(devices) * f64::from(analytic.layout.micro) * analytic.layout.gpus() as f64)
 }

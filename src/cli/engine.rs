@@ -2,10 +2,10 @@
 
 use super::Failure;
 use super::choice::one_of;
-use crate::cost::{CostTable, Decimal};
+use crate::cost::Decimal;
 use crate::delivery::Delivery;
-use crate::resolve::Resolved;
-use crate::sim::event::{Config, EventError, Jitter, Network, Processor, Put, Scope, Sharing};
+use crate::resolve::MachineOptions;
+use crate::sim::event::{EventError, Jitter, Scope, Sharing};
 use clap::Args;
 
 const SHARINGS: [(&str, &str, Sharing); 3] = [
@@ -78,78 +78,26 @@ fn sigma(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Ticks of one time unit that make fractions of shared work fine enough.
-const FINE_TICKS: f64 = 1e6;
-
 impl EngineOptions {
-    /// Makes the machine part of what is predicted, in ticks that are fine enough for it.
-    pub fn equip(&self, resolved: &mut Resolved) -> Result<(), Failure> {
-        if self.is_plain() {
-            return Ok(());
+    /// What is asked of the machine.
+    pub fn machine(&self) -> MachineOptions {
+        MachineOptions {
+            delivery: self.delivery,
+            transfer: self.transfer,
+            sharing: self.sharing,
+            scope: self.link_scope,
+            link_contention: self.link_contention.clone(),
+            slots: self.slots,
+            cores: self.cores,
+            contention: self.contention.clone(),
+            overlap_slowdown: self.overlap_slowdown,
+            has_jitter: self.jitter.is_some(),
         }
-        let exact = self.is_alone() && self.overlap_slowdown.is_none() && self.jitter.is_none();
-        if !exact || self.sharing == Some(Sharing::FairShare) || self.transfer.is_some() {
-            let times = (FINE_TICKS / resolved.costs.ticks_per_unit).ceil().clamp(1.0, FINE_TICKS);
-            resolved.costs = resolved.costs.finer(times as u32);
-        }
-        resolved.setup.machine = Some(self.config(resolved.graph.schedule().devices(), &resolved.costs)?);
-        Ok(())
     }
 
     /// Whether a schedule may come to no end here.
     pub fn may_deadlock(&self) -> bool {
         self.delivery.is_some()
-    }
-
-    /// Whether each device has a processor of its own.
-    fn is_alone(&self) -> bool {
-        self.cores.is_none() && self.contention.is_empty()
-    }
-
-    /// Whether the sweep does.
-    fn is_plain(&self) -> bool {
-        let EngineOptions { delivery, transfer, sharing, slots, overlap_slowdown, jitter, .. } = self;
-        let timing = transfer.is_none() && sharing.is_none() && slots.is_none() && self.is_alone();
-        timing && delivery.is_none() && overlap_slowdown.is_none() && jitter.is_none()
-    }
-
-    /// The engine's configuration for so many devices under `costs`, without jitter.
-    fn config(&self, devices: u32, costs: &CostTable) -> Result<Config, Failure> {
-        let transfer = match self.transfer {
-            None => 0,
-            Some(time) => {
-                let ticks = time.to_f64() * costs.ticks_per_unit;
-                if ticks >= 1e15 {
-                    return Err(Failure::Usage("--transfer overflows the clock; give a smaller time".to_string()));
-                }
-                ticks.round() as u64
-            }
-        };
-        let contention = self.link_contention.clone();
-        let usual = match self.transfer {
-            Some(_) if !contention.is_empty() => Sharing::FairShare,
-            Some(_) => Sharing::FirstComeFirstServed,
-            None => Sharing::Unlimited,
-        };
-        let (sharing, scope) = (self.sharing.unwrap_or(usual), self.link_scope);
-        if !contention.is_empty() && sharing != Sharing::FairShare {
-            let expected = "--link-contention says how fast messages go that share a link at the same time";
-            return Err(Failure::Usage(format!("{expected}; leave out --sharing, or write --sharing fair")));
-        }
-        let shared = Processor {
-            devices: (0..devices).collect(),
-            cores: self.cores.unwrap_or(devices),
-            contention: self.contention.clone(),
-        };
-        Ok(Config {
-            delivery: self.delivery.unwrap_or_default(),
-            slots: self.slots,
-            network: Network { transfer, sharing, scope, contention, put: Put::Apart },
-            processors: if self.is_alone() { Vec::new() } else { vec![shared] },
-            overlap_per_mille: self.overlap_slowdown.unwrap_or(1000),
-            jitter: None,
-            subticks: 1,
-        })
     }
 
     /// The chance that durations vary by, and how many steps to draw.

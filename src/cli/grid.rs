@@ -2,7 +2,8 @@
 
 use super::Failure;
 use super::options::RemarkOptions;
-use super::selection::{Cap, SearchOptions, warn};
+use super::selection::{SearchOptions, warn};
+use crate::dsl;
 use crate::report::{Entry, LeftOut, Point, Report};
 use crate::resolve::{Costs, Error, Resolved, Selection, Variant, Warning};
 use crate::sim::event::EventError;
@@ -38,6 +39,28 @@ impl Combination {
         self.resolved = None;
     }
 
+    /// Says so where it is left out.
+    pub fn remark_left_out(&self, remarks: RemarkOptions) {
+        if let Some(LeftOut { why, .. }) = &self.point.left_out {
+            let why = why.lines().next().unwrap_or_default().trim_end_matches(':');
+            remarks.remark(&format!("note: {} is left out: {why}", self.name));
+        }
+    }
+
+    /// The name of the schedule that comes with the program which is predicted here; none of a file.
+    pub fn known_schedule(&self) -> Option<&'static str> {
+        let variant = Variant::parse(&self.name).ok()?;
+        let name = &self.resolved.as_ref()?.graph.schedule().name;
+        let base = if variant.is_auto() { name.split(" (").nth(1)?.trim_end_matches(')') } else { &variant.base };
+        let base = dsl::named(base.split(':').next()?).ok()?.name;
+        dsl::names().into_iter().find(|name| *name == base)
+    }
+
+    /// Whether a table marks it: it is left out, or above the cap.
+    pub fn is_marked(&self) -> bool {
+        self.point.left_out.is_some() || self.point.above_cap.is_some()
+    }
+
     /// The schedule's name; where there are several p and m, with these.
     pub fn label(&self, several: bool) -> String {
         let Point { schedule, devices, microbatches, .. } = &self.point;
@@ -59,8 +82,7 @@ impl SearchOptions {
         self.are_several() || names.len() > 1 && contest
     }
 
-    /// Each schedule at each p and m, with its costs. Where there are several p or m, a schedule that does not exist for some
-    /// of them is left out there.
+    /// Each schedule at each p and m, with its costs. Where there are several of them, what does not exist is left out.
     ///
     /// # Errors
     /// Nothing that is asked for exists.
@@ -79,18 +101,16 @@ impl SearchOptions {
         }
         self.refuse_idle(&names, remarks)?;
         let (mut all, mut first) = (Vec::new(), None);
-        for selection in self.selections() {
-            let memory_cap = self.memory_cap.and_then(Cap::units);
-            let selection = Selection { memory_cap, room: self.room, balance, ..selection };
+        for Selection { devices, microbatches, .. } in self.selections() {
+            let selection = Selection { devices, microbatches, balance, ..self.selection() };
             for (number, name) in names.iter().enumerate() {
                 let busy = remarks.busy(&format!("making the order of {name}"), None);
                 let resolved = selection.resolve(name, costs);
                 drop(busy);
-                let Selection { devices, microbatches, .. } = selection;
                 let mut point =
                     Point { schedule: name.clone(), number, devices, microbatches, above_cap: None, left_out: None };
                 let resolved = match resolved {
-                    Err(error) if self.are_several() && error.is_of_numbers() => {
+                    Err(error) if count > 1 && error.is_of_numbers() => {
                         point.left_out = Some(LeftOut { what: what(&error), why: error.to_string() });
                         first.get_or_insert(Failure::from(error));
                         None
@@ -102,10 +122,14 @@ impl SearchOptions {
                     point.schedule.clone_from(&resolved.graph.schedule().name);
                     point.above_cap = resolved.warnings.iter().find_map(|warning| match warning {
                         Warning::AboveCap { cap, .. } => Some(*cap),
-                        Warning::Imported(_) => None,
+                        Warning::Imported(_) | Warning::NoneFits { .. } => None,
                     });
                 }
-                all.push(Combination { name: name.clone(), point, resolved });
+                let one = Combination { name: name.clone(), point, resolved };
+                if !self.are_several() {
+                    one.remark_left_out(remarks);
+                }
+                all.push(one);
             }
         }
         match first {

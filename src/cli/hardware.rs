@@ -133,6 +133,34 @@ impl HardwareOptions {
     }
 }
 
+/// What is unusual about a layout and the `schedules` that are predicted under it.
+pub fn remarks(analytic: &Analytic, schedules: &[&str]) -> Vec<String> {
+    let Analytic { machine, layout, .. } = analytic;
+    let node = machine.hardware.gpus_per_node;
+    let mut remarks = Vec::new();
+    if f64::from(layout.tensor) > node {
+        remarks.push(format!(
+            "warning: --tp {} is more than the {node} GPUs of a node: the collectives of every layer cross the network",
+            layout.tensor
+        ));
+    }
+    if let (Some(known), true) = (machine.stack.schedules(), layout.devices > 1) {
+        let missing: Vec<&str> = schedules.iter().copied().filter(|name| !known.contains(name)).collect();
+        let known = if known.is_empty() { "no pipeline schedule".to_string() } else { known.join(", ") };
+        if !missing.is_empty() {
+            remarks.push(format!(
+                "note: {} implements {known}; {} predicted as if it did",
+                machine.stack.name,
+                match missing.as_slice() {
+                    [one] => format!("{one} is"),
+                    several => format!("{} are", several.join(", ")),
+                }
+            ));
+        }
+    }
+    remarks
+}
+
 /// The forecasts of schedules, one a row, times in ms.
 pub fn table(analytic: &Analytic, forecasts: &[(String, Forecast)]) -> Table {
     let header = [

@@ -12,9 +12,9 @@ use super::output::{self, table, versioned};
 use super::selection::{Cap, SearchOptions, names};
 use crate::cost::analytic::Analytic;
 use crate::forecast::Forecast;
-use crate::remedy::misfit;
+use crate::remedy::{Question, misfit};
 use crate::report::{self, Point, Report, Table};
-use crate::resolve::{Costs, Host, Resolved};
+use crate::resolve::{Costs, Host, Resolved, Selection};
 use crate::sim::event::{Each, EventError};
 use crate::sim::{Predicted, Prediction};
 use clap::Args;
@@ -104,10 +104,9 @@ impl Predict {
                 let costs = Costs::Analytic(Box::new(analytic.clone()));
                 self.asked(analytic)?.combinations(&costs, self.costs.balance, self.remarks)?
             }
-            None => self.schedules.combinations(&self.given()?, self.costs.balance, self.remarks)?,
+            None => self.with_machine().combinations(&self.given()?, self.costs.balance, self.remarks)?,
         };
-        all.iter_mut().filter_map(|one| one.resolved.as_mut()).try_for_each(|resolved| self.engine.equip(resolved))?;
-        if self.schedules.are_several() && self.engine.may_deadlock() {
+        if all.len() > 1 && self.engine.may_deadlock() {
             self.leave_out_deadlocks(&mut all)?;
         }
         let labels = all.iter().filter(|one| one.resolved.is_some());
@@ -118,8 +117,11 @@ impl Predict {
         if analytic.is_none() {
             self.remarks_on_costs(&all);
         }
-        let resolved: Vec<&Resolved> = all.iter().filter_map(|one| one.resolved.as_ref()).collect();
-        let forecasts = analytic.map(|analytic| Forecasts::new(analytic, &resolved, &results)).transpose()?;
+        if let Some(analytic) = &analytic {
+            let names: Vec<&str> = all.iter().filter_map(Combination::known_schedule).collect();
+            hardware::remarks(analytic, &names).iter().for_each(|text| self.remarks.remark(text));
+        }
+        let forecasts = analytic.map(|analytic| self.forecasts(analytic, &all, &results)).transpose()?;
         let misfits =
             forecasts.iter().flat_map(|forecasts| &forecasts.each).filter_map(|(_, forecast)| forecast.misfit.as_ref());
         misfits.for_each(|misfit| self.remarks.remark(&format!("warning: {misfit}")));
@@ -168,7 +170,7 @@ impl Predict {
 
     /// Schedules for as many micro-batches as the batch makes; several stages a device are interleaved where none is named.
     fn asked(&self, analytic: &Analytic) -> Result<SearchOptions, Failure> {
-        let mut asked = self.schedules.clone();
+        let mut asked = self.with_machine();
         let micro = analytic.layout.micro;
         asked.schedules.micro = Numbers::read(&micro.to_string(), &(1..=u32::MAX)).map_err(Failure::Usage)?;
         asked.room = analytic.room();
@@ -178,6 +180,27 @@ impl Predict {
         Ok(asked)
     }
 
+    /// The schedules on the machine that is asked for.
+    fn with_machine(&self) -> SearchOptions {
+        SearchOptions { machine: self.engine.machine(), ..self.schedules.clone() }
+    }
+
+    /// What is known of each schedule of a model on hardware.
+    fn forecasts(&self, analytic: Analytic, all: &[Combination], results: &[Predicted]) -> Result<Forecasts, Failure> {
+        let asked = Selection { balance: self.costs.balance, ..self.asked(&analytic)?.selection() };
+        let there = all.iter().filter_map(|one| Some((&one.name, one.resolved.as_ref()?)));
+        let one = |((name, resolved), result): ((&String, &Resolved), &Predicted)| {
+            let mut forecast = Forecast::new(&analytic.as_resolved(resolved), result)
+                .map_err(|error| Failure::Usage(error.to_string()))?;
+            let question = Question { name, selection: &asked, analytic: &analytic, micro_given: self.micro_given };
+            let _busy = self.remarks.busy(&format!("looking for a layout of {name} that fits"), None);
+            forecast.misfit = misfit(&question, result.graph, &forecast.memory);
+            Ok((result.prediction.schedule.clone(), forecast))
+        };
+        let each = there.zip(results).map(one).collect::<Result<Vec<_>, Failure>>()?;
+        Ok(Forecasts { analytic, each })
+    }
+
     /// Leaves out what deadlocks under the delivery asked for, as long as anything is left.
     fn leave_out_deadlocks(&self, all: &mut [Combination]) -> Result<(), Failure> {
         let mut stuck = None;
@@ -185,7 +208,12 @@ impl Predict {
             let ended = one.resolved.as_ref().and_then(|resolved| resolved.predict().err());
             if let Some(error @ EventError::Deadlock(_)) = ended {
                 one.leave_out(&error);
-                stuck.get_or_insert_with(|| Failure::Schedule(format!("{}: {error}", one.label(true))));
+                if !self.schedules.are_several() {
+                    one.remark_left_out(self.remarks);
+                }
+                stuck.get_or_insert_with(|| {
+                    Failure::Schedule(format!("{}: {error}", one.label(self.schedules.are_several())))
+                });
             }
         }
         match stuck {
@@ -231,7 +259,9 @@ impl Predict {
     }
 
     fn show(&self, results: &[Predicted], all: &[Combination], forecasts: Option<&Forecasts>) -> Result<(), Failure> {
-        let (compared, several) = (self.schedules.is_comparison(), self.schedules.are_several());
+        let several = self.schedules.are_several();
+        // A comparison says what is left out, and what is above the cap.
+        let compared = self.schedules.is_comparison() || all.iter().any(Combination::is_marked);
         let ops: usize = results.iter().map(|r| r.graph.len()).sum();
         let drawn = self.draw.print.format == Format::Table && ops <= MAX_DRAWN_OPS && !several;
         let mut report = match self.write.output.is_empty() {
@@ -331,17 +361,4 @@ fn balance_table(results: &[Predicted]) -> Option<Table> {
         header: header.map(str::to_string).to_vec(),
         rows,
     })
-}
-
-impl Forecasts {
-    fn new(analytic: Analytic, resolved: &[&Resolved], results: &[Predicted]) -> Result<Forecasts, Failure> {
-        let one = |(resolved, result): (&&Resolved, &Predicted)| {
-            let analytic = analytic.as_resolved(resolved);
-            let mut forecast = Forecast::new(&analytic, result).map_err(|error| Failure::Usage(error.to_string()))?;
-            forecast.misfit = misfit(&analytic, result.graph, &forecast.memory);
-            Ok((result.prediction.schedule.clone(), forecast))
-        };
-        let each = resolved.iter().zip(results).map(one).collect::<Result<Vec<_>, Failure>>()?;
-        Ok(Forecasts { analytic, each })
-    }
 }

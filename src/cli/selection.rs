@@ -8,7 +8,7 @@ use super::output::tell;
 use crate::dsl::{Budget, Takes};
 use crate::graph::TaskGraph;
 use crate::open::{Order, Program};
-use crate::resolve::{Costs, Resolved, Selection, Variant, Warning, memory_cap};
+use crate::resolve::{Costs, MachineOptions, Resolved, Selection, Variant, Warning, memory_cap};
 use crate::schedule::Overlap;
 use clap::Args;
 use std::ops::Deref;
@@ -137,6 +137,9 @@ pub struct SearchOptions {
     /// Activation units that searches find room for.
     #[arg(skip)]
     pub room: Option<f64>,
+    /// What the machine does beyond costs.
+    #[arg(skip)]
+    pub machine: MachineOptions,
     /// How many times the usual work searches for orders do
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub effort: Option<u32>,
@@ -256,7 +259,7 @@ impl SearchOptions {
     pub fn selection(&self) -> Selection {
         let effort = self.effort.unwrap_or(1);
         let memory_cap = self.memory_cap.and_then(Cap::units);
-        Selection { memory_cap, room: self.room, effort, ..self.schedules.selection() }
+        Selection { memory_cap, room: self.room, effort, machine: self.machine.clone(), ..self.schedules.selection() }
     }
 
     /// Refuses options that none of the schedules `names` has a use for.
@@ -326,6 +329,6 @@ pub fn warn(warning: &Warning, remarks: RemarkOptions) {
     let text = format!("warning: {warning}");
     match warning {
         Warning::Imported(_) => tell(&text),
-        Warning::AboveCap { .. } => remarks.remark(&text),
+        Warning::AboveCap { .. } | Warning::NoneFits { .. } => remarks.remark(&text),
     }
 }

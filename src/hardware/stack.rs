@@ -48,7 +48,45 @@ numbers! {
     }
 }
 
+/// The pipeline schedules that training software implements, by stack; of a stack that is not listed nothing is known.
+/// Megatron-LM: `megatron/core/pipeline_parallel/schedules.py`. The zero-bubble fork: sail-sg/zero-bubble-pipeline-parallelism.
+/// DeepSpeed: `runtime/pipe/schedule.py`. torchtitan: `torch.distributed.pipelining.schedules`. nanotron:
+/// `parallel/pipeline_parallel/engine.py`. FSDP alone and llm.c have no pipeline.
+const SCHEDULES: [(&str, &[&str]); 9] = [
+    ("megatron-core", &["1f1b", "interleaved-1f1b"]),
+    ("megatron-lm", &["1f1b", "interleaved-1f1b"]),
+    (
+        "megatron-zb",
+        &[
+            "1f1b",
+            "interleaved-1f1b",
+            "zb-h1",
+            "zb-h2",
+            "zb-1p",
+            "zb-2p",
+            "zb-v",
+            "zb-v-greedy",
+            "v-half",
+            "v-min",
+            "v-zb",
+            "1f1b-v",
+            "group-interleaved",
+        ],
+    ),
+    ("megatron-deepspeed", &["1f1b"]),
+    ("megatron-deepspeed-blocking", &["1f1b"]),
+    ("fsdp", &[]),
+    ("torchtitan", &["gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zb", "zb-v", "dualpipe-v"]),
+    ("nanotron", &["gpipe", "1f1b"]),
+    ("llm.c", &[]),
+];
+
 impl Stack {
+    /// The pipeline schedules that it implements; `None` where that is not known.
+    pub fn schedules(&self) -> Option<&'static [&'static str]> {
+        SCHEDULES.iter().find(|(name, _)| *name == self.name).map(|(_, schedules)| *schedules)
+    }
+
     /// Bytes of a gradient as it is accumulated and reduced, in `precision`. In fp16 losses are scaled so that gradients may be added
     /// up there, where weights have copies in 16 bits at all.
     pub fn gradient(&self, precision: Precision) -> f64 {

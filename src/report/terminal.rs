@@ -56,8 +56,8 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
     let separator = if ascii { " - " } else { " · " };
     let bar = if ascii { "|" } else { "│" };
     let last = report.entries.iter().rposition(|entry| entry.panels().next().is_some());
-    for (i, entry) in report.entries.iter().enumerate() {
-        if i > 0 {
+    for (i, entry) in report.entries.iter().enumerate().filter(|(_, entry)| entry.left_out().is_none()) {
+        if !out.is_empty() {
             out.push('\n');
         }
         heading(&mut out, entry, width, &look, separator);

@@ -152,6 +152,14 @@ impl Costs {
         }
     }
 
+    /// The model on hardware that they are of, if they are.
+    pub fn analytic(&self) -> Option<&Analytic> {
+        match self {
+            Costs::Analytic(analytic) => Some(analytic),
+            _ => None,
+        }
+    }
+
     /// The costs that decide orders: [`Costs::table`] without step ops, in the caller's own errors.
     pub fn of_orders<E: From<Error>>(&self, microbatches: u32) -> impl Fn(&str, &Placement) -> Result<CostTable, E> {
         move |name, placement| Ok(self.table(name, placement, microbatches)?.0)

@@ -1,10 +1,12 @@
 //! The way from a schedule's name to a graph with costs.
 
+use super::auto::Best;
 use super::balanced::balanced;
 use super::costs::Pricing;
 use super::{Costs, Error, Found, Selection, Variant, Warning, auto};
 use crate::balance::Balanced;
 use crate::cost::CostTable;
+use crate::cost::analytic::Analytic;
 use crate::deadlock::Deadlock;
 use crate::graph::TaskGraph;
 use crate::open::Order;
@@ -55,8 +57,20 @@ impl Selection {
     pub fn resolve(&self, name: &str, costs: &Costs) -> Result<Resolved, Error> {
         let variant = Variant::parse(name)?;
         let own = self.of(&variant)?;
-        let graph = |costs: &Costs| own.graph_of::<Error>(&variant, &costs.of_orders(self.microbatches));
-        own.with_costs(graph(costs)?, costs, &graph)
+        if !variant.is_auto() {
+            let graph = |costs: &Costs| {
+                let found = own.order_of(&variant)?;
+                own.settled::<Error>(&variant.base, found, &costs.of_orders(self.microbatches))
+            };
+            return own.with_costs(graph(costs)?, costs, &graph);
+        }
+        let best = own.best::<Error>(&costs.of_orders(self.microbatches), costs.analytic())?;
+        let plain = auto::plain(&own);
+        let again = |costs: &Costs| plain.graph::<Error>(&best.name, &costs.of_orders(self.microbatches));
+        let warnings = best.warning.into_iter().collect();
+        let resolved = plain.with_costs(Settled { graph: best.graph, warnings }, costs, &again)?;
+        let graph = resolved.graph.renamed(|_| variant.choosing(&best.name));
+        Ok(Resolved { graph, ..resolved })
     }
 
     /// The schedule of a file's `text`, under a name of its own, with its costs.
@@ -77,20 +91,20 @@ impl Selection {
         costs: &Costs,
         again: &dyn Fn(&Costs) -> Result<Settled, Error>,
     ) -> Result<Resolved, Error> {
-        let (mut settled, mut balance, mut of_layers) = (settled, None, None);
-        if self.balance {
-            let found = balanced(&settled.graph, costs)?;
-            let costs = costs.with_layers(found.layers.clone());
-            // an order that follows from costs follows from these
-            settled = again(&costs)?;
-            (balance, of_layers) = (Some(found), Some(costs));
-        }
+        let (settled, balance) = if self.balance {
+            let (settled, found) = balanced(self, settled, costs, again)?;
+            (settled, Some(found))
+        } else {
+            (settled, None)
+        };
+        let of_layers = balance.as_ref().map(|found| costs.with_layers(found.layers.clone()));
         let Settled { graph, mut warnings } = settled;
         let schedule = graph.schedule();
         let (costs, steps) =
             of_layers.as_ref().unwrap_or(costs).table(&schedule.name, &schedule.placement, self.microbatches)?;
         warnings.extend(self.above_cap(&graph, costs.keep));
-        let setup = Setup { steps, memory_cap: self.memory_cap, machine: None };
+        let (costs, machine) = self.machine.equip(costs, schedule.devices())?;
+        let setup = Setup { steps, memory_cap: self.memory_cap, machine };
         Ok(Resolved { graph, costs, setup, warnings, balance })
     }
 
@@ -100,17 +114,19 @@ impl Selection {
     /// As [`Selection::resolve`], and those of `costs`.
     pub fn graph<E: From<Error>>(&self, name: &str, costs: Pricing<'_, E>) -> Result<Settled, E> {
         let variant = Variant::parse(name)?;
-        self.of(&variant)?.graph_of(&variant, costs)
+        let own = self.of(&variant)?;
+        if variant.is_auto() {
+            let Best { name, graph, warning } = own.best(costs, None)?;
+            let graph = graph.renamed(|_| variant.choosing(&name));
+            return Ok(Settled { graph, warnings: warning.into_iter().collect() });
+        }
+        own.settled(&variant.base, own.order_of(&variant)?, costs)
     }
 
-    /// The graph of a variant, whose options are among those asked for.
-    fn graph_of<E: From<Error>>(&self, variant: &Variant, costs: Pricing<'_, E>) -> Result<Settled, E> {
-        if variant.is_auto() {
-            self.no_options("auto tries all schedules, within a cap or with v stages a device")?;
-            let graph = auto::best(self, costs)?.renamed(|name| format!("{} ({name})", variant.named("auto")));
-            return Ok(Settled { graph, warnings: Vec::new() });
-        }
-        self.settled(&variant.base, self.order_of(variant)?, costs)
+    /// What `auto` chooses.
+    fn best<E: From<Error>>(&self, costs: Pricing<'_, E>, analytic: Option<&Analytic>) -> Result<Best, E> {
+        self.no_options("auto tries all schedules, within a cap or with v stages a device")?;
+        auto::best(self, costs, analytic)
     }
 
     fn settled<E: From<Error>>(&self, name: &str, found: Found, costs: Pricing<'_, E>) -> Result<Settled, E> {

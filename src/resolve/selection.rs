@@ -1,6 +1,6 @@
 //! What is asked of a schedule.
 
-use super::{Error, Files, Host};
+use super::{Error, Files, Host, MachineOptions};
 use crate::activation::Keep;
 use crate::dsl::Budget;
 use crate::graph::TaskGraph;
@@ -33,6 +33,8 @@ pub struct Selection {
     pub balance: bool,
     /// What overlapped pairs mean.
     pub overlap: Overlap,
+    /// What the machine does beyond costs.
+    pub machine: MachineOptions,
     /// What evaluating a schedule file may use up.
     pub budget: Budget,
     /// What the machine does for it.
@@ -53,6 +55,15 @@ pub enum Warning {
         /// The cap.
         cap: f64,
     },
+    /// `auto` found no schedule that fits into memory, and took the one that needs least.
+    NoneFits {
+        /// Its name.
+        schedule: String,
+        /// What its fullest device takes, in bytes.
+        bytes: u64,
+        /// What a device has, in bytes.
+        capacity: u64,
+    },
 }
 
 impl fmt::Display for Warning {
@@ -61,6 +72,13 @@ impl fmt::Display for Warning {
             Warning::Imported(text) => write!(f, "{text}"),
             Warning::AboveCap { schedule, peak, cap } => {
                 write!(f, "{schedule} holds {peak} activations, above --memory-cap {cap}; its order is fixed")
+            }
+            Warning::NoneFits { schedule, bytes, capacity } => {
+                let [bytes, capacity] = [bytes, capacity].map(|bytes| *bytes as f64 / f64::from(1 << 30));
+                write!(
+                    f,
+                    "no schedule fits into {capacity:.1} GiB; auto takes the one that needs least: {schedule}, {bytes:.1} GiB"
+                )
             }
         }
     }
@@ -80,6 +98,7 @@ impl Selection {
             room: None,
             balance: false,
             overlap: Overlap::default(),
+            machine: MachineOptions::default(),
             budget: Budget::default(),
             host: &Files,
         }

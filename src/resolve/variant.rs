@@ -89,6 +89,11 @@ impl Variant {
         Path::new(&self.base).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"))
     }
 
+    /// What tables call the schedule `name` that `auto` chose.
+    pub(super) fn choosing(&self, name: &str) -> String {
+        format!("{} ({name})", self.named("auto"))
+    }
+
     /// `name` with its options: what tables call it.
     pub(super) fn named(&self, name: &str) -> String {
         let options: Vec<String> = self.options.iter().map(|(key, value)| format!("{key}={value}")).collect();

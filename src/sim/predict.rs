@@ -212,10 +212,29 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
 /// # Errors
 /// As [`predict`], where neighbours slow each other down.
 pub fn typical_step(graph: &TaskGraph, costs: &CostTable) -> Result<Step, EventError> {
-    match machine(graph, costs, None) {
+    typical_step_on(graph, costs, None)
+}
+
+/// The step that a prediction on the machine `asked_for` is about.
+///
+/// # Errors
+/// As [`predict`].
+pub fn typical_step_on(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Result<Step, EventError> {
+    match machine(graph, costs, asked_for) {
         None => Ok(typical_sweep(graph, costs)),
         Some(config) => typical_run(&Prepared::new(graph, costs, &config)?, costs, &mut Record::new(graph)),
     }
+}
+
+/// The makespan on the machine `asked_for` at typical speed, in ticks.
+///
+/// # Errors
+/// As [`predict`].
+pub fn steady_makespan(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Result<u64, EventError> {
+    Ok(match machine(graph, costs, asked_for) {
+        None => makespan(&sweep_lasting(graph, costs, |_, _, _, duration| duration, |_, _, _| ())),
+        Some(config) => Prepared::new(graph, costs, &config)?.run(&mut ())?.makespan(),
+    })
 }
 
 fn typical_sweep(graph: &TaskGraph, costs: &CostTable) -> Step {

@@ -1,6 +1,8 @@
 //! A model on hardware, asked for as a user does: this machine as one of the machines, and what cannot be.
 
 use crate::cli::{fails, json, pipesim};
+use crate::support::Dice;
+use serde_json::Value;
 
 /// The table of this machine is read, and a step of a small GPT-2 on it predicted; beside it stands what a run takes. Times are
 /// printed, not judged: a core that others use as well is as fast as they leave it.
@@ -79,4 +81,120 @@ fn what_cannot_be_is_refused_in_one_line() {
     ] {
         fails(command, 2, &["--balance"]);
     }
+}
+
+/// `command` with the options of `change` in place of its own.
+fn changed(command: &str, change: &str) -> String {
+    let mut words: Vec<&str> = command.split(' ').collect();
+    let options: Vec<&str> = change.split(' ').filter(|word| word.starts_with("--")).collect();
+    let short = |word: &str| match word {
+        "-p" => "--stages".to_string(),
+        "-m" => "--micro".to_string(),
+        other => other.to_string(),
+    };
+    while let Some(at) = words.iter().position(|word| options.contains(&&*short(word))) {
+        let takes = words.get(at + 1).is_some_and(|next| !next.starts_with('-'));
+        words.drain(at..=at + usize::from(takes));
+    }
+    format!("{} {change}", words.join(" "))
+}
+
+/// What a suggestion promises is what running the command with it gives, whatever options the command has; and it takes more GPUs
+/// only where it says so.
+#[test]
+fn suggestions_are_what_running_them_gives() {
+    let folder = tempfile::tempdir().unwrap();
+    let star = folder.path().join("mine.star").display().to_string();
+    std::fs::write(&star, include_str!("../../schedules/1f1b.star")).unwrap();
+    let schedules = [
+        "1f1b",
+        "zb-v",
+        "interleaved-1f1b:v=2",
+        "gpipe",
+        "zb-1p",
+        "dualpipe",
+        "looped-bfs --chunks 2",
+        star.as_str(),
+        "auto",
+    ];
+    let machines = ["", "", " --transfer 2", " --delivery megatron", " --slots 1", " --transfer 1 --link-scope egress"];
+    let more = ["", "", " --overlap max", " --memory-cap 24GiB", " --memory-cap 3"];
+    let mut dice = Dice(3);
+    let (mut suggested, mut asked) = (0, 0);
+    while suggested < 20 && asked < 80 {
+        asked += 1;
+        let mut of = |choices: &[&str]| choices[dice.below(choices.len())].to_string();
+        let (schedule, machine, more) = (of(&schedules), of(&machines), of(&more));
+        let (p, tp, dp, size) = (of(&["2", "4"]), of(&["1", "2", "4"]), of(&["1", "2", "4"]), of(&["1", "2", "4"]));
+        let micro = of(&["-m 4", "-m 8", "--batch 32"]);
+        let command = format!(
+            "predict --model llama-3-8b --hardware h100-sxm -p {p} --tp {tp} --dp {dp} --micro-batch-size {size} {micro} --seq 8192 \
+             -s {schedule}{machine}{more} --format json"
+        );
+        let (code, out, err) = pipesim(&command);
+        if code != 0 {
+            // a schedule that does not exist, or a delivery that stops it
+            assert!(code == 2 && err.contains("no overlapped pairs") || code == 3, "{command}: {err}");
+            continue;
+        }
+        let found: Value = serde_json::from_str(&out).unwrap();
+        let one = &found["predictions"][0];
+        assert_eq!(one["misfit"].is_null(), one["memory"]["fits"].as_bool().unwrap(), "{command}");
+        let Some(change) = one["misfit"]["remedy"]["change"].as_str() else { continue };
+        suggested += 1;
+        let remedy = &one["misfit"]["remedy"];
+        let then = changed(&command, change);
+        let found = json(&then);
+        let then_one = &found["predictions"][0];
+        let per_device = then_one["memory"]["per_device"].as_array().unwrap();
+        let bytes = per_device.iter().map(|device| device["total"].as_u64().unwrap()).max();
+        assert!(then_one["memory"]["fits"].as_bool().unwrap(), "{command}\n{then}");
+        assert_eq!(
+            (&remedy["iteration_s"], remedy["bytes"].as_u64(), &remedy["gpus"]),
+            (&then_one["iteration_s"], bytes, &then_one["gpus"]),
+            "{command}\n{then}"
+        );
+        let more = remedy["gpus"].as_u64() > one["gpus"].as_u64();
+        assert_eq!(more, err.contains("needs more GPUs"), "{command}: {err}");
+    }
+    assert!(suggested >= 10, "{suggested} suggestions of {asked} questions");
+}
+
+/// A layout that spans nodes and a schedule that the software lacks are pointed out, and only those.
+#[test]
+fn unusual_layouts_are_pointed_out() {
+    let told = |options: &str| {
+        let (code, _, err) =
+            pipesim(&format!("predict --model llama-3-8b --hardware h100-sxm -p 4 --micro 8 {options}"));
+        assert_eq!(code, 0, "{err}");
+        err
+    };
+    assert!(told("-s 1f1b --tp 16").contains("--tp 16 is more than the 8 GPUs of a node"));
+    let plain = told("-s 1f1b,interleaved-1f1b --tp 8");
+    assert!(!plain.contains("of a node") && !plain.contains("implements"), "{plain}");
+    assert!(
+        told("-s 1f1b,ZB_V")
+            .contains("megatron-core implements 1f1b, interleaved-1f1b; zb-v is predicted as if it did")
+    );
+    assert!(!told("-s zb-v --stack torchtitan").contains("implements"));
+    assert!(!told("-s zb-v --stack pipesim --precision fp32").contains("implements"));
+}
+
+/// The choice of `auto` fits and is at least as fast as ZB-V, also within less memory; where nothing fits it says so.
+#[test]
+fn auto_fits_into_memory() {
+    let asked = |options: &str| {
+        let (code, out, err) = pipesim(&format!(
+            "predict --model llama-3-70b --hardware h100-sxm -p 4 --tp 8 --dp 2 --batch 16 --seq 8192 --sequence-parallel --zero 1 \
+             --format json {options}"
+        ));
+        assert_eq!(code, 0, "{err}");
+        (serde_json::from_str::<Value>(&out).unwrap()["predictions"].clone(), err)
+    };
+    let (found, _) = asked("-s auto,zb-v --memory-cap 54GiB");
+    assert!(found[0]["memory"]["fits"].as_bool().unwrap() && found[1]["memory"]["fits"].as_bool().unwrap(), "{found}");
+    assert!(found[0]["iteration_s"].as_f64() <= found[1]["iteration_s"].as_f64(), "{found}");
+    let (found, err) = asked("-s auto --memory-cap 20GiB");
+    assert!(!found[0]["memory"]["fits"].as_bool().unwrap(), "{found}");
+    assert!(err.contains("no schedule fits into 20.0 GiB; auto takes the one that needs least: naive"), "{err}");
 }

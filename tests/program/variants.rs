@@ -395,3 +395,53 @@ fn what_the_help_of_schedules_shows_can_be_run() {
         assert!(help.contains(&format!("-s {line}")) && !predicted(&format!("-p 4 -m 8 -s {line}")).is_empty());
     }
 }
+
+/// Of several schedules those that do not exist, or deadlock, are left out with a note; one alone fails, and so do all.
+#[test]
+fn schedules_that_do_not_exist_are_left_out() {
+    let asked = "predict -p 4 -m 7 -s 1f1b,interleaved-1f1b,dualpipe";
+    let (code, out, err) = pipesim(asked);
+    assert!(code == 0 && err.contains("note: dualpipe is left out: dualpipe does not exist for p = 4, m = 7"), "{err}");
+    assert!(
+        out.contains("Left out") && out.lines().any(|line| line.starts_with("dualpipe") && line.contains("none")),
+        "{out}"
+    );
+    let found = json(&format!("{asked} -q --format json"));
+    let names: Vec<&str> =
+        found["predictions"].as_array().unwrap().iter().map(|p| p["schedule"].as_str().unwrap()).collect();
+    assert_eq!(names, ["1f1b", "interleaved-1f1b"]);
+    assert_eq!(
+        (&found["left_out"][0]["schedule"], found["left_out"].as_array().unwrap().len()),
+        (&"dualpipe".into(), 1)
+    );
+    fails("predict -p 4 -m 7 -s dualpipe", 3, &["dualpipe does not exist for p = 4, m = 7"]);
+    fails("predict -p 5 -m 7 -s dualpipe,chimera", 3, &["dualpipe does not exist for p = 5"]);
+    let stuck = "predict -p 4 -m 8 -s 1f1b,zb-v --delivery batched";
+    let (code, _, err) = pipesim(stuck);
+    assert!(code == 0 && err.contains("note: zb-v is left out: under batched delivery"), "{err}");
+    fails("predict -p 4 -m 8 -s zb-v,dualpipe --delivery batched", 3, &["zb-v: under batched delivery"]);
+    fails("predict -p 4 -m 7 -s 1f1b,zzz", 2, &["no schedule is called 'zzz'"]);
+}
+
+/// A peak above the cap is marked, also where one schedule is asked for alone.
+#[test]
+fn a_peak_above_the_cap_is_marked() {
+    for (options, above) in [("-s 1f1b --memory-cap 2", true), ("-s 1f1b --memory-cap 4", false), ("-s 1f1b", false)] {
+        let (code, out, _) = pipesim(&format!("predict -p 4 -m 8 {options}"));
+        assert!(code == 0 && out.contains("4 > 2") == above, "{options}: {out}");
+    }
+}
+
+/// Options that both say the same thing agree, and effort reaches searches.
+#[test]
+fn the_choice_of_auto_can_be_asked_for() {
+    let common = "-p 3 -m 6 --costs F=1,I=1.1,W=0.7,comm=0.1 --transfer 0.2";
+    for more in ["", "--memory-cap 2", "--chunks 2", "--memory-cap 6", "--effort 2"] {
+        let auto = &predicted(&format!("{common} {more} -s auto"))[0];
+        let name = auto["schedule"].as_str().unwrap().strip_prefix("auto (").unwrap().trim_end_matches(')');
+        let more = if name.contains(":v=") { more.replace("--chunks 2", "") } else { more.to_string() };
+        let more = if name.starts_with("zb") || name.starts_with("v-") { more } else { more.replace("--effort 2", "") };
+        let again = &predicted(&format!("{common} {more} -s {name}"))[0];
+        assert_eq!(auto["makespan"], again["makespan"], "{more}: {name}");
+    }
+}

@@ -1,6 +1,7 @@
 //! What schedules cost: simulation, bounds, searches and proofs against published figures; and the pictures of it.
 
 mod analytic;
+mod choice;
 mod claims;
 mod event;
 mod exactness;

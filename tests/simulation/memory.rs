@@ -8,7 +8,7 @@ use pipesim::internals::hardware::{hardware, stack};
 use pipesim::internals::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero};
 use pipesim::internals::memory::{DeviceMemory, Ledger, Memory, memory};
 use pipesim::internals::published::{Row, read};
-use pipesim::internals::remedy::misfit;
+use pipesim::internals::remedy::{Question, misfit};
 use pipesim::{Costs, Selection, TaskGraph};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -289,11 +289,14 @@ fn what_ran_out_of_memory_does_not_fit() {
 #[test]
 fn the_smallest_change_makes_it_fit() {
     let machine = |name: &str| Machine { hardware: hardware(name).unwrap(), stack: stack("megatron-core").unwrap() };
+    let misfit = |analytic: &Analytic| {
+        let selection = analytic.selection();
+        let question = Question { name: "1f1b", selection: &selection, analytic, micro_given: true };
+        misfit(&question, &analytic.resolve("1f1b").unwrap().graph, &analytic.forecast("1f1b").unwrap().memory)
+    };
     let asked = |layout: Layout| {
         let analytic = Analytic::new(model("llama-3-8b"), machine("h100-sxm"), layout).unwrap();
-        let resolved = analytic.resolve("1f1b").unwrap();
-        let forecast = analytic.forecast("1f1b").unwrap();
-        (misfit(&analytic, &resolved.graph, &forecast.memory), analytic)
+        (misfit(&analytic), analytic)
     };
     let layout = Layout { data: 8, micro: 8, sequence: 8192, ..Layout::default() };
     let (found, analytic) = asked(layout.clone());
@@ -310,8 +313,7 @@ fn the_smallest_change_makes_it_fit() {
     let (still, _) = asked(Layout { zero: Zero::Optimizer, ..layout.clone() });
     assert!(still.is_some());
     let small = analytic.with_memory(48 << 30);
-    let resolved = small.resolve("1f1b").unwrap();
-    let remedy = misfit(&small, &resolved.graph, &small.forecast("1f1b").unwrap().memory).unwrap().remedy.unwrap();
+    let remedy = misfit(&small).unwrap().remedy.unwrap();
     assert!(remedy.bytes <= 48 << 30 && remedy.change.matches("--").count() <= 3, "{remedy:?}");
     assert_eq!(small.with_memory(1 << 30).forecast("1f1b").unwrap().memory.capacity_bytes, 1 << 30);
 }

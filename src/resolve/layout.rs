@@ -1,0 +1,103 @@
+//! What is asked of a model on hardware: a schedule under one layout, its forecast, and the least memory that it can take.
+
+use super::{Costs, Error, Resolved, Selection};
+use crate::cost::analytic::Analytic;
+use crate::forecast::Forecast;
+use crate::memory::Memory;
+use crate::op::{Kind, Op};
+use crate::placement::Placement;
+use crate::schedule::{Programs, Schedule};
+use crate::sim;
+
+impl Selection {
+    /// The same schedule under the layout of `analytic`: its devices, its micro-batches, the room that its memory leaves.
+    pub fn under(&self, analytic: &Analytic) -> Selection {
+        let (devices, microbatches) = (analytic.layout.devices, analytic.layout.micro);
+        Selection { devices, microbatches, room: analytic.room(), ..self.clone() }
+    }
+
+    /// The forecast of the schedule that `name` stands for, under the layout of `analytic`: what `predict` prints of it.
+    ///
+    /// # Errors
+    /// As [`Selection::resolve`], and those of the machine.
+    pub fn forecast(&self, name: &str, analytic: &Analytic) -> Result<Forecast, Error> {
+        self.under(analytic).resolve(name, &Costs::Analytic(Box::new(analytic.clone())))?.forecast(analytic)
+    }
+}
+
+impl Resolved {
+    /// The forecast of its step, where its costs are those of `analytic`.
+    ///
+    /// # Errors
+    /// Those of the machine in the setup.
+    pub fn forecast(&self, analytic: &Analytic) -> Result<Forecast, Error> {
+        let step = sim::typical_step_on(&self.graph, &self.costs, self.setup.machine.as_ref())
+            .map_err(|error| Error::Usage(error.to_string()))?;
+        Ok(Forecast::of(&analytic.as_resolved(self), self.graph.schedule(), &step.devices)?)
+    }
+}
+
+impl Analytic {
+    /// What is asked of a schedule under this layout, whatever room there is.
+    pub fn selection(&self) -> Selection {
+        let chunks = (self.layout.chunks > 1).then_some(self.layout.chunks);
+        Selection { chunks, ..Selection::new(self.layout.devices, self.layout.micro) }
+    }
+
+    /// The schedule called so under this layout, with its costs.
+    ///
+    /// # Errors
+    /// As [`Selection::resolve`].
+    pub fn resolve(&self, schedule: &str) -> Result<Resolved, Error> {
+        self.selection().resolve(schedule, &Costs::Analytic(Box::new(self.clone())))
+    }
+
+    /// The forecast under the schedule called so.
+    ///
+    /// # Errors
+    /// As [`Selection::resolve`].
+    pub fn forecast(&self, schedule: &str) -> Result<Forecast, Error> {
+        self.resolve(schedule)?.forecast(self)
+    }
+
+    /// The same where devices have, or may use, this many bytes.
+    pub fn with_memory(&self, bytes: u64) -> Analytic {
+        let mut analytic = self.clone();
+        analytic.machine.hardware.memory_gib = bytes as f64 / f64::from(1 << 30);
+        analytic
+    }
+
+    /// Activation units for which every device has room, one stage per device; `None` where the layout does not split so, or there
+    /// is room for less than one.
+    pub fn room(&self) -> Option<f64> {
+        let (stages, bytes) = (self.stages(self.layout.devices).ok()?, self.machine.hardware.memory_bytes());
+        let ledger = self.ledger();
+        let room = stages.iter().map(|stage| ledger.room(bytes, stage)).fold(f64::INFINITY, f64::min);
+        (room >= 1.0).then_some(room)
+    }
+
+    /// The same with the layers that `resolved` found.
+    pub fn as_resolved(&self, resolved: &Resolved) -> Analytic {
+        let mut analytic = self.clone();
+        if let Some(found) = &resolved.balance {
+            analytic.layout.layers = Some(found.layers.clone());
+        }
+        analytic
+    }
+
+    /// The memory that any order on `placement` takes at least: that of one micro-batch at a time. `None` where the model does not
+    /// split into its stages.
+    pub fn least_memory(&self, placement: &Placement) -> Option<Memory> {
+        let one = |device: u32| {
+            let mut stages: Vec<u32> =
+                placement.held_by(device).iter().filter(|c| c.direction == 0).map(|c| c.stage).collect();
+            stages.sort_unstable();
+            let forward = stages.iter().map(|&stage| Op::new(Kind::F, stage, 0));
+            forward.chain(stages.iter().rev().map(|&stage| Op::new(Kind::B, stage, 0))).collect::<Vec<_>>()
+        };
+        let programs = Programs::from_iter((0..placement.devices()).map(one));
+        let schedule = Schedule::new("one micro-batch", placement.clone(), 1, programs);
+        let stages = self.stages(placement.stages()).ok()?;
+        Some(self.ledger().memory(self.machine.hardware.memory_bytes(), &stages, &schedule))
+    }
+}
