@@ -1,8 +1,8 @@
 //! Colours and their names: one table for pictures, pages and the terminal.
 //!
 //! Two kinds of op, or causes of idle time, are told apart by their hatch, or else by colours that differ by at least 20 in
-//! CIEDE2000 for every reader: with all cones, without red or green ones, and in print without colours. Letters in the boxes
-//! say the rest. `vision` computes it.
+//! CIEDE2000 for every reader: with all cones, without red or green ones, and in print without colours. The two chunks of a
+//! device differ by at least 9 for each of them. Letters in the boxes say the rest. `vision` computes it.
 
 use super::look::Palette;
 use crate::op::Kind;
@@ -72,29 +72,29 @@ type Tones = [(Rgb, Rgb, Hatch); 7];
 const DEFAULT: Tones = [
     ([0x1a, 0x2d, 0x96], [0x78, 0x94, 0xde], Hatch::Plain),
     ([0x10, 0x8a, 0x8a], [0x7c, 0xc4, 0xc4], Hatch::Plain),
-    ([0x7d, 0xb5, 0x3c], [0xb4, 0xd8, 0x8c], Hatch::Falling),
-    ([0xf7, 0xb2, 0x5a], [0xfd, 0xe0, 0xbb], Hatch::Plain),
+    ([0x7d, 0xb5, 0x3c], [0xc8, 0xe5, 0xaa], Hatch::Falling),
+    ([0xf7, 0xb2, 0x5a], [0xff, 0xfa, 0xf4], Hatch::Plain),
     ([0xa4, 0x9d, 0xbb], [0xa4, 0x9d, 0xbb], Hatch::Crossed),
     ([0xd2, 0x36, 0x3b], [0xd2, 0x36, 0x3b], Hatch::Plain),
     ([0x97, 0x5b, 0xc6], [0x97, 0x5b, 0xc6], Hatch::Plain),
 ];
 
-/// Blue, sky blue, reddish purple and orange are those of Okabe and Ito's set for all readers.
+/// Sky blue, reddish purple and orange are about those of Okabe and Ito's set for all readers.
 const COLOUR_BLIND: Tones = [
-    ([0x00, 0x55, 0x8c], [0x3a, 0x74, 0xa8], Hatch::Plain),
+    ([0x00, 0x3a, 0x6c], [0x2c, 0x6a, 0x9f], Hatch::Plain),
     ([0x3f, 0x9c, 0xd3], [0x9f, 0xd4, 0xf3], Hatch::Rising),
-    ([0xcc, 0x79, 0xa7], [0xe3, 0xb4, 0xcd], Hatch::Falling),
-    ([0xe6, 0x9f, 0x00], [0xfa, 0xd5, 0x8f], Hatch::Plain),
+    ([0xcc, 0x79, 0xa7], [0xe9, 0xc2, 0xd7], Hatch::Falling),
+    ([0xe6, 0x9f, 0x00], [0xfd, 0xe3, 0xb4], Hatch::Plain),
     ([0xa4; 3], [0xa4; 3], Hatch::Crossed),
     ([0xd5, 0x5e, 0x00], [0xd5, 0x5e, 0x00], Hatch::Plain),
     ([0x6b, 0x6b, 0x6b], [0x6b, 0x6b, 0x6b], Hatch::Plain),
 ];
 
 const GREY: Tones = [
-    ([0x20; 3], [0x38; 3], Hatch::Plain),
-    ([0x80; 3], [0x8a; 3], Hatch::Plain),
-    ([0xa4; 3], [0xc4; 3], Hatch::Falling),
-    ([0xdc; 3], [0xec; 3], Hatch::Plain),
+    ([0x10; 3], [0x58; 3], Hatch::Plain),
+    ([0x98; 3], [0xcc; 3], Hatch::Rising),
+    ([0xa4; 3], [0xd8; 3], Hatch::Falling),
+    ([0xb4; 3], [0xf8; 3], Hatch::Plain),
     ([0xa4; 3], [0xa4; 3], Hatch::Crossed),
     ([0x3c; 3], [0x3c; 3], Hatch::Plain),
     ([0x9a; 3], [0x9a; 3], Hatch::Plain),

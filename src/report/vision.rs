@@ -234,6 +234,20 @@ fn kinds_are_told_apart_in_all_shades_too() {
     }
 }
 
+/// Two chunks of a device have the first shade and the third, four have all.
+#[test]
+fn chunks_are_told_apart_by_everybody() {
+    for palette in PALETTES {
+        for class in &OPS[..4] {
+            for (one, other, wanted) in [(0, 2, 9.0), (0, 3, 11.0), (0, 1, 3.5), (1, 2, 3.5), (2, 3, 2.5)] {
+                let [one, other] = [one, other].map(|shade| palette.tone(*class, shade).color);
+                let (found, reader) = least(one, other);
+                assert!(found >= wanted, "{palette:?} {}: {one:?} and {other:?}: {found:.1}, {reader}", class.name());
+            }
+        }
+    }
+}
+
 /// WCAG 2.2, success criterion 1.4.3.
 #[test]
 fn texts_on_boxes_are_legible() {
