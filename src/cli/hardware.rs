@@ -8,7 +8,7 @@ use crate::cost::analytic::{Analytic, Machine};
 use crate::forecast::Forecast;
 use crate::hardware::{self, Hardware};
 use crate::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero, micro_batches};
-use crate::report::Table;
+use crate::report::{Table, number, quantity};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use std::path::Path;
@@ -177,15 +177,15 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, Forecast)]) -> Table {
         "optimizer",
         "other",
     ];
-    let ms = |seconds: f64| format!("{} ms", short(seconds * 1e3));
+    let ms = |seconds: f64| quantity(seconds * 1e3, "ms");
     let row = |(name, f): &(String, Forecast)| {
         let t = &f.time_s;
         vec![
             name.clone(),
             ms(f.iteration_s),
-            short(f.tokens_per_second),
-            short(f.tokens_per_second_per_gpu),
-            short(f.model_tflops_per_gpu),
+            number(f.tokens_per_second),
+            number(f.tokens_per_second_per_gpu),
+            number(f.model_tflops_per_gpu),
             format!("{:.1} %", 100.0 * f.mfu),
             ms(t.compute),
             ms(t.tensor_parallel_exposed),
@@ -198,7 +198,8 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, Forecast)]) -> Table {
     let Analytic { machine, layout, .. } = analytic;
     let layers = forecasts.iter().map(|(name, f)| format!("{name} {:?}", f.layers)).collect::<Vec<_>>().join("; ");
     let caption = format!(
-        "{:.2} G parameters on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}",
+        "{:.2} G parameters on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. \
+         An iteration is the makespan and what ends a step: data, optimizer, other.",
         analytic.anatomy.parameters() as f64 / 1e9,
         layout.gpus(),
         machine.hardware.name,
@@ -214,7 +215,7 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, Forecast)]) -> Table {
 pub fn memory_table(forecasts: &[(String, Forecast)]) -> Table {
     let header =
         ["schedule", "device", "weights", "gradients", "optimizer", "activations", "buffers", "total", "of", "fits"];
-    let gib = |bytes: u64| format!("{} GiB", short(bytes as f64 / f64::from(1 << 30)));
+    let gib = |bytes: u64| quantity(bytes as f64 / f64::from(1 << 30), "GiB");
     let row = |(name, f): &(String, Forecast)| {
         let device = f.memory.fullest();
         let bytes =
@@ -229,16 +230,5 @@ pub fn memory_table(forecasts: &[(String, Forecast)]) -> Table {
         caption: "Memory of the device that takes most".to_string(),
         header: header.into_iter().map(text).collect(),
         rows: forecasts.iter().map(row).collect(),
-    }
-}
-
-/// Four digits.
-fn short(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".to_string(),
-        size if size >= 1000.0 => format!("{value:.0}"),
-        size if size >= 100.0 => format!("{value:.1}"),
-        size if size >= 10.0 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
     }
 }

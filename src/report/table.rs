@@ -141,9 +141,9 @@ pub fn table(report: &Report, width: Option<usize>) -> String {
 /// where not even two of them do, rows are lists.
 fn grid(Table { header, mut rows, .. }: Table, width: Option<usize>) -> String {
     let count = rows.iter().map(Vec::len).chain([header.len()]).max().unwrap_or(0);
-    // A lone word may take half the width.
+    // A lone word may take half the width, or 40 columns.
     let cut = |cell: &str| {
-        let most = width.filter(|_| !cell.contains(' ')).map_or(LONGEST, |width| (width / 2).max(20));
+        let most = width.filter(|_| !cell.contains(' ')).map_or(LONGEST, |width| (width / 2).max(40).min(width));
         fit(cell, most, "…").replace(" %", "\u{a0}%")
     };
     let mut header: Vec<String> =

@@ -468,6 +468,25 @@ def tables_have_captions_and_provenance_stands_once(bench):
 
 
 @check
+def hidden_columns_and_switches_that_are_off_say_so(bench):
+    for name in ["small", "measured"]:
+        for size in [NARROW, WIDE]:
+            page = bench.open(name, "", size)
+            settle(page)
+            for wide, box, told in page.evaluate("[...document.querySelectorAll('.wide')].map(e => [e.scrollWidth, e.clientWidth, e.previousElementSibling.hidden ? '' : e.previousElementSibling.textContent])"):
+                holds((wide > box + 1) == told.startswith("scroll → for"), f"{name}, {size['width']} wide: a table of {wide} px in {box} says '{told}'")
+            if size == WIDE:
+                cut = page.evaluate("(e => e.scrollWidth - e.clientWidth)(document.querySelector('.wide'))")
+                holds(cut <= 0, f"{name}: {cut} px of the main table are cut")
+    page = bench.open("small")
+    marks = page.evaluate("[...document.querySelectorAll('.toggle')].map(e => [e.querySelector('input').checked, getComputedStyle(e).textDecorationLine, getComputedStyle(e, '::before').content])")
+    holds({line for _, line, _ in marks} == {"none"}, f"struck through: {marks}")
+    on, off = ({content for checked, _, content in marks if checked == wanted} for wanted in [True, False])
+    holds(len(on) == len(off) == 1 and on != off, f"marks of switches: {marks}")
+    return f"{len(marks)} switches"
+
+
+@check
 def looks_are_accessible_in_both_themes_and_widths(bench):
     found = []
     for scheme in ["light", "dark"]:

@@ -198,3 +198,29 @@ fn auto_fits_into_memory() {
     assert!(!found[0]["memory"]["fits"].as_bool().unwrap(), "{found}");
     assert!(err.contains("no schedule fits into 20.0 GiB; auto takes the one that needs least: naive"), "{err}");
 }
+
+/// The makespan of one table and the iteration of another are told apart, and written alike.
+#[test]
+fn an_iteration_is_the_makespan_and_what_ends_the_step_in_the_same_digits() {
+    let line =
+        "predict --model llama-3-70b --hardware h100-sxm --tp 8 -p 4 -m 64 --seq 8192 --sequence-parallel -s 1f1b -q";
+    let (code, out, err) = pipesim(line);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("An iteration is the makespan and what ends a step: data, optimizer, other."), "{out}");
+    let rows: Vec<&str> = out.lines().filter(|row| row.starts_with("1f1b  ") && !row.contains("bubble ")).collect();
+    let ms = |row: &str| -> Vec<f64> {
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        let times = cells.windows(2).filter(|pair| pair[1] == "ms");
+        times.map(|pair| pair[0].replace(',', "").parse().unwrap()).collect()
+    };
+    let (makespan, parts) = (ms(rows[0])[0], ms(rows[1]));
+    let [data, optimizer, other] = parts[parts.len() - 3..] else { panic!("{out}") };
+    assert!((makespan + data + optimizer + other - parts[0]).abs() < 1.5 && parts[0] > makespan, "{out}");
+    for row in rows {
+        let long = row.split(|c: char| !c.is_ascii_digit() && c != ',').find(|number| {
+            number.len() > 3 && number.split(',').skip(1).any(|three| three.len() != 3)
+                || number.split(',').next().unwrap().len() > 3
+        });
+        assert_eq!(long, None, "{row}");
+    }
+}

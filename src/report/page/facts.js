@@ -11,11 +11,23 @@ function tableOf(caption, header, rows, unseen) {
   const body = rows.map(row => element("tr", {}, ...header.map((_, i) => {
     const text = row[i] === undefined ? "" : String(row[i]), title = text.length > 40 ? text : undefined;
     if (i === 0) return element("th", { scope: "row", title }, text);
-    return element("td", { class: /^[^\d+\-–*]/.test(text) ? "text" : undefined, title }, text);
+    return element("td", { class: /^[^\d+\-–*]/.test(text) ? "text" : text.length > 24 ? "long" : undefined, title }, text);
   })));
   const table = element("table", {}, element("caption", {}, unseen ? element("span", { class: "unseen" }, caption) : caption), element("thead", {}, head), element("tbody", {}, ...body));
   // what scrolls sideways must be reachable by keys
-  return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, table);
+  const wide = element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, table);
+  // Where columns are hidden, a line above says so.
+  const hint = element("p", { class: "hint", hidden: "" }), whole = element("div", {}, hint, wide);
+  const tell = () => {
+    const columns = [...table.tHead.rows[0].cells], left = wide.getBoundingClientRect().left, edge = wide.clientWidth;
+    const hidden = columns.filter(cell => cell.getBoundingClientRect().right - left > edge + 1).length;
+    wide.classList.toggle("more", hidden > 0);
+    hint.hidden = wide.scrollWidth <= edge + 1;
+    hint.textContent = hidden ? `scroll → for ${hidden} more column${hidden > 1 ? "s" : ""}` : "← scrolled to the last column";
+  };
+  wide.addEventListener("scroll", tell, { passive: true });
+  new ResizeObserver(tell).observe(wide);
+  return whole;
 }
 const svgNode = (tag, attributes, ...children) => {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
