@@ -383,6 +383,18 @@ mod tests {
         assert!(refused(Layout { context: 3, ..Layout::default() }).contains("--cp 3"));
         assert!(refused(Layout { data: 0, ..Layout::default() }).contains("--dp between 1"));
         assert!(refused(Layout { stack: "x".to_string(), ..Layout::default() }).contains("megatron-core"));
+        let wraps = Layout { devices: 1 << 16, chunks: 1 << 16, ..Layout::default() };
+        assert!(refused(wraps).contains("at most 82 stages"));
+        let most =
+            Layout { data: 1 << 20, micro_batch_size: 1 << 20, micro: 1 << 24, sequence: 1 << 27, ..Layout::default() };
+        assert_eq!(most.tokens(), u64::MAX);
+        let gpt2 = crate::anatomy::transformer_named("gpt2").unwrap();
+        let long = |sequence| Layout { sequence, ..Layout::default() };
+        assert_eq!(long(1024).validate(&gpt2), Ok(()));
+        assert!(long(4096).validate(&gpt2).unwrap_err().to_string().contains("--seq to be at most 1024"));
+        let windowed = Config { window: Some(4096), ..model };
+        assert_eq!(long(4096).validate(&windowed), Ok(()));
+        assert!(long(8192).validate(&windowed).unwrap_err().to_string().contains("at most 4096"));
         assert!(refused(Layout { devices: 83, ..Layout::default() }).contains("at most 82 stages"));
         let fits = Layout { tensor: 8, devices: 4, chunks: 5, data: 2, sequence: 8192, ..Layout::default() };
         assert_eq!((fits.validate(&model), fits.gpus(), fits.stages()), (Ok(()), 64, 20));

@@ -56,14 +56,28 @@ pub fn preset(name: &str) -> Option<Config> {
 mod tests {
     use super::*;
 
+    fn parameters(name: &str) -> u128 {
+        preset(name).unwrap().anatomy().parameters()
+    }
+
+    /// Counts of the published checkpoints; GPT-3's to the digits of arXiv 2005.14165, table D.1; Nemotron-4's embeddings and all
+    /// else to those of arXiv 2402.16819 and 2406.11704.
     #[test]
-    fn parameters_are_about_those_in_the_names() {
+    fn parameters_are_those_published() {
         assert_eq!(PLAN.anatomy().parameters(), 220_384_256);
-        for (name, config) in PRESETS.iter().filter(|(name, _)| *name != "gpt-512m-plan") {
-            let (_, billions) = name.rsplit_once('-').unwrap();
-            let billions: f64 = billions.trim_end_matches('b').parse().unwrap();
-            let found = config.anatomy().parameters() as f64 / 1e9;
-            assert!((found / billions - 1.0).abs() < 0.05, "{name}: {found}");
+        assert_eq!(parameters("bloom-176b"), 176_247_271_424);
+        assert_eq!(parameters("mpt-7b"), 6_649_286_656);
+        for (name, millions) in [("gpt-3-6.7b", 6_660.0), ("gpt-3-13b", 12_850.0), ("gpt-3-175b", 174_600.0)] {
+            let found = parameters(name) as f64 / 1e6;
+            assert!((found / millions - 1.0).abs() < 5e-4, "{name}: {found}");
         }
+        for (name, embeddings, rest) in [("nemotron-4-15b", 3.2, 12.5), ("nemotron-4-340b", 9.4, 331.6)] {
+            let config = preset(name).unwrap();
+            let found = 2.0 * (config.vocabulary * config.channels) as f64 / 1e9;
+            assert!((found - embeddings).abs() < 0.06, "{name}: {found}");
+            assert!((parameters(name) as f64 / 1e9 - found - rest).abs() < 0.06, "{name}");
+        }
+        // 29.95B in its publisher's table
+        assert!((parameters("mpt-30b") as f64 / 1e9 - 29.95).abs() < 0.01);
     }
 }

@@ -203,4 +203,83 @@ mod tests {
         let text = r#"{"model_type": "gpt2", "n_layer": 0, "n_head": 12, "n_embd": 768, "vocab_size": 10}"#;
         assert!(said(text).contains("layers"));
     }
+
+    /// Keys as the files of published models have them.
+    const LLAMA_3: &str = r#""architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+        "eos_token_id": [128001, 128008], "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+        "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias": false, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 8.0},
+        "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.43.0",
+        "use_cache": true, "vocab_size": 128256"#;
+
+    fn llama_3(more: &str) -> String {
+        format!("{{{LLAMA_3}, {more}}}")
+    }
+
+    #[test]
+    fn harmless_keys_are_no_trouble_and_unknown_ones_are_named() {
+        let described = read(&llama_3(r#""model_type": "llama""#)).unwrap();
+        assert_eq!((described.config.anatomy().parameters(), described.unknown), (8_030_261_248, Vec::new()));
+        let described = read(&llama_3(r#""model_type": "llama", "flux_factor": 3, "sliding_window": null"#)).unwrap();
+        assert_eq!(described.unknown, ["flux_factor"]);
+        // Qwen2.5 7B: biases for queries, keys and values; a window that is not used
+        let qwen = r#"{"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 3584,
+            "intermediate_size": 18944, "max_position_embeddings": 131072, "max_window_layers": 28, "model_type": "qwen2",
+            "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+            "sliding_window": 131072, "tie_word_embeddings": false, "use_mrope": false, "use_sliding_window": false, "vocab_size": 152064}"#;
+        let described = read(qwen).unwrap();
+        assert_eq!((described.config.anatomy().parameters(), described.config.window), (7_615_616_512, None));
+        assert_eq!(described.unknown, Vec::<String>::new());
+        let gpt2 = r#"{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
+            "embd_pdrop": 0.1, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
+            "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "summary_type": "cls_index",
+            "summary_use_proj": true, "task_specific_params": {"text-generation": {"max_length": 50}}, "vocab_size": 50257}"#;
+        assert_eq!(read(gpt2).unwrap().unknown, Vec::<String>::new());
+    }
+
+    #[test]
+    fn biases_and_windows_are_read() {
+        let of = |more: &str| read(&llama_3(&format!("{more}, \"model_type\": \"llama\""))).unwrap().config;
+        let parameters = |config: Config| config.anatomy().parameters();
+        let plain = parameters(of(r#""attention_bias": false"#));
+        // queries 4096, keys and values 1024 each, the projection 4096; gate and up 14336 each, down 4096
+        assert_eq!(parameters(of(r#""attention_bias": true"#)) - plain, 32 * (4096 + 2 * 1024 + 4096));
+        assert_eq!(parameters(of(r#""mlp_bias": true"#)) - plain, 32 * (2 * 14336 + 4096));
+        assert_eq!(of(r#""sliding_window": 4096"#).window, Some(4096));
+        assert_eq!(of(r#""sliding_window": 4096, "use_sliding_window": false"#).window, None);
+        assert_eq!(of(r#""sliding_window": 4096, "layer_types": ["full_attention"]"#).window, None);
+    }
+
+    #[test]
+    fn keys_that_change_the_model_are_refused_by_name() {
+        for (kind, keys) in [
+            ("llama", r#""num_local_experts": 8, "num_experts_per_tok": 2"#),
+            ("mixtral", r#""num_local_experts": 8, "num_experts_per_tok": 2"#),
+            ("qwen2", r#""num_experts": 64, "moe_intermediate_size": 1408"#),
+            ("deepseek_v3", r#""n_routed_experts": 256, "first_k_dense_replace": 3"#),
+        ] {
+            let said = read(&llama_3(&format!("{keys}, \"model_type\": \"{kind}\""))).unwrap_err().to_string();
+            assert!(said.contains("mixture-of-experts models are not supported") && said.contains("found '"), "{said}");
+            assert!(!said.contains("model_type"), "{said}");
+        }
+        for (keys, key) in [
+            (r#""kv_lora_rank": 512"#, "kv_lora_rank"),
+            (r#""num_nextn_predict_layers": 1"#, "num_nextn_predict_layers"),
+            (r#""mamba_d_state": 16"#, "mamba_d_state"),
+            (r#""linear_num_key_heads": 16"#, "linear_num_key_heads"),
+            (r#""qkv_bias": true"#, "qkv_bias"),
+            (r#""use_qk_norm": true"#, "use_qk_norm"),
+            (r#""attention_chunk_size": 8192"#, "attention_chunk_size"),
+            (r#""vision_config": {"depth": 32}"#, "vision_config"),
+            (r#""add_cross_attention": true"#, "add_cross_attention"),
+            (r#""layer_types": ["full_attention", "linear_attention"]"#, "linear_attention"),
+        ] {
+            let said = read(&llama_3(&format!("{keys}, \"model_type\": \"llama\""))).unwrap_err().to_string();
+            assert!(said.contains(key) && !said.contains('\n'), "{said}");
+        }
+        // what says that there is no such thing is no such thing
+        let none =
+            r#""num_local_experts": 0, "kv_lora_rank": null, "add_cross_attention": false, "model_type": "llama""#;
+        assert_eq!(read(&llama_3(none)).unwrap().unknown, Vec::<String>::new());
+    }
 }

@@ -53,7 +53,6 @@ const HARMLESS: &[&str] = &[
     "initializer_factor",
     "initializer_range",
     "is_decoder",
-    "is_encoder_decoder",
     "label2id",
     "max_length",
     "max_position_embeddings",

@@ -237,7 +237,10 @@ impl CostFile {
             let part = anatomy.parts.iter().find(|part| part.name == name)?;
             Some(Some(part.flops(kind, micro)).filter(|&flops| flops > 0).unwrap_or(micro.rows() as u128) as f64)
         };
-        self.at((micro.sequences as u32, micro.tokens as u32), anatomy.edge(micro) as u64 * 4, &parts, work)
+        let (sequences, tokens) = self.size();
+        let own = (u128::from(sequences) * u128::from(tokens)).max(1);
+        let bytes = u128::from(self.link.bytes) * micro.rows() as u128 / own;
+        self.at((micro.sequences as u32, micro.tokens as u32), bytes.min(u128::from(u64::MAX)) as u64, &parts, work)
     }
 
     /// The same for micro-batches of another number of sequences, as long as its own: time goes with them, between two numbers that

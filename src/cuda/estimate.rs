@@ -66,7 +66,7 @@ pub fn bytes_needed(anatomy: &Anatomy, stages: &[(u32, Stage)], demand: &Demand)
 }
 
 /// How a GPU stores what passes leave behind for micro-batches of `rows` tokens; token ids lie with the step's batch.
-fn storage(precision: Precision, rows: usize) -> Storage {
+pub fn storage(precision: Precision, rows: usize) -> Storage {
     let partial_sums = kernel::layernorm_groups(rows);
     Storage::whole(0, precision.bytes(), VOCABULARY_MULTIPLE, partial_sums)
 }

@@ -55,7 +55,7 @@ pub use code::Kernels;
 pub use compiler::{Code, Origin, file_name, kernels};
 pub use driver::{Driver, Facts, LOWEST_CAPABILITY, Unusable};
 pub use environment::{connections, prepare};
-pub use estimate::{Bytes, Demand, bytes_needed, stage_gradient_bytes, tied_gradient_bytes};
+pub use estimate::{Bytes, Demand, bytes_needed, stage_gradient_bytes, storage, tied_gradient_bytes};
 pub use gpu::{Gpu, enable_peers};
 pub use kernel::Precision;
 pub use marks::Marks;

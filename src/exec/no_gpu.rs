@@ -2,7 +2,7 @@
 
 use super::link::{Refusal, Setting};
 use super::program::Runners;
-use crate::anatomy::{Anatomy, Stage};
+use crate::anatomy::{Anatomy, Stage, Storage};
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result};
 use std::collections::BTreeMap;
@@ -44,6 +44,10 @@ impl Gpus {
     }
 
     pub fn bytes(&self, _: &Anatomy, _: &[Stage]) -> (usize, usize, Vec<usize>) {
+        match *self {}
+    }
+
+    pub fn storage(&self, _: usize) -> Storage {
         match *self {}
     }
 

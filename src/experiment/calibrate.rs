@@ -159,7 +159,7 @@ impl<'a> Calibrating<'a> {
             parts,
             op_overhead_ns: overheads(graph, &steps),
             gap_ns: gap(records),
-            link: link(graph, records, self.puts.as_ref(), anatomy.edge(training.micro_batch) as u64 * 4),
+            link: link(graph, records, self.puts.as_ref(), training.message_bytes() as u64),
             step: step_rates(graph, records, &anatomy, &stages),
             keep: training.keep(),
             speeds: Vec::new(),

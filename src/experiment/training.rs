@@ -187,7 +187,7 @@ impl Training {
     pub(super) fn require_costs(&self, costs: &CostFile, graphs: &[TaskGraph]) -> Result<(), Error> {
         let (sequences, tokens) = costs.size();
         let edge = self.anatomy().edge(MicroBatch { sequences: sequences as usize, tokens: tokens as usize });
-        let (expected, found) = (edge as u64 * size_of::<f32>() as u64, costs.link.bytes);
+        let (expected, found) = ((edge * self.number_bytes()) as u64, costs.link.bytes);
         if expected != found {
             return Err(Error::Usage(format!(
                 "expected costs of this model, whose hidden state of {sequences} x {tokens} tokens has {expected} bytes, found one of \
@@ -237,7 +237,7 @@ impl Training {
     /// A session of threads that compute nothing and send messages as long as those of this training.
     pub(super) fn session_of_messages(&self, graph: &Arc<TaskGraph>) -> Result<Session, Error> {
         let settings = settings(graph.schedule().devices(), self.timeout, None);
-        let sizes = Sizes { hidden: self.anatomy().edge(self.micro_batch) * size_of::<f32>(), ..Sizes::default() };
+        let sizes = Sizes { hidden: self.message_bytes(), ..Sizes::default() };
         let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
         let idle = |number| Host::runner(number, Box::new(Echo), &shared, None);
         let runners = self.ranks.devices(graph.schedule().devices()).map(idle).collect();
@@ -291,9 +291,26 @@ impl Training {
         session.call(|_, device| device.restore())
     }
 
-    /// Share of what F leaves behind that lives on from I to W, over the whole model.
+    /// Share of what F leaves behind that lives on from I to W, over the whole model, as these devices store it.
     pub fn keep(&self) -> f64 {
-        self.anatomy().keep(self.micro_batch, &model::STORAGE)
+        let storage = match &self.backend {
+            Backend::Cpu => model::STORAGE,
+            Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows()),
+        };
+        self.anatomy().keep(self.micro_batch, &storage)
+    }
+
+    /// Bytes of an activation.
+    fn number_bytes(&self) -> usize {
+        match &self.backend {
+            Backend::Cpu => size_of::<f32>(),
+            Backend::Cuda { gpus, .. } => gpus.bytes(&self.anatomy(), &[]).0,
+        }
+    }
+
+    /// Bytes of a message from one stage to the next.
+    pub(super) fn message_bytes(&self) -> usize {
+        self.anatomy().edge(self.micro_batch) * self.number_bytes()
     }
 }
 

@@ -2,6 +2,10 @@
 //! of starting gives PyTorch's losses. Delays at random before everything that streams do, so that a missing wait shows.
 
 use crate::support::*;
+use pipesim::MicroBatch;
+use pipesim::internals::anatomy::gpt2;
+use pipesim::internals::cuda::{Precision, storage};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -101,6 +105,27 @@ fn two_ranks_share_a_gpu_over_nvshmem() {
 #[test]
 fn bfloat16_stays_close() {
     train("--stages 2 --precision bfloat16 --schedule 1f1b,zb-v", &[], STREAM, 1e-2);
+}
+
+/// What a profile on GPUs says of messages and of what I leaves for W is what those store, in either precision.
+#[test]
+fn profiles_count_the_bytes_of_their_precision() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, precision, bytes) in [("float32", Precision::F32, 4), ("bfloat16", Precision::Bf16, 2)] {
+        let path = folder.path().join(format!("{name}.json"));
+        let small = "--stages 2 --micro 2 --warmup 0 --steps 2 --seq 16 --channels 32 --heads 2 --blocks 2";
+        let arguments = format!("--device cuda --precision {name} {small} -q -o {}", path.display());
+        let profiled = pipesim(&[]).arg("profile").args(arguments.split_whitespace()).output().unwrap();
+        assert!(profiled.status.success(), "{}", String::from_utf8_lossy(&profiled.stderr));
+        let costs: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let rows = 16 * costs["parts"][0]["sequences"].as_u64().unwrap();
+        assert_eq!(costs["link"]["bytes"].as_u64().unwrap(), rows * 32 * bytes, "{name}");
+        let tiny =
+            gpt2::Config { layers: 2, heads: 2, channels: 32, ..*gpt2::Config::preset("tiny").as_ref().unwrap() };
+        let micro = MicroBatch { sequences: rows as usize / 16, tokens: 16 };
+        let keep = tiny.anatomy().keep(micro, &storage(precision, rows as usize));
+        assert!((costs["keep"].as_f64().unwrap() - keep).abs() < 1e-9, "{name}: {} {keep}", costs["keep"]);
+    }
 }
 
 #[test]

@@ -26,7 +26,8 @@ fn this_machine_is_one_of_the_machines() {
         .lines()
         .map(|line| match line.split_once(" = ") {
             Some((key, rest))
-                if ["product_gflops_per_watt", "memory_gbytes_per_s", "link_gbytes_per_s"].contains(&key) =>
+                if key.ends_with("_tflops")
+                    || ["product_gflops_per_watt", "memory_gbytes_per_s", "link_gbytes_per_s"].contains(&key) =>
             {
                 let number: f64 = rest.split_whitespace().next().unwrap().parse().unwrap();
                 format!("{key} = {}", 2.0 * number)
@@ -52,10 +53,93 @@ fn this_machine_is_one_of_the_machines() {
     fails("profile --hardware -o x.json", 2, &[".toml"]);
 }
 
+/// Whatever the machine does besides, an iteration is the sum of its parts and holds its pipeline; both copies of a bidirectional
+/// stage together run each micro-batch once.
+#[test]
+fn iterations_hold_their_pipelines_under_every_engine() {
+    let asked = "predict --model llama-3-8b --hardware h100-sxm -p 4 -m 8 --seq 4096 --format json -q";
+    let schedules = "-s 1f1b,gpipe,interleaved-1f1b,zb-h1,zb-v,interleaved-zb,dualpipe,dualpipe-v,chimera";
+    for options in [
+        "",
+        "--overlap max",
+        "--overlap runtime",
+        "--transfer 5",
+        "--transfer 5 --overlap max",
+        "--delivery buffered(2)",
+        "--cores 2",
+        "--dp 2 --tp 2",
+    ] {
+        let found = json(&format!("{asked} {schedules} {options}"));
+        let all = found["predictions"].as_array().unwrap();
+        assert!(all.len() >= 5, "{options}: {found}");
+        for one in all {
+            let number = |key: &str| one[key].as_f64().unwrap();
+            let parts = one["time_s"].as_object().unwrap().values().map(|part| part.as_f64().unwrap());
+            assert!(parts.clone().all(|part| part >= 0.0), "{options}: {one}");
+            assert!((parts.sum::<f64>() / number("iteration_s") - 1.0).abs() < 1e-9, "{options}: {one}");
+            assert!(number("iteration_s") * 1e3 >= number("makespan"), "{options}: {one}");
+            let busy =
+                one["time_s"]["compute"].as_f64().unwrap() + one["time_s"]["tensor_parallel_exposed"].as_f64().unwrap();
+            assert!((busy * 1e3 / number("ideal") - 1.0).abs() < 1e-6, "{options}: {one}");
+        }
+    }
+}
+
+/// A data sheet's peak binds, whatever the base: an H20 is no faster than its 148 TFLOP/s, and twice the peak slows nothing.
+#[test]
+fn compute_is_never_faster_than_the_stated_peak() {
+    let folder = tempfile::tempdir().unwrap();
+    let mfu = |name: &str, numbers: &str, precision: &str| {
+        let path = format!("{}/{name}.toml", folder.path().display());
+        std::fs::write(&path, format!("base = \"h100-sxm\"\n{numbers}")).unwrap();
+        let asked = "predict --model llama-3-8b --stages 4 --micro 16 --seq 4096 -s 1f1b --format json -q";
+        let found = json(&format!("{asked} --hardware {path} --precision {precision}"));
+        let number = |key: &str| found["predictions"][0][key].as_f64().unwrap();
+        (number("mfu"), number("iteration_s"))
+    };
+    let h20 = "bf16_tflops = 148\nfp8_tflops = 296\nfp32_tflops = 74\nmemory_gib = 96\nmemory_gbytes_per_s = 4000\npower_watts = 500";
+    for (precision, most) in [("bf16", 1.0), ("fp8", 2.0), ("fp32", 0.5)] {
+        let (found, _) = mfu("h20", h20, precision);
+        assert!((0.4 * most..most).contains(&found), "{precision}: {found}");
+        let (_, before) = mfu("h100", "", precision);
+        let (_, doubled) = mfu("doubled", "bf16_tflops = 1978", precision);
+        assert!(doubled <= before, "{precision}: {before} {doubled}");
+    }
+    for (numbers, expected) in [
+        ("memory_efficiency = 70", "memory_efficiency to be at most 1"),
+        ("power_watts = 1e15", "power_watts to be at most"),
+    ] {
+        let path = format!("{}/wrong.toml", folder.path().display());
+        std::fs::write(&path, format!("base = \"h100-sxm\"\n{numbers}")).unwrap();
+        fails(&format!("predict --model gpt2 --hardware {path} --stages 2 --micro 4"), 2, &[expected]);
+    }
+}
+
+/// A configuration whose experts would be lost is refused by their key, however it is labelled; what is unknown is named.
+#[test]
+fn keys_that_change_a_model_are_never_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = format!("{}/config.json", folder.path().display());
+    let write = |more: &str| {
+        let sizes = r#""hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32, "vocab_size": 32000"#;
+        std::fs::write(&path, format!("{{{sizes}, {more}}}")).unwrap();
+    };
+    let asked = format!("predict --model {path} --hardware h100-sxm --stages 4 --micro 8 -s 1f1b");
+    for kind in ["mixtral", "llama"] {
+        write(&format!(r#""model_type": "{kind}", "num_local_experts": 8, "num_experts_per_tok": 2"#));
+        fails(&asked, 2, &["num_local_experts", "mixture-of-experts models are not supported"]);
+    }
+    write(r#""model_type": "llama", "flux": 3"#);
+    let (code, _, err) = pipesim(&asked);
+    assert!(code == 0 && err.contains("unknown keys") && err.contains("flux"), "{err}");
+    write(r#""model_type": "mistral", "sliding_window": 4096"#);
+    fails(&format!("{asked} --seq 8192"), 2, &["--seq to be at most 4096"]);
+}
+
 /// What cannot be is refused in one line that says what was expected and found.
 #[test]
 fn what_cannot_be_is_refused_in_one_line() {
-    let asked = "predict --model llama-3-8b --hardware h100-sxm --stages 4 -s 1f1b -q";
+    let asked = "predict --hardware h100-sxm --stages 4 -s 1f1b -q";
     for (options, expected) in [
         ("--tp 3 --micro 8", "32 heads to be a multiple of --tp"),
         ("--dp 3 --batch 64", "found 64; choose 63"),
@@ -63,6 +147,9 @@ fn what_cannot_be_is_refused_in_one_line() {
         ("--batch 64 --micro 5 --micro-batch-size 2", "leave --micro out"),
         ("--cp 3 --micro 8", "multiple of --cp 3"),
         ("--dp 99999999 --micro 8", "between 1 and 1048576"),
+        ("--dp 65536 --micro-batch-size 65537 --batch 65536", "found 65536"),
+        ("--dp 65536 --micro-batch-size 65536 --batch 128", "found 128"),
+        ("--micro 8 --model gpt2 --seq 4096", "--seq to be at most 1024"),
         ("--micro 8 --layers 8,8,8", "4 stages, found 3"),
         ("--micro 8 --layers 8,8,8,9", "add up to the model's 32"),
         ("--micro 8 --layers 32,0,0,0", "at least 1 layer"),
@@ -70,7 +157,8 @@ fn what_cannot_be_is_refused_in_one_line() {
         ("--micro 8 --costs F=1", "leave one of them out"),
         ("--micro 8 --balance --layers 8,8,8,8", "leave one of the two out"),
     ] {
-        let (code, out, err) = pipesim(&format!("{asked} {options}"));
+        let model = if options.contains("--model") { "" } else { "--model llama-3-8b" };
+        let (code, out, err) = pipesim(&format!("{asked} {model} {options}"));
         assert!(code == 2 && out.is_empty() && err.trim_end().lines().count() == 1, "{options}: {err}");
         assert!(err.contains(expected), "{options}: {err}");
     }

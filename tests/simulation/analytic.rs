@@ -102,12 +102,12 @@ fn tensor_parallel_time_is_that_of_several_ranks() {
     let one = step(
         "gpt-3-13b",
         machine("a100-sxm-80gb", "megatron-lm"),
-        Layout { tensor: 1, sequence_parallel: false, ..layout() },
+        Layout { tensor: 1, sequence: 2048, sequence_parallel: false, ..layout() },
         "1f1b",
     );
     assert_eq!(one.tensor_parallel_exposed, 0.0);
-    let across = Layout { tensor: 10, sequence_parallel: false, ..layout() };
-    let within = Layout { tensor: 8, sequence_parallel: false, ..layout() };
+    let across = Layout { tensor: 10, sequence: 2048, sequence_parallel: false, ..layout() };
+    let within = Layout { tensor: 8, sequence: 2048, sequence_parallel: false, ..layout() };
     let exposed =
         |layout| step("gpt-3-13b", machine("a100-sxm-80gb", "megatron-lm"), layout, "1f1b").tensor_parallel_exposed;
     assert!(exposed(across) > 1.2 * exposed(within), "nodes are further away than GPUs of one");

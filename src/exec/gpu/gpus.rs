@@ -6,10 +6,10 @@ use super::super::shared::Shared;
 use super::super::watch::Fault;
 use super::accelerator::Accelerator;
 use super::post::Post;
-use crate::anatomy::{Anatomy, MicroBatch, Stage};
+use crate::anatomy::{Anatomy, MicroBatch, Stage, Storage};
 use crate::cuda::library::{self, CUBLASLT, NVRTC};
 use crate::cuda::{
-    Driver, Gpu, Precision, Shard, Unfit, Unusable, enable_peers, stage_gradient_bytes, tied_gradient_bytes,
+    Driver, Gpu, Precision, Shard, Unfit, Unusable, enable_peers, stage_gradient_bytes, storage, tied_gradient_bytes,
 };
 use crate::delivery::Delivery;
 use crate::model::Parameters;
@@ -105,6 +105,11 @@ impl Gpus {
     pub fn bytes(&self, anatomy: &Anatomy, stages: &[Stage]) -> (usize, usize, Vec<usize>) {
         let gradients = stages.iter().map(|stage| stage_gradient_bytes(anatomy, stage)).collect();
         (self.precision.bytes(), tied_gradient_bytes(anatomy), gradients)
+    }
+
+    /// How they store what passes leave behind for micro-batches of `rows` tokens.
+    pub fn storage(&self, rows: usize) -> Storage {
+        storage(self.precision, rows)
     }
 
     /// What this rank's devices run on, each with the stages that it holds; all ranks must call this together.
