@@ -16,6 +16,9 @@ struct Json<'a> {
     chunks: u32,
     microbatches: u32,
     placement: Place<'a>,
+    /// What the order was made with, where costs decide it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    made_with: Option<&'a str>,
     /// By device. An overlapped pair is one entry, `(0F7;3B2)OVERLAP_F_B`.
     programs: Vec<Vec<String>>,
 }
@@ -27,8 +30,8 @@ struct Place<'a> {
     device_of_stage: Vec<Vec<u32>>,
 }
 
-/// Placement and programs as one JSON object.
-pub fn json(schedule: &Schedule) -> String {
+/// Placement and programs as one JSON object. `made_with` says which costs decided the order.
+pub fn json(schedule: &Schedule, made_with: Option<&str>) -> String {
     let placement = &schedule.placement;
     let devices_of = |direction| (0..placement.stages()).map(|s| placement.device_of_stage(s, direction)).collect();
     let json = Json {
@@ -41,17 +44,18 @@ pub fn json(schedule: &Schedule) -> String {
             name: placement.name(),
             device_of_stage: (0..placement.directions()).map(devices_of).collect(),
         },
+        made_with,
         programs: (0..schedule.devices()).map(|d| units(schedule.program(d)).map(unit_name).collect()).collect(),
     };
     serde_json::to_string_pretty(&json).expect("numbers and texts are JSON") + "\n"
 }
 
 /// The graph in Graphviz's language: a row a device, its order as grey arrows, transfers between devices as blue ones and
-/// data that stays on its device as dashed ones.
-pub fn dot(graph: &TaskGraph) -> String {
+/// data that stays on its device as dashed ones. `made_with` says in a comment which costs decided the order.
+pub fn dot(graph: &TaskGraph, made_with: Option<&str>) -> String {
     let schedule = graph.schedule();
-    let mut text =
-        String::from("digraph schedule {\n  rankdir=LR;\n  node [shape=box, style=filled, fontname=\"sans-serif\"];\n");
+    let mut text = made_with.map_or_else(String::new, |costs| format!("// order made with {costs}\n"));
+    text += "digraph schedule {\n  rankdir=LR;\n  node [shape=box, style=filled, fontname=\"sans-serif\"];\n";
     for device in 0..schedule.devices() {
         text += &format!("  subgraph cluster_{device} {{\n    label=\"device {device}\";\n");
         for index in schedule.range(device) {

@@ -39,8 +39,9 @@ pub fn same_numbers(a: &str, b: &str) -> bool {
     is_within(&a, &b) || is_within(&b, &a)
 }
 
-/// Those of `known` that `name` probably means, at most three: the same but for hyphens and case; else those that begin with it
-/// or have all its words; else one with hardly another letter; else the longest whose words it has; else what is misspelled.
+/// Those of `known` that `name` probably means, at most three: the same but for hyphens and case; else a long one with hardly another
+/// letter; else those that begin with it or have all its words; else the longest whose words it has; else what is misspelled. Whoever
+/// misspells a name knows its first letter: gpu is no slip for cpu.
 pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
     let asked = (plain(name), words(name));
     if asked.0.is_empty() {
@@ -54,15 +55,19 @@ pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
         known.iter().filter(within).max_by_key(|known| plain(known).len()).copied().into_iter().collect()
     };
     let misspelled = |share: usize| -> Vec<&'a str> {
+        let begins_alike = |known: &&&str| plain(known).chars().next() == asked.0.chars().next();
         let far = |known: &&'a str| (distance(&plain(known), &asked.0), *known);
-        let nearest = known.iter().map(far).min_by_key(|(far, _)| *far);
+        let nearest = known.iter().filter(begins_alike).map(far).min_by_key(|(far, _)| *far);
         let most = (asked.0.chars().count() / share).clamp(1, 3);
         nearest.filter(|(far, _)| *far <= most).map(|(_, known)| known).into_iter().collect()
     };
+    let is_long = asked.0.chars().count() > 4;
     let found = of(&|known| plain(known) == asked.0);
+    let digits = |name: &str| name.chars().filter(char::is_ascii_digit).collect::<String>();
+    let slip = || misspelled(8).into_iter().filter(|known| digits(known) == digits(name)).collect();
+    let found = if found.is_empty() && is_long { slip() } else { found };
     let found = if found.is_empty() { of(&|known| plain(known).starts_with(&asked.0)) } else { found };
     let found = if found.is_empty() { of(&|known| is_within(&asked.1, &words(known))) } else { found };
-    let found = if found.is_empty() { misspelled(8) } else { found };
     let found = if found.is_empty() { longest() } else { found };
     if found.is_empty() { misspelled(3) } else { found }
 }
@@ -111,7 +116,9 @@ mod tests {
             ("lama-3-8b", "llama-3-8b"),
             ("llamma-3-1-70b", "llama-3.1-70b"),
             ("gpt3", "gpt-3-175b"),
+            ("tinny", "tiny"),
             ("tiny-stories", ""),
+            ("shiny", ""),
             ("qwen", ""),
             ("", ""),
             ("--", ""),

@@ -4,7 +4,7 @@ use super::Failure;
 use super::devices::DeviceOptions;
 use super::guard::Guarded;
 use super::model::ModelOptions;
-use super::numbers::{Numbers, numbers, share};
+use super::numbers::{Numbers, numbers, share, whole};
 use super::options::{DetailOptions, WriteOptions};
 use super::output::{OneFile, json, print};
 use super::selection::{Names, names};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[derive(Args)]
 pub struct Accuracy {
     /// Number of devices, p
-    #[arg(long, short = 'p', default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, short = 'p', default_value_t = 2, visible_alias = "pp", value_parser = whole::<u32>(1..=1024))]
     stages: u32,
     /// Numbers of micro-batches to measure at, of constant size
     #[arg(long, short = 'm', default_value = "4,8,16", value_parser = numbers(1..=4096))]
@@ -33,22 +33,22 @@ pub struct Accuracy {
     #[arg(long, default_value = "1f1b")]
     calibrate: String,
     /// Its number of micro-batches
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, default_value_t = 8, value_parser = whole::<u32>(1..=4096))]
     calibrate_micro: u32,
     /// Sizes of micro-batches to calibrate, in sequences, 1 among them: costs of those between are interpolated, for --transfer-to batch=2
     #[arg(long, value_name = "N,N,..", value_parser = numbers(1..=1024))]
     calibrate_batch: Option<Numbers>,
     /// Measured steps of each, at most [default: 20, with --until 1000]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..100_000))]
+    #[arg(long, value_parser = whole::<u32>(1..100_000))]
     steps: Option<u32>,
     /// Steps before them
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..1000))]
+    #[arg(long, default_value_t = 2, value_parser = whole::<u32>(0..1000))]
     warmup: u32,
     /// Measure until the 95 % interval of a predicted time is as narrow as this on either side, and say so where it will not be: 1%
     #[arg(long, value_name = "SHARE", value_parser = share)]
     until: Option<f64>,
     /// Training steps that follow each other at once, without a barrier, whenever a schedule's turn comes, at most 64: measures their period
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1..=64))]
     in_a_row: u32,
     /// Predict another training from the same costs, too, repeatable: batch=4 (sequences a micro-batch), seq=256, blocks=12, layers=5,3, stages=2; at --calibrate-micro
     #[arg(long, value_name = "WHAT=NUMBER", value_parser = change)]

@@ -5,7 +5,7 @@ use super::options::{CostOptions, DetailOptions, PrintOptions};
 use super::output::{table, versioned};
 use super::selection::SearchOptions;
 use crate::check;
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, PyTorch};
 use crate::graph::TaskGraph;
 use crate::report::{self, Report, Table};
 use clap::Args;
@@ -18,7 +18,7 @@ needs one of k slots at the receiver (eager MPI). channel: a send and its receiv
 (NCCL); one queue a device, :per-peer one for each neighbour, :per-direction one for sends and one for receives of each; receives \
 stand just before their use, or ,front-loaded as early as PyTorch posts them, or ,ahead one op early as Megatron does. batched: as \
 channel, but what a device sends and receives between two ops to and from one other goes in one group (batch_isend_irecv). megatron \
-and pytorch: what these do with the schedule (pytorch:2.11: what it did then). A DEADLOCK is cured by batches, front-loaded \
+and pytorch: what these do with the schedule (pytorch:2.11: what it did then). A deadlock is cured by batches, front-loaded \
 receives, more queues, or one-sided puts.";
 
 /// Arguments of `check`.
@@ -67,8 +67,9 @@ impl Check {
         let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();
         let report = Report { extra_tables: vec![self.table(&checks)], ..Report::default() };
         let json = || versioned("checks", &checks);
+        let tables = || format!("{}{}", self.frameworks(&checks), table(&report));
         self.print.tell_assumed(&self.costs)?;
-        self.print.show(&report, json, || table(&report), || rows(&checks))?;
+        self.print.show(&report, json, tables, || rows(&checks))?;
         if self.details.verbose > 0 && self.delivery.is_empty() {
             stuck.iter().for_each(|(schedule, text)| self.details.remarks.remark(&format!("{schedule}: {text}")));
         }
@@ -86,6 +87,26 @@ impl Check {
 
     fn deliveries(&self) -> Vec<Delivery> {
         if self.delivery.is_empty() { check::standard_deliveries() } else { self.delivery.clone() }
+    }
+
+    /// Whether the frameworks run each schedule, a line per schedule; nothing where certain deliveries were asked about.
+    fn frameworks(&self, checks: &[Checked]) -> String {
+        if !self.delivery.is_empty() {
+            return String::new();
+        }
+        const BY: [(&str, Delivery); 2] =
+            [("Megatron-LM", Delivery::Megatron), ("PyTorch 2.15", Delivery::PyTorch(PyTorch::Newest))];
+        let width = checks.iter().map(|checked| checked.schedule.chars().count()).max().unwrap_or(0) + 2;
+        let line = |checked: &Checked| {
+            let one = |(name, delivery): (&str, Delivery)| {
+                let delivery = delivery.to_string();
+                let verdict = checked.deliveries.iter().find(|verdict| verdict.delivery == delivery)?;
+                Some(format!("{name}: {}.", if verdict.survives { "runs" } else { "deadlocks" }))
+            };
+            let schedule = if checks.len() > 1 { format!("{:width$}", checked.schedule) } else { String::new() };
+            format!("{schedule}{}\n", BY.into_iter().filter_map(one).collect::<Vec<_>>().join(" "))
+        };
+        checks.iter().map(line).collect::<String>() + "\n"
     }
 
     fn check(&self, graph: &TaskGraph) -> Checked {
@@ -108,7 +129,7 @@ impl Check {
     fn table(&self, checks: &[Checked]) -> Table {
         let names: Vec<String> = self.deliveries().iter().map(Delivery::to_string).collect();
         let header = ["delivery".to_string()].into_iter().chain(checks.iter().map(|c| c.schedule.clone())).collect();
-        let word = |survives: bool| if survives { "runs" } else { "DEADLOCK" }.to_string();
+        let word = |survives: bool| if survives { "runs" } else { "deadlock" }.to_string();
         let mut rows: Vec<Vec<String>> = Vec::new();
         for (number, name) in names.into_iter().enumerate() {
             rows.push([name].into_iter().chain(checks.iter().map(|c| word(c.deliveries[number].survives))).collect());

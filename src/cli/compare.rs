@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// Arguments of `compare`.
 #[derive(Args)]
 pub struct Compare {
-    /// Timelines, as `-o FILE.json` and report folders hold them
+    /// Files of timelines, as `-o FILE.json` writes them, and report folders
     #[arg(required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -32,13 +32,13 @@ impl Compare {
     pub fn run(&self) -> Result<(), Failure> {
         self.write.check_writable()?;
         let mut timelines = Vec::new();
-        for path in &self.files {
+        for path in self.timelines()? {
             let _busy = self.remarks.busy(&format!("reading {}", path.display()), None);
-            let text = read_text(path, 4 << 30)?;
+            let text = read_text(&path, 4 << 30)?;
             let read = Timeline::list_from_json(&text);
             timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
         }
-        let mut report = paired(in_one_unit(timelines));
+        let mut report = paired(in_one_unit(timelines)?);
         self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
         let held = self.judge.held(&report.entries.iter().map(Judged::entry).collect::<Vec<_>>())?;
         let table = || self.draw.terminal(&report);
@@ -49,9 +49,50 @@ impl Compare {
     }
 }
 
+impl Compare {
+    /// The files that are named, and those of report folders that are.
+    fn timelines(&self) -> Result<Vec<PathBuf>, Failure> {
+        let mut files = Vec::new();
+        for path in &self.files {
+            if !path.is_dir() {
+                files.push(path.clone());
+                continue;
+            }
+            let shown = path.display();
+            let found = report::timeline_files(path)
+                .map_err(|error| Failure::Usage(format!("cannot read the folder {shown}: {error}")))?;
+            match found {
+                None => {
+                    return Err(Failure::Usage(format!(
+                        "cannot read {shown}: expected a file, found a folder that has no report; name the timelines in it"
+                    )));
+                }
+                Some(found) if found.is_empty() => {
+                    return Err(Failure::Usage(format!(
+                        "expected timelines in the report folder {shown}, found none; write them again with -o {shown}"
+                    )));
+                }
+                Some(found) => files.extend(found),
+            }
+        }
+        Ok(files)
+    }
+}
+
 /// Timelines of different units of time in milliseconds: spans are in nanoseconds, whatever unit figures are in.
-fn in_one_unit(mut timelines: Vec<Timeline>) -> Vec<Timeline> {
+///
+/// # Errors
+/// Some are in a unit of time and some in abstract units, which have no length in time.
+fn in_one_unit(mut timelines: Vec<Timeline>) -> Result<Vec<Timeline>, Failure> {
     let is_time = |t: &Timeline| TimeUnit::named(&t.time_unit).is_some_and(|unit| unit.ns() == t.unit_ns);
+    let first = |wanted: bool| timelines.iter().find(|timeline| is_time(timeline) == wanted);
+    if let (Some(time), Some(abstract_units)) = (first(true), first(false)) {
+        return Err(Failure::Usage(format!(
+            "expected timelines in one unit, found {} in {} and {} in abstract units ({}), which have no length in time; predict with \
+             costs in a unit of time, as in --costs F=18.5ms,B=37ms, or with --profile",
+            time.schedule, time.time_unit, abstract_units.schedule, abstract_units.time_unit
+        )));
+    }
     let units: BTreeSet<u64> = timelines.iter().filter(|t| is_time(t)).map(|t| t.unit_ns).collect();
     if units.len() > 1 {
         let ms = TimeUnit::Millisecond;
@@ -59,7 +100,7 @@ fn in_one_unit(mut timelines: Vec<Timeline>) -> Vec<Timeline> {
             (timeline.time_unit, timeline.unit_ns) = (ms.name().to_string(), ms.ns());
         }
     }
-    timelines
+    Ok(timelines)
 }
 
 /// A measured timeline joins the first prediction of the same schedule, devices, chunks and micro-batches; any other

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::choice::one_of;
+use super::numbers::whole;
 use super::options::DetailOptions;
 use crate::delivery::Delivery;
 use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
@@ -40,7 +41,7 @@ fn link_choice() -> impl TypedValueParser<Value = LinkChoice> {
 
 /// Type of activations on GPUs: whether it is bfloat16.
 const PRECISIONS: [(&str, &str, bool); 2] = [
-    ("float32|f32", "Everything in float32", false),
+    ("float32|f32|fp32", "Everything in float32", false),
     ("bfloat16|bf16", "Activations in bfloat16, parameters, gradients and moments in float32", true),
 ];
 
@@ -54,7 +55,7 @@ pub struct DeviceOptions {
     #[arg(long, value_parser = link_choice(), default_values = ["auto"])]
     pub link: Vec<LinkChoice>,
     /// Devices on each GPU, each with its share of the multiprocessors [default: one, the whole GPU]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..256))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..256))]
     pub slices: Option<u32>,
     /// Type of activations on GPUs
     #[arg(long = "precision", value_name = "PRECISION", action = clap::ArgAction::Set, value_parser = one_of(PRECISIONS), default_value = "float32")]

@@ -1,6 +1,7 @@
 //! `pipesim doctor`: what of this machine can be used, and what to do about the rest.
 
 use super::Failure;
+use super::numbers::whole;
 use super::output::{json, print, print_folded};
 use crate::doctor::{self, Diagnosis, Need, Probe};
 use clap::{Args, ValueEnum};
@@ -22,7 +23,7 @@ pub struct Doctor {
     #[arg(long, value_enum, default_value_t = Shape::Table)]
     format: Shape,
     /// Seconds that a probe may take
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = whole::<u64>(1..=3600))]
     time_limit: u64,
     /// Asks one thing in this process and prints the answer as a line of JSON: what the child processes run
     #[arg(long, value_name = "NAME", hide = true, exclusive = true, value_parser = Probe::named)]

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::choice::one_of;
+use super::numbers::whole;
 use crate::cost::Decimal;
 use crate::delivery::Delivery;
 use crate::resolve::MachineOptions;
@@ -27,7 +28,7 @@ pub struct EngineOptions {
     #[arg(long, value_name = "DELIVERY")]
     delivery: Option<Delivery>,
     /// How long a message occupies its link, in time units, before its latency (`comm`)
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     transfer: Option<Decimal>,
     /// What happens when several messages want one link [default: unlimited; first-come with --transfer; fair with --link-contention]
     #[arg(long, value_parser = one_of(SHARINGS))]
@@ -39,10 +40,10 @@ pub struct EngineOptions {
     #[arg(long, value_name = "FACTOR,..", value_delimiter = ',', value_parser = slow_down, requires = "transfer")]
     link_contention: Vec<u32>,
     /// Buffer slots of each channel at its receiver (one-sided delivery) [default: enough]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", value_parser = whole::<u32>(1..))]
     slots: Option<u32>,
     /// Cores that all devices share [default: one each]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
     cores: Option<u32>,
     /// How long ops last while 1, 2, .. of those cores compute, as a multiple of alone; the last holds for more: 1,1.08
     #[arg(long, value_name = "FACTOR,..", value_delimiter = ',', value_parser = slow_down)]
@@ -54,11 +55,22 @@ pub struct EngineOptions {
     #[arg(long, value_name = "SIGMA", value_parser = sigma)]
     jitter: Option<u32>,
     /// Steps that are drawn for --jitter
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole::<u32>(1..=10_000_000))]
     samples: u32,
     /// Seed of --jitter
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<u64>(..))]
     jitter_seed: u64,
+}
+
+fn time(text: &str) -> Result<Decimal, String> {
+    let number = text.trim_end_matches(char::is_alphabetic);
+    let unit = &text[number.len()..];
+    text.parse().map_err(|error: CostError| match number.parse::<Decimal>() {
+        Ok(_) if !unit.is_empty() => format!(
+            "expected a number in the time unit of the costs, found '{text}'; convert it and leave '{unit}' out"
+        ),
+        _ => error.to_string(),
+    })
 }
 
 fn per_mille(text: &str) -> Result<u32, String> {
@@ -67,10 +79,17 @@ fn per_mille(text: &str) -> Result<u32, String> {
 }
 
 fn slow_down(text: &str) -> Result<u32, String> {
+    if text.trim_end().ends_with('%') {
+        return Err(format!("expected a factor of 1 or more, found '{text}'; 20 % longer is 1.2"));
+    }
     per_mille(text).and_then(|f| if f < 1000 { Err("expected a factor of 1 or more".to_string()) } else { Ok(f) })
 }
 
 fn sigma(text: &str) -> Result<u32, String> {
+    if let Some(percent) = text.trim_end().strip_suffix('%') {
+        let share = percent.trim().parse::<Decimal>().map_err(|error| error.to_string())?.to_f64() / 100.0;
+        return Err(format!("expected a standard deviation as a share, found '{text}'; write {share}"));
+    }
     match per_mille(text)? {
         0 => Err("expected a standard deviation of 0.001 or more, as in 0.05".to_string()),
         found if found > 1000 => Err("expected a standard deviation of at most 1, as in 0.05".to_string()),

@@ -11,8 +11,8 @@ use crate::graph::TaskGraph;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Writes a graph in the language of another program (`true`: PyTorch's newest), into files with these endings.
-type To = (fn(&TaskGraph, bool) -> Result<String, csv::Error>, &'static [&'static str]);
+/// Writes a graph in the language of another program (`true`: PyTorch's newest; with which costs the order was made, where they decide it), into files with these endings.
+type To = (fn(&TaskGraph, bool, Option<&str>) -> Result<String, csv::Error>, &'static [&'static str]);
 
 /// Whether a PyTorch of this version wants sends and reductions to be waited for.
 const VERSIONS: [(&str, &str, bool); 5] = [
@@ -27,15 +27,15 @@ const LANGUAGES: [(&str, &str, To); 4] = [
     (
         "pytorch-csv",
         "PyTorch's schedule file, ops only",
-        (|g, _| csv::write(g.schedule(), csv::Format::ComputeOnly), &[".csv"]),
+        (|g, _, _| csv::write(g.schedule(), csv::Format::ComputeOnly), &[".csv"]),
     ),
     (
         "pytorch-csv-comms",
         "PyTorch's schedule file with sends and receives, each receive just before its use",
-        (|g, waits| csv::write(g.schedule(), csv::Format::ComputeComms { waits }), &[".csv"]),
+        (|g, waits, _| csv::write(g.schedule(), csv::Format::ComputeComms { waits }), &[".csv"]),
     ),
-    ("json", "Placement and programs", (|g, _| Ok(export::json(g.schedule())), &[".json"])),
-    ("dot", "The task graph for Graphviz", (|g, _| Ok(export::dot(g)), &[".dot", ".gv"])),
+    ("json", "Placement and programs", (|g, _, costs| Ok(export::json(g.schedule(), costs)), &[".json"])),
+    ("dot", "The task graph for Graphviz", (|g, _, costs| Ok(export::dot(g, costs)), &[".dot", ".gv"])),
 ];
 
 /// Arguments of `export`.
@@ -74,7 +74,28 @@ impl Export {
         }
         let file = OneFile::at(self.output.as_deref(), endings)?;
         let graphs = self.schedules.graphs(&self.costs, self.remarks)?;
-        let text = graphs.iter().map(|graph| written(graph, self.torch.unwrap_or(true))).collect::<Result<String, _>>();
+        let made_with = self.made_with()?;
+        if let (Some(costs), false) = (&made_with, self.costs.any()) {
+            self.remarks.remark(&format!(
+                "note: costs decide this order; made with {costs}; give your own with --costs or --profile"
+            ));
+        }
+        let write = |graph| written(graph, self.torch.unwrap_or(true), made_with.as_deref());
+        let text = graphs.iter().map(write).collect::<Result<String, _>>();
         file.write(&text.map_err(|e| Failure::Schedule(e.to_string()))?, self.remarks, |_| String::new())
+    }
+
+    /// The costs that decide the order, in words; none where it is the same whatever they are.
+    fn made_with(&self) -> Result<Option<String>, Failure> {
+        if !self.schedules.follows_costs()? {
+            return Ok(None);
+        }
+        let slow: Vec<String> =
+            self.costs.slow.iter().map(|(device, factor)| format!(", device {device} x {}", factor.to_f64())).collect();
+        let costs = match &self.costs.profile {
+            Some(path) => format!("the measured costs of {}", path.display()),
+            None => self.costs.of_all().described(),
+        };
+        Ok(Some(format!("{costs}{}", slow.concat())))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::choice::one_of;
+use super::numbers::whole;
 use super::options::{RemarkOptions, read_text};
 use crate::anatomy::{self, huggingface, huggingface::Described, transformer::Config};
 use crate::cost::analytic::{Analytic, Machine};
@@ -14,7 +15,7 @@ use clap::builder::PossibleValuesParser;
 use std::path::Path;
 
 /// Most ranks of a kind, and most sequences and tokens that are taken.
-const MOST: i64 = 1 << 27;
+const MOST: u64 = 1 << 27;
 
 /// A model on hardware, under a layout.
 #[derive(Args, Clone, Debug)]
@@ -27,25 +28,25 @@ pub struct HardwareOptions {
     #[arg(long, value_name = "NAME|FILE")]
     pub hardware: Option<String>,
     /// GPUs that share each layer: tensor parallelism
-    #[arg(long, value_name = "T", default_value_t = 1, alias = "tensor-model-parallel-size", value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    #[arg(long, value_name = "T", default_value_t = 1, aliases = ["tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree"], value_parser = whole::<u32>(1..=MOST))]
     pub tp: u32,
     /// Pipelines that share the batch: data parallelism
-    #[arg(long, value_name = "D", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    #[arg(long, value_name = "D", default_value_t = 1, visible_alias = "data-parallel-size", alias = "data-parallel-degree", value_parser = whole::<u32>(1..=MOST))]
     pub dp: u32,
     /// GPUs that share each sequence: context parallelism
-    #[arg(long, value_name = "C", default_value_t = 1, alias = "context-parallel-size", value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    #[arg(long, value_name = "C", default_value_t = 1, aliases = ["context-parallel-size", "context-parallel-degree"], value_parser = whole::<u32>(1..=MOST))]
     pub cp: u32,
     /// Sequences a step, all pipelines together; --micro follows
-    #[arg(long, value_name = "N", alias = "global-batch-size", value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    #[arg(long, value_name = "N", alias = "global-batch-size", value_parser = whole::<u32>(1..=MOST))]
     pub batch: Option<u32>,
     /// Sequences of a micro-batch [default: 1, or what --batch and --micro make it; of --profile, the first that was measured]
-    #[arg(long, value_name = "B", value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    #[arg(long, value_name = "B", value_parser = whole::<u32>(1..=MOST))]
     pub micro_batch_size: Option<u32>,
     /// Tokens a sequence
-    #[arg(long, value_name = "S", default_value_t = 1024, alias = "seq-length", value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    #[arg(long, value_name = "S", default_value_t = 1024, aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..=MOST))]
     pub seq: u32,
     /// What products are computed in
-    #[arg(long = "precision", value_name = "PRECISION", default_value = "bf16", value_parser = one_of(Precision::ALL.iter().map(|&p| (p.name(), "", p))))]
+    #[arg(long = "precision", value_name = "PRECISION", default_value = "bf16", value_parser = one_of(Precision::ALL.iter().map(|&p| (spellings(p), "", p))))]
     pub compute_precision: Precision,
     /// What the backward computes again
     #[arg(long, value_name = "WHAT", default_value = "none", value_parser = one_of(Recompute::ALL.iter().map(|&r| (r.name(), "", r))))]
@@ -64,9 +65,22 @@ pub struct HardwareOptions {
     pub stack: String,
 }
 
+/// The name of a precision, and others for it.
+fn spellings(precision: Precision) -> &'static str {
+    match precision {
+        Precision::Bf16 => "bf16|bfloat16",
+        Precision::Fp16 => "fp16|float16|half",
+        Precision::Fp32 => "fp32|float32|f32",
+        other => other.name(),
+    }
+}
+
 /// A model's sizes by name or file.
 pub fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
     if name.ends_with(".json") || name.contains('/') {
+        if let Some(last) = anatomy::of_hub(name).filter(|_| !Path::new(name).exists()) {
+            return Err(Failure::Usage(anatomy::unknown(last)));
+        }
         let text = read_text(Path::new(name), 16 << 20)?;
         let Described { config, unknown } =
             huggingface::read(&text).map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
@@ -76,10 +90,7 @@ pub fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
         }
         return Ok(config);
     }
-    anatomy::transformer_named(name).ok_or_else(|| {
-        let names = anatomy::names().collect::<Vec<_>>().join(", ");
-        Failure::Usage(format!("expected --model to be a config.json or one of {names}, found '{name}'"))
-    })
+    anatomy::transformer_named(name).ok_or_else(|| Failure::Usage(anatomy::unknown(name)))
 }
 
 /// Hardware by name or file.

@@ -1,6 +1,7 @@
 //! `pipesim man`: the manual pages, from the description of the command line.
 
 use super::Failure;
+use crate::nearest::{hint, nearest};
 use clap::Command;
 
 /// The page of the program, or of one of its verbs: by its name, below another by both.
@@ -12,8 +13,9 @@ pub fn page(mut program: Command, verb: &[String]) -> Result<String, Failure> {
         let found = described.find_subcommand(name).cloned();
         described = found.ok_or_else(|| {
             Failure::Usage(format!(
-                "expected a verb, one of {}, found '{name}'; give one of these or none",
-                known.join(", ")
+                "expected a verb, one of {}, found '{name}'{}; give one of these or none",
+                known.join(", "),
+                hint(&nearest(name, &known.iter().map(String::as_str).collect::<Vec<_>>()))
             ))
         })?;
     }

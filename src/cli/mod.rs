@@ -13,6 +13,7 @@ mod engine;
 mod explain;
 mod export;
 mod failure;
+mod foreign;
 mod grid;
 mod guard;
 mod hardware;
@@ -35,6 +36,7 @@ mod selection;
 mod signals;
 mod terminfo;
 mod tidy;
+mod tips;
 mod tour;
 
 pub use failure::Failure;
@@ -126,6 +128,9 @@ pub fn command() -> clap::Command {
         arg.required(false).required_unless_present("machine").default_value_if("machine", "true", "1")
     };
     Cli::command()
+        .mut_subcommands(|verb| {
+            verb.allow_negative_numbers(true).mut_subcommands(|verb| verb.allow_negative_numbers(true))
+        })
         .mut_subcommand("predict", |predict| predict.mut_arg("micro", micro_may_follow))
         .mut_subcommand("profile", |profile| profile.mut_arg("stages", unless_machine).mut_arg("micro", unless_machine))
 }
@@ -136,7 +141,12 @@ pub fn command() -> clap::Command {
 /// Arguments that no verb takes, or that do not go together; also where they ask for help.
 pub fn asked<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> Result<Cli, clap::Error> {
     let mut command = command();
-    let matches = command.try_get_matches_from_mut(arguments)?;
+    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    let matches = command.try_get_matches_from_mut(&arguments).map_err(|mut error| {
+        let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        tips::improve(&mut error, &mut command, &words);
+        error
+    })?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     if let (Verb::Predict(predict), Some((_, given))) = (&mut cli.verb, matches.subcommand()) {
         let typed = |option| given.value_source(option) == Some(ValueSource::CommandLine);

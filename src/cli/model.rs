@@ -1,6 +1,7 @@
 //! Options that say what is trained, on which data, and how.
 
 use super::choice::one_of;
+use super::numbers::{real, whole};
 use crate::exec::Fault;
 use crate::experiment::Recipe;
 use crate::model::{AdamW, Tokenizer};
@@ -25,19 +26,19 @@ pub struct ModelOptions {
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
     /// Number of transformer blocks, instead of the model's
-    #[arg(long, value_name = "L")]
+    #[arg(long, value_name = "L", value_parser = whole::<usize>(..))]
     pub blocks: Option<usize>,
     /// Number of attention heads, instead of the model's
-    #[arg(long, value_name = "NH")]
+    #[arg(long, value_name = "NH", value_parser = whole::<usize>(..))]
     pub heads: Option<usize>,
     /// Width of the hidden state, instead of the model's
-    #[arg(long, value_name = "C")]
+    #[arg(long, value_name = "C", value_parser = whole::<usize>(..))]
     pub channels: Option<usize>,
     /// Number of token ids, instead of the model's
-    #[arg(long, value_name = "V")]
+    #[arg(long, value_name = "V", value_parser = whole::<usize>(..))]
     pub vocabulary: Option<usize>,
     /// Longest sequence with position embeddings, instead of the model's
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = whole::<usize>(..))]
     pub max_sequence: Option<usize>,
     /// llm.c's token file, or any text file [default: a text that comes with the program]
     #[arg(long, value_name = "FILE")]
@@ -46,10 +47,10 @@ pub struct ModelOptions {
     #[arg(long, value_parser = one_of(TOKENIZERS), default_value = "auto")]
     pub tokenizer: TokenizerChoice,
     /// Sequences a step, split into the micro-batches [default: one a micro-batch]
-    #[arg(long, value_name = "B", value_parser = clap::value_parser!(u32).range(1..1 << 24))]
+    #[arg(long, value_name = "B", alias = "global-batch-size", value_parser = whole::<u32>(1..1 << 24))]
     pub batch: Option<u32>,
     /// Tokens a sequence [default: 256, or the model's longest]
-    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..1 << 24))]
+    #[arg(long, value_name = "T", aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..1 << 24))]
     pub seq: Option<u32>,
     /// Learning rate
     #[arg(long, default_value_t = 3e-4, value_parser = not_negative)]
@@ -70,7 +71,7 @@ pub struct ModelOptions {
     #[arg(long, value_name = "NORM", value_parser = positive)]
     pub clip: Option<f32>,
     /// Seed of the random initialisation
-    #[arg(long, default_value_t = 42)]
+    #[arg(long, default_value_t = 42, value_parser = whole::<u64>(..))]
     pub seed: u64,
     /// The same batch every step
     #[arg(long)]
@@ -83,17 +84,12 @@ pub struct ModelOptions {
     pub inject: Option<Fault>,
 }
 
-fn number(text: &str) -> Result<f32, String> {
-    let value: f32 = text.parse().map_err(|_| format!("expected a number, found '{text}'"))?;
-    if value.is_finite() { Ok(value) } else { Err(format!("expected a finite number, found '{text}'")) }
-}
-
 fn not_negative(text: &str) -> Result<f32, String> {
-    number(text).and_then(|v| if v >= 0.0 { Ok(v) } else { Err(format!("expected 0 or more, found {v}")) })
+    real::<f32>(text).and_then(|v| if v >= 0.0 { Ok(v) } else { Err(format!("expected 0 or more, found {v}")) })
 }
 
 fn positive(text: &str) -> Result<f32, String> {
-    number(text).and_then(|v| if v > 0.0 { Ok(v) } else { Err(format!("expected more than 0, found {v}")) })
+    real::<f32>(text).and_then(|v| if v > 0.0 { Ok(v) } else { Err(format!("expected more than 0, found {v}")) })
 }
 
 fn below_one(text: &str) -> Result<f32, String> {

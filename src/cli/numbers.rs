@@ -1,9 +1,11 @@
 //! Whole numbers on the command line, one or several: `4`, `4,8,16`, `4..8`, `4..16+4`, `4..64*2`.
 
+use crate::nearest::either;
 use clap::builder::{StringValueParser, TypedValueParser};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeBounds, RangeInclusive};
+use std::str::FromStr;
 
 /// Most numbers of one list.
 const MOST: usize = 1000;
@@ -54,12 +56,10 @@ impl fmt::Display for Numbers {
 
 /// The numbers of `4`, `4..8`, `4..16+4` or `4..64*2`; the last is among them where a step meets it.
 fn run(text: &str, range: &RangeInclusive<u32>) -> Result<Vec<u32>, String> {
-    let number = |text: &str| {
-        let found = text.trim().parse::<u64>();
-        let found =
-            found.map_err(|_| format!("expected a number, or a range such as 4..16+4 or 4..64*2, found '{text}'"))?;
-        let number = u32::try_from(found).ok().filter(|number| range.contains(number));
-        number.ok_or_else(|| format!("{found} is not in {}..={}", range.start(), range.end()))
+    let all = u64::from(*range.start())..=u64::from(*range.end());
+    let number = |text: &str| -> Result<u32, String> {
+        const OTHERWISE: &str = "write one such as 8, or a range such as 4..16+4 or 4..64*2";
+        u32::try_from(one(text, &all, OTHERWISE)?).map_err(|error| error.to_string())
     };
     let Some((from, rest)) = text.split_once("..") else { return Ok(vec![number(text)?]) };
     let (to, step) = match rest.find(['+', '*']) {
@@ -85,9 +85,99 @@ fn run(text: &str, range: &RangeInclusive<u32>) -> Result<Vec<u32>, String> {
     Ok(all.filter_map(|number| u32::try_from(number).ok()).collect())
 }
 
+/// One whole number within `range`. `otherwise` is what to do about a text that looks like none.
+fn one(text: &str, range: &RangeInclusive<u64>, otherwise: &str) -> Result<u64, String> {
+    let (text, least, most) = (text.trim(), *range.start(), *range.end());
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        let found = text.parse::<u64>().ok();
+        return found.filter(|found| range.contains(found)).ok_or_else(|| match found {
+            Some(found) if found < least => format!("expected {least} or more, found {found}"),
+            None if text.starts_with('-') => format!("expected {least} or more, found {text}"),
+            _ => format!("expected at most {most}, found {text}"),
+        });
+    }
+    let remedy = match meant(text) {
+        Some(numbers) => format!("write {}", either(&numbers)),
+        None if text.contains(',') || text.contains("..") => "give one number, and ask once for each".to_string(),
+        None => otherwise.to_string(),
+    };
+    Err(format!("expected a whole number, found '{text}'; {remedy}"))
+}
+
+/// The whole numbers that a text may mean that is none: `8k`, `1e3`, `4_096`, `1.5`, `0x10`.
+fn meant(text: &str) -> Option<Vec<String>> {
+    let whole = |number: f64| (number.fract() == 0.0 && (0.0..9e15).contains(&number)).then(|| format!("{number:.0}"));
+    if let Some(hex) = text.strip_prefix("0x") {
+        return Some(vec![u64::from_str_radix(hex, 16).ok()?.to_string()]);
+    }
+    let groups: Vec<&str> = text.split([',', '_', '\'', ' ']).collect();
+    let is_group = |group: &&str| group.len() == 3 && group.bytes().all(|byte| byte.is_ascii_digit());
+    if let [first, rest @ ..] = groups.as_slice()
+        && (1..=3).contains(&first.len())
+        && !rest.is_empty()
+        && rest.iter().all(is_group)
+    {
+        return Some(vec![groups.concat().parse::<u64>().ok()?.to_string()]);
+    }
+    let (number, power) = [("k", 1), ("m", 2), ("g", 3), ("b", 3)]
+        .into_iter()
+        .find_map(|(letter, power)| {
+            let text = text.to_lowercase();
+            let number = text.strip_suffix('i').unwrap_or(&text).strip_suffix(letter)?;
+            Some((number.trim().to_string(), power))
+        })
+        .unwrap_or((text.to_string(), 0));
+    if !number.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return None; // names such as inf are numbers, too
+    }
+    let number = number.parse::<f64>().ok()?;
+    if power > 0 {
+        return [1024_f64, 1000.0].into_iter().map(|base| whole(number * base.powi(power))).collect();
+    }
+    let near = if number.fract() == 0.0 { vec![number] } else { vec![number.floor(), number.ceil()] };
+    near.into_iter().map(whole).collect()
+}
+
+/// Takes one whole number within `range`.
+pub fn whole<T>(range: impl RangeBounds<u64>) -> impl TypedValueParser<Value = T>
+where
+    T: TryFrom<u64> + Clone + Send + Sync + 'static,
+{
+    let most = u64::MAX >> (64 - 8 * size_of::<T>()); // of so many bits
+    let least = match range.start_bound() {
+        Bound::Included(&least) => least,
+        Bound::Excluded(&below) => below + 1,
+        Bound::Unbounded => 0,
+    };
+    let most = match range.end_bound() {
+        Bound::Included(&last) => last.min(most),
+        Bound::Excluded(&above) => (above - 1).min(most),
+        Bound::Unbounded => most,
+    };
+    let otherwise = format!("write one such as {}", 8.clamp(least, most));
+    StringValueParser::new().try_map(move |text| {
+        let found = one(&text, &(least..=most), &otherwise)?;
+        T::try_from(found).map_err(|_| format!("expected at most {most}, found {found}"))
+    })
+}
+
 /// Takes numbers within `range`.
 pub fn numbers(range: RangeInclusive<u32>) -> impl TypedValueParser<Value = Numbers> {
     StringValueParser::new().try_map(move |text| Numbers::read(&text, &range))
+}
+
+/// A finite number.
+pub fn real<T: FromStr + Into<f64> + Copy>(text: &str) -> Result<T, String> {
+    let value: T = text.parse().map_err(|_| {
+        let digits = text.trim_end_matches(|c: char| c.is_alphabetic() || c == ' ');
+        let remedy = match digits.parse::<f64>() {
+            Ok(_) => format!("write {digits}, without a unit"),
+            Err(_) => "write one such as 0.5 or 3e-4".to_string(),
+        };
+        format!("expected a number, found '{text}'; {remedy}")
+    })?;
+    if value.into().is_finite() { Ok(value) } else { Err(format!("expected a finite number, found '{text}'")) }
 }
 
 /// A share of one as `1%` or `0.01`, above 0 and below 1.
@@ -103,6 +193,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_no_whole_number_is_told_how_to_be_one() {
+        for (text, told) in [
+            ("8k", "expected a whole number, found '8k'; write 8192 or 8000"),
+            ("1.5K", "expected a whole number, found '1.5K'; write 1536 or 1500"),
+            ("2Mi", "expected a whole number, found '2Mi'; write 2097152 or 2000000"),
+            ("1e3", "expected a whole number, found '1e3'; write 1000"),
+            ("8.0", "expected a whole number, found '8.0'; write 8"),
+            ("1.5", "expected a whole number, found '1.5'; write 1 or 2"),
+            ("4,096", "expected a whole number, found '4,096'; write 4096"),
+            ("1_000_000", "expected a whole number, found '1_000_000'; write 1000000"),
+            ("0x10", "expected a whole number, found '0x10'; write 16"),
+            ("4,8", "expected a whole number, found '4,8'; give one number, and ask once for each"),
+            ("2..8", "expected a whole number, found '2..8'; give one number, and ask once for each"),
+            ("four", "expected a whole number, found 'four'; write 1"),
+            ("inf", "expected a whole number, found 'inf'; write 1"),
+            ("nan", "expected a whole number, found 'nan'; write 1"),
+            ("1e300", "expected a whole number, found '1e300'; write 1"),
+            ("-1.5", "expected a whole number, found '-1.5'; write 1"),
+            ("", "expected a whole number, found ''; write 1"),
+            ("-", "expected a whole number, found '-'; write 1"),
+            ("0", "expected 1 or more, found 0"),
+            ("-3", "expected 1 or more, found -3"),
+            ("5000000", "expected at most 4000000, found 5000000"),
+            ("99999999999999999999999", "expected at most 4000000, found 99999999999999999999999"),
+        ] {
+            assert_eq!(one(text, &(1..=4_000_000), "write 1").as_ref().map_err(String::as_str), Err(told));
+        }
+        assert_eq!(one(" 12 ", &(1..=4_000_000), ""), Ok(12));
+    }
+
+    #[test]
     fn lists_and_ranges() {
         let read = |text: &str| Numbers::read(text, &(1..=1000)).map(|numbers| numbers.0);
         assert_eq!(read("4"), Ok(vec![4]));
@@ -112,15 +233,15 @@ mod tests {
         assert_eq!(read("4..8"), Ok(vec![4, 5, 6, 7, 8]));
         assert_eq!(read("3..20*3, 9, 1"), Ok(vec![3, 9, 1]));
         for (text, part) in [
-            ("", "expected a number"),
-            ("4,", "expected a number"),
-            ("four", "expected a number"),
-            ("0", "0 is not in 1..=1000"),
-            ("1001", "not in"),
-            ("99999999999", "not in"),
-            ("-1", "expected a number"),
+            ("", "expected a whole number"),
+            ("4,", "expected a whole number"),
+            ("four", "write one such as 8, or a range"),
+            ("0", "expected 1 or more, found 0"),
+            ("1001", "expected at most 1000, found 1001"),
+            ("99999999999", "expected at most 1000, found 99999999999"),
+            ("-1", "expected 1 or more, found -1"),
             ("8..4", "write 4..8"),
-            ("4..", "expected a number"),
+            ("4..", "expected a whole number"),
             ("4..8*1", "a step of 2 or more"),
             ("4..8+0", "a step of 1 or more"),
             ("4..8+x", "a step of 1 or more"),

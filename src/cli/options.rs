@@ -4,8 +4,9 @@ use super::Failure;
 use super::choice::one_of;
 use super::condition::{self, Condition};
 use super::look::LookOptions;
+use super::numbers::whole;
 use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Per, Slow, TimeUnit};
-use crate::report::{Place, endings};
+use crate::report::{Place, Shape, endings};
 use crate::resolve::{self, Costs, Files};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -39,7 +40,7 @@ pub struct CostOptions {
     #[arg(long, value_name = "DEVICE=FACTOR", value_parser = slow)]
     pub slow: Vec<(u32, Decimal)>,
     /// Layers of each stage, in model order: 7,5; with --costs also one number for all of them, split evenly (a stage with more than the average costs as much more)
-    #[arg(long, value_name = "N,N,..", value_delimiter = ',')]
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]
     pub layers: Option<Vec<usize>>,
     /// Split the layers among the stages so that the schedule's step is shortest, and say what that gains (with --profile)
     #[arg(long)]
@@ -54,8 +55,12 @@ fn given_costs(text: &str) -> Result<GivenCosts, String> {
 }
 
 fn slow(text: &str) -> Result<(u32, Decimal), String> {
-    let (device, factor) = text.split_once('=').ok_or("expected DEVICE=FACTOR, as in 2=1.3")?;
-    let device = device.trim().parse().map_err(|_| format!("expected a device number, found '{device}'"))?;
+    let (device, factor) =
+        text.split_once('=').ok_or_else(|| format!("expected DEVICE=FACTOR, found '{text}'; write it as in 2=1.3"))?;
+    let device: u32 = device.trim().parse().map_err(|_| format!("expected a device number, found '{device}'"))?;
+    if factor.trim_end().ends_with('%') {
+        return Err(format!("expected a factor, found '{factor}'; 30 % slower is {device}=1.3"));
+    }
     let factor: Decimal = factor.trim().parse().map_err(|e: CostError| e.to_string())?;
     if factor.to_f64() <= 0.0 {
         return Err("the factor must be above 0".to_string());
@@ -132,6 +137,7 @@ pub enum Format {
     /// A row a schedule.
     Csv,
     /// A Markdown table.
+    #[value(alias = "markdown")]
     Md,
     /// LaTeX tables with booktabs' rules.
     #[value(alias = "tex")]
@@ -195,6 +201,11 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
+    /// Whether all goes to stdout.
+    pub fn writes_nothing(&self) -> bool {
+        self.output.iter().all(|place| matches!(place.shape, Shape::Stdout))
+    }
+
     /// What is asked for; reports/latest where nothing is.
     pub fn or_latest(&self) -> Result<WriteOptions, Failure> {
         let latest = || Place::named("reports/latest").map(|place| vec![place]);

@@ -305,9 +305,9 @@ impl Predict {
             if drawn {
                 return self.draw.terminal(&report);
             }
-            if several && self.write.output.is_empty() {
+            if several && self.write.writes_nothing() {
                 self.remarks.remark("timelines of them all, one under the other: -o timelines.svg or .html");
-            } else if !several {
+            } else if !several && self.write.writes_nothing() {
                 self.remarks
                     .remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));
             }

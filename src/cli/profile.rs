@@ -3,7 +3,7 @@
 use super::Failure;
 use super::devices::DeviceOptions;
 use super::model::ModelOptions;
-use super::numbers::{Numbers, numbers};
+use super::numbers::{Numbers, numbers, whole};
 use super::options::DetailOptions;
 use super::output::{OneFile, json};
 use super::selection::{ScheduleOptions, warn};
@@ -25,16 +25,16 @@ pub struct Profile {
     #[command(flatten)]
     devices: DeviceOptions,
     /// Blocks of each stage, in model order: 7,5
-    #[arg(long, value_name = "N,N,..", value_delimiter = ',')]
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]
     layers: Option<Vec<usize>>,
     /// Sizes of micro-batches to measure, in sequences, instead of the one that --batch makes: predict --profile --micro-batch-size interpolates between them
     #[arg(long, value_name = "N,N,..", value_parser = numbers(1..=1024), conflicts_with = "batch")]
     calibrate_batch: Option<Numbers>,
     /// Measured training steps
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..1_000_000))]
+    #[arg(long, default_value_t = 10, value_parser = whole::<u32>(1..1_000_000))]
     steps: u32,
     /// Steps before them
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..1000))]
+    #[arg(long, default_value_t = 2, value_parser = whole::<u32>(0..1000))]
     warmup: u32,
     /// Measure this machine instead, for predict --hardware: products, memory, attention, and the way from core to core
     #[arg(long = "hardware")]

@@ -4,7 +4,7 @@ use super::Failure;
 use super::condition::{Judged, Scope, StepTimes};
 use super::devices::{Chosen, DeviceOptions};
 use super::model::ModelOptions;
-use super::numbers::share;
+use super::numbers::{real, share, whole};
 use super::options::{CostOptions, DetailOptions, DrawOptions, JudgeOptions, WriteOptions};
 use super::output::{json, tell};
 use super::selection::SearchOptions;
@@ -33,7 +33,7 @@ pub struct Run {
     #[command(flatten)]
     devices: DeviceOptions,
     /// Processes that share the devices, started here on this machine; under mpirun leave it out
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..4096))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<u32>(1..4096))]
     ranks: Option<u32>,
     /// For tests: ranks under mpirun share no memory even on one machine
     #[arg(long, hide = true)]
@@ -42,16 +42,16 @@ pub struct Run {
     #[arg(long, value_name = "DELIVERY", default_value = "one-sided")]
     delivery: Delivery,
     /// Training steps of each schedule, at most [default: 5, with --until 1000]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..1_000_000))]
+    #[arg(long, value_parser = whole::<u32>(1..1_000_000))]
     steps: Option<u32>,
     /// Measure until the 95 % interval of a predicted time is as narrow as this on either side, and say so where it will not be: 1%
     #[arg(long, value_name = "SHARE", value_parser = share)]
     until: Option<f64>,
     /// Training steps that follow each other at once, without a barrier, whenever a schedule's turn comes, at most 64: measures their period
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1..=64))]
     in_a_row: u32,
     /// Steps before them that leave no trace
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..1000))]
+    #[arg(long, default_value_t = 2, value_parser = whole::<u32>(0..1000))]
     warmup: u32,
     /// The schedule whose run calibrates the predictions of all others
     #[arg(long, default_value = "1f1b", value_name = "NAME|FILE")]
@@ -60,7 +60,7 @@ pub struct Run {
     #[arg(long)]
     baseline: bool,
     /// With --device timed: milliseconds that one unit of --costs lasts; what --profile says lasts as long as it says
-    #[arg(long, default_value_t = 2.0, value_name = "MS")]
+    #[arg(long, default_value_t = 2.0, value_name = "MS", value_parser = real::<f64>)]
     unit_ms: f64,
     #[command(flatten)]
     draw: DrawOptions,

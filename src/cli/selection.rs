@@ -2,10 +2,10 @@
 
 use super::Failure;
 use super::guard::Guarded;
-use super::numbers::{Numbers, numbers};
+use super::numbers::{Numbers, numbers, whole};
 use super::options::{CostOptions, RemarkOptions};
 use super::output::tell;
-use crate::dsl::{Budget, Takes};
+use crate::dsl::{Budget, MAX_CHUNKS, Takes};
 use crate::graph::TaskGraph;
 use crate::open::{Order, Program};
 use crate::resolve::{Costs, MachineOptions, Resolved, Selection, Variant, Warning, memory_cap};
@@ -20,16 +20,16 @@ pub const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
 #[derive(Args, Clone, Debug)]
 pub struct ScheduleOptions {
     /// Number of devices, p; predict takes several: 4,8,16 or 4..64*2 or 4..16+4
-    #[arg(long, short = 'p', value_name = "P", alias = "pipeline-model-parallel-size", value_parser = numbers(1..=1 << 20))]
+    #[arg(long, short = 'p', value_name = "P", visible_alias = "pp", aliases = ["pipeline-model-parallel-size", "pipeline-parallel-size", "pipeline-parallel-degree"], value_parser = numbers(1..=1 << 20))]
     pub stages: Numbers,
     /// Number of micro-batches a step, m; predict takes several
-    #[arg(long, short = 'm', value_name = "M", value_parser = numbers(1..=(1 << 31) - 1))]
+    #[arg(long, short = 'm', value_name = "M", visible_aliases = ["num-microbatches", "micro-batches"], aliases = ["num-micro-batches", "microbatches"], value_parser = numbers(1..=(1 << 31) - 1))]
     pub micro: Numbers,
     /// Schedule: a name (see `pipesim schedules`), a .star file or a PyTorch .csv file, with options of its own (interleaved-1f1b:v=4) or without; `auto` is the best under --memory-cap; repeatable [default: naive, gpipe, 1f1b, zb-v]
     #[arg(long, short = 's', value_name = "NAME|FILE", value_parser = names)]
     pub schedule: Vec<Names>,
-    /// Stages a device, of the schedules that leave it open
-    #[arg(long, value_name = "V", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    /// Virtual stages per device, for schedules that leave it open
+    #[arg(long, value_name = "V", visible_aliases = ["vpp", "virtual-pipeline-model-parallel-size"], value_parser = whole::<u32>(1..=u64::from(MAX_CHUNKS)))]
     pub chunks: Option<u32>,
     /// An option of the schedules that have it, repeatable
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
@@ -38,10 +38,10 @@ pub struct ScheduleOptions {
     #[arg(long, value_name = "MEANING", default_value = "atomic", value_parser = overlap)]
     pub overlap: Overlap,
     /// Budget of evaluation.
-    #[arg(long, value_name = "N", help = format!("Budget of calls and loop turns for evaluating a schedule file [default: {}]", Budget::default().ticks))]
+    #[arg(long, value_name = "N", help = format!("Budget of calls and loop turns for evaluating a schedule file [default: {}]", Budget::default().ticks), value_parser = whole::<u64>(..))]
     pub max_ticks: Option<u64>,
     /// Budget of ops of a schedule
-    #[arg(long, value_name = "N", default_value_t = Budget::default().ops, value_parser = clap::value_parser!(u64).range(1..=Budget::MAX_OPS))]
+    #[arg(long, value_name = "N", default_value_t = Budget::default().ops, value_parser = whole::<u64>(1..=Budget::MAX_OPS))]
     pub max_ops: u64,
 }
 
@@ -82,6 +82,9 @@ impl Cap {
                 _ => Err("expected a number of bytes from 1 B to 900 TiB, as in 80GiB or 79.5GiB".to_string()),
             };
         }
+        if let Some((number, letter)) = sloppy_bytes(text) {
+            return Err(format!("expected bytes with a unit, as in 80GiB; write {number}{letter}iB"));
+        }
         memory_cap(text).map(Cap::Units)
     }
 
@@ -100,6 +103,17 @@ impl Cap {
             Cap::Units(_) => None,
         }
     }
+}
+
+/// A number of bytes whose unit is written otherwise: `80G`, `80gb`; the number, and the unit's first letter.
+fn sloppy_bytes(text: &str) -> Option<(&str, char)> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[number.len()..].to_lowercase();
+    let letter = ['k', 'm', 'g', 't']
+        .into_iter()
+        .find(|letter| unit.strip_prefix(*letter).is_some_and(|rest| ["", "i", "b", "ib"].contains(&rest)))?;
+    let number = number.trim_end();
+    number.parse::<f64>().ok().map(|_| (number, letter.to_ascii_uppercase()))
 }
 
 /// Names of schedules that were given together, separated by commas.
@@ -141,7 +155,7 @@ pub struct SearchOptions {
     #[arg(skip)]
     pub machine: MachineOptions,
     /// How many times the usual work searches for orders do
-    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "TIMES", value_parser = whole::<u32>(1..=1000))]
     pub effort: Option<u32>,
 }
 
@@ -286,10 +300,15 @@ impl SearchOptions {
         self.names().into_iter().map(one).collect()
     }
 
+    /// Whether costs decide the order of any schedule asked for.
+    pub fn follows_costs(&self) -> Result<bool, Failure> {
+        self.any(&self.names(), |order| matches!(order, Order::Open(_)))
+    }
+
     /// The graph of each schedule asked for. Costs decide orders only, and are refused where they decide none.
     pub fn graphs(&self, costs: &CostOptions, remarks: RemarkOptions) -> Result<Vec<TaskGraph>, Failure> {
         let names = self.names();
-        if costs.any() && !self.any(&names, |order| matches!(order, Order::Open(_)))? {
+        if costs.any() && !self.follows_costs()? {
             let names = names.join(", ");
             return Err(Failure::Usage(format!(
                 "{}: the order of {names} is the same whatever ops cost; leave it out",

@@ -9,6 +9,7 @@ use crate::ending::{Ending, StepNode, StepOp, Twofold};
 use crate::op::Kind;
 use crate::placement::Placement;
 use serde::{Deserialize, Serialize};
+use serde_json::error::Category;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Version of the JSON schema that this program writes and reads.
@@ -132,7 +133,13 @@ impl CostFile {
     /// Not JSON, another schema or version, or numbers out of range.
     pub fn from_json(text: &str) -> Result<CostFile, CostError> {
         let file: CostFile = serde_json::from_str(text).map_err(|e| {
-            CostError(format!("expected a cost file as `pipesim profile` writes it, found other JSON ({e})"))
+            let found = match e.classify() {
+                _ if text.trim().is_empty() => "an empty file".to_string(),
+                Category::Eof => format!("JSON that is cut off ({e})"),
+                Category::Syntax | Category::Io => format!("no JSON ({e})"),
+                Category::Data => format!("other JSON ({e})"),
+            };
+            CostError(format!("expected a cost file, found {found}; write one with `pipesim profile`"))
         })?;
         if file.schema_version != SCHEMA_VERSION {
             return Err(CostError(format!(

@@ -133,9 +133,10 @@ impl Diagnosis {
         self.needs.iter().find(|verdict| verdict.need == need)
     }
 
-    /// For people: a line a probe, what to do below it, then what can be used.
+    /// For people: that the CPU is enough, a line a probe, what to do below it, then what can be used.
     pub fn text(&self) -> String {
-        let mut text = String::new();
+        let mut text =
+            "cpu: yes, `pipesim run` works here; what follows is about GPUs and several machines\n\n".to_string();
         let width = self.probes.iter().map(|row| row.name.len()).max().unwrap_or(0);
         for Row { name, finding, .. } in &self.probes {
             text += &format!("{name:width$}  {:7}  {}\n", finding.status, finding.found);

@@ -18,9 +18,10 @@ pub fn names() -> Vec<&'static str> {
     EMBEDDED.iter().map(|(name, _)| *name).collect()
 }
 
-/// What others call these schedules, without hyphens: PyTorch's classes (less `Schedule`), Megatron-LM, Paddle, papers.
-const OTHER_NAMES: [(&str, &[&str]); 7] = [
-    ("1f1b", &["pipedreamflush", "dapple", "noninterleaved", "noninterleaved1f1b"]),
+/// What others call these schedules, without hyphens: PyTorch's classes (less `Schedule`, zb for zero-bubble), Megatron-LM, Paddle,
+/// papers.
+const OTHER_NAMES: [(&str, &[&str]); 6] = [
+    ("1f1b", &["pipedreamflush", "dapple", "noninterleaved", "noninterleaved1f1b", "onefoneb"]),
     (
         "interleaved-1f1b",
         &["interleaved", "interleave", "1f1binterleaved", "vpp", "virtualpipeline", "depthfirst", "dfs"],
@@ -28,13 +29,12 @@ const OTHER_NAMES: [(&str, &[&str]); 7] = [
     ("gpipe", &["fthenb", "filldrain", "afab", "allforwardallbackward"]),
     ("looped-bfs", &["bfs", "breadthfirst"]),
     ("eager-1f1b", &["1f1beager"]),
-    ("interleaved-zb", &["interleavedzerobubble"]),
-    ("zb-v", &["zbvzerobubble", "zerobubblev"]),
+    ("zb-v", &["zbvzb"]),
 ];
 
 /// The embedded schedule of a name; case, `-`, `_` and spaces do not matter. It may be the name that others have for it.
 pub fn named(name: &str) -> Result<ScheduleFile, Error> {
-    let asked = plain(name);
+    let asked = plain(name).replace("zerobubble", "zb");
     let asked = asked.strip_prefix("schedule").filter(|rest| !rest.is_empty()).unwrap_or(&asked);
     let other = OTHER_NAMES.iter().find(|(_, others)| others.contains(&asked)).map(|(stem, _)| plain(stem));
     let asked = other.as_deref().unwrap_or(asked);

@@ -31,7 +31,7 @@ pub enum Error {
     Stopped {
         /// The signal that said so.
         signal: u8,
-        /// Steps that were measured, and that were to be; 0 and 0 where it did not come to that.
+        /// Steps of each schedule that were measured, and that were to be; 0 and 0 where it did not come to that.
         steps: (usize, usize),
     },
     /// A rank is gone.
@@ -84,7 +84,7 @@ impl Error {
 fn after((measured, all): (usize, usize)) -> String {
     match measured {
         0 => " before a step was measured".to_string(),
-        _ => format!(" after {measured} of {all} steps"),
+        _ => format!(" after {measured} of {all} steps per schedule"),
     }
 }
 

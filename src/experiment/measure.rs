@@ -116,15 +116,17 @@ pub(super) fn in_turn(
     if runs.first().is_none_or(|run| run.steps.records.is_empty()) {
         return Err(error);
     }
-    let told = runs.iter().filter(|run| run.steps.role != Role::CalibratesLinks);
-    let measured = told.map(|run| run.steps.records.len()).sum();
     let (kept, without): (Vec<_>, Vec<_>) = runs.drain(..).partition(|run| !run.steps.records.is_empty());
     runs.extend(kept);
     let names: Vec<&str> = without.iter().map(|run| run.graph().schedule().name.as_str()).collect();
     if !names.is_empty() {
         observer(Event::Remark(&format!("left out, for nothing was measured of it: {}", names.join(", "))));
     }
-    Ok(Some(error.after(measured, turns.count())))
+    // What was asked for is so many steps per schedule; what calibrates takes others in between.
+    let asked = || runs.iter().filter(|run| run.is_asked_for());
+    let all = || runs.iter().filter(|_| asked().next().is_none());
+    let measured = asked().chain(all()).map(|run| run.steps.records.len()).min().unwrap_or(0);
+    Ok(Some(error.after(measured, extent.steps as usize)))
 }
 
 /// One step of the run whose turn it is, after the other.

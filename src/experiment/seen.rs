@@ -47,7 +47,7 @@ impl Seen {
         let Seen { steps, hit, other_cores, stolen_cores, preempted, queued_ms } = self;
         (*hit > 0 && 10 * hit >= *steps).then(|| {
             format!(
-                "other loads: in {hit} of {steps} steps; other programs kept {other_cores:.1} cores busy, a hypervisor took \
+                "other loads: in {hit} of the {steps} steps of all schedules; other programs kept {other_cores:.1} cores busy, a hypervisor took \
                  {stolen_cores:.1}, threads had to make room {preempted:.0} times a step and waited {queued_ms:.0} ms for cores"
             )
         })

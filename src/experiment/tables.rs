@@ -112,7 +112,7 @@ fn summary(
     rows.push(row("threads that had to make room, a step", known(format!("{:.1}", seen.preempted))));
     let queued = if seen.queued_ms > 0.0 { format!("{:.1} ms", seen.queued_ms) } else { "not known".to_string() };
     rows.push(row("time that threads waited for a core, a step", queued));
-    rows.push(row("steps that other loads hit", known(format!("{} of {}", seen.hit, seen.steps))));
+    rows.push(row("steps of all schedules that other loads hit", known(format!("{} of {}", seen.hit, seen.steps))));
     let undisturbed: Option<Vec<f64>> = unseen.iter().map(|o| o.error.undisturbed_makespan).collect();
     rows.push(row(
         "mean absolute makespan error without them",

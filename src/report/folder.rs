@@ -189,6 +189,19 @@ fn owned(folder: &Path) -> io::Result<BTreeSet<String>> {
     Ok(owned)
 }
 
+/// The timelines of the report in `folder`, in its order; `None` where no report was written there.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn timeline_files(folder: &Path) -> io::Result<Option<Vec<PathBuf>>> {
+    let Ok(file) = fs::File::open(folder.join(MANIFEST)) else { return Ok(None) };
+    let Ok(manifest) = serde_json::from_reader::<_, Manifest>(BufReader::new(file)) else { return Ok(None) };
+    let owned = owned(folder)?;
+    let listed = manifest.files.unwrap_or_else(|| owned.iter().cloned().collect());
+    let is_one = |name: &String| name.ends_with("ed.json") && owned.contains(name);
+    Ok(Some(listed.into_iter().filter(is_one).map(|name| folder.join(name)).collect()))
+}
+
 /// Whether a file begins as our timelines do.
 fn is_timeline(path: &Path) -> bool {
     let mut start = Vec::new();

@@ -49,7 +49,7 @@ pub use csv::{csv, field as csv_cell};
 pub use error::WriteError;
 pub use figures::figures;
 #[cfg(feature = "pictures")]
-pub use folder::{NamedBytes, folder, try_file, write_atomic};
+pub use folder::{NamedBytes, folder, timeline_files, try_file, write_atomic};
 pub use format::{Drawn, FORMATS, Place, Shape, endings};
 pub use html::html;
 pub use json::{json, timelines};

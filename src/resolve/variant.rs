@@ -48,6 +48,9 @@ impl Variant {
                 "expected a schedule's name with options, as in interleaved-1f1b:v=4, found '{text}': {what}"
             )))
         };
+        if text.trim().is_empty() {
+            return fail("give a name, and no comma after the last");
+        }
         let mut options = BTreeMap::new();
         let Some(at) = colon(text) else {
             if text.contains(':') && !text.contains('/') && !is_path(text) {

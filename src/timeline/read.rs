@@ -62,10 +62,7 @@ const MISTAKEN: [(&str, &str); 5] = [
     ("predictions", "the figures that predict prints, which have no spans; write timelines with predict -o FILE.json"),
     ("runs", "the figures that run prints, which have no spans; write timelines with run -o FILE.json"),
     ("explanations", "what explain prints, which has no spans; write timelines with explain -o FILE.json"),
-    (
-        "schedules",
-        "a report's figures, which have no spans; give the -predicted.json and -measured.json files beside it",
-    ),
+    ("schedules", "a report's figures, which have no spans; give the folder that it is in"),
     ("parts", "measured costs; give them to predict --profile, and compare what that writes with -o FILE.json"),
 ];
 

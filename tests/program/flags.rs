@@ -231,7 +231,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "export --stages 2 --micro 6 --schedule zb-1p --costs comm=0.5 --to json",
         refused: "balance chunks set overlap profile torch",
-        same: &[("effort", "the order is as good at once"), QUIET, ("costs-per", "the order is the same")],
+        same: &[("effort", "the order is as good at once"), QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 6 --schedule dualpipe --to json",

@@ -15,6 +15,7 @@ mod outputs;
 mod ranks;
 mod signals;
 mod teaching;
+mod tips;
 mod variants;
 mod widths;
 
