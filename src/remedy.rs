@@ -11,7 +11,7 @@ use crate::placement::Placement;
 use crate::resolve::{Selection, Variant};
 
 /// Ops that all tries together may have.
-const MOST_OPS: u64 = 20_000_000;
+const MOST_OPS: u64 = 5_000_000;
 /// Tries where costs decide the order, where it is searched, or where `auto` searches several or `--balance` splits layers.
 const MOST_TRIES: [u64; 3] = [100, 6, 2];
 
@@ -27,40 +27,51 @@ pub struct Question<'a> {
     pub micro_given: bool,
 }
 
-/// A layout, and which options of it were changed.
+/// What is changed, in the order in which changes are combined: sequence parallelism needs tensor parallelism.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Change {
+    Tensor,
+    Stages,
+    MicroBatchSize,
+    Recompute,
+    SequenceParallel,
+    Zero,
+}
+
+/// A layout, and the option of it that was changed last.
 #[derive(Clone)]
 struct Candidate {
     layout: Layout,
-    changed: Vec<&'static str>,
+    changed: Option<Change>,
 }
 
 /// Layouts one change away; on more GPUs only where `more` says so.
 fn neighbours(Candidate { layout, changed }: &Candidate, more: bool) -> Vec<Candidate> {
     let mut found = Vec::new();
     // An option that was changed is changed no second time, and sets of changes are tried in one order only.
-    let mut add = |option: &'static str, layout: Layout| {
-        if changed.last().is_none_or(|last| *last < option) {
-            found.push(Candidate { layout, changed: [changed.as_slice(), &[option]].concat() });
+    let mut add = |change: Change, layout: Layout| {
+        if changed.is_none_or(|last| last < change) {
+            found.push(Candidate { layout, changed: Some(change) });
         }
     };
     for recompute in [Recompute::Selective, Recompute::Full] {
         if recompute > layout.recompute {
-            add("--recompute", Layout { recompute, ..layout.clone() });
+            add(Change::Recompute, Layout { recompute, ..layout.clone() });
         }
     }
     for zero in [Zero::Optimizer, Zero::Gradients, Zero::Weights] {
         if zero > layout.zero && layout.data * layout.context > 1 {
-            add("--zero", Layout { zero, ..layout.clone() });
+            add(Change::Zero, Layout { zero, ..layout.clone() });
         }
     }
     if layout.tensor > 1 && !layout.sequence_parallel {
-        add("--sequence-parallel", Layout { sequence_parallel: true, ..layout.clone() });
+        add(Change::SequenceParallel, Layout { sequence_parallel: true, ..layout.clone() });
     }
     let mut size = layout.micro_batch_size;
     while size.is_multiple_of(2) {
         size /= 2;
         let Some(micro) = layout.micro.checked_mul(layout.micro_batch_size / size) else { break };
-        add("--micro-batch-size", Layout { micro_batch_size: size, micro, ..layout.clone() });
+        add(Change::MicroBatchSize, Layout { micro_batch_size: size, micro, ..layout.clone() });
     }
     for times in [2, 4, 8] {
         // Pipelines that are given up leave their micro-batches to the others.
@@ -71,10 +82,10 @@ fn neighbours(Candidate { layout, changed }: &Candidate, more: bool) -> Vec<Cand
         };
         let Some(micro) = micro else { continue };
         if let Some(tensor) = layout.tensor.checked_mul(times) {
-            add("--tp", Layout { tensor, data, micro, ..layout.clone() });
+            add(Change::Tensor, Layout { tensor, data, micro, ..layout.clone() });
         }
         if let (Some(devices), None) = (layout.devices.checked_mul(times), &layout.layers) {
-            add("--stages", Layout { devices, data, micro, ..layout.clone() });
+            add(Change::Stages, Layout { devices, data, micro, ..layout.clone() });
         }
     }
     found
@@ -109,7 +120,7 @@ impl Question<'_> {
     fn remedy(&self) -> Option<Remedy> {
         let mut budget = Budget { ops: MOST_OPS, tries: MOST_TRIES[self.effort()] };
         [false, true].into_iter().find_map(|more| {
-            let mut level = vec![Candidate { layout: self.analytic.layout.clone(), changed: Vec::new() }];
+            let mut level = vec![Candidate { layout: self.analytic.layout.clone(), changed: None }];
             (0..MOST_CHANGES).find_map(|_| {
                 level = level.iter().flat_map(|candidate| neighbours(candidate, more)).collect();
                 self.best(&level, &mut budget)

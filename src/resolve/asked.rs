@@ -36,9 +36,9 @@ impl Selection {
             own.chunks = own.chunks.filter(|_| takes.chunks);
             own.options.retain(|key, _| takes.options.contains(key));
         }
-        for key in variant.options.keys() {
+        for (key, value) in &variant.options {
             let both = match key.as_str() {
-                "v" if own.chunks.is_some() => Some("--chunks"),
+                "v" if own.chunks.is_some_and(|chunks| chunks.to_string() != *value) => Some("--chunks"),
                 "cap" if variant.is_auto() && own.memory_cap.is_some() => Some("--memory-cap"),
                 _ if own.options.contains_key(key) => Some("--set"),
                 _ => None,

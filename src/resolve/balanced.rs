@@ -1,6 +1,6 @@
 //! `--balance`: the layers of each stage under which the step of a schedule is shortest.
 
-use super::resolved::Settled;
+use super::machine::refused;
 use super::{Costs, Error, Selection};
 use crate::anatomy::{BLOCK, Stage};
 use crate::balance::{Balance, Balanced, Problem, balance};
@@ -26,36 +26,36 @@ fn stages(layers: &[usize]) -> Vec<Stage> {
 /// The makespan on the selection's machine, in ticks and in the costs' unit.
 fn makespan(selection: &Selection, graph: &TaskGraph, table: CostTable) -> Result<(u64, f64), Error> {
     let (table, machine) = selection.machine.equip(table, graph.schedule().devices())?;
-    let ticks = sim::steady_makespan(graph, &table, machine.as_ref()).map_err(|e| Error::Usage(e.to_string()))?;
+    let steady = sim::steady_makespan(graph, &table, machine.as_ref());
+    let ticks = steady.map_err(|error| refused(error, graph.schedule()))?;
     Ok((ticks, ticks as f64 / table.ticks_per_unit))
 }
 
-/// The layers of each stage under which the step is shortest, what that gains, and the order under them; `again` makes the order
-/// under other costs. The order that is given stays the one compared with: where its makespan is no longer, its layers stay.
+/// The layers of each stage under which the step is shortest, what that gains, and the order under them, where it is another one;
+/// `again` makes the order under other costs. Where that gains nothing, layers and order stay.
 ///
 /// # Errors
 /// Costs without a model's parts; a model that does not split so; no split fits into memory; those of `again`.
 pub(super) fn balanced(
     selection: &Selection,
-    settled: Settled,
+    graph: &TaskGraph,
     costs: &Costs,
-    again: &dyn Fn(&Costs) -> Result<Settled, Error>,
-) -> Result<(Settled, Balanced), Error> {
-    let found = search(selection, &settled.graph, costs)?;
+    again: &dyn Fn(&Costs) -> Result<TaskGraph, Error>,
+) -> Result<(Option<TaskGraph>, Balanced), Error> {
+    let found = search(selection, graph, costs)?;
     if found.layers == found.layers_before {
-        return Ok((settled, found));
+        return Ok((None, found));
     }
     // An order that follows from costs follows from these.
     let of_layers = costs.with_layers(found.layers.clone());
-    let then = again(&of_layers)?;
-    let Settled { graph, .. } = &then;
+    let graph = again(&of_layers)?;
     let table = of_layers.of_stages(&graph.schedule().placement, &stages(&found.layers))?;
-    let (_, makespan) = makespan(selection, graph, table)?;
+    let (_, makespan) = makespan(selection, &graph, table)?;
     if found.fits_before && makespan >= found.makespan_before {
         let (layers, makespan) = (found.layers_before.clone(), found.makespan_before);
-        return Ok((settled, Balanced { layers, makespan, is_optimal: false, ..found }));
+        return Ok((None, Balanced { layers, makespan, is_optimal: false, ..found }));
     }
-    Ok((then, Balanced { makespan, ..found }))
+    Ok((Some(graph), Balanced { makespan, ..found }))
 }
 
 /// The best split of the layers for the order of `graph`, which stays.

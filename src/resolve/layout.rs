@@ -1,5 +1,6 @@
 //! What is asked of a model on hardware: a schedule under one layout, its forecast, and the least memory that it can take.
 
+use super::machine::refused;
 use super::{Costs, Error, Resolved, Selection};
 use crate::cost::analytic::Analytic;
 use crate::forecast::Forecast;
@@ -32,7 +33,7 @@ impl Resolved {
     /// Those of the machine in the setup.
     pub fn forecast(&self, analytic: &Analytic) -> Result<Forecast, Error> {
         let step = sim::typical_step_on(&self.graph, &self.costs, self.setup.machine.as_ref())
-            .map_err(|error| Error::Usage(error.to_string()))?;
+            .map_err(|error| refused(error, self.graph.schedule()))?;
         Ok(Forecast::of(&analytic.as_resolved(self), self.graph.schedule(), &step.devices)?)
     }
 }

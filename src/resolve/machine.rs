@@ -3,7 +3,8 @@
 use super::Error;
 use crate::cost::{CostTable, Decimal};
 use crate::delivery::Delivery;
-use crate::sim::event::{Config, Network, Processor, Put, Scope, Sharing};
+use crate::schedule::Schedule;
+use crate::sim::event::{Config, EventError, Network, Processor, Put, Scope, Sharing};
 
 /// Options of the event engine. By default there are none, and the sweep simulates the step.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -102,5 +103,18 @@ impl MachineOptions {
             jitter: None,
             subticks: 1,
         })
+    }
+}
+
+/// Why a machine does not run `schedule`.
+pub(super) fn refused(error: EventError, schedule: &Schedule) -> Error {
+    match error {
+        EventError::Deadlock(cycle) => Error::Deadlock {
+            place: schedule.name.clone(),
+            devices: schedule.devices(),
+            microbatches: schedule.microbatches,
+            cycle: *cycle,
+        },
+        EventError::Config(_) | EventError::Overflow => Error::Usage(error.to_string()),
     }
 }

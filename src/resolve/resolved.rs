@@ -91,14 +91,13 @@ impl Selection {
         costs: &Costs,
         again: &dyn Fn(&Costs) -> Result<Settled, Error>,
     ) -> Result<Resolved, Error> {
-        let (settled, balance) = if self.balance {
-            let (settled, found) = balanced(self, settled, costs, again)?;
-            (settled, Some(found))
-        } else {
-            (settled, None)
-        };
+        let (Settled { mut graph, mut warnings }, mut balance) = (settled, None);
+        if self.balance {
+            let (other, found) = balanced(self, &graph, costs, &|costs| Ok(again(costs)?.graph))?;
+            graph = other.unwrap_or(graph);
+            balance = Some(found);
+        }
         let of_layers = balance.as_ref().map(|found| costs.with_layers(found.layers.clone()));
-        let Settled { graph, mut warnings } = settled;
         let schedule = graph.schedule();
         let (costs, steps) =
             of_layers.as_ref().unwrap_or(costs).table(&schedule.name, &schedule.placement, self.microbatches)?;

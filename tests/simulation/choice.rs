@@ -13,7 +13,7 @@ use pipesim::{Costs, Forecast, Selection};
 
 /// How many random questions are asked; more with `PIPESIM_QUESTIONS`.
 fn questions() -> usize {
-    std::env::var("PIPESIM_QUESTIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(40)
+    std::env::var("PIPESIM_QUESTIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
 }
 
 /// What is asked, and under which costs.

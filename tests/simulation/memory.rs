@@ -291,7 +291,7 @@ fn the_smallest_change_makes_it_fit() {
     let machine = |name: &str| Machine { hardware: hardware(name).unwrap(), stack: stack("megatron-core").unwrap() };
     let misfit = |analytic: &Analytic| {
         let selection = analytic.selection();
-        let question = Question { name: "1f1b", selection: &selection, analytic, micro_given: true };
+        let question = Question { name: "1f1b", selection: &selection, analytic, micro_given: false };
         misfit(&question, &analytic.resolve("1f1b").unwrap().graph, &analytic.forecast("1f1b").unwrap().memory)
     };
     let asked = |layout: Layout| {
