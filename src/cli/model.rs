@@ -48,7 +48,7 @@ pub struct ModelOptions {
     /// Sequences a step, split into the micro-batches [default: one a micro-batch]
     #[arg(long, value_name = "B", value_parser = clap::value_parser!(u32).range(1..1 << 24))]
     pub batch: Option<u32>,
-    /// Tokens a sequence [default: 256, or the model's longest]
+    /// Tokens a sequence [default: 32, or the model's longest]
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..1 << 24))]
     pub seq: Option<u32>,
     /// Learning rate

@@ -84,7 +84,7 @@ impl PrintOptions {
 
     /// In ASCII where that is asked for.
     pub fn plain(&self, text: String) -> String {
-        if self.ascii { text.chars().map(ascii).collect() } else { text }
+        if self.ascii { text.replace('±', "+/-").chars().map(ascii).collect() } else { text }
     }
 }
 
@@ -122,7 +122,9 @@ impl DrawOptions {
     /// The table and timelines for the terminal.
     pub fn terminal(&self, report: &Report) -> String {
         let drawing = Drawing { ascii: self.print.ascii, color: self.color };
-        format!("{}\n{}", drawing.terminal(report), table(report))
+        let verdict = report::wrapped(&report.verdict, Some(width().unwrap_or(100)));
+        let verdict = if report.verdict.is_empty() { String::new() } else { verdict.join("\n") + "\n\n" };
+        format!("{verdict}{}\n{}", drawing.terminal(report), table(report))
     }
 }
 
@@ -330,6 +332,7 @@ fn ascii(c: char) -> char {
         '│' => '|',
         'µ' | 'μ' => 'u',
         '×' => 'x',
+        '≈' => '~',
         c if c.is_ascii() => c, // escape sequences too
         _ => '.',
     }

@@ -378,8 +378,7 @@ fn tables_name_every_figure() {
         let text = if part == "27.3 %" { report::table(&sample(4, 8, 0.0, false), Some(80)) } else { table.clone() };
         assert!(text.contains(part), "no {part} in\n{text}");
     }
-    let figures =
-        "makespan, bubble, span bubble, bubble over ideal, peak activations, lower bound, gap, iteration of this step";
+    let figures = "makespan, bubble, span bubble, bubble over ideal, peak activations, lower bound, gap, iteration";
     for name in figures.split(", ") {
         assert!(markdown.contains(&format!("| {name} |")), "no {name} in\n{markdown}");
     }
