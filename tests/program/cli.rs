@@ -623,6 +623,8 @@ fn every_verb_gives_the_same_prediction_on_a_noisy_machine() {
             assert!(gap >= 0.0 && (typical / bound - 1.0 - gap).abs() < 1e-12, "{typical} {bound} {gap}");
             assert_eq!((&e["bounds"]["best"], &e["idle"]["makespan"]), (&p["lower_bound"], &p["makespan"]));
             let (makespan, bubble) = (p["makespan"].as_f64().unwrap(), p["bubble"].as_f64().unwrap());
+            let [iteration, period] = ["iteration", "period"].map(|name| p[name].as_f64().unwrap());
+            assert!(iteration >= makespan && period <= iteration, "{makespan} {iteration} {period}");
             let idle = e["idle"]["total"]["idle"].as_f64().unwrap();
             let same = (idle - 4.0 * makespan * bubble).abs() < 1e-6;
             assert!(same, "{idle} of idle time, bubble {bubble} of {makespan}");
