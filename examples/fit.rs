@@ -236,7 +236,7 @@ fn print(errors: &[(&Row, f64)]) {
 fn cases(table: &str) -> Result<Vec<Case>, Box<dyn Error>> {
     let mut cases: Vec<Case> = Vec::new();
     let mut known: BTreeMap<(String, u32, u32, u32), usize> = BTreeMap::new();
-    for row in published::read(&std::fs::read_to_string(table)?)? {
+    for row in published::read(&std::fs::read_to_string(table)?)?.0 {
         let costs = row.costs()?;
         let key = (row.schedule().to_string(), row.pp, row.chunks, costs.layout.micro);
         let orders = match known.get(&key).and_then(|&number| cases.get(number)) {

@@ -57,14 +57,17 @@ pub fn median_ci95(values: &[f64]) -> [f64; 2] {
     [sorted[low], sorted[high]]
 }
 
-/// Of several measurements of two figures, the number of the one that is nearest to both medians, relatively; the first
-/// of equals. 0 for none.
-pub fn most_typical(points: &[(f64, f64)]) -> usize {
-    let middle = |figure: fn(&(f64, f64)) -> f64| median(&points.iter().map(figure).collect::<Vec<_>>()).max(1e-9);
+/// Of several measurements of two figures, the number of the one whose first figure is nearest to its median; of equals the one whose
+/// second is, then the first. 0 for none.
+pub fn nearest_median(points: &[(f64, f64)]) -> usize {
+    let middle = |figure: fn(&(f64, f64)) -> f64| median(&points.iter().map(figure).collect::<Vec<_>>());
     let (a, b) = (middle(|point| point.0), middle(|point| point.1));
-    let distance = |point: &(f64, f64)| (point.0 / a - 1.0).abs() + (point.1 / b - 1.0).abs();
-    let by_distance = |x: &usize, y: &usize| distance(&points[*x]).total_cmp(&distance(&points[*y]));
-    (0..points.len()).min_by(by_distance).unwrap_or(0)
+    let [first, second] = [|p: &(f64, f64), a: f64| (p.0 - a).abs(), |p: &(f64, f64), b: f64| (p.1 - b).abs()];
+    let nearer = |x: &&(f64, f64), y: &&(f64, f64)| {
+        first(x, a).total_cmp(&first(y, a)).then(second(x, b).total_cmp(&second(y, b)))
+    };
+    let nearest = points.iter().enumerate().min_by(|(_, x), (_, y)| nearer(x, y));
+    nearest.map_or(0, |(number, _)| number)
 }
 
 #[cfg(test)]
@@ -80,7 +83,10 @@ mod tests {
             (5.0, 2.0, 0.0)
         );
         assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[1.0, 2.0]), median(&[])), (2.0, 1.5, 0.0));
-        assert_eq!(most_typical(&[(9.0, 1.0), (10.0, 5.0), (11.0, 5.0), (10.0, 9.0)]), 1);
+        assert_eq!(nearest_median(&[(9.0, 1.0), (10.0, 5.0), (11.0, 5.0), (10.0, 9.0)]), 1);
+        // the first figure alone decides, however far the second is off; the second between equals
+        assert_eq!(nearest_median(&[(1.0, 5.0), (2.0, 9.0), (9.0, 5.0), (3.0, 5.0), (0.0, 5.0)]), 1);
+        assert_eq!((nearest_median(&[(2.0, 1.0), (4.0, 3.0), (5.0, 4.0), (0.0, 9.0)]), nearest_median(&[])), (1, 0));
         assert_eq!(median_ci95(&[5.0, 1.0, 3.0]), [1.0, 5.0]);
         let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(median_ci95(&hundred), [40.0, 61.0]); // the tabulated ranks for n = 100

@@ -1,12 +1,13 @@
 //! What shells complete: verbs and options, the names of schedules, files. The shell asks the program itself, by `COMPLETE`.
 
 use super::Failure;
-use crate::dsl;
+use crate::{anatomy, dsl, hardware};
 use clap::{Command, ValueHint};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
 use std::ffi::OsStr;
+use std::path::Path;
 
 pub const HELP: &str = "Where it goes, so that each new shell has it:
   bash        echo 'source <(pipesim completions bash)' >> ~/.bashrc
@@ -38,13 +39,43 @@ pub fn script(shell: Shell) -> Result<String, Failure> {
     let completer =
         completer.ok_or_else(|| Failure::Usage(format!("{name} has no completions; take another shell")))?;
     completer.write_registration(ASKS, "pipesim", "pipesim", "pipesim", &mut text).map_err(anyhow::Error::from)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Ok(if shell == Shell::Bash { quoting(&text) } else { text })
+}
+
+/// The script for bash with names quoted as the shell reads them, and its names that hold spaces kept whole: bash inserts what it is
+/// given as it is. A word that is being typed in quotes of its own is left to those.
+fn quoting(script: &str) -> String {
+    const FAILED: &str = "    if [[ $? != 0 ]]; then\n        unset COMPREPLY\n";
+    const QUOTED: &str = "    elif [[ \"${COMP_WORDS[COMP_CWORD]}\" != [\\\"\\']* ]]; then
+        local _CLAP_COMPLETE_NUMBER
+        for _CLAP_COMPLETE_NUMBER in \"${!COMPREPLY[@]}\"; do
+            local _CLAP_COMPLETE_WORD=\"${COMPREPLY[_CLAP_COMPLETE_NUMBER]}\"
+            if [[ \"$_CLAP_COMPLETE_WORD\" == *[!A-Za-z0-9_@%+=:,./~' '-]* || \"${_CLAP_COMPLETE_WORD% }\" == *' '* ]]; then
+                printf -v COMPREPLY[_CLAP_COMPLETE_NUMBER] '%q' \"${_CLAP_COMPLETE_WORD% }\"
+            fi
+        done
+    fi
+    if [[ ${#COMPREPLY[@]} == 0 ]]; then
+        :
+";
+    script.replacen(FAILED, &format!("{FAILED}{QUOTED}"), 1)
 }
 
 /// The command line with what completes its values.
 fn completed(program: Command) -> Command {
     let argument = |argument: clap::Arg| match argument.get_id().as_str() {
         id if SCHEDULES.contains(&id) => argument.add(ArgValueCompleter::new(schedules)),
+        // Whatever runs on this machine has a model of its own list; what is computed for other hardware any.
+        "model" if argument.get_default_values().is_empty() => {
+            argument.add(ArgValueCompleter::new(|current: &OsStr| named(current, anatomy::names(), "json")))
+        }
+        "model" => argument.add(ArgValueCompleter::new(|current: &OsStr| {
+            fitting(current, anatomy::gpt2::Config::PRESETS.iter().map(|(name, _)| (*name).to_string()))
+        })),
+        "hardware" => argument.add(ArgValueCompleter::new(|current: &OsStr| {
+            named(current, hardware::names().map(str::to_string), "toml")
+        })),
         id if PLACES.contains(&id) => argument.value_hint(ValueHint::AnyPath),
         _ => argument,
     };
@@ -55,11 +86,23 @@ fn completed(program: Command) -> Command {
     program.mut_subcommands(verb)
 }
 
+/// Those of `names` that begin with `current`.
+fn fitting(current: &OsStr, names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
+    let current = current.to_string_lossy();
+    names.filter(|name| name.starts_with(&*current)).map(CompletionCandidate::new).collect()
+}
+
+/// The same, and files and folders whose names end in `ending`.
+fn named(current: &OsStr, names: impl Iterator<Item = String>, ending: &'static str) -> Vec<CompletionCandidate> {
+    let ends = move |path: &Path| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending));
+    let mut found = fitting(current, names);
+    found.extend(PathCompleter::file().filter(ends).complete(current));
+    found
+}
+
 /// Names of schedules that begin with `current`.
 fn names(current: &OsStr) -> Vec<CompletionCandidate> {
-    let current = current.to_string_lossy();
-    let fitting = dsl::names().into_iter().filter(|name| name.starts_with(&*current));
-    fitting.map(CompletionCandidate::new).collect()
+    fitting(current, dsl::names().into_iter().map(Into::into))
 }
 
 /// The same after the last comma, `auto`, and files of schedules.
@@ -70,7 +113,7 @@ fn schedules(current: &OsStr) -> Vec<CompletionCandidate> {
     if "auto".starts_with(last) {
         found.push(CompletionCandidate::new("auto"));
     }
-    let is_schedule = |path: &std::path::Path| {
+    let is_schedule = |path: &Path| {
         path.extension().is_some_and(|ending| ["star", "csv"].iter().any(|known| ending.eq_ignore_ascii_case(known)))
     };
     found.extend(PathCompleter::file().filter(is_schedule).complete(OsStr::new(last)));

@@ -3,7 +3,7 @@
 use super::Failure;
 use super::choice::one_of;
 use super::numbers::whole;
-use crate::cost::Decimal;
+use crate::cost::{CostError, Decimal};
 use crate::delivery::Delivery;
 use crate::resolve::MachineOptions;
 use crate::sim::event::{EventError, Jitter, Scope, Sharing};

@@ -49,7 +49,7 @@ pub struct ModelOptions {
     /// Sequences a step, split into the micro-batches [default: one a micro-batch]
     #[arg(long, value_name = "B", alias = "global-batch-size", value_parser = whole::<u32>(1..1 << 24))]
     pub batch: Option<u32>,
-    /// Tokens a sequence [default: 256, or the model's longest]
+    /// Tokens a sequence [default: 32, or the model's longest]
     #[arg(long, value_name = "T", aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..1 << 24))]
     pub seq: Option<u32>,
     /// Learning rate

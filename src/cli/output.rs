@@ -107,7 +107,7 @@ impl PrintOptions {
 
     /// In ASCII where that is asked for.
     pub fn plain(&self, text: String) -> String {
-        if self.ascii { text.chars().map(ascii).collect() } else { text }
+        if self.ascii { text.replace('±', "+/-").chars().map(ascii).collect() } else { text }
     }
 }
 
@@ -150,7 +150,9 @@ impl DrawOptions {
     /// The table and timelines for the terminal.
     pub fn terminal(&self, report: &Report) -> String {
         let drawing = Drawing { ascii: self.print.ascii, color: self.color, margin: 0 };
-        format!("{}\n{}", drawing.terminal(report), table(report))
+        let verdict = report::wrapped(&report.verdict, Some(width().unwrap_or(100)));
+        let verdict = if report.verdict.is_empty() { String::new() } else { verdict.join("\n") + "\n\n" };
+        format!("{verdict}{}\n{}", drawing.terminal(report), table(report))
     }
 }
 
@@ -360,6 +362,7 @@ fn ascii(c: char) -> char {
         '│' => '|',
         'µ' | 'μ' => 'u',
         '×' => 'x',
+        '≈' => '~',
         c if c.is_ascii() => c, // escape sequences too
         _ => '.',
     }

@@ -26,8 +26,16 @@ impl Published {
     /// Predicts, prints, writes.
     pub fn run(&self) -> Result<(), Failure> {
         let text = read_text(&self.file, 256 << 20)?;
-        let rows =
-            published::read(&text).map_err(|error| Failure::Usage(format!("{}: {error}", self.file.display())))?;
+        let of_file = |text: String| Failure::Usage(format!("{}: {text}", self.file.display()));
+        let (rows, faults) = published::read(&text).map_err(|error| of_file(error.to_string()))?;
+        let left_out = |all: usize| {
+            let count = faults.len();
+            of_file(format!("{count} of {all} rows cannot be read; correct them:\n  {}", faults.join("\n  ")))
+        };
+        let all = rows.len() + faults.len();
+        if rows.is_empty() && !faults.is_empty() {
+            return Err(left_out(all));
+        }
         let busy = self.remarks.busy("making the orders of published schedules", None);
         let held = published::hold(rows, &Guarded, &|_| busy.done());
         drop(busy);
@@ -44,6 +52,8 @@ impl Published {
             std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
         self.remarks.remark(&format!("wrote {}", self.output.display()));
-        print(&markdown)
+        print(&markdown)?;
+        // The other rows were judged all the same.
+        if faults.is_empty() { Ok(()) } else { Err(left_out(all)) }
     }
 }

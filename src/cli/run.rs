@@ -12,7 +12,7 @@ use super::signals::{Decides, heed};
 use crate::cost::{GivenCosts, TimeUnit};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::experiment::{self, Experiment, Finding, Iteration, Observer, Outcome, Recipe, Resident};
+use crate::experiment::{self, Experiment, Finding, Iteration, Observer, Outcome, Recipe, Resident, Verdict};
 use crate::ranks::{Misfit, Patience, Ranks, Role, launch, role, signal_name};
 use crate::report;
 use crate::resolve::Costs;
@@ -88,6 +88,8 @@ struct Runs<'a> {
     /// Of this process, where its threads train.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<Resident>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'a Verdict>,
     runs: &'a [Outcome],
 }
 
@@ -294,7 +296,7 @@ impl Run {
     }
 
     fn show(&self, finding: &Finding, chosen: Chosen, ended: Option<&experiment::Error>) -> Result<(), Failure> {
-        let Finding { report, outcomes: runs, calibration, baseline, memory, .. } = finding;
+        let Finding { report, outcomes: runs, calibration, baseline, memory, verdict, .. } = finding;
         let calibrated_on = || match (calibration, &self.costs.profile) {
             (Some(calibration), _) => serde_json::json!(calibration),
             (None, None) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
@@ -307,6 +309,7 @@ impl Run {
             baseline: *baseline,
             ended_early,
             memory: *memory,
+            verdict: verdict.as_ref(),
             runs,
         };
         self.draw.print.show(report, || json(&runs()), || self.draw.terminal(report), || report::figures(report))

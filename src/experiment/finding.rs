@@ -4,7 +4,7 @@ use super::interval::{SEED, ratios};
 use super::measure::CALIBRATING;
 use super::outcome::{iteration, period, wall};
 use super::room::Resident;
-use super::{Error, Errors, Iteration, Outcome, Steps, Training, compare, provenance};
+use super::{Error, Errors, Iteration, Outcome, Steps, Training, Verdict, compare, noise, provenance};
 use crate::cost::{CostFile, CostTable};
 use crate::exec::StepRecord;
 use crate::report::{Entry, Panel, Report, Table};
@@ -70,6 +70,8 @@ pub struct Finding {
     pub costs: Option<CostFile>,
     /// One device with the same micro-batches, where that was asked for.
     pub baseline: Option<Iteration>,
+    /// Whether the machine was steady enough to judge, and what is to be said of the predictions.
+    pub verdict: Option<Verdict>,
     /// Why it ended early, where it did.
     pub failure: Option<Error>,
     /// Memory of this process, where the devices are its threads.
@@ -97,6 +99,8 @@ struct OverSteps {
     period_ms: Option<f64>,
     /// Where the measured makespan would lie.
     interval_ms: Option<Interval>,
+    /// Of each step the predicted and the measured makespan.
+    steps_ms: Vec<[f64; 2]>,
 }
 
 impl OverSteps {
@@ -113,6 +117,8 @@ impl OverSteps {
         let end = predicted.steps.iter().map(|step| step.end).max().unwrap_or(0).saturating_sub(here.makespan);
         let idle = |makespan: u64, busy: u64| 100.0 * (1.0 - busy as f64 / (devices * makespan.max(1) as f64)).max(0.0);
         let steps = || expected.iter().zip(&run.records);
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let steps_ms = steps().map(|(at, record)| [at.makespan, record.makespan_ns()].map(ms)).collect();
         let logarithm = |expected: u64, found: u64| (expected.max(1) as f64 / found.max(1) as f64).ln();
         let makespans = steps().map(|(at, record)| logarithm(at.makespan, record.makespan_ns()));
         let iterations = steps().map(|(at, record)| logarithm(at.makespan + end, record.iteration_ns()));
@@ -130,7 +136,7 @@ impl OverSteps {
         let iteration_ms = expected_ms + end as f64 / 1e6;
         let at_speeds: Vec<u64> = all.at_speeds().iter().map(|at| at.makespan).collect();
         let ratios = if beside.is_empty() { None } else { ratios(&at_speeds, beside, SEED) };
-        let ms = |ratios: [f64; 2]| ratios.map(|ratio| ratio * expected_ms);
+        let scaled = |ratios: [f64; 2]| ratios.map(|ratio| ratio * expected_ms);
         Ok(OverSteps {
             makespan_error,
             iteration_error: midmean(&iterations.collect::<Vec<_>>()).exp() - 1.0,
@@ -140,7 +146,8 @@ impl OverSteps {
             expected_ms,
             iteration_ms,
             period_ms: ratio.map(|ratio| ratio * iteration_ms),
-            interval_ms: ratios.map(|[of_80, of_95]| Interval { within_80: ms(of_80), within_95: ms(of_95) }),
+            interval_ms: ratios.map(|[of_80, of_95]| Interval { within_80: scaled(of_80), within_95: scaled(of_95) }),
+            steps_ms,
         })
     }
 }
@@ -240,7 +247,8 @@ impl Finding {
         let over_steps = OverSteps::new(run, &all, &predicted, beside).map_err(refused)?;
         let undisturbed = over_undisturbed(run, calibrating, &all, &predicted).map_err(refused)?;
         let mut panel = Panel::predicted(&predicted);
-        let mut measured_timeline = run.typical_step().timeline(&run.graph, table.keep.share());
+        let median_step = run.median_step();
+        let mut measured_timeline = median_step.timeline(&run.graph, table.keep.share());
         measured_timeline.held_against(&panel.timeline);
         let mut predicted = predicted.prediction;
         predicted.interval = over_steps.interval_ms;
@@ -248,6 +256,8 @@ impl Finding {
             timeline.provenance = self.report.provenance.clone();
         }
         let mut error = compare::compare(&panel.timeline, &measured_timeline).unwrap_or_default();
+        error.steps = Some(run.records.len());
+        error.noise = noise(&over_steps.steps_ms);
         error.typical_makespan = Some(over_steps.makespan_error);
         error.typical_iteration = Some(over_steps.iteration_error);
         error.typical_period = over_steps.period_error;
@@ -256,7 +266,7 @@ impl Finding {
         let metrics = measured_timeline.metrics();
         let measured = Prediction {
             metrics: metrics.clone(),
-            iteration: predicted.iteration.map(|_| iteration.median),
+            iteration: predicted.iteration.map(|_| median_step.iteration_ns() as f64 / 1e6),
             period: period.map(|period| period.median),
             ..predicted.clone()
         };
@@ -276,6 +286,7 @@ impl Finding {
             wall_ms: wall,
             error: Errors {
                 makespan: error.makespan,
+                noise: error.noise,
                 typical_makespan: over_steps.makespan_error,
                 undisturbed_makespan: undisturbed,
                 uncontended_makespan: None,
@@ -292,6 +303,7 @@ impl Finding {
             expected_period_ms: over_steps.period_ms,
             measured,
             predicted,
+            step_makespans_ms: over_steps.steps_ms,
         };
         self.report.entries.push(Entry {
             point: None,
@@ -326,8 +338,10 @@ impl Finding {
         all
     }
 
-    /// Sums up speeds and losses in the report.
+    /// Sums up verdict, speeds and losses in the report.
     pub(super) fn tabulate(&mut self) {
+        self.verdict = Verdict::of(&self.outcomes);
+        self.report.verdict = self.verdict.as_ref().map_or_else(String::new, |verdict| verdict.text.clone());
         self.report.extra_tables = extra_tables(&self.outcomes, self.baseline);
     }
 }
@@ -358,12 +372,8 @@ fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table>
     };
     let few = outcomes.iter().any(|o| o.steps < LEAST_FOR_CI95);
     let speed = Table {
-        caption: if few {
-            format!("Training speed; of fewer than {LEAST_FOR_CI95} steps the interval is from the least to the most")
-        } else {
-            "Training speed".to_string()
-        },
-        header: ["schedule", "median iteration ms", "95 % interval", "tokens/s"]
+        caption: "Training speed: whole steps, the optimizer included".to_string(),
+        header: ["schedule", "step time ms", if few { "range" } else { "95 % interval" }, "tokens/s"]
             .into_iter()
             .chain(base.map(|_| column))
             .chain(["period ms, without a barrier", "its error"].into_iter().filter(|_| is_in_a_row))
@@ -387,5 +397,6 @@ fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table>
         header,
         rows: rows.into_values().collect(),
     };
-    vec![speed, losses]
+    let trained = !losses.rows.is_empty();
+    [Some(speed), Some(losses).filter(|_| trained)].into_iter().flatten().collect()
 }

@@ -29,6 +29,7 @@ mod tables;
 mod timed;
 mod train;
 mod training;
+mod verdict;
 
 pub use accuracy::{Accuracy, Transfer};
 pub use calibrate::{Calibrating, profile};
@@ -45,6 +46,7 @@ pub use room::Resident;
 pub use seen::Seen;
 pub use steps::{Jump, Role, Steps};
 pub use training::{Backend, Training};
+pub use verdict::{MOST_NOISE, Verdict, noise};
 
 use crate::delivery::Delivery;
 use crate::ranks::Ranks;

@@ -21,6 +21,9 @@ pub struct Errors {
     /// Predicted makespan / measured makespan - 1, of what an [`Outcome`] calls `predicted` and `measured`: above 0 it was
     /// predicted too long.
     pub makespan: f64,
+    /// How far single steps reach from that: [`noise`](super::noise) of the steps; none of fewer than three.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub noise: Option<f64>,
     /// The same over all steps, of which the mean of the middle half counts: each step's prediction is of its own time.
     pub typical_makespan: f64,
     /// That over the steps that no other load hit; none where there is no such step.
@@ -85,8 +88,11 @@ pub struct Outcome {
     /// The same of periods, where steps followed each other at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_period_ms: Option<f64>,
-    /// Of the step with the most typical makespan and busy time.
+    /// Of the step nearest to the median makespan.
     pub measured: Prediction,
+    /// Of each step: the makespan predicted for its own time, and the measured one.
+    #[serde(skip)]
+    pub step_makespans_ms: Vec<[f64; 2]>,
     /// Prediction against measurement.
     pub error: Errors,
 }

@@ -2,7 +2,7 @@
 
 use crate::exec::StepRecord;
 use crate::graph::TaskGraph;
-use crate::statistics::{median, most_typical};
+use crate::statistics::{median, nearest_median};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -103,10 +103,10 @@ impl Steps {
         found.into_iter().map(|(at, change)| Jump { at_ns: self.records[at].at_ns, change }).collect()
     }
 
-    /// The recorded step with the most typical makespan and busy time: the one that is drawn.
-    pub fn typical_step(&self) -> &StepRecord {
+    /// The recorded step nearest to the median makespan: the one that is drawn and judged.
+    pub fn median_step(&self) -> &StepRecord {
         let figures = |record: &StepRecord| (record.makespan_ns() as f64, record.busy_ns() as f64);
-        &self.records[most_typical(&self.records.iter().map(figures).collect::<Vec<_>>())]
+        &self.records[nearest_median(&self.records.iter().map(figures).collect::<Vec<_>>())]
     }
 
     /// The numbers of the steps just before and just after `other`; the same number twice where one side has none.

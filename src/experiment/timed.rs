@@ -56,6 +56,7 @@ impl Experiment {
         for (run, table) in runs.iter().zip(&tables) {
             finding.judge(&run.steps, table, &setup, (place, None))?;
         }
+        finding.tabulate();
         Ok(finding)
     }
 

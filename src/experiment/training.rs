@@ -1,6 +1,7 @@
 //! What is trained, on which data, and the sessions that train it: the executor's side of `run`.
 
 use super::machine::cores;
+use super::recipe::DEFAULT_SEQUENCE;
 use super::{Error, Recipe};
 use crate::anatomy::{Anatomy, MicroBatch, Stage};
 use crate::cost::{CostFile, CostTable, StepCosts};
@@ -68,7 +69,7 @@ impl Recipe {
                 batch.next_multiple_of(microbatches)
             )));
         }
-        let sequence_tokens = self.sequence_tokens.unwrap_or(config.max_sequence.min(256));
+        let sequence_tokens = self.sequence_tokens.unwrap_or(config.max_sequence.min(DEFAULT_SEQUENCE));
         if sequence_tokens > config.max_sequence {
             return Err(Error::Usage(format!(
                 "expected --seq of at most {}, the model's position table, found {sequence_tokens}",

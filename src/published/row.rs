@@ -6,6 +6,8 @@ use crate::cost::analytic::{Analytic, Machine};
 use crate::hardware::{Hardware, hardware, stack};
 use crate::layout::{Attention, Layout, Precision, Recompute, Zero, micro_batches};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// One measured step.
 #[derive(Clone, Debug, Deserialize)]
@@ -121,16 +123,75 @@ impl Model {
     }
 }
 
-/// The rows of a table in JSON.
+/// The rows of a table in JSON, and what is wrong with those that cannot be read.
 ///
 /// # Errors
-/// No JSON, or rows without what a prediction needs.
-pub fn read(text: &str) -> Result<Vec<Row>, CostError> {
-    serde_json::from_str(text)
-        .map_err(|error| CostError(format!("expected a list of measured steps, found otherwise: {error}")))
+/// No list in JSON.
+pub fn read(text: &str) -> Result<(Vec<Row>, Vec<String>), CostError> {
+    let rows: Vec<Value> = serde_json::from_str(text)
+        .map_err(|error| CostError(format!("expected a list of measured steps, found otherwise: {error}")))?;
+    let (mut read, mut faults) = (Vec::new(), Vec::new());
+    for (number, value) in rows.into_iter().enumerate() {
+        let id = value["id"].as_str().map_or_else(String::new, |id| format!(" ({id})"));
+        match serde_json::from_value::<Row>(value.clone()) {
+            Ok(row) => match row.fault() {
+                None => read.push(row),
+                Some(fault) => faults.push(format!("row {}{id}: {fault}", number + 1)),
+            },
+            Err(error) => {
+                let fault = fault::<Row>(&value).unwrap_or_else(|| error.to_string());
+                faults.push(format!("row {}{id}: {fault}", number + 1));
+            }
+        }
+    }
+    Ok((read, faults))
+}
+
+/// The first field of `value` that is not as `T` has it: one that is wrong even alone, else one that is missing.
+fn fault<T: DeserializeOwned>(value: &Value) -> Option<String> {
+    let Value::Object(fields) = value else { return Some(format!("expected an object, found {value}")) };
+    let alone = |name: &str, value: &Value| serde_json::from_value::<T>(serde_json::json!({ name: value })).err();
+    for (name, value) in fields {
+        if let ("model", Value::Object(_)) = (name.as_str(), value) {
+            match fault::<Model>(value) {
+                Some(fault) => return Some(format!("model.{fault}")),
+                None => continue,
+            }
+        }
+        let Some(error) = alone(name, value).map(|error| error.to_string()) else { continue };
+        if error.starts_with("missing field") {
+            continue;
+        }
+        let wanted = error.rsplit_once("expected ").map_or("u32", |(_, wanted)| wanted);
+        let wanted = match wanted {
+            "f64" => "a number",
+            "u32" | "u64" | "usize" => "a whole number, not negative",
+            "a string" => "a text",
+            "a boolean" => "true or false",
+            "struct Model" => "an object",
+            other => other,
+        };
+        return Some(format!("{name}: expected {wanted}, found {value}"));
+    }
+    let error = serde_json::from_value::<T>(value.clone()).err()?.to_string();
+    let missing = error.strip_prefix("missing field `")?.split('`').next()?;
+    Some(format!("{missing} is missing"))
 }
 
 impl Row {
+    /// The first number that nothing can be predicted or judged from.
+    fn fault(&self) -> Option<String> {
+        let above_0 = [
+            ("weight", self.weight),
+            ("gpus_per_node", self.gpus_per_node),
+            ("network_gbps_per_gpu", self.network_gbps_per_gpu),
+            ("iteration_s", self.iteration_s),
+            ("gpus", self.gpus as f64),
+        ];
+        let (name, found) = above_0.into_iter().find(|(_, number)| *number <= 0.0)?;
+        Some(format!("{name}: expected more than 0, found {found}"))
+    }
+
     /// The machine, as far as the row says something of it.
     ///
     /// # Errors
@@ -186,5 +247,48 @@ impl Row {
     /// The schedule's name; one device alone runs 1F1B.
     pub fn schedule(&self) -> &str {
         if self.schedule == "none" { "1f1b" } else { &self.schedule }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_cannot_be_read_are_named_with_their_field_and_the_others_are_kept() {
+        let good = serde_json::json!({
+            "id": "a-1", "family": "f", "group": "g",
+            "model": {"name": "m", "arch": "gpt", "layers": 2, "hidden": 64, "ffn": 256, "heads": 2, "kv_heads": 2, "vocab": 257},
+            "seq": 64, "gpu": "h100-sxm", "gpus": 1, "gpus_per_node": 8, "network_gbps_per_gpu": 400, "tp": 1, "pp": 1, "cp": 1, "dp": 1,
+            "chunks": 1, "schedule": "none", "micro_batch_size": 1, "batch": 1, "precision": "bf16", "stack": "pipesim",
+            "iteration_s": 1.5
+        });
+        assert_eq!(
+            read(&serde_json::json!([good]).to_string()).map(|(rows, faults)| (rows.len(), faults)).unwrap(),
+            (1, vec![])
+        );
+        for (field, value, wanted) in [
+            ("iteration_s", "null", "iteration_s: expected a number, found null"),
+            ("iteration_s", "0", "iteration_s: expected more than 0, found 0"),
+            ("iteration_s", "\"3\"", "iteration_s: expected a number, found \"3\""),
+            ("tp", "-1", "tp: expected a whole number, not negative, found -1"),
+            ("gpu", "7", "gpu: expected a text, found 7"),
+            ("model", "null", "model: expected an object, found null"),
+            ("model/heads", "null", "model.heads: expected a whole number, not negative, found null"),
+            ("model/arch", "", "model.arch is missing"),
+            ("gpus", "", "gpus is missing"),
+        ] {
+            let mut bad = good.clone();
+            let (object, name) = field.rsplit_once('/').unwrap_or(("", field));
+            let object = if object.is_empty() { &mut bad } else { &mut bad[object] };
+            match value {
+                "" => drop(object.as_object_mut().unwrap().remove(name)),
+                value => object[name] = serde_json::from_str(value).unwrap(),
+            }
+            bad["id"] = "b-2".into();
+            let (rows, faults) = read(&serde_json::json!([good, bad]).to_string()).unwrap();
+            assert_eq!((rows.len(), faults), (1, vec![format!("row 2 (b-2): {wanted}")]), "{field}");
+        }
+        assert!(read("{}").is_err());
     }
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the hub knows of a rank.
 #[derive(Default)]
@@ -48,9 +48,16 @@ impl Hub {
         Ok(Hub { members, events, patience, since_ping: Duration::ZERO, measured: false, lost: None })
     }
 
-    /// Waits at most `wait` for something to happen and deals with it.
+    /// Waits at most `wait` for something to happen and deals with it, and with all that has happened since.
     pub fn turn(&mut self, wait: Duration) {
-        let Ok(event) = self.events.recv_timeout(wait) else { return };
+        let mut next = self.events.recv_timeout(wait).ok();
+        while let Some(event) = next {
+            self.take(event);
+            next = self.events.try_recv().ok();
+        }
+    }
+
+    fn take(&mut self, event: Event) {
         let (rank, frame) = match event {
             Event::Joined(rank, outbox) => {
                 if let Some(member) = self.members.get_mut(rank as usize) {
@@ -135,6 +142,22 @@ impl Hub {
             // A rank that cannot be reached is gone, which its end of the socket says too.
             let _ = outbox.send(bytes.clone());
         }
+    }
+
+    /// Reads what is still in the sockets of ranks that have all ended: their last words, which may arrive after their processes are
+    /// gone. A rank that never joined is not waited for longer than `unjoined`, the others no longer than `joined`.
+    pub fn drain(&mut self, joined: Duration, unjoined: Duration) {
+        let begun = Instant::now();
+        while self.members.iter().any(|member| !member.gone) {
+            let limit = if self.members.iter().all(|member| member.outbox.is_some()) { joined } else { unjoined };
+            let Some(left) = limit.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else { return };
+            self.turn(left);
+        }
+    }
+
+    /// Whether a rank has joined.
+    pub fn has_joined(&self, rank: usize) -> bool {
+        self.members[rank].outbox.is_some()
     }
 
     /// Ranks whose socket closed although they had not said that they leave.

@@ -24,13 +24,17 @@ const DEFAULTS: [(&str, &str); 2] = [("NVSHMEM_SYMMETRIC_SIZE", "4G"), ("NVSHMEM
 
 /// How often the launcher looks after its ranks.
 const LOOK: Duration = Duration::from_millis(50);
+/// The exit code of a rank that was killed, or misses another.
+const LOST: u8 = 6;
 /// How long ranks have to end by themselves once one is gone.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How long the launcher waits for a rank that has ended to have joined: what it sent may arrive after its process is gone.
+const JOINING: Duration = Duration::from_millis(500);
 
 /// How a launched run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// The exit code: rank 0's, or that of the rank that failed alone; 6 where one was killed.
+    /// The exit code: that of the first rank that failed for a reason of its own; 6 where one was killed or hangs.
     pub code: u8,
     /// What rank 0 could not say itself.
     pub problem: Option<String>,
@@ -52,11 +56,13 @@ pub fn launch(size: u32, patience: Patience, stop: &Stop) -> io::Result<Ended> {
         last = Instant::now();
         children.look(passed)?;
         let silent = hub.pass(passed);
-        let trouble = children.death(&hub).or_else(|| children.stopped(patience.silence));
+        let trouble = children.death(&hub, JOINING).or_else(|| children.stopped(patience.silence));
         if let Some(text) = trouble.or_else(|| silent.map(|rank| children.silent(rank, patience))) {
             hub.lose(text);
         }
         if children.0.iter().all(|child| child.status.is_some()) {
+            hub.drain(FAREWELL, JOINING);
+            children.death(&hub, Duration::ZERO).into_iter().for_each(|text| hub.lose(text));
             return Ok(judge(&hub, &children));
         }
         if hub.lost().is_some() {
@@ -81,7 +87,7 @@ pub fn launch(size: u32, patience: Patience, stop: &Stop) -> io::Result<Ended> {
 
 /// What the ranks' ends amount to.
 fn judge(hub: &Hub, children: &Children) -> Ended {
-    let code = |status: &Option<ExitStatus>| status.and_then(|s| s.code()).map_or(6, |code| code as u8);
+    let code = |status: &Option<ExitStatus>| status.and_then(|s| s.code()).map_or(LOST, |code| code as u8);
     let codes: Vec<u8> = children.0.iter().map(|child| code(&child.status)).collect();
     let first = hub.farewell(0).map(|(text, _)| text.clone());
     let told = first.clone().flatten();
@@ -100,7 +106,9 @@ fn judge(hub: &Hub, children: &Children) -> Ended {
         (Some(None), Some(lost)) => Some(lost.to_string()),
         _ => alone,
     };
-    Ended { code: codes.iter().copied().find(|&code| code != 0).unwrap_or(0), problem }
+    // Ranks that miss another end with 6: one that ended for a reason of its own, as for want of memory, is why.
+    let code = codes.iter().find(|&&code| code != 0 && code != LOST).or(codes.iter().find(|&&code| code != 0));
+    Ended { code: code.copied().unwrap_or(0), problem }
 }
 
 /// A started process.
@@ -108,6 +116,8 @@ struct Started {
     process: Child,
     /// How it ended.
     status: Option<ExitStatus>,
+    /// For how long it has ended.
+    ended: Duration,
     /// For how long it has been stopped.
     stopped: Duration,
     /// That it was, when the run was called off.
@@ -136,14 +146,24 @@ impl Children {
                 );
                 io::Error::new(error.kind(), text)
             })?;
-            children.0.push(Started { process, status: None, stopped: Duration::ZERO, stood: None });
+            children.0.push(Started {
+                process,
+                status: None,
+                ended: Duration::ZERO,
+                stopped: Duration::ZERO,
+                stood: None,
+            });
         }
         Ok(children)
     }
 
     /// Notes who has ended and who is stopped, `passed` after the last time.
     fn look(&mut self, passed: Duration) -> io::Result<()> {
-        for child in self.0.iter_mut().filter(|child| child.status.is_none()) {
+        for child in &mut self.0 {
+            if child.status.is_some() {
+                child.ended += passed;
+                continue;
+            }
             child.status = child.process.try_wait()?;
             child.stopped = if child.is_stopped() { child.stopped + passed } else { Duration::ZERO };
         }
@@ -177,8 +197,8 @@ impl Children {
         }
     }
 
-    /// A rank that is gone without a word.
-    fn death(&self, hub: &Hub) -> Option<String> {
+    /// A rank that is gone without a word; one that never joined, once it has been gone for `unjoined`.
+    fn death(&self, hub: &Hub, unjoined: Duration) -> Option<String> {
         let ended = self.0.iter().enumerate().find_map(|(rank, child)| {
             child.status?;
             // Its last words may still be under way: its socket closes after them.
@@ -187,7 +207,7 @@ impl Children {
         let never = || {
             let silent = |(rank, child): (usize, &Started)| {
                 let status = child.status?;
-                (hub.farewell(rank).is_none() && !status.success()).then_some(rank)
+                (!hub.has_joined(rank) && child.ended >= unjoined && !status.success()).then_some(rank)
             };
             self.0.iter().enumerate().find_map(silent)
         };

@@ -62,8 +62,9 @@ pub fn figures(report: &Report) -> String {
 }
 
 /// How far the prediction is from what was measured.
-const ERRORS: [Column<Comparison>; 7] = [
+const ERRORS: [Column<Comparison>; 8] = [
     ("makespan", |e| Some(e.makespan)),
+    ("noise", |e| e.noise),
     ("typical_makespan", |e| e.typical_makespan),
     ("typical_iteration", |e| e.typical_iteration),
     ("typical_period", |e| e.typical_period),

@@ -85,6 +85,7 @@ fn data(report: &Report) -> String {
     let look = &report.look;
     let head = json!({
         "title": report.headline(),
+        "verdict": report.verdict,
         "subtitle": report.subtitle,
         "provenance": report.provenance,
         "tables": report.further_tables(),

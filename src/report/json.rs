@@ -41,6 +41,7 @@ pub(super) fn figures(report: &Report) -> Value {
     json!({
         "schema_version": crate::timeline::SCHEMA_VERSION,
         "title": report.headline(),
+        "verdict": report.verdict,
         "subtitle": report.subtitle,
         "provenance": report.provenance,
         "schedules": entries,

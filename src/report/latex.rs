@@ -7,7 +7,8 @@ use super::{Report, Table};
 /// The same tables as in Markdown, each in an environment `table` with its caption; needs `\usepackage{booktabs}`.
 pub fn latex(report: &Report) -> String {
     let tables: Vec<String> = tables(report).iter().map(environment).collect();
-    format!("% \\usepackage{{booktabs}}\n{}", tables.join("\n"))
+    let verdict = if report.verdict.is_empty() { String::new() } else { format!("% {}\n", plain(&report.verdict)) };
+    format!("% \\usepackage{{booktabs}}\n{verdict}{}", tables.join("\n"))
 }
 
 fn environment(Table { caption, header, rows }: &Table) -> String {

@@ -55,7 +55,7 @@ pub use html::html;
 pub use json::{json, timelines};
 pub use latex::latex;
 pub use look::{Look, Palette};
-pub use number::{number, percent, quantity};
+pub use number::{number, off_by, percent, plus_minus, quantity};
 pub use palette::Colors;
 #[cfg(feature = "pictures")]
 pub use pdf::pdf;
@@ -82,6 +82,8 @@ use std::collections::BTreeMap;
 pub struct Report {
     /// Headline.
     pub title: String,
+    /// What was found, in a few sentences, to be read first; empty where there is nothing to say.
+    pub verdict: String,
     /// One line under it: model, hardware, costs.
     pub subtitle: String,
     /// Program version, machine, date, costs; free text by key.
@@ -193,6 +195,13 @@ impl Panel {
 pub struct Comparison {
     /// Predicted / measured - 1, of the two timelines.
     pub makespan: f64,
+    /// Of how many measured steps the measured one is the median; none where only timelines are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<usize>,
+    /// How far predicted / measured of those steps reaches from its median: half of its 95 % interval, below six steps half of its
+    /// range, as a share; none of fewer than three.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise: Option<f64>,
     /// The same over all steps, each predicted for its own time, of which the mean of the middle half counts; none where only
     /// timelines are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -60,6 +60,22 @@ pub(super) fn signed_percent(fraction: f64) -> String {
     if fraction.is_finite() && !text.starts_with('-') && text != "0.0 %" { format!("+{text}") } else { text }
 }
 
+/// How far a prediction is from its measurement, in words: `1.2 % too long`, `26.2 % too short`, `0.0 %`.
+pub fn off_by(error: f64) -> String {
+    let size = percent(error.abs());
+    match size.as_str() {
+        MISSING | "0.0 %" => size,
+        _ => format!("{size} too {}", if error > 0.0 { "long" } else { "short" }),
+    }
+}
+
+/// Noise as a share: `± 1.2 %`, from 10 % on `± 25 %`.
+pub fn plus_minus(share: f64) -> String {
+    let size =
+        if share.is_finite() && share >= 0.0995 { format!("{} %", trimmed(share * 100.0, 0)) } else { percent(share) };
+    format!("± {size}")
+}
+
 /// Percentage points with their sign: `+0.4 points`.
 pub(super) fn points(value: f64) -> String {
     if !value.is_finite() {
@@ -116,6 +132,14 @@ mod tests {
         assert_eq!(percent(0.2727), "27.3 %");
         assert_eq!(percent(-0.00001), "0.0 %");
         assert_eq!(percent(149.5), "14,950 %");
+        assert_eq!(
+            [0.2617, -0.012, 0.0004, -0.0004].map(off_by),
+            ["26.2 % too long", "1.2 % too short", "0.0 %", "0.0 %"]
+        );
+        assert_eq!(
+            [0.012, 0.0994, 0.0996, 0.25, 12.0].map(plus_minus),
+            ["± 1.2 %", "± 9.9 %", "± 10 %", "± 25 %", "± 1,200 %"]
+        );
         assert_eq!(signed_percent(0.012), "+1.2 %");
         assert_eq!(signed_percent(-0.012), "-1.2 %");
         assert_eq!(points(0.04), "0.0 points");

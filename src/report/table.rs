@@ -1,10 +1,11 @@
 //! The figures side by side, for the terminal and as Markdown.
 
 use super::comparison::{bound_and_gap, time};
-use super::number::{MISSING, number, percent, points, signed_percent};
+use super::number::{MISSING, number, off_by, percent, points, signed_percent};
 use super::text::{columns, fit, folded, wrapped};
 use super::{Entry, Panel, Report, Table};
 use crate::metrics::Metrics;
+use crate::statistics::LEAST_FOR_CI95;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, TableStyle, Width};
 use std::collections::BTreeSet;
 
@@ -66,7 +67,7 @@ fn typical(report: &Report) -> Option<Table> {
     };
     let rows: Vec<Vec<String>> = report.entries.iter().filter_map(row).collect();
     let table = figures(&["schedule", "makespan", "lower bound", "gap"], rows);
-    let caption = "At the machine's typical speed (times above: under its speed as it was measured)";
+    let caption = "Prediction at the machine's typical speed (above: at its speed during the median step)";
     (!table.rows.is_empty()).then(|| Table { caption: caption.to_string(), ..table })
 }
 
@@ -76,7 +77,7 @@ fn measured(report: &Report) -> Option<Table> {
         return None;
     }
     let errors = report.entries.iter().any(|entry| entry.error.is_some());
-    let mut header = vec!["schedule", "iteration of this step"];
+    let mut header = vec!["schedule", "iteration"];
     // Beside errors, rates that say the same as the bubble would make the table too wide for a terminal.
     let shown = |i: usize| !errors || i < 2;
     header.extend(COMMON.into_iter().enumerate().filter(|&(i, _)| shown(i)).map(|(_, name)| name));
@@ -97,6 +98,25 @@ fn measured(report: &Report) -> Option<Table> {
     Some(figures(&header, rows))
 }
 
+/// Of each schedule one prediction, one measurement and one error with its noise; `None` where no steps were measured.
+fn judged(report: &Report) -> Option<Table> {
+    let steps = report.entries.iter().filter_map(|entry| entry.error.as_ref()?.steps).min()?;
+    let row = |entry: &Entry| {
+        let mut cells = vec![entry.name.clone()];
+        if let (Some(predicted), Some(measured), Some(error)) = (&entry.predicted, &entry.measured, &entry.error) {
+            cells.extend([predicted, measured].map(|panel| time(panel.metrics.makespan, panel)));
+            cells.extend([off_by(error.makespan), error.noise.map_or(MISSING.into(), percent)]);
+            cells.extend([predicted, measured].map(|panel| percent(panel.metrics.bubble)));
+        }
+        cells
+    };
+    let rows = report.entries.iter().map(row).collect();
+    let half = if steps < LEAST_FOR_CI95 { "range" } else { "95 % interval" };
+    let caption = format!("Makespan of the median step; noise: half the {half} over {steps} steps");
+    let header = ["schedule", "predicted", "measured", "error", "noise", "predicted bubble", "measured bubble"];
+    Some(Table { caption, ..figures(&header, rows) })
+}
+
 /// A table of figures.
 fn figures(header: &[&str], rows: Vec<Vec<String>>) -> Table {
     Table { caption: String::new(), header: header.iter().map(|&name| name.to_string()).collect(), rows }
@@ -104,10 +124,12 @@ fn figures(header: &[&str], rows: Vec<Vec<String>>) -> Table {
 
 /// The tables of a report with their captions; a lone table of figures needs none.
 pub(super) fn tables(report: &Report) -> Vec<Table> {
+    if let Some(judged) = judged(report) {
+        return [judged].into_iter().chain(report.extra_tables.iter().cloned()).collect();
+    }
     let (mut predicted, mut measured) = (predicted(report), measured(report));
     if let (Some(predicted), Some(measured)) = (&mut predicted, &mut measured) {
-        (predicted.caption, measured.caption) =
-            ("Predicted".to_string(), "Measured: the most typical step".to_string());
+        (predicted.caption, measured.caption) = ("Predicted".to_string(), "Measured".to_string());
     }
     let mut tables = report.comparison();
     if !tables.is_empty() {
@@ -255,7 +277,8 @@ pub(super) fn broken(name: &str) -> String {
 pub fn markdown(report: &Report) -> String {
     let caption = |text: &str| if text.is_empty() { String::new() } else { cell(text) + "\n\n" };
     let one = |table: Table| caption(&table.caption) + &markdown_grid(&table);
-    tables(report).into_iter().map(one).collect::<Vec<_>>().join("\n")
+    let verdict = if report.verdict.is_empty() { String::new() } else { cell(&report.verdict) + "\n\n" };
+    verdict + &tables(report).into_iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
 fn markdown_grid(Table { header, rows, .. }: &Table) -> String {

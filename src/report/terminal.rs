@@ -145,9 +145,6 @@ fn heading(out: &mut String, entry: &super::Entry, width: usize, look: &Pens, se
         let makespan = quantity(m.makespan, &panel.timeline.time_unit);
         facts.push(format!("{which}{makespan}, bubble {}", percent(m.bubble)));
     }
-    if let Some(error) = &entry.error {
-        facts.push(format!("error {} over all steps", super::number::signed_percent(error.makespan)));
-    }
     let facts = shortened(&facts.join(separator), width.saturating_sub(10), look);
     let name = shortened(&entry.name, width.saturating_sub(columns(&facts) + 2), look);
     let name = if look.colored() { format!("\x1b[1m{name}\x1b[0m") } else { name };
@@ -371,7 +368,9 @@ fn legend(out: &mut String, report: &Report, scale: &Scale, width: usize, both: 
     }
     if both {
         item("p predicted", None);
-        item("m measured", None);
+        let is_of_steps =
+            report.entries.iter().any(|entry| entry.error.as_ref().is_some_and(|error| error.steps.is_some()));
+        item(if is_of_steps { "m measured: the step nearest the median" } else { "m measured" }, None);
     }
     out.push('\n');
 }

@@ -13,7 +13,7 @@ use crate::balance::Balanced;
 use crate::cost::{CostTable, Speed, StepCosts, Summary};
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, Metrics, Yardstick};
-use crate::statistics::{most_typical, quantile};
+use crate::statistics::{nearest_median, quantile};
 use crate::timeline::{SCHEMA_VERSION, Source, Timeline};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -50,7 +50,7 @@ pub struct Prediction {
     /// Where steps lie as the machine's speed varies, where that was measured.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub interval: Option<Interval>,
-    /// How long a step lasts with what follows its last backward, at typical speed, where that is known.
+    /// How long a step lasts with what follows its last backward, at the makespan's speed, where that is known; never below the makespan.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub iteration: Option<f64>,
     /// From one step's end to the next one's where steps follow each other without a barrier.
@@ -124,7 +124,7 @@ pub struct Setup {
 /// A graph's predicted step.
 ///
 /// At constant speed it is one run of an engine; where the machine's speed was measured, one under each measured step's, of
-/// which the one with the most typical makespan and busy time counts. Bounds are of the costs, so at typical speed, and so is
+/// which the one nearest to the median makespan counts. Bounds are of the costs, so at typical speed, and so is
 /// the makespan that they are held against ([`Metrics::gap`]).
 #[derive(Clone, Debug)]
 pub struct Predicted<'a> {
@@ -200,9 +200,12 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
         Predicted { graph, costs, prediction, bounds, steps, step_costs, memory_cap, step, machine, record };
     if predicted.step_costs.is_whole && graph.len() <= MOST_EXPLAINED {
         let successive = predicted.successive(MOST_STEPS)?;
-        let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
-        predicted.prediction.iteration = successive.ends.first().map(|&end| unit(end));
-        predicted.prediction.period = successive.period().map(unit);
+        // At the speed of the makespan. Successive steps are at typical speed: of those the period's share of an iteration counts.
+        let ends = predicted.steps.iter().map(|step| step.end);
+        let iteration = ends.fold(predicted.step.makespan(), u64::max) as f64 / costs.ticks_per_unit;
+        let typical = successive.ends.first().copied().unwrap_or(0).max(1) as f64;
+        predicted.prediction.iteration = Some(iteration);
+        predicted.prediction.period = successive.period().map(|period| period as f64 / typical * iteration);
     }
     Ok(predicted)
 }
@@ -276,7 +279,7 @@ impl Step {
         }
         let busy = |devices: &[Activity]| devices.iter().map(|device| device.busy as f64).sum();
         let figures: Vec<(f64, f64)> = all.iter().map(|devices| (makespan(devices) as f64, busy(devices))).collect();
-        let number = most_typical(&figures);
+        let number = nearest_median(&figures);
         let at_speed = |devices: &Vec<Activity>| AtSpeed {
             makespan: makespan(devices),
             busy: devices.iter().map(|device| device.busy).sum(),

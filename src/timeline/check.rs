@@ -1,7 +1,7 @@
 //! Whether what a timeline says of itself goes together.
 
 use super::fault::{at, version};
-use super::{MAX_NS, MAX_UNIT_NS, Span, Timeline, TimelineError};
+use super::{MAX_NS, MAX_UNIT_NS, Source, Span, Timeline, TimelineError};
 use crate::op::{Kind, Op};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), TimelineError> {
     if holds { Ok(()) } else { Err(TimelineError(what())) }
 }
+
+/// Units of time and their nanoseconds; plain numbers are of `unit`, which may be as long as it likes.
+const TIME_UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
 /// Most devices and chunks.
 const MOST: u32 = 1 << 20;
@@ -24,7 +27,8 @@ impl Timeline {
         for (number, span) in self.spans.iter().enumerate() {
             self.validate_span(span).map_err(|what| TimelineError(self.of_span(place, number, &what)))?;
         }
-        self.validate_ops(place)
+        self.validate_ops(place)?;
+        self.validate_bounds(place)
     }
 
     fn validate_header(&self, place: &str) -> Result<(), TimelineError> {
@@ -37,8 +41,47 @@ impl Timeline {
         between("chunks", self.chunks.into(), MOST.into())?;
         between("microbatches", self.microbatches.into(), u32::MAX.into())?;
         between("unit_ns", self.unit_ns, MAX_UNIT_NS)?;
+        self.validate_unit(place)?;
         ensure((0.0..=1.0).contains(&self.keep), || {
             format!("{}: expected a share between 0 and 1, found {}; correct it", at(place, "keep"), self.keep)
+        })
+    }
+
+    /// That times are in a unit that is known, as long as it is.
+    fn validate_unit(&self, place: &str) -> Result<(), TimelineError> {
+        let known = TIME_UNITS.iter().find(|(name, _)| *name == self.time_unit);
+        ensure(known.is_some() || self.time_unit == "unit", || {
+            let place = at(place, "time_unit");
+            format!("{place}: expected unit, ns, us, ms or s, found '{}'; correct it", self.time_unit)
+        })?;
+        let (name, ns) = known.copied().unwrap_or(("unit", self.unit_ns));
+        ensure(self.unit_ns == ns, || {
+            let place = at(place, "unit_ns");
+            format!(
+                "{place}: expected {ns}, the nanoseconds of 1 {name}, found {}; correct unit_ns or time_unit",
+                self.unit_ns
+            )
+        })
+    }
+
+    /// That no prediction is shorter than its lower bounds. A measured step of a machine that was fast at the time may be.
+    fn validate_bounds(&self, place: &str) -> Result<(), TimelineError> {
+        let end = || self.ops().map(|(_, span)| span.end_ns).max().unwrap_or(0);
+        let most = match (self.typical_makespan_ns, self.source) {
+            (Some(typical), _) => ("typical_makespan_ns", typical),
+            (None, Source::Predicted) => ("the makespan", end()),
+            (None, Source::Measured) => return Ok(()),
+        };
+        let bounds =
+            [("lower_bound_ns", self.lower_bound_ns), ("lower_bound_if_split_ns", self.lower_bound_if_split_ns)];
+        bounds.into_iter().filter_map(|(name, bound)| Some((name, bound?))).try_for_each(|(name, bound)| {
+            ensure(bound <= most.1, || {
+                let (what, most) = most;
+                format!(
+                    "{}: expected a lower bound of at most {most} ns, {what}, found {bound}; correct it, or leave it out",
+                    at(place, name)
+                )
+            })
         })
     }
 

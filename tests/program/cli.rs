@@ -456,7 +456,7 @@ fn run_prints_the_documented_object_and_its_losses_are_pytorchs() {
          --batch 8 --lr 1e-3 --steps 10 --format json -o {at}/r"
     ));
     let expected: Value = golden_json("gpt2/expected.json");
-    assert_eq!(keys(&found), ["schema_version", "calibrated_on", "memory", "runs"]);
+    assert_eq!(keys(&found), ["schema_version", "calibrated_on", "memory", "verdict", "runs"]);
     assert_eq!(found["calibrated_on"]["schedule"], "1f1b");
     let runs = found["runs"].as_array().unwrap();
     assert_eq!(runs.iter().map(|r| r["schedule"].as_str().unwrap()).collect::<Vec<_>>(), ["zb-v", "gpipe", "gpipe"]);
@@ -473,7 +473,8 @@ fn run_prints_the_documented_object_and_its_losses_are_pytorchs() {
         // Only where some steps were hit by nothing else is there an error of those.
         let errors = keys(&run["error"]).into_iter().filter(|key| *key != "undisturbed_makespan");
         let over_steps = ["typical_makespan", "typical_bubble", "typical_iteration"];
-        let wanted = ["makespan"].into_iter().chain(over_steps).chain(["bubble", "op_start_p95", "self_replay"]);
+        let wanted =
+            ["makespan", "noise"].into_iter().chain(over_steps).chain(["bubble", "op_start_p95", "self_replay"]);
         assert!(errors.eq(wanted), "{run}");
         for side in ["predicted", "measured"] {
             // Only a machine whose speed varied has figures at its typical one, and enough steps an interval; no steps in a row, no
@@ -622,6 +623,8 @@ fn every_verb_gives_the_same_prediction_on_a_noisy_machine() {
             assert!(gap >= 0.0 && (typical / bound - 1.0 - gap).abs() < 1e-12, "{typical} {bound} {gap}");
             assert_eq!((&e["bounds"]["best"], &e["idle"]["makespan"]), (&p["lower_bound"], &p["makespan"]));
             let (makespan, bubble) = (p["makespan"].as_f64().unwrap(), p["bubble"].as_f64().unwrap());
+            let [iteration, period] = ["iteration", "period"].map(|name| p[name].as_f64().unwrap());
+            assert!(iteration >= makespan && period <= iteration, "{makespan} {iteration} {period}");
             let idle = e["idle"]["total"]["idle"].as_f64().unwrap();
             let same = (idle - 4.0 * makespan * bubble).abs() < 1e-6;
             assert!(same, "{idle} of idle time, bubble {bubble} of {makespan}");
@@ -644,14 +647,13 @@ fn every_verb_gives_the_same_prediction_on_a_noisy_machine() {
             assert_eq!(is_best, typical(p) == least, "{p}");
         }
         let shown = pipesim(&format!("predict {} --format md", common.replace(" --format json", ""))).1;
-        let steady =
-            shown.split("typical speed (times above").nth(1).expect("a table of its own for bounds").to_string();
+        let steady = shown.split("typical speed (above").nth(1).expect("a table of its own for bounds").to_string();
         for p in predicted.as_array().unwrap() {
             let gap = format!("{:.1} % |", 100.0 * p["typical_speed"]["gap_to_bound"].as_f64().unwrap());
             let row = steady.lines().find(|line| line.starts_with(&format!("| {} ", p["schedule"].as_str().unwrap())));
             assert!(row.is_some_and(|row| row.ends_with(&gap) && row.matches(" ms |").count() == 2), "{row:?} {gap}");
         }
-        assert!(!shown.split("typical speed (times above").next().unwrap().contains("gap"), "{shown}");
+        assert!(!shown.split("typical speed (above").next().unwrap().contains("gap"), "{shown}");
         let gap = numbers(&predicted, "gap_to_bound");
         assert!(gap.iter().all(|&gap| if machine == "slow" { gap > 0.0 } else { gap < 0.4 }), "{machine}: {gap:?}");
         let beaten = gap.iter().any(|&gap| gap < 0.0);
@@ -670,6 +672,7 @@ fn corrupt_timelines_are_usage_errors() {
         ("\"devices\":2", "4000000000 0 -1 1"),
         ("\"keep\":1.0", "NaN -5 1e308 1e999 null"),
         ("\"schema_version\":1", "2 x"),
+        ("\"time_unit\":\"unit\"", "\"furlong\" \"ms\" \"\" 3"),
         ("\"start_ns\":0", "-1 18446744073709551615 0.5"),
         ("\"op\":\"0F1\"", "\"0F0\" \"9F1\" \"0F4294967295\" 3"),
     ];
@@ -704,7 +707,19 @@ fn a_damaged_timeline_is_blamed_at_its_place() {
     let compute: Vec<usize> = ops.filter(|(_, span)| span["queue"] == "compute").map(|(number, _)| number).collect();
     let (one, other) = (compute[0], compute[1]);
     type Damage<'a> = &'a dyn Fn(&mut Value);
-    let damages: [(&str, Damage<'_>); 14] = [
+    let damages: [(&str, Damage<'_>); 17] = [
+        ("timelines[1].time_unit: expected unit, ns, us, ms or s, found 'furlong'", &|file| {
+            file["timelines"][1]["time_unit"] = json!("furlong");
+        }),
+        ("timelines[1].unit_ns: expected 1000000, the nanoseconds of 1 ms, found 1000000000", &|file| {
+            file["timelines"][1]["time_unit"] = json!("ms");
+        }),
+        (
+            "timelines[1].lower_bound_ns: expected a lower bound of at most 9000000000 ns, the makespan, found",
+            &|file| {
+                file["timelines"][1]["lower_bound_ns"] = json!(9_000_000_001_u64);
+            },
+        ),
         ("schema_version: expected schema_version 1, which", &|file| file["schema_version"] = json!(7)),
         ("schema_version is missing", &|file| drop(file.as_object_mut().unwrap().remove("schema_version"))),
         ("timelines[1].schema_version: expected schema_version 1", &|file| {

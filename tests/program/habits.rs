@@ -53,6 +53,36 @@ fn completions_know_verbs_schedules_and_files() {
 }
 
 #[test]
+fn completions_know_models_and_hardware_and_quote_names_of_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let odd = ["two words.json", "it's $HOME.json", "a;b.json", "back`tick.json"];
+    for name in odd.iter().chain(&["gpu farm.toml", "plain.toml", "plain.json", "plain.star"]) {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    let found = |line: &str| offered(line, folder.path());
+    let has = |line: &str, word: &str| found(line).iter().any(|one| one == word);
+    for (line, wanted, unwanted) in [
+        ("pipesim predict --model llama-3-", "llama-3-70b", "gpt2"),
+        ("pipesim predict --model plain", "plain.json", "plain.toml"),
+        ("pipesim predict --hardware h", "h100-sxm", "a100-sxm-80gb"),
+        ("pipesim predict --hardware pl", "plain.toml", "plain.json"),
+        ("pipesim run --model t", "tiny", "llama-3-70b"),
+        ("pipesim profile --model gpt2-", "gpt2-xl", "tiny"),
+    ] {
+        assert!(has(line, wanted) && !has(line, unwanted), "{line}: {:?}", found(line));
+    }
+    // What is inserted is one word to the shell, and that word is the file's name.
+    let quoted = found("pipesim predict --profile ");
+    for name in odd {
+        let output = |word: &&String| {
+            let line = format!("set -- {word}; test $# = 1 && printf %s \"$1\"");
+            Command::new("bash").args(["-c", &line]).env("HOME", "/nowhere").output().unwrap().stdout
+        };
+        assert!(quoted.iter().any(|word| output(&word) == name.as_bytes()), "{name}: {quoted:?}");
+    }
+}
+
+#[test]
 fn manual_pages_are_without_fault() {
     for verb in ["", "predict", "explain", "report accuracy", "man"] {
         let (code, page, err) = pipesim(&format!("man {verb}"));

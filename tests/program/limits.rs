@@ -31,6 +31,14 @@ fn too_little_memory_is_an_error() {
         codes.push(code);
     }
     assert!(codes.contains(&Some(5)), "{codes:?}");
+    // The same of two ranks, of which one may get what the other does not.
+    for mebibytes in [300, 490, 500, 505, 510, 515, 520] {
+        let (code, told) = shell(&format!(
+            "ulimit -v {}; {RUN} -n 2 --timeout 5 --blocks 4 --heads 4 --channels 256",
+            mebibytes << 10
+        ));
+        assert!(matches!(code, Some(0 | 5)), "{mebibytes} MiB, two ranks: {code:?} {told}");
+    }
     // Known beforehand, and by what is left of the address space.
     let (code, told) = shell("ulimit -v 700000; exec \"$0\" predict -p 64 -m 262144 -s zb-h1 -q");
     assert!(code == Some(5) && told.contains("memory"), "{code:?} {told}");

@@ -45,6 +45,16 @@ fn two_ranks_give_pytorchs_losses_under_every_schedule() {
 }
 
 #[test]
+fn ranks_that_end_properly_are_not_missed() {
+    // What a rank says when it leaves may be read after its process is gone.
+    let line = "-p 2 -m 2 -s gpipe --device timed -n 2 --steps 1 --warmup 0 --unit-ms 0.1 --costs F=1,I=1,W=1 -q --format json";
+    for number in 0..25 {
+        let (code, _, told) = run(&mut pipesim(), line);
+        assert_eq!((code, told.as_str()), (Some(0), ""), "run {number}");
+    }
+}
+
+#[test]
 fn four_ranks_give_pytorchs_losses() {
     let names = schedules(4, 4);
     assert!(names.len() >= 5, "{names:?}");

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 /// What is published of schedules in fixed order; those that are searched take minutes, and stand in reports/published.
 static HELD: LazyLock<Vec<Held>> = LazyLock::new(|| {
-    let rows = published::read(include_str!("../golden/throughputs/measured.json")).unwrap();
+    let rows = published::read(include_str!("../golden/throughputs/measured.json")).unwrap().0;
     let fixed = |schedule: &str| matches!(schedule, "none" | "1f1b" | "interleaved-1f1b" | "zb-v");
     published::hold(rows.into_iter().filter(|row| fixed(&row.schedule)).collect(), &Files, &|_| ())
 });
@@ -209,7 +209,7 @@ fn published_rows_with_unknown_stages_of_zero_are_refused() {
     let row = |zero: u32| {
         let mut row = golden_list("throughputs/measured.json").remove(0);
         row["zero"] = zero.into();
-        published::read(&serde_json::json!([row]).to_string()).unwrap().remove(0).layout()
+        published::read(&serde_json::json!([row]).to_string()).unwrap().0.remove(0).layout()
     };
     assert!(row(3).is_ok());
     assert!(row(4).unwrap_err().to_string().contains("found '4'"));

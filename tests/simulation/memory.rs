@@ -150,7 +150,7 @@ fn activations_follow_the_schedule() {
 /// The published rows, each with its own JSON.
 fn published() -> Vec<(Row, Value)> {
     let values = golden_list("throughputs/measured.json");
-    read(&Value::from(values.clone()).to_string()).unwrap().into_iter().zip(values).collect()
+    read(&Value::from(values.clone()).to_string()).unwrap().0.into_iter().zip(values).collect()
 }
 
 /// Against every published row with a figure of memory. BLOOM's are the driver's, with all that is outside of the allocator; the

@@ -62,6 +62,8 @@ pub fn entry(name: &str, p: u32, m: u32, comm: f64, measured: bool) -> Entry {
             bubble: (predicted.metrics.bubble - measured.metrics.bubble) * 100.0,
             op_start_p50: 0.006,
             op_start_p95: 0.0181,
+            steps: None,
+            noise: None,
             typical_makespan: Some(0.011),
             typical_iteration: Some(0.012),
             typical_period: Some(0.013),
@@ -371,6 +373,32 @@ fn terminals_are_never_overrun() {
 }
 
 #[test]
+fn measured_steps_are_told_by_a_verdict_and_one_error_each() {
+    let mut report = sample(4, 8, 0.2, true);
+    report.verdict = "Predictions agree with the measurement.".to_string();
+    let spoken =
+        |error: f64| format!("{:.1} % too {}", 100.0 * error.abs(), if error > 0.0 { "long" } else { "short" });
+    for (steps, interval) in [(5, "range"), (6, "95 % interval")] {
+        for error in report.entries.iter_mut().filter_map(|entry| entry.error.as_mut()) {
+            (error.steps, error.noise) = (Some(steps), Some(0.014));
+        }
+        let markdown = report::markdown(&report);
+        assert!(markdown.starts_with("Predictions agree with the measurement.\n\n"), "{markdown}");
+        assert!(markdown.contains(&format!("half the {interval} over {steps} steps")), "{markdown}");
+        for entry in &report.entries {
+            let row = markdown.lines().find(|line| line.starts_with(&format!("| {} |", entry.name))).unwrap();
+            let error = entry.error.as_ref().unwrap().makespan;
+            assert!(row.contains(&format!("| {} | 1.4 % |", spoken(error))), "{error}: {row}");
+        }
+        for (width, cut) in [(80, "…"), (100, "…")] {
+            let drawn = report::terminal(&report, width, false, Colors::None) + &report::table(&report, Some(width));
+            let wide = drawn.lines().filter(|line| line.chars().count() > width || line.contains(cut)).count();
+            assert_eq!(wide, 0, "{width} columns:\n{drawn}");
+        }
+    }
+}
+
+#[test]
 fn tables_name_every_figure() {
     let both = sample(4, 8, 0.2, true);
     let (table, markdown) = (report::table(&both, Some(80)), report::markdown(&both));
@@ -378,8 +406,7 @@ fn tables_name_every_figure() {
         let text = if part == "27.3 %" { report::table(&sample(4, 8, 0.0, false), Some(80)) } else { table.clone() };
         assert!(text.contains(part), "no {part} in\n{text}");
     }
-    let figures =
-        "makespan, bubble, span bubble, bubble over ideal, peak activations, lower bound, gap, iteration of this step";
+    let figures = "makespan, bubble, span bubble, bubble over ideal, peak activations, lower bound, gap, iteration";
     for name in figures.split(", ") {
         assert!(markdown.contains(&format!("| {name} |")), "no {name} in\n{markdown}");
     }

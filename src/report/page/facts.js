@@ -37,7 +37,7 @@ const svgNode = (tag, attributes, ...children) => {
 };
 
 function figures() {
-  const header = ["schedule", "source", "makespan", "iteration of this step", "bubble", "span bubble", "bubble over ideal", "efficiency", "lower bound", "gap to bound", "lower bound if split", "span", "ideal", "peak activations"];
+  const header = ["schedule", "source", "makespan", "iteration", "bubble", "span bubble", "bubble over ideal", "efficiency", "lower bound", "gap to bound", "lower bound if split", "span", "ideal", "peak activations"];
   const rows = panels.map(p => {
     const m = p.metrics, typical = m.typical_speed, gap = (typical || m).gap_to_bound;
     return [p.entry.name, p.source, quantity(m.makespan, p.unit), quantity(p.iteration, p.unit), percent(m.bubble), percent(m.span_bubble), percent(m.bubble_over_ideal), percent(m.efficiency),
@@ -48,7 +48,7 @@ function figures() {
   const definitions = element("dl", { class: "definitions" });
   for (const [name, text] of [
     ["makespan", "time 0 to the end of the last F, I, W or B"],
-    ["iteration of this step", "time 0 to the end of the last span of any kind, step ops included"],
+    ["iteration", "time 0 to the end of the last span of any kind, step ops included"],
     ["span", "longest (last end − first start) over devices"],
     ["ideal", "the busiest device's time in F, I, W and B; waits and transfers are never busy"],
     ["bubble", "1 − Σ busy / (p · makespan)"],
@@ -149,6 +149,7 @@ function provenance() {
 
 function fillPage() {
   document.getElementById("title").textContent = data.title || "pipesim report";
+  document.getElementById("verdict").textContent = data.verdict;
   document.getElementById("subtitle").textContent = data.subtitle;
   document.getElementById("facts").append(...figures(), ...errors(), ...devices(), ...remarks());
 }

@@ -1,0 +1,256 @@
+//! Whether the machine was steady enough to judge predictions, and what the measurement says of them.
+
+use super::Outcome;
+use crate::report::{off_by, percent, plus_minus, quantity};
+use crate::statistics::{LEAST_FOR_CI95, median, median_ci95};
+use serde::Serialize;
+
+/// Largest noise, as a share, at which predictions are judged: schedules of interest differ by 5 to 10 %.
+pub const MOST_NOISE: f64 = 0.05;
+
+/// Times that are no further apart than this, as a share, count as equal however steady the machine is.
+const TIE: f64 = 0.01;
+
+/// Fewest steps of which the noise is known.
+const FEWEST: usize = 3;
+
+/// What a run says of the machine and of the predictions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// Whether the machine was steady enough to judge: `noise` is known and at most `most_noise`.
+    pub steady: bool,
+    /// In words.
+    pub text: String,
+    /// The median of the schedules' noise, as a share; none of fewer than three steps.
+    pub noise: Option<f64>,
+    /// [`MOST_NOISE`].
+    pub most_noise: f64,
+    /// The schedules by predicted time, as in `a < b ≈ c`; none of a single schedule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_order: Option<String>,
+    /// The same by measured time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured_order: Option<String>,
+}
+
+/// What is judged of one schedule.
+#[derive(Clone, Debug, Default)]
+struct Judged {
+    name: String,
+    /// Predicted / measured - 1, of the medians.
+    error: f64,
+    /// The predicted makespan at one speed for all schedules, in ms.
+    predicted_ms: f64,
+    /// Of each step: the makespan predicted for its own time, and the measured one, in ms.
+    steps: Vec<[f64; 2]>,
+}
+
+/// How far single steps reach from the median of predicted / measured: half of its 95 % interval, below six steps half of its range, as
+/// a share of it. None of fewer than three steps. `steps` are predicted and measured times of the same steps, in one unit.
+pub fn noise(steps: &[[f64; 2]]) -> Option<f64> {
+    half_interval(
+        &steps.iter().map(|[predicted, measured]| predicted / measured.max(f64::MIN_POSITIVE)).collect::<Vec<_>>(),
+    )
+}
+
+fn half_interval(ratios: &[f64]) -> Option<f64> {
+    let [low, high] = median_ci95(ratios);
+    (ratios.len() >= FEWEST).then(|| (high - low) / 2.0 / median(ratios).max(f64::MIN_POSITIVE))
+}
+
+impl Verdict {
+    /// Of runs that were measured together, step by step in turn; none where there are none.
+    pub(super) fn of(outcomes: &[Outcome]) -> Option<Verdict> {
+        let several_links = outcomes.windows(2).any(|pair| pair[0].link != pair[1].link);
+        let judged = |outcome: &Outcome| Judged {
+            name: match several_links {
+                true => format!("{} ({})", outcome.schedule, outcome.link),
+                false => outcome.schedule.clone(),
+            },
+            error: outcome.error.makespan,
+            predicted_ms: outcome
+                .predicted
+                .metrics
+                .typical_speed
+                .map_or(outcome.predicted.metrics.makespan, |at| at.makespan),
+            steps: outcome.step_makespans_ms.clone(),
+        };
+        let judged: Vec<Judged> = outcomes.iter().map(judged).collect();
+        (!judged.is_empty()).then(|| Verdict::judge(&judged))
+    }
+
+    fn judge(all: &[Judged]) -> Verdict {
+        let known: Option<Vec<f64>> = all.iter().map(|one| noise(&one.steps)).collect();
+        let noise = known.map(|known| median(&known));
+        let [predicted_order, measured_order] = match all {
+            [_] => [None, None],
+            _ => [
+                Some(order(all, |one| one.predicted_ms, |_, _| TIE)),
+                noise.map(|_| order(all, Judged::median_ms, measured_tie)),
+            ],
+        };
+        let steady = noise.is_some_and(|noise| noise <= MOST_NOISE);
+        let finding = match noise {
+            None => "Too few steps to judge: the noise shows from 3 steps of each schedule on.".to_string(),
+            Some(noise) if steady => agreement(all, noise),
+            Some(noise) => unsteady(all, noise),
+        };
+        let orders = predicted_order.as_ref().map(|predicted| match &measured_order {
+            Some(measured) if measured == predicted => format!(" Predicted order: {predicted}; measured: the same."),
+            Some(measured) => format!(" Predicted order: {predicted}; measured: {measured}."),
+            None => format!(" Predicted order: {predicted}."),
+        });
+        let steps = all.iter().map(|one| one.steps.len()).min().unwrap_or(0);
+        let advice = match noise {
+            None => format!(" Ask for `--steps {}` or more.", LEAST_FOR_CI95),
+            Some(_) if steady => String::new(),
+            Some(_) => format!(" Try an idle machine or `--steps {}`.", 4 * steps),
+        };
+        let text = [finding, orders.unwrap_or_default(), advice].concat();
+        Verdict { steady, text, noise, most_noise: MOST_NOISE, predicted_order, measured_order }
+    }
+}
+
+impl Judged {
+    fn measured(&self) -> impl Iterator<Item = f64> {
+        self.steps.iter().map(|[_, measured]| *measured)
+    }
+
+    fn median_ms(&self) -> f64 {
+        median(&self.measured().collect::<Vec<_>>())
+    }
+}
+
+/// What predictions are worth on a steady machine: they agree where none is off by more than its noise and [`MOST_NOISE`].
+fn agreement(all: &[Judged], noise_of_all: f64) -> String {
+    let agrees = |one: &Judged| one.error.abs() <= noise(&one.steps).unwrap_or(0.0).max(MOST_NOISE);
+    let noise = plus_minus(noise_of_all);
+    let worst = all.iter().max_by(|a, b| a.error.abs().total_cmp(&b.error.abs()));
+    let Some(worst) = worst else { return String::new() };
+    let off = off_by(worst.error);
+    if let [one] = all {
+        let verb = if agrees(one) { "agrees with" } else { "differs from" };
+        return format!("The prediction {verb} the measurement: {off}, noise {noise}.");
+    }
+    let mean = all.iter().map(|one| one.error.abs()).sum::<f64>() / all.len() as f64;
+    let verb = if all.iter().all(agrees) { "agree with" } else { "differ from" };
+    let (mean, name) = (percent(mean), &worst.name);
+    format!("Predictions {verb} the measurement: mean error {mean}, largest {name} {off}, noise {noise}.")
+}
+
+/// That nothing can be judged, with the schedule whose steps show it best.
+fn unsteady(all: &[Judged], noise_of_all: f64) -> String {
+    let by_noise = |a: &&Judged, b: &&Judged| noise(&a.steps).unwrap_or(0.0).total_cmp(&noise(&b.steps).unwrap_or(0.0));
+    let Some(worst) = all.iter().max_by(by_noise) else { return String::new() };
+    let (low, high) = worst.measured().fold((f64::INFINITY, 0.0_f64), |(low, high), ms| (low.min(ms), high.max(ms)));
+    let (name, steps, found, most) = (&worst.name, worst.steps.len(), plus_minus(noise_of_all), plus_minus(MOST_NOISE));
+    let (low, high) = (quantity(low, "ms"), quantity(high, "ms"));
+    format!(
+        "This machine was too unsteady to judge: {steps} steps of {name} took {low} to {high} (noise {found}, at most {most} can be \
+         judged)."
+    )
+}
+
+/// How far apart two schedules' measured times must be to count as different: a per cent, or the noise between their steps, which were
+/// taken in turn.
+fn measured_tie(a: &Judged, b: &Judged) -> f64 {
+    let ratios: Vec<f64> = a.measured().zip(b.measured()).map(|(a, b)| b / a.max(f64::MIN_POSITIVE)).collect();
+    half_interval(&ratios).unwrap_or(0.0).max(TIE)
+}
+
+/// Names from the shortest to the longest time; `≈` joins neighbours that are no further apart than `tie`.
+fn order(all: &[Judged], ms: impl Fn(&Judged) -> f64, tie: fn(&Judged, &Judged) -> f64) -> String {
+    let mut sorted: Vec<(&Judged, f64)> = all.iter().map(|one| (one, ms(one))).collect();
+    sorted.sort_by(|a, b| a.1.total_cmp(&b.1)); // equals stay as they were asked for
+    let mut text = String::new();
+    for (number, (one, ms)) in sorted.iter().enumerate() {
+        if let Some((before, shorter)) = number.checked_sub(1).map(|before| sorted[before]) {
+            text += if ms / shorter.max(f64::MIN_POSITIVE) - 1.0 <= tie(before, one) { " ≈ " } else { " < " };
+        }
+        text += &one.name;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A schedule predicted to take `predicted_ms`, whose steps took `measured` each.
+    fn one(name: &str, predicted_ms: f64, measured: &[f64]) -> Judged {
+        let steps: Vec<[f64; 2]> = measured.iter().map(|&measured| [predicted_ms, measured]).collect();
+        let error = predicted_ms / median(measured) - 1.0;
+        Judged { name: name.to_string(), error, predicted_ms, steps }
+    }
+
+    #[test]
+    fn noise_is_half_the_range_of_few_steps_and_half_the_interval_of_more() {
+        assert_eq!(noise(&[[2.0, 2.0], [2.0, 1.0], [2.0, 4.0]]), Some(0.75)); // 1, 2 and 0.5 of what was measured
+        assert_eq!(noise(&[[1.0, 1.0], [1.0, 2.0]]), None);
+        // A machine that slows down, and predictions that know: no noise.
+        assert_eq!(noise(&[[1.0, 2.0], [2.0, 4.0], [4.0, 8.0]]), Some(0.0));
+        // the tabulated ranks 40 and 61 of 100: 1.40 and 1.61 around 1.505
+        let hundred: Vec<[f64; 2]> = (1..=100).map(|step| [100.0 + f64::from(step), 100.0]).collect();
+        assert!((noise(&hundred).unwrap() - 0.105 / 1.505).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_steady_machine_is_judged() {
+        let all = [
+            one("naive", 198.0, &[200.0, 201.2, 198.8]),
+            one("gpipe", 100.0, &[100.4, 100.0, 99.6]),
+            one("1f1b", 100.5, &[100.9, 100.5, 100.1]),
+            one("zb-v", 87.3, &[90.0, 90.9, 89.1]),
+        ];
+        let Verdict { steady, text, noise, predicted_order, measured_order, .. } = Verdict::judge(&all);
+        assert!(steady && noise.unwrap() < 0.01, "{noise:?}");
+        assert_eq!(predicted_order.as_deref(), Some("zb-v < gpipe ≈ 1f1b < naive"));
+        assert_eq!(predicted_order, measured_order);
+        assert_eq!(
+            text,
+            "Predictions agree with the measurement: mean error 1.0 %, largest zb-v 3.0 % too short, noise ± 0.5 %. Predicted order: \
+             zb-v < gpipe ≈ 1f1b < naive; measured: the same."
+        );
+    }
+
+    #[test]
+    fn errors_beyond_noise_and_limit_are_said_to_differ() {
+        let off = [one("a", 120.0, &[100.0, 100.0, 101.0]), one("b", 110.0, &[110.0, 110.0, 110.0])];
+        let verdict = Verdict::judge(&off);
+        assert!(verdict.steady);
+        assert_eq!(
+            verdict.text,
+            "Predictions differ from the measurement: mean error 10.0 %, largest a 20.0 % too long, noise ± 0.2 %. Predicted order: \
+             b < a; measured: a < b."
+        );
+        // 6 % within a noise of 10 %: nothing can be said against it, as long as the others are quiet
+        let noisy = one("c", 106.0, &[91.0, 100.0, 110.0]);
+        let all = [noisy, one("d", 10.0, &[10.0; 3]), one("e", 30.0, &[30.0; 3])];
+        let verdict = Verdict::judge(&all);
+        assert!(verdict.steady && verdict.text.starts_with("Predictions agree"), "{}", verdict.text);
+    }
+
+    #[test]
+    fn an_unsteady_machine_is_not_judged() {
+        let all = [one("1f1b", 2500.0, &[1900.0, 2500.0, 3100.0]), one("naive", 4000.0, &[3500.0, 4000.0, 4500.0])];
+        let verdict = Verdict::judge(&all);
+        assert!(!verdict.steady && verdict.noise.unwrap() > MOST_NOISE);
+        assert!(verdict.text.starts_with(
+            "This machine was too unsteady to judge: 3 steps of 1f1b took 1,900 ms to 3,100 ms (noise ± 19 %, at most ± 5.0 % can be \
+             judged). Predicted order: 1f1b < naive; measured: "
+        ), "{}", verdict.text);
+        assert!(verdict.text.ends_with(" Try an idle machine or `--steps 12`."), "{}", verdict.text);
+    }
+
+    #[test]
+    fn one_schedule_has_no_order_and_few_steps_no_noise() {
+        let verdict = Verdict::judge(&[one("1f1b", 101.0, &[100.0; 6])]);
+        assert_eq!(verdict.text, "The prediction agrees with the measurement: 1.0 % too long, noise ± 0.0 %.");
+        let verdict = Verdict::judge(&[one("a", 1.0, &[1.0]), one("b", 2.0, &[2.0])]);
+        assert!(!verdict.steady && verdict.noise.is_none() && verdict.measured_order.is_none());
+        assert_eq!(
+            verdict.text,
+            "Too few steps to judge: the noise shows from 3 steps of each schedule on. Predicted order: a < b. Ask for `--steps 6` or more."
+        );
+    }
+}
