@@ -260,7 +260,7 @@ fn ops_of_the_kinds_that_a_schedule_uses() {
 /// group divides m or not, and the first of a group too many costs no other micro-batch a wait.
 #[test]
 fn groups_that_are_not_full_are_full_ones_without_the_surplus() {
-    for (p, v, group) in [(2, 2, 2), (2, 2, 1), (3, 2, 3), (4, 2, 4), (4, 3, 3), (4, 2, 6), (5, 3, 5)] {
+    for (p, v, group) in [(2, 2, 2_u32), (2, 2, 1), (3, 2, 3), (4, 2, 4), (4, 3, 3), (4, 2, 6), (5, 3, 5)] {
         let name = format!("group-interleaved group={group}");
         for m in 1..=2 * group + 1 {
             let whole = m.next_multiple_of(group);

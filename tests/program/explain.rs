@@ -223,8 +223,8 @@ impl Question {
 /// Whatever advice names was predicted: asked for by itself, with all costs written out, it gives the same.
 #[test]
 fn every_number_of_the_advice_is_a_prediction_of_its_own() {
-    let (mut dice, mut compared, mut held) = (Dice(24), BTreeMap::new(), BTreeSet::new());
-    for schedule in QUESTIONS.into_iter().cycle().take(105) {
+    let (mut dice, mut compared, mut parts, mut held) = (Dice(24), BTreeMap::new(), 0, BTreeSet::new());
+    for schedule in QUESTIONS.into_iter().cycle().take(75) {
         let question = Question::drawn(schedule, &mut dice);
         let Question { selection, given, slow, .. } = &question;
         let asked = format!("{schedule} p={} m={} {given} slow {slow:?}", selection.devices, selection.microbatches);
@@ -251,18 +251,18 @@ fn every_number_of_the_advice_is_a_prediction_of_its_own() {
         for part in &sensitivities.list {
             let Some(then) = question.with_part_faster(&part.part) else { continue };
             close(part.percent * now / 100.0, now - then, &part.part);
-            *compared.entry(What::Split).or_insert(0) += 1;
+            parts += 1;
         }
     }
-    println!("{compared:?}");
+    println!("{compared:?}, {parts} sensitivities");
     assert_eq!(
         held.into_iter().collect::<Vec<_>>(),
-        ["v-half", "v-zb", "zb-2p"],
+        ["1f1b-v", "v-half", "v-zb", "zb-2p", "zb-v-greedy"],
         "only searched orders are held fixed"
     );
-    let enough =
-        [(What::Schedule, 1000), (What::Micro, 100), (What::Split, 500), (What::Links, 30), (What::Stages, 20)];
-    assert!(enough.iter().all(|(what, least)| compared.get(what) >= Some(least)), "{compared:?}");
+    let enough = [(What::Schedule, 1000), (What::Micro, 100), (What::Links, 30), (What::Stages, 20)];
+    let all = enough.iter().all(|(what, least)| compared.get(what) >= Some(least));
+    assert!(all && parts >= 300, "{compared:?}, {parts}");
 }
 
 /// The one sentence of each explanation that contains `part`.
@@ -307,7 +307,7 @@ fn assumed_costs_are_said() {
     for line in [
         format!("predict -q {costs}"),
         format!("explain -q {costs}"),
-        format!("check {costs} -q"),
+        format!("check {} -q", costs.replace("1f1b", "chimera")),
         format!("predict -q {costs} --format md"),
     ] {
         let (code, out, err) = pipesim(&line);
