@@ -109,7 +109,7 @@ pub fn folded(text: &str, width: Option<usize>) -> String {
         let begins = |&at: &usize| {
             line.as_bytes()[at - 2..at] == *b"  " && line.as_bytes()[at] != b' ' && columns(&line[..at]) <= width / 2
         };
-        let column = (2..line.len()).filter(begins).last().unwrap_or(margin);
+        let column = (2..line.len()).rfind(begins).unwrap_or(margin);
         let (head, rest) = line.split_at(column);
         let room = width - columns(head);
         let lines = wrapped(rest, Some(room)).into_iter().flat_map(|line| chopped(line, room)).enumerate();

@@ -65,7 +65,7 @@ fn search(selection: &Selection, graph: &TaskGraph, costs: &Costs) -> Result<Bal
     let table = |layers: &[usize]| costs.of_stages(placement, &stages(layers));
     // What fails under the first split fails: a deadlock, a clock that overflows.
     let (_, makespan_before) = makespan(selection, graph, table(&start)?)?;
-    let step = |layers: &[usize]| Some(makespan(selection, graph, table(layers).ok()?).ok()?);
+    let step = |layers: &[usize]| makespan(selection, graph, table(layers).ok()?).ok();
     let ledger = costs.ledger();
     let fits = |layers: &[usize]| {
         let fits = |(ledger, bytes): &(Ledger, u64)| ledger.memory(*bytes, &stages(layers), graph.schedule()).fits;
