@@ -101,8 +101,9 @@ fn is_harmless(key: &str) -> bool {
 
 /// The first key that changes the model in a way that is not described here, and what to say of it; `read` are keys that are.
 pub(super) fn unsupported(keys: &Map<String, Value>, read: &[&str]) -> Option<String> {
-    let set = keys.iter().filter(|(key, value)| is_set(value) && !read.contains(&key.as_str()) && !is_harmless(key));
-    set.into_iter().find_map(|(key, value)| {
+    let mut set =
+        keys.iter().filter(|(key, value)| is_set(value) && !read.contains(&key.as_str()) && !is_harmless(key));
+    set.find_map(|(key, value)| {
         let (why, _) = UNSUPPORTED.iter().find(|(_, parts)| parts.iter().any(|part| key.contains(part)))?;
         let value = match value {
             Value::Array(_) | Value::Object(_) => String::new(),

@@ -35,7 +35,7 @@ macro_rules! numbers {
                     what: $what,
                     may_be_zero: numbers!(@zero $bound),
                     is_count: numbers!(@count $bound),
-                    most: $most as f64,
+                    most: $most,
                 },)+
             ];
 
