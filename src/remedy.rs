@@ -14,6 +14,8 @@ use crate::resolve::{Selection, Variant};
 const MOST_OPS: u64 = 5_000_000;
 /// Tries where costs decide the order, where it is searched, or where `auto` searches several or `--balance` splits layers.
 const MOST_TRIES: [u64; 3] = [100, 6, 2];
+/// Most devices for which orders are searched, where fewer were asked for: the work of a search grows with them.
+const MOST_SEARCHED: u32 = 8;
 
 /// What was asked: a schedule by its name, a model on hardware under a layout, and all options that the answer depends on.
 pub struct Question<'a> {
@@ -110,6 +112,7 @@ pub fn misfit(question: &Question<'_>, graph: &TaskGraph, memory: &Memory) -> Op
 
 /// What may still be tried.
 struct Budget {
+    devices: u32,
     ops: u64,
     tries: u64,
 }
@@ -118,7 +121,9 @@ impl Question<'_> {
     /// The fewest changes that make it fit, on as many GPUs where that can be; of several the one with the shortest step, a
     /// GPU's time counted.
     fn remedy(&self) -> Option<Remedy> {
-        let mut budget = Budget { ops: MOST_OPS, tries: MOST_TRIES[self.effort()] };
+        let effort = self.effort();
+        let devices = if effort == 0 { u32::MAX } else { self.analytic.layout.devices.max(MOST_SEARCHED) };
+        let mut budget = Budget { devices, ops: MOST_OPS, tries: MOST_TRIES[effort] };
         [false, true].into_iter().find_map(|more| {
             let mut level = vec![Candidate { layout: self.analytic.layout.clone(), changed: None }];
             (0..MOST_CHANGES).find_map(|_| {
@@ -144,7 +149,7 @@ impl Question<'_> {
         let mut promising: Vec<(f64, &Candidate, Analytic)> = level
             .iter()
             .filter_map(|candidate| {
-                let layout = candidate.layout.clone();
+                let layout = Some(candidate.layout.clone()).filter(|layout| layout.devices <= budget.devices)?;
                 let analytic = Analytic::new(self.analytic.model, self.analytic.machine.clone(), layout).ok()?;
                 Some((least_cost(&analytic)?, candidate, analytic))
             })
@@ -160,7 +165,7 @@ impl Question<'_> {
             if budget.tries == 0 || budget.ops < ops {
                 break;
             }
-            *budget = Budget { ops: budget.ops - ops, tries: budget.tries - 1 };
+            *budget = Budget { ops: budget.ops - ops, tries: budget.tries - 1, ..*budget };
             let Ok(forecast) = self.selection.forecast(self.name, &analytic) else { continue };
             let (iteration_s, gpus) = (forecast.iteration_s, forecast.gpus);
             let cost = iteration_s * gpus as f64;
