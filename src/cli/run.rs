@@ -309,6 +309,9 @@ impl Run {
             memory: *memory,
             runs,
         };
+        if matches!(chosen, Chosen::Timed) {
+            self.draw.print.tell_assumed(&self.costs)?;
+        }
         self.draw.print.show(report, || json(&runs()), || self.draw.terminal(report), || report::figures(report))
     }
 }
