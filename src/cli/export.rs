@@ -5,6 +5,7 @@ use super::choice::one_of;
 use super::options::{CostOptions, RemarkOptions};
 use super::output::OneFile;
 use super::selection::SearchOptions;
+use crate::cost::GivenCosts;
 use crate::csv;
 use crate::export;
 use crate::graph::TaskGraph;
@@ -73,6 +74,9 @@ impl Export {
             ));
         }
         let file = OneFile::at(self.output.as_deref(), endings)?;
+        if let Some(assumption) = self.costs.costs.as_ref().and_then(GivenCosts::assumption) {
+            self.remarks.remark(&assumption);
+        }
         let graphs = self.schedules.graphs(&self.costs, self.remarks)?;
         let made_with = self.made_with()?;
         if let (Some(costs), false) = (&made_with, self.costs.any()) {

@@ -312,6 +312,9 @@ impl Run {
             verdict: verdict.as_ref(),
             runs,
         };
+        if matches!(chosen, Chosen::Timed) {
+            self.draw.print.tell_assumed(&self.costs)?;
+        }
         self.draw.print.show(report, || json(&runs()), || self.draw.terminal(report), || report::figures(report))
     }
 }

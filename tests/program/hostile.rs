@@ -249,8 +249,11 @@ fn random_command(dice: &mut Dice) -> String {
     const SCHEDULES: &str = "1f1b gpipe naive zb-h1 zb-h2 zb-v dualpipe dualpipe-v chimera chimera:v=4 hanayo:waves=3 v-half v-min v-zb \
                              1f1b-v zb-v-greedy interleaved-1f1b:v=3 interleaved-zb group-interleaved:group=3 looped-bfs:v=2 auto \
                              eager-1f1b zb-1p zb-2p 1f1b,zb-v gpipe:v=2 none 1f1b:v=0 '' , hanayo:waves=-1 auto:v=7";
-    const TIMES: [&str; 12] =
-        ["0", "1", "2.5", "1/3", "20000", "1e-9", "1us", "100ms", "3ns", "999999999999", "-1", "0.000001"];
+    const TIMES: [&[&str]; 3] = [
+        &["0", "1", "2.5", "1/3", "20000", "1e-9", "7"],
+        &["1us", "100ms", "3ns", "2.5ms", "0"],
+        &["1", "999999999999", "-1", "1us", "0.000001"],
+    ];
     let of = |dice: &mut Dice, words: &[&str]| words[dice.below(words.len())].to_string();
     let verb = of(
         dice,
@@ -267,14 +270,15 @@ fn random_command(dice: &mut Dice) -> String {
     );
     let schedules: Vec<&str> = SCHEDULES.split_whitespace().collect();
     let (p, m) = (
-        of(dice, &["1", "2", "2", "3", "4", "4", "5", "0", "4294967296", "2,3"]),
-        of(dice, &["1", "2", "3", "4", "6", "8", "0", "300", "4..6"]),
+        of(dice, &["1", "2", "2", "3", "4", "4", "5", "5", "2", "0"]),
+        of(dice, &["1", "2", "3", "4", "4", "6", "8", "8", "0", "30"]),
     );
     let mut line = format!("{verb} -q -p {p} -m {m} -s {}", of(dice, &schedules));
     if dice.below(3) > 0 {
         let keys = ["F", "I", "W", "B", "comm", "keep"];
         let given: Vec<&str> = keys.into_iter().filter(|_| dice.below(2) == 0).collect();
-        let cost = |key: &&str| format!("{key}={}", if *key == "keep" { "0.5".to_string() } else { of(dice, &TIMES) });
+        let times = TIMES[dice.below(8) / 3];
+        let cost = |key: &&str| format!("{key}={}", if *key == "keep" { "0.5".to_string() } else { of(dice, times) });
         line += &format!(" --costs {}", given.iter().map(cost).collect::<Vec<_>>().join(","));
     }
     const OPTIONS: [&str; 16] = [
