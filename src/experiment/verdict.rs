@@ -102,7 +102,7 @@ impl Verdict {
         });
         let steps = all.iter().map(|one| one.steps.len()).min().unwrap_or(0);
         let advice = match noise {
-            None => format!(" Ask for `--steps {}` or more.", LEAST_FOR_CI95),
+            None => format!(" Ask for `--steps {LEAST_FOR_CI95}` or more."),
             Some(_) if steady => String::new(),
             Some(_) => format!(" Try an idle machine or `--steps {}`.", 4 * steps),
         };
