@@ -3,7 +3,7 @@
 use super::Failure;
 use super::choice::one_of;
 use super::numbers::whole;
-use crate::cost::{CostError, Decimal};
+use crate::cost::{CostError, Decimal, TimeUnit};
 use crate::delivery::Delivery;
 use crate::resolve::MachineOptions;
 use crate::sim::event::{EventError, Jitter, Scope, Sharing};
@@ -66,7 +66,7 @@ fn time(text: &str) -> Result<Decimal, String> {
     let number = text.trim_end_matches(char::is_alphabetic);
     let unit = &text[number.len()..];
     text.parse().map_err(|error: CostError| match number.parse::<Decimal>() {
-        Ok(_) if !unit.is_empty() => format!(
+        Ok(_) if TimeUnit::named(unit).is_some() => format!(
             "expected a number in the time unit of the costs, found '{text}'; convert it and leave '{unit}' out"
         ),
         _ => error.to_string(),
