@@ -310,7 +310,7 @@ fn figure(name: &str) -> Result<&'static Figure, String> {
     let found = FIGURES.iter().find(|figure| figure.name == name);
     found.ok_or_else(|| {
         let names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
-        format!("no figure is called '{name}'{}; known: {}", hint(&nearest(name, &names)), names.join(", "))
+        format!("no figure is called '{name}'{}; expected one of {}", hint(&nearest(name, &names)), names.join(", "))
     })
 }
 
