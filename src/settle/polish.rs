@@ -94,7 +94,8 @@ impl Polish<'_, '_> {
                 Mode::Explicit => fits(self.problem, device, word, &mut counts),
                 Mode::Fill(_) => ordered(self.problem, device, word, &mut counts),
             };
-            let heat = self.heat * until.saturating_sub(self.trial.work) / (until - begun);
+            let left = u128::from(until.saturating_sub(self.trial.work));
+            let heat = (u128::from(self.heat) * left / u128::from(until - begun)) as u64; // ticks may be many
             let limit = current + if heat > 0 { self.random.below(heat as usize + 1) as u64 } else { 0 };
             let score = if fine { self.try_words(&words, limit) } else { None };
             match score {
