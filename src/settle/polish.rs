@@ -70,7 +70,10 @@ impl Polish<'_, '_> {
 
     fn cost(&self, score: Score) -> u64 {
         let (first, second, ends) = order(self.goal, score);
-        8 * first + second + 2 * ends / self.problem.devices() as u64
+        first
+            .saturating_mul(8)
+            .saturating_add(second)
+            .saturating_add(ends.saturating_mul(2) / self.problem.devices() as u64)
     }
 
     /// Improves `words` by work on `budget` ops; the best, and its score.
