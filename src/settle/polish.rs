@@ -70,7 +70,10 @@ impl Polish<'_, '_> {
 
     fn cost(&self, score: Score) -> u64 {
         let (first, second, ends) = order(self.goal, score);
-        8 * first + second + 2 * ends / self.problem.devices() as u64
+        first
+            .saturating_mul(8)
+            .saturating_add(second)
+            .saturating_add(ends.saturating_mul(2) / self.problem.devices() as u64)
     }
 
     /// Improves `words` by work on `budget` ops; the best, and its score.
@@ -94,7 +97,8 @@ impl Polish<'_, '_> {
                 Mode::Explicit => fits(self.problem, device, word, &mut counts),
                 Mode::Fill(_) => ordered(self.problem, device, word, &mut counts),
             };
-            let heat = self.heat * until.saturating_sub(self.trial.work) / (until - begun);
+            let left = u128::from(until.saturating_sub(self.trial.work));
+            let heat = (u128::from(self.heat) * left / u128::from(until - begun)) as u64; // ticks may be many
             let limit = current + if heat > 0 { self.random.below(heat as usize + 1) as u64 } else { 0 };
             let score = if fine { self.try_words(&words, limit) } else { None };
             match score {
