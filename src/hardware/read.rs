@@ -244,7 +244,7 @@ mod tests {
     fn bad_files_are_refused_in_one_line() {
         let cases = [
             ("base = \"a.toml\"", "a circle: mine.toml → a.toml → b.toml → a.toml"),
-            ("base = \"h1000\"", "one of a100-sxm-80gb"),
+            ("base = \"h1000\"", "no hardware is called 'h1000'; known: a100-sxm-80gb"),
             ("base = 3", "in quotes, found integer"),
             ("base = \"h100-sxm\"\ntflops = 3", "found 'tflops'"),
             ("base = \"h100-sxm\"\nmemory_gib = -1", "memory_gib to be above 0 (memory, GiB), found -1"),

@@ -143,7 +143,7 @@ fn numbers_are_taken_as_scripts_print_them() {
         ".5",
         "0.366412213740458",
     ] {
-        for flag in ["--costs F=", "--costs W=1,B=", "--costs comm=", "--slow 1=", "--transfer "] {
+        for flag in ["--costs F=", "--costs I=1,W=1,B=", "--costs comm=", "--slow 1=", "--transfer "] {
             let found = json(&format!("{SMALL} --format json -q {flag}{number}"));
             assert!(found["predictions"][0]["makespan"].as_f64().unwrap() > 0.0, "{flag}{number}: {found}");
         }

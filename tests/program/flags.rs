@@ -486,7 +486,7 @@ fn measured(printed: &str) -> String {
     if let Some(baseline) = found.get_mut("baseline") {
         *baseline = Value::Null;
     }
-    for key in ["op_overhead_ns", "gap_ns", "link", "step", "speeds", "contention", "memory"] {
+    for key in ["verdict", "op_overhead_ns", "gap_ns", "link", "step", "speeds", "contention", "memory"] {
         found.as_object_mut().unwrap().remove(key);
     }
     for part in found["parts"].as_array_mut().into_iter().flatten() {
