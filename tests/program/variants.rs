@@ -139,8 +139,8 @@ fn costs_have_a_unit_for_all_or_for_none() {
             assert_eq!(one["bubble"], plain["bubble"], "{costs}");
         }
     }
-    let (_, out, err) = pipesim("predict -p 2 -m 2 -s 1f1b --costs F=18.5ms,comm=300us");
-    assert!(out.contains(" ms, bubble") && err.contains("costs: 1 ms for I and W"), "{out} {err}");
+    let (_, out, _) = pipesim("predict -p 2 -m 2 -s 1f1b --costs F=18.5ms,comm=300us");
+    assert!(out.contains(" ms, bubble") && out.contains("I = W = F is assumed"), "{out}");
     let timeline = json("predict -p 1 -m 1 -s 1f1b --costs F=2us,I=3us,W=1us -q --format json");
     assert_eq!(timeline["predictions"][0]["makespan"], 6.0);
     for (costs, parts) in [

@@ -80,7 +80,7 @@ fn hardware_question(dice: &mut Dice) -> Question {
         ..Layout::default()
     };
     let machine_of = Machine { hardware: hardware("h100-sxm").unwrap(), stack: stack(&layout.stack).unwrap() };
-    let model = transformer_named(pick(dice, &["llama-3-8b", "gpt2-medium"])).unwrap();
+    let model = transformer_named(pick(dice, &["llama-3-8b", "mpt-7b"])).unwrap();
     let analytic = Analytic::new(model, machine_of, layout).unwrap();
     let analytic = analytic.with_memory((8 + dice.below(90) as u64) << 30);
     let memory_cap = (dice.below(4) == 0).then(|| 1.0 + dice.below(6) as f64);

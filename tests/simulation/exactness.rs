@@ -186,7 +186,7 @@ fn what_single_ops_cannot_do_is_not_proven() {
     let rows: Vec<Op> = ["0F0", "0F1", "0I0", "0W0", "0B1"].map(|op| op.parse().unwrap()).to_vec();
     let graph = TaskGraph::new(valid_schedule(&placement, 2, &[rows])).unwrap();
     let table = |text: &str| text.parse::<GivenCosts>().unwrap().table(&placement, 2, &Slow::new()).unwrap();
-    let refused = prove_against(&graph, &table("B=1.5"), Budget::default()).unwrap_err();
+    let refused = prove_against(&graph, &table("F=1,I=1,W=1,B=1.5"), Budget::default()).unwrap_err();
     assert!(matches!(refused, Error::Mixed(op) if op.kind() == Kind::B), "{refused}");
     let proof = prove_against(&graph, &table("B=2"), Budget::default()).unwrap();
     assert_eq!((proof.objective, proof.schedule.splits_backward()), (6, true));
