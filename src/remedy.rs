@@ -47,8 +47,17 @@ struct Candidate {
     changed: Option<Change>,
 }
 
-/// Layouts one change away; on more GPUs only where `more` says so.
-fn neighbours(Candidate { layout, changed }: &Candidate, more: bool) -> Vec<Candidate> {
+/// What changes may do beyond what was asked for.
+#[derive(Clone, Copy)]
+struct Reach {
+    /// Take more GPUs.
+    more_gpus: bool,
+    /// Most tensor-parallel ranks.
+    tensor: u32,
+}
+
+/// Layouts one change away, within `reach`.
+fn neighbours(Candidate { layout, changed }: &Candidate, reach: Reach) -> Vec<Candidate> {
     let mut found = Vec::new();
     // An option that was changed is changed no second time, and sets of changes are tried in one order only.
     let mut add = |change: Change, layout: Layout| {
@@ -79,11 +88,11 @@ fn neighbours(Candidate { layout, changed }: &Candidate, more: bool) -> Vec<Cand
         // Pipelines that are given up leave their micro-batches to the others.
         let (data, micro) = match layout.data.is_multiple_of(times) {
             true => (layout.data / times, layout.micro.checked_mul(times)),
-            false if more => (layout.data, Some(layout.micro)),
+            false if reach.more_gpus => (layout.data, Some(layout.micro)),
             false => continue,
         };
         let Some(micro) = micro else { continue };
-        if let Some(tensor) = layout.tensor.checked_mul(times) {
+        if let Some(tensor) = layout.tensor.checked_mul(times).filter(|&tensor| tensor <= reach.tensor) {
             add(Change::Tensor, Layout { tensor, data, micro, ..layout.clone() });
         }
         if let (Some(devices), None) = (layout.devices.checked_mul(times), &layout.layers) {
@@ -118,19 +127,23 @@ struct Budget {
 }
 
 impl Question<'_> {
-    /// The fewest changes that make it fit, on as many GPUs where that can be; of several the one with the shortest step, a
-    /// GPU's time counted.
+    /// The fewest changes that make it fit, on as many GPUs and with tensor parallelism inside a node where that can be; of several
+    /// the one with the shortest step, a GPU's time counted.
     fn remedy(&self) -> Option<Remedy> {
         let effort = self.effort();
         let devices = if effort == 0 { u32::MAX } else { self.analytic.layout.devices.max(MOST_SEARCHED) };
         let mut budget = Budget { devices, ops: MOST_OPS, tries: MOST_TRIES[effort] };
-        [false, true].into_iter().find_map(|more| {
-            let mut level = vec![Candidate { layout: self.analytic.layout.clone(), changed: None }];
-            (0..MOST_CHANGES).find_map(|_| {
-                level = level.iter().flat_map(|candidate| neighbours(candidate, more)).collect();
-                self.best(&level, &mut budget)
-            })
-        })
+        let node = (self.analytic.machine.hardware.gpus_per_node as u32).max(self.analytic.layout.tensor);
+        let reach = |more_gpus: bool, tensor: u32| Reach { more_gpus, tensor };
+        [reach(false, node), reach(false, u32::MAX), reach(true, node), reach(true, u32::MAX)].into_iter().find_map(
+            |reach| {
+                let mut level = vec![Candidate { layout: self.analytic.layout.clone(), changed: None }];
+                (0..MOST_CHANGES).find_map(|_| {
+                    level = level.iter().flat_map(|candidate| neighbours(candidate, reach)).collect();
+                    self.best(&level, &mut budget)
+                })
+            },
+        )
     }
 
     /// How much one answer takes: an order that is given, a search, or several of them.

@@ -42,7 +42,7 @@ pub struct CostOptions {
     /// Layers of each stage, in model order: 7,5; with --costs also one number for all of them, split evenly (a stage with more than the average costs as much more)
     #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]
     pub layers: Option<Vec<usize>>,
-    /// Split the layers among the stages so that the schedule's step is shortest, and say what that gains (with --profile)
+    /// Split the layers among the stages so that the schedule's makespan is shortest, and say what that gains (with --profile)
     #[arg(long)]
     pub balance: bool,
 }

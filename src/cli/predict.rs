@@ -120,6 +120,10 @@ impl Predict {
         if let Some(analytic) = &analytic {
             let names: Vec<&str> = all.iter().filter_map(Combination::known_schedule).collect();
             hardware::remarks(analytic, &names).iter().for_each(|text| self.remarks.remark(text));
+            if let Some(cap) = self.schedules.memory_cap.and_then(Cap::units) {
+                self.remarks
+                    .remark(&format!("note: --memory-cap {cap} is in activations; write {cap}GiB to limit bytes"));
+            }
         }
         let forecasts = analytic.map(|analytic| self.forecasts(analytic, &all, &results)).transpose()?;
         let misfits =

@@ -127,6 +127,12 @@ fn shortened(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// Whether a text is a number with a decimal point, as in `2.5`.
+fn is_decimal(text: &str) -> bool {
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    text.trim_start_matches('-').split_once('.').is_some_and(|(whole, rest)| digits(whole) && digits(rest))
+}
+
 /// Names of parameters, and defaults as written.
 type Parameters = Vec<(String, Option<String>)>;
 
@@ -363,6 +369,7 @@ impl Asked<'_> {
         let heap = evaluator.heap();
         let value = |text: &str| match (text, text.parse::<i64>()) {
             (_, Ok(number)) => heap.alloc(number),
+            (text, _) if is_decimal(text) => text.parse::<f64>().map_or(Value::new_none(), |number| heap.alloc(number)),
             ("True" | "true", _) => Value::new_bool(true),
             ("False" | "false", _) => Value::new_bool(false),
             ("None" | "none", _) => Value::new_none(),

@@ -39,7 +39,7 @@ struct Judged {
     name: String,
     /// Predicted / measured - 1, of the medians.
     error: f64,
-    /// The predicted makespan at one speed for all schedules, in ms.
+    /// The predicted makespan, in ms.
     predicted_ms: f64,
     /// Of each step: the makespan predicted for its own time, and the measured one, in ms.
     steps: Vec<[f64; 2]>,
@@ -68,11 +68,7 @@ impl Verdict {
                 false => outcome.schedule.clone(),
             },
             error: outcome.error.makespan,
-            predicted_ms: outcome
-                .predicted
-                .metrics
-                .typical_speed
-                .map_or(outcome.predicted.metrics.makespan, |at| at.makespan),
+            predicted_ms: outcome.predicted.metrics.makespan,
             steps: outcome.step_makespans_ms.clone(),
         };
         let judged: Vec<Judged> = outcomes.iter().map(judged).collect();
@@ -146,8 +142,8 @@ fn unsteady(all: &[Judged], noise_of_all: f64) -> String {
     let (name, steps, found, most) = (&worst.name, worst.steps.len(), plus_minus(noise_of_all), plus_minus(MOST_NOISE));
     let (low, high) = (quantity(low, "ms"), quantity(high, "ms"));
     format!(
-        "This machine was too unsteady to judge: {steps} steps of {name} took {low} to {high} (noise {found}, at most {most} can be \
-         judged)."
+        "This machine was too unsteady to judge: {steps} steps of {name} took {low} to {high} (noise of all schedules \
+         {found}, at most {most} can be judged)."
     )
 }
 
@@ -235,10 +231,14 @@ mod tests {
         let all = [one("1f1b", 2500.0, &[1900.0, 2500.0, 3100.0]), one("naive", 4000.0, &[3500.0, 4000.0, 4500.0])];
         let verdict = Verdict::judge(&all);
         assert!(!verdict.steady && verdict.noise.unwrap() > MOST_NOISE);
-        assert!(verdict.text.starts_with(
-            "This machine was too unsteady to judge: 3 steps of 1f1b took 1,900 ms to 3,100 ms (noise ± 19 %, at most ± 5.0 % can be \
-             judged). Predicted order: 1f1b < naive; measured: "
-        ), "{}", verdict.text);
+        assert!(
+            verdict.text.starts_with(
+                "This machine was too unsteady to judge: 3 steps of 1f1b took 1,900 ms to 3,100 ms (noise of all \
+             schedules ± 19 %, at most ± 5.0 % can be judged). Predicted order: 1f1b < naive; measured: "
+            ),
+            "{}",
+            verdict.text
+        );
         assert!(verdict.text.ends_with(" Try an idle machine or `--steps 12`."), "{}", verdict.text);
     }
 

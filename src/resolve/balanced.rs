@@ -1,4 +1,4 @@
-//! `--balance`: the layers of each stage under which the step of a schedule is shortest.
+//! `--balance`: the layers of each stage under which the makespan of a schedule is shortest.
 
 use super::machine::refused;
 use super::{Costs, Error, Selection};
@@ -31,7 +31,7 @@ fn makespan(selection: &Selection, graph: &TaskGraph, table: CostTable) -> Resul
     Ok((ticks, ticks as f64 / table.ticks_per_unit))
 }
 
-/// The layers of each stage under which the step is shortest, what that gains, and the order under them, where it is another one;
+/// The layers of each stage under which the makespan is shortest, what that gains, and the order under them, where it is another one;
 /// `again` makes the order under other costs. Where that gains nothing, layers and order stay.
 ///
 /// # Errors

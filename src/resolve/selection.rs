@@ -29,7 +29,7 @@ pub struct Selection {
     pub effort: u32,
     /// Most activations for which a device has room, in the same units, where memory is known in bytes: bounds what is searched.
     pub room: Option<f64>,
-    /// Whether the layers are split among the stages so that the step is shortest.
+    /// Whether the layers are split among the stages so that the makespan is shortest.
     pub balance: bool,
     /// What overlapped pairs mean.
     pub overlap: Overlap,
