@@ -21,7 +21,7 @@ pub struct Errors {
     /// Predicted makespan / measured makespan - 1, of what an [`Outcome`] calls `predicted` and `measured`: above 0 it was
     /// predicted too long.
     pub makespan: f64,
-    /// How far single steps reach from that: [`noise`](super::noise) of the steps; none of fewer than three.
+    /// How far single steps reach from that: the noise of the steps; none of fewer than three.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noise: Option<f64>,
     /// The same over all steps, of which the mean of the middle half counts: each step's prediction is of its own time.
