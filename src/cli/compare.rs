@@ -50,7 +50,7 @@ impl Compare {
 }
 
 impl Compare {
-    /// The files that are named, and those of report folders that are.
+    /// The named files, and the timelines in named report folders.
     fn timelines(&self) -> Result<Vec<PathBuf>, Failure> {
         let mut files = Vec::new();
         for path in &self.files {

@@ -86,7 +86,7 @@ fn completed(program: Command) -> Command {
     program.mut_subcommands(verb)
 }
 
-/// Those of `names` that begin with `current`.
+/// Returns the `names` that begin with `current`.
 fn fitting(current: &OsStr, names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
     names.filter(|name| name.starts_with(&*current)).map(CompletionCandidate::new).collect()

@@ -144,7 +144,7 @@ pub fn whole<T>(range: impl RangeBounds<u64>) -> impl TypedValueParser<Value = T
 where
     T: TryFrom<u64> + Clone + Send + Sync + 'static,
 {
-    let most = u64::MAX >> (64 - 8 * size_of::<T>()); // of so many bits
+    let most = u64::MAX >> (64 - 8 * size_of::<T>()); // all bits of `T` set
     let least = match range.start_bound() {
         Bound::Included(&least) => least,
         Bound::Excluded(&below) => below + 1,

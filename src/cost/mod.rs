@@ -77,7 +77,7 @@ pub struct CostTable {
     pub contention: Option<Contention>,
     /// What puts cost each other, where that was measured.
     pub puts: Option<SharedPuts>,
-    /// What stands for costs that were not given: `I = W = B/2`.
+    /// Assumptions about costs that were not given: `I = W = B/2`.
     pub assumed: Vec<&'static str>,
     /// By [`Op::slot`].
     times: Vec<OpTime>,

@@ -38,7 +38,7 @@ pub struct Prediction {
     pub time_unit: String,
     /// Per device.
     pub costs: Summary,
-    /// What stands for costs that were not given: `I = W = B/2`.
+    /// Assumptions about costs that were not given: `I = W = B/2`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub costs_assumed: Vec<String>,
     /// The figures.

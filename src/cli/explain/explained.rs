@@ -17,7 +17,7 @@ pub struct Explained {
     pub devices: u32,
     pub microbatches: u32,
     pub time_unit: String,
-    /// What stands for costs that were not given: `I = W = B/2`.
+    /// Assumptions about costs that were not given: `I = W = B/2`.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub costs_assumed: Vec<&'static str>,
     #[serde(flatten)]
