@@ -1,19 +1,19 @@
 //! One transformer block: x += attproj(attention(LN1(x))); x += fcproj(gelu(fc(LN2(x)))).
 
-use super::optimizer::Group;
 use super::pool::Pool;
-use super::shape::Shape;
 use super::stash::{BlockForward, BlockWeight};
-use super::{attention, gelu, layernorm, linear};
 use crate::anatomy::Storage;
 use crate::anatomy::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
+use cpu_kernels::Shape;
+use cpu_kernels::optimizer::ParameterGroup;
+use cpu_kernels::{attention, gelu, layernorm, linear};
 
 /// How the CPU stores what passes leave behind: all in float32, rows of logits in whole cache lines.
 pub const STORAGE: Storage = Storage::whole(4, 4, 16, 1);
 
 /// Forward pass: consumes the hidden state before the block, returns that after it.
 pub(super) fn forward(
-    group: &Group,
+    group: &ParameterGroup,
     shape: &Shape,
     input: Vec<f32>,
     pool: &mut Pool,
@@ -63,7 +63,7 @@ pub(super) fn forward(
 
 /// Backward for the input: consumes the gradient of the block's output, returns that of its input.
 pub(super) fn backward_input(
-    group: &Group,
+    group: &ParameterGroup,
     shape: &Shape,
     stash: BlockForward<Vec<f32>>,
     output_gradient: Vec<f32>,
@@ -126,7 +126,7 @@ pub(super) fn backward_input(
 }
 
 /// Backward for the weights: adds this micro-batch's share to the gradients of the block's parameters.
-pub(super) fn backward_weight(group: &mut Group, stash: BlockWeight<Vec<f32>>, pool: &mut Pool) {
+pub(super) fn backward_weight(group: &mut ParameterGroup, stash: BlockWeight<Vec<f32>>, pool: &mut Pool) {
     let products = [
         (FC_PROJECTION, &stash.output_gradient, &stash.gelu),
         (FC, &stash.fc_gradient, &stash.ln2),

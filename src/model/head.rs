@@ -1,12 +1,12 @@
 //! The head: final LayerNorm, logits = LNf · wteᵀ, and the loss. Its forward computes the gradient of the logits too.
 
 use super::block::STORAGE;
-use super::matrix::{Matrix, MatrixMut, add_product, set_product};
-use super::optimizer::Group;
 use super::pool::Pool;
-use super::shape::Shape;
 use super::stash::{HeadForward, HeadWeight};
-use super::{layernorm, loss};
+use cpu_kernels::Shape;
+use cpu_kernels::matrix::{Matrix, MatrixMut, add_product, set_product};
+use cpu_kernels::optimizer::ParameterGroup;
+use cpu_kernels::{layernorm, loss};
 
 /// Elements from one row of the logits to the next: whole cache lines.
 fn stride(vocabulary: usize) -> usize {
@@ -18,7 +18,7 @@ pub(super) struct Context<'a> {
     pub(super) shape: &'a Shape,
     pub(super) vocabulary: usize,
     /// Final LayerNorm.
-    pub(super) lnf: &'a Group,
+    pub(super) lnf: &'a ParameterGroup,
     /// Token embedding (Vp, C), the weight of the logits.
     pub(super) wte: &'a [f32],
 }
@@ -79,7 +79,7 @@ pub(super) fn backward_input(
 
 /// Backward for the weights: adds to the gradients of the final LayerNorm and to the head's part of that of `wte`.
 pub(super) fn backward_weight(
-    lnf: &mut Group,
+    lnf: &mut ParameterGroup,
     wte_gradient: &mut [f32],
     shape: &Shape,
     vocabulary: usize,

@@ -8,42 +8,26 @@
 //!
 //! The arithmetic is llm.c's (<https://github.com/karpathy/llm.c>, `train_gpt2.c`), and so are the files.
 
-mod attention;
 mod block;
-#[cfg(feature = "internals")]
-mod debug_state;
-mod embedding;
-mod gelu;
 mod head;
 mod lap;
-mod layernorm;
-mod linear;
-mod loss;
-mod matrix;
-mod optimizer;
 mod parameters;
 mod pool;
 mod rates;
-mod shape;
 mod shard;
 mod stages;
 pub(crate) mod stash;
 mod step;
 mod text;
 mod tokens;
-#[cfg(feature = "internals")]
-pub mod twins;
-mod vector;
 
 pub use crate::anatomy::gpt2::Config;
 pub use block::STORAGE;
-#[cfg(feature = "internals")]
-pub use debug_state::DebugState;
+pub use cpu_kernels::Shape;
+pub use cpu_kernels::optimizer::AdamW;
 pub use lap::{Lap, Part};
-pub use optimizer::AdamW;
 pub use parameters::Parameters;
 pub use rates::{Rates, rates};
-pub use shape::Shape;
 pub use shard::{Shard, Signal};
 pub use stages::{check_held, check_sizes};
 pub use step::Snapshot;

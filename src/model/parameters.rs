@@ -17,7 +17,7 @@ const FLOAT32: i32 = 3;
 const BFLOAT16: i32 = 5;
 
 /// Words of every llm.c header, 32 bits each.
-pub(super) const HEADER_WORDS: usize = 256;
+const HEADER_WORDS: usize = 256;
 
 /// All parameters of a model in float32, or anything else of their shapes, such as their gradients.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,7 +123,7 @@ impl Normal {
 }
 
 /// Opens a file and reads llm.c's header. Returns the file's length in bytes too.
-pub(super) fn open(path: &Path) -> Result<(BufReader<File>, [i32; HEADER_WORDS], u64)> {
+fn open(path: &Path) -> Result<(BufReader<File>, [i32; HEADER_WORDS], u64)> {
     let file = File::open(path).context("cannot open it: check the path")?;
     let length = file.metadata()?.len();
     let mut reader = BufReader::with_capacity(1 << 20, file);
@@ -141,7 +141,7 @@ pub(super) fn open(path: &Path) -> Result<(BufReader<File>, [i32; HEADER_WORDS],
 }
 
 /// Fills `values` from little-endian float32.
-pub(super) fn read_floats(reader: &mut impl Read, values: &mut [f32]) -> Result<()> {
+fn read_floats(reader: &mut impl Read, values: &mut [f32]) -> Result<()> {
     reader.read_exact(bytemuck::cast_slice_mut(values))?;
     if cfg!(target_endian = "big") {
         values.iter_mut().for_each(|value| *value = f32::from_bits(value.to_bits().swap_bytes()));
@@ -150,7 +150,7 @@ pub(super) fn read_floats(reader: &mut impl Read, values: &mut [f32]) -> Result<
 }
 
 /// Compares a file's length with what its header says.
-pub(super) fn check_length(found: u64, expected: u128) -> Result<()> {
+fn check_length(found: u64, expected: u128) -> Result<()> {
     match u128::from(found).cmp(&expected) {
         std::cmp::Ordering::Equal => Ok(()),
         std::cmp::Ordering::Less => {

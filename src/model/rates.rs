@@ -1,8 +1,8 @@
 //! How fast the elementary things are on one core of this machine, measured by the clock: what a table of hardware holds.
 
-use super::attention::{self, Operands};
-use super::shape::Shape;
-use super::{gelu, layernorm, linear};
+use cpu_kernels::Shape;
+use cpu_kernels::attention::{self, Operands};
+use cpu_kernels::{gelu, layernorm, linear};
 use std::hint::black_box;
 use std::time::Instant;
 

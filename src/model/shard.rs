@@ -6,20 +6,21 @@ use std::ops::Range;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::block;
+use super::head;
 use super::lap::{Lap, Laps, Part};
-use super::optimizer::Group;
 use super::parameters::Parameters;
 use super::pool::Pool;
-use super::shape::Shape;
 use super::stages::{check_held, check_sizes};
 use super::stash::{self, Stash, find};
-use super::{embedding, head};
 use crate::anatomy::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
 use crate::anatomy::{self, Anatomy, BLOCK, EMBEDDING, HEAD, TiedSides};
 use crate::op::Kind;
+use cpu_kernels::Shape;
+use cpu_kernels::embedding;
+use cpu_kernels::optimizer::ParameterGroup;
 
 /// A stage on a CPU.
-type Stage = stash::Stage<Group, Vec<f32>, Vec<u32>>;
+type Stage = stash::Stage<ParameterGroup, Vec<f32>, Vec<u32>>;
 
 /// The input of a stage.
 #[derive(Clone, Copy, Debug)]
@@ -42,15 +43,15 @@ pub struct Shard {
     microbatches: usize,
     pub(super) stages: BTreeMap<u32, Stage>,
     /// Token embedding (Vp, C), the logits' weights too; its gradients are the embedding's part.
-    pub(super) wte: Option<Group>,
+    pub(super) wte: Option<ParameterGroup>,
     /// The head's part of the token embedding's gradient.
     pub(super) wte_head_gradients: Vec<f32>,
     /// Which sides of the tied token embedding are here.
     pub(super) tied: TiedSides,
     /// Where one side is: whether the other's gradient has arrived this step.
     pub(super) tied_received: bool,
-    pub(super) wpe: Option<Group>,
-    pub(super) lnf: Option<Group>,
+    pub(super) wpe: Option<ParameterGroup>,
+    pub(super) lnf: Option<ParameterGroup>,
     losses: Vec<f32>,
     keep_logits: bool,
     logits: Vec<Option<Vec<f32>>>,
@@ -77,7 +78,7 @@ impl Shard {
             // each layer's weight with its bias behind it; embeddings have none
             let lengths: Vec<usize> = tensors.clone().map(|tensor| parameters.part(tensor, layer).len()).collect();
             let layers = lengths.chunks(2).map(|layer| [layer[0], layer.get(1).copied().unwrap_or(0)]);
-            let mut group = Group::new(layers.collect());
+            let mut group = ParameterGroup::new(layers.collect());
             parameters.copy_parts(tensors, layer, &mut group.values);
             group
         };
@@ -318,7 +319,7 @@ impl Shard {
     }
 
     /// The number in the model of each block here, with its parameters.
-    pub(super) fn numbered_blocks(&self) -> impl Iterator<Item = (usize, &Group)> {
+    pub(super) fn numbered_blocks(&self) -> impl Iterator<Item = (usize, &ParameterGroup)> {
         self.stages.values().flat_map(|stage| stage.layers.run(BLOCK).zip(&stage.blocks))
     }
 }
@@ -331,8 +332,8 @@ fn bytes(stash: &Stash<Vec<f32>, Vec<u32>>) -> usize {
 fn head_context<'a>(
     shape: &'a Shape,
     vocabulary: usize,
-    lnf: &'a Option<Group>,
-    wte: &'a Option<Group>,
+    lnf: &'a Option<ParameterGroup>,
+    wte: &'a Option<ParameterGroup>,
 ) -> head::Context<'a> {
     let (Some(lnf), Some(wte)) = (lnf, wte) else { unreachable!("the head is here") };
     head::Context { shape, vocabulary, lnf, wte: &wte.values }

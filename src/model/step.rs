@@ -1,10 +1,10 @@
 //! What a shard does once a step, around the pipeline: gradients to zero, the tied embedding, the norm, AdamW.
 
-use super::optimizer::{AdamW, Group};
 use super::parameters::Parameters;
 use super::shard::Shard;
 use crate::anatomy::gpt2::{BLOCK_TENSORS, LNF_TENSORS, WPE, WTE};
 use crate::anatomy::{BLOCK, EMBEDDING, HEAD, TiedSides};
+use cpu_kernels::optimizer::{AdamW, ParameterGroup};
 use std::ops::Range;
 
 /// A copy of a shard's parameters and optimizer state.
@@ -92,7 +92,8 @@ impl Shard {
             norms.push((first, wte.squared_norm(Some(&self.wte_head_gradients))));
             norms.push((first + 1, wpe.squared_norm(None)));
         }
-        let block = |(number, group): (usize, &Group)| (self.anatomy.square(BLOCK, number), group.squared_norm(None));
+        let block =
+            |(number, group): (usize, &ParameterGroup)| (self.anatomy.square(BLOCK, number), group.squared_norm(None));
         norms.extend(self.numbered_blocks().map(block));
         norms.extend(self.lnf.iter().map(|lnf| (self.anatomy.square(HEAD, 0), lnf.squared_norm(None))));
         norms.sort_by_key(|&(order, _)| order);
@@ -114,7 +115,8 @@ impl Shard {
 
     /// A copy of parameters and optimizer state.
     pub fn snapshot(&self) -> Snapshot {
-        let copy = |group: &Group| [group.values.clone(), group.first_moments.clone(), group.second_moments.clone()];
+        let copy =
+            |group: &ParameterGroup| [group.values.clone(), group.first_moments.clone(), group.second_moments.clone()];
         Snapshot { groups: self.groups().map(copy).collect() }
     }
 
@@ -138,13 +140,13 @@ impl Shard {
     pub fn gradients(&self, into: &mut Parameters) {
         self.write(into, |group| &group.gradients);
         if self.wte.is_some() {
-            super::vector::add(&mut into.tensors[WTE], &self.wte_head_gradients);
+            cpu_kernels::vector::add(&mut into.tensors[WTE], &self.wte_head_gradients);
         }
     }
 
-    fn write(&self, into: &mut Parameters, values: impl Fn(&Group) -> &Vec<f32>) {
+    fn write(&self, into: &mut Parameters, values: impl Fn(&ParameterGroup) -> &Vec<f32>) {
         assert_eq!(self.config, into.config, "the tensors are of a model of other sizes");
-        let mut write = |tensors: Range<usize>, layer: Option<usize>, group: &Group| {
+        let mut write = |tensors: Range<usize>, layer: Option<usize>, group: &ParameterGroup| {
             let mut values = values(group).as_slice();
             for tensor in tensors {
                 let part = into.part_mut(tensor, layer);
@@ -159,12 +161,12 @@ impl Shard {
         self.lnf.iter().for_each(|lnf| write(LNF_TENSORS, None, lnf));
     }
 
-    fn groups(&self) -> impl Iterator<Item = &Group> {
+    fn groups(&self) -> impl Iterator<Item = &ParameterGroup> {
         let blocks = self.stages.values().flat_map(|stage| &stage.blocks);
         self.wte.iter().chain(&self.wpe).chain(blocks).chain(&self.lnf)
     }
 
-    fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+    fn groups_mut(&mut self) -> impl Iterator<Item = &mut ParameterGroup> {
         let blocks = self.stages.values_mut().flat_map(|stage| &mut stage.blocks);
         self.wte.iter_mut().chain(&mut self.wpe).chain(blocks).chain(&mut self.lnf)
     }

@@ -1,7 +1,7 @@
 //! What others computed, in `tests/golden`: PyTorch's losses, gradients and schedules, the authors' of DualPipe and of zero bubble.
 
 use super::{cells, valid_schedule};
-use pipesim::internals::model::{AdamW, DebugState, Parameters};
+use pipesim::internals::model::{AdamW, Parameters};
 use pipesim::internals::placement::Placement;
 use pipesim::internals::schedule::{Overlap, Schedule};
 use serde_json::Value;
@@ -82,9 +82,39 @@ pub fn checkpoint() -> Parameters {
     Parameters::read(&golden("gpt2/model.bin")).unwrap()
 }
 
-/// A batch of it, with PyTorch's logits and gradients.
+/// llm.c's debug state: a batch with the logits, the loss and the gradients that PyTorch computed for it.
+pub struct DebugState {
+    /// Sequences, B.
+    pub batch: usize,
+    /// Tokens per sequence, T.
+    pub tokens: usize,
+    /// Token ids (B, T).
+    pub inputs: Vec<u32>,
+    /// Token ids (B, T).
+    pub targets: Vec<u32>,
+    /// (B, T, V)
+    pub logits: Vec<f32>,
+    /// Mean over all tokens.
+    pub loss: f32,
+    /// Gradients of the parameters, in llm.c's order and shapes.
+    pub gradients: [Vec<f32>; 16],
+}
+
+/// Returns the debug state of the model in [`checkpoint`].
 pub fn debug_state() -> DebugState {
-    DebugState::read(&golden("gpt2/debug_state.bin"), &checkpoint().config).unwrap()
+    let config = checkpoint().config;
+    let bytes = std::fs::read(golden("gpt2/debug_state.bin")).unwrap();
+    let mut words = bytes.as_chunks::<4>().0.iter().copied();
+    let header: Vec<i32> = words.by_ref().take(256).map(i32::from_le_bytes).collect();
+    assert_eq!(header[..2], [20240327, 2], "expected llm.c's magic number and version");
+    let (batch, tokens) = (header[2] as usize, header[3] as usize);
+    let mut ids = || words.by_ref().take(batch * tokens).map(u32::from_le_bytes).collect::<Vec<u32>>();
+    let (inputs, targets) = (ids(), ids());
+    let mut floats = |count: usize| words.by_ref().take(count).map(f32::from_le_bytes).collect::<Vec<f32>>();
+    let (logits, loss) = (floats(batch * tokens * config.vocabulary), floats(1)[0]);
+    let gradients = config.tensor_lengths().map(&mut floats);
+    assert!(words.next().is_none(), "expected the file to end with the gradients");
+    DebugState { batch, tokens, inputs, targets, logits, loss, gradients }
 }
 
 /// The length of the difference of two vectors, in lengths of `expected`.

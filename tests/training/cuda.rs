@@ -10,7 +10,7 @@ use crate::support::*;
 use pipesim::internals::anatomy::Stage;
 use pipesim::internals::anatomy::gpt2::TENSOR_NAMES;
 use pipesim::internals::cuda::*;
-use pipesim::internals::model::{self, AdamW, DebugState, Parameters};
+use pipesim::internals::model::{self, AdamW, Parameters};
 use pipesim::internals::op::{Kind, Op};
 use std::collections::BTreeMap;
 use std::path::Path;

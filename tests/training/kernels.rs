@@ -8,6 +8,7 @@
 //! With `PIPESIM_TEST_GPU=1` the same launches go to GPU 0, by the driver and the code that training uses, buffers with
 //! their guards; twice as well, and again with the same bits. Shapes and tolerances are the same but for [`EXPONENTIALS`].
 
+use crate::reference;
 use crate::support::{Dice, on_gpu, root, skipped_on_gpu};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -18,7 +19,6 @@ use std::sync::{Mutex, OnceLock};
 use libloading::Library;
 use pipesim::internals::cuda::kernel::{self, Launch, Precision};
 use pipesim::internals::cuda::{self, Driver, launcher};
-use pipesim::internals::model::twins;
 use pipesim::internals::model::{AdamW, Shape};
 
 const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
@@ -413,7 +413,7 @@ fn embedding() {
                 [out]
             });
             let mut expected = vec![0.0; n * c];
-            twins::embedding_forward(&mut expected, &tokens, &wte, &wpe, t, c);
+            reference::embedding_forward(&mut expected, &tokens, &wte, &wpe, t, c);
             let (name, found) = (label("embedding_forward", precision), emulator.read(&out));
             compare(&name, &shape, &found, &expected, emulator.tolerance());
 
@@ -431,7 +431,7 @@ fn embedding() {
                 emulator.launch("embedding_backward_position", launch, &[&wpe, &gradient], &[b, Int(t), Int(c)]);
                 [wte, wpe]
             });
-            twins::embedding_backward(&mut dwte, &mut dwpe, &tokens, &gradient, t, c);
+            reference::embedding_backward(&mut dwte, &mut dwpe, &tokens, &gradient, t, c);
             compare(&label("embedding_backward_token", precision), &shape, &found_wte.floats(), &dwte, TOLERANCE);
             compare(&label("embedding_backward_position", precision), &shape, &found_wpe.floats(), &dwpe, TOLERANCE);
         }
@@ -461,7 +461,7 @@ fn layernorm() {
                 [2.0, 1.0, 1.0].map(|range| emulator.rounded(random.values(n * c, range)));
             let [weight, bias] = [1.5, 1.0].map(|range| emulator.rounded(random.values(c, range)));
             let (mut out, mut statistics) = (vec![0.0; n * c], vec![0.0; 2 * n]);
-            twins::layernorm_forward(&mut out, &mut statistics, &input, &weight, &bias);
+            reference::layernorm_forward(&mut out, &mut statistics, &input, &weight, &bias);
             let [found, numbers] = emulator.twice(|| {
                 let (found, numbers) = (emulator.outputs(n * c), Buffer::output_floats(2 * n));
                 let [input, weight, bias] = [&input, &weight, &bias].map(|values| emulator.acts(values));
@@ -475,10 +475,10 @@ fn layernorm() {
             compare(&format!("{name} statistics"), &shape, &numbers.floats(), &statistics, TOLERANCE);
 
             let operands =
-                twins::LayerNorm { gradient: &gradient, input: &input, statistics: &statistics, weight: &weight };
+                reference::LayerNorm { gradient: &gradient, input: &input, statistics: &statistics, weight: &weight };
             for residual in [None, Some(&residual[..])] {
                 let mut sums = vec![0.0; 2 * c];
-                twins::layernorm_backward(&mut out, &mut sums, residual, operands);
+                reference::layernorm_backward(&mut out, &mut sums, residual, operands);
                 layernorm_backward(emulator, &shape, operands, residual, &out, &sums);
             }
         }
@@ -489,7 +489,7 @@ fn layernorm() {
 fn layernorm_backward(
     emulator: &Emulator,
     shape: &str,
-    operands: twins::LayerNorm,
+    operands: reference::LayerNorm,
     residual: Option<&[f32]>,
     out: &[f32],
     sums: &[f32],
@@ -559,7 +559,7 @@ fn attention_on(
     let qkv = emulator.rounded(random.values(b * t * 3 * c, range));
     let gradient = emulator.rounded(random.values(b * t * c, 1.0));
     let (mut out, mut log_sums) = (vec![0.0; b * t * c], vec![0.0; b * heads * t]);
-    twins::attention_forward(&mut out, &mut log_sums, &qkv, dimensions);
+    reference::attention_forward(&mut out, &mut log_sums, &qkv, dimensions);
     let ints = [Int(b), Int(t), Int(heads), Int(size)];
     let [found, sums] = emulator.twice(|| {
         let (found, sums) = (emulator.outputs(b * t * c), Buffer::output_floats(b * heads * t));
@@ -574,8 +574,8 @@ fn attention_on(
 
     let out = emulator.rounded(out);
     let mut expected = vec![0.0; b * t * 3 * c];
-    let operands = twins::Attention { gradient: &gradient, qkv: &qkv, output: &out, log_sums: &log_sums };
-    twins::attention_backward(&mut expected, operands, dimensions);
+    let operands = reference::Attention { gradient: &gradient, qkv: &qkv, output: &out, log_sums: &log_sums };
+    reference::attention_backward(&mut expected, operands, dimensions);
     let [found, means] = emulator.twice(|| {
         let (found, means) = (emulator.outputs(b * t * 3 * c), Buffer::output_floats(b * heads * t));
         let [gradient, qkv, out] = [&gradient, &qkv, &out].map(|values| emulator.acts_at(values, offset));
@@ -653,10 +653,10 @@ fn elementwise() {
             let a = emulator.rounded(random.values(count, 4.0));
             let b = emulator.rounded(random.values(count, 1.0));
             let (mut gelu, mut derivative) = (vec![0.0; count], a.clone());
-            twins::gelu_forward(&mut gelu, &mut derivative);
-            twins::gelu_backward_input(&mut derivative, &b);
+            reference::gelu_forward(&mut gelu, &mut derivative);
+            reference::gelu_backward_input(&mut derivative, &b);
             let mut sum = a.clone();
-            twins::add(&mut sum, &b);
+            reference::add(&mut sum, &b);
             let run = |name: &str, launch: Launch, inputs: &[&[f32]], expected: &[f32]| {
                 let in_place = emulator.twice(|| {
                     let inputs: Vec<Buffer> = inputs.iter().map(|values| emulator.acts_at(values, offset)).collect();
@@ -717,7 +717,7 @@ fn bias() {
                 emulator.launch("bias_backward_weight", launch, &[&found, &gradient], &[Int(n), Int(channels)]);
                 [found]
             });
-            twins::bias_backward_weight(&mut expected, &gradient);
+            reference::bias_backward_weight(&mut expected, &gradient);
             let name = label("bias_backward_weight", precision);
             compare(&name, &format!("n {n} OC {channels}"), &found.floats(), &expected, TOLERANCE);
         }
@@ -751,7 +751,7 @@ fn classifier() {
             let mut expected = logits;
             let rows = expected.chunks_mut(v).zip(&targets);
             let expected_losses: Vec<f32> =
-                rows.map(|(row, target)| twins::classifier_forward(row, v, v, &[*target], weight) as f32).collect();
+                rows.map(|(row, target)| reference::classifier_forward(row, v, v, &[*target], weight) as f32).collect();
             let gradient = emulator.read(&gradient);
             assert!(gradient.chunks(padded).all(|row| row[v..].iter().all(|&value| value == 0.0)), "{shape}");
             let gradient: Vec<f32> = gradient.chunks(padded).flat_map(|row| &row[..v]).copied().collect();
@@ -779,7 +779,7 @@ fn optimizer() {
             let (tied, scale, step) = (random.values(count, 1.0), 0.3, 1 + 7 * i as u32);
             let [values, gradients, first_moments] = [1.0, 1.0, 0.1].map(|range| random.values(count, range));
             let second_moments = random.values(count, 0.1).into_iter().map(f32::abs).collect();
-            let mut expected = twins::Parameters { values, gradients, first_moments, second_moments };
+            let mut expected = reference::Parameters { values, gradients, first_moments, second_moments };
             for tied in [None, Some(&tied[..])] {
                 norm(emulator, &expected, tied);
                 let before = expected.clone();
@@ -798,7 +798,7 @@ fn optimizer() {
 
 fn adamw(
     emulator: &Emulator,
-    before: &twins::Parameters,
+    before: &reference::Parameters,
     tied: Option<(&[f32], f32)>,
     step: u32,
     hyper: &AdamW,
@@ -830,7 +830,7 @@ fn adamw(
     [value, copy, first, second]
 }
 
-fn norm(emulator: &Emulator, parameters: &twins::Parameters, tied: Option<&[f32]>) {
+fn norm(emulator: &Emulator, parameters: &reference::Parameters, tied: Option<&[f32]>) {
     let (precision, count) = (emulator.precision, parameters.gradients.len());
     let expected = parameters.squared_norm(tied);
     for groups in [1, 3, 64] {

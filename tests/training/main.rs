@@ -10,6 +10,7 @@ mod kernels;
 mod model;
 mod nvrtc;
 mod pipeline;
+mod reference;
 mod run;
 
 #[path = "../support/mod.rs"]

@@ -389,23 +389,6 @@ fn wrong_checkpoints_are_refused() {
 }
 
 #[test]
-fn wrong_debug_states_are_refused() {
-    let config = checkpoint().config;
-    let good = std::fs::read(golden("gpt2/debug_state.bin")).unwrap();
-    let refused = |change: &dyn Fn(&mut Vec<u8>)| {
-        let mut bytes = good.clone();
-        change(&mut bytes);
-        refusal(&bytes, |path| DebugState::read(path, &config))
-    };
-    assert!(refused(&|bytes| bytes[0] ^= 1).contains("starts with"));
-    assert!(refused(&|bytes| bytes[4] = 9).contains("found 9"));
-    assert!(refused(&|bytes| bytes[11] = 255).contains("at least 1 sequence"));
-    assert!(refused(&|bytes| bytes[8] = 200).contains("cut short"));
-    assert!(refused(&|bytes| bytes.push(0)).contains("bytes follow"));
-    assert!(refused(&|bytes| bytes[1027] = 1).contains("token ids below"));
-}
-
-#[test]
 fn token_files_and_texts_become_tokens() {
     let tokens = Tokens::read(&golden("gpt2/tokens.bin"), Tokenizer::Gpt2).unwrap();
     assert_eq!((tokens.len(), tokens.vocabulary_needed), (10241, 257));

@@ -1,6 +1,6 @@
 //! Softmax cross-entropy on the logits, as llm.c's fused classifier: loss and gradient in one go.
 
-use super::vector;
+use crate::vector;
 
 /// Replaces the `logits` (n, V; a row starts `stride` elements after the one before) by the gradient of the loss, which is
 /// `weight` times the sum over tokens of -log p(target). Returns that sum, without the weight.

@@ -1,21 +1,21 @@
 //! Causal self-attention on the fused projection `qkv` (B, T, 3C): queries, keys and values of a head are strided views of
 //! it, never copied. Blocks of queries meet only the keys up to their last one. As in flash attention
-//! (Dao et al., arXiv 2205.14135), the forward keeps one number a row, log Σ exp, and the backward recomputes the weights.
+//! (Dao et al., arXiv 2205.14135), the forward keeps one number per row, log Σ exp, and the backward recomputes the weights.
 
-use super::matrix::{Matrix, MatrixMut, add_product, set_product};
-use super::shape::Shape;
-use super::vector::{self, LANES};
+use crate::Shape;
+use crate::matrix::{Matrix, MatrixMut, add_product, set_product};
+use crate::vector::{self, LANES};
 
 /// Queries in a block.
 const BLOCK: usize = 96;
 
 /// Elements of scratch that [`forward`] needs.
-pub(super) fn forward_scratch(shape: &Shape) -> usize {
+pub fn forward_scratch(shape: &Shape) -> usize {
     BLOCK * shape.tokens
 }
 
 /// Elements of scratch that [`backward`] needs.
-pub(super) fn backward_scratch(shape: &Shape) -> usize {
+pub fn backward_scratch(shape: &Shape) -> usize {
     2 * BLOCK * shape.tokens
 }
 
@@ -39,7 +39,7 @@ fn heads(shape: Shape) -> impl Iterator<Item = HeadAt> {
 }
 
 /// `out` (B, T, C) = softmax(q kᵀ / √HS, causal) v; `log_sums` (B, NH, T) = log Σ exp of each row's scaled scores.
-pub(super) fn forward(out: &mut [f32], log_sums: &mut [f32], qkv: &[f32], scratch: &mut [f32], shape: &Shape) {
+pub fn forward(out: &mut [f32], log_sums: &mut [f32], qkv: &[f32], scratch: &mut [f32], shape: &Shape) {
     let (tokens, c, size) = (shape.tokens, shape.channels, shape.channels / shape.heads);
     let scale = 1.0 / (size as f32).sqrt();
     let mut inverse_sums = [0.0; BLOCK];
@@ -109,7 +109,7 @@ pub struct Operands<'a> {
 }
 
 /// `qkv_gradient` (B, T, 3C) = gradient of `qkv`.
-pub(super) fn backward(qkv_gradient: &mut [f32], operands: Operands, scratch: &mut [f32], shape: &Shape) {
+pub fn backward(qkv_gradient: &mut [f32], operands: Operands, scratch: &mut [f32], shape: &Shape) {
     let Operands { gradient, qkv, output, log_sums } = operands;
     let (tokens, c, size) = (shape.tokens, shape.channels, shape.channels / shape.heads);
     let scale = 1.0 / (size as f32).sqrt();

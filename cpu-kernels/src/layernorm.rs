@@ -1,6 +1,6 @@
 //! LayerNorm over the channels of each token, as llm.c's `layernorm_forward` and `layernorm_backward`.
 
-use super::vector::{self, LANES};
+use crate::vector::{self, LANES};
 
 const EPSILON: f32 = 1e-5;
 

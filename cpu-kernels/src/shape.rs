@@ -5,7 +5,7 @@
 pub struct Shape {
     /// Sequences, B.
     pub sequences: usize,
-    /// Tokens a sequence, T.
+    /// Tokens per sequence, T.
     pub tokens: usize,
     /// Attention heads, NH.
     pub heads: usize,

@@ -1,19 +1,17 @@
-//! The arithmetic of this module on plain slices: what the kernels of the CUDA device are held against. Names and
-//! shapes are the kernels'; n is the number of rows (tokens), C of channels, NH of heads, V of words. All matrices are
-//! row-major.
-//!
-//! Slices of other lengths than stated are a mistake of the caller's and may panic.
+//! The CPU's kernels under the names and shapes of the CUDA kernels that are compared with them; n is the number of rows
+//! (tokens), C of channels, NH of heads, V of words. All matrices are row-major.
 
-use super::optimizer::{AdamW, Group};
-use super::shape::Shape;
-use super::{attention, gelu, linear};
+use cpu_kernels::{Shape, attention, gelu, linear};
+use cpu_kernels::optimizer::{AdamW, ParameterGroup};
 
-pub use super::attention::Operands as Attention;
-pub use super::embedding::{backward_weight as embedding_backward, forward as embedding_forward};
-pub use super::gelu::backward as gelu_backward_input;
-pub use super::layernorm::{Operands as LayerNorm, backward_input as layernorm_backward, forward as layernorm_forward};
-pub use super::loss::forward as classifier_forward;
-pub use super::vector::add;
+pub use cpu_kernels::attention::Operands as Attention;
+pub use cpu_kernels::embedding::{backward_weight as embedding_backward, forward as embedding_forward};
+pub use cpu_kernels::gelu::backward as gelu_backward_input;
+pub use cpu_kernels::layernorm::{
+    Operands as LayerNorm, backward_input as layernorm_backward, forward as layernorm_forward,
+};
+pub use cpu_kernels::loss::forward as classifier_forward;
+pub use cpu_kernels::vector::add;
 
 /// `out` (B, T, C) = attention on `qkv` (B, T, 3C); `log_sums` (B, NH, T) = log Σ exp of each row's scaled scores.
 pub fn attention_forward(out: &mut [f32], log_sums: &mut [f32], qkv: &[f32], shape: Shape) {
@@ -54,8 +52,8 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    fn group(&self) -> Group {
-        let mut group = Group::new(vec![[self.values.len(), 0]]);
+    fn group(&self) -> ParameterGroup {
+        let mut group = ParameterGroup::new(vec![[self.values.len(), 0]]);
         group.values.clone_from(&self.values);
         group.gradients.clone_from(&self.gradients);
         group.first_moments.clone_from(&self.first_moments);
@@ -67,7 +65,7 @@ impl Parameters {
     pub fn adamw_update(&mut self, tied: Option<&[f32]>, step: u32, hyper: &AdamW, gradient_scale: f32) {
         let mut group = self.group();
         group.adamw(tied, step, hyper, gradient_scale);
-        let Group { values, gradients, first_moments, second_moments, .. } = group;
+        let ParameterGroup { values, gradients, first_moments, second_moments, .. } = group;
         *self = Parameters { values, gradients, first_moments, second_moments };
     }
 

@@ -1,11 +1,11 @@
 //! Token and position embedding, as llm.c's `encoder_forward` and `encoder_backward`. Its input is tokens, so that its
 //! backward for the input is empty and all of its backward is the one for the weights.
 
-use super::vector;
+use crate::vector;
 
-/// `out` (n, C) = `wte` (Vp, C) at each token + `wpe` (maxT, C) at its position, for sequences of `tokens_a_sequence`.
-pub fn forward(out: &mut [f32], tokens: &[u32], wte: &[f32], wpe: &[f32], tokens_a_sequence: usize, channels: usize) {
-    let positions = (0..tokens_a_sequence).cycle();
+/// `out` (n, C) = `wte` (Vp, C) at each token + `wpe` (maxT, C) at its position, for sequences of `tokens_per_sequence`.
+pub fn forward(out: &mut [f32], tokens: &[u32], wte: &[f32], wpe: &[f32], tokens_per_sequence: usize, channels: usize) {
+    let positions = (0..tokens_per_sequence).cycle();
     for ((out, &token), position) in out.chunks_exact_mut(channels).zip(tokens).zip(positions) {
         out.copy_from_slice(&wte[token as usize * channels..][..channels]);
         vector::add(out, &wpe[position * channels..][..channels]);
@@ -18,10 +18,10 @@ pub fn backward_weight(
     wpe_gradient: &mut [f32],
     tokens: &[u32],
     gradient: &[f32],
-    tokens_a_sequence: usize,
+    tokens_per_sequence: usize,
     channels: usize,
 ) {
-    let positions = (0..tokens_a_sequence).cycle();
+    let positions = (0..tokens_per_sequence).cycle();
     for ((gradient, &token), position) in gradient.chunks_exact(channels).zip(tokens).zip(positions) {
         vector::add(&mut wte_gradient[token as usize * channels..][..channels], gradient);
         vector::add(&mut wpe_gradient[position * channels..][..channels], gradient);

@@ -2,18 +2,18 @@
 //! Sums have a fixed order: LANES interleaved sums, then a tree.
 
 /// Number of interleaved partial sums of a reduction: two vectors of AVX-512.
-pub(super) const LANES: usize = 32;
+pub const LANES: usize = 32;
 
 /// Runs `work` compiled for the widest vector instructions that this machine has. `work` must be `#[inline(always)]`.
 #[inline(always)]
-pub(super) fn widest<R>(work: impl FnOnce() -> R) -> R {
+pub fn widest<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(work)
 }
 
 /// e^x, good to 2 units in the last place; 0 below -87, e^88 above 88. Argument reduction by powers of two and the
 /// polynomial of Cephes' `expf`; no branch and no table, so that loops over it vectorise.
 #[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
+pub fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
     let clamped = if x > 88.0 { 88.0 } else { x };
     let clamped = if clamped < -87.0 { -87.0 } else { clamped };
@@ -33,7 +33,7 @@ pub(super) fn exp(x: f32) -> f32 {
 
 /// The sum of the lanes.
 #[inline(always)]
-pub(super) fn tree(mut lanes: [f32; LANES]) -> f32 {
+pub fn tree(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
@@ -46,7 +46,7 @@ pub(super) fn tree(mut lanes: [f32; LANES]) -> f32 {
 
 /// The sum of `term(x)` over a slice.
 #[inline(always)]
-pub(super) fn sum(values: &[f32], term: impl Fn(f32) -> f32) -> f32 {
+pub fn sum(values: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
     let chunks = values.chunks_exact(LANES);
     let rest = chunks.remainder();
@@ -63,7 +63,7 @@ pub(super) fn sum(values: &[f32], term: impl Fn(f32) -> f32) -> f32 {
 
 /// The inner product of two slices of the same length.
 #[inline(always)]
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0; LANES];
     let (a_chunks, b_chunks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
     let rest = a_chunks.remainder().iter().zip(b_chunks.remainder());
@@ -80,7 +80,7 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 /// The largest element of a slice, minus infinity for an empty one.
 #[inline(always)]
-pub(super) fn max(values: &[f32]) -> f32 {
+pub fn max(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let chunks = values.chunks_exact(LANES);
     let rest = chunks.remainder();
@@ -97,7 +97,7 @@ pub(super) fn max(values: &[f32]) -> f32 {
 
 /// Replaces each value by e^(value * scale - shift) and returns the sum of the results.
 #[inline(always)]
-pub(super) fn exponentials(values: &mut [f32], scale: f32, shift: f32) -> f32 {
+pub fn exponentials(values: &mut [f32], scale: f32, shift: f32) -> f32 {
     let mut lanes = [0.0; LANES];
     let mut chunks = values.chunks_exact_mut(LANES);
     for chunk in &mut chunks {

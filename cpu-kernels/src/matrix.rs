@@ -1,8 +1,8 @@
-//! Matrix products on row-major, strided views. The only place that calls the product library.
+//! Matrix products on row-major, strided views.
 
 /// A view of a matrix: element (i, j) is `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy)]
-pub(super) struct Matrix<'a> {
+pub struct Matrix<'a> {
     data: &'a [f32],
     rows: usize,
     columns: usize,
@@ -12,12 +12,12 @@ pub(super) struct Matrix<'a> {
 
 impl<'a> Matrix<'a> {
     /// `rows` rows of `columns` consecutive elements; a row starts `row_stride` elements after the one before.
-    pub(super) fn new(data: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Matrix<'a> {
+    pub fn new(data: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Matrix<'a> {
         Matrix { data, rows, columns, row_stride, column_stride: 1 }
     }
 
     /// The same elements with rows and columns swapped.
-    pub(super) fn transposed(self) -> Matrix<'a> {
+    pub fn transposed(self) -> Matrix<'a> {
         Matrix {
             data: self.data,
             rows: self.columns,
@@ -28,8 +28,8 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Where a product goes: rows that do not overlap, elements of a row consecutive.
-pub(super) struct MatrixMut<'a> {
+/// The output of a product: rows that do not overlap, each of consecutive elements.
+pub struct MatrixMut<'a> {
     data: &'a mut [f32],
     rows: usize,
     columns: usize,
@@ -38,22 +38,22 @@ pub(super) struct MatrixMut<'a> {
 
 impl<'a> MatrixMut<'a> {
     /// `rows` rows of `columns` consecutive elements; a row starts `row_stride` elements after the one before.
-    pub(super) fn new(data: &'a mut [f32], rows: usize, columns: usize, row_stride: usize) -> MatrixMut<'a> {
+    pub fn new(data: &'a mut [f32], rows: usize, columns: usize, row_stride: usize) -> MatrixMut<'a> {
         MatrixMut { data, rows, columns, row_stride }
     }
 }
 
-/// `out = a b`; what was in `out` is not read.
-pub(super) fn set_product(out: MatrixMut, a: Matrix, b: Matrix) {
+/// Sets `out` to `a b`; the previous content of `out` is not read.
+pub fn set_product(out: MatrixMut, a: Matrix, b: Matrix) {
     product(out, false, a, b);
 }
 
-/// `out += a b`.
-pub(super) fn add_product(out: MatrixMut, a: Matrix, b: Matrix) {
+/// Adds `a b` to `out`.
+pub fn add_product(out: MatrixMut, a: Matrix, b: Matrix) {
     product(out, true, a, b);
 }
 
-/// Elements that a view of these sizes and strides reaches.
+/// Number of elements that a view of these sizes and strides spans.
 fn extent(rows: usize, columns: usize, row_stride: usize, column_stride: usize) -> usize {
     if rows == 0 || columns == 0 { 0 } else { (rows - 1) * row_stride + (columns - 1) * column_stride + 1 }
 }
@@ -64,30 +64,31 @@ fn product(out: MatrixMut, accumulate: bool, a: Matrix, b: Matrix) {
     assert!(extent(out.rows, out.columns, out.row_stride, 1) <= out.data.len());
     assert!(extent(a.rows, a.columns, a.row_stride, a.column_stride) <= a.data.len());
     assert!(extent(b.rows, b.columns, b.row_stride, b.column_stride) <= b.data.len());
+    // The kernels prefer outputs whose columns are contiguous, so they compute outᵀ = bᵀ aᵀ.
     // SAFETY: every element that the call reads or writes is inside its slice: the extents were just checked against
     // the slices' lengths. `out` is borrowed exclusively, so it overlaps neither `a` nor `b`, its rows do not overlap,
     // and every element of a `Vec<f32>` is initialised.
     unsafe {
-        gemm::gemm(
-            out.rows,
+        gemm_f32::gemm::f32::get_gemm_fn()(
             out.columns,
+            out.rows,
             a.columns,
             out.data.as_mut_ptr(),
-            1,
             out.row_stride as isize,
+            1,
             accumulate,
-            a.data.as_ptr(),
-            a.column_stride as isize,
-            a.row_stride as isize,
             b.data.as_ptr(),
-            b.column_stride as isize,
             b.row_stride as isize,
+            b.column_stride as isize,
+            a.data.as_ptr(),
+            a.row_stride as isize,
+            a.column_stride as isize,
             1.0,
             1.0,
             false,
             false,
             false,
-            gemm::Parallelism::None,
+            gemm_common::Parallelism::None,
         );
     }
 }

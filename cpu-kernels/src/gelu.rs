@@ -1,14 +1,14 @@
 //! GELU with the tanh approximation, 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), which equals x · sigmoid(2u) with
 //! u = √(2/π) (x + 0.044715 x³).
 
-use super::vector;
+use crate::vector;
 
 const CUBE: f32 = 0.044_715;
 const ROOT: f32 = 0.797_884_6; // √(2/π)
 
 /// `out` = gelu(`values` + `bias`) for rows of `bias.len()` elements; `values` is overwritten by the derivative at that
 /// point, which is all that the backward needs of it.
-pub(super) fn forward(out: &mut [f32], values: &mut [f32], bias: &[f32]) {
+pub fn forward(out: &mut [f32], values: &mut [f32], bias: &[f32]) {
     vector::widest(
         #[inline(always)]
         || {

@@ -1,10 +1,10 @@
 //! Linear layer: y = x Wᵀ + b with weights (OC, C), as llm.c's `matmul_forward` and `matmul_backward`. Rows are tokens.
 
-use super::matrix::{Matrix, MatrixMut, add_product, set_product};
-use super::vector;
+use crate::matrix::{Matrix, MatrixMut, add_product, set_product};
+use crate::vector;
 
 /// `out` (n, OC) = `input` (n, C) · `weight` (OC, C)ᵀ + `bias` (OC).
-pub(super) fn forward(out: &mut [f32], input: &[f32], weight: &[f32], bias: &[f32]) {
+pub fn forward(out: &mut [f32], input: &[f32], weight: &[f32], bias: &[f32]) {
     for row in out.chunks_exact_mut(bias.len()) {
         row.copy_from_slice(bias);
     }
@@ -12,7 +12,7 @@ pub(super) fn forward(out: &mut [f32], input: &[f32], weight: &[f32], bias: &[f3
 }
 
 /// `out` (n, OC) = `residual` (n, OC) + `input` (n, C) · `weight` (OC, C)ᵀ + `bias` (OC).
-pub(super) fn forward_residual(out: &mut [f32], residual: &[f32], input: &[f32], weight: &[f32], bias: &[f32]) {
+pub fn forward_residual(out: &mut [f32], residual: &[f32], input: &[f32], weight: &[f32], bias: &[f32]) {
     let oc = bias.len();
     vector::widest(
         #[inline(always)]
@@ -28,7 +28,7 @@ pub(super) fn forward_residual(out: &mut [f32], residual: &[f32], input: &[f32],
 }
 
 /// `out` (n, OC) = `input` (n, C) · `weight` (OC, C)ᵀ; whoever uses it adds the bias.
-pub(super) fn forward_without_bias(out: &mut [f32], input: &[f32], weight: &[f32], oc: usize) {
+pub fn forward_without_bias(out: &mut [f32], input: &[f32], weight: &[f32], oc: usize) {
     project(set_product, out, input, weight, oc);
 }
 
@@ -40,7 +40,7 @@ fn project(product: impl Fn(MatrixMut, Matrix, Matrix), out: &mut [f32], input: 
 }
 
 /// `input_gradient` (n, C) = `gradient` (n, OC) · `weight` (OC, C).
-pub(super) fn backward_input(input_gradient: &mut [f32], gradient: &[f32], weight: &[f32], oc: usize) {
+pub fn backward_input(input_gradient: &mut [f32], gradient: &[f32], weight: &[f32], oc: usize) {
     let (n, c) = (gradient.len() / oc, weight.len() / oc);
     set_product(
         MatrixMut::new(input_gradient, n, c, c),
@@ -50,7 +50,7 @@ pub(super) fn backward_input(input_gradient: &mut [f32], gradient: &[f32], weigh
 }
 
 /// `weight_gradient` (OC, C) += `gradient` (n, OC)ᵀ · `input` (n, C); `bias_gradient` (OC) += column sums of `gradient`.
-pub(super) fn backward_weight(weight_gradient: &mut [f32], bias_gradient: &mut [f32], gradient: &[f32], input: &[f32]) {
+pub fn backward_weight(weight_gradient: &mut [f32], bias_gradient: &mut [f32], gradient: &[f32], input: &[f32]) {
     let oc = bias_gradient.len();
     let (n, c) = (gradient.len() / oc, weight_gradient.len() / oc);
     add_product(

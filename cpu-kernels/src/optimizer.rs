@@ -1,6 +1,6 @@
 //! Parameters with their gradients and AdamW's moments.
 
-use super::vector::{self, LANES};
+use crate::vector::{self, LANES};
 
 /// The settings of AdamW. The update is p -= lr (m̂ / (√v̂ + eps) + wd p), on all parameters alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,20 +24,20 @@ impl Default for AdamW {
 }
 
 /// Parameters that live together: some layers' weights and biases in one row.
-pub(super) struct Group {
-    pub(super) values: Vec<f32>,
-    pub(super) gradients: Vec<f32>,
-    pub(super) first_moments: Vec<f32>,
-    pub(super) second_moments: Vec<f32>,
+pub struct ParameterGroup {
+    pub values: Vec<f32>,
+    pub gradients: Vec<f32>,
+    pub first_moments: Vec<f32>,
+    pub second_moments: Vec<f32>,
     /// Number of elements of each layer's weight and bias.
     layers: Vec<[usize; 2]>,
 }
 
-impl Group {
+impl ParameterGroup {
     /// A group whose values are yet to be filled in.
-    pub(super) fn new(layers: Vec<[usize; 2]>) -> Group {
+    pub fn new(layers: Vec<[usize; 2]>) -> ParameterGroup {
         let zeros = vec![0.0; layers.iter().flatten().sum()];
-        Group {
+        ParameterGroup {
             values: zeros.clone(),
             gradients: zeros.clone(),
             first_moments: zeros.clone(),
@@ -51,25 +51,25 @@ impl Group {
     }
 
     /// Weight and bias of a layer.
-    pub(super) fn parameters(&self, layer: usize) -> (&[f32], &[f32]) {
+    pub fn parameters(&self, layer: usize) -> (&[f32], &[f32]) {
         let [weight, bias] = self.layers[layer];
         self.values[self.start(layer)..][..weight + bias].split_at(weight)
     }
 
     /// Gradients of weight and bias of a layer.
-    pub(super) fn gradients(&mut self, layer: usize) -> (&mut [f32], &mut [f32]) {
+    pub fn gradients(&mut self, layer: usize) -> (&mut [f32], &mut [f32]) {
         let ([weight, bias], start) = (self.layers[layer], self.start(layer));
         self.gradients[start..][..weight + bias].split_at_mut(weight)
     }
 
     /// Adds to the gradients of weight and bias of a layer, given one after the other.
-    pub(super) fn add_gradients(&mut self, layer: usize, sums: &[f32]) {
+    pub fn add_gradients(&mut self, layer: usize, sums: &[f32]) {
         let ([weight, bias], start) = (self.layers[layer], self.start(layer));
         vector::add(&mut self.gradients[start..][..weight + bias], sums);
     }
 
     /// One step of AdamW on the whole group. `tied` is a second part of the gradient, added to the first.
-    pub(super) fn adamw(&mut self, tied: Option<&[f32]>, step: u32, hyper: &AdamW, gradient_scale: f32) {
+    pub fn adamw(&mut self, tied: Option<&[f32]>, step: u32, hyper: &AdamW, gradient_scale: f32) {
         let correction = |beta: f32| (1.0 / (1.0 - f64::from(beta).powf(f64::from(step)))) as f32;
         let update = Update {
             hyper: *hyper,
@@ -97,7 +97,7 @@ impl Group {
     }
 
     /// The sum of the squares of the gradients, in double precision and in a fixed order.
-    pub(super) fn squared_norm(&self, tied: Option<&[f32]>) -> f64 {
+    pub fn squared_norm(&self, tied: Option<&[f32]>) -> f64 {
         match tied {
             None => squared_norm(&self.gradients, &[]),
             Some(tied) => squared_norm(&self.gradients, tied),
