@@ -1,10 +1,11 @@
-//! Generates the list of built-in schedules from the files of `schedules/`, and records the commit.
+//! Makes the list of schedules that come with the program: every file of `schedules/`, so that a new one needs no other. And says
+//! from which commit it is.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Order in lists, and of preference in `auto` among equals; other files follow by name.
+/// The order of lists, and of `auto` among equals; others follow by name.
 const ORDER: [&str; 22] = [
     "naive",
     "gpipe",
@@ -31,7 +32,7 @@ const ORDER: [&str; 22] = [
 ];
 
 fn main() {
-    set_commit();
+    tell_commit();
     let folder = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("schedules");
     println!("cargo:rerun-if-changed={}", folder.display());
     let entries = fs::read_dir(&folder).expect("the folder of schedules is there");
@@ -48,9 +49,9 @@ fn main() {
     fs::write(out, list).expect("cargo's folder can be written");
 }
 
-/// Sets PIPESIM_COMMIT and PIPESIM_COMMIT_DATE from the environment, else from git, else to `unknown`. Development builds do not
-/// ask git, since every commit would then recompile the crate.
-fn set_commit() {
+/// Sets PIPESIM_COMMIT and PIPESIM_COMMIT_DATE: as the environment has them, else as git does, else `unknown`. Builds for development
+/// do not ask git, or each commit would have the crate compiled again.
+fn tell_commit() {
     let release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
     if let Some(head) =
         git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|head| release && Path::new(head).exists())
@@ -68,7 +69,7 @@ fn set_commit() {
     }
 }
 
-/// Returns git's answer, or `None` unless this package is the root of a checkout.
+/// What git says about this checkout; nothing where there is none of this very package.
 fn git(arguments: &[&str]) -> Option<String> {
     let folder = env::var("CARGO_MANIFEST_DIR").ok()?;
     let ask = |arguments: &[&str]| {

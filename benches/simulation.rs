@@ -1,5 +1,5 @@
-//! Speed of simulation and order search on one core: `cargo bench`. The event engine's events are the ends of ops on its fast
-//! path; on the general path also each message that leaves a link or arrives.
+//! How fast schedules are simulated and settled, on one core: `cargo bench`. Events of the event engine: on its straight path
+//! the ends of ops (as many as ops), on the general one also each message that left a link or arrived.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use pipesim::internals::anatomy;
@@ -92,7 +92,7 @@ fn configs() -> Vec<(&'static str, Config)> {
     ]
 }
 
-/// Events per second of one simulation, on a graph that exists already.
+/// Events a second of one simulation, on a graph that is there.
 fn events(criterion: &mut Criterion) {
     for (name, devices, microbatches) in [("1f1b", 64, 1024), ("zb-v", 64, 1024), ("zb-v", 8, 64)] {
         let graph = graph(name, devices, microbatches);
