@@ -84,7 +84,7 @@ class PyTorch:
         self.torch, self.model, self.optimizer, self.call, self.micro = torch, model, optimizer, call, micro
 
     def step(self, batch):
-        """One training step on a batch in the host's memory; seconds until its end, with the loss there."""
+        """One training step on a batch in the host's memory; returns the seconds until the loss is back there."""
         start = time.perf_counter()
         batch = batch.to("cuda", non_blocking=True)
         self.optimizer.zero_grad(set_to_none=True)
@@ -100,7 +100,7 @@ class PyTorch:
         return time.perf_counter() - start
 
     def attention(self, batch):
-        """Names of the attention operators that a step really called."""
+        """Returns the names of the attention operators that a step called."""
         from torch.profiler import ProfilerActivity, profile
 
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
@@ -108,14 +108,14 @@ class PyTorch:
         return attention_named({event.key for event in seen.key_averages()})
 
     def measure(self, batch, steps):
-        """Seconds of each of `steps` steps after a warm-up."""
+        """Returns the seconds of each of `steps` steps after a warm-up."""
         for _ in range(WARMUP_STEPS):
             self.step(batch)
         return [self.step(batch) for _ in range(steps)]
 
 
 def attention_named(operators):
-    """The backends of scaled_dot_product_attention among the names of operators and kernels that a profiler saw."""
+    """Returns the backends of scaled_dot_product_attention among profiled operators and kernels."""
     backends = {
         "cuDNN": "scaled_dot_product_cudnn_attention",
         "flash": "scaled_dot_product_flash_attention",
@@ -127,7 +127,7 @@ def attention_named(operators):
 
 
 def residual_type(torch, model, batch):
-    """The type of what a block hands to the next, under the autocast of a step."""
+    """Returns the type of a block's output under the autocast of a step."""
     types = []
     hook = model.blocks[0].register_forward_hook(lambda _module, _inputs, output: types.append(str(output.dtype)))
     with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
@@ -137,15 +137,15 @@ def residual_type(torch, model, batch):
 
 
 def token_flops(length):
-    """Operations of a token's forward and backward, as llm.c counts them: six a parameter (the position's embedding, biases and
-    LayerNorm among them), and causal attention."""
+    """Returns the operations of a token's forward and backward as llm.c counts them: six per parameter (including the position
+    embedding, biases and LayerNorm), and causal attention."""
     block = 12 * CHANNELS * CHANNELS + 13 * CHANNELS
     parameters = (PADDED_VOCABULARY + length) * CHANNELS + LAYERS * block + 2 * CHANNELS
     return 6 * parameters + 6 * LAYERS * CHANNELS * length
 
 
 def write_tokens(path, ids):
-    """llm.c's token file: a header of 256 words (magic, version, count), then 16 bits a token."""
+    """llm.c's token file: a header of 256 words (magic, version, count), then 16 bits per token."""
     header = array.array("i", [20240520, 1, len(ids)] + [0] * 253)
     with open(path, "wb") as file:
         file.write(header.tobytes() + array.array("H", ids).tobytes())
@@ -181,7 +181,7 @@ def measure_size(torch, arguments, model, optimizer, sequences, folder, tokens_f
             compiled.step(batch)
             result["compile_seconds"] = round(time.perf_counter() - start, 1)
             ways["compiled"] = compiled
-        except Exception as error:  # a compiler that does not work here is a finding, not the end
+        except Exception as error:  # a compiler that fails is a result, not the end
             words = " ".join(str(error).split())
             result["notes"].append(f"torch.compile failed: {type(error).__name__}: {words[:400]}")
     for name, way in ways.items():

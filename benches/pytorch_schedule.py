@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast PyTorch makes and dry-runs a pipeline schedule: one line of JSON a case, for comparison with pipesim's figures.
+"""How fast PyTorch makes and dry-runs a pipeline schedule: one line of JSON per case, for comparison with pipesim's figures.
 
     benches/pytorch_schedule.py [--repeat N] [p,m,schedule ...]     default: 8,64,1f1b 8,64,zb-v
 
@@ -15,8 +15,8 @@ import sys
 import time
 from types import SimpleNamespace
 
-# PyTorch's class and its stages a device. Schedule1F1B makes no order that PyTorch can dry-run (it runs a hand-written
-# loop); the same order comes from the interleaved class with one stage a device.
+# PyTorch's class and its stages per device. Schedule1F1B makes no order that PyTorch can dry-run (it runs a hand-written
+# loop); the interleaved class with one stage per device gives the same order.
 CLASSES = {
     "1f1b": ("ScheduleInterleaved1F1B", 1),
     "interleaved-1f1b": ("ScheduleInterleaved1F1B", 2),
@@ -28,13 +28,13 @@ CLASSES = {
 
 
 def stages_of(p, v):
-    """The stages of rank 0, as far as the classes look at them."""
+    """The attributes of rank 0's stages that the classes read."""
     shape = {"group_size": p, "group_rank": 0, "num_stages": p * v, "submod": None, "has_backward": True}
     return [SimpleNamespace(stage_index=c * p, is_first=c == 0, is_last=c * p == p * v - 1, **shape) for c in range(v)]
 
 
 def best(repeat, work):
-    """The shortest time of `repeat` runs in seconds, and the last result."""
+    """Returns the shortest time of `repeat` runs in seconds, and the last result."""
     times = []
     for _ in range(repeat):
         start = time.perf_counter()
@@ -56,7 +56,7 @@ def measure(case, repeat):
     lowered = schedule.pipeline_order_with_comms
     leaves = [leaf for row in lowered.values() for action in row for leaf in action.sub_actions or (action,)]
     ops = sum(leaf.computation_type.value in ("F", "I", "W", "B") for leaf in leaves)
-    # The dry run knows ops, sends and receives only; nothing else is in its way.
+    # The dry run knows only ops, sends and receives.
     known = ("F", "I", "W", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B")
     row_of = lambda row: [action for action in row if action.computation_type.value in known]  # noqa: E731
     order = {rank: row_of(row) for rank, row in lowered.items()}

@@ -35,7 +35,7 @@ fn makespan(graph: &TaskGraph, costs: &CostTable) -> u64 {
     sim::sweep(graph, costs).iter().map(|device: &Activity| device.last_end).max().unwrap_or(0)
 }
 
-/// Ops a second of the sweep alone, on a graph that is there.
+/// Ops per second of the sweep alone, on a graph that exists already.
 fn sweep(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sweep");
     for (name, devices, microbatches) in [("zb-v", 8, 64), ("1f1b", 64, 1024), ("zb-v", 64, 1024)] {
@@ -48,7 +48,7 @@ fn sweep(criterion: &mut Criterion) {
     }
 }
 
-/// Ops a second from the schedule's text to the makespan: parse, expand, check, build, sweep.
+/// Ops per second from the schedule's text to the makespan: parse, expand, check, build, sweep.
 fn text_to_makespan(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("text to makespan");
     for (name, devices, microbatches) in [("1f1b", 8, 64), ("zb-v", 8, 64), ("zb-v", 64, 1024)] {
@@ -62,7 +62,7 @@ fn text_to_makespan(criterion: &mut Criterion) {
     }
 }
 
-/// What `pipesim predict --stages 4 --micro 8` computes before it draws.
+/// The computations of `pipesim predict --stages 4 --micro 8`, without drawing.
 fn four_schedules(criterion: &mut Criterion) {
     criterion.bench_function("predict naive, gpipe, 1f1b, zb-v/p=4 m=8", |bencher| {
         bencher.iter(|| {
@@ -110,7 +110,7 @@ fn events(criterion: &mut Criterion) {
     }
 }
 
-/// Samples a second of a small schedule with jitter.
+/// Samples per second of a small schedule with jitter.
 fn samples(criterion: &mut Criterion) {
     let graph = graph("zb-v", 4, 8);
     let (costs, (_, config)) = (costs(&graph), configs().swap_remove(1));
@@ -138,8 +138,8 @@ fn searches(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Steps on hardware a second, from the tables' texts to time and memory: `predict --model --hardware` without the process; and
-/// of that its parts.
+/// Predictions per second of a model on hardware, from the tables' texts to time and memory (`predict --model --hardware` without
+/// the process), and of its parts.
 fn forecasts(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("forecast");
     let layout = Layout { devices: 8, tensor: 8, micro: 64, sequence: 8192, ..Layout::default() };

@@ -1,7 +1,7 @@
-//! What must hold for any input at all: the checks that the fuzz targets and `tests/language/seeds.rs` share.
+//! Checks that hold for every input, shared by the fuzz targets and `tests/language/seeds.rs`.
 //!
-//! Each check takes one input and panics where the program breaks a promise. Where it can, a check asks a second method
-//! ([`reference`]) instead of the program itself.
+//! Each check takes one input and panics if the program breaks a promise. Where possible it compares with a second method
+//! ([`reference`]).
 
 mod judged;
 mod readers;
@@ -25,7 +25,7 @@ pub fn language(input: &[u8]) {
     }
 }
 
-/// What an input of `language` asks for, and its schedule file; `None` for bytes that are no text.
+/// Returns the request in an input of `language`, and its schedule file; `None` for bytes that are not text.
 pub fn file(input: &[u8]) -> Option<(Request, String)> {
     let (head, text) = input.split_at_checked(3)?;
     let text = std::str::from_utf8(text).ok()?;
@@ -33,13 +33,13 @@ pub fn file(input: &[u8]) -> Option<(Request, String)> {
     Some((request(p.into(), m.into(), Some(v.into()).filter(|&v| v > 0)), text.to_string()))
 }
 
-/// A request with budgets that a file exceeds soon.
+/// Returns a request with small budgets.
 pub fn request(devices: u32, microbatches: u32, chunks: Option<u32>) -> Request {
     let budget = Budget { ticks: 20_000, bytes: 64 << 20, ops: 20_000 };
     Request { devices, microbatches, chunks, options: BTreeMap::new(), budget }
 }
 
-/// Compiles `text`; a panic of the program's own fails, also where [`dsl::compile`] catches it.
+/// Compiles `text`; panics of the program fail the check even if [`dsl::compile`] catches them.
 pub fn compile(text: &str, request: &Request) -> Result<Compiled, dsl::Error> {
     let path = ScheduleFile { name: "seed".to_string(), file: "seed.star".to_string(), text: text.to_string() };
     watch_panics();
@@ -47,13 +47,13 @@ pub fn compile(text: &str, request: &Request) -> Result<Compiled, dsl::Error> {
     let result = dsl::compile(&path, request);
     WATCHED.set(false);
     if let Some(panic) = noted().take() {
-        // Values too large for the language end in panics of its crates; those are what compile is to catch.
+        // Values too large for the language cause panics in its crates, which `compile` must catch.
         assert!(panic.contains("/registry/src/"), "compile caught a panic of our own: {panic}");
     }
     result
 }
 
-/// What must hold for whatever `compile` returns.
+/// Checks the result of `compile`.
 pub fn compiled(result: Result<Compiled, dsl::Error>, request: &Request) {
     match result {
         Ok(Compiled { order: Order::Fixed(fixed), source }) => {
@@ -71,17 +71,17 @@ pub fn compiled(result: Result<Compiled, dsl::Error>, request: &Request) {
 }
 
 thread_local! {
-    /// Whether this thread's panics are noted, not reported.
+    /// Whether this thread's panics are recorded instead of reported.
     static WATCHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Where and why a thread panicked under watch.
+/// Location and message of a recorded panic.
 fn noted() -> std::sync::MutexGuard<'static, Option<String>> {
     static NOTED: Mutex<Option<String>> = Mutex::new(None);
     NOTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on a panic under watch, or of a thread that evaluates a schedule file, is noted; any other is reported as before.
+/// Installs a hook that records panics under watch and of threads that evaluate schedule files, and reports all others.
 fn watch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! What must hold for any schedule: its graphs, their timelines, bounds, verdicts and files.
+//! Checks for every schedule: its graphs, their timelines, bounds, verdicts and files.
 
 use super::reference;
 use pipesim::internals::activation::Keep;
@@ -20,7 +20,7 @@ use pipesim::internals::timeline::Timeline;
 /// Unit costs, and costs that are all different.
 const COSTS: [&str; 2] = ["", "F=1,I=2,W=3,B=4.5,comm=0.5,keep=0.25"];
 
-/// What must hold for a schedule that was compiled or read.
+/// Checks a schedule that was compiled or read.
 pub fn schedule(schedule: &Schedule) {
     schedule.validate().unwrap_or_else(|fault| panic!("made what validate refuses: {fault}"));
     for device in 0..schedule.devices() {
@@ -34,7 +34,7 @@ pub fn schedule(schedule: &Schedule) {
     files(schedule, runs[0]);
 }
 
-/// What must hold for the schedule's graph under one meaning of pairs. Tells whether it runs.
+/// Checks the schedule's graph under one meaning of pairs, and returns whether it completes.
 fn overlapped(schedule: &Schedule, overlap: Overlap) -> bool {
     let costs = COSTS.map(|text| {
         let given: GivenCosts = text.parse().unwrap();
@@ -57,7 +57,7 @@ fn overlapped(schedule: &Schedule, overlap: Overlap) -> bool {
     true
 }
 
-/// Devices of a circle wait for one another, each at an op of its own.
+/// Checks that the devices of a circular wait wait for each other, each at one of its ops.
 fn circle(schedule: &Schedule, cycle: &Deadlock) {
     assert!(!cycle.waits.is_empty() && !cycle.to_string().is_empty());
     for (number, wait) in cycle.waits.iter().enumerate() {
@@ -71,7 +71,7 @@ fn circle(schedule: &Schedule, cycle: &Deadlock) {
     }
 }
 
-/// What must hold for the graph's timeline.
+/// Checks the graph's timeline.
 fn timed(graph: &TaskGraph, costs: &CostTable) {
     let (schedule, overlap) = (graph.schedule(), graph.overlap());
     let expected = reference::run(schedule, costs, overlap);
@@ -108,7 +108,7 @@ fn timed(graph: &TaskGraph, costs: &CostTable) {
     explained(graph, costs, &times);
 }
 
-/// The event engine agrees with the sweep to the tick, and with the checker about who can run at all.
+/// Checks that the event engine agrees with the sweep to the tick, and with the checker about deadlocks.
 fn events(graph: &TaskGraph, costs: &CostTable) {
     let times = OpTimes::swept(graph, costs);
     for delivery in standard_deliveries() {
@@ -127,7 +127,7 @@ fn events(graph: &TaskGraph, costs: &CostTable) {
     }
 }
 
-/// Idle time has causes that add up to it; the critical path leads from time 0 to the end without a hole.
+/// Checks that the causes of idle time sum to it, and that the critical path has no gap from time 0 to the end.
 fn explained(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) {
     let (schedule, makespan) = (graph.schedule(), times.makespan());
     let explanation = sim::explain(graph, costs, times, None);
@@ -145,7 +145,7 @@ fn explained(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) {
     assert_eq!(at, makespan, "the critical path ends with the step");
     for (index, slack) in sim::slacks(graph, costs, times, None).into_iter().enumerate() {
         if graph.overlap() == Overlap::Max && graph.pair(index).is_some() {
-            continue; // beside a longer op it may last longer without ending later
+            continue; // next to a longer op it may take longer without ending later
         }
         assert!(times.end[index] + slack <= makespan, "{} has slack beyond the end", graph.op(index));
     }
@@ -154,7 +154,7 @@ fn explained(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) {
     }
 }
 
-/// A looser delivery never fails where a stricter one runs.
+/// Checks that a looser delivery never fails if a stricter one completes.
 fn verdicts(graph: &TaskGraph) {
     let runs = |delivery: Delivery| match check(graph, delivery) {
         Ok(()) => true,
@@ -175,7 +175,7 @@ fn verdicts(graph: &TaskGraph) {
     }
 }
 
-/// What is written is read again as the same; the file with sends and receives exists where the schedule `runs`.
+/// Checks that files are read back unchanged, and that the file with sends and receives exists if the schedule `runs`.
 fn files(schedule: &Schedule, runs: bool) {
     let written = [Format::ComputeOnly, Format::ComputeComms { waits: false }, Format::ComputeComms { waits: true }]
         .map(|format| csv::write(schedule, format));
@@ -195,7 +195,7 @@ fn files(schedule: &Schedule, runs: bool) {
     }
 }
 
-/// Figures are numbers.
+/// Checks that figures are numbers.
 pub fn figures(metrics: &Metrics) {
     let Metrics { makespan, span, ideal, bubble, span_bubble, bubble_over_ideal, efficiency, .. } = metrics;
     let all = [makespan, span, ideal, bubble, span_bubble, bubble_over_ideal, efficiency];
@@ -207,10 +207,10 @@ pub fn figures(metrics: &Metrics) {
     assert!((-1e-9..=1.0).contains(bubble) && *span_bubble >= 0.0 && *bubble_over_ideal >= 0.0, "{metrics:?}");
 }
 
-/// Stages times micro-batches of the largest schedule that is searched.
+/// Largest product of stages and micro-batches for which orders are searched.
 const MOST_SEARCHED: u32 = 12;
 
-/// What must hold for a schedule that costs are yet to settle.
+/// Checks a schedule whose order is derived from costs.
 pub fn open(open: &OpenSchedule) {
     assert_eq!(open.programs.len(), open.placement.devices() as usize);
     let searches = open.programs.iter().any(|program| matches!(program, Program::Search { .. }));
@@ -237,7 +237,7 @@ fn cap(program: &mut Program) -> Option<&mut f64> {
     }
 }
 
-/// An order keeps its caps, and what its program lists stays in order.
+/// Checks that an order respects its caps and the order of its program.
 fn settled(open: &OpenSchedule, order: &Schedule, keep: Keep) {
     assert_eq!(&order.placement, &open.placement);
     for (device, program) in (0..).zip(&open.programs) {
@@ -260,7 +260,7 @@ fn settled(open: &OpenSchedule, order: &Schedule, keep: Keep) {
     }
 }
 
-/// A cap that is too low is told, with one that is not.
+/// Checks that an error about a low cap names a sufficient one.
 fn refused(open: &OpenSchedule, costs: &CostTable, error: &settle::Error) {
     assert!(!error.to_string().is_empty());
     let settle::Error::Cap { device, needed, .. } = *error else { return };

@@ -1,4 +1,4 @@
-//! What must hold for whatever is read: PyTorch's files, timelines, cost files, arguments.
+//! Checks for everything that is read: PyTorch's files, timelines, cost files, arguments.
 
 use super::judged::{figures, schedule};
 use super::xml::well_formed;
@@ -12,7 +12,7 @@ use pipesim::internals::resolve::{self, Costs, Measured, Selection};
 use pipesim::internals::sim::{self, Setup};
 use pipesim::internals::timeline::{Source, Timeline};
 
-/// Timelines of more devices are read and measured, not drawn.
+/// Timelines of more devices are read and evaluated, but not drawn.
 const MOST_DRAWN: u64 = 1 << 10;
 
 /// An input of the target `csv`: a file as PyTorch writes it.
@@ -40,7 +40,7 @@ pub fn timeline(input: &[u8]) {
     }
 }
 
-/// As `compare` shows timelines: each alone, the last prediction with the last measurement.
+/// Returns the panels of `compare`: each timeline alone, the last prediction with the last measurement.
 fn report_of(timelines: Vec<Timeline>) -> Report {
     let panel = |timeline: &Timeline| Panel::new(timeline.clone(), timeline.metrics());
     let last = |source: Source| timelines.iter().rev().find(|timeline| timeline.source == source);
@@ -67,7 +67,7 @@ fn report_of(timelines: Vec<Timeline>) -> Report {
     Report { title: "Seeds".to_string(), provenance, entries, ..Report::default() }
 }
 
-/// Every format is what its name says.
+/// Checks that the output in every format is valid.
 fn drawn(report: &Report) {
     for text in [report::json(report), report::trace(report)] {
         serde_json::from_str::<serde_json::Value>(&text).unwrap_or_else(|e| panic!("no JSON: {e}\n{text}"));
@@ -87,7 +87,7 @@ fn drawn(report: &Report) {
     }
 }
 
-/// Small schedules of one stage a device, of two, and of two directions.
+/// Small schedules with one stage per device, with two, and in two directions.
 fn graphs() -> Vec<TaskGraph> {
     let graph = |(name, p, m): (&str, u32, u32)| {
         Selection::new(p, m).graph::<resolve::Error>(name, &resolve::unknown_costs).unwrap().graph
@@ -95,7 +95,7 @@ fn graphs() -> Vec<TaskGraph> {
     [("1f1b", 2, 3), ("zb-v", 2, 3), ("dualpipe", 2, 4)].map(graph).into()
 }
 
-/// Small schedules, made once a thread.
+/// Small schedules, made once per thread.
 fn with_graphs(each: impl Fn(&TaskGraph)) {
     thread_local! { static GRAPHS: Vec<TaskGraph> = graphs(); }
     GRAPHS.with(|graphs| graphs.iter().for_each(each));
@@ -117,7 +117,7 @@ pub fn costs(input: &[u8]) {
     });
 }
 
-/// A prediction under any costs has figures that are numbers, and a timeline that can be read.
+/// Checks that a prediction has figures that are numbers, and a timeline that can be read.
 fn predicted(graph: &TaskGraph, table: &CostTable, steps: StepCosts) {
     let predicted = sim::predict(graph, table, &Setup { steps, ..Setup::default() }).unwrap();
     figures(predicted.metrics());

@@ -1,4 +1,4 @@
-//! A second, slow method for what the program computes fast: who waits for whom, and when each op runs.
+//! A second, slow method for dependencies and start times.
 
 use pipesim::internals::cost::CostTable;
 use pipesim::internals::op::{Kind, Op};
@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 /// Start and end of every op, in the order of [`Schedule::ops`].
 pub type Times = Vec<(u64, u64)>;
 
-/// What crosses stages: a gradient or an activation, of which stage, of which micro-batch.
+/// A message between stages: whether it is a gradient, its stage, its micro-batch.
 type Output = (bool, u32, u32);
 
-/// Walks all devices on, one op or overlapped pair at a time, until none can go on. `None` where some never ends.
+/// Advances all devices, one op or overlapped pair at a time, until none can continue. `None` if some device never completes.
 pub fn run(schedule: &Schedule, costs: &CostTable, overlap: Overlap) -> Option<Times> {
     let mut times = vec![(0, 0); schedule.ops().len()];
-    let mut made: BTreeMap<Output, (u64, Op)> = BTreeMap::new(); // when, and by which op
+    let mut made: BTreeMap<Output, (u64, Op)> = BTreeMap::new(); // time, and the op that made it
     let mut next: Vec<usize> = (0..schedule.devices()).map(|device| schedule.range(device).start).collect();
     let mut free = vec![0_u64; schedule.devices() as usize];
     loop {
@@ -47,7 +47,7 @@ pub fn run(schedule: &Schedule, costs: &CostTable, overlap: Overlap) -> Option<T
     (0..schedule.devices()).all(|device| next[device as usize] == schedule.range(device).end).then_some(times)
 }
 
-/// When what `op` needs from another stage is there; `None`: not yet.
+/// Returns when the input of `op` from another stage arrives; `None` if that is not known yet.
 fn arrival(schedule: &Schedule, costs: &CostTable, made: &BTreeMap<Output, (u64, Op)>, op: Op) -> Option<u64> {
     let last = schedule.placement.stages() - 1;
     let needed = match op.kind() {
@@ -60,8 +60,8 @@ fn arrival(schedule: &Schedule, costs: &CostTable, made: &BTreeMap<Output, (u64,
     Some(end + if near { 0 } else { costs.of(maker).arrival })
 }
 
-/// When a device that is free from `free` on runs an op or an overlapped pair (Overlap's definitions). Under
-/// [`Overlap::Max`] both ops get the whole of the pair's time.
+/// Returns when a device that is free from `free` on runs an op or an overlapped pair (see Overlap). Under
+/// [`Overlap::Max`] both ops get the pair's whole time.
 fn place(overlap: Overlap, free: u64, inputs: &[u64], durations: &[u64]) -> Vec<(u64, u64)> {
     let start = free.max(inputs[0]);
     let (&[first, second], &[_, input]) = (durations, inputs) else { return vec![(start, start + durations[0])] };
@@ -78,7 +78,7 @@ fn place(overlap: Overlap, free: u64, inputs: &[u64], durations: &[u64]) -> Vec<
     }
 }
 
-/// Most activations that `device` holds at once, in units of its whole share of layers (the cost `keep`).
+/// Returns the largest number of activations that `device` holds at once, in units of its whole share of layers (with the cost `keep`).
 pub fn peak(schedule: &Schedule, device: u32, keep: f64) -> f64 {
     let (mut held, mut peak) = (0.0, 0.0_f64);
     for op in schedule.program(device) {

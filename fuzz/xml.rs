@@ -1,6 +1,6 @@
-//! What any XML that this program writes must be.
+//! A check that XML is well-formed.
 
-/// That elements nest, quotes close, `&` begins a reference that it writes, and every character is one of XML's.
+/// Checks that elements nest, quotes close, `&` begins a known reference, and every character is allowed in XML.
 pub fn well_formed(xml: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = xml;

@@ -1,9 +1,9 @@
-//! The documents: their commands run and print what stands there, what they point to exists, what files hold is described.
+//! README and book: commands run and print the output that is shown, links point to something, every field of a file is described.
 //!
-//! A block fenced ```` ```sh ```` is run line by line, in order, each page in a folder of its own; `# exits with 3` states another
-//! exit code than 0. A block fenced ```` ```text ```` or ```` ```json ```` right after it is what they print, to stderr where they fail. What
-//! stands under ```` ```python,file=NAME ```` is written to that file first. Of ```` ```sh,gpu ````, `sh,mpi` and `sh,slow` only verbs and flags
-//! are looked up.
+//! Runs the lines of a ```` ```sh ```` block in order, in one folder per page; `# exits with 3` states an exit code other than 0. A
+//! ```` ```text ```` or ```` ```json ```` block right after it is their output, on stderr if they fail. The contents of a
+//! ```` ```python,file=NAME ```` block are written to that file, and those of a ```` ```rust,ignore,from=FILE ```` block must equal that
+//! file of the repository. For ```` ```sh,gpu ````, `sh,mpi` and `sh,slow` only the existence of commands and options is checked.
 
 use crate::support::{PROGRAM, files, root};
 use assert_cmd::Command;
@@ -19,18 +19,18 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The documents at the top and the pages of the book.
+/// Returns the Markdown files of the repository's root and the pages of the book.
 fn pages() -> Vec<PathBuf> {
     [root(), root().join("docs/src")].map(|folder| files(&folder, "md")).concat()
 }
 
 struct Block {
-    /// What stands after the fence, between commas.
+    /// The words after the fence, which commas separate.
     info: Vec<String>,
-    /// Where it begins, from 1.
+    /// Number of its first line, from 1.
     line: usize,
     lines: Vec<String>,
-    /// Whether nothing lies between it and the block before.
+    /// Whether it follows the previous block immediately.
     follows: bool,
 }
 
@@ -53,16 +53,16 @@ fn blocks(page: &Path) -> Vec<Block> {
     blocks
 }
 
-/// Runs `line` in `folder` as a shell does; what it prints: to stderr where it is to fail.
+/// Runs `line` with a shell in `folder` and returns its output: stderr if it is expected to fail.
 fn shell(line: &str, folder: &Path, place: &str) -> String {
     let path = format!("{}:{}", Path::new(PROGRAM).parent().unwrap().display(), std::env::var("PATH").unwrap());
     let mut command = Command::new("sh");
     command.args(["-c", line]).current_dir(folder).timeout(Duration::from_secs(120));
     let output = command.env("PATH", path).env("COLUMNS", "80").env("NO_COLOR", "1").output().unwrap();
     let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-    let wanted = line.split_once("# exits with ").map_or(0, |(_, code)| code.trim().parse().unwrap());
-    assert_eq!(output.status.code(), Some(wanted), "{place}: {line}\n{err}");
-    if wanted == 0 { out } else { err }
+    let expected = line.split_once("# exits with ").map_or(0, |(_, code)| code.trim().parse().unwrap());
+    assert_eq!(output.status.code(), Some(expected), "{place}: {line}\n{err}");
+    if expected == 0 { out } else { err }
 }
 
 fn run_page(page: &Path) {
@@ -74,6 +74,9 @@ fn run_page(page: &Path) {
         if let Some(name) = block.info.iter().find_map(|info| info.strip_prefix("file=")) {
             fs::write(folder.path().join(name), block.lines.join("\n") + "\n").unwrap();
         }
+        if let Some(name) = block.info.iter().find_map(|info| info.strip_prefix("from=")) {
+            assert_eq!(block.lines.join("\n"), read(&root().join(name)).trim_end(), "{place}: this is not {name}");
+        }
         match &block.info[..] {
             [info] if info == "sh" => {
                 let commands = block.lines.iter().filter(|line| line.starts_with("pipesim "));
@@ -81,7 +84,7 @@ fn run_page(page: &Path) {
             }
             [info] if (info == "text" || info == "json") && block.follows => {
                 let found: Vec<&str> = printed.trim_end().lines().map(str::trim_end).collect();
-                assert_eq!(found, block.lines, "{place}: this is printed now:\n{printed}");
+                assert_eq!(found, block.lines, "{place}: the output is now:\n{printed}");
             }
             _ => {}
         }
@@ -89,7 +92,7 @@ fn run_page(page: &Path) {
 }
 
 #[test]
-fn commands_run_and_print_what_stands_there() {
+fn commands_run_and_print_the_output_that_is_shown() {
     let pages = pages();
     std::thread::scope(|scope| {
         let running: Vec<_> = pages.iter().map(|page| scope.spawn(|| run_page(page))).collect();
@@ -98,10 +101,10 @@ fn commands_run_and_print_what_stands_there() {
     });
 }
 
-/// The help of a verb.
+/// Returns the help text of a command.
 fn help(verb: &[&str]) -> String {
     let output = std::process::Command::new(PROGRAM).args(verb).arg("--help").output().unwrap();
-    assert!(output.status.success(), "there is no verb {verb:?}");
+    assert!(output.status.success(), "no such command: {verb:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -132,7 +135,7 @@ fn every_command_has_verbs_and_flags_that_exist() {
     }
 }
 
-/// The anchors of a page, as GitHub and mdBook make them of headings.
+/// Returns the anchors of a page's headings, in the form of GitHub and mdBook.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings =
         text.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#').trim());
@@ -143,17 +146,17 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn links_and_includes_point_to_something() {
+fn links_point_to_something() {
     for page in pages() {
         let all = read(&page);
         let text: String = all.split('`').step_by(2).collect(); // without code
         let folder = page.parent().unwrap();
         let links = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
-        let includes = all.split("{{#include ").skip(1).map(|rest| rest.split("}}").next().unwrap());
-        for link in links.chain(includes).filter(|link| !link.contains("://")) {
+        assert!(!all.contains("{{#"), "{}: GitHub shows mdBook's directives as they are", page.display());
+        for link in links.filter(|link| !link.contains("://")) {
             let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
             let target = if path.is_empty() { page.clone() } else { folder.join(path) };
-            assert!(target.exists(), "{}: nothing is at {link}", page.display());
+            assert!(target.exists(), "{}: {link} does not exist", page.display());
             let found = anchor.is_none_or(|anchor| anchors(&read(&target)).contains(anchor));
             assert!(found, "{}: {link} names no heading", page.display());
         }
@@ -166,7 +169,7 @@ fn links_and_includes_point_to_something() {
 }
 
 #[test]
-fn the_commands_of_ci_are_those_that_it_runs() {
+fn tests_all_runs_the_commands_of_contributing() {
     let all = read(&root().join("tests/all"));
     let page = root().join("CONTRIBUTING.md");
     for block in blocks(&page).iter().filter(|block| block.info.iter().any(|info| info == "ci")) {
@@ -175,13 +178,13 @@ fn the_commands_of_ci_are_those_that_it_runs() {
 }
 
 #[test]
-fn the_storeys_are_those_of_the_source() {
+fn the_layers_are_those_of_the_source() {
     let (page, source) = (read(&root().join("docs/src/architecture.md")), read(&root().join("src/lib.rs")));
-    let storeys: Vec<&str> = source.lines().filter_map(|line| line.strip_prefix("//! ")).collect();
-    let storeys = storeys.iter().filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
-    for (storey, modules) in storeys.filter_map(|line| line.split_once(": ")) {
-        let row = format!("| {storey} | {} |", modules.split_whitespace().collect::<Vec<_>>().join(", "));
-        assert!(page.contains(&row), "docs/src/architecture.md has not this row: {row}");
+    let lines: Vec<&str> = source.lines().filter_map(|line| line.strip_prefix("//! ")).collect();
+    let layers = lines.iter().filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
+    for (layer, modules) in layers.filter_map(|line| line.split_once(": ")) {
+        let row = format!("| {layer} | {} |", modules.split_whitespace().collect::<Vec<_>>().join(", "));
+        assert!(page.contains(&row), "docs/src/architecture.md lacks this row: {row}");
     }
 }
 
@@ -191,7 +194,7 @@ fn the_readme_is_short() {
     assert!(words <= 1200, "README.md has {words} words; at most 1,200 are allowed, the book has room for more");
 }
 
-/// Text files of the repository.
+/// Appends the small text files below `folder` to `found`.
 fn texts(folder: &Path, found: &mut Vec<PathBuf>) {
     for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -206,7 +209,7 @@ fn texts(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn no_document_is_mentioned_that_is_not_here() {
+fn every_mentioned_document_exists() {
     let mut all = Vec::new();
     texts(&root(), &mut all);
     let names: BTreeSet<String> = all.iter().map(|path| path.to_str().unwrap().to_string()).collect();
@@ -220,10 +223,10 @@ fn no_document_is_mentioned_that_is_not_here() {
             };
             let name = format!("{}.md", name.trim_start_matches("../").trim_start_matches("./"));
             let here = names.iter().any(|file| file.ends_with(&format!("/{}", name.trim_start_matches("../"))));
-            assert!(here || name.ends_with(made), "{} mentions {word}, which is not here", path.display());
+            assert!(here || name.ends_with(made), "{} mentions {word}, which does not exist", path.display());
         }
         for word in [["DESI", "GN"].concat(), ["ROAD", "MAP"].concat()] {
-            assert!(!text.contains(&word), "{} mentions {word}, which is not here", path.display());
+            assert!(!text.contains(&word), "{} mentions {word}, which does not exist", path.display());
         }
     }
 }
