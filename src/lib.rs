@@ -166,7 +166,7 @@ pub use timeline::{Queue, Span, Timeline};
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
-pub use cli::{Memory, main};
+pub use cli::main;
 #[cfg(feature = "training")]
 pub use experiment::{Error as ExperimentError, Errors, Experiment, Finding, Iteration, Outcome, Recipe, compare};
 
