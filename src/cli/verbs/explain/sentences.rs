@@ -233,7 +233,7 @@ impl Explained {
             let makespan = self.time(change.makespan / each);
             let held = if change.order_held_fixed { " with the order held fixed" } else { "" };
             parts.push(match what {
-                What::Micro => format!("{name} takes {makespan} per micro-batch, {less} less"),
+                What::Micro => format!("{name} takes {makespan} a micro-batch, {less} less"),
                 What::Split => format!("{name} take {makespan}, {less} less"),
                 What::Layers => format!("{name} saves {less}"),
                 _ => format!("{name} would save {less}{held}"),
