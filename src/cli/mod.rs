@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use terminal::{eprint, print, signals};
 #[cfg(feature = "cuda")]
 use verbs::doctor;
-use verbs::{accuracy, check, compare, explain, export, predict, profile, published, run, schedules, shell, tour};
+use verbs::{accuracy, check, compare, explain, export, predict, profile, run, schedules, shell, tour};
 
 /// Predict, run and compare pipeline-parallel training schedules.
 ///
@@ -86,8 +86,6 @@ enum Verb {
 enum ReportVerb {
     /// Calibrate on one schedule and one m, predict others for several m, and measure all
     Accuracy(Box<accuracy::Accuracy>),
-    /// Predict every row of a table of published measurements, and write a page of the errors
-    Published(published::Published),
 }
 
 /// Describes the command line.
@@ -185,7 +183,6 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Export(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(),
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
-        Verb::Report { report: ReportVerb::Published(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),
         Verb::Tour(verb) => verb.run(),
         #[cfg(feature = "cuda")]

@@ -9,7 +9,6 @@ pub mod explain;
 pub mod export;
 pub mod predict;
 pub mod profile;
-pub mod published;
 pub mod run;
 pub mod schedules;
 pub mod shell;
