@@ -33,16 +33,3 @@ fn spelt(c: char) -> impl Iterator<Item = char> {
     let shown = (!hidden).then_some(c).into_iter();
     shown.chain(hidden.then(|| c.escape_default()).into_iter().flatten())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::legible;
-
-    #[test]
-    fn what_controls_a_terminal_is_spelt_out_and_what_is_long_is_cut() {
-        assert_eq!(legible("a\u{1b}[31m\r\u{7}\u{202e}\u{9b}\tb\nµ"), "a\\u{1b}[31m\\r\\u{7}\\u{202e}\\u{9b}\tb\nµ");
-        assert_eq!(legible(&"x".repeat(100_000)), format!("{} ... and 99000 more characters", "x".repeat(1000)));
-        assert!(legible(&"y\n".repeat(100_000)).ends_with("y\n... and 99941 more lines"));
-        assert_eq!(legible(&legible("\0")), legible("\0"), "twice is once");
-    }
-}

@@ -44,7 +44,7 @@ pub struct Accuracy {
     /// Unmeasured steps before the measured ones
     #[arg(long, default_value_t = 2, value_parser = whole::<u32>(0..1000))]
     warmup: u32,
-    /// Measure until the 95 % interval of the predicted times is at most this wide on either side: 1%
+    /// Stop once half the 95 % interval of every schedule's median step is at most this share of it, as in 1%; otherwise say how many steps it would take
     #[arg(long, value_name = "SHARE", value_parser = share)]
     until: Option<f64>,
     /// Training steps that run back to back, without a barrier, in each turn of a schedule, at most 64; measures their period
