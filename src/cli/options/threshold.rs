@@ -20,7 +20,7 @@ pub struct Threshold {
     text: String,
     /// Without one, the measurement's figure if there is a measurement, else the prediction's.
     side: Option<Side>,
-    figure: &'static Figure,
+    figure: Figure,
     /// Whether the figure is written between bars: `|makespan_error|`.
     is_absolute: bool,
     holds: Holds,
@@ -66,31 +66,23 @@ enum Of {
     Run,
 }
 
-#[derive(Debug)]
-struct Figure {
-    name: &'static str,
-    kind: Kind,
-    of: Of,
-}
+/// Name, kind and owner of a figure.
+type Figure = (&'static str, Kind, Of);
 
-const fn figure(name: &'static str, kind: Kind, of: Of) -> Figure {
-    Figure { name, kind, of }
-}
-
-static FIGURES: [Figure; 13] = [
-    figure("makespan", Kind::Time, Of::Timeline),
-    figure("span", Kind::Time, Of::Timeline),
-    figure("bubble", Kind::Fraction, Of::Timeline),
-    figure("span_bubble", Kind::Fraction, Of::Timeline),
-    figure("bubble_over_ideal", Kind::Fraction, Of::Timeline),
-    figure("efficiency", Kind::Fraction, Of::Timeline),
-    figure("gap_to_bound", Kind::Fraction, Of::Timeline),
-    figure("peak_activations", Kind::Number, Of::Timeline),
-    figure("makespan_error", Kind::Fraction, Of::Pair),
-    figure("bubble_error", Kind::Points, Of::Pair),
-    figure("iteration", Kind::Time, Of::Step),
-    figure("period", Kind::Time, Of::Step),
-    figure("tokens_per_second", Kind::Number, Of::Run),
+const FIGURES: [Figure; 13] = [
+    ("makespan", Kind::Time, Of::Timeline),
+    ("span", Kind::Time, Of::Timeline),
+    ("bubble", Kind::Fraction, Of::Timeline),
+    ("span_bubble", Kind::Fraction, Of::Timeline),
+    ("bubble_over_ideal", Kind::Fraction, Of::Timeline),
+    ("efficiency", Kind::Fraction, Of::Timeline),
+    ("gap_to_bound", Kind::Fraction, Of::Timeline),
+    ("peak_activations", Kind::Number, Of::Timeline),
+    ("makespan_error", Kind::Fraction, Of::Pair),
+    ("bubble_error", Kind::Points, Of::Pair),
+    ("iteration", Kind::Time, Of::Step),
+    ("period", Kind::Time, Of::Step),
+    ("tokens_per_second", Kind::Number, Of::Run),
 ];
 
 /// Compares the figure found with the threshold.
@@ -167,7 +159,7 @@ pub enum Scope {
 
 fn help() -> String {
     let names = |of: Of| {
-        let names: Vec<&str> = FIGURES.iter().filter(|figure| figure.of == of).map(|figure| figure.name).collect();
+        let names: Vec<&str> = FIGURES.iter().filter(|figure| figure.2 == of).map(|figure| figure.0).collect();
         names.join(", ")
     };
     format!(
@@ -241,21 +233,21 @@ impl Threshold {
             Some(("measured", name)) => (Some(Side::Measured), name),
             _ => (None, inside.map_or(left, str::trim)),
         };
-        let Some(figure) = FIGURES.iter().find(|figure| figure.name == name) else {
-            let names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
+        let Some(figure @ (_, kind, of)) = FIGURES.into_iter().find(|figure| figure.0 == name) else {
+            let names = FIGURES.map(|figure| figure.0);
             let hint = hint(&nearest(name, &names));
             return Err(format!("no figure is called '{name}'{hint}; expected one of {}", names.join(", ")));
         };
-        if side.is_some() && matches!(figure.of, Of::Pair | Of::Run) {
+        if side.is_some() && matches!(of, Of::Pair | Of::Run) {
             return Err(format!("{name} has no predicted or measured side; write {name} alone"));
         }
-        let (value, unit) = value(right, figure)?;
+        let (value, unit) = value(right, name, kind)?;
         Ok(Threshold { text: text.to_string(), side, figure, is_absolute: inside.is_some(), holds, value, unit })
     }
 
     fn check_scope(&self, scope: Scope) -> Result<(), String> {
-        let name = self.figure.name;
-        let what = match (scope, self.figure.of) {
+        let (name, _, of) = self.figure;
+        let what = match (scope, of) {
             (Scope::Predictions { .. }, Of::Pair | Of::Run) => {
                 format!("{name} needs a measurement; pipesim run measures")
             }
@@ -286,7 +278,7 @@ impl Threshold {
     fn value_in(&self, figures: &Figures) -> Option<(Side, f64)> {
         let sides =
             [Side::Measured, Side::Predicted].into_iter().filter(|side| self.side.is_none_or(|one| one == *side));
-        let value = |side| figures.values.iter().find(|(of, name, _)| (*of, *name) == (side, self.figure.name));
+        let value = |side| figures.values.iter().find(|(of, name, _)| (*of, *name) == (side, self.figure.0));
         sides.filter_map(value).map(|(side, _, value)| (*side, *value)).next()
     }
 
@@ -298,26 +290,26 @@ impl Threshold {
         if !(self.holds)(&size, &self.value) {
             return Ok(None);
         }
-        let whose = match (self.figure.of, side) {
+        let (name, kind, of) = self.figure;
+        let whose = match (of, side) {
             (Of::Pair, _) => "",
             (_, Side::Measured) => "measured ",
             (_, Side::Predicted) => "predicted ",
         };
         let rounded = |value: f64| (value * 1e4).round() / 1e4;
-        let shown = match (self.figure.kind, self.unit) {
+        let shown = match (kind, self.unit) {
             (Kind::Fraction, Unit::Percent) => format!("{} %", rounded(100.0 * found)),
             (Kind::Points, _) => format!("{} points", rounded(found)),
             (Kind::Time, _) if TimeUnit::named(time_unit).is_some() => format!("{found} {time_unit}"),
             _ => found.to_string(),
         };
-        Ok(Some(format!("{} holds: {whose}{} = {shown}", self.text, self.figure.name)))
+        Ok(Some(format!("{} holds: {whose}{name} = {shown}", self.text)))
     }
 }
 
 /// Parses a threshold's number into the figure's own unit or ms.
-fn value(text: &str, figure: &Figure) -> Result<(f64, Unit), String> {
-    let Figure { name, kind, .. } = figure;
-    let percent = if *kind == Kind::Points { 1.0 } else { 0.01 };
+fn value(text: &str, name: &str, kind: Kind) -> Result<(f64, Unit), String> {
+    let percent = if kind == Kind::Points { 1.0 } else { 0.01 };
     let units = TIMES.map(|(unit, ms)| (unit, Unit::Time, ms)).into_iter().chain([("%", Unit::Percent, percent)]);
     let mut written = units.filter_map(|(written, unit, factor)| Some((text.strip_suffix(written)?, unit, factor)));
     let (digits, unit, factor) = written.next().unwrap_or((text, Unit::Own, 1.0));
@@ -339,7 +331,7 @@ fn value(text: &str, figure: &Figure) -> Result<(f64, Unit), String> {
         };
         format!("expected a finite number for {name}, as in {example}, found '{text}'")
     })?;
-    let share = ["bubble", "span_bubble", "efficiency"].contains(name);
+    let share = ["bubble", "span_bubble", "efficiency"].contains(&name);
     if share && number * factor > 1.0 {
         return Err(format!("{name} is a share of at most 1, found '{text}'; write {number}% if that is meant"));
     }

@@ -74,37 +74,27 @@ fn packed(text: &str) -> Result<PathBuf, String> {
     is_named.then(|| text.into()).ok_or_else(|| format!("expected a file name that ends in .json.gz, found '{text}'"))
 }
 
-/// A difference to the calibrated training.
+/// A difference to the calibrated training: its text, what differs, the numbers.
 #[derive(Clone, Debug)]
 struct Change {
-    name: String,
-    what: What,
-}
-
-#[derive(Clone, Debug)]
-enum What {
-    Batch(u32),
-    Tokens(usize),
-    Blocks(usize),
-    Layers(Vec<usize>),
-    Stages(u32),
+    text: String,
+    what: String,
+    numbers: Vec<u32>,
 }
 
 fn change(text: &str) -> Result<Change, String> {
     let expected = || format!("expected batch=N, seq=N, blocks=N, layers=N,N,.. or stages=N, found '{text}'");
     let (what, value) = text.split_once('=').ok_or_else(expected)?;
-    let values: Vec<u32> =
-        value.split(',').map(|n| n.trim().parse()).collect::<Result<_, _>>().map_err(|_| expected())?;
-    let what = match (what.trim(), &values[..]) {
-        (_, values) if values.contains(&0) => return Err(expected()),
-        ("batch", &[n]) => What::Batch(n),
-        ("seq", &[n]) => What::Tokens(n as usize),
-        ("blocks", &[n]) => What::Blocks(n as usize),
-        ("layers", values) => What::Layers(values.iter().map(|&n| n as usize).collect()),
-        ("stages", &[n @ 1..=1024]) => What::Stages(n),
-        _ => return Err(expected()),
+    let numbers =
+        value.split(',').map(|n| n.trim().parse()).collect::<Result<Vec<u32>, _>>().map_err(|_| expected())?;
+    let is_known = match (what.trim(), &numbers[..]) {
+        (_, numbers) if numbers.contains(&0) => false,
+        ("batch" | "seq" | "blocks", [_]) | ("layers", _) => true,
+        ("stages", [n]) => *n <= 1024,
+        _ => false,
     };
-    Ok(Change { name: text.to_string(), what })
+    let change = || Change { text: text.to_string(), what: what.trim().to_string(), numbers };
+    is_known.then(change).ok_or_else(expected)
 }
 
 fn read_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
@@ -116,19 +106,19 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
 impl Accuracy {
     /// Returns the trainings of --transfer-to.
     fn transfers(&self, ranks: &Arc<Ranks>) -> Result<Vec<Transfer>, Failure> {
-        let transfer = |Change { name, what }: &Change| {
+        let transfer = |Change { text, what, numbers }: &Change| {
             let (mut recipe, mut devices) = (self.training.recipe(), self.stages);
-            match what {
-                What::Batch(sequences) => recipe.batch = Some(*sequences),
-                What::Tokens(tokens) => recipe.sequence_tokens = Some(*tokens),
-                What::Blocks(blocks) => recipe.blocks = Some(*blocks),
-                What::Layers(layers) => recipe.layers = Some(layers.clone()),
-                What::Stages(stages) => devices = *stages,
+            match what.as_str() {
+                "batch" => recipe.batch = Some(numbers[0]),
+                "seq" => recipe.sequence_tokens = Some(numbers[0] as usize),
+                "blocks" => recipe.blocks = Some(numbers[0] as usize),
+                "layers" => recipe.layers = Some(numbers.iter().map(|&n| n as usize).collect()),
+                _ => devices = numbers[0],
             }
             let mut training = recipe.training(1, ranks)?;
             training.backend = self.devices.sole_backend(ranks, devices, self.details)?.0;
             let selection = Selection { host: &Sandbox, ..Selection::new(devices, self.calibrate_micro) };
-            Ok(Transfer { name: name.clone(), training, selection })
+            Ok(Transfer { name: text.clone(), training, selection })
         };
         self.transfer_to.iter().map(transfer).collect()
     }
