@@ -4,7 +4,8 @@ use pipesim::internals::cli;
 
 /// The error of `predict` with this option, or nothing if it is accepted.
 fn refusal(option: &str, value: &str) -> Option<String> {
-    let line = ["pipesim", "predict", "-p2", "-m2", &format!("{option}={value}")].map(str::to_string);
+    let stages = if option == "--stages" { "-q" } else { "-p2" };
+    let line = ["pipesim", "predict", stages, "-m2", &format!("{option}={value}")].map(str::to_string);
     cli::parse(line).err().map(|error| error.to_string())
 }
 

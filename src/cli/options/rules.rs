@@ -24,6 +24,17 @@ type Rule = (&'static str, fn(&Given) -> bool, &'static str);
 
 const RULES: &[Rule] = &[
     (
+        "stages micro schedule chunks set overlap max_ticks max_ops timeout device link slices bfloat16 layers steps warmup \
+         calibrate_batch",
+        |g| !g.is_typed("machine"),
+        "describes a training, and --hardware measures the machine alone; leave one of the two out",
+    ),
+    (
+        TRAINING,
+        |g| !g.is_typed("machine"),
+        "describes a training, and --hardware measures the machine alone; leave one of the two out",
+    ),
+    (
         ON_HARDWARE,
         |g| !g.has("hardware") || g.is_typed("hardware"),
         "describes a model on hardware; give that, too, as in --model llama-3-70b --hardware h100-sxm",

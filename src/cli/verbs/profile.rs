@@ -36,7 +36,7 @@ pub struct Profile {
     #[arg(long, default_value_t = 2, value_parser = whole::<u32>(0..1000))]
     warmup: u32,
     /// Measure this machine instead, for predict --hardware: matrix products, memory, attention, messages between cores
-    #[arg(long = "hardware", conflicts_with_all = ["ScheduleOptions", "TrainingOptions", "DeviceOptions", "layers", "calibrate_batch", "steps", "warmup"])]
+    #[arg(long = "hardware")]
     machine: bool,
     /// Cost file to write (.json), or hardware file (.toml); - is stdout [default: -]
     #[arg(long, short, value_name = "FILE")]
