@@ -1,80 +1,78 @@
-//! Delivery: what a link promises about when a send completes and what it holds up meanwhile.
+//! Delivery: when a send over a link completes, and what waits for it.
 
 use crate::op::{Kind, Op};
 use crate::schedule::Schedule;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a link promises, from `one-sided`, `buffered(k)` or `channel`, also `channel:per-peer` and `channel:per-direction`, each of the
-/// three with `,front-loaded` or `,ahead` (`channel:front-loaded`), `batched`, and the presets `megatron`, `pytorch` and `pytorch:2.11`.
-/// NCCL is `channel`. Compute never waits for a send of its own, only for what it receives.
+/// When a send completes. Parsed from `one-sided`, `buffered(k)`, `channel`, `channel:per-peer`, `channel:per-direction`, each channel
+/// also with `,front-loaded` or `,ahead` (`channel:front-loaded`), `batched`, and the presets `megatron`, `pytorch` and `pytorch:2.11`.
+/// NCCL is `channel`. Compute never waits for its own sends, only for what it receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Delivery {
     /// A put needs only a free slot at the receiver; nothing waits for the receiver to arrive.
     #[default]
     OneSided,
-    /// A device's sends leave in program order; one completes when one of so many slots of its channel (stage boundary
-    /// and direction) is free. At least 1.
+    /// A device's sends leave in program order; each completes when one of this many slots (at least 1) of its channel (stage boundary and
+    /// direction) is free.
     Buffered(u32),
-    /// As NCCL's send and receive behave: an entry of a communication queue completes only together with its partner, when
-    /// both are at the heads of their queues.
+    /// NCCL's send and receive: an entry of a communication queue completes together with its partner, when both are at the heads of their
+    /// queues.
     Channel(ChannelOptions),
-    /// [`Channel`](Delivery::Channel) on one queue whose entries are groups, as `batch_isend_irecv` makes them: what a device sends
-    /// between two ops and what it receives there from the same device. A group stands in its queue once its sends are made, and
-    /// is complete when all its partners' groups have stood at the heads of theirs.
+    /// [`Channel`](Delivery::Channel) on one queue whose entries are groups, as `batch_isend_irecv` makes them: everything that a device
+    /// sends to and receives from one other device between two ops. A group enters its queue once its sends are ready, and completes when
+    /// all its partners' groups have reached the heads of theirs.
     Batched,
-    /// What Megatron-LM's schedules do; see [`Delivery::on`].
+    /// As Megatron-LM's schedules communicate; see [`Delivery::on`].
     Megatron,
-    /// What PyTorch's pipelining does; see [`Delivery::on`].
+    /// As PyTorch's pipelining communicates; see [`Delivery::on`].
     PyTorch(PyTorch),
 }
 
-/// Which of PyTorch's runtimes.
+/// Version of PyTorch's runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PyTorch {
-    /// 2.15: a send or receive that stands alone has a communicator for each pair of devices.
+    /// 2.15: single sends and receives use one communicator per pair of devices.
     #[default]
     Newest,
-    /// 2.11: everything goes through the communicator of all devices.
+    /// 2.11: everything uses the communicator of all devices.
     V2_11,
 }
 
-/// How a device's communication queues are laid out under [`Delivery::Channel`].
+/// A device's communication queues under [`Delivery::Channel`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelOptions {
-    /// How many queues a device has.
     pub queues: QueueCount,
-    /// Where receives stand in them.
     pub receives: Receives,
 }
 
-/// How many communication queues a device has; entries of one queue complete in order.
+/// Number of communication queues per device. Entries of one queue complete in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QueueCount {
-    /// One, for sends and receives alike: one communicator on one stream.
+    /// One for all sends and receives: one communicator on one stream.
     #[default]
     One,
-    /// One for each device that it exchanges data with.
+    /// One per device that it exchanges data with.
     PerPeer,
-    /// One for each device that it sends to and one for each that it receives from.
+    /// One per device that it sends to and one per device that it receives from.
     PerDirection,
 }
 
-/// Where a queue's receives stand.
+/// When receives enter a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Receives {
     /// In program order just before the op that uses the data.
     #[default]
     JustInTime,
-    /// As early as PyTorch's `_add_send_recv` puts them: into the receiver's program as soon as the send stands in the
-    /// sender's, devices taking turns.
+    /// As early as PyTorch's `_add_send_recv` inserts them: into the receiver's program as soon as the send is in the sender's, devices taking
+    /// turns.
     FrontLoaded,
-    /// As Megatron-LM's interleaved schedule posts them: right after the forward (or backward) before the one that uses the data;
-    /// the first backward's before the forward that stands before it, unless all forwards are warm-up.
+    /// As Megatron-LM's interleaved schedule posts them: right after the forward (or backward) that precedes the one using the data; the
+    /// first backward's, before the preceding forward, unless all forwards are warm-up.
     Ahead,
 }
 
-/// The order of ops of a schedule of whole backwards and one stage a device, as PyTorch's classes have it.
+/// Orders of PyTorch's classes with whole backwards and one stage per device.
 #[derive(PartialEq, Eq)]
 enum Single {
     GPipe,
@@ -82,14 +80,14 @@ enum Single {
 }
 
 impl Delivery {
-    /// What it is for `schedule`: itself, or what the preset stands for.
+    /// Returns the delivery that a preset stands for with `schedule`, or itself.
     ///
-    /// Megatron-LM batches with one stage a device (`send_forward_recv_backward`, `send_backward_recv_forward`); with several it
-    /// posts single sends and receives one op ahead (`overlap_p2p_comm`), on a communicator for each pair of devices, of two devices
-    /// on one for each direction.
+    /// Megatron-LM batches with one stage per device (`send_forward_recv_backward`, `send_backward_recv_forward`). With several stages it
+    /// posts single sends and receives one op ahead (`overlap_p2p_comm`), on one communicator per pair of devices, or for two devices one
+    /// per direction.
     ///
-    /// PyTorch's `Schedule1F1B` batches, its `ScheduleGPipe` sends and receives one by one; all else goes through
-    /// `_PipelineScheduleRuntime`: single sends and front-loaded receives.
+    /// PyTorch's `Schedule1F1B` batches, and its `ScheduleGPipe` sends and receives one by one; other schedules run in
+    /// `_PipelineScheduleRuntime`, with single sends and front-loaded receives.
     pub fn on(self, schedule: &Schedule) -> Delivery {
         let channel = |queues, receives| Delivery::Channel(ChannelOptions { queues, receives });
         let several = schedule.placement.chunks() * schedule.placement.directions() > 1;
@@ -122,7 +120,7 @@ impl Single {
                 let backwards = program.iter().filter(|op| op.kind() == Kind::B).map(|op| op.microbatch());
                 let warmup = warmup(device as usize).min(all);
                 let is_forward = |(number, op): (usize, &Op)| {
-                    // The warm-up's forwards, then backwards and forwards in turn, then the backwards that are left.
+                    // Warm-up forwards, then backwards and forwards in turn, then the remaining backwards.
                     let turn = number < warmup || number + warmup < 2 * all && (number - warmup) % 2 == 1;
                     (op.kind() == Kind::F) == turn
                 };
@@ -170,7 +168,7 @@ impl fmt::Display for Delivery {
     }
 }
 
-/// Why a text is no delivery.
+/// A text that is not a delivery.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected one-sided, buffered(k) with k from 1, channel[:per-peer|per-direction][,front-loaded|,ahead], batched, megatron, \
@@ -197,12 +195,11 @@ impl FromStr for Delivery {
         }
         if let Some(rest) = trimmed.strip_prefix("buffered") {
             let inside = rest.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
-            let slots =
-                inside.or_else(|| rest.strip_prefix('=')).ok_or_else(|| error(": give the slots of a channel"))?;
+            let slots = inside.or_else(|| rest.strip_prefix('=')).ok_or_else(|| error(": give the number of slots"))?;
             return match slots.trim().parse() {
-                Ok(0) => Err(error(": without a slot no send completes")),
+                Ok(0) => Err(error(": no send completes without a slot")),
                 Ok(slots) => Ok(Delivery::Buffered(slots)),
-                Err(_) => Err(error(": the slots of a channel are a whole number")),
+                Err(_) => Err(error(": the number of slots is a whole number")),
             };
         }
         let rest = trimmed.strip_prefix("channel").ok_or_else(|| error(""))?;
@@ -224,67 +221,10 @@ impl FromStr for Delivery {
                 _ => return Err(error(&format!(": no channel option is called '{option}'"))),
             };
             if twice {
-                return Err(error(&format!(": '{option}' says once more what another option has said")));
+                return Err(error(&format!(": '{option}' contradicts or repeats another option")));
             }
         }
         let (queues, receives) = (queues.unwrap_or_default(), receives.unwrap_or_default());
         Ok(Delivery::Channel(ChannelOptions { queues, receives }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn channel(queues: QueueCount, receives: Receives) -> Delivery {
-        Delivery::Channel(ChannelOptions { queues, receives })
-    }
-
-    #[test]
-    fn is_read_as_it_is_written() {
-        for (text, delivery) in [
-            ("one-sided", Delivery::OneSided),
-            ("buffered(2)", Delivery::Buffered(2)),
-            ("channel", channel(QueueCount::One, Receives::JustInTime)),
-            ("channel:per-peer", channel(QueueCount::PerPeer, Receives::JustInTime)),
-            ("channel:per-direction", channel(QueueCount::PerDirection, Receives::JustInTime)),
-            ("channel:front-loaded", channel(QueueCount::One, Receives::FrontLoaded)),
-            ("channel:per-peer,front-loaded", channel(QueueCount::PerPeer, Receives::FrontLoaded)),
-            ("channel:ahead", channel(QueueCount::One, Receives::Ahead)),
-            ("batched", Delivery::Batched),
-            ("megatron", Delivery::Megatron),
-            ("pytorch", Delivery::PyTorch(PyTorch::Newest)),
-            ("pytorch:2.11", Delivery::PyTorch(PyTorch::V2_11)),
-        ] {
-            assert_eq!(text.parse::<Delivery>().unwrap(), delivery);
-            assert_eq!(delivery.to_string(), text);
-        }
-        assert_eq!("buffered=3".parse::<Delivery>().unwrap(), Delivery::Buffered(3));
-        assert_eq!("channel:front-loaded,per-peer".parse(), "channel:per-peer,front-loaded".parse::<Delivery>());
-    }
-
-    #[test]
-    fn anything_else_is_refused() {
-        for text in [
-            "",
-            "onesided",
-            "buffered",
-            "buffered()",
-            "buffered(0)",
-            "buffered=-1",
-            "buffered(1",
-            "buffered(99999999999)",
-            "channel:",
-            "channels",
-            "channel:per-peer,",
-            "channel:per-peer,per-peer",
-            "channel:per-peer,per-direction",
-            "channel:é",
-            "channel:ahead,front-loaded",
-            "batched:per-peer",
-            "pytorch:2.12",
-        ] {
-            assert!(text.parse::<Delivery>().is_err(), "{text} must be refused");
-        }
     }
 }

@@ -1,10 +1,5 @@
 //! The command line; everything is in the library.
 
-use std::process::ExitCode;
-
-#[global_allocator]
-static MEMORY: pipesim::Memory = pipesim::Memory;
-
-fn main() -> ExitCode {
+fn main() -> std::process::ExitCode {
     pipesim::main()
 }

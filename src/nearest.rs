@@ -1,14 +1,14 @@
-//! Which known name an unknown one probably means.
+//! Suggestions for an unknown name: the known ones that it probably means.
 
-/// Most names that are suggested.
+/// Most names suggested.
 const MOST: usize = 3;
 
-/// Letters and digits of a name, in lower case: hyphens, underscores and spaces do not matter.
+/// Returns the letters and digits of a name in lower case, so that hyphens, underscores and spaces do not matter.
 pub fn plain(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase()
 }
 
-/// Runs of letters and runs of digits: `llama3-70b` has llama, 3, 70 and b.
+/// Splits a name into runs of letters and runs of digits: `llama3-70b` into llama, 3, 70 and b.
 fn words(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut last = None;
@@ -24,13 +24,13 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Whether all of `few` occur in `many`, in this order.
+/// Whether `few` is a subsequence of `many`.
 fn is_within(few: &[String], many: &[String]) -> bool {
     let mut rest = many.iter();
     few.iter().all(|word| rest.any(|other| other == word))
 }
 
-/// Whether one of two names has all the numbers of the other: `a100` and `a100-sxm-80gb`, but not `b100` and `b200`.
+/// Whether one of two names has all numbers of the other: `a100` and `a100-sxm-80gb`, but not `b100` and `b200`.
 pub fn same_numbers(a: &str, b: &str) -> bool {
     let numbers = |name| -> Vec<String> {
         words(name).into_iter().filter(|word| word.starts_with(|c: char| c.is_numeric())).collect()
@@ -39,9 +39,9 @@ pub fn same_numbers(a: &str, b: &str) -> bool {
     is_within(&a, &b) || is_within(&b, &a)
 }
 
-/// Those of `known` that `name` probably means, at most three: the same but for hyphens and case; else a long one with hardly another
-/// letter; else those that begin with it or have all its words; else the longest whose words it has; else what is misspelled. Whoever
-/// misspells a name knows its first letter: gpu is no slip for cpu.
+/// Returns at most three of `known` that `name` probably means. In this order: equal but for hyphens and case; a long name with few
+/// other letters; names that begin with it or contain all its words; the longest whose words it contains; a misspelled name with the
+/// same first letter (gpu is no misspelled cpu).
 pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
     let asked = (plain(name), words(name));
     if asked.0.is_empty() {
@@ -99,52 +99,4 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_is_found_by_its_words_before_its_letters() {
-        let known = ["llama-2-70b", "llama-3-8b", "llama-3-70b", "llama-3.1-70b", "gpt-3-175b", "tiny"];
-        for (name, meant) in [
-            ("Llama_3_70B", "llama-3-70b"),
-            ("llama-3", "llama-3-8b or llama-3-70b or llama-3.1-70b"),
-            ("llama-70b", "llama-2-70b or llama-3-70b or llama-3.1-70b"),
-            ("Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b"),
-            ("lama-3-8b", "llama-3-8b"),
-            ("llamma-3-1-70b", "llama-3.1-70b"),
-            ("gpt3", "gpt-3-175b"),
-            ("tinny", "tiny"),
-            ("tiny-stories", ""),
-            ("shiny", ""),
-            ("qwen", ""),
-            ("", ""),
-            ("--", ""),
-        ] {
-            assert_eq!(nearest(name, &known).join(" or "), meant, "{name}");
-        }
-    }
-
-    #[test]
-    fn other_numbers_are_other_things() {
-        assert!(same_numbers("a100", "a100-sxm-80gb") && same_numbers("h100-sxm-96gb", "h100-sxm"));
-        assert!(!same_numbers("b100", "b200") && !same_numbers("llama-4-70b", "llama-3-70b"));
-    }
-
-    #[test]
-    fn names_are_joined_as_in_a_sentence() {
-        assert_eq!(either(&["a"]), "a");
-        assert_eq!(either(&["a", "b", "c"]), "a, b or c");
-        assert_eq!(hint(&["a", "b"]), " (did you mean a or b?)");
-        assert_eq!(hint(&[] as &[&str]), "");
-    }
-
-    #[test]
-    fn distances() {
-        for (a, b, far) in [("", "abc", 3), ("1f1b", "1f1", 1), ("zbv", "zbh1", 2), ("kitten", "sitting", 3)] {
-            assert_eq!((distance(a, b), distance(b, a)), (far, far), "{a} {b}");
-        }
-    }
 }

@@ -1,17 +1,16 @@
-//! Why a command failed, and the exit code that says so.
+//! Why a command failed, with its exit code.
 
 use crate::deadlock::Deadlock;
 use crate::ranks::Misfit;
 use crate::report::WriteError;
 use crate::{dsl, experiment, resolve};
 
-/// A failure with its exit code.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// Something went wrong: exit code 1.
     #[error("{0:#}")]
     Failed(anyhow::Error),
-    /// What was asked for makes no sense: exit code 2.
+    /// The command line makes no sense: exit code 2.
     #[error("{0}")]
     Usage(String),
     /// The schedule is invalid or deadlocks: exit code 3.
@@ -29,13 +28,13 @@ pub enum Failure {
     /// A signal ended it: 128 and the signal's number.
     #[error("{0}")]
     Stopped(String, u8),
-    /// The user has been told: this exit code.
-    #[error("it was told elsewhere")]
-    Told(u8),
+    /// The message is already printed: this exit code.
+    #[error("the message is already printed")]
+    Reported(u8),
 }
 
 impl Failure {
-    /// The process's exit code.
+    /// Returns the process's exit code.
     pub fn code(&self) -> u8 {
         match self {
             Failure::Failed(_) => 1,
@@ -44,13 +43,11 @@ impl Failure {
             Failure::Threshold(_) => 4,
             Failure::Environment(_) => 5,
             Failure::Hang(_) => 6,
-            Failure::Stopped(_, code) | Failure::Told(code) => *code,
+            Failure::Stopped(_, code) | Failure::Reported(code) => *code,
         }
     }
-}
 
-impl Failure {
-    /// Why a measurement ended early of which what was measured is written.
+    /// Returns the failure that ended a measurement early whose results are written.
     pub fn ended(error: experiment::Error) -> Failure {
         let text = error.to_string();
         match error.into() {

@@ -1,55 +1,26 @@
-//! The command line: verbs, exit codes, and where output goes.
+//! The command line: verbs and exit codes.
 
-mod accuracy;
-mod check;
-mod choice;
-mod compare;
-mod completions;
-mod condition;
-mod devices;
-#[cfg(feature = "cuda")]
-mod doctor;
-mod engine;
-mod explain;
-mod export;
 mod failure;
-mod foreign;
-mod grid;
-mod guard;
-mod hardware;
-mod leave;
-mod look;
-mod manual;
-mod memory;
-mod model;
-mod needs;
-mod numbers;
 mod options;
-mod output;
-mod predict;
-mod profile;
-mod progress;
-mod published;
-mod run;
-mod schedules;
-mod selection;
-mod signals;
-mod terminfo;
-mod tidy;
-mod tips;
-mod tour;
+mod sandbox;
+mod terminal;
+mod verbs;
 
 pub use failure::Failure;
-pub use memory::Memory;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use options::{rules, tips};
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
+use terminal::{eprint, print, signals};
+#[cfg(feature = "cuda")]
+use verbs::doctor;
+use verbs::{accuracy, check, compare, explain, export, predict, profile, run, schedules, shell, tour};
 
-/// Pipeline-parallel training schedules: predicted, really run, compared.
+/// Predict, run and compare pipeline-parallel training schedules.
 ///
 /// Examples:
 ///   pipesim predict --stages 4 --micro 8
@@ -62,7 +33,7 @@ pub struct Cli {
     verb: Verb,
 }
 
-/// The version, with the commit that it was built from and that one's day, where the build knew them.
+/// The version, with the commit that it was built from and its date, if known.
 const VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), " (", env!("PIPESIM_COMMIT"), ", ", env!("PIPESIM_COMMIT_DATE"), ")");
 
@@ -73,57 +44,55 @@ const AFTER: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 invalid or deadloc
 enum Verb {
     /// Predict timeline, bubble and memory of schedules
     Predict(Box<predict::Predict>),
-    /// Really train GPT-2 under schedules, measure, and compare with the prediction
+    /// Train a real GPT-2 with schedules, measure, and compare with the prediction
     Run(Box<run::Run>),
-    /// Measure costs under one schedule, for predict --profile
+    /// Measure costs with one schedule, for predict --profile
     Profile(Box<profile::Profile>),
-    /// Say whether schedules are valid, and under which deliveries they run to their end
+    /// Check that schedules are valid, and with which communication they deadlock
     Check(Box<check::Check>),
-    /// Say why devices idle, what bounds the makespan and what would shorten it
+    /// Explain why devices idle, what bounds the makespan and what would shorten it
     Explain(Box<explain::Explain>),
-    /// Write a schedule for other programs
+    /// Write a schedule for another program
     Export(Box<export::Export>),
-    /// Hold timelines from files against each other
+    /// Compare saved timelines
     Compare(compare::Compare),
-    /// Make a report from measurements of its own
+    /// Report how accurate predictions are
     Report {
         #[command(subcommand)]
         report: ReportVerb,
     },
-    /// List the schedules that come with the program, or show one
+    /// List the built-in schedules, or show one
     Schedules(schedules::Schedules),
     /// Walk through eight schedules, from naive to zero-bubble
     Tour(tour::Tour),
-    /// Say what of this machine can be used, and what to do about the rest
+    /// Show which devices and libraries work here, and how to fix the others
     #[cfg(feature = "cuda")]
     Doctor(doctor::Doctor),
-    /// Print what has a shell complete verbs, options, names of schedules and files
-    #[command(after_help = completions::HELP)]
+    /// Print a shell-completion script
+    #[command(after_help = shell::HELP)]
     Completions {
-        /// Which shell
+        /// Shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page of the program, or of a verb
+    /// Print the manual page of the program or a verb
     #[command(after_help = "To read it: pipesim man | man -l -")]
     Man {
-        /// Which verb, as in predict, or report accuracy
+        /// Verb, as in predict, or report accuracy [default: the program]
         verb: Vec<String>,
     },
 }
 
 #[derive(Subcommand)]
 enum ReportVerb {
-    /// Calibrate on one schedule and one m, predict all others for several m, measure them all
+    /// Calibrate on one schedule and one m, predict others for several m, and measure all
     Accuracy(Box<accuracy::Accuracy>),
-    /// Predict every row of a table of published, measured steps, and write a page of how far off
-    Published(published::Published),
 }
 
-/// The description of the command line.
+/// Describes the command line.
 pub fn command() -> clap::Command {
-    // a batch may stand for the number of micro-batches, where a model on hardware is asked about
+    // --batch may replace --micro for a model on hardware
     let micro_may_follow = |micro: clap::Arg| micro.required(false).default_value("1").hide_default_value(true);
-    // nor is a machine measured under a schedule
+    // profile --hardware needs no schedule
     let unless_machine = |arg: clap::Arg| {
         arg.required(false).required_unless_present("machine").default_value_if("machine", "true", "1")
     };
@@ -135,11 +104,11 @@ pub fn command() -> clap::Command {
         .mut_subcommand("profile", |profile| profile.mut_arg("stages", unless_machine).mut_arg("micro", unless_machine))
 }
 
-/// What is asked for.
+/// Parses the command line.
 ///
 /// # Errors
-/// Arguments that no verb takes, or that do not go together; also where they ask for help.
-pub fn asked<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> Result<Cli, clap::Error> {
+/// Unknown or contradictory arguments, and requests for help.
+pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> Result<Cli, clap::Error> {
     let mut command = command();
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     let matches = command.try_get_matches_from_mut(&arguments).map_err(|mut error| {
@@ -159,48 +128,49 @@ pub fn asked<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
             return Err(verb.map_or_else(|| clap::Error::raw(ErrorKind::MissingRequiredArgument, what), error));
         }
     }
-    let fits = needs::check(&command, &matches);
-    fits.map_err(|why| clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n")))?;
+    let checked = rules::check(&command, &matches);
+    checked.map_err(|why| clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n")))?;
     Ok(cli)
 }
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    completions::answer(command);
+    signals::install_abort_handler();
+    shell::complete(command);
     #[cfg(feature = "cuda")]
     crate::cuda::prepare();
-    let cli = match asked(std::env::args_os()) {
+    let cli = match parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(refused) if refused.use_stderr() => {
-            output::tell(refused.render().to_string().trim_end());
+            eprint(refused.render().to_string().trim_end());
             return ExitCode::from(2);
         }
-        Err(asked) => asked.exit(),
+        Err(help) => help.exit(),
     };
-    // A panic becomes an error below, or is reported by the session whose thread it ended: not printed twice.
+    // A panic becomes an error below, or is reported by the session of its thread; it must not be printed twice.
     if std::env::var_os("RUST_BACKTRACE").is_none() {
         std::panic::set_hook(Box::new(|_| ()));
     }
     let result = std::panic::catch_unwind(|| run(cli.verb)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        let text = text.unwrap_or("a panic without a text");
+        let text = text.unwrap_or("a panic without a message");
         Err(anyhow::anyhow!("a bug in pipesim: {text}; run again with RUST_BACKTRACE=1 and report what it prints")
             .into())
     });
     let code = match result {
         Ok(()) => 0,
-        Err(Failure::Told(code)) => code,
+        Err(Failure::Reported(code)) => code,
         Err(Failure::Stopped(text, code)) => {
-            output::tell(&text);
+            eprint(&text);
             code
         }
         Err(failure) => {
-            output::tell(&format!("error: {failure}"));
+            eprint(&format!("error: {failure}"));
             failure.code()
         }
     };
     let _ = std::io::stdout().flush();
-    leave::leave(code)
+    signals::exit(code)
 }
 
 fn run(verb: Verb) -> Result<(), Failure> {
@@ -213,12 +183,11 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Export(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(),
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
-        Verb::Report { report: ReportVerb::Published(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),
         Verb::Tour(verb) => verb.run(),
         #[cfg(feature = "cuda")]
         Verb::Doctor(verb) => verb.run(),
-        Verb::Completions { shell } => output::print(&completions::script(shell)?),
-        Verb::Man { verb } => output::print(&manual::page(command(), &verb)?),
+        Verb::Completions { shell } => print(&shell::script(shell)?),
+        Verb::Man { verb } => print(&shell::manual(command(), &verb)?),
     }
 }

@@ -79,7 +79,7 @@ fn every_file_says_what_it_is() {
 
 /// Where `unsafe` stands, and what for. Each block says why it is sound.
 const UNSAFE: [(&str, &str); 13] = [
-    ("src/cli/memory.rs", "the program's allocator, which hands on to the system's"),
+    ("src/cli/terminal/signals.rs", "a handler of SIGABRT, which says what to do when memory runs out"),
     ("src/model/matrix.rs", "the library of matrix products takes pointers"),
     ("src/exec/arena.rs", "memory that processes share; its signals say who may touch what"),
     ("src/exec/heap.rs", "puts into it"),

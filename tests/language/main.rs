@@ -6,6 +6,7 @@ mod check;
 mod csv;
 mod dsl;
 mod imports;
+mod names;
 mod schedules;
 mod seeds;
 

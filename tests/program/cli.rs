@@ -143,7 +143,7 @@ fn numbers_are_taken_as_scripts_print_them() {
         ".5",
         "0.366412213740458",
     ] {
-        for flag in ["--costs F=", "--costs I=1,W=1,B=", "--costs comm=", "--slow 1=", "--transfer "] {
+        for flag in ["--costs F=", "--costs I=1,W=1,B=", "--costs comm=", "--straggler 1=", "--transfer "] {
             let found = json(&format!("{SMALL} --format json -q {flag}{number}"));
             assert!(found["predictions"][0]["makespan"].as_f64().unwrap() > 0.0, "{flag}{number}: {found}");
         }
@@ -182,7 +182,7 @@ fn bad_numbers_and_names_are_usage_errors() {
     }
     fails(&format!("{SMALL} --costs F=999999999999,W=0.000000000001"), 2, &["overflow"]);
     for slow in ["1=NaN", "1=-1", "1=0", "x=1", "1", "9=2"] {
-        fails(&format!("{SMALL} --slow {slow}"), 2, &["--slow"]);
+        fails(&format!("{SMALL} --straggler {slow}"), 2, &["--straggler"]);
     }
     fails(&format!("{SMALL} -s zbb"), 2, &["no schedule is called 'zbb'", "did you mean zb-v", "looped-bfs"]);
     fails(&format!("{SMALL} -s 1f1b --set group=4"), 2, &["no option 'group'"]);
@@ -293,7 +293,7 @@ fn steps_in_a_row_have_a_period_everywhere() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().display();
     let model = "--device cpu --blocks 4 --heads 1 --channels 8 --vocabulary 257 --max-sequence 8";
-    let line = format!("run -q -p 2 -m 2 -s 1f1b {model} --steps 3 --in-a-row 2");
+    let line = format!("run -q -p 2 -m 2 -s 1f1b {model} --steps 3 --back-to-back 2");
     let found = json(&format!("{line} --format json -o {at}/r --fail-if predicted.period>1h --fail-if period>1h"));
     let run = &found["runs"][0];
     assert_eq!((run["steps"].as_u64(), run["losses"].as_array().unwrap().len()), (Some(3), 6));
@@ -943,8 +943,8 @@ fn auto_is_never_worse_than_what_fits_the_cap() {
     fails("predict -p 4 -m 8 -s auto --memory-cap 80GiB", 2, &["activation units"]);
     fails("predict -p 4 -m 8 -s auto --memory-cap nan", 2, &["from 0.001 up"]);
     fails("predict -p 4 -m 8 -s auto --set group=2", 2, &["no option 'group' here"]);
-    fails("predict -p 4 -m 8 --slow 1=1 --slow 1=2", 2, &["names a device twice"]);
-    fails("run -p 2 -m 4 --device cpu --slow 1=2", 2, &["--slow goes with --device timed"]);
+    fails("predict -p 4 -m 8 --straggler 1=1 --straggler 1=2", 2, &["names a device twice"]);
+    fails("run -p 2 -m 4 --device cpu --straggler 1=2", 2, &["--straggler needs --device timed"]);
     // above the cap: no bound within it, and a warning
     let over = json("explain -p 4 -m 9 -s zb-h1 --memory-cap 2 --format json")["explanations"][0].clone();
     let bounds = &over["bounds"];
@@ -966,7 +966,7 @@ fn the_machine_can_do_more_than_costs_say() {
     assert!(makespan("--transfer 0.3") > plain && makespan("--overlap-slowdown 1.2") > plain);
     let one_core = makespan("--cores 1");
     assert!((4.0 * 24.0..1.02 * 4.0 * 24.0).contains(&one_core), "one core does all the work: {one_core}");
-    assert!(makespan("--slow 2=1.3") > plain);
+    assert!(makespan("--straggler 2=1.3") > plain);
     let jitter = "predict -p 4 -m 8 -s 1f1b --format json --jitter 0.1 --samples 200";
     let (one, other) = (json(jitter), json(jitter));
     assert_eq!(one, other, "the same seed gives the same steps");

@@ -17,9 +17,9 @@ use tempfile::TempDir;
 /// What an option is given; nothing for a flag. `$D` is the folder of [`prepare`], `$G` that of the golden model.
 const VALUES: &[(&str, &str)] = &[
     ("again", "steps.json.gz"),
-    ("apart", ""),
     ("ascii", ""),
     ("attention", "plain"),
+    ("back-to-back", "2"),
     ("balance", ""),
     ("baseline", ""),
     ("batch", "8"),
@@ -52,7 +52,6 @@ const VALUES: &[(&str, &str)] = &[
     ("format", "md"),
     ("hardware", "h100-sxm"),
     ("heads", "2"),
-    ("in-a-row", "2"),
     ("inject", "die@1:1"),
     ("jitter", "0.2"),
     ("jitter-seed", "7"),
@@ -72,6 +71,7 @@ const VALUES: &[(&str, &str)] = &[
     ("need", "mpi"),
     ("no-memory", ""),
     ("no-notes", ""),
+    ("no-shared-memory", ""),
     ("no-waits", ""),
     ("output", "x.html"),
     ("overlap", "serial"),
@@ -94,10 +94,10 @@ const VALUES: &[(&str, &str)] = &[
     ("sharing", "fair"),
     ("slices", "2"),
     ("slots", "1"),
-    ("slow", "1=3"),
     ("stack", "megatron-lm"),
     ("stages", "4"),
     ("steps", "3"),
+    ("straggler", "1=3"),
     ("time-limit", "20"),
     ("timeout", "1"),
     ("title", "Mine"),
@@ -131,7 +131,7 @@ const COLOR: (&str, &str) = ("color", "only what is drawn has colours, and askin
 const QUIET: (&str, &str) = ("quiet", "there is nothing to say");
 const WARMUP: (&str, &str) = ("warmup", "steps that leave no trace; that they are made is tested by their time");
 const TIMEOUT: (&str, &str) = ("timeout", "nobody waits so long");
-const APART: (&str, &str) = ("apart", "hidden; for ranks that mpirun started");
+const APART: (&str, &str) = ("no-shared-memory", "hidden; for ranks that mpirun started");
 const DETAILS: (&str, &str) = ("verbose", "there is no more to say on a machine like this");
 const VERDICTS: &str = "the verdicts are the same";
 const NO_MESSAGES: (&str, &str) = ("overlap-slowdown", "messages take no time");
@@ -165,7 +165,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format csv",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort ascii chunks set overlap costs costs-per slow sharing link-scope link-contention samples jitter-seed \
+                  effort ascii chunks set overlap costs costs-per straggler sharing link-scope link-contention samples jitter-seed \
                   model hardware tp dp cp batch seq precision recompute zero sequence-parallel attention stack",
         same: &[COLOR, QUIET, ENOUGH_SLOTS, ("balance", "the even split is the best")],
     },
@@ -177,7 +177,7 @@ const SETTINGS: &[Setting] = &[
         same: &[COLOR, ("ascii", "it is in ASCII as it is"), NO_MESSAGES, ENOUGH_SLOTS],
     },
     Setting {
-        command: "predict --stages 4 --micro 8 --schedule chimera --slow 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
+        command: "predict --stages 4 --micro 8 --schedule chimera --straggler 2=4 --transfer 1 --jitter 0.1 --samples 20 --format json",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
                   effort ascii set overlap layers balance profile \
                   model hardware tp dp cp batch micro-batch-size seq precision recompute zero sequence-parallel attention stack",
@@ -193,7 +193,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "predict --stages 2 --micro 4 --schedule 1f1b --model gpt2 --hardware a100-sxm-80gb --tp 2 --dp 2 --seq 256 --format json",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort ascii chunks set overlap costs costs-per profile slow sharing link-scope link-contention samples jitter-seed",
+                  effort ascii chunks set overlap costs costs-per profile straggler sharing link-scope link-contention samples jitter-seed",
         same: &[COLOR, QUIET, ENOUGH_SLOTS],
     },
     Setting {
@@ -205,12 +205,12 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "explain --stages 2 --micro 4 --schedule 1f1b --profile $D/costs.json --format json",
         refused: "palette window collapse title width font-size no-memory no-waits no-notes \
-                  effort ascii chunks set overlap costs costs-per slow",
+                  effort ascii chunks set overlap costs costs-per straggler",
         same: &[QUIET],
     },
     Setting {
         command: "check --stages 2 --micro 4 --schedule 1f1b",
-        refused: "effort balance chunks set overlap layers costs costs-per profile slow",
+        refused: "effort balance chunks set overlap layers costs costs-per profile straggler",
         same: &[("stages", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
@@ -220,12 +220,12 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "check --stages 2 --micro 6 --schedule dualpipe --format csv",
-        refused: "effort balance ascii chunks set layers costs costs-per profile slow",
+        refused: "effort balance ascii chunks set layers costs costs-per profile straggler",
         same: &[("overlap", VERDICTS), ("micro", VERDICTS)],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to json",
-        refused: "effort balance chunks set overlap layers costs costs-per profile slow torch",
+        refused: "effort balance chunks set overlap layers costs costs-per profile straggler torch",
         same: &[QUIET],
     },
     Setting {
@@ -235,17 +235,17 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "export --stages 2 --micro 6 --schedule dualpipe --to json",
-        refused: "effort balance chunks set layers costs costs-per profile slow torch",
+        refused: "effort balance chunks set layers costs costs-per profile straggler torch",
         same: &[QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv-comms",
-        refused: "effort balance chunks set overlap layers costs costs-per profile slow",
+        refused: "effort balance chunks set overlap layers costs costs-per profile straggler",
         same: &[QUIET],
     },
     Setting {
         command: "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv",
-        refused: "effort balance chunks set overlap layers costs costs-per profile slow",
+        refused: "effort balance chunks set overlap layers costs costs-per profile straggler",
         same: &[QUIET, ("torch", "all versions read the same ops")],
     },
     Setting {
@@ -280,17 +280,17 @@ const SETTINGS: &[Setting] = &[
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device timed --profile $D/costs.json --steps 1 --warmup 0 --format json",
         refused: "effort balance ascii chunks set overlap link slices precision baseline batch beta1 beta2 blocks calibrate channels checkpoint \
-                  clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer until vocabulary weight-decay costs costs-per slow unit-ms",
+                  clip data eps heads lr max-sequence model repeat-batch seed seq tokenizer until vocabulary weight-decay costs costs-per straggler unit-ms",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, TIMED_STEPS],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --steps 4 --warmup 0 --format json",
-        refused: "effort balance ascii chunks set overlap costs costs-per slow unit-ms checkpoint tokenizer link slices precision",
+        refused: "effort balance ascii chunks set overlap costs costs-per straggler unit-ms checkpoint tokenizer link slices precision",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS, SIZES_SAY_ALL],
     },
     Setting {
         command: "run --stages 2 --micro 4 --schedule 1f1b --device cpu $M --profile $D/costs.json --data $D/text --steps 4 --warmup 0",
-        refused: "effort balance chunks set overlap costs costs-per slow unit-ms checkpoint calibrate link slices precision tokenizer until",
+        refused: "effort balance chunks set overlap costs costs-per straggler unit-ms checkpoint calibrate link slices precision tokenizer until",
         same: &[
             LOOK,
             WARMUP,
@@ -303,7 +303,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         command: "run --stages 2 --micro 2 --schedule 1f1b --device cpu --checkpoint $G/model.bin --seq 4 --steps 4 --warmup 0 --format json",
-        refused: "effort balance ascii chunks set overlap costs costs-per slow unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
+        refused: "effort balance ascii chunks set overlap costs costs-per straggler unit-ms model blocks heads channels vocabulary max-sequence seed tokenizer link \
                   slices precision",
         same: &[LOOK, COLOR, WARMUP, TIMEOUT, APART, DETAILS],
     },
@@ -324,7 +324,6 @@ const SETTINGS: &[Setting] = &[
             ("calibrate-micro", "it predicts times, and those are left out"),
         ],
     },
-    Setting { command: "report published $D/published-rows.json", refused: "", same: &[] },
     Setting { command: "schedules", refused: "", same: &[] },
     Setting { command: "schedules 1f1b", refused: "json", same: &[] },
     Setting { command: "man", refused: "", same: &[] },
@@ -344,7 +343,6 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("predict --stages 4 --micro 8", "micro", "16"),
     ("predict --stages 2 --micro 4 --schedule 1f1b --model", "batch", "16"),
     ("predict --stages 2 --micro 4 --schedule 1f1b --model", "precision", "fp32"),
-    ("report published", "output", "elsewhere"),
     ("run --stages 2 --micro 2", "checkpoint", "$D/none"),
     ("report accuracy", "stages", "5"),
     ("doctor", "format", "json"),
@@ -367,7 +365,6 @@ fn prepare() -> TempDir {
     for (name, block) in [("costs.json", 100_000), ("other-costs.json", 300_000)] {
         write(name, &costs(block));
     }
-    write("published-rows.json", &published_row().to_string());
     let made = [
         "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv --output $D/1f1b.csv",
         "predict --stages 2 --micro 4 --schedule 1f1b --output $D/predicted.json",
@@ -377,15 +374,6 @@ fn prepare() -> TempDir {
         assert_eq!(seen.code, 0, "{line}: {}", seen.told);
     }
     folder
-}
-
-/// A table of one published step.
-fn published_row() -> Value {
-    json!([{"id": "one", "family": "none", "group": "none", "model": {"name": "small", "arch": "gpt", "layers": 4, "hidden": 512,
-        "ffn": 2048, "heads": 8, "kv_heads": 8, "vocab": 50_257}, "seq": 512, "gpu": "h100-sxm", "gpus": 2, "gpus_per_node": 8,
-        "network_gbps_per_gpu": 400, "tp": 1, "pp": 2, "cp": 1, "dp": 1, "chunks": 1, "schedule": "1f1b", "micro_batch_size": 1,
-        "batch": 4, "precision": "bf16", "recompute": null, "zero": null, "flash_attention": null, "stack": "megatron-core",
-        "iteration_s": 0.05}])
 }
 
 /// A cost file for a model of 4 blocks.
@@ -550,7 +538,7 @@ fn verb_of<'a>(setting: &Setting, verbs: &'a BTreeMap<String, Vec<String>>) -> &
 fn effect(words: &[String], option: &str, without: &Seen) -> &'static str {
     let name = format!("--{option}");
     let arguments = ["pipesim".to_string()].into_iter().chain(words.iter().cloned());
-    if let Err(refusal) = cli::asked(arguments) {
+    if let Err(refusal) = cli::parse(arguments) {
         return if refusal.to_string().contains(&name) { "refused" } else { "refused without its name" };
     }
     let seen = tried(words).0;
@@ -620,7 +608,7 @@ fn options_of_other_verbs_are_refused_by_name() {
     for (verb, own) in &verbs {
         for option in all.iter().filter(|option| !own.contains(option)) {
             let line = format!("pipesim {verb} --{option} 1");
-            let refusal = cli::asked(line.split(' ')).err().unwrap_or_else(|| panic!("{line} is taken"));
+            let refusal = cli::parse(line.split(' ')).err().unwrap_or_else(|| panic!("{line} is taken"));
             let (kind, text) = (refusal.kind(), refusal.to_string());
             assert!(kind == ErrorKind::UnknownArgument && text.contains(&format!("--{option}")), "{line}: {text}");
         }
@@ -677,7 +665,7 @@ fn values_that_are_none_are_refused() {
                     None => changed.extend([name.clone(), value.to_string()]),
                 }
                 let arguments = ["pipesim".to_string()].into_iter().chain(changed.clone());
-                let refused = cli::asked(arguments).is_err() || ANY.iter().any(|(any, _)| any == option) || {
+                let refused = cli::parse(arguments).is_err() || ANY.iter().any(|(any, _)| any == option) || {
                     let seen = tried(&changed).0;
                     (1..=3).contains(&seen.code)
                 };
@@ -700,7 +688,7 @@ fn an_option_that_is_meant_once_is_refused_twice() {
         for option in once.filter_map(|argument| argument.get_long()) {
             let value = VALUES.iter().find(|(name, _)| *name == option).map_or("", |(_, value)| *value);
             let given = if value.is_empty() { format!("--{option}") } else { format!("--{option}={value}") };
-            let refusal = cli::asked(["pipesim", verb.get_name(), &given, &given]).err();
+            let refusal = cli::parse(["pipesim", verb.get_name(), &given, &given]).err();
             let text = refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
             let told =
                 text.contains("multiple times") || text.contains("exclusive") || text.contains(&format!("--{option}"));
@@ -708,5 +696,5 @@ fn an_option_that_is_meant_once_is_refused_twice() {
         }
     }
     let twice = "pipesim predict -p 2 -m 2 --set v=2 --set v=3".split(' ');
-    assert!(cli::asked(twice).err().is_some_and(|refusal| refusal.to_string().contains("--set gives v twice")));
+    assert!(cli::parse(twice).err().is_some_and(|refusal| refusal.to_string().contains("--set gives v twice")));
 }

@@ -53,7 +53,6 @@ fn hostile() -> Vec<(&'static str, String, &'static str)> {
     let made = |text: &str| format!("def make():\n{text}x = make()\n{PLAIN}");
     let of_shared = |text: &str| format!("{SHARED}{text}\n{PLAIN}");
     let time = "was stopped: evaluating it took more than its budget of 5 s of computing";
-    let memory = "was stopped: evaluating it took more than its budget of 1280 MiB of memory";
     let nested = "expected at most 20000 operators and brackets within one another";
     vec![
         ("compare", of_shared("x = shared() == shared()"), time),
@@ -62,10 +61,10 @@ fn hostile() -> Vec<(&'static str, String, &'static str)> {
         ("powers", made("    x = 3\n    for i in range(60):\n        x = x * x\n"), time),
         ("find", made("    s = 'a' * 10000000\n    for i in range(10000000):\n        s.find('aaaaaaaab')\n"), time),
         ("largest", format!("x = [max(range(2000000000)) for i in range(1000)]\n{PLAIN}"), time),
-        ("times", format!("x = 'x' * 2000000000\n{PLAIN}"), memory),
+        ("times", format!("x = 'x' * 2000000000\n{PLAIN}"), "budget"),
         ("printed", of_shared("x = repr(shared())"), "budget"),
-        ("replaced", format!("x = ('x' * 1000000).replace('x', 'y' * 100000)\n{PLAIN}"), memory),
-        ("joined", format!("x = ('y' * 1000000).join(['x'] * 100000)\n{PLAIN}"), memory),
+        ("replaced", format!("x = ('x' * 1000000).replace('x', 'y' * 100000)\n{PLAIN}"), "budget"),
+        ("joined", format!("x = ('y' * 1000000).join(['x'] * 100000)\n{PLAIN}"), "budget"),
         ("split", format!("x = [('x,' * 10000000).split(',') for i in range(1000)]\n{PLAIN}"), "budget"),
         ("sorted", format!("x = [sorted(range(10000000)) for i in range(1000)]\n{PLAIN}"), "budget"),
         ("spread", format!("def f(*a):\n    return len(a)\nx = f(*range(1000000000))\n{PLAIN}"), "budget"),
@@ -133,7 +132,7 @@ fn evaluation_beyond_the_memory_of_the_machine_says_so() {
     let path = folder.path().join("big.star");
     fs::write(&path, format!("x = 'x' * 1000000000\n{PLAIN}")).unwrap();
     let end = end(&format!("ulimit -v 900000; exec $P predict -p 4 -m 8 -q -s {}", path.display()));
-    assert!(end.code == Some(5) && end.told.starts_with("error: out of memory"), "{:?}: {}", end.code, end.told);
+    assert!(end.code == Some(5) && end.told.contains("error: out of memory?"), "{:?}: {}", end.code, end.told);
 }
 
 #[test]
@@ -282,9 +281,9 @@ fn random_command(dice: &mut Dice) -> String {
         line += &format!(" --costs {}", given.iter().map(cost).collect::<Vec<_>>().join(","));
     }
     const OPTIONS: [&str; 16] = [
-        "--slow 0=1.3",
-        "--slow 1=0.001",
-        "--slow 9=2",
+        "--straggler 0=1.3",
+        "--straggler 1=0.001",
+        "--straggler 9=2",
         "--memory-cap 1",
         "--memory-cap 2.5",
         "--memory-cap 0",

@@ -16,6 +16,7 @@ mod ranks;
 mod signals;
 mod teaching;
 mod tips;
+mod values;
 mod variants;
 mod widths;
 

@@ -309,7 +309,7 @@ mod under_mpirun {
     /// As between machines: every message goes through MPI.
     #[test]
     fn ranks_that_share_no_memory_give_the_same_losses() {
-        let more = format!("--apart {OF_SAME}");
+        let more = format!("--no-shared-memory {OF_SAME}");
         assert_eq!(trained(mpirun(2, &[]), 2, &schedules(2, 4), &more, SAME), "mpi");
     }
 
@@ -318,7 +318,9 @@ mod under_mpirun {
     fn gpus_of_ranks_give_pytorchs_losses() {
         let emulator = emulator();
         let variables = [("LD_LIBRARY_PATH", &*emulator), ("PIPESIM_CACHE", &*emulator.join("cache"))];
-        for (link, more) in [("mpi", ""), ("mpi", "--apart"), ("nvshmem", ""), ("nccl", "--apart")] {
+        for (link, more) in
+            [("mpi", ""), ("mpi", "--no-shared-memory"), ("nvshmem", ""), ("nccl", "--no-shared-memory")]
+        {
             let more = format!("{more} --link {link} --schedule zb-h1,dualpipe --steps 3");
             let arguments = arguments(2, &more).replace("--device cpu", "--device cuda");
             let (code, json, told) = run(&mut mpirun(2, &variables), &arguments);
@@ -337,7 +339,8 @@ mod under_mpirun {
 
     #[test]
     fn a_delivery_is_not_emulated_without_shared_memory() {
-        let (code, _, told) = run(&mut mpirun(2, &[]), &arguments(2, "--schedule 1f1b --apart --delivery buffered(1)"));
+        let (code, _, told) =
+            run(&mut mpirun(2, &[]), &arguments(2, "--schedule 1f1b --no-shared-memory --delivery buffered(1)"));
         assert!(code == Some(2) && told.contains("expected ranks that share memory"), "{told}");
     }
 

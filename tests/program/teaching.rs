@@ -197,7 +197,7 @@ fn the_tour_has_eight_screens_whose_commands_give_their_figures() {
         let number = |key: &str| found[key].as_f64().unwrap();
         let peaks = found["per_device"].as_array().unwrap().iter().map(|d| d["peak_activations"].as_f64().unwrap());
         let wanted = format!(
-            "{} units, {} a micro-batch; bubble {:.1} %, span bubble {:.1} %; peak activations {}",
+            "{} units, {} per micro-batch; bubble {:.1} %, span bubble {:.1} %; peak activations {}",
             number("makespan"),
             format!("{:.3}", number("makespan") / number("microbatches")).trim_end_matches('0').trim_end_matches('.'),
             100.0 * number("bubble"),
@@ -244,8 +244,8 @@ fn every_word_of_a_table_is_in_the_glossary() {
         "explain -p 4 -m 8 -s 1f1b",
         "explain -p 2 -m 2 -s zb-h1 --memory-cap 2 --exact",
         "run -p 2 -m 2 -s 1f1b --device timed --steps 1 -o -",
-        "run -p 2 -m 2 -s 1f1b MODEL --steps 2 --in-a-row 2 --baseline -o -",
-        "report accuracy MODEL --steps 5 -m 2 --calibrate-micro 2 -s 1f1b,gpipe --in-a-row 2 --transfer-to batch=2 -o -",
+        "run -p 2 -m 2 -s 1f1b MODEL --steps 2 --back-to-back 2 --baseline -o -",
+        "report accuracy MODEL --steps 5 -m 2 --calibrate-micro 2 -s 1f1b,gpipe --back-to-back 2 --transfer-to batch=2 -o -",
     ] {
         let line =
             line.replace("MODEL", "--device cpu --blocks 4 --heads 1 --channels 8 --vocabulary 257 --max-sequence 8");

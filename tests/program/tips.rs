@@ -56,6 +56,7 @@ fn other_names_are_understood() {
         ("-p 4 -m 8 -s interleaved,vpp:v=4", "-p 4 -m 8 -s interleaved-1f1b,interleaved-1f1b:v=4"),
         ("-p 4 -m 8 -s PipeDream-Flush", "-p 4 -m 8 -s 1f1b"),
         ("-p 4 -m 8 -s f-then-b", "-p 4 -m 8 -s gpipe"),
+        ("-p 4 -m 8 -s 1f1b --slow 2=1.3", "-p 4 -m 8 -s 1f1b --straggler 2=1.3"), // the option's former name
         (
             "-p 4 --model Llama3_8B --hardware H100_SXM --data-parallel-size 2 --tensor-parallel-size 2 --global-batch-size 32 \
              --seq-len 2048 --context-parallel-size 1 --precision bfloat16 -s 1f1b",
@@ -127,7 +128,7 @@ fn exports_say_which_costs_made_their_order() {
     assert!(dot.starts_with("// order made with costs per device: F = 1"), "{dot}");
     let (_, csv, err) = pipesim("export -p 4 -m 8 -s v-half --to pytorch-csv");
     assert!(err.contains(NOTE) && csv.starts_with("0F0,"), "{err}{csv}");
-    let given = json("export -q -p 4 -m 8 -s v-half --to json --costs F=10ms,I=11ms,W=9ms --slow 2=1.5");
+    let given = json("export -q -p 4 -m 8 -s v-half --to json --costs F=10ms,I=11ms,W=9ms --straggler 2=1.5");
     assert_eq!(
         given["made_with"],
         "costs per device in ms: F = 10, I = 11, W = 9, B = 20, comm = 0, keep = 1, device 2 x 1.5"

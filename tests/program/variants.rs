@@ -103,7 +103,7 @@ fn flags_apply_where_they_are_known_and_conflicts_are_refused() {
     let chunks: Vec<&str> = out.lines().skip(1).map(|line| line.split(',').nth(2).unwrap()).collect();
     assert_eq!(chunks, ["1", "4", "4"]);
     assert!(
-        err.contains("--chunks 4: 1f1b says itself") && err.contains("--set group=2: 1f1b, interleaved-1f1b has no"),
+        err.contains("--chunks 4: 1f1b has a fixed") && err.contains("--set group=2: 1f1b, interleaved-1f1b has no"),
         "{err}"
     );
     for (line, parts) in [

@@ -1,0 +1,113 @@
+//! Options that say what ops cost.
+
+use super::values::{one_of, whole};
+use crate::cli::Failure;
+use crate::cost::{CostError, CostFile, Decimal, GivenCosts, Per, Slow, TimeUnit};
+use crate::resolve::{self, Costs, Files};
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+const PER: [(&str, &str, Per); 4] = [
+    ("device", "A device's whole share of layers; with more devices the model grows", Per::Device),
+    ("stage", "A stage of average size", Per::Stage),
+    ("layer", "A layer; needs --layers", Per::Layer),
+    ("model", "The whole model: the same one for every p and v", Per::Model),
+];
+
+/// Reads a text file of at most `limit` bytes.
+pub fn read_text(path: &Path, limit: u64) -> Result<String, Failure> {
+    Ok(resolve::read_text(&Files, &path.display().to_string(), limit)?)
+}
+
+/// What ops cost, unless a run measures it.
+#[derive(Args, Clone, Debug)]
+pub struct CostOptions {
+    /// Costs per device (a chunk costs 1/v): F=1,I=1,W=1,B=2,comm=0.1,keep=1. B defaults to I + W; given alone, I = W = B/2. All times have one unit (F=18.5ms,comm=300us: ns, us, ms, s) or none [default: F=1,I=1,W=1]
+    #[arg(long, value_name = "F=..,I=..", value_parser = given_costs, conflicts_with = "profile")]
+    pub costs: Option<GivenCosts>,
+    /// What --costs are given for; comm is always per message [default: device]
+    #[arg(long, value_name = "WHAT", value_parser = one_of(PER), conflicts_with = "profile")]
+    pub costs_per: Option<Per>,
+    /// Measured costs: a cost file written by `pipesim profile`
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// Makes a device slower by a factor: 2=1.3; repeatable
+    #[arg(long = "straggler", alias = "slow", value_name = "DEVICE=FACTOR", value_parser = straggler, conflicts_with = "profile")]
+    pub slow: Vec<(u32, Decimal)>,
+    /// Layers of each stage in model order: 7,5. With --costs, one number is split evenly over all stages; a stage with more layers than the average costs more
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]
+    pub layers: Option<Vec<usize>>,
+    /// Split the layers over the stages for the shortest makespan, and show the gain; needs --profile or --hardware
+    #[arg(long, conflicts_with = "layers")]
+    pub balance: bool,
+}
+
+fn given_costs(text: &str) -> Result<GivenCosts, String> {
+    if text.trim().is_empty() {
+        return Err("expected F=..,I=..,W=.. or some of them; leave --costs out for units".to_string());
+    }
+    text.parse::<GivenCosts>().map_err(|e| e.to_string())
+}
+
+fn straggler(text: &str) -> Result<(u32, Decimal), String> {
+    let (device, factor) =
+        text.split_once('=').ok_or_else(|| format!("expected DEVICE=FACTOR, found '{text}'; write it as in 2=1.3"))?;
+    let device: u32 = device.trim().parse().map_err(|_| format!("expected a device number, found '{device}'"))?;
+    if factor.trim_end().ends_with('%') {
+        return Err(format!("expected a factor, found '{factor}'; 30 % slower is {device}=1.3"));
+    }
+    let factor: Decimal = factor.trim().parse().map_err(|e: CostError| e.to_string())?;
+    if factor.to_f64() <= 0.0 {
+        return Err("the factor must be above 0".to_string());
+    }
+    Ok((device, factor))
+}
+
+impl CostOptions {
+    /// Reads the cost file of --profile.
+    pub fn file(&self) -> Result<Option<CostFile>, Failure> {
+        let Some(path) = &self.profile else { return Ok(None) };
+        let text = read_text(path, 256 << 20)?;
+        CostFile::from_json(&text).map(Some).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))
+    }
+
+    /// Returns the first option given that says something about costs.
+    pub fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            (self.costs.is_some(), "--costs"),
+            (self.profile.is_some(), "--profile"),
+            (self.costs_per.is_some(), "--costs-per"),
+            (!self.slow.is_empty(), "--straggler"),
+        ];
+        given.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
+    }
+
+    /// Returns the unit of times.
+    pub fn time_unit(&self) -> &'static str {
+        let given = self.costs.as_ref().and_then(GivenCosts::unit).map_or("unit", TimeUnit::name);
+        if self.profile.is_some() { "ms" } else { given }
+    }
+
+    /// Returns the costs of the cost file, else the given ones, else units.
+    pub fn costs(&self) -> Result<Costs, Failure> {
+        if let Some(file) = self.file()? {
+            return Ok(self.measured(file));
+        }
+        let slow: Slow = self.slow.iter().copied().collect();
+        if slow.len() < self.slow.len() {
+            return Err(Failure::Usage("--straggler names a device twice; give each once".to_string()));
+        }
+        Ok(Costs::Given { costs: self.given(), slow })
+    }
+
+    /// Returns the costs of `file` for the layers asked for.
+    pub fn measured(&self, file: CostFile) -> Costs {
+        Costs::measured(file, self.layers.clone())
+    }
+
+    /// Returns the costs given on the command line, with what they are per.
+    pub fn given(&self) -> GivenCosts {
+        let costs = self.costs.clone().unwrap_or_default();
+        costs.per(self.costs_per.unwrap_or_default()).with_layers(self.layers.clone())
+    }
+}

@@ -1,0 +1,210 @@
+//! Options that choose devices and links, and whether this machine has them.
+
+use super::values::{one_of, whole};
+use crate::cli::Failure;
+use crate::cli::terminal::progress::DetailOptions;
+use crate::delivery::Delivery;
+use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
+use crate::exec::{Gpus, LACK};
+use crate::experiment::{Backend, Error};
+use crate::ranks::Ranks;
+use clap::builder::TypedValueParser;
+use clap::{Args, ValueEnum};
+#[cfg(feature = "cuda")]
+use std::{sync::OnceLock, time::Duration};
+
+/// Time limit for opening NVIDIA's libraries.
+#[cfg(feature = "cuda")]
+const OPENING: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeviceKind {
+    /// cuda if every device (or --slices devices) can have a usable GPU, else cpu
+    Auto,
+    /// One thread per device
+    Cpu,
+    /// Ops only take the time of --costs or --profile; runs the real executor with many devices
+    Timed,
+    /// NVIDIA GPUs, one per device or --slices devices per GPU
+    Cuda,
+}
+
+/// A link, or none for the best usable one.
+type LinkChoice = Option<&'static LinkKind>;
+
+fn link_choice() -> impl TypedValueParser<Value = LinkChoice> {
+    let named = LINKS.iter().map(|link| (link.name, link.about, Some(link)));
+    one_of([("auto", "The best link usable on this machine", None)].into_iter().chain(named))
+}
+
+/// Precision of activations on GPUs: whether it is bfloat16.
+const PRECISIONS: [(&str, &str, bool); 2] = [
+    ("fp32|float32|f32", "Everything in float32", false),
+    ("bf16|bfloat16", "Activations in bfloat16; parameters, gradients and moments in float32", true),
+];
+
+#[derive(Args, Clone, Debug)]
+pub struct DeviceOptions {
+    /// Device kind
+    #[arg(long, value_enum, default_value_t = DeviceKind::Auto)]
+    pub device: DeviceKind,
+    /// Link that moves messages; repeatable: the schedules run over each
+    #[arg(long, value_parser = link_choice(), default_values = ["auto"])]
+    pub link: Vec<LinkChoice>,
+    /// Devices per GPU, each with its share of the multiprocessors [default: 1]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..256))]
+    pub slices: Option<u32>,
+    /// Precision of activations on GPUs
+    #[arg(long = "precision", value_name = "PRECISION", action = clap::ArgAction::Set, value_parser = one_of(PRECISIONS), default_value = "fp32")]
+    pub bfloat16: bool,
+}
+
+#[derive(Clone, Copy)]
+pub enum Chosen {
+    Cpu,
+    Timed,
+    Cuda,
+}
+
+impl Chosen {
+    pub fn is_cuda(self) -> bool {
+        matches!(self, Chosen::Cuda)
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        let kind = if refusal.is_lack { Failure::Environment } else { Failure::Usage };
+        kind(refusal.why)
+    }
+}
+
+/// Whether NVIDIA's libraries may be opened in this process, because a child process opened them without a crash.
+#[cfg(feature = "cuda")]
+fn may_open() -> Result<(), String> {
+    static MAY_OPEN: OnceLock<Result<(), String>> = OnceLock::new();
+    MAY_OPEN.get_or_init(|| crate::doctor::may_open_libraries(OPENING)).clone()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn may_open() -> Result<(), String> {
+    Ok(())
+}
+
+impl DeviceOptions {
+    /// Returns the device kind asked for, or the best usable one for `devices` devices.
+    pub fn choose(&self, ranks: &Ranks, devices: u32, details: DetailOptions) -> Result<Chosen, Failure> {
+        let asked = self.slices.map(|_| "--slices").or(self.bfloat16.then_some("--precision"));
+        if let (Some(option), DeviceKind::Cpu | DeviceKind::Timed) = (asked, self.device) {
+            return Err(Failure::Usage(format!("{option} is for GPUs; leave it out, or use --device cuda")));
+        }
+        if ranks.size() > 1 && self.slices.is_some_and(|slices| slices > 1) {
+            details
+                .remarks
+                .remark("note: ranks that share a GPU take turns on it: losses are right, times mean little");
+        }
+        match self.device {
+            DeviceKind::Cpu => Ok(Chosen::Cpu),
+            DeviceKind::Timed => Ok(Chosen::Timed),
+            DeviceKind::Cuda => self.gpus(ranks, devices).map(|_| Chosen::Cuda).map_err(|why| {
+                let more = "\nrun pipesim doctor to see what works here; --device cpu always does";
+                Failure::Environment(why + LACK.map_or(more, |_| ""))
+            }),
+            DeviceKind::Auto => {
+                let found = self.gpus(ranks, devices);
+                // All ranks must choose alike.
+                let all =
+                    ranks.exchange(vec![u8::from(found.is_ok())]).map_err(|lost| Failure::Hang(lost.to_string()))?;
+                match found {
+                    Ok(_) if all.iter().all(|able| *able == [1]) => {
+                        details.remarks.remark(&match self.slices {
+                            None => "device: cuda, one GPU per device".to_string(),
+                            Some(slices) => format!("device: cuda, {slices} devices per GPU"),
+                        });
+                        Ok(Chosen::Cuda)
+                    }
+                    Ok(_) => Ok(Chosen::Cpu),
+                    Err(why) if asked.is_some() => Err(Failure::Environment(format!(
+                        "{} is for GPUs, which cannot be used here: {why}",
+                        asked.unwrap_or_default()
+                    ))),
+                    Err(why) => {
+                        // Libraries that must not be opened cannot be searched for GPUs, either.
+                        if details.verbose > 0 || may_open().is_err() || Gpus::are_likely() {
+                            let why = why.split(';').next().unwrap_or_default();
+                            details.remarks.remark(&format!("device: cpu, one thread per device (cuda: {why})"));
+                        }
+                        Ok(Chosen::Cpu)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the CPU may replace GPUs: no option that needs them was given.
+    pub fn may_fall_back(&self) -> bool {
+        self.device == DeviceKind::Auto && self.slices.is_none() && !self.bfloat16
+    }
+
+    fn gpus(&self, ranks: &Ranks, devices: u32) -> Result<Gpus, String> {
+        may_open()?;
+        Gpus::open(ranks, devices, self.slices, self.bfloat16).map_err(|error| format!("{error:#}"))
+    }
+
+    /// Returns the links without duplicates, with the best one for `auto`.
+    pub fn links(&self, chosen: Chosen, ranks: &Ranks, devices: u32) -> Result<Vec<&'static LinkKind>, Failure> {
+        let setting = Setting { gpus: chosen.is_cuda(), ranks, devices, slices: self.slices };
+        let mut links: Vec<&LinkKind> = Vec::new();
+        for choice in &self.link {
+            let link = match choice {
+                None => LinkKind::best(&setting).map_err(|lost| Failure::Hang(lost.to_string()))?,
+                Some(link) => link,
+            };
+            link.check(&setting)?;
+            if links.iter().all(|other| other.name != link.name) {
+                links.push(link);
+            }
+        }
+        Ok(links)
+    }
+
+    /// Returns the backend of sessions over a link with this delivery.
+    pub fn backend(
+        &self,
+        chosen: Chosen,
+        (link, delivery): (&'static LinkKind, Delivery),
+        ranks: &Ranks,
+        devices: u32,
+    ) -> Result<Backend, Error> {
+        if !chosen.is_cuda() {
+            return Ok(Backend::Cpu);
+        }
+        let gpus = self.gpus(ranks, devices).map_err(Error::Environment)?;
+        Ok(Backend::Cuda { gpus, link, delivery })
+    }
+
+    /// Returns the backend of a command that measures over one link.
+    pub fn sole_backend(
+        &self,
+        ranks: &Ranks,
+        devices: u32,
+        details: DetailOptions,
+    ) -> Result<(Backend, &'static LinkKind), Failure> {
+        let chosen = self.choose(ranks, devices, details)?;
+        let links = self.links(chosen, ranks, devices)?;
+        let &[link] = links.as_slice() else {
+            return Err(Failure::Usage(format!(
+                "expected one --link here, found {}; leave the others out",
+                links.len()
+            )));
+        };
+        if matches!(chosen, Chosen::Timed) {
+            return Err(Failure::Usage(
+                "timed devices have given durations, so there is nothing to measure; use --device cpu or cuda"
+                    .to_string(),
+            ));
+        }
+        let delivery = link.delivery(chosen.is_cuda(), ranks, Delivery::OneSided)?;
+        Ok((self.backend(chosen, (link, delivery), ranks, devices)?, link))
+    }
+}

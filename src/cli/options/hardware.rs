@@ -1,0 +1,244 @@
+//! Options for a model on hardware under a parallel layout.
+
+use super::costs::read_text;
+use super::values::{one_of, whole};
+use crate::anatomy::{self, huggingface, huggingface::Described, transformer::Config};
+use crate::cli::Failure;
+use crate::cli::terminal::progress::RemarkOptions;
+use crate::cost::analytic::{Analytic, Machine};
+use crate::forecast::Forecast;
+use crate::hardware::{self, Hardware};
+use crate::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero, micro_batches};
+use crate::report::{Table, number, quantity};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use std::path::Path;
+
+/// Largest parallel degree and number of sequences or tokens.
+const MOST: u64 = 1 << 27;
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "A model on hardware")]
+pub struct HardwareOptions {
+    /// Model: a name (llama-3-70b, gpt-3-175b, gpt2-xl, ...) or a Hugging Face config.json
+    #[arg(long, value_name = "NAME|FILE")]
+    pub model: Option<String>,
+    /// Hardware: a name (h100-sxm, gb200, ...) or a .toml file
+    #[arg(long, value_name = "NAME|FILE", requires = "model", conflicts_with_all = ["costs", "costs_per", "profile", "slow"])]
+    pub hardware: Option<String>,
+    /// Tensor-parallel size: GPUs that share each layer
+    #[arg(long, value_name = "T", default_value_t = 1, aliases = ["tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree"], value_parser = whole::<u32>(1..=MOST))]
+    pub tp: u32,
+    /// Data-parallel size: pipelines that share the batch
+    #[arg(long, value_name = "D", default_value_t = 1, visible_alias = "data-parallel-size", alias = "data-parallel-degree", value_parser = whole::<u32>(1..=MOST))]
+    pub dp: u32,
+    /// Context-parallel size: GPUs that share each sequence
+    #[arg(long, value_name = "C", default_value_t = 1, aliases = ["context-parallel-size", "context-parallel-degree"], value_parser = whole::<u32>(1..=MOST))]
+    pub cp: u32,
+    /// Global batch size: sequences per step over all pipelines; replaces --micro
+    #[arg(long, value_name = "N", alias = "global-batch-size", value_parser = whole::<u32>(1..=MOST))]
+    pub batch: Option<u32>,
+    /// Sequences per micro-batch [default: 1, or the quotient of --batch and --micro; with --profile, the first measured size]
+    #[arg(long, value_name = "B", value_parser = whole::<u32>(1..=MOST))]
+    pub micro_batch_size: Option<u32>,
+    /// Tokens per sequence
+    #[arg(long, value_name = "S", default_value_t = 1024, aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..=MOST))]
+    pub seq: u32,
+    /// Precision of matrix products
+    #[arg(long = "precision", value_name = "PRECISION", default_value = "bf16", value_parser = one_of(Precision::ALL.iter().map(|&p| (spellings(p), "", p))))]
+    pub compute_precision: Precision,
+    /// Activations that the backward recomputes
+    #[arg(long, value_name = "WHAT", default_value = "none", value_parser = one_of(Recompute::ALL.iter().map(|&r| (r.name(), "", r))))]
+    pub recompute: Recompute,
+    /// ZeRO stage, what data-parallel ranks shard: 1 optimizer state, 2 also gradients, 3 also weights
+    #[arg(long, value_name = "STAGE", default_value = "0", value_parser = one_of(Zero::ALL.iter().map(|&z| (z.name(), "", z))))]
+    pub zero: Zero,
+    /// Sequence parallelism: tensor-parallel ranks also shard the activations between matrix products
+    #[arg(long)]
+    pub sequence_parallel: bool,
+    /// Attention kernel [default: the stack's]
+    #[arg(long, value_name = "HOW", value_parser = one_of(Attention::ALL.iter().map(|&a| (a.name(), "", a))))]
+    pub attention: Option<Attention>,
+    /// Training software
+    #[arg(long, value_name = "NAME", default_value = STACKS[0], value_parser = PossibleValuesParser::new(STACKS))]
+    pub stack: String,
+}
+
+/// Returns a precision's name and its long forms, separated by `|`.
+fn spellings(precision: Precision) -> &'static str {
+    match precision {
+        Precision::Bf16 => "bf16|bfloat16",
+        Precision::Fp16 => "fp16|float16|half",
+        Precision::Fp32 => "fp32|float32|f32",
+        other => other.name(),
+    }
+}
+
+/// Finds a model by name or reads its file.
+fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
+    if name.ends_with(".json") || name.contains('/') {
+        if let Some(last) = anatomy::of_hub(name).filter(|_| !Path::new(name).exists()) {
+            return Err(Failure::Usage(anatomy::unknown(last)));
+        }
+        let text = read_text(Path::new(name), 16 << 20)?;
+        let Described { config, unknown } =
+            huggingface::read(&text).map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
+        if !unknown.is_empty() {
+            let keys = unknown.join(", ");
+            remarks.remark(&format!("warning: {name}: unknown keys, assumed not to change the model: {keys}"));
+        }
+        return Ok(config);
+    }
+    anatomy::transformer_named(name).ok_or_else(|| Failure::Usage(anatomy::unknown(name)))
+}
+
+/// Finds hardware by name or reads its file.
+fn hardware(name: &str) -> Result<Hardware, Failure> {
+    let usage = |error: hardware::Error| Failure::Usage(error.to_string());
+    if !name.ends_with(".toml") && !name.contains('/') {
+        return hardware::hardware(name).map_err(usage);
+    }
+    let folder = Path::new(name).parent().map(Path::to_path_buf).unwrap_or_default();
+    let text = read_text(Path::new(name), 1 << 20)?;
+    let file = Path::new(name).file_name().map_or_else(|| name.to_string(), |file| file.to_string_lossy().into_owned());
+    let others =
+        |base: &str| read_text(&folder.join(base), 1 << 20).map_err(|error| hardware::Error::new(error.to_string()));
+    hardware::hardware_file(&file, &text, &others).map_err(usage)
+}
+
+impl HardwareOptions {
+    /// Returns the costs of the model on the hardware, if given. `micro` is --micro if given.
+    pub fn analytic(
+        &self,
+        stages: u32,
+        chunks: Option<u32>,
+        micro: Option<u32>,
+        layers: Option<&[usize]>,
+        remarks: RemarkOptions,
+    ) -> Result<Option<Analytic>, Failure> {
+        let (Some(name), Some(hardware_name)) = (&self.model, &self.hardware) else { return Ok(None) };
+        let usage = |error: String| Failure::Usage(error);
+        let (size, micro) = micro_batches(self.batch, self.dp, self.micro_batch_size, micro)
+            .map_err(|error| usage(error.to_string()))?;
+        let layout = Layout {
+            devices: stages,
+            chunks: chunks.unwrap_or(1),
+            tensor: self.tp,
+            context: self.cp,
+            data: self.dp,
+            micro_batch_size: size,
+            micro,
+            sequence: self.seq,
+            precision: self.compute_precision,
+            recompute: self.recompute,
+            zero: self.zero,
+            sequence_parallel: self.sequence_parallel,
+            attention: self.attention,
+            stack: self.stack.clone(),
+            layers: layers.map(<[usize]>::to_vec),
+        };
+        let stack = hardware::stack(&self.stack).map_err(|error| usage(error.to_string()))?;
+        let machine = Machine { hardware: hardware(hardware_name)?, stack };
+        Ok(Some(Analytic::new(model(name, remarks)?, machine, layout).map_err(|error| usage(error.to_string()))?))
+    }
+}
+
+/// Returns remarks about an unusual layout, and about `schedules` that the stack does not implement.
+pub fn remarks(analytic: &Analytic, schedules: &[&str]) -> Vec<String> {
+    let Analytic { machine, layout, .. } = analytic;
+    let node = machine.hardware.gpus_per_node;
+    let mut remarks = Vec::new();
+    if f64::from(layout.tensor) > node {
+        remarks.push(format!(
+            "warning: --tp {} is more than the {node} GPUs of a node: the collectives of every layer cross the network",
+            layout.tensor
+        ));
+    }
+    if let (Some(known), true) = (machine.stack.schedules(), layout.devices > 1) {
+        let missing: Vec<&str> = schedules.iter().copied().filter(|name| !known.contains(name)).collect();
+        let known = if known.is_empty() { "no pipeline schedule".to_string() } else { known.join(", ") };
+        if !missing.is_empty() {
+            remarks.push(format!(
+                "note: {} implements {known}; {} predicted as if it did",
+                machine.stack.name,
+                match missing.as_slice() {
+                    [one] => format!("{one} is"),
+                    several => format!("{} are", several.join(", ")),
+                }
+            ));
+        }
+    }
+    remarks
+}
+
+/// Makes a table of step estimates, one row per schedule, times in ms.
+pub fn table(analytic: &Analytic, forecasts: &[(String, Forecast)]) -> Table {
+    let header = [
+        "schedule",
+        "iteration",
+        "tokens/s",
+        "tokens/s/GPU",
+        "TFLOP/s/GPU",
+        "MFU",
+        "compute",
+        "tensor",
+        "bubble",
+        "data",
+        "optimizer",
+        "other",
+    ];
+    let ms = |seconds: f64| quantity(seconds * 1e3, "ms");
+    let row = |(name, f): &(String, Forecast)| {
+        let t = &f.time_s;
+        vec![
+            name.clone(),
+            ms(f.iteration_s),
+            number(f.tokens_per_second),
+            number(f.tokens_per_second_per_gpu),
+            number(f.model_tflops_per_gpu),
+            format!("{:.1} %", 100.0 * f.mfu),
+            ms(t.compute),
+            ms(t.tensor_parallel_exposed),
+            ms(t.pipeline_bubble),
+            ms(t.data_parallel_exposed),
+            ms(t.optimizer),
+            ms(t.other),
+        ]
+    };
+    let Analytic { machine, layout, .. } = analytic;
+    let layers = forecasts.iter().map(|(name, f)| format!("{name} {:?}", f.layers)).collect::<Vec<_>>().join("; ");
+    let caption = format!(
+        "{:.2} G parameters on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. \
+         An iteration is the makespan plus the end of a step: data, optimizer, other.",
+        analytic.anatomy.parameters() as f64 / 1e9,
+        layout.gpus(),
+        machine.hardware.name,
+        layout.precision,
+        machine.stack.name,
+        analytic.attention(),
+    );
+    let text = |text: &str| text.to_string();
+    Table { caption, header: header.into_iter().map(text).collect(), rows: forecasts.iter().map(row).collect() }
+}
+
+/// Makes a table of the memory of the fullest device, one row per schedule.
+pub fn memory_table(forecasts: &[(String, Forecast)]) -> Table {
+    let header =
+        ["schedule", "device", "weights", "gradients", "optimizer", "activations", "buffers", "total", "of", "fits"];
+    let gib = |bytes: u64| quantity(bytes as f64 / f64::from(1 << 30), "GiB");
+    let row = |(name, f): &(String, Forecast)| {
+        let device = f.memory.fullest();
+        let bytes =
+            [device.weights, device.gradients, device.optimizer, device.activations, device.buffers, device.total];
+        let names = [name.clone(), device.device.to_string()];
+        let fits = if f.memory.fits { "yes" } else { "no" };
+        let rest = [gib(f.memory.capacity_bytes), fits.to_string()];
+        names.into_iter().chain(bytes.map(gib)).chain(rest).collect()
+    };
+    let text = |text: &str| text.to_string();
+    Table {
+        caption: "Memory of the fullest device".to_string(),
+        header: header.into_iter().map(text).collect(),
+        rows: forecasts.iter().map(row).collect(),
+    }
+}

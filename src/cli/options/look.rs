@@ -1,0 +1,98 @@
+//! Options that say how pictures look.
+
+use super::values::one_of;
+use crate::report::{Entry, Look, Palette, Report, quantity};
+use clap::Args;
+use std::ops::RangeInclusive;
+
+/// Units of length in CSS pixels, 96 per inch.
+const LENGTHS: [(&str, f64); 5] =
+    [("px", 1.0), ("pt", 96.0 / 72.0), ("in", 96.0), ("mm", 96.0 / 25.4), ("cm", 96.0 / 2.54)];
+
+const PALETTES: [(&str, &str, Palette); 3] = [
+    ("default", "Blue, teal, green and orange, as in papers", Palette::Default),
+    ("colour-blind|color-blind", "Safe for red-green colour blindness", Palette::ColourBlind),
+    ("grey|gray", "For black-and-white print", Palette::Grey),
+];
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Look of pictures")]
+pub struct LookOptions {
+    /// Headline; '' for none
+    #[arg(long, value_name = "TEXT")]
+    pub title: Option<String>,
+    /// Width of pictures, in pixels of 1/96 inch or with a unit: 317, 3.3in, 84mm [default: 1200]
+    #[arg(long, value_name = "PX", value_parser = |text: &str| length(text, 200.0..=10_000.0))]
+    pub width: Option<f64>,
+    /// Font size in pictures, in pixels or with a unit: 11.5, 8pt [default: 11.5]
+    #[arg(long, value_name = "PX", value_parser = |text: &str| length(text, 4.0..=72.0))]
+    pub font_size: Option<f64>,
+    /// Colours of pictures and the terminal [default: default]
+    #[arg(long, value_name = "NAME", value_parser = one_of(PALETTES))]
+    pub palette: Option<Palette>,
+    /// Leave out the curves of activation memory
+    #[arg(long)]
+    pub no_memory: bool,
+    /// Leave out sends and waits for data
+    #[arg(long)]
+    pub no_waits: bool,
+    /// Leave out the text around a picture: costs, notes, definitions, provenance
+    #[arg(long)]
+    pub no_notes: bool,
+    /// Draw only this interval, in the time unit: 100..160, 100.. or ..160; pages start there
+    #[arg(long, value_name = "FROM..TO", value_parser = window, conflicts_with = "collapse")]
+    pub window: Option<(f64, f64)>,
+    /// Draw the steady state once, with its number of repeats; pages zoom instead
+    #[arg(long)]
+    pub collapse: bool,
+}
+
+/// Parses an interval `FROM..TO` in the time unit.
+fn window(text: &str) -> Result<(f64, f64), String> {
+    let bounds = text.split_once("..").and_then(|(from, to)| {
+        let bound = |text: &str, open: f64| if text.trim().is_empty() { Some(open) } else { text.trim().parse().ok() };
+        Some((bound(from, 0.0)?, bound(to, f64::INFINITY)?))
+    });
+    let fitting = bounds.filter(|(from, to)| (0.0..*to).contains(from) && text.trim() != "..");
+    fitting.ok_or_else(|| format!("expected an interval in the time unit, as 100..160, 100.. or ..160, found '{text}'"))
+}
+
+/// Parses a length within `range`, in CSS pixels.
+fn length(text: &str, range: RangeInclusive<f64>) -> Result<f64, String> {
+    let text = text.trim();
+    let unit = LENGTHS.iter().find_map(|(unit, pixels)| Some((text.strip_suffix(unit)?, pixels)));
+    let (number, pixels) = unit.unwrap_or((text, &1.0));
+    let found = number.trim().parse::<f64>().map(|number| number * pixels);
+    let fitting = found.ok().filter(|length| range.contains(length));
+    let (low, high) = (range.start(), range.end());
+    fitting
+        .ok_or_else(|| format!("expected a length from {low} to {high} px, as {low}, 3.3in, 84mm, 8pt, found '{text}'"))
+}
+
+impl LookOptions {
+    /// Applies the look to `report`. A window that begins after the end is dropped with a remark, so that a measurement is not lost.
+    pub fn apply(&self, report: &mut Report) -> Option<String> {
+        report.look = self.look();
+        let panels = report.entries.iter().flat_map(Entry::panels);
+        let last = panels.max_by(|a, b| a.iteration().total_cmp(&b.iteration()));
+        let end = last.filter(|panel| self.window.is_some_and(|(from, _)| from >= panel.iteration()))?;
+        let end = quantity(end.iteration(), &end.timeline.time_unit);
+        report.look.window = None;
+        Some(format!("--window begins after the end, {end}: everything is drawn"))
+    }
+
+    pub fn look(&self) -> Look {
+        Look {
+            title: self.title.clone(),
+            width: self.width,
+            font_size: self.font_size,
+            palette: self.palette.unwrap_or_default(),
+            memory: !self.no_memory,
+            waits: !self.no_waits,
+            notes: !self.no_notes,
+            window: self.window,
+            collapse: self.collapse,
+            ..Look::default()
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Options that several verbs share, what they accept, and which go together.
+
+pub mod costs;
+pub mod devices;
+pub mod engine;
+mod foreign;
+pub mod hardware;
+pub mod look;
+pub mod memory_cap;
+pub mod output;
+pub mod rules;
+pub mod schedules;
+pub mod threshold;
+pub mod tips;
+pub mod training;
+pub mod values;

@@ -1,0 +1,290 @@
+//! Options that say what is printed and written, and the printing and writing.
+
+use super::costs::CostOptions;
+use super::look::LookOptions;
+use crate::cli::Failure;
+use crate::cli::terminal::colors::Color;
+use crate::cli::terminal::progress::RemarkOptions;
+use crate::cli::terminal::signals::remove_unfinished_on_signals;
+use crate::cli::terminal::{print, print_folded, print_text, table, to_ascii, width};
+use crate::cost::GivenCosts;
+use crate::report::{self, NamedBytes, Place, Report, Shape, endings, is_control};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Format of what is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Table and timeline for people
+    #[default]
+    Table,
+    /// One object in full precision
+    Json,
+    /// One row per schedule
+    Csv,
+    /// Markdown tables
+    #[value(alias = "markdown")]
+    Md,
+    /// LaTeX tables with booktabs
+    #[value(alias = "tex")]
+    Latex,
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct PrintOptions {
+    /// Format of what is printed to stdout
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+    /// Print ASCII instead of Unicode, with --format table or md
+    #[arg(long)]
+    pub ascii: bool,
+}
+
+impl PrintOptions {
+    /// Prints a result in the format asked for.
+    pub fn show(
+        &self,
+        report: &Report,
+        json: impl FnOnce() -> Result<String, Failure>,
+        table: impl FnOnce() -> String,
+        csv: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        match self.format {
+            Format::Json => print(&escaped(&json()?)),
+            Format::Table => print_folded(&self.plain(table())),
+            Format::Md => print(&self.plain(report::markdown(report))),
+            Format::Latex => print(&report::latex(report)),
+            Format::Csv => print_text(&csv()),
+        }
+    }
+
+    /// Prints the costs assumed for those that were not given. JSON has them in each prediction.
+    pub fn show_assumed(&self, costs: &CostOptions) -> Result<(), Failure> {
+        let Some(line) = costs.costs.as_ref().and_then(GivenCosts::assumption) else { return Ok(()) };
+        match self.format {
+            Format::Table | Format::Md => print(&self.plain(format!("{line}\n\n"))),
+            Format::Latex => print(&format!("% {line}\n")),
+            Format::Json | Format::Csv => Ok(()),
+        }
+    }
+
+    /// Converts text to ASCII with --ascii.
+    pub fn plain(&self, text: String) -> String {
+        if self.ascii { to_ascii(&text) } else { text }
+    }
+}
+
+/// What a verb that draws timelines prints.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DrawOptions {
+    #[command(flatten)]
+    pub print: PrintOptions,
+    /// Colours in the terminal; NO_COLOR is respected
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+}
+
+impl DrawOptions {
+    /// Returns the verdict, the timelines and the tables for the terminal.
+    pub fn terminal(&self, report: &Report) -> String {
+        let verdict = report::wrapped(&report.verdict, Some(width().unwrap_or(100)));
+        let verdict = if report.verdict.is_empty() { String::new() } else { verdict.join("\n") + "\n\n" };
+        format!("{verdict}{}\n{}", draw(report, self.print.ascii, self.color, 0), table(report))
+    }
+}
+
+/// Draws timelines for the terminal, `margin` columns narrower than it.
+pub fn draw(report: &Report, ascii: bool, color: Color, margin: usize) -> String {
+    let width = width().map_or(100, |width| width.saturating_sub(margin));
+    let drawn = report::terminal(report, width, ascii, color.colors());
+    if ascii { to_ascii(&drawn) } else { drawn }
+}
+
+/// Formats a value as JSON.
+pub fn json(value: &impl Serialize) -> Result<String, Failure> {
+    Ok(format!("{}\n", escaped(&serde_json::to_string_pretty(value).map_err(anyhow::Error::from)?)))
+}
+
+/// Formats a list under its name as JSON with a schema version.
+pub fn versioned<T: Serialize>(name: &str, list: &[T]) -> Result<String, Failure> {
+    #[derive(Serialize)]
+    struct Versioned<'a, T> {
+        schema_version: u32,
+        #[serde(flatten)]
+        list: BTreeMap<&'a str, &'a [T]>,
+    }
+    json(&Versioned { schema_version: 1, list: BTreeMap::from([(name, list)]) })
+}
+
+/// Escapes characters in JSON that would control a terminal.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c != '\n' && is_control(c) {
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| out += &format!("\\u{unit:04x}"));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+fn output_help() -> String {
+    let endings = endings().join(" ");
+    format!(
+        "Write a file ({endings}), or a report folder if PATH has no ending or ends in /; - only prints; repeatable"
+    )
+}
+
+#[derive(Args, Clone, Debug, Default)]
+pub struct WriteOptions {
+    /// Files and folders to write
+    #[arg(long, short, value_name = "PATH", help = output_help(), value_parser = OsStringValueParser::new().try_map(Place::named))]
+    pub output: Vec<Place>,
+    #[command(flatten)]
+    pub look: LookOptions,
+}
+
+impl WriteOptions {
+    /// Whether no file is written.
+    pub fn writes_nothing(&self) -> bool {
+        self.output.iter().all(|place| matches!(place.shape, Shape::Stdout))
+    }
+
+    /// Returns the outputs, or reports/latest without any.
+    pub fn or_latest(&self) -> Result<WriteOptions, Failure> {
+        let latest = || Place::named("reports/latest").map(|place| vec![place]);
+        let output = if self.output.is_empty() { latest()? } else { self.output.clone() };
+        Ok(WriteOptions { output, look: self.look.clone() })
+    }
+
+    /// Checks, before any work, that every output can be written and is named once.
+    pub fn check_writable(&self) -> Result<(), Failure> {
+        for (number, place) in self.output.iter().enumerate() {
+            if let Some(other) = self.output[..number].iter().find(|other| other.meets(place)) {
+                let [one, two] = [other, place].map(|place| place.path.display());
+                return Err(Failure::Usage(format!(
+                    "expected different outputs, found -o {one} and -o {two}; leave one out"
+                )));
+            }
+        }
+        Ok(self.output.iter().try_for_each(Place::try_out)?)
+    }
+
+    /// Writes every output, even if another one or printing failed.
+    pub fn write(&self, report: &Report, printed: Result<(), Failure>, remarks: RemarkOptions) -> Result<(), Failure> {
+        self.write_with(report, &[], printed, remarks)
+    }
+
+    /// Writes every output, with further files for folders.
+    pub fn write_with(
+        &self,
+        report: &Report,
+        more: &[NamedBytes],
+        printed: Result<(), Failure>,
+        remarks: RemarkOptions,
+    ) -> Result<(), Failure> {
+        remove_unfinished_on_signals();
+        let mut failures: Vec<Failure> = printed.err().into_iter().collect();
+        for place in &self.output {
+            match place.write(report, more) {
+                Ok(files) if files.is_empty() => {}
+                Ok(_) => remarks.remark(&format!("wrote {}", place.path.display())),
+                Err(error) => failures.push(error.into()),
+            }
+        }
+        if failures.len() > 1 {
+            let texts: Vec<String> = failures.iter().map(Failure::to_string).collect();
+            return Err(Failure::Failed(anyhow::anyhow!(texts.join("\nerror: "))));
+        }
+        failures.pop().map_or(Ok(()), Err)
+    }
+}
+
+/// The one file that a verb writes, or stdout.
+pub struct OneFile(Option<PathBuf>);
+
+impl OneFile {
+    /// Checks, before any work, that the file can be written and has one of the `known` endings.
+    pub fn at(output: Option<&Path>, known: &[&str]) -> Result<OneFile, Failure> {
+        let file = output.map(|path| Place::of_one_file(path, known)).transpose()?.flatten();
+        file.iter().try_for_each(|path| report::try_file(path))?;
+        Ok(OneFile(file))
+    }
+
+    /// Writes text; `hint` says what the file of this name is for.
+    pub fn write(&self, text: &str, remarks: RemarkOptions, hint: impl Fn(&str) -> String) -> Result<(), Failure> {
+        match &self.0 {
+            None => print_text(text),
+            Some(_) => self.write_bytes(text.as_bytes(), remarks, hint),
+        }
+    }
+
+    /// Writes bytes, which must go to a file.
+    pub fn write_bytes(
+        &self,
+        bytes: &[u8],
+        remarks: RemarkOptions,
+        hint: impl Fn(&str) -> String,
+    ) -> Result<(), Failure> {
+        let Some(path) = &self.0 else {
+            return Err(Failure::Usage("cannot print binary data; name a file".to_string()));
+        };
+        remove_unfinished_on_signals();
+        report::write_atomic(path, bytes)?;
+        let path = path.display().to_string();
+        remarks.remark(&format!("wrote {path}{}", hint(&path)));
+        Ok(())
+    }
+}
+
+/// Returns a report's provenance: the command line, quoted for a shell, and the program's commit if known. Outputs are left out of the
+/// command line, so that a report has the same bytes wherever it is written.
+pub fn origin() -> impl Iterator<Item = (String, String)> {
+    let plain =
+        |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_=,.:/+%@".contains(c)) && !text.is_empty();
+    let quoted = |text: String| if plain(&text) { text } else { format!("'{}'", text.replace('\'', "'\\''")) };
+    let given = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let rest = without_outputs(given).into_iter().map(quoted);
+    let command: Vec<String> = ["pipesim".to_string()].into_iter().chain(rest).collect();
+    let commit = Some(env!("PIPESIM_COMMIT")).filter(|commit| *commit != "unknown");
+    let pairs = [("command", Some(command.join(" "))), ("commit", commit.map(str::to_string))];
+    pairs.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?)))
+}
+
+/// Removes `-o PATH` in all its forms.
+fn without_outputs(given: Vec<String>) -> Vec<String> {
+    let mut rest = Vec::new();
+    let mut given = given.into_iter();
+    while let Some(argument) = given.next() {
+        match argument.as_str() {
+            "-o" | "--output" => drop(given.next()),
+            written if written.starts_with("-o") || written.starts_with("--output=") => {}
+            _ => rest.push(argument),
+        }
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn provenance_leaves_outputs_out() {
+        let given = "predict -p 4 -o a.svg --output b --output=c -od -q --overlap-slowdown 1.1".split(' ');
+        let rest = without_outputs(given.map(str::to_string).collect());
+        assert_eq!(rest.join(" "), "predict -p 4 -q --overlap-slowdown 1.1");
+    }
+
+    #[test]
+    fn json_controls_no_terminal() {
+        let value = serde_json::json!({"a": "\u{1b}[31m\u{9b}\u{202e}é\n"});
+        let text = json(&value).unwrap();
+        assert!(!text.chars().any(|c| c != '\n' && is_control(c)), "{text:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
+}

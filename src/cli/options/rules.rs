@@ -1,0 +1,228 @@
+//! Which options go together, beyond what clap can say: an option with no effect is rejected, never ignored.
+
+use super::devices::DeviceKind;
+use super::memory_cap::MemoryCap;
+use super::output::Format;
+use super::schedules::Names;
+use super::values::Numbers;
+use crate::cost::{Decimal, GivenCosts, Per};
+use crate::report::{Drawn, Place, Shape};
+use crate::sim::event::Sharing;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+use std::collections::BTreeSet;
+
+/// Options that describe a training.
+const TRAINING: &str = "model checkpoint blocks heads channels vocabulary max_sequence data tokenizer batch seq lr beta1 beta2 eps \
+                        weight_decay clip seed repeat_batch baseline calibrate";
+
+/// Options that describe a model on hardware.
+const ON_HARDWARE: &str = "model tp dp cp batch seq compute_precision recompute zero sequence_parallel attention stack";
+
+/// Options, when they have an effect, and what follows the option's name in the error otherwise.
+type Rule = (&'static str, fn(&Given) -> bool, &'static str);
+
+const RULES: &[Rule] = &[
+    (
+        "stages micro schedule chunks set overlap max_ticks max_ops timeout device link slices bfloat16 layers steps warmup \
+         calibrate_batch",
+        |g| !g.is_typed("machine"),
+        "describes a training, and --hardware measures the machine alone; leave one of the two out",
+    ),
+    (
+        TRAINING,
+        |g| !g.is_typed("machine"),
+        "describes a training, and --hardware measures the machine alone; leave one of the two out",
+    ),
+    (
+        ON_HARDWARE,
+        |g| !g.has("hardware") || g.is_typed("hardware"),
+        "describes a model on hardware; give that, too, as in --model llama-3-70b --hardware h100-sxm",
+    ),
+    (
+        "micro_batch_size",
+        |g| g.is_typed("hardware") || g.is_typed("profile"),
+        "needs measured costs or a model on hardware; give --profile, or --model llama-3-70b --hardware h100-sxm",
+    ),
+    (
+        TRAINING,
+        |g| !g.is_on(DeviceKind::Timed),
+        "describes a training, and timed devices train nothing; leave it out, or use another --device",
+    ),
+    ("slices bfloat16", |g| !g.is_on(DeviceKind::Timed), "is for GPUs; leave it out, or use --device cuda"),
+    (
+        "stages",
+        |g| g.verb.get_name() == "predict" || !g.has_several("stages"),
+        "takes one number here; predict compares several",
+    ),
+    (
+        "micro",
+        |g| ["predict", "accuracy"].contains(&g.verb.get_name()) || !g.has_several("micro"),
+        "takes one number here; predict compares several",
+    ),
+    (
+        "costs costs_per slow",
+        |g| !g.has("device") || g.is_on(DeviceKind::Timed),
+        "needs --device timed, or predict --costs; the speed of devices that train is measured",
+    ),
+    ("unit_ms", |g| g.is_on(DeviceKind::Timed), "needs --device timed; the speed of devices that train is measured"),
+    (
+        "costs_per",
+        |g| g.get("costs_per") != Some(Per::Layer) || g.is_typed("layers"),
+        "layer needs the number of layers; give it, as in --layers 32",
+    ),
+    (
+        "unit_ms",
+        |g| g.get::<GivenCosts>("costs").is_none_or(|costs| costs.unit().is_none()),
+        "is the length of a unit of --costs, and these already have a unit of time; leave it out",
+    ),
+    (
+        "layers",
+        |g| {
+            let has_costs = ["profile", "costs", "costs_per", "hardware"].iter().any(|option| g.is_typed(option));
+            has_costs || g.has("data") && !g.is_on(DeviceKind::Timed)
+        },
+        "splits a model; give its costs with --profile, --costs, or --model and --hardware",
+    ),
+    (
+        "balance",
+        |g| (g.is_typed("profile") || g.is_typed("hardware")) && !g.has("device"),
+        "splits layers by the costs of a model's parts: predict with --profile, or --model and --hardware, and run the result with --layers",
+    ),
+    (
+        "memory_cap",
+        |g| g.is_typed("hardware") || g.get("memory_cap").and_then(MemoryCap::bytes).is_none(),
+        "in bytes needs a model on hardware: predict --model llama-3-70b --hardware h100-sxm; elsewhere give activation units, as in 8",
+    ),
+    (
+        "batch",
+        |g| !g.has("calibrate_micro"),
+        "would change the size of micro-batches, which is fixed here; leave it out",
+    ),
+    (
+        "sharing link_scope",
+        |g| g.get("transfer").is_some_and(|time: Decimal| time.to_f64() > 0.0),
+        "is about messages that occupy a link; give the time that they take with --transfer",
+    ),
+    (
+        "link_scope",
+        |g| g.get("sharing") != Some(Sharing::Unlimited),
+        "is about shared links, and --sharing unlimited shares none; leave one of the two out",
+    ),
+    (
+        "ascii",
+        |g| !g.has("format") || matches!(g.get("format"), Some(Format::Table | Format::Md)),
+        "is for text that people read; leave it out, or print --format table or md",
+    ),
+    (
+        "palette window",
+        |g| g.is_drawn_in_terminal() || g.is_drawn(|_| true),
+        "needs a drawing; write a picture, a page or a folder, as in -o timelines.svg",
+    ),
+    (
+        "collapse",
+        |g| g.is_drawn_in_terminal() || g.is_drawn(|drawn| drawn == Drawn::Still),
+        "is for the terminal and pictures, pages zoom; write a picture, as in -o timelines.svg",
+    ),
+    (
+        "title no_memory no_waits",
+        |g| g.is_drawn(|_| true),
+        "is for pictures and pages; write one, as in -o timelines.svg",
+    ),
+    (
+        "width font_size no_notes",
+        |g| g.is_drawn(|drawn| drawn == Drawn::Still),
+        "is for pictures; write one, as in -o timelines.svg",
+    ),
+];
+
+/// What was given to a verb.
+struct Given<'a> {
+    verb: &'a Command,
+    matches: &'a ArgMatches,
+}
+
+impl Given<'_> {
+    /// Whether the verb has the option.
+    fn has(&self, option: &str) -> bool {
+        self.verb.get_arguments().any(|argument| argument.get_id() == option)
+    }
+
+    /// Whether the option is on the command line.
+    fn is_typed(&self, option: &str) -> bool {
+        self.has(option) && self.matches.value_source(option) == Some(ValueSource::CommandLine)
+    }
+
+    fn get<T: Clone + Send + Sync + 'static>(&self, option: &str) -> Option<T> {
+        self.matches.try_get_one::<T>(option).ok().flatten().cloned()
+    }
+
+    fn has_several(&self, option: &str) -> bool {
+        self.get(option).is_some_and(|numbers: Numbers| numbers.are_several())
+    }
+
+    fn is_on(&self, device: DeviceKind) -> bool {
+        self.get("device") == Some(device)
+    }
+
+    fn is_drawn_in_terminal(&self) -> bool {
+        self.has("color") && self.get("format") == Some(Format::Table)
+    }
+
+    /// Whether an output is drawn in a way that `fits`. Verbs that write a folder by default draw everything.
+    fn is_drawn(&self, fits: fn(Drawn) -> bool) -> bool {
+        let mut places = self.matches.try_get_many::<Place>("output").ok().flatten().into_iter().flatten().peekable();
+        if places.peek().is_none() {
+            return ["run", "accuracy"].contains(&self.verb.get_name());
+        }
+        places.any(|place| match place.shape {
+            Shape::Stdout => false,
+            Shape::Folder => true,
+            Shape::File(drawn, _) => drawn != Drawn::Not && fits(drawn),
+        })
+    }
+
+    /// Returns the first option that has no effect, and why.
+    fn refusal(&self) -> Option<String> {
+        let broken = |(options, fits, why): &Rule| {
+            let given = options.split_whitespace().find(|option| self.is_typed(option));
+            given.filter(|_| !fits(self)).map(|option| format!("--{} {why}", self.long(option)))
+        };
+        RULES.iter().find_map(broken).or_else(|| self.set_twice())
+    }
+
+    fn long(&self, option: &str) -> String {
+        let argument = self.verb.get_arguments().find(|argument| argument.get_id() == option);
+        argument.and_then(|argument| argument.get_long()).unwrap_or(option).to_string()
+    }
+
+    fn set_twice(&self) -> Option<String> {
+        let mut keys = BTreeSet::new();
+        let mut set = self.matches.try_get_many::<(String, String)>("set").ok().flatten()?;
+        if self.is_typed("chunks") && set.clone().any(|(key, _)| key == "v") {
+            return Some(
+                "--chunks and --set v both set the number of stages per device; leave one of the two out".to_string(),
+            );
+        }
+        let all = set.clone();
+        let (key, _) = set.find(|(key, _)| !keys.insert(key))?;
+        let names = self.matches.try_get_many::<Names>("schedule").ok().flatten();
+        let name = names.and_then(|mut names| Some(names.next()?.all().first()?.clone()));
+        let name = name.unwrap_or_else(|| "interleaved-1f1b".to_string());
+        let variant = |(_, value): &(String, String)| format!("-s '{name}:{key}={value}'");
+        let variants: Vec<String> = all.filter(|(other, _)| other == key).map(variant).collect();
+        Some(format!(
+            "--set gives {key} twice, and each applies to all schedules; give it once, or compare {}",
+            variants.join(" ")
+        ))
+    }
+}
+
+/// Rejects options that have no effect together with the others given.
+pub fn check(program: &Command, matches: &ArgMatches) -> Result<(), String> {
+    let (mut verb, mut matches) = (program, matches);
+    while let Some((name, inner)) = matches.subcommand() {
+        (verb, matches) = (verb.find_subcommand(name).unwrap_or(verb), inner);
+    }
+    Given { verb, matches }.refusal().map_or(Ok(()), Err)
+}

@@ -1,0 +1,278 @@
+//! Options that name schedules, with their numbers of devices and micro-batches.
+
+use super::costs::CostOptions;
+use super::memory_cap::MemoryCap;
+use super::values::{Numbers, numbers, one_of, whole};
+use crate::cli::Failure;
+use crate::cli::sandbox::Sandbox;
+use crate::cli::terminal::progress::RemarkOptions;
+use crate::dsl::{Budget, MAX_CHUNKS, Takes};
+use crate::graph::TaskGraph;
+use crate::open::{Order, Program};
+use crate::resolve::{Costs, MachineOptions, Resolved, Selection, Variant};
+use crate::schedule::Overlap;
+use clap::Args;
+use std::ops::Deref;
+
+/// The schedules used when none is named.
+const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
+
+#[derive(Args, Clone, Debug)]
+pub struct ScheduleOptions {
+    /// Number of devices, p; predict takes several: 4,8,16 or 4..64*2 or 4..16+4
+    #[arg(long, short = 'p', value_name = "P", visible_alias = "pp", aliases = ["pipeline-model-parallel-size", "pipeline-parallel-size", "pipeline-parallel-degree"], value_parser = numbers(1..=1 << 20))]
+    pub stages: Numbers,
+    /// Number of micro-batches per step, m; predict takes several
+    #[arg(long, short = 'm', value_name = "M", visible_aliases = ["num-microbatches", "micro-batches"], aliases = ["num-micro-batches", "microbatches"], value_parser = numbers(1..=(1 << 31) - 1))]
+    pub micro: Numbers,
+    /// Schedule: a name (see `pipesim schedules`) with or without options (interleaved-1f1b:v=4), a .star file, a PyTorch .csv file, or auto, the best under --memory-cap; repeatable [default: naive, gpipe, 1f1b, zb-v]
+    #[arg(long, short = 's', value_name = "NAME|FILE", value_parser = names)]
+    pub schedule: Vec<Names>,
+    /// Virtual stages per device, for schedules that leave their number open
+    #[arg(long, value_name = "V", visible_aliases = ["vpp", "virtual-pipeline-model-parallel-size"], value_parser = whole::<u32>(1..=u64::from(MAX_CHUNKS)))]
+    pub chunks: Option<u32>,
+    /// Option of the schedules that have it, as in group=4; repeatable
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub set: Vec<(String, String)>,
+    /// How an overlapped pair of a forward and a backward runs
+    #[arg(long, value_name = "MEANING", default_value = "atomic", value_parser = one_of(Overlap::ALL.map(|o| (o.name(), meaning(o), o))))]
+    pub overlap: Overlap,
+    /// Budget
+    #[arg(long, value_name = "N", help = format!("Most calls and loop turns that evaluating a schedule file may take [default: {}]", Budget::default().ticks), value_parser = whole::<u64>(..))]
+    pub max_ticks: Option<u64>,
+    /// Most ops that a schedule may have
+    #[arg(long, value_name = "N", default_value_t = Budget::default().ops, value_parser = whole::<u64>(1..=Budget::MAX_OPS))]
+    pub max_ops: u64,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, as in group=4")?;
+    Ok((key.trim().to_string(), value.trim().to_string()))
+}
+
+/// Names of schedules, separated by commas.
+#[derive(Clone, Debug)]
+pub struct Names(Vec<String>);
+
+impl Names {
+    pub fn all(&self) -> &[String] {
+        &self.0
+    }
+}
+
+/// Parses a list of names.
+pub fn names(text: &str) -> Result<Names, String> {
+    let names = Variant::list(text);
+    names.iter().try_for_each(|name| Variant::parse(name).map(|_| ()).map_err(|error| error.to_string()))?;
+    Ok(Names(names))
+}
+
+fn meaning(overlap: Overlap) -> &'static str {
+    match overlap {
+        Overlap::Atomic => "Starts with both inputs, lasts F + B, both outputs leave at its end",
+        Overlap::Serial => "One after the other",
+        Overlap::Runtime => "One after the other, both outputs leave at the end",
+        Overlap::Max => "As atomic, but lasts as long as the longer of the two: perfect overlap",
+    }
+}
+
+/// Schedules, and the limits of searches for orders.
+#[derive(Args, Clone, Debug)]
+pub struct SearchOptions {
+    #[command(flatten)]
+    pub schedules: ScheduleOptions,
+    /// Most that a device may hold: activations (8: eight micro-batches of its whole share of layers), or for a model on hardware all memory in bytes (80GiB) [default: none, or the hardware's memory]
+    #[arg(long, value_name = "UNITS|BYTES", value_parser = MemoryCap::parse)]
+    pub memory_cap: Option<MemoryCap>,
+    /// Activation units that fit in the hardware's memory.
+    #[arg(skip)]
+    pub room: Option<f64>,
+    #[arg(skip)]
+    pub machine: MachineOptions,
+    /// Search effort multiplier [default: 1]
+    #[arg(long, value_name = "TIMES", value_parser = whole::<u32>(1..=1000))]
+    pub effort: Option<u32>,
+}
+
+impl Deref for SearchOptions {
+    type Target = ScheduleOptions;
+
+    fn deref(&self) -> &ScheduleOptions {
+        &self.schedules
+    }
+}
+
+impl ScheduleOptions {
+    /// Returns the names of the schedules, the default ones if none is named.
+    pub fn names(&self) -> Vec<String> {
+        let asked = self.asked();
+        if asked.is_empty() { DEFAULT_SCHEDULES.map(str::to_string).to_vec() } else { asked }
+    }
+
+    /// Returns the names given.
+    pub fn asked(&self) -> Vec<String> {
+        self.schedule.iter().flat_map(Names::all).cloned().collect()
+    }
+
+    /// Returns the selection for each p and m.
+    pub fn selections(&self) -> impl Iterator<Item = Selection> {
+        let pairs = self.stages.all().iter().flat_map(|&p| self.micro.all().iter().map(move |&m| (p, m)));
+        pairs.map(|(devices, microbatches)| Selection { devices, microbatches, ..self.selection() })
+    }
+
+    /// Returns the selection for the first p and m.
+    pub fn selection(&self) -> Selection {
+        let usual = Budget::default();
+        Selection {
+            chunks: self.chunks,
+            options: self.set.iter().cloned().collect(),
+            lenient: self.names().len() > 1,
+            overlap: self.overlap,
+            budget: Budget { ticks: self.max_ticks.unwrap_or(usual.ticks), ops: self.max_ops, ..usual },
+            host: &Sandbox,
+            ..Selection::new(self.stages.first(), self.micro.first())
+        }
+    }
+
+    /// Rejects options that have no effect on any of the schedules `names`.
+    pub fn reject_unused(&self, names: &[String], remarks: RemarkOptions) -> Result<(), Failure> {
+        let idle = |option: &str, why: &str| {
+            let names = names.join(", ");
+            Err(Failure::Usage(format!("{option}: {names} {why}; leave it out")))
+        };
+        self.reject_unknown(names, remarks)?;
+        if self.max_ticks.is_some()
+            && names.iter().all(|name| Variant::parse(name).is_ok_and(|variant| variant.is_csv()))
+        {
+            return idle("--max-ticks", "is a list of ops and needs no evaluation");
+        }
+        if self.overlap != Overlap::default() && !self.any(names, has_pairs)? {
+            return idle("--overlap", "has no overlapped pairs");
+        }
+        Ok(())
+    }
+
+    /// Rejects --chunks and --set that none of several schedules has, and says which schedules do not have them.
+    fn reject_unknown(&self, names: &[String], remarks: RemarkOptions) -> Result<(), Failure> {
+        let selection = self.selection();
+        if !selection.lenient || self.chunks.is_none() && self.set.is_empty() {
+            return Ok(());
+        }
+        let mut takes = Vec::new();
+        for name in names {
+            let variant = Variant::parse(name)?;
+            takes.push((name.as_str(), selection.takes(&variant)?));
+        }
+        let chunks = self.chunks.map(|v| (format!("--chunks {v}"), None)).into_iter();
+        let set = self.set.iter().map(|(key, value)| (format!("--set {key}={value}"), Some(key)));
+        for (flag, key) in chunks.chain(set) {
+            let known = |(_, takes): &&(&str, Takes)| key.map_or(takes.chunks, |key| takes.options.contains(key));
+            let without: Vec<&str> = takes.iter().filter(|one| !known(one)).map(|(name, _)| *name).collect();
+            let what = if key.is_some() { "has no such option" } else { "has a fixed number of stages per device" };
+            let text = format!("{flag}: {} {what}", without.join(", "));
+            if without.len() == names.len() {
+                return Err(Failure::Usage(format!("{text}; leave it out")));
+            }
+            if !without.is_empty() {
+                remarks.remark(&format!("{text}; it is ignored there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `is_so` holds for the order, before costs are known, of any of `names`; for `auto` it does.
+    fn any(&self, names: &[String], is_so: fn(&Order) -> bool) -> Result<bool, Failure> {
+        let several = self.stages.are_several() || self.micro.are_several();
+        for name in names {
+            if Variant::parse(name)?.is_auto() {
+                return Ok(true);
+            }
+            for selection in self.selections() {
+                match selection.order(name) {
+                    Err(error) if several && error.is_of_numbers() => {} // may exist for other numbers
+                    found => {
+                        if is_so(&found?.order) {
+                            return Ok(true);
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl SearchOptions {
+    /// Returns the selection for the first p and m.
+    pub fn selection(&self) -> Selection {
+        let effort = self.effort.unwrap_or(1);
+        let memory_cap = self.memory_cap.and_then(MemoryCap::units);
+        Selection { memory_cap, room: self.room, effort, machine: self.machine.clone(), ..self.schedules.selection() }
+    }
+
+    /// Rejects options that have no effect on any of the schedules `names`.
+    pub fn reject_unused(&self, names: &[String], remarks: RemarkOptions) -> Result<(), Failure> {
+        self.schedules.reject_unused(names, remarks)?;
+        if self.effort.is_some() && !self.any(names, is_searched)? {
+            let names = names.join(", ");
+            return Err(Failure::Usage(format!("--effort: the order of {names} is not searched; leave it out")));
+        }
+        Ok(())
+    }
+
+    /// Resolves each schedule with its costs.
+    pub fn resolved(&self, costs: &Costs, balance: bool, remarks: RemarkOptions) -> Result<Vec<Resolved>, Failure> {
+        self.reject_unused(&self.names(), remarks)?;
+        let selection = Selection { balance, ..self.selection() };
+        let one = |name: String| {
+            let busy = remarks.busy(&format!("making the order of {name}"), None);
+            let resolved = selection.resolve(&name, costs)?;
+            drop(busy);
+            resolved.warnings.iter().for_each(|warning| remarks.warn(warning));
+            Ok(resolved)
+        };
+        self.names().into_iter().map(one).collect()
+    }
+
+    /// Whether costs decide the order of any schedule.
+    pub fn follows_costs(&self) -> Result<bool, Failure> {
+        self.any(&self.names(), |order| matches!(order, Order::Open(_)))
+    }
+
+    /// Returns the graph of each schedule. Here costs only decide orders, and are rejected if no order depends on them.
+    pub fn graphs(&self, costs: &CostOptions, remarks: RemarkOptions) -> Result<Vec<TaskGraph>, Failure> {
+        if let Some(option) = costs.first_given()
+            && !self.follows_costs()?
+        {
+            let names = self.names().join(", ");
+            return Err(Failure::Usage(format!(
+                "{option}: the order of {names} does not depend on costs; leave it out"
+            )));
+        }
+        let resolved = self.resolved(&costs.costs()?, costs.balance, remarks)?;
+        resolved.iter().for_each(|resolved| remark_balance(resolved, remarks));
+        Ok(resolved.into_iter().map(|resolved| resolved.graph).collect())
+    }
+}
+
+fn is_searched(order: &Order) -> bool {
+    matches!(order, Order::Open(open) if open.programs.iter().any(|program| matches!(program, Program::Search { .. })))
+}
+
+/// Prints the split that --balance found.
+pub fn remark_balance(resolved: &Resolved, remarks: RemarkOptions) {
+    if let Some(found) = &resolved.balance {
+        remarks.remark(&format!("{}: {found}", resolved.graph.schedule().name));
+    }
+}
+
+fn has_pairs(order: &Order) -> bool {
+    match order {
+        Order::Fixed(schedule) => schedule.has_pairs(),
+        Order::Open(open) => open.programs.iter().any(|program| match program {
+            Program::Fixed(ops) | Program::Fill { ops, .. } => ops.iter().any(|op| op.opens_pair()),
+            Program::Greedy { .. } | Program::Search { .. } => false,
+        }),
+    }
+}

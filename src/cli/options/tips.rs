@@ -1,0 +1,243 @@
+//! Tips below usage errors: what was probably meant, by another program's name for it or by its spelling.
+
+use super::foreign::{FLAGS, MEANINGS, NOTES, VALUES, VERBS};
+use crate::dsl;
+use crate::nearest::{either, nearest, plain, same_numbers};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error};
+
+/// Replaces clap's tips in `error`, which only compare spellings, by what `arguments` probably mean.
+pub fn improve(error: &mut Error, program: &mut Command, arguments: &[String]) {
+    if !error.use_stderr() {
+        return; // requested help
+    }
+    program.build();
+    let (path, verb) = asked(program, arguments);
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let found = match error.kind() {
+        _ if one_hyphen(verb, arguments).is_some() => one_hyphen(verb, arguments),
+        ErrorKind::UnknownArgument => {
+            let name = context(ContextKind::InvalidArg).unwrap_or_default();
+            match name.strip_prefix("--") {
+                Some(name) => unknown_option(program, verb, &path, name),
+                None => unknown_short(program, verb, &path, &name).or_else(|| unknown_word(verb, &name)),
+            }
+        }
+        ErrorKind::InvalidSubcommand => {
+            unknown_verb(verb, &context(ContextKind::InvalidSubcommand).unwrap_or_default())
+        }
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            let option = context(ContextKind::InvalidArg).unwrap_or_default();
+            let option = option.trim_start_matches('-').split([' ', '=']).next().unwrap_or_default().to_string();
+            let valid = match error.get(ContextKind::ValidValue) {
+                Some(ContextValue::Strings(names)) => names.clone(),
+                _ => Vec::new(),
+            };
+            unknown_value(&option, &context(ContextKind::InvalidValue).unwrap_or_default(), &valid)
+        }
+        _ => return,
+    };
+    let guesses = [
+        ContextKind::SuggestedArg,
+        ContextKind::SuggestedSubcommand,
+        ContextKind::SuggestedValue,
+        ContextKind::Suggested,
+    ];
+    for kind in guesses {
+        error.remove(kind);
+    }
+    if error.kind() == ErrorKind::UnknownArgument {
+        // clap's usage line contains the option that it suggests.
+        let usage = verb.clone().render_usage();
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+    }
+    if let Some(tip) = found {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+}
+
+/// Returns the verb asked for and the words that name it, or the program.
+fn asked<'a>(program: &'a Command, arguments: &[String]) -> (String, &'a Command) {
+    let (mut path, mut verb) = (program.get_name().to_string(), program);
+    for argument in arguments.iter().skip(1) {
+        let Some(found) = verb.find_subcommand(argument).filter(|found| found.get_name() != "help") else { break };
+        path = format!("{path} {argument}");
+        verb = found;
+    }
+    (path, verb)
+}
+
+/// Long names of a verb's options, aliases included.
+fn longs(verb: &Command) -> Vec<&str> {
+    let mut longs = Vec::new();
+    for argument in verb.get_arguments().filter(|argument| !argument.is_hide_set()) {
+        let Some(name) = argument.get_long() else { continue };
+        longs.push(name);
+        longs.extend(argument.get_all_aliases().unwrap_or_default());
+    }
+    longs
+}
+
+fn has(verb: &Command, option: &str) -> bool {
+    longs(verb).contains(&option)
+}
+
+/// Finds a long option that is written with one hyphen: `-tp 8`.
+fn one_hyphen(verb: &Command, arguments: &[String]) -> Option<String> {
+    let longs = longs(verb);
+    let written = arguments.iter().filter_map(|argument| argument.strip_prefix('-'));
+    let mut names = written.map(|rest| rest.split('=').next().unwrap_or_default());
+    let name = names.find(|name| name.len() > 1 && longs.contains(name))?;
+    Some(format!("long options have two hyphens: '--{name}'"))
+}
+
+/// Returns an option's name without hyphens and filler words: `num-layers` and `n_layers` are both `layers`.
+fn key(name: &str) -> String {
+    const FILLERS: [&str; 8] = ["num", "n", "number", "of", "count", "name", "total", "the"];
+    let words = name.split(['-', '_']).filter(|word| !FILLERS.contains(&word.to_lowercase().as_str()));
+    plain(&words.collect::<String>())
+}
+
+/// Says what an option that `verb` does not have probably means.
+fn unknown_option(program: &Command, verb: &Command, path: &str, name: &str) -> Option<String> {
+    let longs = longs(verb);
+    if let Some(long) = longs.iter().find(|long| plain(long) == plain(name)) {
+        return Some(format!("write '--{long}'"));
+    }
+    let names_it = |names: &str| names.split(' ').any(|known| key(known) == key(name));
+    if let Some((_, note)) = NOTES.iter().find(|(names, _)| names_it(names)) {
+        return Some((*note).to_string());
+    }
+    if let Some((_, options)) = FLAGS.iter().find(|(names, _)| names_it(names)) {
+        let here = options.split(' ').find(|option| has(verb, option));
+        let option = here.or(options.split(' ').next())?;
+        let (_, meaning) = MEANINGS.iter().find(|(known, _)| *known == option)?;
+        let missing = || format!(", but `{path}` does not have it{}", with(program, option));
+        return Some(format!("'--{option}' {meaning}{}", here.map_or_else(missing, |_| String::new())));
+    }
+    if verbs(program).iter().any(|other| has(other, name)) {
+        return Some(format!("`{path}` has no '--{name}'{}", with(program, name)));
+    }
+    if let Some(long) = longs.iter().find(|long| key(long) == key(name)) {
+        return Some(format!("write '--{long}'"));
+    }
+    did_you_mean(&nearest(name, &longs), "--")
+}
+
+fn did_you_mean(names: &[&str], hyphens: &str) -> Option<String> {
+    let mut quoted: Vec<String> = names.iter().map(|name| format!("'{hyphens}{name}'")).collect();
+    quoted.dedup();
+    (!quoted.is_empty()).then(|| format!("did you mean {}?", either(&quoted)))
+}
+
+/// Returns all verbs, those below `report` included.
+fn verbs(program: &Command) -> Vec<&Command> {
+    program
+        .get_subcommands()
+        .filter(|verb| verb.get_name() != "help")
+        .flat_map(|verb| {
+            let below = verb.get_subcommands().filter(|verb| verb.get_name() != "help");
+            std::iter::once(verb).chain(below)
+        })
+        .collect()
+}
+
+/// Lists the verbs that have an option.
+fn with(program: &Command, option: &str) -> String {
+    let all = verbs(program);
+    let names: Vec<&str> = all.iter().filter(|verb| has(verb, option)).map(|verb| verb.get_name()).collect();
+    if names.is_empty() { String::new() } else { format!("; those that do: {}", names.join(", ")) }
+}
+
+/// Lists the verbs that have a short option that `verb` does not have.
+fn unknown_short(program: &Command, verb: &Command, path: &str, name: &str) -> Option<String> {
+    let mut letters = name.strip_prefix('-')?.chars();
+    let letter = letters.next().filter(|_| letters.next().is_none())?;
+    let of = |verb: &&Command| verb.get_arguments().any(|argument| argument.get_short() == Some(letter));
+    let all = verbs(program);
+    let others: Vec<&str> = all.iter().copied().filter(of).map(Command::get_name).collect();
+    let is_elsewhere = !others.is_empty() && !of(&verb);
+    is_elsewhere.then(|| format!("`{path}` has no '{name}'; those that do: {}", others.join(", ")))
+}
+
+/// Says what a word where none is expected probably means.
+fn unknown_word(verb: &Command, word: &str) -> Option<String> {
+    let ends = |endings: &[&str]| endings.iter().any(|ending| word.ends_with(ending));
+    if word.starts_with('-') {
+        return None;
+    }
+    if has(verb, "schedule")
+        && (ends(&[".star", ".csv"]) || word.split([',', ':']).any(|name| dsl::named(name).is_ok()))
+    {
+        return Some(format!("a schedule follows -s, several are separated by commas: '-s {word}'"));
+    }
+    if has(verb, "stages") && word.parse::<u32>().is_ok() {
+        return Some("numbers follow their option, as in '-p 4 -m 8'; several are separated by commas".to_string());
+    }
+    if has(verb, "output") && ends(&[".svg", ".png", ".pdf", ".html", ".json", ".tex"]) {
+        return Some(format!("a file to write follows -o: '-o {word}'"));
+    }
+    None
+}
+
+/// Says what an unknown verb probably means.
+fn unknown_verb(above: &Command, name: &str) -> Option<String> {
+    let foreign = VERBS.iter().find(|(names, _)| names.split(' ').any(|known| plain(known) == plain(name)));
+    if let Some((_, here)) = foreign {
+        return Some(format!("write `{here}`"));
+    }
+    if dsl::named(name).is_ok() {
+        return Some(format!("a schedule follows -s: `pipesim predict -p 4 -m 8 -s {name}`"));
+    }
+    let names: Vec<&str> = above.get_subcommands().map(Command::get_name).collect();
+    did_you_mean(&nearest(name, &names), "")
+}
+
+/// Says what a value that `option` does not accept probably means.
+fn unknown_value(option: &str, value: &str, valid: &[String]) -> Option<String> {
+    let names_it = |names: &str| names.split(' ').any(|name| plain(name) == plain(value));
+    if let Some((.., tip)) = VALUES.iter().find(|(known, names, _)| *known == option && names_it(names)) {
+        return Some((*tip).to_string());
+    }
+    let valid: Vec<&str> = valid.iter().map(String::as_str).collect();
+    let is_part = |name: &&str| value.split(|c: char| !c.is_alphanumeric()).any(|part| part == *name);
+    if let Some(part) = valid.iter().find(|name| is_part(name)) {
+        return Some(format!("did you mean '{part}'?"));
+    }
+    let like = nearest(value, &valid).into_iter().filter(|name| same_numbers(value, name));
+    did_you_mean(&like.collect::<Vec<_>>(), "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Suggested options exist, and names of other programs are not ours: finds rows that a new option makes useless.
+    #[test]
+    fn tables_name_options_that_some_verb_has() {
+        let mut program = crate::cli::command();
+        program.build();
+        let verbs = verbs(&program);
+        let some_verb_has = |option: &str| verbs.iter().any(|verb| has(verb, option));
+        let mut seen = BTreeSet::new();
+        for (names, options) in FLAGS {
+            for option in options.split(' ') {
+                assert!(some_verb_has(option) && MEANINGS.iter().any(|(known, _)| *known == option), "--{option}");
+            }
+            for name in names.split(' ') {
+                assert!(seen.insert(name), "{name} is listed twice");
+                assert!(!verbs.iter().all(|verb| has(verb, name)), "every verb has --{name}");
+            }
+        }
+        VALUES.iter().for_each(|(option, ..)| assert!(some_verb_has(option), "no verb has --{option}"));
+        for (names, here) in VERBS {
+            let verb = here.split(' ').nth(1).unwrap();
+            assert!(verb.starts_with('-') || program.find_subcommand(verb).is_some(), "{here}");
+            names.split(' ').for_each(|name| assert!(program.find_subcommand(name).is_none(), "{name} is a verb"));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Options that describe a training: model, data and optimizer.
+
+use super::values::{one_of, real, whole};
+use crate::exec::Fault;
+use crate::experiment::Recipe;
+use crate::model::{AdamW, Tokenizer};
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+
+type TokenizerChoice = Option<Tokenizer>;
+const TOKENIZERS: [(&str, &str, TokenizerChoice); 3] = [
+    ("auto", "gpt2 if the model has GPT-2's vocabulary, else bytes", None),
+    ("bytes", "One token per byte", Some(Tokenizer::Bytes)),
+    ("gpt2", "GPT-2's byte pair encoding", Some(Tokenizer::Gpt2)),
+];
+
+#[derive(Args, Clone, Debug)]
+pub struct TrainingOptions {
+    /// Model by name: tiny, small, base, gpt2, gpt2-medium, gpt2-large, gpt2-xl; initialised at random
+    #[arg(long, default_value = "tiny", value_name = "NAME")]
+    pub model: String,
+    /// llm.c checkpoint (float32 or bfloat16) to start from, instead of --model
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "blocks", "heads", "channels", "vocabulary", "max_sequence", "seed"])]
+    pub checkpoint: Option<PathBuf>,
+    /// Number of transformer blocks [default: the model's]
+    #[arg(long, value_name = "L", value_parser = whole::<usize>(..))]
+    pub blocks: Option<usize>,
+    /// Number of attention heads [default: the model's]
+    #[arg(long, value_name = "NH", value_parser = whole::<usize>(..))]
+    pub heads: Option<usize>,
+    /// Width of the hidden state [default: the model's]
+    #[arg(long, value_name = "C", value_parser = whole::<usize>(..))]
+    pub channels: Option<usize>,
+    /// Number of token ids [default: the model's]
+    #[arg(long, value_name = "V", value_parser = whole::<usize>(..))]
+    pub vocabulary: Option<usize>,
+    /// Longest sequence in tokens, which sets the position embeddings [default: the model's]
+    #[arg(long, value_name = "T", value_parser = whole::<usize>(..))]
+    pub max_sequence: Option<usize>,
+    /// llm.c token file, or any text file [default: a built-in text]
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// Tokenizer for a text file
+    #[arg(long, requires = "data", value_parser = one_of(TOKENIZERS), default_value = "auto")]
+    pub tokenizer: TokenizerChoice,
+    /// Sequences per step, split into --micro micro-batches [default: one per micro-batch]
+    #[arg(long, value_name = "B", alias = "global-batch-size", value_parser = whole::<u32>(1..1 << 24))]
+    pub batch: Option<u32>,
+    /// Tokens per sequence [default: 32, or the model's longest if shorter]
+    #[arg(long, value_name = "T", aliases = ["seq-length", "seq-len", "sequence-length"], value_parser = whole::<u32>(1..1 << 24))]
+    pub seq: Option<u32>,
+    /// Learning rate
+    #[arg(long, default_value_t = 3e-4, value_parser = not_negative)]
+    pub lr: f32,
+    /// AdamW's decay of the first moment
+    #[arg(long, default_value_t = 0.9, value_parser = below_one)]
+    pub beta1: f32,
+    /// AdamW's decay of the second moment
+    #[arg(long, default_value_t = 0.999, value_parser = below_one)]
+    pub beta2: f32,
+    /// AdamW's epsilon
+    #[arg(long, default_value_t = 1e-8, value_parser = not_negative)]
+    pub eps: f32,
+    /// AdamW's decoupled weight decay
+    #[arg(long, default_value_t = 0.0, value_parser = not_negative)]
+    pub weight_decay: f32,
+    /// Largest gradient norm; larger gradients are scaled down [default: none]
+    #[arg(long, value_name = "NORM", value_parser = positive)]
+    pub clip: Option<f32>,
+    /// Seed of the random initialisation
+    #[arg(long, default_value_t = 42, value_parser = whole::<u64>(..))]
+    pub seed: u64,
+    /// Train on the same batch in every step
+    #[arg(long)]
+    pub repeat_batch: bool,
+    /// Longest wait of a device for data or of a rank for another, in seconds [default: 30, or 20 expected steps if that is longer]
+    #[arg(long, value_name = "SECONDS", value_parser = positive)]
+    pub timeout: Option<f32>,
+    /// Inject a fault, for tests: die@DEVICE:NUMBER or hang@DEVICE:NUMBER
+    #[arg(long, hide = true, value_parser = clap::value_parser!(Fault))]
+    pub inject: Option<Fault>,
+}
+
+fn not_negative(text: &str) -> Result<f32, String> {
+    real::<f32>(text).and_then(|v| if v >= 0.0 { Ok(v) } else { Err(format!("expected 0 or more, found {v}")) })
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    real::<f32>(text).and_then(|v| if v > 0.0 { Ok(v) } else { Err(format!("expected more than 0, found {v}")) })
+}
+
+fn below_one(text: &str) -> Result<f32, String> {
+    not_negative(text).and_then(|v| if v < 1.0 { Ok(v) } else { Err(format!("expected less than 1, found {v}")) })
+}
+
+impl TrainingOptions {
+    pub fn recipe(&self) -> Recipe {
+        Recipe {
+            model: self.model.clone(),
+            checkpoint: self.checkpoint.clone(),
+            blocks: self.blocks,
+            heads: self.heads,
+            channels: self.channels,
+            vocabulary: self.vocabulary,
+            max_sequence: self.max_sequence,
+            data: self.data.clone(),
+            tokenizer: self.tokenizer,
+            layers: None,
+            batch: self.batch,
+            sequence_tokens: self.seq.map(|tokens| tokens as usize),
+            adamw: AdamW {
+                learning_rate: self.lr,
+                beta1: self.beta1,
+                beta2: self.beta2,
+                epsilon: self.eps,
+                weight_decay: self.weight_decay,
+            },
+            clip: self.clip,
+            seed: self.seed,
+            repeat_batch: self.repeat_batch,
+            timeout: self.timeout.map(|seconds| Duration::from_secs_f64(f64::from(seconds).min(1e6))),
+            fault: self.inject,
+        }
+    }
+}

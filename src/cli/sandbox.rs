@@ -1,0 +1,116 @@
+//! Limits on evaluating a schedule file: processor time and memory, enforced from outside the language.
+//!
+//! The language counts calls, loop turns and most of its values itself, but sees what one built-in function takes only after it returns.
+//! A thread therefore watches the process and ends it. A child under `setrlimit` would have to share its memory limit with a 4 GiB stack,
+//! evaluate every file a second time or send millions of ops through a pipe, and start a process for each number of devices.
+
+use super::terminal::eprint;
+use crate::dsl::Budget;
+use crate::experiment::free_memory_bytes;
+use crate::resolve::{Error, Files, Host, Watch};
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::process::exit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Processor time for evaluating a file. Wall-clock time is not limited: the machine may be busy with something else.
+const CPU_TIME: Duration = Duration::from_secs(5);
+/// Further time and memory per op of the schedule.
+const CPU_TIME_PER_OP: Duration = Duration::from_nanos(500);
+const BYTES_PER_OP: u64 = 96;
+/// Memory besides the language's values: the text, its syntax tree, the stack.
+const EXTRA_BYTES: u64 = 256 << 20;
+
+/// A host that reads files, uses all cores, and ends the process when a schedule file exceeds its budget.
+#[derive(Clone, Copy, Debug)]
+pub struct Sandbox;
+
+impl Host for Sandbox {
+    fn read(&self, path: &str, limit: u64) -> io::Result<Option<String>> {
+        Files.read(path, limit)
+    }
+
+    /// Rejects a step that does not fit in this machine's free memory; where that is unknown, everything passes.
+    fn admit(&self, ops: u64) -> Result<(), Error> {
+        const BYTES_PER_OP: u64 = 40; // op, upstream, order, start, end, and slack
+        let needed = ops.saturating_mul(BYTES_PER_OP);
+        match free_memory_bytes() {
+            Some(free) if needed > free => Err(Error::TooLarge { ops, needed_gib: needed >> 30, free_gib: free >> 30 }),
+            _ => Ok(()),
+        }
+    }
+
+    fn watch(&self, file: &str, budget: Budget, ops: u64) -> Watch {
+        Box::new(Watchdog::start(file, budget, ops))
+    }
+
+    fn each(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        Files.each(count, work);
+    }
+}
+
+/// Ends the process with exit code 3 when evaluating `file` takes too much; stops watching when dropped.
+struct Watchdog {
+    done: Arc<AtomicBool>,
+}
+
+impl Watchdog {
+    fn start(file: &str, budget: Budget, ops: u64) -> Watchdog {
+        let bytes = (budget.bytes as u64).saturating_add(EXTRA_BYTES).saturating_add(ops.saturating_mul(BYTES_PER_OP));
+        let time = CPU_TIME.saturating_add(CPU_TIME_PER_OP.saturating_mul(u32::try_from(ops).unwrap_or(u32::MAX)));
+        let (most_bytes, latest) = (resident_bytes().saturating_add(bytes), cpu_time().saturating_add(time));
+        let done = Arc::new(AtomicBool::new(false));
+        let (watched, file) = (done.clone(), file.to_string());
+        let watch = move || {
+            while !watched.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(2));
+                let exceeded = if resident_bytes() > most_bytes {
+                    format!(
+                        "{} MiB of memory; make fewer and smaller values: n * word repeats a word without copying it",
+                        bytes >> 20
+                    )
+                } else if cpu_time() > latest {
+                    format!(
+                        "{:.0} s of computing; make its loops and values smaller: n * word repeats a word without a loop",
+                        time.as_secs_f64()
+                    )
+                } else {
+                    continue;
+                };
+                if !watched.swap(true, Ordering::SeqCst) {
+                    eprint(&format!(
+                        "error: {file} was stopped: evaluating it took more than its budget of {exceeded}"
+                    ));
+                    exit(3);
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("watchdog".to_string()).spawn(watch) {
+            eprint(&format!(
+                "error: cannot start the thread that limits the evaluation of a schedule: {error}; raise ulimit -u"
+            ));
+            exit(5);
+        }
+        Watchdog { done }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Returns the processor time that this process has used.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Returns the resident memory of this process, 0 if the system does not report it.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+}

@@ -1,0 +1,165 @@
+//! `pipesim check`: whether schedules are valid, and under which deliveries they finish without deadlock.
+
+use crate::check;
+use crate::cli::Failure;
+use crate::cli::options::costs::CostOptions;
+use crate::cli::options::output::{PrintOptions, versioned};
+use crate::cli::options::schedules::SearchOptions;
+use crate::cli::terminal::progress::DetailOptions;
+use crate::cli::terminal::table;
+use crate::delivery::{Delivery, PyTorch};
+use crate::graph::TaskGraph;
+use crate::report::{self, Report, Table};
+use clap::Args;
+use serde::Serialize;
+
+const HELP: &str = "Without --delivery, all deliveries are tried, and only an invalid schedule or one that deadlocks with every link fails. \
+With it, a schedule that deadlocks under any delivery named fails with exit code 3.\n\n\
+Deliveries: one-sided: a put needs only a free slot (NVSHMEM, shared memory). buffered(k): a device's sends leave in order, each \
+needs one of k slots at the receiver (eager MPI). channel: a send and its receive complete together, at the heads of their queues \
+(NCCL); one queue per device, :per-peer one per neighbour, :per-direction one for sends and one for receives of each; receives are \
+posted just before their use, or ,front-loaded as early as PyTorch does, or ,ahead one op early as Megatron does. batched: as \
+channel, but everything that a device exchanges with one other between two ops is one group (batch_isend_irecv). megatron and \
+pytorch: what these do with the schedule (pytorch:2.11: what that version did). Cures for a deadlock: batches, front-loaded \
+receives, more queues, one-sided puts.";
+
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub struct Check {
+    #[command(flatten)]
+    schedules: SearchOptions,
+    #[command(flatten)]
+    costs: CostOptions,
+    /// Delivery that the schedules must survive: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded or ,ahead, batched, megatron, pytorch or pytorch:2.11; repeatable [default: all are tried, none must be survived]
+    #[arg(long, value_name = "DELIVERY")]
+    delivery: Vec<Delivery>,
+    #[command(flatten)]
+    print: PrintOptions,
+    #[command(flatten)]
+    details: DetailOptions,
+}
+
+#[derive(Serialize)]
+struct Checked {
+    schedule: String,
+    devices: u32,
+    chunks: u32,
+    microbatches: u32,
+    ops: usize,
+    /// Fewest slots per channel with which buffered delivery does not deadlock.
+    fewest_slots: u32,
+    deliveries: Vec<Verdict>,
+}
+
+#[derive(Serialize)]
+struct Verdict {
+    delivery: String,
+    survives: bool,
+    /// Which device waits for which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadlock: Option<String>,
+}
+
+impl Check {
+    pub fn run(&self) -> Result<(), Failure> {
+        let graphs = self.schedules.graphs(&self.costs, self.details.remarks)?;
+        let checks: Vec<Checked> = graphs.iter().map(|graph| self.check(graph)).collect();
+        let stuck: Vec<(String, String)> = checks.iter().flat_map(deadlocks).collect();
+        let report = Report { extra_tables: vec![self.table(&checks)], ..Report::default() };
+        let json = || versioned("checks", &checks);
+        let tables = || format!("{}{}", self.frameworks(&checks), table(&report));
+        self.print.show_assumed(&self.costs)?;
+        self.print.show(&report, json, tables, || rows(&checks))?;
+        if self.details.verbose > 0 && self.delivery.is_empty() {
+            stuck.iter().for_each(|(schedule, text)| self.details.remarks.remark(&format!("{schedule}: {text}")));
+        }
+        match stuck.first() {
+            Some((schedule, text)) if !self.delivery.is_empty() => {
+                Err(Failure::Schedule(format!("{schedule}: {text}")))
+            }
+            Some(_) if self.details.verbose == 0 => {
+                self.details
+                    .remarks
+                    .remark("run again with -v, or with --delivery, to see which device waits for which");
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn deliveries(&self) -> Vec<Delivery> {
+        if self.delivery.is_empty() { check::standard_deliveries() } else { self.delivery.clone() }
+    }
+
+    /// Says whether Megatron-LM and PyTorch run each schedule, a line per schedule; nothing with --delivery.
+    fn frameworks(&self, checks: &[Checked]) -> String {
+        if !self.delivery.is_empty() {
+            return String::new();
+        }
+        const BY: [(&str, Delivery); 2] =
+            [("Megatron-LM", Delivery::Megatron), ("PyTorch 2.15", Delivery::PyTorch(PyTorch::Newest))];
+        let width = checks.iter().map(|checked| checked.schedule.chars().count()).max().unwrap_or(0) + 2;
+        let line = |checked: &Checked| {
+            let one = |(name, delivery): (&str, Delivery)| {
+                let delivery = delivery.to_string();
+                let verdict = checked.deliveries.iter().find(|verdict| verdict.delivery == delivery)?;
+                Some(format!("{name}: {}.", if verdict.survives { "runs" } else { "deadlocks" }))
+            };
+            let schedule = if checks.len() > 1 { format!("{:width$}", checked.schedule) } else { String::new() };
+            format!("{schedule}{}\n", BY.into_iter().filter_map(one).collect::<Vec<_>>().join(" "))
+        };
+        checks.iter().map(line).collect::<String>() + "\n"
+    }
+
+    fn check(&self, graph: &TaskGraph) -> Checked {
+        let verdict = |delivery: Delivery| {
+            let deadlock = check::check(graph, delivery).err().map(|deadlock| deadlock.to_string());
+            Verdict { delivery: delivery.to_string(), survives: deadlock.is_none(), deadlock }
+        };
+        let schedule = graph.schedule();
+        Checked {
+            schedule: schedule.name.clone(),
+            devices: schedule.devices(),
+            chunks: schedule.placement.chunks(),
+            microbatches: schedule.microbatches,
+            ops: graph.len(),
+            fewest_slots: check::fewest_slots(graph),
+            deliveries: self.deliveries().into_iter().map(verdict).collect(),
+        }
+    }
+
+    fn table(&self, checks: &[Checked]) -> Table {
+        let names: Vec<String> = self.deliveries().iter().map(Delivery::to_string).collect();
+        let header = ["delivery".to_string()].into_iter().chain(checks.iter().map(|c| c.schedule.clone())).collect();
+        let word = |survives: bool| if survives { "runs" } else { "deadlock" }.to_string();
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        for (number, name) in names.into_iter().enumerate() {
+            rows.push([name].into_iter().chain(checks.iter().map(|c| word(c.deliveries[number].survives))).collect());
+        }
+        let slots = checks.iter().map(|c| c.fewest_slots.to_string());
+        rows.push(["fewest slots when buffered".to_string()].into_iter().chain(slots).collect());
+        Table {
+            caption: "Every op occurs once and in order. How the step ends under each delivery:".to_string(),
+            header,
+            rows,
+        }
+    }
+}
+
+fn deadlocks(checked: &Checked) -> Vec<(String, String)> {
+    let text = |verdict: &Verdict| verdict.deadlock.clone().map(|text| (checked.schedule.clone(), text));
+    checked.deliveries.iter().filter_map(text).collect()
+}
+
+/// Makes a CSV row per schedule and delivery.
+fn rows(checks: &[Checked]) -> String {
+    let mut text = String::from("schedule,delivery,survives,fewest_slots\n");
+    for checked in checks {
+        let name = report::csv_cell(&checked.schedule);
+        for verdict in &checked.deliveries {
+            let delivery = report::csv_cell(&verdict.delivery);
+            text += &format!("{name},{delivery},{},{}\n", verdict.survives, checked.fewest_slots);
+        }
+    }
+    text
+}

@@ -1,0 +1,137 @@
+//! `pipesim compare`: saved timelines side by side, predictions paired with measurements.
+
+use crate::cli::Failure;
+use crate::cli::options::costs::read_text;
+use crate::cli::options::output::{DrawOptions, WriteOptions, origin};
+use crate::cli::options::threshold::{Figures, ThresholdOptions};
+use crate::cli::terminal::progress::RemarkOptions;
+use crate::cost::TimeUnit;
+use crate::experiment::compare;
+use crate::report::{self, Entry, Panel, Report};
+use crate::timeline::{Source, Timeline};
+use clap::Args;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct Compare {
+    /// Timelines written by -o FILE.json, and report folders
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    draw: DrawOptions,
+    #[command(flatten)]
+    write: WriteOptions,
+    #[command(flatten)]
+    remarks: RemarkOptions,
+    #[command(flatten)]
+    thresholds: ThresholdOptions,
+}
+
+impl Compare {
+    pub fn run(&self) -> Result<(), Failure> {
+        self.write.check_writable()?;
+        let mut timelines = Vec::new();
+        for path in self.timelines()? {
+            let _busy = self.remarks.busy(&format!("reading {}", path.display()), None);
+            let text = read_text(&path, 4 << 30)?;
+            let read = Timeline::list_from_json(&text);
+            timelines.extend(read.map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?);
+        }
+        let mut report = paired(in_one_unit(timelines)?);
+        self.write.look.apply(&mut report).iter().for_each(|why| self.remarks.remark(why));
+        let verdict = self.thresholds.judge(&report.entries.iter().map(Figures::of_entry).collect::<Vec<_>>())?;
+        let table = || self.draw.terminal(&report);
+        let printed = self.draw.print.show(&report, || Ok(report::json(&report)), table, || report::figures(&report));
+        report.provenance.extend(origin());
+        self.write.write(&report, printed, self.remarks)?;
+        verdict.result()
+    }
+
+    /// Returns the files, and the timelines in report folders.
+    fn timelines(&self) -> Result<Vec<PathBuf>, Failure> {
+        let mut files = Vec::new();
+        for path in &self.files {
+            if !path.is_dir() {
+                files.push(path.clone());
+                continue;
+            }
+            let shown = path.display();
+            let found = report::timeline_files(path)
+                .map_err(|error| Failure::Usage(format!("cannot read the folder {shown}: {error}")))?;
+            match found {
+                None => {
+                    return Err(Failure::Usage(format!(
+                        "cannot read {shown}: expected a file, found a folder that has no report; name the timelines in it"
+                    )));
+                }
+                Some(found) if found.is_empty() => {
+                    return Err(Failure::Usage(format!(
+                        "expected timelines in the report folder {shown}, found none; write them again with -o {shown}"
+                    )));
+                }
+                Some(found) => files.extend(found),
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// Converts timelines in different units of time to milliseconds; their spans are in nanoseconds in any case.
+///
+/// # Errors
+/// Some are in a unit of time and some in abstract units, which have no length in time.
+fn in_one_unit(mut timelines: Vec<Timeline>) -> Result<Vec<Timeline>, Failure> {
+    let is_time = |t: &Timeline| TimeUnit::named(&t.time_unit).is_some_and(|unit| unit.ns() == t.unit_ns);
+    let first = |wanted: bool| timelines.iter().find(|timeline| is_time(timeline) == wanted);
+    if let (Some(time), Some(abstract_units)) = (first(true), first(false)) {
+        return Err(Failure::Usage(format!(
+            "expected timelines in one unit, found {} in {} and {} in abstract units ({}), which have no length in time; predict with \
+             costs in a unit of time, as in --costs F=18.5ms,B=37ms, or with --profile",
+            time.schedule, time.time_unit, abstract_units.schedule, abstract_units.time_unit
+        )));
+    }
+    let units: BTreeSet<u64> = timelines.iter().filter(|t| is_time(t)).map(|t| t.unit_ns).collect();
+    if units.len() > 1 {
+        let ms = TimeUnit::Millisecond;
+        for timeline in timelines.iter_mut().filter(|t| is_time(t)) {
+            (timeline.time_unit, timeline.unit_ns) = (ms.name().to_string(), ms.ns());
+        }
+    }
+    Ok(timelines)
+}
+
+/// Pairs each measured timeline with the first prediction of the same schedule, devices, chunks and micro-batches; the others stay
+/// single.
+fn paired(timelines: Vec<Timeline>) -> Report {
+    let mut entries: Vec<Entry> = Vec::new();
+    let shape = |t: &Timeline| (t.schedule.clone(), t.devices, t.chunks, t.microbatches, t.time_unit.clone());
+    for timeline in timelines {
+        let (source, name, key) = (timeline.source, timeline.schedule.clone(), shape(&timeline));
+        let panel = Panel::new(timeline.clone(), timeline.metrics());
+        let waiting = entries.iter_mut().find(|entry| {
+            let (free, other) = match source {
+                Source::Predicted => (entry.predicted.is_none(), &entry.measured),
+                Source::Measured => (entry.measured.is_none(), &entry.predicted),
+            };
+            free && other.as_ref().is_some_and(|other| shape(&other.timeline) == key)
+        });
+        let entry = match waiting {
+            Some(entry) => entry,
+            None => {
+                entries.push(Entry { name, ..Entry::default() });
+                entries.last_mut().expect("just pushed")
+            }
+        };
+        match source {
+            Source::Predicted => entry.predicted = Some(panel),
+            Source::Measured => entry.measured = Some(panel),
+        }
+    }
+    for entry in &mut entries {
+        if let (Some(predicted), Some(measured)) = (&entry.predicted, &entry.measured) {
+            entry.error = compare(&predicted.timeline, &measured.timeline).ok();
+        }
+    }
+    Report { title: "Compared timelines".to_string(), entries, ..Report::default() }
+}

@@ -1,0 +1,136 @@
+//! `pipesim explain`: where time goes, what bounds it and what would shorten it, in sentences and tables.
+
+mod explained;
+mod sentences;
+mod tables;
+
+use crate::advice::Advisor;
+use crate::cli::Failure;
+use crate::cli::options::costs::CostOptions;
+use crate::cli::options::output::{Format, PrintOptions, WriteOptions, origin, versioned};
+use crate::cli::options::schedules::{SearchOptions, remark_balance};
+use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
+use crate::cli::terminal::progress::RemarkOptions;
+use crate::cli::terminal::{print, table, wrap};
+use crate::report::{self, Entry, Look, Panel, Report};
+use clap::Args;
+use explained::Explained;
+
+/// Most ops of a step that is explained.
+const MAX_OPS: usize = 2_000_000;
+
+#[derive(Args)]
+#[command(
+    after_help = "At most six sentences per schedule say what costs most, why, and what to try. Every change named was predicted: other \
+schedules with 2 and 4 chunks per device, 2 and 4 times the micro-batches, split backwards, free links, equal stages, --balance. \
+Then follow tables for all schedules, each with definitions above it."
+)]
+pub struct Explain {
+    #[command(flatten)]
+    schedules: SearchOptions,
+    #[command(flatten)]
+    costs: CostOptions,
+    /// Prove the best makespan for each schedule's placement within its own activation peaks, in a search of at most STATES states; for small cases [default without a number: 2000000]
+    #[arg(long, value_name = "STATES", num_args = 0..=1, default_missing_value = "2000000", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    exact: Option<u64>,
+    #[command(flatten)]
+    print: PrintOptions,
+    #[command(flatten)]
+    write: WriteOptions,
+    #[command(flatten)]
+    remarks: RemarkOptions,
+    #[command(flatten)]
+    thresholds: ThresholdOptions,
+}
+
+impl Explain {
+    pub fn run(&self) -> Result<(), Failure> {
+        self.write.check_writable()?;
+        self.thresholds.check_scope(Scope::Predictions { unit: self.costs.time_unit(), whole_steps: false })?;
+        let (mut explanations, mut entries) = (Vec::new(), Vec::new());
+        let costs = self.costs.costs()?;
+        let mut advisor = None;
+        let all = self.schedules.resolved(&costs, self.costs.balance, self.remarks)?;
+        for (name, resolved) in self.schedules.names().iter().zip(all) {
+            remark_balance(&resolved, self.remarks);
+            let graph = &resolved.graph;
+            if graph.len() > MAX_OPS {
+                return Err(Failure::Usage(format!(
+                    "{} has {} ops; explain takes up to {MAX_OPS}: ask for fewer micro-batches",
+                    graph.schedule().name,
+                    graph.len()
+                )));
+            }
+            let predicted = resolved.predict()?;
+            let _busy = self.remarks.busy(&format!("explaining {}", graph.schedule().name), None);
+            let advisor = advisor.get_or_insert_with(|| Advisor::new(&self.schedules.selection(), &costs));
+            let advice = advisor.advise(name, &resolved, &predicted);
+            let sensitivities = advisor.sensitivities(name, &predicted);
+            let explained = Explained::new(&predicted, advice, sensitivities, self.exact, self.remarks)?;
+            if !self.write.output.is_empty() {
+                let name = graph.schedule().name.clone();
+                let (predicted, notes) = (Some(Panel::predicted(&predicted)), explained.sentences.clone());
+                entries.push(Entry { name, predicted, notes, ..Entry::default() });
+            }
+            explanations.push(explained);
+        }
+        let report = Report { extra_tables: tables::all(&explanations), ..Report::default() };
+        let json = || versioned("explanations", &explanations);
+        self.print.show_assumed(&self.costs)?;
+        let sentences = explanations.iter().map(|e| (e.schedule.as_str(), e.sentences.as_slice()));
+        if self.print.format == Format::Md {
+            let list = |(name, sentences): (&str, &[String])| {
+                let lines: Vec<String> = sentences.iter().flat_map(|text| report::wrapped(text, None)).collect();
+                format!("**{}**\n\n- {}\n\n", report::wrapped(name, None).concat(), lines.join("\n- "))
+            };
+            print(&self.print.plain(sentences.clone().map(list).collect()))?;
+        }
+        let untried = explanations.iter().map(|e| e.advice.untried).max().unwrap_or(0);
+        let untried = match untried {
+            0 => Vec::new(),
+            n => vec![format!(
+                "{n} more were not tried, as they are searched or have too many ops. `predict -s auto` searches."
+            )],
+        };
+        let text = || {
+            let list = |(name, sentences): (&str, &[String])| {
+                format!("{}{}\n", wrap(&[name.to_string()], 0), wrap(sentences, 2))
+            };
+            let sentences = sentences.map(list).collect::<String>();
+            let rest = if untried.is_empty() { String::new() } else { wrap(&untried, 0) + "\n" };
+            format!("{sentences}{rest}{}", table(&report))
+        };
+        let printed = self.print.show(&report, json, text, || intervals(&explanations));
+        let (p, m) = (self.schedules.stages.first(), self.schedules.micro.first());
+        let title = format!("Explained: {p} devices, {m} micro-batches");
+        let look = Look { causes: true, ..self.write.look.look() };
+        let provenance = origin().collect();
+        let subtitle = self.costs.costs.as_ref().map(|_| self.costs.given().described()).unwrap_or_default();
+        self.write.write(&Report { title, subtitle, entries, look, provenance, ..report }, printed, self.remarks)?;
+        let figures = explanations
+            .iter()
+            .map(|e| Figures::new(&e.schedule, &e.time_unit).with_metrics(Side::Predicted, &e.metrics));
+        self.thresholds.judge(&figures.collect::<Vec<_>>())?.result()
+    }
+}
+
+/// Makes a CSV row per idle interval.
+fn intervals(explanations: &[Explained]) -> String {
+    let mut text = String::from("schedule,device,start,end,cause,next,op,on\n");
+    for e in explanations {
+        for idle in &e.idle.idle {
+            let cause = serde_json::to_value(idle.cause).ok().and_then(|cause| cause.as_str().map(str::to_string));
+            let on = idle.on.map_or_else(String::new, |on| on.to_string());
+            let [next, op] = [&idle.next, &idle.op].map(|op| op.clone().unwrap_or_default());
+            text += &format!(
+                "{},{},{},{},{},{next},{op},{on}\n",
+                report::csv_cell(&e.schedule),
+                idle.device,
+                idle.start,
+                idle.end,
+                cause.unwrap_or_default()
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,289 @@
+//! An explanation in sentences: what costs most, why, and what to try, with the number that trying it gives.
+
+use super::explained::Explained;
+use crate::advice::{Change, LEAST, What};
+use crate::report::{number, percent, quantity};
+use crate::sim::Sensitivity;
+use std::collections::BTreeMap;
+
+/// Most causes, and schedules of equal makespan, that are named.
+const NAMED: usize = 3;
+/// Most different makespans of other schedules.
+const GROUPS: usize = 2;
+/// Least share of the time for which a cause of idle time is named.
+const LEAST_CAUSE: f64 = 0.000_5;
+/// Largest difference of savings for which schedules are named together.
+const ALIKE: f64 = 0.000_05;
+/// Most devices that are listed.
+const LISTED: usize = 6;
+
+impl Explained {
+    /// Writes at most six sentences.
+    pub(super) fn write(&self) -> Vec<String> {
+        let lines = [self.headline(), self.causes(), self.bound(), self.within(), self.beyond(), self.others()];
+        lines.into_iter().filter(|line| !line.is_empty()).collect()
+    }
+
+    fn time(&self, time: f64) -> String {
+        quantity(time, &self.time_unit)
+    }
+
+    fn headline(&self) -> String {
+        let (makespan, p) = (self.metrics.makespan, f64::from(self.devices.max(1)));
+        let idle = self.idle.total.idle / p;
+        format!(
+            "{}: an average device works {} and idles {} (bubble {}).",
+            self.time(makespan),
+            number(makespan - idle),
+            number(idle),
+            percent(self.metrics.bubble)
+        )
+    }
+
+    /// Whether a cap was given; otherwise a device's own peak counts as one.
+    fn is_capped(&self) -> bool {
+        self.memory.iter().any(|curve| curve.cap.is_some())
+    }
+
+    /// Names the main causes of idle time.
+    fn causes(&self) -> String {
+        let (total, whole) = (&self.idle.total, f64::from(self.devices) * self.metrics.makespan);
+        let memory = match self.is_capped() {
+            true => "memory cap (a forward was ready, but above --memory-cap)",
+            false => "own peak (a forward was ready, but above what the device ever holds)",
+        };
+        let mut causes = [
+            (total.fill, "fill (before first ops)"),
+            (total.drain, "drain (after last ops)"),
+            (total.dependence, "dependence (waiting for ops elsewhere)"),
+            (total.communication, "exposed communication (waiting for messages)"),
+            (total.imbalance, "imbalance (waiting for slow stages)"),
+            (total.memory, memory),
+            (total.order, "order (a later op would have fitted)"),
+        ];
+        causes.sort_by(|one, other| other.0.total_cmp(&one.0));
+        let named = causes.iter().take(NAMED).filter(|(time, _)| *time > LEAST_CAUSE * whole);
+        let named: Vec<String> = named.map(|(time, what)| format!("{} {what}", percent(time / whole))).collect();
+        match named.as_slice() {
+            [] => String::new(),
+            named => format!("Idle: {}{}.", named.join(", "), self.most_idle()),
+        }
+    }
+
+    /// Names the devices that idle most, unless all idle alike.
+    fn most_idle(&self) -> String {
+        let idle = |device: usize| number(self.idle.per_device[device].idle);
+        let all = 0..self.idle.per_device.len();
+        let Some(worst) = all
+            .clone()
+            .max_by(|&one, &other| self.idle.per_device[one].idle.total_cmp(&self.idle.per_device[other].idle))
+        else {
+            return String::new();
+        };
+        let alike: Vec<String> =
+            all.clone().filter(|&device| idle(device) == idle(worst)).map(|device| device.to_string()).collect();
+        match alike.as_slice() {
+            alike if alike.len() == all.len() => String::new(),
+            [one] => format!("; device {one} most of all, {}", idle(worst)),
+            alike if alike.len() > LISTED => format!("; {} devices most of all, {} each", alike.len(), idle(worst)),
+            alike => format!("; devices {} most of all, {} each", joined(alike).0, idle(worst)),
+        }
+    }
+
+    /// Says whether another order of the same ops could be shorter, with and without more memory.
+    fn bound(&self) -> String {
+        let makespan = self.bounded();
+        let meaning = match self.bounds.best_name {
+            "work" => "the busiest device's ops",
+            "critical path" => "one micro-batch there and back, the critical path",
+            "head + work + tail" => "head + work + tail: a device's ops and what must come before and after them",
+            _ => "what fits within the memory cap",
+        };
+        let saves = |bound: f64| share(1.0 - bound / makespan);
+        let (any, here) = (self.bounds.best, self.bound_here());
+        let is_reached = |bound: f64| makespan <= bound * (1.0 + LEAST);
+        let shorter = self.exact.as_ref().filter(|exact| exact.makespan < makespan * (1.0 - LEAST));
+        if is_reached(any) {
+            format!("No order of these ops is shorter (bound: {meaning}).")
+        } else if let Some(exact) = shorter {
+            let proof = if exact.optimal {
+                "none is shorter".to_string()
+            } else {
+                format!("none saves more than {}", saves(here))
+            };
+            format!(
+                "Another order of these ops{} in which no device holds more takes {}, {} less; {proof}. With more memory {} at most.",
+                exact.of,
+                self.time(exact.makespan),
+                saves(exact.makespan),
+                saves(any)
+            )
+        } else if is_reached(here) {
+            let best = saves(any);
+            format!(
+                "No order of these ops in which no device holds more is shorter; with more memory another saves {best} at most (bound: {meaning})."
+            )
+        } else if saves(here) == saves(any) {
+            format!("Another order of these ops saves {} at most (bound: {meaning}).", saves(any))
+        } else {
+            format!(
+                "Another order of these ops saves {} at most where no device holds more than here, else {} at most (bound: {meaning}).",
+                saves(here),
+                saves(any)
+            )
+        }
+    }
+
+    fn schedules(&self) -> impl Iterator<Item = &Change> {
+        self.advice.changes.iter().filter(|change| change.what == What::Schedule)
+    }
+
+    /// Whether a schedule keeps the cap, or holds no more than this one.
+    fn fits(&self, change: &Change) -> bool {
+        change.peak_activations <= self.advice.limit * (1.0 + 1e-9)
+    }
+
+    /// Formats a name with its memory: `zb-v (holds 4)`.
+    fn named(&self, change: &Change, with_peak: bool) -> String {
+        let mut more = Vec::new();
+        if with_peak || change.peak_activations < 0.9 * self.advice.limit {
+            more.push(format!("holds {}", number(change.peak_activations)));
+        }
+        if change.weight_copies > 1 && self.advice.changes.iter().any(|other| other.weight_copies == 1) {
+            more.push(format!("{} x the weights", change.weight_copies));
+        }
+        let more = if more.is_empty() { String::new() } else { format!(" ({})", more.join(", ")) };
+        format!("`{}`{more}", change.change)
+    }
+
+    /// Formats ``` `A` and `B` take 25.5, 14 % less; .. ```.
+    fn list<'a>(&self, changes: impl Iterator<Item = &'a Change>, with_peak: bool) -> String {
+        let mut groups: Vec<(&Change, Vec<String>)> = Vec::new();
+        for change in changes {
+            let name = self.named(change, with_peak);
+            match groups.last_mut() {
+                Some((first, names)) if (first.saves - change.saves).abs() <= ALIKE => names.push(name),
+                _ => groups.push((change, vec![name])),
+            }
+        }
+        let group = |(at, (change, names)): (usize, &(&Change, Vec<String>))| {
+            let more = names.len().saturating_sub(NAMED);
+            let names = names.iter().take(NAMED).cloned().chain((more > 0).then(|| format!("{more} more")));
+            let (names, verb) = joined(&names.collect::<Vec<_>>());
+            let less = share(change.saves);
+            match at {
+                0 => format!("{names} {verb} {}, {less} less", self.time(change.makespan)),
+                _ => format!("{names} {less}"),
+            }
+        };
+        groups.iter().take(GROUPS).enumerate().map(group).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Names other schedules that hold no more.
+    fn within(&self) -> String {
+        let limit = match self.is_capped() {
+            true => format!("--memory-cap {}", number(self.advice.limit)),
+            false => format!("its {}", activations(self.advice.limit)),
+        };
+        let fitting = || self.schedules().filter(|change| self.fits(change));
+        let better: Vec<&Change> = fitting().filter(|change| change.saves > LEAST).collect();
+        if better.is_empty() {
+            let mut ties: Vec<&Change> = fitting().filter(|change| change.saves.abs() <= LEAST).collect();
+            ties.sort_by(|one, other| one.peak_activations.total_cmp(&other.peak_activations));
+            let ties: Vec<String> = ties.into_iter().take(NAMED).map(|change| self.named(change, false)).collect();
+            let (names, verb) = joined(&ties);
+            let ties = if ties.is_empty() { String::new() } else { format!("; {names} {verb} as long") };
+            return format!("Within {limit}, no other schedule tried is shorter{ties}.");
+        }
+        format!("Within {limit}, {}.", self.list(better.into_iter(), false))
+    }
+
+    /// Names other schedules that hold more.
+    fn beyond(&self) -> String {
+        let best = self.schedules().filter(|change| self.fits(change)).map(|change| change.saves).fold(0.0, f64::max);
+        let larger = self.schedules().filter(|change| !self.fits(change) && change.saves > best + LEAST);
+        let list = self.list(larger.take(1), true);
+        let limit = activations(self.advice.limit);
+        if list.is_empty() {
+            format!("No schedule tried that holds more than {limit} is shorter.")
+        } else {
+            format!("More than {limit} would help: {list}.")
+        }
+    }
+
+    /// Says what other changes and one percent of speed save.
+    fn others(&self) -> String {
+        let mut parts: Vec<String> = Vec::new();
+        let mut useless: Vec<String> = Vec::new();
+        let mut kinds: BTreeMap<What, Vec<&Change>> = BTreeMap::new();
+        for change in self.advice.changes.iter().filter(|change| change.what != What::Schedule) {
+            kinds.entry(change.what).or_default().push(change);
+        }
+        for (what, changes) in kinds {
+            let named = |change: &&Change| match what {
+                What::Micro | What::Layers => format!("`{}`", change.change),
+                _ => change.change.clone(),
+            };
+            let Some(change) = changes.iter().find(|change| change.saves > LEAST) else {
+                useless.push(joined(&changes.iter().map(named).collect::<Vec<_>>()).0);
+                continue;
+            };
+            let (name, less) = (named(change), share(change.saves));
+            let each = if what == What::Micro { f64::from(change.microbatches.max(1)) } else { 1.0 };
+            let makespan = self.time(change.makespan / each);
+            let held = if change.order_held_fixed { " with the order held fixed" } else { "" };
+            parts.push(match what {
+                What::Micro => format!("{name} takes {makespan} a micro-batch, {less} less"),
+                What::Split => format!("{name} take {makespan}, {less} less"),
+                What::Layers => format!("{name} saves {less}"),
+                _ => format!("{name} would save {less}{held}"),
+            });
+        }
+        parts.extend(self.one_percent());
+        if !useless.is_empty() {
+            parts.push(format!("{} would not help", useless.join(" and ")));
+        }
+        let text = parts.join("; ");
+        let mut letters = text.chars();
+        letters.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
+    }
+
+    /// Says what one percent of speed of the most sensitive devices saves.
+    fn one_percent(&self) -> Option<String> {
+        let saving = |part: &Sensitivity| part.percent >= 0.005;
+        let devices = || self.sensitivities.iter().filter(|s| s.part.starts_with("device ") && saving(s));
+        let best = devices().next()?.percent;
+        let alike: Vec<&str> = devices()
+            .filter(|s| format!("{:.2}", s.percent) == format!("{best:.2}"))
+            .filter_map(|s| s.part.strip_prefix("device "))
+            .collect();
+        let held = if self.sensitivities_hold_order_fixed { " with the order held fixed" } else { "" };
+        Some(match alike.as_slice() {
+            [one] => format!("a 1 % faster device {one} saves {best:.2} %{held}"),
+            all if all.len() == self.devices as usize => format!("any device 1 % faster saves {best:.2} %{held}"),
+            all if all.len() > LISTED => format!("any of {} devices 1 % faster saves {best:.2} %{held}", all.len()),
+            [most @ .., last] => {
+                format!("1 % faster devices {} and {last} save {best:.2} % each{held}", most.join(", "))
+            }
+            [] => return None,
+        })
+    }
+}
+
+/// Formats a share of the makespan; a share that rounds to 0 is `less than 0.1 %`.
+fn share(saved: f64) -> String {
+    if saved > 0.0 && saved < 0.000_5 { "less than 0.1 %".to_string() } else { percent(saved) }
+}
+
+/// Joins names with their verb: `A takes`, `A, B and C take`.
+fn joined(names: &[String]) -> (String, &'static str) {
+    match names {
+        [one] => (one.clone(), "takes"),
+        [most @ .., last] => (format!("{} and {last}", most.join(", ")), "take"),
+        [] => (String::new(), "takes"),
+    }
+}
+
+fn activations(units: f64) -> String {
+    format!("{} activation{}", number(units), if units == 1.0 { "" } else { "s" })
+}

@@ -1,0 +1,253 @@
+//! Explanations as tables, one of each kind for all schedules, with definitions in the captions.
+
+use super::explained::Explained;
+use crate::report::{Table, number, percent, quantity};
+use crate::sim::{CriticalSpan, IdleTime, MemoryCurve};
+
+/// Most sensitivities per schedule.
+const SHOWN_PARTS: usize = 6;
+/// Most stretches of the critical path at either end.
+const SHOWN_STRETCHES: usize = 8;
+/// Devices per schedule that a table shows if there are more than [`MOST_DEVICES`].
+const SHOWN_DEVICES: usize = 4;
+/// Most devices of all schedules that a table shows.
+const MOST_DEVICES: usize = 32;
+
+fn texts<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_string).to_vec()
+}
+
+/// Returns the plural of the time unit.
+fn units(all: &[Explained]) -> &str {
+    let unit = all.first().map_or("unit", |e| e.time_unit.as_str());
+    if unit == "unit" { "units" } else { unit }
+}
+
+pub(super) fn all(all: &[Explained]) -> Vec<Table> {
+    vec![idle(all), bounds(all), sensitivities(all), path(all), memory(all)]
+}
+
+/// Returns the devices to show, those with the largest `of` if all are too many, and the number left out.
+fn shown(all: &[Explained], count: usize, of: impl Fn(usize) -> f64) -> (Vec<usize>, usize) {
+    let mut devices: Vec<usize> = (0..count).collect();
+    if all.iter().map(|e| e.devices as usize).sum::<usize>() <= MOST_DEVICES {
+        return (devices, 0);
+    }
+    devices.sort_by(|&one, &other| of(other).total_cmp(&of(one)).then(one.cmp(&other)));
+    devices.truncate(SHOWN_DEVICES);
+    devices.sort_unstable();
+    let left = count - devices.len();
+    (devices, left)
+}
+
+fn more(schedule: &str, left: usize) -> Option<Vec<String>> {
+    (left > 0).then(|| vec![schedule.to_string(), format!("... {left} more")])
+}
+
+fn idle(all: &[Explained]) -> Table {
+    let cells = |t: &IdleTime| [t.idle, t.fill, t.drain, t.dependence, t.communication, t.imbalance, t.memory, t.order];
+    let mut rows = Vec::new();
+    for e in all {
+        let row =
+            |name: String, cells: [String; 8]| [e.schedule.clone(), name].into_iter().chain(cells).collect::<Vec<_>>();
+        let whole = f64::from(e.devices) * e.metrics.makespan;
+        let share = |time: f64| percent(if whole > 0.0 { time / whole } else { 0.0 });
+        let (devices, left) = shown(all, e.idle.per_device.len(), |device| e.idle.per_device[device].idle);
+        rows.extend(devices.iter().map(|&d| row(format!("device {d}"), cells(&e.idle.per_device[d]).map(number))));
+        rows.extend(more(&e.schedule, left));
+        rows.push(row("all".to_string(), cells(&e.idle.total).map(number)));
+        rows.push(row("share".to_string(), cells(&e.idle.total).map(share)));
+    }
+    let capped = all.iter().any(|e| e.memory.iter().any(|m| m.cap.is_some()));
+    let (memory, held) = match capped {
+        true => ("memory cap", "than --memory-cap allows"),
+        false => ("own peak", "than the device ever does in this schedule"),
+    };
+    Table {
+        caption: format!(
+            "Why devices idle, in {}; the causes add up to idle, in the last row to the bubble. fill: before a device's first op; drain: \
+             after its last; dependence: waiting for an op elsewhere, even with equal stages and free links; exposed comm.: messages \
+             on the path to that op; imbalance: ops on that path that last longer than the average of their kind (free links and equal \
+             stages would also shorten fill and drain); {memory}: a forward was ready, but would have held more activations {held}; \
+             order: an op later in the device's order would have fitted.",
+            units(all)
+        ),
+        header: texts([
+            "schedule",
+            "",
+            "idle",
+            "fill",
+            "drain",
+            "dependence",
+            "exposed comm.",
+            "imbalance",
+            memory,
+            "order",
+        ]),
+        rows,
+    }
+}
+
+fn bounds(all: &[Explained]) -> Table {
+    let any = |has: &dyn Fn(&Explained) -> bool| all.iter().any(has);
+    let typical = any(&|e| e.metrics.typical_speed.is_some());
+    let mut header = texts(["schedule", "makespan", "work", "critical path", "head + work + tail"]);
+    let mut caption = format!(
+        "Lower bounds of the makespan, in {}{}: no order of a schedule's ops on its devices is shorter. work: the busiest device's ops; \
+         critical path: one micro-batch forward and back; head + work + tail: what must come before a device's ops, the ops, and what \
+         must come after them",
+        units(all),
+        if typical { " (all at median speed)" } else { "" }
+    );
+    let mut columns: Vec<fn(&Explained) -> Option<f64>> = Vec::new();
+    let mut add = |name: &str, meaning: &str, bound: fn(&Explained) -> Option<f64>| {
+        if all.iter().any(|e| bound(e).is_some()) {
+            header.push(name.to_string());
+            caption += &format!("; {name}: {meaning}");
+            columns.push(bound);
+        }
+    };
+    add("memory cap", "no device above --memory-cap", |e| e.bounds.memory);
+    add("own peaks", "no device holding more than it does in this schedule", |e| e.bounds_at_own_peaks.memory);
+    add("proven", "no order within them takes less, by search", |e| e.exact.as_ref().map(|exact| exact.lower_bound));
+    add("if split", "backwards may be split into I and W", |e| {
+        e.bounds.if_split.filter(|&bound| bound != e.bounds.best)
+    });
+    header.extend(["saves at most", "saves at most (own peaks)"].map(str::to_string));
+    caption += "; saves at most: from the makespan down to the largest bound, for any order and for orders in which no device holds \
+                more than in this schedule.";
+    let row = |e: &Explained| {
+        let makespan = e.bounded();
+        let saves = |bound: f64| percent(if makespan > 0.0 { (1.0 - bound / makespan).max(0.0) } else { 0.0 });
+        let saves = [e.bounds.best, e.bound_here()].map(saves);
+        let always = [makespan, e.bounds.work, e.bounds.critical_path, e.bounds.head_work_tail].map(number);
+        let others = columns.iter().map(|bound| bound(e).map_or_else(String::new, number));
+        [e.schedule.clone()].into_iter().chain(always).chain(others).chain(saves).collect()
+    };
+    for e in all {
+        if let Some(exact) = &e.exact {
+            let what = if exact.optimal { "the best order" } else { "a bound; no order of that length was found" };
+            caption += &format!(" {}{}: the proven makespan is {what}.", e.schedule, exact.of);
+        }
+    }
+    Table { rows: all.iter().map(row).collect(), caption, header }
+}
+
+fn sensitivities(all: &[Explained]) -> Table {
+    let row = |e: &Explained| {
+        let saving = e.sensitivities.iter().filter(|s| s.percent != 0.0).take(SHOWN_PARTS);
+        let cells = saving.map(|s| format!("{}: {:.3} %", s.part, s.percent));
+        [e.schedule.clone()].into_iter().chain(cells).collect()
+    };
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(1);
+    let names = ["schedule", "most", "second", "third", "fourth", "fifth", "sixth"];
+    let held = all.iter().filter(|e| e.sensitivities_hold_order_fixed).map(|e| e.schedule.as_str());
+    let held = held.collect::<Vec<_>>().join(", ");
+    let held = if held.is_empty() {
+        String::new()
+    } else {
+        format!(" The order of {held} is held fixed; with other costs `predict` may find another.")
+    };
+    Table {
+        caption: format!(
+            "How much of the makespan 1 % less of a part's time saves. A part: a device's or a stage's ops, all ops of a kind (F forward, I \
+             backward for the input, W for the weights, B both), communication, a link. Below 0: the order that a rule makes from \
+             those costs is longer.{held}"
+        ),
+        header: names[..columns.min(names.len())].iter().map(ToString::to_string).collect(),
+        rows,
+    }
+}
+
+/// Consecutive pieces of a critical path on one device.
+struct Stretch<'a> {
+    device: u32,
+    pieces: Vec<&'a CriticalSpan>,
+}
+
+fn stretches(path: &[CriticalSpan]) -> Vec<Stretch<'_>> {
+    let mut found: Vec<Stretch> = Vec::new();
+    for piece in path {
+        match found.last_mut() {
+            Some(last) if last.device == piece.device => last.pieces.push(piece),
+            _ => found.push(Stretch { device: piece.device, pieces: vec![piece] }),
+        }
+    }
+    found
+}
+
+/// `0F3`, `0F3 to 1F3` of a transfer, `overhead after 0F3`.
+fn piece(p: &CriticalSpan) -> String {
+    match (&p.to, p.what) {
+        (Some(to), _) => format!("{} to {to}", p.op),
+        (None, "overhead") => format!("overhead after {}", p.op),
+        (None, _) => p.op.clone(),
+    }
+}
+
+fn path(all: &[Explained]) -> Table {
+    let mut rows = Vec::new();
+    for e in all {
+        let stretches = stretches(&e.critical_path);
+        let row = |s: &Stretch| {
+            let what = match s.pieces.as_slice() {
+                [] => String::new(),
+                [one] => piece(one),
+                [one, other] => format!("{}, {}", piece(one), piece(other)),
+                [first, .., last] => format!("{} ... {} ({})", piece(first), piece(last), s.pieces.len()),
+            };
+            let ends = s.pieces.first().zip(s.pieces.last());
+            let [start, end] = ends.map_or([0.0; 2], |(first, last)| [first.start, last.end]);
+            vec![e.schedule.clone(), s.device.to_string(), what, number(start), number(end)]
+        };
+        if stretches.len() <= 2 * SHOWN_STRETCHES {
+            rows.extend(stretches.iter().map(row));
+        } else {
+            let (first, last) = (&stretches[..SHOWN_STRETCHES], &stretches[stretches.len() - SHOWN_STRETCHES..]);
+            rows.extend(first.iter().map(row));
+            rows.extend(more(&e.schedule, stretches.len() - 2 * SHOWN_STRETCHES));
+            rows.extend(last.iter().map(row));
+        }
+    }
+    let critical = |e: &Explained| {
+        let critical = e.slack.iter().filter(|slack| slack.slack == 0.0).count();
+        format!("{}: {critical} of {} ops", e.schedule, e.slack.len())
+    };
+    Table {
+        caption: format!(
+            "A critical path of each schedule, in {}: consecutive ops and messages without a gap, each of which would lengthen the step; \
+             a row is a stretch on one device, with its number of pieces. 0F3 is the forward of micro-batch 3 on stage 0. Critical ops \
+             (no slack): {}.",
+            units(all),
+            all.iter().map(critical).collect::<Vec<_>>().join("; ")
+        ),
+        header: texts(["schedule", "device", "pieces", "start", "end"]),
+        rows,
+    }
+}
+
+fn memory(all: &[Explained]) -> Table {
+    let mut rows = Vec::new();
+    for e in all {
+        let row = |m: &MemoryCurve| {
+            let within = |cap| format!("{} of {}", if m.within_cap { "yes" } else { "no" }, number(cap));
+            let [name, device, peak] = [e.schedule.clone(), m.device.to_string(), number(m.peak)];
+            let (by, at) = (m.peak_op.clone().unwrap_or_default(), quantity(m.peak_time, &e.time_unit));
+            [name, device, peak, by, at].into_iter().chain(m.cap.map(within)).collect::<Vec<_>>()
+        };
+        let (devices, left) = shown(all, e.memory.len(), |device| e.memory[device].peak);
+        rows.extend(devices.iter().map(|&device| row(&e.memory[device])));
+        rows.extend(more(&e.schedule, left));
+    }
+    let capped = all.iter().any(|e| e.memory.iter().any(|m| m.cap.is_some()));
+    let header =
+        ["schedule", "device", "peak", "reached by", "at"].into_iter().chain(capped.then_some("within the cap"));
+    Table {
+        caption: "Activations that devices hold: 1 is what a device's whole share of layers keeps for one micro-batch from its forward to \
+                  its backward. peak: the most at once."
+            .to_string(),
+        header: header.map(str::to_string).collect(),
+        rows,
+    }
+}

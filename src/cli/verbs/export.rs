@@ -1,0 +1,105 @@
+//! `pipesim export`: write a schedule for another program.
+
+use crate::cli::Failure;
+use crate::cli::options::costs::CostOptions;
+use crate::cli::options::output::OneFile;
+use crate::cli::options::schedules::SearchOptions;
+use crate::cli::options::values::one_of;
+use crate::cli::terminal::progress::RemarkOptions;
+use crate::cost::GivenCosts;
+use crate::csv;
+use crate::export;
+use crate::graph::TaskGraph;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Writes a graph in a format (`true`: with the waits of PyTorch 2.15; the text names the costs that decide the order), and the endings
+/// of its files.
+type To = (fn(&TaskGraph, bool, Option<&str>) -> Result<String, csv::Error>, &'static [&'static str]);
+
+/// PyTorch versions, and whether their files contain waits for sends and reductions.
+const VERSIONS: [(&str, &str, bool); 5] = [
+    ("2.11|2.11.0", "Without waits for sends and reductions", false),
+    ("2.12|2.12.0|2.12.1", "As 2.11", false),
+    ("2.13|2.13.0", "As 2.11", false),
+    ("2.14|2.14.0|2.14.1", "As 2.11", false),
+    ("2.15|2.15.0", "WAIT_SEND_F, WAIT_SEND_B and WAIT_REDUCE_GRAD", true),
+];
+
+const FORMATS: [(&str, &str, To); 4] = [
+    (
+        "pytorch-csv",
+        "PyTorch's schedule file, ops only",
+        (|g, _, _| csv::write(g.schedule(), csv::Format::ComputeOnly), &[".csv"]),
+    ),
+    (
+        "pytorch-csv-comms",
+        "PyTorch's schedule file with sends and receives; each receive is just before its use",
+        (|g, waits, _| csv::write(g.schedule(), csv::Format::ComputeComms { waits }), &[".csv"]),
+    ),
+    ("json", "Placement and programs", (|g, _, costs| Ok(export::json(g.schedule(), costs)), &[".json"])),
+    ("dot", "The task graph for Graphviz", (|g, _, costs| Ok(export::dot(g, costs)), &[".dot", ".gv"])),
+];
+
+#[derive(Args)]
+#[command(mut_arg("schedule", |one| one.help("The schedule to write: a name (see `pipesim schedules`), a .star file, a PyTorch .csv file, or auto, the best under --memory-cap")))]
+pub struct Export {
+    #[command(flatten)]
+    schedules: SearchOptions,
+    #[command(flatten)]
+    costs: CostOptions,
+    /// Format
+    #[arg(long, value_parser = one_of(FORMATS))]
+    to: To,
+    /// PyTorch version that will load the file of --to pytorch-csv-comms [default: 2.15]
+    #[arg(long, value_name = "VERSION", value_parser = one_of(VERSIONS))]
+    torch: Option<bool>,
+    /// File to write, with the ending of its format; - is stdout [default: -]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    remarks: RemarkOptions,
+}
+
+impl Export {
+    pub fn run(&self) -> Result<(), Failure> {
+        let found = self.schedules.asked().len();
+        if found != 1 {
+            return Err(Failure::Usage(format!("export writes one schedule: name it with --schedule, found {found}")));
+        }
+        let (written, endings) = self.to;
+        if self.torch.is_some() && !endings.contains(&".csv") {
+            return Err(Failure::Usage(
+                "--torch applies to PyTorch's files; leave it out, or use --to pytorch-csv-comms".to_string(),
+            ));
+        }
+        let file = OneFile::at(self.output.as_deref(), endings)?;
+        if let Some(assumption) = self.costs.costs.as_ref().and_then(GivenCosts::assumption) {
+            self.remarks.remark(&assumption);
+        }
+        let graphs = self.schedules.graphs(&self.costs, self.remarks)?;
+        let made_with = self.made_with()?;
+        if let (Some(costs), None) = (&made_with, self.costs.first_given()) {
+            self.remarks.remark(&format!(
+                "note: costs decide this order; made with {costs}; give your own with --costs or --profile"
+            ));
+        }
+        let write = |graph| written(graph, self.torch.unwrap_or(true), made_with.as_deref());
+        let text = graphs.iter().map(write).collect::<Result<String, _>>();
+        file.write(&text.map_err(|e| Failure::Schedule(e.to_string()))?, self.remarks, |_| String::new())
+    }
+
+    /// Describes the costs that decide the order, if they do.
+    fn made_with(&self) -> Result<Option<String>, Failure> {
+        if !self.schedules.follows_costs()? {
+            return Ok(None);
+        }
+        let slow: Vec<String> =
+            self.costs.slow.iter().map(|(device, factor)| format!(", device {device} x {}", factor.to_f64())).collect();
+        let costs = match &self.costs.profile {
+            Some(path) => format!("the measured costs of {}", path.display()),
+            None => self.costs.given().described(),
+        };
+        Ok(Some(format!("{costs}{}", slow.concat())))
+    }
+}

@@ -1,0 +1,99 @@
+//! `pipesim profile`: measure costs with one schedule and write a cost file.
+
+use crate::cli::Failure;
+use crate::cli::options::devices::DeviceOptions;
+use crate::cli::options::output::{OneFile, json};
+use crate::cli::options::schedules::ScheduleOptions;
+use crate::cli::options::training::TrainingOptions;
+use crate::cli::options::values::{Numbers, numbers, whole};
+use crate::cli::terminal::progress::DetailOptions;
+use crate::cli::terminal::signals::{Decides, install_signal_handler};
+use crate::experiment::{self, Recipe};
+use crate::graph::TaskGraph;
+use crate::ranks::{Ranks, refuse_ranks};
+use crate::resolve::{self, Settled};
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct Profile {
+    #[command(flatten)]
+    schedules: ScheduleOptions,
+    #[command(flatten)]
+    training: TrainingOptions,
+    #[command(flatten)]
+    devices: DeviceOptions,
+    /// Blocks of each stage in model order: 7,5 [default: an even split]
+    #[arg(long, value_name = "N,N,..", value_delimiter = ',', value_parser = whole::<usize>(..))]
+    layers: Option<Vec<usize>>,
+    /// Micro-batch sizes to measure, in sequences, instead of --batch; predict --profile --micro-batch-size interpolates between them
+    #[arg(long, value_name = "N,N,..", value_parser = numbers(1..=1024), conflicts_with = "batch")]
+    calibrate_batch: Option<Numbers>,
+    /// Measured training steps
+    #[arg(long, default_value_t = 10, value_parser = whole::<u32>(1..1_000_000))]
+    steps: u32,
+    /// Unmeasured steps before the measured ones
+    #[arg(long, default_value_t = 2, value_parser = whole::<u32>(0..1000))]
+    warmup: u32,
+    /// Measure this machine instead, for predict --hardware: matrix products, memory, attention, messages between cores
+    #[arg(long = "hardware")]
+    machine: bool,
+    /// Cost file to write (.json), or hardware file (.toml); - is stdout [default: -]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    details: DetailOptions,
+}
+
+impl Profile {
+    /// Returns the schedule, 1F1B by default, and its graph.
+    fn graph(&self) -> Result<(String, TaskGraph), Failure> {
+        let name = match self.schedules.asked().as_slice() {
+            [] => "1f1b".to_string(),
+            [name] => name.clone(),
+            more => {
+                let found = more.len();
+                return Err(Failure::Usage(format!(
+                    "profile measures one schedule: name one with --schedule, found {found}"
+                )));
+            }
+        };
+        self.schedules.reject_unused(std::slice::from_ref(&name), self.details.remarks)?;
+        let Settled { graph, warnings } =
+            self.schedules.selection().graph::<resolve::Error>(&name, &resolve::unknown_costs)?;
+        warnings.iter().for_each(|warning| self.details.remarks.warn(warning));
+        Ok((name, graph))
+    }
+
+    pub fn run(&self) -> Result<(), Failure> {
+        let remarks = self.details.remarks;
+        let (ranks, stages) = (Ranks::alone(), self.schedules.stages.first());
+        install_signal_handler(ranks.stop(), Decides::Itself, remarks.quiet);
+        let file = OneFile::at(self.output.as_deref(), if self.machine { &[".toml"] } else { &[".json"] })?;
+        refuse_ranks("pipesim profile")?;
+        if self.machine {
+            return file.write(&experiment::measured_hardware(), remarks, |path| {
+                format!("; use it with pipesim predict --hardware {path} --precision fp32 --stack pipesim --model gpt2")
+            });
+        }
+        let (name, graph) = self.graph()?;
+        let recipe = Recipe { layers: self.layers.clone(), ..self.training.recipe() };
+        let training = |sequences: Option<u32>, micro: u32| {
+            let batch = sequences.map_or(self.training.batch, |sequences| Some(sequences.saturating_mul(micro)));
+            let recipe = Recipe { batch, ..recipe.clone() };
+            let mut training = recipe.training(micro, &ranks)?;
+            training.backend = self.devices.sole_backend(&ranks, stages, self.details)?.0;
+            Ok::<_, Failure>(training)
+        };
+        let asked = self.calibrate_batch.as_ref().map(Numbers::all).unwrap_or_default();
+        let first = training(asked.first().copied(), self.schedules.micro.first())?;
+        first.stages(&graph)?;
+        let sizes =
+            asked.iter().skip(1).map(|&sequences| training(Some(sequences), 1)).collect::<Result<Vec<_>, _>>()?;
+        let extent = experiment::Extent { warmup: self.warmup, steps: self.steps, until: None, in_a_row: 1 };
+        let calibrating = (&*name, &self.schedules.selection());
+        let (costs, ended) = experiment::profile(&first, &sizes, calibrating, extent, &remarks.observer(true, true))?;
+        file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))?;
+        ended.map_or(Ok(()), |ended| Err(Failure::ended(ended)))
+    }
+}

@@ -1,0 +1,331 @@
+//! `pipesim run`: train, measure, predict from one calibrated schedule, compare.
+
+use crate::cli::Failure;
+use crate::cli::options::costs::CostOptions;
+use crate::cli::options::devices::{Chosen, DeviceOptions};
+use crate::cli::options::output::{DrawOptions, WriteOptions, json, origin};
+use crate::cli::options::schedules::SearchOptions;
+use crate::cli::options::threshold::{Figures, Scope, Side, ThresholdOptions};
+use crate::cli::options::training::TrainingOptions;
+use crate::cli::options::values::{real, share, whole};
+use crate::cli::terminal::eprint;
+use crate::cli::terminal::progress::DetailOptions;
+use crate::cli::terminal::signals::{Decides, install_signal_handler};
+use crate::cost::{GivenCosts, TimeUnit};
+use crate::delivery::Delivery;
+use crate::exec::link::LinkKind;
+use crate::experiment::{self, Experiment, Finding, Iteration, Observer, Outcome, Recipe, Resident, Verdict};
+use crate::ranks::{Misfit, Patience, Ranks, Role, launch, role, signal_name};
+use crate::report;
+use crate::resolve::Costs;
+use clap::Args;
+use serde::Serialize;
+use std::sync::Arc;
+
+#[derive(Args)]
+#[command(after_help = LinkKind::legal_pairs())]
+pub struct Run {
+    #[command(flatten)]
+    schedules: SearchOptions,
+    #[command(flatten)]
+    training: TrainingOptions,
+    #[command(flatten)]
+    costs: CostOptions,
+    #[command(flatten)]
+    devices: DeviceOptions,
+    /// Number of processes to start on this machine for the devices; leave it out under mpirun [default: 1]
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole::<u32>(1..4096))]
+    ranks: Option<u32>,
+    /// Share no memory between ranks under mpirun, even on one machine; for tests
+    #[arg(long = "no-shared-memory", alias = "apart", hide = true)]
+    no_shared_memory: bool,
+    /// Delivery that the link emulates: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded or ,ahead, batched, megatron, pytorch or pytorch:2.11; a schedule that deadlocks under it is rejected
+    #[arg(long, value_name = "DELIVERY", default_value = "one-sided")]
+    delivery: Delivery,
+    /// Training steps per schedule, at most [default: 5, with --until 1000]
+    #[arg(long, value_parser = whole::<u32>(1..1_000_000))]
+    steps: Option<u32>,
+    /// Stop once half the 95 % interval of every schedule's median step is at most this share of it, as in 1%; otherwise say how many steps it would take
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    until: Option<f64>,
+    /// Training steps that run back to back, without a barrier, in each turn of a schedule, at most 64; measures their period
+    #[arg(long = "back-to-back", alias = "in-a-row", value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1..=64))]
+    back_to_back: u32,
+    /// Unmeasured steps before the measured ones; they do not change the model
+    #[arg(long, default_value_t = 2, value_parser = whole::<u32>(0..1000))]
+    warmup: u32,
+    /// Schedule whose run calibrates the predictions of all others
+    #[arg(long, default_value = "1f1b", value_name = "NAME|FILE", conflicts_with = "profile")]
+    calibrate: String,
+    /// Also measure one device with the same micro-batches, and give speed-ups over it
+    #[arg(long)]
+    baseline: bool,
+    /// Milliseconds per unit of --costs, with --device timed
+    #[arg(long, conflicts_with = "profile", default_value_t = 2.0, value_name = "MS", value_parser = real::<f64>)]
+    unit_ms: f64,
+    #[command(flatten)]
+    draw: DrawOptions,
+    #[command(flatten)]
+    write: WriteOptions,
+    #[command(flatten)]
+    details: DetailOptions,
+    #[command(flatten)]
+    thresholds: ThresholdOptions,
+}
+
+/// The findings over all links, and the error that ended the measurement early; or the error without any finding.
+type Found = Result<(Vec<Finding>, Option<experiment::Error>), experiment::Error>;
+
+#[derive(Serialize)]
+struct Runs<'a> {
+    schema_version: u32,
+    calibrated_on: serde_json::Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    baseline: Option<Iteration>,
+    /// Why fewer steps were measured than asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_early: Option<String>,
+    /// Of this process, if its threads train.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Resident>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'a Verdict>,
+    runs: &'a [Outcome],
+}
+
+impl Run {
+    pub fn run(&self) -> Result<(), Failure> {
+        let patience = Patience::of(self.training.recipe().timeout);
+        let role = match role(self.ranks, self.no_shared_memory, patience) {
+            // The launcher reports which rank was lost.
+            Err(misfit @ Misfit::Lost(_)) if std::env::var_os("PIPESIM_RANK").is_some() => {
+                return Err(Failure::Reported(Failure::from(misfit).code()));
+            }
+            role => role?,
+        };
+        match role {
+            Role::Launch(size) => {
+                self.check_ranks(size)?;
+                let stop = Arc::default();
+                install_signal_handler(&stop, Decides::Launcher, self.details.remarks.quiet);
+                let ended = launch(size, patience, &stop)
+                    .map_err(|error| Failure::Environment(format!("starting {size} ranks: {error}")))?;
+                if let (Some(problem), true) = (&ended.problem, ended.code > 128) {
+                    return Err(Failure::Stopped(problem.clone(), ended.code));
+                }
+                ended.problem.iter().for_each(|problem| eprint(&format!("error: {problem}")));
+                if ended.code == 0 { Ok(()) } else { Err(Failure::Reported(ended.code)) }
+            }
+            Role::Rank(ranks) => {
+                let decides = if ranks.size() == 1 { Decides::Itself } else { Decides::Others };
+                install_signal_handler(ranks.stop(), decides, self.details.remarks.quiet);
+                let result = self.check_ranks(ranks.size()).and_then(|()| self.run_rank(&ranks));
+                if ranks.size() == 1 {
+                    return result;
+                }
+                let Err(failure) = result else {
+                    ranks.leave(None, 0);
+                    return Ok(());
+                };
+                if let Failure::Stopped(text, code) = failure {
+                    if ranks.rank() == 0 {
+                        eprint(&text);
+                    }
+                    ranks.leave(None, code);
+                    return Err(Failure::Reported(code));
+                }
+                if ranks.rank() == 0 {
+                    eprint(&format!("error: {failure}"));
+                }
+                ranks.leave(Some(&failure.to_string()), failure.code());
+                Err(Failure::Reported(failure.code()))
+            }
+        }
+    }
+
+    fn check_ranks(&self, ranks: u32) -> Result<(), Failure> {
+        let stages = self.schedules.stages.first();
+        if ranks <= stages {
+            return Ok(());
+        }
+        Err(Failure::Usage(format!(
+            "expected at most as many ranks as devices, --stages {stages}, found {ranks}; start fewer ranks or ask for more --stages"
+        )))
+    }
+
+    /// Runs this rank's part: all ranks measure, rank 0 prints and writes.
+    fn run_rank(&self, ranks: &Arc<Ranks>) -> Result<(), Failure> {
+        let write = self.write.or_latest()?;
+        let mut details = self.details;
+        details.remarks.quiet |= !ranks.speaks();
+        let remarks = details.remarks;
+        if ranks.speaks() {
+            write.check_writable()?;
+        }
+        self.schedules.reject_unused(&self.schedules.names(), remarks)?;
+        let mut experiment = self.experiment(ranks);
+        let stages = self.schedules.stages.first();
+        let mut chosen = self.devices.choose(ranks, stages, details)?;
+        if self.until.is_some() && (matches!(chosen, Chosen::Timed) || self.costs.profile.is_some() || ranks.size() > 1)
+        {
+            return Err(Failure::Usage(
+                "--until needs costs that one process measures while it trains; leave it out with --device timed, --profile or ranks"
+                    .to_string(),
+            ));
+        }
+        self.thresholds.check_scope(Scope::Runs { trains: !matches!(chosen, Chosen::Timed) })?;
+        let links = self.devices.links(chosen, ranks, stages)?;
+        for &link in &links {
+            experiment.delivery = link.delivery(chosen.is_cuda(), ranks, self.delivery)?;
+            experiment.refuse_early()?;
+            remarks.remark(&format!("link: {}", link.name));
+        }
+        experiment.costs = match chosen {
+            Chosen::Timed => self.costs.costs()?,
+            _ => match self.costs.file()? {
+                Some(file) => self.costs.measured(file),
+                None => Costs::default(), // measured
+            },
+        };
+        let observer = remarks.observer(true, true);
+        let mut measured = self.over(&links, &mut experiment, chosen, &observer)?;
+        if let (Err(experiment::Error::Unfit(why)), 1, true) = (&measured, ranks.size(), self.devices.may_fall_back()) {
+            // the links may need GPUs
+            if let Ok(links) = self.devices.links(Chosen::Cpu, ranks, stages) {
+                remarks.remark(&format!("device: cpu, one thread per device (cuda: {why})"));
+                chosen = Chosen::Cpu;
+                measured = self.over(&links, &mut experiment, chosen, &observer)?;
+            }
+        }
+        let (findings, failure) = measured?;
+        let mut finding = Finding::merged(findings);
+        let failure = finding.failure.take().or(failure);
+        write.look.apply(&mut finding.report).iter().for_each(|why| remarks.remark(why));
+        finding.report.provenance.extend(origin());
+        finding.report.title.extend(failure.as_ref().map(|failure| format!(" ({failure})")));
+        let printed = || self.show(&finding, chosen, failure.as_ref());
+        if ranks.speaks() && ranks.rank() > 0 {
+            eprint(&format!("rank {} writes the results so far", ranks.rank()));
+        }
+        let written = if ranks.speaks() { write.write(&finding.report, printed(), remarks) } else { Ok(()) };
+        if let Some(failure) = failure {
+            if let Err(unwritten) = written {
+                eprint(&format!("error: {unwritten}"));
+            }
+            if !matches!(failure, experiment::Error::Diverged { .. }) {
+                remarks.remark("ended early; the results so far are shown and written");
+            }
+            return Err(Failure::ended(failure));
+        }
+        written?;
+        if let Some(signal) = ranks.stop().asked() {
+            let name = signal_name(i32::from(signal));
+            return Err(Failure::Stopped(
+                format!("stopped by {name} after the last step; everything is written"),
+                128 + signal,
+            ));
+        }
+        self.thresholds.judge(&figures(&finding))?.result()
+    }
+
+    /// Measures over each link.
+    fn over(
+        &self,
+        links: &[&'static LinkKind],
+        experiment: &mut Experiment,
+        chosen: Chosen,
+        observer: Observer<'_>,
+    ) -> Result<Found, Failure> {
+        let mut findings: Vec<Finding> = Vec::new();
+        for &link in links {
+            experiment.delivery = link.delivery(chosen.is_cuda(), &experiment.ranks, self.delivery)?;
+            match self.measure(experiment, chosen, link, observer) {
+                // Keep the results of the other links.
+                Err(error) if !findings.is_empty() => return Ok(Ok((findings, Some(error)))),
+                Err(error) => return Ok(Err(error)),
+                Ok(finding) => findings.push(finding),
+            }
+            if findings.iter().any(|finding| finding.failure.is_some()) {
+                break;
+            }
+        }
+        Ok(Ok((findings, None)))
+    }
+
+    /// Measures over one link.
+    fn measure(
+        &self,
+        experiment: &Experiment,
+        chosen: Chosen,
+        link: &'static LinkKind,
+        observer: Observer<'_>,
+    ) -> Result<Finding, experiment::Error> {
+        if matches!(chosen, Chosen::Timed) {
+            return experiment.timed(self.unit_ms(), link.name, observer);
+        }
+        let (ranks, stages) = (&experiment.ranks, self.schedules.stages.first());
+        let backend = self.devices.backend(chosen, (link, experiment.delivery), ranks, stages)?;
+        experiment.train(backend, link.name, observer)
+    }
+
+    /// Returns the milliseconds per unit of the costs, 1 for a cost file.
+    fn unit_ms(&self) -> f64 {
+        let given = self.costs.costs.as_ref().and_then(GivenCosts::unit).map_or(self.unit_ms, TimeUnit::ms);
+        if self.costs.profile.is_some() { 1.0 } else { given }
+    }
+
+    /// Returns the experiment without its costs; the delivery may change with the link.
+    fn experiment(&self, ranks: &Arc<Ranks>) -> Experiment {
+        Experiment {
+            schedules: self.schedules.names(),
+            selection: self.schedules.selection(),
+            leave_out: self.schedules.schedule.is_empty(),
+            recipe: Recipe { layers: self.costs.layers.clone(), ..self.training.recipe() },
+            costs: Costs::default(),
+            calibrate_on: self.calibrate.clone(),
+            steps: self.steps.unwrap_or(if self.until.is_some() { 1000 } else { 5 }),
+            warmup: self.warmup,
+            until: self.until,
+            in_a_row: self.back_to_back,
+            baseline: self.baseline,
+            delivery: self.delivery,
+            ranks: ranks.clone(),
+        }
+    }
+
+    fn show(&self, finding: &Finding, chosen: Chosen, ended: Option<&experiment::Error>) -> Result<(), Failure> {
+        let Finding { report, outcomes: runs, calibration, baseline, memory, verdict, .. } = finding;
+        let calibrated_on = || match (calibration, &self.costs.profile) {
+            (Some(calibration), _) => serde_json::json!(calibration),
+            (None, None) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
+            (None, file) => serde_json::json!({"file": file}),
+        };
+        let ended_early = ended.map(ToString::to_string);
+        let runs = || Runs {
+            schema_version: 1,
+            calibrated_on: calibrated_on(),
+            baseline: *baseline,
+            ended_early,
+            memory: *memory,
+            verdict: verdict.as_ref(),
+            runs,
+        };
+        if matches!(chosen, Chosen::Timed) {
+            self.draw.print.show_assumed(&self.costs)?;
+        }
+        self.draw.print.show(report, || json(&runs()), || self.draw.terminal(report), || report::figures(report))
+    }
+}
+
+/// Returns the figures of each run for thresholds.
+fn figures(finding: &Finding) -> Vec<Figures<'_>> {
+    let both = finding.report.entries.iter().zip(&finding.outcomes);
+    let one = |(entry, outcome): (_, &Outcome)| {
+        let period = outcome.period_ms.map(|period| period.median);
+        Figures::of_entry(entry)
+            .with_step(Side::Predicted, outcome.predicted.iteration, outcome.predicted.period)
+            .with_step(Side::Measured, Some(outcome.iteration_ms.median), period)
+            .with(Side::Measured, "tokens_per_second", Some(outcome.tokens_per_second))
+    };
+    both.map(one).collect()
+}

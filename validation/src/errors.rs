@@ -1,0 +1,149 @@
+//! Errors of the predictions: by kind of row, and compared with a rule of thumb.
+
+use crate::prediction::RowPrediction;
+use std::collections::BTreeMap;
+
+/// Relative errors of a set of rows, weighted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Errors {
+    /// Number of rows.
+    pub rows: usize,
+    /// Sum of their weights.
+    pub weight: f64,
+    /// Mean absolute error.
+    pub mean: f64,
+    /// Median absolute error.
+    pub median: f64,
+    /// Mean signed error: positive if predicted steps are too long.
+    pub bias: f64,
+}
+
+impl Errors {
+    /// Summarizes pairs of error and weight.
+    pub fn of(errors: &[(f64, f64)]) -> Errors {
+        let weight: f64 = errors.iter().map(|(_, weight)| weight).sum();
+        if weight <= 0.0 {
+            return Errors::default();
+        }
+        let mean =
+            |size: fn(f64) -> f64| errors.iter().map(|(error, weight)| size(*error) * weight).sum::<f64>() / weight;
+        let mut sizes: Vec<(f64, f64)> = errors.iter().map(|(error, weight)| (error.abs(), *weight)).collect();
+        sizes.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (mut below, weight_of_all) = (0.0, weight);
+        let median = sizes.iter().find(|(_, weight)| {
+            below += weight;
+            below >= 0.5 * weight_of_all
+        });
+        Errors {
+            rows: errors.len(),
+            weight,
+            mean: mean(f64::abs),
+            median: median.map_or(0.0, |(size, _)| *size),
+            bias: mean(|error| error),
+        }
+    }
+}
+
+/// A name and a function that groups rows.
+pub type Grouping = (&'static str, fn(&RowPrediction) -> String);
+
+/// Groupings that the page has a table for.
+pub const GROUPINGS: [Grouping; 5] = [
+    ("family", |prediction| prediction.row.family.clone()),
+    ("pipeline", |prediction| match prediction.row.pp {
+        1 => "no pipeline".to_string(),
+        2..=4 => "2 to 4 devices".to_string(),
+        5..=8 => "5 to 8 devices".to_string(),
+        9..=16 => "9 to 16 devices".to_string(),
+        _ => "more than 16 devices".to_string(),
+    }),
+    ("precision", |prediction| prediction.row.precision.clone()),
+    ("GPU", |prediction| prediction.row.gpu.clone()),
+    ("software", |prediction| prediction.row.stack.clone()),
+];
+
+/// Whether linear layers have fewer than 16 bits.
+pub fn is_narrow(prediction: &RowPrediction) -> bool {
+    matches!(prediction.row.precision.as_str(), "fp8" | "mxfp8" | "nvfp4")
+}
+
+/// Returns the errors of the rows that `includes` accepts.
+pub fn errors(rows: &[RowPrediction], includes: impl Fn(&RowPrediction) -> bool) -> Errors {
+    let found: Vec<(f64, f64)> = rows
+        .iter()
+        .filter(|prediction| includes(prediction))
+        .filter_map(|prediction| Some((prediction.error()?, prediction.row.weight)))
+        .collect();
+    Errors::of(&found)
+}
+
+/// Returns the errors by group, the largest mean error first.
+pub fn by(rows: &[RowPrediction], of: fn(&RowPrediction) -> String) -> Vec<(String, Errors)> {
+    let mut kinds: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    for prediction in rows {
+        if let Some(error) = prediction.error() {
+            kinds.entry(of(prediction)).or_default().push((error, prediction.row.weight));
+        }
+    }
+    let mut all: Vec<(String, Errors)> = kinds.into_iter().map(|(kind, found)| (kind, Errors::of(&found))).collect();
+    all.sort_by(|a, b| b.1.mean.total_cmp(&a.1.mean));
+    all
+}
+
+/// Returns the errors of a rule of thumb on the rows that `includes` accepts: the median MFU of a GPU and precision.
+pub fn rule_of_thumb(rows: &[RowPrediction], includes: impl Fn(&RowPrediction) -> bool) -> Errors {
+    let mut kinds: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
+    for prediction in rows {
+        kinds.entry((&prediction.row.gpu, &prediction.row.precision)).or_default().push(prediction.mfu);
+    }
+    for all in kinds.values_mut() {
+        all.sort_by(f64::total_cmp);
+    }
+    let error = |prediction: &RowPrediction| {
+        let all = &kinds[&(prediction.row.gpu.as_str(), prediction.row.precision.as_str())];
+        let median = all[all.len() / 2];
+        (median > 0.0).then(|| (prediction.mfu / median - 1.0, prediction.row.weight))
+    };
+    Errors::of(&rows.iter().filter(|prediction| includes(prediction)).filter_map(error).collect::<Vec<_>>())
+}
+
+/// Counts pairs of layouts whose measured times differ by more than 8 %: those that the predictions rank correctly, and all. Both
+/// layouts of a pair have the same model, GPUs, batch, sequence length, precision and software.
+pub fn pairs(rows: &[RowPrediction]) -> (usize, usize) {
+    let (mut right, mut all) = (0, 0);
+    for (number, a) in rows.iter().enumerate() {
+        for b in &rows[..number] {
+            let kind = |prediction: &RowPrediction| {
+                let row = &prediction.row;
+                let names = [&row.group, &row.precision, &row.stack].map(String::clone);
+                (names, row.gpus, row.batch, row.seq)
+            };
+            let of =
+                |prediction: &RowPrediction| -> (f64, Option<f64>) { (prediction.row.iteration_s, prediction.error()) };
+            if kind(a) != kind(b) {
+                continue;
+            }
+            let ((slow, Some(slow_error)), (fast, Some(fast_error))) = (of(a), of(b)) else { continue };
+            if (slow / fast).max(fast / slow) <= 1.08 {
+                continue;
+            }
+            all += 1;
+            let predicted = slow * (1.0 + slow_error) > fast * (1.0 + fast_error);
+            right += usize::from(predicted == (slow > fast));
+        }
+    }
+    (right, all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Errors;
+
+    #[test]
+    fn rows_count_by_their_weight() {
+        let errors = Errors::of(&[(0.1, 1.0), (-0.3, 1.0), (0.2, 2.0)]);
+        assert_eq!((errors.rows, errors.weight, errors.median), (3, 4.0, 0.2));
+        assert!((errors.mean - 0.2).abs() < 1e-12 && (errors.bias - 0.05).abs() < 1e-12);
+        assert_eq!(Errors::of(&[]), Errors::default());
+    }
+}
