@@ -1,7 +1,7 @@
 //! How fast schedules are simulated and settled, on one core: `cargo bench`. Events of the event engine: on its straight path
 //! the ends of ops (as many as ops), on the general one also each message that left a link or arrived.
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use pipesim::internals::anatomy;
 use pipesim::internals::cost::analytic::{Analytic, Machine};
 use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
@@ -46,6 +46,24 @@ fn sweep(criterion: &mut Criterion) {
             bencher.iter(|| makespan(black_box(&graph), black_box(&costs)));
         });
     }
+}
+
+/// The task graph's own topological order, from the schedule, next to petgraph's on the graph.
+fn topological_order(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("topological order");
+    for (devices, microbatches) in [(8, 64), (64, 1024)] {
+        let schedule = order("1f1b", devices, microbatches).fixed().expect("fixed");
+        let graph = TaskGraph::new(schedule.clone()).expect("no cycle");
+        group.throughput(Throughput::Elements(graph.len() as u64));
+        let size = format!("1f1b p={devices} m={microbatches}");
+        group.bench_function(BenchmarkId::new("TaskGraph::new", &size), |bencher| {
+            bencher.iter_batched(|| schedule.clone(), TaskGraph::new, BatchSize::LargeInput);
+        });
+        group.bench_function(BenchmarkId::new("petgraph::algo::toposort", &size), |bencher| {
+            bencher.iter(|| petgraph::algo::toposort(black_box(&graph), None));
+        });
+    }
+    group.finish();
 }
 
 /// Ops per second from the schedule's text to the makespan: parse, expand, check, build, sweep.
@@ -167,6 +185,6 @@ fn forecasts(criterion: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500));
-    targets = sweep, text_to_makespan, four_schedules, events, samples, searches, forecasts
+    targets = sweep, topological_order, text_to_makespan, four_schedules, events, samples, searches, forecasts
 }
 criterion_main!(benches);

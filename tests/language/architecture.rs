@@ -20,18 +20,18 @@ fn module(file: &str) -> &str {
     file.trim_start_matches("src/").split('/').next().unwrap().trim_end_matches(".rs")
 }
 
-/// Sets in which each reaches each other.
-fn circles<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<Vec<&'a str>> {
-    let reached = |from: &'a str| {
-        let (mut seen, mut left) = (BTreeSet::new(), vec![from]);
-        while let Some(at) = left.pop() {
-            left.extend(edges.get(at).into_iter().flatten().copied().filter(|to| seen.insert(*to)));
-        }
-        seen
-    };
-    let reached: BTreeMap<&str, BTreeSet<&str>> = edges.keys().map(|from| (*from, reached(from))).collect();
-    let circle = |from: &&'a str| reached[from].iter().copied().filter(|to| reached[to].contains(from)).collect();
-    edges.keys().filter(|from| reached[*from].contains(*from)).map(circle).collect()
+/// Sets of files or modules that all use each other, directly or not.
+fn circles<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> Vec<Vec<&'a str>> {
+    let mut graph = petgraph::Graph::<&str, ()>::new();
+    let nodes: BTreeMap<&str, _> = edges.keys().map(|name| (*name, graph.add_node(*name))).collect();
+    for (from, uses) in edges {
+        uses.iter().filter_map(|to| nodes.get(to)).for_each(|to| {
+            graph.add_edge(nodes[from], *to, ());
+        });
+    }
+    let is_circle = |set: &Vec<_>| set.len() > 1 || graph.contains_edge(set[0], set[0]);
+    let sets = petgraph::algo::tarjan_scc(&graph).into_iter().filter(is_circle);
+    sets.map(|set| set.into_iter().map(|node| graph[node]).collect()).collect()
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! against sessions of real threads.
 
 use crate::support::{Dice, cells, gpipe, graph_of, one_f_one_b, order, random_rows, schedule, zero_bubble};
+use petgraph::visit::{EdgeRef, IntoEdgeReferences};
 use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
 use pipesim::internals::deadlock::{Awaited, Deadlock, Party};
 use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
@@ -94,8 +95,8 @@ fn mutated(count: usize, seed: u64) -> (Vec<Arc<TaskGraph>>, usize) {
     (graphs, cycles)
 }
 
-/// Whether the graph of all waits has a cycle: an op's start and end are nodes, a transfer is one node for both its sides; a group of
-/// a queue begins and is done.
+/// Whether the waits form a cycle once those of the queues are added to the task graph's: an op's start and end are nodes, a transfer is
+/// one node for both its sides; a group of a queue begins and is done.
 fn has_cycle(graph: &TaskGraph, delivery: Delivery) -> bool {
     let n = graph.len();
     let (start, end, transfer) = (|i: usize| i, move |i: usize| n + i, move |i: usize| 2 * n + i);
@@ -107,18 +108,14 @@ fn has_cycle(graph: &TaskGraph, delivery: Delivery) -> bool {
     let last = |i: usize| graph.pair(i).map_or(i, |(_, second)| second);
     let together = graph.overlap() != Overlap::Runtime;
     let starts_with = |i: usize| graph.pair(i).filter(|_| together).map_or(i, |(first, _)| first);
-    for i in 0..n {
-        edge(start(i), end(i));
-        if let Some(before) = graph.before(i) {
-            edge(end(before), start(i));
-        }
-        let Some(user) = graph.consumer(i) else { continue };
-        let user = starts_with(user);
-        if graph.transfer(graph.consumer(i).unwrap()).is_some() && delivery != Delivery::OneSided {
+    (0..n).for_each(|i| edge(start(i), end(i)));
+    for wait in graph.edge_references() {
+        edge(end(wait.source()), start(wait.target()));
+    }
+    if delivery != Delivery::OneSided {
+        for (i, user) in (0..n).filter_map(|i| Some((i, graph.consumer(i)?))) {
             edge(end(last(i)), transfer(i));
-            edge(transfer(i), start(user));
-        } else {
-            edge(end(last(i)), start(user));
+            edge(transfer(i), start(starts_with(user)));
         }
     }
     let (lowering, mut groups) = (Lowering::new(graph, delivery), 3 * n);

@@ -1,6 +1,8 @@
 //! Schedules against facts that others state: PyTorch's op orders and figures, closed forms, and refusals.
 
-use crate::support::{GoldenSchedule, cells, costs, graph, graph_with, metrics, numbers, order, predict, waits};
+use crate::support::{GoldenSchedule, cells, costs, graph, graph_with, metrics, numbers, order, predict};
+use petgraph::Direction;
+use petgraph::visit::{EdgeRef, IntoEdgeReferences, IntoEdgesDirected};
 use pipesim::internals::dsl;
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::op::{Kind, Op};
@@ -8,7 +10,7 @@ use pipesim::internals::open::Order;
 use pipesim::internals::placement::Placement;
 use pipesim::internals::schedule::Overlap;
 use pipesim::internals::settle::settle;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// PyTorch's classes and DeepSeek's.
 const CLASSES: [(&str, &str); 9] = [
@@ -243,10 +245,39 @@ fn a_makespan_is_never_below_its_bound_and_scales_with_the_costs() {
 }
 
 #[test]
-fn petgraph_agrees_that_no_wait_is_circular() {
-    let graph = graph("zb-v", 3, 5, None).unwrap();
-    let order = petgraph::algo::toposort(&waits(&graph), None).unwrap();
-    assert_eq!(order.len(), graph.len());
+fn petgraph_agrees_with_the_order_of_the_task_graph() {
+    for (name, p, m, v) in
+        [("1f1b", 4, 6, None), ("zb-v", 3, 5, None), ("dualpipe", 4, 8, None), ("interleaved-1f1b", 2, 4, Some(3))]
+    {
+        for overlap in Overlap::ALL {
+            let graph = graph_with(name, p, m, v, overlap).unwrap();
+            let order = petgraph::algo::toposort(&graph, None).unwrap();
+            assert_eq!(order.len(), graph.len());
+            assert_eq!(petgraph::algo::tarjan_scc(&graph).len(), graph.len(), "{name}: an op is in no circle");
+            let mut place = vec![0; graph.len()];
+            graph.order().into_iter().enumerate().for_each(|(number, index)| place[index] = number);
+            let waits: BTreeSet<_> = graph.edge_references().map(|edge| edge.id()).collect();
+            assert!(waits.iter().all(|&(from, to)| place[from] < place[to]), "{name}");
+            let incoming = |to| graph.edges_directed(to, Direction::Incoming).map(|edge| edge.id());
+            let backwards: Vec<_> = (0..graph.len()).flat_map(incoming).collect();
+            assert_eq!(backwards.len(), waits.len(), "{name} {overlap:?}: an edge per pair of ops");
+            assert_eq!(backwards.into_iter().collect::<BTreeSet<_>>(), waits, "{name} {overlap:?}: the same both ways");
+            let ancestors = graph.ancestors();
+            for (from, to) in [(0, graph.len() - 1), (graph.len() / 2, 1), (graph.len() / 3, graph.len() / 2)] {
+                let number = from - graph.schedule().range(graph.device_of(from)).start;
+                let known = ancestors[to][graph.device_of(from) as usize] as usize > number;
+                assert_eq!(petgraph::algo::has_path_connecting(&graph, from, to, None), known, "{name} {from} {to}");
+            }
+        }
+    }
+}
+
+#[test]
+fn petgraph_writes_the_graph_for_graphviz() {
+    let graph = graph("1f1b", 2, 1, None).unwrap();
+    let dot = petgraph::dot::Dot::new(&graph).to_string();
+    assert!(dot.starts_with("digraph {") && dot.contains("[ label = \"0F0\" ]"), "{dot}");
+    assert!(dot.contains("0 -> 2 [ label = \"transfer\" ]"), "{dot}");
 }
 
 #[test]

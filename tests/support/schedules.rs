@@ -45,12 +45,6 @@ pub fn cells(row: &str, placement: &Placement, microbatches: u32) -> Vec<Op> {
     row.split([',', ' ']).filter(|text| !text.is_empty()).flat_map(cell).collect()
 }
 
-/// What waits for what, for petgraph's algorithms.
-pub fn waits(graph: &TaskGraph) -> petgraph::Graph<(), ()> {
-    let of = |index: usize| graph.needs(index).map(move |need| (need as u32, index as u32));
-    petgraph::Graph::from_edges((0..graph.len()).flat_map(of))
-}
-
 /// The graph of such rows.
 #[track_caller]
 pub fn graph_of(placement: Placement, microbatches: u32, rows: &[&str], overlap: Overlap) -> TaskGraph {

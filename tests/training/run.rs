@@ -236,7 +236,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
     for name in dsl::names() {
         for (p, m) in [(2, 4), (3, 6), (4, 8)] {
             let Some(graph) = graph(name, p, m, None) else { continue };
-            let (plan, waits) = (Plan::new(graph.clone(), None), support::waits(&graph));
+            let plan = Plan::new(graph.clone(), None);
             let mut slots: BTreeMap<_, Vec<_>> = BTreeMap::new();
             for (reader, input) in plan.inputs.iter().enumerate() {
                 let Some(port) = input else { continue };
@@ -248,8 +248,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
                 uses.sort_unstable();
                 for pair in uses.windows(2) {
                     let (reader, writer) = (pair[0].2, pair[1].1);
-                    let [from, to] = [reader, writer].map(petgraph::graph::NodeIndex::new);
-                    let path = petgraph::algo::has_path_connecting(&waits, from, to, None);
+                    let path = petgraph::algo::has_path_connecting(&*graph, reader, writer, None);
                     let [writer, reader] = [writer, reader].map(|index| graph.op(index));
                     assert!(path, "{name} p={p} m={m}: {writer} may overwrite what {reader} reads");
                 }

@@ -1,0 +1,301 @@
+//! [`petgraph`]'s traits for the task graph, so that its algorithms run on it without a copy.
+//!
+//! A node is the number of an op. An edge leads from an op to one that waits for it, and its weight says why. Edges are computed from the
+//! ops' keys, as everywhere else.
+
+use super::TaskGraph;
+use crate::op::Op;
+use crate::schedule::Overlap;
+use fixedbitset::FixedBitSet;
+use petgraph::visit::{
+    Data, EdgeRef, GraphBase, GraphProp, IntoEdgeReferences, IntoEdges, IntoEdgesDirected, IntoNeighbors,
+    IntoNeighborsDirected, IntoNodeIdentifiers, IntoNodeReferences, NodeCompactIndexable, NodeCount, NodeIndexable,
+    Visitable,
+};
+use petgraph::{Directed, Direction};
+use std::fmt;
+use std::iter::{Enumerate, Flatten};
+use std::ops::Range;
+
+/// Why an op waits for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dependency {
+    /// It comes later in the program of the same device.
+    Order,
+    /// It uses the other's output, which is made on the same device.
+    Input,
+    /// It uses the other's output, which another device sends.
+    Transfer,
+}
+
+impl fmt::Display for Dependency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Dependency::Order => "order",
+            Dependency::Input => "input",
+            Dependency::Transfer => "transfer",
+        })
+    }
+}
+
+/// One edge of the task graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// Number of the op that comes first.
+    pub from: usize,
+    /// Number of the op that waits for it.
+    pub to: usize,
+    /// Why it waits.
+    pub dependency: Dependency,
+}
+
+impl EdgeRef for Edge {
+    type NodeId = usize;
+    type EdgeId = (usize, usize);
+    type Weight = Dependency;
+
+    fn source(&self) -> usize {
+        self.from
+    }
+
+    fn target(&self) -> usize {
+        self.to
+    }
+
+    fn weight(&self) -> &Dependency {
+        &self.dependency
+    }
+
+    fn id(&self) -> (usize, usize) {
+        (self.from, self.to)
+    }
+}
+
+/// Most edges at one op in one direction: the op after it, and for each op of an overlapped pair its user and the user's partner.
+const MOST: usize = 5;
+
+/// Edges that begin or end at one op, at most one per neighbor.
+#[derive(Clone, Debug)]
+pub struct Edges(Flatten<std::array::IntoIter<Option<Edge>, MOST>>);
+
+impl Iterator for Edges {
+    type Item = Edge;
+
+    fn next(&mut self) -> Option<Edge> {
+        self.0.next()
+    }
+}
+
+/// Numbers of the ops that wait for one op, or of those that it waits for.
+#[derive(Clone, Debug)]
+pub struct Neighbors {
+    edges: Edges,
+    direction: Direction,
+}
+
+impl Iterator for Neighbors {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let Edge { from, to, .. } = self.edges.next()?;
+        Some(if self.direction == Direction::Outgoing { to } else { from })
+    }
+}
+
+/// All edges of the task graph, by the op that they lead from.
+#[derive(Clone, Debug)]
+pub struct AllEdges<'a> {
+    graph: &'a TaskGraph,
+    rest: Range<usize>,
+    edges: Edges,
+}
+
+impl Iterator for AllEdges<'_> {
+    type Item = Edge;
+
+    fn next(&mut self) -> Option<Edge> {
+        loop {
+            if let Some(edge) = self.edges.next() {
+                return Some(edge);
+            }
+            self.edges = self.graph.edges_of(self.rest.next()?, Direction::Outgoing);
+        }
+    }
+}
+
+/// Collects edges, one per neighbor.
+#[derive(Default)]
+struct Found([Option<Edge>; MOST]);
+
+impl Found {
+    fn add(&mut self, graph: &TaskGraph, from: usize, to: usize) {
+        if self.0.iter().flatten().any(|edge| (edge.from, edge.to) == (from, to)) {
+            return;
+        }
+        let same = graph.device_of(from) == graph.device_of(to);
+        let dependency = if same { Dependency::Input } else { Dependency::Transfer };
+        self.put(Edge { from, to, dependency });
+    }
+
+    fn put(&mut self, edge: Edge) {
+        if let Some(free) = self.0.iter_mut().find(|slot| slot.is_none()) {
+            *free = Some(edge);
+        }
+    }
+
+    fn edges(self) -> Edges {
+        Edges(self.0.into_iter().flatten())
+    }
+}
+
+impl TaskGraph {
+    /// The op at whose end the output of op number `index` leaves: the second of an overlapped pair.
+    fn leaves_after(&self, index: usize) -> usize {
+        self.pair(index).map_or(index, |(_, last)| last)
+    }
+
+    /// Whether both ops of an overlapped pair start only once the inputs of both have arrived.
+    fn pairs_start_together(&self) -> bool {
+        matches!(self.overlap, Overlap::Atomic | Overlap::Max)
+    }
+
+    fn edges_of(&self, index: usize, direction: Direction) -> Edges {
+        let mut found = Found::default();
+        match direction {
+            Direction::Incoming => {
+                if let Some(before) = self.before(index) {
+                    found.put(Edge { from: before, to: index, dependency: Dependency::Order });
+                }
+                let partner = (self.pairs_start_together() && self.op(index).opens_pair()).then_some(index + 1);
+                for need in [Some(index), partner].into_iter().flatten().filter_map(|user| self.upstream(user)) {
+                    found.add(self, self.leaves_after(need), index);
+                }
+            }
+            Direction::Outgoing => {
+                if let Some(after) = self.after(index) {
+                    found.put(Edge { from: index, to: after, dependency: Dependency::Order });
+                }
+                let leaving = match self.pair(index) {
+                    Some((first, _)) if first == index => [None, None],
+                    Some((first, _)) => [Some(first), Some(index)],
+                    None => [Some(index), None],
+                };
+                for user in leaving.into_iter().flatten().filter_map(|maker| self.consumer(maker)) {
+                    found.add(self, index, user);
+                    let first = self.pair(user).map_or(user, |(first, _)| first);
+                    if first != user && self.pairs_start_together() {
+                        found.add(self, index, first);
+                    }
+                }
+            }
+        }
+        found.edges()
+    }
+}
+
+impl GraphBase for TaskGraph {
+    type NodeId = usize;
+    type EdgeId = (usize, usize);
+}
+
+impl Data for TaskGraph {
+    type NodeWeight = Op;
+    type EdgeWeight = Dependency;
+}
+
+impl GraphProp for TaskGraph {
+    type EdgeType = Directed;
+}
+
+impl NodeCount for TaskGraph {
+    fn node_count(&self) -> usize {
+        self.len()
+    }
+}
+
+impl NodeIndexable for TaskGraph {
+    fn node_bound(&self) -> usize {
+        self.len()
+    }
+
+    fn to_index(&self, index: usize) -> usize {
+        index
+    }
+
+    fn from_index(&self, index: usize) -> usize {
+        index
+    }
+}
+
+impl NodeCompactIndexable for TaskGraph {}
+
+impl Visitable for TaskGraph {
+    type Map = FixedBitSet;
+
+    fn visit_map(&self) -> FixedBitSet {
+        FixedBitSet::with_capacity(self.len())
+    }
+
+    fn reset_map(&self, map: &mut FixedBitSet) {
+        map.clear();
+        map.grow(self.len());
+    }
+}
+
+impl IntoNodeIdentifiers for &TaskGraph {
+    type NodeIdentifiers = Range<usize>;
+
+    fn node_identifiers(self) -> Range<usize> {
+        0..self.len()
+    }
+}
+
+impl<'a> IntoNodeReferences for &'a TaskGraph {
+    type NodeRef = (usize, &'a Op);
+    type NodeReferences = Enumerate<std::slice::Iter<'a, Op>>;
+
+    fn node_references(self) -> Self::NodeReferences {
+        self.schedule.ops().iter().enumerate()
+    }
+}
+
+impl IntoNeighbors for &TaskGraph {
+    type Neighbors = Neighbors;
+
+    fn neighbors(self, index: usize) -> Neighbors {
+        self.neighbors_directed(index, Direction::Outgoing)
+    }
+}
+
+impl IntoNeighborsDirected for &TaskGraph {
+    type NeighborsDirected = Neighbors;
+
+    fn neighbors_directed(self, index: usize, direction: Direction) -> Neighbors {
+        Neighbors { edges: self.edges_of(index, direction), direction }
+    }
+}
+
+impl<'a> IntoEdgeReferences for &'a TaskGraph {
+    type EdgeRef = Edge;
+    type EdgeReferences = AllEdges<'a>;
+
+    fn edge_references(self) -> AllEdges<'a> {
+        AllEdges { graph: self, rest: 0..self.len(), edges: Found::default().edges() }
+    }
+}
+
+impl IntoEdges for &TaskGraph {
+    type Edges = Edges;
+
+    fn edges(self, index: usize) -> Edges {
+        self.edges_of(index, Direction::Outgoing)
+    }
+}
+
+impl IntoEdgesDirected for &TaskGraph {
+    type EdgesDirected = Edges;
+
+    fn edges_directed(self, index: usize, direction: Direction) -> Edges {
+        self.edges_of(index, direction)
+    }
+}
