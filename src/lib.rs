@@ -74,7 +74,7 @@
 //! ```text
 //! 1 language and graph: op activation placement schedule open delivery deadlock graph ending legible nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: anatomy layout hardware memory misfit balance cost settle sim exact
-//! 3 the way in: resolve forecast advice remedy published report
+//! 3 the way in: resolve forecast advice remedy report
 //! 4 machines: model cuda ranks exec doctor
 //! 5 measurement: experiment
 //! 6 command line, and the errors of the crate: cli error
@@ -133,7 +133,6 @@ mod nearest;
 mod op;
 mod open;
 mod placement;
-mod published;
 #[cfg(feature = "training")]
 mod ranks;
 mod remedy;

@@ -266,7 +266,6 @@ pub const VERBS: &[(&[&str], &str)] = &[
     (&["autocomplete", "completion"], "pipesim completions"),
     (&["auto", "search", "optimize", "optimise", "tune", "best"], "pipesim predict -s auto"),
     (&["accuracy"], "pipesim report accuracy"),
-    (&["published"], "pipesim report published"),
     (&["version"], "pipesim --version"),
     (&["tutorial", "learn"], "pipesim tour"),
 ];

@@ -29,7 +29,6 @@ mod output;
 mod predict;
 mod profile;
 mod progress;
-mod published;
 mod run;
 mod schedules;
 mod selection;
@@ -115,8 +114,6 @@ enum Verb {
 enum ReportVerb {
     /// Calibrate on one schedule and one m, predict all others for several m, measure them all
     Accuracy(Box<accuracy::Accuracy>),
-    /// Predict every row of a table of published, measured steps, and write a page of how far off
-    Published(published::Published),
 }
 
 /// The description of the command line.
@@ -213,7 +210,6 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Export(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(),
         Verb::Report { report: ReportVerb::Accuracy(verb) } => verb.run(),
-        Verb::Report { report: ReportVerb::Published(verb) } => verb.run(),
         Verb::Schedules(verb) => verb.run(),
         Verb::Tour(verb) => verb.run(),
         #[cfg(feature = "cuda")]

@@ -4,7 +4,6 @@
 //! come with the program stand in the folder `hardware`, each number with its source; `gpu` is what they have in common.
 
 mod field;
-mod fitted;
 mod machine;
 mod read;
 mod stack;
@@ -12,7 +11,6 @@ mod stack;
 mod write;
 
 pub use field::Field;
-pub use fitted::{FITTED, Fitted};
 pub use machine::Hardware;
 pub use read::{Error, hardware, hardware_file, hardware_with, stack, stack_with};
 pub use stack::Stack;

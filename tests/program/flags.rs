@@ -324,7 +324,6 @@ const SETTINGS: &[Setting] = &[
             ("calibrate-micro", "it predicts times, and those are left out"),
         ],
     },
-    Setting { command: "report published $D/published-rows.json", refused: "", same: &[] },
     Setting { command: "schedules", refused: "", same: &[] },
     Setting { command: "schedules 1f1b", refused: "json", same: &[] },
     Setting { command: "man", refused: "", same: &[] },
@@ -344,7 +343,6 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("predict --stages 4 --micro 8", "micro", "16"),
     ("predict --stages 2 --micro 4 --schedule 1f1b --model", "batch", "16"),
     ("predict --stages 2 --micro 4 --schedule 1f1b --model", "precision", "fp32"),
-    ("report published", "output", "elsewhere"),
     ("run --stages 2 --micro 2", "checkpoint", "$D/none"),
     ("report accuracy", "stages", "5"),
     ("doctor", "format", "json"),
@@ -367,7 +365,6 @@ fn prepare() -> TempDir {
     for (name, block) in [("costs.json", 100_000), ("other-costs.json", 300_000)] {
         write(name, &costs(block));
     }
-    write("published-rows.json", &published_row().to_string());
     let made = [
         "export --stages 2 --micro 4 --schedule 1f1b --to pytorch-csv --output $D/1f1b.csv",
         "predict --stages 2 --micro 4 --schedule 1f1b --output $D/predicted.json",
@@ -377,15 +374,6 @@ fn prepare() -> TempDir {
         assert_eq!(seen.code, 0, "{line}: {}", seen.told);
     }
     folder
-}
-
-/// A table of one published step.
-fn published_row() -> Value {
-    json!([{"id": "one", "family": "none", "group": "none", "model": {"name": "small", "arch": "gpt", "layers": 4, "hidden": 512,
-        "ffn": 2048, "heads": 8, "kv_heads": 8, "vocab": 50_257}, "seq": 512, "gpu": "h100-sxm", "gpus": 2, "gpus_per_node": 8,
-        "network_gbps_per_gpu": 400, "tp": 1, "pp": 2, "cp": 1, "dp": 1, "chunks": 1, "schedule": "1f1b", "micro_batch_size": 1,
-        "batch": 4, "precision": "bf16", "recompute": null, "zero": null, "flash_attention": null, "stack": "megatron-core",
-        "iteration_s": 0.05}])
 }
 
 /// A cost file for a model of 4 blocks.

@@ -3,31 +3,30 @@
 use crate::support::golden_list;
 use pipesim::internals::anatomy::transformer_named;
 use pipesim::internals::cost::analytic::{Analytic, Machine, StepTime};
-use pipesim::internals::hardware::{FITTED, Hardware, hardware, stack};
+use pipesim::internals::hardware::{Hardware, hardware, stack};
 use pipesim::internals::layout::{Layout, Precision, Recompute, Zero};
-use pipesim::internals::published::{self, Held, errors, is_narrow};
-use pipesim::internals::resolve::Files;
+use pipesim_validation::{FITTED, RowPrediction, errors, is_narrow, pairs, predict, read, rule_of_thumb};
 use std::sync::LazyLock;
 
-/// What is published of schedules in fixed order; those that are searched take minutes, and stand in reports/published.
-static HELD: LazyLock<Vec<Held>> = LazyLock::new(|| {
-    let rows = published::read(include_str!("../golden/throughputs/measured.json")).unwrap().0;
+/// Predictions of published steps in fixed order. Searched orders take minutes; reports/published has them.
+static PREDICTED: LazyLock<Vec<RowPrediction>> = LazyLock::new(|| {
+    let rows = read(include_str!("../golden/throughputs/measured.json")).unwrap().0;
     let fixed = |schedule: &str| matches!(schedule, "none" | "1f1b" | "interleaved-1f1b" | "zb-v");
-    published::hold(rows.into_iter().filter(|row| fixed(&row.schedule)).collect(), &Files, &|_| ())
+    predict(rows.into_iter().filter(|row| fixed(&row.schedule)).collect())
 });
 
 #[test]
 fn published_steps_are_predicted_as_well_as_is_claimed() {
-    assert_eq!(HELD.iter().filter(|held| held.time.is_err()).count(), 0);
-    let wide = errors(&HELD, |held| !is_narrow(held));
+    assert_eq!(PREDICTED.iter().filter(|row| row.time.is_err()).count(), 0);
+    let wide = errors(&PREDICTED, |row| !is_narrow(row));
     assert!(wide.mean < 0.055 && wide.median < 0.038 && wide.bias.abs() < 0.025, "{wide:?}");
-    let narrow = errors(&HELD, is_narrow);
+    let narrow = errors(&PREDICTED, is_narrow);
     assert!(narrow.mean < 0.065 && narrow.bias.abs() < 0.03, "{narrow:?}");
-    let pure = errors(&HELD, |held| matches!(held.row.family.as_str(), "ZeroBubble" | "VocabPP"));
+    let pure = errors(&PREDICTED, |prediction| matches!(prediction.row.family.as_str(), "ZeroBubble" | "VocabPP"));
     assert!(pure.mean < 0.04, "the zero-bubble paper's own model errs by 5.9 % on 1F1B: {pure:?}");
-    let thumb = published::rule_of_thumb(&HELD, |held| !is_narrow(held));
+    let thumb = rule_of_thumb(&PREDICTED, |row| !is_narrow(row));
     assert!(thumb.mean > 4.0 * wide.mean, "{thumb:?}");
-    let (right, all) = published::pairs(&HELD);
+    let (right, all) = pairs(&PREDICTED);
     assert!(all > 500 && right * 10 >= all * 9, "{right} of {all}");
     assert!(FITTED.len() < 20);
 }
@@ -209,7 +208,7 @@ fn published_rows_with_unknown_stages_of_zero_are_refused() {
     let row = |zero: u32| {
         let mut row = golden_list("throughputs/measured.json").remove(0);
         row["zero"] = zero.into();
-        published::read(&serde_json::json!([row]).to_string()).unwrap().0.remove(0).layout()
+        read(&serde_json::json!([row]).to_string()).unwrap().0.remove(0).layout()
     };
     assert!(row(3).is_ok());
     assert!(row(4).unwrap_err().to_string().contains("found '4'"));

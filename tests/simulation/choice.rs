@@ -6,10 +6,10 @@ use pipesim::internals::cost::analytic::{Analytic, Machine};
 use pipesim::internals::dsl;
 use pipesim::internals::hardware::{hardware, stack};
 use pipesim::internals::layout::{Layout, Recompute, STACKS, Zero};
-use pipesim::internals::published::read;
 use pipesim::internals::resolve::MachineOptions;
 use pipesim::internals::sim::event::Scope;
 use pipesim::{Costs, Forecast, Selection};
+use pipesim_validation::read;
 
 /// How many random questions are asked: `usually`, or as many as `PIPESIM_QUESTIONS` says.
 fn questions(usually: usize) -> usize {

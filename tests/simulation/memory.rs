@@ -7,9 +7,9 @@ use pipesim::internals::cost::analytic::{Analytic, Machine};
 use pipesim::internals::hardware::{hardware, stack};
 use pipesim::internals::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero};
 use pipesim::internals::memory::{DeviceMemory, Ledger, Memory, memory};
-use pipesim::internals::published::{Row, read};
 use pipesim::internals::remedy::{Question, misfit};
 use pipesim::{Costs, Selection, TaskGraph};
+use pipesim_validation::{Row, read};
 use serde_json::Value;
 use std::collections::BTreeMap;
 

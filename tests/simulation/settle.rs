@@ -98,7 +98,7 @@ fn searches_on_a_v_reach_the_adaptive_scheduler() {
 
 /// What the authors' schedulers (github.com/sail-sg/zero-bubble-pipeline-parallelism) reach for more devices and micro-batches, run
 /// with costs in thousandths: none is better than the search, which holds no more. A selection of the table;
-/// `examples/originals.rs` goes through all of it.
+/// `cargo run --release -p pipesim-validation -- originals` runs all of them.
 #[test]
 fn searches_reach_the_originals_at_larger_sizes() {
     for entry in golden_list("zero-bubble/originals.json").into_iter().filter(|entry| entry["tested"] == true) {

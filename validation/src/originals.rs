@@ -1,20 +1,16 @@
-//! Searches each case of a table of what the zero-bubble authors' schedulers reach, and writes the ratios, worst first, as
-//! Markdown: one search after another, each with its seconds. Names after the table keep the cases of these schedulers or p.
-//!
-//!     cargo run --release --example originals -- tests/golden/zero-bubble/originals.json [ZBV|p16 ...]
+//! Searched schedules against what the zero-bubble authors' schedulers reach, case by case.
 
-use pipesim::internals::cost::{GivenCosts, Slow};
-use pipesim::internals::graph::TaskGraph;
+use anyhow::{Result, ensure};
+use pipesim::internals::cost::Slow;
 use pipesim::internals::open::{Goal, OpenSchedule, Program};
-use pipesim::internals::placement::Placement;
 use pipesim::internals::settle::settle;
 use pipesim::internals::sim;
+use pipesim::{GivenCosts, Placement, TaskGraph};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::time::Instant;
 
-/// Costs of a chunk's ops and of a message, as the authors name them.
+/// Costs of the ops of a chunk and of a message, in the authors' notation.
 #[derive(Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 struct Costs {
@@ -43,8 +39,8 @@ impl Case {
         ["ZB1P", "ZB2P"].contains(&self.scheduler.as_str())
     }
 
-    /// What the search reaches, in units, and the seconds that it takes.
-    fn searched(&self) -> Result<(f64, f64), Box<dyn Error>> {
+    /// Returns the result of the search, in time units, and the seconds it takes.
+    fn searched(&self) -> Result<(f64, f64)> {
         let (v, keep) = if self.is_linear() { (1.0, 0.5) } else { (2.0, 1.0) };
         let placement = if self.is_linear() { Placement::linear(self.p) } else { Placement::zigzag("V", self.p, 2) };
         let Costs { f, b, w, communication } = self.costs;
@@ -57,9 +53,7 @@ impl Case {
         let begin = Instant::now();
         let schedule = settle(&open, &costs)?;
         let seconds = begin.elapsed().as_secs_f64();
-        if !schedule.keeps_cap(self.cap, costs.keep) {
-            return Err(format!("{} holds more than {}", self.scheduler, self.cap).into());
-        }
+        ensure!(schedule.keeps_cap(self.cap, costs.keep), "{} holds more than {}", self.scheduler, self.cap);
         let devices = sim::sweep(&TaskGraph::new(schedule)?, &costs);
         let ticks = match goal {
             Goal::Makespan => devices.iter().map(|device| device.last_end).max(),
@@ -83,7 +77,7 @@ impl Case {
     }
 }
 
-/// Cases, how many are better, equal and worse, the worst ratio, and seconds, the most and all.
+/// Counts, the worst ratio, and the longest and total time in seconds.
 #[derive(Clone, Copy, Default)]
 struct Summary {
     cases: u32,
@@ -107,12 +101,14 @@ impl Summary {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("give the table, tests/golden/zero-bubble/originals.json")?;
-    let kept: Vec<String> = arguments.collect();
-    let mut cases: Vec<Case> = serde_json::from_str(&std::fs::read_to_string(path)?)?;
-    cases.retain(|case| kept.is_empty() || kept.contains(&case.scheduler) || kept.contains(&format!("p{}", case.p)));
+/// Searches each case of the JSON table `text`, one after another, and prints the ratios as Markdown, worst first. `only` names
+/// the schedulers or numbers of devices (`p16`) to keep.
+///
+/// # Errors
+/// An unreadable table, or a search that fails.
+pub fn print(text: &str, only: &[String]) -> Result<()> {
+    let mut cases: Vec<Case> = serde_json::from_str(text)?;
+    cases.retain(|case| only.is_empty() || only.contains(&case.scheduler) || only.contains(&format!("p{}", case.p)));
     let (mut rows, mut summaries) = (Vec::new(), BTreeMap::<(u32, &str), Summary>::new());
     for case in &cases {
         let (found, seconds) = case.searched()?;

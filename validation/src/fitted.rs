@@ -1,15 +1,15 @@
-//! Which of the numbers were fitted to published steps; all others are data sheets', documentation's, or stand for themselves.
+//! The numbers of `hardware/` that were fitted to published steps. All others come from data sheets and documentation.
 
-/// A number that was fitted.
+/// A fitted number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fitted {
-    /// The file or the stack where it stands.
+    /// Hardware file or software stack that contains it.
     pub scope: &'static str,
     /// Its key.
     pub field: &'static str,
-    /// Where the fit begins: what documents and measurements of single operations say, taken to be known to a tenth.
+    /// Start of the fit, from documents and measurements of single operations; assumed to be known to 10 %.
     pub start: f64,
-    /// Least and most that it may be.
+    /// Minimum and maximum.
     pub range: [f64; 2],
 }
 
@@ -17,7 +17,7 @@ const fn fitted(scope: &'static str, field: &'static str, start: f64, range: [f6
     Fitted { scope, field, start, range }
 }
 
-/// All of them.
+/// Every fitted number.
 pub const FITTED: &[Fitted] = &[
     fitted("gpu", "product_wave_loss", 0.2, [0.02, 1.0]),
     fitted("gpu", "product_depth", 100.0, [10.0, 1000.0]),

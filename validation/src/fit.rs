@@ -1,52 +1,53 @@
-//! Fits the constants of `pipesim::internals::hardware::FITTED` to a table of published steps, and says how far predictions are off
-//! where each group, family or machine in turn was left out of the fit. Deterministic: Levenberg and Marquardt's method from the
-//! values in that list, some seconds a fit, as many fits at a time as there are cores.
+//! Fit of the constants in [`FITTED`] to a table of published steps, also with each group, family or machine in turn left out.
 //!
-//!     cargo run --release --example fit -- TABLE.json [all|groups|families|machines]
-//!
-//! The loss is the mean over rows, by weight, of the size of ln(predicted / measured); beyond a quarter it counts a third, so
-//! that a few rows that no model explains do not bend the rest. A constant's beginning is taken to be known to a tenth: leaving it costs
-//! as much as being off by a twentieth on a row for each such tenth, squared and halved.
+//! The method is Levenberg and Marquardt's, from the start values; it is deterministic and takes some seconds per fit.
+//! The loss is the weighted mean over rows of |ln(predicted / measured)|; beyond 25 % the slope is a third, so that a few rows that no
+//! model explains do not dominate. Start values are assumed to be known to 10 %: each 10 % of distance costs as much as an error of
+//! 5 % on one row, squared and halved.
 
+use crate::errors::Errors;
+use crate::fitted::FITTED;
+use crate::prediction::{Orders, orders, step};
+use crate::row::{Row, read};
+use anyhow::Result;
+use clap::ValueEnum;
 use pipesim::internals::cost::analytic::{Analytic, Machine};
-use pipesim::internals::hardware::{self, FITTED, Hardware, Stack};
-use pipesim::internals::published::{self, Errors, Orders, Row};
+use pipesim::internals::hardware;
 use pipesim::internals::resolve::Files;
+use pipesim::{Hardware, Host, Stack};
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What beginnings are known to, as a share.
+/// Relative uncertainty of the start values.
 const KNOWN: f64 = 0.1;
-/// What a row is taken to be off by whatever the constants are, as a share.
+/// Relative error that a row is assumed to have for any constants.
 const NOISE: f64 = 0.05;
-/// Beyond this a row counts less.
+/// Relative error beyond which a row counts less.
 const FAR: f64 = 0.25;
 const FAR_COUNTS: f64 = 0.3;
-/// Step of the differences that stand for derivatives, as a share.
+/// Relative step of the finite differences.
 const STEP: f64 = 0.01;
 
-/// A row with the orders of its schedule, which are found once, under the constants as they are.
+/// A row with the orders of its schedule, made once under the current constants.
 struct Case {
     row: Row,
     orders: Orders,
 }
 
-/// Values of the fitted constants, in their order.
+/// Values of the fitted constants, in the order of [`FITTED`].
 type Constants = Vec<f64>;
 
-/// A matrix and the right side.
+/// A matrix and a right-hand side.
 type Equations = (Vec<Vec<f64>>, Vec<f64>);
 
-/// The machines and software of some constants.
+/// Hardware and software under given constants.
 struct Tables {
     hardware: BTreeMap<&'static str, Hardware>,
     stacks: BTreeMap<&'static str, Stack>,
 }
 
 impl Tables {
-    fn new(constants: &[f64]) -> Result<Tables, Box<dyn Error>> {
+    fn new(constants: &[f64]) -> Result<Tables> {
         let value = |scope: &str, field: &str| {
             FITTED.iter().zip(constants).find(|(f, _)| f.scope == scope && f.field == field).map(|(_, value)| *value)
         };
@@ -60,13 +61,13 @@ impl Tables {
         Ok(Tables { hardware: machines, stacks })
     }
 
-    /// Whether a row's machine and software are the same as in `other`.
+    /// Returns whether the hardware and software of a row are the same as in `other`.
     fn agrees(&self, other: &Tables, row: &Row) -> bool {
         let (gpu, stack) = (row.gpu.as_str(), row.stack.as_str());
         self.hardware.get(gpu) == other.hardware.get(gpu) && self.stacks.get(stack) == other.stacks.get(stack)
     }
 
-    /// Predicted over measured; none where the row cannot be predicted.
+    /// Returns predicted over measured time; `None` if the row cannot be predicted.
     fn ratio(&self, case: &Case) -> Option<f64> {
         let row = &case.row;
         let known = self.hardware.get(row.gpu.as_str())?.clone();
@@ -79,19 +80,19 @@ impl Tables {
             stack: self.stacks.get(row.stack.as_str())?.clone(),
         };
         let costs = Analytic::new(row.sizes(), machine, row.layout().ok()?).ok()?;
-        Some(published::step(&costs, &case.orders).ok()?.iteration() / row.iteration_s)
+        Some(step(&costs, &case.orders).ok()?.iteration() / row.iteration_s)
     }
 }
 
-/// Errors of rows that the fit sees, and how much they cost.
+/// The rows of one fit.
 struct Fit<'a> {
     cases: &'a [&'a Case],
     weight: f64,
 }
 
 impl Fit<'_> {
-    /// ln(predicted / measured) of each row; those of `before` where neither machine nor software changed.
-    fn errors(&self, constants: &[f64], before: Option<(&Tables, &[f64])>) -> Result<Vec<f64>, Box<dyn Error>> {
+    /// Returns ln(predicted / measured) of each row, copied from `before` if neither hardware nor software changed.
+    fn errors(&self, constants: &[f64], before: Option<(&Tables, &[f64])>) -> Result<Vec<f64>> {
         let tables = Tables::new(constants)?;
         let one = |(number, case): (usize, &&Case)| match before {
             Some((old, errors)) if tables.agrees(old, &case.row) => errors[number],
@@ -100,7 +101,7 @@ impl Fit<'_> {
         Ok(self.cases.iter().enumerate().map(one).collect())
     }
 
-    /// What a row's error costs, and the weight that makes a square of it.
+    /// Returns the loss of an error, and the weight of its square with the same slope.
     fn cost(error: f64) -> (f64, f64) {
         let size = error.abs();
         let (near, slope) = if size > FAR { (FAR + FAR_COUNTS * (size - FAR), FAR_COUNTS) } else { (size, 1.0) };
@@ -108,7 +109,7 @@ impl Fit<'_> {
         (smooth, near / smooth * slope / size.max(1e-9))
     }
 
-    /// What leaving a beginning costs, for a logarithm of one.
+    /// Weight of the squared logarithmic distance from the start values.
     fn held(&self) -> f64 {
         NOISE / (2.0 * self.weight * KNOWN * KNOWN)
     }
@@ -119,7 +120,7 @@ impl Fit<'_> {
         rows.sum::<f64>() / self.weight + self.held() * moved.sum::<f64>()
     }
 
-    fn run(&self) -> Result<Constants, Box<dyn Error>> {
+    fn run(&self) -> Result<Constants> {
         let mut constants: Constants = FITTED.iter().map(|fitted| fitted.start).collect();
         let mut errors = self.errors(&constants, None)?;
         let (mut best, mut damping) = (self.loss(&constants, &errors), 1e-3);
@@ -150,8 +151,8 @@ impl Fit<'_> {
         Ok(constants)
     }
 
-    /// The normal equations of a step in logarithms of the constants.
-    fn normal(&self, constants: &[f64], errors: &[f64]) -> Result<Equations, Box<dyn Error>> {
+    /// Returns the normal equations of a step in the logarithms of the constants.
+    fn normal(&self, constants: &[f64], errors: &[f64]) -> Result<Equations> {
         let tables = Tables::new(constants)?;
         let mut slopes: Vec<Vec<f64>> = Vec::new();
         for number in 0..constants.len() {
@@ -177,7 +178,7 @@ impl Fit<'_> {
     }
 }
 
-/// Gauss's elimination with pivots.
+/// Gaussian elimination with partial pivoting.
 fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
     let count = right.len();
     for i in 0..count {
@@ -199,17 +200,17 @@ fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
     right
 }
 
-fn fit(cases: &[&Case]) -> Result<Constants, String> {
+fn fit(cases: &[&Case]) -> Result<Constants> {
     let weight = cases.iter().map(|case| case.row.weight).sum::<f64>().max(1e-9);
-    Fit { cases, weight }.run().map_err(|error| error.to_string())
+    Fit { cases, weight }.run()
 }
 
 fn is_narrow(row: &Row) -> bool {
     matches!(row.precision.as_str(), "fp8" | "mxfp8" | "nvfp4")
 }
 
-/// Prints errors in all, by family and by machine.
-fn print(errors: &[(&Row, f64)]) {
+/// Prints errors by precision, family and machine.
+fn print_errors(errors: &[(&Row, f64)]) {
     let kinds: [fn(&Row) -> String; 4] = [
         |row| if is_narrow(row) { "8 and 4 bits".to_string() } else { "16 bits".to_string() },
         |row| match row.pp > 1 && row.tp * row.dp == 1 {
@@ -232,62 +233,66 @@ fn print(errors: &[(&Row, f64)]) {
     }
 }
 
-/// The rows of a table, each with its orders; what is the same is found once.
-fn cases(table: &str) -> Result<Vec<Case>, Box<dyn Error>> {
-    let mut cases: Vec<Case> = Vec::new();
-    let mut known: BTreeMap<(String, u32, u32, u32), usize> = BTreeMap::new();
-    for row in published::read(&std::fs::read_to_string(table)?)?.0 {
+/// Returns the rows of a table with their orders, which are made once for equal rows.
+fn cases(text: &str) -> Result<Vec<Case>> {
+    let mut known: BTreeMap<(String, u32, u32, u32), Orders> = BTreeMap::new();
+    let mut case = |row: Row| {
         let costs = row.costs()?;
         let key = (row.schedule().to_string(), row.pp, row.chunks, costs.layout.micro);
-        let orders = match known.get(&key).and_then(|&number| cases.get(number)) {
-            Some(Case { orders, .. }) => orders.clone(),
-            None => published::orders(&row, &costs, &Files)?,
+        let orders = match known.get(&key) {
+            Some(orders) => orders.clone(),
+            None => known.entry(key).or_insert(orders(&row, &costs)?).clone(),
         };
-        known.entry(key).or_insert(cases.len());
-        cases.push(Case { row, orders });
-    }
-    Ok(cases)
+        Ok(Case { row, orders })
+    };
+    read(text)?.0.into_iter().map(&mut case).collect()
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let table = arguments.first().ok_or("expected a table of published steps, found none: fit TABLE.json groups")?;
-    let mode = arguments.get(1).map_or("all", String::as_str);
-    let left_out: fn(&Row) -> String = match mode {
-        "all" => |_| String::new(),
-        "groups" => |row| row.group.clone(),
-        "families" => |row| row.family.clone(),
-        "machines" => |row| row.gpu.clone(),
-        other => return Err(format!("expected all, groups, families or machines, found {other}").into()),
+/// What each fit leaves out in turn.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub enum LeftOut {
+    /// Nothing: one fit on all rows, and its constants are printed
+    All,
+    /// Rows of one publication, model, precision and GPU
+    Groups,
+    /// Rows of one publication
+    Families,
+    /// Rows of one GPU
+    Machines,
+}
+
+/// Fits the constants to the rows of the JSON table `text` and prints the errors on the rows that were left out.
+///
+/// # Errors
+/// A table that cannot be read, or rows that cannot be ordered.
+pub fn print(text: &str, left_out: LeftOut) -> Result<()> {
+    let name_of: fn(&Row) -> String = match left_out {
+        LeftOut::All => |_| String::new(),
+        LeftOut::Groups => |row| row.group.clone(),
+        LeftOut::Families => |row| row.family.clone(),
+        LeftOut::Machines => |row| row.gpu.clone(),
     };
-    let cases = cases(table)?;
-    let names: BTreeSet<String> = cases.iter().map(|case| left_out(&case.row)).collect();
+    let is_all = left_out == LeftOut::All;
+    let cases = cases(text)?;
+    let names: BTreeSet<String> = cases.iter().map(|case| name_of(&case.row)).collect();
     let names: Vec<String> = names.into_iter().collect();
-    // each name in turn is left out; by name, so that the result does not depend on which fit ended first
-    let found: Mutex<BTreeMap<usize, Result<Constants, String>>> = Mutex::default();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(name) = names.get(number) else { break };
-            let seen: Vec<&Case> = cases.iter().filter(|case| mode == "all" || left_out(&case.row) != *name).collect();
-            let constants = fit(&seen);
-            found.lock().unwrap_or_else(PoisonError::into_inner).insert(number, constants);
-        }
-    };
-    std::thread::scope(|scope| {
-        (0..std::thread::available_parallelism().map_or(1, usize::from)).for_each(|_| drop(scope.spawn(work)));
+    // By number of the name, so that the result does not depend on which fit ends first.
+    let found: Mutex<BTreeMap<usize, Result<Constants>>> = Mutex::default();
+    Files.each(names.len(), &|number| {
+        let seen: Vec<&Case> = cases.iter().filter(|case| is_all || name_of(&case.row) != names[number]).collect();
+        let constants = fit(&seen);
+        found.lock().unwrap_or_else(PoisonError::into_inner).insert(number, constants);
     });
     let mut errors: Vec<(&Row, f64)> = Vec::new();
     for (number, constants) in found.into_inner().unwrap_or_else(PoisonError::into_inner) {
         let constants = constants?;
         let tables = Tables::new(&constants)?;
-        let tested = cases.iter().filter(|case| left_out(&case.row) == names[number]);
+        let tested = cases.iter().filter(|case| name_of(&case.row) == names[number]);
         errors.extend(tested.filter_map(|case| Some((&case.row, tables.ratio(case)? - 1.0))));
-        if mode == "all" {
+        if is_all {
             FITTED.iter().zip(&constants).for_each(|(f, value)| println!("{}.{} = {value:.4}", f.scope, f.field));
         }
     }
-    print(&errors);
+    print_errors(&errors);
     Ok(())
 }

@@ -1,16 +1,18 @@
-//! The page: predicted against measured on logarithmic axes, errors by kind of row, and the largest misses.
+//! The page: predicted against measured times on logarithmic axes, errors by kind of row, and the largest errors.
 
-use super::errors::{self, Errors, TRAITS, is_narrow};
-use super::held::Held;
-use crate::hardware::FITTED;
+use crate::errors::{self, Errors, GROUPINGS, is_narrow};
+use crate::fitted::FITTED;
+use crate::prediction::RowPrediction;
+use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::path::Path;
 
-/// Colours of families, in turn.
+/// Colors of the families.
 const COLORS: [&str; 10] =
     ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#dd8452", "#55a868", "#8172b3"];
 
-/// How many misses are listed.
+/// Number of large errors to list.
 const MISSES: usize = 15;
 
 fn percent(share: f64) -> String {
@@ -21,13 +23,15 @@ fn signed(share: f64) -> String {
     format!("{:+.1} %", 100.0 * share)
 }
 
-/// The scatter as a picture.
-pub fn scatter(rows: &[Held]) -> String {
+/// Returns the scatter plot as SVG.
+fn scatter(rows: &[RowPrediction]) -> String {
     const SIZE: f64 = 640.0;
     const LEFT: f64 = 60.0;
-    let points: Vec<(f64, f64, &Held)> = rows
+    let points: Vec<(f64, f64, &RowPrediction)> = rows
         .iter()
-        .filter_map(|held| Some((held.row.iteration_s, held.time.as_ref().ok()?.iteration(), held)))
+        .filter_map(|prediction| {
+            Some((prediction.row.iteration_s, prediction.time.as_ref().ok()?.iteration(), prediction))
+        })
         .filter(|(measured, predicted, _)| *measured > 0.0 && *predicted > 0.0)
         .collect();
     let all = || points.iter().flat_map(|(measured, predicted, _)| [*measured, *predicted]);
@@ -70,15 +74,15 @@ pub fn scatter(rows: &[Held]) -> String {
         )
     };
     svg += &(line(1.0, "") + &line(1.1, " stroke-dasharray=\"4 4\"") + &line(1.0 / 1.1, " stroke-dasharray=\"4 4\""));
-    let families: BTreeSet<&str> = points.iter().map(|(.., held)| held.row.family.as_str()).collect();
+    let families: BTreeSet<&str> = points.iter().map(|(.., prediction)| prediction.row.family.as_str()).collect();
     let color = |family: &str| COLORS[families.iter().position(|known| *known == family).unwrap_or(0) % COLORS.len()];
-    for (measured, predicted, held) in &points {
+    for (measured, predicted, prediction) in &points {
         let (x, y) = (LEFT + place(*measured), 10.0 + SIZE - place(*predicted));
         let _ = writeln!(
             svg,
             "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{}\" fill-opacity=\"0.7\"><title>{}: {measured:.4} s measured, {predicted:.4} s predicted</title></circle>",
-            color(&held.row.family),
-            escaped(&held.row.id)
+            color(&prediction.row.family),
+            escaped(&prediction.row.id)
         );
     }
     for (number, family) in families.iter().enumerate() {
@@ -111,7 +115,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A table: its caption, header, and rows.
+/// A table: caption, header and rows.
 type Sheet = (String, Vec<String>, Vec<Vec<String>>);
 
 fn cells(name: &str, errors: &Errors) -> Vec<String> {
@@ -125,11 +129,13 @@ fn cells(name: &str, errors: &Errors) -> Vec<String> {
     ]
 }
 
-/// All tables of the page.
-fn sheets(rows: &[Held]) -> Vec<Sheet> {
+/// Returns all tables of the page.
+fn sheets(rows: &[RowPrediction]) -> Vec<Sheet> {
     let header = |first: &str| [first, "rows", "weight", "mean error", "median", "bias"].map(str::to_string).to_vec();
-    let wide = |held: &Held| !is_narrow(held);
-    let pure = |held: &Held| held.row.tp == 1 && held.row.dp == 1 && held.row.cp == 1 && held.row.pp > 1;
+    let wide = |prediction: &RowPrediction| !is_narrow(prediction);
+    let pure = |prediction: &RowPrediction| {
+        prediction.row.tp == 1 && prediction.row.dp == 1 && prediction.row.cp == 1 && prediction.row.pp > 1
+    };
     let whole = vec![
         cells("16 bits", &errors::errors(rows, wide)),
         cells("8 and 4 bits", &errors::errors(rows, is_narrow)),
@@ -138,17 +144,18 @@ fn sheets(rows: &[Held]) -> Vec<Sheet> {
         cells("rule of thumb, 8 and 4 bits", &errors::rule_of_thumb(rows, is_narrow)),
     ];
     let mut sheets = vec![("In all".to_string(), header("rows of"), whole)];
-    for (name, of) in TRAITS {
+    for (name, of) in GROUPINGS {
         let rows = errors::by(rows, of).iter().map(|(kind, errors)| cells(kind, errors)).collect();
         sheets.push((format!("By {name}"), header(name), rows));
     }
-    let mut worst: Vec<(&Held, f64)> = rows.iter().filter_map(|held| Some((held, held.error()?))).collect();
+    let mut worst: Vec<(&RowPrediction, f64)> =
+        rows.iter().filter_map(|prediction| Some((prediction, prediction.error()?))).collect();
     worst.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
-    let miss = |(held, error): &(&Held, f64)| {
-        let row = &held.row;
+    let miss = |(prediction, error): &(&RowPrediction, f64)| {
+        let row = &prediction.row;
         let layout =
             format!("tp {} pp {} cp {} dp {}, {} x {}", row.tp, row.pp, row.cp, row.dp, row.micro_batch_size, row.seq);
-        let predicted = held.time.as_ref().map_or(0.0, |time| time.iteration());
+        let predicted = prediction.time.as_ref().map_or(0.0, |time| time.iteration());
         vec![
             row.id.clone(),
             row.model.name.clone(),
@@ -156,23 +163,25 @@ fn sheets(rows: &[Held]) -> Vec<Sheet> {
             format!("{:.3} s", row.iteration_s),
             format!("{predicted:.3} s"),
             signed(*error),
-            cause(held, *error).to_string(),
+            cause(prediction, *error).to_string(),
         ]
     };
     let header =
         ["row", "model", "layout", "measured", "predicted", "error", "likely cause"].map(str::to_string).to_vec();
     sheets.push(("Largest misses".to_string(), header, worst.iter().take(MISSES).map(miss).collect()));
-    let unknown: Vec<Vec<String>> =
-        rows.iter().filter_map(|held| Some(vec![held.row.id.clone(), held.time.as_ref().err()?.clone()])).collect();
+    let unknown: Vec<Vec<String>> = rows
+        .iter()
+        .filter_map(|prediction| Some(vec![prediction.row.id.clone(), prediction.time.as_ref().err()?.clone()]))
+        .collect();
     if !unknown.is_empty() {
         sheets.push(("Not predicted".to_string(), ["row", "why"].map(str::to_string).to_vec(), unknown));
     }
     sheets
 }
 
-/// What of the model of a step is likely to be wrong where a row is far off; judged by what the row is, not by its number.
-fn cause(held: &Held, error: f64) -> &'static str {
-    let row = &held.row;
+/// Returns the likely cause of a large error, judged from the properties of the row.
+fn cause(prediction: &RowPrediction, error: f64) -> &'static str {
+    let row = &prediction.row;
     let long = row.seq >= 65_536;
     match () {
         () if row.zero == Some(3) && row.gpus >= 256 && error < 0.0 => {
@@ -186,28 +195,48 @@ fn cause(held: &Held, error: f64) -> &'static str {
     }
 }
 
-/// What is said above the tables.
-fn summary(rows: &[Held]) -> Vec<String> {
-    let held = rows.iter().filter(|held| held.time.is_ok()).count();
+/// Returns the paragraphs above the tables.
+fn summary(rows: &[RowPrediction]) -> Vec<String> {
+    let predicted = rows.iter().filter(|row| row.time.is_ok()).count();
     let (right, all) = errors::pairs(rows);
     let ordered = 100.0 * right as f64 / all.max(1) as f64;
     vec![
         format!(
-            "{held} of {} published, measured steps are predicted from model, hardware, layout and software alone, with {} fitted constants. \
-             Errors are of iteration time; rows count by their weight, which is less than 1 where they are near-duplicates.",
+            "{predicted} of {} published, measured steps are predicted from model, hardware, layout and software alone, with {} fitted constants. \
+             Errors are those of the iteration time, weighted; near-duplicate rows have a weight below 1.",
             rows.len(),
             FITTED.len()
         ),
         format!(
-            "The constants were fitted on these rows (examples/fit.rs repeats it, and says what comes out where groups, families or machines are left out). \
-             Layouts of one model that differ by more than 8 % are ordered as measured in {right} of {all} pairs ({ordered:.1} %)."
+            "The constants were fitted on these rows (`cargo run --release -p pipesim-validation -- fit` repeats the fit, also with groups, families or machines left out). \
+             Of {all} pairs of layouts of one model that differ by more than 8 %, {right} ({ordered:.1} %) are ranked correctly."
         ),
         "The rule of thumb is the median MFU of a GPU and precision over the same rows.".to_string(),
     ]
 }
 
-/// The page in Markdown.
-pub fn markdown(rows: &[Held]) -> String {
+/// Writes the page to `folder` and returns it in Markdown.
+///
+/// # Errors
+/// The files cannot be written.
+pub fn write(rows: &[RowPrediction], folder: &Path) -> Result<String> {
+    let markdown = markdown(rows);
+    let files = [
+        ("README.md", markdown.clone()),
+        ("index.html", html(rows)),
+        ("scatter.svg", scatter(rows)),
+        ("published.json", serde_json::to_string_pretty(&json(rows))? + "\n"),
+    ];
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    for (name, text) in files {
+        let path = folder.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(markdown)
+}
+
+/// Returns the page in Markdown.
+fn markdown(rows: &[RowPrediction]) -> String {
     let mut text = "# Published steps, predicted\n\n".to_string();
     for line in summary(rows) {
         text += &format!("{line}\n\n");
@@ -224,8 +253,8 @@ pub fn markdown(rows: &[Held]) -> String {
     text
 }
 
-/// The page in HTML, by itself.
-pub fn html(rows: &[Held]) -> String {
+/// Returns the page as self-contained HTML.
+fn html(rows: &[RowPrediction]) -> String {
     let mut text = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Published steps, predicted</title>\n\
         <style>body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse;font-size:13px}\
         td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #eee}td:first-child,th:first-child{text-align:left}svg{max-width:100%}</style>\
@@ -247,16 +276,16 @@ pub fn html(rows: &[Held]) -> String {
     text + "</body></html>\n"
 }
 
-/// Rows and errors for programs.
-pub fn json(rows: &[Held]) -> serde_json::Value {
-    let row = |held: &Held| {
-        let time = held.time.as_ref();
+/// Returns rows and errors as JSON.
+fn json(rows: &[RowPrediction]) -> serde_json::Value {
+    let row = |prediction: &RowPrediction| {
+        let time = prediction.time.as_ref();
         serde_json::json!({
-            "id": held.row.id, "family": held.row.family, "group": held.row.group, "weight": held.row.weight,
-            "measured_s": held.row.iteration_s,
+            "id": prediction.row.id, "family": prediction.row.family, "group": prediction.row.group, "weight": prediction.row.weight,
+            "measured_s": prediction.row.iteration_s,
             "predicted_s": time.ok().map(|time| time.iteration()),
             "time_s": time.ok(),
-            "error": held.error(),
+            "error": prediction.error(),
             "why_not": time.err(),
         })
     };
@@ -265,9 +294,9 @@ pub fn json(rows: &[Held]) -> serde_json::Value {
         "schema_version": 1,
         "fitted_constants": FITTED.len(),
         "errors": {
-            "16_bits": errors::errors(rows, |held| !is_narrow(held)),
+            "16_bits": errors::errors(rows, |prediction| !is_narrow(prediction)),
             "narrow": errors::errors(rows, is_narrow),
-            "rule_of_thumb_16_bits": errors::rule_of_thumb(rows, |held| !is_narrow(held)),
+            "rule_of_thumb_16_bits": errors::rule_of_thumb(rows, |prediction| !is_narrow(prediction)),
         },
         "pairs": {"right": right, "all": all},
         "rows": rows.iter().map(row).collect::<Vec<_>>(),

@@ -1,25 +1,25 @@
-//! How far predictions are from what was measured: by kind of row, and beside a rule of thumb.
+//! Errors of the predictions: by kind of row, and compared with a rule of thumb.
 
-use super::held::Held;
+use crate::prediction::RowPrediction;
 use std::collections::BTreeMap;
 
-/// Errors of some rows, as shares; each row counts by its weight.
+/// Relative errors of a set of rows, weighted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Errors {
-    /// How many rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Their weights' sum.
+    /// Sum of their weights.
     pub weight: f64,
-    /// Mean of sizes.
+    /// Mean absolute error.
     pub mean: f64,
-    /// Median of sizes.
+    /// Median absolute error.
     pub median: f64,
-    /// Mean with signs: above 0 where too long a step is predicted.
+    /// Mean signed error: positive if predicted steps are too long.
     pub bias: f64,
 }
 
 impl Errors {
-    /// Of errors with their weights.
+    /// Summarizes pairs of error and weight.
     pub fn of(errors: &[(f64, f64)]) -> Errors {
         let weight: f64 = errors.iter().map(|(_, weight)| weight).sum();
         if weight <= 0.0 {
@@ -44,42 +44,45 @@ impl Errors {
     }
 }
 
-/// What rows are told apart by.
-pub type Trait = (&'static str, fn(&Held) -> String);
+/// A name and a function that groups rows.
+pub type Grouping = (&'static str, fn(&RowPrediction) -> String);
 
-/// The kinds of rows that the page has a table of.
-pub const TRAITS: [Trait; 5] = [
-    ("family", |held| held.row.family.clone()),
-    ("pipeline", |held| match held.row.pp {
+/// Groupings that the page has a table for.
+pub const GROUPINGS: [Grouping; 5] = [
+    ("family", |prediction| prediction.row.family.clone()),
+    ("pipeline", |prediction| match prediction.row.pp {
         1 => "no pipeline".to_string(),
         2..=4 => "2 to 4 devices".to_string(),
         5..=8 => "5 to 8 devices".to_string(),
         9..=16 => "9 to 16 devices".to_string(),
         _ => "more than 16 devices".to_string(),
     }),
-    ("precision", |held| held.row.precision.clone()),
-    ("GPU", |held| held.row.gpu.clone()),
-    ("software", |held| held.row.stack.clone()),
+    ("precision", |prediction| prediction.row.precision.clone()),
+    ("GPU", |prediction| prediction.row.gpu.clone()),
+    ("software", |prediction| prediction.row.stack.clone()),
 ];
 
 /// Whether linear layers have fewer than 16 bits.
-pub fn is_narrow(held: &Held) -> bool {
-    matches!(held.row.precision.as_str(), "fp8" | "mxfp8" | "nvfp4")
+pub fn is_narrow(prediction: &RowPrediction) -> bool {
+    matches!(prediction.row.precision.as_str(), "fp8" | "mxfp8" | "nvfp4")
 }
 
-/// The errors of those rows that `wanted` takes.
-pub fn errors(rows: &[Held], wanted: impl Fn(&Held) -> bool) -> Errors {
-    let found: Vec<(f64, f64)> =
-        rows.iter().filter(|held| wanted(held)).filter_map(|held| Some((held.error()?, held.row.weight))).collect();
+/// Returns the errors of the rows that `includes` accepts.
+pub fn errors(rows: &[RowPrediction], includes: impl Fn(&RowPrediction) -> bool) -> Errors {
+    let found: Vec<(f64, f64)> = rows
+        .iter()
+        .filter(|prediction| includes(prediction))
+        .filter_map(|prediction| Some((prediction.error()?, prediction.row.weight)))
+        .collect();
     Errors::of(&found)
 }
 
-/// The errors by a trait, the largest first.
-pub fn by(rows: &[Held], of: fn(&Held) -> String) -> Vec<(String, Errors)> {
+/// Returns the errors by group, the largest mean error first.
+pub fn by(rows: &[RowPrediction], of: fn(&RowPrediction) -> String) -> Vec<(String, Errors)> {
     let mut kinds: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
-    for held in rows {
-        if let Some(error) = held.error() {
-            kinds.entry(of(held)).or_default().push((error, held.row.weight));
+    for prediction in rows {
+        if let Some(error) = prediction.error() {
+            kinds.entry(of(prediction)).or_default().push((error, prediction.row.weight));
         }
     }
     let mut all: Vec<(String, Errors)> = kinds.into_iter().map(|(kind, found)| (kind, Errors::of(&found))).collect();
@@ -87,35 +90,36 @@ pub fn by(rows: &[Held], of: fn(&Held) -> String) -> Vec<(String, Errors)> {
     all
 }
 
-/// What the median MFU of a GPU and precision predicts: its error for each row, of those that `wanted` takes.
-pub fn rule_of_thumb(rows: &[Held], wanted: impl Fn(&Held) -> bool) -> Errors {
+/// Returns the errors of a rule of thumb on the rows that `includes` accepts: the median MFU of a GPU and precision.
+pub fn rule_of_thumb(rows: &[RowPrediction], includes: impl Fn(&RowPrediction) -> bool) -> Errors {
     let mut kinds: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
-    for held in rows {
-        kinds.entry((&held.row.gpu, &held.row.precision)).or_default().push(held.mfu);
+    for prediction in rows {
+        kinds.entry((&prediction.row.gpu, &prediction.row.precision)).or_default().push(prediction.mfu);
     }
     for all in kinds.values_mut() {
         all.sort_by(f64::total_cmp);
     }
-    let error = |held: &Held| {
-        let all = &kinds[&(held.row.gpu.as_str(), held.row.precision.as_str())];
+    let error = |prediction: &RowPrediction| {
+        let all = &kinds[&(prediction.row.gpu.as_str(), prediction.row.precision.as_str())];
         let median = all[all.len() / 2];
-        (median > 0.0).then(|| (held.mfu / median - 1.0, held.row.weight))
+        (median > 0.0).then(|| (prediction.mfu / median - 1.0, prediction.row.weight))
     };
-    Errors::of(&rows.iter().filter(|held| wanted(held)).filter_map(error).collect::<Vec<_>>())
+    Errors::of(&rows.iter().filter(|prediction| includes(prediction)).filter_map(error).collect::<Vec<_>>())
 }
 
-/// Of pairs of layouts of one model that differ by more than 8 %, how many are ordered as they were measured, and how many there
-/// are. Both have the same GPUs, batch, length, precision and software.
-pub fn pairs(rows: &[Held]) -> (usize, usize) {
+/// Counts pairs of layouts whose measured times differ by more than 8 %: those that the predictions rank correctly, and all. Both
+/// layouts of a pair have the same model, GPUs, batch, sequence length, precision and software.
+pub fn pairs(rows: &[RowPrediction]) -> (usize, usize) {
     let (mut right, mut all) = (0, 0);
     for (number, a) in rows.iter().enumerate() {
         for b in &rows[..number] {
-            let kind = |held: &Held| {
-                let row = &held.row;
+            let kind = |prediction: &RowPrediction| {
+                let row = &prediction.row;
                 let names = [&row.group, &row.precision, &row.stack].map(String::clone);
                 (names, row.gpus, row.batch, row.seq)
             };
-            let of = |held: &Held| -> (f64, Option<f64>) { (held.row.iteration_s, held.error()) };
+            let of =
+                |prediction: &RowPrediction| -> (f64, Option<f64>) { (prediction.row.iteration_s, prediction.error()) };
             if kind(a) != kind(b) {
                 continue;
             }

@@ -1,0 +1,63 @@
+//! `pipesim-validation`: predicts published steps, fits the constants of the cost model, and compares searched schedules with the
+//! zero-bubble authors' own.
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use pipesim_validation::{fit, originals, predict, read, write};
+use std::path::{Path, PathBuf};
+
+/// Research harness of pipesim.
+#[derive(Parser)]
+enum Verb {
+    /// Predict every row of a table of published steps, and write a page of the errors
+    Published {
+        /// Table: a list of rows in JSON
+        #[arg(default_value = "tests/golden/throughputs/measured.json")]
+        table: PathBuf,
+        /// Folder to write the page to
+        #[arg(long, short, default_value = "reports/published")]
+        output: PathBuf,
+    },
+    /// Fit the constants of the cost model to a table of published steps
+    Fit {
+        /// Table: a list of rows in JSON
+        #[arg(default_value = "tests/golden/throughputs/measured.json")]
+        table: PathBuf,
+        /// What each fit leaves out in turn, to predict it
+        #[arg(value_enum, default_value = "all")]
+        left_out: fit::LeftOut,
+    },
+    /// Compare searched schedules with what the zero-bubble authors' schedulers reach, as Markdown
+    Originals {
+        /// Table of cases in JSON
+        #[arg(default_value = "tests/golden/zero-bubble/originals.json")]
+        table: PathBuf,
+        /// Only cases of these schedulers or numbers of devices: ZBV, p16
+        only: Vec<String>,
+    },
+}
+
+fn main() -> Result<()> {
+    match Verb::parse() {
+        Verb::Published { table, output } => published(&table, &output),
+        Verb::Fit { table, left_out } => fit::print(&text(&table)?, left_out),
+        Verb::Originals { table, only } => originals::print(&text(&table)?, &only),
+    }
+}
+
+fn text(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Rows that cannot be read are listed at the end, after the page of the others.
+fn published(table: &Path, output: &Path) -> Result<()> {
+    let (rows, faults) = read(&text(table)?).with_context(|| table.display().to_string())?;
+    let (read, all) = (rows.len(), rows.len() + faults.len());
+    if read > 0 {
+        print!("{}", write(&predict(rows), output)?);
+        eprintln!("wrote {}", output.display());
+    }
+    let names = faults.join("\n  ");
+    ensure!(faults.is_empty(), "{}: {} of {all} rows cannot be read:\n  {names}", table.display(), faults.len());
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! A table of published, measured steps: model, hardware, layout, software, and the time of an iteration.
+
+use anyhow::{Context, Result};
+use pipesim::internals::anatomy::transformer::{Activation, Biases, Config, Style};
+use pipesim::internals::cost::analytic::{Analytic, Machine};
+use pipesim::internals::hardware::{hardware, stack};
+use pipesim::internals::layout::micro_batches;
+use pipesim::{Attention, Hardware, Layout};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// One measured step.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Row {
+    /// Identifier in the table.
+    pub id: String,
+    /// The publication.
+    pub family: String,
+    /// Publication, model, precision and GPU.
+    pub group: String,
+    /// Weight in averages: below 1 for near-duplicates.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// The model.
+    pub model: Model,
+    /// Tokens per sequence.
+    pub seq: u32,
+    /// Name of the hardware.
+    pub gpu: String,
+    /// Total number of GPUs.
+    pub gpus: u64,
+    /// GPUs per node.
+    pub gpus_per_node: f64,
+    /// Bandwidth between nodes, in Gbit/s per GPU and direction.
+    pub network_gbps_per_gpu: f64,
+    /// Tensor-parallel ranks.
+    pub tp: u32,
+    /// Devices per pipeline.
+    pub pp: u32,
+    /// Context-parallel ranks.
+    pub cp: u32,
+    /// Pipelines.
+    pub dp: u32,
+    /// Whether sequence parallelism is on.
+    #[serde(default)]
+    pub sequence_parallel: bool,
+    /// Stages per device.
+    pub chunks: u32,
+    /// Name of the schedule; `none` without pipeline parallelism.
+    pub schedule: String,
+    /// Sequences per micro-batch.
+    pub micro_batch_size: u32,
+    /// Sequences per step.
+    pub batch: u32,
+    /// Precision of matrix products.
+    pub precision: String,
+    /// Activation recomputation.
+    pub recompute: Option<String>,
+    /// The ZeRO stage.
+    pub zero: Option<u32>,
+    /// Whether attention runs in FlashAttention kernels.
+    pub flash_attention: Option<bool>,
+    /// Training software.
+    pub stack: String,
+    /// Time of one iteration, in seconds.
+    pub iteration_s: f64,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// A row's model.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Model {
+    /// Name of the model.
+    pub name: String,
+    /// `gpt`: LayerNorm and biases; `llama`: RMSNorm, no biases.
+    pub arch: String,
+    /// Number of transformer blocks.
+    pub layers: usize,
+    /// Width of the hidden state.
+    pub hidden: usize,
+    /// Width of the MLP.
+    pub ffn: usize,
+    /// Whether the MLP is gated.
+    #[serde(default)]
+    pub gated_mlp: bool,
+    /// Number of query heads.
+    pub heads: usize,
+    /// Number of key and value heads.
+    pub kv_heads: usize,
+    /// Vocabulary size.
+    pub vocab: usize,
+    /// Whether the head shares the weights of the embedding.
+    pub tied: Option<bool>,
+    /// Kind of position encoding.
+    pub pos: Option<String>,
+}
+
+impl Model {
+    fn config(&self, sequence: u32) -> Config {
+        let learned = self.arch == "gpt" && self.pos.as_deref().is_none_or(|pos| pos == "learned");
+        Config {
+            style: if self.arch == "llama" { Style::Llama } else { Style::Gpt },
+            biases: if self.arch == "llama" { Biases::NONE } else { Biases::ALL },
+            embedding_norm: false,
+            vocabulary: self.vocab,
+            vocabulary_multiple: 1,
+            positions: if learned { sequence as usize } else { 0 },
+            rotary: self.arch == "llama" || self.pos.as_deref() == Some("rope"),
+            layers: self.layers,
+            heads: self.heads,
+            groups: self.kv_heads,
+            head_size: self.hidden / self.heads.max(1),
+            channels: self.hidden,
+            mlp: self.ffn,
+            activation: if self.gated_mlp { Activation::Gated } else { Activation::Plain },
+            tied: self.tied.unwrap_or(true),
+            window: None,
+            projected: None,
+        }
+    }
+}
+
+/// Reads a table in JSON. Returns its rows, and a message for each row that cannot be read.
+///
+/// # Errors
+/// The text is not a JSON list.
+pub fn read(text: &str) -> Result<(Vec<Row>, Vec<String>)> {
+    let values: Vec<Value> = serde_json::from_str(text).context("expected a list of measured steps")?;
+    let (mut rows, mut faults) = (Vec::new(), Vec::new());
+    for (number, value) in values.into_iter().enumerate() {
+        let id = value["id"].as_str().map_or_else(String::new, |id| format!(" ({id})"));
+        let row = serde_path_to_error::deserialize::<_, Row>(value).map_err(|error| error.to_string());
+        match row.and_then(Row::checked) {
+            Ok(row) => rows.push(row),
+            Err(fault) => faults.push(format!("row {}{id}: {fault}", number + 1)),
+        }
+    }
+    Ok((rows, faults))
+}
+
+impl Row {
+    /// Rejects a row with a number that must be positive and is not.
+    fn checked(self) -> Result<Row, String> {
+        let positive = [
+            ("weight", self.weight),
+            ("gpus_per_node", self.gpus_per_node),
+            ("network_gbps_per_gpu", self.network_gbps_per_gpu),
+            ("iteration_s", self.iteration_s),
+            ("gpus", self.gpus as f64),
+        ];
+        match positive.into_iter().find(|(_, number)| *number <= 0.0) {
+            Some((name, found)) => Err(format!("{name}: expected a positive number, found {found}")),
+            None => Ok(self),
+        }
+    }
+
+    /// Returns the hardware and software, with what the row itself says about the network.
+    ///
+    /// # Errors
+    /// Unknown hardware or software.
+    pub fn machine(&self) -> Result<Machine> {
+        let hardware = Hardware {
+            gpus_per_node: self.gpus_per_node,
+            network_gbps_per_gpu: self.network_gbps_per_gpu,
+            ..hardware(&self.gpu)?
+        };
+        Ok(Machine { hardware, stack: stack(&self.stack)? })
+    }
+
+    /// Returns the layout.
+    ///
+    /// # Errors
+    /// A batch that is not a multiple of the micro-batches, or unknown names.
+    pub fn layout(&self) -> Result<Layout> {
+        let (size, micro) = micro_batches(Some(self.batch), self.dp, Some(self.micro_batch_size), None)?;
+        Ok(Layout {
+            devices: self.pp,
+            chunks: self.chunks,
+            tensor: self.tp,
+            context: self.cp,
+            data: self.dp,
+            micro_batch_size: size,
+            micro,
+            sequence: self.seq,
+            precision: self.precision.parse()?,
+            recompute: self.recompute.as_deref().unwrap_or("none").parse()?,
+            zero: self.zero.unwrap_or(0).to_string().parse()?,
+            sequence_parallel: self.sequence_parallel,
+            attention: self.flash_attention.map(|flash| if flash { Attention::Flash } else { Attention::Plain }),
+            stack: self.stack.clone(),
+            layers: None,
+        })
+    }
+
+    /// Returns the sizes of the model.
+    pub fn sizes(&self) -> Config {
+        self.model.config(self.seq)
+    }
+
+    /// Returns the analytic costs of the model on the hardware.
+    ///
+    /// # Errors
+    /// As [`Row::machine`] and [`Row::layout`], or a layout that the model does not allow.
+    pub fn costs(&self) -> Result<Analytic> {
+        Ok(Analytic::new(self.sizes(), self.machine()?, self.layout()?)?)
+    }
+
+    /// Returns the name of the schedule; 1F1B for a single device.
+    pub fn schedule(&self) -> &str {
+        if self.schedule == "none" { "1f1b" } else { &self.schedule }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_rows_are_reported_with_their_field() {
+        let good = serde_json::json!({
+            "id": "a-1", "family": "f", "group": "g",
+            "model": {"name": "m", "arch": "gpt", "layers": 2, "hidden": 64, "ffn": 256, "heads": 2, "kv_heads": 2, "vocab": 257},
+            "seq": 64, "gpu": "h100-sxm", "gpus": 1, "gpus_per_node": 8, "network_gbps_per_gpu": 400, "tp": 1, "pp": 1, "cp": 1, "dp": 1,
+            "chunks": 1, "schedule": "none", "micro_batch_size": 1, "batch": 1, "precision": "bf16", "stack": "pipesim",
+            "iteration_s": 1.5
+        });
+        assert_eq!(
+            read(&serde_json::json!([good]).to_string()).map(|(rows, faults)| (rows.len(), faults)).unwrap(),
+            (1, vec![])
+        );
+        for (field, value, fault) in [
+            ("iteration_s", "null", "iteration_s: invalid type: null, expected f64"),
+            ("iteration_s", "0", "iteration_s: expected a positive number, found 0"),
+            ("iteration_s", "\"3\"", "iteration_s: invalid type: string \"3\", expected f64"),
+            ("tp", "-1", "tp: invalid value: integer `-1`, expected u32"),
+            ("gpu", "7", "gpu: invalid type: integer `7`, expected a string"),
+            ("model", "null", "model: invalid type: null, expected struct Model"),
+            ("model/heads", "null", "model.heads: invalid type: null, expected usize"),
+            ("model/arch", "", "model: missing field `arch`"),
+            ("gpus", "", "missing field `gpus`"),
+        ] {
+            let mut bad = good.clone();
+            let (object, name) = field.rsplit_once('/').unwrap_or(("", field));
+            let object = if object.is_empty() { &mut bad } else { &mut bad[object] };
+            match value {
+                "" => drop(object.as_object_mut().unwrap().remove(name)),
+                value => object[name] = serde_json::from_str(value).unwrap(),
+            }
+            bad["id"] = "b-2".into();
+            let (rows, faults) = read(&serde_json::json!([good, bad]).to_string()).unwrap();
+            assert_eq!((rows.len(), faults), (1, vec![format!("row 2 (b-2): {fault}")]), "{field}");
+        }
+        assert!(read("{}").is_err());
+    }
+}
