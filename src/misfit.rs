@@ -1,47 +1,44 @@
-//! That a layout does not fit into memory, and the smallest change that makes it fit: in words.
-
 use crate::memory::DeviceMemory;
 use serde::Serialize;
 use std::fmt;
 
-/// Most changes at a time that are tried.
+/// Maximum number of combined changes.
 pub(crate) const MOST_CHANGES: usize = 3;
 
-/// That a layout does not fit, and what would.
+/// A layout that does not fit into memory, with a suggestion.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Misfit {
-    /// The schedule.
+    /// Name of the schedule.
     pub schedule: String,
-    /// The device that takes most.
+    /// Device with the highest total.
     pub device: u32,
-    /// What it takes, in bytes.
+    /// Its total, in bytes.
     pub bytes: u64,
-    /// What it has.
+    /// Capacity per device, in bytes.
     pub capacity_bytes: u64,
-    /// The fewest changes that make all devices fit, on as many GPUs where that can be; of several the one whose step is shortest, a
-    /// GPU's time counted.
+    /// The fewest changes that make all devices fit, without more GPUs if possible; among several, the fastest step per GPU.
     pub remedy: Option<Remedy>,
     #[serde(skip)]
     pub(crate) fullest: DeviceMemory,
-    /// GPUs of the layout asked for.
+    /// GPUs of the requested layout.
     #[serde(skip)]
     pub(crate) gpus: u64,
 }
 
-/// A layout that fits.
+/// Changes that make a layout fit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Remedy {
-    /// The options to change: `--recompute full --zero 1`.
+    /// Options to change, such as `--recompute full --zero 1`.
     pub change: String,
-    /// What the fullest device takes then, in bytes.
+    /// Highest total of a device, in bytes.
     pub bytes: u64,
-    /// How long an iteration lasts then.
+    /// Time of an iteration, in seconds.
     pub iteration_s: f64,
-    /// GPUs in all.
+    /// Total number of GPUs.
     pub gpus: u64,
 }
 
-/// Bytes for people: `1.5 GiB`, `12 MiB`.
+/// Formats bytes: `1.5 GiB`, `12 MiB`.
 fn in_words(bytes: u64) -> String {
     let gib = bytes as f64 / f64::from(1 << 30);
     if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") }
@@ -71,14 +68,14 @@ impl fmt::Display for Misfit {
                 let more = if *gpus > self.gpus { " needs more GPUs" } else { "" };
                 write!(
                     f,
-                    "the smallest change that makes it fit{more}: {change} ({}, {iteration_s:.3} s an iteration on {gpus} GPUs)",
+                    "the smallest change that makes it fit{more}: {change} ({}, {iteration_s:.3} s per iteration on {gpus} GPUs)",
                     in_words(*bytes)
                 )
             }
             None => {
                 write!(
                     f,
-                    "no {MOST_CHANGES} changes of recompute, ZeRO, micro-batch, --tp and --stages were found that make it fit"
+                    "no combination of {MOST_CHANGES} changes of recompute, ZeRO, micro-batch, --tp and --stages makes it fit"
                 )
             }
         }

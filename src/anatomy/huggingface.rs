@@ -1,27 +1,27 @@
-//! Hugging Face's `config.json`: the keys of GPT-2's and Llama's kind.
+//! Reader of Hugging Face's `config.json` for models of the GPT-2 and Llama families.
 
 use super::keys::{unknown, unsupported};
 use super::transformer::{Activation, Biases, Config, Style};
 use serde_json::{Map, Value};
 
-/// Why such a file describes no model here.
+/// Why a file describes no supported model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreadable(String);
 
-/// A model, and the keys of its file of which nothing is known.
+/// A model, with the unknown keys of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
     /// The model.
     pub config: Config,
-    /// Keys that are taken not to change it.
+    /// Unknown keys, which are assumed not to change the model.
     pub unknown: Vec<String>,
 }
 
-/// Keys that are read of GPT-2's kind.
+/// Keys that are read for GPT-2.
 const GPT2: &[&str] =
     &["n_layer", "n_head", "n_embd", "n_inner", "vocab_size", "n_positions", "n_ctx", "tie_word_embeddings"];
-/// Keys that are read of Llama's kind.
+/// Keys that are read for Llama and its relatives.
 const LLAMA: &[&str] = &[
     "num_hidden_layers",
     "num_attention_heads",
@@ -38,21 +38,21 @@ const LLAMA: &[&str] = &[
     "layer_types",
 ];
 
-/// Model types that can be read.
+/// Supported values of `model_type`.
 const TYPES: [&str; 4] = ["gpt2", "llama", "mistral", "qwen2"];
 
-/// The model that the text of a `config.json` describes.
+/// Reads the text of a `config.json`.
 ///
 /// # Errors
-/// No JSON, an unknown `model_type`, a key that changes the model in a way that is not described here, a size that is missing, no
-/// whole number, or absurd.
+/// The text is not JSON, the `model_type` is unknown, a key describes an unsupported feature, or a size is missing or out of
+/// range.
 pub fn read(text: &str) -> Result<Described, Unreadable> {
     let value: Value = serde_json::from_str(text).map_err(|error| match text.trim().is_empty() {
         true => Unreadable("expected Hugging Face's config.json, found an empty file; download it again".to_string()),
-        false => Unreadable(format!("expected Hugging Face's config.json, found no JSON ({error})")),
+        false => Unreadable(format!("expected Hugging Face's config.json, found invalid JSON ({error})")),
     })?;
     let Value::Object(keys) = value else {
-        return Err(Unreadable("expected Hugging Face's config.json, an object, found another value".to_string()));
+        return Err(Unreadable("expected Hugging Face's config.json, an object, found another JSON value".to_string()));
     };
     let kind = match keys.get("model_type").and_then(Value::as_str).unwrap_or_default() {
         "" if keys.contains_key("n_embd") => "gpt2",
@@ -72,16 +72,16 @@ pub fn read(text: &str) -> Result<Described, Unreadable> {
     Ok(Described { config, unknown: unknown(&keys, read) })
 }
 
-/// What to do about a model that is not described.
+/// Advice for unsupported models.
 const INSTEAD: &str = "take a dense model of similar sizes, such as --model llama-3-8b";
 
-/// A whole number.
+/// Reads a whole number.
 fn size(keys: &Map<String, Value>, key: &str, kind: &[&str]) -> Result<usize, Unreadable> {
-    let missing = || Unreadable(format!("expected '{key}', found none; a model of this kind has {}", kind.join(", ")));
+    let missing = || Unreadable(format!("expected '{key}', found none; a model of this type has {}", kind.join(", ")));
     optional(keys, key)?.ok_or_else(missing)
 }
 
-/// A whole number, or none where it is missing or null.
+/// Reads a whole number; `None` if the key is missing or null.
 fn optional(keys: &Map<String, Value>, key: &str) -> Result<Option<usize>, Unreadable> {
     match keys.get(key) {
         None | Some(Value::Null) => Ok(None),
@@ -112,7 +112,7 @@ fn gpt2(keys: &Map<String, Value>) -> Result<Config, Unreadable> {
     Ok(Config { mlp, tied: flag(keys, "tie_word_embeddings", true)?, ..gpt })
 }
 
-/// Tokens that attention looks back at most. Qwen's file names a window even where none is used.
+/// Returns the attention window in tokens. Qwen's files name a window even if it is not used.
 fn window(keys: &Map<String, Value>, kind: &str) -> Result<Option<usize>, Unreadable> {
     let layers = match keys.get("layer_types") {
         Some(Value::Array(layers)) => layers.clone(),
@@ -192,7 +192,7 @@ mod tests {
     fn other_files_are_refused_in_one_line() {
         let said = |text: &str| read(text).unwrap_err().to_string();
         assert!(said("[]").contains("an object"));
-        assert!(said("{").contains("no JSON"));
+        assert!(said("{").contains("invalid JSON"));
         let unknown = said(r#"{"model_type": "phi3", "hidden_size": 3072}"#);
         assert!(unknown.contains("gpt2, llama, mistral, qwen2, found 'phi3'"), "{unknown}");
         assert!(said(r#"{"model_type": "llama", "hidden_size": -1}"#).contains("'num_attention_heads', found none"));
@@ -204,7 +204,6 @@ mod tests {
         assert!(said(text).contains("layers"));
     }
 
-    /// Keys as the files of published models have them.
     const LLAMA_3: &str = r#""architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
         "eos_token_id": [128001, 128008], "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
         "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias": false, "num_attention_heads": 32,

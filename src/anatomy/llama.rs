@@ -1,4 +1,4 @@
-//! Llama 2 and 3 (arXiv 2307.09288, 2407.21783): grouped queries, gated MLP, RMSNorm, rotary positions, a head of its own.
+//! Llama 2 and 3 (arXiv 2307.09288, 2407.21783): grouped queries, gated MLP, RMSNorm, rotary positions, untied head.
 
 use super::transformer::{Activation, Biases, Config, Style};
 
@@ -32,7 +32,7 @@ const fn sizes(
     }
 }
 
-/// The published sizes.
+/// Published sizes.
 pub const PRESETS: &[(&str, Config)] = &[
     ("llama-2-7b", sizes(32_000, 32, 32, 32, 4096, 11_008, false)),
     ("llama-2-13b", sizes(32_000, 40, 40, 40, 5120, 13_824, false)),
@@ -45,7 +45,7 @@ pub const PRESETS: &[(&str, Config)] = &[
     ("mistral-7b", sizes(32_000, 32, 32, 8, 4096, 14_336, false)),
 ];
 
-/// The preset of this name; Llama 3.1's and 3.3's sizes are Llama 3's.
+/// Returns the preset with this name. Llama 3.1 and 3.3 have the sizes of Llama 3.
 pub fn preset(name: &str) -> Option<Config> {
     let name = name.replace("llama-3.1", "llama-3").replace("llama-3.3", "llama-3");
     PRESETS.iter().find(|(preset, _)| *preset == name).map(|&(_, config)| config)

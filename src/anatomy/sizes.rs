@@ -1,25 +1,24 @@
-//! What sizes a model may have.
-
 /// Sizes that no model has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSizes {
-    /// One is absurd.
+    /// A size is out of range.
     #[error("expected a model whose {name} is between 1 and 2^31 - 129, found {size}: correct that size")]
     Size { name: &'static str, size: usize },
-    /// The hidden state does not fall into heads.
+    /// A size is not a multiple of another.
     #[error(
         "expected {of} to be a multiple of {what}, found {of_size} {of} and {size} {what}: choose another number of {what}"
     )]
     Multiple { of: &'static str, of_size: usize, what: &'static str, size: usize },
-    /// No machine holds so many parameters.
+    /// Too many parameters for any machine.
     #[error("expected a model of at most 2^40 parameters, found {0}: choose smaller sizes")]
     Parameters(u128),
 }
 
-/// Most parameters of a model: 2^40, four TiB in float32. Those known are smaller.
+/// Maximum number of parameters: 2^40, 4 TiB in float32. Known models are smaller.
 const MOST_PARAMETERS: u128 = 1 << 40;
 
-/// Whether a model of these sizes, with so many elements, can exist. `shared` are two sizes, by their places, the first a multiple of the second.
+/// Checks the sizes of a model. Each pair in `shared` holds the indices of two sizes; the first must be a multiple of the
+/// second.
 pub(super) fn validate(
     sizes: &[(&'static str, usize)],
     shared: &[[usize; 2]],

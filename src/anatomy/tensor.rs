@@ -1,9 +1,7 @@
-//! One tensor of a model's part.
-
-/// What a tensor is before training.
+/// Initial values of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initial {
-    /// Normally distributed around 0 with this standard deviation.
+    /// Normal distribution with mean 0 and this standard deviation.
     Normal(f64),
     /// Ones.
     One,
@@ -14,48 +12,47 @@ pub enum Initial {
 /// One tensor of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// What files call it.
+    /// Name in checkpoints.
     pub name: &'static str,
-    /// Row-major; a product's weight is (outputs, inputs).
+    /// Shape, row-major; the weight of a product is (outputs, inputs).
     pub shape: Vec<usize>,
-    /// How many of the last rows are zeros and stay so: they only fill the tensor up.
+    /// Number of padding rows at the end, which stay zero.
     pub padding: usize,
-    /// What it is before training.
+    /// Initial values.
     pub initial: Initial,
-    /// The tensor of an earlier part that this one is, where it is no tensor of its own.
+    /// Name of the tensor of an earlier part that this one shares, if any.
     pub tied: Option<&'static str>,
-    /// The axis along which ranks of a tensor-parallel group share it out (Shoeybi et al., arXiv 1909.08053); where there is
-    /// none each holds all of it.
+    /// Axis that tensor-parallel ranks share (Shoeybi et al., arXiv 1909.08053); `None`: each rank holds the whole tensor.
     pub split: Option<usize>,
 }
 
 impl Tensor {
-    /// A tensor of its own without padding, whole on every rank.
+    /// Returns an unshared tensor without padding or split axis.
     pub fn new(name: &'static str, shape: impl Into<Vec<usize>>, initial: Initial) -> Tensor {
         Tensor { name, shape: shape.into(), padding: 0, initial, tied: None, split: None }
     }
 
-    /// The same tensor, shared out along `axis`.
+    /// Returns the tensor split along `axis`.
     pub fn split(self, axis: usize) -> Tensor {
         Tensor { split: Some(axis), ..self }
     }
 
-    /// The same tensor, the last `rows` rows of which only fill it up.
+    /// Returns the tensor with its last `rows` rows as padding.
     pub fn padded(self, rows: usize) -> Tensor {
         Tensor { padding: rows, ..self }
     }
 
-    /// A tensor that is `other`, under another name.
+    /// Returns a tensor that shares `other` under another name.
     pub fn tied_to(name: &'static str, other: &Tensor) -> Tensor {
         Tensor { name, tied: Some(other.name), ..other.clone() }
     }
 
-    /// Elements as stored, padding included.
+    /// Returns the number of elements as stored, including padding.
     pub fn elements(&self) -> u128 {
         self.shape.iter().map(|&size| size as u128).product()
     }
 
-    /// Elements that only fill it up: the last ones.
+    /// Returns the number of padding elements.
     pub fn padding_elements(&self) -> u128 {
         self.shape[1..].iter().map(|&size| size as u128).product::<u128>() * self.padding as u128
     }

@@ -7,22 +7,22 @@ use crate::placement::Placement;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// Devices that run slower than given, by factor: `2=1.3`.
+/// Slowdown factors by device: `2=1.3`.
 pub type Slow = BTreeMap<u32, Decimal>;
 
-/// Costs from `F=18.5,I=18.1,W=9.3,B=27.4,comm=0.6,keep=0.4`: what a forward, the halves of a backward and a whole
-/// backward of a device's whole share of layers last, the latency between devices, and the share of an activation that lives from
-/// I to W. In any order. Where B is given I and W are its halves, or one of them the rest of it; else B is I + W, and what is not
-/// given of F, I and W lasts as long as the others do. keep is 1 unless given, comm 0. Times have no unit, or all of them one:
-/// `F=18.5ms,comm=300us`; the largest of these is that of all.
+/// Costs such as `F=18.5,I=18.1,W=9.3,B=27.4,comm=0.6,keep=0.4`, in any order: durations of a forward, the halves of a backward
+/// and a whole backward for a device's whole share of layers, the latency between devices, and the fraction of an activation
+/// kept from I to W. If B is given, I and W default to its halves, or to the rest of it; otherwise B is I + W, and missing ones
+/// of F, I and W equal the others. Defaults: keep 1, comm 0. Times have no unit, or each has one (`F=18.5ms,comm=300us`); the
+/// largest is used for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCosts {
-    /// F, I, W, and B (I + W unless given).
+    /// F, I, W, and B (default: I + W).
     durations: [Decimal; 4],
     comm: Decimal,
     keep: Decimal,
     unit: Option<TimeUnit>,
-    /// What stands for those of F, I and W that are not given, in words.
+    /// Assumptions about F, I and W that were not given.
     assumed: Vec<&'static str>,
     per: Per,
     layers: Option<Vec<usize>>,
@@ -73,7 +73,7 @@ impl FromStr for GivenCosts {
         let known = ["F", "I", "W", "B"].map(|key| given.contains_key(key).then(|| get(key, costs.keep)));
         let Times { durations, mut assumed } = Times::completed(known)?;
         if unit.is_none() && known.iter().all(Option::is_none) {
-            assumed.clear(); // unit costs are what there is without --costs, too
+            assumed.clear(); // the same unit costs as without --costs
         }
         let keep = get("keep", costs.keep);
         if keep.to_f64() > 1.0 {
@@ -83,19 +83,19 @@ impl FromStr for GivenCosts {
     }
 }
 
-/// ` (assumed: I = W = B/2)`; nothing where nothing is.
+/// Returns ` (assumed: I = W = B/2)`, or an empty string without assumptions.
 pub fn assumed_in_words(rules: &[&str]) -> String {
     if rules.is_empty() { String::new() } else { format!(" (assumed: {})", rules.join(", ")) }
 }
 
-/// F, I, W and B, where not all of them may be given.
+/// F, I, W and B with the assumptions about missing ones.
 struct Times {
     durations: [Decimal; 4],
     assumed: Vec<&'static str>,
 }
 
 impl Times {
-    /// What is given of F, I, W and B, completed: one rule for each set of what is not.
+    /// Completes the given ones of F, I, W and B; each set of missing ones has one rule.
     fn completed([f, i, w, b]: [Option<Decimal>; 4]) -> Result<Times, CostError> {
         let one = Decimal::whole(1);
         let rest = |half: Decimal, name: &str, b: Decimal| {
@@ -122,7 +122,7 @@ impl Times {
     }
 }
 
-/// The largest unit of all times; none where none has one. 0 is as much in any unit.
+/// Returns the largest unit of all times; `None` if there are no units. A time of 0 needs no unit.
 fn unit_of_all(given: &BTreeMap<&str, (Decimal, Option<TimeUnit>)>) -> Result<Option<TimeUnit>, CostError> {
     let times = || given.iter().filter(|(key, (number, _))| **key != "keep" && number.to_f64() > 0.0);
     let unit = given.values().filter_map(|(_, unit)| *unit).max();
@@ -137,23 +137,23 @@ fn unit_of_all(given: &BTreeMap<&str, (Decimal, Option<TimeUnit>)>) -> Result<Op
 }
 
 impl GivenCosts {
-    /// The same costs, of something else than a device's share.
+    /// Returns the costs with another reference.
     pub fn per(self, per: Per) -> GivenCosts {
         GivenCosts { per, ..self }
     }
 
-    /// The same of a model with so many layers in each stage, or in all where it is one number. Where costs are of a device or
-    /// a stage, they are those of an average one.
+    /// Returns the costs of a model with these layers per stage, or in total if there is one number. Costs per device or stage
+    /// are those of an average one.
     pub fn with_layers(self, layers: Option<Vec<usize>>) -> GivenCosts {
         GivenCosts { layers, ..self }
     }
 
-    /// The unit that times have, where they have one.
+    /// Returns the unit of times, if any.
     pub fn unit(&self) -> Option<TimeUnit> {
         self.unit
     }
 
-    /// What the costs are of, in one line, as they were given.
+    /// Describes the costs in one line, as they were given.
     pub fn described(&self) -> String {
         let unit = self.unit.map_or_else(String::new, |unit| format!(" in {}", unit.name()));
         let [f, i, w, b] = self.durations.map(Decimal::to_f64);
@@ -162,7 +162,7 @@ impl GivenCosts {
         format!("costs per {of}{unit}: F = {f}, I = {i}, W = {w}, B = {b}, comm = {comm}, keep = {keep}{assumed}")
     }
 
-    /// What stands for costs that were not given, and what all of them are then; `None` where nothing is assumed.
+    /// Describes the assumptions and the resulting costs; `None` without assumptions.
     pub fn assumption(&self) -> Option<String> {
         let [f, i, w, b] = self.durations.map(Decimal::to_f64);
         let (rules, unit) = (self.assumed.join(", "), self.unit.map_or("", TimeUnit::name));
@@ -172,17 +172,16 @@ impl GivenCosts {
         })
     }
 
-    /// What stands for those of F, I and W that are not given: `I = W = B/2`.
+    /// Returns the assumptions about F, I and W, such as `I = W = B/2`.
     pub fn assumed(&self) -> &[&'static str] {
         &self.assumed
     }
 
-    /// The table for `placement`. The tick is chosen such that every stage's share of a cost is a whole number of ticks; what has
-    /// more than 12 decimals is rounded to a tick that is small beside the longest op.
+    /// Returns the table for `placement`. The tick divides every stage's share of each cost; costs with more than 12 decimals
+    /// are rounded to a tick that is small compared with the longest op.
     ///
     /// # Errors
-    /// A device of `slow` that does not exist, layers that do not fit the stages, or costs so large that `microbatches` of them
-    /// overflow.
+    /// A device of `slow` does not exist, layers do not fit the stages, or `microbatches` ops of these costs overflow the clock.
     pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
         if let Some(device) = slow.keys().find(|&&device| device >= placement.devices()) {
             return Err(CostError(format!(
@@ -205,10 +204,10 @@ impl GivenCosts {
         });
         let Some(scale) = scale else {
             return Err(CostError(
-                "these costs times so many ops overflow the clock; give smaller or rounder numbers".to_string(),
+                "these costs times the number of ops overflow the clock; give smaller or rounder numbers".to_string(),
             ));
         };
-        let ticks = |cost: Decimal| cost.times_ten_to(scale).unwrap_or(0) as u64; // it was found to fit
+        let ticks = |cost: Decimal| cost.times_ten_to(scale).unwrap_or(0) as u64; // checked above
         let units = (
             10_f64.powi(scale as i32) * shares.whole as f64,
             self.unit.map_or("unit", TimeUnit::name),
@@ -222,9 +221,8 @@ impl GivenCosts {
         Ok(CostTable { assumed: self.assumed.clone(), ..table })
     }
 
-    /// How many of a timeline's nanoseconds a unit is: as many as it has, where it is one of time. Else 10^9, but for steps so
-    /// long that they would be beyond what a timeline holds, or so short that little of them would be left; the same for all
-    /// placements.
+    /// Returns the nanoseconds of a timeline per unit. Without a unit of time it is 10^9, or a power of ten that keeps very long
+    /// or very short steps in the range of a timeline; it is the same for all placements.
     fn unit_ns(&self, devices: u32, microbatches: u32, slow: &Slow, of_device: f64) -> Result<u64, CostError> {
         const LONGEST: f64 = (1_u64 << 50) as f64;
         const SHORTEST: f64 = 1e9;
@@ -236,7 +234,7 @@ impl GivenCosts {
         if let Some(unit) = self.unit {
             if most * unit.ns() as f64 > 8.0 * LONGEST {
                 return Err(CostError(format!(
-                    "these costs times so many ops last longer than the 104 days that a timeline holds; give them in less than {}",
+                    "these costs times the number of ops exceed the 104 days that a timeline can hold; give them in less than {}",
                     unit.name()
                 )));
             }
@@ -252,8 +250,8 @@ impl GivenCosts {
         Ok(unit)
     }
 
-    /// So many decimals a tick has: as many as short numbers need, and more for longer ones as long as ops last less than 10^12
-    /// ticks. `longest` says how long ops last in such ticks, `None` where that overflows the clock.
+    /// Returns the number of decimals of a tick: enough for short numbers, and more for longer ones as long as ops last less
+    /// than 10^12 ticks. `longest` returns the ticks of the longest op; `None` on overflow.
     fn scale(&self, slow: &Slow, longest: impl Fn(u32) -> Option<u128>) -> Option<u32> {
         const FINE: u128 = 1_000_000_000_000;
         let all = || self.durations.iter().chain([&self.comm]);
@@ -265,12 +263,12 @@ impl GivenCosts {
         (exact + 1..=finest).rev().find(fine).or_else(|| longest(exact).map(|_| exact))
     }
 
-    /// The costs as numbers, as they were given.
+    /// Returns the costs as given.
     pub fn summary(&self) -> Summary {
         self.of_device(1.0)
     }
 
-    /// The costs of an average device, which are so many times what is given.
+    /// Returns the costs of an average device, which are `of_device` times the given ones.
     fn of_device(&self, of_device: f64) -> Summary {
         let of = |kind: Kind| self.durations[kind as usize].to_f64() * of_device;
         let (comm, keep) = (self.comm.to_f64(), self.keep.to_f64());

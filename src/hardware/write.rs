@@ -3,8 +3,7 @@
 use super::{Field, Hardware};
 use std::fmt::Write;
 
-/// The file of a machine with these numbers, all else its base's; `head` are lines on where they are from. What it reads as is
-/// the base with these numbers.
+/// Returns a hardware file with these numbers on top of `base`; `head` are comment lines on their source.
 pub fn toml(base: &str, head: &[String], numbers: &[(&'static str, f64)]) -> String {
     let mut text = String::new();
     head.iter().for_each(|line| _ = writeln!(text, "# {}", line.replace(['\n', '\r'], " ")));
@@ -16,7 +15,7 @@ pub fn toml(base: &str, head: &[String], numbers: &[(&'static str, f64)]) -> Str
     text
 }
 
-/// Four digits, in decimals.
+/// Rounds to four significant digits.
 fn digits(number: f64) -> String {
     let whole = format!("{number:.3e}").parse::<f64>().unwrap_or(number);
     format!("{whole}")

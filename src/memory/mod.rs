@@ -1,9 +1,9 @@
-//! How much memory a layout takes, in bytes, by device and by name: before anything is allocated, from the model's anatomy, the
-//! order of the schedule's ops, and what the training software is known to keep.
+//! Memory of a layout in bytes, by device and category, computed from the model, the order of the ops, and what the training
+//! software is known to allocate.
 //!
-//! Of each device the moment counts at which it holds most: weights, gradients and optimizer states stand all the time;
-//! activations are what finished ops hold for those to come; buffers are what the op at hand needs besides, what is gathered,
-//! received or reduced, and what lies outside of the framework's allocator.
+//! The peak of each device counts: weights, gradients and optimizer states are always allocated; activations are what finished
+//! ops save for later ones; buffers are the working memory of the running op, gathered, received or reduced data, and memory
+//! outside of the framework's allocator.
 
 mod device;
 mod held;
@@ -15,10 +15,6 @@ pub use device::{DeviceMemory, Memory};
 pub use held::{Left, Peak, peak};
 pub use ledger::Ledger;
 
-/// The memory that `model` takes on `hardware` under `layout`, its layers split into `stages`, in the order of `graph`.
-///
-/// # Errors
-/// The layout's software is unknown.
 #[cfg(feature = "internals")]
 pub fn memory(
     model: &crate::anatomy::transformer::Config,

@@ -531,7 +531,7 @@ fn a_profile_predicts() {
         let path = file(&folder, "names.json", other.to_string());
         fails(&format!("predict -q --stages 2 --micro 4 --profile {path}"), 2, &[said]);
     };
-    changed("stands there twice", |value| {
+    changed("listed twice", |value| {
         let part = value["parts"][0].clone();
         value["parts"].as_array_mut().unwrap().push(part);
     });
