@@ -1,4 +1,4 @@
-//! A step of a model on hardware under a layout: its schedule simulated, and all that comes with it.
+//! Estimate of a step of a model on hardware under a layout, from its simulated schedule.
 
 use crate::cost::CostError;
 use crate::cost::analytic::{Analytic, StepTime};
@@ -9,44 +9,43 @@ use crate::schedule::Schedule;
 use crate::sim::Predicted;
 use serde::Serialize;
 
-/// What a step takes; part of each entry of `predict --format json`.
+/// Estimate of a step; part of each entry of `predict --format json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Forecast {
-    /// How long an iteration lasts.
+    /// Time of an iteration, in seconds.
     pub iteration_s: f64,
-    /// Tokens of all pipelines.
+    /// Tokens per second of all pipelines.
     pub tokens_per_second: f64,
-    /// Of one GPU.
+    /// Tokens per second per GPU.
     pub tokens_per_second_per_gpu: f64,
-    /// The model's own FLOPs: products of F, I and W, all scores, nothing computed again.
+    /// TFLOP/s per GPU of the model itself: products of F, I and W and all scores, without recomputation.
     pub model_tflops_per_gpu: f64,
-    /// Those as a share of the peak in 16 bits.
+    /// Model FLOPs utilization: share of the 16-bit peak.
     pub mfu: f64,
-    /// GPUs in all.
+    /// Total number of GPUs.
     pub gpus: u64,
-    /// The model's parameters.
+    /// Parameters of the model.
     pub parameters: u128,
-    /// Where the time goes; it sums to `iteration_s`.
+    /// Breakdown of the time; it sums to `iteration_s`.
     pub time_s: StepTime,
-    /// What memory devices take.
     pub memory: Memory,
-    /// That it does not fit, and what would, where that was looked for.
+    /// Why the step does not fit, with a suggestion, if one was looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misfit: Option<Misfit>,
-    /// Layers of each stage.
+    /// Layers per stage.
     pub layers: Vec<usize>,
 }
 
 impl Forecast {
-    /// The forecast of what was simulated with these costs.
+    /// Returns the estimate of a simulated step with these costs.
     ///
     /// # Errors
-    /// A schedule that the layout does not split into.
+    /// The layout cannot be split into the schedule's stages.
     pub fn new(analytic: &Analytic, predicted: &Predicted<'_>) -> Result<Forecast, CostError> {
         Forecast::of(analytic, predicted.graph.schedule(), predicted.devices())
     }
 
-    /// The forecast of a step of `schedule` in which devices did this.
+    /// Returns the estimate of a step of `schedule` with this activity of devices.
     ///
     /// # Errors
     /// As [`Forecast::new`].
@@ -74,7 +73,7 @@ impl Forecast {
 }
 
 impl Forecast {
-    /// Its figures by name, as columns.
+    /// Returns the figures with their column names.
     pub fn figures(&self) -> [(&'static str, f64); 11] {
         let t = &self.time_s;
         [

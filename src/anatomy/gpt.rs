@@ -1,4 +1,4 @@
-//! Published models of GPT's kind that only costs are asked of: GPT-3 (arXiv 2005.14165, table 2.1), BLOOM, Nemotron-4, MPT.
+//! Published models of the GPT family, for costs only: GPT-3 (arXiv 2005.14165, table 2.1), BLOOM, Nemotron-4, MPT.
 
 use super::transformer::{Activation, Biases, Config, Style};
 
@@ -6,35 +6,35 @@ const fn gpt3(layers: usize, heads: usize, channels: usize) -> Config {
     Config::gpt(50_257, 2048, layers, heads, channels)
 }
 
-/// BLOOM and MPT: ALiBi instead of positions that are learned.
+/// BLOOM and MPT: ALiBi instead of learned positions.
 const fn alibi(vocabulary: usize, layers: usize, heads: usize, channels: usize) -> Config {
     Config { vocabulary_multiple: 1, ..Config::gpt(vocabulary, 0, layers, heads, channels) }
 }
 
-/// BLOOM normalises its embedding (arXiv 2211.05100, section 3.2.2).
+/// BLOOM normalizes its embedding (arXiv 2211.05100, section 3.2.2).
 const BLOOM: Config = Config { embedding_norm: true, ..alibi(250_880, 70, 112, 14_336) };
 
-/// MPT has no biases, neither at products nor at norms (`no_bias` in its configuration).
+/// MPT has no biases in products and norms (`no_bias` in its configuration).
 const fn mpt(layers: usize, heads: usize, channels: usize) -> Config {
     Config { biases: Biases::NONE, ..alibi(50_432, layers, heads, channels) }
 }
 
-/// Nemotron-4 (arXiv 2402.16819, 2406.11704): squared ReLU, grouped queries, rotary positions, no biases, a head of its own.
+/// Nemotron-4 (arXiv 2402.16819, 2406.11704): squared ReLU, grouped queries, rotary positions, no biases, an untied head.
 const fn nemotron(layers: usize, heads: usize, channels: usize) -> Config {
     let gpt = Config::gpt(256_000, 0, layers, heads, channels);
     let biases = Biases::NONE;
     Config { style: Style::Llama, biases, groups: 8, rotary: true, activation: Activation::Plain, tied: false, ..gpt }
 }
 
-/// The plan of an earlier pipeline program, called 512M there: eight blocks without biases or positions, whose attention hands
-/// queries, keys and values together to the product behind it, 3 C to C.
+/// The plan of an earlier pipeline program, called 512M there: eight blocks without biases or positions, whose output projection
+/// reads queries, keys and values together, 3 C to C.
 const PLAN: Config = {
     let gpt = Config::gpt(50_257, 0, 8, 16, 1024);
     let biases = Biases::NONE;
     Config { style: Style::Llama, biases, vocabulary_multiple: 1, tied: false, projected: Some(3 * 1024), ..gpt }
 };
 
-/// The published sizes.
+/// Published sizes.
 pub const PRESETS: &[(&str, Config)] = &[
     ("gpt-3-6.7b", gpt3(32, 32, 4096)),
     ("gpt-3-13b", gpt3(40, 40, 5120)),
@@ -47,7 +47,7 @@ pub const PRESETS: &[(&str, Config)] = &[
     ("mpt-30b", mpt(48, 64, 7168)),
 ];
 
-/// The preset of this name.
+/// Returns the preset with this name.
 pub fn preset(name: &str) -> Option<Config> {
     PRESETS.iter().find(|(preset, _)| *preset == name).map(|&(_, config)| config)
 }

@@ -1,4 +1,4 @@
-//! GPT-2 as llm.c (<https://github.com/karpathy/llm.c>) keeps it: learned positions, LayerNorm, GELU, a tied head.
+//! GPT-2 in llm.c's format (<https://github.com/karpathy/llm.c>): learned positions, LayerNorm, GELU, a tied head.
 
 use super::sizes::{InvalidSizes, validate};
 use super::transformer;
@@ -6,12 +6,12 @@ use super::whole::Anatomy;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The sizes of a GPT-2, as in the header of llm.c's checkpoint.
+/// Sizes of a GPT-2, as in the header of llm.c's checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Config {
-    /// Longest sequence that has position embeddings.
+    /// Number of position embeddings, maxT.
     pub max_sequence: usize,
-    /// Number of token ids, V.
+    /// Vocabulary size, V.
     pub vocabulary: usize,
     /// Number of transformer blocks, L.
     pub layers: usize,
@@ -26,42 +26,42 @@ const fn sizes(max_sequence: usize, vocabulary: usize, layers: usize, heads: usi
 }
 
 #[cfg(feature = "internals")]
-/// llm.c's names of the 16 tensors, in the order of its files, which is that of [`Anatomy::tensors`].
+/// llm.c's names of the 16 tensors, in the order of its files and of [`Anatomy::tensors`].
 pub const TENSOR_NAMES: [&str; 16] = [
     "wte", "wpe", "ln1w", "ln1b", "qkvw", "qkvb", "attprojw", "attprojb", "ln2w", "ln2b", "fcw", "fcb", "fcprojw",
     "fcprojb", "lnfw", "lnfb",
 ];
-/// The place of the token embedding among them.
+/// Index of the token embedding among the 16 tensors.
 pub const WTE: usize = 0;
-/// Of the position embedding.
+/// Index of the position embedding.
 pub const WPE: usize = 1;
-/// Of a block's tensors.
+/// Indices of the tensors of a block.
 pub const BLOCK_TENSORS: Range<usize> = 2..14;
-/// Of the final LayerNorm's.
+/// Indices of the tensors of the final LayerNorm.
 pub const LNF_TENSORS: Range<usize> = 14..16;
 
-/// A block's layers in that order, each a weight with its bias behind it.
+/// Layers of a block in this order, each a weight followed by its bias.
 pub mod layer {
     /// LayerNorm before the attention.
     pub const LN1: usize = 0;
     /// Queries, keys and values.
     pub const QKV: usize = 1;
-    /// From the attention back to the hidden state.
+    /// Output projection of the attention.
     pub const ATTENTION_PROJECTION: usize = 2;
     /// LayerNorm before the MLP.
     pub const LN2: usize = 3;
-    /// Into the MLP.
+    /// First product of the MLP.
     pub const FC: usize = 4;
-    /// From the MLP back to the hidden state.
+    /// Second product of the MLP.
     pub const FC_PROJECTION: usize = 5;
 }
 
-/// What the vocabulary is filled up to a multiple of.
+/// The vocabulary is padded to a multiple of this.
 pub const VOCABULARY_MULTIPLE: usize = 128;
 
 impl Config {
-    /// The named sizes, smallest first. Those up to `base` have a vocabulary of the 256 bytes and an end-of-text token
-    /// (256); `base` is GPT-2's trunk with that vocabulary; the others are the published GPT-2 models.
+    /// Presets, smallest first. The vocabulary of those up to `base` is the 256 bytes and an end-of-text token (256); `base` is
+    /// GPT-2's trunk with that vocabulary; the others are the published GPT-2 models.
     pub const PRESETS: &[(&str, Config)] = &[
         ("tiny", sizes(256, 257, 8, 6, 384)),
         ("small", sizes(512, 257, 12, 8, 512)),
@@ -72,22 +72,22 @@ impl Config {
         ("gpt2-xl", sizes(1024, 50257, 48, 25, 1600)),
     ];
 
-    /// The preset of this name.
+    /// Returns the preset with this name.
     pub fn preset(name: &str) -> Option<Config> {
         Config::PRESETS.iter().find(|(preset, _)| *preset == name).map(|&(_, config)| config)
     }
 
-    /// The vocabulary rounded up to a [`VOCABULARY_MULTIPLE`], Vp: the rows of the token embedding. Rows from V on are zero.
+    /// Returns the padded vocabulary, Vp: the rows of the token embedding. Rows from V on are zero.
     pub fn padded_vocabulary(&self) -> usize {
         self.vocabulary.next_multiple_of(VOCABULARY_MULTIPLE)
     }
 
-    /// Channels of one attention head, HS.
+    /// Returns the channels per attention head, HS.
     pub fn head_size(&self) -> usize {
         self.channels / self.heads.max(1)
     }
 
-    /// Whether a model of these sizes can exist.
+    /// Checks that a model of these sizes can exist.
     pub fn validate(&self) -> Result<(), InvalidSizes> {
         let sizes = [
             ("max_sequence", self.max_sequence),
@@ -99,28 +99,28 @@ impl Config {
         validate(&sizes, &[[4, 3]], || self.anatomy().elements())
     }
 
-    /// Number of parameters as llm.c counts and stores them: padding rows included, the tied embedding once.
+    /// Returns the number of parameters as llm.c stores them: including padding, the tied embedding once.
     pub fn parameter_count(&self) -> usize {
         self.anatomy().elements() as usize
     }
 
-    /// Number of elements of each of the 16 parameter tensors, all layers together, in llm.c's order.
+    /// Returns the number of elements of each of the 16 tensors, all layers together, in llm.c's order.
     pub fn tensor_lengths(&self) -> [usize; 16] {
         let anatomy = self.anatomy();
         let mut lengths = anatomy.tensors().map(|(count, tensor)| count * tensor.elements() as usize);
         [(); 16].map(|()| lengths.next().unwrap_or(0))
     }
 
-    /// The sizes as those of any decoder.
+    /// Returns the sizes as those of a general decoder.
     pub fn transformer(&self) -> transformer::Config {
         let Config { max_sequence, vocabulary, layers, heads, channels } = *self;
         let gpt = transformer::Config::gpt(vocabulary, max_sequence, layers, heads, channels);
         transformer::Config { vocabulary_multiple: VOCABULARY_MULTIPLE, ..gpt }
     }
 
-    /// The model: x = wte\[token\] + wpe\[position\]; L times x += attproj(attention(LN1(x))), x += fcproj(gelu(fc(LN2(x))));
-    /// logits = LNf(x) · wteᵀ. Weights begin as GPT-2's: N(0, 0.02), the two projections back into the hidden state N(0, 0.02 /
-    /// √(2L)), biases 0, LayerNorm weights 1, padding rows 0.
+    /// Returns the model: x = wte\[token\] + wpe\[position\]; L times x += attproj(attention(LN1(x))), x +=
+    /// fcproj(gelu(fc(LN2(x)))); logits = LNf(x) · wteᵀ. Weights start as GPT-2's: N(0, 0.02), the two projections into the
+    /// residual stream N(0, 0.02 / √(2L)), biases 0, LayerNorm weights 1, padding rows 0.
     pub fn anatomy(&self) -> Anatomy {
         self.transformer().anatomy()
     }

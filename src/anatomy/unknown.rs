@@ -1,15 +1,15 @@
-//! What is said of a model that has no description here.
+//! Messages for unknown models.
 
 use super::{names, transformer_named};
 use crate::nearest::{hint, nearest, same_numbers};
 
-/// Parts of the names of mixtures of experts, in lower case.
+/// Substrings of the names of mixture-of-experts models, in lower case.
 const MIXTURES: [&str; 17] = [
     "mixtral", "moe", "deepseek", "gpt-oss", "dbrx", "grok", "arctic", "jamba", "kimi", "glam", "switch", "gshard",
     "llama-4", "llama4", "maverick", "minimax", "glm-4.5",
 ];
 
-/// Whether a name is that of a mixture of experts: of a family, or by its sizes, as in `8x7b` and `30b-a3b`.
+/// Returns whether a name is that of a mixture of experts: by family, or by sizes such as `8x7b` and `30b-a3b`.
 fn is_mixture(name: &str) -> bool {
     let name = name.to_lowercase();
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
@@ -22,14 +22,14 @@ fn is_mixture(name: &str) -> bool {
     MIXTURES.iter().any(|part| name.contains(part)) || name.split(['-', '_', '/', ' ']).any(sizes)
 }
 
-/// The last part of `OWNER/NAME`, as models are called on Hugging Face; `None` for what can only be a path.
+/// Returns the last part of `OWNER/NAME`, as on Hugging Face; `None` for a path.
 pub fn of_hub(name: &str) -> Option<&str> {
     let (owner, last) = name.split_once('/')?;
     let is_file = last.is_empty() || last.contains('/') || last.to_lowercase().ends_with(".json");
     (!owner.is_empty() && !owner.starts_with(['.', '~']) && !is_file).then_some(last)
 }
 
-/// Why there is no model of this name, and what to give instead.
+/// Explains that there is no model with this name, and what to use instead.
 pub fn unknown(name: &str) -> String {
     if transformer_named(name).is_some() {
         return format!("expected the name of a model without its owner; write --model {}", name.to_lowercase());

@@ -1,34 +1,34 @@
-//! A table of named numbers, as files give them: each with its unit, its bounds and what it is.
+//! A struct of named numbers, as in files: each with unit, bounds and description.
 
-/// One number of a table.
+/// Description of one number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Field {
-    /// Its key in files.
+    /// Key in files.
     pub name: &'static str,
-    /// What it is, with its unit.
+    /// Description, with unit.
     pub what: &'static str,
-    /// Whether it may be 0.
+    /// Whether 0 is allowed.
     pub may_be_zero: bool,
-    /// Whether it counts something.
+    /// Whether it is a whole number.
     pub is_count: bool,
-    /// The most that it may be: 1 of a share, else what no machine comes near.
+    /// Maximum: 1 for shares, otherwise more than any machine has.
     pub most: f64,
 }
 
-/// A struct of numbers that are read, written and listed by name. `positive` ones must be above 0, `any` may be 0, and a `count` is whole;
-/// each has the most that it may be.
+/// Declares a struct of numbers that are read, written and listed by name. `positive` ones are above 0, `any` may be 0, and a
+/// `count` is whole; each has a maximum.
 macro_rules! numbers {
     ($(#[$doc:meta])* $type:ident { $($bound:ident $field:ident <= $most:literal: $what:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $type {
-            /// What it is called.
+            /// Name.
             pub name: String,
             $(#[doc = $what] pub $field: f64,)+
         }
 
         impl $type {
-            /// Its numbers, in the order of files.
+            /// Descriptions of all numbers, in the order of files.
             pub const FIELDS: &[Field] = &[
                 $(Field {
                     name: stringify!($field),
@@ -39,12 +39,12 @@ macro_rules! numbers {
                 },)+
             ];
 
-            /// All numbers from a function of their names.
+            /// Reads all numbers by name.
             pub(super) fn from_fields<E>(name: &str, read: impl Fn(&'static str) -> Result<f64, E>) -> Result<$type, E> {
                 Ok($type { name: name.to_string(), $($field: read(stringify!($field))?,)+ })
             }
 
-            /// The number of this name, to be changed.
+            /// Returns the number with this name.
             pub fn field_mut(&mut self, name: &str) -> Option<&mut f64> {
                 match name {
                     $(stringify!($field) => Some(&mut self.$field),)+

@@ -1,4 +1,4 @@
-//! From names and files to tables: bases are followed, unknown keys and absurd numbers refused.
+//! Hardware and stack files, read and written: bases are followed, unknown keys and numbers out of range rejected.
 
 use super::field::Field;
 use super::{FILES, Hardware, STACKS, Stack, names};
@@ -8,25 +8,25 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use toml::{Table, Value};
 
-/// Why there is no such table; what is displayed says what was expected and found.
+/// Why a table cannot be read; the message says what was expected and found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub(crate) String);
 
 impl Error {
-    /// What a file could not be read for.
+    /// Makes an error with this message.
     pub fn new(what: String) -> Error {
         Error(what)
     }
 }
 
-/// The text of a file, by the path that a file gives as its base.
+/// Returns the text of a file, by the path in `base`.
 pub type Files<'a> = &'a dyn Fn(&str) -> Result<String, Error>;
 
-/// Numbers that stand in place of those of a file or a stack, by its name and their key.
+/// Returns a replacement for a number, by file or stack and key.
 pub type Instead<'a> = &'a dyn Fn(&str, &str) -> Option<f64>;
 
-/// The machine of this name that comes with the program.
+/// Returns the embedded hardware with this name.
 ///
 /// # Errors
 /// There is none.
@@ -34,7 +34,7 @@ pub fn hardware(name: &str) -> Result<Hardware, Error> {
     hardware_with(name, &|_, _| None)
 }
 
-/// The same with other numbers in its files.
+/// Returns the embedded hardware with some numbers replaced.
 ///
 /// # Errors
 /// There is none.
@@ -44,10 +44,10 @@ pub fn hardware_with(name: &str, instead: Instead<'_>) -> Result<Hardware, Error
     hardware_of(name, table.clone()?, &|name| Err(unknown(name)), instead)
 }
 
-/// The machine that the file at `path` with this `text` describes. `files` reads others that it names as its base.
+/// Reads the hardware file at `path` with this `text`. `files` reads other files that it names as base.
 ///
 /// # Errors
-/// No TOML, an unknown key or base, bases in a circle, numbers that are missing, negative or not finite.
+/// Invalid TOML, an unknown key or base, a cycle of bases, or numbers that are missing or out of range.
 pub fn hardware_file(path: &str, text: &str, files: Files<'_>) -> Result<Hardware, Error> {
     hardware_of(path, parse(path, text)?, files, &|_, _| None)
 }
@@ -57,7 +57,7 @@ fn unknown(name: &str) -> Error {
     let like =
         |name| -> Vec<&str> { nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect() };
     let found = like(name);
-    // h100-pcie, rtx-a100: by the part that names the chip
+    // h100-pcie, rtx-a100: find the part that names the chip
     let of_a_part = || name.split(|c: char| !c.is_alphanumeric()).map(like).find(|found| !found.is_empty());
     let found = if found.is_empty() { of_a_part().unwrap_or_default() } else { found };
     Error(format!(
@@ -70,14 +70,14 @@ fn unknown(name: &str) -> Error {
 
 type Parsed = Result<Table, Error>;
 
-/// The table of a file that comes with the program, read once.
+/// Returns the table of an embedded file, parsed once.
 fn embedded(name: &str) -> Option<&'static Parsed> {
     static TABLES: LazyLock<Vec<Parsed>> =
         LazyLock::new(|| FILES.iter().map(|(name, text)| parse(name, text)).collect());
     TABLES.get(FILES.iter().position(|(known, _)| *known == name)?)
 }
 
-/// Follows bases from the first file, and reads each number from the first that has it.
+/// Follows bases from the first file; the first file with a number sets it.
 fn hardware_of(name: &str, first: Table, files: Files<'_>, instead: Instead<'_>) -> Result<Hardware, Error> {
     let mut chain: Vec<String> = Vec::new();
     let mut numbers = BTreeMap::new();
@@ -127,7 +127,7 @@ fn hardware_of(name: &str, first: Table, files: Files<'_>, instead: Instead<'_>)
     })
 }
 
-/// The training software of this name.
+/// Returns the training software with this name.
 ///
 /// # Errors
 /// There is none.
@@ -135,7 +135,7 @@ pub fn stack(name: &str) -> Result<Stack, Error> {
     stack_with(name, &|_, _| None)
 }
 
-/// The same with other numbers in its table.
+/// Returns the training software with some numbers replaced.
 ///
 /// # Errors
 /// There is none.
@@ -172,7 +172,7 @@ fn parse(path: &str, text: &str) -> Result<Table, Error> {
     })
 }
 
-/// A number without a long row of digits.
+/// Formats a number without many digits.
 fn brief(number: f64) -> String {
     if number.abs() < 1e6 { number.to_string() } else { format!("{number:e}") }
 }

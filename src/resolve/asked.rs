@@ -1,5 +1,3 @@
-//! What is asked of one variant among the schedules of a command.
-
 use super::order::schedule_file;
 use super::variant::memory_cap;
 use super::{Error, Selection, Variant};
@@ -7,7 +5,7 @@ use crate::dsl::{self, Request, Takes};
 use std::collections::BTreeMap;
 
 impl Selection {
-    /// What of chunks and options the schedule of a variant has a use for.
+    /// Returns which of chunks and options the schedule of a variant accepts.
     ///
     /// # Errors
     /// An unknown or invalid schedule.
@@ -25,10 +23,10 @@ impl Selection {
         Ok(dsl::takes(&file, &request)?)
     }
 
-    /// What is asked of `variant`: its own options beside those that are asked of all.
+    /// Returns the selection for `variant`: its own options in addition to the common ones.
     ///
     /// # Errors
-    /// What both say.
+    /// An option that both set.
     pub(super) fn of(&self, variant: &Variant) -> Result<Selection, Error> {
         let mut own = self.clone();
         if self.lenient && (self.chunks.is_some() || !self.options.is_empty()) {

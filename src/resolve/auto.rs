@@ -1,7 +1,8 @@
-//! The best of many schedules: what `auto` means.
+//! `auto`: the best of many schedules.
 //!
-//! Each candidate is a name that can be asked for by itself, and is evaluated as if it had been: with the same cap, machine, meaning
-//! of overlapped pairs and search effort. On hardware the shortest iteration that fits into memory wins, else the shortest makespan.
+//! Each candidate is a name that can be requested by itself, and is evaluated as if it had been: with the same cap, machine,
+//! meaning of overlapped pairs and search effort. On hardware the shortest iteration that fits into memory wins, otherwise the
+//! shortest makespan.
 
 use super::costs::Pricing;
 use super::{Error, Selection, Warning};
@@ -16,29 +17,28 @@ use crate::settle::{Effort, settle, settle_with};
 use crate::sim;
 use std::sync::{Mutex, PoisonError};
 
-/// Stages per device that are tried where a schedule leaves them open, besides its own default.
+/// Stages per device to try in addition to the schedule's default.
 const CHUNKS: [u32; 3] = [2, 3, 4];
 
-/// What `auto` chose.
+/// The choice of `auto`.
 pub(super) struct Best {
-    /// The name by which it can be asked for.
+    /// Name that can be requested by itself.
     pub name: String,
-    /// Its order.
     pub graph: TaskGraph,
-    /// That it does not fit either.
+    /// Set if the schedule does not fit into memory.
     pub warning: Option<Warning>,
 }
 
-/// One schedule that may be the best.
+/// A schedule to evaluate.
 struct Candidate {
     name: String,
     order: Order,
     costs: CostTable,
 }
 
-/// Of all schedules that come with the program and exist for these numbers the best that keeps the cap; among equals the one with the
-/// smaller span, then the smaller peak, then the earlier in the list. On the hardware of `analytic` iterations count, and
-/// schedules must fit; where none does, the one that needs least memory is chosen.
+/// Returns the best of all embedded schedules that exist for these numbers and keep the cap. Ties are broken by smaller span,
+/// then smaller peak, then order in the list. With `analytic`, iteration times are compared and schedules must fit into memory;
+/// if none fits, the one that needs the least memory wins.
 pub(super) fn best<E: From<Error>>(
     selection: &Selection,
     costs: Pricing<'_, E>,
@@ -49,7 +49,7 @@ pub(super) fn best<E: From<Error>>(
         let Ok(found) = plain(selection).order(&name) else { continue };
         match costs(&name, found.order.placement()) {
             Ok(costs) => candidates.push(Candidate { name, order: selection.capped(found.order), costs }),
-            // a model may have too few layers for so many stages
+            // a model may have too few layers for the stages
             Err(failure) => {
                 unfit.get_or_insert(failure);
             }
@@ -63,12 +63,12 @@ pub(super) fn best<E: From<Error>>(
     best.ok_or_else(|| Error::NoneFits { devices, microbatches, cap }.into())
 }
 
-/// What is asked of each candidate, whose name has all options.
+/// Returns the selection for candidates, whose names contain all options.
 pub(super) fn plain(selection: &Selection) -> Selection {
     Selection { lenient: false, ..selection.without_options() }
 }
 
-/// The names by which the schedule called `name` is tried.
+/// Returns the names under which to try the schedule `name`.
 fn names(selection: &Selection, name: &str) -> Vec<String> {
     let with = |chunks: u32| format!("{name}:v={chunks}");
     let chunks = |name: &str| plain(selection).order(name).ok().map(|found| found.order.placement().chunks());
@@ -82,43 +82,43 @@ fn names(selection: &Selection, name: &str) -> Vec<String> {
     names
 }
 
-/// A search on a V for more than the p activations of the named ones, where the cap leaves room for more.
+/// Returns a search on a V with more than the p activations of the named ones, if the cap allows more.
 fn larger_search(selection: &Selection) -> Option<String> {
     let (p, limit) = (f64::from(selection.devices), 2.0 * f64::from(selection.devices));
     let cap = selection.cap().map_or(limit, |cap| cap.min(limit)).floor();
     (cap > p && selection.chunks.is_none_or(|chunks| chunks == 2)).then(|| format!("zb-v-greedy:cap={cap}"))
 }
 
-/// A schedule that was judged.
+/// An evaluated schedule.
 struct Judged {
     rank: Rank,
-    /// Its place in the list.
+    /// Index in the list.
     number: usize,
     name: String,
     graph: TaskGraph,
 }
 
-/// What makes a schedule better, by importance. Times are billionths of the costs' unit, as placements differ in their ticks.
+/// Quality of a schedule; smaller is better. Times are in billionths of the time unit, as ticks differ between placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
-    /// Bytes of the fullest device where that does not fit; 0 where it does.
+    /// Bytes of the fullest device if it does not fit, otherwise 0.
     misfit: u64,
-    /// The iteration on hardware, else the makespan at the machine's typical speed.
+    /// Iteration time on hardware, otherwise the makespan at the machine's median speed.
     time: u64,
     span: u64,
-    /// Of activations, in billionths.
+    /// Peak of activations, in billionths.
     peak: u64,
 }
 
-/// By which rules candidates are compared.
+/// How candidates are compared.
 struct Contest<'a> {
     selection: &'a Selection,
     analytic: Option<&'a Analytic>,
 }
 
 impl Contest<'_> {
-    /// The best; the earlier among equals. Orders that costs decide are searched last and side by side, and only where lower bounds
-    /// of their time and memory leave them a chance.
+    /// Returns the best candidate, the earlier one among equals. Open orders are searched last and in parallel, and only if
+    /// lower bounds of their time and memory leave them a chance.
     fn best(&self, candidates: Vec<Candidate>) -> Option<Best> {
         let mut best: Vec<Judged> = Vec::new();
         let mut open: Vec<(usize, String, OpenSchedule, CostTable)> = Vec::new();
@@ -151,10 +151,10 @@ impl Contest<'_> {
         Some(Best { name, graph, warning })
     }
 
-    /// The graph with the rank of its prediction; `None` where it holds too much or cannot run.
+    /// Ranks the graph by its prediction; `None` if it exceeds the cap or cannot run.
     fn judged(&self, number: usize, name: String, graph: TaskGraph, costs: &CostTable) -> Option<Judged> {
         let schedule = graph.schedule();
-        // On hardware memory in bytes decides, of which the room for activations is an estimate.
+        // On hardware the memory in bytes decides; the room for activations is only an estimate.
         let cap = if self.analytic.is_some() { self.selection.memory_cap } else { self.selection.cap() };
         if cap.is_some_and(|cap| !schedule.keeps_cap(cap, costs.keep)) {
             return None;
@@ -175,16 +175,16 @@ impl Contest<'_> {
         Some(Judged { rank, number, name, graph })
     }
 
-    /// Whether some order of the ops of `open` may fit into memory.
+    /// Returns whether some order of the ops of `open` may fit into memory.
     fn may_fit(&self, open: &OpenSchedule) -> bool {
         let Some(analytic) = self.analytic else { return true };
         analytic.least_memory(&open.placement).is_some_and(|memory| memory.fits)
     }
 
-    /// Whether some order of the ops of `open` may be better than the best so far: its lower bound below that one's time, or as short
-    /// with a smaller span.
+    /// Returns whether some order of the ops of `open` may beat `best`: its lower bound is below the best time, or equal with a
+    /// smaller span.
     fn may_beat(&self, open: &OpenSchedule, costs: &CostTable, best: Rank) -> bool {
-        // Any order of these ops will do: bounds hold for all.
+        // Bounds hold for all orders of these ops, so any order will do.
         let split = open.programs.iter().any(|program| matches!(program, Program::Search { split: true, .. }));
         let priority = if split { vec![Kind::I, Kind::F, Kind::W] } else { vec![Kind::B, Kind::F] };
         let cap = self.selection.cap();
@@ -196,14 +196,14 @@ impl Contest<'_> {
         };
         let bounds = sim::bounds(&graph, costs, cap);
         let time = |ticks: u64| fine(ticks as f64 / costs.ticks_per_unit);
-        // Where steps overlap, an iteration lasts no longer than the span, whose bound is the work.
+        // If steps overlap, an iteration is at most as long as the span, whose bound is the work.
         let overlaps = self.analytic.is_some_and(|analytic| analytic.machine.stack.step_overlaps > 0.0);
         let shortest = if overlaps { bounds.work } else { bounds.best().0 };
         best.misfit > 0 || (time(shortest), time(bounds.work)) < (best.time, best.span)
     }
 }
 
-/// A time in billionths of its unit.
+/// Converts a time to billionths of its unit.
 fn fine(time: f64) -> u64 {
     (time * 1e9).round() as u64
 }

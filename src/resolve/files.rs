@@ -1,25 +1,23 @@
-//! A [`Host`] that has files and threads, where the feature `pictures` brings them; the core alone has neither.
-
 use super::Host;
 use std::io;
 #[cfg(feature = "pictures")]
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// `bytes` as a text, without the mark that some editors put before one.
+/// Decodes UTF-8 and strips a byte order mark.
 #[cfg(feature = "pictures")]
 fn text(bytes: Vec<u8>) -> io::Result<String> {
     let other = if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) { " (UTF-16?)" } else { "" };
     let text = String::from_utf8(bytes).map_err(|error| {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let row = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
-        let what = format!("found bytes on line {row} that are no text in UTF-8{other}; save it as UTF-8");
+        let what = format!("found invalid UTF-8 on line {row}{other}; save it as UTF-8");
         io::Error::new(io::ErrorKind::InvalidData, what)
     })?;
     Ok(text.strip_prefix('\u{feff}').map(str::to_string).unwrap_or(text))
 }
 
-/// Whether it is a device other than a terminal: `/dev/zero`, a disk.
+/// Returns whether it is a device other than a terminal, such as `/dev/zero` or a disk.
 #[cfg(all(feature = "pictures", unix))]
 fn is_device(metadata: &std::fs::Metadata) -> bool {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -33,7 +31,7 @@ fn is_device(_: &std::fs::Metadata) -> bool {
     false
 }
 
-/// Files are read, work is done on all cores, nothing is watched.
+/// A [`Host`] that reads files and uses all cores. Without the feature `pictures` it does neither.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Files;
 
@@ -68,7 +66,7 @@ impl Host for Files {
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| {
-            // Where the system gives no more threads, those that there are do it all.
+            // If the system refuses threads, the existing ones do all the work.
             (1..cores.min(count)).for_each(|_| drop(std::thread::Builder::new().spawn_scoped(scope, some)));
             some();
         });

@@ -284,7 +284,7 @@ fn auto_fits_into_memory() {
     assert!(found[0]["iteration_s"].as_f64() <= found[1]["iteration_s"].as_f64(), "{found}");
     let (found, err) = asked("-s auto --memory-cap 3GiB");
     assert!(!found[0]["memory"]["fits"].as_bool().unwrap(), "{found}");
-    assert!(err.contains("no schedule fits into 3.0 GiB; auto takes the one that needs least: naive"), "{err}");
+    assert!(err.contains("no schedule fits into 3.0 GiB; auto chose the one that needs the least: naive"), "{err}");
 }
 
 /// The makespan of one table and the iteration of another are told apart, and written alike.

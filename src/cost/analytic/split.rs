@@ -1,7 +1,7 @@
 //! How layers fall to stages where nobody says so.
 
-/// Layers of each of `stages` stages: as many each where that goes; else embedding and head count as a layer each, as in
-/// Megatron, and what remains goes to stages between the first and the last first.
+/// Returns the default layers of each stage: equal numbers if that divides; otherwise embedding and head count as one layer
+/// each, as in Megatron, and inner stages take the remainder first.
 pub fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {
     if stages <= 1 || layers.is_multiple_of(stages) {
         return vec![layers / stages.max(1); stages];
@@ -17,7 +17,7 @@ pub fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {
             _ => counts[end] -= 1,
         }
     }
-    // so few layers that an end has none to give: the fullest stages do
+    // if an end has no layer to give, the fullest stages give one
     for _ in 0..owed {
         if let Some(fullest) = counts.iter_mut().max_by_key(|count| **count) {
             *fullest = fullest.saturating_sub(1);
