@@ -2,10 +2,10 @@
 //! command with that change gives the promised result.
 
 use crate::cost::analytic::Analytic;
+use crate::forecast::{MOST_CHANGES, Misfit, Remedy};
 use crate::graph::TaskGraph;
 use crate::layout::{Layout, Recompute, Zero};
 use crate::memory::Memory;
-use crate::misfit::{MOST_CHANGES, Misfit, Remedy};
 use crate::open::Order;
 use crate::placement::Placement;
 use crate::resolve::{Selection, Variant};

@@ -1,8 +1,7 @@
 //! GPT-2 in llm.c's format (<https://github.com/karpathy/llm.c>): learned positions, LayerNorm, GELU, a tied head.
 
-use super::sizes::{InvalidSizes, validate};
-use super::transformer;
-use super::whole::Anatomy;
+use super::spec::Anatomy;
+use super::transformer::{self, InvalidSizes, validate};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -123,101 +122,5 @@ impl Config {
     /// residual stream N(0, 0.02 / √(2L)), biases 0, LayerNorm weights 1, padding rows 0.
     pub fn anatomy(&self) -> Anatomy {
         self.transformer().anatomy()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{BLOCK, EMBEDDING, HEAD, MicroBatch, Storage};
-    use super::*;
-    use crate::op::Kind;
-
-    fn preset(name: &str) -> Config {
-        Config::preset(name).unwrap()
-    }
-
-    #[test]
-    fn parameters_are_those_published() {
-        let published = [
-            ("gpt2", 124_439_808),
-            ("gpt2-medium", 354_823_168),
-            ("gpt2-large", 774_030_080),
-            ("gpt2-xl", 1_557_611_200),
-        ];
-        for (name, parameters) in published {
-            assert_eq!(preset(name).anatomy().parameters(), parameters, "{name}");
-        }
-        assert_eq!(preset("gpt2").parameter_count(), 124_475_904, "llm.c pads the vocabulary to 50304");
-    }
-
-    #[test]
-    fn tensors_stand_in_the_order_of_llm_cs_files() {
-        let anatomy = preset("gpt2").anatomy();
-        let names: Vec<&str> = anatomy.tensors().map(|(_, tensor)| tensor.name).collect();
-        assert_eq!(names, TENSOR_NAMES);
-        assert_eq!((names[WTE], names[WPE]), ("wte", "wpe"));
-        assert!(names[BLOCK_TENSORS].starts_with(&["ln1w"]) && names[BLOCK_TENSORS].ends_with(&["fcprojb"]));
-        assert_eq!(names[LNF_TENSORS], ["lnfw", "lnfb"]);
-        let weight = |layer: usize| names[BLOCK_TENSORS.start + 2 * layer];
-        assert_eq!(weight(layer::QKV), "qkvw");
-        assert_eq!(weight(layer::FC_PROJECTION), "fcprojw");
-        // llm.c's table of elements of GPT-2 124M
-        let lengths = preset("gpt2").tensor_lengths();
-        assert_eq!(lengths[..5], [38_633_472, 786_432, 9_216, 9_216, 21_233_664]);
-    }
-
-    #[test]
-    fn flops_are_narayanans() {
-        // Narayanan et al. 2021 (arXiv 2104.04473): 96 B s l h² (1 + s/6h + V/16lh) with full recomputation of the blocks
-        for (name, config) in Config::PRESETS {
-            let micro = MicroBatch { sequences: 3, tokens: 128 };
-            let [b, s, l, h, v] = [3, 128, config.layers, config.channels, config.vocabulary].map(|size| size as u128);
-            let anatomy = config.anatomy();
-            let [f, i, w, full] = [Kind::F, Kind::I, Kind::W, Kind::B].map(|kind| anatomy.flops(kind, micro));
-            assert_eq!(full, i + w);
-            let recomputed = anatomy.parts[1].flops(Kind::F, micro) * l;
-            assert_eq!(
-                f + full + recomputed,
-                96 * b * s * l * h * h + 16 * b * s * s * l * h + 6 * b * s * h * v,
-                "{name}"
-            );
-            assert_eq!(f + full, 72 * b * s * l * h * h + 12 * b * s * s * l * h + 6 * b * s * h * v, "{name}");
-            // Qi et al. 2023 (arXiv 2401.10241), table 1, of a block
-            let block = [Kind::F, Kind::I, Kind::W].map(|kind| anatomy.parts[1].flops(kind, micro));
-            let sbh = s * b * h;
-            assert_eq!(block, [sbh * (24 * h + 4 * s), sbh * (24 * h + 8 * s), sbh * 24 * h], "{name}");
-        }
-    }
-
-    #[test]
-    fn a_block_keeps_16_c_elements_a_token_for_either_backward() {
-        let config = preset("gpt2");
-        let (micro, n, c) = (MicroBatch { sequences: 4, tokens: 64 }, 256, 768);
-        let storage = Storage::whole(0, 2, 128, 3);
-        let left = |part: usize, kind| config.anatomy().parts[part].left(kind, micro, &storage);
-        // inputs of the four products 7C, gradients of their outputs 9C; two LayerNorms' sums
-        assert_eq!(left(1, Kind::F), n * (16 * c * 2 + 4 * (4 + 12)));
-        assert_eq!(left(1, Kind::I), n * 16 * c * 2 + 2 * 3 * 2 * c * 4);
-        assert_eq!(left(2, Kind::F), n * ((2 * c + 50304) * 2 + 8));
-        assert_eq!(left(2, Kind::I), n * (c + 50304) * 2 + 3 * 2 * c * 4);
-        assert_eq!([left(0, Kind::F), left(0, Kind::I), left(1, Kind::W)], [0, n * c * 2, 0]);
-    }
-
-    #[test]
-    fn the_gradient_norm_has_a_square_for_each_group() {
-        let anatomy = preset("tiny").anatomy();
-        assert_eq!(anatomy.squares(), 8 + 3, "token and position embedding, blocks, final LayerNorm");
-        assert_eq!([anatomy.square(EMBEDDING, 0), anatomy.square(BLOCK, 5), anatomy.square(HEAD, 0)], [0, 7, 10]);
-    }
-
-    #[test]
-    fn a_device_has_the_tied_embedding_once() {
-        let anatomy = preset("gpt2").anatomy();
-        let [first, last]: [_; 2] = anatomy.split(2, None).unwrap().try_into().unwrap();
-        let same = |elements| elements;
-        assert_eq!(anatomy.device_elements([&first, &last], same), 124_475_904);
-        let apart: usize = [&first, &last].map(|stage| anatomy.device_elements([stage], same)).iter().sum();
-        assert_eq!(apart, 124_475_904 + 50304 * 768);
-        assert_eq!(anatomy.tied_elements(same), 50304 * 768);
     }
 }

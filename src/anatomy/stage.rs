@@ -213,31 +213,3 @@ impl fmt::Display for Stage {
         f.write_str(&words.join(", "))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn layers_of_several_parts_are_one_run() {
-        let outline = Outline { parts: vec![("in", 1), ("dense", 3), ("mixture", 5), ("out", 1)], tied: None };
-        let stages = outline.split(3, Some(&[2, 4, 2])).unwrap();
-        let runs = |stage: usize| stages[stage].runs().iter().map(|(_, run)| run.clone()).collect::<Vec<_>>();
-        assert_eq!(runs(0), [0..1, 0..2, 0..0, 0..0]);
-        assert_eq!(runs(1), [0..0, 2..3, 0..3, 0..0]);
-        assert_eq!(runs(2), [0..0, 3..3, 3..5, 0..1]);
-    }
-
-    #[test]
-    fn only_a_tied_tensor_on_two_devices_is_exchanged() {
-        let exchange = |placement: &Placement, tied| {
-            let outline = Outline::transformer(8, tied);
-            outline.exchange(placement, &outline.split(placement.stages() as usize, None).unwrap())
-        };
-        assert_eq!(exchange(&Placement::linear(4), true), Some([0, 3]));
-        assert_eq!(exchange(&Placement::linear(4), false), None);
-        assert_eq!(exchange(&Placement::linear(1), true), None);
-        assert_eq!(exchange(&Placement::zigzag("v", 4, 2), true), None);
-        assert_eq!(exchange(&Placement::bidirectional(4, 1).unwrap(), true), None);
-    }
-}

@@ -132,87 +132,67 @@ impl CostFile {
     /// # Errors
     /// The text is not JSON, has another schema or version, or has numbers out of range.
     pub fn from_json(text: &str) -> Result<CostFile, CostError> {
-        let file: CostFile = serde_json::from_str(text).map_err(|e| {
-            let found = match e.classify() {
+        let unreadable = |message: String, error: &serde_json::Error| {
+            let found = match error.classify() {
                 _ if text.trim().is_empty() => "an empty file".to_string(),
-                Category::Eof => format!("JSON that is cut off ({e})"),
-                Category::Syntax | Category::Io => format!("invalid JSON ({e})"),
-                Category::Data => format!("other JSON ({e})"),
+                Category::Eof => format!("JSON that is cut off ({message})"),
+                Category::Syntax | Category::Io => format!("invalid JSON ({message})"),
+                Category::Data => format!("other JSON ({message})"),
             };
             CostError(format!("expected a cost file, found {found}; write one with `pipesim profile`"))
-        })?;
-        if file.schema_version != SCHEMA_VERSION {
-            return Err(CostError(format!(
-                "expected cost schema version {SCHEMA_VERSION}, found {}; measure again with `pipesim profile`",
-                file.schema_version
-            )));
-        }
-        if !(0.0..=1.0).contains(&file.keep) {
-            return Err(CostError(format!("keep is a share between 0 and 1, found {}", file.keep)));
-        }
-        if !file.speeds.iter().all(Speed::is_ordered) {
-            return Err(CostError(
-                "the measured speeds are out of order; measure again with `pipesim profile`".to_string(),
-            ));
-        }
-        let counts: BTreeSet<usize> = file.speeds.iter().map(|speed| speed.devices.len()).collect();
-        if counts.contains(&0) || counts.len() > 1 {
-            return Err(CostError(format!(
-                "speeds: expected as many devices in every step, one or more, found {}; measure again with `pipesim profile`",
-                counts.iter().map(usize::to_string).collect::<Vec<_>>().join(" and ")
-            )));
-        }
-        let unsound = |what: &str| {
-            let most = Contention::MOST;
-            Err(CostError(format!(
-                "{what} that grow from 1000 to at most {most} per mille; measure again with `pipesim profile`"
-            )))
         };
-        if file.contention.as_ref().is_some_and(|contention| !contention.is_sound()) {
-            return unsound("contention: expected a core or more, and factors");
+        let mut json = serde_json::Deserializer::from_str(text);
+        let file: CostFile = serde_path_to_error::deserialize(&mut json)
+            .map_err(|error| unreadable(error.to_string(), error.inner()))?;
+        json.end().map_err(|error| unreadable(error.to_string(), &error))?;
+        match file.fault() {
+            Some(fault) => Err(CostError(format!("{fault}; measure again with `pipesim profile`"))),
+            None => Ok(file),
         }
-        if !Contention::grows(&file.link.per_mille) {
-            return unsound("link.per_mille: expected factors");
-        }
-        file.check_names()?;
-        if file.layers > MAX_BLOCKS {
-            return Err(CostError(format!("expected a model of at most {MAX_BLOCKS} blocks, found {}", file.layers)));
-        }
-        let StepRates { optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns } =
-            file.step;
-        let rates = [optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns];
-        let link = [file.gap_ns, file.link.put_ns, file.link.latency_ns];
-        let parts = file.parts.iter().map(|part| part.duration_ns);
-        let overheads = file.op_overhead_ns.values().copied();
-        if parts.chain(link).chain(rates).chain(overheads).any(|ns| ns > MAX_NS) {
-            return Err(CostError(
-                "a duration is longer than 18 minutes; measure again with `pipesim profile`".to_string(),
-            ));
-        }
-        Ok(file)
     }
 
-    /// Rejects unknown and duplicate parts.
-    fn check_names(&self) -> Result<(), CostError> {
+    /// Describes the first number or name out of range.
+    fn fault(&self) -> Option<String> {
         const KINDS: [&str; 3] = ["F", "I", "W"];
+        let devices: BTreeSet<usize> = self.speeds.iter().map(|speed| speed.devices.len()).collect();
+        let is_sound = self.contention.as_ref().is_none_or(Contention::is_sound);
+        let factors = format!("factors that grow from 1000 to at most {} per mille", Contention::MOST);
+        let overheads: Vec<&str> = self.op_overhead_ns.keys().map(String::as_str).collect();
+        let StepRates { optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns } =
+            self.step;
+        let rates = [optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns];
+        let times = rates.into_iter().chain([self.gap_ns, self.link.put_ns, self.link.latency_ns]);
+        let times = times.chain(self.parts.iter().map(|part| part.duration_ns));
+        let longest = times.chain(self.op_overhead_ns.values().copied()).max().unwrap_or(0);
+        let faults = [
+            (
+                self.schema_version != SCHEMA_VERSION,
+                format!("expected cost schema version {SCHEMA_VERSION}, found {}", self.schema_version),
+            ),
+            (!(0.0..=1.0).contains(&self.keep), format!("keep: expected a share between 0 and 1, found {}", self.keep)),
+            (!self.speeds.iter().all(Speed::is_ordered), "speeds: expected times in order".to_string()),
+            (
+                devices.contains(&0) || devices.len() > 1,
+                format!("speeds: expected the same devices in every step, found {devices:?}"),
+            ),
+            (!is_sound, format!("contention: expected one core or more, and {factors}")),
+            (!Contention::grows(&self.link.per_mille), format!("link.per_mille: expected {factors}")),
+            (overheads != KINDS, format!("op_overhead_ns: expected F, I and W, found {}", overheads.join(", "))),
+            (self.layers > MAX_BLOCKS, format!("layers: expected at most {MAX_BLOCKS}, found {}", self.layers)),
+            (longest > MAX_NS, format!("expected durations of at most 18 minutes, found {longest} ns")),
+        ];
         let mut seen = BTreeSet::new();
-        for PartCost { part, kind, sequences, tokens, .. } in &self.parts {
+        let part_fault = |PartCost { part, kind, sequences, tokens, .. }: &PartCost| {
             if ![EMBEDDING, BLOCK, HEAD].contains(&part.as_str()) || !KINDS.contains(&kind.as_str()) {
-                return Err(CostError(format!(
-                    "parts: expected F, I or W of {EMBEDDING}, {BLOCK} or {HEAD}, found {kind:?} of {part:?}"
-                )));
+                let expected = format!("F, I or W of {EMBEDDING}, {BLOCK} or {HEAD}");
+                return Some(format!("parts: expected {expected}, found {kind:?} of {part:?}"));
             }
-            if !seen.insert((part, kind, sequences, tokens)) {
-                return Err(CostError(format!(
-                    "parts: {kind} of the {part} for micro-batches of {sequences} x {tokens} tokens is listed twice; remove one"
-                )));
-            }
-        }
-        if !self.op_overhead_ns.keys().map(String::as_str).eq(KINDS) {
-            let found: Vec<&str> = self.op_overhead_ns.keys().map(String::as_str).collect();
-            return Err(CostError(format!("op_overhead_ns: expected F, I and W, found {}", found.join(", "))));
-        }
-        Ok(())
+            let size = format!("micro-batches of {sequences} x {tokens} tokens");
+            let is_new = seen.insert((part.clone(), kind.clone(), *sequences, *tokens));
+            (!is_new).then(|| format!("parts: {kind} of the {part} for {size} is listed twice"))
+        };
+        let fault = faults.into_iter().find_map(|(is_wrong, fault)| is_wrong.then_some(fault));
+        fault.or_else(|| self.parts.iter().find_map(part_fault))
     }
 
     /// Returns the duration of one part, for micro-batches of `sequences` sequences of `tokens` tokens.
@@ -389,56 +369,5 @@ fn along(mut known: Vec<(f64, f64)>, x: f64) -> Option<f64> {
         [] => None,
         [(x0, y0), (x1, y1), ..] if x0 != x1 => Some((y0 + (y1 - y0) * (x - x0) / (x1 - x0)).max(0.0)),
         [(x0, y0), ..] => Some(y0 * x / x0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn other_sizes_are_in_proportion_or_between_those_measured() {
-        assert_eq!(along(vec![], 3.0), None);
-        assert_eq!(along(vec![(2.0, 10.0)], 3.0), Some(15.0));
-        assert_eq!(along(vec![(1.0, 12.0), (4.0, 42.0), (100.0, 0.0)], 2.0), Some(22.0));
-        let file = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
-        let (sequences, tokens) = (file.parts[0].sequences, file.parts[0].tokens);
-        let anatomy = crate::model::Config::preset("tiny").unwrap().anatomy();
-        let size = |times: usize| MicroBatch { sequences: sequences as usize * times, tokens: tokens as usize };
-        assert_eq!(file.at_size(&anatomy, size(1)).parts, file.parts, "what was measured stays");
-        let doubled = file.at_size(&anatomy, size(2));
-        for part in &file.parts {
-            let found = doubled.part(
-                &part.part,
-                crate::op::Kind::ALL.into_iter().find(|k| k.letter().to_string() == part.kind).unwrap(),
-                (2 * sequences, tokens),
-            );
-            assert_eq!(found.unwrap(), 2 * part.duration_ns, "twice the sequences are twice the work");
-        }
-        assert_eq!(file.at_sequences(2 * sequences).parts, doubled.parts, "with or without a model's anatomy");
-        // measured at four times the sequences, too, and cheaper there
-        let mut both = file.clone();
-        let cheaper =
-            |part: &PartCost| PartCost { sequences: 4 * sequences, duration_ns: 3 * part.duration_ns, ..part.clone() };
-        both.parts.extend(file.parts.iter().map(cheaper));
-        let between = both.at_sequences(2 * sequences);
-        for (part, found) in file.parts.iter().zip(&between.parts[both.parts.len()..]) {
-            let wanted = part.duration_ns as f64 * (1.0 + 2.0 / 3.0);
-            assert!((found.duration_ns as f64 - wanted).abs() <= 0.5, "on the line between both");
-        }
-    }
-
-    #[test]
-    fn only_a_model_with_a_tied_tensor_exchanges_its_gradient() {
-        let tied = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
-        assert!(!serde_json::to_string(&tied).unwrap().contains("tied"), "files of tied models are as ever");
-        let untied = CostFile { tied: false, ..tied.clone() };
-        assert_eq!(CostFile::from_json(&serde_json::to_string(&untied).unwrap()).unwrap(), untied);
-        let (placement, stages) = (Placement::linear(2), tied.outline().split(2, None).unwrap());
-        let puts = |file: &CostFile| {
-            let ending = file.step_costs(&placement, &stages, false).ending;
-            ending.nodes().iter().filter(|node| node.op == StepOp::Put).count()
-        };
-        assert_eq!([puts(&tied), puts(&untied)], [2, 0]);
     }
 }

@@ -192,18 +192,8 @@ impl CostTable {
         let summary = Summary { F, I, W, B, comm, keep };
         let times = self.times.iter().map(time).collect();
         let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
-        CostTable {
-            ticks_per_unit,
-            time_unit,
-            unit_ns,
-            keep: self.keep,
-            summary,
-            speeds: Vec::new(),
-            contention: None,
-            puts: None,
-            assumed: self.assumed.clone(),
-            times,
-        }
+        let costs = CostTable { ticks_per_unit, time_unit, unit_ns, summary, times, ..self.clone() };
+        CostTable { speeds: Vec::new(), contention: None, puts: None, ..costs }
     }
 
     /// Converts ticks to nanoseconds of a timeline.

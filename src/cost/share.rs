@@ -91,29 +91,3 @@ fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostError> {
 fn divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_of_what_is_given() {
-        let looped = Placement::looped("loop", 2, 2);
-        let found = |per, layers: Option<&[usize]>| {
-            let shares = Shares::new(&looped, per, layers).unwrap();
-            (shares.parts, shares.whole)
-        };
-        assert_eq!(found(Per::Device, None), (vec![1; 4], 2));
-        assert_eq!(found(Per::Stage, None), (vec![1; 4], 1));
-        assert_eq!(found(Per::Model, None), (vec![1; 4], 4));
-        assert_eq!(found(Per::Layer, Some(&[8])), (vec![2; 4], 1));
-        assert_eq!(found(Per::Layer, Some(&[9])), (vec![3, 2, 2, 2], 1));
-        // A device's average share is half of 32 layers.
-        assert_eq!(found(Per::Device, Some(&[7, 8, 8, 9])), (vec![7, 8, 8, 9], 16));
-        assert_eq!(found(Per::Stage, Some(&[7, 8, 8, 9])), (vec![7, 8, 8, 9], 8));
-        assert_eq!(found(Per::Model, Some(&[7, 8, 8, 9])), (vec![7, 8, 8, 9], 32));
-        assert!(Shares::new(&looped, Per::Layer, None).is_err());
-        assert!(Shares::new(&looped, Per::Device, Some(&[7, 8])).is_err());
-        assert!(Shares::new(&looped, Per::Device, Some(&[3])).is_err(), "fewer layers than stages");
-    }
-}

@@ -3,19 +3,15 @@
 //! A file is TOML: `base = "h100-sxm"` (a name, or another file next to it), and any of [`Hardware::FIELDS`]. The embedded files
 //! are in the folder `hardware`, each number with its source; `gpu` holds the common numbers.
 
-mod field;
+mod file;
 mod machine;
-mod read;
 mod stack;
-#[cfg(feature = "training")]
-mod write;
 
-pub use field::Field;
-pub use machine::Hardware;
-pub use read::{Error, hardware, hardware_file, hardware_with, stack, stack_with};
-pub use stack::Stack;
 #[cfg(feature = "training")]
-pub use write::toml;
+pub use file::toml;
+pub use file::{Error, hardware, hardware_file, hardware_with, stack, stack_with};
+pub use machine::{Field, Hardware};
+pub use stack::Stack;
 
 /// Embedded hardware: name and text of the file.
 pub(crate) const FILES: &[(&str, &str)] = &[

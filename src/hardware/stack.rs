@@ -1,7 +1,7 @@
 //! Training software: the efficiency of its kernels, what it overlaps, and its host overheads.
 
-use super::field::{Field, numbers};
-use crate::layout::{Attention, Precision};
+use super::machine::{Field, numbers};
+use crate::layout::{Attention, Layout, Precision};
 
 numbers! {
     /// Training software. Flags are 1 or 0.
@@ -52,39 +52,26 @@ numbers! {
 /// zero-bubble fork: sail-sg/zero-bubble-pipeline-parallelism. DeepSpeed: `runtime/pipe/schedule.py`. torchtitan:
 /// `torch.distributed.pipelining.schedules`. nanotron: `parallel/pipeline_parallel/engine.py`. FSDP alone and llm.c have no
 /// pipeline.
-const SCHEDULES: [(&str, &[&str]); 9] = [
-    ("megatron-core", &["1f1b", "interleaved-1f1b"]),
-    ("megatron-lm", &["1f1b", "interleaved-1f1b"]),
+const SCHEDULES: [(&str, &str); 9] = [
+    ("megatron-core", "1f1b interleaved-1f1b"),
+    ("megatron-lm", "1f1b interleaved-1f1b"),
     (
         "megatron-zb",
-        &[
-            "1f1b",
-            "interleaved-1f1b",
-            "zb-h1",
-            "zb-h2",
-            "zb-1p",
-            "zb-2p",
-            "zb-v",
-            "zb-v-greedy",
-            "v-half",
-            "v-min",
-            "v-zb",
-            "1f1b-v",
-            "group-interleaved",
-        ],
+        "1f1b interleaved-1f1b zb-h1 zb-h2 zb-1p zb-2p zb-v zb-v-greedy v-half v-min v-zb 1f1b-v group-interleaved",
     ),
-    ("megatron-deepspeed", &["1f1b"]),
-    ("megatron-deepspeed-blocking", &["1f1b"]),
-    ("fsdp", &[]),
-    ("torchtitan", &["gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zb", "zb-v", "dualpipe-v"]),
-    ("nanotron", &["gpipe", "1f1b"]),
-    ("llm.c", &[]),
+    ("megatron-deepspeed", "1f1b"),
+    ("megatron-deepspeed-blocking", "1f1b"),
+    ("fsdp", ""),
+    ("torchtitan", "gpipe 1f1b interleaved-1f1b looped-bfs interleaved-zb zb-v dualpipe-v"),
+    ("nanotron", "gpipe 1f1b"),
+    ("llm.c", ""),
 ];
 
 impl Stack {
     /// Returns the pipeline schedules that it implements; `None` if unknown.
-    pub fn schedules(&self) -> Option<&'static [&'static str]> {
-        SCHEDULES.iter().find(|(name, _)| *name == self.name).map(|(_, schedules)| *schedules)
+    pub fn schedules(&self) -> Option<Vec<&'static str>> {
+        let (_, schedules) = SCHEDULES.iter().find(|(name, _)| *name == self.name)?;
+        Some(schedules.split_whitespace().collect())
     }
 
     /// Returns the bytes of a gradient as accumulated and reduced. In fp16 the loss is scaled, so gradients are accumulated in
@@ -102,8 +89,9 @@ impl Stack {
         if precision == Precision::Fp32 { 4.0 } else { self.gather_bytes }
     }
 
-    /// Returns the default attention kernels for `tokens` per sequence.
-    pub fn attention(&self, tokens: u32) -> Attention {
-        if f64::from(tokens) >= self.flash_from_tokens { Attention::Flash } else { Attention::Plain }
+    /// Returns the attention kernels of a layout: its own, or the default for its sequence length.
+    pub fn attention(&self, layout: &Layout) -> Attention {
+        let is_long = f64::from(layout.sequence) >= self.flash_from_tokens;
+        layout.attention.unwrap_or(if is_long { Attention::Flash } else { Attention::Plain })
     }
 }

@@ -1,9 +1,8 @@
 //! Memory model of one layout: per stage and per device.
 
-use super::device::{DeviceMemory, Memory};
-use super::held::{Left, peak};
-use super::llm_c;
+use super::peak::{Left, peak};
 use super::states::{elements, embedding_elements, part_elements, state_bytes};
+use super::{DeviceMemory, Memory, llm_c};
 use crate::anatomy::transformer::{Config, Style};
 use crate::anatomy::{Anatomy, EMBEDDING, HEAD, MicroBatch, Operation, Part, Stage, Storage};
 use crate::hardware::Stack;
@@ -101,7 +100,7 @@ impl Ledger {
                     operation.left(Kind::F, self.micro, &Storage { logit_bytes: 0, ..self.storage }, None) as u64;
                 (logits - width).saturating_mul(self.stack.logit_working_bytes as u64)
             }
-            Operation::Attention { heads, .. } if self.attention() == Attention::Plain => {
+            Operation::Attention { heads, .. } if self.stack.attention(&self.layout) == Attention::Plain => {
                 2 * self.rows_of(heads * keys, bytes, inside)
             }
             _ => 2 * self.rows_of(operation.widest(), bytes, if operation.has_split_rows() { inside } else { outside }),
@@ -116,10 +115,6 @@ impl Ledger {
         };
         let again = (part.left(Kind::F, self.micro, &whole) as u64).saturating_sub(self.part_left(part, Kind::F));
         gradients.saturating_add(again)
-    }
-
-    fn attention(&self) -> Attention {
-        self.layout.attention.unwrap_or_else(|| self.stack.attention(self.layout.sequence))
     }
 
     /// Returns what the ops of `stage` save and need.
@@ -240,8 +235,7 @@ fn has_dropout(model: &Config, stack: &Stack) -> bool {
 /// 4.1).
 fn score_bytes(model: &Config, layout: &Layout, stack: &Stack, recompute: Recompute) -> usize {
     let bytes = layout.precision.bytes() as usize;
-    let attention = layout.attention.unwrap_or_else(|| stack.attention(layout.sequence));
-    match (attention, recompute) {
+    match (stack.attention(layout), recompute) {
         (Attention::Flash, _) | (_, Recompute::Selective) => 0,
         _ if has_dropout(model, stack) => 2 * bytes + 1,
         _ => bytes,

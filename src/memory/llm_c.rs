@@ -1,7 +1,7 @@
 //! Memory of llm.c's fp32 program (<https://github.com/karpathy/llm.c>, `train_gpt2_fp32.cu`, and its two-GPU pipeline): every
 //! operation's output has its own memory for the whole run, including attention scores.
 
-use super::held::Left;
+use super::peak::Left;
 use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, HEAD, MicroBatch, Operation, Stage};
 
 /// Bytes of a float32.

@@ -5,12 +5,10 @@
 //!
 //! A new source of costs is a file in `cost/`, a variant of [`Costs`], and its option.
 
-mod asked;
 mod auto;
 mod balanced;
 mod costs;
 mod error;
-mod files;
 mod host;
 mod layout;
 mod machine;
@@ -21,8 +19,7 @@ mod variant;
 
 pub use costs::{Costs, Measured, Pricing, unknown_costs};
 pub use error::Error;
-pub use files::Files;
-pub use host::{Host, Watch};
+pub use host::{Files, Host, Watch};
 pub use machine::MachineOptions;
 pub use order::{Found, read_text, schedule_file};
 pub use resolved::{Resolved, Settled};

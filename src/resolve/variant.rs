@@ -125,31 +125,3 @@ pub fn memory_cap(text: &str) -> Result<f64, String> {
         _ => Err("expected activation units from 0.001 up, as in 8 or 2.5".to_string()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_have_options_and_lists_have_names() {
-        let parsed = |text: &str| Variant::parse(text).map(|v| v.to_string()).map_err(|e| e.to_string());
-        for (text, shown) in [
-            ("zb-v", "zb-v"),
-            ("interleaved-1f1b:v=4", "interleaved-1f1b:v=4"),
-            ("group-interleaved: v = 4 , group=2", "group-interleaved:group=2,v=4"),
-            ("./mine.star:late=True", "./mine.star:late=True"),
-            ("a:b/mine.star", "a:b/mine.star"),
-            ("a:v=2/mine.star", "a:v=2/mine.star"),
-        ] {
-            assert_eq!(parsed(text).as_deref(), Ok(shown), "{text}");
-        }
-        for text in ["zb-v:", "zb-v:4", "interleaved-1f1b:v=", "interleaved-1f1b:v=2,v=4", "x:v=2,,w=1", "x:=2"] {
-            let refused = parsed(text).unwrap_err();
-            assert!(refused.contains("interleaved-1f1b:v=4"), "{refused}");
-        }
-        let list = |text: &str| Variant::list(text).join(" | ");
-        assert_eq!(list("1f1b,a:v=4,group=8,zb-v,b=c.star"), "1f1b | a:v=4,group=8 | zb-v | b=c.star");
-        assert_eq!(list("a:v=1,a:v=2"), "a:v=1 | a:v=2");
-        assert_eq!(list("a,v=2"), "a | v=2");
-    }
-}

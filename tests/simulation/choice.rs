@@ -6,7 +6,7 @@ use pipesim::internals::cost::analytic::{Analytic, Machine};
 use pipesim::internals::dsl;
 use pipesim::internals::hardware::{hardware, stack};
 use pipesim::internals::layout::{Layout, Recompute, STACKS, Zero};
-use pipesim::internals::resolve::MachineOptions;
+use pipesim::internals::resolve::{MachineOptions, Variant};
 use pipesim::internals::sim::event::Scope;
 use pipesim::{Costs, Forecast, Selection};
 use pipesim_validation::read;
@@ -189,4 +189,27 @@ fn published_pipelines_are_among_what_their_software_implements() {
     }
     assert!(pipelines > 100);
     assert!(!stack("megatron-core").unwrap().schedules().unwrap().contains(&"zb-v"));
+}
+
+#[test]
+fn names_have_options_and_lists_have_names() {
+    let parsed = |text: &str| Variant::parse(text).map(|v| v.to_string()).map_err(|e| e.to_string());
+    for (text, shown) in [
+        ("zb-v", "zb-v"),
+        ("interleaved-1f1b:v=4", "interleaved-1f1b:v=4"),
+        ("group-interleaved: v = 4 , group=2", "group-interleaved:group=2,v=4"),
+        ("./mine.star:late=True", "./mine.star:late=True"),
+        ("a:b/mine.star", "a:b/mine.star"),
+        ("a:v=2/mine.star", "a:v=2/mine.star"),
+    ] {
+        assert_eq!(parsed(text).as_deref(), Ok(shown), "{text}");
+    }
+    for text in ["zb-v:", "zb-v:4", "interleaved-1f1b:v=", "interleaved-1f1b:v=2,v=4", "x:v=2,,w=1", "x:=2"] {
+        let refused = parsed(text).unwrap_err();
+        assert!(refused.contains("interleaved-1f1b:v=4"), "{refused}");
+    }
+    let list = |text: &str| Variant::list(text).join(" | ");
+    assert_eq!(list("1f1b,a:v=4,group=8,zb-v,b=c.star"), "1f1b | a:v=4,group=8 | zb-v | b=c.star");
+    assert_eq!(list("a:v=1,a:v=2"), "a:v=1 | a:v=2");
+    assert_eq!(list("a,v=2"), "a | v=2");
 }

@@ -6,7 +6,7 @@ use pipesim::internals::anatomy::transformer_named;
 use pipesim::internals::cost::analytic::{Analytic, Machine};
 use pipesim::internals::hardware::{hardware, stack};
 use pipesim::internals::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero};
-use pipesim::internals::memory::{DeviceMemory, Ledger, Memory, memory};
+use pipesim::internals::memory::{DeviceMemory, Ledger, Memory};
 use pipesim::internals::remedy::{Question, misfit};
 use pipesim::{Costs, Selection, TaskGraph};
 use pipesim_validation::{Row, read};
@@ -34,7 +34,8 @@ fn model(name: &str) -> Config {
 fn taken(model: &Config, layout: &Layout, schedule: &str) -> Memory {
     let graph = graph(schedule, layout.devices, layout.micro, chunks(schedule, layout));
     let stages = model.anatomy().split(layout.stages() as usize, layout.layers.as_deref()).unwrap();
-    memory(model, &hardware("h100-sxm").unwrap(), layout, &stages, &graph).unwrap()
+    let ledger = Ledger::new(model, layout, &stack(&layout.stack).unwrap());
+    ledger.memory(hardware("h100-sxm").unwrap().memory_bytes(), &stages, graph.schedule())
 }
 
 /// llm.c's own sum, and the two-GPU pipeline's made of it: 7,858 MiB, 5,079.5 and 5,067.6 MiB at B = 4, T = 1024.

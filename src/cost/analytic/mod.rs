@@ -2,12 +2,10 @@
 
 mod machine;
 mod part;
-mod split;
 mod step;
 
 pub use machine::{Group, Machine, Shape};
 pub use part::{Pass, Passes};
-pub use split::layers_of_stages;
 pub use step::StepTime;
 
 use super::{CostError, CostTable, OpTime, Summary};
@@ -47,7 +45,7 @@ impl Analytic {
             )));
         }
         let anatomy = model.anatomy();
-        let attention = layout.attention.unwrap_or_else(|| machine.stack.attention(layout.sequence));
+        let attention = machine.stack.attention(&layout);
         let parts = PartCosts { machine: &machine, layout: &layout, attention, hidden: anatomy.width as f64 };
         let passes = anatomy.parts.iter().map(|part| parts.passes(part)).collect();
         Ok(Analytic { model, anatomy, machine, layout, passes })
@@ -55,7 +53,7 @@ impl Analytic {
 
     /// Returns the attention kernels.
     pub fn attention(&self) -> Attention {
-        self.layout.attention.unwrap_or_else(|| self.machine.stack.attention(self.layout.sequence))
+        self.machine.stack.attention(&self.layout)
     }
 
     /// Splits the model into `count` stages, by the layout's layers or [`layers_of_stages`].
@@ -137,4 +135,30 @@ impl Analytic {
         table.check_clock(placement, self.layout.micro)?;
         Ok(table)
     }
+}
+
+/// Returns the default layers of each stage: equal numbers if that divides; otherwise embedding and head count as one layer
+/// each, as in Megatron, and inner stages take the remainder first.
+pub fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {
+    if stages <= 1 || layers.is_multiple_of(stages) {
+        return vec![layers / stages.max(1); stages];
+    }
+    let (each, left) = ((layers + 2) / stages, (layers + 2) % stages);
+    let mut counts: Vec<usize> = vec![each; stages];
+    let (last, inner) = (stages - 1, 1..stages - 1);
+    inner.chain([0, last]).take(left).for_each(|stage| counts[stage] += 1);
+    let mut owed = 0;
+    for end in [0, last] {
+        match counts[end] {
+            0 => owed += 1,
+            _ => counts[end] -= 1,
+        }
+    }
+    // if an end has no layer to give, the fullest stages give one
+    for _ in 0..owed {
+        if let Some(fullest) = counts.iter_mut().max_by_key(|count| **count) {
+            *fullest = fullest.saturating_sub(1);
+        }
+    }
+    counts
 }

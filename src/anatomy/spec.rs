@@ -1,9 +1,8 @@
 //! The specification of a model, and sums over its parts.
 
 use super::operation::{MicroBatch, Operation, Storage};
-use super::part::Part;
+use super::part::{Part, Tensor};
 use super::stage::{Outline, Stage, TiedSides, Unsplittable};
-use super::tensor::Tensor;
 use crate::op::Kind;
 
 /// The specification of a model.

@@ -1,3 +1,5 @@
+//! Saved activations of a device over its ops, and their peak, in bytes.
+
 use crate::op::{Kind, Op};
 
 /// What the ops of one stage save per micro-batch, and their working memory, in bytes.
@@ -66,21 +68,4 @@ pub fn peak<'a>(ops: impl IntoIterator<Item = &'a Op>, left: &[Left]) -> Peak {
         }
     }
     peak
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_device_holds_most_when_its_last_forward_or_a_backward_runs() {
-        let ops = |text: &str| -> Vec<Op> { text.split(' ').map(|op| op.parse().unwrap()).collect() };
-        let left = [Left { forward: 10, input: 7, in_forward: 1, in_backward: 4, at_end: 30 }];
-        assert_eq!(peak(&ops("0F0 0F1 0B0 0B1"), &left), Peak { held: 10, running: 30 });
-        let left = [Left { at_end: 0, ..left[0] }];
-        assert_eq!(peak(&ops("0F0 0F1 0B0 0B1"), &left), Peak { held: 20, running: 4 });
-        // each I leaves 7 for a W at the end
-        assert_eq!(peak(&ops("0F0 0I0 0F1 0I1 0F2 0I2 0W0 0W1 0W2"), &left), Peak { held: 24, running: 4 });
-        assert_eq!(peak(&ops("0F0 0B0 1F0 1B0"), &left), Peak { held: 10, running: 4 });
-    }
 }

@@ -1,6 +1,6 @@
 //! Hardware and stack files, read and written: bases are followed, unknown keys and numbers out of range rejected.
 
-use super::field::Field;
+use super::machine::Field;
 use super::{FILES, Hardware, STACKS, Stack, names};
 use crate::legible::legible;
 use crate::nearest::{hint, nearest, plain, same_numbers};
@@ -207,60 +207,22 @@ fn number(path: &str, key: &str, value: &Value, fields: &[Field]) -> Result<f64,
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn file(text: &str) -> Result<Hardware, Error> {
-        hardware_file("mine.toml", text, &|path| match path {
-            "a.toml" => Ok("base = \"b.toml\"".to_string()),
-            "b.toml" => Ok("base = \"a.toml\"".to_string()),
-            path => Err(Error(format!("no {path}"))),
-        })
+/// Returns a hardware file with these numbers on top of `base`; `head` are comment lines on their source.
+#[cfg(feature = "training")]
+pub fn toml(base: &str, head: &[String], numbers: &[(&'static str, f64)]) -> String {
+    let mut text = String::new();
+    head.iter().for_each(|line| text += &format!("# {}\n", line.replace(['\n', '\r'], " ")));
+    text += &format!("base = \"{base}\"\n\n");
+    for (name, number) in numbers {
+        let what = Hardware::FIELDS.iter().find(|field| field.name == *name).map_or("", |field| field.what);
+        text += &format!("{:<31} # {what}\n", format!("{name} = {}", digits(*number)));
     }
+    text
+}
 
-    #[test]
-    fn all_that_come_with_the_program_are_whole() {
-        for name in names() {
-            let found = hardware(name).unwrap_or_else(|error| panic!("{error}"));
-            assert!(found.peak(Precision::Bf16).is_some(), "{name}");
-        }
-        for name in crate::layout::STACKS {
-            stack(name).unwrap_or_else(|error| panic!("{error}"));
-        }
-        assert_eq!(hardware("h200-sxm").unwrap().bf16_tflops, 989.0);
-        assert_eq!(hardware("a100-sxm-40gb").unwrap().memory_bytes(), 40 << 30);
-    }
-
-    use crate::layout::Precision;
-
-    #[test]
-    fn a_file_changes_numbers_of_its_base() {
-        let mine = file("base = \"h100-sxm\"\ngpus_per_node = 4\nnetwork_gbps_per_gpu = 200.5 # slower").unwrap();
-        assert_eq!((mine.gpus_per_node, mine.network_gbps_per_gpu, mine.memory_gib), (4.0, 200.5, 80.0));
-    }
-
-    #[test]
-    fn bad_files_are_refused_in_one_line() {
-        let cases = [
-            ("base = \"a.toml\"", "a circle: mine.toml → a.toml → b.toml → a.toml"),
-            ("base = \"h1000\"", "no hardware is called 'h1000'; known: a100-sxm-80gb"),
-            ("base = 3", "in quotes, found integer"),
-            ("base = \"h100-sxm\"\ntflops = 3", "found 'tflops'"),
-            ("base = \"h100-sxm\"\nmemory_gib = -1", "memory_gib to be above 0 (memory, GiB), found -1"),
-            ("base = \"h100-sxm\"\nmemory_gib = nan", "found NaN"),
-            ("base = \"h100-sxm\"\nmemory_gib = inf", "above 0 (memory, GiB), found inf"),
-            ("base = \"h100-sxm\"\nmemory_gib = 1e300", "at most 1e6 (memory, GiB), found 1e300"),
-            ("base = \"h100-sxm\"\npower_watts = 1e15", "power_watts to be at most 100000 (power limit"),
-            ("base = \"h100-sxm\"\nmemory_efficiency = 70", "memory_efficiency to be at most 1 (share"),
-            ("base = \"h100-sxm\"\ngpus_per_node = 0.5", "a whole number, at least 1"),
-            ("base = \"h100-sxm\"\nmemory_gib = \"80\"", "to be a number"),
-            ("memory_gib = 80", "a number for bf16_tflops, found none"),
-            ("base = \"h100-sxm\"\nmemory_gib 80", "on line 2"),
-        ];
-        for (text, expected) in cases {
-            let error = file(text).unwrap_err().to_string();
-            assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
-        }
-    }
+/// Formats with four significant digits.
+#[cfg(feature = "training")]
+fn digits(number: f64) -> String {
+    let whole = format!("{number:.3e}").parse::<f64>().unwrap_or(number);
+    format!("{whole}")
 }
