@@ -85,7 +85,7 @@ impl Cap {
         if let Some((number, letter)) = sloppy_bytes(text) {
             return Err(format!("expected bytes with a unit, as in 80GiB; write {number}{letter}iB"));
         }
-        memory_cap(text).map(Cap::Units)
+        memory_cap(text).map(Cap::Units).map_err(|error| error.to_string())
     }
 
     /// The activation units.

@@ -176,7 +176,7 @@ impl CostTable {
         let ops = 4 * u128::from(placement.stages()) * u128::from(placement.directions()) * u128::from(microbatches);
         if longest * ops * SLOWEST >= 1 << 63 {
             return Err(CostError(
-                "the measured costs times so many ops overflow the clock; take fewer micro-batches".to_string(),
+                "the measured costs times the number of ops overflow the clock; use fewer micro-batches".to_string(),
             ));
         }
         Ok(())

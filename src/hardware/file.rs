@@ -24,7 +24,7 @@ impl Error {
 pub type Files<'a> = &'a dyn Fn(&str) -> Result<String, Error>;
 
 /// Returns a replacement for a number, by file or stack and key.
-pub type Instead<'a> = &'a dyn Fn(&str, &str) -> Option<f64>;
+pub type Overrides<'a> = &'a dyn Fn(&str, &str) -> Option<f64>;
 
 /// Returns the embedded hardware with this name.
 ///
@@ -38,10 +38,10 @@ pub fn hardware(name: &str) -> Result<Hardware, Error> {
 ///
 /// # Errors
 /// There is none.
-pub fn hardware_with(name: &str, instead: Instead<'_>) -> Result<Hardware, Error> {
+pub fn hardware_with(name: &str, overrides: Overrides<'_>) -> Result<Hardware, Error> {
     let name = names().find(|known| plain(known) == plain(name)).unwrap_or(name);
     let table = embedded(name).filter(|_| name != "gpu").ok_or_else(|| unknown(name))?;
-    hardware_of(name, table.clone()?, &|name| Err(unknown(name)), instead)
+    hardware_of(name, table.clone()?, &|name| Err(unknown(name)), overrides)
 }
 
 /// Reads the hardware file at `path` with this `text`. `files` reads other files that it names as base.
@@ -78,7 +78,7 @@ fn embedded(name: &str) -> Option<&'static Parsed> {
 }
 
 /// Follows bases from the first file; the first file with a number sets it.
-fn hardware_of(name: &str, first: Table, files: Files<'_>, instead: Instead<'_>) -> Result<Hardware, Error> {
+fn hardware_of(name: &str, first: Table, files: Files<'_>, overrides: Overrides<'_>) -> Result<Hardware, Error> {
     let mut chain: Vec<String> = Vec::new();
     let mut numbers = BTreeMap::new();
     let mut next = Some((name.to_string(), first));
@@ -103,7 +103,7 @@ fn hardware_of(name: &str, first: Table, files: Files<'_>, instead: Instead<'_>)
         };
         for (key, value) in table.iter().filter(|(key, _)| *key != "base") {
             let number = number(&path, key, value, Hardware::FIELDS)?;
-            let number = instead(&path, key).unwrap_or(number);
+            let number = overrides(&path, key).unwrap_or(number);
             numbers.entry(key.clone()).or_insert(number);
         }
         chain.push(path);
@@ -139,7 +139,7 @@ pub fn stack(name: &str) -> Result<Stack, Error> {
 ///
 /// # Errors
 /// There is none.
-pub fn stack_with(name: &str, instead: Instead<'_>) -> Result<Stack, Error> {
+pub fn stack_with(name: &str, overrides: Overrides<'_>) -> Result<Stack, Error> {
     static TABLES: LazyLock<Parsed> = LazyLock::new(|| parse("stacks", STACKS));
     let all = TABLES.as_ref().map_err(Error::clone)?;
     let table = |name: &str| all.get(name).and_then(Value::as_table);
@@ -157,7 +157,7 @@ pub fn stack_with(name: &str, instead: Instead<'_>) -> Result<Stack, Error> {
         };
         let value = value.ok_or_else(|| Error(format!("stack {name}: expected a number for {key}, found none")))?;
         let number = number("stacks", key, value, Stack::FIELDS)?;
-        Ok(instead(scope, key).unwrap_or(number))
+        Ok(overrides(scope, key).unwrap_or(number))
     })
 }
 

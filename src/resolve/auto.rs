@@ -59,7 +59,7 @@ pub(super) fn best<E: From<Error>>(
         return Err(failure);
     }
     let Selection { devices, microbatches, memory_cap: cap, .. } = *selection;
-    let best = Contest { selection, analytic }.best(candidates);
+    let best = Ranking { selection, analytic }.best(candidates);
     best.ok_or_else(|| Error::NoneFits { devices, microbatches, cap }.into())
 }
 
@@ -90,7 +90,7 @@ fn larger_search(selection: &Selection) -> Option<String> {
 }
 
 /// An evaluated schedule.
-struct Judged {
+struct Ranked {
     rank: Rank,
     /// Index in the list.
     number: usize,
@@ -102,7 +102,7 @@ struct Judged {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     /// Bytes of the fullest device if it does not fit, otherwise 0.
-    misfit: u64,
+    excess: u64,
     /// Iteration time on hardware, otherwise the makespan at the machine's median speed.
     time: u64,
     span: u64,
@@ -111,27 +111,27 @@ struct Rank {
 }
 
 /// How candidates are compared.
-struct Contest<'a> {
+struct Ranking<'a> {
     selection: &'a Selection,
     analytic: Option<&'a Analytic>,
 }
 
-impl Contest<'_> {
+impl Ranking<'_> {
     /// Returns the best candidate, the earlier one among equals. Open orders are searched last and in parallel, and only if
     /// lower bounds of their time and memory leave them a chance.
     fn best(&self, candidates: Vec<Candidate>) -> Option<Best> {
-        let mut best: Vec<Judged> = Vec::new();
+        let mut best: Vec<Ranked> = Vec::new();
         let mut open: Vec<(usize, String, OpenSchedule, CostTable)> = Vec::new();
         for (number, Candidate { name, order, costs }) in candidates.into_iter().enumerate() {
             match order {
                 Order::Fixed(schedule) => {
                     let graph = TaskGraph::with_overlap(schedule, self.selection.overlap).ok();
-                    best.extend(graph.and_then(|graph| self.judged(number, name, graph, &costs)));
+                    best.extend(graph.and_then(|graph| self.ranked(number, name, graph, &costs)));
                 }
                 Order::Open(order) => open.push((number, name, order, costs)),
             }
         }
-        let so_far = best.iter().map(|judged| judged.rank).min();
+        let so_far = best.iter().map(|ranked| ranked.rank).min();
         open.retain(|(.., open, costs)| {
             self.may_fit(open) && so_far.is_none_or(|best| self.may_beat(open, costs, best))
         });
@@ -139,20 +139,20 @@ impl Contest<'_> {
         self.selection.host.each(open.len(), &|which| {
             let (number, name, open, costs) = &open[which];
             let effort = Effort { times: self.selection.effort, ..Effort::default() };
-            let settled = settle_with(open, costs, effort).ok();
-            let graph = settled.and_then(|schedule| TaskGraph::with_overlap(schedule, self.selection.overlap).ok());
-            let judged = graph.and_then(|graph| self.judged(*number, name.clone(), graph, costs));
-            found.lock().unwrap_or_else(PoisonError::into_inner).extend(judged);
+            let fixed = settle_with(open, costs, effort).ok();
+            let graph = fixed.and_then(|schedule| TaskGraph::with_overlap(schedule, self.selection.overlap).ok());
+            let ranked = graph.and_then(|graph| self.ranked(*number, name.clone(), graph, costs));
+            found.lock().unwrap_or_else(PoisonError::into_inner).extend(ranked);
         });
-        let Judged { rank, name, graph, .. } = best.into_iter().min_by_key(|judged| (judged.rank, judged.number))?;
+        let Ranked { rank, name, graph, .. } = best.into_iter().min_by_key(|ranked| (ranked.rank, ranked.number))?;
         let capacity = self.analytic.map_or(0, |analytic| analytic.machine.hardware.memory_bytes());
         let warning =
-            (rank.misfit > 0).then(|| Warning::NoneFits { schedule: name.clone(), bytes: rank.misfit, capacity });
+            (rank.excess > 0).then(|| Warning::NoneFits { schedule: name.clone(), bytes: rank.excess, capacity });
         Some(Best { name, graph, warning })
     }
 
     /// Ranks the graph by its prediction; `None` if it exceeds the cap or cannot run.
-    fn judged(&self, number: usize, name: String, graph: TaskGraph, costs: &CostTable) -> Option<Judged> {
+    fn ranked(&self, number: usize, name: String, graph: TaskGraph, costs: &CostTable) -> Option<Ranked> {
         let schedule = graph.schedule();
         // On hardware the memory in bytes decides; the room for activations is only an estimate.
         let cap = if self.analytic.is_some() { self.selection.memory_cap } else { self.selection.cap() };
@@ -165,14 +165,14 @@ impl Contest<'_> {
         let time = |ticks: u64| fine(ticks as f64 / costs.ticks_per_unit);
         let span = time(step.devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0));
         let rank = match self.analytic {
-            None => Rank { misfit: 0, time: time(step.typical_makespan), span, peak },
+            None => Rank { excess: 0, time: time(step.typical_makespan), span, peak },
             Some(analytic) => {
                 let Forecast { iteration_s, memory, .. } = Forecast::of(analytic, schedule, &step.devices).ok()?;
-                let misfit = if memory.fits { 0 } else { memory.fullest().total };
-                Rank { misfit, time: fine(1e3 * iteration_s), span, peak }
+                let excess = if memory.fits { 0 } else { memory.fullest().total };
+                Rank { excess, time: fine(1e3 * iteration_s), span, peak }
             }
         };
-        Some(Judged { rank, number, name, graph })
+        Some(Ranked { rank, number, name, graph })
     }
 
     /// Returns whether some order of the ops of `open` may fit into memory.
@@ -199,7 +199,7 @@ impl Contest<'_> {
         // If steps overlap, an iteration is at most as long as the span, whose bound is the work.
         let overlaps = self.analytic.is_some_and(|analytic| analytic.machine.stack.step_overlaps > 0.0);
         let shortest = if overlaps { bounds.work } else { bounds.best().0 };
-        best.misfit > 0 || (time(shortest), time(bounds.work)) < (best.time, best.span)
+        best.excess > 0 || (time(shortest), time(bounds.work)) < (best.time, best.span)
     }
 }
 

@@ -114,14 +114,13 @@ impl fmt::Display for Variant {
 ///
 /// # Errors
 /// The text is not a number in range.
-pub fn memory_cap(text: &str) -> Result<f64, String> {
-    if text.ends_with(['B', 'b']) {
-        return Err(
-            "expected activation units, as in 8; bytes need a model on hardware: --memory-cap 80GiB".to_string()
-        );
-    }
-    match text.parse::<f64>() {
-        Ok(units) if (0.001..=1e9).contains(&units) => Ok(units),
-        _ => Err("expected activation units from 0.001 up, as in 8 or 2.5".to_string()),
-    }
+pub fn memory_cap(text: &str) -> Result<f64, Error> {
+    let expected = match text.parse::<f64>() {
+        Ok(units) if (0.001..=1e9).contains(&units) => return Ok(units),
+        _ if text.ends_with(['B', 'b']) => {
+            "expected activation units, as in 8; bytes need a model on hardware: --memory-cap 80GiB"
+        }
+        _ => "expected activation units from 0.001 up, as in 8 or 2.5",
+    };
+    Err(Error::Usage(expected.to_string()))
 }
