@@ -1,11 +1,10 @@
-//! Makes the list of schedules that come with the program: every file of `schedules/`, so that a new one needs no other. And says
-//! from which commit it is.
+//! Embeds every file of `schedules/` in the program, and the commit that it is built from.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// The order of lists, and of `auto` among equals; others follow by name.
+/// Order of lists, and of ties in `auto`; other schedules follow by name.
 const ORDER: [&str; 22] = [
     "naive",
     "gpipe",
@@ -49,8 +48,8 @@ fn main() {
     fs::write(out, list).expect("cargo's folder can be written");
 }
 
-/// Sets PIPESIM_COMMIT and PIPESIM_COMMIT_DATE: as the environment has them, else as git does, else `unknown`. Builds for development
-/// do not ask git, or each commit would have the crate compiled again.
+/// Sets PIPESIM_COMMIT and PIPESIM_COMMIT_DATE from the environment, otherwise from git, otherwise to `unknown`. Development
+/// builds do not ask git, as each commit would recompile the crate.
 fn tell_commit() {
     let release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
     if let Some(head) =
@@ -69,7 +68,7 @@ fn tell_commit() {
     }
 }
 
-/// What git says about this checkout; nothing where there is none of this very package.
+/// Returns the output of git in this checkout; `None` if the package is not the root of one.
 fn git(arguments: &[&str]) -> Option<String> {
     let folder = env::var("CARGO_MANIFEST_DIR").ok()?;
     let ask = |arguments: &[&str]| {

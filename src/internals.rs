@@ -7,6 +7,6 @@ macro_rules! all {
 }
 
 all! {
-    activation advice anatomy balance check cli cost csv cuda deadlock delivery doctor dsl ending exact exec experiment export forecast graph hardware layout legible lowering memory metrics misfit model nearest op open placement
+    activation advice anatomy balance check cli cost csv cuda deadlock delivery doctor dsl ending exact exec experiment export forecast graph hardware layout legible lowering memory metrics model nearest op open placement
     ranks remedy report resolve schedule settle sim statistics timeline
 }

@@ -1,45 +1,45 @@
-//! How a training step is laid out over GPUs: who shares what, in which precision, and what is kept or computed again.
+//! Parallel layout of a training step: degrees, precision, recomputation, ZeRO.
 
 use crate::anatomy::transformer::Config;
 use std::fmt;
 use std::str::FromStr;
 
-/// A layout. GPUs are `devices * tensor * context * data`; each pipeline runs `micro` micro-batches a step.
+/// Layout of a step on `devices * tensor * context * data` GPUs; each pipeline runs `micro` micro-batches per step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
-    /// Devices of a pipeline, p; stages are `devices * chunks`.
+    /// Pipeline-parallel degree, p: devices per pipeline. There are `devices * chunks` stages.
     pub devices: u32,
-    /// Stages a device, v.
+    /// Virtual stages per device, v.
     pub chunks: u32,
-    /// GPUs that share each layer's tensors, t.
+    /// Tensor-parallel degree, t.
     pub tensor: u32,
-    /// GPUs that share each sequence, c.
+    /// Context-parallel degree, c.
     pub context: u32,
-    /// Pipelines that share the batch, d.
+    /// Data-parallel degree, d: number of pipelines.
     pub data: u32,
-    /// Sequences of a micro-batch, b.
+    /// Sequences per micro-batch, b.
     pub micro_batch_size: u32,
-    /// Micro-batches of a pipeline, m.
+    /// Micro-batches per pipeline, m.
     pub micro: u32,
-    /// Tokens of a sequence, s.
+    /// Tokens per sequence, s.
     pub sequence: u32,
-    /// What products are computed in.
+    /// Precision of matrix products.
     pub precision: Precision,
-    /// What the backward computes again.
+    /// Activation recomputation.
     pub recompute: Recompute,
-    /// What data-parallel ranks share out among them.
+    /// ZeRO stage of data parallelism.
     pub zero: Zero,
-    /// Whether tensor-parallel ranks share out what stands between the products, too (Korthikanti et al., arXiv 2205.05198).
+    /// Whether sequence parallelism is on (Korthikanti et al., arXiv 2205.05198).
     pub sequence_parallel: bool,
-    /// How attention is computed; none: as the stack does.
+    /// Attention kernels; `None`: the stack's default.
     pub attention: Option<Attention>,
-    /// The training software, one of those of hardware/stacks.toml.
+    /// Training software, a table of hardware/stacks.toml.
     pub stack: String,
-    /// Layers of each stage in model order; none: split by what parts cost.
+    /// Layers per stage in model order; `None`: split by the cost of parts.
     pub layers: Option<Vec<usize>>,
 }
 
-/// What layouts are of when nothing is said: one GPU, one sequence.
+/// One GPU, one sequence of 1024 tokens.
 impl Default for Layout {
     fn default() -> Layout {
         Layout {
@@ -62,7 +62,7 @@ impl Default for Layout {
     }
 }
 
-/// The training software whose habits are known; the first is meant where none is named.
+/// Known training software; the first is the default.
 pub const STACKS: [&str; 11] = [
     "megatron-core",
     "megatron-lm",
@@ -77,7 +77,7 @@ pub const STACKS: [&str; 11] = [
     "pipesim",
 ];
 
-/// An enum of names, as written on the command line and in files.
+/// An enum of names for the command line and files.
 macro_rules! names {
     ($(#[$doc:meta])* $type:ident: $what:literal; $($(#[$variant_doc:meta])* $variant:ident = $name:literal),+ $(,)?) => {
         $(#[$doc])*
@@ -85,10 +85,10 @@ macro_rules! names {
         pub enum $type { $($(#[$variant_doc])* $variant),+ }
 
         impl $type {
-            /// All of them.
+            /// All variants.
             pub const ALL: &[$type] = &[$($type::$variant),+];
 
-            /// Its name.
+            /// Returns the name.
             pub fn name(self) -> &'static str {
                 match self { $($type::$variant => $name),+ }
             }
@@ -113,7 +113,7 @@ macro_rules! names {
 }
 
 names! {
-    /// What the products of linear layers are computed in. The rest of a step in fp8 and below is in bf16.
+    /// Precision of the products of linear layers. The rest of a step is in bf16 if this is fp8 or below.
     Precision: "the precision";
     /// Brain floating point.
     Bf16 = "bf16",
@@ -121,16 +121,16 @@ names! {
     Fp16 = "fp16",
     /// Single precision.
     Fp32 = "fp32",
-    /// 8 bits with a scale a tensor.
+    /// 8 bits with a scale per tensor.
     Fp8 = "fp8",
-    /// 8 bits with a scale for every 32.
+    /// 8 bits with a scale per 32 elements.
     Mxfp8 = "mxfp8",
-    /// 4 bits with a scale for every 16.
+    /// 4 bits with a scale per 16 elements.
     Nvfp4 = "nvfp4",
 }
 
 names! {
-    /// What the backward computes again instead of keeping it.
+    /// What the backward recomputes instead of saving it.
     Recompute: "what is recomputed";
     /// Nothing.
     None = "none",
@@ -141,53 +141,53 @@ names! {
 }
 
 names! {
-    /// What data-parallel ranks share out (Rajbhandari et al., arXiv 1910.02054).
+    /// What data-parallel ranks shard (Rajbhandari et al., arXiv 1910.02054).
     Zero: "the ZeRO stage";
     /// Nothing.
     None = "0",
-    /// The optimizer's state; Megatron's distributed optimizer.
+    /// Optimizer states, as Megatron's distributed optimizer.
     Optimizer = "1",
-    /// Gradients, too.
+    /// Also gradients.
     Gradients = "2",
-    /// Weights, too; FSDP.
+    /// Also weights, as FSDP.
     Weights = "3",
 }
 
 names! {
-    /// How attention is computed.
+    /// Attention kernels.
     Attention: "the attention";
-    /// In tiles; scores are never kept.
+    /// FlashAttention: scores are never stored.
     Flash = "flash",
-    /// Scores and their softmax are tensors of their own, and kept.
+    /// Unfused: scores and their softmax are tensors, and saved.
     Plain = "plain",
 }
 
 impl Precision {
-    /// Bytes of an activation outside of the linear layers' products, and of a weight that is no master copy.
+    /// Returns the bytes of an activation outside of products, and of a weight that is not a master copy.
     pub fn bytes(self) -> u32 {
         if self == Precision::Fp32 { 4 } else { 2 }
     }
 
-    /// What is computed in outside of the linear layers: 16 bits where those have fewer.
+    /// Returns the precision outside of linear layers: bf16 if those have fewer than 16 bits.
     pub fn between_layers(self) -> Precision {
         if self.is_narrow() { Precision::Bf16 } else { self }
     }
 
-    /// Whether linear layers have fewer than 16 bits.
+    /// Returns whether linear layers have fewer than 16 bits.
     pub fn is_narrow(self) -> bool {
         matches!(self, Precision::Fp8 | Precision::Mxfp8 | Precision::Nvfp4)
     }
 }
 
-/// Why a layout cannot be; what is displayed says what was expected and found.
+/// Why a layout is invalid; the message says what was expected and found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct LayoutError(pub(crate) String);
 
-/// Sequences of a micro-batch and micro-batches of a pipeline, from what was given of them. `batch` is global: all of them in a step.
+/// Derives sequences per micro-batch and micro-batches per pipeline. `batch` is the global batch.
 ///
 /// # Errors
-/// Numbers that contradict each other, or a batch that does not fall into whole micro-batches.
+/// Numbers that contradict each other, or a batch that is not a multiple of the micro-batches.
 pub fn micro_batches(
     batch: Option<u32>,
     data: u32,
@@ -227,35 +227,35 @@ pub fn micro_batches(
 }
 
 impl Layout {
-    /// GPUs that the step takes, all pipelines together.
+    /// Returns the number of GPUs of all pipelines.
     pub fn gpus(&self) -> u64 {
         [self.devices, self.tensor, self.context, self.data].into_iter().map(u64::from).product()
     }
 
-    /// Stages of the model, S.
+    /// Returns the number of stages, S.
     pub fn stages(&self) -> u32 {
         self.devices.saturating_mul(self.chunks)
     }
 
-    /// Sequences of a step, all pipelines together.
+    /// Returns the sequences per step, of all pipelines.
     pub fn batch(&self) -> u64 {
         [self.data, self.micro_batch_size, self.micro].into_iter().map(u64::from).fold(1, u64::saturating_mul)
     }
 
-    /// Tokens of a step, all pipelines together.
+    /// Returns the tokens per step, of all pipelines.
     pub fn tokens(&self) -> u64 {
         self.batch().saturating_mul(u64::from(self.sequence))
     }
 
-    /// Tokens of a micro-batch on one rank of a context-parallel group, all of a tensor-parallel group's.
+    /// Returns the tokens per micro-batch on one context-parallel rank.
     pub fn micro_tokens(&self) -> u64 {
         u64::from(self.micro_batch_size) * u64::from(self.sequence) / u64::from(self.context.max(1))
     }
 
-    /// That `model` can be laid out so.
+    /// Checks that `model` supports this layout.
     ///
     /// # Errors
-    /// The first thing that does not divide, or has no sense, with what to do about it.
+    /// The first number that is out of range or does not divide, with advice.
     pub fn validate(&self, model: &Config) -> Result<(), LayoutError> {
         let refuse = |text: String| Err(LayoutError(text));
         let sizes = [
@@ -315,7 +315,7 @@ impl Layout {
         }
         if let Some(window) = model.window.filter(|&window| sequence > window) {
             return refuse(format!(
-                "expected --seq to be at most {window}, the model's attention window, found {sequence}: windows are not modelled; choose a shorter one"
+                "expected --seq to be at most {window}, the model's attention window, found {sequence}: windows are not supported; choose a shorter one"
             ));
         }
         if !STACKS.contains(&self.stack.as_str()) {
@@ -341,63 +341,5 @@ impl fmt::Display for Layout {
             write!(f, " · {chunks} chunks")?;
         }
         write!(f, " · {micro} micro-batches of {micro_batch_size} × {} tokens", self.sequence)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::anatomy::llama;
-
-    #[test]
-    fn a_batch_falls_into_whole_micro_batches() {
-        assert_eq!(micro_batches(Some(128), 2, Some(1), None).unwrap(), (1, 64));
-        assert_eq!(micro_batches(Some(128), 2, None, Some(16)).unwrap(), (4, 16));
-        assert_eq!(micro_batches(Some(128), 2, Some(4), Some(16)).unwrap(), (4, 16));
-        assert_eq!(micro_batches(None, 2, Some(4), Some(16)).unwrap(), (4, 16));
-        for (size, micro) in [(Some(3), None), (None, Some(3)), (Some(4), Some(8))] {
-            let error = micro_batches(Some(128), 2, size, micro).unwrap_err().to_string();
-            assert!(error.contains("found 128") && !error.contains('\n'), "{error}");
-        }
-    }
-
-    #[test]
-    fn no_product_of_sizes_wraps() {
-        for (batch, data, size, micro) in [
-            (65_536, 65_536, Some(65_537), None),
-            (128, 65_536, Some(65_536), None),
-            (128, 65_536, None, Some(65_536)),
-            (1 << 27, 1 << 27, Some(1 << 27), Some(1 << 27)),
-            (1, u32::MAX, Some(u32::MAX), Some(u32::MAX)),
-        ] {
-            let error = micro_batches(Some(batch), data, size, micro).unwrap_err().to_string();
-            assert!(error.contains(&format!("found {batch}")), "{error}");
-        }
-    }
-
-    #[test]
-    fn what_does_not_divide_is_refused_in_one_line() {
-        let model = llama::preset("llama-3-70b").unwrap();
-        let refused = |layout: Layout| layout.validate(&model).unwrap_err().to_string();
-        assert!(refused(Layout { tensor: 3, ..Layout::default() }).contains("64 heads"));
-        assert!(refused(Layout { context: 3, ..Layout::default() }).contains("--cp 3"));
-        assert!(refused(Layout { data: 0, ..Layout::default() }).contains("--dp between 1"));
-        assert!(refused(Layout { stack: "x".to_string(), ..Layout::default() }).contains("megatron-core"));
-        let wraps = Layout { devices: 1 << 16, chunks: 1 << 16, ..Layout::default() };
-        assert!(refused(wraps).contains("at most 82 stages"));
-        let most =
-            Layout { data: 1 << 20, micro_batch_size: 1 << 20, micro: 1 << 24, sequence: 1 << 27, ..Layout::default() };
-        assert_eq!(most.tokens(), u64::MAX);
-        let gpt2 = crate::anatomy::transformer_named("gpt2").unwrap();
-        let long = |sequence| Layout { sequence, ..Layout::default() };
-        assert_eq!(long(1024).validate(&gpt2), Ok(()));
-        assert!(long(4096).validate(&gpt2).unwrap_err().to_string().contains("--seq to be at most 1024"));
-        let windowed = Config { window: Some(4096), ..model };
-        assert_eq!(long(4096).validate(&windowed), Ok(()));
-        assert!(long(8192).validate(&windowed).unwrap_err().to_string().contains("at most 4096"));
-        assert!(refused(Layout { devices: 83, ..Layout::default() }).contains("at most 82 stages"));
-        let fits = Layout { tensor: 8, devices: 4, chunks: 5, data: 2, sequence: 8192, ..Layout::default() };
-        assert_eq!((fits.validate(&model), fits.gpus(), fits.stages()), (Ok(()), 64, 20));
-        assert!("fp9".parse::<Precision>().unwrap_err().to_string().contains("bf16, fp16"));
     }
 }

@@ -73,7 +73,7 @@
 //!
 //! ```text
 //! 1 language and graph: op activation placement schedule open delivery deadlock graph ending legible nearest lowering check export statistics metrics timeline dsl csv
-//! 2 costs and time: anatomy layout hardware memory misfit balance cost settle sim exact
+//! 2 costs and time: anatomy layout hardware memory balance cost settle sim exact
 //! 3 the way in: resolve forecast advice remedy report
 //! 4 machines: model cuda ranks exec doctor
 //! 5 measurement: experiment
@@ -126,7 +126,6 @@ mod legible;
 mod lowering;
 mod memory;
 mod metrics;
-mod misfit;
 #[cfg(feature = "training")]
 mod model;
 mod nearest;

@@ -1,35 +1,35 @@
-//! What does not fit into memory, and the smallest change of the layout that makes it fit: found by asking the same question under
-//! other layouts, so that running the command with the change gives what is promised.
+//! The smallest change of a layout that makes it fit into memory, found by predicting the same schedule under other layouts: the
+//! command with that change gives the promised result.
 
 use crate::cost::analytic::Analytic;
+use crate::forecast::{MOST_CHANGES, Misfit, Remedy};
 use crate::graph::TaskGraph;
 use crate::layout::{Layout, Recompute, Zero};
 use crate::memory::Memory;
-use crate::misfit::{MOST_CHANGES, Misfit, Remedy};
 use crate::open::Order;
 use crate::placement::Placement;
 use crate::resolve::{Selection, Variant};
 
-/// Ops that all tries together may have.
+/// Maximum number of ops of all attempts.
 const MOST_OPS: u64 = 5_000_000;
-/// Tries where costs decide the order, where it is searched, or where `auto` searches several or `--balance` splits layers.
+/// Maximum number of attempts: for fixed orders; for searched orders; for `auto` or `--balance`.
 const MOST_TRIES: [u64; 3] = [100, 6, 2];
-/// Most devices for which orders are searched, where fewer were asked for: the work of a search grows with them.
+/// Maximum number of devices for which orders are searched, unless more were requested: the work grows with them.
 const MOST_SEARCHED: u32 = 8;
 
-/// What was asked: a schedule by its name, a model on hardware under a layout, and all options that the answer depends on.
+/// A request: a schedule, a model on hardware under a layout, and all options that the answer depends on.
 pub struct Question<'a> {
-    /// The schedule, as it was asked for.
+    /// Requested schedule.
     pub name: &'a str,
-    /// Its options, caps and machine.
+    /// Options, caps and machine.
     pub selection: &'a Selection,
-    /// The layout, its layers as they were asked for.
+    /// Cost model, with the requested layers.
     pub analytic: &'a Analytic,
-    /// Whether `--micro` was given, so that it stays unless a change says otherwise.
+    /// Whether `--micro` was given and has to be part of a suggestion that changes it.
     pub micro_given: bool,
 }
 
-/// What is changed, in the order in which changes are combined: sequence parallelism needs tensor parallelism.
+/// A kind of change, in the order of combination: sequence parallelism needs tensor parallelism.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Change {
     Tensor,
@@ -40,26 +40,26 @@ enum Change {
     Zero,
 }
 
-/// A layout, and the option of it that was changed last.
+/// A layout and the last kind of change.
 #[derive(Clone)]
 struct Candidate {
     layout: Layout,
     changed: Option<Change>,
 }
 
-/// What changes may do beyond what was asked for.
+/// Which changes are allowed.
 #[derive(Clone, Copy)]
 struct Reach {
-    /// Take more GPUs.
+    /// More GPUs than requested.
     more_gpus: bool,
-    /// Most tensor-parallel ranks.
+    /// Maximum tensor-parallel degree.
     tensor: u32,
 }
 
-/// Layouts one change away, within `reach`.
+/// Returns the layouts one change away, within `reach`.
 fn neighbours(Candidate { layout, changed }: &Candidate, reach: Reach) -> Vec<Candidate> {
     let mut found = Vec::new();
-    // An option that was changed is changed no second time, and sets of changes are tried in one order only.
+    // Each kind of change applies once, and combinations are tried in one order only.
     let mut add = |change: Change, layout: Layout| {
         if changed.is_none_or(|last| last < change) {
             found.push(Candidate { layout, changed: Some(change) });
@@ -85,7 +85,7 @@ fn neighbours(Candidate { layout, changed }: &Candidate, reach: Reach) -> Vec<Ca
         add(Change::MicroBatchSize, Layout { micro_batch_size: size, micro, ..layout.clone() });
     }
     for times in [2, 4, 8] {
-        // Pipelines that are given up leave their micro-batches to the others.
+        // Removed pipelines leave their micro-batches to the others.
         let (data, micro) = match layout.data.is_multiple_of(times) {
             true => (layout.data / times, layout.micro.checked_mul(times)),
             false if reach.more_gpus => (layout.data, Some(layout.micro)),
@@ -102,7 +102,7 @@ fn neighbours(Candidate { layout, changed }: &Candidate, reach: Reach) -> Vec<Ca
     found
 }
 
-/// Whether the step of `graph` fits; none where it does.
+/// Returns why the step of `graph` does not fit, with a suggestion; `None` if it fits.
 pub fn misfit(question: &Question<'_>, graph: &TaskGraph, memory: &Memory) -> Option<Misfit> {
     if memory.fits {
         return None;
@@ -119,7 +119,7 @@ pub fn misfit(question: &Question<'_>, graph: &TaskGraph, memory: &Memory) -> Op
     })
 }
 
-/// What may still be tried.
+/// Work that is left for attempts.
 struct Budget {
     devices: u32,
     ops: u64,
@@ -127,8 +127,8 @@ struct Budget {
 }
 
 impl Question<'_> {
-    /// The fewest changes that make it fit, on as many GPUs and with tensor parallelism inside a node where that can be; of several
-    /// the one with the shortest step, a GPU's time counted.
+    /// Returns the fewest changes that fit, preferably without more GPUs and with tensor parallelism within a node; among
+    /// several, the one with the least GPU time per step.
     fn remedy(&self) -> Option<Remedy> {
         let effort = self.effort();
         let devices = if effort == 0 { u32::MAX } else { self.analytic.layout.devices.max(MOST_SEARCHED) };
@@ -146,7 +146,7 @@ impl Question<'_> {
         )
     }
 
-    /// How much one answer takes: an order that is given, a search, or several of them.
+    /// Returns the effort of one attempt: 0 for a fixed order, 1 for a search, 2 for several.
     fn effort(&self) -> usize {
         let Ok(variant) = Variant::parse(self.name) else { return 0 };
         if variant.is_auto() || self.selection.balance {
@@ -156,8 +156,7 @@ impl Question<'_> {
         usize::from(found.is_ok_and(|found| matches!(found.order, Order::Open(_))))
     }
 
-    /// The best of these layouts that fits. Those that look fastest by the work alone are tried first, and the rest only as long as
-    /// they might be faster.
+    /// Returns the best layout that fits. Layouts with the least work are tried first; the rest only while they may be faster.
     fn best(&self, level: &[Candidate], budget: &mut Budget) -> Option<Remedy> {
         let mut promising: Vec<(f64, &Candidate, Analytic)> = level
             .iter()
@@ -190,7 +189,7 @@ impl Question<'_> {
         best.map(|(_, remedy)| remedy)
     }
 
-    /// The options that make this layout of the one asked for.
+    /// Returns the options that lead to the layout `to`.
     fn change(&self, to: &Layout) -> String {
         let from = &self.analytic.layout;
         let mut options = Vec::new();
@@ -211,8 +210,8 @@ impl Question<'_> {
     }
 }
 
-/// The GPU time that a step takes at least, in seconds; `None` where it cannot fit: the average over devices of what one
-/// micro-batch at a time takes is what the fullest device takes at least.
+/// Returns a lower bound of the GPU time of a step, in seconds; `None` if it cannot fit: the average memory of devices that run
+/// one micro-batch at a time is a lower bound of the peak.
 fn least_cost(analytic: &Analytic) -> Option<f64> {
     let devices = analytic.layout.devices;
     let memory = analytic.least_memory(&Placement::linear(devices))?;

@@ -1,4 +1,4 @@
-//! A schedule under changed costs: its order again where a rule or a search makes it from costs, else the same.
+//! A schedule under changed costs: with a new order if a rule or a search makes it from costs, otherwise the same.
 
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
@@ -9,47 +9,47 @@ use crate::sim::{self, CostShare, Predicted, Sensitivity, typical_step};
 use serde::Serialize;
 use std::sync::{Mutex, PoisonError};
 
-/// Ops of all orders that one schedule's sensitivities may take to make.
+/// Maximum number of ops of all orders for the sensitivities of one schedule.
 const MOST_OPS: usize = 8_000_000;
 
-/// What one percent less of each part's time saves.
+/// Savings from reducing the time of each part by 1 %.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Sensitivities {
-    /// The part that saves most first; below 0 where the order that follows from the changed costs is longer.
+    /// Largest saving first; negative if the new order is longer.
     pub list: Vec<Sensitivity>,
-    /// Whether costs decide the order, and these are of the order that they gave before the change.
+    /// Whether costs decide the order, but the sensitivities are of the unchanged order.
     pub order_held_fixed: bool,
 }
 
-/// How the order of one graph comes about.
+/// Origin of a graph's order.
 enum Source {
-    /// Costs have no part in it.
+    /// Independent of costs.
     Fixed,
-    /// From costs, by a rule or, `searched`, by a search.
+    /// Made from costs by a rule or, if `searched`, a search.
     Open { open: OpenSchedule, searched: bool },
-    /// From costs, by a choice among schedules.
+    /// Made from costs by a choice among schedules.
     Chosen,
 }
 
-/// A graph, and what its order becomes under other costs.
+/// A graph and how its order depends on costs.
 pub(super) struct Changed<'a> {
     graph: &'a TaskGraph,
     selection: &'a Selection,
     source: Source,
 }
 
-/// Whether a search would have to order it.
+/// Returns whether the order needs a search.
 pub(super) fn is_searched(order: &Order) -> bool {
     matches!(order, Order::Open(open) if open.programs.iter().any(|program| matches!(program, Program::Search { .. })))
 }
 
-/// That of a step, in ticks; `None` where the machine cannot run it.
+/// Returns the makespan of a step in ticks; `None` if the machine cannot run it.
 pub(super) fn typical_ticks(graph: &TaskGraph, costs: &CostTable) -> Option<u64> {
     typical_step(graph, costs).ok().map(|step| step.makespan())
 }
 
 impl<'a> Changed<'a> {
-    /// The schedule that was asked for as `name`, with the graph that it has under the costs as they are.
+    /// Takes the schedule requested as `name`, with its graph under the current costs.
     pub fn new(selection: &'a Selection, name: &str, graph: &'a TaskGraph) -> Changed<'a> {
         let source = match selection.order(name).map(|found| selection.capped(found.order)) {
             Ok(Order::Fixed(_)) => Source::Fixed,
@@ -65,12 +65,12 @@ impl<'a> Changed<'a> {
         Changed { graph, selection, source }
     }
 
-    /// Whether costs decide the order in a way that is not gone again under changed ones.
+    /// Returns whether the order depends on costs but is not recomputed when they change.
     pub fn holds_order(&self) -> bool {
         matches!(self.source, Source::Chosen)
     }
 
-    /// The makespan under `costs`, in ticks: of the order that they give.
+    /// Returns the makespan in ticks of the order that `costs` give.
     pub fn makespan(&self, costs: &CostTable) -> Option<u64> {
         let Source::Open { open, .. } = &self.source else { return typical_ticks(self.graph, costs) };
         let effort = Effort { times: self.selection.effort, ..Effort::default() };
@@ -78,8 +78,8 @@ impl<'a> Changed<'a> {
         typical_ticks(&graph, costs)
     }
 
-    /// What one percent less of each part's time saves: by a rule's order under those costs; searched orders, and those of too
-    /// many ops, are held fixed.
+    /// Returns the saving from reducing each part's time by 1 %. A rule makes a new order under each change; searched orders and
+    /// those with too many ops are kept.
     pub fn sensitivities(&self, predicted: &Predicted<'_>) -> Sensitivities {
         let (shares, costs) = (CostShare::all(self.graph), predicted.costs);
         let few = self.graph.len().saturating_mul(shares.len()) <= MOST_OPS;
@@ -95,7 +95,7 @@ impl<'a> Changed<'a> {
         Sensitivities { list, order_held_fixed: !anew && !matches!(self.source, Source::Fixed) }
     }
 
-    /// The same, each by a prediction of its own.
+    /// Predicts each change separately.
     fn again(&self, whole: u64, costs: &CostTable, shares: &[CostShare]) -> Vec<Sensitivity> {
         let (placement, scale) = (&self.graph.schedule().placement, sim::finer_by(sim::PERCENT, self.graph, costs, 0));
         let fine = costs.finer(scale);

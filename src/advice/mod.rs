@@ -1,8 +1,8 @@
-//! What of a step could be changed, and what that gives: every change that is named was predicted.
+//! What could be changed about a step, and the gain: every suggested change is predicted.
 //!
-//! Tried are the schedules that come with the program, with 2 and 4 chunks a device where they leave that open; more micro-batches;
-//! the same order with its backwards split; free links and equal stages; layers split by `--balance`. What a search would have to
-//! order is left out, and so is what comes when the ops of all tries are used up: work is counted, never timed.
+//! Candidates are the embedded schedules, with 2 and 4 chunks per device if they leave that open; more micro-batches; the same
+//! order with split backwards; free links and equal stages; layers split by `--balance`. Searched orders are skipped, as is
+//! everything after a maximum number of ops: work is counted, not timed.
 
 mod changed;
 
@@ -18,20 +18,20 @@ pub use changed::Sensitivities;
 use changed::{Changed, is_searched, typical_ticks};
 use serde::Serialize;
 
-/// Ops that all tries together may have.
+/// Maximum number of ops of all candidates.
 const MOST_OPS: u64 = 8_000_000;
-/// Calls and loop turns that one schedule file may take.
+/// Maximum number of calls and loop iterations of one schedule file.
 const MOST_TICKS: u64 = 5_000_000;
-/// Largest step whose layers are split anew: that takes hundreds of sweeps.
+/// Maximum size of a step whose layers are split anew, which takes hundreds of sweeps.
 const MOST_BALANCED: usize = 20_000;
-/// Chunks a device that are tried.
+/// Chunks per device to try.
 const CHUNKS: [u32; 2] = [2, 4];
-/// Micro-batches that are tried, over those asked for.
+/// Multiples of the number of micro-batches to try.
 const TIMES: [u32; 2] = [2, 4];
-/// A saving up to this share is none: a rounding of floating-point numbers.
+/// Largest relative saving that counts as none: rounding errors.
 pub const LEAST: f64 = 1e-9;
 
-/// What is changed.
+/// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum What {
@@ -39,46 +39,45 @@ pub enum What {
     Schedule,
     /// The number of micro-batches.
     Micro,
-    /// Backwards into I and W, the W's where devices would idle, within the same memory.
+    /// Backwards split into I and W, with W in idle gaps and the same memory.
     Split,
     /// Messages and host overheads take no time.
     Links,
-    /// Every stage takes as long as the average of all.
+    /// Every stage takes the average time.
     Stages,
-    /// The layers of each stage.
+    /// The layers per stage.
     Layers,
 }
 
-/// A change, and the step that it gives.
+/// A change, and the resulting step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// What is changed.
     pub what: What,
-    /// The schedule's name, the option, or what is supposed, in words.
+    /// Name of the schedule, the option, or the assumption in words.
     pub change: String,
-    /// Micro-batches of the step then.
+    /// Micro-batches of the step.
     pub microbatches: u32,
-    /// Its makespan, in the costs' unit.
+    /// Makespan, in time units.
     pub makespan: f64,
-    /// The most activations that a device holds then.
+    /// Maximum activations of a device.
     pub peak_activations: f64,
-    /// Copies of the weights: 2 where micro-batches run in both directions.
+    /// Copies of the weights: 2 for bidirectional schedules.
     pub weight_copies: u32,
-    /// By what share the time of a micro-batch shrinks; below 0 it grows.
+    /// Relative saving of the time per micro-batch; negative if it grows.
     pub saves: f64,
-    /// Whether costs decide the order, and this is of the order that they gave before the change.
+    /// Whether costs decide the order, but the change is of the unchanged order.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub order_held_fixed: bool,
 }
 
-/// What could be changed about one schedule's step.
+/// Possible changes of one schedule's step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// The most activations that a device may hold, or holds in this schedule where no cap is given.
+    /// Maximum activations per device: the cap, or the peak of this schedule.
     pub limit: f64,
-    /// Every change that was tried: schedules, the best first, then the others by kind.
+    /// Every change that was tried: schedules first, sorted by saving, then the others by kind.
     pub changes: Vec<Change>,
-    /// How many were left out: searched orders, and what would have taken too many ops.
+    /// Number of candidates that were skipped: searched orders and those that take too many ops.
     pub untried: usize,
 }
 
@@ -93,17 +92,17 @@ struct Tried {
     forward_ns: u64,
 }
 
-/// Tries changes for schedules at the same p, m and costs.
+/// Tries changes for schedules with the same p, m and costs.
 pub struct Advisor<'a> {
     selection: Selection,
     costs: &'a Costs,
     tried: Vec<Tried>,
     untried: usize,
-    /// Ops that are left to try.
+    /// Remaining number of ops.
     left: u64,
 }
 
-/// How long all forwards together take: what schedules that train the same model have in common.
+/// Returns the total time of all forwards, which is equal for schedules that train the same model.
 fn forward_ns(graph: &TaskGraph, costs: &CostTable) -> u64 {
     let counts = graph.schedule().counts();
     let forwards = graph.schedule().placement.op_kinds().filter(|op| op.kind() == Kind::F);
@@ -112,7 +111,7 @@ fn forward_ns(graph: &TaskGraph, costs: &CostTable) -> u64 {
 }
 
 impl<'a> Advisor<'a> {
-    /// Tries all other schedules as `selection` asks for them.
+    /// Tries all other schedules under `selection`.
     pub fn new(selection: &Selection, costs: &'a Costs) -> Advisor<'a> {
         let plain = Selection { balance: false, lenient: false, ..selection.without_options() };
         let mut advisor =
@@ -129,7 +128,7 @@ impl<'a> Advisor<'a> {
         advisor
     }
 
-    /// A schedule with its costs, where it exists and may be tried.
+    /// Resolves a schedule, if it exists and is cheap enough.
     fn resolved(&mut self, selection: &Selection, name: &str) -> Option<Resolved> {
         let mut selection = selection.clone();
         selection.budget.ops = selection.budget.ops.min(self.left);
@@ -143,7 +142,7 @@ impl<'a> Advisor<'a> {
                 self.left -= self.left.min(resolved.graph.len() as u64);
                 Some(resolved)
             }
-            // some exist for other numbers only; the rest was too much
+            // some exist for other numbers only; the rest is too expensive
             Err(error) => {
                 self.untried += usize::from(!error.is_of_numbers());
                 None
@@ -151,12 +150,12 @@ impl<'a> Advisor<'a> {
         }
     }
 
-    /// What one percent less of each part's time saves, of the schedule that was asked for as `name`.
+    /// Returns the saving from reducing each part's time by 1 %, for the schedule requested as `name`.
     pub fn sensitivities(&self, name: &str, predicted: &Predicted<'_>) -> Sensitivities {
         Changed::new(&self.selection, name, predicted.graph).sensitivities(predicted)
     }
 
-    /// What could be changed about the schedule that was asked for as `name`.
+    /// Returns the possible changes of the schedule requested as `name`.
     pub fn advise(&mut self, name: &str, resolved: &Resolved, predicted: &Predicted<'_>) -> Advice {
         let (graph, costs) = (predicted.graph, predicted.costs);
         let schedule = graph.schedule();
@@ -200,7 +199,7 @@ impl<'a> Advisor<'a> {
         Advice { limit, changes, untried: self.untried }
     }
 
-    /// The other schedules, as far as they train the same model.
+    /// Returns the other schedules that train the same model.
     fn others(&self, own: &Change, graph: &TaskGraph, costs: &CostTable) -> Vec<Change> {
         let schedule = graph.schedule();
         let base = Variant::parse(&schedule.name).map(|variant| variant.base).unwrap_or_default();
@@ -217,7 +216,7 @@ impl<'a> Advisor<'a> {
         self.tried.iter().filter(same_model).filter(other).map(change).collect()
     }
 
-    /// More micro-batches.
+    /// Tries more micro-batches.
     fn more(&mut self, name: &str, own: &Change) -> Vec<Change> {
         if Variant::parse(name).is_ok_and(|variant| variant.is_auto()) {
             return Vec::new();
@@ -240,7 +239,7 @@ impl<'a> Advisor<'a> {
         changes
     }
 
-    /// The layers split so that the step is shortest, where a model's parts are known.
+    /// Tries the optimal split of layers, if a model's parts are known.
     fn balanced(&mut self, name: &str, graph: &TaskGraph, own: &Change) -> Option<Change> {
         let searched = self.selection.order(name).is_ok_and(|found| is_searched(&found.order));
         if self.selection.balance
@@ -274,12 +273,12 @@ impl Tried {
     }
 }
 
-/// That of a step, in the costs' unit; endless where the machine cannot run it.
+/// Returns the makespan of a step, in time units; infinite if the machine cannot run it.
 fn typical_makespan(graph: &TaskGraph, costs: &CostTable) -> f64 {
     typical_ticks(graph, costs).map_or(f64::INFINITY, |ticks| ticks as f64 / costs.ticks_per_unit)
 }
 
-/// The same order with each B an I, the W's where devices would idle, no device above `cap` activations.
+/// Tries the same order with I in place of B and W in idle gaps, without exceeding `cap` activations.
 fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option<Change> {
     let schedule = graph.schedule();
     if schedule.splits_backward() || schedule.has_pairs() {
@@ -305,12 +304,12 @@ fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option
     Some(Change { what: What::Split, change, makespan, peak_activations, ..own.clone() })
 }
 
-/// What free links and equal stages would give.
+/// Tries free links and equal stages.
 fn supposed(changed: &Changed<'_>, graph: &TaskGraph, costs: &CostTable, own: &Change) -> Vec<Change> {
     let placement = &graph.schedule().placement;
     let counts = graph.schedule().counts();
     let used = || placement.op_kinds().filter(|op| counts[op.slot()] > 0);
-    // the average of the stages is a whole number of such ticks
+    // make the average of the stages a whole number of ticks
     let costs = &costs.finer(sim::finer_by(placement.stages() * placement.directions(), graph, costs, 0));
     let average = |kind: Kind| {
         let alike = || placement.op_kinds().filter(|op| op.kind() == kind);

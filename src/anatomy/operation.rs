@@ -1,52 +1,53 @@
-//! What a part computes, operation by operation with its shapes: FLOPs, and what passes leave behind, follow from them.
+//! The operations of a part with their shapes; FLOPs and saved activations follow from them.
 
 use crate::op::Kind;
 
-/// The size of a micro-batch.
+/// Size of a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MicroBatch {
     /// Sequences, B.
     pub sequences: usize,
-    /// Tokens a sequence, T.
+    /// Tokens per sequence, T.
     pub tokens: usize,
 }
 
 impl MicroBatch {
-    /// Tokens of all sequences, n.
+    /// Returns the tokens of all sequences, n.
     pub fn rows(&self) -> usize {
         self.sequences * self.tokens
     }
 }
 
-/// How a machine stores what passes leave behind for those still to come, and how much of it falls to one rank.
+/// How saved activations are stored, and which share of them one rank holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Bytes of a token id; 0 where ids lie elsewhere.
+    /// Bytes of a token id; 0 if ids are stored elsewhere.
     pub id_bytes: usize,
-    /// Bytes of an activation, or of its gradient.
+    /// Bytes of an activation or its gradient.
     pub activation_bytes: usize,
-    /// Bytes of what F leaves behind of a logit.
+    /// Bytes per logit that F saves.
     pub logit_bytes: usize,
-    /// A row of logits is as long as the next multiple of this.
+    /// Logits per row are rounded up to a multiple of this.
     pub logits_multiple: usize,
-    /// Partial sums that make up the gradient of a norm's weights.
+    /// Number of partial sums that make up the gradient of a norm's weights.
     pub partial_sums: usize,
-    /// Bytes kept of every score of a query and a key; 0 where attention goes in tiles and keeps none.
+    /// Bytes saved per attention score; 0 with FlashAttention, which saves none.
     pub score_bytes: usize,
-    /// Keys that each query meets, those on other ranks too.
+    /// Keys that each query attends to, including those on other ranks.
     pub keys: usize,
-    /// Bytes of the mask of an element that dropout may zero; 0 without dropout.
+    /// Bytes per element of dropout's mask; 0 without dropout.
     pub mask_bytes: usize,
-    /// Whether a gated activation keeps the half that went through the function, besides its input.
+    /// Whether a gated activation saves the activated half in addition to its input.
     pub keeps_gate: bool,
-    /// Ranks that share out what stands behind products whose outputs are split (Shoeybi et al., arXiv 1909.08053).
+    /// Tensor-parallel degree: ranks that share the rows between products (Shoeybi et al., arXiv 1909.08053).
     pub inside: usize,
-    /// Ranks that share out the rest: the same ones under sequence parallelism (Korthikanti et al., arXiv 2205.05198), else 1.
+    /// Sequence-parallel degree: ranks that share the remaining rows (Korthikanti et al., arXiv 2205.05198); 1 without sequence
+    /// parallelism.
     pub outside: usize,
 }
 
 impl Storage {
-    /// All of it on one rank, in one type, attention in tiles, no dropout.
+    /// Everything on one rank and in one type, with FlashAttention and without dropout.
     pub const fn whole(
         id_bytes: usize,
         activation_bytes: usize,
@@ -69,37 +70,35 @@ impl Storage {
     }
 }
 
-/// Bytes of what is kept in float32 whatever the activations' type: statistics, logarithms of sums, gradients.
+/// Bytes of what is kept in float32 for any activation type: statistics, log-sum-exps, gradients of norms.
 const FLOAT: usize = size_of::<f32>();
 
-/// One operation on each of a micro-batch's n tokens. Widths are elements a token.
+/// One operation on each of the n tokens of a micro-batch. Widths are elements per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Rows of tables, at the token's id or position, added up.
+    /// Sum of rows of tables, at the token's id or position.
     Lookup { width: usize },
-    /// LayerNorm or RMSNorm: its backward needs 2 statistics a token (mean and deviation) or 1; it has 2 vectors of weights
+    /// LayerNorm or RMSNorm. The backward needs 2 statistics per token (mean and deviation) or 1; there are 2 vectors of weights
     /// (weight and bias) or 1.
     Norm { width: usize, statistics: usize, vectors: usize },
     /// A product with a weight (outputs, inputs).
     Product { inputs: usize, outputs: usize },
-    /// Rotary embedding of queries and keys, in place; both together are so wide.
+    /// In-place rotary embedding of queries and keys, `width` elements together.
     Rotate { width: usize },
-    /// Attention of a token to its sequence, computed in tiles: scores are never kept. `heads` of queries, `groups` of keys and
-    /// values (as many unless they are shared), `size` channels each.
+    /// Attention over the sequence: `heads` of queries, `groups` of keys and values, `size` channels each.
     Attention { heads: usize, groups: usize, size: usize },
-    /// A function of each element, GELU, or of two halves of the input, SwiGLU.
+    /// An elementwise function (GELU), or one of two halves of the input (SwiGLU).
     Activate { inputs: usize, outputs: usize },
-    /// The residual stream and what is added to it.
+    /// Addition to the residual stream.
     Add { width: usize },
-    /// Logits of a vocabulary and their cross entropy. The forward leaves the logits' gradient behind, in their place.
+    /// Logits and their cross entropy. The forward leaves the gradient of the logits in their place.
     Classify { width: usize, vocabulary: usize },
 }
 
 impl Operation {
-    /// FLOPs of the matrix products of F, I, W or B; two for each multiplication and addition. The rest is bound by memory and
-    /// counts as none. Attention counts the full square of scores, as Narayanan et al. 2021 and Megatron do; where a mask lets
-    /// half of it be skipped, time is half. Per layer these are Qi et al.'s F = sbh(24h + 4s), I = sbh(24h + 8s), W = 24sbh²
-    /// (arXiv 2401.10241, table 1).
+    /// Returns the FLOPs of the matrix products in F, I, W or B, two per multiply-add; other operations are memory-bound and
+    /// count 0. Attention counts the full square of scores, as Narayanan et al. 2021 and Megatron do; a causal mask halves the
+    /// time. Per layer: F = sbh(24h + 4s), I = sbh(24h + 8s), W = 24sbh² (Qi et al., arXiv 2401.10241, table 1).
     pub fn flops(&self, kind: Kind, micro: MicroBatch) -> u128 {
         if kind == Kind::B {
             return self.flops(Kind::I, micro) + self.flops(Kind::W, micro);
@@ -108,16 +107,16 @@ impl Operation {
         match (*self, kind) {
             (Operation::Product { inputs, outputs }, _) => product(inputs, outputs),
             (Operation::Classify { width, vocabulary }, _) => product(width, vocabulary),
-            // queries times keys, scores times values; each has two operands that need a gradient, and no weights
+            // queries times keys and scores times values; both operands of each need a gradient, and there are no weights
             (Operation::Attention { heads, size, .. }, Kind::F) => 2 * product(heads * size, micro.tokens),
             (Operation::Attention { heads, size, .. }, Kind::I) => 4 * product(heads * size, micro.tokens),
             _ => 0,
         }
     }
 
-    /// Bytes that F leaves behind for I, or I for W; other kinds leave nothing. F leaves every operation's input (an attention's
-    /// output is the input of the product after it), I exactly the operands of W: products' inputs and gradients of outputs.
-    /// `split` is the axis of a product's weight that ranks share out: 0 outputs, 1 inputs.
+    /// Returns the bytes that F saves for I, or I for W; 0 for other kinds. F saves the input of every operation (the output of
+    /// an attention is the input of the next product); I saves exactly the operands of W: inputs of products and gradients of
+    /// their outputs. `split` is the axis of a product's weight that ranks share: 0 outputs, 1 inputs.
     pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage, split: Option<usize>) -> usize {
         let rows = micro.rows();
         let &Storage { activation_bytes: bytes, inside, outside, .. } = storage;
@@ -140,7 +139,7 @@ impl Operation {
                 shared(inputs, bytes, inputs_by).saturating_add(shared(outputs, bytes, outputs_by))
             }
             (Operation::Attention { heads, groups, size }, Kind::F) => {
-                // with fewer heads of keys than ranks each rank has a copy of one
+                // with fewer key heads than ranks, each rank has a copy of one
                 let operands = shared((heads + 2 * groups.max(inside)) * size, bytes, inside);
                 let rest = match storage.score_bytes {
                     0 => shared(heads, FLOAT, inside),
@@ -162,12 +161,12 @@ impl Operation {
         }
     }
 
-    /// Whether it is attention.
+    /// Returns whether this is an attention.
     pub fn has_heads(&self) -> bool {
         matches!(self, Operation::Attention { .. })
     }
 
-    /// Whether the wider of its rows is one that ranks share out: it stands behind a product whose outputs are split.
+    /// Returns whether tensor-parallel ranks share the wider of its rows.
     pub fn has_split_rows(&self) -> bool {
         match *self {
             Operation::Product { inputs, outputs } => inputs != outputs,
@@ -176,7 +175,7 @@ impl Operation {
         }
     }
 
-    /// The longer of the rows that it reads and writes; of logits, those that it reads.
+    /// Returns the width of the longer of its input and output rows; for logits, of the input.
     pub fn widest(&self) -> usize {
         match *self {
             Operation::Lookup { width }

@@ -1,52 +1,112 @@
-//! One part of a model.
+//! Parts of a model and their tensors.
 
 use super::operation::{MicroBatch, Operation, Storage};
-use super::tensor::Tensor;
 use crate::op::Kind;
 
-/// The part that turns tokens into hidden states.
+/// Initial values of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Initial {
+    /// Normal distribution with mean 0 and this standard deviation.
+    Normal(f64),
+    /// Ones.
+    One,
+    /// Zeros.
+    Zero,
+}
+
+/// One tensor of a part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Name in checkpoints.
+    pub name: &'static str,
+    /// Shape, row-major; the weight of a product is (outputs, inputs).
+    pub shape: Vec<usize>,
+    /// Number of padding rows at the end, which stay zero.
+    pub padding: usize,
+    /// Initial values.
+    pub initial: Initial,
+    /// Name of the tensor of an earlier part that this one shares, if any.
+    pub tied: Option<&'static str>,
+    /// Axis that tensor-parallel ranks share (Shoeybi et al., arXiv 1909.08053); `None`: each rank holds the whole tensor.
+    pub split: Option<usize>,
+}
+
+impl Tensor {
+    /// Returns an unshared tensor without padding or split axis.
+    pub fn new(name: &'static str, shape: impl Into<Vec<usize>>, initial: Initial) -> Tensor {
+        Tensor { name, shape: shape.into(), padding: 0, initial, tied: None, split: None }
+    }
+
+    /// Returns the tensor split along `axis`.
+    pub fn split(self, axis: usize) -> Tensor {
+        Tensor { split: Some(axis), ..self }
+    }
+
+    /// Returns the tensor with its last `rows` rows as padding.
+    pub fn padded(self, rows: usize) -> Tensor {
+        Tensor { padding: rows, ..self }
+    }
+
+    /// Returns a tensor that shares `other` under another name.
+    pub fn tied_to(name: &'static str, other: &Tensor) -> Tensor {
+        Tensor { name, tied: Some(other.name), ..other.clone() }
+    }
+
+    /// Returns the number of elements as stored, including padding.
+    pub fn elements(&self) -> u128 {
+        self.shape.iter().map(|&size| size as u128).product()
+    }
+
+    /// Returns the number of padding elements.
+    pub fn padding_elements(&self) -> u128 {
+        self.shape[1..].iter().map(|&size| size as u128).product::<u128>() * self.padding as u128
+    }
+}
+
+/// Name of the part that turns tokens into hidden states.
 pub const EMBEDDING: &str = "embedding";
-/// A transformer block.
+/// Name of a transformer block.
 pub const BLOCK: &str = "block";
-/// The part that turns hidden states into logits and a loss.
+/// Name of the part that turns hidden states into logits and a loss.
 pub const HEAD: &str = "head";
 
-/// One part of a model; it may stand there several times, one after the other.
+/// One part of a model, repeated `count` times in sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// What cost files call it.
+    /// Name in cost files.
     pub name: &'static str,
-    /// How often it stands in the model.
+    /// Number of repetitions in the model.
     pub count: usize,
-    /// Its tensors, in groups that live together: each has one partial square of the gradient norm.
+    /// Tensors in groups that are stored together; each group has one partial square of the gradient norm.
     pub groups: Vec<Vec<Tensor>>,
-    /// Its forward pass.
+    /// Operations of the forward pass.
     pub operations: Vec<Operation>,
 }
 
 impl Part {
-    /// Its tensors.
+    /// Returns the tensors.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.groups.iter().flatten()
     }
 
-    /// Elements of its tensors, those that are another part's too.
+    /// Returns the number of elements of the tensors, including shared ones.
     pub fn elements(&self) -> usize {
         self.tensors().map(Tensor::elements).sum::<u128>() as usize
     }
 
-    /// FLOPs of one of it for a micro-batch, in F, I, W or B.
+    /// Returns the FLOPs of one repetition for a micro-batch, in F, I, W or B.
     pub fn flops(&self, kind: Kind, micro: MicroBatch) -> u128 {
         self.operations.iter().map(|operation| operation.flops(kind, micro)).sum()
     }
 
-    /// Bytes that one of it leaves behind for a micro-batch, by F for I, or by I for W.
+    /// Returns the bytes that one repetition saves for a micro-batch: F for I, or I for W.
     pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage) -> usize {
         let left = self.with_splits().map(|(operation, split)| operation.left(kind, micro, storage, split));
         left.fold(0, usize::saturating_add)
     }
 
-    /// Its operations, each product with the axis along which ranks share its weight out: the k-th product's is the k-th matrix.
+    /// Returns the operations, each product with the axis along which ranks share its weight: the k-th product uses the k-th
+    /// matrix.
     pub fn with_splits(&self) -> impl Iterator<Item = (&Operation, Option<usize>)> {
         let mut matrices = self.tensors().filter(|tensor| tensor.shape.len() == 2);
         self.operations.iter().map(move |operation| match operation {
@@ -55,7 +115,7 @@ impl Part {
         })
     }
 
-    /// How many of its groups are its own, not another part's.
+    /// Returns the number of groups with a tensor that is not shared from another part.
     pub(super) fn own_groups(&self) -> usize {
         self.groups.iter().filter(|group| group.iter().any(|tensor| tensor.tied.is_none())).count()
     }

@@ -1,21 +1,21 @@
-//! How a model's layers are split into stages, and which devices hold a tensor together.
+//! How a model's layers are split into stages, and which devices share a tensor.
 
 use super::part::{BLOCK, EMBEDDING, HEAD};
 use crate::placement::Placement;
 use std::fmt;
 use std::ops::Range;
 
-/// A model's parts by name and number: what costs and devices need to know of it.
+/// Names and counts of a model's parts: what costs and devices need to know of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outline {
-    /// Each part's name and how often it stands in the model, in order. A stage is a run of the layers between the first part
-    /// and the last, which go with the first and the last stage.
+    /// Name and count of each part, in order. A stage holds a run of the layers between the first and the last part; the first
+    /// and the last stage also hold the first and the last part.
     pub parts: Vec<(&'static str, usize)>,
-    /// The two parts that share a tensor, if any do.
+    /// The two parts that share a tensor, if any.
     pub tied: Option<[&'static str; 2]>,
 }
 
-/// What one stage holds of each part of the model, numbered through the model.
+/// What one stage holds of each part, numbered through the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
     runs: Vec<(&'static str, Range<usize>)>,
@@ -24,30 +24,30 @@ pub struct Stage {
 /// Which of the two parts that share a tensor a device holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TiedSides {
-    /// Neither; or nothing is shared.
+    /// Neither, or no tensor is shared.
     None,
-    /// One: 0 or 1.
+    /// One: side 0 or 1.
     One(usize),
     /// Both.
     Both,
 }
 
-/// Why a model does not split into stages.
+/// Why a model cannot be split into stages.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsplittable {
-    /// Into no stages.
+    /// There are 0 stages.
     #[error("expected at least 1 stage, found 0: ask for one or more")]
     NoStage,
-    /// The numbers of layers are those of other stages.
+    /// The number of layer counts is not the number of stages.
     #[error("expected layers for {stages} stages, found {found}: give one number for each stage")]
     Stages { stages: usize, found: usize },
-    /// The numbers of layers are another model's.
+    /// The layer counts do not add up to the model's layers.
     #[error("expected layers that add up to the model's {layers}, found {found:?}: change one of them")]
     Sum { layers: usize, found: Vec<usize> },
-    /// A stage would hold nothing.
+    /// An inner stage has no layers.
     #[error("expected at least 1 layer in every stage but the first and the last, found {found:?}: move a layer")]
     Empty { found: Vec<usize> },
-    /// There are too few layers.
+    /// There are more stages than layers.
     #[error(
         "expected at most as many stages as the model's {layers} layers, found {stages} stages: choose fewer stages or a deeper model"
     )]
@@ -55,12 +55,12 @@ pub enum Unsplittable {
 }
 
 impl Outline {
-    /// An embedding, so many blocks, and a head that is the embedding's tensor or has its own.
+    /// Outline of an embedding, `blocks` blocks, and a head that shares the embedding's tensor if `tied`.
     pub fn transformer(blocks: usize, tied: bool) -> Outline {
         Outline { parts: vec![(EMBEDDING, 1), (BLOCK, blocks), (HEAD, 1)], tied: tied.then_some([EMBEDDING, HEAD]) }
     }
 
-    /// How many layers there are to split: all parts but the first and the last.
+    /// Returns the number of layers to split: all parts except the first and the last.
     pub fn layers(&self) -> usize {
         self.parts[self.inner()].iter().map(|&(_, count)| count).sum()
     }
@@ -69,8 +69,8 @@ impl Outline {
         1..self.parts.len().saturating_sub(1).max(1)
     }
 
-    /// Splits the layers into `stages` runs: evenly, earlier stages taking the remainder since the last one has the head, or by
-    /// the number of layers of each stage. Only the first and the last stage may be without layers.
+    /// Splits the layers into `stages` runs, by `explicit` counts or evenly. If the division leaves a remainder, the first
+    /// stages take it, since the last one has the head. Only the first and the last stage may have no layers.
     pub fn split(&self, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<Stage>, Unsplittable> {
         let inner = self.inner();
         let counts = layer_counts(self.layers(), stages, explicit)?;
@@ -95,7 +95,7 @@ impl Outline {
         Ok(counts.into_iter().enumerate().map(stage).collect())
     }
 
-    /// Whether a stage holds parts of this model that follow each other.
+    /// Returns whether the parts of `stage` are contiguous in this model.
     pub fn has_run(&self, stage: &Stage) -> bool {
         let mut first = 0;
         let mut end = None;
@@ -109,7 +109,7 @@ impl Outline {
         })
     }
 
-    /// Which sides of the shared tensor a device with these stages has.
+    /// Returns which sides of the shared tensor a device with these stages holds.
     pub fn tied_sides<'a>(&self, stages: impl IntoIterator<Item = &'a Stage>) -> TiedSides {
         let Some(parts) = self.tied else { return TiedSides::None };
         let mut held = [false; 2];
@@ -124,8 +124,8 @@ impl Outline {
         }
     }
 
-    /// The two devices, by side, that exchange the shared tensor's gradient once a step. There are none where one device has both
-    /// sides, nor where stages stand on two devices each: the tensor's gradient goes with the stages' then.
+    /// Returns the two devices, by side, that exchange the gradient of the shared tensor once per step. `None` if one device
+    /// holds both sides, and in bidirectional placements, where the gradient is exchanged with those of the stages.
     pub fn exchange(&self, placement: &Placement, stages: &[Stage]) -> Option<[u32; 2]> {
         let device = |side| {
             (0..placement.devices()).find(|&device| {
@@ -137,7 +137,7 @@ impl Outline {
     }
 }
 
-/// Layers of each of `stages`: as `explicit` says, else as evenly as it goes, the first stages taking what is over.
+/// Returns the layers of each stage: `explicit` ones, or as even as possible with the first stages taking the remainder.
 pub(crate) fn layer_counts(
     layers: usize,
     stages: usize,
@@ -166,27 +166,27 @@ pub(crate) fn layer_counts(
 }
 
 impl Stage {
-    /// A stage of a transformer: whether it has the embedding, which blocks, whether it has the head.
+    /// Returns a stage of a transformer: with or without embedding, its blocks, with or without head.
     pub fn transformer(embedding: bool, blocks: Range<usize>, head: bool) -> Stage {
         Stage { runs: vec![(EMBEDDING, 0..usize::from(embedding)), (BLOCK, blocks), (HEAD, 0..usize::from(head))] }
     }
 
-    /// Which of the parts called so it holds.
+    /// Returns the indices of the parts with this name that it holds.
     pub fn run(&self, part: &str) -> Range<usize> {
         self.runs.iter().find(|(name, _)| *name == part).map_or(0..0, |(_, run)| run.clone())
     }
 
-    /// How many parts called so it holds.
+    /// Returns the number of parts with this name that it holds.
     pub fn count(&self, part: &str) -> usize {
         self.run(part).len()
     }
 
-    /// Whether it holds a part called so.
+    /// Returns whether it holds a part with this name.
     pub fn has(&self, part: &str) -> bool {
         self.count(part) > 0
     }
 
-    /// Whether both hold one and the same part.
+    /// Returns whether both hold a part in common.
     pub fn overlaps(&self, other: &Stage) -> bool {
         self.runs.iter().any(|(part, run)| {
             let others = other.run(part);
@@ -194,12 +194,12 @@ impl Stage {
         })
     }
 
-    /// How many it holds of each part, in the model's order.
+    /// Returns the number of each part, in the model's order.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, usize)> {
         self.runs.iter().map(|(name, run)| (*name, run.len()))
     }
 
-    /// Each part with which ones it holds, in the model's order.
+    /// Returns each part's name with the indices that it holds, in the model's order.
     pub fn runs(&self) -> &[(&'static str, Range<usize>)] {
         &self.runs
     }
@@ -211,33 +211,5 @@ impl fmt::Display for Stage {
         let words: Vec<String> = held.map(|(name, run)| format!("{name} {run:?}")).collect();
         f.write_str(if words.is_empty() { "nothing" } else { "" })?;
         f.write_str(&words.join(", "))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn layers_of_several_parts_are_one_run() {
-        let outline = Outline { parts: vec![("in", 1), ("dense", 3), ("mixture", 5), ("out", 1)], tied: None };
-        let stages = outline.split(3, Some(&[2, 4, 2])).unwrap();
-        let runs = |stage: usize| stages[stage].runs().iter().map(|(_, run)| run.clone()).collect::<Vec<_>>();
-        assert_eq!(runs(0), [0..1, 0..2, 0..0, 0..0]);
-        assert_eq!(runs(1), [0..0, 2..3, 0..3, 0..0]);
-        assert_eq!(runs(2), [0..0, 3..3, 3..5, 0..1]);
-    }
-
-    #[test]
-    fn only_a_tied_tensor_on_two_devices_is_exchanged() {
-        let exchange = |placement: &Placement, tied| {
-            let outline = Outline::transformer(8, tied);
-            outline.exchange(placement, &outline.split(placement.stages() as usize, None).unwrap())
-        };
-        assert_eq!(exchange(&Placement::linear(4), true), Some([0, 3]));
-        assert_eq!(exchange(&Placement::linear(4), false), None);
-        assert_eq!(exchange(&Placement::linear(1), true), None);
-        assert_eq!(exchange(&Placement::zigzag("v", 4, 2), true), None);
-        assert_eq!(exchange(&Placement::bidirectional(4, 1).unwrap(), true), None);
     }
 }

@@ -1,16 +1,14 @@
-//! The decoder of which GPT and Llama are kinds: blocks of attention and MLP between an embedding and a head.
+//! The decoder architecture of GPT and Llama: blocks of attention and MLP between an embedding and a head.
 
 use super::operation::Operation;
-use super::part::{BLOCK, EMBEDDING, HEAD, Part};
-use super::sizes::{InvalidSizes, validate};
-use super::tensor::Initial::{Normal, One, Zero};
-use super::tensor::Tensor;
-use super::whole::Anatomy;
+use super::part::Initial::{Normal, One, Zero};
+use super::part::{BLOCK, EMBEDDING, HEAD, Part, Tensor};
+use super::spec::Anatomy;
 
-/// Which norm a model has.
+/// Kind of norm, and naming of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// LayerNorm: GPT-2 and GPT-3, BLOOM, MPT. Tensors have llm.c's names.
+    /// LayerNorm: GPT-2, GPT-3, BLOOM, MPT. Tensors have llm.c's names.
     Gpt,
     /// RMSNorm: Llama. Tensors have Meta's names.
     Llama,
@@ -21,9 +19,9 @@ pub enum Style {
 pub struct Biases {
     /// Norms.
     pub norms: bool,
-    /// The product that makes queries, keys and values.
+    /// Product that makes queries, keys and values.
     pub qkv: bool,
-    /// The product behind the attention.
+    /// Output projection of the attention.
     pub projection: bool,
     /// Both products of the MLP.
     pub mlp: bool,
@@ -36,56 +34,55 @@ impl Biases {
     pub const NONE: Biases = Biases { norms: false, qkv: false, projection: false, mlp: false };
 }
 
-/// What a block's MLP does between its products.
+/// Activation function of the MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// A function of each element: GELU, squared ReLU.
+    /// An elementwise function: GELU, squared ReLU.
     Plain,
-    /// A product of two halves, one of them through a function: SwiGLU, GeGLU.
+    /// A gate: SwiGLU, GeGLU.
     Gated,
 }
 
-/// The sizes of a decoder.
+/// Sizes of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Norms, and names of tensors.
+    /// Norms and tensor names.
     pub style: Style,
-    /// Biases.
     pub biases: Biases,
-    /// Whether the token embedding's output is normalised, as in BLOOM.
+    /// Whether the output of the token embedding is normalized, as in BLOOM.
     pub embedding_norm: bool,
-    /// Number of token ids, V.
+    /// Vocabulary size, V.
     pub vocabulary: usize,
-    /// The token embedding has a multiple of so many rows; those beyond V are zeros.
+    /// Rows of the token embedding are rounded up to a multiple of this; those beyond V are zeros.
     pub vocabulary_multiple: usize,
-    /// Rows of learned positions; 0 where positions are rotary, or there are none.
+    /// Rows of learned positions; 0 with rotary positions or none.
     pub positions: usize,
-    /// Whether queries and keys are rotated by their positions.
+    /// Whether queries and keys have rotary embeddings.
     pub rotary: bool,
     /// Number of transformer blocks, L.
     pub layers: usize,
-    /// Heads of queries.
+    /// Number of query heads.
     pub heads: usize,
-    /// Heads of keys and values, each shared by `heads / groups` of queries; divides `heads`.
+    /// Number of key and value heads; divides `heads`.
     pub groups: usize,
-    /// Channels of a head.
+    /// Channels per head.
     pub head_size: usize,
     /// Width of the hidden state, C.
     pub channels: usize,
-    /// Width of the MLP between its products, F.
+    /// Width of the MLP, F.
     pub mlp: usize,
-    /// What stands between them.
+    /// Activation function of the MLP.
     pub activation: Activation,
-    /// Whether the head's weights are the embedding's.
+    /// Whether the head shares the weights of the embedding.
     pub tied: bool,
-    /// Tokens that attention looks back at most; none: all before.
+    /// Attention window in tokens; `None`: unlimited.
     pub window: Option<usize>,
-    /// Channels that the product behind the attention reads, where those are not all heads'.
+    /// Input width of the attention's output projection, if it differs from `heads` x `head_size`.
     pub projected: Option<usize>,
 }
 
 impl Config {
-    /// GPT-3's and GPT-2's kind: as many heads of keys as of queries, an MLP four times as wide, learned positions, a tied head.
+    /// Sizes of a GPT-2 or GPT-3: no grouped queries, an MLP of 4 C, learned positions, a tied head.
     pub const fn gpt(vocabulary: usize, positions: usize, layers: usize, heads: usize, channels: usize) -> Config {
         Config {
             style: Style::Gpt,
@@ -108,10 +105,10 @@ impl Config {
         }
     }
 
-    /// Whether a model of these sizes can exist.
+    /// Checks that a model of these sizes can exist.
     ///
     /// # Errors
-    /// A size that is 0 or absurd, heads that do not fall into groups, more parameters than any machine holds.
+    /// A size that is 0 or out of range, `heads` that are no multiple of `groups`, or too many parameters.
     pub fn validate(&self) -> Result<(), InvalidSizes> {
         let sizes = [
             ("vocabulary", self.vocabulary),
@@ -126,9 +123,9 @@ impl Config {
         validate(&sizes, &[[2, 3]], || self.anatomy().elements())
     }
 
-    /// The model: L times x += o(attention(qkv(norm(x)))), x += down(activation(up(norm(x)))); logits = norm(x) · outputᵀ.
-    /// Products that read the same input are one: its rows are queries, keys, values, and gate, up. Weights begin as N(0, 0.02),
-    /// those of the two projections back into the hidden state as N(0, 0.02 / √(2L)), biases 0, norms 1, padding rows 0.
+    /// Returns the model: L times x += o(attention(qkv(norm(x)))), x += down(activation(up(norm(x)))); logits = norm(x) ·
+    /// outputᵀ. Products with the same input are one: queries, keys, values; gate, up. Weights start as N(0, 0.02), the two
+    /// projections into the residual stream as N(0, 0.02 / √(2L)), biases 0, norms 1, padding rows 0.
     pub fn anatomy(&self) -> Anatomy {
         let Config { channels: c, mlp, heads, groups, head_size: size, .. } = *self;
         let names = Names::of(self.style);
@@ -148,7 +145,7 @@ impl Config {
             }
             tensors
         };
-        // a weight (outputs, inputs), with its bias where there are any: it is split as the outputs are
+        // a weight (outputs, inputs) and its bias, if any; the bias is split with the outputs
         let weight = |place: usize, shape: [usize; 2], initial, axis: usize| {
             let weight = Tensor::new(names.weights[place], shape, initial).split(axis);
             let bias = Tensor::new(names.weight_biases[place], [shape[0]], Zero);
@@ -196,11 +193,11 @@ impl Config {
     }
 }
 
-/// What a style's checkpoints call its tensors.
+/// Tensor names of a style's checkpoints.
 struct Names {
     token: &'static str,
     output: &'static str,
-    /// Before the attention, before the MLP, before the head, behind the embedding.
+    /// Before attention, MLP and head, and after the embedding.
     norms: [&'static str; 4],
     biases: [&'static str; 4],
     /// Into and out of the attention, into and out of the MLP.
@@ -228,5 +225,47 @@ impl Names {
                 weight_biases: ["bqkv", "bo", "b13", "b2"],
             },
         }
+    }
+}
+
+/// Sizes that no model has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSizes {
+    /// A size is out of range.
+    #[error("expected a model whose {name} is between 1 and 2^31 - 129, found {size}: correct that size")]
+    Size { name: &'static str, size: usize },
+    /// A size is not a multiple of another.
+    #[error(
+        "expected {of} to be a multiple of {what}, found {of_size} {of} and {size} {what}: choose another number of {what}"
+    )]
+    Multiple { of: &'static str, of_size: usize, what: &'static str, size: usize },
+    /// Too many parameters for any machine.
+    #[error("expected a model of at most 2^40 parameters, found {0}: choose smaller sizes")]
+    Parameters(u128),
+}
+
+/// Maximum number of parameters: 2^40, 4 TiB in float32. Known models are smaller.
+const MOST_PARAMETERS: u128 = 1 << 40;
+
+/// Checks the sizes of a model. Each pair in `shared` holds the indices of two sizes; the first must be a multiple of the
+/// second.
+pub(super) fn validate(
+    sizes: &[(&'static str, usize)],
+    shared: &[[usize; 2]],
+    elements: impl Fn() -> u128,
+) -> Result<(), InvalidSizes> {
+    let absurd = sizes.iter().find(|(_, size)| !(1..=i32::MAX as usize - 128).contains(size));
+    if let Some(&(name, size)) = absurd {
+        return Err(InvalidSizes::Size { name, size });
+    }
+    for places in shared {
+        let [(of, of_size), (what, size)] = places.map(|place| sizes[place]);
+        if !of_size.is_multiple_of(size) {
+            return Err(InvalidSizes::Multiple { of, of_size, what, size });
+        }
+    }
+    match elements() {
+        total if total > MOST_PARAMETERS => Err(InvalidSizes::Parameters(total)),
+        _ => Ok(()),
     }
 }

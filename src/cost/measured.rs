@@ -1,7 +1,7 @@
-//! Measured costs: one versioned JSON file that every command reads and writes.
+//! Measured costs: a versioned JSON file.
 //!
-//! The atom is (part of the model, kind, micro-batch size); a stage is the sum of its parts, so what was measured under one
-//! schedule or split serves every other.
+//! Its unit is (part of the model, kind, micro-batch size). The cost of a stage is the sum over its parts, so measurements under
+//! one schedule or split apply to all others.
 
 use super::{Contention, CostError, CostTable, OpTime, SharedPuts, Speed, StepCosts, Summary};
 use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, HEAD, MicroBatch, Outline, Stage, TiedSides};
@@ -12,95 +12,95 @@ use serde::{Deserialize, Serialize};
 use serde_json::error::Category;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Version of the JSON schema that this program writes and reads.
+/// Version of the JSON schema.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Most blocks of a model, and longest time of one of its parts (18 minutes): sums over many ops still fit.
+/// Maximum number of blocks, and maximum time of a part (18 minutes), so that sums over many ops do not overflow.
 const MAX_BLOCKS: u32 = 1 << 12;
 const MAX_NS: u64 = 1 << 40;
 
-/// One atom of cost.
+/// Cost of one part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartCost {
-    /// The part's name, as in the model's anatomy: `embedding`, `block` or `head`.
+    /// Name of the part: `embedding`, `block` or `head`.
     pub part: String,
     /// `F`, `I` or `W`.
     pub kind: String,
-    /// Sequences in a micro-batch.
+    /// Sequences per micro-batch.
     pub sequences: u32,
-    /// Tokens in a sequence.
+    /// Tokens per sequence.
     pub tokens: u32,
-    /// How long it takes.
+    /// Duration, in nanoseconds.
     pub duration_ns: u64,
-    /// Over how many measurements.
+    /// Number of measurements.
     pub samples: u64,
 }
 
-/// What moving data between devices costs.
+/// Cost of moving data between devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkCost {
     /// Duration of the put of one micro-batch's hidden state.
     pub put_ns: u64,
-    /// Whether the sender computes on while it puts; else the put holds it up.
+    /// Whether the sender continues to compute during a put; otherwise the put blocks it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside_compute: bool,
     /// Bytes of that put.
     pub bytes: u64,
-    /// From the put's end until a waiting receiver goes on.
+    /// Time from the end of a put until a waiting receiver continues.
     pub latency_ns: u64,
-    /// How long a put takes while 1, 2, .. puts are under way at the same time, per mille of alone, which is what `put_ns` is then; the
-    /// last holds for more. Where it is not there, puts last as they did beside those measured.
+    /// Duration of a put while 1, 2, .. puts are in progress, in per mille of a single one; the last entry holds for more. If
+    /// empty, `put_ns` includes the contention of the measured step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub per_mille: Vec<u32>,
 }
 
-/// What step ops cost.
+/// Cost of step ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepRates {
-    /// Optimizer step of the embedding, of one block, and of the head's own parameters.
+    /// Optimizer step of the embedding, and of the head's own parameters.
     pub optimizer_embedding_ns: u64,
-    /// Of one block.
+    /// Optimizer step of one block.
     pub optimizer_block_ns: u64,
     /// Gradient norm, per block.
     pub norm_block_ns: u64,
     /// Put of the tied embedding's gradient.
     pub reduce_put_ns: u64,
-    /// Adding the other device's.
+    /// Addition of the other device's gradient.
     pub reduce_add_ns: u64,
 }
 
-/// A cost file.
+/// A file of measured costs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostFile {
-    /// The version of this description, 1.
+    /// Schema version, 1.
     pub schema_version: u32,
-    /// What was measured, where, when, under which schedule; free text by key.
+    /// What was measured, where, when, and under which schedule; free text by key.
     pub provenance: BTreeMap<String, String>,
-    /// The model's number of blocks.
+    /// Number of blocks of the model.
     pub layers: u32,
-    /// Whether embedding and head share a tensor, whose gradient is exchanged where they stand on two devices; said where not.
+    /// Whether embedding and head share a tensor, whose gradient is exchanged if they are on two devices. Written only if false.
     #[serde(default = "yes", skip_serializing_if = "bool::clone")]
     pub tied: bool,
-    /// The atoms.
+    /// Costs of the parts.
     pub parts: Vec<PartCost>,
-    /// What an op takes beyond its parts, part of its busy time: by `F`, `I`, `W`.
+    /// Busy time of an op beyond its parts, by kind: `F`, `I`, `W`.
     pub op_overhead_ns: BTreeMap<String, u64>,
-    /// Host time between an op's end (or its put's) and the next op's start.
+    /// Host time between the end of an op (or its put) and the start of the next.
     pub gap_ns: u64,
-    /// Between devices.
+    /// Cost of transfers between devices.
     pub link: LinkCost,
-    /// Step ops.
+    /// Cost of step ops.
     pub step: StepRates,
-    /// Share of an activation that lives from I to W.
+    /// Fraction of an activation that is kept from I to W.
     pub keep: f64,
-    /// How the machine's speed went in each measured step.
+    /// Speed of the machine over time in each measured step.
     #[serde(default)]
     pub speeds: Vec<Speed>,
-    /// What devices that compute beside each other cost each other; where it is not there, ops last as they did beside those measured.
+    /// Contention between devices that compute at the same time. If absent, durations include that of the measured step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contention: Option<Contention>,
 }
@@ -110,19 +110,19 @@ fn yes() -> bool {
 }
 
 impl StepRates {
-    /// Time of the optimizer for one part, or of one that goes with the number of parameters as the optimizer's does.
+    /// Returns the optimizer time of a part.
     fn optimizer_ns(&self, part: &str) -> u64 {
         if part == BLOCK { self.optimizer_block_ns } else { self.optimizer_embedding_ns }
     }
 
-    /// Time of one part's share of the gradient norm.
+    /// Returns a part's share of the gradient norm's time.
     fn norm_ns(&self, part: &str) -> u64 {
         if part == BLOCK { self.norm_block_ns } else { 0 }
     }
 }
 
 impl CostFile {
-    /// What is known of the measured model.
+    /// Returns the outline of the measured model.
     pub fn outline(&self) -> Outline {
         Outline::transformer(self.layers as usize, self.tied)
     }
@@ -130,92 +130,72 @@ impl CostFile {
     /// Reads a cost file.
     ///
     /// # Errors
-    /// Not JSON, another schema or version, or numbers out of range.
+    /// The text is not JSON, has another schema or version, or has numbers out of range.
     pub fn from_json(text: &str) -> Result<CostFile, CostError> {
-        let file: CostFile = serde_json::from_str(text).map_err(|e| {
-            let found = match e.classify() {
+        let unreadable = |message: String, error: &serde_json::Error| {
+            let found = match error.classify() {
                 _ if text.trim().is_empty() => "an empty file".to_string(),
-                Category::Eof => format!("JSON that is cut off ({e})"),
-                Category::Syntax | Category::Io => format!("no JSON ({e})"),
-                Category::Data => format!("other JSON ({e})"),
+                Category::Eof => format!("JSON that is cut off ({message})"),
+                Category::Syntax | Category::Io => format!("invalid JSON ({message})"),
+                Category::Data => format!("other JSON ({message})"),
             };
             CostError(format!("expected a cost file, found {found}; write one with `pipesim profile`"))
-        })?;
-        if file.schema_version != SCHEMA_VERSION {
-            return Err(CostError(format!(
-                "expected cost schema version {SCHEMA_VERSION}, found {}; measure again with `pipesim profile`",
-                file.schema_version
-            )));
-        }
-        if !(0.0..=1.0).contains(&file.keep) {
-            return Err(CostError(format!("keep is a share between 0 and 1, found {}", file.keep)));
-        }
-        if !file.speeds.iter().all(Speed::is_ordered) {
-            return Err(CostError(
-                "the measured speeds are out of order; measure again with `pipesim profile`".to_string(),
-            ));
-        }
-        let counts: BTreeSet<usize> = file.speeds.iter().map(|speed| speed.devices.len()).collect();
-        if counts.contains(&0) || counts.len() > 1 {
-            return Err(CostError(format!(
-                "speeds: expected as many devices in every step, one or more, found {}; measure again with `pipesim profile`",
-                counts.iter().map(usize::to_string).collect::<Vec<_>>().join(" and ")
-            )));
-        }
-        let unsound = |what: &str| {
-            let most = Contention::MOST;
-            Err(CostError(format!(
-                "{what} that grow from 1000 to at most {most} per mille; measure again with `pipesim profile`"
-            )))
         };
-        if file.contention.as_ref().is_some_and(|contention| !contention.is_sound()) {
-            return unsound("contention: expected a core or more, and factors");
+        let mut json = serde_json::Deserializer::from_str(text);
+        let file: CostFile = serde_path_to_error::deserialize(&mut json)
+            .map_err(|error| unreadable(error.to_string(), error.inner()))?;
+        json.end().map_err(|error| unreadable(error.to_string(), &error))?;
+        match file.fault() {
+            Some(fault) => Err(CostError(format!("{fault}; measure again with `pipesim profile`"))),
+            None => Ok(file),
         }
-        if !Contention::grows(&file.link.per_mille) {
-            return unsound("link.per_mille: expected factors");
-        }
-        file.check_names()?;
-        if file.layers > MAX_BLOCKS {
-            return Err(CostError(format!("expected a model of at most {MAX_BLOCKS} blocks, found {}", file.layers)));
-        }
-        let StepRates { optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns } =
-            file.step;
-        let rates = [optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns];
-        let link = [file.gap_ns, file.link.put_ns, file.link.latency_ns];
-        let parts = file.parts.iter().map(|part| part.duration_ns);
-        let overheads = file.op_overhead_ns.values().copied();
-        if parts.chain(link).chain(rates).chain(overheads).any(|ns| ns > MAX_NS) {
-            return Err(CostError(
-                "a duration is longer than 18 minutes; measure again with `pipesim profile`".to_string(),
-            ));
-        }
-        Ok(file)
     }
 
-    /// Refuses atoms that no model has, or has twice.
-    fn check_names(&self) -> Result<(), CostError> {
+    /// Describes the first number or name out of range.
+    fn fault(&self) -> Option<String> {
         const KINDS: [&str; 3] = ["F", "I", "W"];
+        let devices: BTreeSet<usize> = self.speeds.iter().map(|speed| speed.devices.len()).collect();
+        let is_sound = self.contention.as_ref().is_none_or(Contention::is_sound);
+        let factors = format!("factors that grow from 1000 to at most {} per mille", Contention::MOST);
+        let overheads: Vec<&str> = self.op_overhead_ns.keys().map(String::as_str).collect();
+        let StepRates { optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns } =
+            self.step;
+        let rates = [optimizer_embedding_ns, optimizer_block_ns, norm_block_ns, reduce_put_ns, reduce_add_ns];
+        let times = rates.into_iter().chain([self.gap_ns, self.link.put_ns, self.link.latency_ns]);
+        let times = times.chain(self.parts.iter().map(|part| part.duration_ns));
+        let longest = times.chain(self.op_overhead_ns.values().copied()).max().unwrap_or(0);
+        let faults = [
+            (
+                self.schema_version != SCHEMA_VERSION,
+                format!("expected cost schema version {SCHEMA_VERSION}, found {}", self.schema_version),
+            ),
+            (!(0.0..=1.0).contains(&self.keep), format!("keep: expected a share between 0 and 1, found {}", self.keep)),
+            (!self.speeds.iter().all(Speed::is_ordered), "speeds: expected times in order".to_string()),
+            (
+                devices.contains(&0) || devices.len() > 1,
+                format!("speeds: expected the same devices in every step, found {devices:?}"),
+            ),
+            (!is_sound, format!("contention: expected one core or more, and {factors}")),
+            (!Contention::grows(&self.link.per_mille), format!("link.per_mille: expected {factors}")),
+            (overheads != KINDS, format!("op_overhead_ns: expected F, I and W, found {}", overheads.join(", "))),
+            (self.layers > MAX_BLOCKS, format!("layers: expected at most {MAX_BLOCKS}, found {}", self.layers)),
+            (longest > MAX_NS, format!("expected durations of at most 18 minutes, found {longest} ns")),
+        ];
         let mut seen = BTreeSet::new();
-        for PartCost { part, kind, sequences, tokens, .. } in &self.parts {
+        let part_fault = |PartCost { part, kind, sequences, tokens, .. }: &PartCost| {
             if ![EMBEDDING, BLOCK, HEAD].contains(&part.as_str()) || !KINDS.contains(&kind.as_str()) {
-                return Err(CostError(format!(
-                    "parts: expected F, I or W of {EMBEDDING}, {BLOCK} or {HEAD}, found {kind:?} of {part:?}"
-                )));
+                let expected = format!("F, I or W of {EMBEDDING}, {BLOCK} or {HEAD}");
+                return Some(format!("parts: expected {expected}, found {kind:?} of {part:?}"));
             }
-            if !seen.insert((part, kind, sequences, tokens)) {
-                return Err(CostError(format!(
-                    "parts: {kind} of the {part} for micro-batches of {sequences} x {tokens} tokens stands there twice; leave one out"
-                )));
-            }
-        }
-        if !self.op_overhead_ns.keys().map(String::as_str).eq(KINDS) {
-            let found: Vec<&str> = self.op_overhead_ns.keys().map(String::as_str).collect();
-            return Err(CostError(format!("op_overhead_ns: expected F, I and W, found {}", found.join(", "))));
-        }
-        Ok(())
+            let size = format!("micro-batches of {sequences} x {tokens} tokens");
+            let is_new = seen.insert((part.clone(), kind.clone(), *sequences, *tokens));
+            (!is_new).then(|| format!("parts: {kind} of the {part} for {size} is listed twice"))
+        };
+        let fault = faults.into_iter().find_map(|(is_wrong, fault)| is_wrong.then_some(fault));
+        fault.or_else(|| self.parts.iter().find_map(part_fault))
     }
 
-    /// Duration of one part, for micro-batches of `sequences` sequences of `tokens` tokens.
+    /// Returns the duration of one part, for micro-batches of `sequences` sequences of `tokens` tokens.
     fn part(&self, part: &str, kind: Kind, (sequences, tokens): (u32, u32)) -> Result<u64, CostError> {
         let letter = kind.letter().to_string();
         let found = self
@@ -230,13 +210,13 @@ impl CostFile {
         })
     }
 
-    /// The micro-batches that it is about unless others are asked for: sequences, and tokens in each.
+    /// Returns the micro-batch size of the first part: sequences, and tokens per sequence.
     pub fn size(&self) -> (u32, u32) {
         self.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default()
     }
 
-    /// The same with the parts of `anatomy` for micro-batches of another size, where they were not measured for it: time goes with
-    /// FLOPs, with tokens where there are none; between two sizes that were measured it is interpolated.
+    /// Returns the file with the parts of `anatomy` at another micro-batch size. Sizes that were not measured are scaled by
+    /// FLOPs (by tokens if there are none), or interpolated between two measured sizes.
     pub fn at_size(&self, anatomy: &Anatomy, micro: MicroBatch) -> CostFile {
         let parts: Vec<&str> = anatomy.parts.iter().map(|part| part.name).collect();
         let work = |name: &str, kind: Kind, (sequences, tokens): (u32, u32)| {
@@ -250,8 +230,8 @@ impl CostFile {
         self.at((micro.sequences as u32, micro.tokens as u32), bytes.min(u128::from(u64::MAX)) as u64, &parts, work)
     }
 
-    /// The same for micro-batches of another number of sequences, as long as its own: time goes with them, between two numbers that
-    /// were measured it is interpolated.
+    /// Returns the file at another number of sequences of the same length: scaled by sequences, or interpolated between two
+    /// measured numbers.
     pub fn at_sequences(&self, sequences: u32) -> CostFile {
         let (own, tokens) = self.size();
         let mut parts: Vec<&str> = Vec::new();
@@ -265,8 +245,8 @@ impl CostFile {
         self.at((sequences, tokens), bytes.min(u128::from(u64::MAX)) as u64, &parts, work)
     }
 
-    /// The same with these parts at another size, where a message is of so many bytes; `work` is what time goes with, none of what
-    /// says nothing.
+    /// Returns the file with these parts at another size and messages of `bytes`. Time is proportional to `work`; `None`
+    /// excludes a measurement.
     fn at(
         &self,
         size: (u32, u32),
@@ -301,7 +281,7 @@ impl CostFile {
         costs
     }
 
-    /// The table for these stages on `placement`.
+    /// Returns the cost table of these stages on `placement`.
     ///
     /// # Errors
     /// A part was not measured at this micro-batch size.
@@ -338,22 +318,22 @@ impl CostFile {
         })
     }
 
-    /// What puts cost each other, where that is anything.
+    /// Returns the contention between puts, if any.
     fn shared_puts(&self) -> Option<SharedPuts> {
         let LinkCost { put_ns: duration, beside_compute, per_mille, .. } = self.link.clone();
         let matters = per_mille.iter().any(|&factor| factor > 1000);
         matters.then_some(SharedPuts { duration, beside_compute, per_mille })
     }
 
-    /// What follows the last backward: the exchange of gradients that two devices hold, the norm where gradients are clipped, the
-    /// optimizer.
+    /// Returns the costs of what follows the last backward: the exchange of gradients that two devices share, the norm if
+    /// gradients are clipped, the optimizer.
     pub fn step_costs(&self, placement: &Placement, stages: &[Stage], clip: bool) -> StepCosts {
         let outline = self.outline();
         let share = |device: u32, of_part: &dyn Fn(&str) -> u64| {
             let held = || placement.stages_of(device).map(|stage| &stages[stage as usize]);
             let all: u64 = held().flat_map(Stage::counts).map(|(part, count)| count as u64 * of_part(part)).sum();
             match outline.tied {
-                // the tensor that both share is there once
+                // the shared tensor is stored once
                 Some([part, _]) if outline.tied_sides(held()) == TiedSides::Both => all - of_part(part),
                 _ => all,
             }
@@ -371,8 +351,8 @@ impl CostFile {
         })
     }
 
-    /// What takes `ns` with the token embedding's gradient, with this one: time goes with the number of parameters, as the
-    /// optimizer's does.
+    /// Scales `ns`, the time for the token embedding's gradient, to `gradient`: time is proportional to the number of
+    /// parameters, as the optimizer's is.
     fn exchange_ns(&self, ns: u64, gradient: Twofold, stages: &[Stage]) -> u64 {
         let Twofold::Stage(chunk) = gradient else { return ns };
         let part = |(part, count)| count as u128 * u128::from(self.step.optimizer_ns(part));
@@ -382,63 +362,12 @@ impl CostFile {
     }
 }
 
-/// The value at `x` on the line through the two of `known` that lie nearest, in proportion through one; none without any.
+/// Returns the value at `x` on the line through the two nearest points, or in proportion to a single one; `None` without points.
 fn along(mut known: Vec<(f64, f64)>, x: f64) -> Option<f64> {
     known.sort_by(|a, b| (a.0 / x).ln().abs().total_cmp(&(b.0 / x).ln().abs()));
     match known[..] {
         [] => None,
         [(x0, y0), (x1, y1), ..] if x0 != x1 => Some((y0 + (y1 - y0) * (x - x0) / (x1 - x0)).max(0.0)),
         [(x0, y0), ..] => Some(y0 * x / x0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn other_sizes_are_in_proportion_or_between_those_measured() {
-        assert_eq!(along(vec![], 3.0), None);
-        assert_eq!(along(vec![(2.0, 10.0)], 3.0), Some(15.0));
-        assert_eq!(along(vec![(1.0, 12.0), (4.0, 42.0), (100.0, 0.0)], 2.0), Some(22.0));
-        let file = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
-        let (sequences, tokens) = (file.parts[0].sequences, file.parts[0].tokens);
-        let anatomy = crate::model::Config::preset("tiny").unwrap().anatomy();
-        let size = |times: usize| MicroBatch { sequences: sequences as usize * times, tokens: tokens as usize };
-        assert_eq!(file.at_size(&anatomy, size(1)).parts, file.parts, "what was measured stays");
-        let doubled = file.at_size(&anatomy, size(2));
-        for part in &file.parts {
-            let found = doubled.part(
-                &part.part,
-                crate::op::Kind::ALL.into_iter().find(|k| k.letter().to_string() == part.kind).unwrap(),
-                (2 * sequences, tokens),
-            );
-            assert_eq!(found.unwrap(), 2 * part.duration_ns, "twice the sequences are twice the work");
-        }
-        assert_eq!(file.at_sequences(2 * sequences).parts, doubled.parts, "with or without a model's anatomy");
-        // measured at four times the sequences, too, and cheaper there
-        let mut both = file.clone();
-        let cheaper =
-            |part: &PartCost| PartCost { sequences: 4 * sequences, duration_ns: 3 * part.duration_ns, ..part.clone() };
-        both.parts.extend(file.parts.iter().map(cheaper));
-        let between = both.at_sequences(2 * sequences);
-        for (part, found) in file.parts.iter().zip(&between.parts[both.parts.len()..]) {
-            let wanted = part.duration_ns as f64 * (1.0 + 2.0 / 3.0);
-            assert!((found.duration_ns as f64 - wanted).abs() <= 0.5, "on the line between both");
-        }
-    }
-
-    #[test]
-    fn only_a_model_with_a_tied_tensor_exchanges_its_gradient() {
-        let tied = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
-        assert!(!serde_json::to_string(&tied).unwrap().contains("tied"), "files of tied models are as ever");
-        let untied = CostFile { tied: false, ..tied.clone() };
-        assert_eq!(CostFile::from_json(&serde_json::to_string(&untied).unwrap()).unwrap(), untied);
-        let (placement, stages) = (Placement::linear(2), tied.outline().split(2, None).unwrap());
-        let puts = |file: &CostFile| {
-            let ending = file.step_costs(&placement, &stages, false).ending;
-            ending.nodes().iter().filter(|node| node.op == StepOp::Put).count()
-        };
-        assert_eq!([puts(&tied), puts(&untied)], [2, 0]);
     }
 }

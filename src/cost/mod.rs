@@ -1,4 +1,4 @@
-//! What ops cost, from whichever source, as one table of ticks by stage and kind.
+//! Costs of ops from any source, as one table of ticks by stage and kind.
 
 pub mod analytic;
 mod contention;
@@ -23,35 +23,35 @@ use crate::ending::{Ending, StepNode};
 use crate::op::Op;
 use crate::placement::Placement;
 
-/// Why there are no such costs; what is displayed says what was expected and found.
+/// Why costs are invalid; the message says what was expected and found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CostError(pub(crate) String);
 
-/// What an op costs, in ticks.
+/// Cost of an op, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpTime {
-    /// How long it computes.
+    /// Time for which the op computes.
     pub duration: u64,
-    /// How long its device is held up between its end and the start of the next op (host overhead, its put).
+    /// Time from its end until its device may start the next op (host overhead, blocking put).
     pub after: u64,
-    /// From its end until another device may use its output.
+    /// Time from its end until another device may use its output.
     pub arrival: u64,
 }
 
-/// What ends a step, and what that costs.
+/// Costs of the end of a step.
 #[derive(Clone, Debug, Default)]
 pub struct StepCosts {
-    /// The step ops; none where a step ends with its last backward.
+    /// Step ops; none if a step ends with its last backward.
     pub ending: Ending,
-    /// By node of it, in ticks: how long it lasts, and from its end until another device may use what it made.
+    /// By node, in ticks: its duration, and the time from its end until another device may use its result.
     pub lasts: Vec<(u64, u64)>,
-    /// Whether these are all there is to an iteration besides the pipeline.
+    /// Whether an iteration consists of the pipeline and these step ops alone.
     pub is_whole: bool,
 }
 
 impl StepCosts {
-    /// Those of an ending whose nodes last so long.
+    /// Returns the costs of an ending from a function of its nodes.
     pub fn new(ending: Ending, lasts: impl Fn(&StepNode) -> (u64, u64)) -> StepCosts {
         let lasts = ending.nodes().iter().map(lasts).collect();
         StepCosts { ending, lasts, is_whole: true }
@@ -61,40 +61,40 @@ impl StepCosts {
 /// Durations of every (stage, direction, kind) of one placement, in ticks.
 #[derive(Clone, Debug)]
 pub struct CostTable {
-    /// How many ticks one time unit has.
+    /// Number of ticks per time unit.
     pub ticks_per_unit: f64,
-    /// `unit`, or `ns`, `us`, `ms` or `s`.
+    /// Time unit: `unit`, `ns`, `us`, `ms` or `s`.
     pub time_unit: &'static str,
-    /// Nanoseconds that stand for one time unit in a timeline.
+    /// Nanoseconds per time unit in timelines.
     pub unit_ns: u64,
-    /// Share of an activation that lives from I to W.
+    /// Fraction of an activation that is kept from I to W.
     pub keep: Keep,
-    /// Per device: its whole share of layers, in time units; what `predict --format json` repeats.
+    /// Costs per device and its whole share of layers, in time units; repeated by `predict --format json`.
     pub summary: Summary,
-    /// How the machine's speed went in measured steps; empty where costs are given. Ticks are nanoseconds then.
+    /// Speed of the machine over time in measured steps, with ticks in nanoseconds; empty for given costs.
     pub speeds: Vec<Speed>,
-    /// What devices that compute beside each other cost each other, where that was measured.
+    /// Contention between devices that compute at the same time, if measured.
     pub contention: Option<Contention>,
-    /// What puts cost each other, where that was measured.
+    /// Contention between puts, if measured.
     pub puts: Option<SharedPuts>,
-    /// Assumptions about costs that were not given: `I = W = B/2`.
+    /// Assumptions about costs that were not given, such as `I = W = B/2`.
     pub assumed: Vec<&'static str>,
-    /// By [`Op::slot`].
+    /// Indexed by [`Op::slot`].
     times: Vec<OpTime>,
 }
 
-/// Puts that slow each other down while they are under way at the same time.
+/// Puts that slow each other down while in progress at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedPuts {
-    /// How long one takes alone, in ticks: the first part of [`OpTime::arrival`].
+    /// Duration of a single put, in ticks: the first part of [`OpTime::arrival`].
     pub duration: u64,
-    /// Whether its sender computes on meanwhile; else it is the first part of [`OpTime::after`], too.
+    /// Whether the sender continues to compute; otherwise a put is also the first part of [`OpTime::after`].
     pub beside_compute: bool,
-    /// With 1, 2, .. of them under way, per mille of alone; the last holds for more.
+    /// Duration with 1, 2, .. puts in progress, in per mille of a single one; the last entry holds for more.
     pub per_mille: Vec<u32>,
 }
 
-/// Costs as users give them: per device, a chunk's op costs 1/v of it.
+/// Costs as users give them: per device; an op of a chunk costs 1/v of them.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[allow(non_snake_case)] // the kinds' letters are the contract's field names
 pub struct Summary {
@@ -106,19 +106,19 @@ pub struct Summary {
     pub W: f64,
     /// Full backward.
     pub B: f64,
-    /// Latency of an edge between devices.
+    /// Latency between devices.
     pub comm: f64,
-    /// Share of an activation that lives from I to W.
+    /// Fraction of an activation that is kept from I to W.
     pub keep: f64,
 }
 
 impl CostTable {
-    /// The time of `op`.
+    /// Returns the time of `op`.
     pub fn of(&self, op: Op) -> OpTime {
         self.times[op.slot()]
     }
 
-    /// A table from a function of each stage's, direction's and kind's op of micro-batch 0.
+    /// Returns a table from a function of the ops of micro-batch 0: one per stage, direction and kind.
     pub fn new(
         placement: &Placement,
         units: (f64, &'static str, u64),
@@ -142,14 +142,14 @@ impl CostTable {
         }
     }
 
-    /// The same costs, each op's time another.
+    /// Returns the costs with the time of each op replaced.
     pub fn with_times(&self, placement: &Placement, time: impl Fn(Op, OpTime) -> OpTime) -> CostTable {
         let mut times = self.times.clone();
         placement.op_kinds().for_each(|op| times[op.slot()] = time(op, times[op.slot()]));
         CostTable { times, ..self.clone() }
     }
 
-    /// The same costs in ticks that are `n` times finer.
+    /// Returns the costs with ticks divided by `n`.
     pub fn finer(&self, n: u32) -> CostTable {
         let ticks = |ticks: u64| ticks.saturating_mul(u64::from(n));
         let time =
@@ -160,15 +160,15 @@ impl CostTable {
         CostTable { ticks_per_unit, times: self.times.iter().map(time).collect(), speeds, puts, ..self.clone() }
     }
 
-    /// The same costs with those of the measured speeds that have these numbers.
+    /// Returns the costs with only the measured speeds of these indices.
     ///
     /// # Panics
-    /// A number is too large.
+    /// An index is out of range.
     pub fn at_speeds(&self, numbers: &[usize]) -> CostTable {
         CostTable { speeds: numbers.iter().map(|&number| self.speeds[number].clone()).collect(), ..self.clone() }
     }
 
-    /// That the ops of `microbatches` on `placement`, one after the other at the lowest speed, do not outlast the clock.
+    /// Checks that all ops of `microbatches` on `placement`, in sequence and at the lowest speed, do not overflow the clock.
     pub fn check_clock(&self, placement: &Placement, microbatches: u32) -> Result<(), CostError> {
         const SLOWEST: u128 = EXTREME as u128;
         let lasts = |time: &OpTime| [time.duration, time.after, time.arrival].map(u128::from).iter().sum::<u128>();
@@ -176,14 +176,14 @@ impl CostTable {
         let ops = 4 * u128::from(placement.stages()) * u128::from(placement.directions()) * u128::from(microbatches);
         if longest * ops * SLOWEST >= 1 << 63 {
             return Err(CostError(
-                "the measured costs times so many ops overflow the clock; take fewer micro-batches".to_string(),
+                "the measured costs times the number of ops overflow the clock; use fewer micro-batches".to_string(),
             ));
         }
         Ok(())
     }
 
     #[allow(non_snake_case)] // the kinds' letters
-    /// The same costs in milliseconds, one unit of these being `unit_ms`; ticks become nanoseconds.
+    /// Returns the costs in milliseconds, with nanoseconds as ticks; `unit_ms` is the old unit in milliseconds.
     pub fn in_milliseconds(&self, unit_ms: f64) -> CostTable {
         let ns = |ticks: u64| (ticks as f64 / self.ticks_per_unit * unit_ms * 1e6).round() as u64;
         let time = |t: &OpTime| OpTime { duration: ns(t.duration), after: ns(t.after), arrival: ns(t.arrival) };
@@ -192,21 +192,11 @@ impl CostTable {
         let summary = Summary { F, I, W, B, comm, keep };
         let times = self.times.iter().map(time).collect();
         let (ticks_per_unit, time_unit, unit_ns) = (1e6, "ms", 1_000_000);
-        CostTable {
-            ticks_per_unit,
-            time_unit,
-            unit_ns,
-            keep: self.keep,
-            summary,
-            speeds: Vec::new(),
-            contention: None,
-            puts: None,
-            assumed: self.assumed.clone(),
-            times,
-        }
+        let costs = CostTable { ticks_per_unit, time_unit, unit_ns, summary, times, ..self.clone() };
+        CostTable { speeds: Vec::new(), contention: None, puts: None, ..costs }
     }
 
-    /// Ticks as nanoseconds of a timeline.
+    /// Converts ticks to nanoseconds of a timeline.
     pub fn to_ns(&self, ticks: u64) -> u64 {
         (ticks as f64 * (self.unit_ns as f64 / self.ticks_per_unit)).round() as u64
     }

@@ -1,29 +1,29 @@
-//! What given costs are of, and which share of them an op of each stage costs.
+//! What given costs refer to, and the share of them that an op of each stage costs.
 
 use super::CostError;
 use crate::anatomy::layer_counts;
 use crate::placement::Placement;
 
-/// What given costs are of.
+/// What given costs refer to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Per {
-    /// A device's whole share of layers: over p and v, p devices' worth of model.
+    /// A device's whole share of layers: p devices' worth of model for any p and v.
     #[default]
     Device,
     /// An average stage.
     Stage,
     /// A layer.
     Layer,
-    /// The whole model: over p and v the same one.
+    /// The whole model: the same for any p and v.
     Model,
 }
 
 impl Per {
-    /// All, with their names.
+    /// All variants with their names.
     pub const ALL: [(&'static str, Per); 4] =
         [("device", Per::Device), ("stage", Per::Stage), ("layer", Per::Layer), ("model", Per::Model)];
 
-    /// `device`, `stage`, `layer` or `model`.
+    /// Returns `device`, `stage`, `layer` or `model`.
     pub fn name(self) -> &'static str {
         Per::ALL[self as usize].0
     }
@@ -32,20 +32,20 @@ impl Per {
 /// Exact shares of the given costs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shares {
-    /// By stage, in parts.
+    /// Share of each stage, in parts.
     pub(super) parts: Vec<u64>,
-    /// So many parts make what is given.
+    /// Number of parts in the given costs.
     pub(super) whole: u64,
     /// What is given, as a multiple of an average device's share.
     pub(super) of_device: f64,
 }
 
-/// Most layers of a model.
+/// Maximum number of layers.
 const MOST_LAYERS: usize = 1 << 20;
 
 impl Shares {
-    /// The shares on `placement`, where `layers` are a model's layers by stage, or one number for all of them, split as evenly
-    /// as it goes. Without them stages are equal.
+    /// Returns the shares on `placement`. `layers` is a model's number of layers per stage, or one total that is split as evenly
+    /// as possible; without it stages are equal.
     pub(super) fn new(placement: &Placement, per: Per, layers: Option<&[usize]>) -> Result<Shares, CostError> {
         let (devices, stages) = (u64::from(placement.devices()), u64::from(placement.stages()));
         let v = stages / devices.max(1);
@@ -65,13 +65,13 @@ impl Shares {
         Ok(Shares { parts: parts.iter().map(|part| part * scale / common).collect(), whole: whole / common, of_device })
     }
 
-    /// The largest share of a stage, in parts.
+    /// Returns the largest share of a stage, in parts.
     pub(super) fn largest(&self) -> u64 {
         self.parts.iter().copied().max().unwrap_or(1)
     }
 }
 
-/// Layers of each stage.
+/// Returns the layers of each stage.
 fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostError> {
     if layers.iter().any(|&count| count > MOST_LAYERS) {
         return Err(CostError(format!("--layers: expected at most {MOST_LAYERS} layers; give smaller numbers")));
@@ -87,33 +87,7 @@ fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostError> {
     Ok(counts.into_iter().map(|count| count as u64).collect())
 }
 
-/// The greatest common divisor.
+/// Returns the greatest common divisor.
 fn divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { divisor(b, a % b) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_of_what_is_given() {
-        let looped = Placement::looped("loop", 2, 2);
-        let found = |per, layers: Option<&[usize]>| {
-            let shares = Shares::new(&looped, per, layers).unwrap();
-            (shares.parts, shares.whole)
-        };
-        assert_eq!(found(Per::Device, None), (vec![1; 4], 2));
-        assert_eq!(found(Per::Stage, None), (vec![1; 4], 1));
-        assert_eq!(found(Per::Model, None), (vec![1; 4], 4));
-        assert_eq!(found(Per::Layer, Some(&[8])), (vec![2; 4], 1));
-        assert_eq!(found(Per::Layer, Some(&[9])), (vec![3, 2, 2, 2], 1));
-        // A device's average share is half of 32 layers.
-        assert_eq!(found(Per::Device, Some(&[7, 8, 8, 9])), (vec![7, 8, 8, 9], 16));
-        assert_eq!(found(Per::Stage, Some(&[7, 8, 8, 9])), (vec![7, 8, 8, 9], 8));
-        assert_eq!(found(Per::Model, Some(&[7, 8, 8, 9])), (vec![7, 8, 8, 9], 32));
-        assert!(Shares::new(&looped, Per::Layer, None).is_err());
-        assert!(Shares::new(&looped, Per::Device, Some(&[7, 8])).is_err());
-        assert!(Shares::new(&looped, Per::Device, Some(&[3])).is_err(), "fewer layers than stages");
-    }
 }

@@ -1,10 +1,69 @@
-//! One kind of GPU in one kind of machine.
+//! A GPU model and the node around it.
 
-use super::field::{Field, numbers};
 use crate::layout::Precision;
 
+/// Description of one number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Field {
+    /// Key in files.
+    pub name: &'static str,
+    /// Description, with unit.
+    pub what: &'static str,
+    /// Whether 0 is allowed.
+    pub may_be_zero: bool,
+    /// Whether it is a whole number.
+    pub is_count: bool,
+    /// Maximum: 1 for shares, otherwise more than any machine has.
+    pub most: f64,
+}
+
+/// Declares a struct of numbers that are read, written and listed by name. `positive` ones are above 0, `any` may be 0, and a
+/// `count` is whole; each has a maximum.
+macro_rules! numbers {
+    ($(#[$doc:meta])* $type:ident { $($bound:ident $field:ident <= $most:literal: $what:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $type {
+            /// Name.
+            pub name: String,
+            $(#[doc = $what] pub $field: f64,)+
+        }
+
+        impl $type {
+            /// Descriptions of all numbers, in the order of files.
+            pub const FIELDS: &[Field] = &[
+                $(Field {
+                    name: stringify!($field),
+                    what: $what,
+                    may_be_zero: numbers!(@zero $bound),
+                    is_count: numbers!(@count $bound),
+                    most: $most,
+                },)+
+            ];
+
+            /// Reads all numbers by name.
+            pub(super) fn from_fields<E>(name: &str, read: impl Fn(&'static str) -> Result<f64, E>) -> Result<$type, E> {
+                Ok($type { name: name.to_string(), $($field: read(stringify!($field))?,)+ })
+            }
+
+            /// Returns the number with this name.
+            pub fn field_mut(&mut self, name: &str) -> Option<&mut f64> {
+                match name {
+                    $(stringify!($field) => Some(&mut self.$field),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+    (@zero any) => { true };
+    (@zero $bound:ident) => { false };
+    (@count count) => { true };
+    (@count $bound:ident) => { false };
+}
+pub(super) use numbers;
+
 numbers! {
-    /// A GPU and the machine around it. Peaks are nominal and dense; what of them is reached is an efficiency.
+    /// A GPU and the node around it. Peaks are nominal and dense; the achieved part of a peak is an efficiency.
     Hardware {
         positive bf16_tflops <= 1e6: "peak of products in bf16 and fp16, TFLOP/s, without sparsity",
         any fp32_tflops <= 1e6: "peak of products in fp32 (TF32 where the chip has it), TFLOP/s; 0: none",
@@ -13,37 +72,37 @@ numbers! {
         count multiprocessors <= 1e5: "multiprocessors (AMD: compute units)",
         positive memory_gib <= 1e6: "memory, GiB",
         positive memory_gbytes_per_s <= 1e6: "bandwidth of the memory, GB/s",
-        positive link_gbytes_per_s <= 1e6: "bandwidth to the other GPUs of a node (NVLink, xGMI), GB/s a GPU and direction",
-        count gpus_per_node <= 1e6: "GPUs that such links connect",
-        positive network_gbps_per_gpu <= 1e6: "bandwidth between nodes, Gbit/s a GPU and direction",
+        positive link_gbytes_per_s <= 1e6: "bandwidth to the other GPUs of a node (NVLink, xGMI), GB/s per GPU and direction",
+        count gpus_per_node <= 1e6: "GPUs per node, connected by such links",
+        positive network_gbps_per_gpu <= 1e6: "bandwidth between nodes, Gbit/s per GPU and direction",
         positive power_watts <= 1e5: "power limit of the GPU, W",
-        positive product_gflops_per_watt <= 1e6: "speed of a large product in 16 bits for each watt of that limit, GFLOP/s",
-        positive product_fp32_ratio <= 100.0: "that speed in fp32, as a multiple of the one in 16 bits",
+        positive product_gflops_per_watt <= 1e6: "speed of a large 16-bit product per watt of that limit, GFLOP/s",
+        positive product_fp32_ratio <= 100.0: "speed in fp32, as a multiple of the 16-bit speed",
         positive product_fp8_ratio <= 100.0: "the same in fp8 and mxfp8",
         positive product_fp4_ratio <= 100.0: "the same in nvfp4",
-        positive product_peak_share <= 1.0: "share of a peak that a large product reaches at most, whatever the power",
-        any product_tile <= 1e9: "outputs of a product that one multiprocessor computes at a time; what does not fill all of them is lost",
-        any product_wave_loss <= 1.0: "share of that loss which remains where the next product fills the gap",
+        positive product_peak_share <= 1.0: "maximum share of a peak that a large product reaches, at any power",
+        any product_tile <= 1e9: "outputs of a product that one multiprocessor computes at a time; a partial wave wastes the rest",
+        any product_wave_loss <= 1.0: "share of that waste that the next product does not fill",
         any product_depth <= 1e6: "inner length of a product at which starting and ending a tile takes as long as computing it",
-        any narrow_depth <= 1e3: "how many times that length below 16 bits",
-        positive unaligned_efficiency <= 1.0: "what remains where a width is no multiple of 64",
-        any kernel_us <= 1e6: "what a kernel takes at least, to start and to end, µs",
-        positive flash_share <= 1.0: "speed of attention in tiles by the best kernels of the chip, forward, as a share of that of a large product",
-        positive flash2_share <= 1.0: "the same of FlashAttention 2",
-        positive flash1_share <= 1.0: "the same of the first kernels of the kind, in Triton",
-        positive flash_peak_share <= 1.0: "share of a peak that its forward reaches at most, whatever the power",
-        positive flash_backward_share <= 1.0: "speed of its backward, as a share of its forward's",
-        positive memory_efficiency <= 1.0: "share of the memory's bandwidth that operations between products reach",
-        positive link_efficiency <= 1.0: "share of the links' bandwidth that large collectives reach",
-        positive network_efficiency <= 1.0: "share of the network's bandwidth that large collectives reach",
-        any network_congestion <= 10.0: "what a collective over nodes is longer by for each doubling of nodes, as a share",
+        any narrow_depth <= 1e3: "multiple of that length below 16 bits",
+        positive unaligned_efficiency <= 1.0: "relative speed if a width is not a multiple of 64",
+        any kernel_us <= 1e6: "minimum time of a kernel, µs",
+        positive flash_share <= 1.0: "forward speed of the chip's best FlashAttention kernels, as a share of a large product's",
+        positive flash2_share <= 1.0: "the same for FlashAttention 2",
+        positive flash1_share <= 1.0: "the same for the first such kernels, in Triton",
+        positive flash_peak_share <= 1.0: "maximum share of a peak that the FlashAttention forward reaches, at any power",
+        positive flash_backward_share <= 1.0: "speed of the FlashAttention backward, as a share of its forward's",
+        positive memory_efficiency <= 1.0: "share of the memory bandwidth that memory-bound operations reach",
+        positive link_efficiency <= 1.0: "share of the link bandwidth that large collectives reach",
+        positive network_efficiency <= 1.0: "share of the network bandwidth that large collectives reach",
+        any network_congestion <= 10.0: "relative slowdown of a collective per doubling of nodes",
         any link_latency_us <= 1e6: "latency of a collective within a node, µs",
-        any network_latency_us <= 1e6: "latency from a node to the next, µs; a ring over nodes has one for each",
+        any network_latency_us <= 1e6: "latency between nodes, µs; a ring has one per node",
     }
 }
 
 impl Hardware {
-    /// Its peak in FLOP/s for linear layers in `precision`; none where the chip cannot.
+    /// Returns the peak in FLOP/s of linear layers in `precision`; `None` if the chip does not support it.
     pub fn peak(&self, precision: Precision) -> Option<f64> {
         let tflops = match precision {
             Precision::Bf16 | Precision::Fp16 => self.bf16_tflops,
@@ -54,19 +113,19 @@ impl Hardware {
         (tflops > 0.0).then_some(tflops * 1e12)
     }
 
-    /// FLOP/s of a large product in `precision`, which the chip has: what the power limit allows, up to a share of the peak.
+    /// Returns the FLOP/s of a large product in a supported `precision`: what the power limit allows, up to a share of the peak.
     pub fn product_speed(&self, precision: Precision) -> f64 {
         self.powered(precision).min(self.peak(precision).unwrap_or_default() * self.product_peak_share)
     }
 
-    /// FLOP/s of attention in tiles, forward, by kernels that reach `share` of a large product's speed. Attention has 16 bits where
-    /// linear layers have fewer.
+    /// Returns the FLOP/s of FlashAttention's forward, by kernels that reach `share` of a large product's speed. Attention is in
+    /// 16 bits if linear layers have fewer.
     pub fn flash_speed(&self, precision: Precision, share: f64) -> f64 {
         let precision = precision.between_layers();
         (self.powered(precision) * share).min(self.peak(precision).unwrap_or_default() * self.flash_peak_share)
     }
 
-    /// FLOP/s of a large product in `precision` that the power limit allows.
+    /// Returns the FLOP/s of a large product in `precision` that the power limit allows.
     fn powered(&self, precision: Precision) -> f64 {
         let ratio = match precision {
             Precision::Bf16 | Precision::Fp16 => 1.0,
@@ -77,7 +136,7 @@ impl Hardware {
         self.product_gflops_per_watt * self.power_watts * ratio * 1e9
     }
 
-    /// Its memory in bytes.
+    /// Returns the memory in bytes.
     pub fn memory_bytes(&self) -> u64 {
         (self.memory_gib * f64::from(1 << 30)) as u64
     }

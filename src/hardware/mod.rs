@@ -1,23 +1,19 @@
-//! What hardware and training software there is to ask about: tables of numbers, embedded or of one's own.
+//! Hardware and training software as tables of numbers, embedded or from files.
 //!
-//! A file is TOML: `base = "h100-sxm"` (a name, or another file beside it), and any number of [`Hardware::FIELDS`]. Those that
-//! come with the program stand in the folder `hardware`, each number with its source; `gpu` is what they have in common.
+//! A file is TOML: `base = "h100-sxm"` (a name, or another file next to it), and any of [`Hardware::FIELDS`]. The embedded files
+//! are in the folder `hardware`, each number with its source; `gpu` holds the common numbers.
 
-mod field;
+mod file;
 mod machine;
-mod read;
 mod stack;
-#[cfg(feature = "training")]
-mod write;
 
-pub use field::Field;
-pub use machine::Hardware;
-pub use read::{Error, hardware, hardware_file, hardware_with, stack, stack_with};
+#[cfg(feature = "training")]
+pub use file::toml;
+pub use file::{Error, hardware, hardware_file, hardware_with, stack, stack_with};
+pub use machine::{Field, Hardware};
 pub use stack::Stack;
-#[cfg(feature = "training")]
-pub use write::toml;
 
-/// The machines that come with the program: name, and the text of the file.
+/// Embedded hardware: name and text of the file.
 pub(crate) const FILES: &[(&str, &str)] = &[
     ("gpu", include_str!("../../hardware/gpu.toml")),
     ("a100-sxm-80gb", include_str!("../../hardware/a100-sxm-80gb.toml")),
@@ -32,10 +28,10 @@ pub(crate) const FILES: &[(&str, &str)] = &[
     ("cpu", include_str!("../../hardware/cpu.toml")),
 ];
 
-/// The training software: the text of its one file, a table a stack.
+/// Embedded training software: a TOML table per stack.
 pub(crate) const STACKS: &str = include_str!("../../hardware/stacks.toml");
 
-/// The names of the machines that come with the program.
+/// Returns the names of the embedded hardware.
 pub fn names() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|(name, _)| *name).filter(|name| *name != "gpu")
 }

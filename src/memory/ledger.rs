@@ -1,9 +1,8 @@
-//! The book of what one layout keeps: by stage and by device.
+//! Memory model of one layout: per stage and per device.
 
-use super::device::{DeviceMemory, Memory};
-use super::held::{Left, peak};
-use super::llm_c;
+use super::peak::{Left, peak};
 use super::states::{elements, embedding_elements, part_elements, state_bytes};
+use super::{DeviceMemory, Memory, llm_c};
 use crate::anatomy::transformer::{Config, Style};
 use crate::anatomy::{Anatomy, EMBEDDING, HEAD, MicroBatch, Operation, Part, Stage, Storage};
 use crate::hardware::Stack;
@@ -11,7 +10,7 @@ use crate::layout::{Attention, Layout, Precision, Recompute, Zero};
 use crate::op::Kind;
 use crate::schedule::Schedule;
 
-/// What a model's parts keep and need under a layout, on one rank of a device.
+/// What a model's parts save and need under a layout, on one rank of a device.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     model: Config,
@@ -23,28 +22,28 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The book of `model` under `layout`, trained by `stack`.
+    /// Returns the memory model of `model` under `layout`, trained by `stack`.
     pub fn new(model: &Config, layout: &Layout, stack: &Stack) -> Ledger {
         let storage = storage(model, layout, stack);
-        // rows are those of a rank; the keys that each meets are the whole sequence's
+        // rows are per rank; keys cover the whole sequence
         let micro = MicroBatch { sequences: 1, tokens: layout.micro_tokens() as usize };
         Ledger { model: *model, layout: layout.clone(), anatomy: model.anatomy(), stack: stack.clone(), micro, storage }
     }
 
-    /// The memory of every device that runs its part of `schedule`, its layers split into `stages`, where each has `bytes`.
+    /// Returns the memory of every device for `schedule`, with layers split into `stages` and `bytes` of capacity.
     pub fn memory(&self, bytes: u64, stages: &[Stage], schedule: &Schedule) -> Memory {
         let per_device: Vec<DeviceMemory> =
             (0..schedule.devices()).map(|device| self.device(device, stages, schedule)).collect();
         Memory { capacity_bytes: 0, fits: false, per_device }.within(bytes)
     }
 
-    /// Bytes that are taken besides the `allocated` ones: by the driver and libraries, and in gaps between tensors.
+    /// Returns the bytes used in addition to `allocated`: driver, libraries and fragmentation.
     fn outside(&self, allocated: u64) -> u64 {
         let context = (self.stack.context_gib * f64::from(1 << 30)) as u64;
         context.saturating_add((self.stack.fragmentation * allocated as f64) as u64)
     }
 
-    /// Share of what F leaves behind that I leaves behind for W, over the whole model: between 0 and 1.
+    /// Returns the fraction of what F saves that I saves for W, over the whole model: between 0 and 1.
     pub fn keep(&self) -> f64 {
         let [forward, input] = [Kind::F, Kind::I].map(|kind| {
             let left = self.anatomy.parts.iter().map(|part| part.count as f64 * self.part_left(part, kind) as f64);
@@ -53,7 +52,7 @@ impl Ledger {
         (input / forward.max(1.0)).min(1.0)
     }
 
-    /// Bytes that one `part` leaves behind for a micro-batch, by F for I, or by I for W.
+    /// Returns the bytes that one `part` saves for a micro-batch: F for I, or I for W.
     fn part_left(&self, part: &Part, kind: Kind) -> u64 {
         let is_block = part.name != EMBEDDING && part.name != HEAD;
         let left = match (kind, self.layout.recompute) {
@@ -67,17 +66,17 @@ impl Ledger {
         left.saturating_add(if embedding && self.stack.outputs_kept == 1.0 { self.hidden() } else { 0 })
     }
 
-    /// Bytes of the hidden state of a micro-batch on a rank.
+    /// Returns the bytes of a micro-batch's hidden state on a rank.
     fn hidden(&self) -> u64 {
         self.rows_of(self.anatomy.width, self.storage.activation_bytes, self.storage.outside)
     }
 
-    /// Bytes of a micro-batch's rows of `width` elements of `bytes` that `ranks` share out.
+    /// Returns the bytes of a micro-batch's rows of `width` elements of `bytes`, shared by `ranks`.
     fn rows_of(&self, width: usize, bytes: usize, ranks: usize) -> u64 {
         (self.micro.rows() as u64).saturating_mul(width as u64).saturating_mul(bytes as u64).div_ceil(ranks as u64)
     }
 
-    /// What a block keeps whose policy is to keep its input, the attention's output and every second product's.
+    /// Returns what a block saves that keeps its input, the attention's output and every second product's.
     fn every_second(&self, part: &Part) -> u64 {
         let Storage { activation_bytes: bytes, inside, outside, .. } = self.storage;
         let kept = part.with_splits().map(|(operation, split)| match *operation {
@@ -90,7 +89,7 @@ impl Ledger {
         kept.fold(self.hidden(), u64::saturating_add)
     }
 
-    /// What a `part`'s backward needs besides what it was left: what it computes again, and gradients of the widest rows.
+    /// Returns the working memory of a `part`'s pass: recomputed activations, and gradients of its widest rows.
     fn working(&self, part: &Part, kind: Kind) -> u64 {
         let Storage { activation_bytes: bytes, inside, outside, keys, .. } = self.storage;
         let gradients = part.with_splits().map(|(operation, _)| match *operation {
@@ -101,7 +100,7 @@ impl Ledger {
                     operation.left(Kind::F, self.micro, &Storage { logit_bytes: 0, ..self.storage }, None) as u64;
                 (logits - width).saturating_mul(self.stack.logit_working_bytes as u64)
             }
-            Operation::Attention { heads, .. } if self.attention() == Attention::Plain => {
+            Operation::Attention { heads, .. } if self.stack.attention(&self.layout) == Attention::Plain => {
                 2 * self.rows_of(heads * keys, bytes, inside)
             }
             _ => 2 * self.rows_of(operation.widest(), bytes, if operation.has_split_rows() { inside } else { outside }),
@@ -118,11 +117,7 @@ impl Ledger {
         gradients.saturating_add(again)
     }
 
-    fn attention(&self) -> Attention {
-        self.layout.attention.unwrap_or_else(|| self.stack.attention(self.layout.sequence))
-    }
-
-    /// What the ops of `stage` leave behind and need.
+    /// Returns what the ops of `stage` save and need.
     pub fn left(&self, stage: &Stage) -> Left {
         let sum = |kind| {
             let left =
@@ -145,7 +140,7 @@ impl Ledger {
         }
     }
 
-    /// What `device` takes that runs its part of `schedule`.
+    /// Returns the memory of `device` for `schedule`.
     pub fn device(&self, device: u32, stages: &[Stage], schedule: &Schedule) -> DeviceMemory {
         let placement = &schedule.placement;
         let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
@@ -161,7 +156,7 @@ impl Ledger {
         }
         let left: Vec<Left> = stages.iter().map(|stage| self.left(stage)).collect();
         let peak = peak(ops, &left);
-        // the optimizer's own copy of gradients that were added up in fp16, when no activations are held
+        // the optimizer's fp32 copy of gradients that were accumulated in fp16, after all activations are freed
         let step =
             if self.layout.precision == Precision::Fp16 { self.shared_out(elements).saturating_mul(4) } else { 0 };
         let running = peak.total().max(step) - peak.held;
@@ -174,7 +169,7 @@ impl Ledger {
         DeviceMemory::new(device, states, held, buffers, self.outside(allocated))
     }
 
-    /// How many micro-batches of `stage` a device with `bytes` has room for that has this stage alone.
+    /// Returns the number of micro-batches that fit on a device with `bytes` that holds only `stage`.
     pub fn room(&self, bytes: u64, stage: &Stage) -> f64 {
         let elements = elements(&self.anatomy, &self.model, self.storage.inside, [stage]);
         let states = state_bytes(elements, &self.layout, &self.stack);
@@ -188,7 +183,7 @@ impl Ledger {
         self.layout.sequence as usize
     }
 
-    /// How many of `elements` an optimizer's step is about on one data-parallel rank.
+    /// Returns the number of `elements` that the optimizer updates on one data-parallel rank.
     fn shared_out(&self, elements: u64) -> u64 {
         match self.layout.zero {
             Zero::None => elements,
@@ -196,8 +191,8 @@ impl Ledger {
         }
     }
 
-    /// Bytes of weights that are gathered and of gradients before they are shared out, where data-parallel ranks share weights: of
-    /// the layer that runs, of the next one's weights, and of embedding and head, which stay; never more than the rank lacks.
+    /// Returns the bytes of gathered weights and unreduced gradients under ZeRO-3: the running layer, the next one's weights,
+    /// and embedding and head, which stay; never more than what the rank lacks.
     fn gathered(&self, held: &[&Stage], elements: u64, [weights, ..]: [u64; 3]) -> u64 {
         if self.layout.zero < Zero::Weights {
             return 0;
@@ -217,7 +212,7 @@ impl Ledger {
     }
 }
 
-/// How the software stores what passes leave behind.
+/// Returns how the software stores saved activations.
 fn storage(model: &Config, layout: &Layout, stack: &Stack) -> Storage {
     let (tensor, bytes) = (layout.tensor as usize, layout.precision.bytes() as usize);
     Storage {
@@ -236,11 +231,11 @@ fn has_dropout(model: &Config, stack: &Stack) -> bool {
     model.style == Style::Gpt && stack.dropout == 1.0
 }
 
-/// Bytes kept of each score: softmax's result, and under dropout its mask and what is left (Korthikanti et al., section 4.1).
+/// Returns the bytes saved per score: the softmax output, and with dropout its mask and output (Korthikanti et al., section
+/// 4.1).
 fn score_bytes(model: &Config, layout: &Layout, stack: &Stack, recompute: Recompute) -> usize {
     let bytes = layout.precision.bytes() as usize;
-    let attention = layout.attention.unwrap_or_else(|| stack.attention(layout.sequence));
-    match (attention, recompute) {
+    match (stack.attention(layout), recompute) {
         (Attention::Flash, _) | (_, Recompute::Selective) => 0,
         _ if has_dropout(model, stack) => 2 * bytes + 1,
         _ => bytes,

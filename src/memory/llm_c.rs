@@ -1,7 +1,7 @@
-//! What llm.c's fp32 program allocates (<https://github.com/karpathy/llm.c>, `train_gpt2_fp32.cu`, and its two-GPU pipeline):
-//! every operation's output stands in memory of its own, attention's scores too, from the first step to the last.
+//! Memory of llm.c's fp32 program (<https://github.com/karpathy/llm.c>, `train_gpt2_fp32.cu`, and its two-GPU pipeline): every
+//! operation's output has its own memory for the whole run, including attention scores.
 
-use super::held::Left;
+use super::peak::Left;
 use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, HEAD, MicroBatch, Operation, Stage};
 
 /// Bytes of a float32.
@@ -11,7 +11,7 @@ fn floats(micro: MicroBatch, a_token: usize) -> u64 {
     (micro.rows() as u64).saturating_mul(a_token as u64).saturating_mul(FLOAT)
 }
 
-/// Elements a token that an operation's outputs take.
+/// Returns the elements per token of an operation's outputs.
 fn outputs(operation: &Operation, keys: usize) -> usize {
     match *operation {
         Operation::Norm { width, statistics, .. } => width + statistics,
@@ -22,8 +22,8 @@ fn outputs(operation: &Operation, keys: usize) -> usize {
     }
 }
 
-/// What a micro-batch takes in `stage`: 18 C + 4 + NH T a token and layer. The outputs of embedding and final norm are allocated on
-/// every GPU, the norm's statistics and the losses with the head.
+/// Returns the memory of a micro-batch in `stage`: 18 C + 4 + NH T per token and layer. The outputs of embedding and final norm
+/// are allocated on every GPU, the norm's statistics and the losses only with the head.
 pub(super) fn left(anatomy: &Anatomy, stage: &Stage, micro: MicroBatch, keys: usize) -> Left {
     let part = |name: &str| {
         let part = anatomy.parts.iter().find(|part| part.name == name);
@@ -33,8 +33,8 @@ pub(super) fn left(anatomy: &Anatomy, stage: &Stage, micro: MicroBatch, keys: us
     Left { forward: floats(micro, stage.count(BLOCK) * part(BLOCK) + ends), ..Left::default() }
 }
 
-/// Buffers of a GPU: logits, which are scratch for the rest; the backward's gradients of a block's widest output, of its scores and
-/// of the residual; between two GPUs the hidden state and its gradient, and the token embedding's gradient to send and to receive.
+/// Returns the buffers of a GPU: logits, reused as scratch; gradients of a block's widest output, of its scores and of the
+/// residual; between two GPUs the hidden state and its gradient, and the token embedding's gradient to send and to receive.
 pub(super) fn buffers(anatomy: &Anatomy, micro: MicroBatch, keys: usize, is_piped: bool) -> u64 {
     let operations = || anatomy.parts.iter().flat_map(|part| &part.operations);
     let most = |of: &dyn Fn(&Operation) -> usize| operations().map(of).max().unwrap_or(0);

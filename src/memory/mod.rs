@@ -1,32 +1,71 @@
-//! How much memory a layout takes, in bytes, by device and by name: before anything is allocated, from the model's anatomy, the
-//! order of the schedule's ops, and what the training software is known to keep.
+//! Memory of a layout in bytes, by device and category, computed from the model, the order of the ops, and what the training
+//! software is known to allocate.
 //!
-//! Of each device the moment counts at which it holds most: weights, gradients and optimizer states stand all the time;
-//! activations are what finished ops hold for those to come; buffers are what the op at hand needs besides, what is gathered,
-//! received or reduced, and what lies outside of the framework's allocator.
+//! The peak of each device counts: weights, gradients and optimizer states are always allocated; activations are what finished
+//! ops save for later ones; buffers are the working memory of the running op, gathered, received or reduced data, and memory
+//! outside of the framework's allocator.
 
-mod device;
-mod held;
 mod ledger;
 mod llm_c;
+mod peak;
 mod states;
 
-pub use device::{DeviceMemory, Memory};
-pub use held::{Left, Peak, peak};
 pub use ledger::Ledger;
+pub use peak::{Left, Peak, peak};
 
-/// The memory that `model` takes on `hardware` under `layout`, its layers split into `stages`, in the order of `graph`.
-///
-/// # Errors
-/// The layout's software is unknown.
-#[cfg(feature = "internals")]
-pub fn memory(
-    model: &crate::anatomy::transformer::Config,
-    hardware: &crate::hardware::Hardware,
-    layout: &crate::layout::Layout,
-    stages: &[crate::anatomy::Stage],
-    graph: &crate::graph::TaskGraph,
-) -> Result<Memory, crate::hardware::Error> {
-    let ledger = Ledger::new(model, layout, &crate::hardware::stack(&layout.stack)?);
-    Ok(ledger.memory(hardware.memory_bytes(), stages, graph.schedule()))
+use serde::Serialize;
+
+/// Memory of a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Capacity or limit per device, in bytes.
+    pub capacity_bytes: u64,
+    /// Whether no device's total exceeds it.
+    pub fits: bool,
+    /// Per device of the pipeline; the ranks of its tensor-, context- and data-parallel groups are alike.
+    pub per_device: Vec<DeviceMemory>,
+}
+
+/// Bytes of one device at its peak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DeviceMemory {
+    pub device: u32,
+    /// Weights as products read them.
+    pub weights: u64,
+    /// Gradients.
+    pub gradients: u64,
+    /// Optimizer states and master weights.
+    pub optimizer: u64,
+    /// Saved activations.
+    pub activations: u64,
+    /// Working memory of the running op, gathered weights, messages, driver and libraries.
+    pub buffers: u64,
+    /// Sum of all.
+    pub total: u64,
+    /// Part of `total` that the framework's allocator hands out. The rest is fragmentation, driver, libraries and collectives.
+    #[serde(skip)]
+    pub allocated: u64,
+}
+
+impl DeviceMemory {
+    /// Makes a device's memory; `buffers` come from the framework's allocator, `outside` does not.
+    pub(super) fn new(device: u32, states: [u64; 3], activations: u64, buffers: u64, outside: u64) -> DeviceMemory {
+        let [weights, gradients, optimizer] = states;
+        let allocated = [weights, gradients, optimizer, activations, buffers].into_iter().fold(0, u64::saturating_add);
+        let (buffers, total) = (buffers.saturating_add(outside), allocated.saturating_add(outside));
+        DeviceMemory { device, weights, gradients, optimizer, activations, buffers, total, allocated }
+    }
+}
+
+impl Memory {
+    /// Returns the device with the highest total; the first among equals.
+    pub fn fullest(&self) -> DeviceMemory {
+        let devices = self.per_device.iter().rev().copied();
+        devices.max_by_key(|device| device.total).unwrap_or_default()
+    }
+
+    /// Returns the same memory with a limit of `bytes`.
+    pub fn within(self, bytes: u64) -> Memory {
+        Memory { capacity_bytes: bytes, fits: self.fullest().total <= bytes, ..self }
+    }
 }

@@ -1,4 +1,4 @@
-//! Weights, gradients and optimizer states: how many of a device's are on one rank, and how many bytes each takes.
+//! Weights, gradients and optimizer states: their number of elements on one rank, and bytes of each.
 
 use crate::anatomy::transformer::Config;
 use crate::anatomy::{Anatomy, Part, Stage, Tensor};
@@ -8,7 +8,7 @@ use crate::layout::{Layout, Precision, Zero};
 /// AdamW's two moments, in fp32.
 const MOMENT_BYTES: u64 = 8;
 
-/// Elements of a tensor on one rank of `ranks` that share tensors out.
+/// Returns the elements of a tensor on one of `ranks` tensor-parallel ranks.
 fn on_a_rank(tensor: &Tensor, ranks: usize) -> u64 {
     let rest: u64 = tensor.shape.iter().map(|&size| size as u64).product();
     match tensor.split.and_then(|axis| tensor.shape.get(axis)) {
@@ -17,23 +17,23 @@ fn on_a_rank(tensor: &Tensor, ranks: usize) -> u64 {
     }
 }
 
-/// Elements of one `part` on a rank, those left out that are another part's.
+/// Returns the elements of one `part` on a rank, without tensors shared from another part.
 pub(super) fn part_elements(part: &Part, model: &Config, ranks: usize) -> u64 {
     let own: u64 = part.tensors().filter(|tensor| tensor.tied.is_none()).map(|tensor| on_a_rank(tensor, ranks)).sum();
-    // with fewer heads of keys and values than ranks, each rank has a copy of one
+    // with fewer key heads than ranks, each rank has a copy of one
     let copied = ranks.saturating_sub(model.groups) * 2 * model.head_size / ranks;
     let inputs = part.tensors().find(|tensor| tensor.shape.len() == 2).map_or(0, |matrix| matrix.shape[1]);
     let is_block = part.operations.iter().any(|operation| operation.has_heads());
     own + if is_block { (copied * inputs) as u64 } else { 0 }
 }
 
-/// Elements of the tensor that two parts share, on a rank.
+/// Returns the elements of the tensor that two parts share, on a rank.
 fn tied_elements(anatomy: &Anatomy, ranks: usize) -> u64 {
     let tied = anatomy.parts.iter().flat_map(Part::tensors).filter(|tensor| tensor.tied.is_some());
     tied.map(|tensor| on_a_rank(tensor, ranks)).sum()
 }
 
-/// Elements of a device with these stages, on one rank of its tensor-parallel group; what two parts share is there once.
+/// Returns the elements of a device with these stages, on one tensor-parallel rank; a shared tensor counts once.
 pub(super) fn elements<'a>(
     anatomy: &Anatomy,
     model: &Config,
@@ -52,13 +52,13 @@ pub(super) fn elements<'a>(
     }
 }
 
-/// Elements of the largest tensor that is looked up by token: its gradient is made anew for each micro-batch.
+/// Returns the elements of the token embedding; its gradient is allocated anew for each micro-batch.
 pub(super) fn embedding_elements(anatomy: &Anatomy, ranks: usize) -> u64 {
     let first = anatomy.parts.first().and_then(|part| part.tensors().next());
     first.map_or(0, |tensor| on_a_rank(tensor, ranks))
 }
 
-/// Bytes of a parameter's weight, gradient and optimizer state, none of it shared out.
+/// Returns the unsharded bytes of a parameter's weight, gradient and optimizer state.
 pub(super) fn bytes(precision: Precision, stack: &Stack) -> [u64; 3] {
     let [weight, gradient, copy, master] =
         [stack.weight_bytes, stack.gradient(precision), stack.gradient_copy_bytes, stack.master_bytes]
@@ -70,8 +70,8 @@ pub(super) fn bytes(precision: Precision, stack: &Stack) -> [u64; 3] {
     }
 }
 
-/// Bytes of weights, gradients and optimizer states of `elements` parameters on one of the data-parallel ranks, which share out
-/// what the layout says (Rajbhandari et al., arXiv 1910.02054, figure 1).
+/// Returns the bytes of weights, gradients and optimizer states of `elements` parameters on one data-parallel rank, sharded by
+/// the layout's ZeRO stage (Rajbhandari et al., arXiv 1910.02054, figure 1).
 pub(super) fn state_bytes(elements: u64, layout: &Layout, stack: &Stack) -> [u64; 3] {
     let ranks = u64::from(layout.data) * u64::from(layout.context);
     let shared = [Zero::Weights, Zero::Gradients, Zero::Optimizer];

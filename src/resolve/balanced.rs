@@ -1,4 +1,4 @@
-//! `--balance`: the layers of each stage under which the makespan of a schedule is shortest.
+//! `--balance`: the layers per stage with the shortest makespan of a schedule.
 
 use super::machine::refused;
 use super::{Costs, Error, Selection};
@@ -9,21 +9,21 @@ use crate::graph::TaskGraph;
 use crate::memory::Ledger;
 use crate::sim;
 
-/// Ops that a search may simulate: about a second.
+/// Maximum number of ops to simulate: about a second.
 const MOST_OPS: u64 = 20_000_000;
-/// Splits that it may simulate at least, and at most.
+/// Minimum and maximum number of splits to simulate.
 const STEPS: (u64, u64) = (500, 20_000);
-/// How many times as long the event engine takes as the sweep, about.
+/// Approximate slowdown of the event engine compared with the sweep.
 const EVENTS: u64 = 8;
 
-/// Stages with these numbers of layers, the first with the embedding, the last with the head. Only how many they are counts.
+/// Returns stages with these numbers of layers; the first has the embedding, the last the head. Only counts matter.
 fn stages(layers: &[usize]) -> Vec<Stage> {
     let stage =
         |(number, &count): (usize, &usize)| Stage::transformer(number == 0, 0..count, number + 1 == layers.len());
     layers.iter().enumerate().map(stage).collect()
 }
 
-/// The makespan on the selection's machine, in ticks and in the costs' unit.
+/// Returns the makespan on the selection's machine, in ticks and in time units.
 fn makespan(selection: &Selection, graph: &TaskGraph, table: CostTable) -> Result<(u64, f64), Error> {
     let (table, machine) = selection.machine.equip(table, graph.schedule().devices())?;
     let steady = sim::steady_makespan(graph, &table, machine.as_ref());
@@ -31,11 +31,12 @@ fn makespan(selection: &Selection, graph: &TaskGraph, table: CostTable) -> Resul
     Ok((ticks, ticks as f64 / table.ticks_per_unit))
 }
 
-/// The layers of each stage under which the makespan is shortest, what that gains, and the order under them, where it is another one;
-/// `again` makes the order under other costs. Where that gains nothing, layers and order stay.
+/// Returns the layers per stage with the shortest makespan, the gain, and the graph under them if it changes. `again` makes the
+/// graph under other costs. Without gain, layers and graph stay.
 ///
 /// # Errors
-/// Costs without a model's parts; a model that does not split so; no split fits into memory; those of `again`.
+/// Costs without a model's parts, a model that cannot be split into the stages, no split that fits into memory, or an error of
+/// `again`.
 pub(super) fn balanced(
     selection: &Selection,
     graph: &TaskGraph,
@@ -46,7 +47,7 @@ pub(super) fn balanced(
     if found.layers == found.layers_before {
         return Ok((None, found));
     }
-    // An order that follows from costs follows from these.
+    // An order that depends on costs has to follow the new ones.
     let of_layers = costs.with_layers(found.layers.clone());
     let graph = again(&of_layers)?;
     let table = of_layers.of_stages(&graph.schedule().placement, &stages(&found.layers))?;
@@ -58,12 +59,12 @@ pub(super) fn balanced(
     Ok((Some(graph), Balanced { makespan, ..found }))
 }
 
-/// The best split of the layers for the order of `graph`, which stays.
+/// Returns the best split of the layers for the fixed order of `graph`.
 fn search(selection: &Selection, graph: &TaskGraph, costs: &Costs) -> Result<Balanced, Error> {
     let (name, placement) = (&graph.schedule().name, &graph.schedule().placement);
     let start: Vec<usize> = costs.stages(name, placement)?.iter().map(|stage| stage.count(BLOCK)).collect();
     let table = |layers: &[usize]| costs.of_stages(placement, &stages(layers));
-    // What fails under the first split fails: a deadlock, a clock that overflows.
+    // Errors under the initial split are errors of the request: a deadlock, an overflow.
     let (_, makespan_before) = makespan(selection, graph, table(&start)?)?;
     let step = |layers: &[usize]| makespan(selection, graph, table(layers).ok()?).ok();
     let ledger = costs.ledger();
@@ -71,7 +72,7 @@ fn search(selection: &Selection, graph: &TaskGraph, costs: &Costs) -> Result<Bal
         let fits = |(ledger, bytes): &(Ledger, u64)| ledger.memory(*bytes, &stages(layers), graph.schedule()).fits;
         ledger.as_ref().is_none_or(fits)
     };
-    // A longer op never shortens a step by the sweep; where messages queue it may.
+    // In the sweep a longer op never shortens a step; with queued messages it may.
     let is_plain = selection.machine.is_plain();
     let times = if is_plain { 1 } else { EVENTS };
     let problem = Problem {

@@ -1,4 +1,4 @@
-//! Where costs come from, and the table that they make for one schedule.
+//! Sources of costs, and the table that they make for one schedule.
 
 use super::Error;
 use crate::anatomy::Stage;
@@ -11,16 +11,15 @@ use crate::placement::Placement;
 /// A source of costs.
 #[derive(Clone, Debug)]
 pub enum Costs {
-    /// Costs of a device's whole share of layers, in units.
+    /// Costs of a device's whole share of layers, in time units.
     Given {
-        /// The costs.
         costs: GivenCosts,
-        /// Devices that run slower than that.
+        /// Slowdown factors by device.
         slow: Slow,
     },
-    /// Costs that were measured, in ms.
+    /// Measured costs, in ms.
     Measured(Measured),
-    /// Costs from first principles, in ms.
+    /// Analytic costs of a model on hardware, in ms.
     Analytic(Box<Analytic>),
 }
 
@@ -31,41 +30,41 @@ impl Default for Costs {
     }
 }
 
-/// What decides the order of ops that float, in the caller's own errors: the costs on a placement, for the schedule of a name.
+/// Callback for costs that decide an order: the costs of the schedule with this name on a placement, with the caller's error
+/// type.
 pub type Pricing<'a, E> = &'a dyn Fn(&str, &Placement) -> Result<CostTable, E>;
 
-/// A cost file, and the model that it is asked about.
+/// A cost file and the requested model.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The file.
     pub file: CostFile,
-    /// Blocks of each stage, in model order; evenly where none are given.
+    /// Blocks per stage, in model order; `None`: split evenly.
     pub layers: Option<Vec<usize>>,
-    /// Sequences in a micro-batch, and tokens in a sequence.
+    /// Sequences per micro-batch, and tokens per sequence.
     pub size: (u32, u32),
     /// Whether gradients are clipped.
     pub clip: bool,
 }
 
 impl Costs {
-    /// The same costs on every device.
+    /// Returns the same costs on every device.
     pub fn given(costs: GivenCosts) -> Costs {
         Costs::Given { costs, slow: Slow::new() }
     }
 
-    /// The costs of a file at its own micro-batch size.
+    /// Returns the costs of a file at its own micro-batch size.
     pub fn measured(file: CostFile, layers: Option<Vec<usize>>) -> Costs {
         Costs::Measured(Measured { layers, ..Measured::of(file) })
     }
 
-    /// The least and the most sequences of micro-batches that were measured.
+    /// Returns the minimum and maximum number of sequences per micro-batch that were measured.
     pub fn measured_sequences(&self) -> Option<(u32, u32)> {
         let Costs::Measured(Measured { file, size, .. }) = self else { return None };
         let sequences = || file.parts.iter().filter(|part| part.tokens == size.1).map(|part| part.sequences);
         Some((sequences().min()?, sequences().max()?))
     }
 
-    /// The same for micro-batches of so many sequences, where they were measured.
+    /// Returns the costs at this number of sequences per micro-batch; only measured costs change.
     pub fn with_sequences(self, sequences: u32) -> Costs {
         match self {
             Costs::Measured(Measured { file, layers, size, clip }) => Costs::Measured(Measured {
@@ -78,11 +77,11 @@ impl Costs {
         }
     }
 
-    /// What ops and step ops of the schedule called `name` cost on `placement`.
+    /// Returns the costs of ops and step ops of the schedule `name` on `placement`.
     ///
     /// # Errors
-    /// A model that does not split into so many stages, a slow device that does not exist, a part that was not measured, costs
-    /// that overflow the clock.
+    /// A model that cannot be split into the stages, a slow device that does not exist, a part that was not measured, or an
+    /// overflow of the clock.
     pub fn table(&self, name: &str, placement: &Placement, microbatches: u32) -> Result<(CostTable, StepCosts), Error> {
         match self {
             Costs::Given { costs, slow } => {
@@ -96,20 +95,20 @@ impl Costs {
                 let after = analytic.after_ns(placement, &stages);
                 let steps =
                     StepCosts::new(Ending::optimizers(placement.devices()), |node| (after[node.device as usize], 0));
-                // An iteration has more to it: the forecast says what.
+                // The estimate of the step adds the rest of the iteration.
                 Ok((analytic.table(placement, &stages)?, StepCosts { is_whole: false, ..steps }))
             }
         }
     }
 
-    /// What each stage on `placement` holds.
+    /// Returns what each stage on `placement` holds.
     ///
     /// # Errors
-    /// Costs without a model's parts, or a model that does not split so.
+    /// Costs without a model's parts, or a model that cannot be split into the stages.
     pub fn stages(&self, name: &str, placement: &Placement) -> Result<Vec<Stage>, Error> {
         match self {
             Costs::Given { .. } => Err(Error::Usage(
-                "--balance splits a model's layers, and --costs are those of whole devices; give --profile or --model"
+                                "--balance needs a model whose layers it can move, but --costs are per device; give --profile or --model"
                     .to_string(),
             )),
             Costs::Measured(measured) => measured.stages(name, placement),
@@ -120,7 +119,7 @@ impl Costs {
         }
     }
 
-    /// What ops of these stages cost on `placement`.
+    /// Returns the costs of ops of these stages on `placement`.
     ///
     /// # Errors
     /// As [`Costs::table`].
@@ -132,7 +131,7 @@ impl Costs {
         }
     }
 
-    /// The same costs where stages have these layers.
+    /// Returns the costs with these layers per stage.
     pub fn with_layers(&self, layers: Vec<usize>) -> Costs {
         match self.clone() {
             Costs::Measured(measured) => Costs::Measured(Measured { layers: Some(layers), ..measured }),
@@ -144,7 +143,7 @@ impl Costs {
         }
     }
 
-    /// The book of what memory devices take, and the bytes that each has, where that is known.
+    /// Returns the memory model and the bytes per device, if known.
     pub fn ledger(&self) -> Option<(Ledger, u64)> {
         match self {
             Costs::Analytic(analytic) => Some((analytic.ledger(), analytic.machine.hardware.memory_bytes())),
@@ -152,7 +151,7 @@ impl Costs {
         }
     }
 
-    /// The model on hardware that they are of, if they are.
+    /// Returns the analytic costs, if these are.
     pub fn analytic(&self) -> Option<&Analytic> {
         match self {
             Costs::Analytic(analytic) => Some(analytic),
@@ -160,14 +159,14 @@ impl Costs {
         }
     }
 
-    /// The costs that decide orders: [`Costs::table`] without step ops, in the caller's own errors.
+    /// Returns [`Costs::table`] without step ops as a callback, with the caller's error type.
     pub fn of_orders<E: From<Error>>(&self, microbatches: u32) -> impl Fn(&str, &Placement) -> Result<CostTable, E> {
         move |name, placement| Ok(self.table(name, placement, microbatches)?.0)
     }
 }
 
 impl Measured {
-    /// A file at its own micro-batch size, its blocks split evenly; gradients are clipped where their norm was measured.
+    /// Returns the costs at the file's own micro-batch size, split evenly; gradients are clipped if the norm was measured.
     pub fn of(file: CostFile) -> Measured {
         Measured { size: file.size(), clip: file.step.norm_block_ns > 0, file, layers: None }
     }
@@ -186,9 +185,9 @@ impl Measured {
     }
 }
 
-/// Costs for a schedule that is itself to be measured for costs.
+/// Rejects a schedule whose order needs costs, if it is itself measured to find them.
 pub fn unknown_costs(name: &str, _: &Placement) -> Result<CostTable, Error> {
     Err(Error::Usage(format!(
-        "costs decide the order of {name}, but none are known before it is measured; calibrate on a schedule of fixed order, such as 1f1b"
+        "costs decide the order of {name}, but none are known before the measurement; calibrate on a schedule with a fixed order, such as 1f1b"
     )))
 }

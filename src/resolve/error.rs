@@ -1,4 +1,4 @@
-//! Why a name and options give no graph.
+//! Why a request cannot be resolved.
 
 use crate::cost::CostError;
 use crate::deadlock::Deadlock;
@@ -9,96 +9,60 @@ use crate::{csv, dsl, settle};
 /// Why there is no graph, or no costs for it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What is asked for makes no sense, or does not go together.
+    /// The request is contradictory or makes no sense.
     #[error("{}", legible(.0))]
     Usage(String),
-    /// A file that is for other numbers of devices and micro-batches.
+    /// A file is for other numbers of devices and micro-batches.
     #[error("{}", legible(.0))]
     OtherNumbers(String),
-    /// A model that does not split into so many stages.
+    /// A model cannot be split into the stages.
     #[error("{}", legible(.0))]
     Split(String),
-    /// Costs that do not fit the schedule.
+    /// Costs do not fit the schedule.
     #[error(transparent)]
     Cost(#[from] CostError),
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error("cannot read {}: {}", legible(path), legible(what))]
-    File {
-        /// Its path.
-        path: String,
-        /// Why not.
-        what: String,
-    },
-    /// No such schedule, or a file of the language that is wrong.
+    File { path: String, what: String },
+    /// No such schedule, or an invalid file in the schedule language.
     #[error(transparent)]
     Language(#[from] dsl::Error),
-    /// One of PyTorch's files that is wrong.
+    /// An invalid PyTorch CSV file.
     #[error(transparent)]
     Csv(#[from] csv::Error),
-    /// One of PyTorch's files that holds no whole schedule.
+    /// A PyTorch CSV file is not a complete schedule.
     #[error("{}: not a schedule for p = {devices}, m = {microbatches}: {fault}", legible(file))]
-    Incomplete {
-        /// Its path.
-        file: String,
-        /// p.
-        devices: u32,
-        /// m.
-        microbatches: u32,
-        /// What is wrong.
-        fault: Fault,
-    },
-    /// Costs settle no order.
+    Incomplete { file: String, devices: u32, microbatches: u32, fault: Fault },
+    /// No order could be made from the costs.
     #[error("{name}: {error}")]
-    Settle {
-        /// The schedule.
-        name: String,
-        /// Why not.
-        error: settle::Error,
-    },
-    /// Devices that wait for one another in a circle.
+    Settle { name: String, error: settle::Error },
+    /// Devices wait for each other in a cycle.
     #[error("{place}: deadlock for p = {devices}, m = {microbatches}: {cycle}")]
     Deadlock {
         /// File and line where the first of them waits.
         place: String,
-        /// p.
         devices: u32,
-        /// m.
         microbatches: u32,
-        /// Who waits for whom.
         cycle: Deadlock,
     },
-    /// `auto` found none.
+    /// `auto` found no schedule.
     #[error("no schedule for p = {devices}, m = {microbatches} runs{}; naive holds 1: raise --memory-cap", .cap.map_or_else(String::new, |cap| format!(" within {cap} activations")))]
-    NoneFits {
-        /// p.
-        devices: u32,
-        /// m.
-        microbatches: u32,
-        /// Most activations.
-        cap: Option<f64>,
-    },
-    /// A step that this machine's memory does not hold.
+    NoneFits { devices: u32, microbatches: u32, cap: Option<f64> },
+    /// A step does not fit into this machine's memory.
     #[error(
-        "a step of {ops} ops needs about {needed_gib} GiB of memory, but {free_gib} GiB are free; take fewer micro-batches"
+        "a step of {ops} ops needs about {needed_gib} GiB of memory, but {free_gib} GiB are free; use fewer micro-batches"
     )]
-    TooLarge {
-        /// Its ops.
-        ops: u64,
-        /// GiB that it takes.
-        needed_gib: u64,
-        /// GiB that there are.
-        free_gib: u64,
-    },
+    TooLarge { ops: u64, needed_gib: u64, free_gib: u64 },
 }
 
 impl Error {
-    /// Whether what was asked for is wrong, rather than the schedule.
+    /// Returns whether the request is wrong, rather than the schedule.
     pub fn is_usage(&self) -> bool {
         use Error::{Cost, File, Language, OtherNumbers, Split, Usage};
         matches!(self, Usage(_) | OtherNumbers(_) | Split(_) | Cost(_) | File { .. } | Language(dsl::Error::Usage(_)))
     }
 
-    /// Whether the same may be there for other numbers of devices and micro-batches.
+    /// Returns whether the schedule may exist for other numbers of devices and micro-batches.
     pub fn is_of_numbers(&self) -> bool {
         use Error::{Cost, Deadlock, Language, NoneFits, OtherNumbers, Settle, Split};
         matches!(
@@ -113,7 +77,7 @@ impl Error {
         )
     }
 
-    /// Whether this machine lacks what evaluating a schedule takes.
+    /// Returns whether this machine lacks the resources to evaluate the schedule.
     pub fn is_lack(&self) -> bool {
         matches!(self, Error::Language(dsl::Error::Machine(_)) | Error::TooLarge { .. })
     }

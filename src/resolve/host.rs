@@ -1,45 +1,118 @@
-//! What resolving needs of the machine, handed in by the caller; the core itself has no files, threads or clock.
+//! What resolving a schedule needs from the machine. The core itself uses no files, threads or clock.
 
 use super::Error;
 use crate::dsl::Budget;
 use std::any::Any;
 use std::fmt::Debug;
 use std::io;
+#[cfg(feature = "pictures")]
+use std::io::Read;
+#[cfg(feature = "pictures")]
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Watches over an evaluation until it is dropped.
+/// Watches an evaluation until it is dropped.
 pub type Watch = Box<dyn Any>;
 
-/// What the machine does for whoever resolves. What is left out is done without.
+/// Services of the machine. The defaults do nothing.
 pub trait Host: Debug + Sync {
-    /// The text of a file (or a pipe, to its end) of at most `limit` bytes; `None` where it is longer.
+    /// Returns the text of a file (or a pipe, to its end); `None` if it exceeds `limit` bytes.
     ///
     /// # Errors
-    /// It is not there, may not be read, is a folder or no text.
+    /// The file does not exist, may not be read, is a folder, or is not text.
     fn read(&self, path: &str, limit: u64) -> io::Result<Option<String>> {
         let _ = (path, limit);
         Err(io::Error::new(io::ErrorKind::Unsupported, "files are not read here; give the name of a schedule"))
     }
 
-    /// Refuses a step of so many ops where they do not fit into memory.
+    /// Rejects a step that does not fit into memory.
     ///
     /// # Errors
-    /// It does not.
+    /// The step does not fit.
     fn admit(&self, ops: u64) -> Result<(), Error> {
         let _ = ops;
         Ok(())
     }
 
-    /// Watches the evaluation of the schedule file called `file`, whose schedule may have `ops`, until what is given back is
-    /// dropped. The language itself counts calls, loop turns and most of its values' memory; what one built-in function does
-    /// before it returns is for the watch to end: comparing lists that hold one another, powers of whole numbers, texts of any
-    /// length. Without one, evaluate files of strangers in a process of their own.
+    /// Watches the evaluation of the schedule file `file`, whose schedule may have `ops` ops, until the returned value is
+    /// dropped. The language itself limits calls, loop iterations and most memory; the watch has to end single built-in calls
+    /// that take too long: comparisons of self-referencing lists, powers of integers, operations on long strings. Without a
+    /// watch, evaluate untrusted files in a separate process.
     fn watch(&self, file: &str, budget: Budget, ops: u64) -> Watch {
         let _ = (file, budget, ops);
         Box::new(())
     }
 
-    /// Does pieces of work 0 to `count` - 1, side by side where that is possible.
+    /// Runs tasks 0 to `count` - 1, in parallel if possible.
     fn each(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
         (0..count).for_each(work);
+    }
+}
+
+/// Decodes UTF-8 and strips a byte order mark.
+#[cfg(feature = "pictures")]
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    let other = if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) { " (UTF-16?)" } else { "" };
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let row = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let what = format!("found invalid UTF-8 on line {row}{other}; save it as UTF-8");
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_string).unwrap_or(text))
+}
+
+/// Returns whether it is a device other than a terminal, such as `/dev/zero` or a disk.
+#[cfg(all(feature = "pictures", unix))]
+fn is_device(metadata: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    const TERMINALS: std::ops::RangeInclusive<u64> = 136..=143; // major numbers of Unix98 terminals on Linux
+    let kind = metadata.file_type();
+    kind.is_block_device() || (kind.is_char_device() && !TERMINALS.contains(&(metadata.rdev() >> 8 & 0xfff)))
+}
+
+#[cfg(all(feature = "pictures", not(unix)))]
+fn is_device(_: &std::fs::Metadata) -> bool {
+    false
+}
+
+/// A [`Host`] that reads files and uses all cores. Without the feature `pictures` it does neither.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Files;
+
+impl Host for Files {
+    #[cfg(feature = "pictures")]
+    fn read(&self, path: &str, limit: u64) -> io::Result<Option<String>> {
+        let metadata = std::fs::metadata(path)?;
+        if metadata.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, "found a folder; name a file in it"));
+        }
+        if is_device(&metadata) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "found a device, which may never end; name a file",
+            ));
+        }
+        if metadata.is_file() && metadata.len() > limit {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        std::fs::File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?; // a pipe has no length
+        if bytes.len() as u64 > limit { Ok(None) } else { text(bytes).map(Some) }
+    }
+
+    #[cfg(feature = "pictures")]
+    fn each(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        let next = AtomicUsize::new(0);
+        let some = || {
+            while let Some(number) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&number| number < count) {
+                work(number);
+            }
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            // If the system refuses threads, the existing ones do all the work.
+            (1..cores.min(count)).for_each(|_| drop(std::thread::Builder::new().spawn_scoped(scope, some)));
+            some();
+        });
     }
 }

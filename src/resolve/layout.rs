@@ -1,4 +1,4 @@
-//! What is asked of a model on hardware: a schedule under one layout, its forecast, and the least memory that it can take.
+//! Schedules under a layout of a model on hardware: estimate of the step, and lower bounds of memory.
 
 use super::machine::refused;
 use super::{Costs, Error, Resolved, Selection};
@@ -11,26 +11,26 @@ use crate::schedule::{Programs, Schedule};
 use crate::sim;
 
 impl Selection {
-    /// The same schedule under the layout of `analytic`: its devices, its micro-batches, the room that its memory leaves.
+    /// Returns the selection under the layout of `analytic`: its devices, micro-batches and memory.
     pub fn under(&self, analytic: &Analytic) -> Selection {
         let (devices, microbatches) = (analytic.layout.devices, analytic.layout.micro);
         Selection { devices, microbatches, room: analytic.room(), ..self.clone() }
     }
 
-    /// The forecast of the schedule that `name` stands for, under the layout of `analytic`: what `predict` prints of it.
+    /// Returns the estimate that `predict` prints for the schedule `name` under the layout of `analytic`.
     ///
     /// # Errors
-    /// As [`Selection::resolve`], and those of the machine.
+    /// As [`Selection::resolve`], or the machine cannot run the schedule.
     pub fn forecast(&self, name: &str, analytic: &Analytic) -> Result<Forecast, Error> {
         self.under(analytic).resolve(name, &Costs::Analytic(Box::new(analytic.clone())))?.forecast(analytic)
     }
 }
 
 impl Resolved {
-    /// The forecast of its step, where its costs are those of `analytic`.
+    /// Returns the estimate of the step, if its costs are those of `analytic`.
     ///
     /// # Errors
-    /// Those of the machine in the setup.
+    /// The machine cannot run the schedule.
     pub fn forecast(&self, analytic: &Analytic) -> Result<Forecast, Error> {
         let step = sim::typical_step_on(&self.graph, &self.costs, self.setup.machine.as_ref())
             .map_err(|error| refused(error, self.graph.schedule()))?;
@@ -39,13 +39,13 @@ impl Resolved {
 }
 
 impl Analytic {
-    /// What is asked of a schedule under this layout, whatever room there is.
+    /// Returns the selection for this layout, without a limit on memory.
     pub fn selection(&self) -> Selection {
         let chunks = (self.layout.chunks > 1).then_some(self.layout.chunks);
         Selection { chunks, ..Selection::new(self.layout.devices, self.layout.micro) }
     }
 
-    /// The schedule called so under this layout, with its costs.
+    /// Returns the schedule `schedule` under this layout, with its costs.
     ///
     /// # Errors
     /// As [`Selection::resolve`].
@@ -53,7 +53,7 @@ impl Analytic {
         self.selection().resolve(schedule, &Costs::Analytic(Box::new(self.clone())))
     }
 
-    /// The forecast under the schedule called so.
+    /// Returns the estimate under the schedule `schedule`.
     ///
     /// # Errors
     /// As [`Selection::resolve`].
@@ -61,15 +61,15 @@ impl Analytic {
         self.resolve(schedule)?.forecast(self)
     }
 
-    /// The same where devices have, or may use, this many bytes.
+    /// Returns the costs with this memory capacity per device.
     pub fn with_memory(&self, bytes: u64) -> Analytic {
         let mut analytic = self.clone();
         analytic.machine.hardware.memory_gib = bytes as f64 / f64::from(1 << 30);
         analytic
     }
 
-    /// Activation units for which every device has room, one stage per device; `None` where the layout does not split so, or there
-    /// is room for less than one.
+    /// Returns the activation units that fit on every device, with one stage per device; `None` if the layout cannot be split
+    /// that way or less than one fits.
     pub fn room(&self) -> Option<f64> {
         let (stages, bytes) = (self.stages(self.layout.devices).ok()?, self.machine.hardware.memory_bytes());
         let ledger = self.ledger();
@@ -77,7 +77,7 @@ impl Analytic {
         (room >= 1.0).then_some(room)
     }
 
-    /// The same with the layers that `resolved` found.
+    /// Returns the costs with the layers that `resolved` found.
     pub fn as_resolved(&self, resolved: &Resolved) -> Analytic {
         let mut analytic = self.clone();
         if let Some(found) = &resolved.balance {
@@ -86,8 +86,8 @@ impl Analytic {
         analytic
     }
 
-    /// The memory that any order on `placement` takes at least: that of one micro-batch at a time. `None` where the model does not
-    /// split into its stages.
+    /// Returns a lower bound of the memory of any order on `placement`: that of one micro-batch at a time. `None` if the model
+    /// cannot be split into its stages.
     pub fn least_memory(&self, placement: &Placement) -> Option<Memory> {
         let one = |device: u32| {
             let mut stages: Vec<u32> =

@@ -1,4 +1,4 @@
-//! What the machine does to a schedule beyond costs, as it is asked for: in time units, before a schedule is known.
+//! Options of the simulated machine beyond costs, in time units, before the schedule is known.
 
 use super::Error;
 use crate::cost::{CostTable, Decimal};
@@ -6,40 +6,40 @@ use crate::delivery::Delivery;
 use crate::schedule::Schedule;
 use crate::sim::event::{Config, EventError, Network, Processor, Put, Scope, Sharing};
 
-/// Options of the event engine. By default there are none, and the sweep simulates the step.
+/// Options of the event engine. With the defaults the sweep simulates the step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachineOptions {
-    /// When a send completes and what it holds up; `None`: one-sided.
+    /// When a send completes and what it blocks; `None`: one-sided.
     pub delivery: Option<Delivery>,
-    /// How long a message occupies its link, in time units.
+    /// Time for which a message occupies its link, in time units.
     pub transfer: Option<Decimal>,
-    /// What happens when several messages need one link; `None`: what `transfer` and `link_contention` imply.
+    /// How messages share a link; `None`: implied by `transfer` and `link_contention`.
     pub sharing: Option<Sharing>,
-    /// What one link is.
+    /// What counts as one link.
     pub scope: Scope,
-    /// How long messages occupy a link while 1, 2, .. of them do, per mille of alone; empty: equal shares.
+    /// Time that messages occupy a link while 1, 2, .. share it, in per mille of a single one; empty: equal shares.
     pub link_contention: Vec<u32>,
-    /// Buffer slots of each channel at its receiver; `None`: enough.
+    /// Buffer slots per channel at its receiver; `None`: unlimited.
     pub slots: Option<u32>,
-    /// Cores that all devices share; `None`: one each.
+    /// Cores shared by all devices; `None`: one per device.
     pub cores: Option<u32>,
-    /// How long ops last while 1, 2, .. of those cores compute, per mille of alone.
+    /// Duration of ops while 1, 2, .. of those cores compute, in per mille of a single one.
     pub contention: Vec<u32>,
-    /// How long ops last while a message leaves or arrives, per mille of alone.
+    /// Duration of ops while a message leaves or arrives, in per mille.
     pub overlap_slowdown: Option<u32>,
-    /// Whether durations will vary by chance, which needs fine ticks.
+    /// Whether durations vary randomly, which needs fine ticks.
     pub has_jitter: bool,
 }
 
-/// Ticks per time unit that are fine enough for fractions of shared work.
+/// Minimum ticks per time unit for fractions of shared work.
 const FINE_TICKS: f64 = 1e6;
 
 impl MachineOptions {
-    /// Costs in ticks that are fine enough for this machine, and its configuration for so many devices; `None` where the sweep
+    /// Returns costs in ticks that are fine enough for this machine, and its configuration for `devices`; `None` if the sweep
     /// simulates the step.
     ///
     /// # Errors
-    /// Options that contradict each other, a transfer time that overflows the clock.
+    /// Contradictory options, or an overflow of the clock.
     pub fn equip(&self, costs: CostTable, devices: u32) -> Result<(CostTable, Option<Config>), Error> {
         if self.is_plain() {
             return Ok((costs, None));
@@ -54,19 +54,19 @@ impl MachineOptions {
         Ok((costs, Some(config)))
     }
 
-    /// Whether each device has a processor of its own.
+    /// Returns whether each device has its own processor.
     fn is_alone(&self) -> bool {
         self.cores.is_none() && self.contention.is_empty()
     }
 
-    /// Whether the sweep simulates the step.
+    /// Returns whether the sweep simulates the step.
     pub(super) fn is_plain(&self) -> bool {
         let MachineOptions { delivery, transfer, sharing, slots, overlap_slowdown, has_jitter, .. } = self;
         let timing = transfer.is_none() && sharing.is_none() && slots.is_none() && self.is_alone();
         timing && delivery.is_none() && overlap_slowdown.is_none() && !has_jitter
     }
 
-    /// The engine's configuration for so many devices under `costs`, without jitter.
+    /// Returns the configuration of the engine for `devices` under `costs`, without jitter.
     fn config(&self, devices: u32, costs: &CostTable) -> Result<Config, Error> {
         let transfer = match self.transfer {
             None => 0,
@@ -86,7 +86,7 @@ impl MachineOptions {
         };
         let (sharing, scope) = (self.sharing.unwrap_or(usual), self.scope);
         if !contention.is_empty() && sharing != Sharing::FairShare {
-            let expected = "--link-contention says how fast messages go that share a link at the same time";
+            let expected = "--link-contention sets how fast messages are that share a link";
             return Err(Error::Usage(format!("{expected}; leave out --sharing, or write --sharing fair")));
         }
         let shared = Processor {
@@ -106,7 +106,7 @@ impl MachineOptions {
     }
 }
 
-/// Why a machine does not run `schedule`.
+/// Converts an error of the event engine for `schedule`.
 pub(super) fn refused(error: EventError, schedule: &Schedule) -> Error {
     match error {
         EventError::Deadlock(cycle) => Error::Deadlock {

@@ -1,17 +1,14 @@
-//! The way in: a name, a file or `auto`, with options, becomes a settled graph and its costs. One way for every command.
+//! Resolution of a name, a file or `auto`, with options, to a graph with a fixed order and its costs, for all commands.
 //!
-//! [`Selection`] says what is asked of a schedule, [`Costs`] where costs come from; [`Selection::resolve`] leads through
-//! `order` (what the name stands for), `settle` (where costs decide the order) and the graph. What the machine has to do for it
-//! (files, threads, a look at memory) is a [`Host`] of the caller's.
+//! [`Selection`] is the request and [`Costs`] the source of costs. [`Selection::resolve`] finds the order of the name, makes it
+//! fixed if it depends on costs, and builds the graph. Files, threads and memory checks come from a [`Host`].
 //!
-//! A new source of costs is a file in `cost/`, a variant of [`Costs`], and the option that fills it in.
+//! A new source of costs is a file in `cost/`, a variant of [`Costs`], and its option.
 
-mod asked;
 mod auto;
 mod balanced;
 mod costs;
 mod error;
-mod files;
 mod host;
 mod layout;
 mod machine;
@@ -22,8 +19,7 @@ mod variant;
 
 pub use costs::{Costs, Measured, Pricing, unknown_costs};
 pub use error::Error;
-pub use files::Files;
-pub use host::{Host, Watch};
+pub use host::{Files, Host, Watch};
 pub use machine::MachineOptions;
 pub use order::{Found, read_text, schedule_file};
 pub use resolved::{Resolved, Settled};

@@ -1,28 +1,30 @@
-//! From a name or a path to the order that it stands for.
+//! The order of a schedule's name or path.
 
+use super::variant::memory_cap;
 use super::{Error, Host, Selection, Variant, Warning};
 use crate::csv;
-use crate::dsl::{self, Request, ScheduleFile, Written};
+use crate::dsl::{self, Request, ScheduleFile, Takes, Written};
 use crate::open::Order;
 use crate::schedule::Schedule;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// The order that a name or path stands for.
+/// An order with its origin.
 #[derive(Debug)]
 pub struct Found {
-    /// The order, or what settles it.
+    /// Fixed or open order.
     pub order: Order,
-    /// Where its ops were written.
+    /// Source locations of its ops.
     pub source: Option<Written>,
-    /// What was understood otherwise than it was written.
+    /// Deviations from the text.
     pub warnings: Vec<Warning>,
 }
 
-/// Largest schedule file that is read.
+/// Maximum size of a schedule file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The schedule file of a name, or at a path: anything with a `/` or ending in `.star`.
+/// Returns the schedule file with this name, or at this path: anything with a `/` or ending in `.star`.
 pub fn schedule_file(host: &dyn Host, name: &str) -> Result<ScheduleFile, Error> {
     if !name.contains('/') && !name.ends_with(".star") {
         return Ok(dsl::named(name)?);
@@ -39,7 +41,7 @@ pub fn schedule_file(host: &dyn Host, name: &str) -> Result<ScheduleFile, Error>
     Ok(ScheduleFile { name: stem.into_owned(), file: name.to_string(), text })
 }
 
-/// The text of a plain file of at most `limit` bytes.
+/// Returns the text of a plain file of at most `limit` bytes.
 pub fn read_text(host: &dyn Host, path: &str, limit: u64) -> Result<String, Error> {
     let fail = |what: String| Error::File { path: path.to_string(), what };
     let text = host.read(path, limit).map_err(|error| match error.kind() {
@@ -49,7 +51,7 @@ pub fn read_text(host: &dyn Host, path: &str, limit: u64) -> Result<String, Erro
     text.ok_or_else(|| fail(format!("expected at most {} MiB, found more; is it the file you mean?", limit >> 20)))
 }
 
-/// What was found in place of a text.
+/// Describes an error in place of a text.
 fn unread(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => "found one that may not be read; change its permissions".to_string(),
@@ -62,16 +64,72 @@ fn unread(error: &io::Error) -> String {
 }
 
 impl Selection {
-    /// The order that a name or path stands for, with options of its own or without.
+    /// Returns which of chunks and options the schedule of a variant accepts.
     ///
     /// # Errors
-    /// An unknown or invalid schedule, options that it does not have, a step too large for this machine.
+    /// An unknown or invalid schedule.
+    pub fn takes(&self, variant: &Variant) -> Result<Takes, Error> {
+        if variant.is_auto() {
+            return Ok(Takes { options: vec!["v".to_string(), "cap".to_string()], chunks: true });
+        }
+        if variant.is_csv() {
+            return Ok(Takes::default());
+        }
+        let file = schedule_file(self.host, &variant.base)?;
+        let Selection { devices, microbatches, budget, .. } = *self;
+        let request = Request { devices, microbatches, chunks: None, options: BTreeMap::new(), budget };
+        let _watch = self.host.watch(&file.file, budget, 0);
+        Ok(dsl::takes(&file, &request)?)
+    }
+
+    /// Returns the selection for `variant`: its own options in addition to the common ones.
+    ///
+    /// # Errors
+    /// An option that both set.
+    pub(super) fn of(&self, variant: &Variant) -> Result<Selection, Error> {
+        let mut own = self.clone();
+        if self.lenient && (self.chunks.is_some() || !self.options.is_empty()) {
+            let takes = self.takes(variant)?;
+            own.chunks = own.chunks.filter(|_| takes.chunks);
+            own.options.retain(|key, _| takes.options.contains(key));
+        }
+        for (key, value) in &variant.options {
+            let both = match key.as_str() {
+                "v" if own.chunks.is_some_and(|chunks| chunks.to_string() != *value) => Some("--chunks"),
+                "cap" if variant.is_auto() && own.memory_cap.is_some() => Some("--memory-cap"),
+                _ if own.options.contains_key(key) => Some("--set"),
+                _ => None,
+            };
+            if let Some(flag) = both {
+                return Err(Error::Usage(format!(
+                    "{flag} and {variant} both say what {key} is; leave one of the two out"
+                )));
+            }
+        }
+        own.options.extend(variant.options.clone());
+        if variant.options.contains_key("v") || variant.is_auto() {
+            let v = own.options.remove("v").map(|text| dsl::chunks_asked(&text)).transpose()?;
+            own.chunks = v.or(own.chunks);
+        }
+        if variant.is_auto()
+            && let Some(text) = own.options.remove("cap")
+        {
+            let cap = memory_cap(&text).map_err(|why| Error::Usage(format!("{variant}: cap = {text}: {why}")))?;
+            own.memory_cap = Some(cap);
+        }
+        Ok(own)
+    }
+
+    /// Returns the order of a name or path, with or without its own options.
+    ///
+    /// # Errors
+    /// An unknown or invalid schedule, unknown options, or a step too large for this machine.
     pub fn order(&self, name: &str) -> Result<Found, Error> {
         let variant = Variant::parse(name)?;
         self.of(&variant)?.order_of(&variant)
     }
 
-    /// The order of a variant, whose options are among those asked for.
+    /// Returns the order of a variant whose options are already in the selection.
     pub(super) fn order_of(&self, variant: &Variant) -> Result<Found, Error> {
         if variant.is_csv() {
             return self.imported(&variant.base);
@@ -80,7 +138,7 @@ impl Selection {
         self.compiled(&ScheduleFile { name: variant.named(&file.name), ..file })
     }
 
-    /// The order that the text of a schedule file says, under a name of its own.
+    /// Returns the order of the schedule file `text`, named `name`.
     ///
     /// # Errors
     /// As [`Selection::order`].
@@ -93,22 +151,22 @@ impl Selection {
         let stages = u64::from(devices) * u64::from(chunks.unwrap_or(1));
         let ops = (2 * u64::from(microbatches)).saturating_mul(stages);
         if ops <= budget.ops {
-            self.host.admit(ops)?; // beyond its own budget the schedule is what is wrong, not the machine
+            self.host.admit(ops)?; // above its budget the schedule is at fault, not the machine
         }
         let request = Request { devices, microbatches, chunks, options: self.options.clone(), budget };
         let watch = self.host.watch(&path.file, budget, ops);
         let compiled = dsl::compile(path, &request)?;
         drop(watch);
         let stages = compiled.order.placement().stages();
-        self.host.admit(2 * u64::from(stages) * u64::from(microbatches))?; // the file may have chosen more chunks
+        self.host.admit(2 * u64::from(stages) * u64::from(microbatches))?; // the file may have set more chunks
         Ok(Found { order: compiled.order, source: Some(compiled.source), warnings: Vec::new() })
     }
 
-    /// The schedule in one of PyTorch's files, which must be for the numbers asked for.
+    /// Reads one of PyTorch's CSV files, which must be for the requested numbers.
     fn imported(&self, file: &str) -> Result<Found, Error> {
         self.no_options("a .csv file holds one order")?;
         if self.chunks.is_some() {
-            return Err(Error::Usage(format!("{file} says itself how many stages a device has; leave --chunks out")));
+            return Err(Error::Usage(format!("{file} fixes the number of stages per device; leave --chunks out")));
         }
         let text = read_text(self.host, file, csv::MAX_BYTES as u64)?;
         let name = Path::new(file).file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());

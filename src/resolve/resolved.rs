@@ -1,4 +1,4 @@
-//! The way from a schedule's name to a graph with costs.
+//! Resolution of a schedule's name to a graph with costs.
 
 use super::auto::Best;
 use super::balanced::balanced;
@@ -14,46 +14,43 @@ use crate::settle::{Effort, settle_with};
 use crate::sim::event::EventError;
 use crate::sim::{self, Predicted, Setup};
 
-/// A graph, and what there is to say about it.
+/// A graph with a fixed order.
 #[derive(Debug)]
 pub struct Settled {
-    /// The graph of one fixed order.
     pub graph: TaskGraph,
-    /// What was understood otherwise than it was written.
+    /// Deviations from the schedule's text.
     pub warnings: Vec<Warning>,
 }
 
 /// A graph with its costs.
 #[derive(Debug)]
 pub struct Resolved {
-    /// The graph of one fixed order.
     pub graph: TaskGraph,
-    /// What its ops cost.
+    /// Costs of its ops.
     pub costs: CostTable,
-    /// What else its step depends on.
+    /// Other inputs of the simulation.
     pub setup: Setup,
-    /// What is not as it was asked for.
+    /// Deviations from the request.
     pub warnings: Vec<Warning>,
-    /// The split of layers that was searched, where that was asked for.
+    /// Optimized split of layers, if requested.
     pub balance: Option<Balanced>,
 }
 
 impl Resolved {
-    /// The prediction of its step.
+    /// Predicts its step.
     ///
     /// # Errors
-    /// Those of a machine in the setup; by itself there is none.
+    /// The machine in the setup cannot run the schedule; without one there is no error.
     pub fn predict(&self) -> Result<Predicted<'_>, EventError> {
         sim::predict(&self.graph, &self.costs, &self.setup)
     }
 }
 
 impl Selection {
-    /// The schedule that `name` stands for (a name, a path, or `auto`, with options of its own or without:
-    /// `interleaved-1f1b:v=4`), with its costs.
+    /// Resolves `name` (a name, a path, or `auto`, optionally with options: `interleaved-1f1b:v=4`) to a graph with costs.
     ///
     /// # Errors
-    /// Unknown, invalid or deadlocking schedules; costs that do not fit it.
+    /// Unknown, invalid or deadlocking schedules, or costs that do not fit.
     pub fn resolve(&self, name: &str, costs: &Costs) -> Result<Resolved, Error> {
         let variant = Variant::parse(name)?;
         let own = self.of(&variant)?;
@@ -73,7 +70,7 @@ impl Selection {
         Ok(Resolved { graph, ..resolved })
     }
 
-    /// The schedule of a file's `text`, under a name of its own, with its costs.
+    /// Resolves the schedule file `text`, named `name`, to a graph with costs.
     ///
     /// # Errors
     /// As [`Selection::resolve`].
@@ -107,10 +104,10 @@ impl Selection {
         Ok(Resolved { graph, costs, setup, warnings, balance })
     }
 
-    /// The graph of the schedule that `name` stands for. `costs` are asked for where they decide its order.
+    /// Resolves `name` to a graph. `costs` are called if they decide its order.
     ///
     /// # Errors
-    /// As [`Selection::resolve`], and those of `costs`.
+    /// As [`Selection::resolve`], or an error of `costs`.
     pub fn graph<E: From<Error>>(&self, name: &str, costs: Pricing<'_, E>) -> Result<Settled, E> {
         let variant = Variant::parse(name)?;
         let own = self.of(&variant)?;
@@ -122,7 +119,7 @@ impl Selection {
         own.settled(&variant.base, own.order_of(&variant)?, costs)
     }
 
-    /// What `auto` chooses.
+    /// Returns the choice of `auto`.
     fn best<E: From<Error>>(&self, costs: Pricing<'_, E>, analytic: Option<&Analytic>) -> Result<Best, E> {
         self.no_options("auto tries all schedules, within a cap or with v stages a device")?;
         auto::best(self, costs, analytic)

@@ -1,4 +1,4 @@
-//! What is asked of a schedule.
+//! A request for a schedule.
 
 use super::{Error, Files, Host, MachineOptions};
 use crate::activation::Keep;
@@ -9,59 +9,50 @@ use crate::schedule::Overlap;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// For how many devices and micro-batches a schedule is wanted, with which options.
+/// Numbers of devices and micro-batches, and options of a schedule.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// p.
+    /// Number of devices, p.
     pub devices: u32,
-    /// m.
+    /// Number of micro-batches, m.
     pub microbatches: u32,
-    /// Stages a device, where the schedule leaves it open.
+    /// Stages per device, if the schedule leaves them open.
     pub chunks: Option<u32>,
-    /// Options of the schedule's own.
+    /// The schedule's own options.
     pub options: BTreeMap<String, String>,
-    /// Chunks and options are asked of several schedules: one that does not know them goes without.
+    /// Whether schedules ignore chunks and options that they do not have.
     pub lenient: bool,
-    /// Most activations that a device may hold, in units of its whole share of layers for one micro-batch: bounds what is
-    /// searched.
+    /// Maximum activations per device, in units of its whole share of layers for one micro-batch: limits searches.
     pub memory_cap: Option<f64>,
-    /// How many times the usual work searches do.
+    /// Search effort multiplier.
     pub effort: u32,
-    /// Most activations for which a device has room, in the same units, where memory is known in bytes: bounds what is searched.
+    /// Maximum activations that fit into a device's memory, in the same units: limits searches.
     pub room: Option<f64>,
-    /// Whether the layers are split among the stages so that the makespan is shortest.
+    /// Whether to optimize the layers per stage for the makespan.
     pub balance: bool,
-    /// What overlapped pairs mean.
+    /// Meaning of overlapped pairs.
     pub overlap: Overlap,
-    /// What the machine does beyond costs.
+    /// Options of the simulated machine.
     pub machine: MachineOptions,
-    /// What evaluating a schedule file may use up.
+    /// Limits for the evaluation of a schedule file.
     pub budget: Budget,
-    /// What the machine does for it.
+    /// Services of the machine.
     pub host: &'static dyn Host,
 }
 
-/// Something that is not as one may expect, and no error.
+/// A deviation from the request that is not an error.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Warning {
-    /// A file's text was understood otherwise than it stands there, or left out.
+    /// A file's text was interpreted differently, or partly ignored.
     Imported(String),
-    /// A schedule that costs do not decide holds more than the cap.
-    AboveCap {
-        /// Its name.
-        schedule: String,
-        /// Activations that it holds.
-        peak: f64,
-        /// The cap.
-        cap: f64,
-    },
-    /// `auto` found no schedule that fits into memory, and took the one that needs least.
+    /// A schedule with a fixed order exceeds the cap.
+    AboveCap { schedule: String, peak: f64, cap: f64 },
+    /// `auto` found no schedule that fits into memory, and chose the one that needs the least.
     NoneFits {
-        /// Its name.
         schedule: String,
-        /// What its fullest device takes, in bytes.
+        /// Memory of its fullest device, in bytes.
         bytes: u64,
-        /// What a device has, in bytes.
+        /// Capacity of a device, in bytes.
         capacity: u64,
     },
 }
@@ -77,7 +68,7 @@ impl fmt::Display for Warning {
                 let [bytes, capacity] = [bytes, capacity].map(|bytes| *bytes as f64 / f64::from(1 << 30));
                 write!(
                     f,
-                    "no schedule fits into {capacity:.1} GiB; auto takes the one that needs least: {schedule}, {bytes:.1} GiB"
+                    "no schedule fits into {capacity:.1} GiB; auto chose the one that needs the least: {schedule}, {bytes:.1} GiB"
                 )
             }
         }
@@ -85,7 +76,7 @@ impl fmt::Display for Warning {
 }
 
 impl Selection {
-    /// `devices` and `microbatches`, everything else as the schedule has it; files are read, nothing is watched.
+    /// A request with defaults for everything else; files are read, evaluations are not watched.
     pub fn new(devices: u32, microbatches: u32) -> Selection {
         Selection {
             devices,
@@ -104,17 +95,17 @@ impl Selection {
         }
     }
 
-    /// The same without chunks and options of a schedule's own: for another schedule than the one asked for.
+    /// Returns the selection without chunks and the schedule's own options, for another schedule.
     pub fn without_options(&self) -> Selection {
         Selection { chunks: None, options: BTreeMap::new(), ..self.clone() }
     }
 
-    /// What bounds a search.
+    /// Returns the limit for searches.
     pub(super) fn cap(&self) -> Option<f64> {
         self.memory_cap.or(self.room)
     }
 
-    /// The same order; what is searched or scheduled in it keeps the cap.
+    /// Returns the order with the cap applied to searches and rules.
     pub fn capped(&self, order: Order) -> Order {
         match (order, self.cap()) {
             (Order::Open(open), Some(cap)) => Order::Open(open.capped(cap)),
@@ -122,17 +113,17 @@ impl Selection {
         }
     }
 
-    /// Refuses options of a schedule's own where there is none to have them.
+    /// Rejects a schedule's own options if there is no schedule to use them.
     pub(super) fn no_options(&self, why: &str) -> Result<(), Error> {
         match self.options.keys().next() {
             Some(key) => Err(Error::Usage(format!(
-                "no option '{key}' here: {why}; leave --set, or what stands after its name, out"
+                "no option '{key}' here: {why}; leave out --set, or the options after the name"
             ))),
             None => Ok(()),
         }
     }
 
-    /// Says so where a schedule whose order costs do not decide exceeds the cap.
+    /// Returns a warning if a schedule with a fixed order exceeds the cap.
     pub fn above_cap(&self, graph: &TaskGraph, keep: Keep) -> Option<Warning> {
         let (cap, schedule) = (self.memory_cap?, graph.schedule());
         let above = || Warning::AboveCap { schedule: schedule.name.clone(), peak: schedule.peak(keep), cap };

@@ -273,7 +273,7 @@ fn paths_that_are_no_schedule_file_are_usage_errors() {
     std::fs::create_dir(folder.path().join("folder.star")).unwrap();
     for (name, what) in [
         ("none.star", "found none; check the path"),
-        ("binary.star", "found bytes on line 1 that are no text in UTF-8 (UTF-16?); save it as UTF-8"),
+        ("binary.star", "found invalid UTF-8 on line 1 (UTF-16?); save it as UTF-8"),
         ("folder.star", "found a folder; name a file in it"),
         ("large.star", "found more than 1 MiB"),
     ] {

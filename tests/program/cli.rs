@@ -531,11 +531,11 @@ fn a_profile_predicts() {
         let path = file(&folder, "names.json", other.to_string());
         fails(&format!("predict -q --stages 2 --micro 4 --profile {path}"), 2, &[said]);
     };
-    changed("stands there twice", |value| {
+    changed("listed twice", |value| {
         let part = value["parts"][0].clone();
         value["parts"].as_array_mut().unwrap().push(part);
     });
-    changed("speeds: expected as many devices in every step", |value| {
+    changed("speeds: expected the same devices in every step", |value| {
         value["speeds"][0]["devices"].as_array_mut().unwrap().push(json!([[10, 1_000_000]]));
     });
     changed("foo", |value| value["parts"][0]["part"] = json!("foo"));

@@ -1,4 +1,4 @@
-//! `explain`: its sentences come first, and what they promise is what the change gives when it is asked for.
+//! `explain`: its sentences come first, and each suggested change gives what it promises.
 
 use crate::cli::{json, pipesim};
 use crate::support::Dice;
@@ -48,15 +48,16 @@ fn what_trying_gives_is_what_it_gives() {
             let saves = 1.0 - change["makespan"].as_f64().unwrap() / m / (e["makespan"].as_f64().unwrap() / 8.0);
             assert!((change["saves"].as_f64().unwrap() - saves).abs() < 1e-9, "{change}");
         }
-        // on a fixed order, free links are links that take nothing
+        // in a fixed order, free links are links without cost
         let free = predicted(&format!("-p 4 -m 8 -s {name}"));
         assert!(near(&changes(&e, "links")[0]["makespan"], &free["makespan"]));
     }
-    // equal stages are those whose costs are the average; one of four is 1.4 times as slow here
+    // equal stages have the average costs; one of four is 1.4 times as slow here
     let slow = explained("-p 4 -m 8 -s 1f1b --straggler 2=1.4")[0].clone();
     let even = predicted("-p 4 -m 8 -s 1f1b --costs F=1.1,I=1.1,W=1.1");
     assert!(near(&changes(&slow, "stages")[0]["makespan"], &even["makespan"]));
-    // 1F1B with its backwards split in 1F1B's memory is ZB-H1: (p - 1)(F + I - W) beside the work (Qi et al., 2401.10241 table 2)
+    // 1F1B with split backwards in 1F1B's memory is ZB-H1: (p - 1)(F + I - W) in addition to the work (Qi et al., 2401.10241
+    // table 2)
     let split = changes(&explained("-p 4 -m 8 -s 1f1b")[0], "split")[0].clone();
     assert_eq!((&split["makespan"], &split["peak_activations"]), (&27.0.into(), &4.0.into()));
     let unequal = changes(&explained("-p 4 -m 12 -s 1f1b --costs F=10,I=12,W=7")[0], "split")[0].clone();
@@ -73,7 +74,7 @@ fn a_cap_bounds_what_is_offered() {
         let named = within.contains(&format!("`{}`", change["change"].as_str().unwrap()));
         assert!(!named || change["peak_activations"].as_f64().unwrap() <= 3.0, "{within} {change}");
     }
-    // costs of a stage make a model of twice the stages another one: nothing to compare
+    // costs per stage make a model with twice the stages a different one: nothing to compare
     let per_stage = explained("-p 4 -m 8 -s 1f1b --costs F=1,I=1,W=1 --costs-per stage")[0].clone();
     let names = changes(&per_stage, "schedule");
     assert!(!names.is_empty() && names.iter().all(|change| !change["change"].as_str().unwrap().contains("v=")));
@@ -121,11 +122,11 @@ fn sentences_come_first_and_there_is_one_table_of_each_kind() {
     }
 }
 
-/// One question: a schedule, p, m and costs as a user gives them, some left out, with a device that is slower and messages.
+/// One request: a schedule, p, m and costs as a user gives them, some left out, with a slow device and messages.
 struct Question {
     schedule: &'static str,
     selection: Selection,
-    /// F, I, W, B and comm in full, whatever was left out.
+    /// F, I, W, B and comm in full.
     times: [f64; 5],
     given: String,
     slow: Option<u32>,
@@ -186,7 +187,7 @@ impl Question {
         Some(resolved.predict().unwrap().metrics().makespan)
     }
 
-    /// The makespan where a part that sensitivities name takes one percent less; `None` for parts that no option names.
+    /// Returns the makespan with 1 % less time of a part in the sensitivities; `None` for parts without an option.
     fn with_part_faster(&self, part: &str) -> Option<f64> {
         let (mut times, mut slow) = (self.times, self.slow());
         match (
@@ -204,7 +205,7 @@ impl Question {
         self.makespan(self.schedule, self.selection.microbatches, &Question::costs(times, slow))
     }
 
-    /// The makespan of a change, asked for by itself; `None` for what no option asks for.
+    /// Returns the makespan of a change, requested by itself; `None` for changes without an option.
     fn with_change(&self, change: &Change) -> Option<f64> {
         let [f, i, w, b, comm] = self.times;
         let (m, p) = (self.selection.microbatches, f64::from(self.selection.devices));
@@ -223,7 +224,7 @@ impl Question {
     }
 }
 
-/// Whatever advice names was predicted: asked for by itself, with all costs written out, it gives the same.
+/// Every suggested change is predicted: requested by itself, with all costs written out, it gives the same.
 #[test]
 fn every_number_of_the_advice_is_a_prediction_of_its_own() {
     let (mut dice, mut compared, mut parts, mut held) = (Dice(24), BTreeMap::new(), 0, BTreeSet::new());
@@ -268,7 +269,7 @@ fn every_number_of_the_advice_is_a_prediction_of_its_own() {
     assert!(all && parts >= 300, "{compared:?}, {parts}");
 }
 
-/// The one sentence of each explanation that contains `part`.
+/// Returns the only sentence of each explanation that contains `part`.
 fn sentence(arguments: &str, part: &str) -> String {
     let all = explained(arguments);
     let found = all.iter().flat_map(|e| e["sentences"].as_array().unwrap()).map(|s| s.as_str().unwrap());
@@ -281,13 +282,13 @@ fn sentence(arguments: &str, part: &str) -> String {
 
 #[test]
 fn sentences_agree_with_proofs_ties_and_tables() {
-    // three devices wait alike for the slow fourth
+    // three devices wait equally for the slow fourth
     let slow = "-p 4 -m 16 -s 1f1b --costs F=18.5ms,I=15ms,W=12ms --straggler 3=1.3";
     assert!(sentence(slow, "Idle: ").contains("devices 0, 1 and 2 most of all, 354.9 each"));
-    // V-Half is proven to be the best within its peaks: nothing is left to save there, however far the bound
+    // V-Half is proven to be the best within its peaks: nothing can be saved, however far the bound
     let proven = sentence("-p 4 -m 8 -s v-half --exact 200000", "o order");
     assert!(proven.starts_with("No order of these ops in which no device holds more is shorter"), "{proven}");
-    // one answer where peaks are held, one where they are not, each with its name, and the table's are the same
+    // one answer within the peaks and one without, each with its name, and both are those of the table
     let lists = "-p 4 -m 8 -s chimera --costs F=1,I=1,W=1,comm=0.2";
     let [e] = explained(lists).try_into().unwrap();
     let makespan = e["makespan"].as_f64().unwrap();
@@ -299,11 +300,11 @@ fn sentences_agree_with_proofs_ties_and_tables() {
     let row =
         out.lines().skip_while(|line| !line.contains("saves at most (own")).find(|line| line.starts_with("chimera"));
     assert!(row.is_some_and(|row| row.ends_with(&here) && row.contains(&any)), "{row:?}");
-    // what is of an order that a search would give anew is named so
+    // results for an order that a search would change are marked
     assert!(sentence("-p 4 -m 8 -s v-half", "1 % faster").contains("with the order held fixed"));
 }
 
-/// What was left out of --costs is said wherever people read, quiet or not, and in JSON; never in CSV.
+/// Assumptions about missing --costs appear in all text output, quiet or not, and in JSON; never in CSV.
 #[test]
 fn assumed_costs_are_said() {
     let costs = "-p 2 -m 4 -s 1f1b --costs F=18.5ms,B=27ms";

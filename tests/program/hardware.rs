@@ -1,11 +1,11 @@
-//! A model on hardware, asked for as a user does: this machine as one of the machines, and what cannot be.
+//! A model on hardware, from the command line: this machine as hardware, and invalid requests.
 
 use crate::cli::{fails, json, pipesim};
 use crate::support::Dice;
 use serde_json::Value;
 
-/// The table of this machine is read, and a step of a small GPT-2 on it predicted; beside it stands what a run takes. Times are
-/// printed, not judged: a core that others use as well is as fast as they leave it.
+/// Measures this machine's table, predicts a step of a small GPT-2 with it, and compares it with a run. Times are printed but
+/// not judged: other processes may use the cores.
 #[test]
 fn this_machine_is_one_of_the_machines() {
     let folder = tempfile::tempdir().unwrap();
@@ -21,7 +21,7 @@ fn this_machine_is_one_of_the_machines() {
     let iteration = one["iteration_s"].as_f64().unwrap();
     let parts: f64 = one["time_s"].as_object().unwrap().values().map(|part| part.as_f64().unwrap()).sum();
     assert!(iteration > 0.0 && iteration.is_finite() && (parts / iteration - 1.0).abs() < 1e-9, "{one}");
-    // twice as fast a machine by its table is twice as fast by the prediction, but for its links
+    // a machine that is twice as fast by its table is predicted to be twice as fast, except for its links
     let doubled: Vec<String> = text
         .lines()
         .map(|line| match line.split_once(" = ") {
@@ -53,8 +53,8 @@ fn this_machine_is_one_of_the_machines() {
     fails("profile --hardware -o x.json", 2, &[".toml"]);
 }
 
-/// Whatever the machine does besides, an iteration is the sum of its parts and holds its pipeline; both copies of a bidirectional
-/// stage together run each micro-batch once.
+/// On any machine an iteration is the sum of its parts and contains its pipeline; both replicas of a bidirectional stage
+/// together run each micro-batch once.
 #[test]
 fn iterations_hold_their_pipelines_under_every_engine() {
     let asked = "predict --model llama-3-8b --hardware h100-sxm -p 4 -m 8 --seq 4096 --format json -q";
@@ -85,7 +85,8 @@ fn iterations_hold_their_pipelines_under_every_engine() {
     }
 }
 
-/// A data sheet's peak binds, whatever the base: an H20 is no faster than its 148 TFLOP/s, and twice the peak slows nothing.
+/// The peak of a data sheet limits products, whatever the base: an H20 is no faster than its 148 TFLOP/s, and twice the peak
+/// slows nothing.
 #[test]
 fn compute_is_never_faster_than_the_stated_peak() {
     let folder = tempfile::tempdir().unwrap();
@@ -115,7 +116,7 @@ fn compute_is_never_faster_than_the_stated_peak() {
     }
 }
 
-/// A configuration whose experts would be lost is refused by their key, however it is labelled; what is unknown is named.
+/// A configuration with experts is rejected by their key, whatever its model_type; unknown keys are listed.
 #[test]
 fn keys_that_change_a_model_are_never_ignored() {
     let folder = tempfile::tempdir().unwrap();
@@ -136,7 +137,7 @@ fn keys_that_change_a_model_are_never_ignored() {
     fails(&format!("{asked} --seq 8192"), 2, &["--seq to be at most 4096"]);
 }
 
-/// What cannot be is refused in one line that says what was expected and found.
+/// Invalid requests are rejected in one line that says what was expected and found.
 #[test]
 fn what_cannot_be_is_refused_in_one_line() {
     let asked = "predict --hardware h100-sxm --stages 4 -s 1f1b -q";
@@ -169,7 +170,7 @@ fn what_cannot_be_is_refused_in_one_line() {
     }
 }
 
-/// `command` with the options of `change` in place of its own.
+/// Returns `command` with the options of `change`.
 fn changed(command: &str, change: &str) -> String {
     let mut words: Vec<&str> = command.split(' ').collect();
     let options: Vec<&str> = change.split(' ').filter(|word| word.starts_with("--")).collect();
@@ -185,8 +186,7 @@ fn changed(command: &str, change: &str) -> String {
     format!("{} {change}", words.join(" "))
 }
 
-/// What a suggestion promises is what running the command with it gives, whatever options the command has; and it takes more GPUs
-/// only where it says so.
+/// A suggestion gives what it promises when the command runs with it, for any options; it takes more GPUs only if it says so.
 #[test]
 fn suggestions_are_what_running_them_gives() {
     let folder = tempfile::tempdir().unwrap();
@@ -219,7 +219,7 @@ fn suggestions_are_what_running_them_gives() {
         );
         let (code, out, err) = pipesim(&command);
         if code != 0 {
-            // a schedule that does not exist, or a delivery that stops it
+            // an unknown schedule, or a delivery that deadlocks
             assert!(code == 2 && err.contains("no overlapped pairs") || code == 3, "{command}: {err}");
             continue;
         }
@@ -246,7 +246,7 @@ fn suggestions_are_what_running_them_gives() {
     assert!(suggested >= 10, "{suggested} suggestions of {asked} questions");
 }
 
-/// A layout that spans nodes and a schedule that the software lacks are pointed out, and only those.
+/// Only layouts that span nodes and schedules that the software lacks cause notes.
 #[test]
 fn unusual_layouts_are_pointed_out() {
     let told = |options: &str| {
@@ -266,7 +266,7 @@ fn unusual_layouts_are_pointed_out() {
     assert!(!told("-s zb-v --stack pipesim --precision fp32").contains("implements"));
 }
 
-/// The choice of `auto` fits and is at least as fast as ZB-V, also within less memory; where nothing fits it says so.
+/// The choice of `auto` fits and is at least as fast as ZB-V, also with less memory; if nothing fits, it says so.
 #[test]
 fn auto_fits_into_memory() {
     let asked = |options: &str| {
@@ -282,10 +282,10 @@ fn auto_fits_into_memory() {
     assert!(found[0]["iteration_s"].as_f64() <= found[1]["iteration_s"].as_f64(), "{found}");
     let (found, err) = asked("-s auto --memory-cap 3GiB");
     assert!(!found[0]["memory"]["fits"].as_bool().unwrap(), "{found}");
-    assert!(err.contains("no schedule fits into 3.0 GiB; auto takes the one that needs least: naive"), "{err}");
+    assert!(err.contains("no schedule fits into 3.0 GiB; auto chose the one that needs the least: naive"), "{err}");
 }
 
-/// The makespan of one table and the iteration of another are told apart, and written alike.
+/// The makespan of one table and the iteration of another are distinguished, with the same format.
 #[test]
 fn an_iteration_is_the_makespan_and_what_ends_the_step_in_the_same_digits() {
     let line =

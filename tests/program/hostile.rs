@@ -165,7 +165,7 @@ fn what_is_no_file_is_named_for_what_it_is() {
     let predict = "exec $P predict -p 4 -m 8 -q";
     says(&format!("{predict} -s d.star"), folder, &["schedule file at d.star, found a folder; name a file in it"]);
     says(&format!("{predict} -s none.star"), folder, &["none.star, found none; check the path"]);
-    says(&format!("{predict} -s utf16.star"), folder, &["found bytes on line 1", "UTF-16", "save it as UTF-8"]);
+    says(&format!("{predict} -s utf16.star"), folder, &["found invalid UTF-8 on line 1", "UTF-16", "save it as UTF-8"]);
     says(&format!("{predict} -s /dev/zero"), folder, &["found a device, which may never end"]);
     says(&format!("{predict} --profile d.star"), folder, &["cannot read d.star: expected a file, found a folder"]);
     says(

@@ -178,7 +178,7 @@ fn empty_files_are_called_empty() {
         ("", "found an empty file"),
         (" \n", "found an empty file"),
         ("{", "cut off"),
-        ("x", "no JSON"),
+        ("x", "invalid JSON"),
         ("[]", "other JSON"),
     ] {
         std::fs::write(&path, text).unwrap();

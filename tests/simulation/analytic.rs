@@ -1,4 +1,4 @@
-//! Steps predicted from first principles: against published, measured ones, and properties that any such prediction has.
+//! Analytic step times: against published measurements, and properties that hold for any prediction.
 
 use crate::support::golden_list;
 use pipesim::internals::anatomy::transformer_named;
@@ -139,8 +139,8 @@ fn recomputing_costs_a_forward_and_fewer_bits_are_faster() {
     assert!(refused.unwrap_err().to_string().contains("take --precision bf16"));
 }
 
-/// Narayanan et al. 2021 (arXiv 2104.04473, table 2) measured 175 G parameters under DeepSpeed's ZeRO-3 on 768 and on 1536 A100s: twice
-/// the GPUs did not shorten the step at all.
+/// Narayanan et al. 2021 (arXiv 2104.04473, table 2) measured 175 G parameters under DeepSpeed's ZeRO-3 on 768 and on 1536
+/// A100s: twice the GPUs did not shorten the step.
 #[test]
 fn gathers_that_list_ranks_keep_zero_3_from_scaling() {
     let lasts = |software: &str, data: u32| {
@@ -161,8 +161,8 @@ fn gathers_that_list_ranks_keep_zero_3_from_scaling() {
     assert!(gain("fsdp") > 1.4, "{}", gain("fsdp"));
 }
 
-/// Nemotron-4 15B on 1024 and 2048 H100s, the same a GPU, takes 2.74 and 2.78 s (NVIDIA's dgxc-benchmarking): Megatron's buckets grow
-/// with the pipelines that exchange them, so that latencies do not.
+/// Nemotron-4 15B takes 2.74 and 2.78 s on 1024 and 2048 H100s with the same work per GPU (NVIDIA's dgxc-benchmarking):
+/// Megatron's buckets grow with the number of data-parallel ranks, so latencies do not.
 #[test]
 fn buckets_grow_with_pipelines() {
     let exposed = |software: Machine, data: u32| {
@@ -179,7 +179,7 @@ fn buckets_grow_with_pipelines() {
     assert!((0.0..0.05).contains(&grows) && in_small_pieces > 2.0 * grows, "{grows} {in_small_pieces}");
 }
 
-/// Gradients take as many bytes in memory as are exchanged, and what W keeps is the ledger's.
+/// Gradients take as many bytes in memory as in the exchange, and `keep` is that of the memory model.
 #[test]
 fn time_and_memory_have_one_source() {
     for (software, precision, bytes) in [
@@ -202,7 +202,7 @@ fn time_and_memory_have_one_source() {
     }
 }
 
-/// A stage of ZeRO that does not exist is no other one.
+/// Unknown ZeRO stages are rejected.
 #[test]
 fn published_rows_with_unknown_stages_of_zero_are_refused() {
     let row = |zero: u32| {

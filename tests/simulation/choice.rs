@@ -1,4 +1,4 @@
-//! What `auto` chooses and what `--balance` splits, against asking for everything by name.
+//! The choices of `auto` and `--balance`, against requests by name.
 
 use crate::support::Dice;
 use pipesim::internals::anatomy::transformer_named;
@@ -6,29 +6,29 @@ use pipesim::internals::cost::analytic::{Analytic, Machine};
 use pipesim::internals::dsl;
 use pipesim::internals::hardware::{hardware, stack};
 use pipesim::internals::layout::{Layout, Recompute, STACKS, Zero};
-use pipesim::internals::resolve::MachineOptions;
+use pipesim::internals::resolve::{MachineOptions, Variant};
 use pipesim::internals::sim::event::Scope;
 use pipesim::{Costs, Forecast, Selection};
 use pipesim_validation::read;
 
-/// How many random questions are asked: `usually`, or as many as `PIPESIM_QUESTIONS` says.
+/// Number of random questions: `usually`, unless `PIPESIM_QUESTIONS` is set.
 fn questions(usually: usize) -> usize {
     std::env::var("PIPESIM_QUESTIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(usually)
 }
 
-/// What is asked, and under which costs.
+/// A request and its costs.
 struct Question {
     selection: Selection,
     costs: Costs,
 }
 
-/// What one schedule gives.
+/// Result of one schedule.
 #[derive(Debug)]
 struct Answer {
     name: String,
-    /// The iteration on hardware in s, else the makespan.
+    /// Iteration time on hardware in s, otherwise the makespan.
     time: f64,
-    /// Whether it holds no more activations than the cap.
+    /// Whether it keeps the cap on activations.
     keeps: bool,
     /// Whether it also fits into memory.
     fits: bool,
@@ -59,7 +59,7 @@ fn machine(dice: &mut Dice) -> MachineOptions {
     machine
 }
 
-/// Any question: unit costs or given ones, with a cap in activations or without.
+/// A random request: unit or given costs, with or without a cap on activations.
 fn abstract_question(dice: &mut Dice) -> Question {
     let (p, m) = (1 + dice.below(5) as u32, 1 + dice.below(9) as u32);
     let costs = pick(dice, &["F=1,I=1,W=1", "F=1,I=1.1,W=0.6,comm=0.1", "F=18.5ms,I=18.1ms,W=9.3ms,comm=1ms,keep=0.5"]);
@@ -68,7 +68,7 @@ fn abstract_question(dice: &mut Dice) -> Question {
     Question { selection, costs: Costs::given(costs.parse().unwrap()) }
 }
 
-/// A layout of a model on hardware with some memory.
+/// A random layout of a model on hardware with limited memory.
 fn hardware_question(dice: &mut Dice) -> Question {
     let layout = Layout {
         devices: [2, 4][dice.below(2)],
@@ -92,7 +92,7 @@ fn hardware_question(dice: &mut Dice) -> Question {
 }
 
 impl Question {
-    /// What `predict` would print of `name`; `None` where it does not exist or does not run.
+    /// Returns what `predict` prints for `name`; `None` if it does not exist or run.
     fn answer(&self, name: &str) -> Option<Answer> {
         let resolved = self.selection.resolve(name, &self.costs).ok()?;
         let predicted = resolved.predict().ok()?;
@@ -107,7 +107,7 @@ impl Question {
         Some(Answer { name, time: forecast.iteration_s, keeps, fits, bytes })
     }
 
-    /// `auto` against every name that comes with the program, with its own chunks and with 2, 3 and 4.
+    /// Compares `auto` with every embedded name, with its default chunks and with 2, 3 and 4.
     fn check(&self, number: usize) {
         let what = format!("question {number}: {:?}", self.selection);
         let names = dsl::names().into_iter().flat_map(|name| {
@@ -139,7 +139,7 @@ fn auto_is_never_beaten_by_a_name() {
     }
 }
 
-/// The split that is searched with the machine's own engine: what it says is what predicting says, and never longer than before.
+/// The balanced split on the event engine: its makespan is what a prediction gives, and never longer than before.
 #[test]
 fn balance_is_of_the_machine_asked_for() {
     let mut dice = Dice(4);
@@ -172,7 +172,7 @@ impl Question {
     }
 }
 
-/// The table of what training software implements names stacks and schedules that exist, and every published pipeline is in it.
+/// The table of software and schedules names existing ones, and contains every published pipeline.
 #[test]
 fn published_pipelines_are_among_what_their_software_implements() {
     let names = dsl::names();
@@ -189,4 +189,27 @@ fn published_pipelines_are_among_what_their_software_implements() {
     }
     assert!(pipelines > 100);
     assert!(!stack("megatron-core").unwrap().schedules().unwrap().contains(&"zb-v"));
+}
+
+#[test]
+fn names_have_options_and_lists_have_names() {
+    let parsed = |text: &str| Variant::parse(text).map(|v| v.to_string()).map_err(|e| e.to_string());
+    for (text, shown) in [
+        ("zb-v", "zb-v"),
+        ("interleaved-1f1b:v=4", "interleaved-1f1b:v=4"),
+        ("group-interleaved: v = 4 , group=2", "group-interleaved:group=2,v=4"),
+        ("./mine.star:late=True", "./mine.star:late=True"),
+        ("a:b/mine.star", "a:b/mine.star"),
+        ("a:v=2/mine.star", "a:v=2/mine.star"),
+    ] {
+        assert_eq!(parsed(text).as_deref(), Ok(shown), "{text}");
+    }
+    for text in ["zb-v:", "zb-v:4", "interleaved-1f1b:v=", "interleaved-1f1b:v=2,v=4", "x:v=2,,w=1", "x:=2"] {
+        let refused = parsed(text).unwrap_err();
+        assert!(refused.contains("interleaved-1f1b:v=4"), "{refused}");
+    }
+    let list = |text: &str| Variant::list(text).join(" | ");
+    assert_eq!(list("1f1b,a:v=4,group=8,zb-v,b=c.star"), "1f1b | a:v=4,group=8 | zb-v | b=c.star");
+    assert_eq!(list("a:v=1,a:v=2"), "a:v=1 | a:v=2");
+    assert_eq!(list("a,v=2"), "a | v=2");
 }

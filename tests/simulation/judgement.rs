@@ -1,5 +1,5 @@
-//! How a simulated schedule is judged: bounds, causes of idle time, critical path and memory, against facts that others state
-//! and against second methods.
+//! Analysis of simulated schedules: bounds, causes of idle time, critical path and memory, against published facts and second
+//! methods.
 
 use crate::support::*;
 use pipesim::internals::cost::{CostTable, OpTime, Slow};
@@ -19,7 +19,7 @@ const SPLIT: &[Kind] = &[Kind::I, Kind::W];
 /// Ticks by cause.
 type Causes = [u64; Cause::ALL.len()];
 
-/// One stage a device.
+/// One stage per device.
 fn line(rows: Vec<Vec<Op>>) -> TaskGraph {
     let m = rows[0].iter().map(|op| op.microbatch() + 1).max().unwrap();
     TaskGraph::new(valid_schedule(&Placement::linear(rows.len() as u32), m, &rows)).unwrap()
@@ -57,8 +57,8 @@ fn fill_and_drain_of_1f1b_and_gpipe() {
 
 #[test]
 fn naive_idles_for_dependence_and_memory() {
-    // p = 2, m = 2: device 0 waits twice for three units; during the first wait only the peak of one activation keeps the
-    // second forward from running, and with a cap of two nothing but the order.
+    // p = 2, m = 2: device 0 waits twice for three units; during the first wait the peak of one activation alone prevents the
+    // second forward, and with a cap of two the order does.
     let rows = ["0F0 0B0 0F1 0B1", "1F0 1B0 1F1 1B1"];
     let graph = graph_of(Placement::linear(2), 2, &rows, Overlap::Atomic);
     let table = costs_of(&graph, "");
@@ -102,8 +102,8 @@ fn a_wait_is_split_by_what_goes_on_elsewhere() {
 
 #[test]
 fn causes_are_what_their_removal_saves() {
-    // The second method: simulate again with equal devices of the same total speed, and with free links. Idle time between a
-    // device's first and last op shrinks by what was put down to imbalance and to communication; what the order could have
+    // Second method: simulate again with equal devices of the same total speed, and with free links. Idle time between a
+    // device's first and last op shrinks by what was attributed to imbalance and to communication; what the order could have
     // filled may be part of either.
     let inside = |graph: &TaskGraph, text: &str, slow: &Slow| -> ([f64; 3], f64) {
         let table = slowed(text, &graph.schedule().placement, graph.schedule().microbatches, slow);
@@ -180,7 +180,7 @@ fn the_memory_bound_contains_the_published_ones() {
     }
 }
 
-/// A schedule, costs, and what they are called.
+/// A named schedule with costs.
 struct Case {
     graph: TaskGraph,
     costs: CostTable,
@@ -197,7 +197,7 @@ fn random_placement(rng: &mut ChaCha8Rng, p: u32) -> Placement {
     }
 }
 
-/// Costs of every stage, direction and kind by themselves, with transfers and host overheads or without.
+/// Random costs per stage, direction and kind, with or without transfers and host overheads.
 fn random_costs(rng: &mut ChaCha8Rng, placement: &Placement, keep: f64) -> CostTable {
     let (comm, host) = (rng.random_range(0..3) * 2, rng.random_range(0..2) * 2);
     table(placement, keep, |_| OpTime {
@@ -207,7 +207,7 @@ fn random_costs(rng: &mut ChaCha8Rng, placement: &Placement, keep: f64) -> CostT
     })
 }
 
-/// A random schedule and random costs; orders whose atomic pairs wait for one another in a circle are drawn again.
+/// A random schedule with random costs; orders whose atomic pairs deadlock are drawn again.
 fn random_case(seed: u64) -> Case {
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
     loop {
@@ -269,7 +269,7 @@ fn ops_named_under_order_could_really_run_earlier() {
         if order.is_empty() {
             continue;
         }
-        // All of them at once: each op is put where it is said to fit.
+        // All of them at once: each op runs where the analysis says it fits.
         let start_of = |index: usize| {
             let moved = order.iter().find(|idle| idle.op == Some(index));
             (moved.map_or(times.start[index], |idle| idle.start), index)
@@ -337,7 +337,7 @@ fn sensitivities_of_known_schedules() {
         assert!((percent(part) - share / 32.0).abs() < 1e-12, "{part}: {}", percent(part));
     }
     assert_eq!(found.len(), 7);
-    // A pipeline as slow as its slowest device: the others' share vanishes but for fill and drain.
+    // A pipeline as slow as its slowest device: the others' share vanishes except for fill and drain.
     let slow: Slow = [(1, "3".parse().unwrap())].into();
     let graph = line(one_f_one_b(2, 50));
     let table = slowed("", &graph.schedule().placement, 50, &slow);
@@ -350,8 +350,8 @@ fn sensitivities_of_known_schedules() {
 
 #[test]
 fn shares_of_a_step_never_exceed_it() {
-    // The makespan is a maximum of sums of costs: convex, and it scales with all of them. So what each of several disjoint
-    // parts saves adds up to no more than what all save together.
+    // The makespan is a maximum of sums of costs: convex, and proportional to all of them. So the savings of disjoint parts add
+    // up to no more than what all save together.
     for seed in 0..300 {
         let Case { graph, costs } = random_case(seed);
         if graph.overlap() == Overlap::Max {
@@ -393,7 +393,7 @@ fn memory_over_time_peaks_where_the_order_says() {
     assert_eq!(found, expected.map(|(peak, op, time)| (peak, op.to_string(), time)));
 }
 
-/// All bounds of schedules that hold no more than `graph`'s, and of those with more room.
+/// All bounds of schedules with at most the peaks of `graph`, and of those with more memory.
 fn all_bounds(graph: &TaskGraph, costs: &CostTable) -> Vec<Bounds> {
     let peaks = (0..graph.schedule().devices()).map(|d| graph.schedule().peak_activations(d, costs.keep));
     let highest = peaks.fold(0.0, f64::max);
@@ -444,7 +444,7 @@ fn the_bound_if_backwards_are_split_is_that_of_split_ones() {
             assert!(whole <= makespan, "seed {seed}: {whole}, makespan {makespan}");
         }
         mixed += usize::from(schedule.mixes_backwards());
-        // Where a backward takes as long as its halves, nothing is lost by splitting it.
+        // If a backward takes as long as its halves, splitting it loses nothing.
         let text = "F=1.2,I=1.1,W=0.9,comm=0.1,keep=0.4";
         let plain = costs_of(&graph, text);
         if schedule.splits_backward() && !schedule.mixes_backwards() {
@@ -456,8 +456,8 @@ fn the_bound_if_backwards_are_split_is_that_of_split_ones() {
     assert!(mixed > 300 && capped > 100, "{mixed} {capped}");
 }
 
-/// The best makespan of all orders, by trying them: ops are appended in the order of their starts, those of one stage, direction
-/// and kind by micro-batch (equal micro-batches can be exchanged).
+/// The best makespan of all orders, by brute force: ops are appended in the order of their starts, and those of one stage,
+/// direction and kind by micro-batch (equal micro-batches are interchangeable).
 struct Search<'a> {
     placement: &'a Placement,
     costs: &'a CostTable,
@@ -465,9 +465,9 @@ struct Search<'a> {
     cap: f64,
     free: Vec<u64>,
     held: Vec<f64>,
-    /// By device, how long its remaining ops take.
+    /// Remaining time of the ops, by device.
     rest: Vec<u64>,
-    /// By slot, the ends of the ops that ran.
+    /// Ends of the finished ops, by slot.
     ends: Vec<Vec<u64>>,
     best: u64,
     kinds: &'a [Kind],
@@ -488,7 +488,7 @@ impl Search<'_> {
         search.best
     }
 
-    /// The end of what number `number` of such ops waits for; `None`: that has not run.
+    /// Returns the end of the dependence with index `number`; `None` if it has not run.
     fn ready(&self, op: Op, number: usize) -> Option<u64> {
         let end =
             |kind, stage| self.ends[Op::new(kind, stage, 0).in_direction(op.direction()).slot()].get(number).copied();

@@ -1,4 +1,4 @@
-//! Steps on hardware, over schedules and over tables of numbers by chance: parts that sum up, and better machines that are never slower.
+//! Steps on hardware, for all schedules and random tables: parts sum to the step, and better numbers are never slower.
 
 use crate::support::Dice;
 use pipesim::internals::anatomy::{Stage, transformer_named};
@@ -14,7 +14,7 @@ fn analytic(hardware: Hardware, layout: Layout) -> Analytic {
     Analytic::new(transformer_named("llama-3-8b").unwrap(), machine, layout).unwrap()
 }
 
-/// All schedules that come with the program.
+/// Every embedded schedule.
 fn schedules() -> Vec<String> {
     let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/schedules")).unwrap();
     let mut names: Vec<String> =
@@ -30,8 +30,8 @@ fn sum(time: &StepTime) -> f64 {
     parts.iter().sum()
 }
 
-/// For every schedule and meaning of overlapped pairs an iteration is the sum of its parts and holds its pipeline; what the busiest
-/// device computes is what the schedule makes it compute.
+/// For every schedule and meaning of overlapped pairs, an iteration is the sum of its parts and contains its pipeline, and the
+/// busiest device's compute time follows from the schedule.
 #[test]
 fn iterations_are_sums_that_hold_their_pipelines() {
     let mut tried = 0;
@@ -59,7 +59,7 @@ fn iterations_are_sums_that_hold_their_pipelines() {
     assert!(tried >= 22 + 8, "{tried}");
 }
 
-/// Where steps overlap, an iteration is what lies between the ends of two: at least the longest span of a device.
+/// If steps overlap, an iteration is the time between the ends of two steps: at least the longest span of a device.
 #[test]
 fn overlapping_steps_last_their_longest_span() {
     for schedule in ["zb-h1", "zb-v", "dualpipe", "1f1b"] {
@@ -72,8 +72,8 @@ fn overlapping_steps_last_their_longest_span() {
     }
 }
 
-/// Both copies of a bidirectional stage are the same after a step: each device adds the other's gradients to its own, through the
-/// node or through the network, and hides no more of it than of any exchange of gradients.
+/// Both replicas of a bidirectional stage are synchronized after a step: each device adds the other's gradients to its own,
+/// within the node or over the network, and hides no more of that than of other exchanges of gradients.
 #[test]
 fn copies_of_stages_add_up_their_gradients() {
     let step = |schedule: &str, data: u32, change: fn(&mut Hardware)| {
@@ -86,7 +86,7 @@ fn copies_of_stages_add_up_their_gradients() {
     let (alone, _) = step("1f1b", 1, |_| ());
     assert_eq!(alone, 0.0);
     let (found, analytic) = step("dualpipe", 1, |_| ());
-    // the first and the last quarter of the model are the largest two that stand on one device
+    // the first and the last quarter of the model are the largest two on one device
     let parameters = (analytic.anatomy.parameters() - 16 * per_layer(&analytic)) as f64;
     let (hardware, stack) = (&analytic.machine.hardware, &analytic.machine.stack);
     let bytes = 4.0 * parameters;
@@ -106,7 +106,7 @@ fn per_layer(analytic: &Analytic) -> u128 {
     analytic.anatomy.parts.iter().find(|part| part.name == "block").unwrap().elements() as u128
 }
 
-/// Fields of which more is better, and of which less is.
+/// Fields of which more is better, and of which less is better.
 const MORE: &[&str] = &[
     "bf16_tflops",
     "fp32_tflops",
@@ -144,19 +144,19 @@ const LESS: &[&str] = &[
     "network_latency_us",
 ];
 
-/// A number of which neither is: within a node a message has more bandwidth than in the network, but a longer latency.
+/// A field for which neither holds: within a node a message has more bandwidth than in the network, but a longer latency.
 const NEITHER: &[&str] = &["gpus_per_node"];
 
 fn field(name: &str) -> &'static Field {
     Hardware::FIELDS.iter().find(|field| field.name == name).unwrap()
 }
 
-/// A factor between 1 and `most`, evenly by its logarithm.
+/// A factor between 1 and `most`, uniform in its logarithm.
 fn factor(dice: &mut Dice, most: f64) -> f64 {
     most.powf(dice.below(1 << 20) as f64 / f64::from(1 << 20))
 }
 
-/// The field times `factor`, within its bounds.
+/// Multiplies the field by `factor`, within its bounds.
 fn scale(hardware: &mut Hardware, name: &str, factor: f64) {
     let (bounds, value) = (field(name), hardware.field_mut(name).unwrap());
     *value = (*value * factor).min(bounds.most);
@@ -189,8 +189,8 @@ fn random_layout(dice: &mut Dice) -> Layout {
     }
 }
 
-/// FLOPs that publications count and kernels skip: scores that the causal mask leaves out, half of 4 forward and, as those of the
-/// forward are computed again, 3 of 8 backward.
+/// FLOPs that publications count and kernels skip: scores behind the causal mask, half of 4 in the forward and, with
+/// recomputation, 3 of 8 in the backward.
 fn skipped(analytic: &Analytic) -> f64 {
     let (model, layout) = (&analytic.model, &analytic.layout);
     let tokens = f64::from(layout.sequence);
@@ -198,11 +198,11 @@ fn skipped(analytic: &Analytic) -> f64 {
     if analytic.attention() == Attention::Plain { 0.0 } else { 5.0 * scores * layout.batch() as f64 }
 }
 
-/// How many of the schedules below end with one whole backward of their last micro-batch on every device.
+/// Number of the schedules below that end with one whole backward of their last micro-batch on every device.
 const WHOLE: usize = 2;
 
-/// Over 10,000 tables by chance, each a machine that comes with the program with every number up to 4 times more or less: no step is
-/// faster than its precision's peak, and none is slower where one number is better.
+/// Over 10,000 random tables, each an embedded machine with every number up to 4 times more or less: no step is faster than its
+/// precision's peak, and none gets slower if one number improves.
 #[test]
 fn better_machines_are_never_slower_nor_faster_than_their_peak() {
     let graphs: Vec<TaskGraph> = ["1f1b", "gpipe", "interleaved-1f1b", "dualpipe", "zb-h1", "zb-v"]
@@ -233,7 +233,7 @@ fn better_machines_are_never_slower_nor_faster_than_their_peak() {
         let (mut layout, which) = (random_layout(&mut dice), dice.below(graphs.len()));
         let graph = &graphs[which];
         if which >= WHOLE {
-            // the last micro-batch's backward, which hides an exchange of gradients, is not the end of what these devices do
+            // the last micro-batch's backward, which hides an exchange of gradients, does not end these devices' work
             (layout.data, layout.context) = (1, 1);
         }
         let Some(peak) = machine.peak(layout.precision) else { continue };

@@ -3,11 +3,14 @@
 mod analytic;
 mod choice;
 mod claims;
+mod costs;
 mod event;
 mod exactness;
 mod judgement;
+mod layouts;
 mod machines;
 mod memory;
+mod models;
 mod optima;
 mod papers;
 mod pictures;

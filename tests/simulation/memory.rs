@@ -1,4 +1,4 @@
-//! Memory in bytes: closed forms of papers, llm.c's allocations, published measurements, and what must hold whatever the layout.
+//! Memory in bytes: closed forms of papers, llm.c's allocations, published measurements, and properties of any layout.
 
 use crate::support::golden_list;
 use pipesim::internals::anatomy::transformer::Config;
@@ -6,20 +6,20 @@ use pipesim::internals::anatomy::transformer_named;
 use pipesim::internals::cost::analytic::{Analytic, Machine};
 use pipesim::internals::hardware::{hardware, stack};
 use pipesim::internals::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero};
-use pipesim::internals::memory::{DeviceMemory, Ledger, Memory, memory};
+use pipesim::internals::memory::{DeviceMemory, Ledger, Memory};
 use pipesim::internals::remedy::{Question, misfit};
 use pipesim::{Costs, Selection, TaskGraph};
 use pipesim_validation::{Row, read};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The graph of a named schedule; costs decide its order as the zero-bubble paper's do.
+/// Returns the graph of a named schedule; open orders use the zero-bubble paper's costs.
 fn graph(name: &str, p: u32, m: u32, chunks: Option<u32>) -> TaskGraph {
     let costs = Costs::given("F=18.5,I=18.1,W=9.3,comm=0.6,keep=0.5".parse().unwrap());
     Selection { chunks, ..Selection::new(p, m) }.resolve(name, &costs).unwrap().graph
 }
 
-/// Chunks, where the schedule leaves them open.
+/// Returns the chunks, if the schedule leaves them open.
 fn chunks(schedule: &str, layout: &Layout) -> Option<u32> {
     (schedule == "interleaved-1f1b").then_some(layout.chunks)
 }
@@ -30,14 +30,15 @@ fn model(name: &str) -> Config {
     transformer_named(name).unwrap_or_else(|| panic!("no model {name}"))
 }
 
-/// The memory of `model` under `layout` and `schedule`, its layers split evenly or as the layout says.
+/// Returns the memory of `model` under `layout` and `schedule`, with layers split evenly or by the layout.
 fn taken(model: &Config, layout: &Layout, schedule: &str) -> Memory {
     let graph = graph(schedule, layout.devices, layout.micro, chunks(schedule, layout));
     let stages = model.anatomy().split(layout.stages() as usize, layout.layers.as_deref()).unwrap();
-    memory(model, &hardware("h100-sxm").unwrap(), layout, &stages, &graph).unwrap()
+    let ledger = Ledger::new(model, layout, &stack(&layout.stack).unwrap());
+    ledger.memory(hardware("h100-sxm").unwrap().memory_bytes(), &stages, graph.schedule())
 }
 
-/// llm.c's own sum, and the two-GPU pipeline's made of it: 7,858 MiB, 5,079.5 and 5,067.6 MiB at B = 4, T = 1024.
+/// llm.c's own sum, and those of its two-GPU pipeline: 7,858 MiB, 5,079.5 and 5,067.6 MiB at B = 4, T = 1024.
 #[test]
 fn gpt2_as_llm_c_allocates_it() {
     let one =
@@ -59,11 +60,11 @@ fn gpt2_as_llm_c_allocates_it() {
     let two = totals(&Layout { devices: 2, ..one });
     let rounded: Vec<f64> = two.iter().map(|&bytes| (mib(bytes) * 10.0).round() / 10.0).collect();
     assert_eq!(rounded, [5079.5, 5067.6]);
-    // parameters; the final norm's statistics and the losses, which stand with the head
+    // parameters; the final norm's statistics and the losses, which are with the head
     assert_eq!(two[0] - two[1], 16 * (81_947_136 - 81_162_240) - 4 * 3 * b * t);
 }
 
-/// 16 bytes a parameter and what ZeRO shares out (arXiv 1910.02054); Megatron's 18, and 6 + 12/d with the distributed optimizer.
+/// 16 bytes per parameter, sharded by ZeRO (arXiv 1910.02054); Megatron's 18, and 6 + 12/d with the distributed optimizer.
 #[test]
 fn states_take_what_the_papers_say() {
     let all = [Zero::None, Zero::Optimizer, Zero::Gradients, Zero::Weights];
@@ -82,7 +83,7 @@ fn states_take_what_the_papers_say() {
         assert_eq!([all[0], all[1]].map(|zero| states("megatron-core", Precision::Bf16, zero)), megatron, "{name}");
         assert_eq!(states("torchtitan", Precision::Bf16, Zero::Weights), share(16), "{name}");
     }
-    // to the last parameter, wherever they are
+    // to the last parameter, on any device
     let published = [("gpt2", 124_475_904), ("llama-3-8b", 8_030_261_248), ("llama-3-70b", 70_553_706_496)];
     for (name, parameters) in published.into_iter().chain([("llama-3-405b", 405_853_388_800_u64)]) {
         let weights = |layout: Layout| {
@@ -91,14 +92,14 @@ fn states_take_what_the_papers_say() {
         };
         assert_eq!(weights(Layout::default()), 2 * parameters, "{name}");
         if name != "gpt2" {
-            // gpt2's two sides of the tied embedding are there twice
+            // gpt2's tied embedding is stored on both ends
             assert_eq!(weights(Layout { devices: 2, micro: 4, ..Layout::default() }), 2 * parameters, "{name}");
         }
     }
     assert_eq!(model("gpt2").anatomy().parameters(), 124_439_808);
 }
 
-/// Korthikanti et al. (arXiv 2205.05198), table 2: bytes of a layer's activations.
+/// Korthikanti et al. (arXiv 2205.05198), table 2: activation bytes per layer.
 #[test]
 fn activations_are_korthikantis() {
     let gpt = Config::gpt(51_200, 0, 8, 32, 4096);
@@ -116,7 +117,7 @@ fn activations_are_korthikantis() {
         ..Layout::default()
     };
     let sbh = s * b * h;
-    // the statistics of the LayerNorms, 16 bytes a token, are left out in the paper
+    // the paper omits the statistics of the LayerNorms, 16 bytes per token
     let statistics = 16 * s * b;
     assert_eq!(layer(&plain), 34 * sbh + 5 * a * s * s * b + statistics);
     let tensor = Layout { tensor: t as u32, ..plain.clone() };
@@ -142,18 +143,18 @@ fn activations_follow_the_schedule() {
     let (gpipe, one) = (held("gpipe"), held("1f1b"));
     assert_eq!(gpipe[1] % 8, 0);
     assert_eq!(one[1..3], [gpipe[1] / 8 * 3, gpipe[1] / 8 * 2]);
-    // zb-h1's W's wait: device i holds p - i whole ones and i of what W needs
+    // in zb-h1 W's are delayed: device i holds p - i whole micro-batches, and what W needs of i
     let zero_bubble = held("zb-h1");
     assert!(zero_bubble[1] > one[1] && zero_bubble[1] < one[1] + gpipe[1] / 8, "{zero_bubble:?} {one:?}");
 }
 
-/// The published rows, each with its own JSON.
+/// Returns the published rows, each with its JSON.
 fn published() -> Vec<(Row, Value)> {
     let values = golden_list("throughputs/measured.json");
     read(&Value::from(values.clone()).to_string()).unwrap().0.into_iter().zip(values).collect()
 }
 
-/// Against every published row with a figure of memory. BLOOM's are the driver's, with all that is outside of the allocator; the
+/// Every published row with a memory figure. BLOOM's figures are the driver's, including memory outside of the allocator; the
 /// others are the allocator's.
 #[test]
 fn measured_memory_is_predicted() {
@@ -161,7 +162,7 @@ fn measured_memory_is_predicted() {
     let mut known: BTreeMap<String, Memory> = BTreeMap::new();
     for (row, found) in published().iter().filter(|(_, found)| !found["memory_gb"].is_null()) {
         let mut analytic = row.costs().unwrap();
-        // a pipeline holds most when it is full: twice its length of micro-batches is enough, and its length where it holds half
+        // a pipeline holds most when it is full: 2p micro-batches are enough, or p for schedules with half the memory
         let full = if row.schedule() == "v-half" { 1 } else { 2 };
         analytic.layout.micro = analytic.layout.micro.min(full * analytic.layout.devices);
         let (layout, schedule) = (analytic.layout.clone(), row.schedule());
@@ -199,8 +200,8 @@ fn measured_memory_is_predicted() {
     assert!(mean(&all) <= 0.10);
 }
 
-/// What must hold whatever the layout: names sum to the total; more ZeRO, or twice the tensor-parallel ranks, never take more of a
-/// device; what is recomputed never makes a device hold more.
+/// Properties of any layout: categories sum to the total; more ZeRO or tensor parallelism never takes more memory; recomputation
+/// never saves more activations.
 #[test]
 fn more_sharing_never_takes_more() {
     let base = Layout { devices: 4, micro: 8, tensor: 2, data: 4, sequence: 2048, ..Layout::default() };
@@ -265,7 +266,7 @@ fn more_sharing_never_takes_more() {
     assert!(tried > 500, "{tried}");
 }
 
-/// nanotron's authors say that a 3.57B model does not fit on one H100 without tensor parallelism, and measured it with.
+/// nanotron's authors report that a 3.57B model does not fit on one H100 without tensor parallelism, and measured it with.
 #[test]
 fn what_ran_out_of_memory_does_not_fit() {
     let fits = |row: &Row, layout: &Layout| {
@@ -284,8 +285,8 @@ fn what_ran_out_of_memory_does_not_fit() {
     assert_eq!(found, 3);
 }
 
-/// What does not fit is changed by as little as makes it fit: no other single change would do where two are named, and of equals the
-/// fastest is taken.
+/// The suggestion is the smallest change that fits: no single change fits if two are suggested, and the fastest among several
+/// wins.
 #[test]
 fn the_smallest_change_makes_it_fit() {
     let machine = |name: &str| Machine { hardware: hardware(name).unwrap(), stack: stack("megatron-core").unwrap() };
@@ -309,7 +310,7 @@ fn the_smallest_change_makes_it_fit() {
     assert_eq!((remedy.change.as_str(), remedy.gpus), ("--zero 2", 8));
     let (none, _) = asked(Layout { zero: Zero::Gradients, ..layout.clone() });
     assert_eq!(none, None);
-    // one change less is not enough
+    // one change fewer is not enough
     let (still, _) = asked(Layout { zero: Zero::Optimizer, ..layout.clone() });
     assert!(still.is_some());
     let small = analytic.with_memory(48 << 30);

@@ -1,22 +1,21 @@
-//! How long the elementary things take on a machine: products by shape, operations bound by memory, attention, collectives.
-//! All times are in seconds.
+//! Times of elementary operations on a platform, in seconds: products by shape, memory-bound operations, collectives.
 
 use crate::hardware::{Hardware, Stack};
 use crate::layout::Precision;
 
-/// A machine and the software on it.
+/// Hardware and software.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// The GPU and what is around it.
+    /// GPU and node.
     pub hardware: Hardware,
-    /// The software.
+    /// Training software.
     pub stack: Stack,
 }
 
-/// The shape of a product: `count` times (rows, inner) times (inner, columns).
+/// Shape of a batched product: `count` times (rows, inner) times (inner, columns).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// How many such products run at a time.
+    /// Batch size.
     pub count: f64,
     /// M.
     pub rows: f64,
@@ -27,28 +26,28 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// One product.
+    /// Returns the shape of a single product.
     pub fn new(rows: f64, columns: f64, inner: f64) -> Shape {
         Shape { count: 1.0, rows, columns, inner }
     }
 
-    /// FLOPs, two for each multiplication and addition.
+    /// Returns the FLOPs, two per multiply-add.
     pub fn flops(&self) -> f64 {
         2.0 * self.count * self.rows * self.columns * self.inner
     }
 }
 
-/// GPUs that exchange something, as they stand in nodes.
+/// A group of GPUs that communicate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
-    /// How many.
+    /// Number of GPUs.
     pub ranks: f64,
-    /// How many of them share a node.
+    /// Number of them per node.
     pub in_node: f64,
 }
 
 impl Group {
-    /// `ranks` GPUs, `stride` apart, in nodes of `node` GPUs.
+    /// Returns `ranks` GPUs with a distance of `stride`, in nodes of `node` GPUs.
     pub fn new(ranks: u32, stride: u32, node: f64) -> Group {
         let in_node = (node / f64::from(stride)).floor().clamp(1.0, f64::from(ranks));
         Group { ranks: f64::from(ranks), in_node }
@@ -60,9 +59,9 @@ impl Group {
 }
 
 impl Machine {
-    /// A product in `precision`. Its speed falls where outputs do not fill all multiprocessors (tiles of a fixed size), where
-    /// the inner length is short against starting and ending a tile, and where widths are not aligned; it is never faster than
-    /// its operands are read and written.
+    /// Returns the time of a product. It is slower if the outputs do not fill all multiprocessors (with tiles of a fixed size),
+    /// if the inner length is short compared with starting and ending a tile, and if widths are not aligned; and never faster
+    /// than the traffic of its operands.
     pub fn product(&self, shape: Shape, precision: Precision) -> f64 {
         let h = &self.hardware;
         let Shape { count, rows, columns, inner } = shape;
@@ -76,17 +75,17 @@ impl Machine {
         (shape.flops() / speed).max(bytes / (h.memory_gbytes_per_s * 1e9)) + h.kernel_us * 1e-6
     }
 
-    /// An operation that is bound by memory.
+    /// Returns the time of memory traffic.
     pub fn traffic(&self, bytes: f64) -> f64 {
         bytes / (self.hardware.memory_gbytes_per_s * 1e9 * self.hardware.memory_efficiency)
     }
 
-    /// One kernel of such a kind.
+    /// Returns the time of a memory-bound kernel.
     pub fn operation(&self, bytes: f64) -> f64 {
         self.traffic(bytes) + self.hardware.kernel_us * 1e-6
     }
 
-    /// Bytes a second of a ring over the group, each rank in one direction. The ring passes each node's network as often as the
+    /// Returns the bytes per second and direction of a ring over the group. Each node's network is used by as many rings as the
     /// group has GPUs there.
     fn bandwidth(&self, group: Group) -> f64 {
         let h = &self.hardware;
@@ -98,7 +97,7 @@ impl Machine {
         links.min(h.network_gbps_per_gpu * 1e9 / 8.0 * h.network_efficiency * group.in_node / congestion)
     }
 
-    /// Of a ring, which passes all nodes, or of a tree, which goes up and down.
+    /// Returns the latency of a ring, which passes all nodes, or of a tree, which goes up and down.
     fn latency(&self, group: Group, tree: bool) -> f64 {
         if group.ranks <= 1.0 {
             return 0.0;
@@ -109,7 +108,7 @@ impl Machine {
         (h.link_latency_us * group.in_node.max(1.0).log2() + h.network_latency_us * hops) * 1e-6
     }
 
-    /// Each rank ends with all of `bytes`, of which it had its share; or has its share of their sum.
+    /// Returns the time of an all-gather or reduce-scatter of `bytes` in total.
     pub fn gather(&self, group: Group, bytes: f64) -> f64 {
         if group.ranks <= 1.0 {
             return 0.0;
@@ -117,12 +116,12 @@ impl Machine {
         self.latency(group, false) + (group.ranks - 1.0) / group.ranks * bytes / self.bandwidth(group)
     }
 
-    /// A gather or a sum of which each rank gets its share, in so many pieces.
+    /// Returns the time of [`Machine::gather`] in `pieces`.
     pub fn gather_in(&self, group: Group, bytes: f64, pieces: f64) -> f64 {
         self.gather(group, bytes) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, false)
     }
 
-    /// Each rank ends with the sum of all ranks' `bytes`.
+    /// Returns the time of an all-reduce of `bytes`.
     pub fn reduce(&self, group: Group, bytes: f64) -> f64 {
         if group.ranks <= 1.0 {
             return 0.0;
@@ -130,12 +129,12 @@ impl Machine {
         self.latency(group, true) + 2.0 * (group.ranks - 1.0) / group.ranks * bytes / self.bandwidth(group)
     }
 
-    /// The same, in so many pieces.
+    /// Returns the time of [`Machine::reduce`] in `pieces`.
     pub fn reduce_in(&self, group: Group, bytes: f64, pieces: f64) -> f64 {
         self.reduce(group, bytes) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, true)
     }
 
-    /// From one device of a pipeline to the next, within a node or not.
+    /// Returns the time of a message between two devices of a pipeline, in one node or not.
     pub fn transfer(&self, bytes: f64, crosses: bool) -> f64 {
         let h = &self.hardware;
         if crosses {

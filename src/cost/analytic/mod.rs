@@ -1,13 +1,11 @@
-//! Costs from first principles: a model's operations by shape, on hardware that is a table of numbers, under a layout.
+//! Analytic costs: a model's operations by shape, on hardware given by a table of numbers, under a layout.
 
 mod machine;
 mod part;
-mod split;
 mod step;
 
 pub use machine::{Group, Machine, Shape};
 pub use part::{Pass, Passes};
-pub use split::layers_of_stages;
 pub use step::StepTime;
 
 use super::{CostError, CostTable, OpTime, Summary};
@@ -19,26 +17,24 @@ use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use part::PartCosts;
 
-/// What the parts of a model cost on a machine under a layout.
+/// Cost model of a transformer on a platform under a layout.
 #[derive(Clone, Debug)]
 pub struct Analytic {
-    /// The model's sizes.
+    /// Sizes of the model.
     pub model: Config,
-    /// The model.
     pub anatomy: Anatomy,
-    /// The machine.
+    /// Hardware and software.
     pub machine: Machine,
-    /// The layout.
     pub layout: Layout,
-    /// By part of the anatomy.
+    /// Passes by part of the model.
     passes: Vec<Passes>,
 }
 
 impl Analytic {
-    /// The costs of `model` on `machine` under `layout`.
+    /// Returns the cost model of `model` on `machine` under `layout`.
     ///
     /// # Errors
-    /// A layout that the model does not have, or a precision that the chip does not.
+    /// A layout that the model does not allow, or a precision that the chip does not support.
     pub fn new(model: Config, machine: Machine, layout: Layout) -> Result<Analytic, CostError> {
         layout.validate(&model).map_err(|error| CostError(error.to_string()))?;
         let name = &machine.hardware.name;
@@ -49,33 +45,33 @@ impl Analytic {
             )));
         }
         let anatomy = model.anatomy();
-        let attention = layout.attention.unwrap_or_else(|| machine.stack.attention(layout.sequence));
+        let attention = machine.stack.attention(&layout);
         let parts = PartCosts { machine: &machine, layout: &layout, attention, hidden: anatomy.width as f64 };
         let passes = anatomy.parts.iter().map(|part| parts.passes(part)).collect();
         Ok(Analytic { model, anatomy, machine, layout, passes })
     }
 
-    /// How attention is computed.
+    /// Returns the attention kernels.
     pub fn attention(&self) -> Attention {
-        self.layout.attention.unwrap_or_else(|| self.machine.stack.attention(self.layout.sequence))
+        self.machine.stack.attention(&self.layout)
     }
 
-    /// What each of `count` stages holds: by the layout's layers where it says so, else [`layers_of_stages`].
+    /// Splits the model into `count` stages, by the layout's layers or [`layers_of_stages`].
     ///
     /// # Errors
-    /// Numbers that do not add up, a stage in between without a layer.
+    /// Layers that do not add up, or an inner stage without layers.
     pub fn stages(&self, count: u32) -> Result<Vec<Stage>, CostError> {
         let split = layers_of_stages(self.model.layers, count as usize);
         let layers = self.layout.layers.as_ref().unwrap_or(&split);
         self.anatomy.split(count as usize, Some(layers)).map_err(|error| CostError(error.to_string()))
     }
 
-    /// The book of what memory its devices take.
+    /// Returns the memory model.
     pub fn ledger(&self) -> Ledger {
         Ledger::new(&self.model, &self.layout, &self.machine.stack)
     }
 
-    /// The passes of a stage.
+    /// Returns the passes of a stage.
     pub fn passes(&self, stage: &Stage) -> Passes {
         let mut sum = Passes::default();
         for (part, passes) in self.anatomy.parts.iter().zip(&self.passes) {
@@ -88,13 +84,13 @@ impl Analytic {
         sum
     }
 
-    /// The passes of one part, by its name.
+    /// Returns the passes of one repetition of the part with this name.
     pub fn part(&self, name: &str) -> Option<Passes> {
         let place = self.anatomy.parts.iter().position(|part| part.name == name)?;
         Some(self.passes[place])
     }
 
-    /// Seconds from an op's end until the device that needs its output has it.
+    /// Returns the seconds from the end of an op until the device that needs its output has it.
     fn arrival(&self, placement: &Placement, op: Op) -> f64 {
         let (Some(to), from) = (placement.receiver(op), placement.device_of(op)) else { return 0.0 };
         let Layout { tensor, precision, .. } = &self.layout;
@@ -102,7 +98,7 @@ impl Analytic {
         self.machine.transfer(bytes / f64::from(*tensor), self.crosses_nodes(from, to))
     }
 
-    /// Whether two devices of a pipeline stand in different nodes.
+    /// Returns whether two devices of a pipeline are in different nodes.
     fn crosses_nodes(&self, one: u32, other: u32) -> bool {
         let Layout { tensor, context, data, .. } = &self.layout;
         let gpus = f64::from(*tensor) * f64::from(*context) * f64::from(*data);
@@ -110,10 +106,10 @@ impl Analytic {
         node(one) != node(other)
     }
 
-    /// What ops cost on `placement`, in nanoseconds.
+    /// Returns the costs of ops on `placement`, in nanoseconds.
     ///
     /// # Errors
-    /// Costs that overflow the clock.
+    /// An overflow of the clock.
     pub fn table(&self, placement: &Placement, stages: &[Stage]) -> Result<CostTable, CostError> {
         let passes: Vec<Passes> = stages.iter().map(|stage| self.passes(stage)).collect();
         let of = |kind: Kind, passes: &Passes| match kind {
@@ -139,4 +135,30 @@ impl Analytic {
         table.check_clock(placement, self.layout.micro)?;
         Ok(table)
     }
+}
+
+/// Returns the default layers of each stage: equal numbers if that divides; otherwise embedding and head count as one layer
+/// each, as in Megatron, and inner stages take the remainder first.
+pub fn layers_of_stages(layers: usize, stages: usize) -> Vec<usize> {
+    if stages <= 1 || layers.is_multiple_of(stages) {
+        return vec![layers / stages.max(1); stages];
+    }
+    let (each, left) = ((layers + 2) / stages, (layers + 2) % stages);
+    let mut counts: Vec<usize> = vec![each; stages];
+    let (last, inner) = (stages - 1, 1..stages - 1);
+    inner.chain([0, last]).take(left).for_each(|stage| counts[stage] += 1);
+    let mut owed = 0;
+    for end in [0, last] {
+        match counts[end] {
+            0 => owed += 1,
+            _ => counts[end] -= 1,
+        }
+    }
+    // if an end has no layer to give, the fullest stages give one
+    for _ in 0..owed {
+        if let Some(fullest) = counts.iter_mut().max_by_key(|count| **count) {
+            *fullest = fullest.saturating_sub(1);
+        }
+    }
+    counts
 }

@@ -1,26 +1,25 @@
-//! What one part of a model takes on one GPU for one micro-batch: its forward, and both halves of its backward, operation by
-//! operation. Times are in seconds.
+//! Time of one part on one GPU for one micro-batch: its forward and both halves of its backward. Times are in seconds.
 
 use super::machine::{Group, Machine, Shape};
 use crate::anatomy::{BLOCK, Operation, Part, Tensor};
 use crate::layout::{Attention, Layout, Precision, Recompute, Zero};
 use std::ops::{Add, AddAssign, Mul};
 
-/// Where the time of a pass goes.
+/// Breakdown of the time of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pass {
     /// Kernels.
     pub compute: f64,
-    /// Tensor-parallel collectives that nothing hides.
+    /// Exposed tensor-parallel collectives.
     pub tensor: f64,
-    /// ZeRO-3's gathers and reductions that nothing hides.
+    /// Exposed gathers and reductions of ZeRO-3.
     pub data: f64,
-    /// The host, where the GPU waits for it, and context-parallel exchange that nothing hides.
+    /// Exposed host time and context-parallel exchange.
     pub other: f64,
 }
 
 impl Pass {
-    /// All of it.
+    /// Returns the sum of all fields.
     pub fn total(&self) -> f64 {
         self.compute + self.tensor + self.data + self.other
     }
@@ -53,50 +52,50 @@ impl Mul<f64> for Pass {
     }
 }
 
-/// A part's passes.
+/// Passes of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Passes {
     /// F.
     pub forward: Pass,
-    /// I, with what it computes again.
+    /// I, with recomputation.
     pub input: Pass,
     /// W.
     pub weights: Pass,
-    /// B, which the host launches and waits for as one: at most as long as I and W.
+    /// B, launched and awaited by the host as one op: at most I + W.
     pub backward: Pass,
 }
 
-/// A part under a layout on a machine.
+/// Cost model of parts under a layout on a platform.
 pub struct PartCosts<'a> {
-    /// The machine.
+    /// Hardware and software.
     pub machine: &'a Machine,
-    /// The layout.
     pub layout: &'a Layout,
-    /// How attention is computed.
+    /// Attention kernels.
     pub attention: Attention,
-    /// Elements a token of the hidden state.
+    /// Hidden size, in elements per token.
     pub hidden: f64,
 }
 
-/// Sums while operations are walked through.
+/// Running sums over the operations of a part.
 #[derive(Default)]
 struct Sums {
     forward: f64,
     input: f64,
     weights: f64,
-    /// Of the forward, the attention between its products.
+    /// Attention between its products, part of `forward`.
     attention: f64,
-    /// Of the forward, the last product.
+    /// Last product, part of `forward`.
     last: f64,
-    /// Collectives of the forward and of the backward; those under sequence parallelism are pairs of halves.
+    /// Number of all-reduces of the hidden state in forward and backward; with sequence parallelism, pairs of gather and
+    /// reduce-scatter.
     collectives: f64,
     backward_collectives: f64,
-    /// Context-parallel exchange of the forward.
+    /// Exposed context-parallel exchange of the forward.
     ring: f64,
 }
 
 impl PartCosts<'_> {
-    /// Tokens of a micro-batch that pass this GPU's products.
+    /// Returns the tokens per micro-batch on this GPU.
     fn tokens(&self) -> f64 {
         self.layout.micro_tokens() as f64
     }
@@ -105,17 +104,17 @@ impl PartCosts<'_> {
         f64::from(self.layout.tensor)
     }
 
-    /// Bytes of an activation.
+    /// Returns the bytes of an activation.
     fn width(&self) -> f64 {
         f64::from(self.layout.precision.bytes())
     }
 
-    /// How many ranks share what stands between the products.
+    /// Returns the number of ranks that share the rows between products.
     fn between(&self) -> f64 {
         if self.layout.sequence_parallel { self.tensor() } else { 1.0 }
     }
 
-    /// The passes of one of the part.
+    /// Returns the passes of one repetition of the part.
     pub fn passes(&self, part: &Part) -> Passes {
         let stack = &self.machine.stack;
         let mut sums = Sums::default();
@@ -157,7 +156,7 @@ impl PartCosts<'_> {
         passes
     }
 
-    /// How much of the time of so many all-reduces of the hidden state's nothing hides.
+    /// Returns the exposed time of `collectives` all-reduces of the hidden state.
     fn exposed(&self, collectives: f64) -> f64 {
         if self.layout.tensor == 1 || collectives == 0.0 {
             return 0.0;
@@ -172,7 +171,7 @@ impl PartCosts<'_> {
         collectives * (each + self.machine.stack.collective_us * 1e-6) * self.machine.stack.tensor_exposed
     }
 
-    /// Bytes of a micro-batch's hidden state.
+    /// Returns the bytes of a micro-batch's hidden state.
     fn hidden_bytes(&self) -> f64 {
         self.tokens() * self.width() * self.hidden
     }
@@ -205,7 +204,7 @@ impl PartCosts<'_> {
                 let inputs = inputs as f64 / if rows_split { t } else { 1.0 };
                 let outputs = outputs as f64 / if columns_split { t } else { 1.0 };
                 self.add_product(sums, inputs, outputs, self.layout.precision);
-                // an all-reduce after what is split by inputs, forward; before what is split by outputs, backward
+                // all-reduce after products split by inputs in the forward, and by outputs in the backward
                 sums.collectives += f64::from(u8::from(rows_split));
                 sums.backward_collectives += f64::from(u8::from(columns_split));
             }
@@ -243,7 +242,7 @@ impl PartCosts<'_> {
         let context = f64::from(self.layout.context);
         let (forward, backward) = match self.attention {
             Attention::Flash => {
-                // queries times keys, scores times values; a causal mask leaves half
+                // queries times keys and scores times values; a causal mask halves both
                 let flops = 4.0 * n * s * heads * size / t / 2.0;
                 let share = match stack.flash_kernels {
                     kernels if kernels < 2.0 => h.flash1_share,
@@ -268,7 +267,7 @@ impl PartCosts<'_> {
         sums.input += backward;
         sums.attention = forward;
         if context > 1.0 {
-            // keys and values of the other ranks come while attention to those before is computed
+            // keys and values of other ranks arrive during the attention to the previous ones
             let node = h.gpus_per_node;
             let group = Group::new(self.layout.context, self.layout.tensor, node);
             let ring = machine.gather(group, 2.0 * e * n * context * groups * size / t);
@@ -276,7 +275,7 @@ impl PartCosts<'_> {
         }
     }
 
-    /// The host, where it launches more slowly than the GPU computes.
+    /// Adds the time for which the GPU waits for the host's launches.
     fn add_host(&self, passes: &mut Passes, part: &Part, again: bool) {
         let stack = &self.machine.stack;
         if part.name != BLOCK {
@@ -291,7 +290,7 @@ impl PartCosts<'_> {
         passes.backward.other += waits(again + host, passes.backward.total());
     }
 
-    /// ZeRO-3's gathers of weights before either pass, and the reduction of gradients after the backward.
+    /// Adds ZeRO-3's gathers of weights before each pass, and the reduction of gradients after the backward.
     fn add_gathers(&self, passes: &mut Passes, part: &Part) {
         let (layout, stack) = (self.layout, &self.machine.stack);
         let ranks = layout.data * layout.context;
@@ -300,7 +299,7 @@ impl PartCosts<'_> {
         }
         let parameters = part.elements() as f64 / self.tensor();
         let group = Group::new(ranks, layout.tensor, self.machine.hardware.gpus_per_node);
-        // software that lists every rank's share does so tensor by tensor, and gathers anew what it computes again
+        // software that lists every rank's share gathers tensor by tensor, and again for recomputation
         let lists = stack.gather_rank_us > 0.0;
         let matrices = part.tensors().filter(|tensor| tensor.shape.len() == 2).count();
         let pieces = if lists { matrices as f64 } else { 1.0 };

@@ -1,4 +1,4 @@
-//! A whole step: the pipeline as it was simulated, the data-parallel exchange, the optimizer, and the rest.
+//! Time of a whole step: the simulated pipeline, the data-parallel exchange, the optimizer, and overheads.
 
 use super::machine::Group;
 use super::part::Pass;
@@ -11,25 +11,24 @@ use crate::placement::{Chunk, Placement};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Where the time of a step goes, in seconds.
+/// Breakdown of the time of a step, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StepTime {
     /// Kernels of the busiest device.
     pub compute: f64,
-    /// Its tensor-parallel collectives that nothing hides.
+    /// Exposed tensor-parallel collectives of the busiest device.
     pub tensor_parallel_exposed: f64,
-    /// What the busiest device waits for the others.
+    /// Time for which the busiest device waits for others.
     pub pipeline_bubble: f64,
-    /// Exchange of gradients and weights between pipelines that nothing hides.
+    /// Exposed exchange of gradients and weights between data-parallel ranks.
     pub data_parallel_exposed: f64,
-    /// The optimizer.
     pub optimizer: f64,
-    /// The host, context-parallel exchange, stragglers.
+    /// Host overhead, exposed context-parallel exchange, stragglers.
     pub other: f64,
 }
 
 impl StepTime {
-    /// All of it: how long an iteration lasts.
+    /// Returns the time of the iteration, the sum of all fields.
     pub fn iteration(&self) -> f64 {
         let StepTime { compute, tensor_parallel_exposed, pipeline_bubble, data_parallel_exposed, optimizer, other } =
             *self;
@@ -45,7 +44,7 @@ struct After {
 }
 
 impl Analytic {
-    /// All passes of a step on a device: each of its chunks runs the micro-batches of its own direction.
+    /// Returns the sum of all passes of a step on a device; each chunk runs the micro-batches of its own direction.
     fn device_pass(&self, placement: &Placement, stages: &[Stage], device: u32, split: bool) -> Pass {
         let mut sum = Pass::default();
         for chunk in placement.held_by(device) {
@@ -57,7 +56,7 @@ impl Analytic {
         sum
     }
 
-    /// The backward of one micro-batch on a device, in seconds: what hides its exchange of gradients.
+    /// Returns the backward time of one micro-batch on a device, in seconds; it hides the device's gradient exchange.
     fn backward(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
         let of = |stage: u32| self.passes(&stages[stage as usize]).backward.total();
         placement.stages_of(device).map(of).sum()
@@ -78,7 +77,7 @@ impl Analytic {
                 machine.gather_in(group, gradients, gradients / bucket)
                     + machine.gather_in(group, weights, gradients / bucket)
             }
-            Zero::Weights => 0.0, // part of every pass
+            Zero::Weights => 0.0, // included in every pass
         };
         let exchange = exchange + self.copies_exchange(placement, stages, device);
         let window = self.backward(placement, stages, device);
@@ -87,7 +86,8 @@ impl Analytic {
         After { exchange: exposed, optimizer: machine.traffic(parameters * stack.optimizer_bytes / share) }
     }
 
-    /// The sum of a device's gradients with those of the other copies of its stages, where stages stand on two devices each.
+    /// Returns the time of summing a device's gradients with those of the other replicas of its stages, in bidirectional
+    /// placements.
     fn copies_exchange(&self, placement: &Placement, stages: &[Stage], device: u32) -> f64 {
         if placement.directions() == 1 {
             return 0.0;
@@ -108,10 +108,11 @@ impl Analytic {
         held.into_iter().map(sum).sum()
     }
 
-    /// The step, from what devices did in its pipeline, in nanoseconds. `split` says whether the schedule splits the backward.
+    /// Returns the time of a step from the activity of each pipeline device, in nanoseconds. `split`: the schedule splits the
+    /// backward.
     ///
     /// # Errors
-    /// Another number of devices than the placement's.
+    /// The number of devices is not the placement's.
     pub fn step(
         &self,
         placement: &Placement,
@@ -126,11 +127,11 @@ impl Analytic {
         let busy = |device: &u32| devices[*device as usize].busy;
         let busiest = (0..placement.devices()).rev().max_by_key(busy).unwrap_or_default();
         let pass = self.device_pass(placement, stages, busiest, split);
-        // pairs may take less than both of their ops, and ops more where devices share a processor
+        // overlapped pairs may take less than the sum of their ops, and ops more if devices share a processor
         let lasted_busy = busy(&busiest) as f64 * 1e-9;
         let busiest = pass * if pass.total() > 0.0 { lasted_busy / pass.total() } else { 0.0 };
         let after: Vec<After> = (0..placement.devices()).map(|device| self.after(placement, stages, device)).collect();
-        // where the optimizer is validated afterwards, the next step begins on a device as soon as this one ends there
+        // if the optimizer step is validated afterwards, a device starts the next step as soon as its own ends
         let overlaps = stack.step_overlaps > 0.0 && split;
         let lasted = |device: &Activity| {
             let begin = if overlaps { device.first_start } else { 0 };
@@ -156,14 +157,14 @@ impl Analytic {
         Ok(StepTime { other: time.other + stragglers, ..time })
     }
 
-    /// Nanoseconds by device from its last backward to the end of its optimizer.
+    /// Returns, for each device, the nanoseconds from its last backward to the end of its optimizer.
     pub fn after_ns(&self, placement: &Placement, stages: &[Stage]) -> Vec<u64> {
         let devices = 0..placement.devices();
         let after = devices.map(|device| self.after(placement, stages, device));
         after.map(|after| ((after.exchange + after.optimizer) * 1e9).round() as u64).collect()
     }
 
-    /// The first and the last device add up their gradients of a tensor that both hold.
+    /// Returns the time of exchanging the gradient of a tensor that the first and the last device share.
     fn tied_exchange(&self, placement: &Placement, stages: &[Stage]) -> f64 {
         let Some([first, last]) = self.anatomy.outline().exchange(placement, stages) else { return 0.0 };
         let elements = self.anatomy.tied_elements(|elements| elements) as f64 / f64::from(self.layout.tensor);
@@ -172,7 +173,7 @@ impl Analytic {
         self.machine.transfer(2.0 * elements * gradient, crosses)
     }
 
-    /// FLOPs of a step as publications count them: products of F, I and W, all scores, nothing computed again.
+    /// Returns the FLOPs of a step as publications count them: products of F, I and W and all scores, without recomputation.
     pub fn model_flops(&self) -> f64 {
         let layout = &self.layout;
         let micro = MicroBatch { sequences: layout.micro_batch_size as usize, tokens: layout.sequence as usize };

@@ -1,39 +1,39 @@
-//! What a device's ops hold for those to come, op after op, and when that is most: in bytes, stage by stage.
+//! Saved activations of a device over its ops, and their peak, in bytes.
 
 use crate::op::{Kind, Op};
 
-/// What the ops of one stage leave behind for a micro-batch, and what they need while they run, in bytes.
+/// What the ops of one stage save per micro-batch, and their working memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// From F to I, or to B.
+    /// Saved from F until I or B.
     pub forward: u64,
-    /// From I to W.
+    /// Saved from I until W.
     pub input: u64,
-    /// While F runs, besides.
+    /// Working memory of F.
     pub in_forward: u64,
-    /// While I or B runs, besides.
+    /// Working memory of I or B.
     pub in_backward: u64,
-    /// At the end of B or W, when all that they were left is freed.
+    /// Working memory at the end of B or W, when the saved activations are freed.
     pub at_end: u64,
 }
 
-/// The moment at which a device holds most.
+/// Peak memory of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peak {
-    /// Bytes that finished ops hold for others, with those that the op at hand leaves.
+    /// Bytes saved by finished ops and the running one.
     pub held: u64,
-    /// Bytes that the op at hand needs besides.
+    /// Working memory of the running op.
     pub running: u64,
 }
 
 impl Peak {
-    /// Both.
+    /// Returns the sum of both.
     pub fn total(self) -> u64 {
         self.held.saturating_add(self.running)
     }
 }
 
-/// When a device that runs `ops` in this order holds most; `left` is by stage.
+/// Returns the peak of a device that runs `ops` in this order; `left` is indexed by stage.
 pub fn peak<'a>(ops: impl IntoIterator<Item = &'a Op>, left: &[Left]) -> Peak {
     let (mut now, mut peak) = (0_u64, Peak::default());
     for op in ops {
@@ -68,21 +68,4 @@ pub fn peak<'a>(ops: impl IntoIterator<Item = &'a Op>, left: &[Left]) -> Peak {
         }
     }
     peak
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_device_holds_most_when_its_last_forward_or_a_backward_runs() {
-        let ops = |text: &str| -> Vec<Op> { text.split(' ').map(|op| op.parse().unwrap()).collect() };
-        let left = [Left { forward: 10, input: 7, in_forward: 1, in_backward: 4, at_end: 30 }];
-        assert_eq!(peak(&ops("0F0 0F1 0B0 0B1"), &left), Peak { held: 10, running: 30 });
-        let left = [Left { at_end: 0, ..left[0] }];
-        assert_eq!(peak(&ops("0F0 0F1 0B0 0B1"), &left), Peak { held: 20, running: 4 });
-        // I's leave 7 each for the W's at the end
-        assert_eq!(peak(&ops("0F0 0I0 0F1 0I1 0F2 0I2 0W0 0W1 0W2"), &left), Peak { held: 24, running: 4 });
-        assert_eq!(peak(&ops("0F0 0B0 1F0 1B0"), &left), Peak { held: 10, running: 4 });
-    }
 }

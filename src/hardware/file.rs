@@ -1,6 +1,6 @@
-//! From names and files to tables: bases are followed, unknown keys and absurd numbers refused.
+//! Hardware and stack files, read and written: bases are followed, unknown keys and numbers out of range rejected.
 
-use super::field::Field;
+use super::machine::Field;
 use super::{FILES, Hardware, STACKS, Stack, names};
 use crate::legible::legible;
 use crate::nearest::{hint, nearest, plain, same_numbers};
@@ -8,25 +8,25 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use toml::{Table, Value};
 
-/// Why there is no such table; what is displayed says what was expected and found.
+/// Why a table cannot be read; the message says what was expected and found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub(crate) String);
 
 impl Error {
-    /// What a file could not be read for.
+    /// Makes an error with this message.
     pub fn new(what: String) -> Error {
         Error(what)
     }
 }
 
-/// The text of a file, by the path that a file gives as its base.
+/// Returns the text of a file, by the path in `base`.
 pub type Files<'a> = &'a dyn Fn(&str) -> Result<String, Error>;
 
-/// Numbers that stand in place of those of a file or a stack, by its name and their key.
-pub type Instead<'a> = &'a dyn Fn(&str, &str) -> Option<f64>;
+/// Returns a replacement for a number, by file or stack and key.
+pub type Overrides<'a> = &'a dyn Fn(&str, &str) -> Option<f64>;
 
-/// The machine of this name that comes with the program.
+/// Returns the embedded hardware with this name.
 ///
 /// # Errors
 /// There is none.
@@ -34,20 +34,20 @@ pub fn hardware(name: &str) -> Result<Hardware, Error> {
     hardware_with(name, &|_, _| None)
 }
 
-/// The same with other numbers in its files.
+/// Returns the embedded hardware with some numbers replaced.
 ///
 /// # Errors
 /// There is none.
-pub fn hardware_with(name: &str, instead: Instead<'_>) -> Result<Hardware, Error> {
+pub fn hardware_with(name: &str, overrides: Overrides<'_>) -> Result<Hardware, Error> {
     let name = names().find(|known| plain(known) == plain(name)).unwrap_or(name);
     let table = embedded(name).filter(|_| name != "gpu").ok_or_else(|| unknown(name))?;
-    hardware_of(name, table.clone()?, &|name| Err(unknown(name)), instead)
+    hardware_of(name, table.clone()?, &|name| Err(unknown(name)), overrides)
 }
 
-/// The machine that the file at `path` with this `text` describes. `files` reads others that it names as its base.
+/// Reads the hardware file at `path` with this `text`. `files` reads other files that it names as base.
 ///
 /// # Errors
-/// No TOML, an unknown key or base, bases in a circle, numbers that are missing, negative or not finite.
+/// Invalid TOML, an unknown key or base, a cycle of bases, or numbers that are missing or out of range.
 pub fn hardware_file(path: &str, text: &str, files: Files<'_>) -> Result<Hardware, Error> {
     hardware_of(path, parse(path, text)?, files, &|_, _| None)
 }
@@ -57,7 +57,7 @@ fn unknown(name: &str) -> Error {
     let like =
         |name| -> Vec<&str> { nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect() };
     let found = like(name);
-    // h100-pcie, rtx-a100: by the part that names the chip
+    // h100-pcie, rtx-a100: find the part that names the chip
     let of_a_part = || name.split(|c: char| !c.is_alphanumeric()).map(like).find(|found| !found.is_empty());
     let found = if found.is_empty() { of_a_part().unwrap_or_default() } else { found };
     Error(format!(
@@ -70,15 +70,15 @@ fn unknown(name: &str) -> Error {
 
 type Parsed = Result<Table, Error>;
 
-/// The table of a file that comes with the program, read once.
+/// Returns the table of an embedded file, parsed once.
 fn embedded(name: &str) -> Option<&'static Parsed> {
     static TABLES: LazyLock<Vec<Parsed>> =
         LazyLock::new(|| FILES.iter().map(|(name, text)| parse(name, text)).collect());
     TABLES.get(FILES.iter().position(|(known, _)| *known == name)?)
 }
 
-/// Follows bases from the first file, and reads each number from the first that has it.
-fn hardware_of(name: &str, first: Table, files: Files<'_>, instead: Instead<'_>) -> Result<Hardware, Error> {
+/// Follows bases from the first file; the first file with a number sets it.
+fn hardware_of(name: &str, first: Table, files: Files<'_>, overrides: Overrides<'_>) -> Result<Hardware, Error> {
     let mut chain: Vec<String> = Vec::new();
     let mut numbers = BTreeMap::new();
     let mut next = Some((name.to_string(), first));
@@ -103,7 +103,7 @@ fn hardware_of(name: &str, first: Table, files: Files<'_>, instead: Instead<'_>)
         };
         for (key, value) in table.iter().filter(|(key, _)| *key != "base") {
             let number = number(&path, key, value, Hardware::FIELDS)?;
-            let number = instead(&path, key).unwrap_or(number);
+            let number = overrides(&path, key).unwrap_or(number);
             numbers.entry(key.clone()).or_insert(number);
         }
         chain.push(path);
@@ -127,7 +127,7 @@ fn hardware_of(name: &str, first: Table, files: Files<'_>, instead: Instead<'_>)
     })
 }
 
-/// The training software of this name.
+/// Returns the training software with this name.
 ///
 /// # Errors
 /// There is none.
@@ -135,11 +135,11 @@ pub fn stack(name: &str) -> Result<Stack, Error> {
     stack_with(name, &|_, _| None)
 }
 
-/// The same with other numbers in its table.
+/// Returns the training software with some numbers replaced.
 ///
 /// # Errors
 /// There is none.
-pub fn stack_with(name: &str, instead: Instead<'_>) -> Result<Stack, Error> {
+pub fn stack_with(name: &str, overrides: Overrides<'_>) -> Result<Stack, Error> {
     static TABLES: LazyLock<Parsed> = LazyLock::new(|| parse("stacks", STACKS));
     let all = TABLES.as_ref().map_err(Error::clone)?;
     let table = |name: &str| all.get(name).and_then(Value::as_table);
@@ -157,7 +157,7 @@ pub fn stack_with(name: &str, instead: Instead<'_>) -> Result<Stack, Error> {
         };
         let value = value.ok_or_else(|| Error(format!("stack {name}: expected a number for {key}, found none")))?;
         let number = number("stacks", key, value, Stack::FIELDS)?;
-        Ok(instead(scope, key).unwrap_or(number))
+        Ok(overrides(scope, key).unwrap_or(number))
     })
 }
 
@@ -172,7 +172,7 @@ fn parse(path: &str, text: &str) -> Result<Table, Error> {
     })
 }
 
-/// A number without a long row of digits.
+/// Formats a number without many digits.
 fn brief(number: f64) -> String {
     if number.abs() < 1e6 { number.to_string() } else { format!("{number:e}") }
 }
@@ -207,60 +207,22 @@ fn number(path: &str, key: &str, value: &Value, fields: &[Field]) -> Result<f64,
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn file(text: &str) -> Result<Hardware, Error> {
-        hardware_file("mine.toml", text, &|path| match path {
-            "a.toml" => Ok("base = \"b.toml\"".to_string()),
-            "b.toml" => Ok("base = \"a.toml\"".to_string()),
-            path => Err(Error(format!("no {path}"))),
-        })
+/// Returns a hardware file with these numbers on top of `base`; `head` are comment lines on their source.
+#[cfg(feature = "training")]
+pub fn toml(base: &str, head: &[String], numbers: &[(&'static str, f64)]) -> String {
+    let mut text = String::new();
+    head.iter().for_each(|line| text += &format!("# {}\n", line.replace(['\n', '\r'], " ")));
+    text += &format!("base = \"{base}\"\n\n");
+    for (name, number) in numbers {
+        let what = Hardware::FIELDS.iter().find(|field| field.name == *name).map_or("", |field| field.what);
+        text += &format!("{:<31} # {what}\n", format!("{name} = {}", digits(*number)));
     }
+    text
+}
 
-    #[test]
-    fn all_that_come_with_the_program_are_whole() {
-        for name in names() {
-            let found = hardware(name).unwrap_or_else(|error| panic!("{error}"));
-            assert!(found.peak(Precision::Bf16).is_some(), "{name}");
-        }
-        for name in crate::layout::STACKS {
-            stack(name).unwrap_or_else(|error| panic!("{error}"));
-        }
-        assert_eq!(hardware("h200-sxm").unwrap().bf16_tflops, 989.0);
-        assert_eq!(hardware("a100-sxm-40gb").unwrap().memory_bytes(), 40 << 30);
-    }
-
-    use crate::layout::Precision;
-
-    #[test]
-    fn a_file_changes_numbers_of_its_base() {
-        let mine = file("base = \"h100-sxm\"\ngpus_per_node = 4\nnetwork_gbps_per_gpu = 200.5 # slower").unwrap();
-        assert_eq!((mine.gpus_per_node, mine.network_gbps_per_gpu, mine.memory_gib), (4.0, 200.5, 80.0));
-    }
-
-    #[test]
-    fn bad_files_are_refused_in_one_line() {
-        let cases = [
-            ("base = \"a.toml\"", "a circle: mine.toml → a.toml → b.toml → a.toml"),
-            ("base = \"h1000\"", "no hardware is called 'h1000'; known: a100-sxm-80gb"),
-            ("base = 3", "in quotes, found integer"),
-            ("base = \"h100-sxm\"\ntflops = 3", "found 'tflops'"),
-            ("base = \"h100-sxm\"\nmemory_gib = -1", "memory_gib to be above 0 (memory, GiB), found -1"),
-            ("base = \"h100-sxm\"\nmemory_gib = nan", "found NaN"),
-            ("base = \"h100-sxm\"\nmemory_gib = inf", "above 0 (memory, GiB), found inf"),
-            ("base = \"h100-sxm\"\nmemory_gib = 1e300", "at most 1e6 (memory, GiB), found 1e300"),
-            ("base = \"h100-sxm\"\npower_watts = 1e15", "power_watts to be at most 100000 (power limit"),
-            ("base = \"h100-sxm\"\nmemory_efficiency = 70", "memory_efficiency to be at most 1 (share"),
-            ("base = \"h100-sxm\"\ngpus_per_node = 0.5", "a whole number, at least 1"),
-            ("base = \"h100-sxm\"\nmemory_gib = \"80\"", "to be a number"),
-            ("memory_gib = 80", "a number for bf16_tflops, found none"),
-            ("base = \"h100-sxm\"\nmemory_gib 80", "on line 2"),
-        ];
-        for (text, expected) in cases {
-            let error = file(text).unwrap_err().to_string();
-            assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
-        }
-    }
+/// Formats with four significant digits.
+#[cfg(feature = "training")]
+fn digits(number: f64) -> String {
+    let whole = format!("{number:.3e}").parse::<f64>().unwrap_or(number);
+    format!("{whole}")
 }

@@ -1,0 +1,142 @@
+//! Models by name: published sizes, and messages for unknown names.
+
+use super::gpt2;
+use super::spec::Anatomy;
+use super::transformer::{Activation, Biases, Config, Style};
+use crate::nearest::{hint, nearest, plain, same_numbers};
+
+const fn gpt3(layers: usize, heads: usize, channels: usize) -> Config {
+    Config::gpt(50_257, 2048, layers, heads, channels)
+}
+
+/// BLOOM and MPT: ALiBi instead of learned positions.
+const fn alibi(vocabulary: usize, layers: usize, heads: usize, channels: usize) -> Config {
+    Config { vocabulary_multiple: 1, ..Config::gpt(vocabulary, 0, layers, heads, channels) }
+}
+
+/// BLOOM normalizes its embedding (arXiv 2211.05100, section 3.2.2).
+const BLOOM: Config = Config { embedding_norm: true, ..alibi(250_880, 70, 112, 14_336) };
+
+/// MPT has no biases in products and norms (`no_bias` in its configuration).
+const fn mpt(layers: usize, heads: usize, channels: usize) -> Config {
+    Config { biases: Biases::NONE, ..alibi(50_432, layers, heads, channels) }
+}
+
+/// Nemotron-4 (arXiv 2402.16819, 2406.11704): squared ReLU, grouped queries, rotary positions, no biases, an untied head.
+const fn nemotron(layers: usize, heads: usize, channels: usize) -> Config {
+    let gpt = Config::gpt(256_000, 0, layers, heads, channels);
+    let biases = Biases::NONE;
+    Config { style: Style::Llama, biases, groups: 8, rotary: true, activation: Activation::Plain, tied: false, ..gpt }
+}
+
+/// The plan of an earlier pipeline program, called 512M there: eight blocks without biases or positions, whose output projection
+/// reads queries, keys and values together, 3 C to C.
+const PLAN: Config = {
+    let gpt = Config::gpt(50_257, 0, 8, 16, 1024);
+    let biases = Biases::NONE;
+    Config { style: Style::Llama, biases, vocabulary_multiple: 1, tied: false, projected: Some(3 * 1024), ..gpt }
+};
+
+/// GPT-3 (arXiv 2005.14165, table 2.1), BLOOM, Nemotron-4, MPT.
+const GPT: &[(&str, Config)] = &[
+    ("gpt-3-6.7b", gpt3(32, 32, 4096)),
+    ("gpt-3-13b", gpt3(40, 40, 5120)),
+    ("gpt-3-175b", gpt3(96, 96, 12_288)),
+    ("bloom-176b", BLOOM),
+    ("nemotron-4-15b", nemotron(32, 48, 6144)),
+    ("nemotron-4-340b", nemotron(96, 96, 18_432)),
+    ("gpt-512m-plan", PLAN),
+    ("mpt-7b", mpt(32, 32, 4096)),
+    ("mpt-30b", mpt(48, 64, 7168)),
+];
+
+/// Llama: grouped queries, gated MLP, RMSNorm, rotary positions, no biases. `heads` are those of queries, and of keys and values.
+const fn llama(vocabulary: usize, layers: usize, heads: [usize; 2], channels: usize, mlp: usize, tied: bool) -> Config {
+    let gpt = Config::gpt(vocabulary, 0, layers, heads[0], channels);
+    let (style, activation, biases) = (Style::Llama, Activation::Gated, Biases::NONE);
+    Config { style, biases, vocabulary_multiple: 1, rotary: true, groups: heads[1], mlp, activation, tied, ..gpt }
+}
+
+/// Llama 2 and 3 (arXiv 2307.09288, 2407.21783) and Mistral.
+const LLAMA: &[(&str, Config)] = &[
+    ("llama-2-7b", llama(32_000, 32, [32, 32], 4096, 11_008, false)),
+    ("llama-2-13b", llama(32_000, 40, [40, 40], 5120, 13_824, false)),
+    ("llama-2-70b", llama(32_000, 80, [64, 8], 8192, 28_672, false)),
+    ("llama-3-8b", llama(128_256, 32, [32, 8], 4096, 14_336, false)),
+    ("llama-3-70b", llama(128_256, 80, [64, 8], 8192, 28_672, false)),
+    ("llama-3-405b", llama(128_256, 126, [128, 8], 16_384, 53_248, false)),
+    ("llama-3.2-1b", llama(128_256, 16, [32, 8], 2048, 8192, true)),
+    ("llama-3.2-3b", llama(128_256, 28, [24, 8], 3072, 8192, true)),
+    ("mistral-7b", llama(32_000, 32, [32, 8], 4096, 14_336, false)),
+];
+
+/// Names of models with the sizes of another one.
+const ALIASES: [(&str, &str); 4] = [
+    ("llama-3.1-8b", "llama-3-8b"),
+    ("llama-3.1-70b", "llama-3-70b"),
+    ("llama-3.1-405b", "llama-3-405b"),
+    ("llama-3.3-70b", "llama-3-70b"),
+];
+
+/// Returns the published model with this name; hyphens and case do not matter: `gpt2` to `gpt2-xl`, `gpt-3-175b`, `llama-3-70b`,
+/// and the small models for training.
+pub fn anatomy(name: &str) -> Option<Anatomy> {
+    Some(transformer_named(name)?.anatomy())
+}
+
+/// Returns the sizes of the model that [`anatomy`] returns.
+pub fn transformer_named(name: &str) -> Option<Config> {
+    let name = names().find(|known| plain(known) == plain(name))?;
+    let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name.as_str(), |(_, model)| *model);
+    let found = GPT.iter().chain(LLAMA).find(|(preset, _)| *preset == name).map(|&(_, config)| config);
+    found.or_else(|| gpt2::Config::preset(name).map(|config| config.transformer()))
+}
+
+/// Returns the names that [`anatomy`] knows.
+pub fn names() -> impl Iterator<Item = String> {
+    let presets = gpt2::Config::PRESETS.iter().map(|(name, _)| *name);
+    let others = GPT.iter().chain(LLAMA).map(|(name, _)| *name).chain(ALIASES.iter().map(|(alias, _)| *alias));
+    presets.chain(others).map(str::to_string)
+}
+
+/// Substrings of the names of mixture-of-experts models, in lower case.
+const MIXTURES: [&str; 17] = [
+    "mixtral", "moe", "deepseek", "gpt-oss", "dbrx", "grok", "arctic", "jamba", "kimi", "glam", "switch", "gshard",
+    "llama-4", "llama4", "maverick", "minimax", "glm-4.5",
+];
+
+/// Returns whether a name is that of a mixture of experts: by family, or by sizes such as `8x7b` and `30b-a3b`.
+fn is_mixture(name: &str) -> bool {
+    let name = name.to_lowercase();
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let sizes = |part: &str| {
+        let experts =
+            part.split_once('x').is_some_and(|(many, each)| digits(many) && digits(each.trim_end_matches('b')));
+        let active = part.strip_prefix('a').and_then(|rest| rest.strip_suffix('b')).is_some_and(digits);
+        experts || active
+    };
+    MIXTURES.iter().any(|part| name.contains(part)) || name.split(['-', '_', '/', ' ']).any(sizes)
+}
+
+/// Returns the last part of `OWNER/NAME`, as on Hugging Face; `None` for a path.
+pub fn of_hub(name: &str) -> Option<&str> {
+    let (owner, last) = name.split_once('/')?;
+    let is_file = last.is_empty() || last.contains('/') || last.to_lowercase().ends_with(".json");
+    (!owner.is_empty() && !owner.starts_with(['.', '~']) && !is_file).then_some(last)
+}
+
+/// Explains that there is no model with this name, and what to use instead.
+pub fn unknown(name: &str) -> String {
+    if transformer_named(name).is_some() {
+        return format!("expected the name of a model without its owner; write --model {}", name.to_lowercase());
+    }
+    let known: Vec<String> = names().collect();
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let what = if is_mixture(name) {
+        format!("'{name}' is a mixture of experts by its name, and mixture-of-experts models are not supported")
+    } else {
+        let like: Vec<&str> = nearest(name, &known).into_iter().filter(|found| same_numbers(name, found)).collect();
+        format!("no model is called '{name}'{}", hint(&like))
+    };
+    format!("{what}; known: {}; or give the config.json of a dense model from Hugging Face", known.join(", "))
+}
