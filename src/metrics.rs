@@ -26,6 +26,11 @@ impl Activity {
     }
 }
 
+/// Returns the end of the last op of `devices`.
+pub fn makespan(devices: &[Activity]) -> u64 {
+    devices.iter().map(|device| device.last_end).max().unwrap_or(0)
+}
+
 /// One device's part of [`Metrics`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceMetrics {

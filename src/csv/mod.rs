@@ -6,10 +6,8 @@
 
 mod cells;
 mod communication;
-mod layout;
 mod read;
 mod table;
-mod transfers;
 mod write;
 
 pub use read::read;

@@ -1,8 +1,8 @@
 //! From a file's text to a schedule.
 
 use super::cells::{Action, What};
-use super::table::Table;
-use super::{Error, Imported, communication, layout};
+use super::table::{Table, infer_placement};
+use super::{Error, Imported, communication};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::schedule::{Programs, Schedule, Seen, check_pair};
@@ -15,7 +15,7 @@ pub fn read(name: &str, file: &str, text: &str) -> Result<Imported, Error> {
     let mut table = Table::scan(file, text)?;
     let mut warnings = Vec::new();
     let old = table.translate(&mut warnings)?;
-    let (placement, microbatches) = layout::infer(&table)?;
+    let (placement, microbatches) = infer_placement(&table)?;
     let schedule = table.schedule(name, placement, microbatches, old)?;
     communication::check(&table, &schedule)?;
     table.note_omissions(&mut warnings);

@@ -1,10 +1,10 @@
 //! From a schedule to a file that PyTorch loads.
 
 use super::cells::push;
-use super::transfers::Transfers;
 use super::{Error, Format};
-use crate::op::{Kind, Op};
-use crate::schedule::{Schedule, unit_name, units};
+use crate::op::{Kind, Op, boundary_letter};
+use crate::schedule::{Schedule, next_unit, unit_name, units};
+use std::collections::VecDeque;
 
 /// The text of a PyTorch schedule file: one row per device, no empty cells.
 ///
@@ -62,4 +62,206 @@ fn row(program: &[Op]) -> String {
     let mut text = String::with_capacity(program.len() * 6);
     units(program).for_each(|unit| push(&mut text, &unit_name(unit)));
     text
+}
+
+/// Puts transfers into the rows while all devices' programs advance together. A device does not go on before what it has
+/// made is sent; a transfer takes place when the receiver's next op needs it, or, when no device can go on, for the send
+/// that has waited longest. Each transfer is written into both rows at once: that is the global order.
+struct Transfers<'a> {
+    schedule: &'a Schedule,
+    rows: Vec<String>,
+    /// By device, how many ops of its program are done.
+    done: Vec<usize>,
+    /// By device, what it has made and not sent.
+    unsent: Vec<Vec<Transfer>>,
+    /// All sends in the order in which they could be made; some are done.
+    waiting: VecDeque<Transfer>,
+    /// By (stage, micro-batch, gradient or not): what has become of the input.
+    inputs: Vec<Input>,
+    /// By stage, how many ops it has, and how many of them are to come.
+    counts: Vec<(usize, usize)>,
+    /// By device, the stages that have run their last op and whose gradients are to be reduced.
+    finished: Vec<Vec<u32>>,
+    /// By device, the waits for the gradients that it has sent; nothing where the file has no waits.
+    waits: Option<Vec<String>>,
+    /// Devices that may be able to go on.
+    ready: VecDeque<u32>,
+}
+
+/// What goes to another device: the output of an op, as the input that it is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Transfer {
+    from: u32,
+    to: u32,
+    /// Of the sending stage.
+    stage: u32,
+    /// Of the receiving stage.
+    next: u32,
+    microbatch: u32,
+    gradient: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Input {
+    Unmade,
+    Unsent,
+    Here,
+}
+
+impl<'a> Transfers<'a> {
+    /// Nothing placed yet; `waits` as in [`Format::ComputeComms`](super::Format::ComputeComms).
+    fn new(schedule: &'a Schedule, waits: bool) -> Transfers<'a> {
+        let (devices, stages) = (schedule.devices(), schedule.placement.stages() as usize);
+        let mut counts = vec![(0, 0); stages];
+        for op in schedule.ops() {
+            let (all, remaining) = &mut counts[op.stage() as usize];
+            (*all, *remaining) = (*all + 1, *remaining + 1);
+        }
+        Transfers {
+            schedule,
+            rows: vec![String::new(); devices as usize],
+            done: vec![0; devices as usize],
+            unsent: vec![Vec::new(); devices as usize],
+            waiting: VecDeque::new(),
+            inputs: vec![Input::Unmade; stages * schedule.microbatches as usize * 2],
+            counts,
+            finished: vec![Vec::new(); devices as usize],
+            waits: waits.then(|| vec![String::new(); devices as usize]),
+            ready: (0..devices).collect(),
+        }
+    }
+
+    /// The rows.
+    fn run(mut self) -> Result<Vec<String>, Error> {
+        loop {
+            while let Some(device) = self.ready.pop_front() {
+                while self.advance(device) {}
+            }
+            let oldest = loop {
+                match self.waiting.pop_front() {
+                    Some(transfer) if !self.unsent[transfer.from as usize].contains(&transfer) => {}
+                    other => break other,
+                }
+            };
+            match oldest {
+                Some(transfer) => self.transfer(transfer),
+                None => break,
+            }
+        }
+        match (0..self.schedule.devices()).find_map(|device| Some((device, *self.rest(device).first()?))) {
+            None => {
+                (0..self.schedule.devices()).for_each(|device| self.reduce(device));
+                for (row, wait) in self.rows.iter_mut().zip(self.waits.iter().flatten()).filter(|(_, w)| !w.is_empty())
+                {
+                    push(row, wait);
+                }
+                Ok(self.rows)
+            }
+            Some((device, op)) => Err(Error::Schedule {
+                schedule: self.schedule.name.clone(),
+                reason: format!("its order of ops deadlocks: device {device} waits at {} for good", op.alone()),
+                remedy: "run pipesim check on it to see the circle".to_string(),
+            }),
+        }
+    }
+
+    /// What `device` has not run yet.
+    fn rest(&self, device: u32) -> &'a [Op] {
+        &self.schedule.program(device)[self.done[device as usize]..]
+    }
+
+    /// Where the input of (stage, micro-batch) is noted.
+    fn place(&self, stage: u32, microbatch: u32, gradient: bool) -> usize {
+        (stage as usize * self.schedule.microbatches as usize + microbatch as usize) * 2 + usize::from(gradient)
+    }
+
+    /// Runs the next op or pair of `device`; `false` where it must wait.
+    fn advance(&mut self, device: u32) -> bool {
+        let Some(unit) = next_unit(self.rest(device)) else { return false };
+        let mut complete = true;
+        for op in unit {
+            let Some(producer) = op.upstream(self.schedule.placement.stages()) else { continue };
+            let place = self.place(op.stage(), op.microbatch(), op.kind().is_backward());
+            if self.inputs[place] == Input::Unsent {
+                self.transfer(self.crossing(producer, *op));
+            }
+            complete &= self.inputs[place] == Input::Here;
+        }
+        if !complete || !self.unsent[device as usize].is_empty() {
+            return false;
+        }
+        self.compute(device, unit);
+        true
+    }
+
+    /// The transfer from stage `producer` that `consumer` needs.
+    fn crossing(&self, producer: u32, consumer: Op) -> Transfer {
+        let placement = &self.schedule.placement;
+        Transfer {
+            from: placement.device_of_stage(producer, 0),
+            to: placement.device_of_stage(consumer.stage(), 0),
+            stage: producer,
+            next: consumer.stage(),
+            microbatch: consumer.microbatch(),
+            gradient: consumer.kind().is_backward(),
+        }
+    }
+
+    /// Writes `unit` into the row of `device` and notes what it has made.
+    fn compute(&mut self, device: u32, unit: &[Op]) {
+        let (index, placement) = (device as usize, &self.schedule.placement);
+        self.reduce(device);
+        for op in unit {
+            let (all, remaining) = &mut self.counts[op.stage() as usize];
+            if remaining == all {
+                push(&mut self.rows[index], &format!("{}UNSHARD", op.stage()));
+            }
+            *remaining -= 1;
+            if *remaining == 0 {
+                self.finished[index].push(op.stage());
+            }
+        }
+        push(&mut self.rows[index], &unit_name(unit));
+        let sent = |op: &&Op| op.kind().is_backward() && placement.leaves_device(op.of_kind(Kind::F));
+        for op in unit.iter().filter(|_| self.waits.is_some()).filter(sent) {
+            push(&mut self.rows[index], &format!("{}WAIT_SEND_F{}", op.stage(), op.microbatch()));
+        }
+        self.done[index] += unit.len();
+        for op in unit {
+            let Some(next) = op.downstream(placement.stages()) else { continue };
+            let transfer = self.crossing(op.stage(), op.on_stage(next));
+            let place = self.place(next, op.microbatch(), transfer.gradient);
+            if !placement.leaves_device(*op) {
+                self.inputs[place] = Input::Here;
+                continue;
+            }
+            self.inputs[place] = Input::Unsent;
+            self.unsent[index].push(transfer);
+            self.waiting.push_back(transfer);
+            self.ready.push_back(transfer.to);
+        }
+    }
+
+    /// Writes a transfer into both rows.
+    fn transfer(&mut self, transfer: Transfer) {
+        let Transfer { from, to, stage, next, microbatch, gradient } = transfer;
+        push(&mut self.rows[from as usize], &format!("{stage}SEND_{}{microbatch}", boundary_letter(gradient)));
+        push(&mut self.rows[to as usize], &format!("{next}RECV_{}{microbatch}", boundary_letter(gradient)));
+        if let Some(waits) = self.waits.as_mut().filter(|_| gradient) {
+            push(&mut waits[from as usize], &format!("{stage}WAIT_SEND_B{microbatch}"));
+        }
+        self.unsent[from as usize].retain(|unsent| *unsent != transfer);
+        let place = self.place(next, microbatch, gradient);
+        self.inputs[place] = Input::Here;
+        self.ready.extend([from, to]);
+    }
+
+    /// Writes what follows the last op of a stage.
+    fn reduce(&mut self, device: u32) {
+        for stage in std::mem::take(&mut self.finished[device as usize]) {
+            let wait = self.waits.as_ref().map(|_| format!("{stage}WAIT_REDUCE_GRAD"));
+            let cells = [Some(format!("{stage}REDUCE_GRAD")), wait, Some(format!("{stage}RESHARD"))];
+            cells.iter().flatten().for_each(|cell| push(&mut self.rows[device as usize], cell));
+        }
+    }
 }

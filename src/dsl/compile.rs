@@ -2,8 +2,7 @@
 
 use super::draft::{Draft, as_draft};
 use super::host::{self, Layout, LayoutValue, Refusal};
-use super::language::{LAYOUTS, dialect, globals};
-use super::nesting::{MAX_NESTING, too_deep};
+use super::language::{LAYOUTS, MAX_NESTING, dialect, globals, too_deep};
 use super::programs::Written;
 use super::request::{Asked, Budget, Error, Request, ScheduleFile, Takes, chunks_asked};
 use super::word::Word;

@@ -6,11 +6,9 @@
 
 mod compile;
 mod draft;
-mod expansion;
 mod host;
 mod language;
 mod library;
-mod nesting;
 mod programs;
 mod request;
 mod word;

@@ -14,7 +14,6 @@
 //!
 //! Work is counted in states, never in time, so that the same input gives the same proof on any machine.
 
-mod memo;
 mod relaxation;
 mod search;
 mod tables;

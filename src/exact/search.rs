@@ -1,10 +1,10 @@
 //! Search: depth first over active schedules.
 
-use super::memo::Memo;
 use super::relaxation::Relaxation;
 use super::tables::{State, Tables};
 use crate::activation::WHOLE;
 use crate::op::{Kind, Op};
+use std::collections::BTreeMap;
 
 /// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,5 +256,41 @@ impl<'a> Search<'a> {
         }
         self.target = objective - tables.step as i64;
         self.best = Some((objective.max(0) as u64, programs));
+    }
+}
+
+/// Refuted states: by how many ops of each row have run, the times that are not worse than others', flat.
+#[derive(Default)]
+struct Memo {
+    refuted: BTreeMap<Vec<u8>, Vec<i64>>,
+}
+
+/// Whether every time of `a` is no later than that of `b`.
+fn no_later(a: &[i64], b: &[i64]) -> bool {
+    a.iter().zip(b).all(|(a, b)| a <= b)
+}
+
+impl Memo {
+    /// Whether a state with these counts and no later times has been refuted.
+    fn covers(&self, counts: &[u8], times: &[i64]) -> bool {
+        let fronts = self.refuted.get(counts);
+        fronts.is_some_and(|fronts| fronts.chunks_exact(times.len()).any(|front| no_later(front, times)))
+    }
+
+    /// Notes that a state is refuted; those it covers are forgotten.
+    fn refute(&mut self, counts: &[u8], times: &[i64]) {
+        let Some(fronts) = self.refuted.get_mut(counts) else {
+            self.refuted.insert(counts.to_vec(), times.to_vec());
+            return;
+        };
+        let mut kept = 0;
+        for at in (0..fronts.len()).step_by(times.len()) {
+            if !no_later(times, &fronts[at..at + times.len()]) {
+                fronts.copy_within(at..at + times.len(), kept);
+                kept += times.len();
+            }
+        }
+        fronts.truncate(kept);
+        fronts.extend_from_slice(times);
     }
 }

@@ -5,7 +5,8 @@
 
 use super::pattern::timed_ops;
 use super::problem::{Problem, Rule};
-use super::trial::{Gaps, Trial, Words, kind_of, slot_of};
+use super::trial::{Gaps, Trial};
+use super::words::{Words, kind_of, slot_of};
 use crate::graph::SOURCE;
 use crate::op::{Kind, Op};
 use std::collections::VecDeque;

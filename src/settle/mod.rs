@@ -20,12 +20,8 @@
 //!
 //! A search's work is counted in ops run, so the same input gives the same order on any machine.
 
-mod block;
-mod dispatch;
-mod effort;
-mod expand;
 mod justify;
-mod lattice;
+mod list_schedule;
 mod pattern;
 mod polish;
 mod problem;
@@ -33,6 +29,7 @@ mod rounds;
 mod search;
 mod starts;
 mod trial;
+mod words;
 
 use crate::activation::{self, Keep, UNLIMITED, WHOLE};
 use crate::cost::CostTable;
@@ -41,9 +38,9 @@ use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::open::{Goal, OpenSchedule, Program};
 use crate::schedule::{Fault, Programs, Schedule};
+use crate::sim::event::Each;
 use crate::sim::sweep;
-use dispatch::{Course, Policy, Rank, dispatch};
-pub use effort::Effort;
+use list_schedule::{Course, Policy, Rank, list_schedule};
 use problem::Problem;
 use std::fmt::Write;
 
@@ -71,6 +68,21 @@ pub enum Error {
     /// As [`TaskGraph::new`].
     #[error(transparent)]
     Cycle(#[from] Deadlock),
+}
+
+/// How much a search may do, and with how many hands; the order that it finds depends on the first alone.
+#[derive(Clone, Copy)]
+pub struct Effort<'a> {
+    /// How many times the usual work.
+    pub times: u32,
+    /// Does pieces of work, side by side where it can.
+    pub each: Each<'a>,
+}
+
+impl Default for Effort<'_> {
+    fn default() -> Self {
+        Effort { times: 1, each: &|count, work| (0..count).for_each(work) }
+    }
 }
 
 /// [`settle_with`] the usual effort.
@@ -205,14 +217,14 @@ fn search_rows(
     effort: Effort<'_>,
 ) -> Vec<Vec<Op>> {
     let start = given_start(open, costs, split);
-    let words = start.as_ref().filter(|start| takes_in_order(start)).map(|start| starts::words_of(&rows_of(start)));
+    let words = start.as_ref().filter(|start| takes_in_order(start)).map(|start| words::words_of(&rows_of(start)));
     let words = search::search(problem, costs, open.goal, split, words, effort);
     let words = words.expect("the list schedule among the starts cannot get stuck, and keeps the caps");
     let row = |device: usize| -> Vec<Op> {
         let mut counts = vec![0; problem.rules.len()];
         let number = |slot: &u32| {
             counts[*slot as usize] += 1;
-            trial::op_of(problem, *slot, counts[*slot as usize] - 1)
+            words::op_of(problem, *slot, counts[*slot as usize] - 1)
         };
         words.word(device).iter().map(number).collect()
     };
@@ -276,7 +288,7 @@ fn dispatch_rows(open: &OpenSchedule, problem: &Problem) -> Result<Vec<Vec<Op>>,
         (program, _) => Course::Fixed(listed(program)),
     };
     let courses: Vec<Course> = (0..open.programs.len()).map(course).collect();
-    match dispatch(problem, &courses) {
+    match list_schedule(problem, &courses) {
         Ok(rows) => Ok(rows),
         // The task graph draws the circle.
         Err(_) if policies.iter().all(Option::is_none) => {

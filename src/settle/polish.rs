@@ -1,8 +1,8 @@
 //! The polish: local search on the orders, guided by the critical path.
 
-use super::expand::Cuts;
 use super::problem::Problem;
-use super::trial::{Gaps, Score, Trial, Words, fits, kind_of};
+use super::trial::{Gaps, Score, Trial};
+use super::words::{Cuts, Words, fits, kind_of};
 use crate::op::Kind;
 use crate::open::Goal;
 

@@ -3,7 +3,7 @@
 //! holds it, and in a smaller one where the device would else have idled more than any other.
 
 use super::problem::{Problem, Rule};
-use super::trial::Words;
+use super::words::Words;
 use crate::op::{Kind, Op};
 use std::collections::VecDeque;
 

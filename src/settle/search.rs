@@ -2,13 +2,13 @@
 //!
 //! Work is counted in ops run, never in time, so that the same input gives the same schedule.
 
-use super::block::Block;
-use super::effort::Effort;
-use super::expand::{Cuts, cuts, expanded};
+use super::Effort;
 use super::justify::justified;
+use super::pattern::Block;
 use super::polish::{Mode, Polish, Random, order};
 use super::problem::Problem;
-use super::trial::{Gaps, Score, Trial, Words, fits};
+use super::trial::{Gaps, Score, Trial};
+use super::words::{Cuts, Words, cuts, expanded, fits};
 use crate::cost::CostTable;
 use crate::op::Kind;
 use crate::open::Goal;
@@ -202,7 +202,9 @@ impl<'a> Search<'a> {
             } else {
                 Search::run(&mut trial, start);
                 for q in (1..=3).filter(|&q| more.is_multiple_of(q)) {
-                    all.extend(cuts(smaller, &trial, &start.words, q, 3).into_iter().map(|cuts| (cuts, more / q)));
+                    all.extend(
+                        cuts(smaller, &trial.begins, &start.words, q, 3).into_iter().map(|cuts| (cuts, more / q)),
+                    );
                 }
             }
             for (cuts, times) in all {
@@ -224,7 +226,7 @@ impl<'a> Search<'a> {
         for start in self.found.iter().take(4 * ENTRANTS).cloned().collect::<Vec<Found>>() {
             if start.fence.is_none() {
                 Search::run(&mut self.trial, &start);
-                let fence = cuts(self.problem, &self.trial, &start.words, 1, 1).pop();
+                let fence = cuts(self.problem, &self.trial.begins, &start.words, 1, 1).pop();
                 self.found.extend(fence.map(|fence| Found { fence: Some(fence), ..start }));
             }
         }
@@ -369,7 +371,7 @@ impl<'a> Search<'a> {
                 words = Words::new(&rows);
             }
             let Some(score) = self.trial.run(&words) else { continue };
-            let fence = start.fence.and_then(|_| cuts(self.problem, &self.trial, &words, 1, 1).pop());
+            let fence = start.fence.and_then(|_| cuts(self.problem, &self.trial.begins, &words, 1, 1).pop());
             complete.push(Found { words, mode: Mode::Explicit, score, fence, from_lattice: start.from_lattice });
         }
         self.found.extend(complete.iter().cloned());

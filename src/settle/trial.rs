@@ -5,54 +5,12 @@
 //! device would idle long enough (or nearly: `slack`), where the next F would not fit into memory, and at the end.
 
 use super::problem::{Problem, Rule};
+use super::words::{Words, slot_of};
 use crate::graph::SOURCE;
-use crate::op::{Kind, Op};
+use crate::op::Kind;
 
 const NONE: u32 = u32::MAX;
 const NEVER: u64 = u64::MAX;
-
-/// One order per device, flat.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Words {
-    pub slots: Vec<u32>,
-    /// Where devices begin; one more at the end.
-    pub starts: Vec<usize>,
-}
-
-impl Words {
-    /// The words of devices 0, 1, 2, ...
-    pub fn new(words: &[Vec<u32>]) -> Words {
-        let mut starts = vec![0];
-        words.iter().for_each(|word| starts.push(starts[starts.len() - 1] + word.len()));
-        Words { slots: words.concat(), starts }
-    }
-
-    /// The same without W's.
-    pub fn without_weights(&self) -> Words {
-        let row = |device| self.word(device).iter().copied().filter(|&slot| kind_of(slot) != Kind::W).collect();
-        Words::new(&(0..self.starts.len() - 1).map(row).collect::<Vec<Vec<u32>>>())
-    }
-
-    /// Where `device`'s word is.
-    pub fn range(&self, device: usize) -> std::ops::Range<usize> {
-        self.starts[device]..self.starts[device + 1]
-    }
-
-    /// The word of `device`.
-    pub fn word(&self, device: usize) -> &[u32] {
-        &self.slots[self.range(device)]
-    }
-}
-
-/// The kind of a slot.
-pub(super) fn kind_of(slot: u32) -> Kind {
-    Kind::ALL[(slot & 3) as usize]
-}
-
-/// The slot of another kind of the same stage.
-pub(super) fn slot_of(slot: u32, kind: Kind) -> u32 {
-    slot & !3 | kind as u32
-}
 
 /// When a W runs before an op that its device would wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -339,33 +297,4 @@ impl<'a> Trial<'a> {
     pub fn first(&self, device: usize) -> u64 {
         self.devices[device].first
     }
-}
-
-/// Whether a word keeps to `cap` and runs every backward after its forward and every W after its I.
-pub(super) fn fits(problem: &Problem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
-    counts.fill(0);
-    let (mut whole, mut pending) = (0_i64, 0_usize);
-    for &slot in word {
-        let counter = problem.rules[slot as usize].counter as usize;
-        counts[counter] += 1;
-        if !counter.is_multiple_of(3) && counts[counter] > counts[counter - 1] {
-            return false;
-        }
-        match kind_of(slot) {
-            Kind::F if !problem.admits(device, whole + 1, pending) => return false,
-            Kind::F => whole += 1,
-            Kind::B => whole -= 1,
-            Kind::I => (whole, pending) = (whole - 1, pending + 1),
-            Kind::W => pending -= 1,
-        }
-    }
-    true
-}
-
-/// The op that slot number `slot` is, for micro-batch number `count` of its direction.
-pub(super) fn op_of(problem: &Problem, slot: u32, count: u32) -> Op {
-    let stage = slot / Op::SLOTS_PER_STAGE as u32;
-    let direction = slot >> 2 & 1;
-    let first = problem.placement.microbatches_of(direction, problem.microbatches).start;
-    Op::new(kind_of(slot), stage, first + count).in_direction(direction)
 }

@@ -1,9 +1,10 @@
 //! What the makespan hangs on: the critical path, the slack of every op, and what one percent less of each cost would save.
 
 use super::sweep::sweep_lasting;
-use super::waits::{Chain, Doing, OpTimes, Piece, needs};
+use super::waits::{Doing, OpTimes, Piece, chain, needs};
 use crate::cost::{CostTable, OpTime};
 use crate::graph::TaskGraph;
+use crate::metrics::makespan;
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::schedule::Overlap;
@@ -16,9 +17,7 @@ use std::fmt;
 pub fn critical_path(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Vec<Piece> {
     let makespan = times.makespan();
     let Some(last) = times.end.iter().position(|&end| end == makespan) else { return Vec::new() };
-    let mut path: Vec<Piece> = Chain::through(graph, costs, times, last).collect();
-    path.reverse();
-    path
+    chain(graph, costs, times, last)
 }
 
 /// By op: how many ticks longer it alone may last on this order without lengthening the makespan. `lasting` says how long each op
@@ -160,7 +159,7 @@ pub fn sensitivities(
     let placement = &graph.schedule().placement;
     let scale = finer_by(PERCENT, graph, costs, lasting.into_iter().flatten().copied().max().unwrap_or(0));
     let fine = costs.finer(scale);
-    let makespan = |share: Option<CostShare>| {
+    let makespan_of = |share: Option<CostShare>| {
         let less = |op: Op, time: OpTime| share.map_or(time, |share| share.less(placement, op, time));
         let table = fine.with_times(placement, less);
         let lasts = |index: usize, _, _, duration| match lasting {
@@ -170,13 +169,12 @@ pub fn sensitivities(
             }
             None => duration,
         };
-        let devices = sweep_lasting(graph, &table, lasts, |_, _, _| ());
-        devices.iter().map(|device| device.last_end).max().unwrap_or(0)
+        makespan(&sweep_lasting(graph, &table, lasts, |_, _, _| ()))
     };
-    let whole = makespan(None);
+    let whole = makespan_of(None);
     let percent = |share: CostShare| match whole {
         0 => 0.0,
-        whole => whole.saturating_sub(makespan(Some(share))) as f64 / whole as f64 * f64::from(PERCENT),
+        whole => whole.saturating_sub(makespan_of(Some(share))) as f64 / whole as f64 * f64::from(PERCENT),
     };
     shares.iter().map(|&share| Sensitivity { part: share.to_string(), percent: percent(share) }).collect()
 }

@@ -1,7 +1,5 @@
 //! Simulation: when each op runs, from the graph and what ops cost. No clock, no I/O.
 
-#[cfg(feature = "internals")]
-mod beside;
 mod bound;
 mod critical;
 pub mod event;
@@ -16,8 +14,6 @@ mod successive;
 mod sweep;
 mod waits;
 
-#[cfg(feature = "internals")]
-pub use beside::sweep_beside;
 pub use bound::{Bounds, bounds, bounds_at_own_peaks, bounds_within};
 pub use critical::{
     CostShare, CriticalSpan, PERCENT, Sensitivity, critical_path, critical_spans, finer_by, sensitivities, slacks,

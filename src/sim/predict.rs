@@ -7,12 +7,12 @@ use super::idle::IdleSpan;
 use super::machine::{late, machine, measured_network};
 use super::spans::{StepSpan, free_again, spans, step_spans};
 use super::successive::{MOST_STEPS, Successive};
-use super::sweep::{Late, sweep_from, sweep_lasting};
+use super::sweep::{sweep, sweep_from, sweep_lasting};
 use super::waits::OpTimes;
 use crate::balance::Balanced;
 use crate::cost::{CostTable, Speed, StepCosts, Summary};
 use crate::graph::TaskGraph;
-use crate::metrics::{Activity, Metrics, Yardstick};
+use crate::metrics::{Activity, Metrics, Yardstick, makespan};
 use crate::statistics::{nearest_median, quantile};
 use crate::timeline::{SCHEMA_VERSION, Source, Timeline};
 use serde::{Deserialize, Serialize};
@@ -182,7 +182,7 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
         Some(config) => {
             let mut record = Box::new(Record::new(graph));
             let step = if costs.speeds.is_empty() {
-                Step::steady(simulate(graph, costs, config, &mut *record)?.devices)
+                Step::steady(simulate(graph, costs, config, &mut *record)?)
             } else {
                 typical_run(&Prepared::new(graph, costs, config)?, costs, &mut record)?
             };
@@ -235,8 +235,8 @@ pub fn typical_step_on(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&
 /// As [`predict`].
 pub fn steady_makespan(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Result<u64, EventError> {
     Ok(match machine(graph, costs, asked_for) {
-        None => makespan(&sweep_lasting(graph, costs, |_, _, _, duration| duration, |_, _, _| ())),
-        Some(config) => Prepared::new(graph, costs, &config)?.run(&mut ())?.makespan(),
+        None => makespan(&sweep(graph, costs)),
+        Some(config) => makespan(&Prepared::new(graph, costs, &config)?.run(&mut ())?),
     })
 }
 
@@ -253,8 +253,8 @@ fn typical_run(prepared: &Prepared<'_>, costs: &CostTable, record: &mut Record) 
     };
     let step = Step::typical(costs, |speed| {
         Ok(match speed {
-            None => prepared.run(&mut ())?.devices,
-            Some(speed) => run(speed, record)?.devices,
+            None => prepared.run(&mut ())?,
+            Some(speed) => run(speed, record)?,
         })
     })?;
     step.speed(costs).map(|speed| run(speed, record)).transpose()?;
@@ -297,11 +297,6 @@ impl Step {
     pub fn makespan(&self) -> u64 {
         makespan(&self.devices)
     }
-}
-
-/// End of the last op.
-fn makespan(devices: &[Activity]) -> u64 {
-    devices.iter().map(|device| device.last_end).max().unwrap_or(0)
 }
 
 /// How long an op of typical length `duration` takes on `device` from `start`.
@@ -368,7 +363,7 @@ impl Predicted<'_> {
             None => drop(sweep_at_speed(self.graph, self.costs, self.step.speed(self.costs), |_, _| (), note)),
         }
         if let (Some(record), true) = (&self.record, self.shares_links()) {
-            times.late = late(self.graph, self.costs, record);
+            times.delays = late(self.graph, self.costs, record);
         }
         times
     }
@@ -418,15 +413,13 @@ impl Predicted<'_> {
     pub fn successive(&self, most: u32) -> Result<Successive, EventError> {
         let (graph, costs, devices) = (self.graph, self.costs, self.step.devices.len());
         let Some(config) = &self.machine else {
-            return Successive::new(&self.step_costs, devices, most, |begin| {
-                let lasts = |_, _, _, duration| duration;
-                Ok(free_again(&sweep_from(graph, costs, begin, lasts, |_, _| Late::default(), |_, _, _| ())))
-            });
+            let pipeline = |begin: &[u64]| Ok(free_again(&sweep_from(graph, costs, begin)));
+            return Successive::new(&self.step_costs, devices, most, pipeline);
         };
         let mut prepared = Prepared::new(graph, costs, config)?;
         Successive::new(&self.step_costs, devices, most, |begin| {
             prepared.set_begin(begin);
-            Ok(free_again(&prepared.run(&mut ())?.devices))
+            Ok(free_again(&prepared.run(&mut ())?))
         })
     }
 

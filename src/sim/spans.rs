@@ -113,5 +113,5 @@ fn op_spans(
     if let Some((start, end)) = travel {
         span(Queue::Send, consumer, start, end);
     }
-    *free = times.end[index] + time.after + times.late(index).after;
+    *free = times.end[index] + time.after + times.delay(index).after;
 }

@@ -1,15 +1,13 @@
 //! The general engine: ops and messages that wait for processors, queues, slots, partners and links.
 
-use super::link::LinkState;
-use super::prepared::Prepared;
-use super::queue::{Lane, Messages, NONE};
-use super::rule::Rule;
-use super::share::Grain;
-use super::straight::{Tournament, UNKNOWN, divide, share};
-use super::{Observer, Outcome, Put, Waits};
+use super::messages::{Lane, Messages, NONE};
+use super::prepared::{Prepared, Rule};
+use super::sharing::{Grain, LinkState};
+use super::{Observer, Put};
 use crate::metrics::Activity;
 use crate::op::Op;
 use crate::schedule::Overlap;
+use crate::sim::sweep::{first_share, pair_duration};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
@@ -73,7 +71,6 @@ pub(super) struct Device {
     /// Messages on their way from it or to it.
     pub(super) transfers: u32,
     activity: Activity,
-    waits: Waits,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -140,7 +137,6 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             processor: config.processors.iter().position(|processor| processor.devices.contains(&device)),
             transfers: 0,
             activity: Activity { first_start: NEVER, ..Activity::default() },
-            waits: Waits::default(),
         };
         Simulation {
             prepared,
@@ -162,7 +158,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
     }
 
     /// Runs it to its end; `None` where nothing can happen any more, but ops are left.
-    pub(super) fn run(mut self) -> Option<Outcome> {
+    pub(super) fn run(mut self) -> Option<Vec<Activity>> {
         for device in 0..self.devices.len() as u32 {
             match self.prepared.begin[device as usize] {
                 0 => self.try_start(device),
@@ -170,7 +166,6 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             }
         }
         (0..self.queues.len()).for_each(|queue| self.advance(queue));
-        let mut events = 0;
         loop {
             let (time, device) = self.ends.first();
             match self.events.peek() {
@@ -178,40 +173,31 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
                     let event = *event;
                     self.events.pop();
                     self.now = event.time;
-                    events += u64::from(self.handle(event));
+                    self.handle(event);
                 }
-                _ if time == UNKNOWN => break,
+                _ if time == NEVER => break,
                 _ => {
                     self.now = time;
                     self.finish(device);
-                    events += 1;
                 }
             }
         }
         if (0..self.devices.len() as u32).any(|device| self.next_op(device).is_some()) {
             return None;
         }
-        Some(Outcome {
-            devices: self.devices.iter().map(|device| device.activity.counted(device.free)).collect(),
-            waits: self.devices.iter().map(|device| device.waits).collect(),
-            events,
-        })
+        Some(self.devices.iter().map(|device| device.activity.counted(device.free)).collect())
     }
 
-    /// Handles an event; `false` where it was void.
-    fn handle(&mut self, Event { place, which, turn, .. }: Event) -> bool {
+    fn handle(&mut self, Event { place, which, turn, .. }: Event) {
         const THROUGH: u64 = EventKind::Through as u64;
         const ARRIVAL: u64 = EventKind::Arrival as u64;
         const READY: u64 = EventKind::Ready as u64;
         match place & 7 {
-            THROUGH => return self.link_event(which, turn),
+            THROUGH => self.link_event(which, turn),
             ARRIVAL => self.arrive(which),
             READY => self.enqueue(which),
-            _ => {
-                self.put_next((place >> 3) as u32);
-            }
+            _ => self.put_next((place >> 3) as u32),
         }
-        true
     }
 
     pub(super) fn schedule(&mut self, time: u64, device: u32, kind: EventKind, which: u32, turn: u32) {
@@ -264,32 +250,21 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         {
             return;
         }
-        self.note_wait(device);
         let (next, now) = (self.devices[device as usize].next, self.now);
         let first = (self.lasts)(next, device, now, self.rule(next).duration);
         let mut alone = [first, 0];
         let mut whole = first;
         if self.width(next) == 2 {
-            let side_by_side = self.prepared.graph.overlap() == Overlap::Max;
-            let from = if side_by_side { now } else { now + first };
+            let overlap = self.prepared.graph.overlap();
+            let from = if overlap == Overlap::Max { now } else { now + first };
             alone[1] = (self.lasts)(next + 1, device, from, self.rule(next + 1).duration);
-            whole = divide(0, first, alone[1], side_by_side).1;
+            whole = pair_duration(overlap, first, alone[1]);
         }
         let left = self.grain.work(whole);
         let state = &mut self.devices[device as usize];
         (state.state, state.start, state.alone) = (State::Running, now, alone);
         (state.left, state.since, state.speed) = (left, now, 0);
         self.change_running(device, 1);
-    }
-
-    fn note_wait(&mut self, device: u32) {
-        let last = self.inputs(device).map(|message| self.progress[message as usize]).max_by_key(|message| message.end);
-        let (now, state) = (self.now, &mut self.devices[device as usize]);
-        let Some(Progress { queued, start, .. }) = last.filter(|_| now > state.free) else { return };
-        let (queued, start) = (queued.clamp(state.free, now), start.clamp(state.free, now));
-        state.waits.dependence += queued - state.free;
-        state.waits.queue += start - queued;
-        state.waits.transfer += now - start;
     }
 
     /// An op of `device` has started (1) or ended (-1).
@@ -349,7 +324,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         let width = self.width(index);
         self.devices[device as usize].next = index + width;
         if width == 2 {
-            let middle = start + share(now - start, alone[0], alone[1]);
+            let middle = start + first_share(now - start, alone[0], alone[1]);
             self.observer.op(index, start, middle);
             self.observer.op(index + 1, middle, now);
         } else {
@@ -359,7 +334,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         (index..index + width).for_each(|op| self.release_slot(op));
         let opens = self.op(index).opens_pair();
         let closes = self.pairs && width == 1 && self.prepared.graph.pair(index).is_some();
-        self.ends.set(device, UNKNOWN);
+        self.ends.set(device, NEVER);
         let ended = match () {
             () if width == 2 => index..index + 2,
             () if closes && !opens => index - 1..index + 1,
@@ -409,5 +384,39 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             time += self.rule(index).after;
         }
         time
+    }
+}
+
+/// The earliest of the devices' next ends: each inner node holds the earlier of its two children, by (time, device).
+pub(super) struct Tournament {
+    /// Number of leaves, a power of two; node n has the children 2n and 2n + 1.
+    leaves: usize,
+    nodes: Vec<(u64, u32)>,
+}
+
+impl Tournament {
+    fn new(devices: usize) -> Tournament {
+        let leaves = devices.next_power_of_two();
+        Tournament { leaves, nodes: vec![(NEVER, u32::MAX); 2 * leaves] }
+    }
+
+    /// Returns the earliest end; [`NEVER`] if no op runs.
+    fn first(&self) -> (u64, u32) {
+        self.nodes[1]
+    }
+
+    /// Sets the next end of `device`.
+    fn set(&mut self, device: u32, time: u64) {
+        let mut node = self.leaves + device as usize;
+        self.nodes[node] = (time, device);
+        while node > 1 {
+            // The left subtree has the smaller device numbers, so that a tie needs no other rule.
+            let best = self.nodes[node].min(self.nodes[node ^ 1]);
+            node >>= 1;
+            if self.nodes[node] == best {
+                return; // nothing changes from here up
+            }
+            self.nodes[node] = best;
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Traffic: messages on their way through communication queues, slots and links.
 
 use super::engine::{EventKind, NEVER, Progress, QueueState, Simulation};
-use super::link::Pace;
-use super::queue::{Entry, Lane, NONE};
+use super::messages::{Entry, Lane, NONE};
+use super::sharing::Pace;
 use super::{Observer, Put, Sharing, TransferTime};
 use crate::delivery::Delivery;
 
@@ -138,8 +138,8 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         }
     }
 
-    /// Messages are through a link; `which` is the link or, where links are unlimited, the message. `false` for a void event.
-    pub(super) fn link_event(&mut self, which: u32, turn: u32) -> bool {
+    /// Messages are through a link; `which` is the link or, where links are unlimited, the message.
+    pub(super) fn link_event(&mut self, which: u32, turn: u32) {
         match self.prepared.config.network.sharing {
             Sharing::Unlimited => self.leave(which),
             Sharing::FirstComeFirstServed => {
@@ -150,7 +150,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             }
             Sharing::FairShare => {
                 if self.links[which as usize].turn != turn {
-                    return false;
+                    return; // void
                 }
                 let (now, pace) = (self.now, self.pace());
                 let mut device = None;
@@ -163,7 +163,6 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
                 }
             }
         }
-        true
     }
 
     /// A message begins to leave.

@@ -1,6 +1,6 @@
 //! Communication queues: the messages of a graph and the order in which each device sends and receives them.
 
-use super::rule::Rule;
+use super::prepared::Rule;
 use super::{Config, Scope};
 use crate::graph::TaskGraph;
 use crate::lowering::Lowering;

@@ -77,7 +77,7 @@ pub(super) struct Stuck {
 }
 
 /// A run of the dispatcher.
-pub(super) struct Dispatch<'a> {
+pub(super) struct ListScheduler<'a> {
     problem: &'a Problem,
     courses: &'a [Course<'a>],
     devices: Vec<Device>,
@@ -88,7 +88,7 @@ pub(super) struct Dispatch<'a> {
 }
 
 /// Runs `courses`, one per device: the ops of each in their order.
-pub(super) fn dispatch(problem: &Problem, courses: &[Course<'_>]) -> Result<Vec<Vec<Op>>, Stuck> {
+pub(super) fn list_schedule(problem: &Problem, courses: &[Course<'_>]) -> Result<Vec<Vec<Op>>, Stuck> {
     let mut ready = vec![NEVER; problem.cells];
     ready[..problem.microbatches as usize].fill(0);
     let device = |number: usize| {
@@ -102,7 +102,7 @@ pub(super) fn dispatch(problem: &Problem, courses: &[Course<'_>]) -> Result<Vec<
             out: Vec::new(),
         }
     };
-    let mut run = Dispatch {
+    let mut run = ListScheduler {
         problem,
         courses,
         devices: (0..problem.devices()).map(device).collect(),
@@ -119,7 +119,7 @@ pub(super) fn dispatch(problem: &Problem, courses: &[Course<'_>]) -> Result<Vec<
     }
 }
 
-impl Dispatch<'_> {
+impl ListScheduler<'_> {
     fn is_done(&self, device: usize) -> bool {
         match self.courses[device] {
             Course::Fixed(ops) | Course::Fill(ops, _) => self.devices[device].next == ops.len(),

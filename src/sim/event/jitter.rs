@@ -1,12 +1,12 @@
-//! Chance: durations that vary, the same way for the same seed on every machine and in whatever order ops run.
+//! Jitter: random durations, the same for the same seed on every machine and in any order of ops.
 
-/// Durations that vary by chance: each op's factor depends on the seed, the sample and the op's index, on nothing else. Factors
-/// have the mean 1: on average an op takes what the costs say.
+/// Random durations: each op's factor depends on the seed, the sample and the op's index alone. Factors have the mean 1: on
+/// average an op takes what the costs say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Jitter {
-    /// The factor's logarithm is normal with this standard deviation, per mille, at most 2000. Cut off at 3.7 of them.
+    /// Standard deviation of the factor's logarithm, which is normal and cut off at 3.7 sigma; per mille, at most 2000.
     pub sigma_per_mille: u32,
-    /// Same seed, same factors.
+    /// Seed of the random numbers.
     pub seed: u64,
     /// Number of the sample.
     pub sample: u64,
@@ -14,12 +14,12 @@ pub struct Jitter {
 
 /// Factors are counted in parts of 2^32.
 const ONE: u64 = 1 << 32;
-/// Cells between two neighbouring knots of a table: a factor is interpolated between them.
+/// Number of intervals between the knots of a table; factors are interpolated within them.
 const CELLS: usize = 4096;
 
 /// The factors at evenly spaced quantiles.
 #[derive(Clone, Debug)]
-pub(super) struct Table {
+pub(super) struct FactorTable {
     knots: Vec<u64>,
 }
 
@@ -31,26 +31,26 @@ pub(super) struct Sample<'a> {
 }
 
 impl Jitter {
-    /// The factors of this jitter.
-    pub(super) fn table(&self) -> Table {
-        Table { knots: log_normal(f64::from(self.sigma_per_mille.min(2000)) / 1000.0) }
+    /// Returns the factors of this jitter.
+    pub(super) fn table(&self) -> FactorTable {
+        FactorTable { knots: log_normal(f64::from(self.sigma_per_mille.min(2000)) / 1000.0) }
     }
 }
 
-impl Table {
-    /// Longest stretch of any op, rounded up.
+impl FactorTable {
+    /// Returns the largest factor, rounded up.
     pub(super) fn longest(&self) -> u64 {
         self.knots[CELLS].div_ceil(ONE)
     }
 
-    /// The factors of sample number `sample` of `seed`: of these two alone, whoever asks and when.
+    /// Returns the factors of sample number `sample` of `seed`.
     pub(super) fn sample(&self, seed: u64, sample: u64) -> Sample<'_> {
         Sample { knots: &self.knots, key: mix(mix(seed) ^ sample) }
     }
 }
 
 impl Sample<'_> {
-    /// How long op number `index` takes whose cost is `duration`.
+    /// Returns how long op number `index` takes whose cost is `duration`.
     pub(super) fn stretch(&self, index: usize, duration: u64) -> u64 {
         let bits = mix(self.key ^ index as u64);
         let (cell, part) = ((bits >> 52) as usize, bits >> 20 & 0xffff_ffff);
@@ -68,22 +68,23 @@ fn mix(number: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// exp(`sigma` z) at the quantiles of the normal distribution, scaled to mean 1. Only sums, products and quotients of
-/// floating-point numbers, which every machine rounds the same way; a mathematics library's functions differ in last bits.
+/// Returns exp(`sigma` z) at the quantiles of the normal distribution, scaled to mean 1. Uses sums, products and quotients of
+/// floating-point numbers alone, which every machine rounds the same way; the functions of math libraries differ in their last
+/// bits.
 fn log_normal(sigma: f64) -> Vec<u64> {
     let factors: Vec<f64> = normal_quantiles().iter().map(|z| exp(sigma * z)).collect();
-    // The mean of what interpolation between the knots yields.
+    // The mean of the interpolated factors.
     let mean = factors.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0).sum::<f64>() / CELLS as f64;
     factors.iter().map(|factor| (factor / mean * ONE as f64 + 0.5) as u64).collect()
 }
 
-/// The normal distribution's quantiles at 0, 1/n, 2/n, ...; in place of the infinite ones, at 1/2n from the ends.
+/// Returns the normal distribution's quantiles at 0, 1/n, 2/n, ..; those at 0 and 1 are taken at 1/2n from the ends.
 fn normal_quantiles() -> Vec<f64> {
     let mut upper = vec![0.0];
     let mut z = 0.0;
     for knot in CELLS / 2 + 1..=CELLS {
         let target = if knot == CELLS { 1.0 - 0.5 / CELLS as f64 } else { knot as f64 / CELLS as f64 };
-        // Newton's method from the quantile before: the last digits settle in a few steps.
+        // Newton's method from the previous quantile converges in a few steps.
         for _ in 0..if knot == CELLS { 20 } else { 5 } {
             let (below, density) = normal(z);
             z += (target - below) / density;
@@ -94,7 +95,7 @@ fn normal_quantiles() -> Vec<f64> {
     lower.chain(upper.iter().copied()).collect()
 }
 
-/// The normal distribution below z >= 0, and its density there: 1/2 + density (z + z^3/3 + z^5/15 + ...) (Marsaglia 2004).
+/// Returns the normal distribution function at z >= 0, and its density there: 1/2 + density (z + z^3/3 + z^5/15 + ...) (Marsaglia 2004).
 fn normal(z: f64) -> (f64, f64) {
     const SQRT_2_PI: f64 = 2.506_628_274_631_000_5;
     let density = exp(-z * z / 2.0) / SQRT_2_PI;
@@ -109,7 +110,7 @@ fn normal(z: f64) -> (f64, f64) {
     (0.5 + density * sum, density)
 }
 
-/// e^x for |x| up to some tens: (e^(x / 1024))^1024.
+/// Returns e^x for |x| up to about 50 as (e^(x / 1024))^1024.
 fn exp(x: f64) -> f64 {
     let small = x / 1024.0;
     let mut value = 1.0;
