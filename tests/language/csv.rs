@@ -394,7 +394,7 @@ fn errors_name_the_place_and_say_what_to_do() {
         ("0F0,0F2,0B0,0B2,1F1,1F3,1B1,1B3\n1F0,1F2,1B0,1B2,0F1,0F3,0B1,0B3", &["stage may stand on two rows only if"]),
         ("0F0,\"0B0", &["cell 2", "close or remove the quote"]),
         ("0F0,(0F1;0B0", &["cell 2", "a pair such as (0F7;3B2)OVERLAP_F_B"]),
-        ("0F0,0F1,(0B0;0B1)OVERLAP_F_B", &["cell 3", "is no overlapped pair"]),
+        ("0F0,0F1,(0B0;0B1)OVERLAP_F_B", &["cell 3", "is not an overlapped pair"]),
         ("(0F0;0B0)OVERLAP_F_B", &["cell 1", "needs this very forward"]),
     ];
     for (text, parts) in cases {

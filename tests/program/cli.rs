@@ -726,20 +726,20 @@ fn a_damaged_timeline_is_blamed_at_its_place() {
             file["timelines"][1]["schema_version"] = json!(2);
             file["timelines"][1]["colour"] = json!("a field of later versions");
         }),
-        ("timelines[1].devices is missing", &|file| {
+        ("timelines[1]: missing field `devices`", &|file| {
             drop(file["timelines"][1].as_object_mut().unwrap().remove("devices"));
         }),
-        ("timelines[0].time_unit: expected a text, found 3", &|file| file["timelines"][0]["time_unit"] = json!(3)),
-        ("timelines[1].provenance.date: expected a text", &|file| {
+        ("timelines[0].time_unit: expected a string, found integer `3`", &|file| {
+            file["timelines"][0]["time_unit"] = json!(3)
+        }),
+        ("timelines[1].provenance.date: expected a string", &|file| {
             file["timelines"][1]["provenance"]["date"] = json!([1]);
         }),
-        ("spans[0].start_ns: expected a whole number", &|file| {
-            file["timelines"][1]["spans"][0]["start_ns"] = json!("x")
-        }),
-        ("spans[0].end_ns is missing", &|file| {
+        ("spans[0].start_ns: expected u64", &|file| file["timelines"][1]["spans"][0]["start_ns"] = json!("x")),
+        ("spans[0]: missing field `end_ns`", &|file| {
             drop(file["timelines"][1]["spans"][0].as_object_mut().unwrap().remove("end_ns"));
         }),
-        ("spans[0].queue: expected one of compute, send, receive", &|file| {
+        ("spans[0].queue: unknown variant `tea`, expected one of `compute`, `send`, `receive`", &|file| {
             file["timelines"][1]["spans"][0]["queue"] = json!("tea");
         }),
         ("later, found 5", &|file| {

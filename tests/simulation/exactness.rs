@@ -13,6 +13,7 @@ use pipesim::internals::schedule::{Overlap, Schedule};
 use pipesim::internals::sim::OpTimes;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeSet;
 
 fn placement(rng: &mut ChaCha8Rng) -> Placement {
     match rng.random_range(0..5) {
@@ -206,4 +207,116 @@ fn searches_that_wait_often_are_no_deeper_than_the_stack() {
     // debug builds took more than 2 MiB for these states when each was a call within another
     let small = std::thread::Builder::new().stack_size(256 << 10).spawn(prove).unwrap();
     assert!(small.join().unwrap().states > 0);
+}
+
+/// The ops of one (stage, direction, kind).
+struct Row {
+    op: Op,
+    device: usize,
+    time: OpTime,
+    /// The row whose output it needs, and the transfer time.
+    input: Option<(usize, u64)>,
+    /// The row of the same stage that comes before.
+    own: Option<usize>,
+    /// What an op adds to the chunk activations of its device.
+    change: f64,
+    count: usize,
+}
+
+fn rows(open: &OpenSchedule, costs: &CostTable, split: bool, keep: f64) -> Vec<Row> {
+    let placement = &open.placement;
+    let kinds = Kind::of_microbatch(split);
+    let ops: Vec<Op> = placement.op_kinds().filter(|op| kinds.contains(&op.kind())).collect();
+    let row_of = |op: Op| ops.iter().position(|&other| other == op).unwrap();
+    let row = |&op: &Op| {
+        let input = op
+            .upstream(placement.stages())
+            .map(|stage| op.on_stage(stage))
+            .map(|from| (row_of(from), if placement.leaves_device(from) { costs.of(from).arrival } else { 0 }));
+        let (whole, kept) = op.kind().change();
+        Row {
+            op,
+            device: placement.device_of(op) as usize,
+            time: costs.of(op),
+            input,
+            own: op.kind().needs().map(|kind| row_of(op.of_kind(kind))),
+            change: whole as f64 + kept as f64 * keep,
+            count: placement.microbatches_of(op.direction(), open.microbatches).len(),
+        }
+    };
+    ops.iter().map(row).collect()
+}
+
+/// A partial order: by row when its ops ended, by device when it is free, what it holds, and its first start.
+#[derive(Clone)]
+struct Partial {
+    ends: Vec<Vec<u64>>,
+    free: Vec<u64>,
+    held: Vec<f64>,
+    first: Vec<Option<u64>>,
+}
+
+/// Tries every order, one op after the other, each as soon as possible; returns the least makespan or span.
+fn least(rows: &[Row], cap: f64, goal: Goal, state: &Partial, seen: &mut BTreeSet<(Vec<Vec<u64>>, Vec<u64>)>) -> u64 {
+    if !seen.insert((state.ends.clone(), state.free.clone())) {
+        return u64::MAX;
+    }
+    if rows.iter().zip(&state.ends).all(|(row, ends)| ends.len() == row.count) {
+        let from = |row: &Row| if goal == Goal::Span { state.first[row.device].unwrap() } else { 0 };
+        return rows.iter().zip(&state.ends).map(|(row, ends)| ends[row.count - 1] - from(row)).max().unwrap();
+    }
+    let mut best = u64::MAX;
+    for (number, row) in rows.iter().enumerate() {
+        let k = state.ends[number].len();
+        let input = row.input.map_or(Some(0), |(from, lag)| state.ends[from].get(k).map(|end| end + lag));
+        let own = row.own.is_none_or(|own| k < state.ends[own].len());
+        let fits = row.change <= 0.0 || state.held[row.device] + row.change <= cap;
+        let (Some(input), true) = (input, own && fits && k < row.count) else { continue };
+        let mut next = state.clone();
+        let start = input.max(state.free[row.device]);
+        next.first[row.device].get_or_insert(start);
+        next.held[row.device] += row.change;
+        next.free[row.device] = start + row.time.duration + row.time.after;
+        next.ends[number].push(start + row.time.duration);
+        best = best.min(least(rows, cap, goal, &next, seen));
+    }
+    best
+}
+
+/// With costs that differ everywhere, host overhead and latency, proofs agree with the enumeration of all orders.
+#[test]
+fn proofs_agree_with_the_enumeration_of_all_orders() {
+    let mut rng = ChaCha8Rng::seed_from_u64(25);
+    let mut searched = 0;
+    for number in 0..40 {
+        let (placement, m) = match number % 4 {
+            0 => (Placement::linear(2), 3),
+            1 => (Placement::linear(3), 2),
+            2 => (Placement::looped("loop", 1, 2), 2),
+            _ => (Placement::bidirectional(2, 1).unwrap(), 2),
+        };
+        let (plain, split) = (number % 3 == 0, number % 5 != 0);
+        let keep = [1.0, 1.0, 0.5][rng.random_range(0..3)];
+        let costs = table(&placement, keep, |_| OpTime {
+            duration: rng.random_range(1..6),
+            after: if plain { 0 } else { rng.random_range(0..3) },
+            arrival: rng.random_range(0..4),
+        });
+        let chunks = f64::from(placement.chunks());
+        let cap = f64::from(placement.directions()).max(1.0) + f64::from(rng.random_range(0..3)) / chunks;
+        let span = placement.directions() == 1 && rng.random_range(0..2) == 0;
+        let goal = if span { Goal::Span } else { Goal::Makespan };
+        let devices = placement.devices() as usize;
+        let programs = vec![Program::Search { split, cap: Some(cap), start: None }; devices];
+        let open = OpenSchedule { name: "random".to_string(), placement, microbatches: m, programs, goal };
+        let rows = rows(&open, &costs, split, keep);
+        let ends = vec![Vec::new(); rows.len()];
+        let start = Partial { ends, free: vec![0; devices], held: vec![0.0; devices], first: vec![None; devices] };
+        let least = least(&rows, cap * chunks, goal, &start, &mut BTreeSet::new());
+        let proof = prove(&open, &costs, Budget::default()).unwrap();
+        assert!(proof.optimal, "case {number}");
+        assert_eq!(proof.objective, least, "case {number} ({} first)", rows[0].op);
+        searched += usize::from(proof.states > 1);
+    }
+    assert!(searched > 0, "the bounds alone prove every case");
 }
