@@ -1,4 +1,5 @@
-//! The starts of a search: closed forms, building blocks in strict order, and list schedules with the blocks' priorities.
+//! The starts of a search: closed forms, building blocks in strict order and from a lattice, and list schedules with the blocks'
+//! priorities.
 
 use super::justify;
 use super::list_schedule::{Course, Policy, Rank, list_schedule};
@@ -15,23 +16,23 @@ use crate::sim::event::Each;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// How many blocks are considered as starts.
+/// Number of lattice blocks that become starts.
 const BLOCKS: usize = 32;
-/// What trying a block costs, in ops run for each op that it has.
+/// Cost of trying a block, in ops run per op.
 const RUNS: u64 = 12;
 
-/// What became of a block: what it reaches, itself, its words.
+/// What a block reaches, the block, and its words.
 type Rated = (u64, Block, Words);
 
-/// Blocks as in arXiv 2405.15362 (appendix A) on a lattice of `unit`s for `p` devices, but kept apart instead of chosen so that
-/// they are: lingering alike down forward and up backward, in two sections of devices, with any turns. In halves of a unit.
+/// Returns blocks as in arXiv 2405.15362 (appendix A) on a lattice of `unit`s for `p` devices, but with collisions shifted instead of
+/// excluded: the same delays down forward and up backward, in two sections of devices, with any turns. In halves of a unit.
 fn blocks(p: u32, unit: i64) -> Vec<Block> {
     let mut blocks = Vec::new();
     for (a, b) in (0..5).flat_map(|a| (0..=a).map(move |b| (a, b))) {
         let last = if a == b { 1 } else { p - 1 };
         for cut in (1..=last).step_by(p.div_ceil(16) as usize) {
             for turns in (0..216).map(|n| [n % 6, n / 6 % 6, n / 36]) {
-                let hops = |linger: i64| [2 * linger, 0, 0, 2 * linger];
+                let hops = |delay: i64| [2 * delay, 0, 0, 2 * delay];
                 let beyond = (a != b).then(|| (cut, hops(b)));
                 let turns = turns.map(|turn| 2 * turn);
                 blocks.push(Block { hops: hops(a), beyond, turns, even: Some(unit), apart: true });
@@ -40,7 +41,7 @@ fn blocks(p: u32, unit: i64) -> Vec<Block> {
     }
     blocks
 }
-/// How many of the best blocks are climbed from, and how many steps each.
+/// Number of blocks that are improved by local search, and of steps for each.
 const CLIMBS: (usize, usize) = (3, 120);
 
 /// V-Min, V-Half and V-ZB (arXiv 2405.15362 section 3 and its appendix: the turn depends on p), in halves of a unit.
@@ -53,9 +54,9 @@ const PUBLISHED: [Block; 5] = [
 ];
 
 impl Search<'_> {
-    /// Gathers starts by work on about so many ops, and as many again for blocks on a lattice.
+    /// Gathers starts, with `budget` ops of work, and `lattice` ops for blocks on a lattice.
     pub fn starts(&mut self, [budget, lattice]: [u64; 2], each: Each<'_>) {
-        // This one never fails: the dispatcher cannot get stuck.
+        // Never fails: list scheduling cannot deadlock.
         self.listed(Rank::Kinds(vec![self.backward, Kind::F]), 0, 0);
         let placement = &self.problem.placement;
         if placement.directions() == 1 && placement.chunks() == 1 {
@@ -129,12 +130,12 @@ impl Search<'_> {
         }
         blocks.sort();
         blocks.dedup();
-        // Those that move alike down and up the devices first, in case the budget ends.
+        // Symmetric blocks first, in case the budget ends.
         blocks.sort_by_key(|block| block.hops[0] != block.hops[2] || block.hops[1] != block.hops[3]);
         blocks
     }
 
-    /// The time from one micro-batch to the next in `block`.
+    /// Returns the time from one micro-batch to the next in `block`.
     pub fn period_of(&self, block: Block) -> i64 {
         let chunks = self.problem.placement.held_by(0).len() as i64;
         block.even.map_or(self.period(), |unit| 3 * unit * chunks).max(1)
@@ -148,13 +149,13 @@ impl Search<'_> {
         scaled.offsets(self.problem, self.backward, self.period_of(block))
     }
 
-    /// Considers `block` in strict order.
+    /// Adds `block` in strict order.
     fn block(&mut self, block: Block) -> Option<(u64, u64, u64)> {
         let words = in_order(self.problem, self.backward, &self.offsets(block), self.period_of(block));
         self.consider(words)
     }
 
-    /// Considers `words`, and if they have W's also without these, if they keep to the caps.
+    /// Adds `words`, and if they have W's, also without these; complete words must keep the caps.
     pub fn start(&mut self, words: Words) {
         let mut counts = vec![0; self.problem.rules.len()];
         let complete = words.slots.iter().any(|&slot| kind_of(slot) == Kind::W);
@@ -175,7 +176,7 @@ impl Search<'_> {
         self.consider(if complete { words.without_weights() } else { words });
     }
 
-    /// A list schedule with its W's, which always runs.
+    /// Returns a list schedule with its W's, which always exists.
     pub fn list_schedule(&self) -> Option<Words> {
         let (rank, split) = (Rank::Kinds(vec![self.backward, Kind::F]), self.backward == Kind::I);
         let policy = Policy { rank, split, compete: false, slack: 0, patience: 0 };
@@ -185,7 +186,7 @@ impl Search<'_> {
         Some(Words::new(&rows.iter().map(row).collect::<Vec<Vec<u32>>>()))
     }
 
-    /// Considers a list schedule.
+    /// Adds a list schedule.
     fn listed(&mut self, rank: Rank, patience: i64, slack: i64) {
         let split = self.backward == Kind::I;
         let policy = Policy { rank, split, compete: false, slack: slack as u64, patience: patience as u64 };
@@ -196,7 +197,7 @@ impl Search<'_> {
         }
     }
 
-    /// Changes `block`, which reaches `key`, as long as that does no harm and the work does not exceed `until`.
+    /// Improves `block`, which reaches `key`, by random changes until the work exceeds `until`.
     fn climb(&mut self, mut key: (u64, u64, u64), mut block: Block, until: u64) {
         let mut random = Random(1);
         for _ in 0..CLIMBS.1 {
@@ -217,8 +218,7 @@ impl Search<'_> {
         }
     }
 
-    /// Considers the blocks that reach most once justified. At first as many are tried as `budget` allows, the best of them again
-    /// with more micro-batches.
+    /// Adds the best blocks once justified. First as many are tried as `budget` allows; with more micro-batches the best of them.
     pub fn lattice(&mut self, budget: u64, each: Each<'_>) {
         let mut tried = std::mem::take(&mut self.blocks);
         if tried.is_empty() {
@@ -248,13 +248,13 @@ impl Search<'_> {
         self.blocks = best.into_iter().collect();
     }
 
-    /// `block` repeated as it is, justified but for its steady state, and what it reaches.
+    /// Returns `block` repeated as it is, justified except for its steady state, and what it reaches.
     fn kept(&self, block: Block, even: &Problem, trial: &mut Trial<'_>) -> Option<Rated> {
         let words = justify::repeated(even, self.backward, &self.offsets(block), self.period_of(block))?;
         Some((order(self.goal, trial.run(&words)?).0, block, words))
     }
 
-    /// The order of `block` as soon as can be, justified, without W's.
+    /// Returns the order of `block` as soon as possible, justified, without W's.
     fn squeezed(&self, block: Block, even: &Problem, trial: &mut Trial<'_>) -> Option<Rated> {
         let words = in_order(self.problem, self.backward, &self.offsets(block), self.period_of(block));
         let words = justify::justified(even, self.backward == Kind::I, &words)?;
@@ -263,7 +263,7 @@ impl Search<'_> {
         Some((scores.map(|score| order(self.goal, score).0).min()?, block, words))
     }
 
-    /// The blocks that keep to the caps on average, each once, those that hold most first.
+    /// Returns the blocks that keep the caps on average, without duplicates, those that hold most first.
     fn fitting(&self) -> Vec<Block> {
         let room = |device: usize| self.problem.caps[device] / (WHOLE / 1000);
         let mut seen = BTreeSet::new();

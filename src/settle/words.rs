@@ -3,45 +3,45 @@
 use super::problem::Problem;
 use crate::op::{Kind, Op};
 
-/// One order per device, flat.
+/// One order per device, flat: ops as slots, in order of micro-batch per slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Words {
     pub slots: Vec<u32>,
-    /// Where devices begin; one more at the end.
+    /// Where devices begin, and the end.
     pub starts: Vec<usize>,
 }
 
 impl Words {
-    /// The words of devices 0, 1, 2, ...
+    /// Creates the words of devices 0, 1, 2, .. from rows.
     pub fn new(words: &[Vec<u32>]) -> Words {
         let mut starts = vec![0];
         words.iter().for_each(|word| starts.push(starts[starts.len() - 1] + word.len()));
         Words { slots: words.concat(), starts }
     }
 
-    /// The same without W's.
+    /// Removes the W's.
     pub fn without_weights(&self) -> Words {
         let row = |device| self.word(device).iter().copied().filter(|&slot| kind_of(slot) != Kind::W).collect();
         Words::new(&(0..self.starts.len() - 1).map(row).collect::<Vec<Vec<u32>>>())
     }
 
-    /// Where `device`'s word is.
+    /// Returns where the word of `device` is.
     pub fn range(&self, device: usize) -> std::ops::Range<usize> {
         self.starts[device]..self.starts[device + 1]
     }
 
-    /// The word of `device`.
+    /// Returns the word of `device`.
     pub fn word(&self, device: usize) -> &[u32] {
         &self.slots[self.range(device)]
     }
 }
 
-/// The kind of a slot.
+/// Returns the kind of a slot.
 pub(super) fn kind_of(slot: u32) -> Kind {
     Kind::ALL[(slot & 3) as usize]
 }
 
-/// The slot of another kind of the same stage.
+/// Returns the slot of another kind of the same stage.
 pub(super) fn slot_of(slot: u32, kind: Kind) -> u32 {
     slot & !3 | kind as u32
 }
@@ -52,7 +52,7 @@ pub(super) fn words_of(rows: &[Vec<Op>]) -> Words {
     Words::new(&rows.iter().map(row).collect::<Vec<Vec<u32>>>())
 }
 
-/// Whether a word keeps to `cap` and runs every backward after its forward and every W after its I.
+/// Whether a word keeps the cap and runs every backward after its forward and every W after its I.
 pub(super) fn fits(problem: &Problem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
     counts.fill(0);
     let (mut whole, mut pending) = (0_i64, 0_usize);
@@ -73,7 +73,7 @@ pub(super) fn fits(problem: &Problem, device: usize, word: &[u32], counts: &mut 
     true
 }
 
-/// The op that slot number `slot` is, for micro-batch number `count` of its direction.
+/// Returns the op of `slot` for micro-batch number `count` of its direction.
 pub(super) fn op_of(problem: &Problem, slot: u32, count: u32) -> Op {
     let stage = slot / Op::SLOTS_PER_STAGE as u32;
     let direction = slot >> 2 & 1;
@@ -103,8 +103,8 @@ fn cut(problem: &Problem, begins: &[u64], words: &Words, moment: u64, q: u32, de
     let range = words.range(device);
     let begins = &begins[range.clone()];
     let start = range.start + begins.partition_point(|&begin| begin < moment);
-    let letters = range.len() / problem.microbatches as usize; // of one micro-batch: with or without W's
-    let end = start + letters * q as usize;
+    let per_microbatch = range.len() / problem.microbatches as usize; // with or without W's
+    let end = start + per_microbatch * q as usize;
     let period = words.slots.get(start..end).filter(|_| end <= range.end)?;
     let even = period.iter().all(|slot| period.iter().filter(|other| *other == slot).count() == q as usize);
     even.then_some((start, end))

@@ -3,7 +3,7 @@
 use crate::support::{random_rows, table, valid_schedule};
 use pipesim::internals::activation::Keep;
 use pipesim::internals::cost::{CostTable, GivenCosts, OpTime, Slow};
-use pipesim::internals::exact::{Budget, Error, prove, prove_against};
+use pipesim::internals::exact::{Error, prove, prove_against};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::{Goal, OpenSchedule, Program};
@@ -79,7 +79,7 @@ fn no_proof_is_above_the_schedule_itself() {
         let overlap = Overlap::ALL[rng.random_range(0..4)];
         let Ok(graph) = TaskGraph::with_overlap(schedule, overlap) else { continue };
         let own = OpTimes::swept(&graph, &costs).makespan();
-        let proof = match prove_against(&graph, &costs, Budget { states: 3_000 }) {
+        let proof = match prove_against(&graph, &costs, 3_000) {
             Ok(proof) => proof,
             Err(Error::Overlapped | Error::Mixed(_) | Error::Instant(_)) => {
                 refused += 1;
@@ -145,7 +145,7 @@ fn a_cap_that_an_order_reaches_allows_it() {
             programs: (0..placement.devices()).map(search).collect(),
             goal: Goal::Makespan,
         };
-        let (lower, found) = match prove(&open, &costs, Budget { states: 3_000 }) {
+        let (lower, found) = match prove(&open, &costs, 3_000) {
             Ok(proof) => {
                 assert!(proof.schedule.keeps_cap(cap, costs.keep), "seed {seed}: cap {cap}");
                 (proof.lower_bound, proof.objective)
@@ -176,7 +176,7 @@ fn shares_that_are_no_binary_fraction_are_exact() {
         assert_eq!(peak, if makespan < 194.0 { 1.3 } else { 1.0 }, "cap {cap}");
     }
     let resolved = Selection::new(2, 2).resolve("interleaved-zb", &costs).unwrap();
-    let proof = prove_against(&resolved.graph, &resolved.costs, Budget::default()).unwrap();
+    let proof = prove_against(&resolved.graph, &resolved.costs, 2_000_000).unwrap();
     assert!(proof.optimal && proof.objective as f64 / resolved.costs.ticks_per_unit <= 67.0);
 }
 
@@ -187,15 +187,15 @@ fn what_single_ops_cannot_do_is_not_proven() {
     let rows: Vec<Op> = ["0F0", "0F1", "0I0", "0W0", "0B1"].map(|op| op.parse().unwrap()).to_vec();
     let graph = TaskGraph::new(valid_schedule(&placement, 2, &[rows])).unwrap();
     let table = |text: &str| text.parse::<GivenCosts>().unwrap().table(&placement, 2, &Slow::new()).unwrap();
-    let refused = prove_against(&graph, &table("F=1,I=1,W=1,B=1.5"), Budget::default()).unwrap_err();
+    let refused = prove_against(&graph, &table("F=1,I=1,W=1,B=1.5"), 2_000_000).unwrap_err();
     assert!(matches!(refused, Error::Mixed(op) if op.kind() == Kind::B), "{refused}");
-    let proof = prove_against(&graph, &table("B=2"), Budget::default()).unwrap();
+    let proof = prove_against(&graph, &table("B=2"), 2_000_000).unwrap();
     assert_eq!((proof.objective, proof.schedule.splits_backward()), (6, true));
     assert_eq!(graph.schedule().peak(Keep::ALL), 2.0);
     let mut pair: Vec<Op> = ["0F0", "0F1", "0B0", "0B1"].map(|op| op.parse().unwrap()).to_vec();
     pair[1] = pair[1].opening_pair();
     let graph = TaskGraph::with_overlap(valid_schedule(&placement, 2, &[pair]), Overlap::Max).unwrap();
-    assert!(matches!(prove_against(&graph, &table(""), Budget::default()), Err(Error::Overlapped)));
+    assert!(matches!(prove_against(&graph, &table(""), 2_000_000), Err(Error::Overlapped)));
 }
 
 /// A device may have to wait a thousand times where its ops are short beside those elsewhere; the search's depth is not the stack's.
@@ -203,7 +203,7 @@ fn what_single_ops_cannot_do_is_not_proven() {
 fn searches_that_wait_often_are_no_deeper_than_the_stack() {
     let costs = Costs::given("F=1,I=20000,W=0.5".parse().unwrap());
     let resolved = Selection::new(2, 4).resolve("group-interleaved", &costs).unwrap();
-    let prove = move || prove_against(&resolved.graph, &resolved.costs, Budget { states: 50_000 }).unwrap();
+    let prove = move || prove_against(&resolved.graph, &resolved.costs, 50_000).unwrap();
     // debug builds took more than 2 MiB for these states when each was a call within another
     let small = std::thread::Builder::new().stack_size(256 << 10).spawn(prove).unwrap();
     assert!(small.join().unwrap().states > 0);
@@ -247,23 +247,21 @@ fn rows(open: &OpenSchedule, costs: &CostTable, split: bool, keep: f64) -> Vec<R
     ops.iter().map(row).collect()
 }
 
-/// A partial order: by row when its ops ended, by device when it is free, what it holds, and its first start.
+/// A partial order: by row when its ops ended, by device when it is free and what it holds.
 #[derive(Clone)]
 struct Partial {
     ends: Vec<Vec<u64>>,
     free: Vec<u64>,
     held: Vec<f64>,
-    first: Vec<Option<u64>>,
 }
 
-/// Tries every order, one op after the other, each as soon as possible; returns the least makespan or span.
-fn least(rows: &[Row], cap: f64, goal: Goal, state: &Partial, seen: &mut BTreeSet<(Vec<Vec<u64>>, Vec<u64>)>) -> u64 {
+/// Tries every order, one op after the other, each as soon as possible; returns the least makespan.
+fn least(rows: &[Row], cap: f64, state: &Partial, seen: &mut BTreeSet<(Vec<Vec<u64>>, Vec<u64>)>) -> u64 {
     if !seen.insert((state.ends.clone(), state.free.clone())) {
         return u64::MAX;
     }
     if rows.iter().zip(&state.ends).all(|(row, ends)| ends.len() == row.count) {
-        let from = |row: &Row| if goal == Goal::Span { state.first[row.device].unwrap() } else { 0 };
-        return rows.iter().zip(&state.ends).map(|(row, ends)| ends[row.count - 1] - from(row)).max().unwrap();
+        return state.ends.iter().flatten().copied().max().unwrap();
     }
     let mut best = u64::MAX;
     for (number, row) in rows.iter().enumerate() {
@@ -274,11 +272,10 @@ fn least(rows: &[Row], cap: f64, goal: Goal, state: &Partial, seen: &mut BTreeSe
         let (Some(input), true) = (input, own && fits && k < row.count) else { continue };
         let mut next = state.clone();
         let start = input.max(state.free[row.device]);
-        next.first[row.device].get_or_insert(start);
         next.held[row.device] += row.change;
         next.free[row.device] = start + row.time.duration + row.time.after;
         next.ends[number].push(start + row.time.duration);
-        best = best.min(least(rows, cap, goal, &next, seen));
+        best = best.min(least(rows, cap, &next, seen));
     }
     best
 }
@@ -304,16 +301,15 @@ fn proofs_agree_with_the_enumeration_of_all_orders() {
         });
         let chunks = f64::from(placement.chunks());
         let cap = f64::from(placement.directions()).max(1.0) + f64::from(rng.random_range(0..3)) / chunks;
-        let span = placement.directions() == 1 && rng.random_range(0..2) == 0;
-        let goal = if span { Goal::Span } else { Goal::Makespan };
         let devices = placement.devices() as usize;
         let programs = vec![Program::Search { split, cap: Some(cap), start: None }; devices];
-        let open = OpenSchedule { name: "random".to_string(), placement, microbatches: m, programs, goal };
+        let open =
+            OpenSchedule { name: "random".to_string(), placement, microbatches: m, programs, goal: Goal::Makespan };
         let rows = rows(&open, &costs, split, keep);
         let ends = vec![Vec::new(); rows.len()];
-        let start = Partial { ends, free: vec![0; devices], held: vec![0.0; devices], first: vec![None; devices] };
-        let least = least(&rows, cap * chunks, goal, &start, &mut BTreeSet::new());
-        let proof = prove(&open, &costs, Budget::default()).unwrap();
+        let start = Partial { ends, free: vec![0; devices], held: vec![0.0; devices] };
+        let least = least(&rows, cap * chunks, &start, &mut BTreeSet::new());
+        let proof = prove(&open, &costs, 2_000_000).unwrap();
         assert!(proof.optimal, "case {number}");
         assert_eq!(proof.objective, least, "case {number} ({} first)", rows[0].op);
         searched += usize::from(proof.states > 1);

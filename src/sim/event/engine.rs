@@ -15,42 +15,41 @@ use std::ops::Range;
 /// Not yet.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// What happens besides ends of ops. The order of kinds is the order in which events of one time and device are handled;
-/// an op's end comes after them.
+/// Kinds of events besides ends of ops, in the order in which events of one time and device are handled; an op's end comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EventKind {
-    /// A message is through its link, on its sender's side.
+    /// A message has left its link.
     Through,
     /// A message arrives at its receiver.
     Arrival,
-    /// The second output of a pair can be sent, after the first has held its device up.
+    /// The second output of a pair can be sent, after the overhead of the first.
     Ready,
-    /// A device is free again after an op or a put has held it up.
+    /// A device is free again after host overhead or a put.
     Free,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Event {
     time: u64,
-    /// Device and kind: 8 times the one and the other.
+    /// 8 * device + kind.
     place: u64,
     /// Link or message.
     which: u32,
-    /// Of [`EventKind::Through`] on shared links: void unless it is the link's latest.
+    /// For [`EventKind::Through`] on shared links: void unless it is the link's current one.
     turn: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Its next op, if any, waits for its input.
+    /// Waits for the input of its next op, or has none.
     Idle,
-    /// An op or a pair of ops runs.
+    /// Runs an op or a pair.
     Running,
-    /// The op that ended holds it up.
+    /// Busy with the overhead or the put of an op that ended.
     Held,
 }
 
-/// A device on the way through its program.
+/// Progress of a device through its program.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
     next: usize,
@@ -58,17 +57,17 @@ pub(super) struct Device {
     state: State,
     free: u64,
     start: u64,
-    /// What the op that runs takes alone; of a pair that runs as one, both.
+    /// Durations of the running op alone, or of both ops of a pair.
     alone: [u64; 2],
-    /// The ops that have ended and whose outputs are still to be put, one after the other.
+    /// Ended ops whose outputs are still to be put, one after the other.
     to_put: Range<usize>,
-    /// Grains that are left of it, since when it runs at how many a tick.
+    /// Grains left of the running op at time `since`, and its speed in grains per tick.
     left: u128,
     since: u64,
     speed: u64,
-    /// Number of its processor, if it shares one.
+    /// Its processor, if it shares one.
     processor: Option<usize>,
-    /// Messages on their way from it or to it.
+    /// Number of messages in transit from or to it.
     pub(super) transfers: u32,
     activity: Activity,
 }
@@ -84,9 +83,9 @@ pub(super) struct Progress {
 pub(super) struct QueueState {
     pub(super) next: u32,
     pub(super) end: u32,
-    /// Its head is on its way, where sends go into slots.
+    /// Whether its head is in transit, if sends go into slots.
     pub(super) busy: bool,
-    /// Messages of the group at its head that are not there yet.
+    /// Number of messages of the group at its head that have not arrived.
     pub(super) left: u32,
 }
 
@@ -105,17 +104,17 @@ pub(super) struct Simulation<'a, L, O> {
     pub(super) observer: &'a mut O,
     pub(super) now: u64,
     pub(super) grain: Grain,
-    /// When the ops end that run.
+    /// Ends of the running ops.
     pub(super) ends: Tournament,
     pub(super) events: BinaryHeap<Reverse<Event>>,
     /// Whether there are overlapped pairs.
     pub(super) pairs: bool,
     pub(super) devices: Vec<Device>,
-    /// By processor: how many of its devices run an op.
+    /// By processor: number of its devices that run an op.
     pub(super) running: Vec<u32>,
     pub(super) progress: Vec<Progress>,
     pub(super) queues: Vec<QueueState>,
-    /// By channel: messages that hold a slot.
+    /// By channel: number of messages that hold a slot.
     pub(super) held: Vec<u32>,
     pub(super) links: Vec<LinkState>,
 }
@@ -157,7 +156,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         }
     }
 
-    /// Runs it to its end; `None` where nothing can happen any more, but ops are left.
+    /// Runs to the end; `None` for a deadlock.
     pub(super) fn run(mut self) -> Option<Vec<Activity>> {
         for device in 0..self.devices.len() as u32 {
             match self.prepared.begin[device as usize] {
@@ -215,7 +214,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
 
 // Compute.
 impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
-    /// The op that a device does not get past.
+    /// Returns the next op of a device.
     pub(super) fn next_op(&self, device: u32) -> Option<usize> {
         let Device { next, end, .. } = self.devices[device as usize];
         (next < end).then_some(next)
@@ -225,24 +224,24 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         self.prepared.graph.op(index)
     }
 
-    /// How many ops start and end together with op number `index`, itself included, if it is the first.
+    /// Returns 2 if op number `index` is the first of a pair that runs as one op, else 1.
     fn width(&self, index: usize) -> usize {
         let whole = || matches!(self.prepared.graph.overlap(), Overlap::Atomic | Overlap::Max);
         if self.pairs && whole() && self.op(index).opens_pair() { 2 } else { 1 }
     }
 
-    /// The messages that the next op of a device, or its next pair, waits for.
+    /// Returns the messages that the next op or pair of a device waits for.
     fn inputs(&self, device: u32) -> impl Iterator<Item = u32> {
         let next = self.devices[device as usize].next;
         self.messages.input[next..next + self.width(next)].iter().copied().filter(|&message| message != NONE)
     }
 
-    /// The first of them that is not there.
+    /// Returns the first of them that has not arrived.
     pub(super) fn missing_input(&self, device: u32) -> Option<u32> {
         self.inputs(device).find(|&message| self.progress[message as usize].end == NEVER)
     }
 
-    /// Starts the next op of a device if nothing keeps it from it.
+    /// Starts the next op of a device if it can start.
     pub(super) fn try_start(&mut self, device: u32) {
         if self.devices[device as usize].state != State::Idle
             || self.next_op(device).is_none()
@@ -267,7 +266,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         self.change_running(device, 1);
     }
 
-    /// An op of `device` has started (1) or ended (-1).
+    /// Counts an op of `device` that started (1) or ended (-1).
     fn change_running(&mut self, device: u32, by: i32) {
         let Some(processor) = self.devices[device as usize].processor else {
             return self.set_speed(device);
@@ -284,7 +283,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         }
     }
 
-    /// Lets the op of `device`, if one runs, go on at the speed that the circumstances now allow.
+    /// Updates the speed of the running op of `device`.
     pub(super) fn set_speed(&mut self, device: u32) {
         let config = self.prepared.config;
         let state = &self.devices[device as usize];
@@ -312,7 +311,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         self.ends.set(device, now + ticks);
     }
 
-    /// The op or pair that `device` runs ends.
+    /// Ends the running op or pair of `device`.
     fn finish(&mut self, device: u32) {
         let now = self.now;
         let state = &mut self.devices[device as usize];
@@ -355,7 +354,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         }
     }
 
-    /// A device that puts hold up puts the next output of the ops that have ended; when all are through it is free again.
+    /// Puts the next output of the ended ops of a device that puts hold up; frees the device after the last.
     fn put_next(&mut self, device: u32) {
         let now = self.now;
         while let Some(index) = self.devices[device as usize].to_put.next() {
@@ -370,8 +369,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         self.try_start(device);
     }
 
-    /// The outputs of ops that ended together can be sent, each after the one before has held the device up. When the device
-    /// is free again.
+    /// Sends the outputs of ops that ended together, each after the overhead of the one before. Returns when the device is free.
     fn hand_on(&mut self, ops: Range<usize>) -> u64 {
         let mut time = self.now;
         for index in ops {

@@ -1,4 +1,4 @@
-//! Communication queues: the messages of a graph and the order in which each device sends and receives them.
+//! The messages of a graph, and the queues in which devices send and receive them.
 
 use super::prepared::Rule;
 use super::{Config, Scope};
@@ -6,19 +6,19 @@ use crate::graph::TaskGraph;
 use crate::lowering::Lowering;
 use crate::op::Kind;
 
-/// No message, no queue.
+/// No message or queue.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The output of an op on its way to another device.
+/// The output of an op that is sent to another device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     /// The op that makes it.
     pub op: u32,
-    /// That op's [`Op::slot`], by which its lane is found.
+    /// That op's [`Op::slot`], the index of its lane.
     pub slot: u32,
 }
 
-/// The way of the messages that ops of one stage, direction and kind make.
+/// The route of messages that ops of one (stage, direction, kind) make.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lane {
     pub from: u32,
@@ -26,13 +26,13 @@ pub(super) struct Lane {
     pub link: u32,
     /// Stage boundary and direction.
     pub channel: u32,
-    /// The queue from which they are sent; [`NONE`]: at once.
+    /// The queue of their sends; [`NONE`] if they are sent at once.
     pub send_queue: u32,
-    /// The queue in which their receiver asks for them; [`NONE`]: it need not ask.
+    /// The queue of their receives; [`NONE`] if there are no receives.
     pub receive_queue: u32,
-    /// How long one occupies its link.
+    /// For how long a message occupies its link.
     pub transfer: u64,
-    /// How long it travels.
+    /// For how long it travels after that.
     pub latency: u64,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Entry {
     pub receives: bool,
 }
 
-/// All messages of a graph, by the index of the op that makes them, and the queues through which they go.
+/// All messages of a graph, in order of the ops that make them, and their queues.
 #[derive(Debug)]
 pub(super) struct Messages {
     pub all: Vec<Message>,
@@ -55,9 +55,9 @@ pub(super) struct Messages {
     pub input: Vec<u32>,
     /// The entries of all queues, queue after queue.
     pub entries: Vec<Entry>,
-    /// By queue: where its entries start; and their end.
+    /// By queue: where its entries start; then the end of the last.
     pub starts: Vec<u32>,
-    /// By entry: where its group ends; empty where every entry is a group of its own.
+    /// By entry: where its group ends; empty if every entry is a group.
     pub ends: Vec<u32>,
     /// Whether a send completes together with its receive.
     pub meet: bool,
@@ -66,7 +66,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// The messages of `graph` and the queues that `config` gives each device.
+    /// Creates the messages of `graph` and the queues under `config`.
     pub fn new(graph: &TaskGraph, config: &Config, rules: &[Rule]) -> Messages {
         let ops = graph.schedule().ops();
         let mut messages = Messages {
@@ -95,12 +95,12 @@ impl Messages {
         messages
     }
 
-    /// The lane of a message.
+    /// Returns the lane of a message.
     pub fn lane(&self, message: u32) -> &Lane {
         &self.lanes[self.all[message as usize].slot as usize]
     }
 
-    /// Where the group ends that begins with entry number `first`.
+    /// Returns the end of the group that begins with entry number `first`.
     pub fn group_end(&self, first: u32) -> u32 {
         self.ends.get(first as usize).copied().unwrap_or(first + 1)
     }
@@ -120,7 +120,7 @@ impl Messages {
         self.links = keys.len();
     }
 
-    /// Fills the queues: under a delivery without queues there is one for each channel whose slots are limited.
+    /// Fills the queues. One-sided delivery has one queue per channel if slots are limited, else none.
     fn fill_queues(&mut self, graph: &TaskGraph, config: &Config) {
         let lowering = match config.slots {
             Some(slots) => Lowering::by_channel(graph, slots),
@@ -148,7 +148,7 @@ impl Messages {
     }
 }
 
-/// The lanes by [`Op::slot`], as far as `rules` tell.
+/// Returns the lanes by [`Op::slot`], without links and queues.
 fn lanes(graph: &TaskGraph, rules: &[Rule]) -> Vec<Lane> {
     let mut lanes = vec![Lane::default(); rules.len()];
     let placement = &graph.schedule().placement;
