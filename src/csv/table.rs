@@ -7,17 +7,17 @@ use crate::placement::{Placement, PlacementError};
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// The actions of a file by row.
+/// The actions of a file.
 pub struct Table<'a> {
     file: &'a str,
-    /// Of all rows, one after the other.
+    /// Actions of all rows, one after the other.
     pub actions: Vec<Action>,
-    /// By row, where its actions are.
+    /// By row: the range of its actions.
     pub rows: Vec<Range<usize>>,
 }
 
 impl<'a> Table<'a> {
-    /// Reads the cells; empty rows at the end are left out.
+    /// Reads the cells; ignores empty rows at the end.
     pub fn scan(file: &'a str, text: &str) -> Result<Table<'a>, Error> {
         let mut table = Table { file, actions: Vec::new(), rows: Vec::new() };
         if text.len() > MAX_BYTES {
@@ -55,7 +55,7 @@ impl<'a> Table<'a> {
         Ok(table)
     }
 
-    /// The ops with their rows.
+    /// Returns the ops with their rows.
     pub fn ops(&self) -> impl Iterator<Item = (usize, Kind, &Action)> {
         let of = |(row, range): (usize, &Range<usize>)| self.actions[range.clone()].iter().map(move |a| (row, a));
         self.rows.iter().enumerate().flat_map(of).filter_map(|(row, action)| match action.what {
@@ -64,7 +64,7 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// `action` of `row` is wrong.
+    /// Returns the error that `action` of `row` is wrong.
     pub fn action_fault(&self, row: usize, action: &Action, expected: &str, remedy: &str) -> Error {
         self.cell_fault(row, action.cell as usize, expected, &action.text(), remedy)
     }
@@ -74,16 +74,16 @@ impl<'a> Table<'a> {
         Error::Cell { file, row: row + 1, cell, expected, found, remedy: remedy.to_string() }
     }
 
-    /// The file as a whole is wrong.
+    /// Returns the error that the file is wrong.
     pub fn fault(&self, expected: &str, found: String, remedy: &str) -> Error {
         Error::File { file: self.file.to_string(), expected: expected.to_string(), found, remedy: remedy.to_string() }
     }
 }
 
-/// No row yet.
+/// No row.
 const NOWHERE: u32 = u32::MAX;
 
-/// Placement and number of micro-batches. Nothing is allocated beyond the number of ops, whatever numbers they name.
+/// Infers placement and number of micro-batches. Allocates no more than the number of ops implies, whatever numbers they contain.
 pub fn infer_placement(table: &Table) -> Result<(Placement, u32), Error> {
     let stages = highest(table, "stage", |action| action.stage)?;
     let microbatches = highest(table, "micro-batch", |action| action.microbatch)?;
@@ -100,15 +100,15 @@ pub fn infer_placement(table: &Table) -> Result<(Placement, u32), Error> {
     let placement = if twice { bidirectional(table, stages, microbatches)? } else { one_way(devices, rows) };
     let placement = placement.map_err(|reason| {
         table.fault(
-            "rows that are devices, each with as many stages",
+            "one row per device, each with the same number of stages",
             reason.to_string(),
-            "give every device as many stages",
+            "give every device the same number of stages",
         )
     })?;
     Ok((placement, microbatches))
 }
 
-/// One more than the highest number that `of` gives; a number that the count of ops rules out is an error.
+/// Returns one more than the largest number that `of` returns; numbers that the number of ops rules out are errors.
 fn highest(table: &Table, noun: &str, of: impl Fn(&Action) -> u32) -> Result<u32, Error> {
     let count = table.ops().count();
     let Some((row, _, action)) = table.ops().min_by_key(|(_, _, action)| Reverse(of(action))) else { return Ok(0) };
@@ -119,7 +119,7 @@ fn highest(table: &Table, noun: &str, of: impl Fn(&Action) -> u32) -> Result<u32
     Ok(of(action) + 1)
 }
 
-/// That there are as many forwards as S stages and m micro-batches take, before anything of that size is allocated.
+/// Checks that there are forwards for all stages and micro-batches, before anything of that size is allocated.
 fn check_complete(table: &Table, stages: u32, microbatches: u32) -> Result<(), Error> {
     let mut forwards = vec![0_u64; stages as usize];
     for (_, _, action) in table.ops().filter(|(_, kind, _)| *kind == Kind::F) {
@@ -143,7 +143,7 @@ fn check_complete(table: &Table, stages: u32, microbatches: u32) -> Result<(), E
     Err(table.action_fault(row, action, &expected, &format!("add {stage}F{missing} or correct this number")))
 }
 
-/// The placement of stages that stand on one row each.
+/// Returns the placement of stages that are each on one row.
 fn one_way(devices: u32, rows: Vec<u32>) -> Result<Placement, PlacementError> {
     let stages = rows.len() as u32;
     if devices > 0 && stages.is_multiple_of(devices) {
@@ -159,7 +159,7 @@ fn one_way(devices: u32, rows: Vec<u32>) -> Result<Placement, PlacementError> {
     Placement::new("custom", devices, rows)
 }
 
-/// The placement of stages that stand on two rows, one for either half of the micro-batches.
+/// Returns the placement of stages that are each on two rows, one for each half of the micro-batches.
 fn bidirectional(table: &Table, stages: u32, microbatches: u32) -> Result<Result<Placement, PlacementError>, Error> {
     let half = microbatches.div_ceil(2);
     let mut device_of = [vec![NOWHERE; stages as usize], vec![NOWHERE; stages as usize]];
@@ -170,7 +170,7 @@ fn bidirectional(table: &Table, stages: u32, microbatches: u32) -> Result<Result
             *place = row as u32;
         } else if *place != row as u32 {
             let expected = format!(
-                "this op on row {} with others of stage {}: a stage may stand on two rows only if one runs micro-batches \
+                "this op on row {} with others of stage {}: a stage may be on two rows only if one runs micro-batches \
                  below {half} and the other the rest",
                 *place + 1,
                 action.stage

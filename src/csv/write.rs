@@ -1,4 +1,4 @@
-//! From a schedule to a file that PyTorch loads.
+//! Writing a schedule as a file that PyTorch loads.
 
 use super::cells::push;
 use super::{Error, Format};
@@ -6,14 +6,16 @@ use crate::op::{Kind, Op, boundary_letter};
 use crate::schedule::{Schedule, next_unit, unit_name, units};
 use std::collections::VecDeque;
 
-/// The text of a PyTorch schedule file: one row per device, no empty cells.
+/// Returns the text of a PyTorch schedule file: one row per device, no empty cells.
 ///
-/// Under [`Format::ComputeComms`] a send stands right after the op that makes it and a receive right before the op that
-/// needs it, moved forward only where sends and receives would otherwise wait for each other in a circle: there is one
-/// global order of transfers that every row follows, so the file runs even where a send waits for its receive. Parameters
-/// are gathered before a stage's first op; gradients are reduced (and scaled: PyTorch does that nowhere else) and
-/// parameters freed after its last. A sent activation is waited for after its micro-batch's backward, which nobody could
-/// run before it had arrived, a sent gradient at the end of the row: so does PyTorch itself.
+/// Under [`Format::ComputeComms`] a send follows the op that makes it and a receive precedes the op that needs it; receives move
+/// forward only to avoid a cycle of waits. All rows follow one global order of transfers, so the file runs even if a send waits for
+/// its receive. Parameters are gathered before a stage's first op; after its last, gradients are reduced (and scaled: PyTorch scales
+/// them nowhere else) and parameters freed. As in PyTorch, the wait for a sent activation follows its micro-batch's backward, and
+/// the wait for a sent gradient is at the end of the row.
+///
+/// # Errors
+/// A schedule that PyTorch's classes cannot hold, or that deadlocks.
 pub fn write(schedule: &Schedule, format: Format) -> Result<String, Error> {
     check(schedule)?;
     let rows = match format {
@@ -28,7 +30,7 @@ pub fn write(schedule: &Schedule, format: Format) -> Result<String, Error> {
     Ok(text)
 }
 
-/// That PyTorch's classes can hold the schedule.
+/// Checks that PyTorch's classes can hold the schedule.
 fn check(schedule: &Schedule) -> Result<(), Error> {
     let placement = &schedule.placement;
     let refuse = |reason: String, remedy: &str| {
@@ -37,7 +39,7 @@ fn check(schedule: &Schedule) -> Result<(), Error> {
     if placement.directions() > 1 {
         let (one, other) = (placement.device_of_stage(0, 0), placement.device_of_stage(0, 1));
         let reason =
-            format!("stage 0 is on device {one} and on device {other}, but PyTorch takes a stage on one row only");
+            format!("stage 0 is on device {one} and on device {other}, but in PyTorch a stage is on one row only");
         return refuse(reason, "choose a schedule of one direction, such as dualpipe-v");
     }
     if let Err(fault) = schedule.validate() {
@@ -57,38 +59,38 @@ fn check(schedule: &Schedule) -> Result<(), Error> {
     Ok(())
 }
 
-/// A program's cells.
+/// Returns the cells of a program.
 fn row(program: &[Op]) -> String {
     let mut text = String::with_capacity(program.len() * 6);
     units(program).for_each(|unit| push(&mut text, &unit_name(unit)));
     text
 }
 
-/// Puts transfers into the rows while all devices' programs advance together. A device does not go on before what it has
-/// made is sent; a transfer takes place when the receiver's next op needs it, or, when no device can go on, for the send
-/// that has waited longest. Each transfer is written into both rows at once: that is the global order.
+/// Writes the rows while all programs advance together. A device waits until its outputs are sent; a transfer happens when the
+/// receiver's next op needs it or, if no device can continue, for the oldest send. Each transfer is written to both rows at once,
+/// which defines the global order.
 struct Transfers<'a> {
     schedule: &'a Schedule,
     rows: Vec<String>,
-    /// By device, how many ops of its program are done.
+    /// By device: number of ops written.
     done: Vec<usize>,
-    /// By device, what it has made and not sent.
+    /// By device: outputs that are not sent.
     unsent: Vec<Vec<Transfer>>,
-    /// All sends in the order in which they could be made; some are done.
+    /// All sends in the order of their ops; some are done.
     waiting: VecDeque<Transfer>,
-    /// By (stage, micro-batch, gradient or not): what has become of the input.
+    /// By (stage, micro-batch, gradient or not): state of the input.
     inputs: Vec<Input>,
-    /// By stage, how many ops it has, and how many of them are to come.
+    /// By stage: number of its ops, and of those that are not written.
     counts: Vec<(usize, usize)>,
-    /// By device, the stages that have run their last op and whose gradients are to be reduced.
+    /// By device: stages that have run their last op and whose gradients must be reduced.
     finished: Vec<Vec<u32>>,
-    /// By device, the waits for the gradients that it has sent; nothing where the file has no waits.
+    /// By device: the waits for sent gradients; `None` if the file has no waits.
     waits: Option<Vec<String>>,
-    /// Devices that may be able to go on.
+    /// Devices that may be able to continue.
     ready: VecDeque<u32>,
 }
 
-/// What goes to another device: the output of an op, as the input that it is there.
+/// An output that goes to another device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Transfer {
     from: u32,
@@ -109,7 +111,7 @@ enum Input {
 }
 
 impl<'a> Transfers<'a> {
-    /// Nothing placed yet; `waits` as in [`Format::ComputeComms`](super::Format::ComputeComms).
+    /// Creates empty rows; `waits` as in [`Format::ComputeComms`].
     fn new(schedule: &'a Schedule, waits: bool) -> Transfers<'a> {
         let (devices, stages) = (schedule.devices(), schedule.placement.stages() as usize);
         let mut counts = vec![(0, 0); stages];
@@ -131,7 +133,7 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// The rows.
+    /// Writes all rows.
     fn run(mut self) -> Result<Vec<String>, Error> {
         loop {
             while let Some(device) = self.ready.pop_front() {
@@ -159,23 +161,23 @@ impl<'a> Transfers<'a> {
             }
             Some((device, op)) => Err(Error::Schedule {
                 schedule: self.schedule.name.clone(),
-                reason: format!("its order of ops deadlocks: device {device} waits at {} for good", op.alone()),
-                remedy: "run pipesim check on it to see the circle".to_string(),
+                reason: format!("its order of ops deadlocks: device {device} waits at {} forever", op.alone()),
+                remedy: "run pipesim check on it to see the cycle".to_string(),
             }),
         }
     }
 
-    /// What `device` has not run yet.
+    /// Returns the ops of `device` that are not written.
     fn rest(&self, device: u32) -> &'a [Op] {
         &self.schedule.program(device)[self.done[device as usize]..]
     }
 
-    /// Where the input of (stage, micro-batch) is noted.
+    /// Returns the index of an input.
     fn place(&self, stage: u32, microbatch: u32, gradient: bool) -> usize {
         (stage as usize * self.schedule.microbatches as usize + microbatch as usize) * 2 + usize::from(gradient)
     }
 
-    /// Runs the next op or pair of `device`; `false` where it must wait.
+    /// Writes the next op or pair of `device`; returns false if it must wait.
     fn advance(&mut self, device: u32) -> bool {
         let Some(unit) = next_unit(self.rest(device)) else { return false };
         let mut complete = true;
@@ -194,7 +196,7 @@ impl<'a> Transfers<'a> {
         true
     }
 
-    /// The transfer from stage `producer` that `consumer` needs.
+    /// Returns the transfer from stage `producer` that `consumer` needs.
     fn crossing(&self, producer: u32, consumer: Op) -> Transfer {
         let placement = &self.schedule.placement;
         Transfer {
@@ -207,7 +209,7 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// Writes `unit` into the row of `device` and notes what it has made.
+    /// Writes `unit` to the row of `device` and records its outputs.
     fn compute(&mut self, device: u32, unit: &[Op]) {
         let (index, placement) = (device as usize, &self.schedule.placement);
         self.reduce(device);
@@ -242,7 +244,7 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// Writes a transfer into both rows.
+    /// Writes a transfer to both rows.
     fn transfer(&mut self, transfer: Transfer) {
         let Transfer { from, to, stage, next, microbatch, gradient } = transfer;
         push(&mut self.rows[from as usize], &format!("{stage}SEND_{}{microbatch}", boundary_letter(gradient)));
@@ -256,7 +258,7 @@ impl<'a> Transfers<'a> {
         self.ready.extend([from, to]);
     }
 
-    /// Writes what follows the last op of a stage.
+    /// Writes the actions after the last op of a stage.
     fn reduce(&mut self, device: u32) {
         for stage in std::mem::take(&mut self.finished[device as usize]) {
             let wait = self.waits.as_ref().map(|_| format!("{stage}WAIT_REDUCE_GRAD"));

@@ -1,4 +1,4 @@
-//! The language of schedule files: its dialect, and everything that a file can name.
+//! The language of schedule files: its dialect, its names, and its limit of nesting.
 
 use super::draft;
 use super::host::{self, KindValue, Layout, LayoutValue};
@@ -8,7 +8,7 @@ use starlark::syntax::Dialect;
 use starlark_syntax::codemap::CodeMap;
 use starlark_syntax::lexer::{Lexer, Token};
 
-/// The placements by name.
+/// Placements by name.
 pub const LAYOUTS: [(&str, Layout); 5] = [
     ("linear", Layout::Linear),
     ("v_shape", Layout::V),
@@ -17,12 +17,12 @@ pub const LAYOUTS: [(&str, Layout); 5] = [
     ("bidirectional", Layout::Bidirectional),
 ];
 
-/// Standard Starlark with top-level statements, so that a file can compute its constants.
+/// Returns standard Starlark with top-level statements, so that a file can compute constants, and f-strings.
 pub fn dialect() -> Dialect {
     Dialect { enable_top_level_stmt: true, enable_f_strings: true, ..Dialect::Standard }
 }
 
-/// Everything that a schedule file can name.
+/// Returns everything that a schedule file can name.
 pub fn globals() -> Globals {
     let mut builder = GlobalsBuilder::standard().with(host::functions).with(draft::functions);
     for kind in Kind::ALL {
@@ -34,14 +34,14 @@ pub fn globals() -> Globals {
     builder.build()
 }
 
-/// Most operators, brackets, blocks and branches within one another. A sum of as many terms nests as deeply.
+/// Maximum nesting of operators, brackets, blocks and branches: parser and evaluator recurse as deeply. A sum of n terms nests n
+/// deep.
 pub const MAX_NESTING: usize = 20_000;
 
-/// What a function or loop within another weighs: each looks its names up in all around it.
+/// Weight of a nested function or loop, which looks up names in all enclosing ones.
 const SCOPE: usize = 20;
 
-/// The line on which a text nests more deeply than [`MAX_NESTING`], where it does. A text that is none of the language's is
-/// left to its parser.
+/// Returns the line on which a text nests deeper than [`MAX_NESTING`], if it does. The parser reports texts with syntax errors.
 pub fn too_deep(file: &str, text: &str) -> Option<usize> {
     let codemap = CodeMap::new(file.to_string(), text.to_string());
     let mut lexer = Lexer::new(text, &dialect(), codemap);
@@ -55,18 +55,18 @@ pub fn too_deep(file: &str, text: &str) -> Option<usize> {
     None
 }
 
-/// An upper bound of how deep the tree of what was read so far is, were it at its deepest here.
+/// An upper bound of the depth of the syntax tree at the current token.
 #[derive(Default)]
 struct Nesting {
     /// Operators since the last comma, by open bracket.
     open: Vec<usize>,
     /// Their sum.
     operators: usize,
-    /// Functions and loops within the statement, whose parameters commas part.
+    /// Functions and loops within the statement.
     scopes: usize,
     /// Blocks.
     blocks: usize,
-    /// Branches: each `elif` stands within the one before.
+    /// Branches: each `elif` nests in the previous one.
     branches: usize,
 }
 
@@ -95,11 +95,11 @@ impl Nesting {
         }
     }
 
-    /// One more operator within the innermost bracket.
+    /// Counts an operator within the innermost bracket.
     fn count(&mut self) {
         match self.open.last_mut() {
             Some(count) => *count += 1,
-            None => self.open.push(1), // closed once too often: for the parser to say
+            None => self.open.push(1), // unbalanced: the parser reports it
         }
         self.operators += 1;
     }

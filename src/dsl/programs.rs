@@ -1,4 +1,4 @@
-//! From what `device` returned for every device to their programs: words expanded, every op checked.
+//! From the words of all devices to their programs: micro-batches numbered, every op checked.
 
 use super::draft::Draft;
 use super::request::{Asked, Error};
@@ -9,10 +9,10 @@ use crate::placement::{self, Placement};
 use crate::schedule::{Fault, Misplaced, Phase, Programs, Schedule, Seen, check_pair, grid};
 use std::collections::VecDeque;
 
-/// Room made for ops before they are known to come: address space, not yet memory.
+/// Maximum capacity reserved for expected ops: address space, not memory.
 const MAX_RESERVED_OPS: usize = 1 << 26;
 
-/// What a schedule was expanded from.
+/// The source of a schedule.
 #[derive(Debug)]
 pub struct Written {
     pub(super) placement: Placement,
@@ -22,7 +22,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// `file:line` where op number `index` of `device` was written.
+    /// Returns `file:line` of op number `index` of `device`.
     pub fn location(&self, device: u32, index: usize) -> String {
         let Some(word) = self.words.get(device as usize) else { return self.file.clone() };
         let mut ops = Vec::new();
@@ -38,7 +38,7 @@ impl Written {
 }
 
 impl Asked<'_> {
-    /// The schedule of fixed words, one a device.
+    /// Expands fixed words, one per device, to a schedule.
     pub fn expand(&self, placement: &Placement, words: &[Word]) -> Result<Schedule, Error> {
         let m = self.request.microbatches;
         let mut programs = Programs::default();
@@ -54,7 +54,7 @@ impl Asked<'_> {
             programs.finish(phases);
             if programs.ops.len() as u64 > self.request.budget.ops {
                 return Err(Error::Invalid(format!(
-                    "{} is beyond the budget of {} ops; take fewer micro-batches or raise --max-ops",
+                    "{} exceeds the budget of {} ops; take fewer micro-batches or raise --max-ops",
                     self.path.name, self.request.budget.ops
                 )));
             }
@@ -69,7 +69,7 @@ impl Asked<'_> {
         }
     }
 
-    /// What costs are to settle. A search's goal is that of the first device that names one.
+    /// Expands drafts to an open schedule. The goal is that of the first device with a search.
     pub fn open(&self, placement: &Placement, drafts: &[Draft]) -> Result<OpenSchedule, Error> {
         let programs = drafts.iter().enumerate().map(|(device, draft)| self.program(placement, device as u32, draft));
         Ok(OpenSchedule {
@@ -110,7 +110,7 @@ impl Asked<'_> {
         })
     }
 
-    /// The fault at op number `index` of `device`, written on `line`.
+    /// Returns the error at op number `index` of `device`, written on `line`.
     fn fault(&self, programs: &Programs, (device, index, line, what): (u32, usize, u32, String)) -> Error {
         let fault = Fault { device, index: Some(index), what, grid: grid(&programs.rows(), device, index) };
         let place = if line > 0 { format!("{}:{line}", self.path.file) } else { self.path.file.clone() };
@@ -118,7 +118,7 @@ impl Asked<'_> {
     }
 }
 
-/// One stage of the device: what of it was counted.
+/// Counters of one stage of the device.
 struct Chunk {
     stage: u32,
     direction: u32,
@@ -126,18 +126,16 @@ struct Chunk {
     forward: u32,
     /// Next I or B.
     backward: u32,
-    /// Micro-batches whose I is done and whose W is not.
+    /// Micro-batches whose I has run and whose W has not.
     pending: VecDeque<u32>,
 }
 
-/// Counts micro-batches along one device's word.
+/// Numbers the micro-batches of one device's word.
 struct Expansion<'a> {
-    /// Those of the devices before, then this one's.
+    /// Ops of earlier devices, then of this one.
     ops: &'a mut Vec<Op>,
     start: usize,
-    /// Where the program's phases begin.
     phases: Vec<Phase>,
-    /// What has run.
     seen: Seen,
     /// Whether the op taken last opens a pair.
     opened: bool,
@@ -149,7 +147,7 @@ struct Expansion<'a> {
 }
 
 impl<'a> Expansion<'a> {
-    /// Nothing taken yet of the program of `device`, whose ops go to `ops`.
+    /// Starts the program of `device`, whose ops are appended to `ops`.
     fn new(placement: &Placement, device: u32, microbatches: u32, ops: &'a mut Vec<Op>) -> Expansion<'a> {
         let held = placement.held_by(device);
         let (v, p, m) = (held.len() as u64, u64::from(placement.devices()), u64::from(microbatches));
@@ -166,17 +164,17 @@ impl<'a> Expansion<'a> {
             opened: false,
             line: 0,
             visited: 0,
-            // What `first` cuts off is visited too: allow patterns up to 64 times longer than what is left of them.
+            // Ops that `first` drops are visited, too: allow patterns up to 64 times longer than the rest.
             visit_limit: 64 * 3 * v * (m + 4 * p),
         }
     }
 
-    /// Number of ops in the program.
+    /// Returns the number of ops in the program.
     fn len(&self) -> usize {
         self.ops.len() - self.start
     }
 
-    /// Takes the next ops of the word, which are all of one phase.
+    /// Takes the next ops of the word, all of one phase.
     fn take_all(&mut self, atoms: &[Atom], context: Context<'_>) -> Result<(), Misplaced> {
         let before = self.ops.len();
         let result = atoms.iter().try_for_each(|atom| self.take(atom, context.limit).map(drop));
@@ -186,12 +184,12 @@ impl<'a> Expansion<'a> {
         result
     }
 
-    /// Takes the next op of the word; tells whether it stays in the program.
+    /// Takes the next op of the word; returns whether `first` keeps it.
     fn take(&mut self, atom: &Atom, limit: u64) -> Result<bool, Misplaced> {
         self.line = atom.line;
         self.visited += 1;
         if self.visited > self.visit_limit {
-            let what = format!("the word goes on after {} ops, far more than it can need", self.visit_limit);
+            let what = format!("the word continues after {} ops, far more than it can need", self.visit_limit);
             return Err(Misplaced(what));
         }
         let Some(chunk) = self.chunks.get_mut(atom.chunk as usize) else {
@@ -214,7 +212,7 @@ impl<'a> Expansion<'a> {
         Ok(true)
     }
 
-    /// The op taken last opened a pair and `op` follows it, unless `first` cuts that off.
+    /// Closes the pair that the last op opened with `op`, unless `first` drops it.
     #[cold]
     fn close_pair(&mut self, op: Op, kept: bool) -> Result<(), Misplaced> {
         self.opened = false;
@@ -226,7 +224,7 @@ impl<'a> Expansion<'a> {
         Ok(())
     }
 
-    /// Counts the W of every I that has none as run, without a place in the program: they float.
+    /// Counts the floating W of every I without W as run.
     fn complete_weights(&mut self) {
         for (number, chunk) in self.chunks.iter_mut().enumerate() {
             for microbatch in std::mem::take(&mut chunk.pending) {
@@ -246,7 +244,7 @@ impl<'a> Expansion<'a> {
 }
 
 impl Chunk {
-    /// The micro-batch of the next op.
+    /// Returns the micro-batch of the next op.
     fn count(&mut self, atom: &Atom) -> Result<u32, Misplaced> {
         let next = |counter: &mut u32| {
             let number = atom.microbatch.unwrap_or(*counter);
@@ -268,7 +266,7 @@ impl Chunk {
                 }
                 None => self.pending.pop_front().ok_or_else(|| {
                     let (letter, chunk) = (atom.kind.letter(), atom.chunk);
-                    Misplaced(format!("{letter}[{chunk}] has no I of its chunk before it whose weights are left"))
+                    Misplaced(format!("{letter}[{chunk}] has no I of its chunk before it without a W"))
                 })?,
             },
         })

@@ -188,8 +188,12 @@ fn bad_numbers_and_names_are_usage_errors() {
     fails(&format!("{SMALL} -s 1f1b --set group=4"), 2, &["no option 'group'"]);
     fails(&format!("{SMALL} -s interleaved-1f1b --set group=4"), 2, &["no option 'group'; it has v"]);
     fails(&format!("{SMALL} -s 1f1b --set group"), 2, &["KEY=VALUE"]);
-    fails(&format!("{SMALL} -s 1f1b --chunks 2"), 2, &["1f1b has 1 stage a device, found 2 asked for; leave --chunks"]);
-    fails(&format!("{SMALL} -s zb-v --chunks 3"), 2, &["zb-v has 2 stages a device"]);
+    fails(
+        &format!("{SMALL} -s 1f1b --chunks 2"),
+        2,
+        &["1f1b has 1 stage per device, but 2 were requested; omit --chunks"],
+    );
+    fails(&format!("{SMALL} -s zb-v --chunks 3"), 2, &["zb-v has 2 stages per device"]);
     fails(&format!("{SMALL} --layers 1,2"), 2, &["--layers"]);
     for condition in ["bubble", "bubble>x", "bubble>NaN", "speed>1"] {
         fails(&format!("{SMALL} --fail-if {condition}"), 2, &["--fail-if"]);

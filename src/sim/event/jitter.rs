@@ -119,33 +119,3 @@ fn exp(x: f64) -> f64 {
     }
     (0..10).fold(value, |power, _| power * power)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_are_the_tabulated_ones() {
-        let z = normal_quantiles();
-        assert_eq!((z.len(), z[CELLS / 2]), (CELLS + 1, 0.0));
-        // Of 3/4: 0.67448975; of 1023/1024: 3.09...; of 31/32: 1.86273187; symmetric.
-        for (knot, value) in [(3 * CELLS / 4, 0.674_489_75), (31 * CELLS / 32, 1.862_731_87)] {
-            assert!((z[knot] - value).abs() < 1e-7, "{} {value}", z[knot]);
-            assert_eq!(z[CELLS - knot], -z[knot]);
-        }
-        assert!(z.windows(2).all(|pair| pair[0] < pair[1]));
-        assert!((exp(1.0) - std::f64::consts::E).abs() < 1e-12 && (exp(-8.0) - 3.354_626_279e-4).abs() < 1e-12);
-    }
-
-    #[test]
-    fn factors_have_the_stated_moments() {
-        let table = Jitter { sigma_per_mille: 200, seed: 7, sample: 3 }.table();
-        let sample = table.sample(7, 3);
-        let factors = (0..200_000).map(|index| sample.stretch(index, 1_000_000) as f64 / 1e6);
-        let (sum, squares) = factors.fold((0.0, 0.0), |(sum, squares), f| (sum + f, squares + f * f));
-        let mean = sum / 2e5;
-        let deviation = (squares / 2e5 - mean * mean).sqrt();
-        // Log-normal with mean 1: standard deviation sqrt(exp(sigma^2) - 1).
-        assert!((mean - 1.0_f64).abs() < 0.002 && (deviation - 0.2020).abs() < 0.002, "{mean} {deviation}");
-    }
-}

@@ -143,22 +143,3 @@ impl LinkState {
         self.since = now;
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_are_exact() {
-        let grain = Grain::new(13, 1300, &[]);
-        for n in 1..=13 {
-            assert_eq!(u128::from(grain.speed(1, n)) * u128::from(n), grain.work(1), "1/{n}");
-            assert_eq!(u128::from(grain.speed(1000, 1300 * n)) * u128::from(1300 * n), grain.work(1000), "1/1.3/{n}");
-        }
-        assert_eq!(Grain::new(1, 1000, &[]), Grain(1));
-        for (most, per_mille) in [(40, 1000), (1000, 1999), (u64::MAX, u32::MAX)] {
-            let Grain(grains) = Grain::new(most, per_mille, &[]);
-            assert!((1 << 20..=MAX_GRAINS).contains(&grains), "{most} {per_mille}: {grains}");
-        }
-    }
-}
