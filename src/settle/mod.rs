@@ -39,9 +39,9 @@ use crate::metrics::makespan;
 use crate::op::{Kind, Op};
 use crate::open::{Goal, OpenSchedule, Program};
 use crate::schedule::{Fault, Programs, Schedule};
-use crate::sim::event::Each;
 use crate::sim::sweep;
 use list_schedule::{Course, Policy, Rank, list_schedule};
+pub use problem::Effort;
 use problem::Problem;
 use std::fmt::Write;
 
@@ -69,21 +69,6 @@ pub enum Error {
     /// As [`TaskGraph::new`].
     #[error(transparent)]
     Cycle(#[from] Deadlock),
-}
-
-/// Search effort. The order found depends on `times` alone.
-#[derive(Clone, Copy)]
-pub struct Effort<'a> {
-    /// Multiplier of the default work.
-    pub times: u32,
-    /// Runs pieces of work, in parallel if it can.
-    pub each: Each<'a>,
-}
-
-impl Default for Effort<'_> {
-    fn default() -> Self {
-        Effort { times: 1, each: &|count, work| (0..count).for_each(work) }
-    }
 }
 
 /// [`settle_with`] default effort.

@@ -1,10 +1,27 @@
-//! The search problem: costs, caps and dependences of one placement as flat tables by [`Op::slot`], for fast trials.
+//! The search problem: costs, caps and dependences of one placement as flat tables by [`Op::slot`], for fast trials; and the effort
+//! of a search.
 
 use crate::activation::{self, UNLIMITED, WHOLE};
 use crate::cost::CostTable;
 use crate::graph::{Cells, SOURCE};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
+use crate::sim::event::Each;
+
+/// Search effort. The order found depends on `times` alone.
+#[derive(Clone, Copy)]
+pub struct Effort<'a> {
+    /// Multiplier of the default work.
+    pub times: u32,
+    /// Runs pieces of work, in parallel if it can.
+    pub each: Each<'a>,
+}
+
+impl Default for Effort<'_> {
+    fn default() -> Self {
+        Effort { times: 1, each: &|count, work| (0..count).for_each(work) }
+    }
+}
 
 /// How the ops of one (stage, direction, kind) run.
 #[derive(Clone, Copy, Debug, Default)]

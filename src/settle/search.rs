@@ -1,10 +1,9 @@
 //! The search: patterns and list schedules as starts, polished in a tournament, expanded to all micro-batches.
 
-use super::Effort;
 use super::justify::justified;
 use super::pattern::Block;
 use super::polish::{Mode, Polish, Random, order};
-use super::problem::Problem;
+use super::problem::{Effort, Problem};
 use super::trial::{Gaps, Score, Trial};
 use super::words::{Cuts, Words, cuts, expanded, fits};
 use crate::cost::CostTable;

@@ -364,7 +364,7 @@ fn chunks_reach_function_and_placement_or_are_refused() {
     assert_eq!(show(&compile(text, &three).unwrap())[0], "0F0 2F0 4F0 4B0 2B0 0B0");
     says(
         &usage("def device(r, p, m):\n    return m * (F + B)\n", &three),
-        &["try has 1 stage a device, found 3 asked for"],
+        &["try has 1 stage per device, but 3 were requested"],
     );
     let mut by_option = request(2, 1, None);
     by_option.options.insert("v".to_string(), "3".to_string());
@@ -521,10 +521,10 @@ fn overlapped_pairs_are_a_forward_and_a_backward_of_different_micro_batches() {
         (show(&schedule), pairs),
         (vec!["0F0 0F1 0B0 0F2 0B1 0B2".to_string()], vec![false, true, false, true, false, false])
     );
-    says(&refused("m * overlap(F, B)", 1, 2), &["no overlapped pair", "needs this forward"]);
-    says(&refused("overlap(F, F)", 1, 2), &["one is a forward"]);
+    says(&refused("m * overlap(F, B)", 1, 2), &["is not an overlapped pair", "needs this forward"]);
+    says(&refused("overlap(F, F)", 1, 2), &["which is a forward and an I or B"]);
     says(&refused("overlap(F + B, B)", 1, 2), &["two single ops"]);
-    says(&refused("(F + overlap(F, B))[:2] + F + 3 * B", 1, 3), &["no overlapped pair"]);
+    says(&refused("(F + overlap(F, B))[:2] + F + 3 * B", 1, 3), &["is not an overlapped pair"]);
     // what `first` cuts off leaves the other op alone
     let cut =
         compile("def device(r, p, m):\n    return first(m, F + 3 * overlap(F, B))\n", &request(1, 3, None)).unwrap();

@@ -1,7 +1,7 @@
 //! The general engine: ops and messages that wait for processors, queues, slots, partners and links.
 
-use super::messages::{Lane, Messages, NONE};
-use super::prepared::{Prepared, Rule};
+use super::messages::{Lane, Messages, NONE, Rule};
+use super::prepared::Prepared;
 use super::sharing::{Grain, LinkState};
 use super::{Observer, Put};
 use crate::metrics::Activity;

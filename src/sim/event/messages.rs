@@ -1,10 +1,48 @@
-//! The messages of a graph, and the queues in which devices send and receive them.
+//! The rules of ops, the messages of a graph, and the queues in which devices send and receive them.
 
-use super::prepared::Rule;
-use super::{Config, Scope};
+use super::{Config, Put, Scope};
+use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::lowering::Lowering;
 use crate::op::Kind;
+
+/// How the ops of one (stage, direction, kind) run and how their output travels, in ticks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rule {
+    pub duration: u64,
+    /// From an op's end until its device is free again; where its put holds the device up, from the put's end.
+    pub after: u64,
+    /// How long its message occupies its link; 0 if nothing leaves the device.
+    pub transfer: u64,
+    /// How long its message travels after that.
+    pub latency: u64,
+    /// Whether its output leaves the device.
+    pub leaves: bool,
+    /// The device that uses the output; its own if none does.
+    pub consumer: u32,
+}
+
+/// Returns the rules by [`slot`](crate::op::Op::slot); `None` if a transfer takes longer than the costs allow for it.
+pub(super) fn rules(graph: &TaskGraph, costs: &CostTable, config: &Config) -> Option<Vec<Rule>> {
+    let placement = &graph.schedule().placement;
+    let mut rules = vec![Rule::default(); placement.slots()];
+    for op in placement.op_kinds() {
+        let (time, rule) = (costs.of(op), &mut rules[op.slot()]);
+        (rule.duration, rule.after) = (time.duration, time.after);
+        rule.consumer = graph.routes()[op.slot()].consumer;
+        rule.leaves = placement.leaves_device(op);
+        if rule.leaves {
+            (rule.transfer, rule.latency) = (config.network.transfer, time.arrival);
+            if config.network.put != Put::Apart {
+                rule.latency = rule.latency.checked_sub(rule.transfer)?;
+            }
+            if config.network.put == Put::Holding {
+                rule.after = rule.after.checked_sub(rule.transfer)?;
+            }
+        }
+    }
+    Some(rules)
+}
 
 /// No message or queue.
 pub(super) const NONE: u32 = u32::MAX;

@@ -12,11 +12,13 @@ mod engine;
 mod jitter;
 mod messages;
 mod prepared;
+mod run;
 mod sharing;
 mod traffic;
 
 pub use jitter::Jitter;
-pub use prepared::{Each, EventError, Makespans, Prepared, monte_carlo, simulate};
+pub use prepared::{EventError, Prepared};
+pub use run::{Each, Makespans, monte_carlo, simulate};
 
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
