@@ -1,9 +1,9 @@
-//! Checker: whether a schedule can run under a delivery, and who waits for whom where it cannot.
+//! Checker: whether a schedule can run under a delivery, and the cycle of waits if it cannot.
 //!
-//! Each device and each of its communication queues is a party that does its entries in a fixed order and waits where the
-//! next one cannot be done yet. What a party has done, no other can undo, so whoever goes first, all end at the same place:
-//! letting each run as far as it can, waking those that its progress may help, is an exact proof in time linear in the
-//! ops. Under one-sided delivery nothing but the task graph's own cycles can block, and a [`TaskGraph`] has none.
+//! Each device and each communication queue is a party that processes its entries in a fixed order and waits if the next one is not
+//! possible yet. Progress of one party never takes away that of another, so the final state does not depend on the order of events:
+//! running each party as far as possible, and waking those that its progress may help, is an exact proof in time linear in the ops.
+//! Under one-sided delivery only cycles of the task graph could block, and a [`TaskGraph`] has none.
 
 use crate::deadlock::{Awaited, Deadlock, Party, Wait};
 use crate::delivery::{ChannelOptions, Delivery, PyTorch, QueueCount, Receives};
@@ -11,7 +11,7 @@ use crate::graph::TaskGraph;
 use crate::lowering::{Entry, Lowering, inputs, outputs};
 use fixedbitset::FixedBitSet;
 
-/// The deliveries that `check` reports on.
+/// Returns the deliveries that `check` reports.
 pub fn standard_deliveries() -> Vec<Delivery> {
     let channel = |queues, receives| Delivery::Channel(ChannelOptions { queues, receives });
     let mut list = vec![Delivery::OneSided, Delivery::Buffered(1), Delivery::Buffered(2)];
@@ -22,22 +22,22 @@ pub fn standard_deliveries() -> Vec<Delivery> {
     list
 }
 
-/// Checks that `graph` runs to its end under `delivery`, whatever its ops and transfers last.
+/// Checks that `graph` completes under `delivery`, whatever the durations of ops and transfers.
 ///
 /// # Errors
-/// Devices or queues that wait for one another in a circle.
+/// A cycle of devices and queues that wait for each other.
 pub fn check(graph: &TaskGraph, delivery: Delivery) -> Result<(), Deadlock> {
-    Machine::new(graph, &Lowering::new(graph, delivery)).prove(&format!("{delivery} delivery"))
+    ProtocolState::new(graph, &Lowering::new(graph, delivery)).prove(&format!("{delivery} delivery"))
 }
 
-/// [`check()`] under one-sided delivery where each channel has room for no more than `slots` messages.
+/// [`check()`] under one-sided delivery with room for `slots` messages per channel.
 pub fn check_slots(graph: &TaskGraph, slots: u32) -> Result<(), Deadlock> {
     let under = format!("one-sided delivery with room for {slots} in a channel");
-    Machine::new(graph, &Lowering::by_channel(graph, slots)).prove(&under)
+    ProtocolState::new(graph, &Lowering::by_channel(graph, slots)).prove(&under)
 }
 
-/// The smallest k for which `graph` runs to its end under buffered(k). More slots never hurt, and with a slot for each
-/// micro-batch no send waits for one.
+/// Returns the smallest k for which `graph` completes under buffered(k). More slots never hurt, and with a slot for each micro-batch no
+/// send waits for a slot.
 pub fn fewest_slots(graph: &TaskGraph) -> u32 {
     let survives = |slots| check(graph, Delivery::Buffered(slots)).is_ok();
     let (mut fails, mut runs) = (0, 1_u32);
@@ -51,31 +51,31 @@ pub fn fewest_slots(graph: &TaskGraph) -> u32 {
     runs
 }
 
-/// All parties at work. Parties are numbered: first the devices, then the queues.
-struct Machine<'a> {
+/// The state of all parties, numbered: first the devices, then the queues.
+struct ProtocolState<'a> {
     graph: &'a TaskGraph,
     lowering: &'a Lowering,
     /// By device: its first op that has not run.
     next: Vec<usize>,
     /// By queue: number of groups done.
     done: Vec<usize>,
-    /// The messages whose two sides have met.
+    /// Messages whose send and receive have met.
     met: FixedBitSet,
-    /// The messages that have arrived: they have met, and so has all else in the receiver's group.
+    /// Messages that have arrived: all entries of the receiver's group have met.
     arrived: FixedBitSet,
-    /// By channel: messages that have arrived and are not yet used.
+    /// By channel: number of messages that have arrived and are unused.
     full: Vec<u32>,
-    /// Parties that may go on, and whether each is among them.
+    /// Parties that may make progress, as a stack and as a set.
     awake: Vec<usize>,
     is_awake: FixedBitSet,
 }
 
-impl<'a> Machine<'a> {
-    fn new(graph: &'a TaskGraph, lowering: &'a Lowering) -> Machine<'a> {
+impl<'a> ProtocolState<'a> {
+    fn new(graph: &'a TaskGraph, lowering: &'a Lowering) -> ProtocolState<'a> {
         let devices = graph.schedule().devices();
         let next: Vec<usize> = (0..devices).map(|device| graph.schedule().range(device).start).collect();
         let parties = next.len() + lowering.queues().len();
-        Machine {
+        ProtocolState {
             graph,
             lowering,
             next,
@@ -88,7 +88,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Lets all parties do what they can.
+    /// Runs all parties as far as possible.
     fn prove(mut self, under: &str) -> Result<(), Deadlock> {
         let schedule = self.graph.schedule();
         if self.lowering.queues().is_empty() {
@@ -119,7 +119,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The op whose end is also the end of op number `index`: the second of an overlapped pair.
+    /// Returns the op whose end is the end of op number `index`: the second of an overlapped pair, else itself.
     fn last(&self, index: usize) -> usize {
         self.graph.pair(index).map_or(index, |(_, second)| second)
     }
@@ -129,7 +129,7 @@ impl<'a> Machine<'a> {
         self.last(index) < self.next[self.graph.device_of(index) as usize]
     }
 
-    /// The message that keeps op number `index` from starting.
+    /// Returns a message that op number `index` waits for.
     fn missing(&self, index: usize) -> Option<usize> {
         let crosses = |message: &usize| self.lowering.route(self.graph.op(*message)).is_some();
         inputs(self.graph, index).into_iter().flatten().filter(crosses).find(|&message| !self.arrived.contains(message))
@@ -147,7 +147,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Op number `index` has ended: the slot of what it used is free, and what is made by now can leave.
+    /// Handles the end of op number `index`: the slot of its input is free, and its output can leave.
     fn end(&mut self, index: usize) {
         let used = self.graph.upstream(index).and_then(|message| self.lowering.route(self.graph.op(message)));
         if let Some(route) = used.filter(|_| self.lowering.slots().is_some()) {
@@ -161,14 +161,14 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The group at the head of a queue; empty at its end.
+    /// Returns the group at the head of a queue; empty at its end.
     fn head(&self, queue: usize) -> &'a [Entry] {
         let (lowering, done) = (self.lowering, self.done[queue]);
         let queue = &lowering.queues()[queue];
         if done < queue.groups() { queue.group(done) } else { &[] }
     }
 
-    /// The send of a group that is not made yet: the group does not stand in its queue before.
+    /// Returns a send of a group whose message is not made yet: until then the group is not posted.
     fn unmade(&self, group: &[Entry]) -> Option<usize> {
         group
             .iter()
@@ -184,7 +184,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Sends that only need a free slot.
+    /// Runs a queue of sends that only need a free slot.
     fn run_sends(&mut self, queue: usize, slots: u32) {
         while let Some(message) = self.head(queue).first().map(|entry| entry.message()) {
             let Some(route) = self.lowering.route(self.graph.op(message)) else { return };
@@ -197,7 +197,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Groups whose entries meet their partners, and are done once all have.
+    /// Runs a queue of groups, which complete when all their entries have met their partners.
     fn run_meetings(&mut self, queue: usize) {
         loop {
             let group = self.head(queue);
@@ -230,7 +230,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The circle in which the parties wait, once none can go on.
+    /// Returns the cycle of waits of a final state.
     fn deadlock(&self, under: &str) -> Deadlock {
         let is_stuck = |device: &usize| self.next[*device] < self.graph.schedule().range(*device as u32).end;
         let mut path: Vec<(usize, Awaited)> = Vec::new();
@@ -275,11 +275,11 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What a stuck party waits for, and the party that would have to do it.
+    /// Returns what a stuck party waits for, and the party that would have to do it.
     fn awaits(&self, party: usize) -> (Awaited, usize) {
         let name = |entry: Entry| Awaited::Entry(entry.name(self.graph));
         let Some(queue) = party.checked_sub(self.next.len()) else {
-            let message = self.missing(self.next[party]).expect("only an input that is missing stops a device");
+            let message = self.missing(self.next[party]).expect("only a missing input stops a device");
             let route = self.lowering.route(self.graph.op(message)).expect("it comes from another device");
             let buffered = self.lowering.slots().is_some();
             let entry = if buffered { Entry::send(message) } else { Entry::receive(message) };
@@ -294,18 +294,18 @@ impl<'a> Machine<'a> {
             if !other.contains(&entry.partner()) {
                 return (name(entry.partner()), self.next.len() + partner);
             }
-            return op(self.unmade(group).or(self.unmade(other)).expect("two groups that stand meet"));
+            return op(self.unmade(group).or(self.unmade(other)).expect("two posted groups meet"));
         }
         let message = entry.message();
         if !self.has_ended(message) {
             return op(message);
         }
-        let user = self.graph.consumer(message).expect("only what is used is sent");
+        let user = self.graph.consumer(message).expect("every message that is sent is used");
         let device = self.graph.device_of(user);
         (Awaited::Slot(self.graph.op(self.next_to_free(message, device))), device as usize)
     }
 
-    /// The op of `device` that is the next to free a slot of the channel of `message`.
+    /// Returns the next op of `device` that frees a slot of the channel of `message`.
     fn next_to_free(&self, message: usize, device: u32) -> usize {
         let channel = |message: usize| self.lowering.route(self.graph.op(message)).map(|route| route.channel);
         let frees = |index: &usize| {
@@ -314,6 +314,6 @@ impl<'a> Machine<'a> {
         };
         (self.next[device as usize]..self.graph.schedule().range(device).end)
             .find(frees)
-            .expect("a full channel's messages wait for their ops")
+            .expect("the messages of a full channel wait for their ops")
     }
 }

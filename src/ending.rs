@@ -1,27 +1,27 @@
-//! What ends a step, as nodes of the graph behind the pipeline's ops: gradients that two devices hold are exchanged, their norm is
-//! summed up, parameters are updated.
+//! The epilogue of a step, as nodes of the graph after the pipeline's ops: devices exchange gradients that two of them hold,
+//! compute the gradient norm, and update parameters.
 //!
-//! Stated once, for the simulation, which gives the nodes times, and for the executor, whose devices go through their own in order.
+//! The simulation and the executor use the same nodes.
 
 use crate::placement::{Chunk, Placement};
 use serde::{Deserialize, Serialize};
 
-/// What a device does after its last backward.
+/// What a device does after its last backward. An all-reduce between two devices is a put followed by a reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepOp {
-    /// Puts its part of the gradients that two devices hold.
+    /// Sends its part of the gradients that two devices hold.
     Put,
     /// Adds the other device's part.
     Reduce,
-    /// Sums up the squares of its gradients.
+    /// Sums the squares of its gradients.
     Norm,
     /// Updates its parameters.
     Optimizer,
 }
 
 impl StepOp {
-    /// As timelines name it.
+    /// Returns its name in timelines.
     pub fn name(self) -> &'static str {
         match self {
             StepOp::Put => "put",
@@ -32,42 +32,40 @@ impl StepOp {
     }
 }
 
-/// A gradient that another device holds too.
+/// A gradient that two devices hold and synchronize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Twofold {
-    /// That of the tied embedding.
+    /// Of the tied embedding.
     Tied,
-    /// That of a stage's parameters, which this is one copy of.
+    /// Of a stage of which two devices hold a copy.
     Stage(Chunk),
 }
 
 /// A step op of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepNode {
-    /// The device.
     pub device: u32,
-    /// What it does.
     pub op: StepOp,
-    /// The gradients that it puts; the one that it adds to.
+    /// The gradients that it sends, or the one that it adds to.
     pub gradients: Vec<Twofold>,
-    /// The nodes of other devices that must have ended, by their numbers; those before it on its own device must, too.
+    /// The nodes of other devices that must have ended; earlier nodes of its own device must have, too.
     pub needs: Vec<usize>,
 }
 
-/// All step ops of a step, in an order in which each comes after what it waits for.
+/// All step ops of a step, each after those that it waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ending {
     nodes: Vec<StepNode>,
 }
 
 impl Ending {
-    /// That of a model on `placement`, whose tied tensor's gradient two devices exchange, if `tied` says so. Stages that stand on
-    /// two devices exchange theirs. A norm, where there is one, is a barrier: every device's optimizer waits for all of them.
+    /// Creates the epilogue of a model on `placement`. The devices `tied`, if any, exchange the gradient of the tied embedding;
+    /// devices that hold copies of a stage exchange its gradients. A norm is a barrier: every optimizer waits for all norms.
     pub fn new(placement: &Placement, tied: Option<[u32; 2]>, norm: bool) -> Ending {
         let devices = 0..placement.devices();
         let mut ending = Ending::default();
         if placement.directions() == 2 {
-            // In the order of stages on every device: then no two wait for each other at different ones.
+            // In stage order on every device, so that no two devices wait for each other at different stages.
             let held = devices.clone().map(|device| {
                 let mut held = placement.held_by(device).to_vec();
                 held.sort_by_key(|chunk| chunk.stage);
@@ -94,12 +92,12 @@ impl Ending {
         ending
     }
 
-    /// Optimizers alone.
+    /// Creates an epilogue of optimizers alone.
     pub fn optimizers(devices: u32) -> Ending {
         Ending::new(&Placement::linear(devices), None, false)
     }
 
-    /// Each device puts its gradients, then adds those of its `partner`s to them.
+    /// Adds nodes in which each device sends its gradients, then adds those of its `partner`s.
     fn exchange(&mut self, held: &[(u32, Vec<Twofold>)], partner: impl Fn(u32, Twofold) -> u32) {
         let put = |(device, gradients): &(u32, Vec<Twofold>)| {
             (*device, self.add(*device, StepOp::Put, gradients.clone(), Vec::new()))
@@ -114,24 +112,24 @@ impl Ending {
         }
     }
 
-    /// Another node behind the others; its number.
+    /// Adds a node; returns its number.
     fn add(&mut self, device: u32, op: StepOp, gradients: Vec<Twofold>, needs: Vec<usize>) -> usize {
         self.nodes.push(StepNode { device, op, gradients, needs });
         self.nodes.len() - 1
     }
 
-    /// All nodes; each comes after what it waits for.
+    /// Returns all nodes, each after those that it waits for.
     pub fn nodes(&self) -> &[StepNode] {
         &self.nodes
     }
 
-    /// Those of one device, in the order in which it goes through them.
+    /// Returns the nodes of one device in order.
     pub fn of(&self, device: u32) -> impl Iterator<Item = &StepNode> {
         self.nodes.iter().filter(move |node| node.device == device)
     }
 
-    /// When each node starts and ends, in ticks. A device begins when it is `free`, which is then when it has ended. By node, `lasts`
-    /// are how long it takes, and from its end until another device may use what it made.
+    /// Returns start and end of each node in ticks. A device begins at `free`, which is set to its end. `lasts(node)` returns the
+    /// node's duration, and the time from its end until other devices can use its result.
     pub fn run(&self, free: &mut [u64], lasts: impl Fn(usize) -> (u64, u64)) -> Vec<(u64, u64)> {
         let mut times: Vec<(u64, u64)> = Vec::with_capacity(self.nodes.len());
         for (number, node) in self.nodes.iter().enumerate() {
@@ -142,59 +140,5 @@ impl Ending {
             times.push((start, end));
         }
         times
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ops(ending: &Ending, device: u32) -> Vec<&'static str> {
-        ending.of(device).map(|node| node.op.name()).collect()
-    }
-
-    #[test]
-    fn a_norm_is_a_barrier_and_the_tied_gradient_waits_for_the_other_end() {
-        let ending = Ending::new(&Placement::linear(3), Some([0, 2]), true);
-        assert_eq!(ops(&ending, 0), ["put", "reduce", "norm", "optimizer"]);
-        assert_eq!(ops(&ending, 1), ["norm", "optimizer"]);
-        let lasts = |number: usize| match ending.nodes()[number].op {
-            StepOp::Put => (1, 2),
-            StepOp::Reduce | StepOp::Norm => (4, 0),
-            StepOp::Optimizer => (10, 0),
-        };
-        let mut free = [100, 90, 50];
-        let times = ending.run(&mut free, lasts);
-        // device 2 waits for device 0's put, which ends at 101 and arrives at 103; the norm is whole at 111
-        let last = |device: u32| {
-            let nodes = ending.nodes().iter().zip(&times).filter(|(node, _)| node.device == device);
-            nodes.map(|(node, &times)| (node.op.name(), times)).collect::<Vec<_>>()
-        };
-        assert_eq!(
-            last(2),
-            [("put", (50, 51)), ("reduce", (103, 107)), ("norm", (107, 111)), ("optimizer", (111, 121))]
-        );
-        assert_eq!(last(1), [("norm", (90, 94)), ("optimizer", (111, 121))]);
-        assert_eq!(free, [121, 121, 121]);
-    }
-
-    #[test]
-    fn stages_that_stand_twice_exchange_their_gradients() {
-        let ending = Ending::new(&Placement::bidirectional(4, 1).unwrap(), None, false);
-        for device in 0..4 {
-            assert_eq!(ops(&ending, device), ["put", "reduce", "reduce", "optimizer"]);
-            for node in ending.of(device).filter(|node| node.op == StepOp::Reduce) {
-                let [put] = node.needs[..] else { panic!("{node:?}") };
-                assert_eq!(ending.nodes()[put].device, 3 - device);
-            }
-        }
-    }
-
-    #[test]
-    fn without_norm_or_exchange_devices_end_on_their_own() {
-        let ending = Ending::optimizers(2);
-        let mut free = [5, 9];
-        let times = ending.run(&mut free, |_| (3, 0));
-        assert_eq!((times, free), (vec![(5, 8), (9, 12)], [8, 12]));
     }
 }

@@ -1,11 +1,11 @@
-//! A schedule as JSON, and its task graph for Graphviz.
+//! Export of a schedule as JSON, and of its task graph for Graphviz.
 
 use crate::graph::TaskGraph;
 use crate::op::Kind;
 use crate::schedule::{Schedule, unit_name, units};
 use serde::Serialize;
 
-/// Version of the JSON's layout.
+/// Version of the JSON schema.
 pub const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Serialize)]
@@ -16,7 +16,7 @@ struct Json<'a> {
     chunks: u32,
     microbatches: u32,
     placement: Place<'a>,
-    /// What the order was made with, where costs decide it.
+    /// The costs that determined the order, if any did.
     #[serde(skip_serializing_if = "Option::is_none")]
     made_with: Option<&'a str>,
     /// By device. An overlapped pair is one entry, `(0F7;3B2)OVERLAP_F_B`.
@@ -30,7 +30,7 @@ struct Place<'a> {
     device_of_stage: Vec<Vec<u32>>,
 }
 
-/// Placement and programs as one JSON object. `made_with` says which costs decided the order.
+/// Returns placement and programs as one JSON object. `made_with` names the costs that determined the order.
 pub fn json(schedule: &Schedule, made_with: Option<&str>) -> String {
     let placement = &schedule.placement;
     let devices_of = |direction| (0..placement.stages()).map(|s| placement.device_of_stage(s, direction)).collect();
@@ -50,8 +50,8 @@ pub fn json(schedule: &Schedule, made_with: Option<&str>) -> String {
     serde_json::to_string_pretty(&json).expect("numbers and texts are JSON") + "\n"
 }
 
-/// The graph in Graphviz's language: a row a device, its order as grey arrows, transfers between devices as blue ones and
-/// data that stays on its device as dashed ones. `made_with` says in a comment which costs decided the order.
+/// Returns the graph in the DOT language of Graphviz: one row per device, its order as grey arrows, transfers between devices as
+/// blue arrows, data that stays on its device dashed. A comment names the costs that determined the order (`made_with`).
 pub fn dot(graph: &TaskGraph, made_with: Option<&str>) -> String {
     let schedule = graph.schedule();
     let mut text = made_with.map_or_else(String::new, |costs| format!("// order made with {costs}\n"));

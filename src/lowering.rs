@@ -1,7 +1,7 @@
-//! Lowering: the sends and receives that a schedule's ops become under a delivery, in the queues where they stand.
+//! Lowering: the sends and receives of a schedule under a delivery, and the queues that hold them.
 //!
-//! Every entry stands in its queue from the step's start: what enqueues it runs ahead of the devices. So the order in each
-//! queue is fixed by the schedule alone, and with it whether the devices can block one another: no timing changes it.
+//! All entries are enqueued before the devices reach them. So the schedule alone determines the order in each queue, and whether
+//! devices can block each other does not depend on timing.
 
 use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::graph::TaskGraph;
@@ -11,7 +11,7 @@ use fixedbitset::FixedBitSet;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// One side of a message's transfer. A message goes by the index of the op that makes it.
+/// One side of the transfer of a message. A message is identified by the index of the op that makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry(u32);
 
@@ -24,7 +24,7 @@ impl Entry {
         Entry((message as u32) << 1 | 1)
     }
 
-    /// The op whose output is sent or received.
+    /// Returns the op whose output is sent or received.
     pub fn message(self) -> usize {
         (self.0 >> 1) as usize
     }
@@ -34,12 +34,12 @@ impl Entry {
         self.0 & 1 == 1
     }
 
-    /// The other side of the same transfer.
+    /// Returns the other side of the transfer.
     pub fn partner(self) -> Entry {
         Entry(self.0 ^ 1)
     }
 
-    /// As PyTorch calls it: `2SEND_F3` by the sending stage, `3RECV_F3` by the receiving one.
+    /// Returns its name in PyTorch: `2SEND_F3` on the sending stage, `3RECV_F3` on the receiving one.
     pub fn name(self, graph: &TaskGraph) -> String {
         let maker = graph.op(self.message());
         let stage = match (graph.consumer(self.message()), self.is_receive()) {
@@ -55,9 +55,9 @@ impl Entry {
 /// Which entries of its device a queue holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holds {
-    /// All of them; under buffered delivery these are sends only.
+    /// All entries; under buffered delivery only sends.
     All,
-    /// Those exchanged with this device.
+    /// Entries exchanged with this device.
     Peer(u32),
     /// The sends to this device.
     SendsTo(u32),
@@ -70,23 +70,21 @@ pub enum Holds {
 /// A communication queue: entries that complete in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommunicationQueue {
-    /// The device.
     pub device: u32,
-    /// Which of the device's entries.
     pub holds: Holds,
     /// In order.
     pub entries: Vec<Entry>,
-    /// Where its groups end; empty where every entry is a group of its own.
+    /// Ends of its groups; empty if every entry is a group.
     ends: Vec<u32>,
 }
 
 impl CommunicationQueue {
-    /// How many groups it has.
+    /// Returns the number of groups.
     pub fn groups(&self) -> usize {
         if self.ends.is_empty() { self.entries.len() } else { self.ends.len() }
     }
 
-    /// The entries of a group, by number from 0 to [`groups`](Self::groups) - 1.
+    /// Returns the entries of group `number`, which is below [`groups`](Self::groups).
     pub fn group(&self, number: usize) -> &[Entry] {
         let range = match number.checked_sub(1) {
             _ if self.ends.is_empty() => number..number + 1,
@@ -95,12 +93,12 @@ impl CommunicationQueue {
         &self.entries[range]
     }
 
-    /// How messages call a group: `0SEND_F1 with 0RECV_B0`.
+    /// Returns the name of a group in messages: `0SEND_F1 with 0RECV_B0`.
     pub fn group_name(&self, graph: &TaskGraph, number: usize) -> String {
         self.group(number).iter().map(|entry| entry.name(graph)).collect::<Vec<_>>().join(" with ")
     }
 
-    /// How messages call it, after "its" or "device 3's".
+    /// Returns its name in messages, after "its" or "device 3's".
     pub fn name(&self) -> String {
         match self.holds {
             Holds::All => "communication queue".to_string(),
@@ -114,29 +112,29 @@ impl CommunicationQueue {
     }
 }
 
-/// Where the messages of ops of one stage, direction and kind go.
+/// The route of messages of ops of one (stage, direction, kind).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageRoute {
     /// The channel: stage boundary and direction.
     pub channel: usize,
     /// The queue of their sends.
     pub send: usize,
-    /// The queue of their receives; under buffered delivery there is none, and this is the queue of their sends.
+    /// The queue of their receives; under buffered delivery the queue of their sends.
     pub receive: usize,
 }
 
-/// A graph's communication queues.
+/// The communication queues of a graph.
 #[derive(Clone, Debug)]
 pub struct Lowering {
     queues: Vec<CommunicationQueue>,
-    /// By [`Op::slot`]; `None` where the output stays on its device.
+    /// By [`Op::slot`]; `None` if the output stays on its device.
     routes: Vec<Option<MessageRoute>>,
     channels: usize,
     slots: Option<u32>,
 }
 
 impl Lowering {
-    /// The queues of `graph` under `delivery`; none under one-sided delivery.
+    /// Creates the queues of `graph` under `delivery`; none under one-sided delivery.
     pub fn new(graph: &TaskGraph, delivery: Delivery) -> Lowering {
         let (options, batched) = match delivery.on(graph.schedule()) {
             Delivery::Buffered(slots) => {
@@ -160,7 +158,7 @@ impl Lowering {
         lowering
     }
 
-    /// A queue of sends for each channel, which has so many slots, so that channels do not wait for one another.
+    /// Creates a queue of sends for each channel of `slots` slots, so that channels do not wait for each other.
     pub fn by_channel(graph: &TaskGraph, slots: u32) -> Lowering {
         let layout = |_, _, user: Op| Holds::Channel(user.stage(), user.kind().is_backward());
         let mut lowering = Lowering::lay_out(graph, false, layout);
@@ -168,35 +166,35 @@ impl Lowering {
         Lowering { slots: Some(slots), ..lowering }
     }
 
-    /// All queues, by device.
+    /// Returns all queues, by device.
     pub fn queues(&self) -> &[CommunicationQueue] {
         &self.queues
     }
 
-    /// Where the output of `op` goes; `None` where it stays on its device or is used nowhere, and under one-sided delivery.
+    /// Returns the route of the output of `op`; `None` if it stays on its device or is unused, and under one-sided delivery.
     pub fn route(&self, op: Op) -> Option<MessageRoute> {
         self.routes[op.slot()]
     }
 
-    /// Number of channels.
+    /// Returns the number of channels.
     pub fn channels(&self) -> usize {
         self.channels
     }
 
-    /// Slots of a channel; `None` where a send completes together with its receive, and where there are no queues.
+    /// Returns the slots per channel; `None` if a send completes together with its receive, or if there are no queues.
     pub fn slots(&self) -> Option<u32> {
         self.slots
     }
 
-    /// The queue where the partner of `entry` stands; where sends go into slots there is none.
+    /// Returns the queue of the partner of `entry`; `None` if sends go into slots.
     pub fn partner_queue(&self, graph: &TaskGraph, entry: Entry) -> Option<usize> {
         let route = self.route(graph.op(entry.message()))?;
         let partner = if entry.is_receive() { route.send } else { route.receive };
         self.slots.is_none().then_some(partner)
     }
 
-    /// Numbers channels and queues; the queues are left empty. Where there are no `receives`, queues are of sends only.
-    fn lay_out(graph: &TaskGraph, receives: bool, layout: Layout) -> Lowering {
+    /// Numbers channels and queues; the queues are empty. Without `receives`, queues hold only sends.
+    fn lay_out(graph: &TaskGraph, receives: bool, layout: QueueOf) -> Lowering {
         let placement = &graph.schedule().placement;
         let mut ends = Vec::new(); // by channel: the slots of its makers, the queues of its two ends
         for direction in 0..placement.directions() {
@@ -228,8 +226,8 @@ impl Lowering {
         Lowering { queues, routes, channels, slots: None }
     }
 
-    /// Sends right after the ops that make them; where there are `receives`, each just before the op that uses it; where they are
-    /// `batched`, what stands between two ops and goes to or comes from one device in a group, where its first entry would stand.
+    /// Adds sends right after the ops that make them and, with `receives`, receives just before the ops that use them. With `batched`,
+    /// entries between two ops that are exchanged with the same device form a group, at the place of its first entry.
     fn fill(&mut self, graph: &TaskGraph, receives: bool, batched: bool) {
         for device in 0..graph.schedule().devices() {
             let mut between: Vec<Entry> = Vec::new();
@@ -243,7 +241,7 @@ impl Lowering {
         }
     }
 
-    /// Appends what stands between two ops.
+    /// Appends the entries between two ops.
     fn push_between(&mut self, graph: &TaskGraph, entries: &mut Vec<Entry>, batched: bool) {
         entries.retain(|entry| self.routes[graph.op(entry.message()).slot()].is_some());
         while let Some(&first) = entries.first() {
@@ -254,7 +252,7 @@ impl Lowering {
             let peer = |entry: &Entry| self.partner_queue(graph, *entry).map(|queue| self.queues[queue].device);
             let group: Vec<Entry> = entries.extract_if(.., |entry| peer(entry) == peer(&first)).collect();
             group.into_iter().for_each(|entry| self.push(graph, entry));
-            // Batches have one queue.
+            // Batched delivery has one queue per device.
             let own = self.routes[graph.op(first.message()).slot()];
             if let Some(own) = own.map(|route| if first.is_receive() { route.receive } else { route.send }) {
                 let queue = &mut self.queues[own];
@@ -263,7 +261,7 @@ impl Lowering {
         }
     }
 
-    /// Sends right after the ops that make them; receives as [`Receives::Ahead`] says.
+    /// Adds sends right after the ops that make them, and receives as [`Receives::Ahead`] defines.
     fn fill_ahead(&mut self, graph: &TaskGraph) {
         let (schedule, devices) = (graph.schedule(), graph.schedule().devices() as usize);
         let is_forward = |index: &usize| graph.op(*index).kind() == Kind::F;
@@ -271,13 +269,13 @@ impl Lowering {
             let first = |index: &usize| graph.op(*index).kind().is_backward();
             schedule.range(device as u32).position(|index| first(&index)).unwrap_or_default()
         };
-        // Megatron's warm-up has two forwards more on each device nearer to the first; the last one's first backward follows
-        // the first forward of its steady state.
+        // Megatron's warm-up has two more forwards on each earlier device; the first backward of the last device follows the first
+        // forward of its steady state.
         let warmup = |device: usize| (leading(devices - 1) + 2 * (devices - 1 - device)).saturating_sub(1);
         for device in 0..devices {
             let range = schedule.range(device as u32);
             let is_steady = warmup(device) < range.clone().filter(is_forward).count();
-            // By direction: after which op the next receive stands.
+            // By direction: the op after which the next receive is posted.
             let (mut last, mut posts) = ([None, None], Vec::new());
             for index in range.clone().filter(|&index| graph.op(index).kind() != Kind::W) {
                 let direction = usize::from(!is_forward(&index));
@@ -305,19 +303,19 @@ impl Lowering {
         }
     }
 
-    /// Appends `entry` to its queue, where its data leaves its device at all.
+    /// Appends `entry` to its queue if its data leaves its device.
     fn push(&mut self, graph: &TaskGraph, entry: Entry) {
         if let Some(route) = self.routes[graph.op(entry.message()).slot()] {
             self.queues[if entry.is_receive() { route.receive } else { route.send }].entries.push(entry);
         }
     }
 
-    /// As PyTorch's `_add_send_recv` does: the devices take turns, an op each; one whose inputs have no receives yet lets its
-    /// turn pass. An op that is taken puts its send into its own device's list and at once the receive into the user's.
+    /// Adds entries as PyTorch's `_add_send_recv` does: the devices take turns, one op each; an op whose inputs have no receives yet
+    /// skips its turn. Each op adds its send to its own device's list and, at once, the receive to the user's list.
     fn front_load(&mut self, graph: &TaskGraph) {
         let schedule = graph.schedule();
         let mut next: Vec<usize> = (0..schedule.devices()).map(|device| schedule.range(device).start).collect();
-        let mut listed = FixedBitSet::with_capacity(graph.len()); // messages whose receive stands in its list
+        let mut listed = FixedBitSet::with_capacity(graph.len()); // messages whose receive is in its list
         let mut passes = vec![false; next.len()];
         let mut turns: BinaryHeap<Reverse<(usize, u32)>> =
             (0..schedule.devices()).map(|device| Reverse((0, device))).collect();
@@ -349,10 +347,10 @@ impl Lowering {
     }
 }
 
-/// Which queue of its device an entry stands in: by whether it is a send, by the other device, by the op that uses the data.
-type Layout = fn(bool, u32, Op) -> Holds;
+/// Returns the queue of an entry: from whether it is a send, the other device, and the op that uses the data.
+type QueueOf = fn(bool, u32, Op) -> Holds;
 
-fn layout(queues: QueueCount) -> Layout {
+fn layout(queues: QueueCount) -> QueueOf {
     match queues {
         QueueCount::One => |_, _, _| Holds::All,
         QueueCount::PerPeer => |_, peer, _| Holds::Peer(peer),
@@ -360,8 +358,8 @@ fn layout(queues: QueueCount) -> Layout {
     }
 }
 
-/// The messages, wherever they are made, that op number `index` is the first to wait for. An overlapped pair waits for both its
-/// inputs before it starts, unless its ops run in turn.
+/// Returns the messages, of any device, that op number `index` waits for first. An overlapped pair waits for both inputs before it
+/// starts, unless its ops run one after the other.
 pub fn inputs(graph: &TaskGraph, index: usize) -> [Option<usize>; 2] {
     match graph.pair(index).filter(|_| matches!(graph.overlap(), Overlap::Atomic | Overlap::Max)) {
         None => [graph.upstream(index), None],
@@ -370,7 +368,7 @@ pub fn inputs(graph: &TaskGraph, index: usize) -> [Option<usize>; 2] {
     }
 }
 
-/// The messages, wherever they are used, that leave when op number `index` ends: an overlapped pair's both at its end.
+/// Returns the messages, for any device, that leave when op number `index` ends; both of an overlapped pair leave at its end.
 pub fn outputs(graph: &TaskGraph, index: usize) -> [Option<usize>; 2] {
     let used = |index: usize| graph.consumer(index).map(|_| index);
     match graph.pair(index) {

@@ -1,6 +1,6 @@
-//! The figures of a timeline, each with the name of its definition. Published tables mix them, so all are always given.
+//! Figures of a timeline, each named after its definition. Published tables mix definitions, so all are always given.
 //!
-//! All are of the pipeline part: from time 0 to the end of the last F, I, W or B. Waits and transfers are never busy.
+//! All figures refer to the pipeline: from time 0 to the end of the last F, I, W or B. Waits and transfers are never busy time.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,17 +13,22 @@ pub struct Activity {
     pub first_start: u64,
     /// End of its last op.
     pub last_end: u64,
-    /// When it is free again after that: its put may hold it up.
+    /// When it is free again after that; a put may hold it up.
     pub free: u64,
 }
 
 impl Activity {
-    /// What an engine has counted, where a device that has not started has `u64::MAX` for its first start; `free` is when it is free
-    /// again.
+    /// Completes the counts of an engine, which are `u64::MAX` for the first start of a device without ops; `free` is when the
+    /// device is free again.
     pub(crate) fn counted(self, free: u64) -> Activity {
         let counted = if self.first_start == u64::MAX { Activity::default() } else { self };
         Activity { free, ..counted }
     }
+}
+
+/// Returns the end of the last op of `devices`.
+pub fn makespan(devices: &[Activity]) -> u64 {
+    devices.iter().map(|device| device.last_end).max().unwrap_or(0)
 }
 
 /// One device's part of [`Metrics`].
@@ -35,11 +40,11 @@ pub struct DeviceMetrics {
     pub busy: f64,
     /// makespan - busy.
     pub idle: f64,
-    /// Highest number of activations held at once; 1 is what the device's whole share of layers keeps for one micro-batch.
+    /// Largest number of activations held at once; 1 is the activation of all layers of the device for one micro-batch.
     pub peak_activations: f64,
 }
 
-/// The same order where every op takes what it typically takes: a bound of what ops typically take is held against this.
+/// The same order at the machine's median speed, to which the lower bound applies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TypicalSpeed {
     /// Its makespan.
@@ -48,14 +53,14 @@ pub struct TypicalSpeed {
     pub gap_to_bound: Option<f64>,
 }
 
-/// What a makespan is held against, in ticks.
+/// What a makespan is compared with, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Yardstick {
-    /// No order of the same ops has a smaller makespan, by what they typically take.
+    /// Lower bound of the makespan of every order of the same ops, at the machine's median speed.
     pub lower_bound: Option<u64>,
-    /// The same of orders whose backwards are whole or split as they like.
+    /// Lower bound of orders whose backwards may be whole or split.
     pub lower_bound_if_split: Option<u64>,
-    /// The makespan of this order by what its ops typically take, where the machine's speed varied.
+    /// Makespan of this order at the machine's median speed, if the speed varied.
     pub typical_makespan: Option<u64>,
 }
 
@@ -76,37 +81,36 @@ pub struct Metrics {
     pub bubble_over_ideal: f64,
     /// 1 - bubble.
     pub efficiency: f64,
-    /// No order of these ops, on this placement and under these costs, can have a smaller makespan. Measured costs are those at the machine's
-    /// typical speed: hold the makespan at that speed against it, where there is one. `null` where none was computed.
+    /// Lower bound of the makespan of every order of these ops with this placement and these costs. Measured costs apply to the
+    /// machine's median speed: compare `typical_speed.makespan` if it is given. `null` if not computed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lower_bound: Option<f64>,
     /// makespan / lower_bound - 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub gap_to_bound: Option<f64>,
-    /// The lower bound of orders on this placement and under these costs whose backwards are whole or split into I and W as they
-    /// like. `null` where none was computed.
+    /// Lower bound of orders whose backwards may be whole or split into I and W. `null` if not computed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lower_bound_if_split: Option<f64>,
-    /// Where the machine's speed varied, and the figures are those under its speed as it went: the makespan at typical speed.
+    /// The makespan at the machine's median speed, if the other figures are at its varying speed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub typical_speed: Option<TypicalSpeed>,
-    /// The same by device.
+    /// Figures by device.
     pub per_device: Vec<DeviceMetrics>,
 }
 
 impl Metrics {
-    /// The most that a device holds.
+    /// Returns the largest peak of activations of any device.
     pub fn peak_activations(&self) -> f64 {
         self.per_device.iter().map(|d| d.peak_activations).fold(0.0, f64::max)
     }
 
-    /// How far this order is from the lower bound, both at one speed of the machine.
+    /// Returns the gap between this order and the lower bound, both at the same speed of the machine.
     pub fn gap(&self) -> Option<f64> {
         self.typical_speed.map_or(self.gap_to_bound, |typical| typical.gap_to_bound)
     }
 
-    /// The figures of `devices` (with the peaks of their activations), `ticks_per_unit` ticks being one time unit.
-    /// A pipeline that takes no time at all has no bubble.
+    /// Computes the figures of `devices` and the `peaks` of their activations; one time unit is `ticks_per_unit` ticks. The bubble
+    /// of a pipeline that takes no time is 0.
     pub fn new(devices: &[Activity], peaks: &[f64], held_against: Yardstick, ticks_per_unit: f64) -> Metrics {
         let longest = |f: &dyn Fn(&Activity) -> u64| devices.iter().map(f).max().unwrap_or(0);
         let makespan = longest(&|d| d.last_end);
@@ -142,32 +146,5 @@ impl Metrics {
             lower_bound_if_split: lower_bound_if_split.map(unit),
             per_device: per_device.collect(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn two_devices_by_hand() {
-        let devices = [(6, 0, 10), (8, 1, 9)].map(|(busy, first_start, last_end)| Activity {
-            busy,
-            first_start,
-            last_end,
-            free: last_end,
-        });
-        let bound = |ticks: u64| Yardstick { lower_bound: Some(ticks), ..Yardstick::default() };
-        let m = Metrics::new(&devices, &[1.0, 2.0], bound(9), 2.0);
-        assert_eq!((m.makespan, m.span, m.ideal, m.bubble), (5.0, 5.0, 4.0, 6.0 / 20.0));
-        assert_eq!((m.span_bubble, m.bubble_over_ideal), (0.2, 0.25));
-        assert_eq!((m.lower_bound, m.gap_to_bound), (Some(4.5), Some(1.0 / 9.0)));
-        assert_eq!(m.per_device[1].idle, 1.0);
-        assert_eq!((m.gap(), m.typical_speed), (m.gap_to_bound, None));
-        let noisy = Yardstick { typical_makespan: Some(12), ..bound(8) };
-        let noisy = Metrics::new(&devices, &[1.0, 2.0], noisy, 2.0);
-        assert_eq!((noisy.gap_to_bound, noisy.gap()), (Some(0.25), Some(0.5)), "a gap is between times at one speed");
-        let beaten = Metrics::new(&devices, &[1.0, 2.0], bound(20), 2.0);
-        assert_eq!((beaten.lower_bound, beaten.gap_to_bound), (Some(10.0), Some(-0.5)), "a bound is not hidden");
     }
 }

@@ -1,35 +1,36 @@
-//! A schedule before costs are known: some ops float, or rules alone say what runs when.
+//! Open schedules: orders of ops that depend on costs.
 
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::schedule::Schedule;
 
-/// One device's program before costs are known. A cap is the most activations held at once, in units of a device's whole share
-/// of layers.
+/// One device's program before costs are known. A cap is the maximum number of activations held at once; 1 is the activation of all
+/// layers of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Program {
     /// A fixed order.
     Fixed(Vec<Op>),
-    /// A fixed order of forwards and backwards; the W's of its I's run where the device would idle, before an op that
-    /// would exceed the cap, and at the end.
+    /// A fixed order of forwards and backwards; the W's of its I's run when the device would idle, before an op that would exceed
+    /// the cap, and at the end.
     Fill { ops: Vec<Op>, cap: Option<f64> },
-    /// Whatever is ready: the first kind of `priority` that is, of it the oldest micro-batch. With `I` in it backwards are split.
+    /// List scheduling: of the ops that are ready, one of the first kind in `priority`, of the oldest micro-batch. Backwards are
+    /// split if `priority` has `I`.
     Greedy { priority: Vec<Kind>, cap: Option<f64> },
-    /// The best order that can be found, backwards `split` into I and W or not, perhaps with an order to begin with.
+    /// The best order that a search finds, with backwards `split` into I and W or not, optionally starting from an order.
     Search { split: bool, cap: Option<f64>, start: Option<Box<Program>> },
 }
 
-/// What a search makes small.
+/// What a search minimizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Goal {
     /// Time 0 to the end of the last op.
     #[default]
     Makespan,
-    /// Longest time from first start to last end over devices.
+    /// Longest time from first start to last end of any device.
     Span,
 }
 
-/// A schedule that costs are yet to settle.
+/// A schedule whose order depends on costs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenSchedule {
     /// The file's stem.
@@ -40,21 +41,21 @@ pub struct OpenSchedule {
     pub microbatches: u32,
     /// By device.
     pub programs: Vec<Program>,
-    /// What a search makes small.
+    /// What a search minimizes.
     pub goal: Goal,
 }
 
-/// A schedule as its file states it.
+/// A schedule as its file defines it.
 #[derive(Clone, Debug)]
 pub enum Order {
-    /// One order whatever the costs.
+    /// The same order under all costs.
     Fixed(Schedule),
-    /// Costs decide.
+    /// Costs determine the order.
     Open(OpenSchedule),
 }
 
 impl Order {
-    /// The schedule, where costs do not decide.
+    /// Returns the schedule if its order is fixed.
     pub fn fixed(self) -> Option<Schedule> {
         match self {
             Order::Fixed(schedule) => Some(schedule),
@@ -72,7 +73,7 @@ impl Order {
 }
 
 impl OpenSchedule {
-    /// The same with no device's cap above `limit` activations.
+    /// Lowers all caps to at most `limit` activations.
     pub fn capped(mut self, limit: f64) -> OpenSchedule {
         fn lower(program: &mut Program, limit: f64) {
             match program {

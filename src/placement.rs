@@ -1,9 +1,9 @@
-//! Where the stages are: which device runs which stage for which micro-batches.
+//! Placements: which device runs which stage for which micro-batches.
 
 use crate::op::{Kind, Op};
 use std::ops::Range;
 
-/// Why there is no such placement.
+/// Why a placement is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
     /// Two directions of different lengths.
@@ -12,10 +12,10 @@ pub enum PlacementError {
     /// Both copies of a stage on one device.
     #[error("stage {stage} has both its directions on device {device}; put them on two devices")]
     OneDevice { stage: usize, device: u32 },
-    /// A device that there is not.
+    /// A stage on a device outside the range.
     #[error("placement puts stage {stage} on device {device}, but there are {devices} devices")]
     NoDevice { stage: u32, device: u32, devices: u32 },
-    /// Devices that hold different numbers of stages, or none: device 0 and another.
+    /// Devices that hold different numbers of stages, or none: device 0 and another one.
     #[error("every device must hold the same number of stages; device 0 holds {first}, device {device} holds {other}")]
     Unbalanced { first: usize, device: usize, other: usize },
     /// Two directions on an odd number of devices.
@@ -23,8 +23,8 @@ pub enum PlacementError {
     Odd(u32),
 }
 
-/// Which device holds which stage. In a bidirectional placement each stage stands on two devices: one runs it for the
-/// micro-batches of direction 0, the other for those of direction 1.
+/// Which device holds which stage. In a bidirectional placement two devices hold each stage: one runs it for the micro-batches
+/// of direction 0, the other for those of direction 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     name: String,
@@ -32,23 +32,22 @@ pub struct Placement {
     stages: u32,
     /// By (direction, stage).
     device_of: Vec<u32>,
-    /// By device, what its chunks hold, in chunk order.
+    /// By device: its chunks in order.
     chunks_of: Vec<Vec<Chunk>>,
     /// By (direction, stage): the number of that chunk on its device.
     number_of: Vec<u32>,
 }
 
-/// What one chunk of a device holds.
+/// One chunk of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// The stage.
     pub stage: u32,
-    /// For the micro-batches of which direction.
+    /// Direction of the micro-batches that it runs.
     pub direction: u32,
 }
 
 impl Placement {
-    /// The placement that puts stage `s` on device `device_of[s]`; chunk numbers follow stage order on each device.
+    /// Creates the placement with stage `s` on device `device_of[s]`; chunk numbers follow stage order on each device.
     ///
     /// # Errors
     /// A device outside 0..devices, or devices that hold different numbers of stages.
@@ -57,7 +56,7 @@ impl Placement {
         Placement::with_directions(name, devices, stages, device_of)
     }
 
-    /// The placement that runs micro-batches of direction d through stage `s` on device `device_of[d][s]`.
+    /// Creates the placement that runs stage `s` for micro-batches of direction `d` on device `device_of[d][s]`.
     ///
     /// # Errors
     /// As [`Placement::new`]; a stage that has both its directions on one device, or directions that differ in length.
@@ -95,18 +94,18 @@ impl Placement {
         }
     }
 
-    /// One stage a device.
+    /// Creates the placement with one stage per device.
     pub fn linear(devices: u32) -> Placement {
         Placement::looped("linear", devices, 1)
     }
 
-    /// Stage s on device s mod p (Narayanan et al. 2021, the interleaved schedule).
+    /// Creates the placement with stage s on device s mod p (Narayanan et al. 2021, interleaved 1F1B).
     pub fn looped(name: &str, devices: u32, chunks: u32) -> Placement {
         let device_of = (0..devices * chunks).map(|stage| stage % devices).collect();
         Placement::new(name, devices, device_of).expect("a loop is balanced")
     }
 
-    /// Down the devices and up again, `chunks` times in all: stages r and 2p-1-r on device r for two chunks
+    /// Creates the placement that runs down the devices and up again, `chunks` times: stages r and 2p-1-r on device r for two chunks
     /// (Qi et al., arXiv 2401.10241 section 6), a zigzag for more (Liu et al. 2023, Hanayo).
     pub fn zigzag(name: &str, devices: u32, chunks: u32) -> Placement {
         let device_of = (0..devices * chunks)
@@ -118,8 +117,8 @@ impl Placement {
         Placement::new(name, devices, device_of).expect("a zigzag is balanced")
     }
 
-    /// Stage s on device s for one direction and on device p-1-s for the other (Li & Hoefler 2021, Chimera; DeepSeek's
-    /// DualPipe); with v chunks the first goes around a loop from device 0 up, the other from device p-1 down.
+    /// Creates the placement with stage s on device s for one direction and on device p-1-s for the other (Li & Hoefler 2021,
+    /// Chimera; DeepSeek's DualPipe); with v chunks one direction loops from device 0 up, the other from device p-1 down.
     ///
     /// # Errors
     /// p is odd: the middle device would hold both copies of a stage.
@@ -132,59 +131,59 @@ impl Placement {
         Placement::two_directions("bidirectional", devices, [down, up])
     }
 
-    /// What the schedule's author calls it: `linear`, `loop`, `V`, ...
+    /// Returns its name: `linear`, `loop`, `V`, ...
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// p.
+    /// Returns p.
     pub fn devices(&self) -> u32 {
         self.devices
     }
 
-    /// v, stages a device; of each direction, where there are two.
+    /// Returns v, the stages per device and direction.
     pub fn chunks(&self) -> u32 {
         self.stages / self.devices
     }
 
-    /// How many ways micro-batches run: 1 or 2.
+    /// Returns the number of directions of micro-batches: 1 or 2.
     pub fn directions(&self) -> u32 {
         self.device_of.len() as u32 / self.stages
     }
 
-    /// S = p * v.
+    /// Returns S = p * v.
     pub fn stages(&self) -> u32 {
         self.stages
     }
 
-    /// The device that runs `op`.
+    /// Returns the device that runs `op`.
     pub fn device_of(&self, op: Op) -> u32 {
         self.device_of_stage(op.stage(), op.direction())
     }
 
-    /// The device that holds `stage` for micro-batches of `direction`.
+    /// Returns the device that holds `stage` for micro-batches of `direction`.
     pub fn device_of_stage(&self, stage: u32, direction: u32) -> u32 {
         self.device_of[(direction * self.stages + stage) as usize]
     }
 
-    /// The chunk of `device` that runs `op`; `None` where it is on another device or on none.
+    /// Returns the chunk of `device` that runs `op`, or `None` if another device or none does.
     pub fn chunk_of(&self, device: u32, op: Op) -> Option<usize> {
         let known = op.stage() < self.stages && op.direction() < self.directions();
         (known && self.device_of(op) == device)
             .then(|| self.number_of[(op.direction() * self.stages + op.stage()) as usize] as usize)
     }
 
-    /// What `device` holds, by chunk.
+    /// Returns the chunks of `device`.
     pub fn held_by(&self, device: u32) -> &[Chunk] {
         &self.chunks_of[device as usize]
     }
 
-    /// The stages of `device`, by chunk.
+    /// Returns the stages of `device`, by chunk.
     pub fn stages_of(&self, device: u32) -> impl Iterator<Item = u32> {
         self.held_by(device).iter().map(|chunk| chunk.stage)
     }
 
-    /// The micro-batches of `direction`, of m in all: the first half, rounded up, runs in direction 0.
+    /// Returns the micro-batches of `direction`, out of `microbatches`: the first half, rounded up, runs in direction 0.
     pub fn microbatches_of(&self, direction: u32, microbatches: u32) -> Range<u32> {
         match (self.directions(), direction) {
             (1, _) => 0..microbatches,
@@ -193,28 +192,28 @@ impl Placement {
         }
     }
 
-    /// One op, of micro-batch 0, for every stage, direction and kind.
+    /// Returns one op, of micro-batch 0, for every stage, direction and kind.
     pub fn op_kinds(&self) -> impl Iterator<Item = Op> {
         let kinds = |stage, direction| Kind::ALL.map(|kind| Op::new(kind, stage, 0).in_direction(direction));
         (0..self.stages()).flat_map(move |stage| (0..self.directions()).flat_map(move |d| kinds(stage, d)))
     }
 
-    /// Room for one entry for each [`Op::slot`].
+    /// Returns the length of tables that are indexed by [`Op::slot`].
     pub fn slots(&self) -> usize {
         self.stages as usize * Op::SLOTS_PER_STAGE
     }
 
-    /// The direction in which micro-batch `microbatch` of m runs.
+    /// Returns the direction of `microbatch`, out of `microbatches`.
     pub fn direction_of(&self, microbatch: u32, microbatches: u32) -> u32 {
         u32::from(!self.microbatches_of(0, microbatches).contains(&microbatch))
     }
 
-    /// The device where the input of `op` is made; `None` where it waits for no other stage.
+    /// Returns the device that makes the input of `op`, or `None` if it waits for no other stage.
     pub fn sender(&self, op: Op) -> Option<u32> {
         op.upstream(self.stages).map(|stage| self.device_of_stage(stage, op.direction()))
     }
 
-    /// The device where the output of `op` is used; `None` where no other stage waits for it.
+    /// Returns the device that uses the output of `op`, or `None` if no other stage waits for it.
     pub fn receiver(&self, op: Op) -> Option<u32> {
         op.downstream(self.stages).map(|stage| self.device_of_stage(stage, op.direction()))
     }

@@ -6,25 +6,25 @@ use crate::placement::{Chunk, Placement};
 use std::fmt;
 use std::ops::Range;
 
-/// What an overlapped pair means.
+/// How the ops of an overlapped pair run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overlap {
-    /// Starts when the inputs of both are there, lasts as long as both, both outputs leave at its end.
+    /// As one op: the pair starts when both inputs have arrived, takes as long as both ops, and both outputs leave at its end.
     #[default]
     Atomic,
-    /// Two ops in turn, as if they were no pair.
+    /// One after the other, as if they were not a pair.
     Serial,
-    /// Two ops in turn, but both outputs leave at the end of the second.
+    /// One after the other, but both outputs leave at the end of the second.
     Runtime,
-    /// As `Atomic`, but it lasts only as long as the longer of the two.
+    /// As `Atomic`, but the pair takes only as long as the longer op.
     Max,
 }
 
 impl Overlap {
-    /// Every meaning.
+    /// All variants.
     pub const ALL: [Overlap; 4] = [Overlap::Atomic, Overlap::Serial, Overlap::Runtime, Overlap::Max];
 
-    /// As the command line calls it.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Overlap::Atomic => "atomic",
@@ -35,19 +35,19 @@ impl Overlap {
     }
 }
 
-/// A name for a run of ops of one device: warm-up, steady, drain.
+/// A named part of a device's program: warm-up, steady, drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Phase {
     /// Index of its first op in the device's program.
     pub start: usize,
-    /// As the schedule calls it; empty after the end of a named part.
+    /// Its name in the schedule; empty after the end of a named part.
     pub name: String,
 }
 
-/// The programs of devices 0, 1, 2, ... as they are written, one after the other.
+/// The programs of devices 0, 1, 2, .., written one after the other.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// The finished programs and, at the end, the one being written.
+    /// The finished programs, then the one being written.
     pub ops: Vec<Op>,
     starts: Vec<usize>,
     phases: Vec<Vec<Phase>>,
@@ -71,13 +71,13 @@ impl FromIterator<Vec<Op>> for Programs {
 }
 
 impl Programs {
-    /// Ends the program that is being written.
+    /// Finishes the program being written.
     pub fn finish(&mut self, phases: Vec<Phase>) {
         self.starts.push(self.ops.len());
         self.phases.push(phases);
     }
 
-    /// The finished programs.
+    /// Returns the finished programs.
     pub fn rows(&self) -> Vec<&[Op]> {
         self.starts.windows(2).map(|pair| &self.ops[pair[0]..pair[1]]).collect()
     }
@@ -99,46 +99,46 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule of the programs of all devices; [`Schedule::validate`] tells whether it is one.
+    /// Creates a schedule from the programs of all devices, unchecked (see [`Schedule::validate`]).
     pub fn new(name: &str, placement: Placement, microbatches: u32, programs: Programs) -> Schedule {
         let Programs { ops, starts, phases } = programs;
         let pairs = ops.iter().any(|op| op.opens_pair());
         Schedule { name: name.to_string(), placement, microbatches, ops, starts, phases, pairs }
     }
 
-    /// p.
+    /// Returns p.
     pub fn devices(&self) -> u32 {
         self.placement.devices()
     }
 
-    /// All ops, device by device.
+    /// Returns all ops, device by device.
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }
 
-    /// Where the ops of `device` are in [`Schedule::ops`].
+    /// Returns the range of the ops of `device` in [`Schedule::ops`].
     pub fn range(&self, device: u32) -> Range<usize> {
         self.starts[device as usize]..self.starts[device as usize + 1]
     }
 
-    /// The program of `device`.
+    /// Returns the program of `device`.
     pub fn program(&self, device: u32) -> &[Op] {
         &self.ops[self.range(device)]
     }
 
-    /// The phases of `device`, by start.
+    /// Returns the phases of `device`, by start.
     pub fn phases(&self, device: u32) -> &[Phase] {
         &self.phases[device as usize]
     }
 
-    /// The phase of op number `index` of `device`'s program.
+    /// Returns the phase of op number `index` of `device`'s program.
     pub fn phase(&self, device: u32, index: usize) -> Option<&str> {
         let phases = self.phases(device);
         let at = phases.partition_point(|phase| phase.start <= index).checked_sub(1)?;
         Some(phases[at].name.as_str()).filter(|name| !name.is_empty())
     }
 
-    /// How many ops each (stage, direction, kind) has, by [`Op::slot`].
+    /// Returns the number of ops of each (stage, direction, kind), by [`Op::slot`].
     pub fn counts(&self) -> Vec<u64> {
         let mut counts = vec![0; self.placement.slots()];
         self.ops.iter().for_each(|op| counts[op.slot()] += 1);
@@ -150,12 +150,12 @@ impl Schedule {
         self.ops.iter().any(|op| op.kind() == Kind::I)
     }
 
-    /// Whether some backwards are split into I and W, and others are not.
+    /// Whether some backwards are split into I and W and others are not.
     pub fn mixes_backwards(&self) -> bool {
         self.splits_backward() && self.ops.iter().any(|op| op.kind() == Kind::B)
     }
 
-    /// The same schedule with every backward split: each B is an I and a W.
+    /// Splits every B into an I and a W.
     pub fn with_split_backwards(self) -> Schedule {
         let halves = |op: &Op| match op.kind() {
             Kind::B => vec![op.of_kind(Kind::I), op.of_kind(Kind::W)],
@@ -166,12 +166,12 @@ impl Schedule {
         Schedule::new(&self.name, self.placement.clone(), self.microbatches, rows.into_iter().collect())
     }
 
-    /// Whether any two ops are an overlapped pair.
+    /// Whether there are overlapped pairs.
     pub fn has_pairs(&self) -> bool {
         self.pairs
     }
 
-    /// The same schedule with no overlapped pair: their ops run in turn.
+    /// Separates overlapped pairs: their ops run one after the other.
     pub fn without_pairs(mut self) -> Schedule {
         if self.pairs {
             self.ops.iter_mut().for_each(|op| *op = op.alone());
@@ -180,17 +180,17 @@ impl Schedule {
         self
     }
 
-    /// The most that `device` holds at once, as [`crate::activation`] counts: its order alone decides.
+    /// Returns the most that `device` holds at once, as [`crate::activation`] counts; it depends on the order alone.
     pub(crate) fn most_held(&self, device: u32, keep: Keep) -> i128 {
         activation::peak(self.program(device).iter().map(|op| op.kind()), keep)
     }
 
-    /// Highest number of activations that `device` holds at once, under the cost `keep`.
+    /// Returns the largest number of activations that `device` holds at once, under the cost `keep`.
     pub fn peak_activations(&self, device: u32, keep: Keep) -> f64 {
         activation::units(self.most_held(device, keep), self.placement.chunks())
     }
 
-    /// The highest peak of all devices.
+    /// Returns the largest peak of all devices.
     pub fn peak(&self, keep: Keep) -> f64 {
         (0..self.devices()).map(|device| self.peak_activations(device, keep)).fold(0.0, f64::max)
     }
@@ -201,11 +201,11 @@ impl Schedule {
         (0..self.devices()).all(|device| self.most_held(device, keep) <= cap)
     }
 
-    /// Checks that each device runs every micro-batch of its stages once forward and once backward (B, or I and later W),
-    /// and that F comes before its backward. What waits across devices is the task graph's to check.
+    /// Checks that each device runs every micro-batch of its stages once forward and once backward (B, or I and later W), and each
+    /// F before its backward. The task graph checks dependences between devices.
     ///
     /// # Errors
-    /// The first fault, with the place.
+    /// The first fault, with its place.
     pub fn validate(&self) -> Result<(), Fault> {
         for device in 0..self.devices() {
             let mut seen = Seen::new(&self.placement, device, self.microbatches);
@@ -222,7 +222,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// An overlapped pair is one forward and one backward that do not need each other.
+    /// Checks that an overlapped pair is one forward and one backward that do not need each other.
     fn check_pair(&self, device: u32, index: usize) -> Result<(), Misplaced> {
         let program = self.program(device);
         let op = program[index];
@@ -232,24 +232,24 @@ impl Schedule {
         check_pair(op, program.get(index + 1).copied())
     }
 
-    /// A fault of this schedule at op number `index` of `device`.
+    /// Returns a fault of this schedule at op number `index` of `device`.
     pub fn fault(&self, device: u32, index: Option<usize>, what: String) -> Fault {
         Fault { device, index, what, grid: self.around(device, index) }
     }
 
-    /// The ops around op number `index` of `device`, or around the end of its program, drawn.
+    /// Draws the ops around op number `index` of `device`, or around the end of its program.
     pub fn around(&self, device: u32, index: Option<usize>) -> String {
         let programs: Vec<&[Op]> = (0..self.devices()).map(|d| self.program(d)).collect();
         grid(&programs, device, index.unwrap_or(self.program(device).len()))
     }
 }
 
-/// Why an op cannot stand where it does, or what is missing.
+/// Why an op cannot run at its place, or which op is missing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Misplaced(pub(crate) String);
 
-/// Checks that `first`, which opens an overlapped pair, and the op after it can be one.
+/// Checks that `first`, which opens an overlapped pair, and the op after it can be a pair.
 pub fn check_pair(first: Op, second: Option<Op>) -> Result<(), Misplaced> {
     let refuse = |what: String| Err(Misplaced(what));
     let Some(second) = second else {
@@ -257,18 +257,18 @@ pub fn check_pair(first: Op, second: Option<Op>) -> Result<(), Misplaced> {
     };
     let forwards = [first, second].iter().filter(|op| op.kind() == Kind::F).count();
     if forwards != 1 || first.kind() == Kind::W || second.kind() == Kind::W {
-        return refuse(format!("({first};{second}) is no overlapped pair: one is a forward, the other I or B"));
+        return refuse(format!("({first};{second}) is not an overlapped pair, which is a forward and an I or B"));
     }
     if second.opens_pair() {
         return refuse(format!("{second} ends one overlapped pair and opens another"));
     }
     if (first.stage(), first.microbatch()) == (second.stage(), second.microbatch()) {
-        return refuse(format!("({first};{second}) is no overlapped pair: the backward needs this very forward"));
+        return refuse(format!("({first};{second}) is not an overlapped pair: the backward needs this forward"));
     }
     Ok(())
 }
 
-/// The ops of a program with those of an overlapped pair together.
+/// Returns the ops of a program, those of an overlapped pair together.
 pub fn units(program: &[Op]) -> impl Iterator<Item = &[Op]> {
     let mut rest = program;
     std::iter::from_fn(move || {
@@ -278,13 +278,13 @@ pub fn units(program: &[Op]) -> impl Iterator<Item = &[Op]> {
     })
 }
 
-/// The op or the overlapped pair that comes first.
+/// Returns the first op or overlapped pair.
 pub fn next_unit(program: &[Op]) -> Option<&[Op]> {
     let length = if program.first()?.opens_pair() { 2 } else { 1 };
     program.get(..length).or(Some(program))
 }
 
-/// As PyTorch writes an op or an overlapped pair.
+/// Returns PyTorch's text for an op or an overlapped pair.
 pub fn unit_name(unit: &[Op]) -> String {
     match unit {
         [first, second] => format!("({first};{second})OVERLAP_F_B"),
@@ -292,19 +292,19 @@ pub fn unit_name(unit: &[Op]) -> String {
     }
 }
 
-/// Which ops a device has run: the bookkeeping behind [`Schedule::validate`].
+/// The ops that a device has run: the bookkeeping behind [`Schedule::validate`].
 pub struct Seen {
     /// By chunk: its stage and its micro-batches.
     chunks: Vec<(Chunk, Range<u32>)>,
     microbatches: u32,
-    /// By (chunk, micro-batch) the kinds run, as bits 1 << kind.
+    /// By (chunk, micro-batch): the kinds that have run, as bits 1 << kind.
     bits: Vec<u8>,
-    /// By chunk.
+    /// By chunk: number of complete micro-batches.
     complete: Vec<u32>,
 }
 
 impl Seen {
-    /// Nothing run yet on `device`.
+    /// Starts with no op run on `device`.
     pub fn new(placement: &Placement, device: u32, microbatches: u32) -> Seen {
         let chunk = |&chunk: &Chunk| (chunk, placement.microbatches_of(chunk.direction, microbatches));
         let chunks: Vec<_> = placement.held_by(device).iter().map(chunk).collect();
@@ -312,7 +312,7 @@ impl Seen {
         Seen { microbatches, bits: vec![0; cells], complete: vec![0; chunks.len()], chunks }
     }
 
-    /// Notes that `op`, which is on the device's chunk number `chunk`, runs.
+    /// Records that `op` of the device's chunk number `chunk` runs.
     #[inline]
     pub fn add(&mut self, chunk: usize, op: Op) -> Result<(), Misplaced> {
         if !self.chunks[chunk].1.contains(&op.microbatch()) {
@@ -329,14 +329,18 @@ impl Seen {
         Ok(())
     }
 
-    /// Why `op` is none of the chunk's micro-batches.
+    /// Returns why `op` is not for a micro-batch of the chunk.
     #[cold]
     fn stranger(&self, chunk: usize, op: Op) -> String {
         let ((_, own), m) = (&self.chunks[chunk], self.microbatches);
         if op.microbatch() >= m {
             return format!("{op} names micro-batch {}, but m = {m}", op.microbatch());
         }
-        format!("{op} is of the other direction: this stage runs micro-batches {} to {} here", own.start, own.end - 1)
+        format!(
+            "{op} belongs to the other direction: this stage runs micro-batches {} to {} here",
+            own.start,
+            own.end - 1
+        )
     }
 
     /// Checks that nothing is missing at the end of the program.
@@ -352,42 +356,41 @@ impl Seen {
         } else if bits & bit(Kind::I) == 0 {
             format!("{f} has no backward: neither {} nor {}", f.of_kind(Kind::B), f.of_kind(Kind::I))
         } else {
-            format!("{} is missing: {} is left without its weights", f.of_kind(Kind::W), f.of_kind(Kind::I))
+            format!("{} is missing: {} has no backward for its weights", f.of_kind(Kind::W), f.of_kind(Kind::I))
         }))
     }
 }
 
-/// The kind in a set of kinds.
+/// Returns the bit of a kind in a set of kinds.
 const fn bit(kind: Kind) -> u8 {
     1 << kind as u8
 }
 
-/// One of these ends what a stage does for a micro-batch.
+/// Kinds of which one completes a micro-batch on a stage.
 const COMPLETE: u8 = bit(Kind::W) | bit(Kind::B);
 
-/// Why `op` cannot run after the kinds in `bits` of its stage and micro-batch.
+/// Returns why `op` cannot run after the kinds in `bits` of its stage and micro-batch.
 #[cold]
 fn refusal(op: Op, bits: u8) -> String {
     let has = |kind: Kind| bits & bit(kind) != 0;
     match op.kind() {
         kind if has(kind) => format!("{op} runs twice"),
         Kind::I | Kind::B if !has(Kind::F) => format!("{op} runs before {}", op.of_kind(Kind::F)),
-        Kind::I => format!("{op} runs although {} did its work", op.of_kind(Kind::B)),
-        Kind::B => format!("{op} runs although {} did half its work", op.of_kind(Kind::I)),
+        Kind::I => format!("{op} runs after {}, which includes it", op.of_kind(Kind::B)),
+        Kind::B => format!("{op} runs after {}, which is half of it", op.of_kind(Kind::I)),
         Kind::F | Kind::W => format!("{op} has no {} before it", op.of_kind(Kind::I)),
     }
 }
 
-/// What is wrong with a schedule, and where.
+/// A fault of a schedule and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The device whose program is wrong.
     pub device: u32,
-    /// The op's number in that program; `None`: the program's end.
+    /// The op's number in that program; `None` means the program's end.
     pub index: Option<usize>,
-    /// What is wrong.
     pub what: String,
-    /// The ops around the place, drawn.
+    /// A drawing of the ops around the place.
     pub grid: String,
 }
 
@@ -403,7 +406,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Draws the ops around column `at` of `device`'s row, that op in brackets and an arrow after the row.
+/// Draws the ops around column `at` of `device`'s row, with that op in brackets and an arrow after the row.
 pub fn grid(programs: &[&[Op]], device: u32, at: usize) -> String {
     const COLUMNS: usize = 9;
     const ROWS: usize = 8;

@@ -1,4 +1,4 @@
-//! The cells of a comma-separated file, and the actions that stand in them.
+//! The cells of a comma-separated file, and the actions in them.
 
 use crate::op::{Kind, Op, boundary_letter};
 use std::borrow::Cow;
@@ -6,21 +6,21 @@ use std::borrow::Cow;
 /// What an action does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// An op of this letter.
+    /// An op of this kind.
     Op(Kind),
-    /// The full backward as PyTorch wrote it before December 2024: `BW`.
+    /// `BW`: the full backward in files of PyTorch before December 2024.
     WholeBackward,
-    /// Output or gradient leaves the device; `true`: a gradient.
+    /// Sends an output, or a gradient (`true`).
     Send(bool),
-    /// Input or gradient comes to the device; `true`: a gradient.
+    /// Receives an input, or a gradient (`true`).
     Receive(bool),
-    /// Whatever was sent has left, and its buffer is free; `true`: a gradient.
+    /// Waits until the buffer of a sent output, or gradient (`true`), is free.
     WaitSend(bool),
-    /// Parameters gathered or freed.
+    /// Gathers or frees parameters.
     Sharding,
-    /// Gradients begin to be reduced.
+    /// Begins to reduce gradients.
     Reduce,
-    /// Gradients are reduced.
+    /// Waits until gradients are reduced.
     WaitReduce,
 }
 
@@ -29,18 +29,17 @@ pub enum What {
 pub struct Action {
     /// Global stage number.
     pub stage: u32,
-    /// Micro-batch; 0 where the action has none.
+    /// Micro-batch; 0 if the action has none.
     pub microbatch: u32,
     /// Number of its cell in the row, from 1.
     pub cell: u32,
-    /// What it does.
     pub what: What,
     /// Whether it is the first of an overlapped pair.
     pub opens_pair: bool,
 }
 
 impl Action {
-    /// As it stands in the file.
+    /// Returns its text in the file.
     pub fn text(self) -> String {
         let Action { stage, microbatch, .. } = self;
         match self.what {
@@ -56,17 +55,17 @@ impl Action {
     }
 }
 
-/// The cells of a text by row, as Python's `csv` module splits them, blanks before a quote passed over.
+/// Iterates over the cells of a text as Python's `csv` module splits them, but skips blanks before a quote.
 pub struct Cells<'a> {
     text: &'a str,
     at: usize,
-    /// The row that the next cell is in, from 0.
+    /// Row of the next cell, from 0.
     row: usize,
-    /// How many cells of that row were given.
+    /// Number of cells of that row returned so far.
     column: usize,
 }
 
-/// One cell: row from 0, column from 1, text without quotes; `None` where its quote never ends.
+/// One cell: row from 0, column from 1, text without quotes (`None` if a quote is not closed).
 pub struct Cell<'a> {
     pub row: usize,
     pub column: usize,
@@ -74,12 +73,12 @@ pub struct Cell<'a> {
 }
 
 impl<'a> Cells<'a> {
-    /// The cells of `text`; a byte-order mark before them is passed over.
+    /// Creates the iterator; skips a byte-order mark.
     pub fn new(text: &'a str) -> Cells<'a> {
         Cells { text: text.strip_prefix('\u{feff}').unwrap_or(text), at: 0, row: 0, column: 0 }
     }
 
-    /// The next cell's text, up to what ends it.
+    /// Returns the next cell's text, up to its separator.
     fn take(&mut self) -> Option<Cow<'a, str>> {
         let blanks = self.text[self.at..].bytes().take_while(|b| matches!(b, b' ' | b'\t')).count();
         if self.text.as_bytes().get(self.at + blanks) != Some(&b'"') {
@@ -101,7 +100,7 @@ impl<'a> Cells<'a> {
         Some(Cow::Owned(content))
     }
 
-    /// What stands before the next comma or line end.
+    /// Returns the text before the next comma or line end.
     fn plain(&mut self) -> &'a str {
         let rest = &self.text[self.at..];
         let length = rest.bytes().position(|b| matches!(b, b',' | b'\n' | b'\r')).unwrap_or(rest.len());
@@ -136,16 +135,16 @@ impl<'a> Iterator for Cells<'a> {
     }
 }
 
-/// What a cell may hold, for messages.
+/// What a cell may contain, for messages.
 pub const CELL: &str =
     "an op such as 0F3 (stage, one of F I W B, micro-batch), a pair such as (0F7;3B2)OVERLAP_F_B or nothing";
 
-/// What was expected in place of a cell.
+/// What was expected instead of a cell.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Expected(String);
 
-/// Appends the actions of a cell that is not blank; `cell` is its number. Where it is wrong nothing is appended.
+/// Appends the actions of cell number `cell`, which is not blank; nothing if it is wrong.
 pub fn parse(text: &str, cell: u32, actions: &mut Vec<Action>) -> Result<(), Expected> {
     let Some(pair) = text.strip_prefix('(') else {
         actions.push(action(text, cell)?);
@@ -201,7 +200,7 @@ fn action(text: &str, cell: u32) -> Result<Action, Expected> {
     Ok(Action { stage, microbatch, cell, what, opens_pair: false })
 }
 
-/// Appends a cell.
+/// Appends a cell to a row.
 pub fn push(row: &mut String, cell: &str) {
     if !row.is_empty() {
         row.push(',');

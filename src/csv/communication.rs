@@ -1,4 +1,4 @@
-//! What a `compute_comms` file sends and receives, held against what its placement asks for.
+//! Checks the sends and receives of a `compute_comms` file against its placement.
 
 use super::Error;
 use super::cells::{Action, What};
@@ -6,16 +6,16 @@ use super::table::Table;
 use crate::op::{Kind, Op, boundary_letter};
 use crate::schedule::Schedule;
 
-/// What a stage has done for a micro-batch so far.
+/// What a stage has done for a micro-batch.
 const FORWARD: u8 = 1;
 const BACKWARD: u8 = 2;
 const SENT: u8 = 4; // shifted by 1 for a gradient
 const RECEIVED: u8 = 16; // shifted by 1 for a gradient
 const WAITED: u8 = 64; // shifted by 1 for a gradient
 
-/// Checks that exactly what leaves a device is sent after the op that makes it and received before the op that needs it.
-/// A file without any send or receive passes. Where anything is waited for, as PyTorch 2.15 has it, each send is, once,
-/// and each reduction before the row's next.
+/// Checks that exactly the outputs that leave a device are sent, after the op that makes them, and received before the op that needs
+/// them. A file without sends and receives passes. In a file with waits (PyTorch 2.15), each send has one, and each reduction has
+/// one before the next reduction of its row.
 pub fn check(table: &Table, schedule: &Schedule) -> Result<(), Error> {
     let waits = table.actions.iter().any(|action| matches!(action.what, What::WaitSend(_) | What::WaitReduce));
     if waits {
@@ -25,16 +25,16 @@ pub fn check(table: &Table, schedule: &Schedule) -> Result<(), Error> {
     if !table.actions.iter().any(transfers) {
         return Ok(());
     }
-    let mut ledger = Ledger::new(table, schedule);
+    let mut transfers_seen = Transfers::new(table, schedule);
     for (row, range) in table.rows.iter().enumerate() {
         for action in &table.actions[range.clone()] {
-            ledger.note(row, action)?;
+            transfers_seen.note(row, action)?;
         }
     }
-    ledger.check_sent(waits)
+    transfers_seen.check_sent(waits)
 }
 
-/// That each row waits for a reduction before it begins another, and for the last one.
+/// Checks that each row waits for a reduction before it begins another, and for the last one.
 fn check_reductions(table: &Table) -> Result<(), Error> {
     for (row, range) in table.rows.iter().enumerate() {
         let mut begun: Option<&Action> = None;
@@ -43,7 +43,7 @@ fn check_reductions(table: &Table) -> Result<(), Error> {
                 (What::Reduce, None) => begun = Some(action),
                 (What::Reduce, Some(other)) => {
                     let wait = Action { what: What::WaitReduce, ..*other }.text();
-                    let expected = format!("{wait} before it, for a row reduces one stage at a time");
+                    let expected = format!("{wait} before it, since a row reduces one stage at a time");
                     return Err(table.action_fault(row, action, &expected, &format!("add {wait} before this cell")));
                 }
                 (What::WaitReduce, Some(other)) if other.stage == action.stage => begun = None,
@@ -57,39 +57,39 @@ fn check_reductions(table: &Table) -> Result<(), Error> {
         }
         if let Some(action) = begun {
             let wait = Action { what: What::WaitReduce, ..*action }.text();
-            let expected = format!("{wait} after it, for this file waits for what it sends and reduces");
+            let expected = format!("{wait} after it, since this file waits for sends and reductions");
             return Err(table.action_fault(row, action, &expected, &format!("add {wait} after this cell")));
         }
     }
     Ok(())
 }
 
-struct Ledger<'a> {
+struct Transfers<'a> {
     table: &'a Table<'a>,
     schedule: &'a Schedule,
     /// By (stage, micro-batch).
     done: Vec<u8>,
 }
 
-impl<'a> Ledger<'a> {
-    fn new(table: &'a Table<'a>, schedule: &'a Schedule) -> Ledger<'a> {
+impl<'a> Transfers<'a> {
+    fn new(table: &'a Table<'a>, schedule: &'a Schedule) -> Transfers<'a> {
         let cells = schedule.placement.stages() as usize * schedule.microbatches as usize;
-        Ledger { table, schedule, done: vec![0; cells] }
+        Transfers { table, schedule, done: vec![0; cells] }
     }
 
     fn place(&self, action: &Action) -> usize {
         action.stage as usize * self.schedule.microbatches as usize + action.microbatch as usize
     }
 
-    /// The op that makes (or needs, with `W` for nothing) what crosses: a forward or a backward of the action's stage.
+    /// Returns the forward or backward of the action's stage that makes or needs what is transferred.
     fn op(&self, action: &Action, gradient: bool) -> Op {
         let kind = if gradient { Kind::B } else { Kind::F };
         let direction = self.schedule.placement.direction_of(action.microbatch, self.schedule.microbatches);
         Op::new(kind, action.stage, action.microbatch).in_direction(direction)
     }
 
-    /// Whether what `op` needs comes from another device.
-    fn comes_from_afar(&self, op: Op) -> bool {
+    /// Whether the input of `op` comes from another device.
+    fn is_received(&self, op: Op) -> bool {
         let placement = &self.schedule.placement;
         placement.sender(op).is_some_and(|sender| sender != placement.device_of(op))
     }
@@ -104,7 +104,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// That the send of this wait stands before it in its row.
+    /// Checks that the send of a wait precedes it in its row.
     fn wait(&mut self, row: usize, action: &Action, gradient: bool) -> Result<(), Error> {
         let send = Action { what: What::Send(gradient), ..*action }.text();
         let Schedule { placement, microbatches, .. } = self.schedule;
@@ -124,9 +124,9 @@ impl<'a> Ledger<'a> {
 
     fn compute(&mut self, row: usize, action: &Action, gradient: bool) -> Result<(), Error> {
         let place = self.place(action);
-        if self.comes_from_afar(self.op(action, gradient)) && self.done[place] & RECEIVED << u8::from(gradient) == 0 {
+        if self.is_received(self.op(action, gradient)) && self.done[place] & RECEIVED << u8::from(gradient) == 0 {
             let receive = Action { what: What::Receive(gradient), ..*action }.text();
-            let expected = format!("{receive} before it, for its input is made on another device");
+            let expected = format!("{receive} before it, since another device makes its input");
             return Err(self.table.action_fault(row, action, &expected, &format!("add {receive} before this cell")));
         }
         self.done[place] |= if gradient { BACKWARD } else { FORWARD };
@@ -149,7 +149,7 @@ impl<'a> Ledger<'a> {
                 op.stage()
             ));
         }
-        let crosses = if send { placement.leaves_device(op) } else { self.comes_from_afar(op) };
+        let crosses = if send { placement.leaves_device(op) } else { self.is_received(op) };
         if !crosses {
             return refuse(&format!("no transfer: no {what} of stage {} crosses devices here", op.stage()));
         }
@@ -169,7 +169,7 @@ impl<'a> Ledger<'a> {
         Ok(())
     }
 
-    /// That nothing that leaves a device stays unsent, or unwaited for where there are `waits`.
+    /// Checks that every output that leaves a device is sent and, with `waits`, waited for.
     fn check_sent(&self, waits: bool) -> Result<(), Error> {
         for (row, kind, action) in self.table.ops().filter(|(_, kind, _)| *kind != Kind::W) {
             let gradient = kind.is_backward();
@@ -179,11 +179,11 @@ impl<'a> Ledger<'a> {
             }
             let (name, reason) = match (done & SENT != 0, done & WAITED != 0) {
                 (false, _) => ("SEND", "the next stage is on another device"),
-                (_, false) if waits => ("WAIT_SEND", "this file waits for what it sends and reduces"),
+                (_, false) if waits => ("WAIT_SEND", "this file waits for sends and reductions"),
                 _ => continue,
             };
             let missing = format!("{}{name}_{letter}{}", action.stage, action.microbatch);
-            let expected = format!("{missing} after it, for {reason}");
+            let expected = format!("{missing} after it, since {reason}");
             return Err(self.table.action_fault(row, action, &expected, &format!("add {missing} after this cell")));
         }
         Ok(())

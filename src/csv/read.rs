@@ -1,21 +1,24 @@
-//! From a file's text to a schedule.
+//! Reading a schedule from the text of a file.
 
 use super::cells::{Action, What};
-use super::table::Table;
-use super::{Error, Imported, communication, layout};
+use super::table::{Table, infer_placement};
+use super::{Error, Imported, communication};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::schedule::{Programs, Schedule, Seen, check_pair};
 
-/// Reads the schedule `name` from `text`, the content of `file`: `compute_only` or `compute_comms`, whichever it is.
+/// Reads the schedule `name` from `text`, the content of `file`, in either format.
 ///
-/// Placement and number of micro-batches follow from the cells: a stage is where its row is; a stage on two rows makes the
-/// placement bidirectional, direction 0 being the row that runs the first half of the micro-batches.
+/// Placement and number of micro-batches follow from the cells: rows are devices; a stage on two rows makes the placement
+/// bidirectional, and the row that runs the first half of the micro-batches is direction 0.
+///
+/// # Errors
+/// A wrong cell or file; the text says where, what was expected, and what to do.
 pub fn read(name: &str, file: &str, text: &str) -> Result<Imported, Error> {
     let mut table = Table::scan(file, text)?;
     let mut warnings = Vec::new();
     let old = table.translate(&mut warnings)?;
-    let (placement, microbatches) = layout::infer(&table)?;
+    let (placement, microbatches) = infer_placement(&table)?;
     let schedule = table.schedule(name, placement, microbatches, old)?;
     communication::check(&table, &schedule)?;
     table.note_omissions(&mut warnings);
@@ -23,8 +26,8 @@ pub fn read(name: &str, file: &str, text: &str) -> Result<Imported, Error> {
 }
 
 impl Table<'_> {
-    /// Turns the letters of before December 2024 (`B` for the input's half of the backward, `BW` for all of it) into
-    /// today's `I` and `B`; whether there were any.
+    /// Translates the letters before December 2024 (`B` for the backward of the input, `BW` for the full backward) into `I` and `B`.
+    /// Returns whether there were any.
     fn translate(&mut self, warnings: &mut Vec<String>) -> Result<bool, Error> {
         let has = |what: What| self.actions.iter().any(|action| action.what == what);
         let whole = has(What::WholeBackward);
@@ -33,7 +36,7 @@ impl Table<'_> {
             let mixed = self.rows.iter().enumerate().find_map(|(row, range)| {
                 let action = self.actions[range.clone()].iter().find(|a| a.what == What::WholeBackward)?;
                 let remedy = "write the full backward as B everywhere";
-                Some(self.action_fault(row, action, "today's letters, for the file also has I", remedy))
+                Some(self.action_fault(row, action, "current letters, since the file also has I", remedy))
             });
             return mixed.map_or(Ok(false), Err);
         }
@@ -53,7 +56,7 @@ impl Table<'_> {
         Ok(true)
     }
 
-    /// Puts the ops in order and checks that each stage runs every micro-batch once forward and once backward.
+    /// Creates the schedule; checks that each stage runs every micro-batch once forward and once backward.
     fn schedule(&self, name: &str, placement: Placement, microbatches: u32, old: bool) -> Result<Schedule, Error> {
         let stages = placement.stages() as usize;
         let mut programs = Programs::default();
@@ -88,19 +91,19 @@ impl Table<'_> {
         Ok(Schedule::new(name, placement, microbatches, programs))
     }
 
-    /// An op that cannot run where it stands.
+    /// Returns the error that an op cannot run at its place.
     fn refused(&self, row: usize, action: &Action, what: &str, old: bool) -> Error {
         let remedy = format!("correct the row's order{}", dialect(old));
         self.action_fault(row, action, &format!("an op that can run here ({what})"), &remedy)
     }
 
-    /// A warning where actions that pipesim has no use for were left out.
+    /// Warns of actions that pipesim ignores.
     fn note_omissions(&self, warnings: &mut Vec<String>) {
         let left_out = |action: &&Action| matches!(action.what, What::Sharding | What::Reduce | What::WaitReduce);
         let count = self.actions.iter().filter(left_out).count();
         if count > 0 {
             let names = "UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD";
-            warnings.push(format!("{count} {names} actions left out: parameters are not sharded"));
+            warnings.push(format!("{count} {names} actions ignored: parameters are not sharded"));
         }
     }
 }

@@ -1,19 +1,21 @@
-//! From a schedule to a file that PyTorch loads.
+//! Writing a schedule as a file that PyTorch loads.
 
 use super::cells::push;
-use super::transfers::Transfers;
 use super::{Error, Format};
-use crate::op::{Kind, Op};
-use crate::schedule::{Schedule, unit_name, units};
+use crate::op::{Kind, Op, boundary_letter};
+use crate::schedule::{Schedule, next_unit, unit_name, units};
+use std::collections::VecDeque;
 
-/// The text of a PyTorch schedule file: one row per device, no empty cells.
+/// Returns the text of a PyTorch schedule file: one row per device, no empty cells.
 ///
-/// Under [`Format::ComputeComms`] a send stands right after the op that makes it and a receive right before the op that
-/// needs it, moved forward only where sends and receives would otherwise wait for each other in a circle: there is one
-/// global order of transfers that every row follows, so the file runs even where a send waits for its receive. Parameters
-/// are gathered before a stage's first op; gradients are reduced (and scaled: PyTorch does that nowhere else) and
-/// parameters freed after its last. A sent activation is waited for after its micro-batch's backward, which nobody could
-/// run before it had arrived, a sent gradient at the end of the row: so does PyTorch itself.
+/// Under [`Format::ComputeComms`] a send follows the op that makes it and a receive precedes the op that needs it; receives move
+/// forward only to avoid a cycle of waits. All rows follow one global order of transfers, so the file runs even if a send waits for
+/// its receive. Parameters are gathered before a stage's first op; after its last, gradients are reduced (and scaled: PyTorch scales
+/// them nowhere else) and parameters freed. As in PyTorch, the wait for a sent activation follows its micro-batch's backward, and
+/// the wait for a sent gradient is at the end of the row.
+///
+/// # Errors
+/// A schedule that PyTorch's classes cannot hold, or that deadlocks.
 pub fn write(schedule: &Schedule, format: Format) -> Result<String, Error> {
     check(schedule)?;
     let rows = match format {
@@ -28,7 +30,7 @@ pub fn write(schedule: &Schedule, format: Format) -> Result<String, Error> {
     Ok(text)
 }
 
-/// That PyTorch's classes can hold the schedule.
+/// Checks that PyTorch's classes can hold the schedule.
 fn check(schedule: &Schedule) -> Result<(), Error> {
     let placement = &schedule.placement;
     let refuse = |reason: String, remedy: &str| {
@@ -37,7 +39,7 @@ fn check(schedule: &Schedule) -> Result<(), Error> {
     if placement.directions() > 1 {
         let (one, other) = (placement.device_of_stage(0, 0), placement.device_of_stage(0, 1));
         let reason =
-            format!("stage 0 is on device {one} and on device {other}, but PyTorch takes a stage on one row only");
+            format!("stage 0 is on device {one} and on device {other}, but in PyTorch a stage is on one row only");
         return refuse(reason, "choose a schedule of one direction, such as dualpipe-v");
     }
     if let Err(fault) = schedule.validate() {
@@ -57,9 +59,211 @@ fn check(schedule: &Schedule) -> Result<(), Error> {
     Ok(())
 }
 
-/// A program's cells.
+/// Returns the cells of a program.
 fn row(program: &[Op]) -> String {
     let mut text = String::with_capacity(program.len() * 6);
     units(program).for_each(|unit| push(&mut text, &unit_name(unit)));
     text
+}
+
+/// Writes the rows while all programs advance together. A device waits until its outputs are sent; a transfer happens when the
+/// receiver's next op needs it or, if no device can continue, for the oldest send. Each transfer is written to both rows at once,
+/// which defines the global order.
+struct Transfers<'a> {
+    schedule: &'a Schedule,
+    rows: Vec<String>,
+    /// By device: number of ops written.
+    done: Vec<usize>,
+    /// By device: outputs that are not sent.
+    unsent: Vec<Vec<Transfer>>,
+    /// All sends in the order of their ops; some are done.
+    waiting: VecDeque<Transfer>,
+    /// By (stage, micro-batch, gradient or not): state of the input.
+    inputs: Vec<Input>,
+    /// By stage: number of its ops, and of those that are not written.
+    counts: Vec<(usize, usize)>,
+    /// By device: stages that have run their last op and whose gradients must be reduced.
+    finished: Vec<Vec<u32>>,
+    /// By device: the waits for sent gradients; `None` if the file has no waits.
+    waits: Option<Vec<String>>,
+    /// Devices that may be able to continue.
+    ready: VecDeque<u32>,
+}
+
+/// An output that goes to another device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Transfer {
+    from: u32,
+    to: u32,
+    /// Of the sending stage.
+    stage: u32,
+    /// Of the receiving stage.
+    next: u32,
+    microbatch: u32,
+    gradient: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Input {
+    Unmade,
+    Unsent,
+    Here,
+}
+
+impl<'a> Transfers<'a> {
+    /// Creates empty rows; `waits` as in [`Format::ComputeComms`].
+    fn new(schedule: &'a Schedule, waits: bool) -> Transfers<'a> {
+        let (devices, stages) = (schedule.devices(), schedule.placement.stages() as usize);
+        let mut counts = vec![(0, 0); stages];
+        for op in schedule.ops() {
+            let (all, remaining) = &mut counts[op.stage() as usize];
+            (*all, *remaining) = (*all + 1, *remaining + 1);
+        }
+        Transfers {
+            schedule,
+            rows: vec![String::new(); devices as usize],
+            done: vec![0; devices as usize],
+            unsent: vec![Vec::new(); devices as usize],
+            waiting: VecDeque::new(),
+            inputs: vec![Input::Unmade; stages * schedule.microbatches as usize * 2],
+            counts,
+            finished: vec![Vec::new(); devices as usize],
+            waits: waits.then(|| vec![String::new(); devices as usize]),
+            ready: (0..devices).collect(),
+        }
+    }
+
+    /// Writes all rows.
+    fn run(mut self) -> Result<Vec<String>, Error> {
+        loop {
+            while let Some(device) = self.ready.pop_front() {
+                while self.advance(device) {}
+            }
+            let oldest = loop {
+                match self.waiting.pop_front() {
+                    Some(transfer) if !self.unsent[transfer.from as usize].contains(&transfer) => {}
+                    other => break other,
+                }
+            };
+            match oldest {
+                Some(transfer) => self.transfer(transfer),
+                None => break,
+            }
+        }
+        match (0..self.schedule.devices()).find_map(|device| Some((device, *self.rest(device).first()?))) {
+            None => {
+                (0..self.schedule.devices()).for_each(|device| self.reduce(device));
+                for (row, wait) in self.rows.iter_mut().zip(self.waits.iter().flatten()).filter(|(_, w)| !w.is_empty())
+                {
+                    push(row, wait);
+                }
+                Ok(self.rows)
+            }
+            Some((device, op)) => Err(Error::Schedule {
+                schedule: self.schedule.name.clone(),
+                reason: format!("its order of ops deadlocks: device {device} waits at {} forever", op.alone()),
+                remedy: "run pipesim check on it to see the cycle".to_string(),
+            }),
+        }
+    }
+
+    /// Returns the ops of `device` that are not written.
+    fn rest(&self, device: u32) -> &'a [Op] {
+        &self.schedule.program(device)[self.done[device as usize]..]
+    }
+
+    /// Returns the index of an input.
+    fn place(&self, stage: u32, microbatch: u32, gradient: bool) -> usize {
+        (stage as usize * self.schedule.microbatches as usize + microbatch as usize) * 2 + usize::from(gradient)
+    }
+
+    /// Writes the next op or pair of `device`; returns false if it must wait.
+    fn advance(&mut self, device: u32) -> bool {
+        let Some(unit) = next_unit(self.rest(device)) else { return false };
+        let mut complete = true;
+        for op in unit {
+            let Some(producer) = op.upstream(self.schedule.placement.stages()) else { continue };
+            let place = self.place(op.stage(), op.microbatch(), op.kind().is_backward());
+            if self.inputs[place] == Input::Unsent {
+                self.transfer(self.crossing(producer, *op));
+            }
+            complete &= self.inputs[place] == Input::Here;
+        }
+        if !complete || !self.unsent[device as usize].is_empty() {
+            return false;
+        }
+        self.compute(device, unit);
+        true
+    }
+
+    /// Returns the transfer from stage `producer` that `consumer` needs.
+    fn crossing(&self, producer: u32, consumer: Op) -> Transfer {
+        let placement = &self.schedule.placement;
+        Transfer {
+            from: placement.device_of_stage(producer, 0),
+            to: placement.device_of_stage(consumer.stage(), 0),
+            stage: producer,
+            next: consumer.stage(),
+            microbatch: consumer.microbatch(),
+            gradient: consumer.kind().is_backward(),
+        }
+    }
+
+    /// Writes `unit` to the row of `device` and records its outputs.
+    fn compute(&mut self, device: u32, unit: &[Op]) {
+        let (index, placement) = (device as usize, &self.schedule.placement);
+        self.reduce(device);
+        for op in unit {
+            let (all, remaining) = &mut self.counts[op.stage() as usize];
+            if remaining == all {
+                push(&mut self.rows[index], &format!("{}UNSHARD", op.stage()));
+            }
+            *remaining -= 1;
+            if *remaining == 0 {
+                self.finished[index].push(op.stage());
+            }
+        }
+        push(&mut self.rows[index], &unit_name(unit));
+        let sent = |op: &&Op| op.kind().is_backward() && placement.leaves_device(op.of_kind(Kind::F));
+        for op in unit.iter().filter(|_| self.waits.is_some()).filter(sent) {
+            push(&mut self.rows[index], &format!("{}WAIT_SEND_F{}", op.stage(), op.microbatch()));
+        }
+        self.done[index] += unit.len();
+        for op in unit {
+            let Some(next) = op.downstream(placement.stages()) else { continue };
+            let transfer = self.crossing(op.stage(), op.on_stage(next));
+            let place = self.place(next, op.microbatch(), transfer.gradient);
+            if !placement.leaves_device(*op) {
+                self.inputs[place] = Input::Here;
+                continue;
+            }
+            self.inputs[place] = Input::Unsent;
+            self.unsent[index].push(transfer);
+            self.waiting.push_back(transfer);
+            self.ready.push_back(transfer.to);
+        }
+    }
+
+    /// Writes a transfer to both rows.
+    fn transfer(&mut self, transfer: Transfer) {
+        let Transfer { from, to, stage, next, microbatch, gradient } = transfer;
+        push(&mut self.rows[from as usize], &format!("{stage}SEND_{}{microbatch}", boundary_letter(gradient)));
+        push(&mut self.rows[to as usize], &format!("{next}RECV_{}{microbatch}", boundary_letter(gradient)));
+        if let Some(waits) = self.waits.as_mut().filter(|_| gradient) {
+            push(&mut waits[from as usize], &format!("{stage}WAIT_SEND_B{microbatch}"));
+        }
+        self.unsent[from as usize].retain(|unsent| *unsent != transfer);
+        let place = self.place(next, microbatch, gradient);
+        self.inputs[place] = Input::Here;
+        self.ready.extend([from, to]);
+    }
+
+    /// Writes the actions after the last op of a stage.
+    fn reduce(&mut self, device: u32) {
+        for stage in std::mem::take(&mut self.finished[device as usize]) {
+            let wait = self.waits.as_ref().map(|_| format!("{stage}WAIT_REDUCE_GRAD"));
+            let cells = [Some(format!("{stage}REDUCE_GRAD")), wait, Some(format!("{stage}RESHARD"))];
+            cells.iter().flatten().for_each(|cell| push(&mut self.rows[device as usize], cell));
+        }
+    }
 }

@@ -1,9 +1,8 @@
-//! From a schedule file to an [`Order`]: evaluates `device(r, p, m)` for every device, counts the micro-batches, checks.
+//! Compiling a schedule file to an [`Order`]: evaluates `device(r, p, m)` for every device, numbers micro-batches, checks.
 
 use super::draft::{Draft, as_draft};
 use super::host::{self, Layout, LayoutValue, Refusal};
-use super::language::{LAYOUTS, dialect, globals};
-use super::nesting::{MAX_NESTING, too_deep};
+use super::language::{LAYOUTS, MAX_NESTING, dialect, globals, too_deep};
 use super::programs::Written;
 use super::request::{Asked, Budget, Error, Request, ScheduleFile, Takes, chunks_asked};
 use super::word::Word;
@@ -20,56 +19,54 @@ use starlark::values::{Value, ValueLike};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// An order of ops, or what costs will make into one, and where it was written.
+/// A compiled schedule and its source.
 #[derive(Debug)]
 pub struct Compiled {
-    /// The order; every device's ops are complete and valid by themselves.
+    /// The order; the ops of each device are complete and valid by themselves.
     pub order: Order,
-    /// Its text.
     pub source: Written,
 }
 
-/// Stack for evaluating a schedule file, where what nests recurses: a sum of many terms, lists within lists. Only what is
-/// touched is taken, and it is more than whoever watches this process's memory lets it take.
-const STACK_BYTES: usize = (u32::MAX as usize) & !0xffff; // 4 GiB but a little, for where addresses have 32 bits
+/// Stack for evaluating a schedule file, in which nested expressions recurse. Only the used part takes memory.
+const STACK_BYTES: usize = (u32::MAX as usize) & !0xffff; // just below 4 GiB, for 32-bit addresses
 
-/// Stack that is needed for each byte of values, were they all within one another.
+/// Bytes of stack per byte of values if all values are nested.
 const STACK_PER_BYTE: usize = 4;
 
 /// Compiles a schedule file.
 ///
 /// # Errors
-/// As [`Error`] has them.
+/// As [`Error`] lists them.
 pub fn compile(path: &ScheduleFile, request: &Request) -> Result<Compiled, Error> {
     evaluated(path, request, |asked, module, evaluator| asked.run(module, evaluator))
 }
 
-/// What a schedule file takes of a request, whose chunks and options do not matter; no word is evaluated.
+/// Returns the parts of a request that a schedule file uses, whatever the request's chunks and options; evaluates no word.
 ///
 /// # Errors
-/// A file that is wrong.
+/// A wrong file.
 pub fn takes(path: &ScheduleFile, request: &Request) -> Result<Takes, Error> {
     evaluated(path, request, |asked, module, evaluator| asked.takes(module, evaluator))
 }
 
-/// What is made of a file once it is evaluated.
+/// What to do with an evaluated file.
 type Made<T> = for<'v> fn(&Asked<'_>, &Module<'v>, &mut Evaluator<'v, '_, '_>) -> Result<T, Error>;
 
 fn evaluated<T: Send>(path: &ScheduleFile, request: &Request, made: Made<T>) -> Result<T, Error> {
     if let Some(line) = too_deep(&path.file, &path.text) {
         return Err(Error::Invalid(format!(
-            "{}:{line}: expected at most {MAX_NESTING} operators and brackets within one another, found more; use loops, and \
+            "{}:{line}: expected at most {MAX_NESTING} nested operators and brackets, found more; use loops, and \
              concat(list) for a long sum",
             path.file
         )));
     }
-    // Some values of the language are too large for it to say so other than by a panic.
+    // Starlark panics for some values that are too large.
     let caught = |stack: usize| {
         let budget = Budget { bytes: request.budget.bytes.min(stack / STACK_PER_BYTE), ..request.budget };
         let request = Request { budget, ..request.clone() };
         catch_unwind(AssertUnwindSafe(|| evaluate(&Asked { path, request: &request }, made))).unwrap_or_else(|_| {
             Err(Error::Invalid(format!(
-                "{} makes a value beyond the budget of {} bytes for the language's values; make smaller ones",
+                "{} creates a value that exceeds the budget of {} bytes for values; create smaller values",
                 path.file, budget.bytes
             )))
         })
@@ -77,7 +74,7 @@ fn evaluated<T: Send>(path: &ScheduleFile, request: &Request, made: Made<T>) -> 
     on_deep_stack(caught)
 }
 
-/// `work` done on a thread with the deepest stack that this machine grants, which it is told.
+/// Runs `work` on a thread with the largest stack that this machine grants; passes the size of the stack.
 #[cfg(not(target_family = "wasm"))]
 fn on_deep_stack<T: Send>(work: impl Fn(usize) -> Result<T, Error> + Copy + Send) -> Result<T, Error> {
     let mut refusal = String::new();
@@ -90,20 +87,20 @@ fn on_deep_stack<T: Send>(work: impl Fn(usize) -> Result<T, Error> + Copy + Send
             }
         }
         Err(Error::Machine(format!(
-            "expected a thread with a stack of {} MiB to evaluate a schedule on, found none: {refusal}; raise the limits of this \
+            "cannot create a thread with a stack of {} MiB to evaluate a schedule: {refusal}; raise the limits of this \
              process (ulimit -u, ulimit -v)",
             (STACK_BYTES / 16) >> 20
         )))
     })
 }
 
-/// `work` done here: there are no threads, and the stack is what the host gives.
+/// Runs `work` on the current thread: WebAssembly has no others.
 #[cfg(target_family = "wasm")]
 fn on_deep_stack<T>(work: impl Fn(usize) -> Result<T, Error>) -> Result<T, Error> {
     work(STACK_BYTES)
 }
 
-/// Most stages a device that a schedule file may choose by itself: its reader asked for no more than p and m.
+/// Maximum number of stages per device that a schedule file may choose: its user asked for p and m only.
 const MAX_OWN_CHUNKS: u32 = 64;
 
 fn evaluate<T>(asked: &Asked<'_>, made: Made<T>) -> Result<T, Error> {
@@ -117,7 +114,7 @@ fn evaluate<T>(asked: &Asked<'_>, made: Made<T>) -> Result<T, Error> {
     })
 }
 
-/// What the language says of an error, its quotations of the file cut short.
+/// Shortens the lines of an error message of Starlark, which may quote the file.
 fn shortened(text: &str) -> String {
     const MOST: usize = 200;
     let line = |line: &str| match line.char_indices().nth(MOST) {
@@ -127,16 +124,16 @@ fn shortened(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether a text is a number with a decimal point, as in `2.5`.
+/// Whether a text is a number with a decimal point: `2.5`.
 fn is_decimal(text: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     text.trim_start_matches('-').split_once('.').is_some_and(|(whole, rest)| digits(whole) && digits(rest))
 }
 
-/// Names of parameters, and defaults as written.
+/// Names of parameters, and their defaults as written.
 type Parameters = Vec<(String, Option<String>)>;
 
-/// The parameters of `value`, where it is a function.
+/// Returns the parameters of `value` if it is a function.
 fn parameters(value: Value) -> Option<Parameters> {
     let DocItem::Member(DocMember::Function(function)) = value.documentation() else { return None };
     let DocParams { pos_only, pos_or_named, named_only, .. } = function.params;
@@ -156,7 +153,7 @@ impl Asked<'_> {
         Ok(())
     }
 
-    /// An error of the language, with the budget named where one ran out.
+    /// Converts an error of Starlark; names the budget if it is exceeded.
     fn invalid(&self, error: starlark::Error) -> Error {
         let (budget, numbers) = (self.request.budget, self.numbers());
         if let ErrorKind::Other(cause) | ErrorKind::Native(cause) | ErrorKind::Value(cause) = error.kind()
@@ -170,11 +167,11 @@ impl Asked<'_> {
         };
         let hint = if cause.starts_with("Execution duration limit") {
             format!(
-                "\nThe budget is {} evaluation ticks; a loop that does not end? Raise it with --max-ticks.",
+                "\nThe budget is {} evaluation ticks; is there an endless loop? Raise it with --max-ticks.",
                 budget.ticks
             )
         } else if cause.starts_with("Heap memory limit") {
-            format!("\nThe budget is {} bytes for the language's values; make fewer and smaller ones.", budget.bytes)
+            format!("\nThe budget is {} bytes for values; create fewer and smaller values.", budget.bytes)
         } else {
             String::new()
         };
@@ -216,11 +213,11 @@ impl Asked<'_> {
         })
     }
 
-    /// The options of `device`, beyond r, p and m.
+    /// Returns the options of `device` after r, p and m.
     fn signature(&self, device: Value) -> Result<Parameters, Error> {
         let Some(mut all) = parameters(device) else {
             return Err(Error::Invalid(format!(
-                "{}: `device` is no function; write def device(r, p, m):",
+                "{}: `device` is not a function; write def device(r, p, m):",
                 self.path.file
             )));
         };
@@ -235,7 +232,7 @@ impl Asked<'_> {
         Ok(all.split_off(3))
     }
 
-    /// The values of the options that the user set, chunks included.
+    /// Returns the options that the user set, including chunks.
     fn options(&self, signature: &Parameters) -> Result<BTreeMap<String, String>, Error> {
         let mut options = self.request.options.clone();
         let known: Vec<&str> = signature.iter().map(|(name, _)| name.as_str()).collect();
@@ -254,7 +251,7 @@ impl Asked<'_> {
         }
     }
 
-    /// v as asked for, by --chunks or as an option of the schedule's own.
+    /// Returns the requested v: --chunks, or the option of the schedule.
     fn chunks(&self, options: &BTreeMap<String, String>) -> Result<Option<u32>, Error> {
         match options.get("v") {
             None => Ok(self.request.chunks),
@@ -262,16 +259,16 @@ impl Asked<'_> {
         }
     }
 
-    /// Refuses `chunks` stages a device where no schedule can have so many.
+    /// Rejects a number of stages per device that no schedule can have.
     fn check_chunks(&self, chunks: u32, asked: Option<u32>) -> Result<(), Error> {
         let (file, name, numbers) = (&self.path.file, &self.path.name, self.numbers());
         if chunks == 0 {
-            return Err(Error::Invalid(format!("{file}: expected v, the stages a device, to be 1 or more, found 0")));
+            return Err(Error::Invalid(format!("{file}: expected v, the stages per device, to be 1 or more, found 0")));
         }
         if asked.is_none() && chunks > MAX_OWN_CHUNKS {
             return Err(Error::Invalid(format!(
-                "{file}: expected at most {MAX_OWN_CHUNKS} stages a device where the file says how many, found {chunks}; leave the \
-                 number open there (placement = loop) and ask for it with --chunks"
+                "{file}: expected at most {MAX_OWN_CHUNKS} stages per device if the file sets them, found {chunks}; leave the \
+                 number open in the file (placement = loop) and set it with --chunks"
             )));
         }
         let stages = u64::from(self.request.devices) * u64::from(chunks);
@@ -304,7 +301,7 @@ impl Asked<'_> {
         let chunks = match (fixed.or(layout.chunks(devices)), asked) {
             (Some(fixed), Some(asked)) if fixed != asked => {
                 return Err(Error::Usage(format!(
-                    "{} has {fixed} {} a device, found {asked} asked for; leave --chunks, or its option v, out",
+                    "{} has {fixed} {} per device, but {asked} were requested; omit --chunks, or its option v",
                     self.path.name,
                     if fixed == 1 { "stage" } else { "stages" }
                 )));
@@ -320,7 +317,7 @@ impl Asked<'_> {
         })
     }
 
-    /// Where the file puts its stages, and how many a device where it fixes that.
+    /// Returns the placement of the file, and the stages per device if it fixes them.
     fn layout<'v>(
         &self,
         module: &Module<'v>,
@@ -353,14 +350,14 @@ impl Asked<'_> {
             None => "write one of them".to_string(),
         };
         Err(Error::Invalid(format!(
-            "{place}: expected placement = {}, one of the last three with the stages a device as in zigzag(4), or \
+            "{place}: expected placement = {}, one of the last three with the stages per device as in zigzag(4), or \
              def placement(p): return custom([...]), the device of each stage; found {}; {remedy}",
             LAYOUTS.map(|(name, _)| name).join(", "),
             host::quoted(value)
         )))
     }
 
-    /// The options as values of the language.
+    /// Returns the options as Starlark values.
     fn named<'o, 'v>(
         &self,
         options: &'o BTreeMap<String, String>,

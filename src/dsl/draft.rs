@@ -1,4 +1,4 @@
-//! What `device` may return besides a word: ops that float, or rules by which costs decide what runs when.
+//! Programs that `device` may return instead of a word: floating ops, or rules that order ops by costs.
 
 use super::host::{KindValue, as_word, refuse};
 use super::word::Word;
@@ -15,21 +15,21 @@ use starlark::{starlark_module, starlark_simple_value};
 use starlark_derive::starlark_value;
 use std::fmt;
 
-/// One device's program as its schedule file states it.
+/// One device's program in its schedule file.
 #[derive(Clone, Debug)]
 pub enum Draft {
     /// Every op in its place.
     Word(Word),
-    /// The word's ops in order, W's wherever the device would idle.
+    /// The word's ops in order, with W's when the device would idle.
     Fill { word: Word, cap: Option<f64> },
-    /// Whatever is ready, by priority of kinds.
+    /// List scheduling by priority of kinds.
     Greedy { priority: Vec<Kind>, cap: Option<f64> },
-    /// The best that is found.
+    /// The best order that a search finds.
     Search { split: bool, cap: Option<f64>, goal: Goal, start: Option<Box<Draft>> },
 }
 
 impl Draft {
-    /// What a search over this device's program is to make small; `None` where it does not say.
+    /// Returns the goal of a search.
     pub fn goal(&self) -> Option<Goal> {
         match self {
             Draft::Search { goal, .. } => Some(*goal),
@@ -62,7 +62,7 @@ impl fmt::Display for DraftValue {
 #[starlark_value(type = "program")]
 impl<'v> StarlarkValue<'v> for DraftValue {}
 
-/// `value` as a program: a word, or what `fill`, `greedy` or `search` made.
+/// Returns `value` as a program: a word, or the result of `fill`, `greedy` or `search`.
 pub fn as_draft(value: Value) -> Option<Draft> {
     match value.downcast_ref::<DraftValue>() {
         Some(value) => Some(value.draft.clone()),
@@ -85,10 +85,10 @@ fn kind_of(value: Value) -> starlark::Result<Kind> {
     }
 }
 
-/// The functions that make drafts.
+/// The functions that create drafts.
 #[starlark_module]
 pub fn functions(builder: &mut GlobalsBuilder) {
-    /// The word's ops in order; those of `floating` (W) run where the device would idle, never beyond `cap` activations.
+    /// The word's ops in order; W's (`floating`) run when the device would idle, within `cap` activations.
     fn fill<'v>(
         #[starlark(require = pos)] word: Value<'v>,
         #[starlark(require = pos)] floating: Value<'v>,
@@ -101,7 +101,7 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         Ok(DraftValue { draft: Draft::Fill { word, cap: positive(cap)? } })
     }
 
-    /// Runs whatever is ready: the first kind in `priority` that is, of it the oldest micro-batch.
+    /// Of the ops that are ready, runs one of the first kind in `priority`, of the oldest micro-batch.
     fn greedy<'v>(
         #[starlark(require = pos)] priority: UnpackList<Value<'v>>,
         #[starlark(default = NoneOr::None)] cap: NoneOr<UnpackFloat>,
@@ -115,8 +115,8 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         Ok(DraftValue { draft: Draft::Greedy { priority, cap: positive(cap)? } })
     }
 
-    /// The best order that is found under `cap` activations: `goal` is "makespan" or "span"; `split` backwards or not;
-    /// `start` is a program to begin with.
+    /// The best order that a search finds under `cap` activations. `goal` is "makespan" or "span"; `split` splits backwards;
+    /// `start` is a program to start from.
     fn search<'v>(
         #[starlark(default = NoneOr::None)] cap: NoneOr<UnpackFloat>,
         #[starlark(default = "makespan")] goal: &str,

@@ -1,4 +1,4 @@
-//! The Starlark side: the values and functions that a schedule file sees.
+//! Values and functions of the schedule language in Starlark.
 
 use super::word::{Atom, Word, WordError};
 use crate::op::Kind;
@@ -17,17 +17,17 @@ use std::cell::Cell;
 use std::fmt::{self, Write};
 
 thread_local! {
-    /// Line of the statement being evaluated, noted before each; operators get no evaluator to ask.
+    /// Line of the statement being evaluated, which operators cannot ask Starlark for.
     pub static LINE: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Longest error text about a value: what the value prints as may be megabytes.
+/// Maximum length of a value in error messages.
 const MAX_SHOWN: usize = 300;
 
-/// Longest name of a phase.
+/// Maximum length of the name of a phase.
 const MAX_NAME: usize = 100;
 
-/// A value used as it cannot be.
+/// An invalid use of a value.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Misuse(String);
@@ -36,7 +36,7 @@ pub(super) fn refuse<T>(text: impl fmt::Display) -> starlark::Result<T> {
     Err(starlark::Error::new_other(Misuse(shown(text))))
 }
 
-/// The beginning of what prints as a long text. It is printed no further: a few lists within one another may print for ever.
+/// Returns the beginning of the text of a value, without printing the rest: nested lists may print forever.
 pub(super) fn shown(value: impl fmt::Display) -> String {
     let mut beginning = Beginning::default();
     match write!(beginning, "{value}") {
@@ -45,7 +45,7 @@ pub(super) fn shown(value: impl fmt::Display) -> String {
     }
 }
 
-/// The beginning of a value as it is written in a file.
+/// Returns the beginning of a value as written in a file.
 pub(super) fn quoted(value: Value) -> String {
     match value.unpack_str() {
         Some(text) => format!("{:?}", shown(text)),
@@ -53,7 +53,7 @@ pub(super) fn quoted(value: Value) -> String {
     }
 }
 
-/// Takes a text's first characters, then refuses more.
+/// Keeps the first characters of a text, then returns an error.
 #[derive(Default)]
 struct Beginning {
     text: String,
@@ -115,7 +115,7 @@ impl KindValue {
     }
 }
 
-/// A word, or an op standing for the word of itself alone.
+/// A word, or an op as the word of that op.
 struct AnyWord(Word);
 
 impl starlark::values::type_repr::StarlarkTypeRepr for AnyWord {
@@ -132,7 +132,7 @@ impl<'v> UnpackValue<'v> for AnyWord {
     }
 }
 
-/// `value` as a word.
+/// Returns `value` as a word.
 pub fn as_word(value: Value) -> Option<Word> {
     if let Some(value) = value.downcast_ref::<WordValue>() {
         return Some(value.word.clone());
@@ -232,25 +232,25 @@ impl<'v> StarlarkValue<'v> for KindValue {
     }
 }
 
-/// Where stages go, before the numbers of devices and chunks are known.
+/// A placement before the numbers of devices and chunks are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// One stage a device.
+    /// One stage per device.
     Linear,
     /// Stage s on device s mod p.
     Loop,
     /// Stages r and 2p - 1 - r on device r.
     V,
-    /// Down and up again, chunk after chunk.
+    /// Down the devices and up again, once per chunk.
     Zigzag,
-    /// Half the micro-batches down the devices, half up: two copies of each stage.
+    /// Half the micro-batches run down the devices, half up: two copies of each stage.
     Bidirectional,
     /// The device of each stage.
     Custom(Vec<u32>),
 }
 
 impl Layout {
-    /// Chunks where the layout itself says how many.
+    /// Returns the number of chunks if the placement fixes it.
     pub fn chunks(&self, devices: u32) -> Option<u32> {
         match self {
             Layout::Linear => Some(1),
@@ -260,7 +260,7 @@ impl Layout {
         }
     }
 
-    /// The layout as the outside calls it.
+    /// Returns its name.
     pub fn name(&self) -> &'static str {
         match self {
             Layout::Linear => "linear",
@@ -272,7 +272,7 @@ impl Layout {
         }
     }
 
-    /// The placement on `devices` devices with `chunks` chunks.
+    /// Returns the placement on `devices` devices with `chunks` chunks.
     pub fn placement(&self, devices: u32, chunks: u32) -> Result<Placement, PlacementError> {
         Ok(match self {
             Layout::Linear => Placement::linear(devices),
@@ -292,7 +292,7 @@ pub struct LayoutValue {
     #[allocative(skip)]
     #[starlark_pagable(skip = "Layout::Linear")]
     pub layout: Layout,
-    /// Chunks a device, where the schedule fixes them.
+    /// Chunks per device, if the schedule fixes them.
     pub chunks: Option<u32>,
 }
 starlark_simple_value!(LayoutValue);
@@ -317,7 +317,7 @@ impl<'v> StarlarkValue<'v> for LayoutValue {
             (Some(chunks), Layout::Loop | Layout::Zigzag | Layout::Bidirectional) => {
                 Ok(eval.heap().alloc(LayoutValue { layout: self.layout.clone(), chunks: Some(chunks) }))
             }
-            (Some(_), _) => refuse(format!("{self} has a number of chunks of its own")),
+            (Some(_), _) => refuse(format!("{self} has a fixed number of chunks")),
             (None, _) => refuse(format!("expected a number of chunks, 1 or more, as in zigzag(4), found {value}")),
         }
     }
@@ -326,12 +326,12 @@ impl<'v> StarlarkValue<'v> for LayoutValue {
 /// The functions of the language.
 #[starlark_module]
 pub fn functions(builder: &mut GlobalsBuilder) {
-    /// The words of a list one after the other.
+    /// The words of a list, one after the other.
     fn concat(#[starlark(require = pos)] words: UnpackList<AnyWord>) -> starlark::Result<WordValue> {
         made(Word::concat(words.items.into_iter().map(|word| word.0).collect()))
     }
 
-    /// Ops of two words in turn, then what is left of the longer.
+    /// Ops of two words alternating, then the rest of the longer.
     fn alternate(
         #[starlark(require = pos)] a: AnyWord,
         #[starlark(require = pos)] b: AnyWord,
@@ -339,7 +339,7 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         made(Word::alternate(&a.0, &b.0))
     }
 
-    /// A forward and a backward of different micro-batches that run as one.
+    /// A forward and a backward of different micro-batches that run as one op.
     fn overlap(
         #[starlark(require = pos)] first: AnyWord,
         #[starlark(require = pos)] second: AnyWord,
@@ -347,7 +347,7 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         made(Word::overlap(&first.0, &second.0))
     }
 
-    /// The word without the ops of micro-batches m and beyond; they are counted all the same.
+    /// The word without the ops of micro-batches m and above, which are still numbered.
     fn first(
         #[starlark(require = pos)] m: u32,
         #[starlark(require = pos)] word: AnyWord,
@@ -355,7 +355,7 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         made(word.0.first(m))
     }
 
-    /// The word under a name that timelines show.
+    /// The word with a name that timelines show.
     fn phase(
         #[starlark(require = pos)] name: &str,
         #[starlark(require = pos)] word: AnyWord,
@@ -368,7 +368,7 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         made(word.0.phase(name))
     }
 
-    /// Refuses the schedule with a reason where the condition does not hold.
+    /// Rejects the schedule with a reason unless the condition holds.
     fn require(
         #[starlark(require = pos)] condition: bool,
         #[starlark(require = pos)] reason: &str,
@@ -376,13 +376,13 @@ pub fn functions(builder: &mut GlobalsBuilder) {
         if condition { Ok(NoneType) } else { Err(starlark::Error::new_other(Refusal(reason.to_string()))) }
     }
 
-    /// A placement that names the device of each stage.
+    /// A placement that lists the device of each stage.
     fn custom(#[starlark(require = pos)] devices: UnpackList<u32>) -> starlark::Result<LayoutValue> {
         Ok(LayoutValue { layout: Layout::Custom(devices.items), chunks: None })
     }
 }
 
-/// A schedule's own reason why it does not exist for these numbers.
+/// The reason a schedule gives for rejecting these numbers.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refusal(pub String);

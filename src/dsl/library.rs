@@ -1,4 +1,4 @@
-//! The schedules that come with the program, and how a name finds one.
+//! The embedded schedules and their names.
 
 use super::host::LayoutValue;
 use super::language::{dialect, globals};
@@ -13,13 +13,12 @@ use starlark::values::ValueLike;
 /// The files of `schedules/`, by name; `build.rs` lists them.
 const EMBEDDED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/schedules.rs"));
 
-/// Names of the embedded schedules.
+/// Returns the names of the embedded schedules.
 pub fn names() -> Vec<&'static str> {
     EMBEDDED.iter().map(|(name, _)| *name).collect()
 }
 
-/// What others call these schedules, without hyphens: PyTorch's classes (less `Schedule`, zb for zero-bubble), Megatron-LM, Paddle,
-/// papers.
+/// Names elsewhere, without hyphens: PyTorch's classes (without `Schedule`, zb for zero-bubble), Megatron-LM, Paddle, papers.
 const OTHER_NAMES: [(&str, &[&str]); 6] = [
     ("1f1b", &["pipedreamflush", "dapple", "noninterleaved", "noninterleaved1f1b", "onefoneb"]),
     (
@@ -32,7 +31,10 @@ const OTHER_NAMES: [(&str, &[&str]); 6] = [
     ("zb-v", &["zbvzb"]),
 ];
 
-/// The embedded schedule of a name; case, `-`, `_` and spaces do not matter. It may be the name that others have for it.
+/// Returns the embedded schedule of a name, which may be its name elsewhere; ignores case, `-`, `_` and spaces.
+///
+/// # Errors
+/// An unknown name, with similar ones.
 pub fn named(name: &str) -> Result<ScheduleFile, Error> {
     let asked = plain(name).replace("zerobubble", "zb");
     let asked = asked.strip_prefix("schedule").filter(|rest| !rest.is_empty()).unwrap_or(&asked);
@@ -50,22 +52,25 @@ pub fn named(name: &str) -> Result<ScheduleFile, Error> {
     )))
 }
 
-/// What a file says of itself.
+/// Description of a schedule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// The stem.
+    /// The file's stem.
     pub name: String,
     /// First line of the file's docstring: name, paper, idea.
     pub summary: String,
     /// Rest of the docstring.
     pub details: String,
-    /// Placement as the outside calls it.
+    /// Name of the placement.
     pub placement: String,
-    /// Options with defaults, as `v = 2`.
+    /// Options with defaults: `v = 2`.
     pub options: Vec<String>,
 }
 
-/// Reads docstring, placement and options without compiling for any p.
+/// Reads docstring, placement and options without compiling the schedule.
+///
+/// # Errors
+/// A wrong file.
 pub fn describe(path: &ScheduleFile) -> Result<Description, Error> {
     let invalid = |e: starlark::Error| Error::Invalid(format!("{}: {e}", path.file));
     Module::with_temp_heap(|module| {
@@ -77,7 +82,7 @@ pub fn describe(path: &ScheduleFile) -> Result<Description, Error> {
             None => ("linear".to_string(), false),
             Some(mut value) => {
                 if value.downcast_ref::<LayoutValue>().is_none() {
-                    // a function of p: what it says for two devices
+                    // a function of p: evaluate it for two devices
                     let p = evaluator.heap().alloc(2);
                     value = evaluator.eval_function(value, &[p], &[]).map_err(invalid)?;
                 }
@@ -97,7 +102,7 @@ pub fn describe(path: &ScheduleFile) -> Result<Description, Error> {
             _ => Vec::new(),
         };
         if is_open && !options.iter().any(|option| option.starts_with("v =")) {
-            options.push("v = 1".to_string()); // --chunks is understood by every placement that leaves their number open
+            options.push("v = 1".to_string()); // --chunks applies to every placement that leaves it open
         }
         drop(evaluator);
         let docs = module.freeze().map_err(|e| Error::Invalid(format!("{}: {e:?}", path.file)))?.documentation().docs;

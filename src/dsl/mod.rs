@@ -1,16 +1,14 @@
-//! The schedule language: Starlark plus an algebra of words.
+//! The schedule language: Starlark with words of ops.
 //!
-//! A schedule file defines `device(r, p, m)`, which returns the word that device r runs, and may set `placement`. The
-//! `language` is what a file can name, the `host` and `draft` its values, `word` holds what comes out, `expansion` counts the
-//! micro-batches of one device's word, `programs` those of all, `compile` leads through it all.
+//! A schedule file defines `device(r, p, m)`, which returns the word that device r runs, and may set `placement`. `language` defines
+//! what a file can name, `host` and `draft` its values, `word` the words; `programs` numbers the micro-batches, `compile` runs all
+//! steps, and `library` has the embedded schedules.
 
 mod compile;
 mod draft;
-mod expansion;
 mod host;
 mod language;
 mod library;
-mod nesting;
 mod programs;
 mod request;
 mod word;

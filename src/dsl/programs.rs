@@ -1,18 +1,18 @@
-//! From what `device` returned for every device to their programs: words expanded, every op checked.
+//! From the words of all devices to their programs: micro-batches numbered, every op checked.
 
 use super::draft::Draft;
-use super::expansion::Expansion;
 use super::request::{Asked, Error};
-use super::word::Word;
-use crate::op::Op;
+use super::word::{Atom, Context, Word};
+use crate::op::{Kind, Op};
 use crate::open::{OpenSchedule, Program};
-use crate::placement::Placement;
-use crate::schedule::{Fault, Misplaced, Programs, Schedule, grid};
+use crate::placement::{self, Placement};
+use crate::schedule::{Fault, Misplaced, Phase, Programs, Schedule, Seen, check_pair, grid};
+use std::collections::VecDeque;
 
-/// Room made for ops before they are known to come: address space, not yet memory.
+/// Maximum capacity reserved for expected ops: address space, not memory.
 const MAX_RESERVED_OPS: usize = 1 << 26;
 
-/// What a schedule was expanded from.
+/// The source of a schedule.
 #[derive(Debug)]
 pub struct Written {
     pub(super) placement: Placement,
@@ -22,7 +22,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// `file:line` where op number `index` of `device` was written.
+    /// Returns `file:line` of op number `index` of `device`.
     pub fn location(&self, device: u32, index: usize) -> String {
         let Some(word) = self.words.get(device as usize) else { return self.file.clone() };
         let mut ops = Vec::new();
@@ -38,7 +38,7 @@ impl Written {
 }
 
 impl Asked<'_> {
-    /// The schedule of fixed words, one a device.
+    /// Expands fixed words, one per device, to a schedule.
     pub fn expand(&self, placement: &Placement, words: &[Word]) -> Result<Schedule, Error> {
         let m = self.request.microbatches;
         let mut programs = Programs::default();
@@ -54,7 +54,7 @@ impl Asked<'_> {
             programs.finish(phases);
             if programs.ops.len() as u64 > self.request.budget.ops {
                 return Err(Error::Invalid(format!(
-                    "{} is beyond the budget of {} ops; take fewer micro-batches or raise --max-ops",
+                    "{} exceeds the budget of {} ops; take fewer micro-batches or raise --max-ops",
                     self.path.name, self.request.budget.ops
                 )));
             }
@@ -69,7 +69,7 @@ impl Asked<'_> {
         }
     }
 
-    /// What costs are to settle. A search's goal is that of the first device that names one.
+    /// Expands drafts to an open schedule. The goal is that of the first device with a search.
     pub fn open(&self, placement: &Placement, drafts: &[Draft]) -> Result<OpenSchedule, Error> {
         let programs = drafts.iter().enumerate().map(|(device, draft)| self.program(placement, device as u32, draft));
         Ok(OpenSchedule {
@@ -110,10 +110,165 @@ impl Asked<'_> {
         })
     }
 
-    /// The fault at op number `index` of `device`, written on `line`.
+    /// Returns the error at op number `index` of `device`, written on `line`.
     fn fault(&self, programs: &Programs, (device, index, line, what): (u32, usize, u32, String)) -> Error {
         let fault = Fault { device, index: Some(index), what, grid: grid(&programs.rows(), device, index) };
         let place = if line > 0 { format!("{}:{line}", self.path.file) } else { self.path.file.clone() };
         Error::Invalid(format!("{place}: not a schedule for {}: {fault}", self.numbers()))
+    }
+}
+
+/// Counters of one stage of the device.
+struct Chunk {
+    stage: u32,
+    direction: u32,
+    /// Next F.
+    forward: u32,
+    /// Next I or B.
+    backward: u32,
+    /// Micro-batches whose I has run and whose W has not.
+    pending: VecDeque<u32>,
+}
+
+/// Numbers the micro-batches of one device's word.
+struct Expansion<'a> {
+    /// Ops of earlier devices, then of this one.
+    ops: &'a mut Vec<Op>,
+    start: usize,
+    phases: Vec<Phase>,
+    seen: Seen,
+    /// Whether the op taken last opens a pair.
+    opened: bool,
+    chunks: Vec<Chunk>,
+    /// Line of the op taken last.
+    line: u32,
+    visited: u64,
+    visit_limit: u64,
+}
+
+impl<'a> Expansion<'a> {
+    /// Starts the program of `device`, whose ops are appended to `ops`.
+    fn new(placement: &Placement, device: u32, microbatches: u32, ops: &'a mut Vec<Op>) -> Expansion<'a> {
+        let held = placement.held_by(device);
+        let (v, p, m) = (held.len() as u64, u64::from(placement.devices()), u64::from(microbatches));
+        let chunk = |&placement::Chunk { stage, direction }: &placement::Chunk| {
+            let first = placement.microbatches_of(direction, microbatches).start;
+            Chunk { stage, direction, forward: first, backward: first, pending: VecDeque::new() }
+        };
+        Expansion {
+            start: ops.len(),
+            ops,
+            phases: Vec::new(),
+            seen: Seen::new(placement, device, microbatches),
+            chunks: held.iter().map(chunk).collect(),
+            opened: false,
+            line: 0,
+            visited: 0,
+            // Ops that `first` drops are visited, too: allow patterns up to 64 times longer than the rest.
+            visit_limit: 64 * 3 * v * (m + 4 * p),
+        }
+    }
+
+    /// Returns the number of ops in the program.
+    fn len(&self) -> usize {
+        self.ops.len() - self.start
+    }
+
+    /// Takes the next ops of the word, all of one phase.
+    fn take_all(&mut self, atoms: &[Atom], context: Context<'_>) -> Result<(), Misplaced> {
+        let before = self.ops.len();
+        let result = atoms.iter().try_for_each(|atom| self.take(atom, context.limit).map(drop));
+        if self.ops.len() > before && self.phases.last().map_or("", |phase| phase.name.as_str()) != context.phase {
+            self.phases.push(Phase { start: before - self.start, name: context.phase.to_string() });
+        }
+        result
+    }
+
+    /// Takes the next op of the word; returns whether `first` keeps it.
+    fn take(&mut self, atom: &Atom, limit: u64) -> Result<bool, Misplaced> {
+        self.line = atom.line;
+        self.visited += 1;
+        if self.visited > self.visit_limit {
+            let what = format!("the word continues after {} ops, far more than it can need", self.visit_limit);
+            return Err(Misplaced(what));
+        }
+        let Some(chunk) = self.chunks.get_mut(atom.chunk as usize) else {
+            let (letter, chunk, held) = (atom.kind.letter(), atom.chunk, self.chunks.len());
+            let what = format!("{letter}[{chunk}] names chunk {chunk}, but a device holds {held} here");
+            return Err(Misplaced(what));
+        };
+        let microbatch = chunk.count(atom)?;
+        let kept = u64::from(microbatch) < limit;
+        let op = Op::new(atom.kind, chunk.stage, microbatch).in_direction(chunk.direction);
+        if self.opened {
+            self.close_pair(op, kept)?;
+        }
+        if !kept {
+            return Ok(false);
+        }
+        self.opened = atom.opens_pair;
+        self.seen.add(atom.chunk as usize, op)?;
+        self.ops.push(if atom.opens_pair { op.opening_pair() } else { op });
+        Ok(true)
+    }
+
+    /// Closes the pair that the last op opened with `op`, unless `first` drops it.
+    #[cold]
+    fn close_pair(&mut self, op: Op, kept: bool) -> Result<(), Misplaced> {
+        self.opened = false;
+        let Some(opener) = self.ops.last_mut() else { return Ok(()) };
+        if kept {
+            return check_pair(*opener, Some(op));
+        }
+        *opener = opener.alone();
+        Ok(())
+    }
+
+    /// Counts the floating W of every I without W as run.
+    fn complete_weights(&mut self) {
+        for (number, chunk) in self.chunks.iter_mut().enumerate() {
+            for microbatch in std::mem::take(&mut chunk.pending) {
+                let op = Op::new(Kind::W, chunk.stage, microbatch).in_direction(chunk.direction);
+                let _ = self.seen.add(number, op); // its I has run and it has not
+            }
+        }
+    }
+
+    /// Checks that nothing is missing at the end of the program.
+    fn check_complete(&self) -> Result<(), Misplaced> {
+        match self.ops.last() {
+            Some(&op) if self.opened => check_pair(op, None),
+            _ => self.seen.check_complete(),
+        }
+    }
+}
+
+impl Chunk {
+    /// Returns the micro-batch of the next op.
+    fn count(&mut self, atom: &Atom) -> Result<u32, Misplaced> {
+        let next = |counter: &mut u32| {
+            let number = atom.microbatch.unwrap_or(*counter);
+            *counter += 1;
+            number
+        };
+        Ok(match atom.kind {
+            Kind::F => next(&mut self.forward),
+            Kind::B => next(&mut self.backward),
+            Kind::I => {
+                let microbatch = next(&mut self.backward);
+                self.pending.push_back(microbatch);
+                microbatch
+            }
+            Kind::W => match atom.microbatch {
+                Some(named) => {
+                    self.pending.retain(|&waiting| waiting != named);
+                    named
+                }
+                None => self.pending.pop_front().ok_or_else(|| {
+                    let (letter, chunk) = (atom.kind.letter(), atom.chunk);
+                    Misplaced(format!("{letter}[{chunk}] has no I of its chunk before it without a W"))
+                })?,
+            },
+        })
     }
 }

@@ -1,62 +1,61 @@
-//! The algebra of words: a device's program as a compressed sequence of ops whose micro-batches are not written.
+//! Words: the program of a device as a compressed sequence of ops without micro-batch numbers.
 //!
-//! Repeats are nodes, not copies; only [`Word::visit`] walks them out, a few ops at a time.
+//! Repeats are nodes, not copies; only [`Word::visit`] expands them, a few ops at a time.
 
 use crate::op::Kind;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Deepest nesting of a word. `word = F + word` in a loop reaches it; `concat([...])` does not nest.
+/// Maximum nesting of a word. `word = F + word` in a loop nests; `concat([...])` does not.
 pub const MAX_DEPTH: u32 = 1000;
 
-/// Longest word, in ops: the budget of a whole schedule.
+/// Maximum number of ops of a word.
 pub const MAX_LEN: u64 = 1 << 31;
 
-/// Ops that are repeated without a walk through their word.
+/// Maximum length of a flat word that is repeated without walking its nodes.
 const MAX_PLAIN: usize = 1 << 10;
 
-/// Why there is no such word.
+/// Why a word is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WordError {
-    /// Beyond [`MAX_DEPTH`].
+    /// Deeper than [`MAX_DEPTH`].
     #[error("the word is nested deeper than {MAX_DEPTH}; collect the parts in a list and use concat(list)")]
     TooDeep,
-    /// Beyond [`MAX_LEN`].
+    /// Longer than [`MAX_LEN`].
     #[error("the word is longer than the budget of {MAX_LEN} ops; repeat it fewer times")]
     TooLong,
-    /// A pair of other than single ops.
+    /// A pair that is not of single ops.
     #[error("overlap(a, b) takes two single ops, as in overlap(F[0], B[1])")]
     NoPair,
-    /// Its length depends on the counting.
-    #[error("first(m, word) has no length of its own: put it around the whole program")]
+    /// A length that is known only after numbering.
+    #[error("the length of first(m, word) is unknown; apply first to the whole program")]
     NoLength,
 }
 
-/// One op of a word before micro-batches are counted.
+/// One op of a word before micro-batches are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atom {
-    /// What it computes.
     pub kind: Kind,
-    /// On which of the device's chunks.
+    /// Chunk of the device.
     pub chunk: u32,
-    /// The micro-batch, where the schedule names it instead of letting it be counted.
+    /// The micro-batch, if the schedule names it.
     pub microbatch: Option<u32>,
     /// Whether it is the first of an overlapped pair whose second op follows.
     pub opens_pair: bool,
-    /// Line of the schedule file where the op was written; 0 where unknown.
+    /// Line of the op in the schedule file; 0 if unknown.
     pub line: u32,
 }
 
-/// A word. Cheap to clone.
+/// A word. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Word {
     node: Arc<Node>,
     depth: u32,
-    /// Ops in it; `None` where only counting tells (`first`).
+    /// Number of ops; `None` if known only after numbering (`first`).
     len: Option<u64>,
 }
 
-/// Words one after the other, with where each ends. A word without a length counts as 0: its join has none either.
+/// Words in sequence and their ends. A word of unknown length counts as 0; then the join has no length either.
 #[derive(Debug, Default)]
 struct List {
     words: Vec<Word>,
@@ -98,12 +97,12 @@ enum Node {
     },
 }
 
-/// What surrounds ops: the phase it stands in and the micro-batches that `first` lets through.
+/// Context of ops: their phase, and the micro-batches that `first` keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// Name of the innermost phase, empty outside any.
+    /// Name of the innermost phase; empty outside of phases.
     pub phase: &'a str,
-    /// Ops of micro-batches from here on are counted but dropped.
+    /// Ops of micro-batches from this one on are numbered but dropped.
     pub limit: u64,
 }
 
@@ -118,17 +117,17 @@ impl Word {
         Ok(Word { node: Arc::new(node), depth, len })
     }
 
-    /// One op.
+    /// Returns the word of one op.
     pub fn atom(atom: Atom) -> Word {
         Word { node: Arc::new(Node::Atom(atom)), depth: 1, len: Some(1) }
     }
 
-    /// No op.
+    /// Returns the empty word.
     pub fn empty() -> Word {
         Word { node: Arc::new(Node::Join { list: Arc::default(), count: 0 }), depth: 1, len: Some(0) }
     }
 
-    /// Two ops as an overlapped pair.
+    /// Returns two ops as an overlapped pair.
     pub fn overlap(first: &Word, second: &Word) -> Result<Word, WordError> {
         let single = |word: &Word| match word.atoms().as_deref() {
             Some([atom]) => Ok(*atom),
@@ -138,7 +137,7 @@ impl Word {
         Word::concat(vec![Word::atom(first), Word::atom(single(second)?)])
     }
 
-    /// `words` one after the other.
+    /// Returns `words` in sequence.
     pub fn concat(words: Vec<Word>) -> Result<Word, WordError> {
         let mut list = List::default();
         words.into_iter().filter(|word| word.len != Some(0)).for_each(|word| list.push(word));
@@ -148,7 +147,7 @@ impl Word {
         Word::new(Node::Join { list: Arc::new(Mutex::new(list)), count }, depth, len)
     }
 
-    /// This word, then `next`.
+    /// Returns this word followed by `next`.
     pub fn then(&self, next: &Word) -> Result<Word, WordError> {
         match (self.len, next.len) {
             (Some(0), _) => return Ok(next.clone()),
@@ -171,7 +170,7 @@ impl Word {
         Word::concat(copy)
     }
 
-    /// `count` times this word; none for 0 or less.
+    /// Returns this word `count` times; the empty word for 0 or less.
     pub fn times(&self, count: i64) -> Result<Word, WordError> {
         match count {
             ..=0 => Ok(Word::empty()),
@@ -184,12 +183,12 @@ impl Word {
         }
     }
 
-    /// Number of ops.
+    /// Returns the number of ops.
     pub fn len(&self) -> Result<u64, WordError> {
         self.len.ok_or(WordError::NoLength)
     }
 
-    /// The ops in `range`, which must lie within the word.
+    /// Returns the ops in `range`, clamped to the word.
     pub fn slice(&self, range: Range<u64>) -> Result<Word, WordError> {
         let len = self.len()?;
         let range = range.start.min(len)..range.end.min(len);
@@ -200,29 +199,29 @@ impl Word {
         }
     }
 
-    /// a0 b0 a1 b1 ..., then what is left of the longer.
+    /// Returns a0 b0 a1 b1 .., then the rest of the longer word.
     pub fn alternate(a: &Word, b: &Word) -> Result<Word, WordError> {
         let len = a.len()?.saturating_add(b.len()?);
         Word::new(Node::Alternate(a.clone(), b.clone()), a.depth.max(b.depth) + 1, Some(len))
     }
 
-    /// The same ops under a name.
+    /// Returns the word with a name.
     pub fn phase(&self, name: &str) -> Result<Word, WordError> {
         Word::new(Node::Phase { name: name.into(), word: self.clone() }, self.depth + 1, self.len)
     }
 
-    /// The ops of micro-batches below `limit`; the others are counted, then dropped.
+    /// Returns the ops of micro-batches below `limit`; the others are numbered, then dropped.
     pub fn first(&self, limit: u32) -> Result<Word, WordError> {
-        let len = self.len.filter(|&len| len == 0); // only the empty word's length is known without counting
+        let len = self.len.filter(|&len| len == 0); // only the empty word's length is known
         Word::new(Node::First { limit, word: self.clone() }, self.depth + 1, len)
     }
 
-    /// Calls `sink` for all ops in order, for one or several neighbours at a time; stops at its first error.
+    /// Calls `sink` for all ops in order, one or several at a time; stops at its first error.
     pub fn visit<E>(&self, sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>) -> Result<(), E> {
         self.walk(0..self.len.unwrap_or(u64::MAX), Context { phase: "", limit: u64::MAX }, sink)
     }
 
-    /// The words of a join that hold ops in `range`, and where the first of them starts; none for other nodes.
+    /// Returns the words of a join that have ops in `range`, and where the first of them starts; nothing for other nodes.
     fn joined(&self, range: &Range<u64>) -> (Vec<Word>, u64) {
         let Node::Join { list, count } = &*self.node else { return (Vec::new(), 0) };
         let list = list.lock().unwrap_or_else(PoisonError::into_inner);
@@ -236,7 +235,7 @@ impl Word {
         (list.words.get(first..=last).unwrap_or_default().to_vec(), start)
     }
 
-    /// Its ops, where they are so few and plain that repeating them needs no walk.
+    /// Returns the ops of a short flat word.
     fn atoms(&self) -> Option<Vec<Atom>> {
         let atom = |word: &Word| match &*word.node {
             Node::Atom(atom) => Some(*atom),
@@ -285,7 +284,7 @@ fn walk_join<E>(
     context: Context<'_>,
     sink: &mut impl FnMut(&[Atom], Context<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut start = 0_u64; // of the word within the join; a word without length only occurs in a join walked whole
+    let mut start = 0_u64; // of the word within the join; a join with a word of unknown length is always walked whole
     for word in words {
         if start >= range.end {
             break;
@@ -311,7 +310,7 @@ fn walk_repeat<E>(
     if len == 0 {
         return Ok(());
     }
-    let (atoms, (joined, _)) = (word.atoms(), word.joined(&(0..u64::MAX))); // looked up once, not once a turn
+    let (atoms, (joined, _)) = (word.atoms(), word.joined(&(0..u64::MAX))); // looked up once, not per repetition
     for turn in range.start / len..count.min(range.end.div_ceil(len)) {
         let part = range.start.saturating_sub(turn * len)..(range.end - turn * len).min(len);
         match &atoms {
@@ -323,13 +322,13 @@ fn walk_repeat<E>(
     Ok(())
 }
 
-/// Ops of an alternation that are dealt at a time.
+/// Number of ops of an alternation that are collected at a time.
 const PIECE: u64 = 1 << 16;
 
 /// A sink behind a pointer.
 type Collect<'a> = &'a mut dyn FnMut(&[Atom], Context<'_>) -> Result<(), ()>;
 
-/// Walks both words out over the part that is needed, then deals their ops in turn.
+/// Collects the needed parts of both words, then alternates their ops.
 fn walk_alternate<E>(
     a: &Word,
     b: &Word,
@@ -339,12 +338,12 @@ fn walk_alternate<E>(
 ) -> Result<(), E> {
     let (a_len, b_len) = (a.len.unwrap_or(0), b.len.unwrap_or(0));
     let paired = 2 * a_len.min(b_len);
-    // how many of the first n ops of the mix come from a
+    // number of ops of a among the first n ops
     let of_a =
         |n: u64| if n <= paired { n.div_ceil(2) } else { paired / 2 + if a_len > b_len { n - paired } else { 0 } };
     let collect = |word: &Word, part: Range<u64>| {
         let mut ops: Vec<(Atom, String)> = Vec::new();
-        // Behind a pointer, or alternations within alternations would be a new type each.
+        // Behind a pointer; otherwise each nested alternation would be a new type.
         let mut sink: Collect<'_> = &mut |atoms, inner| {
             ops.extend(atoms.iter().map(|&atom| (atom, inner.phase.to_string())));
             Ok(())
@@ -352,7 +351,7 @@ fn walk_alternate<E>(
         let _ = word.walk(part, context, &mut sink);
         ops.into_iter()
     };
-    // In pieces, so that a sink that has had enough stops it.
+    // In pieces, so that a sink can stop early.
     let mut from = range.start;
     while from < range.end {
         let piece = from..range.end.min(from + PIECE);

@@ -1,37 +1,37 @@
-//! Relaxation: whether what is still to run could reach the target if every device could be interrupted at will.
+//! Relaxation: whether the remaining ops could end by the target if ops could be interrupted.
 //!
-//! Under a cap that several chunks share it is not known whose forward a release makes room for. But ops of one kind may be
-//! taken in the order in which they run, whichever they are (`in_turn`): the j-th forward cannot start before enough is
-//! released; so the r-th release has a latest end, and the op that it waits for. As the ops then are nameless, the longest
-//! tails go to those that start first, which is the most favourable way.
+//! Under a cap that several chunks share it is unknown for whose forward a release makes room. But ops of one kind can be counted
+//! in the order in which they run, whichever they are (`in_turn`): the j-th forward cannot start before enough is released, so the
+//! r-th release has a latest end. As such ops are anonymous, those that start first get the longest tails, which is the most
+//! favourable assignment.
 
 use super::tables::{State, Tables};
 use crate::activation::WHOLE;
 use crate::op::Kind;
 use std::collections::BinaryHeap;
 
-/// An op as its device sees it.
+/// An op of a device.
 #[derive(Clone, Copy)]
 struct Job {
     head: i64,
     hold: i64,
-    /// From when the device is free again to the goal.
+    /// Least time from when the device is free again to the end of the step.
     tail: i64,
 }
 
-/// How often heads are raised by what must be released first.
+/// How often heads are raised by releases.
 const PASSES: usize = 3;
 
-/// Room for the bounds of one case's states.
+/// Buffers for the bounds of states of one case.
 pub(super) struct Relaxation {
     /// By row and micro-batch.
     heads: Vec<Vec<i64>>,
-    /// By device: when its first, second, ... of the forwards that are left can start, whichever they are.
+    /// By device: earliest starts of its remaining forwards, in order, whichever they are.
     starts: Vec<Vec<i64>>,
     /// By kind.
     jobs: [Vec<Job>; 4],
     all: Vec<Job>,
-    /// When a release can be had, and how much memory it gives.
+    /// Earliest time of each release, and how much it releases.
     releases: Vec<(i64, i128)>,
     heap: BinaryHeap<(i64, i64)>,
 }
@@ -48,7 +48,7 @@ impl Relaxation {
         }
     }
 
-    /// False only if no schedule that goes on from `state` ends by `target`.
+    /// Returns false only if no continuation of `state` ends by `target`.
     pub fn may_reach(&mut self, tables: &Tables, state: &State, target: i64) -> bool {
         self.starts.iter_mut().for_each(Vec::clear);
         for _ in 0..PASSES {
@@ -69,7 +69,7 @@ impl Relaxation {
         (0..tables.of_device.len()).all(|device| self.device_may_reach(tables, state, device, target))
     }
 
-    /// Earliest starts, micro-batches in order.
+    /// Computes the earliest starts, with micro-batches in order.
     fn find_heads(&mut self, tables: &Tables, state: &State, target: i64) -> bool {
         let least = state.counts.iter().min().copied().unwrap_or(0) as usize;
         let most = tables.rows.iter().map(|row| row.count).max().unwrap_or(0);
@@ -97,7 +97,7 @@ impl Relaxation {
                     }
                 }
                 if row.op.kind() == Kind::F && !self.starts[row.device].is_empty() {
-                    // The device's forwards of stages before come before for each micro-batch.
+                    // For each micro-batch, the device's forwards of earlier stages come first.
                     let before = row.before.iter().map(|&other| (k + 1).saturating_sub(state.done(other)));
                     head = head.max(self.starts[row.device][k - done + before.sum::<usize>()]);
                 }
@@ -120,8 +120,8 @@ impl Relaxation {
         }
     }
 
-    /// When the device's forwards can start at the earliest, in turn, whichever they are. Whether any is later than its head;
-    /// `None`: the cap cannot be kept any more.
+    /// Computes the earliest starts of the device's forwards, whichever they are. Returns whether any is later than its head, or
+    /// `None` if the cap cannot be kept.
     fn find_starts(&mut self, tables: &Tables, state: &State, device: usize) -> Option<bool> {
         self.collect_jobs(tables, state, device);
         self.releases.clear();
@@ -180,7 +180,7 @@ impl Relaxation {
         self.interrupted_may_reach(target)
     }
 
-    /// Makes the device's jobs nameless: of each kind in turn, with heads and tails that follow from the cap.
+    /// Makes the device's jobs of each kind anonymous, with heads and tails that follow from the cap.
     fn take_in_turn(&mut self, tables: &Tables, state: &State, device: usize) {
         self.jobs.iter_mut().for_each(|jobs| forget_names(jobs));
         let [forwards, inputs, weights, fulls] = &mut self.jobs;
@@ -191,7 +191,7 @@ impl Relaxation {
             later = job.hold + job.tail;
         }
         if tables.changes[Kind::I as usize] < 0 {
-            return; // I and W return parts: no one of them is the r-th release
+            return; // I and W release parts: none of them is the r-th release
         }
         let room = usize::try_from((tables.caps[device] - state.live[device]) / WHOLE).unwrap_or(0);
         let waiting = forwards.iter().skip(room);
@@ -205,7 +205,7 @@ impl Relaxation {
         }
     }
 
-    /// Jackson's preemptive schedule: of the ops that could run, the one with the longest tail does.
+    /// Jackson's preemptive schedule: of the ops that can run, the one with the longest tail does.
     fn interrupted_may_reach(&mut self, target: i64) -> bool {
         self.all.sort_unstable_by_key(|job| job.head);
         self.heap.clear();
@@ -234,7 +234,7 @@ impl Relaxation {
     }
 }
 
-/// Of jobs of one kind, in the order in which they run: heads rise, tails fall, the shortest duration for all.
+/// Makes jobs of one kind anonymous: ascending heads, descending tails, the shortest duration for all.
 fn forget_names(jobs: &mut [Job]) {
     let hold = jobs.iter().map(|job| job.hold).min().unwrap_or(0);
     let mut tails: Vec<i64> = jobs.iter().map(|job| job.tail).collect();
@@ -245,12 +245,12 @@ fn forget_names(jobs: &mut [Job]) {
     }
 }
 
-/// The least a device must run for memory to be released.
+/// Least work of a device to release memory.
 struct Release {
-    /// Activations whose W alone is left.
+    /// Number of activations of which only the W is left.
     pending: i64,
     weights: i64,
-    /// For another one.
+    /// Work for any other activation.
     whole: i64,
 }
 
@@ -263,7 +263,7 @@ impl Release {
         let least = |kind: Kind| rows(kind).map(|number| tables.rows[number].hold).min();
         let done = |kind: Kind| rows(kind).map(|number| i64::from(state.counts[number])).sum::<i64>();
         match (least(Kind::I), least(Kind::W)) {
-            // Where I and W return parts nothing is claimed.
+            // If I and W release parts there is no bound.
             (Some(_), Some(_)) if tables.changes[Kind::I as usize] < 0 => Release { pending: 0, weights: 0, whole: 0 },
             (Some(i), Some(w)) => Release { pending: done(Kind::I) - done(Kind::W), weights: w, whole: i + w },
             _ => Release { pending: 0, weights: 0, whole: least(Kind::B).unwrap_or(0) },

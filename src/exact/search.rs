@@ -1,21 +1,21 @@
-//! Search: depth first over active schedules.
+//! Depth-first search over active schedules, with a table of refuted states.
 
-use super::memo::Memo;
 use super::relaxation::Relaxation;
 use super::tables::{State, Tables};
 use crate::activation::WHOLE;
 use crate::op::{Kind, Op};
+use std::collections::BTreeMap;
 
 /// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// All was looked at.
+    /// All states were visited or refuted.
     Exhausted,
-    /// The limit was reached.
+    /// The limit of states was reached.
     Limit,
 }
 
-/// An op that could come next.
+/// An op that could run next.
 #[derive(Clone, Copy)]
 struct Choice {
     row: usize,
@@ -24,27 +24,27 @@ struct Choice {
     tail: i64,
 }
 
-/// How to go on.
+/// The next steps from a state.
 struct Branching {
-    /// One of these comes next on their device.
+    /// One of these runs next on their device.
     choices: Vec<Choice>,
-    /// Or this device waits until then.
+    /// Or a device waits until a time.
     wait: Option<(usize, i64)>,
 }
 
-/// What leads from one state to the next, with what it overwrites.
+/// A step from one state to the next, with the value that it overwrites.
 enum Step {
-    /// Nothing: the first state.
+    /// To the first state.
     Root,
-    /// The next op of a row runs; its device was free from then on.
+    /// The next op of a row runs; its device was free at `free`.
     Op { row: usize, free: i64 },
-    /// A device waits; it was free from then on.
+    /// A device waits; it was free at `free`.
     Wait { device: usize, free: i64 },
 }
 
 /// A state whose next steps are being tried.
 struct Node {
-    /// What its future depends on, besides the counts.
+    /// What its future depends on besides the counts.
     times: Vec<i64>,
     /// Ops yet to try.
     choices: std::vec::IntoIter<Choice>,
@@ -52,13 +52,13 @@ struct Node {
     wait: Option<(usize, i64)>,
 }
 
-/// What is known of a state once it is looked at.
+/// Result of visiting a state.
 enum Opened {
-    /// The limit was reached before.
+    /// The limit was reached.
     Limit,
-    /// The end, or nothing that leads to the target.
+    /// The end, or no way to the target.
     Nothing,
-    /// Something may.
+    /// Its next steps may lead to the target.
     Node(Node),
 }
 
@@ -68,18 +68,18 @@ pub(super) struct Search<'a> {
     state: State,
     relaxation: Relaxation,
     memo: Memo,
-    /// What is looked for ends by then.
+    /// Latest end of the schedules that are searched for.
     target: i64,
     limit: u64,
     /// Rows of the ops run, in the order of decision.
     trail: Vec<usize>,
     pub states: u64,
-    /// The best found and what it reaches.
+    /// The best schedule found: makespan and rows.
     pub best: Option<(u64, Vec<Vec<Op>>)>,
 }
 
 impl<'a> Search<'a> {
-    /// A search for schedules that reach `target` or less.
+    /// Creates a search for schedules that end by `target`.
     pub fn new(tables: &'a Tables, target: u64, limit: u64) -> Search<'a> {
         let devices = tables.of_device.len();
         Search {
@@ -100,8 +100,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks for ever better ones, until there are none or the limit is reached. The way down is a list of its own, not the
-    /// call stack: a device may wait as often as others' ops are shorter than what it waits for.
+    /// Searches for better and better schedules until there are none or the limit is reached. The path is a list, not the call
+    /// stack: it is as long as devices wait, which may be often.
     pub fn run(&mut self) -> Outcome {
         let (mut way, mut step) = (Vec::new(), Step::Root);
         loop {
@@ -123,7 +123,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Looks at the state as it is.
+    /// Visits the current state.
     fn open(&mut self) -> Opened {
         if self.trail.len() == self.tables.ops() {
             self.note_best();
@@ -143,7 +143,7 @@ impl<'a> Search<'a> {
         Opened::Node(Node { times, choices: choices.into_iter(), wait })
     }
 
-    /// Takes the next step from a state that may still lead to the target.
+    /// Takes the next step from a state that may lead to the target.
     fn next_step(&mut self, node: &mut Node) -> Option<Step> {
         let target = self.target;
         if let Some(choice) = node.choices.find(|choice| choice.end + choice.tail <= target) {
@@ -178,7 +178,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What the future depends on, besides the counts: when devices are free and inputs on their way arrive.
+    /// Returns what the future depends on besides the counts: when devices are free and when pending inputs arrive.
     fn times(&self) -> Vec<i64> {
         let (tables, state) = (self.tables, &self.state);
         let left =
@@ -193,7 +193,7 @@ impl<'a> Search<'a> {
         times
     }
 
-    /// When the next op of `row` could start; `None` while what it needs has not run, or does not fit.
+    /// Returns when the next op of `row` could start; `None` if its inputs have not run or it exceeds the cap.
     fn start(&self, number: usize) -> Option<i64> {
         let (row, state) = (&self.tables.rows[number], &self.state);
         let k = state.done(number);
@@ -208,7 +208,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The ops of one device of which one must come next. `None`: nothing can run.
+    /// Returns the ops of one device of which one must run next; `None` if nothing can run.
     fn branching(&self) -> Option<Branching> {
         let choice = |row: usize| {
             let start = self.start(row)?;
@@ -216,18 +216,18 @@ impl<'a> Search<'a> {
             Some(Choice { row, start, end, tail: self.tables.rows[row].tails[self.state.done(row)] })
         };
         let first = (0..self.tables.rows.len()).filter_map(choice).min_by_key(|choice| (choice.end, choice.start))?;
-        // What cannot run yet waits for an op that ends later than this.
+        // Ops that cannot run yet wait for an op that ends later than this one.
         let (row, until) = (&self.tables.rows[first.row], first.end);
         let of_device = self.tables.of_device[row.device].iter().filter_map(|&row| choice(row));
         let mut choices: Vec<Choice> =
             of_device.filter(|choice| choice.start < until || choice.row == first.row).collect();
         choices.sort_by_key(|choice| (choice.start, -choice.tail));
-        // An op that holds its device up beyond its end leaves less room before one that starts at that end.
+        // Host overhead after an op leaves less room before an op that starts at that end.
         let may_wait = row.hold > row.duration || self.could_give_way(first.row);
         Some(Branching { choices, wait: may_wait.then_some((row.device, until)) })
     }
 
-    /// Whether forward `number`, where it ran at once, could take the memory that another chunk's forward needs before it.
+    /// Whether forward `number`, run now, could take the memory that another chunk's forward needs first.
     fn could_give_way(&self, number: usize) -> bool {
         let tables = self.tables;
         let row = &tables.rows[number];
@@ -237,7 +237,7 @@ impl<'a> Search<'a> {
         let left = |&number: &usize| tables.rows[number].count as i64 - i64::from(self.state.counts[number]);
         let others = tables.of_device[row.device].iter().filter(|&&other| tables.rows[other].op.kind() == Kind::F);
         let all: i64 = others.clone().map(left).sum();
-        // What no other forward of the device can come before.
+        // The first forward of a device has no competitor.
         let leads = tables.directions == 1 && others.clone().all(|&other| self.state.counts[other] == 0);
         let alone = all == left(&number);
         !leads && !alone && self.state.live[row.device] + i128::from(all) * WHOLE > tables.caps[row.device]
@@ -245,9 +245,7 @@ impl<'a> Search<'a> {
 
     fn note_best(&mut self) {
         let (tables, state) = (self.tables, &self.state);
-        let last =
-            |number: usize| state.ends[number].last().map(|end| end - tables.origins[tables.rows[number].device]);
-        let objective = (0..tables.rows.len()).filter_map(last).max().unwrap_or(0);
+        let objective = state.ends.iter().filter_map(|ends| ends.last().copied()).max().unwrap_or(0);
         let mut counts = vec![0; tables.rows.len()];
         let mut programs = vec![Vec::new(); tables.of_device.len()];
         for &row in &self.trail {
@@ -256,5 +254,41 @@ impl<'a> Search<'a> {
         }
         self.target = objective - tables.step as i64;
         self.best = Some((objective.max(0) as u64, programs));
+    }
+}
+
+/// Refuted states: by the number of ops of each row that have run, a flat list of times, none of which dominates another.
+#[derive(Default)]
+struct Memo {
+    refuted: BTreeMap<Vec<u8>, Vec<i64>>,
+}
+
+/// Whether no time of `a` is later than that of `b`.
+fn no_later(a: &[i64], b: &[i64]) -> bool {
+    a.iter().zip(b).all(|(a, b)| a <= b)
+}
+
+impl Memo {
+    /// Whether a state with these counts and no later times was refuted.
+    fn covers(&self, counts: &[u8], times: &[i64]) -> bool {
+        let fronts = self.refuted.get(counts);
+        fronts.is_some_and(|fronts| fronts.chunks_exact(times.len()).any(|front| no_later(front, times)))
+    }
+
+    /// Adds a refuted state; removes those that it dominates.
+    fn refute(&mut self, counts: &[u8], times: &[i64]) {
+        let Some(fronts) = self.refuted.get_mut(counts) else {
+            self.refuted.insert(counts.to_vec(), times.to_vec());
+            return;
+        };
+        let mut kept = 0;
+        for at in (0..fronts.len()).step_by(times.len()) {
+            if !no_later(times, &fronts[at..at + times.len()]) {
+                fronts.copy_within(at..at + times.len(), kept);
+                kept += times.len();
+            }
+        }
+        fronts.truncate(kept);
+        fronts.extend_from_slice(times);
     }
 }

@@ -1,10 +1,9 @@
-//! One case as flat tables: what each op needs, lasts and holds, and what must come after it.
+//! A case as flat tables: what each op needs, how long it takes, what it holds, and what must come after it.
 
 use crate::activation::{self, UNLIMITED, WHOLE};
 use crate::cost::CostTable;
-use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
-use crate::open::{Goal, OpenSchedule, Program};
+use crate::open::{OpenSchedule, Program};
 
 /// The ops of one stage, direction and kind.
 #[derive(Clone, Debug)]
@@ -12,58 +11,56 @@ pub(super) struct Row {
     pub device: usize,
     pub op: Op,
     pub duration: i64,
-    /// With what the device is held up afterwards.
+    /// Duration and the host overhead after it.
     pub hold: i64,
-    /// The row whose output it needs, and the latency; none for W and the first F.
+    /// The row whose output it needs, and the transfer time; `None` for W and the first F.
     pub input: Option<(usize, i64)>,
-    /// The row of the same device whose op of the same micro-batch comes before: F of a backward, I of a W.
+    /// The row of the same device whose op of the same micro-batch must run first: F for a backward, I for a W.
     pub own: Option<usize>,
-    /// The device's row whose activation of so many micro-batches before must be returned first: one stage a device.
+    /// With one stage per device: the row that must release an activation first, and how many micro-batches earlier.
     pub frees: Option<(usize, usize)>,
-    /// The rows whose forward of the same micro-batch comes before on the same device: of a forward.
+    /// Of a forward: the rows of forwards that come before on the same device for the same micro-batch.
     pub before: Vec<usize>,
     pub count: usize,
-    /// By micro-batch: from its end to the goal's, at least; negative where the goal counts from a device's first start.
+    /// By micro-batch: least time from its end to the end of the step.
     pub tails: Vec<i64>,
 }
 
-/// How far every device is.
+/// Progress of all devices.
 pub(super) struct State {
-    /// By row: how many of its ops have run.
+    /// By row: number of its ops that have run.
     pub counts: Vec<u8>,
-    /// By row: when these ended.
+    /// By row: their ends.
     pub ends: Vec<Vec<i64>>,
-    /// By device: from when it is free.
+    /// By device: when it is free.
     pub free: Vec<i64>,
     /// By device: activations held.
     pub live: Vec<i128>,
 }
 
 impl State {
-    /// How many ops of a row have run.
+    /// Returns how many ops of a row have run.
     pub fn done(&self, row: usize) -> usize {
         usize::from(self.counts[row])
     }
 }
 
-/// One case.
+/// A case.
 #[derive(Clone, Debug)]
 pub(super) struct Tables {
-    /// Every row before those that need its output for the same micro-batch.
+    /// Each row precedes those that need its output for the same micro-batch.
     pub rows: Vec<Row>,
     /// By device, its rows.
     pub of_device: Vec<Vec<usize>>,
     /// By device.
     pub caps: Vec<i128>,
-    /// By kind: what it adds to what its device holds.
+    /// By kind: what an op adds to what its device holds.
     pub changes: [i128; 4],
     /// By device: whether its forwards must be taken in turn for its cap to count.
     pub in_turn: Vec<bool>,
-    /// By device, from when the goal counts its end.
-    pub origins: Vec<i64>,
     /// Whether several chunks of a device share its cap.
     pub shared: bool,
-    /// What every time is a multiple of.
+    /// Common divisor of all times.
     pub step: u64,
     pub directions: u32,
     microbatches: u32,
@@ -82,7 +79,6 @@ impl Tables {
             caps: open.programs.iter().map(cap).collect(),
             changes: costs.keep.changes(),
             in_turn: Vec::new(),
-            origins: vec![0; placement.devices() as usize],
             shared: placement.held_by(0).len() > 1,
             step: 1,
             directions: placement.directions(),
@@ -94,9 +90,6 @@ impl Tables {
             [row.duration, row.hold, lag].into_iter().fold(step, |step, time| divisor(step, time.unsigned_abs()))
         });
         tables.step = tables.step.max(1);
-        if open.goal == Goal::Span {
-            tables.fix_origins();
-        }
         tables.fix_tails();
         tables.in_turn = (0..tables.of_device.len()).map(|device| tables.counts_in_turn(device)).collect();
         tables
@@ -154,20 +147,10 @@ impl Tables {
         self.caps[device] < UNLIMITED && (self.shared || partial)
     }
 
-    /// A device's first op is the first forward of its first stage; it starts when the chain of them reaches it.
-    fn fix_origins(&mut self) {
-        let mut time = 0;
-        for number in 0..self.of_device.len() {
-            let row = &self.rows[number];
-            time += row.input.map_or(0, |(from, lag)| self.rows[from].duration + lag);
-            self.origins[row.device] = time;
-        }
-    }
-
-    /// Longest ways to the goal, micro-batches in order within a row.
+    /// Computes the longest paths to the end, with the micro-batches of a row in order.
     fn fix_tails(&mut self) {
         for row in &mut self.rows {
-            row.tails = vec![-self.origins[row.device]; row.count];
+            row.tails = vec![0; row.count];
         }
         for k in (0..self.microbatches as usize).rev() {
             for number in (0..self.rows.len()).rev() {
@@ -178,7 +161,7 @@ impl Tables {
         }
     }
 
-    /// Raises the tails of what comes before the op of `row` and micro-batch number `k`.
+    /// Raises the tails of the predecessors of micro-batch number `k` of `row`.
     fn raise_tails_before(&mut self, row: usize, k: usize) {
         let Row { duration, input, own, frees, ref tails, .. } = self.rows[row];
         let through = duration + tails[k];
@@ -195,39 +178,22 @@ impl Tables {
         }
     }
 
-    /// The op of micro-batch number `k` of `row`'s direction.
+    /// Returns the op of micro-batch number `k` of `row`'s direction.
     pub fn op(&self, row: usize, k: usize) -> Op {
         let op = self.rows[row].op;
         let first = if op.direction() == 0 { 0 } else { self.microbatches.div_ceil(2) };
         Op::new(op.kind(), op.stage(), first + k as u32).in_direction(op.direction())
     }
 
-    /// An op of no duration that a device may have to wait out: one with overhead, or a forward that shares its cap.
+    /// Returns an op of zero duration for which a device may have to wait: one with overhead, or a forward that shares its cap.
     pub fn instant(&self) -> Option<Op> {
         let waits = |row: &&Row| row.hold > row.duration || (self.shared && row.op.kind() == Kind::F);
         self.rows.iter().filter(|row| row.duration == 0).find(waits).map(|row| row.op)
     }
 
-    /// How many ops there are.
+    /// Returns the number of ops.
     pub fn ops(&self) -> usize {
         self.rows.iter().map(|row| row.count).sum()
-    }
-
-    /// What a schedule reaches: every op starts as soon as its device and its input allow.
-    pub fn objective(&self, graph: &TaskGraph) -> u64 {
-        let mut row_of = vec![0; self.rows.iter().map(|row| row.op.slot() + 1).max().unwrap_or(0)];
-        self.rows.iter().enumerate().for_each(|(number, row)| row_of[row.op.slot()] = number);
-        let (mut ends, mut free) = (vec![0; graph.len()], vec![0; self.of_device.len()]);
-        let mut objective = 0;
-        for index in graph.order() {
-            let row = &self.rows[row_of[graph.op(index).slot()]];
-            let lag = row.input.map_or(0, |(_, lag)| lag);
-            let start = free[row.device].max(graph.upstream(index).map_or(0, |from| ends[from] + lag));
-            ends[index] = start + row.duration;
-            free[row.device] = start + row.hold;
-            objective = objective.max(ends[index] - self.origins[row.device]);
-        }
-        objective.max(0) as u64
     }
 }
 

@@ -101,7 +101,6 @@ impl MachineOptions {
             processors: if self.is_alone() { Vec::new() } else { vec![shared] },
             overlap_per_mille: self.overlap_slowdown.unwrap_or(1000),
             jitter: None,
-            subticks: 1,
         })
     }
 }

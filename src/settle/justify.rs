@@ -1,11 +1,11 @@
-//! Justification: every op, in order of time, goes to the earliest place where its device idles long enough for it and has
-//! memory, so that no op ends later than before (Valls, Ballestín and Quintanilla, "Justification and RCPSP: A technique that
-//! pays", 2005). Where a building block is repeated, fill and drain become what they should be: forwards fill up the memory as
-//! soon as they can, backwards follow as soon as they can.
+//! Justification: every op, in order of time, moves to the earliest gap of its device that is long enough and has memory, so that
+//! no op ends later than before (Valls, Ballestín and Quintanilla, "Justification and RCPSP: A technique that pays", 2005). It
+//! compacts the fill and drain of repeated building blocks.
 
 use super::pattern::timed_ops;
 use super::problem::{Problem, Rule};
-use super::trial::{Gaps, Trial, Words, kind_of, slot_of};
+use super::trial::{Gaps, Trial};
+use super::words::{Words, kind_of, slot_of};
 use crate::graph::SOURCE;
 use crate::op::{Kind, Op};
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ struct Place {
     /// Number among the ops of its slot.
     count: u32,
     start: u64,
-    /// What its device holds once it has begun.
+    /// What its device holds from its start on.
     live: i128,
 }
 
@@ -26,13 +26,13 @@ struct Place {
 struct Justify<'a> {
     problem: &'a Problem,
     rows: Vec<Vec<Place>>,
-    /// By cell: when what fills it arrives.
+    /// By cell: when its content arrives.
     cells: Vec<u64>,
-    /// By slot and number: when it ends.
+    /// By slot and number: its end.
     ends: Vec<Vec<u64>>,
 }
 
-/// `words`, which are without W's, justified, and still without. `None` where they do not run, or exceed a cap.
+/// Justifies `words`, which have no W's; returns them without W's, or `None` if they deadlock or exceed a cap.
 pub(super) fn justified(problem: &Problem, split: bool, words: &Words) -> Option<Words> {
     let mut trial = Trial::new(problem, split);
     let mut rows = vec![Vec::new(); problem.devices()];
@@ -45,9 +45,9 @@ pub(super) fn justified(problem: &Problem, split: bool, words: &Words) -> Option
     Some(justify.words().without_weights())
 }
 
-/// A block repeated every `period` from `offsets` on, with W's where devices idle, justified but for what runs between the first
-/// micro-batch's end and the last one's beginning; then its end once more as if it had no W's. With full backwards all is
-/// justified. `None` where a cap is exceeded.
+/// Repeats a block every `period` from `offsets` on, with W's in gaps, and justifies all except what runs between the end of the first
+/// micro-batch and the beginning of the last; then justifies the end again without W's. With full backwards everything is
+/// justified. Returns `None` if a cap is exceeded.
 pub(super) fn repeated(problem: &Problem, backward: Kind, offsets: &[i64], period: i64) -> Option<Words> {
     let devices = 0..problem.devices();
     let block = |device: usize| timed_ops(problem, device, backward, offsets, period);
@@ -69,7 +69,7 @@ pub(super) fn repeated(problem: &Problem, backward: Kind, offsets: &[i64], perio
     Some(end.unwrap_or(justify).words())
 }
 
-/// A device's ops between which W's run where it idles long enough, the oldest first.
+/// Inserts W's into the gaps of a device, the oldest first.
 fn with_weights(problem: &Problem, ops: Vec<(u64, u32)>) -> Vec<(u64, u32)> {
     let mut all = Vec::with_capacity(ops.len() * 3 / 2);
     let mut pending: VecDeque<u32> = VecDeque::new();
@@ -92,14 +92,14 @@ fn with_weights(problem: &Problem, ops: Vec<(u64, u32)>) -> Vec<(u64, u32)> {
 }
 
 impl<'a> Justify<'a> {
-    /// Devices' ops with their starts, in order. `None` where a cap is exceeded.
+    /// Creates orders from (start, slot) by device, in order; `None` if a cap is exceeded.
     fn new(problem: &'a Problem, timed: Vec<Vec<(u64, u32)>>) -> Option<Justify<'a>> {
         let justify = Justify::timed(problem, timed);
         let fits = |(row, &cap): (&Vec<Place>, &i128)| row.iter().all(|place| place.live <= cap);
         justify.rows.iter().zip(&problem.caps).all(fits).then_some(justify)
     }
 
-    /// Devices' ops with their starts, in order.
+    /// Creates orders from (start, slot) by device, in order.
     fn timed(problem: &'a Problem, timed: Vec<Vec<(u64, u32)>>) -> Justify<'a> {
         let mut counts = vec![0; problem.rules.len()];
         let mut rows: Vec<Vec<Place>> = Vec::new();
@@ -120,13 +120,13 @@ impl<'a> Justify<'a> {
         justify
     }
 
-    /// The orders.
+    /// Returns the orders.
     fn words(&self) -> Words {
         let row = |row: &Vec<Place>| row.iter().map(|place| place.slot).collect();
         Words::new(&self.rows.iter().map(row).collect::<Vec<Vec<u32>>>())
     }
 
-    /// From when the first micro-batch ends to when the last one begins.
+    /// Returns the time from the end of the first micro-batch to the beginning of the last.
     fn steady(&self, backward: Kind) -> Range<u64> {
         let place = |kind: Kind| {
             let op = Op::new(kind, 0, 0);
@@ -140,7 +140,7 @@ impl<'a> Justify<'a> {
         self.problem.rules[slot as usize]
     }
 
-    /// An op starts at `start`.
+    /// Records the start of an op.
     fn note(&mut self, slot: u32, count: u32, start: u64) {
         let rule = self.rule(slot);
         self.ends[slot as usize][count as usize] = start + rule.hold;
@@ -149,7 +149,7 @@ impl<'a> Justify<'a> {
         }
     }
 
-    /// When an op may start: the input of W, and of the last stage's backward, is made on its device.
+    /// Returns when the input of an op arrives; that of a W, and of the last stage's backward, is made on its device.
     fn arrival(&self, slot: u32, count: u32) -> u64 {
         let input = self.rule(slot).input;
         let own = |kind: Kind| self.ends[slot_of(slot, kind) as usize][count as usize];
@@ -161,7 +161,7 @@ impl<'a> Justify<'a> {
         }
     }
 
-    /// Moves all but what starts in `still`.
+    /// Moves all ops except those that start in `still`.
     fn run(&mut self, still: Range<u64>) {
         let ops = |(device, row): (usize, &Vec<Place>)| {
             row.iter().map(|place| (place.start, device, place.slot, place.count)).collect::<Vec<_>>()
@@ -178,14 +178,14 @@ impl<'a> Justify<'a> {
         }
     }
 
-    /// Where the op is that started at `start`.
+    /// Returns the index of the op that started at `start`.
     fn find(&self, device: usize, slot: u32, count: u32, start: u64) -> usize {
         let row = &self.rows[device];
         let from = row.partition_point(|place| place.start < start);
         row[from..].iter().position(|place| (place.slot, place.count) == (slot, count)).map_or(from, |n| from + n)
     }
 
-    /// The first place from `arrival` on for the op at `at`, and its start there.
+    /// Returns the first index for the op at `at` from `arrival` on, and its start there.
     fn earliest(&self, device: usize, at: usize, arrival: u64) -> (usize, u64) {
         let row = &self.rows[device];
         let (op, cap) = (row[at], self.problem.caps[device]);
@@ -207,7 +207,7 @@ impl<'a> Justify<'a> {
         best
     }
 
-    /// Puts the op at `from` to `to`, which is not later, to start at `start`.
+    /// Moves the op at `from` to `to`, which is not later, with start `start`.
     fn put(&mut self, device: usize, from: usize, to: usize, start: u64) {
         let row = &mut self.rows[device];
         row[from].start = start;

@@ -1,31 +1,27 @@
-//! Settling: from an open schedule and costs to one fixed order of ops per device. The only place where costs reach an order.
+//! Scheduling: from an open schedule and costs to one fixed order of ops per device. Only here do costs influence an order.
 //!
-//! - A program in **fixed** order passes through.
-//! - A program to **fill** keeps its order of F, I and B; the oldest pending W runs where the device would idle long enough,
-//!   before an op that would exceed the cap, and at the end.
-//! - A **greedy** program is list scheduling (`dispatch`), which cannot get stuck under a cap that holds one micro-batch.
+//! - A program in **fixed** order is unchanged.
+//! - A **fill** program keeps its order of F, I and B; the oldest pending W runs when the device would idle long enough, before an
+//!   op that would exceed the cap, and at the end.
+//! - A **greedy** program is list scheduling (`list_schedule`), which cannot deadlock under a cap that allows one micro-batch.
 //! - A **search** looks for the best order. Its passes:
 //!   1. *Starts*: closed forms (ZB-H1 to ZB-H2 and beyond, ZB-V: Qi et al., arXiv 2401.10241 sections 2, 3 and 6), the zero-bubble
-//!      authors' rule for ZB-V (`rounds`), building blocks repeated once a period (Qi et al., arXiv 2405.15362 section 3) from a
-//!      lattice of all that keep to the caps (`lattice`), fill and drain of the repeated blocks justified (`justify`), and list
+//!      authors' rule for ZB-V (`rounds`), building blocks repeated once per period (Qi et al., arXiv 2405.15362 section 3) from a
+//!      lattice of all blocks within the caps (`starts`), fill and drain of the repeated blocks justified (`justify`), and list
 //!      schedules with the blocks' times as priorities under the cap.
-//!   2. *Squeeze*: every start is replayed as soon as possible with the real costs, W's put into gaps (`trial`), with idle time
-//!      shared by the devices where that is shorter.
-//!   3. *Polish*: local search on the orders. Moves take ops on the critical path that wait for their device, and put them
-//!      earlier or what stands before them later (the neighbourhood of job-shop scheduling, van Laarhoven et al. 1992);
-//!      a little worsening is accepted at first. Many starts are polished a little, the better half of them on (a tournament).
-//!      The same then with W's in the order, so that they move, too.
-//!   4. *Expansion*: all that is done for few micro-batches first, with the period in the middle fenced; repeating the
-//!      period gives the order for many, at one period's cost for each. That is then polished again.
+//!   2. *Squeeze*: every start is replayed as soon as possible with the real costs and with W's in gaps (`trial`), with idle time
+//!      shared by the devices if that is shorter.
+//!   3. *Polish*: local search on the orders. Moves take ops on the critical path that wait for their device, and run them earlier
+//!      or their predecessors later (the neighbourhood of job-shop scheduling, van Laarhoven et al. 1992); slightly worse orders
+//!      are accepted at first. Many starts are polished a little, the better half further (a tournament); then the same with W's in
+//!      the order, so that W's move, too.
+//!   4. *Expansion*: passes 1 to 3 run for few micro-batches first, with the period in the middle fenced; repeating the period
+//!      gives the order for many micro-batches, which is then polished again.
 //!
-//! A search's work is counted in ops run, so the same input gives the same order on any machine.
+//! Work is counted in ops run, so the same input gives the same order on every machine.
 
-mod block;
-mod dispatch;
-mod effort;
-mod expand;
 mod justify;
-mod lattice;
+mod list_schedule;
 mod pattern;
 mod polish;
 mod problem;
@@ -33,37 +29,39 @@ mod rounds;
 mod search;
 mod starts;
 mod trial;
+mod words;
 
 use crate::activation::{self, Keep, UNLIMITED, WHOLE};
 use crate::cost::CostTable;
 use crate::deadlock::Deadlock;
 use crate::graph::TaskGraph;
+use crate::metrics::makespan;
 use crate::op::{Kind, Op};
 use crate::open::{Goal, OpenSchedule, Program};
 use crate::schedule::{Fault, Programs, Schedule};
 use crate::sim::sweep;
-use dispatch::{Course, Policy, Rank, dispatch};
-pub use effort::Effort;
+use list_schedule::{Course, Policy, Rank, list_schedule};
+pub use problem::Effort;
 use problem::Problem;
 use std::fmt::Write;
 
-/// Why costs settle no order.
+/// Why no order exists.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A cap that no order keeps, or not this one; what needs more, and the smallest cap that works.
+    /// A cap that no order, or not the given one, keeps; what needs more, and the smallest cap that works.
     #[error("device {device} may hold {cap} activations at once, but {why} needs {needed}; raise the cap to {needed}")]
     Cap { device: u32, cap: f64, why: &'static str, needed: f64 },
     /// An op that its device cannot run.
     #[error("device {device} lists {op}, which {what}; list only ops of its own stages and micro-batches")]
     Foreign { device: u32, op: Op, what: &'static str },
-    /// Searches and other programs side by side, or searches that differ: the first device that is not as device 0.
-    #[error("device {device} is {found}, device 0 is {expected}; search for all devices alike, or for none")]
+    /// A mix of searches and other programs, or of different searches: the first device that differs from device 0.
+    #[error("device {device} is {found}, device 0 is {expected}; use the same search for all devices, or none")]
     Mixed { device: u32, found: &'static str, expected: &'static str },
-    /// Lists and list scheduling that wait for one another.
-    #[error("nothing can run any more: {0}; move the op that is waited for to an earlier place")]
+    /// Fixed and greedy programs that wait for each other.
+    #[error("a deadlock: {0}; move the op that it waits for to an earlier place")]
     Stuck(String),
-    /// Too much for the tables.
-    #[error("{stages} stages times {microbatches} micro-batches are too many to settle; take fewer micro-batches")]
+    /// More ops than the tables support.
+    #[error("{stages} stages times {microbatches} micro-batches are too many to schedule; take fewer micro-batches")]
     TooLarge { stages: u32, microbatches: u32 },
     /// As [`Schedule::validate`].
     #[error(transparent)]
@@ -73,13 +71,16 @@ pub enum Error {
     Cycle(#[from] Deadlock),
 }
 
-/// [`settle_with`] the usual effort.
+/// [`settle_with`] default effort.
 pub fn settle(open: &OpenSchedule, costs: &CostTable) -> Result<Schedule, Error> {
     settle_with(open, costs, Effort::default())
 }
 
-/// One fixed order per device: what `open` leaves open is decided by `costs`. The result is valid and free of wait cycles.
-/// Overlapped pairs stay together; where they decide what fills a gap their ops count as if they ran in turn.
+/// Orders the ops of `open` under `costs`: one fixed order per device, valid and without wait cycles. Overlapped pairs stay
+/// together; to find gaps, their ops count as if they ran one after the other.
+///
+/// # Errors
+/// As [`Error`] lists them.
 pub fn settle_with(open: &OpenSchedule, costs: &CostTable, effort: Effort<'_>) -> Result<Schedule, Error> {
     let programs = Programs::from_iter(rows(open, costs, effort)?);
     let schedule = Schedule::new(&open.name, open.placement.clone(), open.microbatches, programs);
@@ -125,7 +126,7 @@ fn check_size(open: &OpenSchedule) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether listed ops are their device's.
+/// Checks that listed ops belong to their device.
 fn check_ops(open: &OpenSchedule) -> Result<(), Error> {
     let placement = &open.placement;
     for (device, program) in (0..).zip(&open.programs) {
@@ -138,14 +139,14 @@ fn check_ops(open: &OpenSchedule) -> Result<(), Error> {
                 return foreign("another device holds");
             }
             if !placement.microbatches_of(op.direction(), open.microbatches).contains(&op.microbatch()) {
-                return foreign("names a micro-batch that does not come this way");
+                return foreign("names a micro-batch of the other direction, or none");
             }
         }
     }
     Ok(())
 }
 
-/// Whether caps leave room: for one micro-batch on all chunks, or for the order given.
+/// Checks that each cap allows one micro-batch on all chunks, or the given order.
 fn check_caps(open: &OpenSchedule, keep: Keep) -> Result<(), Error> {
     for (device, program) in (0..).zip(&open.programs) {
         let Some(cap) = cap_of(program) else { continue };
@@ -162,7 +163,7 @@ fn check_caps(open: &OpenSchedule, keep: Keep) -> Result<(), Error> {
     Ok(())
 }
 
-/// Most activations held at once where W's that are not listed run as early as they can: with their I's, as in a B.
+/// Returns the peak of a list whose W's that are not listed run as early as possible: with their I's, as in a B.
 fn peak(ops: &[Op], keep: Keep) -> i128 {
     let weights: Vec<Op> = weights(ops);
     let kind = |op: &Op| match op.kind() {
@@ -172,19 +173,19 @@ fn peak(ops: &[Op], keep: Keep) -> i128 {
     activation::peak(ops.iter().map(kind), keep)
 }
 
-/// The W's among `ops`, sorted.
+/// Returns the W's among `ops`, sorted.
 fn weights(ops: &[Op]) -> Vec<Op> {
     let mut weights: Vec<Op> = ops.iter().filter(|op| op.kind() == Kind::W).map(|op| op.alone()).collect();
     weights.sort_unstable();
     weights
 }
 
-/// Whether to search, and then whether for split backwards.
+/// Returns whether to search for split backwards; `None` if there is no search.
 fn searched(open: &OpenSchedule) -> Result<Option<bool>, Error> {
     let what = |program: &Program| match program {
-        Program::Search { split: true, .. } => "searched with backwards split",
-        Program::Search { .. } => "searched with full backwards",
-        _ => "given an order or a rule",
+        Program::Search { split: true, .. } => "a search with split backwards",
+        Program::Search { .. } => "a search with full backwards",
+        _ => "a fixed order or a rule",
     };
     let expected = open.programs.first().map_or("", what);
     match open.programs.iter().position(|program| what(program) != expected) {
@@ -196,7 +197,7 @@ fn searched(open: &OpenSchedule) -> Result<Option<bool>, Error> {
     }
 }
 
-/// The best order found, or the one to begin with if that is better.
+/// Returns the best order found, or the given start if that is better.
 fn search_rows(
     open: &OpenSchedule,
     costs: &CostTable,
@@ -205,14 +206,14 @@ fn search_rows(
     effort: Effort<'_>,
 ) -> Vec<Vec<Op>> {
     let start = given_start(open, costs, split);
-    let words = start.as_ref().filter(|start| takes_in_order(start)).map(|start| starts::words_of(&rows_of(start)));
+    let words = start.as_ref().filter(|start| takes_in_order(start)).map(|start| words::words_of(&rows_of(start)));
     let words = search::search(problem, costs, open.goal, split, words, effort);
     let words = words.expect("the list schedule among the starts cannot get stuck, and keeps the caps");
     let row = |device: usize| -> Vec<Op> {
         let mut counts = vec![0; problem.rules.len()];
         let number = |slot: &u32| {
             counts[*slot as usize] += 1;
-            trial::op_of(problem, *slot, counts[*slot as usize] - 1)
+            words::op_of(problem, *slot, counts[*slot as usize] - 1)
         };
         words.word(device).iter().map(number).collect()
     };
@@ -224,11 +225,11 @@ fn search_rows(
     }
 }
 
-/// Makespan and span, the goal first; the largest where devices wait for one another.
+/// Returns makespan and span, the goal first; the maximum for a deadlock.
 fn reached(schedule: &Schedule, costs: &CostTable, goal: Goal) -> (u64, u64) {
     let Ok(graph) = TaskGraph::new(schedule.clone()) else { return (u64::MAX, u64::MAX) };
     let devices = sweep(&graph, costs);
-    let makespan = devices.iter().map(|d| d.last_end).max().unwrap_or(0);
+    let makespan = makespan(&devices);
     let span = devices.iter().map(|d| d.last_end - d.first_start).max().unwrap_or(0);
     if goal == Goal::Span { (span, makespan) } else { (makespan, span) }
 }
@@ -237,8 +238,8 @@ fn rows_of(schedule: &Schedule) -> Vec<Vec<Op>> {
     (0..schedule.devices()).map(|device| schedule.program(device).to_vec()).collect()
 }
 
-/// The order to begin with, if every device has one, all can be settled, and they are what is searched for: of these kinds of
-/// backwards, within the caps.
+/// Returns the order to start from if every device has one, all can be scheduled, and they have the right kind of backwards within
+/// the caps.
 fn given_start(open: &OpenSchedule, costs: &CostTable, split: bool) -> Option<Schedule> {
     let start = |program: &Program| match program {
         Program::Search { start, .. } => start.as_deref().cloned(),
@@ -255,7 +256,7 @@ fn given_start(open: &OpenSchedule, costs: &CostTable, split: bool) -> Option<Sc
     fits.then_some(schedule)
 }
 
-/// Whether every device takes the micro-batches of each (stage, direction, kind) in order: words say no other.
+/// Whether every device runs the micro-batches of each (stage, direction, kind) in order, as words imply.
 fn takes_in_order(schedule: &Schedule) -> bool {
     let mut next = vec![None; schedule.placement.slots()];
     schedule.ops().iter().all(|op| {
@@ -266,7 +267,7 @@ fn takes_in_order(schedule: &Schedule) -> bool {
     })
 }
 
-/// Lets all devices run.
+/// Runs all devices by list scheduling.
 fn dispatch_rows(open: &OpenSchedule, problem: &Problem) -> Result<Vec<Vec<Op>>, Error> {
     let lists: Vec<Vec<Op>> = open.programs.iter().map(|program| weights(listed(program))).collect();
     let policies: Vec<Option<Policy>> = open.programs.iter().map(policy).collect();
@@ -276,23 +277,23 @@ fn dispatch_rows(open: &OpenSchedule, problem: &Problem) -> Result<Vec<Vec<Op>>,
         (program, _) => Course::Fixed(listed(program)),
     };
     let courses: Vec<Course> = (0..open.programs.len()).map(course).collect();
-    match dispatch(problem, &courses) {
+    match list_schedule(problem, &courses) {
         Ok(rows) => Ok(rows),
-        // The task graph draws the circle.
+        // The task graph reports the cycle.
         Err(_) if policies.iter().all(Option::is_none) => {
             Ok(open.programs.iter().zip(&lists).map(|(program, listed)| eager(program, listed)).collect())
         }
         Err(stuck) => {
             let mut text = format!("device {} has not finished", stuck.device);
             if let Some(op) = stuck.op {
-                let _ = write!(text, ", it stands at {op}");
+                let _ = write!(text, ", it waits at {op}");
             }
             Err(Error::Stuck(text))
         }
     }
 }
 
-/// A listed program with every W that floats at once after its I.
+/// Returns a listed program with each floating W right after its I.
 fn eager(program: &Program, weights: &[Op]) -> Vec<Op> {
     let fills = matches!(program, Program::Fill { .. });
     let mut row = Vec::new();

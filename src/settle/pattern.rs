@@ -1,11 +1,13 @@
-//! Patterns: the words of closed-form schedules, and of building blocks repeated once a period.
+//! Patterns: the words of closed-form schedules, and building blocks repeated once per period (Qi et al., arXiv 2405.15362
+//! section 3).
 
 use super::problem::Problem;
-use super::trial::Words;
+use super::words::Words;
 use crate::activation::WHOLE;
 use crate::op::{Kind, Op};
+use crate::placement::Chunk;
 
-/// Every device's ops in the order of a pattern.
+/// Returns the words of a pattern.
 pub(super) fn in_order(problem: &Problem, backward: Kind, offsets: &[i64], period: i64) -> Words {
     let row = |device: usize| {
         timed_ops(problem, device, backward, offsets, period).into_iter().map(|(_, slot)| slot).collect()
@@ -13,7 +15,7 @@ pub(super) fn in_order(problem: &Problem, backward: Kind, offsets: &[i64], perio
     Words::new(&(0..problem.devices()).map(row).collect::<Vec<Vec<u32>>>())
 }
 
-/// When a device's ops run in a pattern, as slots in order, W's left out.
+/// Returns the ops of a device in a pattern, without W's, as (start, slot) in order.
 pub(super) fn timed_ops(
     problem: &Problem,
     device: usize,
@@ -33,15 +35,15 @@ pub(super) fn timed_ops(
     ops
 }
 
-/// Zero-bubble's hand-made schedules on a linear placement (arXiv 2401.10241 sections 2.1 and 2.2) between and beyond H1 and
-/// H2: `twelfths` / 12 times (p - 1 - r) forwards to begin with.
+/// Returns a hand-made zero-bubble schedule on a linear placement (arXiv 2401.10241 sections 2.1 and 2.2), between and beyond H1
+/// and H2: device r begins with `twelfths` / 12 * (p - 1 - r) forwards.
 pub(super) fn alternating(problem: &Problem, backward: Kind, twelfths: usize) -> Words {
     let p = problem.devices();
     warmed(problem, backward, &(0..p).map(|r| (twelfths * (p - 1 - r)).div_ceil(12)).collect::<Vec<usize>>())
 }
 
-/// The same with as many forwards as each device has time and memory for until its first backward (arXiv 2401.10241 section
-/// 3.1); one more where that one may wait for the last.
+/// Returns a zero-bubble schedule that begins with as many forwards as each device has time and memory for until its first backward
+/// (arXiv 2401.10241 section 3.1); with `wait`, one more if the backward may wait for it.
 pub(super) fn timed(problem: &Problem, backward: Kind, wait: bool) -> Words {
     let p = problem.devices();
     let stage = |r: usize| problem.placement.held_by(r as u32)[0].stage;
@@ -72,7 +74,7 @@ pub(super) fn timed(problem: &Problem, backward: Kind, wait: bool) -> Words {
     warmed(problem, backward, &warm)
 }
 
-/// So many forwards to begin with, then forward and backward in turn.
+/// Returns the words with `warm` forwards first, then forwards and backwards alternating.
 fn warmed(problem: &Problem, backward: Kind, warm: &[usize]) -> Words {
     let m = problem.microbatches as usize;
     let row = |(r, &warm): (usize, &usize)| {
@@ -87,7 +89,7 @@ fn warmed(problem: &Problem, backward: Kind, warm: &[usize]) -> Words {
     Words::new(&warm.iter().enumerate().map(row).collect::<Vec<Vec<u32>>>())
 }
 
-/// ZB-V's hand-made schedule (arXiv 2401.10241 section 6), without its W's.
+/// Returns the hand-made ZB-V schedule (arXiv 2401.10241 section 6), without W's.
 pub(super) fn zero_bubble_v(problem: &Problem, backward: Kind) -> Words {
     let (p, m) = (problem.devices(), problem.microbatches as usize);
     let n = m.max(2 * p - 1);
@@ -107,7 +109,7 @@ pub(super) fn zero_bubble_v(problem: &Problem, backward: Kind) -> Words {
     Words::new(&(0..p).map(row).collect::<Vec<Vec<u32>>>())
 }
 
-/// What of a row is for the first `m` micro-batches.
+/// Returns the ops of a row for the first `m` micro-batches.
 fn first(m: usize, row: Vec<u32>) -> Vec<u32> {
     let mut kept: Vec<u32> = Vec::with_capacity(row.len());
     let mut counts: Vec<(u32, usize)> = Vec::new();
@@ -122,4 +124,100 @@ fn first(m: usize, row: Vec<u32>) -> Vec<u32> {
         }
     }
     kept
+}
+
+/// A building block: by how much the ops of one micro-batch are delayed beyond the minimum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Block {
+    /// Delay per hop between devices: forward on the first chunk, on the others; backward on the first chunk, on the others.
+    pub hops: [i64; 4],
+    /// The same on devices from this one on, if different.
+    pub beyond: Option<(u32, [i64; 4])>,
+    /// Delay from forward to backward; between chunks of a device going forward; going backward.
+    pub turns: [i64; 3],
+    /// Duration that every op is assumed to have, with free transfers; `None` means the real costs.
+    pub even: Option<i64>,
+    /// Whether ops that would collide with those of another period are shifted, so that the block can be repeated as it is.
+    pub apart: bool,
+}
+
+impl Block {
+    /// No delay.
+    pub const NONE: Block = Block { hops: [0; 4], beyond: None, turns: [0; 3], even: None, apart: false };
+
+    /// Returns, by device, for how long it holds activations of one micro-batch, summed over its chunks.
+    pub fn held(&self, problem: &Problem, backward: Kind, offsets: &[i64]) -> Vec<i64> {
+        let of = |chunk: &Chunk| {
+            let op = |kind| Op::new(kind, chunk.stage, 0).in_direction(chunk.direction);
+            offsets[op(backward).slot()] + self.lasts(problem, op(backward)) - offsets[op(Kind::F).slot()]
+        };
+        (0..problem.devices() as u32).map(|device| problem.placement.held_by(device).iter().map(of).sum()).collect()
+    }
+
+    /// Returns, by slot, when the op of micro-batch 0 starts if the block is repeated every `period`.
+    pub fn offsets(&self, problem: &Problem, backward: Kind, period: i64) -> Vec<i64> {
+        let stages = problem.placement.stages();
+        let mut taken: Vec<Vec<(i64, i64)>> = vec![Vec::new(); problem.devices()];
+        let mut offsets = vec![0; problem.rules.len()];
+        for direction in 0..problem.placement.directions() {
+            let mut time = 0;
+            let forward = (0..stages).map(|stage| Op::new(Kind::F, stage, 0));
+            let back = (0..stages).rev().map(|stage| Op::new(backward, stage, 0));
+            for op in forward.chain(back).map(|op| op.in_direction(direction)) {
+                let device = problem.placement.device_of(op);
+                if self.apart {
+                    time = free_from(time, self.lasts(problem, op), period, &mut taken[device as usize]);
+                }
+                offsets[op.slot()] = time;
+                time += self.until_next(problem, op, device);
+            }
+        }
+        offsets
+    }
+
+    /// Returns for how long `op` occupies its device.
+    fn lasts(&self, problem: &Problem, op: Op) -> i64 {
+        self.even.map_or(problem.rules[op.slot()].hold as i64, |unit| unit * i64::from(op.kind().width()))
+    }
+
+    /// Returns the time from the start of `op`, on `device`, to the start of the micro-batch's next op.
+    fn until_next(&self, problem: &Problem, op: Op, device: u32) -> i64 {
+        let rule = problem.rules[op.slot()];
+        let least = self.even.map_or((rule.duration + rule.lag) as i64, |unit| unit * i64::from(op.kind().width()));
+        let (stages, devices) = (problem.placement.stages(), problem.placement.devices());
+        let forward = op.kind() == Kind::F;
+        let delay = if forward && op.stage() + 1 == stages {
+            self.turns[0]
+        } else if rule.consumer == device {
+            self.turns[if forward { 1 } else { 2 }]
+        } else {
+            let hops = self
+                .beyond
+                .filter(|&(first, _)| device.min(rule.consumer) >= first)
+                .map_or(self.hops, |(_, hops)| hops);
+            hops[usize::from(op.stage() >= devices) + if forward { 0 } else { 2 }]
+        };
+        least + delay
+    }
+}
+
+/// Returns, and takes, the first time from `time` on at which an op that takes `lasts` fits between the `taken` intervals, all of
+/// which recur every `period`; `time` if it fits nowhere.
+fn free_from(time: i64, lasts: i64, period: i64, taken: &mut Vec<(i64, i64)>) -> i64 {
+    let in_the_way = |start: i64| {
+        taken.iter().find_map(|&(from, to)| {
+            let (into, until) = ((start - from).rem_euclid(period), (from - start).rem_euclid(period));
+            if into < to - from { Some(to - from - into) } else { (until < lasts).then_some(until + to - from) }
+        })
+    };
+    let mut start = time;
+    while let Some(wait) = in_the_way(start) {
+        start += wait;
+        if start - time >= period {
+            start = time;
+            break;
+        }
+    }
+    taken.push((start, start + lasts));
+    start
 }

@@ -1,12 +1,12 @@
-//! The polish: local search on the orders, guided by the critical path.
+//! Local search on orders, guided by the critical path.
 
-use super::expand::Cuts;
 use super::problem::Problem;
-use super::trial::{Gaps, Score, Trial, Words, fits, kind_of};
+use super::trial::{Gaps, Score, Trial};
+use super::words::{Cuts, Words, fits, kind_of};
 use crate::op::Kind;
 use crate::open::Goal;
 
-/// A small generator of numbers that look random (Steele, Lea and Flood 2014, SplitMix64); the same seed, the same numbers.
+/// A small pseudo-random number generator (SplitMix64: Steele, Lea and Flood 2014).
 pub(super) struct Random(pub u64);
 
 impl Random {
@@ -18,13 +18,13 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, which is not 0.
+    /// Returns a number below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }
 }
 
-/// What is minimised, first to last.
+/// Returns the key to minimize.
 pub(super) fn order(goal: Goal, score: Score) -> (u64, u64, u64) {
     match goal {
         Goal::Makespan => (score.makespan, score.span, score.ends),
@@ -32,7 +32,7 @@ pub(super) fn order(goal: Goal, score: Score) -> (u64, u64, u64) {
     }
 }
 
-/// How words are tried.
+/// How words run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
     /// Without W's, which fill gaps.
@@ -48,11 +48,11 @@ pub(super) struct Polish<'a, 'b> {
     pub goal: Goal,
     pub mode: Mode,
     pub random: Random,
-    /// No schedule has a smaller makespan, or a smaller span.
+    /// Lower bounds of makespan and span.
     pub bounds: [u64; 2],
-    /// By device a range of ops that stay as they are.
+    /// By device: a range of ops that must not change.
     pub fence: Option<&'b Cuts>,
-    /// Largest worsening accepted at the beginning.
+    /// Largest increase of the cost that is accepted at the beginning.
     pub heat: u64,
 }
 
@@ -76,7 +76,7 @@ impl Polish<'_, '_> {
             .saturating_add(ends.saturating_mul(2) / self.problem.devices() as u64)
     }
 
-    /// Improves `words` by work on `budget` ops; the best, and its score.
+    /// Improves `words` with `budget` ops of work; returns the best words and their score.
     pub fn run(&mut self, mut words: Words, budget: u64) -> Option<(Words, Score)> {
         let score = self.try_words(&words, u64::MAX)?;
         let mut best = (words.clone(), score);
@@ -86,7 +86,7 @@ impl Polish<'_, '_> {
         let mut counts = vec![0; self.problem.rules.len()];
         let (begun, until) = (self.trial.work, self.trial.work + budget);
         while self.trial.work < until && !self.is_best(best.1) {
-            self.trial.work += 16; // a move that is refused at once is work, too
+            self.trial.work += 16; // a rejected move is work, too
             let Some((device, from, to)) = self.propose(&words, &path) else { continue };
             if self.fence.is_some_and(|fence| from.max(to) >= fence[device].0 && from.min(to) < fence[device].1) {
                 continue;
@@ -115,19 +115,19 @@ impl Polish<'_, '_> {
         Some(best)
     }
 
-    /// Whether nothing can be better.
+    /// Whether the lower bounds are reached.
     fn is_best(&self, score: Score) -> bool {
         score.makespan <= self.bounds[0] && (self.goal == Goal::Makespan || score.span <= self.bounds[1])
     }
 
-    /// A move: the device, and the op number that goes to another op number's place.
+    /// Proposes a move: the device, the index of an op, and its new index.
     fn propose(&mut self, words: &Words, path: &[u32]) -> Option<(usize, usize, usize)> {
         if self.mode == Mode::Explicit && self.random.below(4) == 0 {
             return self.weight_into_gap(words, path);
         }
         let dice = self.random.below(16);
         if dice < 12 && !path.is_empty() {
-            // An op on the critical path that waits for its device goes earlier, or what is before it later.
+            // Run an op on the critical path that waits for its device earlier, or its predecessor later.
             let at = path[self.random.below(path.len())] as usize;
             let device = words.starts.partition_point(|&start| start <= at) - 1;
             let range = words.range(device);
@@ -151,7 +151,7 @@ impl Polish<'_, '_> {
         (at != to).then_some((device, at, to))
     }
 
-    /// A W on the critical path goes to a gap of its device, however far.
+    /// Proposes to move a W on the critical path to any gap of its device.
     fn weight_into_gap(&mut self, words: &Words, path: &[u32]) -> Option<(usize, usize, usize)> {
         let at = *path.get(self.random.below(path.len().max(1)))? as usize;
         if kind_of(words.slots[at]) != Kind::W {
@@ -168,7 +168,7 @@ impl Polish<'_, '_> {
         Some((device, at, to))
     }
 
-    /// The ops on a critical path that wait for their device, and not for their input.
+    /// Finds the ops on a critical path that wait for their device, not for their input.
     fn critical(&mut self, words: &Words, path: &mut Vec<u32>) {
         path.clear();
         let devices = self.problem.devices();
@@ -211,7 +211,7 @@ impl Polish<'_, '_> {
     }
 }
 
-/// Moves element `from` to place `to`, those between by one.
+/// Moves element `from` to index `to`, those between by one.
 pub(super) fn rotate(slots: &mut [u32], from: usize, to: usize) {
     if from < to {
         slots[from..=to].rotate_left(1);
@@ -220,7 +220,7 @@ pub(super) fn rotate(slots: &mut [u32], from: usize, to: usize) {
     }
 }
 
-/// Whether a word without W's has every backward after its forward and keeps to its cap when W's run at once.
+/// Whether a word without W's runs every backward after its forward and keeps the cap if W's run at once.
 fn ordered(problem: &Problem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
     counts.fill(0);
     let mut whole = 0;

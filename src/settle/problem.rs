@@ -1,27 +1,44 @@
-//! The problem: costs, memory and dependences of one placement as flat tables by [`Op::slot`], for fast trials.
+//! The search problem: costs, caps and dependences of one placement as flat tables by [`Op::slot`], for fast trials; and the effort
+//! of a search.
 
 use crate::activation::{self, UNLIMITED, WHOLE};
 use crate::cost::CostTable;
 use crate::graph::{Cells, SOURCE};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
+use crate::sim::event::Each;
+
+/// Search effort. The order found depends on `times` alone.
+#[derive(Clone, Copy)]
+pub struct Effort<'a> {
+    /// Multiplier of the default work.
+    pub times: u32,
+    /// Runs pieces of work, in parallel if it can.
+    pub each: Each<'a>,
+}
+
+impl Default for Effort<'_> {
+    fn default() -> Self {
+        Effort { times: 1, each: &|count, work| (0..count).for_each(work) }
+    }
+}
 
 /// How the ops of one (stage, direction, kind) run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rule {
-    /// How long it computes.
+    /// Compute time.
     pub duration: u64,
-    /// How long its device is taken: with what it is held up afterwards.
+    /// Time for which it occupies its device: compute time and host overhead.
     pub hold: u64,
     /// From its end until the op that waits for it may start.
     pub lag: u64,
-    /// First cell of the row where its inputs lie.
+    /// First cell of the row of its inputs.
     pub input: u32,
-    /// First cell of the row where its outputs lie.
+    /// First cell of the row of its outputs.
     pub output: u32,
     /// The device that waits for its output.
     pub consumer: u32,
-    /// Number of its counter: B counts as I.
+    /// Number of its counter; B shares that of I.
     pub counter: u32,
 }
 
@@ -36,14 +53,14 @@ pub(super) struct Problem {
     pub caps: Vec<i128>,
     /// Number of cells.
     pub cells: usize,
-    /// What a pending W gives back.
+    /// What a W releases.
     pub kept: i128,
     /// By kind: what an op adds to what its device holds.
     changes: [i128; Kind::ALL.len()],
 }
 
 impl Problem {
-    /// The problem of `placement` under `costs`; `caps` in activations by device.
+    /// Creates the problem of `placement` under `costs`; `caps` in activation units by device.
     pub fn new(placement: &Placement, microbatches: u32, costs: &CostTable, caps: &[Option<f64>]) -> Problem {
         let stages = placement.stages();
         let lane = |stage: u32, direction: u32| (stage + direction * stages) as usize;
@@ -77,13 +94,13 @@ impl Problem {
         }
     }
 
-    /// The same problem with another number of micro-batches.
+    /// Returns the problem with another number of micro-batches.
     pub fn with_microbatches(&self, microbatches: u32, costs: &CostTable) -> Problem {
         let caps = vec![None; self.caps.len()];
         Problem { caps: self.caps.clone(), ..Problem::new(&self.placement, microbatches, costs, &caps) }
     }
 
-    /// The same problem with ops that last `unit`, a B two of them, and transfers that take no time.
+    /// Returns the problem with ops that take `unit` (B: two), and transfers that take no time.
     pub fn even(&self, unit: u64) -> Problem {
         let mut even = self.clone();
         for op in self.placement.op_kinds() {
@@ -94,33 +111,33 @@ impl Problem {
         even
     }
 
-    /// What the op of a slot adds to what its device holds.
+    /// Returns what the op of a slot adds to what its device holds.
     pub fn change(&self, slot: u32) -> i128 {
         self.changes[(slot & 3) as usize]
     }
 
-    /// Whether `device` may hold `whole` activations besides what `pending` W's keep.
+    /// Whether `device` may hold `whole` activations and what `pending` W's keep.
     #[inline]
     pub fn admits(&self, device: usize, whole: i64, pending: usize) -> bool {
         i128::from(whole) * WHOLE + pending as i128 * self.kept <= self.caps[device]
     }
 
-    /// p.
+    /// Returns p.
     pub fn devices(&self) -> usize {
         self.placement.devices() as usize
     }
 
-    /// How many micro-batches run in `direction`.
+    /// Returns the number of micro-batches of `direction`.
     pub fn share(&self, direction: u32) -> u32 {
         self.placement.microbatches_of(direction, self.microbatches).len() as u32
     }
 
-    /// How many ops there are, W's with them or not.
+    /// Returns the number of ops, with or without W's.
     pub fn ops(&self, weights: bool) -> u64 {
         u64::from(self.microbatches) * u64::from(self.placement.stages()) * if weights { 3 } else { 2 }
     }
 
-    /// How long the ops of `device` compute, I and W or B for each F.
+    /// Returns the compute time of `device`, with I and W or B for each F.
     pub fn work(&self, device: usize, split: bool) -> u64 {
         let kinds = Kind::of_microbatch(split);
         let chunks = self.placement.held_by(device as u32).iter();
@@ -133,17 +150,17 @@ impl Problem {
             .sum()
     }
 
-    /// No makespan is smaller: each device's work, which cannot begin before its first input can be there.
+    /// Returns a lower bound of the makespan: each device's work, which cannot begin before its first input arrives.
     pub fn makespan_bound(&self, split: bool) -> u64 {
         (0..self.devices()).map(|device| self.head(device) + self.work(device, split)).max().unwrap_or(0)
     }
 
-    /// No span is smaller: the busiest device's work.
+    /// Returns a lower bound of the span: the busiest device's work.
     pub fn span_bound(&self, split: bool) -> u64 {
         (0..self.devices()).map(|device| self.work(device, split)).max().unwrap_or(0)
     }
 
-    /// Earliest start of the first op of `device`.
+    /// Returns the earliest start of the first op of `device`.
     fn head(&self, device: usize) -> u64 {
         let arrives = |stage: u32, direction: u32| -> u64 {
             let before = (0..stage).map(|s| self.rules[Op::new(Kind::F, s, 0).in_direction(direction).slot()]);

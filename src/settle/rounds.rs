@@ -1,33 +1,33 @@
-//! The zero-bubble authors' rule for ZB-V: forwards while the first micro-batch is on its way, as far as there is memory; then
-//! rounds of a backward and a forward on every device, of the later chunk where its input has been made. A W runs in a gap that
-//! holds it, and in a smaller one where the device would else have idled more than any other.
+//! The zero-bubble authors' rule for ZB-V: forwards until the first micro-batch returns, as far as memory allows; then rounds of one
+//! backward and one forward on every device, on the later chunk if its input exists. A W runs in a gap that is long enough, and in a
+//! shorter one if the device would otherwise have idled longest.
 
 use super::problem::{Problem, Rule};
-use super::trial::Words;
+use super::words::Words;
 use crate::op::{Kind, Op};
 use std::collections::VecDeque;
 
-/// A device's letters: forward on its first chunk, on its second; backward on the second, on the first; their W's.
+/// Indices of a device's slots: forward on its first chunk, on its second; backward on the second, on the first; then W's.
 const FIRST: usize = 0;
 const SECOND: usize = 1;
 const BACK: usize = 2;
 const RETURN: usize = 3;
 
-/// Orders in the making.
+/// Orders under construction.
 struct Rounds<'a> {
     problem: &'a Problem,
     m: usize,
     devices: Vec<Device>,
-    /// Whether W's fill gaps that are too small before a forward, before the last chunk's backward.
+    /// Whether W's fill gaps that are too short: before a forward, and before a backward of the second chunk.
     fills: [bool; 2],
-    /// By device: how long it idled in an earlier attempt.
+    /// By device: its idle time in the previous attempt.
     allowed: Option<Vec<u64>>,
 }
 
 struct Device {
     slots: [u32; 6],
     row: Vec<u32>,
-    /// By letter: when its ops end.
+    /// By letter: the ends of its ops.
     ends: [Vec<u64>; 4],
     free: u64,
     idle: u64,
@@ -35,7 +35,7 @@ struct Device {
     pending: VecDeque<u32>,
 }
 
-/// The orders with their W's on a V, whose backwards are split; the four ways of filling gaps, each repeated while it gains.
+/// Returns orders with W's on a V with split backwards: for four ways of filling gaps, attempts repeated while idle time shrinks.
 pub(super) fn rounds(problem: &Problem) -> Vec<Words> {
     let mut all = Vec::new();
     for fills in [[true, true], [true, false], [false, true], [false, false]] {
@@ -99,7 +99,7 @@ impl<'a> Rounds<'a> {
         self.problem.change(self.devices[device].slots[letter])
     }
 
-    /// When the input of the device's next op of that letter arrives.
+    /// Returns when the input of the device's next op of that letter arrives.
     fn arrival(&self, device: usize, letter: usize) -> u64 {
         let count = self.done(device, letter);
         let down = letter == FIRST || letter == BACK;
@@ -135,7 +135,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Runs the oldest W that is left, if there is one.
+    /// Runs the oldest pending W; returns whether there was one.
     fn weights(&mut self, device: usize) -> bool {
         let Some(slot) = self.devices[device].pending.pop_front() else { return false };
         let this = &mut self.devices[device];
@@ -145,7 +145,8 @@ impl<'a> Rounds<'a> {
         true
     }
 
-    /// Fills the gap before the device's next op of that letter; `over`: with one W too many, where it may idle no more.
+    /// Fills the gap before the device's next op of that letter; with `over`, also by a W that is too long if the device has idled
+    /// long enough.
     fn gap(&mut self, device: usize, letter: usize, over: bool) {
         let arrival = self.arrival(device, letter);
         let lasts =
@@ -162,7 +163,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Forwards of the first chunk until the first micro-batch comes back on the second.
+    /// Runs forwards of the first chunk until the first micro-batch returns on the second.
     fn fill(&mut self) {
         let p = self.devices.len();
         (0..p).for_each(|device| self.put(device, FIRST));
@@ -180,7 +181,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// As many forwards on every device as on the one before.
+    /// Runs forwards until every device has run as many as the previous one.
     fn level(&mut self) {
         let p = self.devices.len();
         let mut chunk = FIRST;
@@ -198,7 +199,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// A backward on every device.
+    /// Runs a backward on every device.
     fn backwards(&mut self) {
         let p = self.devices.len();
         let returns = |d: usize| {
@@ -216,7 +217,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// A forward on every device that has one.
+    /// Runs a forward on every device that has one.
     fn forwards(&mut self) {
         let p = self.devices.len();
         for d in 0..p {

@@ -1,56 +1,53 @@
 //! The search: patterns and list schedules as starts, polished in a tournament, expanded to all micro-batches.
-//!
-//! Work is counted in ops run, never in time, so that the same input gives the same schedule.
 
-use super::block::Block;
-use super::effort::Effort;
-use super::expand::{Cuts, cuts, expanded};
 use super::justify::justified;
+use super::pattern::Block;
 use super::polish::{Mode, Polish, Random, order};
-use super::problem::Problem;
-use super::trial::{Gaps, Score, Trial, Words, fits};
+use super::problem::{Effort, Problem};
+use super::trial::{Gaps, Score, Trial};
+use super::words::{Cuts, Words, cuts, expanded, fits};
 use crate::cost::CostTable;
 use crate::op::Kind;
 use crate::open::Goal;
 use crate::sim::event::Each;
 use std::sync::OnceLock;
 
-/// Ops that a search runs in all, for 8 devices or fewer; it grows with the cube of the devices up to 20.
+/// Total work of a search in ops run, for up to 8 devices; it grows with the cube of the devices up to 20.
 const BUDGET: u64 = 14_000_000;
-/// Most often that all ops are run at one number of micro-batches: small problems need no more.
+/// Maximum number of trials per number of micro-batches: small problems need no more.
 const TRIALS: u64 = 60_000;
-/// How many starts enter a tournament, of those fenced and of those not.
+/// Number of fenced, and of unfenced, starts of a tournament.
 const ENTRANTS: usize = 16;
-/// Rounds of a tournament; after each the better half goes on.
+/// Rounds of a tournament; after each round the better half continues.
 const ROUNDS: u64 = 5;
 
-/// Words, how they are run, what came of it.
+/// Words, how they run, and their score.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub words: Words,
     pub mode: Mode,
     pub score: Score,
-    /// A period that stays as it is, so that it can be repeated.
+    /// A period that must not change, so that it can be repeated.
     pub fence: Option<Cuts>,
-    /// Whether it began as a block on a lattice.
+    /// Whether it started from a lattice block.
     pub from_lattice: bool,
 }
 
-/// The search with one number of micro-batches.
+/// A search for one number of micro-batches.
 pub(super) struct Search<'a> {
     pub problem: &'a Problem,
     pub trial: Trial<'a>,
     pub goal: Goal,
     /// I or B.
     pub backward: Kind,
-    /// Mean time of a chunk's F, backward, W.
+    /// Mean time of F, backward and W of a chunk.
     pub times: [i64; 3],
     pub found: Vec<Found>,
     /// The best blocks for fewer micro-batches.
     pub blocks: Vec<Block>,
 }
 
-/// The best complete words found.
+/// Returns the best complete words found.
 pub(super) fn search(
     problem: &Problem,
     costs: &CostTable,
@@ -105,14 +102,14 @@ pub(super) fn search(
     None
 }
 
-/// What pieces of work 0 to `count` - 1 give, done side by side where `each` can.
+/// Returns the results of `work(0)` to `work(count - 1)`, run in parallel if `each` can.
 pub(super) fn side_by_side<T: Send + Sync>(count: usize, each: Each<'_>, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let given: Vec<OnceLock<T>> = (0..count).map(|_| OnceLock::new()).collect();
     each(count, &|n| drop(given[n].set(work(n))));
     given.into_iter().enumerate().map(|(n, given)| given.into_inner().unwrap_or_else(|| work(n))).collect()
 }
 
-/// The numbers of micro-batches to search with, growing: what is found for few is expanded to more.
+/// Returns the ascending numbers of micro-batches to search with; orders for few are expanded to more.
 fn levels(problem: &Problem) -> Vec<u32> {
     let (p, m) = (problem.devices() as u32, problem.microbatches);
     let mut levels = vec![p + p / 2 + 2, 2 * p + p / 2 + 4];
@@ -145,17 +142,17 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A third of what a chunk takes for a micro-batch.
+    /// Returns a third of the time of a chunk for a micro-batch.
     pub fn unit(&self) -> i64 {
         (self.times.iter().sum::<i64>() / 3).max(1)
     }
 
-    /// Mean time from one micro-batch to the next where no device idles.
+    /// Returns the mean time from one micro-batch to the next if no device idles.
     pub fn period(&self) -> i64 {
         self.times.iter().sum::<i64>() * self.problem.placement.held_by(0).len() as i64
     }
 
-    /// Runs what was found, which is for this problem.
+    /// Runs an order.
     fn run(trial: &mut Trial<'_>, found: &Found) -> Option<Score> {
         match found.mode {
             Mode::Fill(gaps) => trial.fill(&found.words, gaps, |_, _| ()),
@@ -163,7 +160,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// `words` with the slack that suits them best.
+    /// Rates `words` with their best slack.
     pub fn rate(&mut self, words: Words) -> Option<Found> {
         let w = self.times[2] as u64;
         let slacks = if w == 0 { vec![0] } else { vec![0, w / 3, 2 * w / 3, w] };
@@ -174,7 +171,7 @@ impl<'a> Search<'a> {
         best.map(|(score, gaps)| Found { words, mode: Mode::Fill(gaps), score, fence: None, from_lattice: false })
     }
 
-    /// Runs `words` with `gaps`, which become the best if they are.
+    /// Runs `words` with `gaps`; updates `best`.
     pub fn try_gaps(&mut self, words: &Words, gaps: Gaps, best: &mut Option<(Score, Gaps)>) {
         if let Some(score) = self.trial.fill(words, gaps, |_, _| ())
             && best.is_none_or(|(other, _)| order(self.goal, score) < order(self.goal, other))
@@ -183,7 +180,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes note of `words`; what they reach.
+    /// Adds `words`; returns what they reach.
     pub fn consider(&mut self, words: Words) -> Option<(u64, u64, u64)> {
         let found = self.rate(words)?;
         let key = order(self.goal, found.score);
@@ -191,7 +188,7 @@ impl<'a> Search<'a> {
         Some(key)
     }
 
-    /// Expands what was found for fewer micro-batches; `again`: it will be expanded once more.
+    /// Expands orders for fewer micro-batches; with `again` they will be expanded once more.
     fn expand(&mut self, smaller: &Problem, found: &[Found], again: bool) {
         let mut trial = Trial::new(smaller, self.backward == Kind::I);
         let more = self.problem.microbatches - smaller.microbatches;
@@ -202,7 +199,9 @@ impl<'a> Search<'a> {
             } else {
                 Search::run(&mut trial, start);
                 for q in (1..=3).filter(|&q| more.is_multiple_of(q)) {
-                    all.extend(cuts(smaller, &trial, &start.words, q, 3).into_iter().map(|cuts| (cuts, more / q)));
+                    all.extend(
+                        cuts(smaller, &trial.begins, &start.words, q, 3).into_iter().map(|cuts| (cuts, more / q)),
+                    );
                 }
             }
             for (cuts, times) in all {
@@ -219,32 +218,32 @@ impl<'a> Search<'a> {
         self.sort();
     }
 
-    /// Adds what was found once more, with a period fenced.
+    /// Adds the best orders again with a period fenced.
     fn fence(&mut self) {
         for start in self.found.iter().take(4 * ENTRANTS).cloned().collect::<Vec<Found>>() {
             if start.fence.is_none() {
                 Search::run(&mut self.trial, &start);
-                let fence = cuts(self.problem, &self.trial, &start.words, 1, 1).pop();
+                let fence = cuts(self.problem, &self.trial.begins, &start.words, 1, 1).pop();
                 self.found.extend(fence.map(|fence| Found { fence: Some(fence), ..start }));
             }
         }
         self.sort();
     }
 
-    /// Sorts what was found, the best first, and takes out what is there twice.
+    /// Sorts the orders, the best first, and removes duplicates.
     pub fn sort(&mut self) {
         let goal = self.goal;
         self.found.sort_by(|a, b| order(goal, a.score).cmp(&order(goal, b.score)).then(a.mode.cmp(&b.mode)));
         self.found.dedup_by(|a, b| a.words == b.words && a.mode == b.mode && a.fence == b.fence);
     }
 
-    /// By how much a schedule exceeds the work of the busiest device.
+    /// Returns by how much an order exceeds the work of the busiest device.
     fn excess(&self, found: &Found) -> u64 {
         order(self.goal, found.score).0.saturating_sub(self.problem.span_bound(self.backward == Kind::I))
     }
 
-    /// The best found, few of the same score, half of them no blocks of a lattice: these are many, and crowd out starts that lead
-    /// further.
+    /// Returns the best orders, few of the same score, at most three quarters from the lattice: these are many, and would displace
+    /// starts that lead further.
     fn entrants(&self, fenced: bool) -> Vec<Found> {
         let mut chosen: Vec<Found> = Vec::new();
         let least = [false, true].map(|kin| {
@@ -269,7 +268,7 @@ impl<'a> Search<'a> {
         chosen
     }
 
-    /// Polishes each of `field` by so much work, side by side; what does not run is left out.
+    /// Polishes each of `field` with `budget` ops of work, in parallel; `None` if words deadlock.
     fn polished(&mut self, field: &[Found], budget: u64, seed: u64, each: Each<'_>) -> Vec<Option<Found>> {
         let (problem, goal, split) = (self.problem, self.goal, self.backward == Kind::I);
         let bounds = [problem.makespan_bound(split), problem.span_bound(split)];
@@ -308,7 +307,7 @@ impl<'a> Search<'a> {
         self.sort();
     }
 
-    /// Looks for the least idle time that all devices can be held to.
+    /// Searches for the smallest limit of idle time for all devices.
     fn share_idle_time(&mut self, start: &Found, best: &mut Option<(Score, Gaps)>) {
         let mut sixteenths = 16;
         for _ in 0..24 {
@@ -325,7 +324,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Polishes the best of what was found; after each round the better half goes on.
+    /// Polishes the best orders; after each round the better half continues.
     fn tournament(&mut self, budget: u64, each: Each<'_>) {
         for fenced in [false, true] {
             let mut field = self.entrants(fenced);
@@ -348,13 +347,13 @@ impl<'a> Search<'a> {
         self.sort();
     }
 
-    /// What goes on to more micro-batches.
+    /// Returns the orders to expand to more micro-batches.
     fn carried(&self) -> Vec<Found> {
         [false, true].iter().flat_map(|&fenced| self.entrants(fenced)).collect()
     }
 
-    /// Adds the best with their W's, after a polish in which these move freely; `raw` ones too, for a polish without W's
-    /// may have led them where W's have no room.
+    /// Adds the best orders with their W's, after a polish that moves W's, too; also `raw` ones, since a polish without W's may leave
+    /// no room for W's.
     fn complete(&mut self, raw: [Option<Found>; 2], budget: u64, each: Each<'_>) {
         let mut starts: Vec<Found> = Vec::new();
         for (fenced, raw) in [false, true].into_iter().zip(raw) {
@@ -369,7 +368,7 @@ impl<'a> Search<'a> {
                 words = Words::new(&rows);
             }
             let Some(score) = self.trial.run(&words) else { continue };
-            let fence = start.fence.and_then(|_| cuts(self.problem, &self.trial, &words, 1, 1).pop());
+            let fence = start.fence.and_then(|_| cuts(self.problem, &self.trial.begins, &words, 1, 1).pop());
             complete.push(Found { words, mode: Mode::Explicit, score, fence, from_lattice: start.from_lattice });
         }
         self.found.extend(complete.iter().cloned());
@@ -378,7 +377,7 @@ impl<'a> Search<'a> {
         self.sort();
     }
 
-    /// The best words with their W's.
+    /// Returns the best words with their W's.
     fn best(&mut self) -> Option<Words> {
         let mut counts = vec![0; self.problem.rules.len()];
         let mut fit = |words: &Words| {

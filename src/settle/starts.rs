@@ -1,16 +1,47 @@
-//! The starts of a search: closed forms, building blocks in strict order, and list schedules with the blocks' priorities.
+//! The starts of a search: closed forms, building blocks in strict order and from a lattice, and list schedules with the blocks'
+//! priorities.
 
-use super::block::Block;
-use super::dispatch::{Course, Policy, Rank, dispatch};
-use super::pattern::{alternating, in_order, timed, zero_bubble_v};
-use super::polish::{Mode, Random};
+use super::justify;
+use super::list_schedule::{Course, Policy, Rank, list_schedule};
+use super::pattern::{Block, alternating, in_order, timed, zero_bubble_v};
+use super::polish::{Mode, Random, order};
+use super::problem::Problem;
 use super::rounds::rounds;
-use super::search::{Found, Search};
-use super::trial::{Words, fits, kind_of};
+use super::search::{Found, Search, side_by_side};
+use super::trial::{Gaps, Trial};
+use super::words::{Words, fits, kind_of, words_of};
+use crate::activation::WHOLE;
 use crate::op::{Kind, Op};
 use crate::sim::event::Each;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
-/// How many of the best blocks are climbed from, and how many steps each.
+/// Number of lattice blocks that become starts.
+const BLOCKS: usize = 32;
+/// Cost of trying a block, in ops run per op.
+const RUNS: u64 = 12;
+
+/// What a block reaches, the block, and its words.
+type Rated = (u64, Block, Words);
+
+/// Returns blocks as in arXiv 2405.15362 (appendix A) on a lattice of `unit`s for `p` devices, but with collisions shifted instead of
+/// excluded: the same delays down forward and up backward, in two sections of devices, with any turns. In halves of a unit.
+fn blocks(p: u32, unit: i64) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    for (a, b) in (0..5).flat_map(|a| (0..=a).map(move |b| (a, b))) {
+        let last = if a == b { 1 } else { p - 1 };
+        for cut in (1..=last).step_by(p.div_ceil(16) as usize) {
+            for turns in (0..216).map(|n| [n % 6, n / 6 % 6, n / 36]) {
+                let hops = |delay: i64| [2 * delay, 0, 0, 2 * delay];
+                let beyond = (a != b).then(|| (cut, hops(b)));
+                let turns = turns.map(|turn| 2 * turn);
+                blocks.push(Block { hops: hops(a), beyond, turns, even: Some(unit), apart: true });
+            }
+        }
+    }
+    blocks
+}
+/// Number of blocks that are improved by local search, and of steps for each.
 const CLIMBS: (usize, usize) = (3, 120);
 
 /// V-Min, V-Half and V-ZB (arXiv 2405.15362 section 3 and its appendix: the turn depends on p), in halves of a unit.
@@ -23,9 +54,9 @@ const PUBLISHED: [Block; 5] = [
 ];
 
 impl Search<'_> {
-    /// Gathers starts by work on about so many ops, and as many again for blocks on a lattice.
+    /// Gathers starts, with `budget` ops of work, and `lattice` ops for blocks on a lattice.
     pub fn starts(&mut self, [budget, lattice]: [u64; 2], each: Each<'_>) {
-        // This one never fails: the dispatcher cannot get stuck.
+        // Never fails: list scheduling cannot deadlock.
         self.listed(Rank::Kinds(vec![self.backward, Kind::F]), 0, 0);
         let placement = &self.problem.placement;
         if placement.directions() == 1 && placement.chunks() == 1 {
@@ -99,12 +130,12 @@ impl Search<'_> {
         }
         blocks.sort();
         blocks.dedup();
-        // Those that move alike down and up the devices first, in case the budget ends.
+        // Symmetric blocks first, in case the budget ends.
         blocks.sort_by_key(|block| block.hops[0] != block.hops[2] || block.hops[1] != block.hops[3]);
         blocks
     }
 
-    /// The time from one micro-batch to the next in `block`.
+    /// Returns the time from one micro-batch to the next in `block`.
     pub fn period_of(&self, block: Block) -> i64 {
         let chunks = self.problem.placement.held_by(0).len() as i64;
         block.even.map_or(self.period(), |unit| 3 * unit * chunks).max(1)
@@ -118,13 +149,13 @@ impl Search<'_> {
         scaled.offsets(self.problem, self.backward, self.period_of(block))
     }
 
-    /// Considers `block` in strict order.
+    /// Adds `block` in strict order.
     fn block(&mut self, block: Block) -> Option<(u64, u64, u64)> {
         let words = in_order(self.problem, self.backward, &self.offsets(block), self.period_of(block));
         self.consider(words)
     }
 
-    /// Considers `words`, and if they have W's also without these, if they keep to the caps.
+    /// Adds `words`, and if they have W's, also without these; complete words must keep the caps.
     pub fn start(&mut self, words: Words) {
         let mut counts = vec![0; self.problem.rules.len()];
         let complete = words.slots.iter().any(|&slot| kind_of(slot) == Kind::W);
@@ -145,28 +176,28 @@ impl Search<'_> {
         self.consider(if complete { words.without_weights() } else { words });
     }
 
-    /// A list schedule with its W's, which always runs.
+    /// Returns a list schedule with its W's, which always exists.
     pub fn list_schedule(&self) -> Option<Words> {
         let (rank, split) = (Rank::Kinds(vec![self.backward, Kind::F]), self.backward == Kind::I);
         let policy = Policy { rank, split, compete: false, slack: 0, patience: 0 };
         let courses: Vec<Course> = (0..self.problem.devices()).map(|_| Course::Choose(&policy)).collect();
-        let rows = dispatch(self.problem, &courses).ok()?;
+        let rows = list_schedule(self.problem, &courses).ok()?;
         let row = |ops: &Vec<Op>| ops.iter().map(|op| op.slot() as u32).collect();
         Some(Words::new(&rows.iter().map(row).collect::<Vec<Vec<u32>>>()))
     }
 
-    /// Considers a list schedule.
+    /// Adds a list schedule.
     fn listed(&mut self, rank: Rank, patience: i64, slack: i64) {
         let split = self.backward == Kind::I;
         let policy = Policy { rank, split, compete: false, slack: slack as u64, patience: patience as u64 };
         let courses: Vec<Course> = (0..self.problem.devices()).map(|_| Course::Choose(&policy)).collect();
-        if let Ok(rows) = dispatch(self.problem, &courses) {
+        if let Ok(rows) = list_schedule(self.problem, &courses) {
             self.trial.work += rows.iter().map(|row| 4 * row.len() as u64).sum::<u64>();
             self.consider(words_of(&rows));
         }
     }
 
-    /// Changes `block`, which reaches `key`, as long as that does no harm and the work does not exceed `until`.
+    /// Improves `block`, which reaches `key`, by random changes until the work exceeds `until`.
     fn climb(&mut self, mut key: (u64, u64, u64), mut block: Block, until: u64) {
         let mut random = Random(1);
         for _ in 0..CLIMBS.1 {
@@ -186,10 +217,66 @@ impl Search<'_> {
             }
         }
     }
-}
 
-/// The words, without W's, of rows of ops.
-pub(super) fn words_of(rows: &[Vec<Op>]) -> Words {
-    let row = |ops: &Vec<Op>| ops.iter().filter(|op| op.kind() != Kind::W).map(|op| op.slot() as u32).collect();
-    Words::new(&rows.iter().map(row).collect::<Vec<Vec<u32>>>())
+    /// Adds the best blocks once justified. First as many are tried as `budget` allows; with more micro-batches the best of them.
+    pub fn lattice(&mut self, budget: u64, each: Each<'_>) {
+        let mut tried = std::mem::take(&mut self.blocks);
+        if tried.is_empty() {
+            tried = self.fitting();
+        }
+        let work = RUNS * self.problem.ops(self.backward == Kind::I);
+        let affordable = (budget / work.max(1)).max(1) as usize;
+        tried = tried.iter().step_by(tried.len().div_ceil(affordable).max(1)).copied().collect();
+        self.trial.work += work * tried.len() as u64;
+        let even = self.problem.even(self.unit() as u64);
+        let rate = |n: usize| {
+            let mut trial = Trial::new(self.problem, self.backward == Kind::I);
+            (self.kept(tried[n], &even, &mut trial), self.squeezed(tried[n], &even, &mut trial))
+        };
+        let (kept, squeezed): (Vec<_>, Vec<_>) = side_by_side(tried.len(), each, rate).into_iter().unzip();
+        let ways = [kept, squeezed].map(|way| way.into_iter().flatten().collect::<Vec<Rated>>());
+        let (mut best, others) = (BTreeSet::new(), self.found.len());
+        for mut rated in ways {
+            rated.sort_by_key(|&(reached, block, _): &Rated| (reached, block));
+            rated.dedup_by(|a, b| a.2 == b.2);
+            rated.truncate(4 * BLOCKS);
+            best.extend(rated.iter().map(|&(_, block, _)| block));
+            rated.truncate(BLOCKS);
+            rated.into_iter().for_each(|(.., words)| self.start(words));
+        }
+        self.found[others..].iter_mut().for_each(|found| found.from_lattice = true);
+        self.blocks = best.into_iter().collect();
+    }
+
+    /// Returns `block` repeated as it is, justified except for its steady state, and what it reaches.
+    fn kept(&self, block: Block, even: &Problem, trial: &mut Trial<'_>) -> Option<Rated> {
+        let words = justify::repeated(even, self.backward, &self.offsets(block), self.period_of(block))?;
+        Some((order(self.goal, trial.run(&words)?).0, block, words))
+    }
+
+    /// Returns the order of `block` as soon as possible, justified, without W's.
+    fn squeezed(&self, block: Block, even: &Problem, trial: &mut Trial<'_>) -> Option<Rated> {
+        let words = in_order(self.problem, self.backward, &self.offsets(block), self.period_of(block));
+        let words = justify::justified(even, self.backward == Kind::I, &words)?;
+        let slacks = [0, self.times[2] as u64].into_iter();
+        let scores = slacks.filter_map(|slack| trial.fill(&words, Gaps::within(slack), |_, _| ()));
+        Some((scores.map(|score| order(self.goal, score).0).min()?, block, words))
+    }
+
+    /// Returns the blocks that keep the caps on average, without duplicates, those that hold most first.
+    fn fitting(&self) -> Vec<Block> {
+        let room = |device: usize| self.problem.caps[device] / (WHOLE / 1000);
+        let mut seen = BTreeSet::new();
+        let mut fitting = Vec::new();
+        for block in blocks(self.problem.placement.devices(), self.unit()) {
+            let (offsets, period) = (self.offsets(block), i128::from(self.period_of(block)));
+            let held = block.held(self.problem, self.backward, &offsets);
+            let fits = held.iter().enumerate().all(|(device, &held)| i128::from(held) * 1000 / period <= room(device));
+            if fits && seen.insert(offsets) {
+                fitting.push((Reverse(held.into_iter().max()), block));
+            }
+        }
+        fitting.sort();
+        fitting.into_iter().map(|(_, block)| block).collect()
+    }
 }

@@ -1,104 +1,62 @@
-//! A trial: when the ops of words run, without allocating anything.
+//! Trials: when the ops of words run, without allocation.
 //!
-//! A word is a device's order as slots ([`Op::slot`]): the k-th F of a stage is micro-batch k of its direction, so is its
-//! k-th backward. In a word with floating weights the W's are left out: one runs, the one whose I is oldest, where its
-//! device would idle long enough (or nearly: `slack`), where the next F would not fit into memory, and at the end.
+//! A word is a device's order as slots ([`slot`](crate::op::Op::slot)): the k-th F of a stage is micro-batch k of its direction, and
+//! so is its k-th backward. Words may omit W's: then the W whose I is oldest runs when its device would idle long enough (or nearly:
+//! `slack`), when the next F would exceed the cap, and at the end.
 
 use super::problem::{Problem, Rule};
+use super::words::{Words, slot_of};
 use crate::graph::SOURCE;
-use crate::op::{Kind, Op};
+use crate::op::Kind;
 
 const NONE: u32 = u32::MAX;
 const NEVER: u64 = u64::MAX;
 
-/// One order per device, flat.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Words {
-    pub slots: Vec<u32>,
-    /// Where devices begin; one more at the end.
-    pub starts: Vec<usize>,
-}
-
-impl Words {
-    /// The words of devices 0, 1, 2, ...
-    pub fn new(words: &[Vec<u32>]) -> Words {
-        let mut starts = vec![0];
-        words.iter().for_each(|word| starts.push(starts[starts.len() - 1] + word.len()));
-        Words { slots: words.concat(), starts }
-    }
-
-    /// The same without W's.
-    pub fn without_weights(&self) -> Words {
-        let row = |device| self.word(device).iter().copied().filter(|&slot| kind_of(slot) != Kind::W).collect();
-        Words::new(&(0..self.starts.len() - 1).map(row).collect::<Vec<Vec<u32>>>())
-    }
-
-    /// Where `device`'s word is.
-    pub fn range(&self, device: usize) -> std::ops::Range<usize> {
-        self.starts[device]..self.starts[device + 1]
-    }
-
-    /// The word of `device`.
-    pub fn word(&self, device: usize) -> &[u32] {
-        &self.slots[self.range(device)]
-    }
-}
-
-/// The kind of a slot.
-pub(super) fn kind_of(slot: u32) -> Kind {
-    Kind::ALL[(slot & 3) as usize]
-}
-
-/// The slot of another kind of the same stage.
-pub(super) fn slot_of(slot: u32, kind: Kind) -> u32 {
-    slot & !3 | kind as u32
-}
-
-/// When a W runs before an op that its device would wait for.
+/// When a W runs before an op that its device waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Gaps {
-    /// By how much it may hold that op up.
+    /// By how much it may delay that op.
     pub slack: u64,
-    /// How long a device may have idled since it began; a W runs where it would be longer, whatever it holds up (as the
-    /// zero-bubble authors' schedulers do: no device need idle less than the one that idles most).
+    /// How long a device may idle after its first op; beyond that a W runs whatever it delays (as the zero-bubble authors'
+    /// schedulers do: no device needs to idle less than the one that idles most).
     pub idle: u64,
 }
 
 impl Gaps {
-    /// W's that hold up the next op by `slack` at most.
+    /// W's that delay the next op by at most `slack`.
     pub fn within(slack: u64) -> Gaps {
         Gaps { slack, idle: u64::MAX }
     }
 }
 
-/// What came out of a trial.
+/// Result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Score {
     pub makespan: u64,
     pub span: u64,
-    /// Sum over devices of when they end: what still differs where the others are equal.
+    /// Sum of the ends of all devices: a tie-breaker.
     pub ends: u64,
 }
 
-/// How far a device is.
+/// Progress of a device.
 #[derive(Clone, Copy, Default)]
 struct Device {
     next: usize,
     free: u64,
     first: u64,
     last: u64,
-    /// Forwards whose backward has not run.
+    /// Number of forwards whose backward has not run.
     whole: i64,
     idle: u64,
     /// The cell it waits for.
     awaited: u32,
-    /// I's run, and W's run, in the queue of I's.
+    /// Ends of the I's and of the W's that have run, in the queue of W's.
     queued: usize,
     taken: usize,
 }
 
 impl Device {
-    /// Runs the W that has waited longest.
+    /// Runs the oldest pending W.
     #[inline]
     fn take(&mut self, rule: &Rule) {
         self.last = self.free + rule.duration;
@@ -107,7 +65,7 @@ impl Device {
     }
 }
 
-/// Room for trials of one problem.
+/// Buffers for trials of one problem.
 pub(super) struct Trial<'a> {
     problem: &'a Problem,
     ready: Vec<u64>,
@@ -115,20 +73,20 @@ pub(super) struct Trial<'a> {
     devices: Vec<Device>,
     runnable: Vec<u32>,
     queue: Vec<u32>,
-    /// By device: sum of its ops' times.
+    /// By device: sum of the durations of its ops.
     works: Vec<u64>,
-    /// By op of the words: when it starts.
+    /// By op of the words: its start.
     pub begins: Vec<u64>,
-    /// By cell: the op of the words that filled it.
+    /// By cell: the op of the words that wrote it.
     pub makers: Vec<u32>,
-    /// By op of the words: the cell that it read.
+    /// By op of the words: the cell that it reads.
     pub reads: Vec<u32>,
-    /// Ops run in all trials: what searching is counted in.
+    /// Number of ops run in all trials: the unit of search work.
     pub work: u64,
 }
 
 impl<'a> Trial<'a> {
-    /// Room for trials of `problem`, backwards split or not.
+    /// Creates buffers for trials of `problem`, with backwards split or not.
     pub fn new(problem: &'a Problem, split: bool) -> Trial<'a> {
         let devices = problem.devices();
         let lanes = problem.placement.stages() as usize * problem.placement.directions() as usize;
@@ -164,7 +122,7 @@ impl<'a> Trial<'a> {
         self.runnable.extend((0..self.devices.len() as u32).rev());
     }
 
-    /// Runs complete words. `None`: they wait for one another in a circle.
+    /// Runs complete words. Returns `None` for a deadlock.
     pub fn run(&mut self, words: &Words) -> Option<Score> {
         self.reset(words);
         let mut left = words.slots.len();
@@ -175,7 +133,7 @@ impl<'a> Trial<'a> {
         (left == 0).then(|| self.score())
     }
 
-    /// Runs device `number` until it must wait: how many ops.
+    /// Runs device `number` until it must wait; returns the number of ops run.
     fn advance(&mut self, words: &Words, number: u32) -> usize {
         let mut device = self.devices[number as usize];
         let (from, end) = (device.next, words.starts[number as usize + 1]);
@@ -207,7 +165,7 @@ impl<'a> Trial<'a> {
         device.next - from
     }
 
-    /// Op number `at`, of device `number`, fills cell `output` at `arrival`; wakes `consumer` if it waits for that.
+    /// Writes cell `output` for op number `at` of device `number`, at `arrival`; wakes `consumer` if it waits for it.
     #[inline]
     fn leave(&mut self, at: usize, number: u32, output: u32, arrival: u64, consumer: u32) {
         self.ready[output as usize] = arrival;
@@ -221,13 +179,13 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Runs words without W's, putting these where they fit. `None`: a circle, or a cap exceeded.
-    /// `emit` is told every op of each device in the order in which it runs.
+    /// Runs words without W's and inserts these. Calls `emit` for every op of each device in order. Returns `None` for a deadlock or an
+    /// exceeded cap.
     pub fn fill(&mut self, words: &Words, gaps: Gaps, emit: impl FnMut(u32, u32)) -> Option<Score> {
         self.fill_within(words, gaps, [u64::MAX; 2], emit)
     }
 
-    /// [`Trial::fill`] that gives up as soon as the makespan or the span is sure to exceed its limit.
+    /// [`Trial::fill`] that stops as soon as makespan or span certainly exceed their `limits`.
     pub fn fill_within(
         &mut self,
         words: &Words,
@@ -250,7 +208,7 @@ impl<'a> Trial<'a> {
         (good && left == 0).then(|| self.score())
     }
 
-    /// Runs device `number` until it must wait; false: its cap or a limit is exceeded.
+    /// Runs device `number` until it must wait; returns false if its cap or a limit is exceeded.
     #[inline]
     fn advance_filling(
         &mut self,
@@ -330,42 +288,13 @@ impl<'a> Trial<'a> {
         score
     }
 
-    /// When `device` ended.
+    /// Returns when `device` ended.
     pub fn last(&self, device: usize) -> u64 {
         self.devices[device].last
     }
 
-    /// When `device` began.
+    /// Returns when `device` began.
     pub fn first(&self, device: usize) -> u64 {
         self.devices[device].first
     }
-}
-
-/// Whether a word keeps to `cap` and runs every backward after its forward and every W after its I.
-pub(super) fn fits(problem: &Problem, device: usize, word: &[u32], counts: &mut [u32]) -> bool {
-    counts.fill(0);
-    let (mut whole, mut pending) = (0_i64, 0_usize);
-    for &slot in word {
-        let counter = problem.rules[slot as usize].counter as usize;
-        counts[counter] += 1;
-        if !counter.is_multiple_of(3) && counts[counter] > counts[counter - 1] {
-            return false;
-        }
-        match kind_of(slot) {
-            Kind::F if !problem.admits(device, whole + 1, pending) => return false,
-            Kind::F => whole += 1,
-            Kind::B => whole -= 1,
-            Kind::I => (whole, pending) = (whole - 1, pending + 1),
-            Kind::W => pending -= 1,
-        }
-    }
-    true
-}
-
-/// The op that slot number `slot` is, for micro-batch number `count` of its direction.
-pub(super) fn op_of(problem: &Problem, slot: u32, count: u32) -> Op {
-    let stage = slot / Op::SLOTS_PER_STAGE as u32;
-    let direction = slot >> 2 & 1;
-    let first = problem.placement.microbatches_of(direction, problem.microbatches).start;
-    Op::new(kind_of(slot), stage, first + count).in_direction(direction)
 }

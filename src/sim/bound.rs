@@ -1,4 +1,4 @@
-//! How fast any schedule with this placement, these kinds of ops and these costs could be; within a memory cap, too.
+//! Lower bounds of the makespan of every schedule with a placement, kinds of ops, costs, and optionally a memory cap.
 
 use super::event::Processor;
 use super::paths::Paths;
@@ -10,29 +10,28 @@ use crate::placement::{Chunk, Placement};
 use crate::schedule::Overlap;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Lower bounds of the makespan in ticks, by the reason why none can be faster.
+/// Lower bounds of the makespan in ticks, by argument.
 ///
-/// They hold for every schedule that runs the same ops on the same devices, whatever its order. Where overlapped pairs last
-/// only as long as the longer op, for every schedule with the same pairs.
+/// They hold for every order of the same ops on the same devices. If overlapped pairs take only as long as the longer op, they hold
+/// for every order with the same pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// The busiest device's ops one after the other.
+    /// Work of the busiest device.
     pub work: u64,
-    /// One micro-batch there and back, with the weights' half of any stage after it.
+    /// One micro-batch forward and backward through all stages, followed by the W of any stage.
     pub critical_path: u64,
-    /// Of any set of a device's ops: what must come before the first of them, all of them, what must come after the last.
+    /// For any set of a device's ops: the time before the first of them, their work, and the time after the last.
     pub head_work_tail: u64,
-    /// What the memory cap adds; `None` without a cap, or where no schedule keeps it.
+    /// From the memory cap; `None` without a cap, or if no schedule keeps it.
     pub memory: Option<u64>,
-    /// All work of devices that share cores, evenly; `None` where none do.
+    /// Work of devices that share cores, evenly distributed; `None` if none do.
     pub cores: Option<u64>,
-    /// The largest of these where backwards may be split into I and W, some of them or all, whatever they are here; `None` where
-    /// that is not known. No part of [`Bounds::best`].
+    /// The largest bound if any backwards may be split into I and W; `None` if unknown. Not part of [`Bounds::best`].
     pub if_split: Option<u64>,
 }
 
 impl Bounds {
-    /// The largest, with its name.
+    /// Returns the largest bound and its name.
     pub fn best(&self) -> (u64, &'static str) {
         let named = [
             (self.work, "work"),
@@ -41,31 +40,31 @@ impl Bounds {
             (self.memory.unwrap_or(0), "memory"),
             (self.cores.unwrap_or(0), "shared cores"),
         ];
-        // Of equal ones the simplest.
+        // Prefer the simplest of equal bounds.
         named.into_iter().rev().max_by_key(|&(ticks, _)| ticks).unwrap_or((0, "work"))
     }
 }
 
-/// The bounds of every schedule in which no device holds more than `cap` activation units.
+/// Returns the bounds of every schedule in which no device holds more than `cap` activation units.
 pub fn bounds(graph: &TaskGraph, costs: &CostTable, cap: Option<f64>) -> Bounds {
     let cap = cap.map(|cap| activation::cap(cap, graph.schedule().placement.chunks()));
     let paths = Paths::new(graph, costs);
     Bounds { if_split: if_split(&paths, cap), ..bounds_with(&paths, |_| cap) }
 }
 
-/// The bounds of every schedule in which each device keeps its own of these caps.
+/// Returns the bounds of every schedule in which each device keeps its cap in `caps`.
 pub fn bounds_within(graph: &TaskGraph, costs: &CostTable, caps: &[Option<f64>]) -> Bounds {
     let chunks = graph.schedule().placement.chunks();
     bounds_with(&Paths::new(graph, costs), |device| Some(activation::cap(caps[device as usize]?, chunks)))
 }
 
-/// The bounds of every schedule in which no device holds more than it does in this one.
+/// Returns the bounds of every schedule in which no device holds more than it does in this one.
 pub fn bounds_at_own_peaks(graph: &TaskGraph, costs: &CostTable) -> Bounds {
     bounds_with(&Paths::new(graph, costs), |device| Some(graph.schedule().most_held(device, costs.keep)))
 }
 
-/// The bound of every order in which no device holds more than `cap`, each backward whole or split into I and W as it likes.
-/// `None` where overlapped pairs last only as long as the longer op: what is split pairs otherwise.
+/// Returns the bound of every order in which no device holds more than `cap` and each backward may be whole or split into I and W.
+/// `None` if overlapped pairs take only as long as the longer op, since splitting changes the pairs.
 fn if_split(paths: &Paths, cap: Option<i128>) -> Option<u64> {
     let (graph, placement) = (paths.graph, &paths.graph.schedule().placement);
     if graph.schedule().has_pairs() && graph.overlap() == Overlap::Max {
@@ -80,9 +79,8 @@ fn if_split(paths: &Paths, cap: Option<i128>) -> Option<u64> {
     Some(bounds_with(&Paths::with_counts(graph, &halves, counts), |_| cap).best().0)
 }
 
-/// Costs under which a backward whose I and W run one after the other takes nothing longer than its B does, and either half
-/// nothing longer than by itself. So whatever mix of whole and split backwards an order has, with these halves in place of all
-/// of them it takes no longer: what bounds orders of these bounds those.
+/// Returns costs under which I and W in sequence take no longer than B, and neither half takes longer than before. With these halves
+/// instead of its backwards, no order takes longer, so a bound for these halves is a bound for all mixes of backwards.
 fn cheapest_halves(placement: &Placement, costs: &CostTable) -> CostTable {
     let units = (costs.ticks_per_unit, costs.time_unit, costs.unit_ns);
     CostTable::new(placement, units, costs.summary, |op| {
@@ -90,7 +88,7 @@ fn cheapest_halves(placement: &Placement, costs: &CostTable) -> CostTable {
         let duration = i.duration.min(b.duration);
         let after = (i.duration - duration + i.after).min(b.duration - duration);
         let arrival = (i.duration + i.arrival).min(b.duration + b.arrival) - duration;
-        // What a B leaves after the I until it ends, and until its device is free.
+        // The rest of a B after the I until its end, and until its device is free.
         let (rest, held) = (b.duration - duration - after, b.duration + b.after - duration - after);
         let lasts = w.duration.min(rest);
         match op.kind() {
@@ -101,8 +99,7 @@ fn cheapest_halves(placement: &Placement, costs: &CostTable) -> CostTable {
     })
 }
 
-/// The least that sharing `processors` makes of a step; `None` where no cores are shared, or where overlapped pairs make the work
-/// of a schedule less than the sum of its ops.
+/// Returns the bound from shared `processors`; `None` if no cores are shared, or if overlapped pairs take less time than their ops.
 pub(super) fn shared_cores(graph: &TaskGraph, costs: &CostTable, processors: &[Processor]) -> Option<u64> {
     let schedule = graph.schedule();
     if schedule.has_pairs() && graph.overlap() == Overlap::Max {
@@ -132,12 +129,12 @@ fn bounds_with(paths: &Paths, cap: impl Fn(u32) -> Option<i128>) -> Bounds {
     bounds
 }
 
-/// Equal ops of one device.
+/// Identical ops of one device.
 #[derive(Clone, Copy)]
 struct Job {
     op: Op,
     count: i128,
-    /// Duration and the host overhead after it.
+    /// Duration and host overhead.
     occupancy: i128,
     after: i128,
     head: i128,
@@ -147,7 +144,7 @@ struct Job {
 /// All ops of one device.
 struct Jobs {
     list: Vec<Job>,
-    /// Of overlapped pairs that last as long as the longer op: by the slots of both, how often, and the time saved each time.
+    /// Overlapped pairs that take as long as the longer op: by the slots of both, their number and the time that each saves.
     saved: BTreeMap<(usize, usize), (i128, i128)>,
 }
 
@@ -178,7 +175,7 @@ impl Jobs {
         Jobs { list, saved }
     }
 
-    /// From the start of the first of the ops that `these` names to the end of the last, the device never idle between.
+    /// Returns the time of the ops that `these` selects without idle time between them.
     fn lasting(&self, these: impl Fn(&Job) -> bool) -> i128 {
         let chosen = || self.list.iter().filter(|job| these(job));
         let has = |slot: usize| chosen().any(|job| job.op.slot() == slot);
@@ -192,14 +189,13 @@ impl Jobs {
         to_ticks(self.lasting(|_| true) - after)
     }
 
-    /// The preemptive bound of one machine with release times and delivery times (Carlier 1982): the most that any set of
-    /// its jobs takes from the first head to the last tail.
+    /// Returns the preemptive bound of one machine with heads and tails (Carlier 1982): the maximum over all sets of jobs of first
+    /// head, work and last tail.
     fn head_work_tail(&self) -> u64 {
         to_ticks(if self.saved.is_empty() { self.preemptive() } else { self.largest_set() })
     }
 
-    /// Jackson's preemptive schedule: of the jobs whose heads are over, always the one with the longest tail. It attains the
-    /// maximum over all sets.
+    /// Jackson's preemptive schedule: always the released job with the longest tail. It attains the maximum over all sets.
     fn preemptive(&self) -> i128 {
         let mut by_head: Vec<&Job> = self.list.iter().collect();
         by_head.sort_by_key(|job| job.head);
@@ -222,8 +218,7 @@ impl Jobs {
         bound
     }
 
-    /// The same where jobs save time together: some set of the form "no sooner than h and no less than t after it" attains
-    /// the maximum over all sets.
+    /// The same if pairs save time: a set of all jobs with at least some head and at least some tail attains the maximum.
     fn largest_set(&self) -> i128 {
         let mut latest_first: Vec<&Job> = self.list.iter().collect();
         latest_first.sort_by_key(|job| std::cmp::Reverse(job.head));
@@ -248,32 +243,32 @@ fn to_ticks(time: i128) -> u64 {
     u64::try_from(time.max(0)).unwrap_or(u64::MAX)
 }
 
-/// One device that may hold only so much.
+/// A device with a memory cap.
 ///
-/// Two arguments, each valid for any placement and any costs:
-/// - *Lifespans.* An activation is held at least from its F's start along the shortest way to its backward's end. The sum of
-///   all lifespans is at most the cap times the time between the device's first F and its last release.
-/// - *Two ends.* Before the device's first backward can start it runs at most as many F's as the cap allows, however long
-///   that takes; after its last F it has only what it then holds left to do, and the way of that last micro-batch to the end
-///   of the pipeline is long. Idle time follows at both ends; they do not overlap as long as there are more F's than the cap
-///   allows at once. For a linear placement the first end is Qi et al., arXiv 2401.10241 appendix; for a V with unit costs
-///   both together, on the device of the turn, give the 6m + 6p - 1 - 3k of Qi et al., arXiv 2405.15362 figure 13.
+/// Two arguments, both valid for any placement and costs:
+/// - *Lifespans.* An activation is held at least from the start of its F along the shortest path to the end of its backward. The sum
+///   of all lifespans is at most the cap times the time between the device's first F and its last release.
+/// - *Two ends.* Before its first backward the device runs at most as many F's as the cap allows; after its last F only the work of
+///   what it then holds is left, while the last micro-batch has a long path to the end of the pipeline. So the device idles at both
+///   ends, which do not overlap if there are more F's than the cap allows at once. For a linear placement the first end is Qi et
+///   al., arXiv 2401.10241 appendix; for a V with unit costs both ends, on the device of the turn, give the 6m + 6p - 1 - 3k of Qi
+///   et al., arXiv 2405.15362 figure 13.
 struct Limited<'a> {
     paths: &'a Paths<'a>,
     jobs: &'a Jobs,
     chunks: &'a [Chunk],
     keep: Keep,
-    /// The cap in chunks' activations; whole where every activation counts as a whole.
+    /// The cap in chunk activations; a whole number if activations are kept whole.
     cap: f64,
-    /// How many F's may start before anything is released.
+    /// Number of F's that may start before any release.
     most: i128,
 }
 
-/// Caps above this bound nothing.
+/// Caps above this have no effect.
 const MOST: i128 = 1_000_000_000_000_000;
 
 impl<'a> Limited<'a> {
-    /// `None` where the cap is too small for a single activation, so that nothing runs, or the device has nothing to run.
+    /// Returns `None` if the cap is below a single activation, or the device has no ops.
     fn new(paths: &'a Paths, jobs: &'a Jobs, device: u32, cap: i128) -> Option<Limited<'a>> {
         let schedule = paths.graph.schedule();
         let keep = paths.costs.keep;
@@ -288,7 +283,7 @@ impl<'a> Limited<'a> {
     }
 
     fn lifespans(&self) -> u64 {
-        // Ops that overlap share the time in which they hold an activation: count only what is between.
+        // Overlapped ops share the time for which they hold an activation: count only the time between them.
         let overlapping = !self.jobs.saved.is_empty();
         let mut area = 0.0;
         for &chunk in self.chunks {
@@ -310,7 +305,7 @@ impl<'a> Limited<'a> {
             Kind::B => true,
         };
         let tail = self.jobs.list.iter().filter(releases).map(|job| job.tail).min().unwrap_or(0);
-        // Rounded down a little: sums of floating-point numbers.
+        // Rounded down slightly, as sums of floating-point numbers are inexact.
         to_ticks(head + tail).saturating_add((area / self.cap * (1.0 - 1e-12)).ceil() as u64)
     }
 
@@ -318,7 +313,7 @@ impl<'a> Limited<'a> {
         self.jobs.list.iter().filter(|job| job.op.kind() == Kind::F)
     }
 
-    /// The bound from both ends, of all ops or (without `weights`) of all but the W's.
+    /// Returns the bound from both ends, for all ops, or for all but the W's (without `weights`).
     fn two_ends(&self, weights: bool) -> i128 {
         let counts = |job: &Job| weights || job.op.kind() != Kind::W;
         let jobs = || self.jobs.list.iter().filter(|job| counts(job));
@@ -335,7 +330,7 @@ impl<'a> Limited<'a> {
         if apart { begin + work + end } else { (begin + work + tail).max(head + work + end) }
     }
 
-    /// The most that is left to do when all F's are done. `None`: there is no limit.
+    /// Returns the maximum work that is left when all F's have run; `None` if unlimited.
     fn left(&self, weights: bool) -> Option<i128> {
         let of = |kind: Kind, chunk: Chunk| match self.paths.count(kind, chunk) {
             0 => 0,
@@ -353,7 +348,7 @@ impl<'a> Limited<'a> {
         if self.keep.share() == 0.0 {
             return None;
         }
-        // What is held may be whole activations or, more of them, what I left.
+        // The device may hold whole activations, or more partial ones after their I.
         let rate = |&chunk: &Chunk| {
             let split = of(Kind::I, chunk) + of(Kind::W, chunk);
             (split.max(of(Kind::B, chunk)) as f64).max(of(Kind::W, chunk) as f64 / self.keep.share())
@@ -363,7 +358,7 @@ impl<'a> Limited<'a> {
     }
 }
 
-/// The most that `number` of these (size, count) add up to.
+/// Returns the largest sum of `number` items out of (size, count).
 fn most_of(these: impl Iterator<Item = (i128, i128)>, number: i128) -> i128 {
     let mut these: Vec<(i128, i128)> = these.collect();
     these.sort_unstable_by(|a, b| b.cmp(a));

@@ -1,9 +1,10 @@
-//! What the makespan hangs on: the critical path, the slack of every op, and what one percent less of each cost would save.
+//! The critical path, the slack of every op, and how much one percent less of each cost would save.
 
 use super::sweep::sweep_lasting;
-use super::waits::{Chain, Doing, OpTimes, Piece, needs};
+use super::waits::{Doing, OpTimes, Piece, chain, needs};
 use crate::cost::{CostTable, OpTime};
 use crate::graph::TaskGraph;
+use crate::metrics::makespan;
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::schedule::Overlap;
@@ -11,18 +12,16 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// One chain of ops, transfers and host overheads from time 0 to the makespan without a hole, by time: the ops that end last
-/// (on the lowest device), each with what it waited for longest. Where several chains are as long, it is one of them.
+/// Returns a chain of ops, transfers and host overheads from time 0 to the makespan without a gap: the op that ends last (on the
+/// lowest device), what it waited for longest, and so on. If several chains are critical, it is one of them.
 pub fn critical_path(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Vec<Piece> {
     let makespan = times.makespan();
     let Some(last) = times.end.iter().position(|&end| end == makespan) else { return Vec::new() };
-    let mut path: Vec<Piece> = Chain::through(graph, costs, times, last).collect();
-    path.reverse();
-    path
+    chain(graph, costs, times, last)
 }
 
-/// By op: how many ticks longer it alone may last on this order without lengthening the makespan. `lasting` says how long each op
-/// takes by itself where that is not what it costs.
+/// Returns, by op, by how many ticks it alone may be longer without increasing the makespan of this order. `lasting` has the durations
+/// of ops if they differ from the costs.
 pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, lasting: Option<&[u64]>) -> Vec<u64> {
     let makespan = times.makespan();
     let mut latest_end = vec![makespan; graph.len()];
@@ -37,7 +36,7 @@ pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, lasting: Op
     let slack = |index: usize| {
         let room = latest_end[index].saturating_sub(times.end[index]);
         match graph.pair(index).filter(|_| graph.overlap() == Overlap::Max) {
-            // The pair lasts no longer until the shorter op has caught up with the longer.
+            // The pair does not take longer until the shorter op is as long as the longer.
             Some((first, last)) => room + alone(first).max(alone(last)) - alone(index),
             None => room,
         }
@@ -45,7 +44,7 @@ pub fn slacks(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, lasting: Op
     (0..graph.len()).map(slack).collect()
 }
 
-/// A share of the costs that could be made cheaper.
+/// A part of the costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CostShare {
     /// All ops of a device.
@@ -72,14 +71,14 @@ impl fmt::Display for CostShare {
     }
 }
 
-/// The devices between which the output of `op` is transferred.
+/// Returns the devices between which the output of `op` is transferred.
 fn link(placement: &Placement, op: Op) -> Option<(u32, u32)> {
     let from = placement.device_of(op);
     placement.receiver(op).filter(|&to| to != from).map(|to| (from, to))
 }
 
 impl CostShare {
-    /// Every share that `graph` has: devices, stages (where a device has several), kinds, communication, links.
+    /// Returns all parts of the costs of `graph`: devices, stages (if devices have several), kinds, communication, links.
     pub fn all(graph: &TaskGraph) -> Vec<CostShare> {
         let schedule = graph.schedule();
         let (placement, counts) = (&schedule.placement, schedule.counts());
@@ -95,7 +94,7 @@ impl CostShare {
         shares
     }
 
-    /// The time of ops such as `op` where this share takes one percent less, rounded down.
+    /// Reduces the time of ops such as `op` by one percent of this part, rounded down.
     pub fn less(self, placement: &Placement, op: Op, time: OpTime) -> OpTime {
         let less = |ticks: u64, less: bool| {
             if less { (u128::from(ticks) * u128::from(PERCENT - 1) / u128::from(PERCENT)) as u64 } else { ticks }
@@ -107,7 +106,7 @@ impl CostShare {
         }
     }
 
-    /// Whether ops such as `op` run faster when this share does.
+    /// Whether this part includes the compute time of ops such as `op`.
     fn computes(self, placement: &Placement, op: Op) -> bool {
         match self {
             CostShare::Device(device) => placement.device_of(op) == device,
@@ -117,7 +116,7 @@ impl CostShare {
         }
     }
 
-    /// Whether the output of ops such as `op` travels faster when this share does.
+    /// Whether this part includes the transfer of the output of ops such as `op`.
     fn carries(self, placement: &Placement, op: Op) -> bool {
         match self {
             CostShare::Communication => true,
@@ -127,21 +126,21 @@ impl CostShare {
     }
 }
 
-/// What one percent less of a share's time saves.
+/// How much one percent less of a part of the costs saves.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sensitivity {
-    /// The share's name: `device 2`, `stage 3`, `W`, `communication`, `link 0 to 1`.
+    /// Name of the part: `device 2`, `stage 3`, `W`, `communication`, `link 0 to 1`.
     pub part: String,
-    /// By how many percent the makespan shrinks when all times of the share shrink by one percent: 1 where the whole step
-    /// hangs on it, 0 where nothing does.
+    /// By how many percent the makespan shrinks if all times of the part shrink by one percent: 1 if the whole critical path consists
+    /// of it, 0 if none of it does.
     pub percent: f64,
 }
 
-/// One percent of the costs is a whole number of ticks once they are multiplied by this.
+/// Multiplier of costs that makes one percent of them a whole number of ticks.
 pub const PERCENT: u32 = 100;
 
-/// `parts`, into which each tick can be divided; 1 where the step would be too long in such ticks. `longest` is the most that an op
-/// lasts where that is more than it costs.
+/// Returns `parts` if each tick can be divided into as many, and 1 if the step would be too long in such ticks. `longest` is the
+/// longest duration of an op if it exceeds the costs.
 pub fn finer_by(parts: u32, graph: &TaskGraph, costs: &CostTable, longest: u64) -> u32 {
     let total = |time: OpTime| u128::from(time.duration) + u128::from(time.after) + u128::from(time.arrival);
     let most = graph.schedule().placement.op_kinds().map(|op| total(costs.of(op))).max().unwrap_or(0);
@@ -149,8 +148,8 @@ pub fn finer_by(parts: u32, graph: &TaskGraph, costs: &CostTable, longest: u64) 
     if bound < u128::from(u64::MAX / u64::from(parts.max(1))) { parts } else { 1 }
 }
 
-/// What one percent less of each of `shares` saves on this order, by a sweep with those costs: one sweep a share. `lasting` says how long each
-/// op takes by itself where that is not what it costs: as long, less the percent.
+/// Returns how much one percent less of each of `shares` saves on this order, by one sweep per share. `lasting` has the durations of ops
+/// if they differ from the costs.
 pub fn sensitivities(
     graph: &TaskGraph,
     costs: &CostTable,
@@ -160,7 +159,7 @@ pub fn sensitivities(
     let placement = &graph.schedule().placement;
     let scale = finer_by(PERCENT, graph, costs, lasting.into_iter().flatten().copied().max().unwrap_or(0));
     let fine = costs.finer(scale);
-    let makespan = |share: Option<CostShare>| {
+    let makespan_of = |share: Option<CostShare>| {
         let less = |op: Op, time: OpTime| share.map_or(time, |share| share.less(placement, op, time));
         let table = fine.with_times(placement, less);
         let lasts = |index: usize, _, _, duration| match lasting {
@@ -170,27 +169,26 @@ pub fn sensitivities(
             }
             None => duration,
         };
-        let devices = sweep_lasting(graph, &table, lasts, |_, _, _| ());
-        devices.iter().map(|device| device.last_end).max().unwrap_or(0)
+        makespan(&sweep_lasting(graph, &table, lasts, |_, _, _| ()))
     };
-    let whole = makespan(None);
+    let whole = makespan_of(None);
     let percent = |share: CostShare| match whole {
         0 => 0.0,
-        whole => whole.saturating_sub(makespan(Some(share))) as f64 / whole as f64 * f64::from(PERCENT),
+        whole => whole.saturating_sub(makespan_of(Some(share))) as f64 / whole as f64 * f64::from(PERCENT),
     };
     shares.iter().map(|&share| Sensitivity { part: share.to_string(), percent: percent(share) }).collect()
 }
 
-/// A piece of the critical path for readers: times in the costs' unit.
+/// A piece of the critical path for output, in the costs' unit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CriticalSpan {
     /// `run`, `transfer` or `overhead`.
     pub what: &'static str,
-    /// The op that runs, whose output is transferred, or after which its device is held up.
+    /// The op that runs, whose output is transferred, or which causes the overhead.
     pub op: String,
     /// The op's device.
     pub device: u32,
-    /// The op that the transfer is for.
+    /// The op that waits for the transfer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// Its start.
@@ -199,7 +197,7 @@ pub struct CriticalSpan {
     pub end: f64,
 }
 
-/// The critical path for readers.
+/// Converts the critical path for output.
 pub fn critical_spans(graph: &TaskGraph, costs: &CostTable, path: &[Piece]) -> Vec<CriticalSpan> {
     let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
     let span = |&Piece { start, end, doing }: &Piece| {

@@ -1,20 +1,19 @@
-//! Why devices idle: every idle tick of a simulated timeline with one cause, so that the causes add up to the bubble.
+//! Why devices idle: every idle tick of a simulated timeline has one cause, so that the causes add up to the bubble.
 //!
-//! The definitions, in the order in which ticks are claimed:
+//! Definitions, in order of precedence:
 //! - **fill**: before the device's first op. **drain**: after its last.
-//! - **communication**: the device is held up by its own host overhead or put.
+//! - **communication**: the device is busy with its own host overhead or put.
 //!
-//! Any other idle interval waits for an op elsewhere. It is the difference of two chains of binding waits back to time 0: the one
-//! that ends when the next op starts and the one that ends when the device is free.
-//! - **imbalance**: by so much more do the ops of the first chain exceed the average op of their kind (over all stages, by the
-//!   costs). That would vanish, on the same chains, with equal stages.
-//! - **order**: an op that stands later in the device's program would have fitted here without delaying anything: its inputs
-//!   were there, room in memory too. All moves named so can be made at once: an op is claimed by one idle interval only.
-//! - **communication**: so much more time has the first chain in transfers and host overheads. That would vanish with free links.
-//! - **memory**: of the rest, what an F could have filled that stands later, was ready and would have fitted, but would have
-//!   exceeded the cap (the given one, else the device's own peak). Each interval is judged by itself, so an F may be named
-//!   by several.
-//! - **dependence**: all else.
+//! In any other idle interval the device waits for an op elsewhere. The interval is the difference of two chains of binding waits back
+//! to time 0: the chain that ends when the next op starts, and the chain that ends when the device is free.
+//! - **imbalance**: by how much more the ops of the first chain exceed the average of their kind (over all stages, by the costs). It
+//!   would vanish, on the same chains, with equal stages.
+//! - **order**: a later op of the device's program would have fitted without delaying anything: its inputs and memory were
+//!   available. All such moves can be made at once, since each op is assigned to one idle interval only.
+//! - **communication**: by how much more time the first chain spends in transfers and host overheads. It would vanish with free links.
+//! - **memory**: of the rest, what a later F could have filled that was ready and would have fitted, but would have exceeded the cap
+//!   (the given one, or the device's own peak). Intervals are independent, so several may name the same F.
+//! - **dependence**: everything else.
 
 use super::idle::{Cause, Causes, Explanation, Idle};
 use super::waits::{Need, OpTimes, Way, Ways, binding, needs};
@@ -24,8 +23,8 @@ use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use std::ops::Range;
 
-/// Explains the idle time of `times`, which are those of a sweep of `graph` under `costs`; `cap` is the most activation units
-/// that a device may hold.
+/// Explains the idle time of `times`, the result of a simulation of `graph` under `costs`; `cap` is the maximum number of activation
+/// units per device.
 pub fn explain(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Option<f64>) -> Explanation {
     let makespan = times.makespan();
     let ways = Ways::new(graph, costs, times);
@@ -40,7 +39,7 @@ pub fn explain(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Optio
     Explanation { makespan, idle, devices }
 }
 
-/// A device on the way through its program, looking for ops that could have run earlier.
+/// Progress of a device through its program, with the ops that could have run earlier.
 struct Device<'a> {
     graph: &'a TaskGraph,
     costs: &'a CostTable,
@@ -51,15 +50,15 @@ struct Device<'a> {
     changes: [i128; 4],
     /// Index of its first op.
     first: usize,
-    /// By position in its program: what it holds from then on.
+    /// By position in its program: what it holds from there on.
     held: Vec<i128>,
-    /// By position: the op of the same stage and micro-batch that comes before it here (F of a backward, I of a W).
+    /// By position: the op of the same stage and micro-batch that must run first (F of a backward, I of a W).
     own: Vec<Option<usize>>,
-    /// By chunk and kind, the positions of its ops; those of overlapped pairs left out.
+    /// By chunk and kind: the positions of its ops except overlapped pairs.
     queues: Vec<Vec<usize>>,
-    /// By chunk and kind, how many of the queue are in the past.
+    /// By chunk and kind: number of ops of the queue that have run.
     past: Vec<usize>,
-    /// By position: claimed as movable by an earlier interval.
+    /// By position: whether an earlier interval claims the op.
     moved: Vec<bool>,
 }
 
@@ -153,20 +152,21 @@ impl<'a> Device<'a> {
         let within_pair = self.graph.pair(next).is_some_and(|(_, last)| last == next);
         let mut wait = Wait::new(self, ways, next, own, until - resumed);
         let claims = if within_pair { Vec::new() } else { self.claims(next, resumed, &mut wait) };
-        // By time, the wait is memory and dependence, then imbalance, then communication.
+        // In order of time, the wait is memory and dependence, then imbalance, then communication.
         let (mut at, mut waited) = (resumed, 0);
         for (start, end, cause, op) in claims {
-            wait.tell(self, at..start, &mut waited, (Cause::Dependence, wait.maker), idle);
+            wait.push(self, at..start, &mut waited, (Cause::Dependence, wait.maker), idle);
             match cause {
                 Cause::Order => self.push(idle, start..end, cause, Some(next), Some(op)),
-                _ => wait.tell(self, start..end, &mut waited, (cause, Some(op)), idle),
+                _ => wait.push(self, start..end, &mut waited, (cause, Some(op)), idle),
             }
             at = end;
         }
-        wait.tell(self, at..until, &mut waited, (Cause::Dependence, wait.maker), idle);
+        wait.push(self, at..until, &mut waited, (Cause::Dependence, wait.maker), idle);
     }
 
-    /// What could have run from `from` until op number `next` starts, by time; what had room shortens `wait`.
+    /// Returns the ops that could have run between `from` and the start of op number `next`, by time; those that had room shorten
+    /// `wait`.
     fn claims(&mut self, next: usize, from: u64, wait: &mut Wait) -> Vec<(u64, u64, Cause, usize)> {
         let (position, until) = (next - self.first, self.times.start[next]);
         for (queue, past) in self.queues.iter().zip(&mut self.past) {
@@ -193,7 +193,7 @@ impl<'a> Device<'a> {
         claims
     }
 
-    /// The first op of a queue that could start from `at` on and leave the device free at `until`.
+    /// Returns the first op of a queue that could run between `at` and `until`.
     fn candidate(&self, heads: &[usize], at: u64, until: u64) -> Option<Candidate> {
         let fits = |(queue, &head): (usize, &usize)| {
             let number = head + self.queues[queue][head..].iter().position(|&position| !self.moved[position])?;
@@ -208,7 +208,7 @@ impl<'a> Device<'a> {
         candidates.min_by_key(|candidate| (candidate.start, candidate.position))
     }
 
-    /// Whether the op at `found` may run just before the op at `position`, where the device holds `level`, and keep the cap.
+    /// Whether the op at `found` could run just before the op at `position`, where the device holds `level`, within the cap.
     fn has_room(&self, level: i128, position: usize, found: usize) -> bool {
         if self.graph.op(self.first + found).kind() != Kind::F {
             return true;
@@ -216,30 +216,30 @@ impl<'a> Device<'a> {
         [level].iter().chain(&self.held[position..found]).all(|held| held + WHOLE <= self.cap)
     }
 
-    /// Takes note that the op at `found` runs just before the op at `position`.
+    /// Records that the op at `found` runs just before the op at `position`.
     fn moves(&mut self, position: usize, found: usize) {
         let change = self.changes[self.graph.op(self.first + found).kind() as usize];
         self.held[position..found].iter_mut().for_each(|held| *held += change);
     }
 }
 
-/// How a wait for an op elsewhere is split.
+/// The parts of a wait for an op elsewhere.
 struct Wait {
     next: usize,
     /// The op whose output is awaited.
     maker: Option<usize>,
-    /// The last op on the way that takes longer than the average.
+    /// The last op before it that takes longer than the average.
     slow: Option<usize>,
-    /// Ticks in all.
+    /// Total ticks.
     ticks: u64,
     /// Ticks of imbalance.
     imbalance: u64,
-    /// Ticks of communication, if there are so many beside imbalance.
+    /// Ticks of communication, limited to what imbalance leaves.
     communication: u64,
 }
 
 impl Wait {
-    /// The wait of `ticks` for op number `next`, of which `own` is the need for the device itself.
+    /// Creates the wait of `ticks` for op number `next`; `own` is its need for the device itself.
     fn new(device: &Device, ways: &Ways, next: usize, own: Option<Need>, ticks: u64) -> Wait {
         let Device { graph, costs, times, .. } = *device;
         let free = own.map_or(Way::default(), |need| ways.end(graph, costs, times, need.end_of).and(need.lag));
@@ -250,15 +250,15 @@ impl Wait {
         Wait { next, maker, slow: way.slow, ticks, imbalance, communication }
     }
 
-    /// Takes `ticks` off, if there are so many beside imbalance.
+    /// Shortens the wait by `ticks` if imbalance leaves as many; returns whether it did.
     fn shorten(&mut self, ticks: u64) -> bool {
         let enough = self.ticks - self.imbalance >= ticks;
         self.ticks -= if enough { ticks } else { 0 };
         enough
     }
 
-    /// Tells of a piece of the wait, `waited` ticks of which are over; `early` is what the first part of it is.
-    fn tell(
+    /// Adds a piece of the wait, after `waited` ticks of it; `early` is the cause of its first part.
+    fn push(
         &self,
         device: &Device,
         span: Range<u64>,

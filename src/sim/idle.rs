@@ -1,4 +1,4 @@
-//! Idle time by cause: intervals in ticks, and the same for readers.
+//! Idle time by cause: intervals in ticks, and their form for output.
 
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
@@ -12,20 +12,20 @@ pub enum Cause {
     Fill,
     /// After the device's last op.
     Drain,
-    /// What this device waits for takes as long as it does with equal stages and free links.
+    /// Waiting for another device, even with equal stages and free links.
     Dependence,
-    /// Transfers and host overheads on the way to what this device waits for, or its own host overhead.
+    /// Transfers and host overheads before what this device waits for, or its own host overhead.
     Communication,
-    /// Ops on the way to what this device waits for take longer than the average of their kind.
+    /// Ops before what this device waits for take longer than the average of their kind.
     Imbalance,
-    /// An F could run, but for the memory it takes.
+    /// An F could run if there were memory for it.
     Memory,
-    /// The order chose to wait: an op that stands later would have fitted.
+    /// A later op of this device would have fitted.
     Order,
 }
 
 impl Cause {
-    /// Every cause, in the order in which tables list them.
+    /// All causes, in the order of tables.
     pub const ALL: [Cause; 7] = [
         Cause::Fill,
         Cause::Drain,
@@ -36,7 +36,7 @@ impl Cause {
         Cause::Order,
     ];
 
-    /// Its name for readers; `capped` says whether a cap on activations was given: else a device's own peak stands for it.
+    /// Returns its name for output; without a cap on activations (`capped`) the device's own peak is used as the cap.
     pub fn name(self, capped: bool) -> &'static str {
         match self {
             Cause::Fill => "fill",
@@ -50,21 +50,21 @@ impl Cause {
         }
     }
 
-    /// What the name means, for readers.
+    /// Returns the meaning of the name, for output.
     pub fn definition(self, capped: bool) -> &'static str {
         match self {
             Cause::Fill => "before the device's first op",
             Cause::Drain => "after the device's last op",
-            Cause::Dependence => "what it waits for takes as long as it does with equal stages and free links",
+            Cause::Dependence => "waiting for other devices, even with equal stages and free links",
             Cause::Communication => {
-                "transfers and host overheads on the way to what it waits for; free links would save it, and shorten fill and drain, too"
+                "transfers and host overheads before what it waits for; free links would save it, and shorten fill and drain, too"
             }
             Cause::Imbalance => {
-                "ops on the way to what it waits for take longer than the average of their kind; equal stages would save it, and shorten fill and drain, too"
+                "ops before what it waits for take longer than the average of their kind; equal stages would save it, and shorten fill and drain, too"
             }
-            Cause::Memory if capped => "a forward was ready, but above the cap on activations",
-            Cause::Memory => "a forward was ready, but above what the device ever holds here",
-            Cause::Order => "the order chose to wait: an op that stands later would have fitted",
+            Cause::Memory if capped => "a forward was ready, but would have exceeded the cap on activations",
+            Cause::Memory => "a forward was ready, but would have exceeded the device's own peak",
+            Cause::Order => "a later op of the device would have fitted",
         }
     }
 }
@@ -82,26 +82,26 @@ pub struct Idle {
     pub cause: Cause,
     /// The op that the device runs next; `None` in the drain.
     pub next: Option<usize>,
-    /// The op to blame: the one whose output the device waits for; under imbalance the last on the way to it that takes longer
-    /// than the average; under order and memory the one that could have run here.
+    /// The responsible op: the one whose output the device waits for; under imbalance the last op before it that takes longer than
+    /// the average; under order and memory the op that could have run here.
     pub op: Option<usize>,
 }
 
 /// Ticks by cause, indexed as [`Cause::ALL`].
 pub type Causes = [u64; Cause::ALL.len()];
 
-/// Every idle interval of a timeline.
+/// All idle intervals of a timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// End of the last op, in ticks.
     pub makespan: u64,
-    /// By device, then by time. What idles longer for the same cause and op is one interval.
+    /// By device, then by time; adjacent intervals with the same cause and op are merged.
     pub idle: Vec<Idle>,
-    /// By device; each adds up to makespan - busy.
+    /// By device; the causes add up to makespan - busy.
     pub devices: Vec<Causes>,
 }
 
-/// An idle interval for readers: ops by name, times in the costs' unit.
+/// An idle interval for output: ops by name, times in the costs' unit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IdleSpan {
     /// The device.
@@ -115,8 +115,8 @@ pub struct IdleSpan {
     /// The op that the device runs next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The op to blame: the one whose output the device waits for, under imbalance the last slow one on the way to it, under order and
-    /// memory the one that could have run here.
+    /// The responsible op: the one whose output the device waits for, under imbalance the last slow op before it, under order and
+    /// memory the op that could have run here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
     /// That op's device.
@@ -127,7 +127,7 @@ pub struct IdleSpan {
 /// Idle time by cause, in the costs' unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct IdleTime {
-    /// All causes together: makespan - busy.
+    /// Sum of all causes: makespan - busy.
     pub idle: f64,
     /// Before the first op.
     pub fill: f64,
@@ -145,7 +145,7 @@ pub struct IdleTime {
     pub order: f64,
 }
 
-/// What `explain --format json` says about idle time.
+/// Idle time in `explain --format json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IdleReport {
     /// End of the last op.
@@ -154,18 +154,18 @@ pub struct IdleReport {
     pub total: IdleTime,
     /// By device.
     pub per_device: Vec<IdleTime>,
-    /// Every interval.
+    /// All intervals.
     pub idle: Vec<IdleSpan>,
 }
 
 impl Explanation {
-    /// Sum over devices: p * makespan - busy.
+    /// Returns the sum over devices: p * makespan - busy.
     pub fn total(&self) -> Causes {
         let add = |sum: Causes, of: &Causes| std::array::from_fn(|cause| sum[cause] + of[cause]);
         self.devices.iter().fold(Causes::default(), add)
     }
 
-    /// The same for readers.
+    /// Converts for output.
     pub fn report(&self, graph: &TaskGraph, costs: &CostTable) -> IdleReport {
         let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
         let time = |causes: &Causes| {

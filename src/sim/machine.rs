@@ -1,7 +1,7 @@
 //! The machine that a prediction is made for: what is asked for, and what its devices cost each other as that was measured.
 
 use super::event::{Config, Network, Processor, Put, Record, Scope, Sharing};
-use super::sweep::Late;
+use super::waits::Delay;
 use crate::cost::CostTable;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -36,13 +36,13 @@ pub(super) fn measured_network(costs: &CostTable) -> Option<Network> {
 }
 
 /// What others on the links that were measured did to the output of each op.
-pub(super) fn late(graph: &TaskGraph, costs: &CostTable, record: &Record) -> Vec<Late> {
+pub(super) fn late(graph: &TaskGraph, costs: &CostTable, record: &Record) -> Vec<Delay> {
     let holds = costs.puts.as_ref().is_some_and(|puts| !puts.beside_compute);
-    let mut late = vec![Late::default(); graph.len()];
+    let mut late = vec![Delay::default(); graph.len()];
     for transfer in &record.transfers {
         let took = transfer.end - transfer.queued;
         let arrival = took.saturating_sub(costs.of(graph.op(transfer.op)).arrival);
-        late[transfer.op] = Late { after: if holds { arrival } else { 0 }, arrival };
+        late[transfer.op] = Delay { after: if holds { arrival } else { 0 }, arrival };
     }
     late
 }

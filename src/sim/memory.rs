@@ -1,4 +1,4 @@
-//! Activations over time: what each device holds from the times of its ops, under `keep`, and whether a cap is kept.
+//! Activations of each device over time, and whether a cap is kept.
 
 use super::waits::OpTimes;
 use crate::activation;
@@ -7,7 +7,7 @@ use crate::graph::TaskGraph;
 use crate::op::Kind;
 use serde::Serialize;
 
-/// From a time on a device holds so many activation units.
+/// Activation units that a device holds from a time on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Level {
     /// In the time unit of the costs.
@@ -21,23 +21,23 @@ pub struct Level {
 pub struct MemoryCurve {
     /// The device.
     pub device: u32,
-    /// Levels by time; before the first the device holds nothing.
+    /// Levels by time; 0 before the first.
     pub levels: Vec<Level>,
-    /// The highest level.
+    /// The largest level.
     pub peak: f64,
-    /// The F that first reaches it; `None` where nothing is held.
+    /// The F that first reaches it; `None` if nothing is held.
     pub peak_op: Option<String>,
     /// When that F starts, in time units.
     pub peak_time: f64,
-    /// The most that may be held, where there is such a cap.
+    /// The cap, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cap: Option<f64>,
-    /// Whether the peak is within the cap; true without one.
+    /// Whether the peak is within the cap; true without a cap.
     pub within_cap: bool,
 }
 
-/// The curve of every device: a chunk's activation is taken at the start of its F and returned at the end of its B, or in
-/// two parts at the ends of its I and W. The peaks are those of [`crate::schedule::Schedule::peak_activations`].
+/// Returns the curve of every device: F takes a chunk's activation at its start; B, or in two parts I and W, release it at their ends.
+/// The peaks are those of [`crate::schedule::Schedule::peak_activations`].
 pub fn memory(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Option<f64>) -> Vec<MemoryCurve> {
     (0..graph.schedule().devices()).map(|device| curve(graph, costs, times, device, cap)).collect()
 }

@@ -1,7 +1,5 @@
-//! Simulation: when each op runs, from the graph and what ops cost. No clock, no I/O.
+//! Simulation: when each op runs, from a graph and costs. It uses no clock and no I/O.
 
-#[cfg(feature = "internals")]
-mod beside;
 mod bound;
 mod critical;
 pub mod event;
@@ -11,13 +9,13 @@ mod machine;
 mod memory;
 mod paths;
 mod predict;
+mod prediction;
 mod spans;
+mod step;
 mod successive;
 mod sweep;
 mod waits;
 
-#[cfg(feature = "internals")]
-pub use beside::sweep_beside;
 pub use bound::{Bounds, bounds, bounds_at_own_peaks, bounds_within};
 pub use critical::{
     CostShare, CriticalSpan, PERCENT, Sensitivity, critical_path, critical_spans, finer_by, sensitivities, slacks,
@@ -25,11 +23,10 @@ pub use critical::{
 pub use explain::explain;
 pub use idle::{Cause, Explanation, IdleReport, IdleSpan, IdleTime};
 pub use memory::{MemoryCurve, memory};
-pub use predict::{
-    AtSpeed, Interval, Predicted, Prediction, Setup, Spread, predict, replay, steady_makespan, typical_step,
-    typical_step_on,
-};
+pub use predict::{Predicted, Setup, predict, replay};
+pub use prediction::{Interval, Prediction, Spread};
 pub use spans::StepSpan;
+pub use step::{AtSpeed, steady_makespan, typical_step, typical_step_on};
 pub use successive::Successive;
 pub use sweep::{sweep, sweep_lasting};
 pub use waits::{Doing, OpTimes, Piece};

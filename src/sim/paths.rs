@@ -1,27 +1,27 @@
-//! Shortest ways through the pipeline: what must come before an op and after it, whatever the order.
+//! Shortest paths through the pipeline: the least time before and after an op in any order.
 
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::placement::Chunk;
 
-/// Shortest ways through the pipeline, by (direction, stage): what must come before an op and after it.
+/// Shortest paths through the pipeline, by (direction, stage).
 pub(super) struct Paths<'a> {
     pub graph: &'a TaskGraph,
     pub costs: &'a CostTable,
-    /// How many ops there are, by [`Op::slot`].
+    /// Number of ops by [`Op::slot`].
     pub counts: Vec<u64>,
     /// Earliest start of a forward.
     pub head_forward: Vec<u64>,
     /// Earliest start of a backward.
     pub head_backward: Vec<u64>,
-    /// From the end of a forward to the end of all that needs it.
+    /// From the end of a forward to the end of everything that depends on it.
     tail_forward: Vec<u64>,
     /// The same for I and B.
     tail_backward: Vec<[u64; 2]>,
 }
 
-/// The kinds that hand a gradient on, in the order of [`Paths::tail_backward`].
+/// The kinds that compute a gradient for the previous stage, in the order of [`Paths::tail_backward`].
 const BACKWARDS: [Kind; 2] = [Kind::I, Kind::B];
 
 impl<'a> Paths<'a> {
@@ -29,7 +29,7 @@ impl<'a> Paths<'a> {
         Paths::with_counts(graph, costs, graph.schedule().counts())
     }
 
-    /// The ways of an order with so many ops of each slot in place of those of `graph`.
+    /// Computes paths for `counts` ops of each slot instead of those of `graph`.
     pub fn with_counts(graph: &'a TaskGraph, costs: &'a CostTable, counts: Vec<u64>) -> Paths<'a> {
         let placement = &graph.schedule().placement;
         let places = (placement.stages() * placement.directions()) as usize;
@@ -63,7 +63,7 @@ impl<'a> Paths<'a> {
         self.costs.of(Paths::op(kind, chunk)).duration
     }
 
-    /// How long the device is taken by such an op.
+    /// Returns for how long such an op occupies its device.
     pub fn occupancy(&self, kind: Kind, chunk: Chunk) -> u64 {
         let time = self.costs.of(Paths::op(kind, chunk));
         time.duration + time.after
@@ -74,7 +74,7 @@ impl<'a> Paths<'a> {
         if self.graph.schedule().placement.leaves_device(op) { self.costs.of(op).arrival } else { 0 }
     }
 
-    /// The least of `f` over the backward kinds that `chunk` has.
+    /// Returns the least of `f` over the backward kinds of `chunk`.
     fn least(&self, chunk: Chunk, f: impl Fn(usize, Kind) -> u64) -> u64 {
         let kinds = BACKWARDS.into_iter().enumerate().filter(|&(_, kind)| self.count(kind, chunk) > 0);
         kinds.map(|(number, kind)| f(number, kind)).min().unwrap_or(0)
@@ -121,7 +121,7 @@ impl<'a> Paths<'a> {
         }
     }
 
-    /// What must come before such an op starts.
+    /// Returns the least time before such an op starts.
     pub fn head(&self, kind: Kind, chunk: Chunk) -> u64 {
         let place = self.place(chunk);
         match kind {
@@ -131,7 +131,7 @@ impl<'a> Paths<'a> {
         }
     }
 
-    /// What must come after such an op ends.
+    /// Returns the least time after such an op ends.
     pub fn tail(&self, kind: Kind, chunk: Chunk) -> u64 {
         let place = self.place(chunk);
         match kind {
@@ -142,7 +142,7 @@ impl<'a> Paths<'a> {
         }
     }
 
-    /// The longest way through any op there is.
+    /// Returns the longest path through any op.
     pub fn longest(&self) -> u64 {
         let placement = &self.graph.schedule().placement;
         let through = |op: Op| {

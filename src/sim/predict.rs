@@ -1,180 +1,66 @@
-//! From a graph and costs to the one prediction that every command gives: figures, bounds, times of ops, a timeline.
+//! Predictions from a graph and costs: figures, bounds, times of ops, and a timeline.
 
 use super::bound::{Bounds, bounds, shared_cores};
-use super::event::{Config, Each, EventError, Jitter, Makespans, Network, Prepared, Record, monte_carlo, simulate};
+use super::event::{Config, Each, EventError, Jitter, Network, Prepared, Record, monte_carlo, simulate};
 use super::explain::explain;
 use super::idle::IdleSpan;
 use super::machine::{late, machine, measured_network};
+use super::prediction::{Prediction, Spread};
 use super::spans::{StepSpan, free_again, spans, step_spans};
+use super::step::{AtSpeed, Step, lasting, sweep_at_speed, typical_run, typical_sweep};
 use super::successive::{MOST_STEPS, Successive};
-use super::sweep::{Late, sweep_from, sweep_lasting};
+use super::sweep::{sweep_from, sweep_lasting};
 use super::waits::OpTimes;
-use crate::balance::Balanced;
-use crate::cost::{CostTable, Speed, StepCosts, Summary};
+use crate::cost::{CostTable, StepCosts};
 use crate::graph::TaskGraph;
-use crate::metrics::{Activity, Metrics, Yardstick};
-use crate::statistics::{nearest_median, quantile};
+use crate::metrics::{Activity, Metrics, makespan};
 use crate::timeline::{SCHEMA_VERSION, Source, Timeline};
-use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 
-/// Largest step whose idle time is explained beside its picture, and whose successors are simulated.
+/// Maximum number of ops of a step whose idle time is explained and whose successors are simulated.
 const MOST_EXPLAINED: usize = 500_000;
 
-/// One entry of `predict --format json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Prediction {
-    /// The schedule's name.
-    pub schedule: String,
-    /// p.
-    pub devices: u32,
-    /// v.
-    pub chunks: u32,
-    /// m.
-    pub microbatches: u32,
-    /// `unit` or `ms`.
-    pub time_unit: String,
-    /// Per device.
-    pub costs: Summary,
-    /// Assumptions about costs that were not given: `I = W = B/2`.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub costs_assumed: Vec<String>,
-    /// The figures.
-    #[serde(flatten)]
-    pub metrics: Metrics,
-    /// How makespans are spread where durations vary by chance.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub jitter: Option<Spread>,
-    /// Where steps lie as the machine's speed varies, where that was measured.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub interval: Option<Interval>,
-    /// How long a step lasts with what follows its last backward, at the makespan's speed, where that is known; never below the makespan.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub iteration: Option<f64>,
-    /// From one step's end to the next one's where steps follow each other without a barrier.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub period: Option<f64>,
-    /// The split of layers that was searched.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub balance: Option<Balanced>,
-}
-
-/// Makespans of many steps with durations that vary by chance, in the prediction's time unit.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
-    /// How many steps.
-    pub samples: u32,
-    /// Seed of the chance.
-    pub seed: u64,
-    /// Mean.
-    pub mean: f64,
-    /// 5 % are not longer.
-    pub p5: f64,
-    /// Half are not longer.
-    pub p50: f64,
-    /// 95 % are not longer.
-    pub p95: f64,
-    /// 99 % are not longer.
-    pub p99: f64,
-}
-
-/// Between which times a step lies, in the prediction's time unit.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
-    /// 80 of 100.
-    pub within_80: [f64; 2],
-    /// 95 of 100.
-    pub within_95: [f64; 2],
-}
-
-/// Least measured steps from which intervals are made.
-const LEAST_STEPS: usize = 5;
-
-impl Interval {
-    /// That of `values`, where there are enough of them.
-    pub fn of(values: &[f64]) -> Option<Interval> {
-        let between = |low: f64, high: f64| [quantile(values, low), quantile(values, high)];
-        let interval = || Interval { within_80: between(0.1, 0.9), within_95: between(0.025, 0.975) };
-        (values.len() >= LEAST_STEPS).then(interval)
-    }
-}
-
-impl Spread {
-    /// The spread of `makespans` under `seed`.
-    pub fn new(makespans: &Makespans, seed: u64, costs: &CostTable) -> Spread {
-        let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
-        let Makespans { samples, mean, p5, p50, p95, p99 } = *makespans;
-        Spread { samples, seed, mean: unit(mean), p5: unit(p5), p50: unit(p50), p95: unit(p95), p99: unit(p99) }
-    }
-}
-
-/// What a prediction depends on besides a graph and what its ops cost.
+/// What a prediction depends on besides a graph and costs.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// What follows the last backward.
+    /// Costs of the step ops after the last backward.
     pub steps: StepCosts,
-    /// Most activations that a device may hold; a schedule that keeps it has the lower bound of all that do.
+    /// Maximum number of activations per device; lower bounds consider it if the schedule keeps it.
     pub memory_cap: Option<f64>,
-    /// What the machine does beyond costs, by the event engine; `None`: nothing, by the sweep.
+    /// Contention of the machine, simulated by the event engine; `None` means none, simulated by the sweep.
     pub machine: Option<Config>,
 }
 
 /// A graph's predicted step.
 ///
-/// At constant speed it is one run of an engine; where the machine's speed was measured, one under each measured step's, of
-/// which the one nearest to the median makespan counts. Bounds are of the costs, so at typical speed, and so is
-/// the makespan that they are held against ([`Metrics::gap`]).
+/// At constant speed it is one simulation; if the machine's speed was measured, the step is simulated at each measured speed, and the
+/// one nearest to the median makespan counts. Bounds, and the makespan that they are compared with ([`Metrics::gap`]), are at the
+/// machine's median speed.
 #[derive(Clone, Debug)]
 pub struct Predicted<'a> {
-    /// What runs.
     pub graph: &'a TaskGraph,
-    /// What its ops cost.
     pub costs: &'a CostTable,
-    /// The figures.
     pub prediction: Prediction,
-    /// Lower bounds of the makespan; the largest is the figures'.
+    /// Lower bounds of the makespan; the figures have the largest.
     pub bounds: Bounds,
     /// The step ops.
     pub steps: Vec<StepSpan>,
-    /// What they cost.
+    /// Costs of the step ops.
     pub step_costs: StepCosts,
-    /// Most activations that a device may hold, where that was asked for.
+    /// Maximum number of activations per device, if given.
     pub memory_cap: Option<f64>,
     step: Step,
-    /// What the machine does beyond costs.
+    /// Contention of the machine.
     machine: Option<Config>,
-    /// Of the event engine: when every op and transfer took place.
+    /// Times of ops and transfers, if simulated by the event engine.
     record: Option<Box<Record>>,
-}
-
-/// A step, without the times of its ops.
-#[derive(Clone, Debug)]
-pub struct Step {
-    /// What devices do.
-    pub devices: Vec<Activity>,
-    /// The number of the measured speed that it runs under; none at constant speed.
-    speed: Option<usize>,
-    /// Its makespan at typical speed.
-    pub typical_makespan: u64,
-    /// The same step under each measured speed.
-    pub at_speeds: Vec<AtSpeed>,
-}
-
-/// A step at one of the speeds that were measured, in ticks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtSpeed {
-    /// Time 0 to the end of the last op.
-    pub makespan: u64,
-    /// What all devices together compute.
-    pub busy: u64,
 }
 
 /// Predicts the step of `graph` under `costs`.
 ///
 /// # Errors
-/// Those of the event engine: as [`simulate`](super::event::simulate); without a machine none.
+/// Those of [`simulate`](super::event::simulate); none without a machine.
 pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) -> Result<Predicted<'a>, EventError> {
     let machine = machine(graph, costs, setup.machine.as_ref());
     let (step, record) = match &machine {
@@ -182,14 +68,14 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
         Some(config) => {
             let mut record = Box::new(Record::new(graph));
             let step = if costs.speeds.is_empty() {
-                Step::steady(simulate(graph, costs, config, &mut *record)?.devices)
+                Step::steady(simulate(graph, costs, config, &mut *record)?)
             } else {
                 typical_run(&Prepared::new(graph, costs, config)?, costs, &mut record)?
             };
             (step, Some(record))
         }
     };
-    // A bound within the cap says nothing about a schedule that exceeds it.
+    // A bound under the cap does not apply to a schedule that exceeds it.
     let kept = setup.memory_cap.filter(|&cap| graph.schedule().keeps_cap(cap, costs.keep));
     let cores = machine.as_ref().and_then(|machine| shared_cores(graph, costs, &machine.processors));
     let bounds = Bounds { cores, ..bounds(graph, costs, kept) };
@@ -200,7 +86,7 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
         Predicted { graph, costs, prediction, bounds, steps, step_costs, memory_cap, step, machine, record };
     if predicted.step_costs.is_whole && graph.len() <= MOST_EXPLAINED {
         let successive = predicted.successive(MOST_STEPS)?;
-        // At the speed of the makespan. Successive steps are at typical speed: of those the period's share of an iteration counts.
+        // At the speed of the makespan. Successive steps are at the median speed: scale their period to the iteration.
         let ends = predicted.steps.iter().map(|step| step.end);
         let iteration = ends.fold(predicted.step.makespan(), u64::max) as f64 / costs.ticks_per_unit;
         let typical = successive.ends.first().copied().unwrap_or(0).max(1) as f64;
@@ -210,147 +96,31 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
     Ok(predicted)
 }
 
-/// The step that a prediction is about where nothing is said of the machine.
-///
-/// # Errors
-/// As [`predict`], where neighbours slow each other down.
-pub fn typical_step(graph: &TaskGraph, costs: &CostTable) -> Result<Step, EventError> {
-    typical_step_on(graph, costs, None)
-}
-
-/// The step that a prediction on the machine `asked_for` is about.
-///
-/// # Errors
-/// As [`predict`].
-pub fn typical_step_on(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Result<Step, EventError> {
-    match machine(graph, costs, asked_for) {
-        None => Ok(typical_sweep(graph, costs)),
-        Some(config) => typical_run(&Prepared::new(graph, costs, &config)?, costs, &mut Record::new(graph)),
-    }
-}
-
-/// The makespan on the machine `asked_for` at typical speed, in ticks.
-///
-/// # Errors
-/// As [`predict`].
-pub fn steady_makespan(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Result<u64, EventError> {
-    Ok(match machine(graph, costs, asked_for) {
-        None => makespan(&sweep_lasting(graph, costs, |_, _, _, duration| duration, |_, _, _| ())),
-        Some(config) => Prepared::new(graph, costs, &config)?.run(&mut ())?.makespan(),
-    })
-}
-
-fn typical_sweep(graph: &TaskGraph, costs: &CostTable) -> Step {
-    let swept = |speed: Option<&Speed>| sweep_at_speed(graph, costs, speed, |_, _| (), |_, _, _| ());
-    let Ok(step) = Step::typical::<Infallible>(costs, |speed| Ok(swept(speed)));
-    step
-}
-
-/// The same by the event engine, which notes in `record` what takes place.
-fn typical_run(prepared: &Prepared<'_>, costs: &CostTable, record: &mut Record) -> Result<Step, EventError> {
-    let run = |speed: &Speed, observer: &mut Record| {
-        prepared.run_on(|device, start, duration| speed.stretch(device, start, duration), observer)
-    };
-    let step = Step::typical(costs, |speed| {
-        Ok(match speed {
-            None => prepared.run(&mut ())?.devices,
-            Some(speed) => run(speed, record)?.devices,
-        })
-    })?;
-    step.speed(costs).map(|speed| run(speed, record)).transpose()?;
-    Ok(step)
-}
-
-impl Step {
-    /// At constant speed.
-    fn steady(devices: Vec<Activity>) -> Step {
-        Step { typical_makespan: makespan(&devices), devices, speed: None, at_speeds: Vec::new() }
-    }
-
-    /// Of the steps that `run` makes of each measured speed the most typical one; at constant speed where none was measured.
-    fn typical<E>(
-        costs: &CostTable,
-        mut run: impl FnMut(Option<&Speed>) -> Result<Vec<Activity>, E>,
-    ) -> Result<Step, E> {
-        let steady = run(None)?;
-        let mut all = costs.speeds.iter().map(|speed| run(Some(speed))).collect::<Result<Vec<_>, E>>()?;
-        if all.is_empty() {
-            return Ok(Step::steady(steady));
-        }
-        let busy = |devices: &[Activity]| devices.iter().map(|device| device.busy as f64).sum();
-        let figures: Vec<(f64, f64)> = all.iter().map(|devices| (makespan(devices) as f64, busy(devices))).collect();
-        let number = nearest_median(&figures);
-        let at_speed = |devices: &Vec<Activity>| AtSpeed {
-            makespan: makespan(devices),
-            busy: devices.iter().map(|device| device.busy).sum(),
-        };
-        let at_speeds = all.iter().map(at_speed).collect();
-        let typical_makespan = makespan(&steady);
-        Ok(Step { devices: all.swap_remove(number), speed: Some(number), typical_makespan, at_speeds })
-    }
-
-    fn speed<'a>(&self, costs: &'a CostTable) -> Option<&'a Speed> {
-        self.speed.map(|number| &costs.speeds[number])
-    }
-
-    /// End of the last op, in ticks.
-    pub fn makespan(&self) -> u64 {
-        makespan(&self.devices)
-    }
-}
-
-/// End of the last op.
-fn makespan(devices: &[Activity]) -> u64 {
-    devices.iter().map(|device| device.last_end).max().unwrap_or(0)
-}
-
-/// How long an op of typical length `duration` takes on `device` from `start`.
-fn lasting(speed: Option<&Speed>, device: u32, start: u64, duration: u64) -> u64 {
-    speed.map_or(duration, |speed| speed.stretch(device, start, duration))
-}
-
-/// A sweep under a measured speed, or at constant speed. `lasts` hears how long each op takes by itself, `note` when it runs.
-fn sweep_at_speed(
-    graph: &TaskGraph,
-    costs: &CostTable,
-    speed: Option<&Speed>,
-    lasts: impl Fn(usize, u64),
-    note: impl FnMut(usize, u64, u64),
-) -> Vec<Activity> {
-    let Some(_) = speed else { return sweep_lasting(graph, costs, |_, _, _, duration| duration, note) };
-    let stretch = |index, device, start, duration| {
-        let lasted = lasting(speed, device, start, duration);
-        lasts(index, lasted);
-        lasted
-    };
-    sweep_lasting(graph, costs, stretch, note)
-}
-
 impl Predicted<'_> {
-    /// The figures.
+    /// Returns the figures.
     pub fn metrics(&self) -> &Metrics {
         &self.prediction.metrics
     }
 
-    /// End of the last op, in ticks.
+    /// Returns the end of the last op, in ticks.
     pub fn makespan(&self) -> u64 {
         self.step.makespan()
     }
 
-    /// The same step under each measured speed; none at constant speed.
+    /// Returns the step at each measured speed; nothing at constant speed.
     pub fn at_speeds(&self) -> &[AtSpeed] {
         &self.step.at_speeds
     }
 
-    /// What devices do, in ticks.
+    /// Returns what the devices did, in ticks.
     pub fn devices(&self) -> &[Activity] {
         &self.step.devices
     }
 
-    /// How makespans are spread over `samples` steps on the prediction's machine whose ops vary by chance, under its own speed.
+    /// Simulates `samples` steps with random durations, on the machine and at the speed of the prediction.
     ///
     /// # Errors
-    /// The machine or the jitter cannot be simulated, as for a prediction.
+    /// As [`predict`].
     pub fn spread(&self, jitter: Jitter, samples: u32, each: Each<'_>) -> Result<Spread, EventError> {
         let speed = self.step.speed(self.costs);
         let config = Config { jitter: Some(jitter), ..self.machine.clone().unwrap_or_default() };
@@ -359,7 +129,7 @@ impl Predicted<'_> {
         Ok(Spread::new(&makespans, jitter.seed, self.costs))
     }
 
-    /// When each op runs.
+    /// Returns when each op runs.
     pub fn op_times(&self) -> OpTimes {
         let mut times = OpTimes::of(self.graph);
         let mut note = |index: usize, start, end| (times.start[index], times.end[index]) = (start, end);
@@ -368,18 +138,18 @@ impl Predicted<'_> {
             None => drop(sweep_at_speed(self.graph, self.costs, self.step.speed(self.costs), |_, _| (), note)),
         }
         if let (Some(record), true) = (&self.record, self.shares_links()) {
-            times.late = late(self.graph, self.costs, record);
+            times.delays = late(self.graph, self.costs, record);
         }
         times
     }
 
-    /// Whether the machine's links are those that were measured.
+    /// Whether the machine's links are the measured ones.
     fn shares_links(&self) -> bool {
         self.machine.as_ref().is_some_and(|machine| measured_network(self.costs).as_ref() == Some(&machine.network))
     }
 
-    /// Why devices idle, by device and time, in the costs' unit: the intervals of `explain`. None where a machine's links and queues
-    /// decide, of which it knows nothing, and none of more than 500,000 ops.
+    /// Returns why devices idle, by device and time, in the costs' unit: the intervals of `explain`. Empty for machines with contention
+    /// that was not measured, and for more than 500,000 ops.
     pub fn idle(&self) -> Vec<IdleSpan> {
         if !self.is_explained() || self.graph.len() > MOST_EXPLAINED {
             return Vec::new();
@@ -387,7 +157,7 @@ impl Predicted<'_> {
         explain(self.graph, self.costs, &self.op_times(), self.memory_cap).report(self.graph, self.costs).idle
     }
 
-    /// Whether the machine has nothing beyond costs but neighbours.
+    /// Whether all contention of the machine was measured.
     fn is_explained(&self) -> bool {
         let Some(machine) = &self.machine else { return true };
         let network = if self.shares_links() { Network::default() } else { machine.network.clone() };
@@ -395,12 +165,12 @@ impl Predicted<'_> {
         self.is_measured() && rest == Config::default()
     }
 
-    /// Whether it was measured what neighbours cost each other.
+    /// Whether contention was measured.
     fn is_measured(&self) -> bool {
         self.costs.contention.is_some() || self.costs.puts.is_some()
     }
 
-    /// How long each op takes by itself, in ticks, where that is not what it costs: under a measured speed, beside neighbours.
+    /// Returns the duration of each op in ticks if it differs from the costs: at a measured speed, or with contention.
     pub fn durations(&self) -> Option<Vec<u64>> {
         if let (Some(record), true) = (&self.record, self.is_measured()) {
             return Some(record.ops.iter().map(|(start, end)| end - start).collect());
@@ -411,26 +181,24 @@ impl Predicted<'_> {
         Some(durations.into_iter().map(Cell::into_inner).collect())
     }
 
-    /// The ends of steps that follow each other without a barrier, at typical speed: so many, fewer where they have become steady.
+    /// Simulates up to `most` steps that follow each other without a barrier, at the machine's median speed, until they are periodic.
     ///
     /// # Errors
-    /// As for a prediction.
+    /// As [`predict`].
     pub fn successive(&self, most: u32) -> Result<Successive, EventError> {
         let (graph, costs, devices) = (self.graph, self.costs, self.step.devices.len());
         let Some(config) = &self.machine else {
-            return Successive::new(&self.step_costs, devices, most, |begin| {
-                let lasts = |_, _, _, duration| duration;
-                Ok(free_again(&sweep_from(graph, costs, begin, lasts, |_, _| Late::default(), |_, _, _| ())))
-            });
+            let pipeline = |begin: &[u64]| Ok(free_again(&sweep_from(graph, costs, begin)));
+            return Successive::new(&self.step_costs, devices, most, pipeline);
         };
         let mut prepared = Prepared::new(graph, costs, config)?;
         Successive::new(&self.step_costs, devices, most, |begin| {
             prepared.set_begin(begin);
-            Ok(free_again(&prepared.run(&mut ())?.devices))
+            Ok(free_again(&prepared.run(&mut ())?))
         })
     }
 
-    /// The timeline: computes, transfers, waits, step ops.
+    /// Returns the timeline: ops, transfers, waits, step ops.
     pub fn timeline(&self) -> Timeline {
         let of_record = |record: &Record| record.transfers.iter().map(|t| (t.op, (t.start, t.end))).collect();
         let transfers = self.record.as_deref().map(of_record);
@@ -440,7 +208,7 @@ impl Predicted<'_> {
         timeline
     }
 
-    /// The timeline's header, without spans.
+    /// Returns the timeline without spans.
     pub fn empty_timeline(&self) -> Timeline {
         let Prediction { schedule, devices, chunks, microbatches, time_unit, .. } = self.prediction.clone();
         Timeline {
@@ -456,44 +224,14 @@ impl Predicted<'_> {
             clock_uncertainty_ns: 0,
             lower_bound_ns: Some(self.costs.to_ns(self.bounds.best().0)),
             lower_bound_if_split_ns: self.bounds.if_split.map(|ticks| self.costs.to_ns(ticks)),
-            typical_makespan_ns: self.step.speed.map(|_| self.costs.to_ns(self.step.typical_makespan)),
+            typical_makespan_ns: self.step.speed_number.map(|_| self.costs.to_ns(self.step.typical_makespan)),
             provenance: BTreeMap::new(),
             spans: Vec::new(),
         }
     }
 }
 
-impl Prediction {
-    fn new(graph: &TaskGraph, costs: &CostTable, step: &Step, bounds: &Bounds) -> Prediction {
-        let schedule = graph.schedule();
-        let peaks: Vec<f64> = (0..schedule.devices()).map(|d| schedule.peak_activations(d, costs.keep)).collect();
-        let held_against = Yardstick {
-            lower_bound: Some(bounds.best().0),
-            lower_bound_if_split: bounds.if_split,
-            typical_makespan: step.speed.map(|_| step.typical_makespan),
-        };
-        Prediction {
-            schedule: schedule.name.clone(),
-            devices: schedule.devices(),
-            chunks: schedule.placement.chunks(),
-            microbatches: schedule.microbatches,
-            time_unit: costs.time_unit.to_string(),
-            costs: costs.summary,
-            costs_assumed: costs.assumed.iter().map(ToString::to_string).collect(),
-            metrics: Metrics::new(&step.devices, &peaks, held_against, costs.ticks_per_unit),
-            jitter: None,
-            interval: Interval::of(
-                &step.at_speeds.iter().map(|at| at.makespan as f64 / costs.ticks_per_unit).collect::<Vec<_>>(),
-            ),
-            iteration: None,
-            period: None,
-            balance: None,
-        }
-    }
-}
-
-/// The makespan in ns of `graph` when each op lasts `durations_ns[index]` and everything else costs what `costs` says:
-/// a run's own durations fed back.
+/// Returns the makespan of `graph` in ns with the measured durations `durations_ns` by op; everything else costs as in `costs`.
 pub fn replay(graph: &TaskGraph, costs: &CostTable, durations_ns: &[u64]) -> u64 {
     let devices = sweep_lasting(graph, costs, |index, _, _, _| durations_ns[index], |_, _, _| ());
     makespan(&devices)

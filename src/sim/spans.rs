@@ -1,4 +1,4 @@
-//! What a prediction draws: the spans of its ops, of their transfers and waits, and of the step ops.
+//! The spans of a predicted timeline: ops, transfers, waits, and step ops.
 
 use super::waits::OpTimes;
 use crate::cost::{CostTable, StepCosts};
@@ -21,7 +21,7 @@ pub struct StepSpan {
     pub end: u64,
 }
 
-/// The step ops behind what `devices` did.
+/// Returns the step ops that follow what `devices` did.
 pub(super) fn step_spans(devices: &[Activity], step: &StepCosts) -> Vec<StepSpan> {
     let mut free = free_again(devices);
     let times = step.ending.run(&mut free, |number| step.lasts[number]);
@@ -30,13 +30,13 @@ pub(super) fn step_spans(devices: &[Activity], step: &StepCosts) -> Vec<StepSpan
     step.ending.nodes().iter().zip(times).map(span).collect()
 }
 
-/// By device: when it is free again after what it did.
+/// Returns, by device, when it is free again.
 pub(super) fn free_again(devices: &[Activity]) -> Vec<u64> {
     devices.iter().map(|device| device.free).collect()
 }
 
-/// The spans of ops that run at `times`, and of `steps` behind them; `transfers` says when the output of each op travelled,
-/// where the event engine knows.
+/// Returns the spans of ops that run at `times`, and of the step ops `steps`; `transfers` has when the output of each op travelled, if
+/// the event engine recorded it.
 pub(super) fn spans(
     graph: &TaskGraph,
     costs: &CostTable,
@@ -69,20 +69,20 @@ pub(super) fn spans(
     spans
 }
 
-/// When an output leaves its device and when it may be used, in ticks.
+/// When an output leaves its device and when it can be used, in ticks.
 pub(super) type Travel = (u64, u64);
 
-/// The way of the output of op number `index` where no link is shared.
+/// Returns when the output of op number `index` travels if no link is shared.
 fn travel(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> Option<Travel> {
     let (op, time) = (graph.op(index), costs.of(graph.op(index)));
-    // What an overlapped pair hands on leaves at its end.
+    // The outputs of an overlapped pair leave at its end.
     let last = graph.pair(index).map_or(index, |(_, last)| last);
     let transfer = time.after.max(time.arrival);
     (transfer > 0 && graph.schedule().placement.leaves_device(op))
         .then(|| (times.end[last], times.end[last] + transfer))
 }
 
-/// The spans of one op: its wait for a transfer, its compute, the transfer of its output.
+/// Adds the spans of one op: its wait for a transfer, the op, and the transfer of its output.
 fn op_spans(
     graph: &TaskGraph,
     costs: &CostTable,
@@ -113,5 +113,5 @@ fn op_spans(
     if let Some((start, end)) = travel {
         span(Queue::Send, consumer, start, end);
     }
-    *free = times.end[index] + time.after + times.late(index).after;
+    *free = times.end[index] + time.after + times.delay(index).after;
 }

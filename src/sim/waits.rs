@@ -1,34 +1,41 @@
-//! When each op runs and what its start waits for: the binding waits behind an op, followed back to time 0.
+//! When each op runs and what its start waits for, back to time 0.
 
-use super::sweep::{Late, sweep_lasting};
+use super::sweep::sweep_lasting;
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::op::Op;
 use crate::schedule::Overlap;
 
+/// By how many ticks contention for links delays what follows an op.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delay {
+    /// Until the op's device is free again.
+    pub after: u64,
+    /// Until the op's output may be used.
+    pub arrival: u64,
+}
+
 /// When each op runs, in ticks, by the graph's op index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpTimes {
-    /// Starts.
     pub start: Vec<u64>,
-    /// Ends.
     pub end: Vec<u64>,
-    /// What others on the links did to the ops' outputs; empty where nobody shares a link.
-    pub late: Vec<Late>,
+    /// Delays by contention for links; empty if no link is contended.
+    pub delays: Vec<Delay>,
 }
 
 impl OpTimes {
-    /// Room for the ops of `graph`.
+    /// Returns zero times for the ops of `graph`.
     pub fn of(graph: &TaskGraph) -> OpTimes {
-        OpTimes { start: vec![0; graph.len()], end: vec![0; graph.len()], late: Vec::new() }
+        OpTimes { start: vec![0; graph.len()], end: vec![0; graph.len()], delays: Vec::new() }
     }
 
-    /// What others on the links did to the output of op number `index`.
-    pub fn late(&self, index: usize) -> Late {
-        self.late.get(index).copied().unwrap_or_default()
+    /// Returns the delays after op number `index`.
+    pub fn delay(&self, index: usize) -> Delay {
+        self.delays.get(index).copied().unwrap_or_default()
     }
 
-    /// The times of a sweep at constant speed.
+    /// Returns the times of a sweep at constant speed.
     pub fn swept(graph: &TaskGraph, costs: &CostTable) -> OpTimes {
         let mut times = OpTimes::of(graph);
         let note = |index: usize, start, end| (times.start[index], times.end[index]) = (start, end);
@@ -36,38 +43,38 @@ impl OpTimes {
         times
     }
 
-    /// End of the last op.
+    /// Returns the end of the last op.
     pub fn makespan(&self) -> u64 {
         self.end.iter().copied().max().unwrap_or(0)
     }
 
-    /// How long op number `index` runs.
+    /// Returns how long op number `index` runs.
     pub fn duration(&self, index: usize) -> u64 {
         self.end[index] - self.start[index]
     }
 }
 
-/// One thing that an op's start waits for: the end of an op, and some time after it.
+/// What an op's start waits for: the end of another op, and some time after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// The op whose end it is; of an overlapped pair the second.
+    /// The op that must end; of an overlapped pair the second.
     pub end_of: usize,
-    /// The op whose output is awaited; `None` where only the device must be free again.
+    /// The op whose output is awaited; `None` if only the device must be free again.
     pub maker: Option<usize>,
-    /// From that end until the wait is over: host overhead or transfer.
+    /// Ticks from that end until the wait is over: host overhead or transfer.
     pub lag: u64,
 }
 
 impl Need {
-    /// When the wait is over.
+    /// Returns when the wait is over.
     pub fn met(&self, times: &OpTimes) -> u64 {
         times.end[self.end_of] + self.lag
     }
 }
 
-/// The latest host overhead of op number `index`: of an overlapped pair both ops', after its second.
+/// Returns the host overhead after op number `index`; that of both ops of an overlapped pair follows its second.
 fn overhead(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> u64 {
-    let after = |op: usize| costs.of(graph.op(op)).after + times.late(op).after;
+    let after = |op: usize| costs.of(graph.op(op)).after + times.delay(op).after;
     match graph.pair(index) {
         Some((first, _)) if first == index => 0,
         Some((first, last)) => after(first) + after(last),
@@ -75,20 +82,20 @@ fn overhead(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize)
     }
 }
 
-/// The end of `maker`, from which its output travels to whoever waits for it.
+/// Returns the need for the output of `maker`.
 fn output(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, maker: usize) -> Need {
     let (op, pair) = (graph.op(maker), graph.pair(maker));
     let leaves = graph.schedule().placement.leaves_device(op);
-    let transfer = if leaves { costs.of(op).arrival + times.late(maker).arrival } else { 0 };
+    let transfer = if leaves { costs.of(op).arrival + times.delay(maker).arrival } else { 0 };
     let behind = match pair {
-        Some((first, last)) if last == maker => costs.of(graph.op(first)).after + times.late(first).after,
+        Some((first, last)) if last == maker => costs.of(graph.op(first)).after + times.delay(first).after,
         _ => 0,
     };
     let end_of = pair.map_or(maker, |(_, last)| last);
     Need { end_of, maker: Some(maker), lag: transfer + behind }
 }
 
-/// What op number `index` waits for, its device first: [`TaskGraph::needs`] with the time that must lie between.
+/// Returns what op number `index` waits for, its device first: [`TaskGraph::needs`] with the lag of each.
 pub fn needs<'a>(
     graph: &'a TaskGraph,
     costs: &'a CostTable,
@@ -107,7 +114,7 @@ pub fn needs<'a>(
     device.into_iter().chain(makers.map(|maker| output(graph, costs, times, maker)))
 }
 
-/// The need that op number `index` waits for longest; in a tie its own device, since a faster transfer would not help.
+/// Returns the need that op number `index` waits for longest; in a tie its own device, since a faster transfer would not help.
 pub fn binding(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> Option<Need> {
     let latest = |best: Option<Need>, need: Need| match best {
         Some(best) if best.met(times) >= need.met(times) => Some(best),
@@ -116,12 +123,12 @@ pub fn binding(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usi
     needs(graph, costs, times, index).fold(None, latest)
 }
 
-/// What a piece of a chain of waits is.
+/// What happens during a piece of a chain of waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     /// This op runs.
     Running(usize),
-    /// The output of `maker` is on its way to `user`, which waits for it.
+    /// The output of `maker` travels to `user`, which waits for it.
     Transfer { maker: usize, user: usize },
     /// The device is held up after this op.
     Overhead(usize),
@@ -130,78 +137,38 @@ pub enum Doing {
 /// A piece of a chain of waits, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Its start.
     pub start: u64,
-    /// Its end: the start of the next piece.
+    /// The start of the next piece.
     pub end: u64,
-    /// What it is.
     pub doing: Doing,
 }
 
-/// The chain of binding waits that ends with an op, from there back to time 0 without a hole: what would have to be shorter
-/// for that op to end earlier. Pieces of no length are left out.
-pub struct Chain<'a> {
-    graph: &'a TaskGraph,
-    costs: &'a CostTable,
-    times: &'a OpTimes,
-    /// The chain so far starts at `at`; what runs before that is `next`.
-    at: u64,
-    next: Step,
-}
-
-#[derive(Clone, Copy)]
-enum Step {
-    Wait(usize),
-    Run(usize),
-    Done,
-}
-
-impl<'a> Chain<'a> {
-    /// The chain that ends with op number `index`.
-    pub fn through(graph: &'a TaskGraph, costs: &'a CostTable, times: &'a OpTimes, index: usize) -> Chain<'a> {
-        Chain { graph, costs, times, at: times.end[index], next: Step::Run(index) }
-    }
-
-    fn piece(&mut self, start: u64, doing: Doing) -> Option<Piece> {
-        let end = self.at;
-        self.at = start.min(end);
-        (start < end).then_some(Piece { start, end, doing })
-    }
-}
-
-impl Iterator for Chain<'_> {
-    type Item = Piece;
-
-    fn next(&mut self) -> Option<Piece> {
-        while self.at > 0 {
-            let piece = match self.next {
-                Step::Done => return None,
-                Step::Run(index) => {
-                    self.next = Step::Wait(index);
-                    self.piece(self.times.start[index], Doing::Running(index))
-                }
-                Step::Wait(index) => match binding(self.graph, self.costs, self.times, index) {
-                    Some(Need { end_of, maker, .. }) => {
-                        self.next = Step::Run(end_of);
-                        let doing =
-                            maker.map_or(Doing::Overhead(end_of), |maker| Doing::Transfer { maker, user: index });
-                        self.piece(self.times.end[end_of], doing)
-                    }
-                    None => {
-                        self.next = Step::Done;
-                        self.piece(0, Doing::Overhead(index))
-                    }
-                },
-            };
-            if piece.is_some() {
-                return piece;
-            }
+/// Returns the chain of binding waits that ends with op number `last`, from time 0 on and without a gap: what would have to be
+/// shorter for that op to end earlier. Pieces of zero length are left out.
+pub fn chain(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, last: usize) -> Vec<Piece> {
+    let (mut pieces, mut index, mut at) = (Vec::new(), last, times.end[last]);
+    let mut push = |at: &mut u64, start: u64, doing: Doing| {
+        let end = std::mem::replace(at, start.min(*at));
+        if start < end {
+            pieces.push(Piece { start, end, doing });
         }
-        None
+    };
+    while at > 0 {
+        push(&mut at, times.start[index], Doing::Running(index));
+        match binding(graph, costs, times, index) {
+            Some(Need { end_of, maker, .. }) => {
+                let doing = maker.map_or(Doing::Overhead(end_of), |maker| Doing::Transfer { maker, user: index });
+                push(&mut at, times.end[end_of], doing);
+                index = end_of;
+            }
+            None => push(&mut at, 0, Doing::Overhead(index)),
+        }
     }
+    pieces.reverse();
+    pieces
 }
 
-/// What ops of each kind take on average by the costs: (sum, number) by kind.
+/// Average costs by kind: (sum, number).
 struct Averages([(u128, u128); 4]);
 
 impl Averages {
@@ -215,8 +182,8 @@ impl Averages {
         Averages(sums)
     }
 
-    /// By how many 2^-[`Way::FINENESS`] ticks an op that ran for `duration` is longer than the average of its kind; in
-    /// proportion where it ran slower or faster than the costs say.
+    /// Returns by how many 2^-[`Way::FINENESS`] ticks an op that ran for `duration` exceeds the average of its kind; in
+    /// proportion if it ran slower or faster than the costs say.
     fn excess(&self, costs: &CostTable, op: Op, duration: u64) -> i128 {
         let (sum, number) = self.0[op.kind() as usize];
         let nominal = u128::from(costs.of(op).duration) * number;
@@ -231,36 +198,36 @@ impl Averages {
 pub struct Way {
     /// Ticks in transfers and host overheads.
     pub underway: i64,
-    /// By how much its ops exceed the average, in 2^-[`Way::FINENESS`] ticks: an op may exceed it by less than one.
+    /// By how much its ops exceed the average, in 2^-[`Way::FINENESS`] ticks: one op may exceed it by less than a tick.
     excess: i128,
-    /// The last op in it that does.
+    /// The last of its ops that exceeds the average.
     pub slow: Option<usize>,
 }
 
 impl Way {
     const FINENESS: u32 = 20;
 
-    /// The same chain and so many ticks of transfers and host overheads more.
+    /// Returns the chain with `underway` more ticks of transfers and host overheads.
     pub fn and(self, underway: u64) -> Way {
         Way { underway: self.underway + underway as i64, ..self }
     }
 
-    /// By how many ticks more than those of `other` its ops exceed the average, not less than 0.
+    /// Returns by how many ticks its ops exceed the average more than those of `other` do; at least 0.
     pub fn excess_over(self, other: Way) -> u64 {
         let more = (self.excess - other.excess).max(0) + (1 << (Way::FINENESS - 1));
         (more >> Way::FINENESS) as u64
     }
 }
 
-/// By op: the chain of binding waits that ends at its start.
+/// The chains of binding waits of all ops.
 pub struct Ways {
     averages: Averages,
-    /// The chains.
+    /// By op: the chain that ends at its start.
     pub starts: Vec<Way>,
 }
 
 impl Ways {
-    /// The chains of all ops.
+    /// Follows the chains of all ops.
     pub fn new(graph: &TaskGraph, costs: &CostTable, times: &OpTimes) -> Ways {
         let mut ways = Ways { averages: Averages::new(graph, costs), starts: vec![Way::default(); graph.len()] };
         for index in graph.order() {
@@ -273,7 +240,7 @@ impl Ways {
         ways
     }
 
-    /// The chain that ends at the end of op number `index`.
+    /// Returns the chain that ends at the end of op number `index`.
     pub fn end(&self, graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> Way {
         let (way, excess) = (self.starts[index], self.averages.excess(costs, graph.op(index), times.duration(index)));
         let slow = if excess > 0 { Some(index) } else { way.slow };

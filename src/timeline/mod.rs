@@ -1,11 +1,10 @@
-//! The timeline: what a simulation predicts and what an execution measures, in one versioned JSON schema.
+//! Timelines: what a simulation predicts and what an execution measures, in one versioned JSON schema.
 //!
-//! `compare`, the pictures and the pages read nothing else. Times are whole nanoseconds from the step's time 0. A timeline
-//! predicted from given costs has no nanoseconds: there one unit of cost stands as 10^9 ns or another power of ten (`unit_ns`).
+//! `compare`, the pictures and the pages read nothing else. Times are whole nanoseconds from the step's time 0. In a timeline
+//! predicted from costs without a unit, one unit of cost is 10^9 ns or another power of ten (`unit_ns`).
 
-mod check;
-mod fault;
 mod read;
+mod validate;
 
 pub use read::TimelineError;
 
@@ -18,9 +17,9 @@ use std::collections::BTreeMap;
 /// Version of the JSON schema that this program writes and reads.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Latest time in a file that is read: 2^53 ns, 104 days, which pages hold exactly.
+/// Latest time in a file: 2^53 ns, 104 days, which JavaScript numbers represent exactly.
 const MAX_NS: u64 = 1 << 53;
-/// Most nanoseconds of a unit.
+/// Maximum number of nanoseconds of a unit.
 const MAX_UNIT_NS: u64 = 1_000_000_000_000_000_000;
 
 /// Where a timeline comes from.
@@ -41,7 +40,7 @@ pub enum Queue {
     Compute,
     /// Puts to other devices.
     Send,
-    /// Waits for what others put.
+    /// Waits for puts of other devices.
     Receive,
 }
 
@@ -61,7 +60,7 @@ pub struct Span {
     /// The other device of a send or a receive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<u32>,
-    /// The schedule's name for this part of the word: `warm-up`, `steady`, `drain`.
+    /// The schedule's name for this part of the program: `warm-up`, `steady`, `drain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     /// Start, in ns from the step's time 0.
@@ -71,12 +70,12 @@ pub struct Span {
 }
 
 impl Span {
-    /// The pipeline op of a span on the compute queue, `None` for step ops and other queues.
+    /// Returns the pipeline op of a span on the compute queue; `None` for step ops and other queues.
     pub fn pipeline_op(&self) -> Option<Op> {
         if self.queue == Queue::Compute { self.op.parse().ok() } else { None }
     }
 
-    /// When the span's op takes activations or gives them back.
+    /// Returns when the span's `op` takes activations or gives them back, and its kind.
     pub(crate) fn change(&self, op: Op) -> (u64, Kind) {
         (if op.kind() == Kind::F { self.start_ns } else { self.end_ns }, op.kind())
     }
@@ -86,7 +85,7 @@ impl Span {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timeline {
-    /// The version of this description, 1.
+    /// Version of the schema, 1.
     pub schema_version: u32,
     /// Predicted or measured.
     pub source: Source,
@@ -94,29 +93,28 @@ pub struct Timeline {
     pub schedule: String,
     /// p.
     pub devices: u32,
-    /// v, stages a device.
+    /// v, stages per device.
     pub chunks: u32,
     /// m.
     pub microbatches: u32,
     /// `unit` (costs were given) or `ms`.
     pub time_unit: String,
-    /// How many of the spans' nanoseconds are one `time_unit`.
+    /// Number of nanoseconds of one `time_unit`.
     pub unit_ns: u64,
-    /// Share of an activation that lives on from I to W (the cost `keep`).
+    /// Share of an activation that is kept from I to W (the cost `keep`).
     pub keep: f64,
-    /// How far clocks of different devices may disagree; 0 for a simulation or a single clock.
+    /// By how much the clocks of different devices may differ; 0 for a simulation or a single clock.
     pub clock_uncertainty_ns: u64,
-    /// No order of these ops, on this placement and under these costs, is shorter; where none was computed, left out.
+    /// Lower bound of the makespan of every order of these ops with this placement and these costs; omitted if not computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower_bound_ns: Option<u64>,
-    /// The same of orders whose backwards are whole or split into I and W as they like.
+    /// Lower bound of orders whose backwards may be whole or split into I and W.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower_bound_if_split_ns: Option<u64>,
-    /// The makespan of this order at the machine's typical speed, which is held against the bound; left out where the speed did
-    /// not vary.
+    /// The makespan of this order at the machine's median speed, to which the bound applies; omitted if the speed did not vary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub typical_makespan_ns: Option<u64>,
-    /// Who made it: program version, machine, date, device kind; free text by key.
+    /// Origin: program version, machine, date, device kind; free text by key.
     #[serde(default)]
     pub provenance: BTreeMap<String, String>,
     /// By device, then queue, then start.
@@ -124,25 +122,25 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Sorts the spans as the schema promises.
+    /// Sorts the spans by device, queue and start.
     pub fn sort(&mut self) {
         self.spans.sort_by(|a, b| {
             (a.device, a.queue, a.start_ns, a.end_ns, &a.op).cmp(&(b.device, b.queue, b.start_ns, b.end_ns, &b.op))
         });
     }
 
-    /// Several timelines as one JSON text.
+    /// Writes several timelines as one JSON text.
     pub fn list_to_json(timelines: &[&Timeline]) -> String {
         let list = serde_json::json!({"schema_version": SCHEMA_VERSION, "timelines": timelines});
         format!("{list}\n")
     }
 
-    /// The compute spans of pipeline ops, with their ops, in time order on each device.
+    /// Returns the compute spans of pipeline ops with their ops, in time order on each device.
     pub fn ops(&self) -> impl Iterator<Item = (Op, &Span)> {
         self.spans.iter().filter_map(|span| span.pipeline_op().map(|op| (op, span)))
     }
 
-    /// Busy time, first start and last end of each device's pipeline part, in ns.
+    /// Returns busy time, first start and last end of the pipeline ops of each device, in ns.
     pub fn activities(&self) -> Vec<Activity> {
         let mut activities: Vec<Option<Activity>> = vec![None; self.devices as usize];
         for (_, span) in self.ops() {
@@ -159,7 +157,7 @@ impl Timeline {
         activities.into_iter().map(Option::unwrap_or_default).collect()
     }
 
-    /// The figures, in the timeline's unit.
+    /// Returns the figures, in the timeline's unit.
     pub fn metrics(&self) -> Metrics {
         let highest = |curve: Vec<(u64, f64)>| curve.into_iter().map(|(_, held)| held).fold(0.0, f64::max);
         let peaks: Vec<f64> = self.changes().into_iter().map(|changes| highest(self.curve(changes))).collect();
@@ -171,34 +169,34 @@ impl Timeline {
         Metrics::new(&self.activities(), &peaks, held_against, self.unit_ns as f64)
     }
 
-    /// Is held against what `other` is held against.
+    /// Takes over the lower bounds of `other`.
     pub(crate) fn held_against(&mut self, other: &Timeline) {
         self.lower_bound_ns = other.lower_bound_ns;
         self.lower_bound_if_split_ns = other.lower_bound_if_split_ns;
         self.typical_makespan_ns = other.typical_makespan_ns;
     }
 
-    /// End of the last span of any kind: the iteration time, step ops included, in ns.
+    /// Returns the end of the last span of any kind in ns: the iteration time, step ops included.
     pub fn end_ns(&self) -> u64 {
         self.spans.iter().map(|span| span.end_ns).max().unwrap_or(0)
     }
 
-    /// Activations held on `device` over time: (ns, units) after each change. A chunk's op takes 1/v at the start of F
-    /// and returns it at the end of B, or (1 - keep)/v at the end of I and keep/v at the end of W.
+    /// Returns the activations held on `device` over time: (ns, units) after each change. F takes 1/v at its start; B returns it
+    /// at its end, or I returns (1 - keep)/v and W keep/v at their ends.
     pub fn activations(&self, device: u32) -> Vec<(u64, f64)> {
         self.curve(self.changes().swap_remove(device as usize))
     }
 
-    /// By device: when ops of which kind take or give back activations.
+    /// Returns, by device, when ops of which kind take or give back activations.
     fn changes(&self) -> Vec<Vec<(u64, Kind)>> {
         let mut changes = vec![Vec::new(); self.devices as usize];
         self.ops().for_each(|(op, span)| changes[span.device as usize].push(span.change(op)));
         changes
     }
 
-    /// (ns, units) after each of these changes of one device.
+    /// Returns (ns, units) after each of these changes of one device.
     pub(crate) fn curve(&self, mut changes: Vec<(u64, Kind)>) -> Vec<(u64, f64)> {
-        // What ends makes room for what starts at that moment.
+        // An op that ends makes room for one that starts at the same time.
         changes.sort_by_key(|&(time, kind)| (time, kind.change().0));
         let (changed, mut held) = (Keep::new(self.keep).changes(), 0);
         let mut curve: Vec<(u64, f64)> = vec![(0, 0.0)];

@@ -1,20 +1,21 @@
-//! Reading timelines from files that anybody may have written, cut off or edited.
+//! Reading timelines from files of unknown origin, which may be truncated or edited.
 
-use super::Timeline;
-use super::fault::{self, Shape};
+use super::{SCHEMA_VERSION, Timeline};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Why a text is no timeline; what to do.
+/// Why a text is not a timeline, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TimelineError(pub(super) String);
 
-/// What a file of timelines is at its outermost.
+/// A file of several timelines.
 #[derive(Deserialize)]
 struct List {
+    #[serde(default)]
+    schema_version: Option<Value>,
     timelines: Vec<Timeline>,
 }
 
@@ -22,9 +23,9 @@ impl Timeline {
     /// Reads a timeline.
     ///
     /// # Errors
-    /// Not JSON, another schema, another version, or spans that contradict the header; the text says where and what to do.
+    /// Not JSON, another schema or version, or spans that contradict the header. The text says where, and what to do.
     pub fn from_json(text: &str) -> Result<Timeline, TimelineError> {
-        let timeline: Timeline = serde_json::from_str(text).map_err(|e| not_so(text, "", Shape::timeline, &e))?;
+        let timeline: Timeline = parse(text)?;
         timeline.validate("")?;
         Ok(timeline)
     }
@@ -35,20 +36,18 @@ impl Timeline {
     /// As [`Timeline::from_json`].
     pub fn list_from_json(text: &str) -> Result<Vec<Timeline>, TimelineError> {
         let outer = serde_json::from_str::<BTreeMap<String, IgnoredAny>>(text);
-        let outer = outer.map_err(|e| no_object(text, &e))?;
+        let outer = outer.map_err(|e| not_an_object(text, &e))?;
         if !outer.contains_key("timelines") {
-            if let Some(what) = MISTAKEN.iter().find(|(key, _)| outer.contains_key(*key)) {
-                return Err(TimelineError(format!("expected timelines, found {}", what.1)));
+            if let Some((_, what)) = MISTAKEN.iter().find(|(key, _)| outer.contains_key(*key)) {
+                return Err(TimelineError(format!("expected timelines, found {what}")));
             }
             return Ok(vec![Timeline::from_json(text)?]);
         }
-        check_version(text)?;
-        let list = serde_json::from_str::<List>(text);
-        let List { timelines } = list.map_err(|e| not_so(text, "timelines", Shape::list, &e))?;
+        let List { schema_version, timelines } = parse(text)?;
+        check_version("", schema_version.as_ref())?;
         if timelines.is_empty() {
-            return Err(TimelineError(
-                "expected timelines, found an empty list of them; write one with -o FILE.json".into(),
-            ));
+            let text = "expected timelines, found an empty list of them; write one with -o FILE.json";
+            return Err(TimelineError(text.to_string()));
         }
         for (number, timeline) in timelines.iter().enumerate() {
             timeline.validate(&format!("timelines[{number}]"))?;
@@ -66,19 +65,16 @@ const MISTAKEN: [(&str, &str); 5] = [
     ("parts", "measured costs; give them to predict --profile, and compare what that writes with -o FILE.json"),
 ];
 
-/// The version of the list itself.
-fn check_version(text: &str) -> Result<(), TimelineError> {
-    #[derive(Deserialize)]
-    struct Version {
-        #[serde(default)]
-        schema_version: Option<Value>,
-    }
-    let found = serde_json::from_str::<Version>(text).ok().and_then(|version| version.schema_version);
-    fault::version("", found.as_ref()).map_or(Ok(()), |fault| Err(TimelineError(fault)))
+/// Parses `text`; only if that fails, parses it again to find out where it is wrong.
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, TimelineError> {
+    serde_json::from_str(text).map_err(|error| match serde_json::from_str::<Value>(text) {
+        Err(error) => not_an_object(text, &error),
+        Ok(value) => not_a_timeline::<T>(value, &error),
+    })
 }
 
-/// A text that is no JSON, or no object of it.
-fn no_object(text: &str, error: &serde_json::Error) -> TimelineError {
+/// Says what is wrong with a text that is not JSON, or not an object.
+fn not_an_object(text: &str, error: &serde_json::Error) -> TimelineError {
     let place = format!("line {}, column {}", error.line(), error.column());
     TimelineError(if text.trim().is_empty() {
         "expected a pipesim timeline, found an empty file; write one with -o FILE.json".to_string()
@@ -98,19 +94,44 @@ fn no_object(text: &str, error: &serde_json::Error) -> TimelineError {
     })
 }
 
-/// What is wrong with a text that is JSON, but no timeline: the first field that is not as the schema says.
-fn not_so(
-    text: &str,
-    place: &str,
-    shape: fn(&str, &Value) -> Option<String>,
-    error: &serde_json::Error,
-) -> TimelineError {
-    match serde_json::from_str::<Value>(text) {
-        Err(error) => no_object(text, &error),
-        Ok(value) => {
-            let value = if place.is_empty() { &value } else { &value[place] };
-            let fault = shape(place, value).unwrap_or_else(|| error.to_string());
-            TimelineError(format!("{fault}; correct it, or write the file again with -o FILE.json"))
+/// Says what is wrong with an object that is not a timeline or a list of them. Versions come first: other versions have other
+/// fields.
+fn not_a_timeline<T: DeserializeOwned>(value: Value, error: &serde_json::Error) -> TimelineError {
+    let list = value["timelines"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let inner = list.iter().enumerate().map(|(number, one)| (format!("timelines[{number}]"), one));
+    for (place, one) in std::iter::once((String::new(), &value)).chain(inner) {
+        if let Err(fault) = check_version(&place, one.get("schema_version")) {
+            return fault;
         }
     }
+    let fault = match serde_path_to_error::deserialize::<_, T>(value) {
+        Ok(_) => error.to_string(), // a key that occurs twice
+        Err(found) => {
+            let (path, what) = (found.path().to_string(), found.inner().to_string());
+            let found = what.strip_prefix("invalid type: ").or(what.strip_prefix("invalid value: "));
+            match found.and_then(|found| found.rsplit_once(", expected ")) {
+                Some((found, expected)) => format!("{path}: expected {expected}, found {found}"),
+                None => format!("{path}: {what}"),
+            }
+        }
+    };
+    TimelineError(format!("{fault}; correct it, or write the file again with -o FILE.json"))
+}
+
+/// Checks the version of the object at `place`.
+pub(super) fn check_version(place: &str, found: Option<&Value>) -> Result<(), TimelineError> {
+    let place = field(place, "schema_version");
+    let found = match found {
+        Some(Value::Number(found)) if found.as_u64() == Some(SCHEMA_VERSION.into()) => return Ok(()),
+        Some(found) => {
+            format!("{place}: expected schema_version {SCHEMA_VERSION}, which this program reads, found {found}")
+        }
+        None => format!("{place} is missing: expected schema_version {SCHEMA_VERSION}"),
+    };
+    Err(TimelineError(format!("{found}; write the file again with this program and -o FILE.json")))
+}
+
+/// Returns the path of a field of the object at `place`.
+pub(super) fn field(place: &str, name: &str) -> String {
+    if place.is_empty() { name.to_string() } else { format!("{place}.{name}") }
 }

@@ -100,7 +100,7 @@ fn dualpipe_runs_in_two_directions() {
         assert_eq!(schedule.program(last)[0], Op::new(Kind::F, 0, half).in_direction(1));
         for format in [Format::ComputeOnly, OLDER, NEWEST] {
             let error = write(&schedule, format).unwrap_err().to_string();
-            assert!(error.contains("PyTorch takes a stage on one row only"), "{error}");
+            assert!(error.contains("in PyTorch a stage is on one row only"), "{error}");
         }
     }
 }
@@ -389,13 +389,13 @@ fn errors_name_the_place_and_say_what_to_do() {
         ("0F0,0B0,0F99999999999", &["cell 3", "below 2^32"]),
         ("0F0,0B0,2F0,2B0", &["1F0 is missing", "found '2F0'"]),
         ("0F0,0B0,0F2,0B2", &["0F1 is missing", "found '0F2'"]),
-        ("0F0,1F0,1B0,0B0\n2F0,2B0", &["each with as many stages"]),
+        ("0F0,1F0,1B0,0B0\n2F0,2B0", &["each with the same number of stages"]),
         ("0F0,0F1,0B0\n0B1", &["row 2 (device 1), cell 1", "expected this op on row 1 with others of stage 0"]),
-        ("0F0,0F2,0B0,0B2,1F1,1F3,1B1,1B3\n1F0,1F2,1B0,1B2,0F1,0F3,0B1,0B3", &["stage may stand on two rows only if"]),
+        ("0F0,0F2,0B0,0B2,1F1,1F3,1B1,1B3\n1F0,1F2,1B0,1B2,0F1,0F3,0B1,0B3", &["stage may be on two rows only if"]),
         ("0F0,\"0B0", &["cell 2", "close or remove the quote"]),
         ("0F0,(0F1;0B0", &["cell 2", "a pair such as (0F7;3B2)OVERLAP_F_B"]),
-        ("0F0,0F1,(0B0;0B1)OVERLAP_F_B", &["cell 3", "is no overlapped pair"]),
-        ("(0F0;0B0)OVERLAP_F_B", &["cell 1", "needs this very forward"]),
+        ("0F0,0F1,(0B0;0B1)OVERLAP_F_B", &["cell 3", "is not an overlapped pair"]),
+        ("(0F0;0B0)OVERLAP_F_B", &["cell 1", "needs this forward"]),
     ];
     for (text, parts) in cases {
         let error = refusal(text);

@@ -76,18 +76,18 @@ fn a_wrong_op_is_refused_with_line_op_and_grid() {
         ("m * F + B(1) + B(1)", "0B1 runs twice"),
         ("B + m * F", "0B0 runs before 0F0"),
         ("I + m * F", "0I0 runs before 0F0"),
-        ("F + W + m * (F + I)", "W[0] has no I of its chunk before it whose weights are left"),
+        ("F + W + m * (F + I)", "W[0] has no I of its chunk before it without a W"),
         ("F + W(0)", "0W0 has no 0I0 before it"),
-        ("m * F + m * I + (m - 1) * W", "0W3 is missing: 0I3 is left without its weights"),
-        ("m * F + I + B(0)", "0B0 runs although 0I0 did half its work"),
-        ("m * F + B + I(0)", "0I0 runs although 0B0 did its work"),
+        ("m * F + m * I + (m - 1) * W", "0W3 is missing: 0I3 has no backward for its weights"),
+        ("m * F + I + B(0)", "0B0 runs after 0I0, which is half of it"),
+        ("m * F + B + I(0)", "0I0 runs after 0B0, which includes it"),
         ("m * F + m * I + W + W(0)", "0W0 runs twice"),
         ("m * (F[1] + B)", "F[1] names chunk 1, but a device holds 1 here"),
         ("m * (F[4294967295] + B)", "F[4294967295] names chunk 4294967295"),
         ("F(4)", "0F4 names micro-batch 4, but m = 4"),
         ("F(4294967295)", "0F4294967295 names micro-batch 4294967295, but m = 4"),
         ("1000000 * F", "0F4 names micro-batch 4, but m = 4"),
-        ("first(m, 1000000 * F)", "the word goes on after"),
+        ("first(m, 1000000 * F)", "the word continues after"),
         ("concat([])", "0F0 is missing"),
         ("first(m, concat([]))", "0F0 is missing"),
         ("first(m - 1, m * (F + B))", "0F3 is missing"),
@@ -196,7 +196,7 @@ fn words_that_are_too_long_or_too_deep_are_refused() {
     says(&refused_file(nested, &request(2, 4, None)), &["nested deeper than 1000", "concat(list)", "try.star:4"]);
     let doubled_uncounted =
         "def device(r, p, m):\n    w = first(m, F + B)\n    for i in range(60):\n        w = w + w\n    return w\n";
-    says(&refused_file(doubled_uncounted, &request(2, 4, None)), &["goes on after", "<-- here"]);
+    says(&refused_file(doubled_uncounted, &request(2, 4, None)), &["continues after", "<-- here"]);
     let huge = refused("10000000000000000000000 * F", 2, 4);
     says(&huge, &["try.star:2"]);
 }
@@ -218,7 +218,7 @@ fn files_that_are_no_schedule_are_refused_with_one_thing_to_do() {
     let cases: [(&str, &[&str]); 14] = [
         ("", &["defines no function `device`", "def device(r, p, m):"]),
         ("x = 1\n", &["defines no function `device`"]),
-        ("device = 3\n", &["`device` is no function"]),
+        ("device = 3\n", &["`device` is not a function"]),
         ("def device(r, p):\n    return F\n", &["expected def device(r, p, m, ...), found (r, p)"]),
         ("def device(p, r, m):\n    return F\n", &["found (p, r, m)"]),
         ("def device(*args):\n    return F\n", &["expected def device(r, p, m, ...)"]),
@@ -256,8 +256,8 @@ fn refusals_state_the_files_own_reason() {
 
 #[test]
 fn slices_of_what_has_no_length_and_strides_are_refused() {
-    says(&refused("first(m, m * (F + B))[1:]", 2, 4), &["has no length of its own", "try.star:2"]);
-    says(&refused("alternate(first(m, m * F), m * B)", 2, 4), &["has no length of its own"]);
+    says(&refused("first(m, m * (F + B))[1:]", 2, 4), &["the length of first(m, word) is unknown", "try.star:2"]);
+    says(&refused("alternate(first(m, m * F), m * B)", 2, 4), &["the length of first(m, word) is unknown"]);
     says(&refused("(m * (F + B))[::2]", 2, 4), &["without a stride"]);
     says(&refused("F[-1] + B", 2, 4), &["try.star:2"]);
     says(&refused("F['a'] + B", 2, 4), &["try.star:2"]);
@@ -364,7 +364,7 @@ fn chunks_reach_function_and_placement_or_are_refused() {
     assert_eq!(show(&compile(text, &three).unwrap())[0], "0F0 2F0 4F0 4B0 2B0 0B0");
     says(
         &usage("def device(r, p, m):\n    return m * (F + B)\n", &three),
-        &["try has 1 stage a device, found 3 asked for"],
+        &["try has 1 stage per device, but 3 were requested"],
     );
     let mut by_option = request(2, 1, None);
     by_option.options.insert("v".to_string(), "3".to_string());
@@ -521,10 +521,10 @@ fn overlapped_pairs_are_a_forward_and_a_backward_of_different_micro_batches() {
         (show(&schedule), pairs),
         (vec!["0F0 0F1 0B0 0F2 0B1 0B2".to_string()], vec![false, true, false, true, false, false])
     );
-    says(&refused("m * overlap(F, B)", 1, 2), &["no overlapped pair", "needs this very forward"]);
-    says(&refused("overlap(F, F)", 1, 2), &["one is a forward"]);
+    says(&refused("m * overlap(F, B)", 1, 2), &["is not an overlapped pair", "needs this forward"]);
+    says(&refused("overlap(F, F)", 1, 2), &["which is a forward and an I or B"]);
     says(&refused("overlap(F + B, B)", 1, 2), &["two single ops"]);
-    says(&refused("(F + overlap(F, B))[:2] + F + 3 * B", 1, 3), &["no overlapped pair"]);
+    says(&refused("(F + overlap(F, B))[:2] + F + 3 * B", 1, 3), &["is not an overlapped pair"]);
     // what `first` cuts off leaves the other op alone
     let cut =
         compile("def device(r, p, m):\n    return first(m, F + 3 * overlap(F, B))\n", &request(1, 3, None)).unwrap();
@@ -544,7 +544,7 @@ fn weights_float_into_gaps_lists_are_scheduled_and_orders_searched() {
     let tight = "def device(r, p, m):\n    return fill(m * F + m * I, W, cap = 2)\n";
     says(&settled(tight, 1, 4).unwrap_err(), &["may hold 2 activations", "needs 4"]);
     let mixed = "def device(r, p, m):\n    return search() if r else m * (F + B)\n";
-    says(&settled(mixed, 2, 2).unwrap_err(), &["search for all devices alike"]);
+    says(&settled(mixed, 2, 2).unwrap_err(), &["use the same search for all devices"]);
     for (body, part) in [
         ("fill(m * (F + I), F)", "only W can float"),
         ("fill(3, W)", "expected fill(word, W)"),

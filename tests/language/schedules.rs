@@ -310,3 +310,16 @@ fn groups_that_are_not_full_are_full_ones_without_the_surplus() {
         assert!((found.makespan - expected).abs() < 1e-9, "{p} {v} {m}: {}, {expected}", found.makespan);
     }
 }
+
+#[test]
+fn prints_and_parses_as_pytorch_does() {
+    for text in ["0F0", "7B12", "3I1", "268435455W4294967295"] {
+        assert_eq!(text.parse::<Op>().unwrap().to_string(), text);
+    }
+    let op = Op::new(Kind::I, 5, 7).in_direction(1).opening_pair();
+    assert_eq!((op.kind(), op.stage(), op.microbatch(), op.direction()), (Kind::I, 5, 7, 1));
+    assert_eq!((op.slot(), op.opens_pair(), op.alone().opens_pair()), (5 * Op::SLOTS_PER_STAGE + 4 + 1, true, false));
+    for text in ["", "F0", "0", "0F", "0X1", "0F-1", "0F1 ", "-1F0", "268435456F0", "0F4294967296", "0é1"] {
+        assert!(text.parse::<Op>().is_err(), "{text} must be refused");
+    }
+}

@@ -188,8 +188,12 @@ fn bad_numbers_and_names_are_usage_errors() {
     fails(&format!("{SMALL} -s 1f1b --set group=4"), 2, &["no option 'group'"]);
     fails(&format!("{SMALL} -s interleaved-1f1b --set group=4"), 2, &["no option 'group'; it has v"]);
     fails(&format!("{SMALL} -s 1f1b --set group"), 2, &["KEY=VALUE"]);
-    fails(&format!("{SMALL} -s 1f1b --chunks 2"), 2, &["1f1b has 1 stage a device, found 2 asked for; leave --chunks"]);
-    fails(&format!("{SMALL} -s zb-v --chunks 3"), 2, &["zb-v has 2 stages a device"]);
+    fails(
+        &format!("{SMALL} -s 1f1b --chunks 2"),
+        2,
+        &["1f1b has 1 stage per device, but 2 were requested; omit --chunks"],
+    );
+    fails(&format!("{SMALL} -s zb-v --chunks 3"), 2, &["zb-v has 2 stages per device"]);
     fails(&format!("{SMALL} --layers 1,2"), 2, &["--layers"]);
     for condition in ["bubble", "bubble>x", "bubble>NaN", "speed>1"] {
         fails(&format!("{SMALL} --fail-if {condition}"), 2, &["--fail-if"]);
@@ -726,20 +730,20 @@ fn a_damaged_timeline_is_blamed_at_its_place() {
             file["timelines"][1]["schema_version"] = json!(2);
             file["timelines"][1]["colour"] = json!("a field of later versions");
         }),
-        ("timelines[1].devices is missing", &|file| {
+        ("timelines[1]: missing field `devices`", &|file| {
             drop(file["timelines"][1].as_object_mut().unwrap().remove("devices"));
         }),
-        ("timelines[0].time_unit: expected a text, found 3", &|file| file["timelines"][0]["time_unit"] = json!(3)),
-        ("timelines[1].provenance.date: expected a text", &|file| {
+        ("timelines[0].time_unit: expected a string, found integer `3`", &|file| {
+            file["timelines"][0]["time_unit"] = json!(3)
+        }),
+        ("timelines[1].provenance.date: expected a string", &|file| {
             file["timelines"][1]["provenance"]["date"] = json!([1]);
         }),
-        ("spans[0].start_ns: expected a whole number", &|file| {
-            file["timelines"][1]["spans"][0]["start_ns"] = json!("x")
-        }),
-        ("spans[0].end_ns is missing", &|file| {
+        ("spans[0].start_ns: expected u64", &|file| file["timelines"][1]["spans"][0]["start_ns"] = json!("x")),
+        ("spans[0]: missing field `end_ns`", &|file| {
             drop(file["timelines"][1]["spans"][0].as_object_mut().unwrap().remove("end_ns"));
         }),
-        ("spans[0].queue: expected one of compute, send, receive", &|file| {
+        ("spans[0].queue: unknown variant `tea`, expected one of `compute`, `send`, `receive`", &|file| {
             file["timelines"][1]["spans"][0]["queue"] = json!("tea");
         }),
         ("later, found 5", &|file| {

@@ -53,7 +53,7 @@ fn hostile() -> Vec<(&'static str, String, &'static str)> {
     let made = |text: &str| format!("def make():\n{text}x = make()\n{PLAIN}");
     let of_shared = |text: &str| format!("{SHARED}{text}\n{PLAIN}");
     let time = "was stopped: evaluating it took more than its budget of 5 s of computing";
-    let nested = "expected at most 20000 operators and brackets within one another";
+    let nested = "expected at most 20000 nested operators and brackets";
     vec![
         ("compare", of_shared("x = shared() == shared()"), time),
         ("digits", format!("x = [int('9' * 10000000) for i in range(100)]\n{PLAIN}"), time),
@@ -79,7 +79,7 @@ fn hostile() -> Vec<(&'static str, String, &'static str)> {
         ("calls", format!("x = int{}\n{PLAIN}", "()".repeat(500_000)), nested),
         ("branches", format!("if 0:\n    pass\n{}{PLAIN}", "elif 0:\n    pass\n".repeat(50_000)), nested),
         ("line", format!("x = [{}y]\n{PLAIN}", "1,".repeat(500_000)), "Variable `y` not found"),
-        ("devices", format!("placement = custom([0, 1, 2, 3] * 10000000)\n{PLAIN}"), "at most 64 stages a device"),
+        ("devices", format!("placement = custom([0, 1, 2, 3] * 10000000)\n{PLAIN}"), "at most 64 stages per device"),
         ("phases", format!("N = 'x' * 1000000\n{}", PLAIN.replace("(F", "phase(N, F")), "at most 100 characters"),
         ("returned", format!("{SHARED}X = shared()\ndef device(r, p, m):\n    return X\n"), "found [[[["),
         ("placed", format!("{SHARED}placement = shared()\n{PLAIN}"), "placed.star:6: expected placement = linear"),
@@ -87,7 +87,7 @@ fn hostile() -> Vec<(&'static str, String, &'static str)> {
         (
             "long",
             "def device(r, p, m):\n    return first(0, 1000000000 * (1000000000 * first(0, F)))\n".to_string(),
-            "goes on after",
+            "continues after",
         ),
         ("refusal", "def device(r, p, m):\n    require(False, '\\033[2J' * 10000000)\n".to_string(), "more characters"),
         ("failure", "fail('\\033[2J' * 10000000)\n".to_string(), "is not a schedule"),
@@ -196,7 +196,7 @@ fn a_refused_schedule_says_where_and_what_to_write() {
         ("placement = 'ring'\n", ["t.star:1: ", listed, "found \"ring\"; write one of them"]),
         ("\n\nplacement = [0, 1]\n", ["t.star:3: ", listed, "found [0, 1]"]),
         ("def placement(p):\n    return 'loop'\n", ["t.star:1: ", listed, "found \"loop\"; write placement = loop"]),
-        ("placement = zigzag(1000000)\n", ["t.star", "at most 64 stages a device", "--chunks"]),
+        ("placement = zigzag(1000000)\n", ["t.star", "at most 64 stages per device", "--chunks"]),
     ] {
         fs::write(folder.join("t.star"), format!("{text}{PLAIN}")).unwrap();
         says(&format!("{predict} -s t.star"), folder, &parts);

@@ -17,6 +17,7 @@ mod pictures;
 mod report;
 mod settle;
 mod shares;
+mod steps;
 mod successive;
 
 #[path = "../support/mod.rs"]

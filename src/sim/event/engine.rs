@@ -1,15 +1,13 @@
 //! The general engine: ops and messages that wait for processors, queues, slots, partners and links.
 
-use super::link::LinkState;
+use super::messages::{Lane, Messages, NONE, Rule};
 use super::prepared::Prepared;
-use super::queue::{Lane, Messages, NONE};
-use super::rule::Rule;
-use super::share::Grain;
-use super::straight::{Tournament, UNKNOWN, divide, share};
-use super::{Observer, Outcome, Put, Waits};
+use super::sharing::{Grain, LinkState};
+use super::{Observer, Put};
 use crate::metrics::Activity;
 use crate::op::Op;
 use crate::schedule::Overlap;
+use crate::sim::sweep::{first_share, pair_duration};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
@@ -17,42 +15,41 @@ use std::ops::Range;
 /// Not yet.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// What happens besides ends of ops. The order of kinds is the order in which events of one time and device are handled;
-/// an op's end comes after them.
+/// Kinds of events besides ends of ops, in the order in which events of one time and device are handled; an op's end comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EventKind {
-    /// A message is through its link, on its sender's side.
+    /// A message has left its link.
     Through,
     /// A message arrives at its receiver.
     Arrival,
-    /// The second output of a pair can be sent, after the first has held its device up.
+    /// The second output of a pair can be sent, after the overhead of the first.
     Ready,
-    /// A device is free again after an op or a put has held it up.
+    /// A device is free again after host overhead or a put.
     Free,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Event {
     time: u64,
-    /// Device and kind: 8 times the one and the other.
+    /// 8 * device + kind.
     place: u64,
     /// Link or message.
     which: u32,
-    /// Of [`EventKind::Through`] on shared links: void unless it is the link's latest.
+    /// For [`EventKind::Through`] on shared links: void unless it is the link's current one.
     turn: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Its next op, if any, waits for its input.
+    /// Waits for the input of its next op, or has none.
     Idle,
-    /// An op or a pair of ops runs.
+    /// Runs an op or a pair.
     Running,
-    /// The op that ended holds it up.
+    /// Busy with the overhead or the put of an op that ended.
     Held,
 }
 
-/// A device on the way through its program.
+/// Progress of a device through its program.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
     next: usize,
@@ -60,20 +57,19 @@ pub(super) struct Device {
     state: State,
     free: u64,
     start: u64,
-    /// What the op that runs takes alone; of a pair that runs as one, both.
+    /// Durations of the running op alone, or of both ops of a pair.
     alone: [u64; 2],
-    /// The ops that have ended and whose outputs are still to be put, one after the other.
+    /// Ended ops whose outputs are still to be put, one after the other.
     to_put: Range<usize>,
-    /// Grains that are left of it, since when it runs at how many a tick.
+    /// Grains left of the running op at time `since`, and its speed in grains per tick.
     left: u128,
     since: u64,
     speed: u64,
-    /// Number of its processor, if it shares one.
+    /// Its processor, if it shares one.
     processor: Option<usize>,
-    /// Messages on their way from it or to it.
+    /// Number of messages in transit from or to it.
     pub(super) transfers: u32,
     activity: Activity,
-    waits: Waits,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,9 +83,9 @@ pub(super) struct Progress {
 pub(super) struct QueueState {
     pub(super) next: u32,
     pub(super) end: u32,
-    /// Its head is on its way, where sends go into slots.
+    /// Whether its head is in transit, if sends go into slots.
     pub(super) busy: bool,
-    /// Messages of the group at its head that are not there yet.
+    /// Number of messages of the group at its head that have not arrived.
     pub(super) left: u32,
 }
 
@@ -108,17 +104,17 @@ pub(super) struct Simulation<'a, L, O> {
     pub(super) observer: &'a mut O,
     pub(super) now: u64,
     pub(super) grain: Grain,
-    /// When the ops end that run.
+    /// Ends of the running ops.
     pub(super) ends: Tournament,
     pub(super) events: BinaryHeap<Reverse<Event>>,
     /// Whether there are overlapped pairs.
     pub(super) pairs: bool,
     pub(super) devices: Vec<Device>,
-    /// By processor: how many of its devices run an op.
+    /// By processor: number of its devices that run an op.
     pub(super) running: Vec<u32>,
     pub(super) progress: Vec<Progress>,
     pub(super) queues: Vec<QueueState>,
-    /// By channel: messages that hold a slot.
+    /// By channel: number of messages that hold a slot.
     pub(super) held: Vec<u32>,
     pub(super) links: Vec<LinkState>,
 }
@@ -140,7 +136,6 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             processor: config.processors.iter().position(|processor| processor.devices.contains(&device)),
             transfers: 0,
             activity: Activity { first_start: NEVER, ..Activity::default() },
-            waits: Waits::default(),
         };
         Simulation {
             prepared,
@@ -161,8 +156,8 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         }
     }
 
-    /// Runs it to its end; `None` where nothing can happen any more, but ops are left.
-    pub(super) fn run(mut self) -> Option<Outcome> {
+    /// Runs to the end; `None` for a deadlock.
+    pub(super) fn run(mut self) -> Option<Vec<Activity>> {
         for device in 0..self.devices.len() as u32 {
             match self.prepared.begin[device as usize] {
                 0 => self.try_start(device),
@@ -170,7 +165,6 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             }
         }
         (0..self.queues.len()).for_each(|queue| self.advance(queue));
-        let mut events = 0;
         loop {
             let (time, device) = self.ends.first();
             match self.events.peek() {
@@ -178,40 +172,31 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
                     let event = *event;
                     self.events.pop();
                     self.now = event.time;
-                    events += u64::from(self.handle(event));
+                    self.handle(event);
                 }
-                _ if time == UNKNOWN => break,
+                _ if time == NEVER => break,
                 _ => {
                     self.now = time;
                     self.finish(device);
-                    events += 1;
                 }
             }
         }
         if (0..self.devices.len() as u32).any(|device| self.next_op(device).is_some()) {
             return None;
         }
-        Some(Outcome {
-            devices: self.devices.iter().map(|device| device.activity.counted(device.free)).collect(),
-            waits: self.devices.iter().map(|device| device.waits).collect(),
-            events,
-        })
+        Some(self.devices.iter().map(|device| device.activity.counted(device.free)).collect())
     }
 
-    /// Handles an event; `false` where it was void.
-    fn handle(&mut self, Event { place, which, turn, .. }: Event) -> bool {
+    fn handle(&mut self, Event { place, which, turn, .. }: Event) {
         const THROUGH: u64 = EventKind::Through as u64;
         const ARRIVAL: u64 = EventKind::Arrival as u64;
         const READY: u64 = EventKind::Ready as u64;
         match place & 7 {
-            THROUGH => return self.link_event(which, turn),
+            THROUGH => self.link_event(which, turn),
             ARRIVAL => self.arrive(which),
             READY => self.enqueue(which),
-            _ => {
-                self.put_next((place >> 3) as u32);
-            }
+            _ => self.put_next((place >> 3) as u32),
         }
-        true
     }
 
     pub(super) fn schedule(&mut self, time: u64, device: u32, kind: EventKind, which: u32, turn: u32) {
@@ -229,7 +214,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
 
 // Compute.
 impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
-    /// The op that a device does not get past.
+    /// Returns the next op of a device.
     pub(super) fn next_op(&self, device: u32) -> Option<usize> {
         let Device { next, end, .. } = self.devices[device as usize];
         (next < end).then_some(next)
@@ -239,24 +224,24 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         self.prepared.graph.op(index)
     }
 
-    /// How many ops start and end together with op number `index`, itself included, if it is the first.
+    /// Returns 2 if op number `index` is the first of a pair that runs as one op, else 1.
     fn width(&self, index: usize) -> usize {
         let whole = || matches!(self.prepared.graph.overlap(), Overlap::Atomic | Overlap::Max);
         if self.pairs && whole() && self.op(index).opens_pair() { 2 } else { 1 }
     }
 
-    /// The messages that the next op of a device, or its next pair, waits for.
+    /// Returns the messages that the next op or pair of a device waits for.
     fn inputs(&self, device: u32) -> impl Iterator<Item = u32> {
         let next = self.devices[device as usize].next;
         self.messages.input[next..next + self.width(next)].iter().copied().filter(|&message| message != NONE)
     }
 
-    /// The first of them that is not there.
+    /// Returns the first of them that has not arrived.
     pub(super) fn missing_input(&self, device: u32) -> Option<u32> {
         self.inputs(device).find(|&message| self.progress[message as usize].end == NEVER)
     }
 
-    /// Starts the next op of a device if nothing keeps it from it.
+    /// Starts the next op of a device if it can start.
     pub(super) fn try_start(&mut self, device: u32) {
         if self.devices[device as usize].state != State::Idle
             || self.next_op(device).is_none()
@@ -264,16 +249,15 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         {
             return;
         }
-        self.note_wait(device);
         let (next, now) = (self.devices[device as usize].next, self.now);
         let first = (self.lasts)(next, device, now, self.rule(next).duration);
         let mut alone = [first, 0];
         let mut whole = first;
         if self.width(next) == 2 {
-            let side_by_side = self.prepared.graph.overlap() == Overlap::Max;
-            let from = if side_by_side { now } else { now + first };
+            let overlap = self.prepared.graph.overlap();
+            let from = if overlap == Overlap::Max { now } else { now + first };
             alone[1] = (self.lasts)(next + 1, device, from, self.rule(next + 1).duration);
-            whole = divide(0, first, alone[1], side_by_side).1;
+            whole = pair_duration(overlap, first, alone[1]);
         }
         let left = self.grain.work(whole);
         let state = &mut self.devices[device as usize];
@@ -282,17 +266,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         self.change_running(device, 1);
     }
 
-    fn note_wait(&mut self, device: u32) {
-        let last = self.inputs(device).map(|message| self.progress[message as usize]).max_by_key(|message| message.end);
-        let (now, state) = (self.now, &mut self.devices[device as usize]);
-        let Some(Progress { queued, start, .. }) = last.filter(|_| now > state.free) else { return };
-        let (queued, start) = (queued.clamp(state.free, now), start.clamp(state.free, now));
-        state.waits.dependence += queued - state.free;
-        state.waits.queue += start - queued;
-        state.waits.transfer += now - start;
-    }
-
-    /// An op of `device` has started (1) or ended (-1).
+    /// Counts an op of `device` that started (1) or ended (-1).
     fn change_running(&mut self, device: u32, by: i32) {
         let Some(processor) = self.devices[device as usize].processor else {
             return self.set_speed(device);
@@ -309,7 +283,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         }
     }
 
-    /// Lets the op of `device`, if one runs, go on at the speed that the circumstances now allow.
+    /// Updates the speed of the running op of `device`.
     pub(super) fn set_speed(&mut self, device: u32) {
         let config = self.prepared.config;
         let state = &self.devices[device as usize];
@@ -337,7 +311,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         self.ends.set(device, now + ticks);
     }
 
-    /// The op or pair that `device` runs ends.
+    /// Ends the running op or pair of `device`.
     fn finish(&mut self, device: u32) {
         let now = self.now;
         let state = &mut self.devices[device as usize];
@@ -349,7 +323,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         let width = self.width(index);
         self.devices[device as usize].next = index + width;
         if width == 2 {
-            let middle = start + share(now - start, alone[0], alone[1]);
+            let middle = start + first_share(now - start, alone[0], alone[1]);
             self.observer.op(index, start, middle);
             self.observer.op(index + 1, middle, now);
         } else {
@@ -359,7 +333,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         (index..index + width).for_each(|op| self.release_slot(op));
         let opens = self.op(index).opens_pair();
         let closes = self.pairs && width == 1 && self.prepared.graph.pair(index).is_some();
-        self.ends.set(device, UNKNOWN);
+        self.ends.set(device, NEVER);
         let ended = match () {
             () if width == 2 => index..index + 2,
             () if closes && !opens => index - 1..index + 1,
@@ -380,7 +354,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         }
     }
 
-    /// A device that puts hold up puts the next output of the ops that have ended; when all are through it is free again.
+    /// Puts the next output of the ended ops of a device that puts hold up; frees the device after the last.
     fn put_next(&mut self, device: u32) {
         let now = self.now;
         while let Some(index) = self.devices[device as usize].to_put.next() {
@@ -395,8 +369,7 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         self.try_start(device);
     }
 
-    /// The outputs of ops that ended together can be sent, each after the one before has held the device up. When the device
-    /// is free again.
+    /// Sends the outputs of ops that ended together, each after the overhead of the one before. Returns when the device is free.
     fn hand_on(&mut self, ops: Range<usize>) -> u64 {
         let mut time = self.now;
         for index in ops {
@@ -409,5 +382,39 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
             time += self.rule(index).after;
         }
         time
+    }
+}
+
+/// The earliest of the devices' next ends: each inner node holds the earlier of its two children, by (time, device).
+pub(super) struct Tournament {
+    /// Number of leaves, a power of two; node n has the children 2n and 2n + 1.
+    leaves: usize,
+    nodes: Vec<(u64, u32)>,
+}
+
+impl Tournament {
+    fn new(devices: usize) -> Tournament {
+        let leaves = devices.next_power_of_two();
+        Tournament { leaves, nodes: vec![(NEVER, u32::MAX); 2 * leaves] }
+    }
+
+    /// Returns the earliest end; [`NEVER`] if no op runs.
+    fn first(&self) -> (u64, u32) {
+        self.nodes[1]
+    }
+
+    /// Sets the next end of `device`.
+    fn set(&mut self, device: u32, time: u64) {
+        let mut node = self.leaves + device as usize;
+        self.nodes[node] = (time, device);
+        while node > 1 {
+            // The left subtree has the smaller device numbers, so that a tie needs no other rule.
+            let best = self.nodes[node].min(self.nodes[node ^ 1]);
+            node >>= 1;
+            if self.nodes[node] == best {
+                return; // nothing changes from here up
+            }
+            self.nodes[node] = best;
+        }
     }
 }

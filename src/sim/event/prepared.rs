@@ -1,13 +1,13 @@
-//! Preparation: what stays the same from one simulation of a graph to the next.
+//! A graph prepared for simulation under one configuration.
 
-use super::chance::Table;
-use super::queue::Messages;
-use super::rule::{Rule, rules};
+use super::jitter::FactorTable;
+use super::messages::{Messages, Rule, rules};
 use super::{Config, Put, Sharing};
 use crate::cost::{CostTable, EXTREME};
 use crate::deadlock::Deadlock;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
+use crate::sim::sweep::SweepRule;
 
 /// Latest time of any event: sums of two never overflow.
 const LATEST: u128 = 1 << 62;
@@ -19,52 +19,70 @@ pub enum EventError {
     #[error("{0}")]
     Config(String),
     /// The clock could overflow.
-    #[error(
-        "these costs, one after the other, take 2^62 ticks or more; give smaller or rounder numbers, or fewer subticks"
-    )]
+    #[error("these costs, one after the other, take 2^62 ticks or more; give smaller or rounder numbers")]
     Overflow,
-    /// Nothing can happen any more, but ops are left.
+    /// No event is left, but ops are.
     #[error("{0}another order of ops, more queues or slots, or one-sided delivery avoids it")]
     Deadlock(Box<Deadlock>),
 }
 
-/// A graph and its costs, made ready to be simulated under one configuration, once or many times.
+/// A graph and its costs, prepared to be simulated under one configuration, once or many times.
 #[derive(Debug)]
 pub struct Prepared<'a> {
     pub(super) graph: &'a TaskGraph,
     pub(super) config: &'a Config,
     /// By [`slot`](crate::op::Op::slot).
     pub(super) rules: Vec<Rule>,
-    pub(super) chance: Option<Table>,
-    /// What the general engine needs; `None` where nothing is shared and nothing queues.
-    pub(super) messages: Option<Messages>,
+    pub(super) factors: Option<FactorTable>,
+    pub(super) method: Method,
     /// By device: when it is free to begin.
     pub(super) begin: Vec<u64>,
 }
 
+/// How to simulate.
+#[derive(Debug)]
+pub(super) enum Method {
+    /// By a sweep: nothing is shared and nothing queues.
+    Sweep(Vec<SweepRule>),
+    /// By events.
+    Events(Messages),
+}
+
 impl<'a> Prepared<'a> {
-    /// What runs of `graph` under `costs` on the machine of `config` have in common.
+    /// Prepares `graph` under `costs` on the machine of `config`.
+    ///
+    /// # Errors
+    /// A configuration that does not fit the graph, or times that could overflow.
     pub fn new(graph: &'a TaskGraph, costs: &CostTable, config: &'a Config) -> Result<Prepared<'a>, EventError> {
-        check(graph, config)?;
+        check_config(graph, config)?;
         let rules = rules(graph, costs, config).ok_or(EventError::Overflow)?;
-        let chance = config.jitter.map(|jitter| jitter.table());
+        let factors = config.jitter.map(|jitter| jitter.table());
         let slowest = if costs.speeds.is_empty() { 1 } else { EXTREME };
         let worst = config.processors.iter().flat_map(|processor| &processor.contention).max();
         let slowest = slowest * u64::from(*worst.unwrap_or(&1000)).div_ceil(1000);
-        check_clock(graph, config, &rules, chance.as_ref().map_or(1, Table::longest).saturating_mul(slowest))?;
-        let messages = (!is_straight(config)).then(|| Messages::new(graph, config, &rules));
+        check_clock(graph, config, &rules, factors.as_ref().map_or(1, FactorTable::longest).saturating_mul(slowest))?;
+        let method = if is_uncontended(config) {
+            let rule = |(rule, route): (&Rule, &crate::graph::Route)| {
+                let &Rule { duration, after, transfer, latency, .. } = rule;
+                let arrival = transfer + latency;
+                SweepRule { duration, after, arrival, input: route.input, output: route.output }
+            };
+            Method::Sweep(rules.iter().zip(graph.routes()).map(rule).collect())
+        } else {
+            Method::Events(Messages::new(graph, config, &rules))
+        };
         let begin = vec![0; graph.schedule().devices() as usize];
-        Ok(Prepared { graph, config, rules, chance, messages, begin })
+        Ok(Prepared { graph, config, rules, factors, method, begin })
     }
 
-    /// From now on devices are free from these times on, less than 2^62 ticks.
+    /// Makes later runs begin with devices that are free from these times on, each below 2^62 ticks.
     pub fn set_begin(&mut self, begin: &[u64]) {
         self.begin.copy_from_slice(begin);
     }
 }
 
 /// Whether no op and no message ever waits for a resource.
-fn is_straight(config: &Config) -> bool {
+fn is_uncontended(config: &Config) -> bool {
     config.delivery == Delivery::OneSided
         && config.slots.is_none()
         && config.network.sharing == Sharing::Unlimited
@@ -73,12 +91,9 @@ fn is_straight(config: &Config) -> bool {
         && config.overlap_per_mille == 1000
 }
 
-fn check(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
+fn check_config(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
     let refuse = |what: String| Err(EventError::Config(what));
     let devices = graph.schedule().devices();
-    if config.subticks == 0 {
-        return refuse("a tick has at least one subtick, found 0".to_string());
-    }
     if config.overlap_per_mille < 1000 {
         let found = config.overlap_per_mille;
         return refuse(format!("a slow-down is 1000 per mille or more, found {found}; 1300 means 1.3 times as long"));
@@ -93,28 +108,23 @@ fn check(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
     if config.network.put == Put::Holding && (config.delivery != Delivery::OneSided || config.slots.is_some()) {
         return refuse("puts that hold their senders up belong to one-sided delivery without slots".to_string());
     }
-    if config.network.contention.iter().any(|&per_mille| per_mille < 1000) {
-        return refuse(
-            "beside others a message takes as long as alone or longer, found less; give 1 or more".to_string(),
-        );
+    let helps = |per_mille: &[u32]| per_mille.iter().any(|&factor| factor < 1000);
+    if helps(&config.network.contention) {
+        return refuse("with other messages a message takes at least as long as alone; give 1 or more".to_string());
     }
     let mut owned = vec![false; devices as usize];
     for processor in &config.processors {
         if processor.cores == 0 {
             return refuse("a processor has at least one core, found 0".to_string());
         }
-        if processor.contention.iter().any(|&per_mille| per_mille < 1000) {
-            return refuse(
-                "with neighbours an op lasts as long as alone or longer, found less; give 1 or more".to_string(),
-            );
+        if helps(&processor.contention) {
+            return refuse("with neighbours an op takes at least as long as alone; give 1 or more".to_string());
         }
         for &device in &processor.devices {
             match owned.get_mut(device as usize) {
                 None => {
-                    return refuse(format!(
-                        "a processor has device {device}, but there are devices 0 to {}",
-                        devices - 1
-                    ));
+                    let last = devices - 1;
+                    return refuse(format!("a processor has device {device}, but there are devices 0 to {last}"));
                 }
                 Some(true) => return refuse(format!("device {device} is on two processors; name it once")),
                 Some(free) => *free = true,
@@ -124,9 +134,9 @@ fn check(graph: &TaskGraph, config: &Config) -> Result<(), EventError> {
     Ok(())
 }
 
-/// At any time either an op runs, at no less than 1000 per mille over the slow-down of its work, or a message is on its
-/// way, slowed down by others: all of it one after the other is the longest that a step can take. `longest` is the longest stretch, by
-/// chance and by a machine that is slow.
+/// Checks that no step can take 2^62 ticks. At any time an op runs, at no less than 1000 per mille over the slow-down of its work,
+/// or a message travels, slowed down by others; so all of it one after the other is the longest step. `longest` is the longest
+/// stretch of an op by jitter and by a slow machine.
 fn check_clock(graph: &TaskGraph, config: &Config, rules: &[Rule], longest: u64) -> Result<(), EventError> {
     let slowest_link = u128::from(*config.network.contention.iter().max().unwrap_or(&1000)).div_ceil(1000);
     let mut total = 0_u128;

@@ -1,26 +1,34 @@
-//! Runs of what is prepared: one, or many that chance tells apart.
+//! Runs of a prepared graph: one, or many samples of a distribution.
 
 use super::engine::Simulation;
-use super::prepared::{EventError, Prepared};
-use super::{Config, Jitter, Observer, Outcome, straight};
+use super::prepared::{EventError, Method, Prepared};
+use super::{Config, Jitter, Observer, TransferTime};
 use crate::check::{check, check_slots};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
+use crate::metrics::{Activity, makespan};
+use crate::sim::sweep::sweep_rules;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Prepared<'_> {
-    /// One simulation.
-    pub fn run(&self, observer: &mut impl Observer) -> Result<Outcome, EventError> {
+    /// Simulates once; returns what each device did.
+    ///
+    /// # Errors
+    /// A deadlock.
+    pub fn run(&self, observer: &mut impl Observer) -> Result<Vec<Activity>, EventError> {
         self.run_on(|_, _, duration| duration, observer)
     }
 
-    /// One simulation where `lasts(device, start, duration)` is how long the machine takes for an op that, by its costs and by
-    /// chance, has such a duration.
+    /// [`run`](Self::run) on a machine whose speed varies: `lasts(device, start, duration)` returns how long an op takes that
+    /// would take `duration` at constant speed.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
     pub fn run_on(
         &self,
         lasts: impl Fn(u32, u64, u64) -> u64,
         observer: &mut impl Observer,
-    ) -> Result<Outcome, EventError> {
+    ) -> Result<Vec<Activity>, EventError> {
         let Jitter { seed, sample, .. } = self.config.jitter.unwrap_or_default();
         self.run_sample(seed, sample, lasts, observer)
     }
@@ -31,33 +39,44 @@ impl Prepared<'_> {
         sample: u64,
         lasts: impl Fn(u32, u64, u64) -> u64,
         observer: &mut impl Observer,
-    ) -> Result<Outcome, EventError> {
-        match self.chance.as_ref().map(|table| table.sample(seed, sample)) {
-            None => self.run_lasting(|_, device, start, duration| lasts(device, start, duration), observer),
-            Some(sample) => {
-                let by_chance = |index, duration| sample.stretch(index, duration);
-                self.run_lasting(
-                    |index, device, start, duration| lasts(device, start, by_chance(index, duration)),
-                    observer,
-                )
-            }
-        }
+    ) -> Result<Vec<Activity>, EventError> {
+        let factors = self.factors.as_ref().map(|table| table.sample(seed, sample));
+        let lasts = |index, device, start, duration| {
+            let duration = factors.map_or(duration, |factors| factors.stretch(index, duration));
+            lasts(device, start, duration)
+        };
+        self.run_lasting(lasts, observer)
     }
 
-    /// One simulation where `lasts(index, device, start, duration)` is how long an op takes on a device that does nothing
-    /// else. [`Config::jitter`] does not apply.
+    /// [`run`](Self::run) with durations of the caller's, without [`Config::jitter`]: `lasts(index, device, start, duration)`
+    /// returns how long an op takes on a device that does nothing else.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
     pub fn run_lasting(
         &self,
         lasts: impl Fn(usize, u32, u64, u64) -> u64,
         observer: &mut impl Observer,
-    ) -> Result<Outcome, EventError> {
-        match &self.messages {
-            None => Ok(straight::run(self, lasts, observer)),
-            Some(messages) => Simulation::new(self, messages, lasts, observer).run().ok_or_else(|| self.deadlock()),
+    ) -> Result<Vec<Activity>, EventError> {
+        match &self.method {
+            Method::Sweep(rules) => {
+                let note = |index, start, end, leaves| {
+                    observer.op(index, start, end);
+                    let rule = &self.rules[self.graph.op(index).slot()];
+                    if rule.leaves {
+                        let end = leaves + rule.transfer + rule.latency;
+                        observer.transfer(TransferTime { op: index, queued: leaves, start: leaves, end });
+                    }
+                };
+                Ok(sweep_rules(self.graph, rules, &self.begin, lasts, note))
+            }
+            Method::Events(messages) => {
+                Simulation::new(self, messages, lasts, observer).run().ok_or_else(|| self.deadlock())
+            }
         }
     }
 
-    /// Who waits for whom: what a run in which nothing can happen any more comes to is the same whatever ops last.
+    /// Returns the deadlock, which is the same whatever ops last.
     fn deadlock(&self) -> EventError {
         let proof = match self.config.slots {
             Some(slots) => check_slots(self.graph, slots),
@@ -67,39 +86,44 @@ impl Prepared<'_> {
     }
 }
 
-/// Simulates `graph` under `costs` on the machine of `config`.
+/// Simulates `graph` under `costs` on the machine of `config`; returns what each device did.
+///
+/// # Errors
+/// A configuration that does not fit the graph, times that could overflow, or a deadlock.
 pub fn simulate(
     graph: &TaskGraph,
     costs: &CostTable,
     config: &Config,
     observer: &mut impl Observer,
-) -> Result<Outcome, EventError> {
+) -> Result<Vec<Activity>, EventError> {
     Prepared::new(graph, costs, config)?.run(observer)
 }
 
-/// The makespans of many samples, in ticks of the result. Percentiles are by nearest rank.
+/// The makespans of many samples, in ticks. Percentiles are by nearest rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Makespans {
-    /// How many.
+    /// Number of samples.
     pub samples: u32,
-    /// Their mean, rounded.
+    /// Mean, rounded.
     pub mean: u64,
-    /// 5 % are not longer.
+    /// 5th percentile.
     pub p5: u64,
-    /// Half are not longer.
+    /// Median.
     pub p50: u64,
-    /// 95 % are not longer.
+    /// 95th percentile.
     pub p95: u64,
-    /// 99 % are not longer.
+    /// 99th percentile.
     pub p99: u64,
 }
 
-/// Does pieces of work 0 to n - 1, side by side where the caller can; what is called has no threads of its own.
+/// Calls a function with 0 to n - 1, in parallel if the caller has threads; this module has none.
 pub type Each<'a> = &'a dyn Fn(usize, &(dyn Fn(usize) + Sync));
 
-/// Simulates samples 0 to `samples` - 1 of the jitter of what is `prepared`; `lasts(device, start, duration)` is how long the
-/// machine takes for an op of such a duration. Each sample depends on its number alone, so the result is the same however `each`
-/// shares them out.
+/// Simulates samples 0 to `samples` - 1 of the jitter of `prepared`; `lasts` is as in [`Prepared::run_on`]. Each sample depends
+/// on its number alone, so `each` may run them in any order.
+///
+/// # Errors
+/// No samples, or a deadlock.
 pub fn monte_carlo(
     prepared: &Prepared<'_>,
     lasts: impl Fn(u32, u64, u64) -> u64 + Sync,
@@ -110,15 +134,12 @@ pub fn monte_carlo(
         return Err(EventError::Config("a distribution needs at least one sample, found 0".to_string()));
     };
     let seed = prepared.config.jitter.unwrap_or_default().seed;
-    let makespan = |number: u32| {
-        let outcome = prepared.run_sample(seed, u64::from(number), &lasts, &mut ());
-        outcome.map(|outcome| outcome.makespan())
-    };
-    // One that cannot end says so for all: what a run comes to in which nothing can happen any more does not depend on chance.
-    let last_one = makespan(last)?;
+    let run = |number: u32| prepared.run_sample(seed, u64::from(number), &lasts, &mut ()).map(|run| makespan(&run));
+    // A deadlock does not depend on durations: if one sample ends, all do.
+    let last_one = run(last)?;
     let found: Vec<AtomicU64> = (0..last).map(|_| AtomicU64::new(0)).collect();
     each(found.len(), &|number| {
-        if let Ok(ticks) = makespan(number as u32) {
+        if let Ok(ticks) = run(number as u32) {
             found[number].store(ticks, Ordering::Relaxed);
         }
     });

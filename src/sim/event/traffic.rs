@@ -1,8 +1,8 @@
-//! Traffic: messages on their way through communication queues, slots and links.
+//! Messages in communication queues, slots and links.
 
 use super::engine::{EventKind, NEVER, Progress, QueueState, Simulation};
-use super::link::Pace;
-use super::queue::{Entry, Lane, NONE};
+use super::messages::{Entry, Lane, NONE};
+use super::sharing::Pace;
 use super::{Observer, Put, Sharing, TransferTime};
 use crate::delivery::Delivery;
 
@@ -12,13 +12,13 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         self.progress[message as usize].queued != NEVER
     }
 
-    /// The entry at the head of a queue.
+    /// Returns the entry at the head of a queue.
     pub(super) fn head(&self, queue: usize) -> Option<Entry> {
         let QueueState { next, end, .. } = self.queues[queue];
         (next < end).then(|| self.messages.entries[next as usize])
     }
 
-    /// The group at the head of a queue, if all that it sends is made; else empty.
+    /// Returns the group at the head of a queue if all messages that it sends are made; else nothing.
     fn group(&self, queue: usize) -> &'a [Entry] {
         let (QueueState { next, end, .. }, messages) = (self.queues[queue], self.messages);
         if next == end {
@@ -28,21 +28,21 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         if group.iter().all(|entry| entry.receives || self.is_queued(entry.message)) { group } else { &[] }
     }
 
-    /// Lets the entries of the group at the head of a queue go that meet their partners.
+    /// Launches the messages of the group at the head of a queue whose partners are posted.
     fn meet(&mut self, queue: usize) {
         for &Entry { message, receives } in self.group(queue) {
             let &Lane { send_queue, receive_queue, .. } = self.lane(message);
             let partner = if receives { send_queue } else { receive_queue } as usize;
             let is_under_way = self.progress[message as usize].start != NEVER;
             if !is_under_way && self.group(partner).contains(&Entry { message, receives: !receives }) {
-                // Until it begins to leave.
+                // Provisional, until it begins to leave.
                 self.progress[message as usize].start = self.now;
                 self.launch(message);
             }
         }
     }
 
-    /// A message can be sent, if its queue lets it.
+    /// Handles a message that is ready to be sent.
     pub(super) fn enqueue(&mut self, message: u32) {
         self.progress[message as usize].queued = self.now;
         match self.lane(message).send_queue {
@@ -51,7 +51,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         }
     }
 
-    /// Lets the entries of a queue go as far as they can.
+    /// Sends messages of a queue as far as possible.
     pub(super) fn advance(&mut self, queue: usize) {
         if self.messages.meet {
             return self.meet(queue);
@@ -78,7 +78,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         }
     }
 
-    /// The op has ended that used a message: the message's slot is free.
+    /// Frees the slot of the message that `op`, which has ended, used.
     pub(super) fn release_slot(&mut self, op: usize) {
         let message = self.messages.input[op];
         if message == NONE {
@@ -91,7 +91,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         }
     }
 
-    /// Brings a message to its link. Whether it has left its sender already.
+    /// Brings a message to its link. Returns whether it has left its sender.
     fn launch(&mut self, message: u32) -> bool {
         let &Lane { link, from, transfer: ticks, .. } = self.lane(message);
         match self.prepared.config.network.sharing {
@@ -120,7 +120,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         false
     }
 
-    /// The message whose turn it is begins to leave through `link`.
+    /// Starts the transfer of the first message in the line of `link`.
     fn serve(&mut self, link: u32) {
         if let Some((message, ticks)) = self.links[link as usize].served() {
             self.begin(message);
@@ -138,8 +138,8 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         }
     }
 
-    /// Messages are through a link; `which` is the link or, where links are unlimited, the message. `false` for a void event.
-    pub(super) fn link_event(&mut self, which: u32, turn: u32) -> bool {
+    /// Handles messages that have left a link; `which` is the link or, if links are unlimited, the message.
+    pub(super) fn link_event(&mut self, which: u32, turn: u32) {
         match self.prepared.config.network.sharing {
             Sharing::Unlimited => self.leave(which),
             Sharing::FirstComeFirstServed => {
@@ -150,7 +150,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             }
             Sharing::FairShare => {
                 if self.links[which as usize].turn != turn {
-                    return false;
+                    return; // void
                 }
                 let (now, pace) = (self.now, self.pace());
                 let mut device = None;
@@ -163,16 +163,15 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
                 }
             }
         }
-        true
     }
 
-    /// A message begins to leave.
+    /// Records that a message begins to leave.
     fn begin(&mut self, message: u32) {
         self.progress[message as usize].start = self.now;
         self.change_transfers(message, 1);
     }
 
-    /// A message has left its sender, whose queue goes on, unless it is a channel's.
+    /// Handles a message that has left its sender.
     fn leave(&mut self, message: u32) {
         self.travel(message);
         let &Lane { from, send_queue, .. } = self.lane(message);
@@ -194,7 +193,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         self.schedule(self.now + latency, to, EventKind::Arrival, message, 0);
     }
 
-    /// A message is there.
+    /// Handles the arrival of a message.
     pub(super) fn arrive(&mut self, message: u32) {
         let &Lane { to, send_queue, receive_queue, .. } = self.lane(message);
         let op = self.messages.all[message as usize].op as usize;
@@ -210,7 +209,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         self.try_start(to);
     }
 
-    /// The head of a queue is done.
+    /// Removes the head of a queue.
     fn pop(&mut self, queue: u32) {
         let state = &mut self.queues[queue as usize];
         state.next += 1;
@@ -218,7 +217,7 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         self.advance(queue as usize);
     }
 
-    /// A message of the group at the head of a queue is there. With the last one the group is done: what it receives can be used.
+    /// Counts an arrived message of the group at the head of a queue. After the last one the received messages can be used.
     fn note_there(&mut self, queue: u32) {
         let (messages, state) = (self.messages, &mut self.queues[queue as usize]);
         state.left -= 1;
@@ -234,13 +233,13 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
             user = Some(self.lane(entry.message).to);
         }
         self.advance(queue as usize);
-        // Where it is not the receiver's group that the last message was awaited for, nobody else asks.
+        // The last message may belong to the other side's group, so that nothing else starts the receiver.
         if let Some(user) = user.filter(|_| next - first > 1) {
             self.try_start(user);
         }
     }
 
-    /// A message to and from two devices begins (1) or ends (-1) to be on its way: it may slow their ops down.
+    /// Counts a message that begins (1) or ends (-1) its transit, which may slow down ops of both devices.
     fn change_transfers(&mut self, message: u32, by: i32) {
         let &Lane { from, to, .. } = self.lane(message);
         for device in [from, to] {

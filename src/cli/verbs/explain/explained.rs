@@ -149,7 +149,7 @@ impl Explained {
 fn prove(graph: &TaskGraph, costs: &CostTable, states: u64, remarks: RemarkOptions) -> Result<Exact, Failure> {
     let what = format!("searching up to {states} states for the best order of {}", graph.schedule().name);
     let _busy = remarks.busy(&what, None);
-    let proof = exact::prove_against(graph, costs, exact::Budget { states })
+    let proof = exact::prove_against(graph, costs, states)
         .map_err(|e| Failure::Usage(format!("{}: --exact: {e}", graph.schedule().name)))?;
     let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
     let exact::Proof { objective, lower_bound, optimal, states, .. } = proof;

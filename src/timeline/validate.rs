@@ -1,28 +1,26 @@
-//! Whether what a timeline says of itself goes together.
+//! Checks that header and spans of a timeline are consistent.
 
-use super::fault::{at, version};
+use super::read::{check_version, field};
 use super::{MAX_NS, MAX_UNIT_NS, Source, Span, Timeline, TimelineError};
 use crate::op::{Kind, Op};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// An error unless `holds`.
+/// Returns an error unless `holds`.
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), TimelineError> {
     if holds { Ok(()) } else { Err(TimelineError(what())) }
 }
 
-/// Units of time and their nanoseconds; plain numbers are of `unit`, which may be as long as it likes.
+/// Units of time and their nanoseconds. Costs without a unit are in `unit`, which may have any length.
 const TIME_UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// Most devices and chunks.
+/// Maximum number of devices, and of chunks.
 const MOST: u32 = 1 << 20;
 
 impl Timeline {
-    /// An error where header and spans contradict each other or themselves; `place` is where the timeline stands in its file.
+    /// Checks that header and spans do not contradict each other or themselves; `place` is the path of the timeline in its file.
     pub(super) fn validate(&self, place: &str) -> Result<(), TimelineError> {
-        if let Some(fault) = version(place, Some(&Value::from(self.schema_version))) {
-            return Err(TimelineError(fault));
-        }
+        check_version(place, Some(&Value::from(self.schema_version)))?;
         self.validate_header(place)?;
         for (number, span) in self.spans.iter().enumerate() {
             self.validate_span(span).map_err(|what| TimelineError(self.of_span(place, number, &what)))?;
@@ -34,7 +32,7 @@ impl Timeline {
     fn validate_header(&self, place: &str) -> Result<(), TimelineError> {
         let between = |name: &str, found: u64, most: u64| {
             ensure((1..=most).contains(&found), || {
-                format!("{}: expected a whole number from 1 to {most}, found {found}; correct it", at(place, name))
+                format!("{}: expected a whole number from 1 to {most}, found {found}; correct it", field(place, name))
             })
         };
         between("devices", self.devices.into(), MOST.into())?;
@@ -43,20 +41,20 @@ impl Timeline {
         between("unit_ns", self.unit_ns, MAX_UNIT_NS)?;
         self.validate_unit(place)?;
         ensure((0.0..=1.0).contains(&self.keep), || {
-            format!("{}: expected a share between 0 and 1, found {}; correct it", at(place, "keep"), self.keep)
+            format!("{}: expected a share between 0 and 1, found {}; correct it", field(place, "keep"), self.keep)
         })
     }
 
-    /// That times are in a unit that is known, as long as it is.
+    /// Checks that the unit of time is known and has its length.
     fn validate_unit(&self, place: &str) -> Result<(), TimelineError> {
         let known = TIME_UNITS.iter().find(|(name, _)| *name == self.time_unit);
         ensure(known.is_some() || self.time_unit == "unit", || {
-            let place = at(place, "time_unit");
+            let place = field(place, "time_unit");
             format!("{place}: expected unit, ns, us, ms or s, found '{}'; correct it", self.time_unit)
         })?;
         let (name, ns) = known.copied().unwrap_or(("unit", self.unit_ns));
         ensure(self.unit_ns == ns, || {
-            let place = at(place, "unit_ns");
+            let place = field(place, "unit_ns");
             format!(
                 "{place}: expected {ns}, the nanoseconds of 1 {name}, found {}; correct unit_ns or time_unit",
                 self.unit_ns
@@ -64,7 +62,7 @@ impl Timeline {
         })
     }
 
-    /// That no prediction is shorter than its lower bounds. A measured step of a machine that was fast at the time may be.
+    /// Checks that no prediction is shorter than its lower bounds. A measured step may be, on a machine that was fast at the time.
     fn validate_bounds(&self, place: &str) -> Result<(), TimelineError> {
         let end = || self.ops().map(|(_, span)| span.end_ns).max().unwrap_or(0);
         let most = match (self.typical_makespan_ns, self.source) {
@@ -79,7 +77,7 @@ impl Timeline {
                 let (what, most) = most;
                 format!(
                     "{}: expected a lower bound of at most {most} ns, {what}, found {bound}; correct it, or leave it out",
-                    at(place, name)
+                    field(place, name)
                 )
             })
         })
@@ -104,14 +102,14 @@ impl Timeline {
         let stages = u64::from(devices) * u64::from(self.chunks);
         if u64::from(op.stage()) >= stages || op.microbatch() >= self.microbatches {
             return Err(format!(
-                "op: expected a stage below {stages} and a micro-batch below {}, as the header has them, found {op}",
+                "op: expected a stage below {stages} and a micro-batch below {}, as in the header, found {op}",
                 self.microbatches
             ));
         }
         Ok(())
     }
 
-    /// That every stage runs each micro-batch forwards and backwards once, and each device one op at a time.
+    /// Checks that every stage runs each micro-batch forward and backward once, and each device one op at a time.
     fn validate_ops(&self, place: &str) -> Result<(), TimelineError> {
         let here = if place.is_empty() { "the timeline" } else { place };
         let mut ops: Vec<(u32, u64, u64, usize, Op)> = Vec::new();
@@ -119,13 +117,11 @@ impl Timeline {
         for (number, span) in self.spans.iter().enumerate() {
             let Some(op) = span.pipeline_op() else { continue };
             let seen = &mut kinds.entry((op.stage(), op.microbatch())).or_default()[op.kind() as usize];
-            ensure(!*seen, || self.of_span(place, number, "it stands twice in the timeline"))?;
+            ensure(!*seen, || self.of_span(place, number, "it occurs twice in the timeline"))?;
             *seen = true;
             ops.push((span.device, span.start_ns, span.end_ns, number, op));
         }
-        ensure(!ops.is_empty(), || {
-            format!("{here} has no spans of ops, so that nothing is known of it; write it again with -o FILE.json")
-        })?;
+        ensure(!ops.is_empty(), || format!("{here} has no spans of ops; write it again with -o FILE.json"))?;
         ops.sort_unstable();
         for pair in ops.windows(2) {
             let [(device, _, end_ns, number, one), (other_device, start_ns, _, other_number, other)] =
@@ -143,23 +139,23 @@ impl Timeline {
             let has = |kind: Kind| kinds[kind as usize];
             has(Kind::F) && (has(Kind::B) != has(Kind::I)) && has(Kind::I) == has(Kind::W)
         };
-        let wanted = u64::from(self.devices) * u64::from(self.chunks) * u64::from(self.microbatches);
+        let expected = u64::from(self.devices) * u64::from(self.chunks) * u64::from(self.microbatches);
         let found = kinds.values().filter(|kinds| whole(kinds)).count();
-        ensure(found as u64 == wanted && kinds.len() == found, || {
+        ensure(found as u64 == expected && kinds.len() == found, || {
             let partial = kinds.iter().find(|(_, kinds)| !whole(kinds));
             let which = partial.map_or_else(String::new, |((stage, microbatch), _)| {
-                format!(", stage {stage} of micro-batch {microbatch} not whole")
+                format!(", stage {stage} of micro-batch {microbatch} is incomplete")
             });
             format!(
-                "{here} lacks ops: its header has {wanted} pairs of a stage and a micro-batch, each run forwards (F) and backwards (B, \
+                "{here} lacks ops: its header implies {expected} pairs of stage and micro-batch, each with a forward (F) and a backward (B, \
                  or I and W), found {found}{which}; write it again with -o FILE.json"
             )
         })
     }
 
-    /// `what` is wrong with span `number`.
+    /// Returns the message that `what` is wrong with span `number`.
     fn of_span(&self, place: &str, number: usize, what: &str) -> String {
         let Span { op, device, .. } = &self.spans[number];
-        format!("{} ({op} on device {device}): {what}; correct it", at(place, &format!("spans[{number}]")))
+        format!("{} ({op} on device {device}): {what}; correct it", field(place, &format!("spans[{number}]")))
     }
 }

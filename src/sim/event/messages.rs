@@ -1,24 +1,62 @@
-//! Communication queues: the messages of a graph and the order in which each device sends and receives them.
+//! The rules of ops, the messages of a graph, and the queues in which devices send and receive them.
 
-use super::rule::Rule;
-use super::{Config, Scope};
+use super::{Config, Put, Scope};
+use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::lowering::Lowering;
 use crate::op::Kind;
 
-/// No message, no queue.
+/// How the ops of one (stage, direction, kind) run and how their output travels, in ticks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rule {
+    pub duration: u64,
+    /// From an op's end until its device is free again; where its put holds the device up, from the put's end.
+    pub after: u64,
+    /// How long its message occupies its link; 0 if nothing leaves the device.
+    pub transfer: u64,
+    /// How long its message travels after that.
+    pub latency: u64,
+    /// Whether its output leaves the device.
+    pub leaves: bool,
+    /// The device that uses the output; its own if none does.
+    pub consumer: u32,
+}
+
+/// Returns the rules by [`slot`](crate::op::Op::slot); `None` if a transfer takes longer than the costs allow for it.
+pub(super) fn rules(graph: &TaskGraph, costs: &CostTable, config: &Config) -> Option<Vec<Rule>> {
+    let placement = &graph.schedule().placement;
+    let mut rules = vec![Rule::default(); placement.slots()];
+    for op in placement.op_kinds() {
+        let (time, rule) = (costs.of(op), &mut rules[op.slot()]);
+        (rule.duration, rule.after) = (time.duration, time.after);
+        rule.consumer = graph.routes()[op.slot()].consumer;
+        rule.leaves = placement.leaves_device(op);
+        if rule.leaves {
+            (rule.transfer, rule.latency) = (config.network.transfer, time.arrival);
+            if config.network.put != Put::Apart {
+                rule.latency = rule.latency.checked_sub(rule.transfer)?;
+            }
+            if config.network.put == Put::Holding {
+                rule.after = rule.after.checked_sub(rule.transfer)?;
+            }
+        }
+    }
+    Some(rules)
+}
+
+/// No message or queue.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The output of an op on its way to another device.
+/// The output of an op that is sent to another device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     /// The op that makes it.
     pub op: u32,
-    /// That op's [`Op::slot`], by which its lane is found.
+    /// That op's [`Op::slot`], the index of its lane.
     pub slot: u32,
 }
 
-/// The way of the messages that ops of one stage, direction and kind make.
+/// The route of messages that ops of one (stage, direction, kind) make.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lane {
     pub from: u32,
@@ -26,13 +64,13 @@ pub(super) struct Lane {
     pub link: u32,
     /// Stage boundary and direction.
     pub channel: u32,
-    /// The queue from which they are sent; [`NONE`]: at once.
+    /// The queue of their sends; [`NONE`] if they are sent at once.
     pub send_queue: u32,
-    /// The queue in which their receiver asks for them; [`NONE`]: it need not ask.
+    /// The queue of their receives; [`NONE`] if there are no receives.
     pub receive_queue: u32,
-    /// How long one occupies its link.
+    /// For how long a message occupies its link.
     pub transfer: u64,
-    /// How long it travels.
+    /// For how long it travels after that.
     pub latency: u64,
 }
 
@@ -43,7 +81,7 @@ pub(super) struct Entry {
     pub receives: bool,
 }
 
-/// All messages of a graph, by the index of the op that makes them, and the queues through which they go.
+/// All messages of a graph, in order of the ops that make them, and their queues.
 #[derive(Debug)]
 pub(super) struct Messages {
     pub all: Vec<Message>,
@@ -55,9 +93,9 @@ pub(super) struct Messages {
     pub input: Vec<u32>,
     /// The entries of all queues, queue after queue.
     pub entries: Vec<Entry>,
-    /// By queue: where its entries start; and their end.
+    /// By queue: where its entries start; then the end of the last.
     pub starts: Vec<u32>,
-    /// By entry: where its group ends; empty where every entry is a group of its own.
+    /// By entry: where its group ends; empty if every entry is a group.
     pub ends: Vec<u32>,
     /// Whether a send completes together with its receive.
     pub meet: bool,
@@ -66,7 +104,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// The messages of `graph` and the queues that `config` gives each device.
+    /// Creates the messages of `graph` and the queues under `config`.
     pub fn new(graph: &TaskGraph, config: &Config, rules: &[Rule]) -> Messages {
         let ops = graph.schedule().ops();
         let mut messages = Messages {
@@ -95,12 +133,12 @@ impl Messages {
         messages
     }
 
-    /// The lane of a message.
+    /// Returns the lane of a message.
     pub fn lane(&self, message: u32) -> &Lane {
         &self.lanes[self.all[message as usize].slot as usize]
     }
 
-    /// Where the group ends that begins with entry number `first`.
+    /// Returns the end of the group that begins with entry number `first`.
     pub fn group_end(&self, first: u32) -> u32 {
         self.ends.get(first as usize).copied().unwrap_or(first + 1)
     }
@@ -120,7 +158,7 @@ impl Messages {
         self.links = keys.len();
     }
 
-    /// Fills the queues: under a delivery without queues there is one for each channel whose slots are limited.
+    /// Fills the queues. One-sided delivery has one queue per channel if slots are limited, else none.
     fn fill_queues(&mut self, graph: &TaskGraph, config: &Config) {
         let lowering = match config.slots {
             Some(slots) => Lowering::by_channel(graph, slots),
@@ -148,7 +186,7 @@ impl Messages {
     }
 }
 
-/// The lanes by [`Op::slot`], as far as `rules` tell.
+/// Returns the lanes by [`Op::slot`], without links and queues.
 fn lanes(graph: &TaskGraph, rules: &[Rule]) -> Vec<Lane> {
     let mut lanes = vec![Lane::default(); rules.len()];
     let placement = &graph.schedule().placement;

@@ -1,9 +1,9 @@
-//! The dispatcher: devices take ops as time goes by, each from its list or by its own policy, until all have run.
+//! List scheduling: as time advances, devices run ops from their lists or by their policies, until all have run.
 //!
-//! **No deadlock under a cap.** Let j be the oldest micro-batch of a direction whose forwards are not complete. Older
-//! ones drain whatever happens, for no backward needs memory. A forward of a younger one is taken only while the forwards
-//! that a device holds of micro-batches younger than j leave room for one micro-batch on all its chunks: then j can always be
-//! completed, and after it the next, so that a cap of one micro-batch on all chunks is enough.
+//! **No deadlock under a cap.** Let j be the oldest micro-batch of a direction whose forwards are incomplete. Older micro-batches
+//! always complete, since backwards need no memory. A device runs a forward of a younger micro-batch only while the forwards that
+//! it holds of micro-batches younger than j leave room for one micro-batch on all its chunks: then j can always complete, and after
+//! it the next, so a cap of one micro-batch on all chunks suffices.
 
 use super::problem::Problem;
 use crate::activation::{UNLIMITED, WHOLE};
@@ -13,12 +13,12 @@ use std::collections::{BinaryHeap, VecDeque};
 
 const NEVER: u64 = u64::MAX;
 
-/// Which of the ops that are ready a device prefers: the least key.
+/// Which of the ready ops a device prefers: the one with the smallest key.
 #[derive(Clone, Debug)]
 pub(super) enum Rank {
-    /// By kind's place in the list, older micro-batch first, later chunk first.
+    /// By the kind's place in the list, then older micro-batch, then later chunk.
     Kinds(Vec<Kind>),
-    /// By the time at which a pattern has it: an offset by slot, plus the period times the micro-batch.
+    /// By the time in a pattern: the offset of the slot, plus the period times the micro-batch.
     Times { offsets: Vec<i64>, period: i64 },
 }
 
@@ -28,22 +28,22 @@ pub(super) struct Policy {
     pub rank: Rank,
     /// Whether backwards are split.
     pub split: bool,
-    /// Whether W's compete by rank; else they fill idle time.
+    /// Whether W's are ranked like other ops; otherwise they fill idle time.
     pub compete: bool,
-    /// How long a filling W may delay what comes.
+    /// How long a filling W may delay the next op.
     pub slack: u64,
-    /// How long the device may wait for an op that it prefers to one that is ready.
+    /// How long the device may wait for an op that it prefers to a ready one.
     pub patience: u64,
 }
 
-/// What a device runs.
+/// How a device chooses its ops.
 #[derive(Clone, Debug)]
 pub(super) enum Course<'a> {
     /// These ops in this order.
     Fixed(&'a [Op]),
-    /// These ops in this order, W's that are not among them (the second list, in order, has those that are) where they fit.
+    /// These ops in this order; W's that are not listed run when they fit. The second list has the listed W's, sorted.
     Fill(&'a [Op], &'a [Op]),
-    /// Whatever the policy prefers.
+    /// The op that the policy prefers.
     Choose(&'a Policy),
 }
 
@@ -51,44 +51,47 @@ struct Device {
     free: u64,
     live: i128,
     next: usize,
-    /// I's whose W is to come, oldest first.
+    /// Pending W's, oldest first.
     pending: VecDeque<Op>,
-    /// Ops left to choose.
+    /// Number of ops left.
     left: u64,
     out: Vec<Op>,
 }
 
-/// What a device does next.
+/// The next action of a device.
 enum Step {
     Run(Op, u64),
-    /// A W, for memory or because nothing is ranked higher.
+    /// Run a W, for memory or because it ranks highest.
     Weights,
-    /// Nothing before this time, or before something else happens.
+    /// Wait until this time, or until an input arrives.
     Sleep(Option<u64>),
-    /// All done.
+    /// All ops have run.
     Done,
 }
 
-/// A device that cannot go on.
+/// A device that waits forever.
 #[derive(Debug)]
 pub(super) struct Stuck {
     pub device: usize,
     pub op: Option<Op>,
 }
 
-/// A run of the dispatcher.
-pub(super) struct Dispatch<'a> {
+/// A run of list scheduling.
+pub(super) struct ListScheduler<'a> {
     problem: &'a Problem,
     courses: &'a [Course<'a>],
     devices: Vec<Device>,
-    /// By slot: ops run, B's counted as I's.
+    /// By slot: number of ops run; B's count as I's.
     counts: Vec<u32>,
     ready: Vec<u64>,
     events: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
-/// Runs `courses`, one per device: the ops of each in their order.
-pub(super) fn dispatch(problem: &Problem, courses: &[Course<'_>]) -> Result<Vec<Vec<Op>>, Stuck> {
+/// Runs `courses`, one per device; returns the ops of each in order.
+///
+/// # Errors
+/// A device that waits forever.
+pub(super) fn list_schedule(problem: &Problem, courses: &[Course<'_>]) -> Result<Vec<Vec<Op>>, Stuck> {
     let mut ready = vec![NEVER; problem.cells];
     ready[..problem.microbatches as usize].fill(0);
     let device = |number: usize| {
@@ -102,7 +105,7 @@ pub(super) fn dispatch(problem: &Problem, courses: &[Course<'_>]) -> Result<Vec<
             out: Vec::new(),
         }
     };
-    let mut run = Dispatch {
+    let mut run = ListScheduler {
         problem,
         courses,
         devices: (0..problem.devices()).map(device).collect(),
@@ -119,7 +122,7 @@ pub(super) fn dispatch(problem: &Problem, courses: &[Course<'_>]) -> Result<Vec<
     }
 }
 
-impl Dispatch<'_> {
+impl ListScheduler<'_> {
     fn is_done(&self, device: usize) -> bool {
         match self.courses[device] {
             Course::Fixed(ops) | Course::Fill(ops, _) => self.devices[device].next == ops.len(),
@@ -127,7 +130,7 @@ impl Dispatch<'_> {
         }
     }
 
-    /// The op at which a listed device stands.
+    /// Returns the next op of a device with a list.
     fn listed(&self, device: usize) -> Option<Op> {
         match self.courses[device] {
             Course::Fixed(ops) | Course::Fill(ops, _) => ops.get(self.devices[device].next).copied(),
@@ -135,7 +138,7 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Lets `device` do what it does at `now`.
+    /// Runs the next action of `device` at `now`.
     fn act(&mut self, device: usize, now: u64) {
         if now < self.devices[device].free {
             return; // it comes back when it is free
@@ -168,7 +171,7 @@ impl Dispatch<'_> {
         }
     }
 
-    /// The next op of a list.
+    /// Returns the action of a device with a list.
     fn follow(&self, device: usize, ops: &[Op], fills: bool) -> Step {
         let state = &self.devices[device];
         let Some(&op) = ops.get(state.next) else { return Step::Done };
@@ -183,13 +186,13 @@ impl Dispatch<'_> {
         Step::Run(op, arrival)
     }
 
-    /// Number of an op's micro-batch in its direction.
+    /// Returns the number of an op's micro-batch within its direction.
     fn local(&self, op: Op) -> u32 {
         let share = self.problem.placement.microbatches_of(op.direction(), self.problem.microbatches);
         op.microbatch().saturating_sub(share.start)
     }
 
-    /// What the policy prefers.
+    /// Returns the action of a device with a policy.
     fn choose(&self, device: usize, policy: &Policy, now: u64) -> Step {
         let state = &self.devices[device];
         if state.left == 0 {
@@ -235,13 +238,13 @@ impl Dispatch<'_> {
         best.map_or(Step::Sleep(Some(wake).filter(|&wake| wake != NEVER)), |(_, step)| step)
     }
 
-    /// How many ops of that slot have run; B's count as I's.
+    /// Returns how many ops of that slot have run; B's count as I's.
     fn count(&self, op: Op) -> u32 {
         let kind = if op.kind() == Kind::B { Kind::I } else { op.kind() };
         self.counts[op.of_kind(kind).slot()]
     }
 
-    /// Whether `device` may take the forward number `count` of a chunk without barring the way of older micro-batches.
+    /// Whether `device` may run forward number `count` of a chunk without blocking older micro-batches.
     fn admits(&self, device: usize, forward: Op, count: u32) -> bool {
         let state = &self.devices[device];
         let stages = self.problem.placement.stages();
@@ -281,7 +284,7 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Runs W's from when `device` is free, as long as they end by `until` + `slack`.
+    /// Runs W's while they end by `until` + `slack`.
     fn fill_gap(&mut self, device: usize, until: u64, slack: u64) {
         if self.devices[device].out.last().is_some_and(|op| op.opens_pair()) {
             return;
@@ -305,7 +308,7 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Starts `op` at `now` or when its device is free.
+    /// Starts `op` at `now`, or when its device is free.
     fn start(&mut self, device: usize, op: Op, now: u64) {
         let rule = self.problem.rules[op.slot()];
         let local = self.local(op);
@@ -333,7 +336,7 @@ impl Dispatch<'_> {
         self.ready[(rule.output + local) as usize] = arrival;
         self.wake(rule.consumer as usize, now, arrival);
         if op.kind() == Kind::F && op.downstream(self.problem.placement.stages()).is_none() {
-            // What was refused for the sake of older micro-batches may be taken now.
+            // Forwards that would have blocked older micro-batches may run now.
             for device in 0..self.devices.len() {
                 if self.problem.caps[device] < UNLIMITED {
                     self.events.push(Reverse((now.max(self.devices[device].free), device as u32)));
@@ -342,7 +345,7 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Tells `device` at `now` that something arrives at `arrival`.
+    /// Wakes `device` for an input that arrives at `arrival`.
     fn wake(&mut self, device: usize, now: u64, arrival: u64) {
         let time = match self.courses[device] {
             Course::Choose(policy) if policy.patience > 0 => arrival.saturating_sub(policy.patience).max(now),
@@ -353,7 +356,7 @@ impl Dispatch<'_> {
 }
 
 impl Rank {
-    /// Less is earlier.
+    /// Returns the key; smaller runs earlier.
     fn key(&self, op: Op, count: u32, chunk: usize) -> (i64, i64, i64) {
         match self {
             Rank::Kinds(kinds) => {

@@ -1,0 +1,125 @@
+//! The figures of a prediction, as `predict --format json` prints them.
+
+use super::bound::Bounds;
+use super::event::Makespans;
+use super::step::Step;
+use crate::balance::Balanced;
+use crate::cost::{CostTable, Summary};
+use crate::graph::TaskGraph;
+use crate::metrics::{Metrics, Yardstick};
+use crate::statistics::quantile;
+use serde::{Deserialize, Serialize};
+
+/// One entry of `predict --format json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// The schedule's name.
+    pub schedule: String,
+    /// p.
+    pub devices: u32,
+    /// v.
+    pub chunks: u32,
+    /// m.
+    pub microbatches: u32,
+    /// `unit` or `ms`.
+    pub time_unit: String,
+    /// Costs per device.
+    pub costs: Summary,
+    /// Assumptions about costs that were not given: `I = W = B/2`.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub costs_assumed: Vec<String>,
+    #[serde(flatten)]
+    pub metrics: Metrics,
+    /// Distribution of makespans with random durations.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub jitter: Option<Spread>,
+    /// Prediction interval of makespans at the measured speeds of the machine.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub interval: Option<Interval>,
+    /// Time of a step including its step ops, at the makespan's speed; at least the makespan.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub iteration: Option<f64>,
+    /// Time from the end of one step to the end of the next if steps follow each other without a barrier.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub period: Option<f64>,
+    /// The balanced split of layers.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub balance: Option<Balanced>,
+}
+
+/// Distribution of makespans with random durations, in the prediction's time unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Number of steps.
+    pub samples: u32,
+    /// Seed of the random numbers.
+    pub seed: u64,
+    pub mean: f64,
+    /// 5th percentile.
+    pub p5: f64,
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
+/// Prediction interval of a step, in the prediction's time unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Contains 80 % of steps.
+    pub within_80: [f64; 2],
+    /// Contains 95 % of steps.
+    pub within_95: [f64; 2],
+}
+
+/// Minimum number of measured steps for an interval.
+const LEAST_STEPS: usize = 5;
+
+impl Interval {
+    /// Returns the interval of `values` if there are enough.
+    pub fn of(values: &[f64]) -> Option<Interval> {
+        let between = |low: f64, high: f64| [quantile(values, low), quantile(values, high)];
+        let interval = || Interval { within_80: between(0.1, 0.9), within_95: between(0.025, 0.975) };
+        (values.len() >= LEAST_STEPS).then(interval)
+    }
+}
+
+impl Spread {
+    /// Converts `makespans` under `seed`.
+    pub fn new(makespans: &Makespans, seed: u64, costs: &CostTable) -> Spread {
+        let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
+        let Makespans { samples, mean, p5, p50, p95, p99 } = *makespans;
+        Spread { samples, seed, mean: unit(mean), p5: unit(p5), p50: unit(p50), p95: unit(p95), p99: unit(p99) }
+    }
+}
+
+impl Prediction {
+    pub(super) fn new(graph: &TaskGraph, costs: &CostTable, step: &Step, bounds: &Bounds) -> Prediction {
+        let schedule = graph.schedule();
+        let peaks: Vec<f64> = (0..schedule.devices()).map(|d| schedule.peak_activations(d, costs.keep)).collect();
+        let held_against = Yardstick {
+            lower_bound: Some(bounds.best().0),
+            lower_bound_if_split: bounds.if_split,
+            typical_makespan: step.speed_number.map(|_| step.typical_makespan),
+        };
+        Prediction {
+            schedule: schedule.name.clone(),
+            devices: schedule.devices(),
+            chunks: schedule.placement.chunks(),
+            microbatches: schedule.microbatches,
+            time_unit: costs.time_unit.to_string(),
+            costs: costs.summary,
+            costs_assumed: costs.assumed.iter().map(ToString::to_string).collect(),
+            metrics: Metrics::new(&step.devices, &peaks, held_against, costs.ticks_per_unit),
+            jitter: None,
+            interval: Interval::of(
+                &step.at_speeds.iter().map(|at| at.makespan as f64 / costs.ticks_per_unit).collect::<Vec<_>>(),
+            ),
+            iteration: None,
+            period: None,
+            balance: None,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Simulation of one step, by the sweep or by the event engine, at constant or measured speed.
+
+use super::event::{Config, EventError, Prepared, Record};
+use super::machine::machine;
+use super::sweep::{sweep, sweep_lasting};
+use crate::cost::{CostTable, Speed};
+use crate::graph::TaskGraph;
+use crate::metrics::{Activity, makespan};
+use crate::statistics::nearest_median;
+use std::convert::Infallible;
+
+/// A predicted step without the times of its ops.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What the devices did.
+    pub devices: Vec<Activity>,
+    /// Number of the measured speed at which it runs; `None` at constant speed.
+    pub(super) speed_number: Option<usize>,
+    /// Its makespan at the machine's median speed.
+    pub typical_makespan: u64,
+    /// The step at each measured speed.
+    pub at_speeds: Vec<AtSpeed>,
+}
+
+/// Figures of a step at one of the measured speeds, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtSpeed {
+    /// Time 0 to the end of the last op.
+    pub makespan: u64,
+    /// Sum of the busy time of all devices.
+    pub busy: u64,
+}
+
+pub(super) fn typical_sweep(graph: &TaskGraph, costs: &CostTable) -> Step {
+    let swept = |speed: Option<&Speed>| sweep_at_speed(graph, costs, speed, |_, _| (), |_, _, _| ());
+    let Ok(step) = Step::typical::<Infallible>(costs, |speed| Ok(swept(speed)));
+    step
+}
+
+/// [`typical_sweep`] by the event engine, which records in `record`.
+pub(super) fn typical_run(prepared: &Prepared<'_>, costs: &CostTable, record: &mut Record) -> Result<Step, EventError> {
+    let run = |speed: &Speed, observer: &mut Record| {
+        prepared.run_on(|device, start, duration| speed.stretch(device, start, duration), observer)
+    };
+    let step = Step::typical(costs, |speed| {
+        Ok(match speed {
+            None => prepared.run(&mut ())?,
+            Some(speed) => run(speed, record)?,
+        })
+    })?;
+    step.speed(costs).map(|speed| run(speed, record)).transpose()?;
+    Ok(step)
+}
+
+impl Step {
+    /// Creates a step at constant speed.
+    pub(super) fn steady(devices: Vec<Activity>) -> Step {
+        Step { typical_makespan: makespan(&devices), devices, speed_number: None, at_speeds: Vec::new() }
+    }
+
+    /// Returns, of the steps that `run` simulates at each measured speed, the one nearest to the median; the step at constant speed if
+    /// none was measured.
+    fn typical<E>(
+        costs: &CostTable,
+        mut run: impl FnMut(Option<&Speed>) -> Result<Vec<Activity>, E>,
+    ) -> Result<Step, E> {
+        let steady = run(None)?;
+        let mut all = costs.speeds.iter().map(|speed| run(Some(speed))).collect::<Result<Vec<_>, E>>()?;
+        if all.is_empty() {
+            return Ok(Step::steady(steady));
+        }
+        let busy = |devices: &[Activity]| devices.iter().map(|device| device.busy as f64).sum();
+        let figures: Vec<(f64, f64)> = all.iter().map(|devices| (makespan(devices) as f64, busy(devices))).collect();
+        let number = nearest_median(&figures);
+        let at_speed = |devices: &Vec<Activity>| AtSpeed {
+            makespan: makespan(devices),
+            busy: devices.iter().map(|device| device.busy).sum(),
+        };
+        let at_speeds = all.iter().map(at_speed).collect();
+        let typical_makespan = makespan(&steady);
+        Ok(Step { devices: all.swap_remove(number), speed_number: Some(number), typical_makespan, at_speeds })
+    }
+
+    pub(super) fn speed<'a>(&self, costs: &'a CostTable) -> Option<&'a Speed> {
+        self.speed_number.map(|number| &costs.speeds[number])
+    }
+
+    /// Returns the end of the last op, in ticks.
+    pub fn makespan(&self) -> u64 {
+        makespan(&self.devices)
+    }
+}
+
+/// Returns how long an op of median duration `duration` takes on `device` from `start` on.
+pub(super) fn lasting(speed: Option<&Speed>, device: u32, start: u64, duration: u64) -> u64 {
+    speed.map_or(duration, |speed| speed.stretch(device, start, duration))
+}
+
+/// Sweeps at a measured or constant speed. Calls `lasts` with the duration of each op, and `note` with its start and end.
+pub(super) fn sweep_at_speed(
+    graph: &TaskGraph,
+    costs: &CostTable,
+    speed: Option<&Speed>,
+    lasts: impl Fn(usize, u64),
+    note: impl FnMut(usize, u64, u64),
+) -> Vec<Activity> {
+    let Some(_) = speed else { return sweep_lasting(graph, costs, |_, _, _, duration| duration, note) };
+    let stretch = |index, device, start, duration| {
+        let lasted = lasting(speed, device, start, duration);
+        lasts(index, lasted);
+        lasted
+    };
+    sweep_lasting(graph, costs, stretch, note)
+}
+
+/// Simulates the step of a prediction without options for the machine.
+///
+/// # Errors
+/// As [`predict`](super::predict()), if devices slow each other down.
+pub fn typical_step(graph: &TaskGraph, costs: &CostTable) -> Result<Step, EventError> {
+    typical_step_on(graph, costs, None)
+}
+
+/// Simulates the step of a prediction on the machine `asked_for`.
+///
+/// # Errors
+/// As [`predict`](super::predict()).
+pub fn typical_step_on(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Result<Step, EventError> {
+    match machine(graph, costs, asked_for) {
+        None => Ok(typical_sweep(graph, costs)),
+        Some(config) => typical_run(&Prepared::new(graph, costs, &config)?, costs, &mut Record::new(graph)),
+    }
+}
+
+/// Returns the makespan on the machine `asked_for` at the machine's median speed, in ticks.
+///
+/// # Errors
+/// As [`predict`](super::predict()).
+pub fn steady_makespan(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Result<u64, EventError> {
+    Ok(match machine(graph, costs, asked_for) {
+        None => makespan(&sweep(graph, costs)),
+        Some(config) => makespan(&Prepared::new(graph, costs, &config)?.run(&mut ())?),
+    })
+}
