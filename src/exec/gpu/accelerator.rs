@@ -13,7 +13,7 @@ use super::super::shared::Shared;
 use super::super::signal::{Aborted, Patience as _};
 use super::super::watch::{Fault, called_off_since};
 use super::post::GpuLink;
-use crate::cuda::{Address, Buffer, Clock, Event, Gpu, Marks, Range, Run, Shard};
+use crate::cuda::{Address, Buffer, Clock, Event, EventTimer, Gpu, Range, Run, Shard};
 use crate::ending::Twofold;
 use crate::model::Parameters;
 use crate::op::{Kind, Op};
@@ -35,7 +35,7 @@ pub struct Accelerator {
     shared: Arc<Shared>,
     /// By channel and slot: messages between two ops of this device.
     local: BTreeMap<(usize, usize), Buffer>,
-    marks: Marks,
+    marks: EventTimer,
     /// This step's.
     clock: Option<Clock>,
     /// How much was enqueued on the compute stream behind each op of this step.
@@ -64,7 +64,7 @@ impl Accelerator {
         }
         // At hand, so that few are made in a step.
         gpu.events().reserve(5 * range.len())?;
-        let marks = Marks::new(&gpu);
+        let marks = EventTimer::new(&gpu);
         let (clock, enqueued, done) = (None, Vec::new(), 0);
         let accelerator =
             Accelerator { number, gpu, shard, shared: shared.clone(), local, marks, clock, enqueued, done };

@@ -7,7 +7,7 @@
 use super::super::shared::Shared;
 use super::super::signal::{Aborted, Patience as _};
 use crate::cuda::nccl::{self, UniqueId};
-use crate::cuda::{Buffer, Channel, Gpu};
+use crate::cuda::{Buffer, Communicator, Gpu};
 use crate::lowering::Holds;
 use anyhow::{Context as _, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,10 +50,10 @@ impl Key {
 }
 
 /// A device's end of a communicator. Sessions take turns: one of them is in a step.
-pub type Shareable = Arc<Mutex<Channel>>;
+pub type Shareable = Arc<Mutex<Communicator>>;
 
 /// For the time of a few calls.
-pub fn lock(channel: &Shareable) -> MutexGuard<'_, Channel> {
+pub fn lock(channel: &Shareable) -> MutexGuard<'_, Communicator> {
     channel.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -74,14 +74,14 @@ pub fn ids(library: &nccl::Nccl, shared: &Shared, keys: BTreeSet<Key>) -> Result
     let mut bytes = Vec::new();
     if shared.ranks.rank() == 0 {
         for _ in &new {
-            bytes.extend(library.unique_id()?.to_bytes());
+            bytes.extend(library.unique_id()?);
         }
     }
     let all = shared.ranks.exchange(bytes)?;
     let mut made = all[0].chunks_exact(128);
     for key in new {
         let bytes = made.next().and_then(|bytes| bytes.try_into().ok()).context("rank 0 made too few NCCL ids")?;
-        known.insert((key, devices), UniqueId::from_bytes(bytes));
+        known.insert((key, devices), bytes);
     }
     let id = |key: Key| Some((key, *known.get(&(key, devices))?));
     keys.into_iter().map(|key| id(key).context("an id of every communicator")).collect()
@@ -102,7 +102,7 @@ pub fn join(
     }
     let (rank, ranks) = key.rank(device, devices);
     shared.watch.note_wait(device, true);
-    let channel = Channel::join(library, gpu, rank, ranks, id)?;
+    let channel = Communicator::join(library, gpu.context(), rank, ranks, id)?;
     shared.watch.note_wait(device, true);
     connect(library, shared, gpu, &channel, (rank, ranks))?;
     let channel = Arc::new(Mutex::new(channel));
@@ -118,7 +118,7 @@ fn connect(
     library: &nccl::Nccl,
     shared: &Shared,
     gpu: &Arc<Gpu>,
-    channel: &Channel,
+    channel: &Communicator,
     (rank, ranks): (u32, u32),
 ) -> Result<()> {
     let greeting = Buffer::new(gpu.context(), GREETING)?;

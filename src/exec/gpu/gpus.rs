@@ -9,7 +9,8 @@ use super::post::Post;
 use crate::anatomy::{Anatomy, MicroBatch, Stage, Storage};
 use crate::cuda::library::{self, CUBLASLT, NVRTC};
 use crate::cuda::{
-    Driver, Gpu, Precision, Shard, Unfit, Unusable, enable_peers, stage_gradient_bytes, storage, tied_gradient_bytes,
+    Driver, Gpu, Precision, Shard, Unsupported, Unusable, enable_peers, stage_gradient_bytes, storage,
+    tied_gradient_bytes,
 };
 use crate::delivery::Delivery;
 use crate::model::Parameters;
@@ -68,7 +69,7 @@ impl Gpus {
 
     /// Whether an error says that a GPU cannot take what another device may.
     pub fn is_unfit(error: &Error) -> bool {
-        Unfit::is_behind(error)
+        Unsupported::is_behind(error)
     }
 
     /// For a headline.

@@ -209,7 +209,10 @@ impl Nccl {
         let inbox = self.inboxes.get(&into.mailbox).context("a message of another device")?;
         channel.stream().wait(&inbox.read)?;
         self.post.send_on(channel.stream(), out, |outbox| {
-            Ok(channel.swap((outbox.address, outbox.bytes), inbox.place(), to)?)
+            Ok(self.library.group(|| {
+                channel.send((outbox.address, outbox.bytes), to)?;
+                channel.receive(inbox.place(), to)
+            })?)
         })?;
         channel.stream().record(&inbox.arrived)?;
         self.post.gpu.compute.wait(&inbox.arrived)?;
