@@ -143,22 +143,3 @@ pub(super) fn check_kernel_sizes(config: &Config, [sequences, tokens, microbatch
     );
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gpt2s_parameters_take_18_bytes_each_in_bfloat16() {
-        let anatomy = crate::anatomy::gpt2::Config::preset("gpt2").unwrap().anatomy();
-        let whole = Stage::transformer(true, 0..12, true);
-        let demand = Demand { sequences: 4, tokens: 1024, microbatches: 1, in_flight: 1, precision: Precision::Bf16 };
-        let bytes = bytes_needed(&anatomy, &[(0, whole)], &demand);
-        // 124,475,904 parameters, all tensors multiples of 128 elements; the tied gradient's second part, 50304 * 768
-        assert_eq!(bytes.parameters, 18 * 124_475_904 + 4 * 50304 * 768);
-        // 32 bytes a channel and token a block
-        assert!(
-            bytes.activations > 12 * 32 * 768 * 4096 && bytes.activations < 13 * 36 * 768 * 4096 + 2 * 4096 * 50304
-        );
-    }
-}

@@ -1,16 +1,15 @@
-//! GPT-2 on NVIDIA's GPUs: the driver, streams, memory, kernels, matrix products, and a [`Shard`] whose every op only
-//! enqueues.
+//! GPT-2 on NVIDIA's GPUs: driver, streams, memory, kernels, matrix products, and a [`Shard`] whose ops only enqueue.
 //!
 //! ```text
-//! library ─▶ api ─▶ driver ─▶ gpu ─┬─▶ stream event clock memory ──────────┐
-//!                kernel ─▶ compiler ─▶ code ─▶ operation (with blas) ─▶ block head ─▶ shard step
+//! library ─▶ api ─▶ driver ─▶ gpu ─┬─▶ timing ─────────────────────────────┐
+//!                kernel ─▶ compiler ─▶ operation (with blas) ─▶ block head ─▶ shard step
 //! ```
 //!
-//! Nothing here links a library of NVIDIA's: [`Driver::open`] says what is missing. `unsafe` stands where a library's
-//! functions are called: in `api`, and in `library`, `nccl` and `symmetric`.
+//! Nothing links a library of NVIDIA: [`Driver::open`] reports what is missing. `unsafe` code is in `api`, `library` and
+//! `symmetric`, which call the libraries.
 //!
-//! A GPU's whole, or a slice of its multiprocessors, is a [`Gpu`] with three streams: compute, send, receive. A [`Shard`]
-//! enqueues on the first; moving hidden states between GPUs is the executor's affair, by [`Stream`] and [`Event`].
+//! A [`Gpu`] is a whole GPU or a slice of its multiprocessors, with three streams: compute, send, receive. A [`Shard`] enqueues on
+//! the first; the executor moves hidden states between GPUs, by [`Stream`] and [`Event`].
 
 mod api;
 mod batch;

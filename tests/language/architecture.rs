@@ -78,13 +78,12 @@ fn every_file_says_what_it_is() {
 }
 
 /// Where `unsafe` stands, and what for. Each block says why it is sound.
-const UNSAFE: [(&str, &str); 11] = [
+const UNSAFE: [(&str, &str); 10] = [
     ("src/cli/memory.rs", "the program's allocator, which hands on to the system's"),
     ("src/model/matrix.rs", "the library of matrix products takes pointers"),
-    ("src/exec/arena.rs", "memory that processes share; its signals say who may touch what"),
+    ("src/exec/arena.rs", "shared memory; its signals decide who may access what"),
     ("src/exec/heap.rs", "puts into it"),
     ("src/exec/link/local.rs", "messages in it"),
-    ("src/exec/slot.rs", "messages in it"),
     ("src/exec/host.rs", "ops read and write messages where they lie"),
     ("src/ranks/mpi.rs", "bytes that MPI sends later"),
     ("src/cuda/api/", "the driver, its compiler and its products"),

@@ -597,7 +597,7 @@ fn wrong_calls_are_refused() {
         refused(shard.backward_weight(0, 0, &mut marks), "expected its backward for the input before it");
         shard.forward(0, 0, None, None, &mut marks).unwrap();
         refused(shard.forward(0, 0, None, None, &mut marks), "found a second before the backward");
-        refused(shard.begin(&state.inputs[1..], &state.targets), "inputs a step");
+        refused(shard.begin(&state.inputs[1..], &state.targets), "inputs per step");
         refused(shard.begin(&vec![257; state.inputs.len()], &state.targets), "below the vocabulary's 257");
         let gpu = shard.gpu().clone();
         let stage = Stage::transformer(false, 0..5, false);
@@ -861,4 +861,16 @@ fn compiled_kernels_come_from_the_cache_and_from_a_folder() {
 #[ignore = "a part of compiled_kernels_come_from_the_cache_and_from_a_folder"]
 fn the_cache_is_read() {
     assert!(matches!(kernels(Precision::Bf16, (9, 0)).unwrap().origin, Origin::Cache(_)));
+}
+
+#[test]
+fn gpt2s_parameters_take_18_bytes_each_in_bfloat16() {
+    let anatomy = pipesim::internals::anatomy::gpt2::Config::preset("gpt2").unwrap().anatomy();
+    let whole = Stage::transformer(true, 0..12, true);
+    let demand = Demand { sequences: 4, tokens: 1024, microbatches: 1, in_flight: 1, precision: Precision::Bf16 };
+    let bytes = bytes_needed(&anatomy, &[(0, whole)], &demand);
+    // 124,475,904 parameters, all tensors multiples of 128 elements; the tied gradient's second part, 50304 * 768
+    assert_eq!(bytes.parameters, 18 * 124_475_904 + 4 * 50304 * 768);
+    // 32 bytes a channel and token a block
+    assert!(bytes.activations > 12 * 32 * 768 * 4096 && bytes.activations < 13 * 36 * 768 * 4096 + 2 * 4096 * 50304);
 }

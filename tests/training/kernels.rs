@@ -951,3 +951,43 @@ fn the_emulator_finds_what_a_device_would_not_forgive() {
         assert!(!run.status.success() && message.contains(expected), "{name}: {message}");
     }
 }
+
+/// No launch needs more dynamic shared memory than this.
+const MAX_SHARED_BYTES: u32 = 160 * 1024;
+
+#[test]
+fn grids_and_shared_memory_stay_within_limits() {
+    for precision in PRECISIONS {
+        for size in 1..=kernel::MAX_HEAD_SIZE {
+            for launch in
+                [kernel::attention_forward, kernel::attention_backward_keys, kernel::attention_backward_queries]
+            {
+                let launch = launch(precision, 3, 1000, 5, size);
+                assert_eq!(launch.grid, [3 * 16 * 5, 1, 1]);
+                assert!(launch.shared_bytes <= MAX_SHARED_BYTES, "{precision:?} {size}: {}", launch.shared_bytes);
+            }
+        }
+        for launch in [
+            kernel::add(precision, usize::MAX),
+            kernel::attention_forward(precision, usize::MAX, usize::MAX, usize::MAX, 64),
+            kernel::embedding_backward_token(precision, usize::MAX, usize::MAX),
+            kernel::layernorm_backward_sums(precision, 0, usize::MAX, usize::MAX),
+        ] {
+            assert!(launch.grid[0] < 1 << 31 && launch.grid[1] < 1 << 16);
+        }
+        assert_eq!(kernel::add(precision, 0).grid, [1, 1, 1]);
+    }
+}
+
+#[test]
+fn the_text_includes_nothing_and_holds_every_kernel() {
+    for precision in PRECISIONS {
+        let text = kernel::text(precision);
+        assert!(!text.contains("#include"));
+        assert_eq!(text.contains("#define PIPESIM_BF16"), precision == Precision::Bf16);
+        for name in kernel::NAMES {
+            assert_eq!(text.matches(&format!("KERNEL({name}, ")).count(), 1, "{name}");
+        }
+        assert_eq!(text.matches("KERNEL(").count(), kernel::NAMES.len() + 1, "one definition of the macro");
+    }
+}
