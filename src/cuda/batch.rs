@@ -1,14 +1,14 @@
-//! The tokens of a step on a device, and the index by which the token embedding's gradient is summed in order.
+//! Memory of one step on a device: its tokens, with the index by which the token embedding's gradient is summed in order, and
+//! what runs once per step.
 
-use super::api::event::Event;
-use super::api::handle::Address;
-use super::api::memory::Buffer;
-use super::api::pinned::Pinned;
+use super::api::{Address, Buffer, Event, Pinned};
 use super::gpu::Gpu;
+use super::operation::MOST_NORM_GROUPS;
 use anyhow::{Result, ensure};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One step's tokens, uploaded by one copy. Two pinned copies take turns, so that the host fills one while the device may
+/// The tokens of a step, uploaded by one copy. Two pinned copies alternate, so that the host fills one while the device may
 /// still read the other.
 pub(super) struct Batch {
     gpu: Arc<Gpu>,
@@ -20,11 +20,11 @@ pub(super) struct Batch {
     device: Buffer,
     staging: [(Pinned, Event); 2],
     turn: usize,
-    /// Distinct tokens of each micro-batch.
+    /// Number of distinct tokens of each micro-batch.
     distinct: Vec<usize>,
 }
 
-/// The index of one micro-batch's tokens: distinct tokens, where the positions of each begin, positions by token.
+/// Index of one micro-batch's tokens: distinct tokens, first position of each in `order`, positions sorted by token.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Index {
     pub(super) ids: Address,
@@ -36,8 +36,7 @@ pub(super) struct Index {
 const WORD: usize = size_of::<u32>();
 
 impl Batch {
-    /// Room for steps of `microbatches` micro-batches of `rows` tokens; inputs where the embedding is, targets where the head
-    /// is.
+    /// Allocates memory for steps of `microbatches` micro-batches of `rows` tokens: inputs for the embedding, targets for the head.
     pub(super) fn new(
         gpu: &Arc<Gpu>,
         [microbatches, rows, vocabulary]: [usize; 3],
@@ -61,14 +60,14 @@ impl Batch {
         })
     }
 
-    /// Enqueues the upload of a step's tokens behind what uses those of the step before. Waits only where the host is more
-    /// than one step ahead.
+    /// Enqueues the upload of a step's tokens behind the uses of the previous step's. Waits only if the host is more than one step
+    /// ahead.
     pub(super) fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()> {
         for (what, wanted, tokens) in [("inputs", self.embedding, inputs), ("targets", self.head, targets)] {
             let expected = self.microbatches * self.rows;
             ensure!(
                 !wanted || tokens.len() == expected,
-                "expected {expected} {what} a step, found {}: pass all micro-batches one after the other",
+                "expected {expected} {what} per step, found {}: pass all micro-batches one after the other",
                 tokens.len()
             );
             let beyond = tokens.iter().find(|&&token| wanted && token as usize >= self.vocabulary);
@@ -87,7 +86,7 @@ impl Batch {
         Ok(self.gpu.compute.record(free)?)
     }
 
-    /// All that is uploaded: inputs, then every micro-batch's ids, orders and starts, then targets.
+    /// Returns everything to upload: inputs, then ids, orders and starts of all micro-batches, then targets.
     fn words(&mut self, inputs: &[u32], targets: &[u32]) -> Vec<u32> {
         let mut words = Vec::with_capacity(self.device.bytes() / WORD);
         if self.embedding {
@@ -108,18 +107,18 @@ impl Batch {
         words
     }
 
-    /// Input tokens (B, T) of a micro-batch.
+    /// Address of the input tokens (B, T) of a micro-batch.
     pub(super) fn inputs(&self, microbatch: usize) -> Address {
         self.word(microbatch * self.rows)
     }
 
-    /// Targets (B, T) of a micro-batch.
+    /// Address of the targets (B, T) of a micro-batch.
     pub(super) fn targets(&self, microbatch: usize) -> Address {
         let before = if self.embedding { self.microbatches * (4 * self.rows + 1) } else { 0 };
         self.word(before + microbatch * self.rows)
     }
 
-    /// The index of a micro-batch's input tokens.
+    /// Returns the index of a micro-batch's input tokens.
     pub(super) fn index(&self, microbatch: usize) -> Index {
         let all = self.microbatches * self.rows;
         Index {
@@ -142,8 +141,8 @@ fn padded(to: &mut Vec<u32>, values: Vec<u32>, length: usize) {
     to.resize(end, 0);
 }
 
-/// Distinct tokens in rising order, where the positions of each begin (and, last, end), and positions by token, then by
-/// place.
+/// Returns the distinct tokens in ascending order, the start of each token's positions (and the end of the last), and the
+/// positions sorted by token, then by position.
 fn sorted(tokens: &[u32]) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
     let mut keys: Vec<u64> = tokens.iter().zip(0_u64..).map(|(&token, place)| u64::from(token) << 32 | place).collect();
     keys.sort_unstable();
@@ -158,6 +157,39 @@ fn sorted(tokens: &[u32]) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
     }
     starts.push(order.len() as u32);
     (ids, starts, order)
+}
+
+/// Memory of what runs once per step: gradient norms, the update's scale, gradients of other copies of a stage.
+pub(super) struct Step {
+    /// Partial sums of one squared norm, doubles.
+    pub(super) partial: Buffer,
+    /// Squared norms of this device's parts, doubles; the host reads its copy once the event is reached.
+    pub(super) norms: Buffer,
+    pub(super) host_norms: Pinned,
+    pub(super) norms_done: Event,
+    /// Order numbers of the norms, in memory order.
+    pub(super) orders: Vec<usize>,
+    /// Factor of the gradients, one float32.
+    pub(super) scale: Buffer,
+    /// By stage: where the gradient of another device's copy arrives.
+    pub(super) inboxes: BTreeMap<u32, Buffer>,
+}
+
+pub(super) const DOUBLE: usize = size_of::<f64>();
+
+impl Step {
+    pub(super) fn new(gpu: &Arc<Gpu>, parts: usize) -> Result<Step> {
+        let context = gpu.context();
+        Ok(Step {
+            partial: Buffer::new(context, MOST_NORM_GROUPS * DOUBLE)?,
+            norms: Buffer::new(context, parts * DOUBLE)?,
+            host_norms: Pinned::new(context, parts * DOUBLE)?,
+            norms_done: gpu.events().untimed()?,
+            orders: Vec::new(),
+            scale: Buffer::new(context, size_of::<f32>())?,
+            inboxes: BTreeMap::new(),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -3,12 +3,9 @@
 //! cuBLASLt is column-major. A row-major (r, c) matrix is a column-major (c, r) one with the same bytes, so that every
 //! product is asked for transposed: outᵀ = (W inᵀ), and so on. The product of a shape (descriptors and algorithm) is made once.
 
-use super::api::context::Context;
-use super::api::driver::StreamHandle;
-use super::api::handle::Address;
-use super::api::memory::Buffer;
-use super::api::products::{
-    Element, Epilogue, Layout, Lt, NOT_SUPPORTED, Operands, Product, ProductError, Shape, Workspace,
+use super::api::{
+    Address, Buffer, Context, Element, Epilogue, Layout, Lt, NOT_SUPPORTED, Operands, Product, ProductError, Shape,
+    StreamHandle, Workspace,
 };
 use super::gpu::Gpu;
 use super::kernel::Precision;

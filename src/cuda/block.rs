@@ -1,7 +1,6 @@
 //! One transformer block on a device: x += attproj(attention(LN1(x))); x += fcproj(gelu(fc(LN2(x)))).
 
-use super::api::handle::Address;
-use super::api::memory::Buffer;
+use super::api::{Address, Buffer};
 use super::blas::Sizes;
 use super::group::Group;
 use super::operation::{NormOperands, Operations};

@@ -1,17 +1,17 @@
-//! The kernels' machine code for a device: ready-made, from the cache on disk, or compiled now.
-//!
-//! In this order:
+//! The kernels' machine code, loaded on a device. Sources, in this order:
 //! 1. `$PIPESIM_KERNELS/sm_90_bf16.cubin` (architecture, precision), for machines without NVRTC;
-//! 2. the cache, `$PIPESIM_CACHE`, else `$XDG_CACHE_HOME/pipesim`, else `~/.cache/pipesim`, by a hash of all that the code
+//! 2. the cache, `$PIPESIM_CACHE`, else `$XDG_CACHE_HOME/pipesim`, else `~/.cache/pipesim`, by a hash of everything that the code
 //!    depends on;
-//! 3. NVRTC, which makes machine code (CUBIN); for an architecture that it does not know, text (PTX) that the driver
-//!    compiles. What was made goes to the cache.
+//! 3. NVRTC, which generates machine code (CUBIN), or for an architecture that it does not know PTX, which the driver compiles.
+//!    The result is cached.
 
-use super::api::compiler::{CompileError, Image, Nvrtc};
-use super::kernel::{self, Precision};
-use anyhow::{Context as _, Result};
+use super::api::{Argument, CompileError, Context, FunctionHandle, Image, ModuleHandle, Nvrtc, Stream, Unsupported};
+use super::driver::Facts;
+use super::kernel::{self, Launch, Precision};
+use anyhow::{Context as _, Result, ensure};
 use std::collections::BTreeMap;
 use std::env;
+use std::ffi::CString;
 use std::fs;
 use std::hash::Hasher;
 #[allow(deprecated)] // the only hash of the standard library whose function is fixed for good
@@ -19,33 +19,30 @@ use std::hash::SipHasher;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Machine code, and where it came from.
+/// Code of all kernels of one precision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Code {
-    /// CUBIN, or PTX that ends with a zero.
+    /// CUBIN, or zero-terminated PTX.
     pub image: Vec<u8>,
-    /// Where it came from.
     pub origin: Origin,
 }
 
-/// Where code came from.
+/// Source of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A ready-made file.
+    /// A file of `$PIPESIM_KERNELS`.
     File(PathBuf),
-    /// The cache.
     Cache(PathBuf),
-    /// Compiled now.
     Compiled,
 }
 
-/// Architectures that PTX is made for, the newest first, when NVRTC does not know the device's own.
+/// Architectures of PTX for a device that NVRTC does not know, newest first.
 const PTX_TARGETS: [u32; 2] = [90, 80];
 
-/// The kernels for devices of this compute capability. Within a process they are made once.
+/// Returns the kernels for devices of this compute capability. A process generates them once.
 ///
 /// # Errors
-/// There is no ready-made code and no NVRTC, or it does not compile: the error carries the compiler's words.
+/// There are no precompiled kernels and no NVRTC, or compilation fails: the error carries the compiler's messages.
 pub fn kernels(precision: Precision, capability: (u32, u32)) -> Result<Arc<Code>> {
     type Made = BTreeMap<(Precision, (u32, u32)), Arc<Code>>;
     static MADE: Mutex<Made> = Mutex::new(BTreeMap::new());
@@ -64,25 +61,25 @@ fn make(precision: Precision, capability: (u32, u32)) -> Result<Code> {
         let path = folder.join(file_name(precision, architecture));
         let image = fs::read(&path).with_context(|| {
             format!(
-                "expected ready-made kernels in {} since PIPESIM_KERNELS is set, found no such file that can be read: put it \
-                 there, or unset PIPESIM_KERNELS",
+                "expected precompiled kernels in {} because PIPESIM_KERNELS is set, found no readable file: put it there, or unset \
+                 PIPESIM_KERNELS",
                 path.display()
             )
         })?;
         return Ok(Code { image, origin: Origin::File(path) });
     }
-    let compiler =
-        Nvrtc::load().context("compiling the kernels; ready-made ones do too: name their folder in PIPESIM_KERNELS")?;
+    let compiler = Nvrtc::load()
+        .context("compiling the kernels; to use precompiled ones instead, set PIPESIM_KERNELS to their folder")?;
     compile(&compiler, &kernel::text(precision), precision, architecture)
         .with_context(|| format!("compiling the kernels ({}) for sm_{architecture}", &precision.suffix()[1..]))
 }
 
-/// Name of a file with ready-made kernels, such as `sm_90_bf16.cubin`.
+/// Name of a file with precompiled kernels, such as `sm_90_bf16.cubin`.
 pub fn file_name(precision: Precision, architecture: u32) -> String {
     format!("sm_{architecture}{}.cubin", precision.suffix())
 }
 
-/// The kernels' language. Multiplications and additions may be fused, divisions and roots are exact: the compiler's defaults.
+/// Language of the kernels. By the compiler's defaults, multiplications and additions may be fused; divisions and roots are exact.
 const STANDARD: &str = "--std=c++17";
 
 fn compile(compiler: &Nvrtc, text: &str, precision: Precision, architecture: u32) -> Result<Code> {
@@ -92,12 +89,12 @@ fn compile(compiler: &Nvrtc, text: &str, precision: Precision, architecture: u32
     let older = older.map(|target| (format!("--gpu-architecture=compute_{target}"), Image::Ptx));
     let mut refusal = None;
     for (target, image) in std::iter::once(native).chain(older) {
-        // the text defines the macro too, as empty, which is no contradiction
+        // The text also defines the macro, as empty, which does not conflict.
         let macros = (precision == Precision::Bf16).then(|| "--define-macro=PIPESIM_BF16=".to_string());
         let options: Vec<String> = [target, STANDARD.to_string()].into_iter().chain(macros).collect();
         let key = key(text, &options, version);
         let path = cache_folder().map(|folder| folder.join(format!("sm_{architecture}{}-{key}", precision.suffix())));
-        // a file that is missing, unreadable or cut short is only a miss
+        // A missing, unreadable or truncated file is a cache miss.
         if let Some(image) = path.as_deref().and_then(read_cached) {
             return Ok(Code { image, origin: path.map_or(Origin::Compiled, Origin::Cache) });
         }
@@ -108,7 +105,7 @@ fn compile(compiler: &Nvrtc, text: &str, precision: Precision, architecture: u32
                 }
                 return Ok(Code { image, origin: Origin::Compiled });
             }
-            // an architecture that the compiler does not know: try an older one
+            // The compiler does not know the architecture: try an older one.
             Err(error @ CompileError::Refused { code: INVALID_OPTION, .. }) => refusal = refusal.or(Some(error)),
             Err(error) => return Err(error.into()),
         }
@@ -119,12 +116,12 @@ fn compile(compiler: &Nvrtc, text: &str, precision: Precision, architecture: u32
 /// `NVRTC_ERROR_INVALID_OPTION`.
 const INVALID_OPTION: u32 = 5;
 
-/// What the code depends on, as 32 digits.
+/// Returns a hash of everything that the code depends on, in 32 digits.
 fn key(text: &str, options: &[String], version: (i32, i32)) -> String {
     [0_u8, 1].map(|half| digest(half, &[text, &options.join(" "), &format!("{version:?}")])).concat()
 }
 
-/// 64 bits of a hash that is the same everywhere, in 16 digits; another for each `half`.
+/// Returns 64 bits of a portable hash in 16 digits, different for each `half`.
 #[allow(deprecated)] // as above
 fn digest(half: u8, parts: &[&str]) -> String {
     let mut hasher = SipHasher::new_with_keys(u64::from(half), 0x7069_7065_7369_6d00);
@@ -206,5 +203,90 @@ mod tests {
         fs::write(&path, &bytes[..3]).unwrap();
         assert_eq!(read_cached(&path), None);
         fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+/// Compiles a small kernel, and returns NVRTC's version.
+///
+/// # Errors
+/// NVRTC is missing, or does not compile it.
+pub fn try_compiler() -> Result<(i32, i32), CompileError> {
+    let text = "extern \"C\" __global__ void twice(float* x, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2.0f; }";
+    let compiler = Nvrtc::load()?;
+    let version = compiler.version()?;
+    let image = compiler.compile(text, &["--gpu-architecture=compute_80".to_string()], Image::Ptx)?;
+    if image.len() < 2 { Err(CompileError::Broken("compiles to nothing".to_string())) } else { Ok(version) }
+}
+
+/// All kernels of one precision, loaded in one context.
+pub struct Kernels {
+    context: Arc<Context>,
+    module: ModuleHandle,
+    /// In the order of [`kernel::NAMES`].
+    functions: [FunctionHandle; kernel::NAMES.len()],
+    shared_bytes: u32,
+}
+
+impl Kernels {
+    /// Finds or compiles the code for the device and loads every kernel.
+    pub fn load(context: &Arc<Context>, facts: &Facts, precision: Precision) -> Result<Kernels> {
+        let code = kernels(precision, facts.capability)?;
+        context.make_current()?;
+        let api = context.api;
+        let module =
+            api.load_module(&code.image).with_context(|| format!("loading the kernels of {:?}", code.origin))?;
+        let function = |name: &str| -> Result<FunctionHandle> {
+            let name = CString::new(format!("{name}{}", precision.suffix()))?;
+            api.function(module, &name).with_context(|| {
+                format!("expected a kernel {name:?} in the code of {:?}, found none: compile it again", code.origin)
+            })
+        };
+        let functions = kernel::NAMES.iter().map(|name| function(name)).collect::<Result<Vec<_>>>();
+        match functions.map(<[FunctionHandle; kernel::NAMES.len()]>::try_from) {
+            Ok(Ok(functions)) => {
+                Ok(Kernels { context: context.clone(), module, functions, shared_bytes: facts.shared_bytes })
+            }
+            outcome => {
+                api.unload_module(module)?;
+                Err(outcome.err().unwrap_or_else(|| anyhow::anyhow!("the table of kernels has another length")))
+            }
+        }
+    }
+
+    /// Returns the kernel of this name, without suffix. Panics if there is none.
+    fn get(&self, name: &str) -> FunctionHandle {
+        let index = kernel::NAMES.binary_search(&name).unwrap_or_else(|_| panic!("no kernel is called {name}"));
+        self.functions[index]
+    }
+
+    /// Enqueues a kernel on `stream`. The arguments must match the kernel's, in order.
+    pub fn launch(&self, stream: &Stream, name: &str, launch: Launch, arguments: &[Argument]) -> Result<()> {
+        let launched = stream.launch(self.get(name), launch, arguments);
+        launched.with_context(|| format!("launching {name} as {launch:?}"))
+    }
+
+    /// Allows launches of a kernel with this much dynamic shared memory.
+    pub fn allow(&self, name: &str, launch: Launch) -> Result<()> {
+        let bytes = launch.shared_bytes;
+        if bytes <= kernel::DEFAULT_SHARED_BYTES {
+            return Ok(());
+        }
+        ensure!(
+            bytes <= self.shared_bytes,
+            Unsupported(format!(
+                "expected {bytes} bytes of shared memory for {name}, found {} on this GPU: choose a model with smaller heads, or \
+                 bfloat16",
+                self.shared_bytes
+            ))
+        );
+        self.context.make_current()?;
+        Ok(self.context.api.allow_shared_bytes(self.get(name), bytes)?)
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        let _ = self.context.make_current().and_then(|()| self.context.api.unload_module(self.module));
     }
 }

@@ -1,13 +1,11 @@
-//! NVIDIA's driver and the devices it knows. Everything else of this layer begins here.
+//! NVIDIA's driver and the GPUs that it finds.
 
-use super::api::compiler::CompileError;
-use super::api::driver::{Api, Fault, Unloadable};
-use super::api::products::ProductError;
+use super::api::{Api, CompileError, Context, Fault, ProductError, Unloadable};
 use super::library::Missing;
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use cudarc::driver::sys::{CUcomputemode as Mode, CUdevice_attribute as Attribute};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The driver, with at least one device.
+/// The driver, loaded and initialised, with at least one GPU.
 pub struct Driver {
     pub(super) api: Api,
     version: u32,
@@ -17,18 +15,18 @@ pub struct Driver {
 /// Why no GPU can be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// The driver is absent or too old.
+    /// The driver is missing or too old.
     #[error("{0}, or run with --device cpu")]
     Driver(Unloadable),
-    /// The driver does not start.
-    #[error("expected a GPU, found a driver that does not start: {0}; correct that, or run with --device cpu")]
+    /// The driver fails to initialise.
+    #[error("expected a GPU, found a driver that does not start: {0}; or run with --device cpu")]
     Start(Fault),
-    /// There is no GPU.
+    /// No GPU is visible.
     #[error(
         "expected a GPU, found none: make one visible to this process (CUDA_VISIBLE_DEVICES), or run with --device cpu"
     )]
     NoDevice,
-    /// There is no such GPU, or it is too old, or cannot be parted so.
+    /// There is no such GPU, or it is too old, or it cannot be split this way.
     #[error("{0}")]
     Device(String),
 }
@@ -40,7 +38,7 @@ impl From<Fault> for Unusable {
 }
 
 impl Unusable {
-    /// Whether an error says that this machine lacks what was asked for: a driver, a device, the compiler, cuBLASLt.
+    /// Whether `error` means that this machine lacks a driver, a GPU, the compiler or cuBLASLt.
     pub fn is_behind(error: &anyhow::Error) -> bool {
         error.chain().any(|cause| {
             let compiler = cause.downcast_ref::<CompileError>();
@@ -54,32 +52,43 @@ impl Unusable {
     }
 }
 
-/// What a device is.
+/// Properties of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Number among those that this process sees.
+    /// Index among the GPUs visible to this process.
     pub ordinal: u32,
-    /// Such as `NVIDIA H100 80GB HBM3`.
+    /// Name, such as `NVIDIA H100 80GB HBM3`.
     pub name: String,
-    /// Bytes of its memory.
+    /// Memory in bytes.
     pub memory_bytes: usize,
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Compute capability, major and minor.
+    /// Compute capability: major, minor.
     pub capability: (u32, u32),
-    /// PCI address, which tells devices of one machine apart.
+    /// PCI address, unique on a machine.
     pub pci: String,
-    /// Most dynamic shared memory of a block.
+    /// Largest dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// Whether a wait for a word can make sure that what came over a network before the word is seen behind it.
+    /// Whether a stream's wait for a word can also flush what arrived over a network before the word.
     pub flushes_remote_writes: bool,
 }
 
-/// Lowest compute capability whose tensor cores and instructions the kernels use.
+/// Which processes may use a GPU, as set by `nvidia-smi -c`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ComputeMode {
+    /// Any number.
+    Shared,
+    /// One at a time.
+    Exclusive,
+    /// None.
+    Prohibited,
+}
+
+/// Lowest compute capability that the kernels support.
 pub const LOWEST_CAPABILITY: (u32, u32) = (8, 0);
 
 impl Facts {
-    /// Whether the kernels run on it; an error says why not.
+    /// Checks that the kernels support this GPU.
     ///
     /// # Errors
     /// Its compute capability is below [`LOWEST_CAPABILITY`].
@@ -97,8 +106,7 @@ impl Facts {
 }
 
 impl Driver {
-    /// Opens the driver. Never panics: what is missing is named by the error. An answer of "yes" is remembered, one of "no"
-    /// is found out again at the next call.
+    /// Loads and initialises the driver. Success is remembered; after a failure the next call tries again.
     pub fn open() -> Result<&'static Driver, Unusable> {
         static DRIVER: OnceLock<Driver> = OnceLock::new();
         static OPENING: Mutex<()> = Mutex::new(());
@@ -116,17 +124,17 @@ impl Driver {
         Ok(DRIVER.get_or_init(|| Driver { api, version, devices }))
     }
 
-    /// The newest CUDA that the driver serves: major and minor.
+    /// Returns the newest CUDA version that the driver supports: major, minor.
     pub fn version(&self) -> (u32, u32) {
         (self.version / 1000, self.version % 1000 / 10)
     }
 
-    /// Number of devices that this process sees, at least 1.
+    /// Number of GPUs visible to this process, at least 1.
     pub fn devices(&self) -> u32 {
         self.devices
     }
 
-    /// What the driver says of a device.
+    /// Returns the properties of a GPU.
     pub fn facts(&self, ordinal: u32) -> anyhow::Result<Facts> {
         if ordinal >= self.devices {
             let words = "choose one of those that nvidia-smi lists";
@@ -150,7 +158,24 @@ impl Driver {
         })
     }
 
-    /// Whether kernels and copies of one device can reach another's memory directly.
+    /// Returns whether other processes may use a GPU.
+    pub fn compute_mode(&self, ordinal: u32) -> Result<ComputeMode, Fault> {
+        let mode = self.api.attribute(self.api.device(ordinal)?, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)?;
+        Ok(match mode {
+            mode if mode == Mode::CU_COMPUTEMODE_PROHIBITED as u32 => ComputeMode::Prohibited,
+            mode if mode == Mode::CU_COMPUTEMODE_EXCLUSIVE_PROCESS as u32 => ComputeMode::Exclusive,
+            _ => ComputeMode::Shared,
+        })
+    }
+
+    /// Returns the primary context of a GPU, current in this thread from now on.
+    pub fn context(&'static self, ordinal: u32) -> Result<Arc<Context>, Fault> {
+        let context = Context::primary(&self.api, self.api.device(ordinal)?)?;
+        context.make_current()?;
+        Ok(context)
+    }
+
+    /// Whether kernels and copies of GPU `from` can access the memory of GPU `to` directly.
     pub fn peer_access(&self, from: u32, to: u32) -> Result<bool, Fault> {
         self.api.can_access(self.api.device(from)?, self.api.device(to)?)
     }

@@ -1,63 +1,62 @@
-//! How much device memory a shard needs, before any is allocated.
+//! Checks that a GPU can hold a shard, before memory is allocated: sizes, alignment, memory.
 
-use super::api::memory::mib;
+use super::api::{Address, Unsupported, mib};
 use super::blas::WORKSPACE_BYTES;
-use super::check::Unfit;
 use super::gpu::Gpu;
 use super::group::padded;
-use super::kernel::{self, Precision};
+use super::kernel::{self, MAX_HEAD_SIZE, Precision};
 use crate::anatomy::gpt2::VOCABULARY_MULTIPLE;
 use crate::anatomy::{Anatomy, MicroBatch, Stage, Storage, TiedSides};
+use crate::model::{Config, check_sizes};
 use crate::op::Kind;
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
-/// What a shard is to do.
+/// Workload of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Sequences of a micro-batch, B.
+    /// Sequences per micro-batch, B.
     pub sequences: usize,
-    /// Tokens of a sequence, T.
+    /// Tokens per sequence, T.
     pub tokens: usize,
-    /// Micro-batches of a step.
+    /// Micro-batches per step.
     pub microbatches: usize,
-    /// Micro-batches that each stage keeps at once between forward and backward.
+    /// Micro-batches that each stage keeps between forward and backward at once.
     pub in_flight: usize,
     /// Type of the activations.
     pub precision: Precision,
 }
 
-/// Where the bytes go.
+/// Memory of a shard by purpose, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes {
-    /// Parameters, their gradients, AdamW's moments.
+    /// Parameters, gradients, AdamW's moments.
     pub parameters: usize,
-    /// What forwards keep for backwards.
+    /// Activations kept for backward passes.
     pub activations: usize,
-    /// What an op uses while it runs, and what products need.
+    /// Temporary memory of ops and products.
     pub scratch: usize,
 }
 
 impl Bytes {
-    /// All of them.
     pub fn total(&self) -> usize {
         self.parameters + self.activations + self.scratch
     }
 }
 
-/// Bytes of device memory that a shard of these stages needs. Code and the driver's own needs are not counted.
+/// Returns the device memory that a shard of these stages needs, without code and the driver's own memory.
 pub fn bytes_needed(anatomy: &Anatomy, stages: &[(u32, Stage)], demand: &Demand) -> Bytes {
     let micro = MicroBatch { sequences: demand.sequences, tokens: demand.tokens };
     let (n, act) = (micro.rows(), demand.precision.bytes());
     let held = || stages.iter().map(|(_, stage)| stage);
-    // master values, gradients, two moments; a copy in the activations' precision
+    // Master values, gradients, two moments; with bfloat16 also a copy of the values.
     let per_element = 16 + if demand.precision == Precision::Bf16 { 2 } else { 0 };
     let mut parameters = anatomy.device_elements(held(), padded) * per_element;
     if anatomy.outline().tied_sides(held()) != TiedSides::None {
-        parameters += tied_gradient_bytes(anatomy); // the other part of the gradient
+        parameters += tied_gradient_bytes(anatomy); // the gradient of the other side
     }
     let storage = storage(demand.precision, n);
     let empty = MicroBatch { sequences: 0, ..micro };
-    // what I adds while F's is still there: sums, which do not go with the tokens
+    // I adds sums, independent of the number of tokens, to what F keeps.
     let kept = |stage| anatomy.left(stage, Kind::F, micro, &storage) + anatomy.left(stage, Kind::I, empty, &storage);
     let activations = demand.in_flight * held().map(kept).sum::<usize>();
     let running = n * (3 * anatomy.widest() * act + size_of::<f32>() * (anatomy.heads() + 1));
@@ -65,14 +64,13 @@ pub fn bytes_needed(anatomy: &Anatomy, stages: &[(u32, Stage)], demand: &Demand)
     Bytes { parameters, activations, scratch: running + tokens + WORKSPACE_BYTES }
 }
 
-/// How a GPU stores what passes leave behind for micro-batches of `rows` tokens; token ids lie with the step's batch.
+/// Returns how a GPU stores activations of micro-batches of `rows` tokens. Token ids are stored with the step's batch.
 pub fn storage(precision: Precision, rows: usize) -> Storage {
     let partial_sums = kernel::layernorm_groups(rows);
     Storage::whole(0, precision.bytes(), VOCABULARY_MULTIPLE, partial_sums)
 }
 
-/// Bytes of the gradients of one stage's parameters, as [`super::Shard::stage_gradient`] lays them out. Those of the tied token
-/// embedding alone are [`tied_gradient_bytes`].
+/// Bytes of the gradients of one stage's parameters, in the layout of [`super::Shard::stage_gradient`].
 pub fn stage_gradient_bytes(anatomy: &Anatomy, stage: &Stage) -> usize {
     anatomy.gradient_elements(stage, padded) * size_of::<f32>()
 }
@@ -82,16 +80,16 @@ pub fn tied_gradient_bytes(anatomy: &Anatomy) -> usize {
     anatomy.tied_elements(padded) * size_of::<f32>()
 }
 
-/// Whether the GPU has so much free memory; an error has the numbers.
-pub(super) fn check(gpu: &Gpu, anatomy: &Anatomy, stages: &[(u32, Stage)], demand: &Demand) -> Result<()> {
+/// Checks that the GPU has enough free memory.
+pub(super) fn check_memory(gpu: &Gpu, anatomy: &Anatomy, stages: &[(u32, Stage)], demand: &Demand) -> Result<()> {
     let bytes = bytes_needed(anatomy, stages, demand);
     let (free, total) = gpu.memory()?;
     ensure!(
         bytes.total() <= free,
-        Unfit(format!(
+        Unsupported(format!(
             "expected {} MiB of free memory on GPU {} ({} for parameters, gradients and moments, {} for the activations of {} \
-         micro-batch, {} besides), found {} of {} MiB (every schedule, the calibrating one too, keeps a model): choose fewer \
-         schedules, more stages, smaller micro-batches, or bfloat16",
+             micro-batch, {} for temporary data), found {} of {} MiB (every schedule, including the calibrating one, keeps its own \
+             model): choose fewer schedules, more stages, smaller micro-batches, or bfloat16",
             mib(bytes.total()),
             gpu.ordinal(),
             mib(bytes.parameters),
@@ -105,21 +103,43 @@ pub(super) fn check(gpu: &Gpu, anatomy: &Anatomy, stages: &[(u32, Stage)], deman
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Alignment of the addresses of hidden states, in bytes.
+pub const HIDDEN_ALIGNMENT: u64 = 256;
 
-    #[test]
-    fn gpt2s_parameters_take_18_bytes_each_in_bfloat16() {
-        let anatomy = crate::anatomy::gpt2::Config::preset("gpt2").unwrap().anatomy();
-        let whole = Stage::transformer(true, 0..12, true);
-        let demand = Demand { sequences: 4, tokens: 1024, microbatches: 1, in_flight: 1, precision: Precision::Bf16 };
-        let bytes = bytes_needed(&anatomy, &[(0, whole)], &demand);
-        // 124,475,904 parameters, all tensors multiples of 128 elements; the tied gradient's second part, 50304 * 768
-        assert_eq!(bytes.parameters, 18 * 124_475_904 + 4 * 50304 * 768);
-        // 32 bytes a channel and token a block
-        assert!(
-            bytes.activations > 12 * 32 * 768 * 4096 && bytes.activations < 13 * 36 * 768 * 4096 + 2 * 4096 * 50304
-        );
+/// Checks that an address is present exactly if `wanted`, and aligned.
+pub(super) fn check_address(found: Option<Address>, wanted: bool, what: &str) -> Result<()> {
+    match (found, wanted) {
+        (Some(address), true) => ensure!(
+            address.0.is_multiple_of(HIDDEN_ALIGNMENT),
+            "expected {what} at a multiple of {HIDDEN_ALIGNMENT}, found it at {:#x}: align it",
+            address.0
+        ),
+        (None, true) => bail!("expected {what}, found none: pass it"),
+        (Some(_), false) => bail!("expected no {what} for a stage with these layers, found one: leave it out"),
+        (None, false) => {}
     }
+    Ok(())
+}
+
+/// Checks that the kernels support these sizes.
+pub(super) fn check_kernel_sizes(config: &Config, [sequences, tokens, microbatches]: [usize; 3]) -> Result<()> {
+    check_sizes(config, [sequences, tokens, microbatches])?;
+    ensure!(
+        config.head_size() <= MAX_HEAD_SIZE,
+        Unsupported(format!(
+            "expected heads of at most {MAX_HEAD_SIZE} channels on a GPU, found {}: choose more heads",
+            config.head_size()
+        ))
+    );
+    let most = i32::MAX as usize;
+    let fits = sequences.checked_mul(tokens).is_some_and(|rows| rows <= most) && 4 * config.channels <= most;
+    ensure!(
+        fits,
+        Unsupported(format!(
+            "expected fewer than 2^31 tokens and 2^29 channels, found {sequences} sequences of {tokens} tokens and {} channels: \
+             choose smaller micro-batches",
+            config.channels
+        ))
+    );
+    Ok(())
 }

@@ -1,61 +1,55 @@
 //! A GPU, or a slice of one, as one device of the pipeline.
 
-use super::api::context::Context;
-use super::api::driver::Fault;
-use super::api::event::{Event, Events};
-use super::api::stream::Stream;
+use super::api::{Context, Event, Events, Fault, Stream};
 use super::driver::{Driver, Facts, Unusable};
 use anyhow::{Context as _, ensure};
 use std::sync::Arc;
 
-/// One device of the pipeline: a whole GPU, or one of the slices that its multiprocessors were parted into. Slices of a GPU
-/// share its memory: each can read and write what the others allocated.
+/// One device of the pipeline: a whole GPU, or a slice with some of its multiprocessors. Slices of a GPU share its memory: each
+/// can access what the others allocated.
 pub struct Gpu {
     context: Arc<Context>,
     facts: Facts,
     slice: Option<(u32, u32)>,
     multiprocessors: u32,
     events: Arc<Events>,
-    /// Where kernels run.
+    /// Stream of the kernels.
     pub compute: Stream,
-    /// Where outputs leave.
+    /// Stream of outgoing messages.
     pub send: Stream,
-    /// Where inputs arrive.
+    /// Stream of incoming messages.
     pub receive: Stream,
 }
 
 impl Gpu {
-    /// A whole GPU, by its primary context. Its memory and that of every other GPU in use can be accessed from each other,
-    /// where the hardware can: see [`enable_peers`].
+    /// Opens a whole GPU by its primary context. [`enable_peers`] lets it access other GPUs' memory.
     pub fn whole(driver: &'static Driver, ordinal: u32) -> anyhow::Result<Gpu> {
         let facts = driver.facts(ordinal)?;
         facts.usable()?;
-        let context = Context::primary(&driver.api, driver.api.device(ordinal)?)
-            .with_context(|| format!("opening GPU {ordinal} ({})", facts.name))?;
+        let context = driver.context(ordinal).with_context(|| format!("opening GPU {ordinal} ({})", facts.name))?;
         let multiprocessors = facts.multiprocessors;
         Ok(Gpu::new(context, facts, None, multiprocessors)?)
     }
 
-    /// All `count` slices of a GPU, each a green context with its share of the multiprocessors: equal shares, in the
-    /// driver's granularity; a remainder is left idle.
+    /// Splits a GPU into `count` slices, each a green context with an equal share of the multiprocessors, rounded to the
+    /// driver's granularity; the remainder stays idle.
     ///
     /// # Errors
-    /// No such GPU, or one that cannot be parted into so many: the error says into how many it can.
+    /// There is no such GPU, or it cannot be split into this many slices: the error says how many are possible.
     pub fn slices(driver: &'static Driver, ordinal: u32, count: u32) -> anyhow::Result<Vec<Gpu>> {
         ensure!(count > 0, "expected at least 1 slice of a GPU, found 0: ask for one or more");
         let facts = driver.facts(ordinal)?;
         facts.usable()?;
         let device = driver.api.device(ordinal)?;
-        let primary = Context::primary(&driver.api, device)?;
-        primary.make_current()?;
-        let parting = || format!("parting GPU {ordinal} ({}) into slices", facts.name);
-        let (all, total) = driver.api.multiprocessors(device).with_context(parting)?;
-        // the driver rounds shares up to what the hardware deals out: the largest share of which there are enough
+        let primary = driver.context(ordinal)?;
+        let splitting = || format!("splitting GPU {ordinal} ({}) into slices", facts.name);
+        let (all, total) = driver.api.multiprocessors(device).with_context(splitting)?;
+        // The driver rounds shares up to the hardware's granularity: find the largest share that fits `count` times.
         let mut fitting = None;
         for share in (1..=total / count).rev() {
             let sets = match driver.api.split(&all, count, share) {
-                Err(fault) if fault.is_misfit() => continue,
-                outcome => outcome.with_context(parting)?,
+                Err(fault) if fault.is_invalid_split() => continue,
+                outcome => outcome.with_context(splitting)?,
             };
             if sets.len() == count as usize {
                 fitting = Some(sets);
@@ -63,7 +57,7 @@ impl Gpu {
             }
         }
         let Some(sets) = fitting else {
-            let most = driver.api.split(&all, total, 1).with_context(parting)?.len();
+            let most = driver.api.split(&all, total, 1).with_context(splitting)?.len();
             let words = format!(
                 "expected at most {most} slices of GPU {ordinal} ({}, {total} multiprocessors), found {count}: choose fewer, \
                  or use more GPUs",
@@ -73,7 +67,7 @@ impl Gpu {
         };
         let mut gpus = Vec::with_capacity(sets.len());
         for (number, (set, multiprocessors)) in sets.into_iter().enumerate() {
-            let (green, handle) = driver.api.green(device, set).with_context(parting)?;
+            let (green, handle) = driver.api.green(device, set).with_context(splitting)?;
             let context = Arc::new(Context::green(primary.clone(), green, handle));
             gpus.push(Gpu::new(context, facts.clone(), Some((number as u32, count)), multiprocessors)?);
         }
@@ -86,57 +80,56 @@ impl Gpu {
         Ok(Gpu { context, facts, slice, multiprocessors, events, compute, send, receive })
     }
 
-    /// What its streams, events and memory belong to.
+    /// The context that owns its streams, events and memory.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Where all its events come from.
+    /// The pool of its events.
     pub fn events(&self) -> &Arc<Events> {
         &self.events
     }
 
-    /// Takes a timed event and puts it behind all that was enqueued on `stream`, one of its own, so far.
+    /// Records a timed event on `stream`, which must be one of its own.
     pub fn mark(&self, stream: &Stream) -> Result<Event, Fault> {
         let event = self.events.timed()?;
         stream.record(&event)?;
         Ok(event)
     }
 
-    /// What the driver says of the GPU.
+    /// Properties of the GPU.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Number of the GPU among those that this process sees.
+    /// Index of the GPU among those visible to this process.
     pub fn ordinal(&self) -> u32 {
         self.facts.ordinal
     }
 
-    /// Number of the slice, and of how many; `None` for a whole GPU.
+    /// Index of the slice and number of slices; `None` for a whole GPU.
     pub fn slice(&self) -> Option<(u32, u32)> {
         self.slice
     }
 
-    /// Multiprocessors that its kernels run on.
+    /// Number of multiprocessors that its kernels run on.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
     }
 
-    /// Makes it the GPU of the calling thread; methods of this layer do so themselves where they must.
+    /// Makes this the calling thread's GPU. Other methods of this layer do so themselves when necessary.
     pub fn make_current(&self) -> Result<(), Fault> {
         self.context.make_current()
     }
 
-    /// Bytes of memory: free now, and in all.
+    /// Returns free and total bytes of memory.
     pub fn memory(&self) -> Result<(usize, usize), Fault> {
-        self.make_current()?;
-        self.context.api.memory()
+        self.context.memory()
     }
 }
 
-/// Lets each of the GPUs access the others' memory. Returns the pairs (from, to) of positions in `gpus` that cannot:
-/// copies between those go through the host.
+/// Lets the GPUs access each other's memory. Returns the pairs (from, to) of indices into `gpus` that cannot; copies between those
+/// go through the host.
 pub fn enable_peers(driver: &'static Driver, gpus: &[&Gpu]) -> anyhow::Result<Vec<(usize, usize)>> {
     let mut apart = Vec::new();
     for (i, from) in gpus.iter().enumerate() {

@@ -1,8 +1,6 @@
 //! Parameters that live together on a device, with their gradients and AdamW's moments.
 
-use super::api::handle::Address;
-use super::api::memory::Buffer;
-use super::api::pinned::Pinned;
+use super::api::{Address, Buffer, Pinned};
 use super::operation::{Operations, Updated};
 use crate::model::{AdamW, Parameters};
 use anyhow::Result;

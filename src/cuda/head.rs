@@ -1,8 +1,7 @@
 //! The head on a device: final LayerNorm, logits = LNf · wteᵀ, and the loss. Its forward computes the gradient of the logits
 //! too, in their place.
 
-use super::api::handle::Address;
-use super::api::memory::Buffer;
+use super::api::{Address, Buffer};
 use super::blas::Sizes;
 use super::group::Group;
 use super::operation::{NormOperands, Operations};

@@ -1,15 +1,15 @@
-//! Where the CUDA libraries are: looked for in one order of places, opened once, kept for the life of the process.
+//! Finds the CUDA libraries, opens each once, and keeps it for the life of the process.
 //!
 //! The program links none of them. Each is opened by its full path with `RTLD_NOW | RTLD_GLOBAL` and never closed, so that
-//! whoever opens it later by its soname (`libnvrtc.so.13`) gets the same one. The places, in order:
+//! other code that opens it by its soname (`libnvrtc.so.13`) gets the same one. Places searched, in order:
 //!
-//! 1. `$PIPESIM_CUDA_PATH`: folders parted by colons; also `lib64`, `lib` and `nvidia/*/lib` below each;
-//! 2. the loader's own: `LD_LIBRARY_PATH`, ldconfig's cache;
+//! 1. `$PIPESIM_CUDA_PATH`: folders separated by colons; also `lib64`, `lib` and `nvidia/*/lib` below each;
+//! 2. the loader's paths: `LD_LIBRARY_PATH`, ldconfig's cache;
 //! 3. `lib64` and `lib` of `$CUDA_HOME` and `$CUDA_PATH`, then `/usr/local/cuda/lib64`;
 //! 4. wheels: `nvidia/*/lib` in the site-packages of `$VIRTUAL_ENV` and `$CONDA_PREFIX`, then of the `python3` on the PATH,
-//!    which is asked once and only when all else failed.
+//!    which is run once and only if everything else failed.
 //!
-//! The driver comes with no toolkit and no wheel: it is looked for in 1, 2 and the places of containers.
+//! The driver is in no toolkit and no wheel: it is searched in 1, 2 and the folders of containers.
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::collections::BTreeMap;
@@ -22,22 +22,21 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A library that the program can use.
+/// A library to search.
 #[derive(Debug)]
 pub struct Wanted {
-    /// What people call it.
+    /// Common name.
     pub name: &'static str,
-    /// Its sonames, the preferred first.
+    /// Sonames, preferred first.
     pub sonames: &'static [&'static str],
-    /// How the names of files begin that must be opened before it, from the same folder, where they are there.
+    /// Prefixes of files in the same folder that must be opened before it, if present.
     pub before: &'static [&'static str],
-    /// Folders of its own, besides those that all share. Where there are any, toolkit and wheels are not searched.
+    /// Folders to search instead of toolkits and wheels, if any.
     pub folders: &'static [&'static str],
-    /// What to do where it is missing.
+    /// What to do if it is missing.
     pub fix: &'static str,
 }
 
-/// The driver.
 pub static DRIVER: Wanted = Wanted {
     name: "the NVIDIA driver",
     sonames: &["libcuda.so.1"],
@@ -46,7 +45,7 @@ pub static DRIVER: Wanted = Wanted {
     fix: "install the NVIDIA driver, 570 or newer (in a container: start it with --gpus all)",
 };
 
-/// The run-time compiler. Its builtins are opened first: that of CUDA 13 does not look beside itself for them.
+/// The run-time compiler. Its builtins are opened first, because NVRTC 13 does not look in its own folder for them.
 pub static NVRTC: Wanted = Wanted {
     name: "NVRTC",
     sonames: &["libnvrtc.so.13", "libnvrtc.so.12"],
@@ -86,17 +85,17 @@ pub static NVTX: Wanted = Wanted {
     fix: "pip install nvidia-nvtx",
 };
 
-/// A library that is open.
+/// An open library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What people call it.
+    /// Common name.
     pub name: &'static str,
-    /// Its file; the bare soname where the loader found it and the system does not say where.
+    /// Its file; only the soname if the loader found it and the path is unknown.
     pub path: PathBuf,
 }
 
 impl Found {
-    /// A second handle to it, or the loader's words.
+    /// Returns a second handle to it. The error is the loader's message.
     pub fn reopen(&self) -> Result<ManuallyDrop<Library>, String> {
         // SAFETY: the library is open already and is never closed: no initialiser and no finaliser runs.
         let library = unsafe { Library::open(Some(&self.path), RTLD_NOW | RTLD_GLOBAL) };
@@ -104,23 +103,23 @@ impl Found {
     }
 }
 
-/// A library that could not be opened: what was looked for, where, and the one thing to do.
+/// A library that could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Missing {
-    /// What people call it.
+    /// Common name.
     pub name: &'static str,
-    /// The files looked for, any of which would do.
+    /// Files searched for, any of which is sufficient.
     pub files: &'static [&'static str],
-    /// The places searched, in order, in words.
+    /// Places searched, in order.
     pub places: Vec<String>,
-    /// Files that are there and could not be opened, with the loader's reason.
+    /// Messages of the loader for files that exist but could not be opened.
     pub broken: Vec<String>,
-    /// What to do.
+    /// One thing to do.
     pub fix: String,
 }
 
 impl Missing {
-    /// What was found instead, in words.
+    /// Describes what was found instead.
     pub fn found(&self) -> String {
         match self.broken.first() {
             None => format!("none in {}", self.places.join(", ")),
@@ -137,10 +136,10 @@ impl fmt::Display for Missing {
 
 static OPENED: Mutex<BTreeMap<&'static str, Found>> = Mutex::new(BTreeMap::new());
 
-/// Opens a library, or says where it is when it was opened before.
+/// Opens a library, or returns where it was found before.
 ///
 /// # Errors
-/// It is in none of the places, or whatever is there cannot be opened. The search is made again at the next call.
+/// It is in none of the places, or cannot be opened. The next call searches again.
 pub fn open(wanted: &Wanted) -> Result<Found, Missing> {
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(found) = opened.get(wanted.name) {
@@ -151,13 +150,13 @@ pub fn open(wanted: &Wanted) -> Result<Found, Missing> {
     Ok(found)
 }
 
-/// Whether any library was opened. Libraries take themselves down at the exit of the process, whatever threads do then.
+/// Whether any library was opened. Libraries unload at the exit of the process, even if threads still use them.
 pub fn is_any_open() -> bool {
-    // whoever has the lock is opening one
+    // A held lock means that one is being opened.
     OPENED.try_lock().map_or(true, |opened| !opened.is_empty())
 }
 
-/// Whether something of NVIDIA's is here, so that people may expect GPUs: its driver, a toolkit, or wheels in the environment.
+/// Whether this machine has a driver, toolkit or wheels of NVIDIA, so that users may expect GPUs.
 pub fn is_likely() -> bool {
     let environments =
         ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).map(|path| PathBuf::from(path).join("lib"));
@@ -185,7 +184,7 @@ fn search(wanted: &Wanted) -> Result<Found, Missing> {
     })
 }
 
-/// One search, with what it saw so far.
+/// A search in progress.
 struct Search<'a> {
     wanted: &'a Wanted,
     places: Vec<String>,
@@ -195,8 +194,8 @@ struct Search<'a> {
 impl Search<'_> {
     fn run(&mut self) -> Option<Found> {
         let given = variable("PIPESIM_CUDA_PATH");
-        let told = given.as_ref().map_or("not set".into(), |given| given.to_string_lossy());
-        self.places.push(format!("$PIPESIM_CUDA_PATH ({told})"));
+        let value = given.as_ref().map_or("not set".into(), |given| given.to_string_lossy());
+        self.places.push(format!("$PIPESIM_CUDA_PATH ({value})"));
         let given: Vec<PathBuf> = given.iter().flat_map(env::split_paths).collect();
         if let Some(found) = given.iter().flat_map(|folder| below_given(folder)).find_map(|f| self.in_folder(&f)) {
             return Some(found);
@@ -250,7 +249,7 @@ impl Search<'_> {
         self.wanted.sonames.iter().find_map(|soname| {
             let path = std::path::absolute(folder.join(soname)).ok().filter(|path| path.is_file())?;
             for prefix in self.wanted.before {
-                // Best effort: where it does not open, the library itself says so when it needs it.
+                // If this fails, the library itself reports it when it needs the file.
                 files(folder, prefix).iter().for_each(|file| drop(load(file.as_os_str())));
             }
             match load(path.as_os_str()) {
@@ -267,7 +266,7 @@ impl Search<'_> {
         self.wanted.sonames.iter().find_map(|soname| match load(OsStr::new(soname)) {
             Ok(()) => Some(Found { name: self.wanted.name, path: mapped(soname).unwrap_or_else(|| soname.into()) }),
             Err(reason) => {
-                // The loader's words for "not there" begin with the file's own name; a missing dependency's with its.
+                // The loader's message begins with the name of the missing file, which may be a dependency.
                 if !reason.starts_with(&format!("{soname}: cannot open shared object file")) {
                     self.broken.push(reason);
                 }
@@ -279,8 +278,8 @@ impl Search<'_> {
 
 /// Opens a library for good.
 fn load(file: &OsStr) -> Result<(), String> {
-    // SAFETY: opening runs the library's initialisers. Those of NVIDIA's libraries register themselves and nothing else;
-    // the handle is never closed, so no finaliser runs while code of ours may still call into it.
+    // SAFETY: opening runs the library's initialisers, which for NVIDIA's libraries only register the library; the handle is
+    // never closed, so no finaliser runs while this program may still call it.
     match unsafe { Library::open(Some(file), RTLD_NOW | RTLD_GLOBAL) } {
         Ok(library) => {
             std::mem::forget(library);
@@ -290,12 +289,12 @@ fn load(file: &OsStr) -> Result<(), String> {
     }
 }
 
-/// The loader's own words.
+/// Returns the loader's message.
 fn reason(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The file behind a soname that is loaded, from the list of this process's mappings. It may be named by its full version
+/// Returns the file of a loaded soname, from this process's mappings. Its name may have the full version
 /// (`libcuda.so.1` is a link to `libcuda.so.580.65.06`).
 fn mapped(soname: &str) -> Option<PathBuf> {
     let stem = soname.split_inclusive(".so").next()?;
@@ -309,14 +308,14 @@ fn variable(name: &str) -> Option<std::ffi::OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The folders that one entry of `$PIPESIM_CUDA_PATH` stands for.
+/// Returns the folders to search for an entry of `$PIPESIM_CUDA_PATH`.
 fn below_given(folder: &Path) -> Vec<PathBuf> {
     let mut folders = vec![folder.to_path_buf(), folder.join("lib64"), folder.join("lib")];
     folders.extend(wheels(folder));
     folders
 }
 
-/// `nvidia/*/lib` below a site-packages folder, that of CUDA 13 first.
+/// Returns `nvidia/*/lib` below a site-packages folder, that of CUDA 13 first.
 fn wheels(site: &Path) -> Vec<PathBuf> {
     let mut folders = subfolders(&site.join("nvidia"), |_| true);
     folders.sort_by_key(|folder| !folder.ends_with("cu13"));
@@ -328,7 +327,7 @@ fn subfolders(folder: &Path, keep: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     paths.into_iter().filter(|path| path.is_dir() && file_name(path).is_some_and(&keep)).collect()
 }
 
-/// The files of a folder whose names begin with `prefix`.
+/// Returns the files of a folder whose names begin with `prefix`.
 fn files(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
     entries(&folder).into_iter().filter(|path| file_name(path).is_some_and(|name| name.starts_with(prefix))).collect()
@@ -345,13 +344,13 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// How long python3 may take to name its site-packages.
+/// Time limit for python3 to list its site-packages.
 const PYTHON_LIMIT: Duration = Duration::from_secs(5);
 
 const PYTHON_SITES: &str = "import site, sys
 print('\\n'.join(p for p in sys.path + [site.getusersitepackages()] if p))";
 
-/// The module folders of the `python3` on the PATH; asked once.
+/// Returns the module folders of the `python3` on the PATH, which is run once.
 fn python_sites() -> Result<&'static [PathBuf], &'static str> {
     static SITES: OnceLock<Result<Vec<PathBuf>, String>> = OnceLock::new();
     let sites = SITES.get_or_init(|| {
@@ -364,7 +363,7 @@ fn python_sites() -> Result<&'static [PathBuf], &'static str> {
     sites.as_deref().map_err(String::as_str)
 }
 
-/// How a child ended; none where it took longer than `limit` and was killed.
+/// Waits for a child process; returns `None` if it exceeded `limit` and was killed.
 pub fn ended(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let begin = Instant::now();
     loop {
@@ -380,7 +379,7 @@ pub fn ended(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// What a child prints, unless it takes longer than `limit` or fails.
+/// Returns the output of a child process, unless it fails or exceeds `limit`.
 fn output(mut child: Child, limit: Duration) -> Result<String, String> {
     match ended(&mut child, limit) {
         Some(status) if status.success() => {}
@@ -394,55 +393,30 @@ fn output(mut child: Child, limit: Duration) -> Result<String, String> {
     Ok(text)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Hardware queues of a GPU, to which the driver assigns streams. A waiting stream blocks all streams of its queue: with the default
+/// of 8 queues, streams collide from the third slice on. 32 is the maximum.
+const CONNECTIONS: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
 
-    #[test]
-    fn a_library_that_the_loader_finds_is_opened_with_its_path_and_remembered() {
-        let mathematics =
-            Wanted { name: "libm", sonames: &["libm.so.6"], before: &[], folders: &["/nowhere"], fix: "" };
-        let found = open(&mathematics).expect("every machine with a C library has it");
-        assert!(found.path.is_absolute() && found.path.is_file(), "{found:?}");
-        assert_eq!(open(&mathematics).unwrap(), found);
-    }
+/// Thread blocks per transfer of NCCL: few enough that transfers of all communicators of a device fit on its multiprocessors at the
+/// same time. Otherwise one that does not fit could block those that wait for it.
+const BLOCKS: (&str, &str) = ("NCCL_MAX_CTAS", "8");
 
-    #[test]
-    fn a_missing_library_says_what_was_looked_for_where_and_what_to_do() {
-        let absent = Wanted {
-            name: "absent",
-            sonames: &["libabsent-a.so.1", "libabsent-b.so.1"],
-            before: &[],
-            folders: &["/nowhere"],
-            fix: "install it",
-        };
-        let missing = open(&absent).expect_err("there is no such library");
-        let text = missing.to_string();
-        for part in ["libabsent-a.so.1 or libabsent-b.so.1", "$PIPESIM_CUDA_PATH", "the loader's paths", "/nowhere"] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-        assert!(text.ends_with("; install it"), "{text}");
-        assert!(missing.broken.is_empty(), "{missing:?}");
+/// Sets environment variables of NVIDIA's libraries, unless the user has set them. Call it first in a program: with more than one
+/// thread, which may read the environment, it does nothing.
+pub fn prepare() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")).map(str::trim);
+    if threads != Some("1") {
+        return;
     }
+    for (name, value) in [CONNECTIONS, BLOCKS].into_iter().filter(|(name, _)| env::var_os(name).is_none()) {
+        // SAFETY: this is the only thread, so no other reads the environment meanwhile.
+        unsafe { env::set_var(name, value) };
+    }
+}
 
-    #[test]
-    fn a_file_that_is_no_library_is_told_apart_from_one_that_is_not_there() {
-        let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join("libempty.so.1"), "no library").expect("a file");
-        let path: &'static str = folder.path().display().to_string().leak();
-        let folders: &'static [&'static str] = vec![path].leak();
-        let empty = Wanted { name: "empty", sonames: &["libempty.so.1"], before: &[], folders, fix: "install it" };
-        let missing = open(&empty).expect_err("it is no library");
-        assert_eq!(missing.broken.len(), 1, "{missing:?}");
-        assert!(missing.to_string().contains("found one that cannot be opened"), "{missing}");
-    }
-
-    #[test]
-    fn a_child_that_gives_no_answer_is_ended() {
-        let child = Command::new("sleep").arg("60").stdout(Stdio::piped()).spawn().expect("sleep is everywhere");
-        let begin = Instant::now();
-        let error = output(child, Duration::from_millis(30)).expect_err("it sleeps");
-        assert!(error.contains("no answer"), "{error}");
-        assert!(begin.elapsed() < Duration::from_secs(30));
-    }
+/// Number of hardware queues to which the driver assigns streams.
+pub fn connections() -> usize {
+    let asked = env::var(CONNECTIONS.0).ok().and_then(|text| text.trim().parse().ok());
+    asked.filter(|count| (1..=32).contains(count)).unwrap_or(8)
 }

@@ -1,16 +1,13 @@
 //! The model's operations on a device: every call enqueues a kernel or a product on the compute stream. Shapes and formulas
 //! stand in the kernels' files.
 
-use super::api::handle::Address;
-use super::api::memory::{Buffer, Pool};
-use super::api::products::Epilogue;
-use super::api::stream::Argument;
+use super::api::{Address, Argument, Buffer, Epilogue, Pool};
 use super::blas::{Forward, Products, Sizes};
-use super::code::Kernels;
+use super::compiler::Kernels;
 use super::gpu::Gpu;
 use super::kernel::{self, Launch, Precision};
 use crate::model::{AdamW, Shape};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use std::sync::Arc;
 
 /// What computes on one device: kernels, products, and the memory that comes and goes.
@@ -74,8 +71,7 @@ macro_rules! launch {
 
 impl Operations {
     fn run(&self, name: &'static str, launch: Launch, arguments: &[Argument]) -> Result<()> {
-        let kernel = self.kernels.get(name);
-        self.gpu.compute.launch(kernel, launch, arguments).with_context(|| format!("launching {name} as {launch:?}"))
+        self.kernels.launch(&self.gpu.compute, name, launch, arguments)
     }
 
     /// A buffer for so many activations.

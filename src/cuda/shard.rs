@@ -1,19 +1,17 @@
 //! What one GPU owns of the model, and its pipeline ops: forward, backward for the input, backward for the weights. The twin
 //! of [`crate::model::Shard`], but that every op only enqueues on the compute stream.
 
-use super::api::handle::Address;
-use super::api::memory::{Buffer, Move, Pool};
-use super::batch::Batch;
+use super::api::{Address, Buffer, Move, Pool};
+use super::batch::{Batch, Step};
 use super::blas::Products;
-use super::code::Kernels;
+use super::compiler::Kernels;
 use super::estimate::{self, Demand};
 use super::gpu::Gpu;
 use super::group::Group;
 use super::kernel::Precision;
-use super::marks::Marks;
-use super::once::Step;
 use super::operation::Operations;
-use super::{block, check, head};
+use super::timing::EventTimer;
+use super::{block, head};
 use crate::anatomy::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
 use crate::anatomy::{self, Anatomy, BLOCK, EMBEDDING, HEAD, TiedSides};
 use crate::model::stash::{self, Stash, find};
@@ -76,11 +74,11 @@ impl Shard {
         precision: Precision,
     ) -> Result<Shard> {
         let config = parameters.config;
-        check::sizes(&config, [sequences, tokens, microbatches])?;
+        estimate::check_kernel_sizes(&config, [sequences, tokens, microbatches])?;
         check_held(&config, stages)?;
         let demand = Demand { sequences, tokens, microbatches, in_flight: 1, precision };
         let anatomy = config.anatomy();
-        estimate::check(gpu, &anatomy, stages, &demand)?;
+        estimate::check_memory(gpu, &anatomy, stages, &demand)?;
 
         gpu.make_current()?;
         let operations = Operations {
@@ -166,7 +164,7 @@ impl Shard {
         microbatch: u32,
         input: Option<Address>,
         output: Option<Address>,
-        marks: &mut Marks,
+        marks: &mut EventTimer,
     ) -> Result<()> {
         let call = || format!("forward of stage {stage}, micro-batch {microbatch}");
         self.forward_inner(stage, microbatch, [input, output], marks).with_context(call)
@@ -177,15 +175,15 @@ impl Shard {
         stage: u32,
         microbatch: u32,
         [input, output]: [Option<Address>; 2],
-        marks: &mut Marks,
+        marks: &mut EventTimer,
     ) -> Result<()> {
         let (shape, index) = (self.shape, microbatch as usize);
         let entry = find(&mut self.stages, stage, microbatch)?;
         if !matches!(entry.stashes[index], Stash::Empty) {
             bail!("expected its first, found a second before the backward: run the backward first");
         }
-        check::address(input, !entry.layers.has(EMBEDDING), "hidden state")?;
-        check::address(output, !entry.layers.has(HEAD), "output")?;
+        estimate::check_address(input, !entry.layers.has(EMBEDDING), "hidden state")?;
+        estimate::check_address(output, !entry.layers.has(HEAD), "output")?;
         let operations = &mut self.operations;
         operations.gpu.make_current()?;
         marks.start(Kind::F)?;
@@ -250,7 +248,7 @@ impl Shard {
         microbatch: u32,
         gradient: Option<Address>,
         output: Option<Address>,
-        marks: &mut Marks,
+        marks: &mut EventTimer,
     ) -> Result<()> {
         let call = || format!("backward for the input of stage {stage}, micro-batch {microbatch}");
         self.backward_input_inner(stage, microbatch, [gradient, output], marks).with_context(call)
@@ -261,12 +259,12 @@ impl Shard {
         stage: u32,
         microbatch: u32,
         [gradient, output]: [Option<Address>; 2],
-        marks: &mut Marks,
+        marks: &mut EventTimer,
     ) -> Result<()> {
         let shape = self.shape;
         let entry = find(&mut self.stages, stage, microbatch)?;
-        check::address(gradient, !entry.layers.has(HEAD), "gradient")?;
-        check::address(output, !entry.layers.has(EMBEDDING), "output")?;
+        estimate::check_address(gradient, !entry.layers.has(HEAD), "gradient")?;
+        estimate::check_address(output, !entry.layers.has(EMBEDDING), "output")?;
         let place = &mut entry.stashes[microbatch as usize];
         let held = bytes(place);
         let (_, blocks, head) = place.take_forward().map_err(Error::msg)?;
@@ -322,12 +320,12 @@ impl Shard {
     }
 
     /// Enqueues the backward for the weights: adds this micro-batch's share to the gradients of the stage's parameters.
-    pub fn backward_weight(&mut self, stage: u32, microbatch: u32, marks: &mut Marks) -> Result<()> {
+    pub fn backward_weight(&mut self, stage: u32, microbatch: u32, marks: &mut EventTimer) -> Result<()> {
         let call = || format!("backward for the weights of stage {stage}, micro-batch {microbatch}");
         self.backward_weight_inner(stage, microbatch, marks).with_context(call)
     }
 
-    fn backward_weight_inner(&mut self, stage: u32, microbatch: u32, marks: &mut Marks) -> Result<()> {
+    fn backward_weight_inner(&mut self, stage: u32, microbatch: u32, marks: &mut EventTimer) -> Result<()> {
         let shape = self.shape;
         let entry = find(&mut self.stages, stage, microbatch)?;
         let place = &mut entry.stashes[microbatch as usize];

@@ -1,9 +1,8 @@
 //! What a shard does once a step, around the pipeline: gradients to zero, the tied embedding, replicas, the norm, AdamW.
 
-use super::api::handle::Address;
-use super::api::memory::Buffer;
+use super::api::{Address, Buffer};
+use super::batch::DOUBLE;
 use super::group::{Group, download};
-use super::once::DOUBLE;
 use super::shard::Shard;
 use crate::anatomy::gpt2::WTE;
 use crate::anatomy::{BLOCK, EMBEDDING, HEAD, TiedSides};

@@ -1,7 +1,6 @@
 //! NVSHMEM's symmetric memory: the same piece at every rank, into which any rank puts data with a signal on a stream.
 
-use super::api::handle::Address;
-use super::api::stream::Stream;
+use super::api::{Address, Stream};
 use super::library::Found;
 use anyhow::{Context as _, Result, ensure};
 use nvshmem_sys::{Library, NVSHMEM_CMP_GE, NVSHMEM_SIGNAL_SET, Status, UniqueId};

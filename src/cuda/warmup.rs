@@ -1,20 +1,19 @@
-//! Memory before time: every op is run once when a shard is made, and a step's memory is allocated before its first op.
+//! Warm-up: every op runs once when a shard is created, and the memory of a step is allocated before its first op.
 
-use super::api::memory::{Buffer, mib};
-use super::check::Unfit;
-use super::marks::Marks;
+use super::api::{Buffer, Unsupported, mib};
 use super::shard::Shard;
+use super::timing::EventTimer;
 use crate::anatomy::{self, EMBEDDING, HEAD};
 use crate::op::{Kind, Op};
 use anyhow::{Result, ensure};
 
 impl Shard {
-    /// Runs every op of every stage once, on tokens 0 and hidden states of zeros, and notes what each takes from the pool.
+    /// Runs every op of every stage once, on tokens 0 and zero hidden states, and records what each takes from the pool.
     pub(super) fn warm_up(&mut self) -> Result<()> {
         let tokens = vec![0; self.microbatches * self.shape.rows()];
         self.begin(&tokens, &tokens)?;
         let gpu = self.operations.gpu.clone();
-        let mut marks = Marks::new(&gpu);
+        let mut marks = EventTimer::new(&gpu);
         let hidden =
             [Buffer::new(gpu.context(), self.hidden_bytes())?, Buffer::new(gpu.context(), self.hidden_bytes())?];
         gpu.compute.clear(hidden[0].address(), hidden[0].bytes())?;
@@ -43,11 +42,11 @@ impl Shard {
         Ok(())
     }
 
-    /// Allocates all that a step of these ops, in this order, will take, so that none of them allocates: an allocation may
-    /// wait for the device. Ops of other devices' stages are passed over.
+    /// Allocates everything that a step of these ops, in this order, takes from the pool, because an allocation during the step
+    /// could wait for the device. Ops of other devices' stages are ignored.
     ///
     /// # Errors
-    /// The memory does not suffice: the error has the numbers.
+    /// There is too little memory: the error has the numbers.
     pub fn reserve(&mut self, ops: impl IntoIterator<Item = Op>) -> Result<()> {
         let calls = ops.into_iter().flat_map(|op| {
             let kinds: &[Kind] = match op.kind() {
@@ -64,7 +63,7 @@ impl Shard {
         let (free, total) = self.operations.gpu.memory()?;
         ensure!(
             bytes <= free,
-            Unfit(format!(
+            Unsupported(format!(
                 "expected {} MiB more of device memory for what this schedule keeps in flight, found {} of {} MiB free: choose a \
              schedule that keeps less, smaller micro-batches, bfloat16, or more stages",
                 mib(bytes),

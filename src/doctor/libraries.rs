@@ -1,24 +1,19 @@
-//! The libraries beside the driver: each opened, and asked for something that shows that it works.
+//! Probes of NVIDIA's libraries: each is opened and called once.
 
-use super::driver::Driver;
 use super::finding::Finding;
 use crate::cuda::library::{self, Wanted};
 use crate::cuda::nccl::{self, Nccl};
+use crate::cuda::{CompileError, Driver, try_compiler};
 use libloading::os::unix::Library;
 use nvshmem_sys::{Library as Nvshmem, Status};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::ptr;
 
 /// `NVRTC_ERROR_BUILTIN_OPERATION_FAILURE`.
-const BUILTINS_FAILED: c_int = 7;
+const BUILTINS_FAILED: u32 = 7;
 
-/// Two lines that any NVRTC compiles.
-const KERNEL: &CStr = c"extern \"C\" __global__ void twice(float* x, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2.0f; }";
-
-/// A second handle to a library that is open.
 fn reopen(wanted: &Wanted) -> Result<(ManuallyDrop<Library>, PathBuf), Finding> {
     let found = library::open(wanted)?;
     match found.reopen() {
@@ -27,74 +22,40 @@ fn reopen(wanted: &Wanted) -> Result<(ManuallyDrop<Library>, PathBuf), Finding> 
     }
 }
 
-/// A function of a library; the type is the caller's to state.
+/// Looks up a function of a library.
 ///
 /// # Safety
-/// `F` is the type of a function pointer, that of this function.
+/// `F` is the type of a pointer to this function.
 unsafe fn function<F: Copy>(library: &Library, name: &'static str, wanted: &Wanted) -> Result<F, Finding> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     match unsafe { library.get::<F>(name) } {
         Ok(function) => Ok(*function),
         Err(_) => Err(Finding::broken(format!("the library has no {name}"), wanted.fix)),
     }
 }
 
-/// Opens what every run on GPUs opens, as far as it is there, and asks nothing of it.
+/// Opens the libraries that every run on GPUs opens, without calling them.
 pub(super) fn opening() -> Finding {
     if library::open(&library::DRIVER).is_ok() {
         let _ = (library::open(&library::CUBLASLT), library::open(&library::NVRTC));
     }
-    Finding::ok("they open, or are not there")
+    Finding::ok("they open, or are missing")
 }
 
 pub(super) fn nvrtc() -> Finding {
-    compiled().unwrap_or_else(|finding| finding)
-}
-
-fn compiled() -> Result<Finding, Finding> {
-    type Texts = *const *const c_char;
-    let wanted = &library::NVRTC;
-    let (library, path) = reopen(wanted)?;
-    // SAFETY: the names and types of nvrtc.h; pointers for results point at locals; texts end with a zero and outlive the
-    // calls; the program is used between its making and its end.
-    unsafe {
-        let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
-            function(&library, "nvrtcVersion", wanted)?;
-        let create: unsafe extern "C" fn(*mut *mut c_void, *const c_char, *const c_char, c_int, Texts, Texts) -> c_int =
-            function(&library, "nvrtcCreateProgram", wanted)?;
-        let compile: unsafe extern "C" fn(*mut c_void, c_int, Texts) -> c_int =
-            function(&library, "nvrtcCompileProgram", wanted)?;
-        let size: unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int =
-            function(&library, "nvrtcGetPTXSize", wanted)?;
-        let end: unsafe extern "C" fn(*mut *mut c_void) -> c_int = function(&library, "nvrtcDestroyProgram", wanted)?;
-        let checked = |call: &str, code: c_int| match code {
-            0 => Ok(()),
-            // it says so where they are not beside it
-            BUILTINS_FAILED => {
-                Err(Finding::broken(format!("{call} finds no libnvrtc-builtins ({})", path.display()), wanted.fix))
-            }
-            _ => Err(Finding::broken(format!("{call} answered {code} ({})", path.display()), wanted.fix)),
-        };
-        let (mut major, mut minor) = (0, 0);
-        checked("nvrtcVersion", version(&mut major, &mut minor))?;
-        let mut program = ptr::null_mut();
-        let name = c"probe.cu";
-        let code = create(&mut program, KERNEL.as_ptr(), name.as_ptr(), 0, ptr::null(), ptr::null());
-        checked("nvrtcCreateProgram", code)?;
-        let options = [c"--gpu-architecture=compute_80".as_ptr()];
-        let outcome = checked("nvrtcCompileProgram", compile(program, 1, options.as_ptr()));
-        let mut bytes = 0;
-        let outcome = outcome.and_then(|()| checked("nvrtcGetPTXSize", size(program, &mut bytes)));
-        end(&mut program);
-        outcome?;
-        if bytes < 2 {
-            return Err(Finding::broken(
-                format!("{major}.{minor} compiles to nothing ({})", path.display()),
-                wanted.fix,
-            ));
+    let path = match library::open(&library::NVRTC) {
+        Ok(found) => found.path,
+        Err(missing) => return missing.into(),
+    };
+    let found = match try_compiler() {
+        Ok((major, minor)) => return Finding::ok(format!("{major}.{minor}, compiles a kernel, {}", path.display())),
+        Err(CompileError::Refused { call, code: BUILTINS_FAILED, .. }) => {
+            format!("{call} finds no libnvrtc-builtins ({})", path.display())
         }
-        Ok(Finding::ok(format!("{major}.{minor}, compiles a kernel, {}", path.display())))
-    }
+        Err(CompileError::Refused { call, code, .. }) => format!("{call} returned {code} ({})", path.display()),
+        Err(error) => format!("{error} ({})", path.display()),
+    };
+    Finding::broken(found, library::NVRTC.fix)
 }
 
 pub(super) fn cublaslt() -> Finding {
@@ -126,7 +87,7 @@ pub(super) fn nccl() -> Finding {
     }
 }
 
-/// Opens the library and lets this process, alone, find itself by a unique id; on the first GPU where there is one.
+/// Opens the library and initialises it as the only process, on the first GPU if there is one.
 pub(super) fn nvshmem() -> Finding {
     let found = match library::open(&library::NVSHMEM) {
         Ok(found) => found,
@@ -139,7 +100,8 @@ pub(super) fn nvshmem() -> Finding {
     let (major, minor, patch) = nvshmem.version();
     let version = format!("{major}.{minor}.{patch}");
     let path = found.path.display();
-    let on_device = has_context();
+    // NVSHMEM needs a current context to set up the GPU.
+    let on_device = Driver::open().is_ok_and(|driver| driver.context(0).is_ok());
     let bootstrap = nvshmem.unique_id().and_then(|id| nvshmem.init_with_unique_id(0, 1, &id));
     let retry = "run again with NVSHMEM_DEBUG=INFO; without a network set NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo";
     let status = match bootstrap {
@@ -160,14 +122,7 @@ pub(super) fn nvshmem() -> Finding {
     }
 }
 
-/// Makes the first GPU's primary context current, which NVSHMEM wants; false where there is none.
-fn has_context() -> bool {
-    let Ok(driver) = Driver::open() else { return false };
-    let context = driver.initialize().and_then(|_| driver.device(0)).and_then(|device| driver.context(device));
-    context.is_ok()
-}
-
-/// Where the driver says what its NVLinks do.
+/// The library that reports NVLinks.
 static MANAGEMENT: Wanted = Wanted {
     name: "the driver's management library",
     sonames: &["libnvidia-ml.so.1"],
@@ -181,7 +136,7 @@ const MOST_LINKS: c_uint = 18;
 
 pub(super) fn nvlink() -> Finding {
     if library::open(&library::DRIVER).is_err() {
-        return Finding::unknown("not asked: there is no driver", "install the NVIDIA driver first");
+        return Finding::unknown("not probed: there is no driver", "install the NVIDIA driver first");
     }
     let library = match reopen(&MANAGEMENT) {
         Ok((library, _)) => library,
@@ -202,12 +157,12 @@ pub(super) fn nvlink() -> Finding {
     Finding::ok(devices.iter().enumerate().map(told).collect::<Vec<_>>().join("; "))
 }
 
-/// Active links of each GPU of the machine, and their version.
+/// Returns the number of active links of each GPU, and their newest version.
 fn links(library: &Library) -> Result<Vec<(u32, u32)>, Finding> {
     type Device = *mut c_void;
     type OfLink = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> c_int;
     let wanted = &MANAGEMENT;
-    // SAFETY: the names and types of nvml.h; pointers for results point at locals; devices came from the library.
+    // SAFETY: the names and types of nvml.h; result pointers point at locals; device handles come from the library.
     unsafe {
         let init: unsafe extern "C" fn() -> c_int = function(library, "nvmlInit_v2", wanted)?;
         let count: unsafe extern "C" fn(*mut c_uint) -> c_int = function(library, "nvmlDeviceGetCount_v2", wanted)?;
@@ -215,10 +170,10 @@ fn links(library: &Library) -> Result<Vec<(u32, u32)>, Finding> {
             function(library, "nvmlDeviceGetHandleByIndex_v2", wanted)?;
         let state: OfLink = function(library, "nvmlDeviceGetNvLinkState", wanted)?;
         let version: OfLink = function(library, "nvmlDeviceGetNvLinkVersion", wanted)?;
-        let fix = "see whether nvidia-smi runs; if not, install the driver again";
+        let fix = "check whether nvidia-smi runs; if not, reinstall the driver";
         let checked = |call: &str, code: c_int| match code {
             0 => Ok(()),
-            _ => Err(Finding::broken(format!("{call} answered {code}"), fix)),
+            _ => Err(Finding::broken(format!("{call} returned {code}"), fix)),
         };
         checked("nvmlInit_v2", init())?;
         let mut devices = 0;
@@ -229,7 +184,7 @@ fn links(library: &Library) -> Result<Vec<(u32, u32)>, Finding> {
             checked("nvmlDeviceGetHandleByIndex_v2", handle(number, &mut device))?;
             let (mut active, mut newest) = (0, 0);
             for link in 0..MOST_LINKS {
-                // A link that is not there is refused; it counts as none.
+                // The call fails for a link that does not exist, which is not counted.
                 let (mut is_active, mut of_link) = (0, 0);
                 if state(device, link, &mut is_active) == 0 && is_active == 1 {
                     active += 1;

@@ -1,35 +1,31 @@
-//! What of this machine can be used: one probe a row, each with what was found and, where it is not well, one thing to do.
+//! Probes of which devices and libraries work on this machine, each with its finding and, unless it is ok, one thing to do.
 //!
-//! Libraries and drivers may crash, hang or end the process that opens them. So a probe that opens one runs in a child
-//! process (this program again, `doctor --probe NAME`, which prints one JSON line) with a time limit.
+//! A library or driver may crash, hang or end the process that opens it. Therefore a probe that opens one runs in a child process
+//! (this program again, `doctor --probe NAME`, which prints one line of JSON) with a time limit.
 
 mod child;
-mod devices;
-mod driver;
 mod finding;
+mod gpus;
 mod host;
 mod libraries;
-mod needs;
-mod peers;
 
-pub use finding::{Finding, NoSuchName, Row, Status};
-pub use needs::{Need, Verdict};
+pub use finding::{Finding, Need, NoSuchName, Row, Status, Verdict};
 
 use child::NVSHMEM;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Version of the JSON of [`Diagnosis`].
+/// Version of the JSON schema of [`Diagnosis`].
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// One question to the machine: a row of [`PROBES`].
+/// A check of one device or library.
 #[derive(Debug)]
 pub struct Probe {
-    /// Its name in reports and on the command line.
+    /// Name in reports and on the command line.
     pub name: &'static str,
-    /// Whether it opens a library, and so runs in a child process.
+    /// Whether it opens a library and thus runs in a child process.
     is_isolated: bool,
-    /// Asks, in this process: it may crash or hang. What a child process does.
+    /// Runs the probe in this process, where it may crash or hang.
     pub ask: fn() -> Finding,
 }
 
@@ -37,13 +33,13 @@ const fn probe(name: &'static str, is_isolated: bool, ask: fn() -> Finding) -> P
     Probe { name, is_isolated, ask }
 }
 
-/// All, in the order in which they are told.
+/// All probes, in the order of reports.
 pub static PROBES: [Probe; 14] = [
-    probe("driver", true, devices::driver),
-    probe("devices", true, devices::devices),
-    probe(PEER_ACCESS, true, peers::peer_access),
+    probe("driver", true, gpus::driver),
+    probe("devices", true, gpus::devices),
+    probe(PEER_ACCESS, true, gpus::peer_access),
     probe("nvlink", true, libraries::nvlink),
-    probe("green-contexts", true, devices::green_contexts),
+    probe("green-contexts", true, gpus::green_contexts),
     probe("nvrtc", true, libraries::nvrtc),
     probe("cublaslt", true, libraries::cublaslt),
     probe("nccl", true, libraries::nccl),
@@ -55,27 +51,26 @@ pub static PROBES: [Probe; 14] = [
     probe("processor", false, host::processor),
 ];
 
-/// Opens what every run on GPUs opens. Told in no report.
+/// Opens the libraries that every run on GPUs opens. Not reported.
 static OPENING: Probe = probe("opening", true, libraries::opening);
 
-/// Whether this process may open NVIDIA's libraries: a child process opens them first, so that one which hangs or crashes when it is
-/// loaded does not take this process with it.
+/// Opens NVIDIA's libraries in a child process, so that one that hangs or crashes does not affect this process.
 ///
 /// # Errors
 /// The child does not end within `limit`, or crashes.
 pub fn may_open_libraries(limit: Duration) -> Result<(), String> {
     child::survives(OPENING.name, limit).map_err(|how| {
         format!(
-            "expected NVIDIA's libraries to open, found that a process which opens them {how}: see pipesim doctor, or use --device cpu"
+            "expected NVIDIA's libraries to open, found that a process that opens them {how}: see pipesim doctor, or use --device cpu"
         )
     })
 }
 
-/// The probe that is measured alone.
+/// This probe measures speeds, so it runs alone.
 const PEER_ACCESS: &str = "peer-access";
 
 impl Probe {
-    /// The probe of this name.
+    /// Returns the probe of this name.
     ///
     /// # Errors
     /// There is none; the error lists them.
@@ -86,33 +81,32 @@ impl Probe {
     }
 }
 
-/// The machine, examined.
+/// All findings about this machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diagnosis {
-    /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// A row a probe, in the order of [`PROBES`].
+    /// One row per probe, in the order of [`PROBES`].
     pub probes: Vec<Row>,
-    /// What follows from them, for each need.
+    /// Whether each feature can be used.
     pub needs: Vec<Verdict>,
 }
 
-/// Asks all probes, each within `limit`: all at once but the copies between GPUs, which are measured alone.
+/// Runs all probes, each within `limit`: concurrently, except the copies between GPUs.
 pub fn examine(limit: Duration) -> Diagnosis {
     let probes: Vec<Row> = std::thread::scope(|scope| {
-        // A probe that gets no thread is asked afterwards, as the copies between GPUs are.
+        // A probe that gets no thread runs afterwards, like the copies between GPUs.
         let start = |probe: &'static Probe| std::thread::Builder::new().spawn_scoped(scope, || row(probe, limit)).ok();
         let together = |probe: &'static Probe| (probe.name != PEER_ACCESS).then(|| start(probe)).flatten();
-        let asked: Vec<_> = PROBES.iter().map(|probe| (probe, together(probe))).collect();
-        let told = asked.into_iter().map(|(probe, thread)| (probe, thread.map(|thread| thread.join())));
-        let told: Vec<_> = told.collect();
+        let started: Vec<_> = PROBES.iter().map(|probe| (probe, together(probe))).collect();
+        let ended = started.into_iter().map(|(probe, thread)| (probe, thread.map(|thread| thread.join())));
+        let ended: Vec<_> = ended.collect();
         let crashed = |probe: &Probe| Row {
             name: probe.name,
             finding: Finding::broken("the probe itself crashed", "report this as a bug"),
             duration_ms: 0.0,
         };
-        let rows = told.into_iter().map(|(probe, told)| match told {
-            Some(told) => told.unwrap_or_else(|_| crashed(probe)),
+        let rows = ended.into_iter().map(|(probe, ended)| match ended {
+            Some(row) => row.unwrap_or_else(|_| crashed(probe)),
             None => row(probe, limit),
         });
         rows.collect()
@@ -128,12 +122,12 @@ fn row(probe: &Probe, limit: Duration) -> Row {
 }
 
 impl Diagnosis {
-    /// The verdict on one need.
+    /// Returns the verdict on one feature.
     pub fn verdict(&self, need: Need) -> Option<&Verdict> {
         self.needs.iter().find(|verdict| verdict.need == need)
     }
 
-    /// For people: that the CPU is enough, a line a probe, what to do below it, then what can be used.
+    /// Formats the findings for the terminal.
     pub fn text(&self) -> String {
         let mut text =
             "cpu: yes, `pipesim run` works here; what follows is about GPUs and several machines\n\n".to_string();

@@ -1,8 +1,10 @@
-//! A CPU thread as a device: its shard of the model.
+//! A CPU as a device, with its part of the model.
 
 use super::device::{Batch, Device, State, Update};
+use crate::ending::Twofold;
 use crate::model::{Lap, Parameters, Shard, Signal, Snapshot};
 use crate::op::{Kind, Op};
+use crate::placement::Chunk;
 use std::sync::Arc;
 
 /// A device that computes on its own thread.
@@ -11,12 +13,14 @@ pub struct Cpu {
     batch: Arc<Batch>,
     tokens_per_microbatch: usize,
     saved: Option<Snapshot>,
+    /// Gradient of a stage, on its way to the device that holds another copy of it.
+    gradient: Vec<f32>,
 }
 
 impl Cpu {
-    /// The device that owns `shard`; a micro-batch has `tokens_per_microbatch` tokens.
+    /// Creates a device from its part of the model. A micro-batch has `tokens_per_microbatch` tokens.
     pub fn new(shard: Shard, tokens_per_microbatch: usize) -> Cpu {
-        Cpu { shard, batch: Arc::default(), tokens_per_microbatch, saved: None }
+        Cpu { shard, batch: Arc::default(), tokens_per_microbatch, saved: None, gradient: Vec::new() }
     }
 }
 
@@ -83,20 +87,21 @@ impl Device for Cpu {
         }
     }
 
-    fn tied_gradient(&self) -> &[f32] {
-        self.shard.tied_gradient()
+    fn gradient(&mut self, gradient: Twofold, into: &mut [f32]) {
+        match gradient {
+            Twofold::Tied => into.copy_from_slice(self.shard.tied_gradient()),
+            Twofold::Stage(Chunk { stage, .. }) => {
+                self.shard.stage_gradient(stage, &mut self.gradient);
+                into[..self.gradient.len()].copy_from_slice(&self.gradient);
+            }
+        }
     }
 
-    fn add_tied(&mut self, other: &[f32]) {
-        self.shard.add_tied_gradient(other);
-    }
-
-    fn stage_gradient(&mut self, stage: u32, into: &mut Vec<f32>) {
-        self.shard.stage_gradient(stage, into);
-    }
-
-    fn add_stage_gradient(&mut self, stage: u32, other: &[f32]) {
-        self.shard.add_stage_gradient(stage, other);
+    fn add_gradient(&mut self, gradient: Twofold, other: &[f32]) {
+        match gradient {
+            Twofold::Tied => self.shard.add_tied_gradient(other),
+            Twofold::Stage(Chunk { stage, .. }) => self.shard.add_stage_gradient(stage, other),
+        }
     }
 
     fn squared_norms(&self) -> Vec<(usize, f64)> {

@@ -1,7 +1,11 @@
-//! What a device must be able to do. Thread, link and clock are not its affair.
+//! Devices that compute on the calling thread, and two that compute nothing: [`Timed`] and [`Echo`].
 
-use crate::model::{AdamW, Lap};
+use crate::cost::CostTable;
+use crate::ending::Twofold;
+use crate::model::{AdamW, Lap, Parameters};
 use crate::op::Op;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The tokens of one training step: m micro-batches one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,54 +16,51 @@ pub struct Batch {
     pub targets: Vec<u32>,
 }
 
-/// How a step ends.
+/// The optimizer step at the end of a training step.
 #[derive(Clone, Copy, Debug)]
 pub struct Update {
     /// Number of this update, from 1.
     pub number: u32,
-    /// The optimizer's settings.
     pub adamw: AdamW,
     /// Largest gradient norm; larger gradients are scaled down to it.
     pub clip: Option<f32>,
 }
 
-/// What a device keeps from step to step: nothing, unless it says otherwise. All of it can fail only where memory or a driver
-/// does.
+/// State of a device that outlives a step; empty by default. Methods fail only if memory or a driver does.
 pub trait State {
-    /// Clears the gradients and what a step that was given up left behind.
+    /// Clears the gradients and the remains of an aborted step.
     fn clear(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Remembers parameters and optimizer state.
+    /// Saves parameters and optimizer state.
     fn save(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Returns to what was remembered.
+    /// Restores what was saved.
     fn restore(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Copies what this device owns into a whole model's tensors: parameters, or gradients.
-    fn export(&mut self, _into: &mut crate::model::Parameters, _gradients: bool) -> anyhow::Result<()> {
+    /// Copies this device's parameters, or gradients, into the tensors of the whole model.
+    fn export(&mut self, _into: &mut Parameters, _gradients: bool) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Highest number of bytes held for backward passes so far.
+    /// Peak memory held for backward passes, in bytes.
     fn peak_held_bytes(&self) -> usize {
         0
     }
 }
 
-/// A device that computes on the thread that asks it to: ops of its own stages and its part of the step ops, of which a
-/// device without parameters has none.
+/// A device that computes on the calling thread: ops of its stages, and its part of the step ops.
 pub trait Device: State + Send {
-    /// Takes note of the step's tokens.
-    fn begin(&mut self, _batch: &std::sync::Arc<Batch>) {}
+    /// Begins a step with these tokens.
+    fn begin(&mut self, _batch: &Arc<Batch>) {}
 
-    /// Computes `op`. `input` is what the stage before (F) or after (I, B) made, absent at the ends; `output` is filled for
-    /// the next stage, absent at the ends and for W. Times of parts go to `laps`.
+    /// Computes `op`. `input` comes from the previous stage (F) or the next (I, B) and is absent at the ends; `output` is filled
+    /// for the following stage and is absent at the ends and for W. Times of parts are appended to `laps`.
     ///
     /// # Errors
     /// The op cannot be computed; the run ends.
@@ -71,30 +72,82 @@ pub trait Device: State + Send {
         laps: &mut Vec<Lap>,
     ) -> anyhow::Result<()>;
 
-    /// This device's part of the tied embedding's gradient; asked for where another device holds the other.
-    fn tied_gradient(&self) -> &[f32] {
-        &[]
-    }
+    /// Copies this device's part of a gradient that another device also holds to the beginning of `into`.
+    fn gradient(&mut self, _gradient: Twofold, _into: &mut [f32]) {}
 
-    /// Adds the other side's part.
-    fn add_tied(&mut self, _other: &[f32]) {}
+    /// Adds the other device's part.
+    fn add_gradient(&mut self, _gradient: Twofold, _other: &[f32]) {}
 
-    /// Writes the gradient of `stage` so far, for the device that holds a copy of that stage.
-    fn stage_gradient(&mut self, _stage: u32, _into: &mut Vec<f32>) {}
-
-    /// Adds the gradient of another copy of `stage`.
-    fn add_stage_gradient(&mut self, _stage: u32, _other: &[f32]) {}
-
-    /// Partial squares of the gradient norm, by order number.
+    /// Returns the partial sums of squares of the gradient norm, by order number.
     fn squared_norms(&self) -> Vec<(usize, f64)> {
         Vec::new()
     }
 
-    /// Updates the parameters with gradients times `scale`, then clears the gradients.
+    /// Updates the parameters with the gradients times `scale`, then clears the gradients.
     fn update(&mut self, _update: &Update, _scale: f32) {}
 
-    /// Loss of each micro-batch, on the device that holds the head.
+    /// Returns the loss of each micro-batch, on the device that holds the head.
     fn losses(&self) -> Option<&[f32]> {
         None
+    }
+}
+
+/// A device whose ops only wait for their predicted duration. Data and waits are real, so that the executor itself can be measured
+/// with more devices than cores.
+pub struct Timed {
+    costs: Arc<CostTable>,
+    /// The last part of each op's duration, for which the thread spins instead of sleeping.
+    spin: Duration,
+}
+
+impl Timed {
+    /// Creates a device whose ops take as long as in `costs`.
+    pub fn new(costs: Arc<CostTable>, spin: Duration) -> Timed {
+        Timed { costs, spin }
+    }
+}
+
+impl State for Timed {}
+
+impl Device for Timed {
+    fn compute(
+        &mut self,
+        op: Op,
+        _input: Option<&[f32]>,
+        _output: Option<&mut [f32]>,
+        _laps: &mut Vec<Lap>,
+    ) -> anyhow::Result<()> {
+        let end = Instant::now() + Duration::from_nanos(self.costs.to_ns(self.costs.of(op).duration));
+        let sleep = end.saturating_duration_since(Instant::now()).saturating_sub(self.spin);
+        if !sleep.is_zero() {
+            std::thread::sleep(sleep);
+        }
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+}
+
+/// A device that computes nothing: each op reads its input and writes its output, so that memory and caches are used as in
+/// training.
+pub struct Echo;
+
+impl State for Echo {}
+
+impl Device for Echo {
+    fn compute(
+        &mut self,
+        op: Op,
+        input: Option<&[f32]>,
+        output: Option<&mut [f32]>,
+        _laps: &mut Vec<Lap>,
+    ) -> anyhow::Result<()> {
+        std::hint::black_box(input.map(|input| input.iter().sum::<f32>()));
+        if let Some(output) = output {
+            output.fill(op.microbatch() as f32);
+            std::hint::black_box(output);
+        }
+        Ok(())
     }
 }

@@ -1,25 +1,25 @@
-//! One-sided puts with a signal, whatever lies between two devices: the same memory, or another machine.
+//! One-sided puts with a signal, through shared memory or to another machine.
 
-use super::arena::{Arena, Region};
+use super::arena::{Arena, ArenaLayout, Region};
 use super::signal::Signal;
 use crate::ranks::{Packet, Ranks};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The arena of this process, and the way to those of devices that do not share it.
+/// The arena of this process, and a connection to those of other ranks.
 #[derive(Debug)]
 pub struct Heap {
     arena: Arc<Arena>,
     ranks: Arc<Ranks>,
-    /// By device: the rank that runs it, where that rank has an arena of its own.
+    /// By device: the rank that runs it, if that rank has its own arena.
     remote: Vec<Option<u32>>,
-    /// Tells the packets of this heap from those of others.
+    /// Distinguishes packets of this heap from those of others.
     number: u64,
 }
 
 impl Heap {
-    /// The heap of `devices` devices on `arena`, whose layout is the same in every process; the `number`th of this run.
+    /// Creates the heap of `devices` devices on `arena`, whose layout is the same in every process.
     pub fn new(arena: Arc<Arena>, ranks: Arc<Ranks>, devices: u32, number: u64) -> Heap {
         let of_device = |device| Some(ranks.rank_of(device, devices)).filter(|&rank| !ranks.shares_memory_with(rank));
         let remote = (0..devices).map(of_device).collect();
@@ -28,29 +28,27 @@ impl Heap {
         Heap { arena, ranks, remote, number }
     }
 
-    /// This process's memory.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// The processes that have it.
     pub fn ranks(&self) -> &Arc<Ranks> {
         &self.ranks
     }
 
-    /// The signal at `region` in this process's memory.
+    /// Returns the signal at `region` in this process's memory.
     pub fn signal(&self, region: Region) -> &Signal {
         self.arena.signal(region)
     }
 
-    /// Writes `data` to `region` where device `to` reads it, then raises the signal there.
+    /// Writes `data` to `region` in the memory of device `to`, then raises the signal there.
     ///
     /// # Safety
     /// Nobody reads or writes the region until the signal is raised.
     pub unsafe fn put(&self, to: u32, region: Region, data: &[f32], signal: Region, value: u64) {
         match self.remote[to as usize] {
             None => {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.arena.data_mut(region) }.copy_from_slice(data);
                 self.arena.signal(signal).raise(value);
             }
@@ -58,7 +56,7 @@ impl Heap {
         }
     }
 
-    /// As [`Heap::put`], for data that lies in `region` of this process's memory already.
+    /// As [`Heap::put`], for data that is already in `region` of this process's memory.
     ///
     /// # Safety
     /// Nobody writes the region until the signal is raised.
@@ -66,14 +64,14 @@ impl Heap {
         match self.remote[to as usize] {
             None => self.arena.signal(signal).raise(value),
             Some(rank) => {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 let data = unsafe { self.arena.data(region) };
                 self.send(rank, region, bytemuck::cast_slice(data), signal, value);
             }
         }
     }
 
-    /// Raises the signal where device `to` waits for it.
+    /// Raises the signal in the memory of device `to`.
     pub fn raise(&self, to: u32, signal: Region, value: u64) {
         match self.remote[to as usize] {
             None => self.arena.signal(signal).raise(value),
@@ -87,13 +85,13 @@ impl Heap {
         self.remote_ranks().for_each(|rank| self.send(rank, signal.first(0), &[], signal, value));
     }
 
-    /// Stores a word in every process; whoever waits for a later raise of `signal` sees it.
+    /// Stores a word in every process, visible to waiters after a later raise of `signal`.
     pub fn store_everywhere(&self, word: Region, value: u64, signal: Region) {
         self.arena.word(word).store(value, Ordering::SeqCst);
         self.remote_ranks().for_each(|rank| self.send(rank, word, &value.to_ne_bytes(), signal, 0));
     }
 
-    /// The ranks that have an arena of their own.
+    /// Returns the ranks that have their own arena.
     fn remote_ranks(&self) -> impl Iterator<Item = u32> {
         self.remote.iter().flatten().copied().collect::<BTreeSet<u32>>().into_iter()
     }
@@ -116,13 +114,42 @@ impl Drop for Heap {
     }
 }
 
-/// What a packet from another machine does here.
+/// Applies a packet from another machine.
 fn apply(arena: &Arena, packet: &Packet) {
     let region = Region::new(packet.offset as usize, packet.data.len());
     if !packet.data.is_empty() {
-        // SAFETY: the sender's promise, as in `Heap::put`.
+        // SAFETY: guaranteed by the sender, as in `Heap::put`.
         let target = unsafe { arena.data_mut(region) };
         bytemuck::cast_slice_mut(target).copy_from_slice(&packet.data);
     }
     arena.signal(Region::new(packet.signal as usize, size_of::<Signal>())).raise(packet.value);
+}
+
+/// A buffer in the heap that one device fills and another reads repeatedly.
+#[derive(Clone, Copy, Debug)]
+pub struct HostBuffer {
+    pub data: Region,
+    /// Signal: number of messages that have arrived.
+    pub arrived: Region,
+    /// Signal: number of messages that were read.
+    pub read: Region,
+}
+
+impl HostBuffer {
+    /// Reserves a buffer for messages of `len` float32 numbers.
+    pub fn new(layout: &mut ArenaLayout, len: usize) -> HostBuffer {
+        HostBuffer { data: layout.region(len * size_of::<f32>()), arrived: layout.signal(), read: layout.signal() }
+    }
+
+    /// Puts a message to device `to` and raises its signal to `value`. The caller must have seen that the previous message was read.
+    pub fn put(&self, heap: &Heap, to: u32, data: &[f32], value: u64) {
+        // SAFETY: the previous message was read, and this one has not arrived.
+        unsafe { heap.put(to, self.data.first(size_of_val(data)), data, self.arrived, value) };
+    }
+
+    /// Calls `use_it` with the message. The caller must have seen that it arrived, and must not have released it.
+    pub fn take(&self, heap: &Heap, use_it: impl FnOnce(&[f32])) {
+        // SAFETY: it has arrived, and the next one waits for its release.
+        use_it(unsafe { heap.arena().data(self.data) });
+    }
 }

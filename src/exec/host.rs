@@ -1,51 +1,47 @@
-//! A thread of the CPU for a program to run on: a device that computes at once, data in the arena, times by the host's clock.
+//! The backend of devices that compute on their own thread: data is in the arena, times are of the host's clock.
 
 use super::arena::Region;
 use super::device::{Batch, Device, State, Update};
 use super::link::Local;
-use super::plan::Port;
-use super::program::{Machine, Program, Runner};
+use super::plan::BufferUse;
+use super::program::{Backend, Program, Runner};
 use super::record::DeviceRecord;
 use super::shared::Shared;
 use super::watch::Fault;
 use crate::ending::Twofold;
 use crate::model::Lap;
 use crate::op::Op;
-use crate::placement::Chunk;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A device with the thread that it computes on.
+/// A device on the thread that runs its program.
 pub struct Host {
     number: u32,
     device: Box<dyn Device>,
     shared: Arc<Shared>,
-    /// This step's, with the numbers of their ops.
+    /// Times of the parts in this step, with the numbers of their ops.
     laps: Vec<(u32, Lap)>,
     squares: Vec<(usize, f64)>,
-    /// A stage's gradient on its way to the device that holds it too.
-    gradient: Vec<f32>,
 }
 
 impl Host {
-    /// Device number `number` of a session, with its program.
+    /// Creates device `number` of a session, with its program.
     pub fn runner(
         number: u32,
         device: Box<dyn Device>,
         shared: &Arc<Shared>,
         fault: Option<Fault>,
     ) -> (u32, Box<dyn Runner>) {
-        let (laps, squares, gradient) = (Vec::new(), Vec::new(), Vec::new());
-        let host = Host { number, device, shared: shared.clone(), laps, squares, gradient };
+        let host = Host { number, device, shared: shared.clone(), laps: Vec::new(), squares: Vec::new() };
         let link = Box::new(Local::new(shared.clone()));
         (number, Box::new(Program::new(number, host, link, shared.clone(), fault)))
     }
 }
 
-impl Machine for Host {
-    type Place = Region;
-    type Moment = u64;
+impl Backend for Host {
+    type Location = Region;
+    type Timestamp = u64;
 
     fn begin(&mut self, batch: &Arc<Batch>) -> Result<()> {
         self.laps.clear();
@@ -53,24 +49,24 @@ impl Machine for Host {
         Ok(())
     }
 
-    fn mark(&mut self) -> Result<u64> {
+    fn timestamp(&mut self) -> Result<u64> {
         Ok(self.shared.watch.now_ns())
     }
 
-    fn ns(&self, moment: &u64) -> Result<u64> {
-        Ok(*moment)
+    fn ns(&self, timestamp: &u64) -> Result<u64> {
+        Ok(*timestamp)
     }
 
-    fn local(&self, port: &Port) -> Option<Region> {
-        Some(self.shared.mailboxes.slot(port).data)
+    fn local(&self, port: &BufferUse) -> Option<Region> {
+        Some(self.shared.buffers.slot(port).data)
     }
 
-    /// A CPU cannot run the two ops of an overlapped pair faster together than one after the other.
+    /// Runs the two ops of an overlapped pair one after the other: a CPU gains nothing by overlapping them.
     fn compute(&mut self, number: usize, op: Op, input: Option<Region>, output: Option<Region>) -> Result<()> {
         let arena = self.shared.heap.arena();
-        // SAFETY: it has arrived, or an op of this device made it, and it is released when this is over.
+        // SAFETY: the message has arrived, or an op of this device wrote it; it is released after this call.
         let input = input.map(|place| unsafe { arena.data(place) });
-        // SAFETY: an outbox is this device's own; of its own slots, the op that reads the last message comes before this one.
+        // SAFETY: the send buffer is this device's own; in its local buffers, the reader of the last message precedes this op.
         let output = output.map(|place| unsafe { arena.data_mut(place) });
         let mut laps = Vec::new();
         self.device.compute(op, input, output, &mut laps)?;
@@ -79,26 +75,17 @@ impl Machine for Host {
         Ok(())
     }
 
-    fn give(&mut self, gradient: Twofold, place: Region) -> Result<()> {
-        // SAFETY: the link says that it is free.
+    fn copy_gradient(&mut self, gradient: Twofold, place: Region) -> Result<()> {
+        // SAFETY: the link has reported it as free.
         let place = unsafe { self.shared.heap.arena().data_mut(place) };
-        match gradient {
-            Twofold::Tied => place.copy_from_slice(self.device.tied_gradient()),
-            Twofold::Stage(Chunk { stage, .. }) => {
-                self.device.stage_gradient(stage, &mut self.gradient);
-                place[..self.gradient.len()].copy_from_slice(&self.gradient);
-            }
-        }
+        self.device.gradient(gradient, place);
         Ok(())
     }
 
-    fn add(&mut self, gradient: Twofold, place: Region) -> Result<()> {
-        // SAFETY: it has arrived, and is released when this is over.
+    fn add_gradient(&mut self, gradient: Twofold, place: Region) -> Result<()> {
+        // SAFETY: it has arrived, and is released after this call.
         let other = unsafe { self.shared.heap.arena().data(place) };
-        match gradient {
-            Twofold::Tied => self.device.add_tied(other),
-            Twofold::Stage(Chunk { stage, .. }) => self.device.add_stage_gradient(stage, other),
-        }
+        self.device.add_gradient(gradient, other);
         Ok(())
     }
 

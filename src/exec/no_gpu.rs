@@ -1,4 +1,4 @@
-//! In the place of `gpu` in a program that was built without the feature `cuda`: no GPU can be had.
+//! Replaces the module `gpu` in a build without the feature `cuda`: no GPU is available.
 
 use super::link::{Refusal, Setting};
 use super::program::Runners;
@@ -7,10 +7,10 @@ use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result};
 use std::collections::BTreeMap;
 
-/// Why no machine has any.
+/// Why there are no GPUs.
 pub const LACK: Option<&str> = Some("this program was built without the feature cuda; build with it, or use the CPU");
 
-/// There are none.
+/// Never constructed.
 pub enum Gpus {}
 
 impl Gpus {
@@ -18,7 +18,7 @@ impl Gpus {
         None.context(LACK.unwrap_or_default())
     }
 
-    /// Whether something here is NVIDIA's, so that people may expect GPUs.
+    /// Whether this machine has an NVIDIA driver, so that users may expect GPUs.
     pub fn are_likely() -> bool {
         std::path::Path::new("/dev/nvidiactl").exists()
     }
@@ -56,7 +56,7 @@ impl Gpus {
     }
 }
 
-/// In the place of each link between them.
+/// Replaces each link between GPUs.
 pub struct Absent;
 
 impl Absent {

@@ -1,10 +1,9 @@
-//! Where each op's input lies and its output goes: buffer slots sized from the graph.
+//! Assigns a buffer to the input and the output of each op.
 //!
-//! A channel is the boundary between two stages, for forward or backward, and for the micro-batches of one direction where there
-//! are two; its messages are the micro-batches, all from one device to one other. A slot may be used
-//! again by a put that is a descendant, in the graph, of the op that last read it: then no timing whatever can overwrite
-//! what is still needed. Slots are dealt greedily under that rule. Between steps the same rule decides whether the first
-//! put of the next step must wait for a credit.
+//! A channel is the boundary between two stages, per direction of data (forward or backward) and of micro-batches. Its messages are
+//! the micro-batches, all from one device to one other. A put may reuse a slot of the channel if it is a descendant, in the graph,
+//! of the op that last read the slot: then no timing can overwrite data that is still needed. Slots are assigned greedily under
+//! this rule. Between steps the same rule decides whether the first put of the next step must wait for a credit.
 
 use crate::ending::Ending;
 use crate::graph::TaskGraph;
@@ -12,29 +11,29 @@ use crate::op::Kind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A slot of a channel as one op of each step sees it.
+/// The use of a channel's slot by one op in each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
-    /// The message: index of the op that makes it.
+pub struct BufferUse {
+    /// The message: index of the op that produces it.
     pub message: usize,
-    /// The channel.
+    /// Number of the channel.
     pub channel: usize,
-    /// The slot in it.
+    /// Number of the slot in the channel.
     pub slot: usize,
-    /// This op's message is the slot's number `turn` in each step, from 0.
+    /// Position of the message among those of the slot in a step, from 0.
     pub turn: u64,
-    /// How many messages the slot carries in each step.
+    /// Number of messages of the slot per step.
     pub turns: u64,
-    /// The device that makes it.
+    /// Device that produces the message.
     pub producer: u32,
-    /// The device that needs it.
+    /// Device that consumes the message.
     pub consumer: u32,
-    /// Whether the put must wait until the slot's last message of the step before was read.
+    /// Whether the put must wait until the slot's last message of the previous step was read.
     pub credit: bool,
 }
 
-impl Port {
-    /// Value of the slot's signal once this message of step `step` (from 0) is there. Signals only grow.
+impl BufferUse {
+    /// Returns the value of the slot's signal once this message of step `step` (from 0) has arrived.
     pub fn signal(&self, step: u64) -> u64 {
         step * self.turns + self.turn + 1
     }
@@ -48,20 +47,19 @@ impl Port {
 /// A graph with its buffers.
 #[derive(Debug)]
 pub struct Plan {
-    /// What is executed.
     pub graph: Arc<TaskGraph>,
-    /// By op: where it reads what another stage made.
-    pub inputs: Vec<Option<Port>>,
-    /// By op: where it leaves what another stage needs.
-    pub outputs: Vec<Option<Port>>,
+    /// By op: its input from another stage.
+    pub inputs: Vec<Option<BufferUse>>,
+    /// By op: its output for another stage.
+    pub outputs: Vec<Option<BufferUse>>,
     /// By channel: number of slots.
     pub slots: Vec<usize>,
-    /// What ends a step.
+    /// Step ops.
     pub ending: Ending,
 }
 
 impl Plan {
-    /// Deals slots to the messages of `graph`. The gradient of a tied tensor is exchanged between two devices, if `tied` names any.
+    /// Assigns slots to the messages of `graph`. The devices in `tied` exchange the gradient of a tied tensor.
     pub fn new(graph: Arc<TaskGraph>, tied: Option<[u32; 2]>) -> Plan {
         let ancestors = graph.ancestors();
         let consumers = graph.consumers();
@@ -81,13 +79,13 @@ impl Plan {
         let ending = Ending::new(&graph.schedule().placement, tied, true);
         let mut plan = Plan { graph, inputs, outputs, slots: Vec::new(), ending };
         for (channel, messages) in channels.into_values().enumerate() {
-            plan.deal(channel, &messages, &ancestors);
+            plan.assign(channel, &messages, &ancestors);
         }
         plan
     }
 
-    /// Deals the slots of one channel to its (producer, consumer) pairs, which come in the producer's order.
-    fn deal(&mut self, channel: usize, messages: &[(usize, usize)], ancestors: &[Vec<u32>]) {
+    /// Assigns the slots of one channel to its (producer, consumer) pairs, in the producer's order.
+    fn assign(&mut self, channel: usize, messages: &[(usize, usize)], ancestors: &[Vec<u32>]) {
         let graph = self.graph.clone();
         let number = |op: usize| (op - graph.schedule().range(graph.device_of(op)).start) as u32;
         let follows =
@@ -101,7 +99,7 @@ impl Plan {
                 None => slots.push(vec![message]),
             }
         }
-        // What a device has behind it when a step ends.
+        // By device: ancestors of its last op.
         let behind: Vec<Option<&Vec<u32>>> = (0..graph.schedule().devices())
             .map(|device| graph.schedule().range(device).last().map(|last| &ancestors[last]))
             .collect();
@@ -114,7 +112,7 @@ impl Plan {
             });
             for (turn, &message) in list.iter().enumerate() {
                 let (producer, consumer) = messages[message];
-                let port = Port {
+                let port = BufferUse {
                     message: producer,
                     channel,
                     slot,

@@ -1,10 +1,10 @@
-//! A device's program: its ops in order, op by op, then what ends a step. Written once, for threads that compute and for
-//! threads that enqueue.
+//! The program of a device: its ops in order, then the ops that end a step. It is the same for backends that compute and for
+//! backends that enqueue.
 
 use super::device::{Batch, State, Update};
 use super::link::Link;
-use super::mailbox::Message;
-use super::plan::Port;
+use super::message::Message;
+use super::plan::BufferUse;
 use super::record::{DeviceRecord, OpRecord};
 use super::shared::Shared;
 use super::watch::Fault;
@@ -15,115 +15,113 @@ use anyhow::Result;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One device of a session with the thread that it runs on: runs its program, waits for its end, says what happened when.
+/// One device of a session: runs its program, and records what happened when.
 pub trait Runner: Send {
     /// Runs a step. Without `update`, forward and backward only.
     fn step(&mut self, turn: Turn, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord>;
 
-    /// Does something with what it keeps, between steps.
+    /// Calls a function with the device's state, between steps.
     fn call(&mut self, call: DeviceCall) -> Result<()>;
 
-    /// Gives back what it holds; where its device failed, here or in another session, only what can be given back without waiting
-    /// for that.
+    /// Frees its resources. After a failure, in this or another session, it frees only what needs no wait for the device.
     fn end(self: Box<Self>, failed: bool);
 }
 
-/// Which step of a session it is.
+/// Position of a step in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Its number, from 0.
+    /// Number of the step, from 0.
     pub step: u64,
-    /// How many before it ended with an update.
+    /// Number of earlier steps with an update.
     pub updates: u64,
-    /// Whether it follows the one before at once: no device waits until the others are ready.
+    /// Whether it follows the previous step without a barrier.
     pub follows: bool,
 }
 
-/// What is done with a device's state.
+/// A function of a device's state.
 pub type DeviceCall = Box<dyn FnOnce(&mut dyn State) -> Result<()> + Send>;
 
-/// A rank's devices with their numbers.
+/// A rank's devices, with their numbers.
 pub type Runners = Vec<(u32, Box<dyn Runner>)>;
 
-/// What a program needs of what it runs on: [`super::Host`], which computes at once, or a GPU, which enqueues.
-///
-/// Below it the model is there twice, by [`crate::model::Shard`] and by [`crate::cuda::Shard`] with their steps and blocks. The
-/// seam at which they can become one lies lower: a trait of at most eighteen calls of the model (embedding, LayerNorm, linear
-/// with and without GELU, attention, classifier, each forward and backward; sums, norms, AdamW), of which `cuda/operation.rs` is
-/// one side already.
-pub trait Machine: Send {
-    /// Whether calls only enqueue: then whatever holds its thread up counts as a wait, be it a call of a driver.
+/// What executes the ops of a program: [`super::Host`], which computes, or a GPU, which enqueues.
+pub trait Backend: Send {
+    /// Whether calls only enqueue. If so, any blocking of the thread counts as a wait, including calls of a driver.
     const ENQUEUES: bool = false;
 
-    /// Where data lies.
-    type Place: Copy;
-    /// A moment, to be read when the step is over.
-    type Moment: Send;
+    /// Location of data.
+    type Location: Copy;
+    /// A point in time, readable after the step.
+    type Timestamp: Send;
 
     /// Begins a step with these tokens.
     fn begin(&mut self, batch: &Arc<Batch>) -> Result<()>;
 
-    /// The moment at which what was asked for so far is done.
-    fn mark(&mut self) -> Result<Self::Moment>;
+    /// Returns the time at which everything requested so far is done.
+    fn timestamp(&mut self) -> Result<Self::Timestamp>;
 
-    /// When a moment was, in nanoseconds on the clock of all devices; once the step is over.
-    fn ns(&self, moment: &Self::Moment) -> Result<u64>;
+    /// Converts a time to nanoseconds on the clock of all devices, after the step.
+    fn ns(&self, timestamp: &Self::Timestamp) -> Result<u64>;
 
-    /// Where a message between two ops of this device lies.
-    fn local(&self, port: &Port) -> Option<Self::Place>;
+    /// Returns the location of a message between two ops of this device.
+    fn local(&self, port: &BufferUse) -> Option<Self::Location>;
 
-    /// Computes `op`, number `number` of the program. `input` is what the stage before (F) or after (I, B) made, absent at the
-    /// ends; `output` is filled for the next stage, absent at the ends and for W.
-    fn compute(&mut self, number: usize, op: Op, input: Option<Self::Place>, output: Option<Self::Place>)
-    -> Result<()>;
+    /// Computes `op`, number `number` of the program. `input` comes from the previous stage (F) or the next (I, B) and is absent at
+    /// the ends; `output` is filled for the following stage and is absent at the ends and for W.
+    fn compute(
+        &mut self,
+        number: usize,
+        op: Op,
+        input: Option<Self::Location>,
+        output: Option<Self::Location>,
+    ) -> Result<()>;
 
-    /// Writes this device's part of a gradient to `place`.
-    fn give(&mut self, gradient: Twofold, place: Self::Place) -> Result<()>;
+    /// Copies this device's part of a gradient to `place`.
+    fn copy_gradient(&mut self, gradient: Twofold, place: Self::Location) -> Result<()>;
 
-    /// Adds the other device's part, which lies at `place`.
-    fn add(&mut self, gradient: Twofold, place: Self::Place) -> Result<()>;
+    /// Adds the other device's part of a gradient, from `place`.
+    fn add_gradient(&mut self, gradient: Twofold, place: Self::Location) -> Result<()>;
 
-    /// Squares the gradients; [`Machine::squares`] has the result once all is done.
+    /// Squares the gradients. [`Backend::squares`] returns the result once everything is done.
     fn square(&mut self) -> Result<()>;
 
-    /// Partial squares of the gradient norm, by order number.
+    /// Returns the partial sums of squares of the gradient norm, by order number.
     fn squares(&mut self) -> Result<Vec<(usize, f64)>>;
 
     /// Updates the parameters with gradients times `scale`, then clears the gradients.
     fn update(&mut self, update: &Update, scale: f32) -> Result<()>;
 
-    /// Waits until all that was asked for is done, on the link too, as `is_done` says.
+    /// Waits until everything requested is done, including the link's transfers, which `is_done` reports.
     fn drain(&mut self, _is_done: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
         Ok(())
     }
 
-    /// Loss of each micro-batch that ended here, 0 for the others, in the host's memory; none where the head is not. All is done.
+    /// Returns the loss of each micro-batch that ended here, 0 for the others; `None` without the head. Everything is done.
     fn losses(&mut self) -> Result<Option<Vec<f32>>>;
 
-    /// The step is over: completes its record, in which hosts have noted when they did what. `sent` is the link's.
-    fn finish(&mut self, sent: &BTreeMap<usize, [Self::Moment; 2]>, record: &mut DeviceRecord) -> Result<()>;
+    /// Completes the record of the step, which has the host's times. `sent` holds the link's times.
+    fn finish(&mut self, sent: &BTreeMap<usize, [Self::Timestamp; 2]>, record: &mut DeviceRecord) -> Result<()>;
 
-    /// What it keeps from step to step.
     fn state(&mut self) -> &mut dyn State;
 
-    /// Whether what it holds is to be left to the end of the process, since giving it back would wait for what `failed`.
+    /// Whether its resources must be left to the end of the process, because freeing them would wait for a failed device.
     fn is_stuck(&self, _failed: bool) -> bool {
         false
     }
 }
 
-/// A device's program on its machine.
-pub struct Program<M: Machine> {
+/// A device's program on its backend.
+pub struct Program<M: Backend> {
     number: u32,
-    machine: M,
-    link: Box<dyn Link<Place = M::Place, Moment = M::Moment>>,
+    backend: M,
+    link: Box<dyn Link<Location = M::Location, Timestamp = M::Timestamp>>,
     shared: Arc<Shared>,
-    /// This step's step ops.
-    steps: Vec<(StepOp, M::Moment, M::Moment)>,
+    /// Step ops of this step, with start and end.
+    steps: Vec<(StepOp, M::Timestamp, M::Timestamp)>,
     fault: Option<Fault>,
 }
 
-impl<M: Machine> Runner for Program<M> {
+impl<M: Backend> Runner for Program<M> {
     fn step(&mut self, turn: Turn, batch: &Arc<Batch>, update: Option<&Update>) -> Result<DeviceRecord> {
         let Turn { step, updates, follows } = turn;
         let shared = self.shared.clone();
@@ -131,9 +129,9 @@ impl<M: Machine> Runner for Program<M> {
         self.steps.clear();
         self.note_progress();
         self.link.begin()?;
-        self.machine.begin(batch)?;
+        self.backend.begin(batch)?;
         shared.watch.note_done(self.number, 0);
-        // Nobody passes before the last one has come: the step's time 0 is when that was.
+        // All devices wait for the last one; the step's time 0 is when that is ready.
         let mut record = DeviceRecord { begun, ready: shared.watch.now_ns(), ..DeviceRecord::default() };
         if !follows {
             self.waiting(|program| Ok(shared.reductions.meet(&shared.heap, program.number, step, &shared.watch)?))?;
@@ -142,46 +140,46 @@ impl<M: Machine> Runner for Program<M> {
         if let Some(update) = update {
             self.end(updates, update)?;
         }
-        self.machine.drain(&mut || self.link.is_done())?;
-        record.losses = self.machine.losses()?;
+        self.backend.drain(&mut || self.link.is_done())?;
+        record.losses = self.backend.losses()?;
         record.told = shared.watch.now_ns();
         for (op, start, end) in &self.steps {
-            record.steps.push((*op, self.machine.ns(start)?, self.machine.ns(end)?));
+            record.steps.push((*op, self.backend.ns(start)?, self.backend.ns(end)?));
         }
-        self.machine.finish(&self.link.sent(), &mut record)?;
+        self.backend.finish(&self.link.sent(), &mut record)?;
         shared.watch.note_wait(self.number, false);
         Ok(record)
     }
 
     fn call(&mut self, call: DeviceCall) -> Result<()> {
         self.note_progress();
-        call(self.machine.state())?;
+        call(self.backend.state())?;
         self.shared.watch.note_wait(self.number, false);
         Ok(())
     }
 
     fn end(mut self: Box<Self>, failed: bool) {
-        if self.machine.is_stuck(failed) {
+        if self.backend.is_stuck(failed) {
             self.link.abort();
             std::mem::forget(self);
         }
     }
 }
 
-impl<M: Machine> Program<M> {
-    /// Device number `number` of a session.
+impl<M: Backend> Program<M> {
+    /// Creates the program of device `number`.
     pub fn new(
         number: u32,
-        machine: M,
-        link: Box<dyn Link<Place = M::Place, Moment = M::Moment>>,
+        backend: M,
+        link: Box<dyn Link<Location = M::Location, Timestamp = M::Timestamp>>,
         shared: Arc<Shared>,
         fault: Option<Fault>,
     ) -> Program<M> {
-        Program { number, machine, link, shared, steps: Vec::new(), fault }
+        Program { number, backend, link, shared, steps: Vec::new(), fault }
     }
 
-    /// The pipeline ops of a step. Of an overlapped pair both inputs are awaited first, unless the graph says otherwise, and both
-    /// outputs put last.
+    /// Runs the pipeline ops of a step. An overlapped pair waits for both inputs first, unless the graph specifies otherwise, and puts
+    /// both outputs last.
     fn pipeline(&mut self, step: u64, record: &mut DeviceRecord) -> Result<()> {
         let shared = self.shared.clone();
         let graph = &shared.plan.graph;
@@ -210,21 +208,21 @@ impl<M: Machine> Program<M> {
         Ok(())
     }
 
-    /// The message at `port` if it goes from one device to another.
-    fn crossing(&self, port: &Option<Port>, step: u64) -> Option<Message> {
-        port.as_ref().and_then(|port| self.shared.mailboxes.message(port, step))
+    /// Returns the message of `port` if it goes to another device.
+    fn crossing(&self, port: &Option<BufferUse>, step: u64) -> Option<Message> {
+        port.as_ref().and_then(|port| self.shared.buffers.message(port, step))
     }
 
-    /// Waits for the input of op number `index`; where it lies.
-    fn wait(&mut self, index: usize, step: u64) -> Result<Option<M::Place>> {
+    /// Waits for the input of op `index`, and returns its location.
+    fn wait(&mut self, index: usize, step: u64) -> Result<Option<M::Location>> {
         let port = &self.shared.plan.inputs[index];
         let Some(message) = self.crossing(port, step) else {
-            return Ok(port.as_ref().and_then(|port| self.machine.local(port)));
+            return Ok(port.as_ref().and_then(|port| self.backend.local(port)));
         };
         self.waiting(|program| program.link.wait(message)).map(Some)
     }
 
-    /// What may have to wait for other devices: the watch knows of it.
+    /// Runs `work`, which may wait for other devices, recorded as a wait.
     fn waiting<T>(&mut self, work: impl FnOnce(&mut Program<M>) -> Result<T>) -> Result<T> {
         self.shared.watch.note_wait(self.number, true);
         let done = work(self)?;
@@ -232,19 +230,19 @@ impl<M: Machine> Program<M> {
         Ok(done)
     }
 
-    /// A thread that only enqueues waits from now on, for whatever call.
+    /// Restarts the wait of a backend that only enqueues.
     fn note_progress(&self) {
         if M::ENQUEUES {
             self.shared.watch.note_wait(self.number, true);
         }
     }
 
-    /// Computes op number `index`, whose input is there.
+    /// Computes op `index`, whose input has arrived.
     fn compute(
         &mut self,
         index: usize,
         step: u64,
-        input: Option<M::Place>,
+        input: Option<M::Location>,
         times: OpRecord,
         record: &mut DeviceRecord,
     ) -> Result<()> {
@@ -254,11 +252,11 @@ impl<M: Machine> Program<M> {
         }
         let port = &shared.plan.outputs[index];
         let output = match self.crossing(port, step) {
-            Some(message) => Some(self.waiting(|program| program.link.outbox(message))?),
-            None => port.as_ref().and_then(|port| self.machine.local(port)),
+            Some(message) => Some(self.waiting(|program| program.link.send_buffer(message))?),
+            None => port.as_ref().and_then(|port| self.backend.local(port)),
         };
         let start = shared.watch.now_ns();
-        self.machine.compute(record.ops.len(), shared.plan.graph.op(index), input, output)?;
+        self.backend.compute(record.ops.len(), shared.plan.graph.op(index), input, output)?;
         let end = shared.watch.now_ns();
         self.note_progress();
         if let Some(message) = self.crossing(&shared.plan.inputs[index], step) {
@@ -268,7 +266,7 @@ impl<M: Machine> Program<M> {
         Ok(())
     }
 
-    /// Puts what op number `index`, one of the last two computed, made for another device.
+    /// Puts the output of op `index`, one of the last two computed, if it goes to another device.
     fn put(&mut self, index: usize, step: u64, record: &mut DeviceRecord) -> Result<()> {
         let Some(message) = self.crossing(&self.shared.plan.outputs[index], step) else { return Ok(()) };
         let computed = record.ops.last().map_or(0, |op| op.end);
@@ -279,7 +277,7 @@ impl<M: Machine> Program<M> {
         Ok(())
     }
 
-    /// What follows the pipeline: this device's nodes of the ending.
+    /// Runs the step ops of this device, after the pipeline.
     fn end(&mut self, updates: u64, update: &Update) -> Result<()> {
         let shared = self.shared.clone();
         let mut scale = 1.0;
@@ -290,65 +288,65 @@ impl<M: Machine> Program<M> {
                 (StepOp::Norm, Some(clip)) => scale = clip_scale(self.norm(updates)?, clip),
                 (StepOp::Norm, None) => {}
                 (StepOp::Optimizer, _) => {
-                    self.timed(StepOp::Optimizer, |program| program.machine.update(update, scale))?;
+                    self.timed(StepOp::Optimizer, |program| program.backend.update(update, scale))?;
                 }
             }
         }
         Ok(())
     }
 
-    /// The gradient norm over all devices: a barrier by nature. The hosts add it up.
+    /// Computes the gradient norm over all devices, on the hosts. It is a barrier.
     fn norm(&mut self, updates: u64) -> Result<f64> {
         let shared = self.shared.clone();
-        self.timed(StepOp::Norm, |program| program.machine.square())?;
-        self.machine.drain(&mut || self.link.is_done())?;
-        shared.reductions.put_norms(&shared.heap, self.number, updates, &self.machine.squares()?);
+        self.timed(StepOp::Norm, |program| program.backend.square())?;
+        self.backend.drain(&mut || self.link.is_done())?;
+        shared.reductions.put_norms(&shared.heap, self.number, updates, &self.backend.squares()?);
         let sum = self.waiting(|_| Ok(shared.reductions.sum_norms(&shared.heap, updates, &shared.watch)?))?;
         Ok(sum.sqrt())
     }
 
-    /// What goes out of this device's side of a gradient, and what comes in.
+    /// Returns the outgoing and the incoming message of a gradient.
     fn exchanged(&self, gradient: Twofold, updates: u64) -> Option<[Message; 2]> {
         match gradient {
-            Twofold::Tied => self.shared.mailboxes.tied(self.number, updates),
-            Twofold::Stage(chunk) => self.shared.mailboxes.replica(chunk, updates),
+            Twofold::Tied => self.shared.buffers.tied(self.number, updates),
+            Twofold::Stage(chunk) => self.shared.buffers.replica(chunk, updates),
         }
     }
 
-    /// Puts its part of gradients that other devices hold too.
+    /// Puts this device's part of gradients that other devices also hold.
     fn put_gradients(&mut self, gradients: &[Twofold], updates: u64) -> Result<()> {
         self.timed(StepOp::Put, |program| {
             for &gradient in gradients {
                 let Some([out, _]) = program.exchanged(gradient, updates) else { continue };
-                let place = program.waiting(|program| program.link.outbox(out))?;
-                program.machine.give(gradient, place)?;
+                let place = program.waiting(|program| program.link.send_buffer(out))?;
+                program.backend.copy_gradient(gradient, place)?;
                 program.waiting(|program| program.link.put(out))?;
             }
             Ok(())
         })
     }
 
-    /// Adds the other device's part to each.
+    /// Adds the other devices' parts.
     fn reduce(&mut self, gradients: &[Twofold], updates: u64) -> Result<()> {
         for &gradient in gradients {
             let Some([_, into]) = self.exchanged(gradient, updates) else { continue };
             let place = self.waiting(|program| program.link.wait(into))?;
-            self.timed(StepOp::Reduce, |program| program.machine.add(gradient, place))?;
+            self.timed(StepOp::Reduce, |program| program.backend.add_gradient(gradient, place))?;
             self.link.release(into)?;
         }
         Ok(())
     }
 
     fn timed(&mut self, op: StepOp, work: impl FnOnce(&mut Program<M>) -> Result<()>) -> Result<()> {
-        let start = self.machine.mark()?;
+        let start = self.backend.timestamp()?;
         work(self)?;
-        let end = self.machine.mark()?;
+        let end = self.backend.timestamp()?;
         self.steps.push((op, start, end));
         Ok(())
     }
 }
 
-/// Factor that brings a gradient of norm `norm` down to `clip`, as torch.nn.utils.clip_grad_norm_ does.
+/// Factor that scales a gradient of norm `norm` down to `clip`, as in `torch.nn.utils.clip_grad_norm_`.
 fn clip_scale(norm: f64, clip: f32) -> f32 {
     (f64::from(clip) / (norm + 1e-6)).min(1.0) as f32
 }

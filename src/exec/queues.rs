@@ -1,13 +1,12 @@
-//! The communication queues of a delivery that is not one-sided, as the local link keeps them.
+//! Communication queues, by which the local link emulates a delivery that is not one-sided.
 //!
-//! Data itself goes the one-sided way, into slots that no timing can overwrite; the queues decide when a message counts as
-//! arrived. They are a table in the memory that all devices share, threads or ranks, which whoever makes progress advances: the
-//! device whose op has ended, or which has used a message. Queues run on from step to step: an entry of the next step follows
-//! the last of this one.
+//! Data is still put one-sided, into buffers that no timing can overwrite; the queues decide when a message counts as arrived. They
+//! are a table in memory shared by all devices, threads or ranks. A device advances it when its op has ended or it has used a
+//! message. Queues continue from step to step: the first entry of the next step follows the last of this one.
 
-use super::arena::{Dealer, Region};
+use super::arena::{ArenaLayout, Region};
 use super::heap::Heap;
-use super::signal::{Aborted, Patience};
+use super::signal::{Aborted, WaitPolicy};
 use crate::deadlock::Party;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -19,25 +18,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct CommunicationQueues {
     lowering: Lowering,
-    /// Which of this process's threads may ask for the table.
+    /// Serializes the threads of this process.
     turn: Mutex<()>,
-    /// Whether a thread of some process has the table.
+    /// Whether a thread of any process has locked the table.
     taken: Region,
-    /// By queue: groups done since the session began.
+    /// By queue: number of groups done since the session began.
     done: Region,
-    /// By message: steps in which it has been made.
+    /// By message: number of steps in which it was produced.
     made: Region,
-    /// By message: steps in which its two sides have met.
+    /// By message: number of steps in which its send and receive have met.
     met: Region,
-    /// By channel: messages that have arrived and are not yet used.
+    /// By channel: number of messages that have arrived and are not yet used.
     held: Region,
 }
 
-/// The table as whoever has it sees it. What is written here is seen by who has it next.
+/// The locked table. The next thread that locks it sees all changes.
 struct State<'a> {
     queues: &'a CommunicationQueues,
     heap: &'a Heap,
-    /// None for one who only looks.
+    /// `None` for reading without the lock.
     turn: Option<MutexGuard<'a, ()>>,
 }
 
@@ -64,21 +63,21 @@ impl State<'_> {
 }
 
 impl CommunicationQueues {
-    /// The queues of `graph` under `delivery`; `None` under one-sided delivery, which needs none.
-    pub fn new(dealer: &mut Dealer, graph: &TaskGraph, delivery: Delivery) -> Option<CommunicationQueues> {
+    /// Reserves the queues of `graph` under `delivery`; `None` under one-sided delivery, which needs none.
+    pub fn new(layout: &mut ArenaLayout, graph: &TaskGraph, delivery: Delivery) -> Option<CommunicationQueues> {
         if delivery == Delivery::OneSided {
             return None;
         }
         let lowering = Lowering::new(graph, delivery);
-        let taken = dealer.word();
-        let mut table = |length: usize| dealer.region(length * size_of::<AtomicU64>());
+        let taken = layout.word();
+        let mut table = |length: usize| layout.region(length * size_of::<AtomicU64>());
         let (done, made, met) = (table(lowering.queues().len()), table(graph.len()), table(graph.len()));
         let held = table(lowering.channels());
         Some(CommunicationQueues { lowering, turn: Mutex::new(()), taken, done, made, met, held })
     }
 
-    /// Takes the table, whichever process has it. One that died with it is noticed by who watches over the step.
-    fn lock<'a>(&'a self, heap: &'a Heap, watch: &impl Patience) -> Result<State<'a>, Aborted> {
+    /// Locks the table across processes. If a process dies with the lock, the watchdog aborts the step.
+    fn lock<'a>(&'a self, heap: &'a Heap, watch: &impl WaitPolicy) -> Result<State<'a>, Aborted> {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = heap.arena().word(self.taken);
         while taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -90,12 +89,12 @@ impl CommunicationQueues {
         Ok(State { queues: self, heap, turn: Some(turn) })
     }
 
-    /// Op number `message` has made its output, which another device waits for: the messages that arrive thereby, each with
-    /// its step.
+    /// Records that op `message` has produced its output for another device. Returns the messages that arrive as a result, with
+    /// their steps.
     pub fn post(
         &self,
         heap: &Heap,
-        watch: &impl Patience,
+        watch: &impl WaitPolicy,
         graph: &TaskGraph,
         message: usize,
     ) -> Result<Vec<(usize, u64)>, Aborted> {
@@ -105,11 +104,11 @@ impl CommunicationQueues {
         Ok(sends.map_or_else(Vec::new, |queue| self.advance(graph, &state, queue)))
     }
 
-    /// The output of op number `message` has been used: the messages that arrive thereby, each with its step.
+    /// Records that the output of op `message` was used. Returns the messages that arrive as a result, with their steps.
     pub fn release(
         &self,
         heap: &Heap,
-        watch: &impl Patience,
+        watch: &impl WaitPolicy,
         graph: &TaskGraph,
         message: usize,
     ) -> Result<Vec<(usize, u64)>, Aborted> {
@@ -121,12 +120,12 @@ impl CommunicationQueues {
         Ok(self.advance(graph, &state, route.send))
     }
 
-    /// Completes what can be completed now that something changed for `queue`.
+    /// Completes what a change of `queue` allows to complete.
     fn advance(&self, graph: &TaskGraph, state: &State<'_>, queue: usize) -> Vec<(usize, u64)> {
         let (mut arrived, mut look) = (Vec::new(), vec![queue]);
         while let Some(queue) = look.pop() {
             while let Some((group, step)) =
-                self.head(state, queue).filter(|&(group, step)| self.stands(state, group, step))
+                self.head(state, queue).filter(|&(group, step)| self.is_ready(state, group, step))
             {
                 let complete = match self.lowering.slots() {
                     Some(slots) => self.take_slot(graph, state, group, slots.into()),
@@ -143,20 +142,20 @@ impl CommunicationQueues {
         arrived
     }
 
-    /// Whether all that a group sends in `step` is made: it does not stand in its queue before.
-    fn stands(&self, state: &State<'_>, group: &[Entry], step: u64) -> bool {
+    /// Whether everything that a group sends in `step` is produced. Until then the group is not in its queue.
+    fn is_ready(&self, state: &State<'_>, group: &[Entry], step: u64) -> bool {
         group.iter().all(|entry| entry.is_receive() || state.get(self.made, entry.message()) > step)
     }
 
-    /// Takes a slot for a send, if one is free.
+    /// Takes a free slot for a send, if there is one.
     fn take_slot(&self, graph: &TaskGraph, state: &State<'_>, group: &[Entry], slots: u64) -> bool {
         let route = group.first().and_then(|entry| self.lowering.route(graph.op(entry.message())));
         let free = route.filter(|route| state.get(self.held, route.channel) < slots);
         free.inspect(|route| state.add(self.held, route.channel)).is_some()
     }
 
-    /// Lets the entries of a group meet those partners that stand at the heads of their queues, which are to be looked at then.
-    /// Whether all have met.
+    /// Matches the entries of a group with partners at the heads of their queues, which are appended to `look`. Returns whether all
+    /// are matched.
     fn meet(
         &self,
         graph: &TaskGraph,
@@ -173,7 +172,7 @@ impl CommunicationQueues {
             let partner = self.lowering.partner_queue(graph, *entry);
             let other = partner.and_then(|queue| self.head(state, queue));
             let meets = other.is_some_and(|(other, of)| {
-                of == step && other.contains(&entry.partner()) && self.stands(state, other, step)
+                of == step && other.contains(&entry.partner()) && self.is_ready(state, other, step)
             });
             if meets {
                 state.add(self.met, message);
@@ -184,13 +183,13 @@ impl CommunicationQueues {
         all
     }
 
-    /// The group at the head of `queue` and the step that it belongs to, from 0.
+    /// Returns the group at the head of `queue` and its step, from 0.
     fn head(&self, state: &State<'_>, queue: usize) -> Option<(&[Entry], u64)> {
         let (groups, done) = (self.lowering.queues()[queue].groups() as u64, state.get(self.done, queue));
         (groups > 0).then(|| (self.lowering.queues()[queue].group((done % groups) as usize), done / groups))
     }
 
-    /// What stands at the heads of the queues in `step`, for the report of a hang: of a table that somebody may have died with.
+    /// Describes the heads of the queues in `step`, for the report of a hang. Does not lock, because the owner of the lock may be dead.
     pub fn report(&self, heap: &Heap, graph: &TaskGraph, step: u64) -> String {
         let (state, mut text) = (State { queues: self, heap, turn: None }, String::new());
         for (number, queue) in self.lowering.queues().iter().enumerate() {

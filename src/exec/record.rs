@@ -1,4 +1,4 @@
-//! What one training step did, measured; and the timeline made of it.
+//! Measurements of one training step, and its timeline.
 
 use super::load::Load;
 use crate::ending::StepOp;
@@ -8,52 +8,52 @@ use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// When one op ran, in ns of the session's clock.
+/// Times of one op, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpRecord {
-    /// The op's index in the graph.
+    /// Index of the op in the graph.
     pub index: usize,
-    /// When its device turned to it: from here to `start` it waited for data.
+    /// When its device started to wait for its data.
     pub turn: u64,
-    /// When it began to compute.
+    /// When it started to compute.
     pub start: u64,
-    /// When it had computed.
+    /// When it had finished computing.
     pub end: u64,
-    /// When its output's put began: at `end`, or for the first of an overlapped pair at the end of the second.
+    /// When the put of its output started: at `end`, or for the first of an overlapped pair at the end of the second.
     pub put_start: u64,
-    /// When its output's put was done; `put_start` where nothing is put.
+    /// When the put of its output was done; `put_start` if nothing is put.
     pub put_end: u64,
 }
 
-/// One device's part of a step.
+/// A device's part of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceRecord {
     /// In program order.
     pub ops: Vec<OpRecord>,
-    /// Times of the parts of the model, with the number (in program order) of the op that they belong to.
+    /// Times of the parts of the model, with the number of their op in program order.
     pub laps: Vec<(u32, Lap)>,
-    /// Step ops: name, start, end; waits for other devices are not in them.
+    /// Step ops: name, start, end, without waits for other devices.
     pub steps: Vec<(StepOp, u64, u64)>,
-    /// When it took the step up: the tokens were in the host's memory, and nothing had been done with them.
+    /// When it began the step: the tokens were in the host's memory, still unused.
     #[serde(default)]
     pub begun: u64,
-    /// When the device came to the step's start, where it waits for the others.
+    /// When it was ready, and started to wait for the other devices.
     pub ready: u64,
-    /// When all was done and its losses were in the host's memory.
+    /// When everything was done and its losses were in the host's memory.
     #[serde(default)]
     pub told: u64,
-    /// Times may be off by this much against other devices' clocks.
+    /// Largest error of its times relative to other devices' clocks.
     #[serde(default)]
     pub clock_uncertainty_ns: u64,
-    /// Whether it computes on while it puts.
+    /// Whether it continues to compute while it puts.
     #[serde(default)]
     pub puts_beside_compute: bool,
-    /// Loss of each micro-batch that ended here, 0 for the others; from devices that hold the head.
+    /// Loss of each micro-batch that ended here, 0 for the others; on devices that hold the head.
     #[serde(with = "bits")]
     pub losses: Option<Vec<f32>>,
 }
 
-/// Numbers as their bits: JSON has no NaN and no infinity.
+/// Serializes numbers as their bits, because JSON has no NaN and no infinity.
 mod bits {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -68,31 +68,31 @@ mod bits {
     }
 }
 
-/// A step.
+/// Measurements of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// By device. Times are from the step's time 0: when the last device was ready.
+    /// By device. Time 0 of the step is when the last device was ready.
     pub devices: Vec<DeviceRecord>,
-    /// Mean loss over the micro-batches; `None` where no device computes one.
+    /// Mean loss over the micro-batches; `None` if no device computes one.
     pub loss: Option<f64>,
-    /// From the tokens in the hosts' memory to the loss back there, in ns of their clocks: what a step costs whoever waits for it,
-    /// uploads and downloads, waits for the others and the calibration of the clocks included.
+    /// Time from the tokens in the hosts' memory to the loss in the hosts' memory, in ns: includes transfers, waits for other devices
+    /// and the calibration of clocks.
     pub wall_ns: u64,
-    /// When it began, since measuring did.
+    /// When it began, relative to the start of the measurement.
     #[serde(default)]
     pub at_ns: u64,
-    /// What else the machine did meanwhile.
+    /// Load of the machine meanwhile.
     #[serde(default)]
     pub load: Load,
-    /// The steps that followed at once, without a barrier between.
+    /// Steps that followed without a barrier.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub following: Vec<Following>,
 }
 
-/// A step that followed another at once.
+/// A step that followed another without a barrier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Following {
-    /// When its last op of any kind ended, in ns from the first one's time 0.
+    /// When its last op of any kind ended, in ns from time 0 of the first step.
     pub end_ns: u64,
     /// As [`StepRecord::loss`].
     pub loss: Option<f64>,
@@ -111,7 +111,7 @@ fn end(devices: &[DeviceRecord]) -> u64 {
 
 /// Mean loss over the micro-batches.
 fn loss(devices: &[DeviceRecord]) -> Option<f64> {
-    // Where micro-batches run both ways, either end computes some of the losses and leaves the others 0.
+    // If micro-batches run in both directions, each end computes some of the losses and leaves the others 0.
     let losses = devices.iter().filter_map(|device| device.losses.clone()).reduce(|mut sum, other| {
         sum.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
         sum
@@ -120,10 +120,10 @@ fn loss(devices: &[DeviceRecord]) -> Option<f64> {
 }
 
 impl StepRecord {
-    /// The record of steps that followed each other at once: the first one's, and when the others ended.
+    /// Returns the record of the first of several back-to-back steps, with the ends of the others.
     ///
     /// # Panics
-    /// There are none.
+    /// There are no steps.
     pub(super) fn of_row(mut row: Vec<Vec<DeviceRecord>>) -> StepRecord {
         let others = row.split_off(1);
         let first = row.remove(0);
@@ -133,7 +133,7 @@ impl StepRecord {
         StepRecord { following: others.iter().map(followed).collect(), ..StepRecord::new(first) }
     }
 
-    /// Puts the devices' records on the step's own clock.
+    /// Converts the devices' records to times from the step's time 0.
     pub fn new(mut devices: Vec<DeviceRecord>) -> StepRecord {
         let loss = loss(&devices);
         let begun = devices.iter().map(|device| device.begun).min().unwrap_or(0);
@@ -151,33 +151,33 @@ impl StepRecord {
         StepRecord { devices, loss, wall_ns, ..StepRecord::default() }
     }
 
-    /// End of the last pipeline op: the makespan, in ns.
+    /// Makespan in ns: the end of the last pipeline op.
     pub fn makespan_ns(&self) -> u64 {
         makespan(&self.devices)
     }
 
-    /// What all devices together compute in pipeline ops, in ns.
+    /// Total time of all pipeline ops, in ns.
     pub fn busy_ns(&self) -> u64 {
         self.devices.iter().flat_map(|device| &device.ops).map(|op| op.end - op.start).sum()
     }
 
-    /// End of the last op of any kind: the iteration, in ns.
+    /// Iteration time in ns: the end of the last op of any kind.
     pub fn iteration_ns(&self) -> u64 {
         end(&self.devices)
     }
 
-    /// From one step's end to the next one's where steps follow each other at once, in ns; none where no other followed.
+    /// Mean time between the ends of back-to-back steps, in ns; `None` for a single step.
     pub fn period_ns(&self) -> Option<u64> {
         let last = self.following.last()?;
         Some(last.end_ns.saturating_sub(self.iteration_ns()) / self.following.len() as u64)
     }
 
-    /// The losses of all its steps that have one.
+    /// Losses of all its steps that have one.
     pub fn losses(&self) -> impl Iterator<Item = f64> {
         self.loss.into_iter().chain(self.following.iter().filter_map(|following| following.loss))
     }
 
-    /// The timeline. `keep` is the share of an activation that lives from I to W.
+    /// Returns the timeline. `keep` is the share of an activation that is kept from I to W.
     pub fn timeline(&self, graph: &TaskGraph, keep: f64) -> Timeline {
         let schedule = graph.schedule();
         let consumers = graph.consumers();
@@ -205,19 +205,10 @@ impl StepRecord {
                     span(Queue::Send, consumers[op.index], op.put_start, op.put_end);
                 }
             }
-            for &(step_op, start_ns, end_ns) in &record.steps {
-                let op = step_op.name().to_string();
-                spans.push(Span {
-                    device,
-                    queue: Queue::Compute,
-                    op,
-                    partner: None,
-                    peer: None,
-                    phase: None,
-                    start_ns,
-                    end_ns,
-                });
-            }
+            spans.extend(record.steps.iter().map(|&(step_op, start_ns, end_ns)| {
+                let (queue, op) = (Queue::Compute, step_op.name().to_string());
+                Span { device, queue, op, partner: None, peer: None, phase: None, start_ns, end_ns }
+            }));
         }
         let mut timeline = Timeline {
             schema_version: SCHEMA_VERSION,

@@ -1,13 +1,11 @@
-//! A schedule held ready for execution: one thread a device, and the watchdog.
+//! A session executes steps of a schedule: one thread per device, and the watchdog.
 
 use super::device::{Batch, State, Update};
 use super::program::{DeviceCall, Runner, Runners, Turn};
 use super::record::{DeviceRecord, StepRecord};
-use super::settings::Settings;
-use super::shared::Shared;
-use super::signal::{Aborted, Patience as _};
-use super::thread;
-use super::watch::called_off_since;
+use super::shared::{Settings, Shared};
+use super::signal::{Aborted, WaitPolicy as _};
+use super::watch::{called_off_since, join_within, start_thread};
 use crate::graph::TaskGraph;
 use crate::ranks::{Ranks, signal_name};
 use serde::{Deserialize, Serialize};
@@ -17,22 +15,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often a session looks whether a device waits too long.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval at which a session checks whether a device waits too long.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a rank that found trouble waits for the others' word.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// How long a rank with a failure waits for the other ranks' results.
+const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a rank whose devices are done waits for others that live: each watches over its own devices.
-const LIVING: Duration = Duration::from_secs(1_000_000);
+/// How long a rank whose devices are done waits for other ranks: practically forever, because each watches its own devices.
+const RESULT_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 
-/// How long a session that ends waits for its threads to give back what they hold, so that the next one finds it.
-const PARTING: Duration = Duration::from_secs(60);
+/// How long an ending session waits for its threads to free their resources.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long all sessions together do so once one was called off, whose threads may never come back.
-const FLIGHT: Duration = Duration::from_secs(2);
+/// The same for all sessions together once one was aborted, whose threads may never end.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a step did not end.
+/// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
     /// A device waited too long.
@@ -40,49 +38,34 @@ pub enum Error {
         "schedule {schedule}: a device has waited for {seconds} s, longer than the limit; all devices were stopped:\n{report}"
     )]
     Hang {
-        /// The schedule.
         schedule: String,
-        /// How long.
         seconds: u64,
-        /// Who was where.
+        /// Progress of all devices.
         report: String,
     },
     /// A device's thread died.
     #[error("schedule {schedule}: device {device} died: {cause}; all devices were stopped:\n{report}")]
     Dead {
-        /// The schedule.
         schedule: String,
-        /// The device.
         device: u32,
-        /// What it died of.
+        /// The panic message.
         cause: String,
-        /// Who was where.
+        /// Progress of all devices.
         report: String,
     },
     /// An op could not be computed.
     #[error("schedule {schedule}, device {device}: {cause}")]
-    Failed {
-        /// The schedule.
-        schedule: String,
-        /// The device.
-        device: u32,
-        /// Why.
-        cause: String,
-    },
-    /// No other step is begun: somebody wants the run to end.
+    Failed { schedule: String, device: u32, cause: String },
+    /// A signal asked the run to end before the next step.
     #[error("stopped by {}", signal_name(i32::from(*signal)))]
-    Stopped {
-        /// The signal that said so.
-        signal: u8,
-    },
-    /// A rank is gone.
+    Stopped { signal: u8 },
+    /// A rank has ended.
     #[error("schedule {schedule}: {cause}:\n{report}")]
     Lost {
-        /// The schedule.
         schedule: String,
-        /// Who, and how.
+        /// Which rank, and how.
         cause: String,
-        /// Who was where.
+        /// Progress of all devices.
         report: String,
     },
 }
@@ -99,17 +82,17 @@ enum Answer {
     Died(String),
 }
 
-/// What ranks tell each other after a step.
+/// A rank's result of a step.
 #[derive(Serialize, Deserialize)]
 enum Part {
-    /// Its devices' records, and the signal that it was sent.
+    /// Its devices' records, and the signal that it received.
     Done(Vec<(u32, DeviceRecord)>, Option<u8>),
-    /// This rank's devices were called off by another's.
-    CalledOff,
+    /// Another rank aborted this rank's devices.
+    Aborted,
     Failed(Error),
 }
 
-/// The session.
+/// The devices of a schedule, ready to execute steps.
 pub struct Session {
     shared: Arc<Shared>,
     timeout: Duration,
@@ -121,10 +104,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session of what this rank's devices run on, each with its number; all ranks must call this together.
+    /// Creates a session from this rank's devices and their numbers. All ranks must call this together.
     ///
     /// # Errors
-    /// The system gives no threads.
+    /// The system does not allow this many threads.
     pub fn of(shared: Arc<Shared>, runners: Runners, settings: Settings) -> anyhow::Result<Session> {
         let (answer, answers) = channel();
         let count = runners.len();
@@ -135,32 +118,30 @@ impl Session {
             let (command, inbox) = channel();
             let answer = answer.clone();
             let body = move || serve(number, runner, settings.pin, &inbox, &answer);
-            session.threads.push(thread::start(format!("device {number}"), session.threads.len(), count, body)?);
+            session.threads.push(start_thread(format!("device {number}"), session.threads.len(), count, body)?);
             session.commands.push(command);
         }
         Ok(session)
     }
 
-    /// The graph that this session executes.
     pub fn graph(&self) -> &Arc<TaskGraph> {
         &self.shared.plan.graph
     }
 
-    /// The processes that take part.
     pub fn ranks(&self) -> &Ranks {
         &self.shared.ranks
     }
 
-    /// Runs one training step; without `update`, forward and backward only. Every rank has the same record.
+    /// Runs one training step; without `update`, forward and backward only. All ranks return the same record.
     ///
     /// # Errors
-    /// See [`Error`]. After one, the session is of no more use.
+    /// See [`Error`]. After an error the session is unusable.
     pub fn step(&mut self, batch: &Arc<Batch>, update: Option<Update>) -> Result<StepRecord, Error> {
         self.row(&[(batch.clone(), update)])
     }
 
-    /// Runs steps one after the other, without a barrier between them: a device begins the next as soon as it has ended its part of
-    /// the one before. The record is that of the first, with the ends of those that follow.
+    /// Runs steps back to back, without a barrier between them: a device begins the next step as soon as it has finished its part of
+    /// the previous one. Returns the record of the first step, with the ends of the following ones.
     ///
     /// # Errors
     /// As [`Session::step`].
@@ -190,11 +171,11 @@ impl Session {
         };
         let part = match self.gather(steps.len(), &mut collect) {
             Ok(()) => Part::Done(records, self.shared.ranks.stop().asked()),
-            Err(None) => Part::CalledOff,
+            Err(None) => Part::Aborted,
             Err(Some(error)) => Part::Failed(error),
         };
         let mut records = self.join(part)?;
-        // Stable: those of a device stay in the order of steps.
+        // The sort is stable: records of a device stay in the order of steps.
         records.sort_by_key(|&(device, _)| device);
         let mut row: Vec<Vec<DeviceRecord>> = steps.iter().map(|_| Vec::new()).collect();
         for (number, (_, record)) in records.into_iter().enumerate() {
@@ -203,7 +184,7 @@ impl Session {
         Ok(StepRecord::of_row(row))
     }
 
-    /// Runs `call` on every device's thread of this rank, between steps.
+    /// Runs `call` on the thread of each device of this rank, between steps.
     pub fn call(
         &mut self,
         call: impl Fn(u32, &mut dyn State) -> anyhow::Result<()> + Clone + Send + 'static,
@@ -213,36 +194,36 @@ impl Session {
             let call = call.clone();
             let _ = command.send(Command::Call(Box::new(move |device| call(number, device))));
         }
-        self.gather(1, &mut |_, _| ()).map_err(|error| error.unwrap_or_else(|| self.lost("it was called off")))
+        self.gather(1, &mut |_, _| ()).map_err(|error| error.unwrap_or_else(|| self.lost("it was aborted")))
     }
 
-    /// Every rank's records.
+    /// Collects the records of all ranks.
     fn join(&self, part: Part) -> Result<Vec<(u32, DeviceRecord)>, Error> {
         let parts = match self.shared.ranks.size() {
             1 => vec![part],
             _ => self.exchange(&part)?,
         };
         let mut records = Vec::new();
-        let mut off = false;
+        let mut aborted = false;
         for part in parts {
             match part {
                 Part::Done(more, asked) => {
                     records.extend(more);
                     self.shared.ranks.stop().agree(asked);
                 }
-                Part::CalledOff => off = true,
+                Part::Aborted => aborted = true,
                 Part::Failed(error) => return Err(error),
             }
         }
-        if off { Err(self.lost("it was called off")) } else { Ok(records) }
+        if aborted { Err(self.lost("it was aborted")) } else { Ok(records) }
     }
 
-    /// What all ranks say of the step. A rank that found trouble does not wait long for the others: they may be part of it.
+    /// Exchanges results with all ranks. A rank with a failure does not wait long for the others, which may have failed too.
     fn exchange(&self, part: &Part) -> Result<Vec<Part>, Error> {
         let limit = match part {
             Part::Failed(error @ Error::Lost { .. }) => return Err(error.clone()),
-            Part::Done(..) => LIVING,
-            Part::CalledOff | Part::Failed(_) => FAREWELL,
+            Part::Done(..) => RESULT_TIMEOUT,
+            Part::Aborted | Part::Failed(_) => FAILURE_TIMEOUT,
         };
         let bytes = serde_json::to_vec(part).map_err(|error| self.lost(&error.to_string()))?;
         let all = self.shared.ranks.exchange_within(bytes, limit).map_err(|lost| match part {
@@ -257,17 +238,17 @@ impl Session {
         self.shared.ranks.lost().map_or_else(|| "a rank is gone".to_string(), |lost| lost.to_string())
     }
 
-    /// `each` answers of every device here; ends everything where a device fails, dies or waits too long, or a rank is gone.
-    /// `None` where others called this off.
+    /// Collects `each` answers of every device of this rank. Aborts the run if a device fails, dies or waits too long, or a rank has
+    /// ended. The error is `None` if another rank aborted the run.
     fn gather(&self, each: usize, collect: &mut dyn FnMut(u32, Answer)) -> Result<(), Option<Error>> {
         let mut left = each * self.commands.len();
-        let look = LOOK.min(self.timeout / 2);
-        // Time for which this process was stopped, as by Ctrl-Z, is nobody's wait.
+        let interval = CHECK_INTERVAL.min(self.timeout / 2);
+        // Do not count time for which this process was stopped, for example by Ctrl-Z.
         let (mut stopped, mut last) = (Duration::ZERO, Instant::now());
         while left > 0 {
-            stopped += last.elapsed().saturating_sub(4 * LOOK);
+            stopped += last.elapsed().saturating_sub(4 * CHECK_INTERVAL);
             last = Instant::now();
-            match self.answers.recv_timeout(look) {
+            match self.answers.recv_timeout(interval) {
                 Ok((device, answer @ (Answer::Died(_) | Answer::Failed(_)))) => {
                     return Err(self.give_up(device, answer, left - 1));
                 }
@@ -289,7 +270,7 @@ impl Session {
         Ok(())
     }
 
-    /// What keeps the devices here from going on, if anything does.
+    /// Returns why the devices of this rank cannot continue, if they cannot.
     fn trouble(&self, stopped: Duration) -> Option<Option<Error>> {
         let waited = self.shared.watch.longest_wait().saturating_sub(stopped);
         if self.shared.ranks.lost().is_some() {
@@ -329,8 +310,7 @@ impl Session {
         }
     }
 
-    /// Calls everything off and gives the `left` threads that have not answered a moment to notice; one that hangs is left
-    /// behind.
+    /// Aborts the run, and waits briefly for the `left` threads that have not answered.
     fn stop(&self, mut left: usize) {
         self.shared.watch.abort();
         let end = Instant::now() + Duration::from_secs(1);
@@ -342,13 +322,13 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.commands.clear(); // for which the threads wait
-        let limit = called_off_since().map_or(PARTING, |since| FLIGHT.saturating_sub(since));
-        thread::join_within(self.threads.drain(..), limit);
+        self.commands.clear(); // the threads end when their channel closes
+        let limit = called_off_since().map_or(JOIN_TIMEOUT, |since| ABORT_TIMEOUT.saturating_sub(since));
+        join_within(self.threads.drain(..), limit);
     }
 }
 
-/// A device's thread. One whose device failed is of no more use.
+/// Body of a device's thread, which ends when its device fails.
 fn serve(
     number: u32,
     mut runner: Box<dyn Runner>,

@@ -1,84 +1,96 @@
-//! What all devices of a session share, in whatever process: the plan, and memory with everything that lies in it.
+//! What all devices of a session share across processes: the plan, memory, and barriers and sums over all devices.
 
-use super::arena::{Arena, Dealer};
+use super::arena::{Arena, ArenaLayout, Region};
 use super::heap::Heap;
-use super::mailbox::{Mailboxes, Sizes};
+use super::message::{MessageBuffers, Sizes};
 use super::plan::Plan;
 use super::queues::CommunicationQueues;
-use super::reductions::Reductions;
-use super::settings::Settings;
 use super::signal::Aborted;
-use super::watch::{Statuses, Watch};
+use super::watch::{Fault, Statuses, Watch};
+use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Result};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Settings of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Pin device r to core r, for measurements with enough cores.
+    pub pin: bool,
+    /// Duration for which a waiting thread spins before it parks.
+    pub spin: Duration,
+    /// Longest time that a device may wait for its data.
+    pub timeout: Duration,
+    /// Fault to inject.
+    pub fault: Option<Fault>,
+    /// How the link delivers messages.
+    pub delivery: Delivery,
+}
 
 /// The shared parts of a session.
 #[derive(Debug)]
 pub struct Shared {
-    /// What is executed, and its buffers.
+    /// The graph with its buffers.
     pub plan: Plan,
-    /// The processes.
     pub(super) ranks: Arc<Ranks>,
-    /// Their memory.
     pub(super) heap: Arc<Heap>,
-    /// Where messages lie between devices.
-    pub(super) mailboxes: Mailboxes,
-    /// What holds messages back where hosts emulate a delivery.
+    pub(super) buffers: MessageBuffers,
+    /// Communication queues, if hosts emulate a delivery.
     pub(super) queues: Option<CommunicationQueues>,
-    /// What all devices tell each other around the pipeline.
     pub(super) reductions: Reductions,
-    /// Who is where.
     pub(super) watch: Watch,
 }
 
 impl Shared {
-    /// Lays everything out for `graph`; all ranks must call this together.
+    /// Prepares the execution of `graph`. All ranks must call this together.
     pub fn new(graph: Arc<TaskGraph>, sizes: &Sizes, settings: &Settings, ranks: Arc<Ranks>) -> Result<Shared> {
         let plan = Plan::new(graph, sizes.tied.map(|(devices, _)| devices));
         let devices = plan.graph.schedule().devices();
-        let mut dealer = Dealer::default();
-        let statuses = Statuses::new(&mut dealer, devices);
-        let mailboxes = Mailboxes::new(&mut dealer, &plan, sizes);
-        let reductions = Reductions::new(&mut dealer, devices, sizes.norm_parts);
-        let queues = CommunicationQueues::new(&mut dealer, &plan.graph, settings.delivery);
+        let mut layout = ArenaLayout::default();
+        let statuses = Statuses::new(&mut layout, devices);
+        let buffers = MessageBuffers::new(&mut layout, &plan, sizes);
+        let reductions = Reductions::new(&mut layout, devices, sizes.norm_parts);
+        let queues = CommunicationQueues::new(&mut layout, &plan.graph, settings.delivery);
         let number = ranks.next_heap();
-        let arena = Arc::new(arena(&ranks, dealer.bytes())?);
+        let arena = Arc::new(arena(&ranks, layout.bytes())?);
         let heap = Arc::new(Heap::new(arena, ranks.clone(), devices, number));
         let watch = Watch::new(heap.clone(), statuses, settings.spin);
-        Ok(Shared { plan, ranks, heap, mailboxes, queues, reductions, watch })
+        Ok(Shared { plan, ranks, heap, buffers, queues, reductions, watch })
     }
 }
 
-/// Messages, by the ops that made them, each with its step.
+/// Messages that arrive, by the op that produced them, each with its step.
 pub type Arrivals = Vec<(usize, u64)>;
 
 impl Shared {
-    /// Op number `message` has made its output, which another device waits for: what arrives thereby where a delivery is emulated.
+    /// Records that op `message` has produced its output for another device. Returns what arrives as a result if a delivery is
+    /// emulated.
     ///
     /// # Errors
-    /// All was called off.
+    /// The run was aborted.
     pub fn post(&self, message: usize) -> Result<Option<Arrivals>, Aborted> {
         let post = |queues: &CommunicationQueues| queues.post(&self.heap, &self.watch, &self.plan.graph, message);
         self.queues.as_ref().map(post).transpose()
     }
 
-    /// The output of op number `message` has been used: what arrives thereby where a delivery is emulated.
+    /// Records that the output of op `message` was used. Returns what arrives as a result if a delivery is emulated.
     ///
     /// # Errors
-    /// All was called off.
+    /// The run was aborted.
     pub fn release(&self, message: usize) -> Result<Option<Arrivals>, Aborted> {
         let release = |queues: &CommunicationQueues| queues.release(&self.heap, &self.watch, &self.plan.graph, message);
         self.queues.as_ref().map(release).transpose()
     }
 }
 
-/// Memory for this rank: rank 0's, which all ranks map where they share memory, else its own.
+/// Returns the memory of this rank: rank 0's if ranks share memory, else its own.
 fn arena(ranks: &Ranks, bytes: usize) -> Result<Arena> {
     if ranks.size() == 1 || !ranks.share_memory() {
-        return Arena::private(bytes).context("memory for what devices exchange");
+        return Arena::private(bytes).context("memory for messages between devices");
     }
     let created = (ranks.rank() == 0).then(|| Arena::create(bytes));
     let path = match &created {
@@ -95,4 +107,48 @@ fn arena(ranks: &Ranks, bytes: usize) -> Result<Arena> {
     let arena = arena.context("memory that ranks share")?;
     anyhow::ensure!(opened.iter().all(|ok| *ok == [1]), "another rank could not open the memory that ranks share");
     Ok(arena)
+}
+
+/// Exchanges among all devices once per step: the barrier at its start, and the sum of the gradient norm.
+#[derive(Debug)]
+pub struct Reductions {
+    /// By device: number of steps it has been ready for.
+    ready: Vec<Region>,
+    /// Partial sums of squares, for even and odd steps: a device can be one step ahead of a reader.
+    norms: [Vec<Region>; 2],
+    /// By device: number of steps to which it has contributed its sums.
+    norms_in: Vec<Region>,
+}
+
+impl Reductions {
+    /// Reserves memory for `devices` devices and a norm of `norm_parts` parts.
+    pub fn new(layout: &mut ArenaLayout, devices: u32, norm_parts: usize) -> Reductions {
+        Reductions {
+            ready: (0..devices).map(|_| layout.signal()).collect(),
+            norms: [(); 2].map(|()| (0..norm_parts).map(|_| layout.word()).collect()),
+            norms_in: (0..devices).map(|_| layout.signal()).collect(),
+        }
+    }
+
+    /// Waits until all devices are ready to begin the step.
+    pub fn meet(&self, heap: &Heap, device: u32, step: u64, watch: &Watch) -> Result<(), Aborted> {
+        heap.raise_everywhere(self.ready[device as usize], step + 1);
+        self.ready.iter().try_for_each(|&ready| heap.signal(ready).spin(step + 1, watch))
+    }
+
+    /// Contributes the partial sums of squares of `device`, by order number.
+    pub fn put_norms(&self, heap: &Heap, device: u32, step: u64, parts: &[(usize, f64)]) {
+        let (words, done) = (&self.norms[(step % 2) as usize], self.norms_in[device as usize]);
+        for &(number, square) in parts {
+            heap.store_everywhere(words[number], square.to_bits(), done);
+        }
+        heap.raise_everywhere(done, step + 1);
+    }
+
+    /// Waits for all parts, and returns their sum in the order of their numbers, so that it does not depend on the partition.
+    pub fn sum_norms(&self, heap: &Heap, step: u64, watch: &Watch) -> Result<f64, Aborted> {
+        self.norms_in.iter().try_for_each(|&done| heap.signal(done).wait(step + 1, watch))?;
+        let parts = self.norms[(step % 2) as usize].iter();
+        Ok(parts.map(|&word| f64::from_bits(heap.arena().word(word).load(Ordering::Relaxed))).sum())
+    }
 }

@@ -1,38 +1,38 @@
-//! A number that only grows and that a thread, of this process or another, can wait for: spin briefly, then park.
+//! A monotonic number that threads of this and other processes can wait for: they spin briefly, then park.
 
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often a parked thread looks whether everything was called off.
+/// Interval at which a parked thread checks whether the run was aborted.
 const PARK: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Everything was called off.
+/// The run was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the run was called off")]
+#[error("the run was aborted")]
 pub struct Aborted;
 
-/// What whoever waits goes by.
-pub trait Patience {
+/// How a thread waits.
+pub trait WaitPolicy {
     /// How long to spin before parking.
     fn spin(&self) -> Duration;
 
-    /// Whether everything was called off.
+    /// Whether to give up, because the run was aborted.
     fn is_aborted(&self) -> bool;
 }
 
-/// The signal, as it lies in an arena. All zeros is a signal of value 0.
+/// A signal in shared memory. All zeros is a signal of value 0.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Signal {
     value: AtomicU64,
-    /// Grows whenever the value did while somebody was parked: what the parked ones sleep on.
+    /// The futex that parked threads sleep on; incremented when the value grows while a thread is parked.
     bell: AtomicU32,
     parked: AtomicU32,
 }
 
 impl Signal {
-    /// Raises the value to `value`, after everything that the caller wrote before.
+    /// Raises the value to at least `value`, after everything that the caller wrote before.
     pub fn raise(&self, value: u64) {
         self.value.fetch_max(value, Ordering::SeqCst);
         if self.parked.load(Ordering::SeqCst) > 0 {
@@ -41,13 +41,12 @@ impl Signal {
         }
     }
 
-    /// The value.
     pub fn value(&self) -> u64 {
         self.value.load(Ordering::SeqCst)
     }
 
-    /// Waits until the value is `value` or more.
-    pub fn wait(&self, value: u64, watch: &impl Patience) -> Result<(), Aborted> {
+    /// Waits until the value is at least `value`.
+    pub fn wait(&self, value: u64, watch: &impl WaitPolicy) -> Result<(), Aborted> {
         let reached = || self.value() >= value;
         if reached() {
             return Ok(());
@@ -70,15 +69,15 @@ impl Signal {
             if watch.is_aborted() {
                 break Err(Aborted);
             }
-            // Not a private futex: other processes ring the bell too.
+            // Not a private futex: other processes raise the signal too.
             let _ = futex::wait(&self.bell, futex::Flags::empty(), bell, Some(&PARK));
         };
         self.parked.fetch_sub(1, Ordering::SeqCst);
         result
     }
 
-    /// Waits until the value is `value` or more without ever parking: for moments when all are to go on at once.
-    pub fn spin(&self, value: u64, watch: &impl Patience) -> Result<(), Aborted> {
+    /// As [`Signal::wait`], without parking, so that all waiting threads continue at the same time.
+    pub fn spin(&self, value: u64, watch: &impl WaitPolicy) -> Result<(), Aborted> {
         let mut spins = 0_u32;
         while self.value() < value {
             if watch.is_aborted() {

@@ -1,36 +1,38 @@
-//! Who is where: each device notes what it does, so that a hang can be named and ended.
+//! Progress of devices, recorded so that a hang can be reported and ended; and the threads that they run on.
 
-use super::arena::{Dealer, Region};
+use super::arena::{ArenaLayout, Region};
 use super::heap::Heap;
-use super::signal::{Aborted, Patience};
+use super::signal::{Aborted, WaitPolicy};
 use crate::deadlock::{Awaited, Party, Wait};
 use crate::graph::TaskGraph;
+use memmap2::MmapOptions;
+use std::io;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// When a session of this process was first called off.
+/// When a session of this process was first aborted.
 static CALLED_OFF: OnceLock<Instant> = OnceLock::new();
 
-/// For how long there has been a session of this process that was called off; none where there was none.
+/// Returns the time since a session of this process was first aborted, if one was.
 pub fn called_off_since() -> Option<Duration> {
     CALLED_OFF.get().map(Instant::elapsed)
 }
 
-/// A fault to inject, for tests of what happens then: `die@1:5` or `hang@1:5` (device 1, before its op number 5).
+/// A fault to inject for tests: `die@1:5` or `hang@1:5` (device 1, before its op number 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The device.
     pub device: u32,
-    /// The op's number in its program.
+    /// Number of the op in the device's program.
     pub number: usize,
-    /// Hang instead of dying.
+    /// Hang instead of panicking.
     pub hangs: bool,
 }
 
 impl Fault {
-    /// Strikes if it is meant for op number `number` of `device`: dies, or hangs until everything is called off.
+    /// Panics, or hangs until the run is aborted, if the fault is for this op of this device.
     pub fn strike(&self, device: u32, number: usize, watch: &Watch) -> anyhow::Result<()> {
         if (self.device, self.number) != (device, number) {
             return Ok(());
@@ -45,7 +47,7 @@ impl Fault {
     }
 }
 
-/// Why a text is no fault.
+/// A text that is no fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected die@DEVICE:NUMBER or hang@DEVICE:NUMBER, found '{0}'")]
 pub struct NoFault(String);
@@ -68,16 +70,16 @@ impl FromStr for Fault {
     }
 }
 
-/// Where a device's state lies in the arena.
+/// Regions of a device's progress.
 #[derive(Clone, Copy, Debug)]
 struct Status {
-    /// Ops done in this step.
+    /// Number of ops done in this step.
     done: Region,
-    /// Since when it waits, in ns of the ranks' clock plus one; 0 while it does not wait.
+    /// Start of its wait in ns of the ranks' clock, plus one; 0 while it does not wait.
     waits_since: Region,
 }
 
-/// The places of a watch in an arena.
+/// Regions of a watch in an arena.
 #[derive(Debug)]
 pub struct Statuses {
     aborted: Region,
@@ -85,15 +87,15 @@ pub struct Statuses {
 }
 
 impl Statuses {
-    /// Places for `devices` devices.
-    pub fn new(dealer: &mut Dealer, devices: u32) -> Statuses {
-        let aborted = dealer.signal();
-        let status = |_| Status { done: dealer.word(), waits_since: dealer.word() };
+    /// Reserves memory for `devices` devices.
+    pub fn new(layout: &mut ArenaLayout, devices: u32) -> Statuses {
+        let aborted = layout.signal();
+        let status = |_| Status { done: layout.word(), waits_since: layout.word() };
         Statuses { aborted, devices: (0..devices).map(status).collect() }
     }
 }
 
-/// Shared by all devices of a session, in whatever process of this machine.
+/// Progress of all devices of a session, across processes.
 #[derive(Debug)]
 pub struct Watch {
     spin: Duration,
@@ -101,7 +103,7 @@ pub struct Watch {
     statuses: Statuses,
 }
 
-impl Patience for Watch {
+impl WaitPolicy for Watch {
     fn spin(&self) -> Duration {
         self.spin
     }
@@ -112,7 +114,7 @@ impl Patience for Watch {
 }
 
 impl Watch {
-    /// A watch whose state lies in `heap`.
+    /// Creates a watch with its state in `heap`.
     pub fn new(heap: Arc<Heap>, statuses: Statuses, spin: Duration) -> Watch {
         Watch { spin, heap, statuses }
     }
@@ -121,40 +123,40 @@ impl Watch {
         self.heap.arena().word(region)
     }
 
-    /// Nanoseconds on the one clock of all devices.
+    /// Returns the time in nanoseconds on the clock that all devices share.
     pub fn now_ns(&self) -> u64 {
         self.heap.ranks().now_ns()
     }
 
-    /// Calls everything off.
+    /// Aborts the run: all waits end.
     pub fn abort(&self) {
         CALLED_OFF.get_or_init(Instant::now);
         self.heap.raise_everywhere(self.statuses.aborted, 1);
     }
 
-    /// Notes that `device` has done `done` ops of its program.
+    /// Records that `device` has done `done` ops of its program.
     pub fn note_done(&self, device: u32, done: usize) {
         self.word(self.statuses.devices[device as usize].done).store(done as u64, Ordering::Relaxed);
     }
 
-    /// Notes that `device` begins or ends to wait.
+    /// Records that `device` starts or stops waiting.
     pub fn note_wait(&self, device: u32, waits: bool) {
         let since = if waits { self.now_ns() + 1 } else { 0 };
         self.word(self.statuses.devices[device as usize].waits_since).store(since, Ordering::Relaxed);
     }
 
-    /// How long a device has been waiting; zero while it does not.
+    /// Returns how long a device has been waiting, if it waits.
     fn waited(&self, status: &Status) -> Option<Duration> {
         let since = self.word(status.waits_since).load(Ordering::Relaxed);
         (since > 0).then(|| Duration::from_nanos((self.now_ns() + 1).saturating_sub(since)))
     }
 
-    /// Longest time that a device has been waiting.
+    /// Returns the longest time that a device has been waiting.
     pub fn longest_wait(&self) -> Duration {
         self.statuses.devices.iter().filter_map(|status| self.waited(status)).max().unwrap_or_default()
     }
 
-    /// Where each device stands, what it waits for, and on whom.
+    /// Describes for each device its next op, what it waits for, and on which device.
     pub fn report(&self, graph: &TaskGraph) -> String {
         let schedule = graph.schedule();
         let done =
@@ -167,7 +169,7 @@ impl Watch {
         let wait = |device: u32| {
             let seconds = self.waited(&self.statuses.devices[device as usize]).map(|waited| waited.as_secs());
             let next = Some(schedule.range(device).start + done(device)).filter(|_| seconds.is_some());
-            // Of an overlapped pair either input may be what is missing.
+            // In an overlapped pair either input may be missing.
             let pair = next.filter(|&next| next < schedule.range(device).end).map(|next| (next, graph.pair(next)));
             let ops = pair.map_or(0..0, |(next, pair)| next..pair.map_or(next, |(_, last)| last) + 1);
             let makers: Vec<usize> = ops.filter_map(|op| graph.transfer(op)).collect();
@@ -179,5 +181,49 @@ impl Watch {
             Wait { party: stands(device), awaited, on: stands(on), seconds }
         };
         (0..schedule.devices()).map(|device| format!("  {}\n", wait(device))).collect()
+    }
+}
+
+/// Memory of a thread: its stack, and what the system adds.
+const STACK_BYTES: usize = 2 << 20;
+const ROOM_BYTES: usize = 2 << 20;
+
+/// The system has too few resources for the devices.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Shortage(pub String);
+
+/// Starts thread number `number` of `count`.
+///
+/// # Errors
+/// The system does not allow more threads.
+pub fn start_thread(
+    name: String,
+    number: usize,
+    count: usize,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, Shortage> {
+    // A thread without memory for its signal stack aborts the process, so check for memory first.
+    let room = MmapOptions::new().len(STACK_BYTES + ROOM_BYTES).map_anon();
+    let thread = std::thread::Builder::new().name(name).stack_size(STACK_BYTES);
+    let started: io::Result<_> = room.map(drop).and_then(|()| thread.spawn(body));
+    started.map_err(|error| {
+        Shortage(format!(
+            "expected {count} threads, one per device, found {number}: {error}; use fewer --stages, one --schedule at a time, or \
+             raise the limits (ulimit -u, ulimit -v, the control group's pids.max)"
+        ))
+    })
+}
+
+/// Joins the threads within `limit`; threads that have not ended by then are detached.
+pub fn join_within(threads: impl IntoIterator<Item = JoinHandle<()>>, limit: Duration) {
+    let end = Instant::now() + limit;
+    for thread in threads {
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        if thread.is_finished() {
+            let _ = thread.join(); // its panic was already reported
+        }
     }
 }

@@ -78,20 +78,16 @@ fn every_file_says_what_it_is() {
 }
 
 /// Where `unsafe` stands, and what for. Each block says why it is sound.
-const UNSAFE: [(&str, &str); 13] = [
+const UNSAFE: [(&str, &str); 9] = [
     ("src/cli/terminal/signals.rs", "a handler of SIGABRT, which says what to do when memory runs out"),
-    ("src/model/matrix.rs", "the library of matrix products takes pointers"),
-    ("src/exec/arena.rs", "memory that processes share; its signals say who may touch what"),
+    ("src/exec/arena.rs", "shared memory; its signals decide who may access what"),
     ("src/exec/heap.rs", "puts into it"),
     ("src/exec/link/local.rs", "messages in it"),
-    ("src/exec/slot.rs", "messages in it"),
     ("src/exec/host.rs", "ops read and write messages where they lie"),
     ("src/ranks/mpi.rs", "bytes that MPI sends later"),
     ("src/cuda/api/", "the driver, its compiler and its products"),
-    ("src/cuda/environment.rs", "variables for libraries, set while there is one thread"),
-    ("src/cuda/library.rs", "libraries are opened at run time"),
-    ("src/cuda/nccl.rs", "functions of a library opened at run time"),
-    ("src/cuda/symmetric.rs", "the same"),
+    ("src/cuda/library.rs", "libraries are opened at run time; variables for them are set while there is one thread"),
+    ("src/cuda/symmetric.rs", "functions of a library opened at run time"),
 ];
 
 #[test]

@@ -73,7 +73,7 @@ struct Message {
 struct Pipeline {
     gpus: Vec<Arc<Gpu>>,
     shards: Vec<Shard>,
-    marks: Vec<Marks>,
+    marks: Vec<EventTimer>,
     device_of_stage: Vec<usize>,
     microbatches: usize,
     /// By direction, stage that it goes into, and micro-batch.
@@ -112,7 +112,7 @@ impl Pipeline {
                 arrived: to.events().untimed().unwrap(),
             });
         }
-        let marks = gpus.iter().map(Marks::new).collect();
+        let marks = gpus.iter().map(EventTimer::new).collect();
         Pipeline { gpus, shards, marks, device_of_stage: devices.to_vec(), microbatches, messages }
     }
 
@@ -143,7 +143,7 @@ impl Steps for Pipeline {
     }
 
     fn begin(&mut self, (inputs, targets): Batch) {
-        self.marks.iter_mut().for_each(Marks::clear);
+        self.marks.iter_mut().for_each(EventTimer::clear);
         for shard in &mut self.shards {
             shard.zero_gradients().unwrap();
             shard.begin(inputs, targets).unwrap();
@@ -385,7 +385,7 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
             let stages: Vec<(u32, Stage)> = (0..).zip(layers).collect();
             for (precision, tolerance) in [(Precision::F32, 1e-5), (Precision::Bf16, 4e-2)] {
                 let mut shard = Shard::new(&gpu, &parameters, &stages, [sequences, tokens, 1], precision).unwrap();
-                let mut marks = Marks::new(&gpu);
+                let mut marks = EventTimer::new(&gpu);
                 let hidden = |_| Buffer::new(gpu.context(), shard.hidden_bytes()).unwrap();
                 let [first, second] = [0, 1].map(hidden);
                 let (first, second) = (Some(first.address()), Some(second.address()));
@@ -411,17 +411,17 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
 }
 
 /// A shard of the whole model on GPU 0, and its marks.
-fn whole_model(precision: Precision) -> (Shard, Marks) {
+fn whole_model(precision: Precision) -> (Shard, EventTimer) {
     let (state, parameters) = (debug_state(), checkpoint());
     let layers = parameters.config.anatomy().split(1, None).unwrap();
     let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
     let sizes = [state.batch / 2, state.tokens, 2];
     let shard = Shard::new(&gpu, &parameters, &[(0, layers[0].clone())], sizes, precision).unwrap();
-    (shard, Marks::new(&gpu))
+    (shard, EventTimer::new(&gpu))
 }
 
 /// The ops of both its micro-batches.
-fn one_by_one(shard: &mut Shard, marks: &mut Marks) {
+fn one_by_one(shard: &mut Shard, marks: &mut EventTimer) {
     for k in 0..2 {
         shard.forward(0, k, None, None, marks).unwrap();
         shard.backward_input(0, k, None, None, marks).unwrap();
@@ -533,7 +533,7 @@ fn the_estimate_is_near_what_is_allocated() {
 fn a_step_is_enqueued_while_its_stream_is_held_up() {
     child("a_step_is_enqueued_while_its_stream_is_held_up", &[("EMULATOR_TIMEOUT", "60")], || {
         let state = debug_state();
-        let step = |shard: &mut Shard, marks: &mut Marks, state: &DebugState| {
+        let step = |shard: &mut Shard, marks: &mut EventTimer, state: &DebugState| {
             shard.begin(&state.inputs, &state.targets).unwrap();
             (0..2).for_each(|k| shard.forward(0, k, None, None, marks).unwrap());
             for k in 0..2 {
@@ -597,7 +597,7 @@ fn wrong_calls_are_refused() {
         refused(shard.backward_weight(0, 0, &mut marks), "expected its backward for the input before it");
         shard.forward(0, 0, None, None, &mut marks).unwrap();
         refused(shard.forward(0, 0, None, None, &mut marks), "found a second before the backward");
-        refused(shard.begin(&state.inputs[1..], &state.targets), "inputs a step");
+        refused(shard.begin(&state.inputs[1..], &state.targets), "inputs per step");
         refused(shard.begin(&vec![257; state.inputs.len()], &state.targets), "below the vocabulary's 257");
         let gpu = shard.gpu().clone();
         let stage = Stage::transformer(false, 0..5, false);
@@ -861,4 +861,16 @@ fn compiled_kernels_come_from_the_cache_and_from_a_folder() {
 #[ignore = "a part of compiled_kernels_come_from_the_cache_and_from_a_folder"]
 fn the_cache_is_read() {
     assert!(matches!(kernels(Precision::Bf16, (9, 0)).unwrap().origin, Origin::Cache(_)));
+}
+
+#[test]
+fn gpt2s_parameters_take_18_bytes_each_in_bfloat16() {
+    let anatomy = pipesim::internals::anatomy::gpt2::Config::preset("gpt2").unwrap().anatomy();
+    let whole = Stage::transformer(true, 0..12, true);
+    let demand = Demand { sequences: 4, tokens: 1024, microbatches: 1, in_flight: 1, precision: Precision::Bf16 };
+    let bytes = bytes_needed(&anatomy, &[(0, whole)], &demand);
+    // 124,475,904 parameters, all tensors multiples of 128 elements; the tied gradient's second part, 50304 * 768
+    assert_eq!(bytes.parameters, 18 * 124_475_904 + 4 * 50304 * 768);
+    // 32 bytes a channel and token a block
+    assert!(bytes.activations > 12 * 32 * 768 * 4096 && bytes.activations < 13 * 36 * 768 * 4096 + 2 * 4096 * 50304);
 }

@@ -6,6 +6,7 @@ use crate::elf::Elf;
 use crate::support::{PROGRAM, finish, root, wheels};
 use cudarc::cublaslt::sys as lt;
 use cudarc::driver::sys as driver;
+use cudarc::nccl::sys as nccl;
 use cudarc::nvrtc::sys as nvrtc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -125,13 +126,15 @@ fn bound_numbers() -> Vec<(&'static str, i64)> {
             CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_MISALIGNED_ADDRESS, CUDA_ERROR_INVALID_ADDRESS_SPACE,
             CUDA_ERROR_INVALID_PC, CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_SYSTEM_NOT_READY,
             CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, CUDA_ERROR_NOT_READY,
-            CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION,
+            CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION, CUDA_ERROR_STUB_LIBRARY,
+            CUDA_ERROR_UNKNOWN,
         }
         driver::CUdevice_attribute {
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
             CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-            CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES,
+            CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE,
         }
+        driver::CUcomputemode { CU_COMPUTEMODE_PROHIBITED, CU_COMPUTEMODE_EXCLUSIVE_PROCESS }
         driver::CUdevResourceType { CU_DEV_RESOURCE_TYPE_INVALID, CU_DEV_RESOURCE_TYPE_SM }
         driver::CUgreenCtxCreate_flags { CU_GREEN_CTX_DEFAULT_STREAM }
         driver::CUfunction_attribute { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES }
@@ -140,6 +143,7 @@ fn bound_numbers() -> Vec<(&'static str, i64)> {
         driver::CUstreamWaitValue_flags { CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_FLUSH }
         driver::CUstreamWriteValue_flags { CU_STREAM_WRITE_VALUE_DEFAULT }
         driver::CUipcMem_flags { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS }
+        nccl::ncclDataType_t { ncclUint8 }
         lt::cublasStatus_t {
             CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_NOT_INITIALIZED, CUBLAS_STATUS_ALLOC_FAILED, CUBLAS_STATUS_INVALID_VALUE,
             CUBLAS_STATUS_ARCH_MISMATCH, CUBLAS_STATUS_MAPPING_ERROR, CUBLAS_STATUS_EXECUTION_FAILED,
@@ -172,7 +176,9 @@ fn bound_types() -> Vec<(&'static str, [usize; 2])> {
             CUresult, CUdevice, CUdeviceptr, CUcontext, CUgreenCtx, CUstream, CUevent, CUmodule, CUfunction, CUdevice_attribute,
             CUfunction_attribute, CUdevResourceType, CUdevResourceDesc, cuuint64_t, CUevent_flags, CUstream_flags,
             CUgreenCtxCreate_flags, CUstreamWaitValue_flags, CUstreamWriteValue_flags, CUipcMem_flags,
+            CUcomputemode,
         }
+        nccl { ncclComm_t, ncclDataType_t, ncclResult_t }
         nvrtc { nvrtcProgram, nvrtcResult }
         lt {
             cublasStatus_t, cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t,
@@ -199,7 +205,7 @@ static_assert(offsetof(CUdevResource, nextResource) == 34 * 4, "the pointer is w
 "#;
 
 /// What a handle points to, which nobody looks into.
-const HANDLES: [(&str, &str); 9] = [
+const HANDLES: [(&str, &str); 10] = [
     ("CUcontext", "CUctx_st"),
     ("CUgreenCtx", "CUgreenCtx_st"),
     ("CUstream", "CUstream_st"),
@@ -209,6 +215,7 @@ const HANDLES: [(&str, &str); 9] = [
     ("cublasLtHandle_t", "cublasLtContext"),
     ("cublasLtMatmulDesc_t", "cublasLtMatmulDescOpaque_t"),
     ("cublasLtMatrixLayout_t", "cublasLtMatrixLayoutOpaque_t"),
+    ("ncclComm_t", "ncclComm"),
 ];
 
 fn bound_structures(to: &mut Assertions) {
@@ -223,6 +230,7 @@ fn bound_structures(to: &mut Assertions) {
     }
     structure!(driver::CUipcMemHandle { reserved });
     structure!(driver::CUipcEventHandle { reserved });
+    structure!(nccl::ncclUniqueId { internal });
     structure!(lt::cublasLtMatmulAlgo_t { data });
     structure!(lt::cublasLtMatmulHeuristicResult_t { algo, workspaceSize, state, wavesCount, reserved });
     let within = offset_of!(driver::CUdevResource, __bindgen_anon_1);
@@ -286,7 +294,6 @@ fn c_type(rust: &str, aliases: &BTreeMap<String, String>) -> String {
         "u64" => "uint64_t",
         "i64" => "int64_t",
         "f32" => "float",
-        "UniqueId" => "ncclUniqueId",
         _ => "",
     };
     match aliases.get(name) {
@@ -375,10 +382,9 @@ impl Source {
         aliases.map(|(name, kind)| (name.to_string(), kind.to_string())).collect()
     }
 
-    /// All functions of libraries that it declares, in whichever of the four ways.
+    /// All functions of libraries that it declares, in either of two ways.
     fn signatures(&self) -> Vec<Signature> {
         let mut all = self.tables();
-        all.extend(self.calls());
         all.extend(self.lookups());
         all
     }
@@ -409,21 +415,6 @@ impl Source {
                 let arguments = parts(within, ',').iter().map(kind).collect();
                 all.push(Signature { name: name.to_string(), arguments, result: result.trim().to_string() });
             }
-        }
-        all
-    }
-
-    /// `call!(driver, name(value => type, ..))`.
-    fn calls(&self) -> Vec<Signature> {
-        let mut all = Vec::new();
-        for (at, start) in self.code.match_indices("call!(") {
-            let within = bracketed(&self.code, at + start.len(), ['(', ')']);
-            let Some((_, call)) = within.split_once(',').filter(|_| within.contains("=>")) else { continue };
-            let (name, rest) = call.trim().split_once('(').unwrap();
-            let arguments = parts(rest.trim_end().trim_end_matches(')'), ',');
-            let arguments =
-                arguments.iter().map(|argument| argument.rsplit_once("=> ").unwrap().1.to_string()).collect();
-            all.push(Signature { name: name.to_string(), arguments, result: "c_int".to_string() });
         }
         all
     }
@@ -564,7 +555,7 @@ fn assertions() -> [Assertions; 2] {
     let mut bound = Assertions::default();
     bound_structures(&mut bound);
     for line in bound.text.lines() {
-        all[usize::from(line.contains("cublas"))].text += &format!("{line}\n");
+        all[usize::from(["cublas", "nccl"].iter().any(|library| line.contains(library)))].text += &format!("{line}\n");
     }
     all[0].text += QUEUES;
     all[1].structures += bound.structures;
@@ -594,10 +585,7 @@ fn assertions() -> [Assertions; 2] {
 
 /// A structure of our own beside the library's: the same text compiled as C++, member by member. NVSHMEM's are version 1.
 fn own_structure(to: &mut Assertions, name: &str, members: &[(String, String)], aliases: &BTreeMap<String, String>) {
-    let theirs = match name {
-        "UniqueId" => "ncclUniqueId".to_string(),
-        _ => name.strip_suffix("_t").map_or(name.to_string(), |stem| format!("{stem}_v1")),
-    };
+    let theirs = name.strip_suffix("_t").map_or(name.to_string(), |stem| format!("{stem}_v1"));
     let mut body = String::new();
     for (member, kind) in members {
         let (kind, count) = match kind.strip_prefix('[').and_then(|kind| kind.strip_suffix(']')?.split_once("; ")) {
@@ -612,13 +600,12 @@ fn own_structure(to: &mut Assertions, name: &str, members: &[(String, String)], 
         to.holds(&format!("{what}(own::{name}) == {what}({theirs})"), &format!("{what} of {theirs}"));
     }
     for (member, _) in members {
-        let other = if name == "UniqueId" { "internal" } else { member };
         to.holds(
-            &format!("offsetof(own::{name}, {member}) == offsetof({theirs}, {other})"),
-            &format!("{theirs}.{other} is elsewhere"),
+            &format!("offsetof(own::{name}, {member}) == offsetof({theirs}, {member})"),
+            &format!("{theirs}.{member} is elsewhere"),
         );
-        let sizes = format!("sizeof(own::{name}::{member}) == sizeof({theirs}::{other})");
-        to.holds(&sizes, &format!("{theirs}.{other} has another size"));
+        let sizes = format!("sizeof(own::{name}::{member}) == sizeof({theirs}::{member})");
+        to.holds(&sizes, &format!("{theirs}.{member} has another size"));
     }
     to.names.insert(name.to_string());
     to.structures += 1;
@@ -772,10 +759,10 @@ fn nvidias_own_driver_resolves_all_that_its_version_has_and_no_device_is_said() 
     assert!(told.contains("expected CUDA 12.8 or newer; install a newer NVIDIA driver, 570 or newer"), "{told}");
     let row = |name: &str| json["probes"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone();
     let (driver, devices) = (row("driver"), row("devices"));
-    assert_eq!((driver["status"].as_str(), devices["status"].as_str()), (Some("broken"), Some("missing")), "{json:#}");
+    assert_eq!((driver["status"].as_str(), devices["status"].as_str()), (Some("broken"), Some("unknown")), "{json:#}");
     assert!(driver["found"].as_str().unwrap().starts_with("CUDA 12.5, "), "{driver}");
-    assert_eq!(devices["found"], "no GPU is visible");
-    assert!(devices["fix"].as_str().unwrap().contains("nvidia-smi"), "{devices}");
+    assert_eq!(devices["found"], "not probed: the driver is too old");
+    assert!(devices["fix"].as_str().unwrap().contains("570 or newer"), "{devices}");
 
     let (code, _, told) = pipesim("run --device cuda --stages 1 --micro 1 --schedule 1f1b --output unused/");
     assert_eq!(code, Some(5), "{told}");

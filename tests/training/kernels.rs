@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock};
 
 use libloading::Library;
 use pipesim::internals::cuda::kernel::{self, Launch, Precision};
-use pipesim::internals::cuda::{self, Driver, launcher};
+use pipesim::internals::cuda::{self, Driver, Gpu, Kernels, Pinned};
 use pipesim::internals::model::{AdamW, Shape};
 
 const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
@@ -45,7 +45,7 @@ struct Emulator {
 /// Where kernels run.
 enum Place {
     Cpu(Library),
-    Gpu(Box<launcher::Launcher>),
+    Gpu(Box<(Gpu, Kernels)>),
 }
 
 /// An argument of a kernel.
@@ -75,8 +75,9 @@ fn emulator(precision: Precision) -> &'static Emulator {
     let [f32, bf16] = EMULATORS.get_or_init(|| {
         PRECISIONS.map(|precision| {
             if on_gpu() {
-                let launcher = launcher::Launcher::open(Driver::open().unwrap(), 0, precision).unwrap();
-                return Emulator { place: Place::Gpu(Box::new(launcher)), precision };
+                let gpu = Gpu::whole(Driver::open().unwrap(), 0).unwrap();
+                let kernels = Kernels::load(gpu.context(), gpu.facts(), precision).unwrap();
+                return Emulator { place: Place::Gpu(Box::new((gpu, kernels))), precision };
             }
             let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
             // of this process alone: other processes of the same test may build at the same time
@@ -109,7 +110,7 @@ impl Emulator {
         let arguments: Vec<Argument> = buffers.chain(rest.iter().copied()).collect();
         match &self.place {
             Place::Cpu(library) => self.launch_here(library, name, launch, &arguments),
-            Place::Gpu(launcher) => launch_there(launcher, name, launch, &arguments),
+            Place::Gpu(there) => launch_there(there, name, launch, &arguments),
         }
         for argument in arguments {
             if let Argument::Buffer(buffer) = argument {
@@ -217,25 +218,42 @@ impl Emulator {
 
 /// The same on a GPU: every buffer goes there with its guards, and comes back with them. A buffer that is given twice is one
 /// place there too.
-fn launch_there(launcher: &launcher::Launcher, name: &str, launch: Launch, arguments: &[Argument]) {
+fn launch_there((gpu, kernels): &(Gpu, Kernels), name: &str, launch: Launch, arguments: &[Argument]) {
+    gpu.make_current().unwrap();
+    let upload = |content: &[u8]| {
+        let place = cuda::Buffer::new(gpu.context(), content.len()).unwrap();
+        let mut pinned = Pinned::new(gpu.context(), content.len()).unwrap();
+        pinned.write(0, content);
+        gpu.compute.upload(place.address(), &pinned, 0..content.len()).unwrap();
+        gpu.compute.synchronize().unwrap();
+        place
+    };
+    let download = |place: &cuda::Buffer| {
+        let (mut content, pinned) = (vec![0; place.bytes()], Pinned::new(gpu.context(), place.bytes()).unwrap());
+        gpu.compute.download(&pinned, 0..content.len(), place.address()).unwrap();
+        gpu.compute.synchronize().unwrap();
+        pinned.read(0, &mut content);
+        content
+    };
     let mut places: BTreeMap<u64, (&Buffer, cuda::Buffer)> = BTreeMap::new();
-    let arguments: Vec<launcher::Argument> = arguments
+    let arguments: Vec<cuda::Argument> = arguments
         .iter()
         .map(|argument| match *argument {
             Argument::Buffer(buffer) => {
-                let upload = || (buffer, launcher.upload(buffer.all()).unwrap());
-                let (_, place) = places.entry(buffer.address()).or_insert_with(upload);
-                launcher::Argument::Address(place.address().offset(buffer.start))
+                let (_, place) = places.entry(buffer.address()).or_insert_with(|| (buffer, upload(buffer.all())));
+                cuda::Argument::Address(place.address().offset(buffer.start))
             }
-            Null => launcher::Argument::Address(cuda::Address::NULL),
-            Int(value) => launcher::Argument::Int(i32::try_from(value).unwrap()),
-            Count(value) => launcher::Argument::Size(value),
-            Float(value) => launcher::Argument::Float(value),
+            Null => cuda::Argument::Address(cuda::Address::NULL),
+            Int(value) => cuda::Argument::Int(i32::try_from(value).unwrap()),
+            Count(value) => cuda::Argument::Size(value),
+            Float(value) => cuda::Argument::Float(value),
         })
         .collect();
-    launcher.launch(name, launch, &arguments).unwrap();
+    kernels.allow(name, launch).unwrap();
+    kernels.launch(&gpu.compute, name, launch, &arguments).unwrap();
+    gpu.compute.synchronize().unwrap();
     for (buffer, place) in places.values() {
-        buffer.replace(&launcher.download(place).unwrap());
+        buffer.replace(&download(place));
     }
 }
 
@@ -931,5 +949,45 @@ fn the_emulator_finds_what_a_device_would_not_forgive() {
         let run = Command::new(&program).arg(format!("{name}_f32")).output().unwrap();
         let message = String::from_utf8_lossy(&run.stderr);
         assert!(!run.status.success() && message.contains(expected), "{name}: {message}");
+    }
+}
+
+/// No launch needs more dynamic shared memory than this.
+const MAX_SHARED_BYTES: u32 = 160 * 1024;
+
+#[test]
+fn grids_and_shared_memory_stay_within_limits() {
+    for precision in PRECISIONS {
+        for size in 1..=kernel::MAX_HEAD_SIZE {
+            for launch in
+                [kernel::attention_forward, kernel::attention_backward_keys, kernel::attention_backward_queries]
+            {
+                let launch = launch(precision, 3, 1000, 5, size);
+                assert_eq!(launch.grid, [3 * 16 * 5, 1, 1]);
+                assert!(launch.shared_bytes <= MAX_SHARED_BYTES, "{precision:?} {size}: {}", launch.shared_bytes);
+            }
+        }
+        for launch in [
+            kernel::add(precision, usize::MAX),
+            kernel::attention_forward(precision, usize::MAX, usize::MAX, usize::MAX, 64),
+            kernel::embedding_backward_token(precision, usize::MAX, usize::MAX),
+            kernel::layernorm_backward_sums(precision, 0, usize::MAX, usize::MAX),
+        ] {
+            assert!(launch.grid[0] < 1 << 31 && launch.grid[1] < 1 << 16);
+        }
+        assert_eq!(kernel::add(precision, 0).grid, [1, 1, 1]);
+    }
+}
+
+#[test]
+fn the_text_includes_nothing_and_holds_every_kernel() {
+    for precision in PRECISIONS {
+        let text = kernel::text(precision);
+        assert!(!text.contains("#include"));
+        assert_eq!(text.contains("#define PIPESIM_BF16"), precision == Precision::Bf16);
+        for name in kernel::NAMES {
+            assert_eq!(text.matches(&format!("KERNEL({name}, ")).count(), 1, "{name}");
+        }
+        assert_eq!(text.matches("KERNEL(").count(), kernel::NAMES.len() + 1, "one definition of the macro");
     }
 }

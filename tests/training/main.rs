@@ -7,6 +7,7 @@ mod emulator_driver;
 mod experiment;
 mod headers;
 mod kernels;
+mod libraries;
 mod model;
 mod nvrtc;
 mod pipeline;

@@ -36,7 +36,7 @@ impl MemoryCap {
         if let Some((number, letter)) = sloppy_bytes(text) {
             return Err(format!("expected bytes with a unit, as in 80GiB; write {number}{letter}iB"));
         }
-        memory_cap(text).map(MemoryCap::Units)
+        memory_cap(text).map(MemoryCap::Units).map_err(|error| error.to_string())
     }
 
     pub fn units(self) -> Option<f64> {

@@ -1,11 +1,11 @@
-//! NVRTC, the run-time compiler: text in, machine code out.
+//! NVRTC, the run-time compiler of CUDA C++.
 
 use super::super::library::{self, Missing};
 use cudarc::nvrtc::sys;
 use std::ffi::{CString, c_char, c_int};
 
 super::functions! {
-    /// What this layer calls of NVRTC.
+    /// The NVRTC functions in use.
     Functions from sys {
         nvrtcVersion(*mut c_int, *mut c_int);
         nvrtcCreateProgram(
@@ -22,46 +22,46 @@ super::functions! {
     } -> sys::nvrtcResult
 }
 
-/// Why there is no code.
+/// Why compiling failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// No NVRTC.
+    /// NVRTC is not installed.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// It is there but unusable.
-    #[error("expected a whole NVRTC, found one that {0}: install it again")]
+    /// NVRTC is installed but unusable.
+    #[error("expected a working NVRTC, found one that {0}: reinstall it")]
     Broken(String),
-    /// It does not take the text, or the options.
+    /// NVRTC rejects the text or the options.
     #[error("{call} failed with code {code}{}{log}", if log.is_empty() { "" } else { ":\n" })]
     Refused {
-        /// The function that was called.
+        /// Function that was called.
         call: &'static str,
-        /// NVRTC's number: 5 is an unknown option, 6 an error in the text.
+        /// NVRTC's error code: 5 is an unknown option, 6 an error in the text, 7 missing builtins.
         code: u32,
-        /// What the compiler wrote.
+        /// The compiler's messages.
         log: String,
     },
 }
 
-/// What kind of code to make.
+/// Kind of code to generate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cuda) enum Image {
+pub enum Image {
     /// Machine code for one architecture.
     Cubin,
-    /// Text that the driver compiles for the device.
+    /// Assembly text that the driver compiles for the device.
     Ptx,
 }
 
-/// The compiler's functions.
-pub(in crate::cuda) struct Nvrtc {
+/// The compiler, loaded.
+pub struct Nvrtc {
     functions: Functions,
 }
 
 /// Calls a function of NVRTC and turns its status into a result.
 macro_rules! call {
     ($api:ident.$name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: pointers for results point at locals, or at buffers of the size that NVRTC asked for; texts end with a
-        // zero and outlive the call; the program is alive.
+        // SAFETY: result pointers point at locals, or at buffers of the size that NVRTC asked for; texts are zero-terminated
+        // and outlive the call; the program is alive.
         match unsafe { ($api.functions.$name)($($argument),*) } {
             0 => Ok(()),
             code => Err(CompileError::Refused { call: stringify!($name), code, log: String::new() }),
@@ -70,28 +70,23 @@ macro_rules! call {
 }
 
 impl Nvrtc {
-    /// Finds the library.
-    pub(in crate::cuda) fn load() -> Result<Nvrtc, CompileError> {
+    /// Loads the library.
+    pub fn load() -> Result<Nvrtc, CompileError> {
         let library = library::open(&library::NVRTC)?.reopen().map_err(CompileError::Broken)?;
         Functions::load(&library)
             .map(|functions| Nvrtc { functions })
             .map_err(|missing| CompileError::Broken(format!("lacks {}", missing.join(", "))))
     }
 
-    /// Major and minor version.
-    pub(in crate::cuda) fn version(&self) -> Result<(i32, i32), CompileError> {
+    /// Returns the major and minor version.
+    pub fn version(&self) -> Result<(i32, i32), CompileError> {
         let (mut major, mut minor) = (0, 0);
         call!(self.nvrtcVersion(&mut major, &mut minor))?;
         Ok((major, minor))
     }
 
     /// Compiles one translation unit.
-    pub(in crate::cuda) fn compile(
-        &self,
-        text: &str,
-        options: &[String],
-        image: Image,
-    ) -> Result<Vec<u8>, CompileError> {
+    pub fn compile(&self, text: &str, options: &[String], image: Image) -> Result<Vec<u8>, CompileError> {
         let whole = |text: &str| {
             CString::new(text).map_err(|_| CompileError::Broken("was given a text with a zero byte".into()))
         };

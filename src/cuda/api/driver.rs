@@ -1,27 +1,21 @@
-//! The driver (libcuda): its functions, and those calls that concern devices, contexts, memory and code.
+//! The driver (libcuda): its functions, and calls about devices, contexts and code.
 
 use super::super::library::{self, Missing};
-use super::handle::Handle;
+use super::Handle;
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 
-/// A driver context: what memory, streams and code belong to.
-pub(in crate::cuda) type ContextHandle = Handle<sys::CUctx_st>;
-/// A share of a device's multiprocessors.
-pub(in crate::cuda) type GreenHandle = Handle<sys::CUgreenCtx_st>;
-/// A queue of work.
-pub(in crate::cuda) type StreamHandle = Handle<sys::CUstream_st>;
-/// A position in a queue.
-pub(in crate::cuda) type EventHandle = Handle<sys::CUevent_st>;
-/// Loaded code.
-pub(in crate::cuda) type ModuleHandle = Handle<sys::CUmod_st>;
-/// A kernel in loaded code.
-pub(in crate::cuda) type FunctionHandle = Handle<sys::CUfunc_st>;
+pub type ContextHandle = Handle<sys::CUctx_st>;
+pub type GreenHandle = Handle<sys::CUgreenCtx_st>;
+pub type StreamHandle = Handle<sys::CUstream_st>;
+pub type EventHandle = Handle<sys::CUevent_st>;
+pub type ModuleHandle = Handle<sys::CUmod_st>;
+pub type FunctionHandle = Handle<sys::CUfunc_st>;
 /// A set of multiprocessors.
-pub(in crate::cuda) type Multiprocessors = sys::CUdevResource;
+pub type Multiprocessors = sys::CUdevResource;
 
 super::functions! {
-    /// What this layer calls of the driver. All of it is there since CUDA 12.8 (driver 570).
+    /// The driver functions in use. All exist since CUDA 12.8 (driver 570).
     Functions from sys {
         cuInit(c_uint);
         cuDriverGetVersion(*mut c_int);
@@ -88,94 +82,102 @@ super::functions! {
     } -> sys::CUresult
 }
 
-/// The driver said no.
+/// A driver call that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{call}: the driver answered {name} ({text}){}", advice(*.code))]
+#[error("{call}: the driver returned {name} ({text}){}", self.fix().map_or(String::new(), |fix| format!("; {fix}")))]
 pub struct Fault {
-    /// The function that was called.
+    /// Function that was called.
     pub call: &'static str,
-    /// The driver's number.
+    /// The driver's error code.
     pub code: u32,
-    /// The driver's name of it.
+    /// Name of the code, such as `CUDA_ERROR_OUT_OF_MEMORY`.
     pub name: String,
-    /// The driver's words.
+    /// The driver's description of the code.
     pub text: String,
 }
 
 impl Fault {
-    /// Whether a device's multiprocessors cannot be parted so.
-    pub(in crate::cuda) fn is_misfit(&self) -> bool {
+    /// Whether the GPU's multiprocessors cannot be split this way.
+    pub fn is_invalid_split(&self) -> bool {
         self.code == sys::CUresult::CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION as u32
     }
 
-    /// Whether there is no device.
+    /// Returns one thing to do about this code, if it is a common one.
+    pub fn fix(&self) -> Option<&'static str> {
+        use sys::CUresult::*;
+        let fixes: [(&[sys::CUresult], &str); 9] = [
+            (
+                &[CUDA_ERROR_OUT_OF_MEMORY],
+                "choose smaller or fewer micro-batches, bfloat16 or more stages; nvidia-smi lists other processes on the GPU",
+            ),
+            (
+                &[CUDA_ERROR_DEVICE_UNAVAILABLE],
+                "another process has the GPU in exclusive mode: end it, choose another GPU, or nvidia-smi -c 0",
+            ),
+            (
+                &[CUDA_ERROR_NO_DEVICE],
+                "check that a GPU is present and CUDA_VISIBLE_DEVICES shows it (nvidia-smi lists them)",
+            ),
+            (&[CUDA_ERROR_STUB_LIBRARY], "this libcuda is the toolkit's stub: remove its folder from LD_LIBRARY_PATH"),
+            (
+                &[CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU],
+                "the code is for another architecture: delete the kernel cache or unset PIPESIM_KERNELS",
+            ),
+            (
+                &[CUDA_ERROR_INVALID_PTX, CUDA_ERROR_UNSUPPORTED_PTX_VERSION],
+                "the driver is older than the compiler: install NVRTC of the driver's CUDA version",
+            ),
+            (
+                &[
+                    CUDA_ERROR_ILLEGAL_ADDRESS,
+                    CUDA_ERROR_MISALIGNED_ADDRESS,
+                    CUDA_ERROR_INVALID_ADDRESS_SPACE,
+                    CUDA_ERROR_INVALID_PC,
+                    CUDA_ERROR_LAUNCH_FAILED,
+                ],
+                "a kernel failed and the GPU's state is lost: run again under compute-sanitizer and report it",
+            ),
+            (
+                &[
+                    CUDA_ERROR_SYSTEM_NOT_READY,
+                    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+                    CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
+                ],
+                "driver and GPU do not match: reinstall the driver, or restart the machine",
+            ),
+            (&[CUDA_ERROR_UNKNOWN], "load the driver's modules (nvidia-modprobe -u), or restart the machine"),
+        ];
+        let found = fixes.iter().find(|(codes, _)| codes.iter().any(|known| *known as u32 == self.code));
+        found.map(|(_, fix)| *fix)
+    }
+
+    /// Whether no GPU is visible.
     pub fn is_no_device(&self) -> bool {
         self.code == sys::CUresult::CUDA_ERROR_NO_DEVICE as u32
     }
 
-    /// Whether device or pinned memory ran out.
+    /// Whether device memory or pinned memory ran out.
     pub fn is_out_of_memory(&self) -> bool {
         self.code == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32
     }
 }
 
-/// What to do about the commoner faults.
-fn advice(code: u32) -> &'static str {
-    use sys::CUresult::*;
-    let advice: [(&[sys::CUresult], &str); 7] = [
-        (&[CUDA_ERROR_OUT_OF_MEMORY], ": choose smaller or fewer micro-batches, bfloat16, or more stages"),
-        (
-            &[CUDA_ERROR_DEVICE_UNAVAILABLE],
-            ": another process has the GPU in exclusive mode, end it or choose another GPU",
-        ),
-        (&[CUDA_ERROR_NO_DEVICE], ": no GPU is visible to this process, check CUDA_VISIBLE_DEVICES and nvidia-smi"),
-        (
-            &[CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU],
-            ": the code is for another architecture, delete the kernel cache or unset PIPESIM_KERNELS",
-        ),
-        (
-            &[CUDA_ERROR_INVALID_PTX, CUDA_ERROR_UNSUPPORTED_PTX_VERSION],
-            ": the driver is older than the compiler, install NVRTC of the driver's CUDA version",
-        ),
-        (
-            &[
-                CUDA_ERROR_ILLEGAL_ADDRESS,
-                CUDA_ERROR_MISALIGNED_ADDRESS,
-                CUDA_ERROR_INVALID_ADDRESS_SPACE,
-                CUDA_ERROR_INVALID_PC,
-                CUDA_ERROR_LAUNCH_FAILED,
-            ],
-            ": a kernel went wrong and the GPU's state is lost, run again under compute-sanitizer and report it",
-        ),
-        (
-            &[
-                CUDA_ERROR_SYSTEM_NOT_READY,
-                CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
-                CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
-            ],
-            ": driver and device do not match, see nvidia-smi",
-        ),
-    ];
-    let found = advice.iter().find(|(codes, _)| codes.iter().any(|known| *known as u32 == code));
-    found.map_or("", |(_, words)| words)
-}
-
-/// The driver's functions.
-pub(in crate::cuda) struct Api {
+/// The driver, loaded.
+pub struct Api {
     pub(super) functions: Functions,
     name: unsafe extern "C" fn(u32, *mut *const c_char) -> u32,
     text: unsafe extern "C" fn(u32, *mut *const c_char) -> u32,
-    /// `cuFuncLoad`, which a driver that loads all code at once need not have.
+    /// `cuFuncLoad`, which a driver without lazy loading may lack.
     load: Option<unsafe extern "C" fn(sys::CUfunction) -> u32>,
 }
 
 /// Calls a function of the driver and turns its status into a result.
 macro_rules! call {
     ($api:ident.$name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: a pointer for a result points at a local of its type, which outlives the call; handles and addresses
-        // come from the driver and are alive, since their owner is borrowed; host memory that a copy touches later is
-        // pinned and its owner keeps it until the copy is done. A wrong device address is a fault on the device, which the
-        // driver reports: it cannot reach memory of this process.
+        // SAFETY: result pointers point at locals of the right type that outlive the call; handles and addresses come from
+        // the driver and are alive, because their owner is borrowed; host memory that an asynchronous copy touches is pinned
+        // and kept by its owner until the copy is done. A wrong device address cannot reach this process's memory: the
+        // driver reports it as a fault of the device.
         let code = unsafe { ($api.functions.$name)($($argument),*) };
         $api.check(stringify!($name), code)
     }};
@@ -186,23 +188,38 @@ macro_rules! call {
 }
 pub(super) use call;
 
-/// Why the driver's functions cannot be used.
+/// Why the driver cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unloadable {
-    /// No driver.
+    /// Not installed.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// It is there but cannot be opened.
-    #[error("expected NVIDIA's driver (libcuda.so.1), found one that cannot be opened: {0}; install the driver again")]
+    /// Installed, but cannot be opened.
+    #[error("expected NVIDIA's driver (libcuda.so.1), found one that cannot be opened: {0}; reinstall the driver")]
     Broken(String),
-    /// It lacks functions.
+    /// Too old: lacks these functions.
     #[error("expected NVIDIA's driver 570 or newer, found one without {}: install a newer driver", .0.join(", "))]
     TooOld(Vec<&'static str>),
 }
 
+/// Returns the newest CUDA version that the driver supports, as 1000 major + 10 minor. Unlike [`Api::load`] it works with a
+/// driver of any age.
+pub fn driver_version() -> Result<u32, Unloadable> {
+    type Get = unsafe extern "C" fn(*mut c_int) -> u32;
+    let library = library::open(&library::DRIVER)?.reopen().map_err(Unloadable::Broken)?;
+    let get: Get =
+        super::symbol(&library, "cuDriverGetVersion\0").ok_or(Unloadable::TooOld(vec!["cuDriverGetVersion"]))?;
+    let mut version = 0;
+    // SAFETY: the type in cuda.h; the result points at a local, and the call needs no initialisation.
+    match unsafe { get(&mut version) } {
+        0 => Ok(version as u32),
+        code => Err(Unloadable::Broken(format!("cuDriverGetVersion returned {code}"))),
+    }
+}
+
 impl Api {
-    /// Finds the driver and all functions.
-    pub(in crate::cuda) fn load() -> Result<Api, Unloadable> {
+    /// Loads the driver and looks up all functions.
+    pub fn load() -> Result<Api, Unloadable> {
         let library = library::open(&library::DRIVER)?.reopen().map_err(Unloadable::Broken)?;
         Functions::load(&library)
             .and_then(|functions| {
@@ -219,7 +236,7 @@ impl Api {
         }
         let words = |function: unsafe extern "C" fn(u32, *mut *const c_char) -> u32| {
             let mut words = std::ptr::null();
-            // SAFETY: the driver writes null or a pointer to words that it never frees.
+            // SAFETY: the driver writes null or a pointer to a zero-terminated string that it never frees.
             unsafe {
                 function(code, &mut words);
                 (!words.is_null()).then(|| CStr::from_ptr(words).to_string_lossy().into_owned())
@@ -229,83 +246,78 @@ impl Api {
         Err(Fault { call, code, name, text: words(self.text).unwrap_or_else(|| "no description".into()) })
     }
 
-    pub(in crate::cuda) fn initialise(&self) -> Result<(), Fault> {
+    pub fn initialise(&self) -> Result<(), Fault> {
         call!(self.cuInit(0))
     }
 
-    /// CUDA version of the driver, 1000 major + 10 minor.
-    pub(in crate::cuda) fn version(&self) -> Result<u32, Fault> {
+    /// Returns the newest CUDA version that the driver supports, as 1000 major + 10 minor.
+    pub fn version(&self) -> Result<u32, Fault> {
         let mut version = 0;
         call!(self.cuDriverGetVersion(&mut version))?;
         Ok(version as u32)
     }
 
-    pub(in crate::cuda) fn device_count(&self) -> Result<u32, Fault> {
+    pub fn device_count(&self) -> Result<u32, Fault> {
         let mut count = 0;
         call!(self.cuDeviceGetCount(&mut count))?;
         Ok(count as u32)
     }
 
-    pub(in crate::cuda) fn device(&self, ordinal: u32) -> Result<c_int, Fault> {
+    pub fn device(&self, ordinal: u32) -> Result<c_int, Fault> {
         let mut device = 0;
         call!(self.cuDeviceGet(&mut device, ordinal as c_int))?;
         Ok(device)
     }
 
-    pub(in crate::cuda) fn device_name(&self, device: c_int) -> Result<String, Fault> {
+    pub fn device_name(&self, device: c_int) -> Result<String, Fault> {
         let mut name = [0; 256];
         call!(self.cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device))?;
         Ok(words(&name))
     }
 
-    /// Such as `0000:18:00.0`.
-    pub(in crate::cuda) fn device_pci(&self, device: c_int) -> Result<String, Fault> {
+    /// Returns the PCI address, such as `0000:18:00.0`.
+    pub fn device_pci(&self, device: c_int) -> Result<String, Fault> {
         let mut name = [0; 64];
         call!(self.cuDeviceGetPCIBusId(name.as_mut_ptr(), name.len() as c_int, device))?;
         Ok(words(&name))
     }
 
-    pub(in crate::cuda) fn device_bytes(&self, device: c_int) -> Result<usize, Fault> {
+    pub fn device_bytes(&self, device: c_int) -> Result<usize, Fault> {
         let mut bytes = 0;
         call!(self.cuDeviceTotalMem_v2(&mut bytes, device))?;
         Ok(bytes)
     }
 
-    pub(in crate::cuda) fn attribute(&self, device: c_int, which: sys::CUdevice_attribute) -> Result<u32, Fault> {
+    pub fn attribute(&self, device: c_int, which: sys::CUdevice_attribute) -> Result<u32, Fault> {
         let mut value = 0;
         call!(self.cuDeviceGetAttribute(&mut value, which, device))?;
         Ok(value as u32)
     }
 
-    pub(in crate::cuda) fn can_access(&self, device: c_int, peer: c_int) -> Result<bool, Fault> {
+    pub fn can_access(&self, device: c_int, peer: c_int) -> Result<bool, Fault> {
         let mut can = 0;
         call!(self.cuDeviceCanAccessPeer(&mut can, device, peer))?;
         Ok(can != 0)
     }
 
-    /// Lets the current context read and write memory of `peer`.
-    pub(in crate::cuda) fn enable_peer(&self, peer: ContextHandle) -> Result<(), Fault> {
+    /// Lets the current context access the memory of `peer`.
+    pub fn enable_peer(&self, peer: ContextHandle) -> Result<(), Fault> {
         match call!(self.cuCtxEnablePeerAccess(peer.raw(), 0)) {
             Err(fault) if fault.code == sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as u32 => Ok(()),
             outcome => outcome,
         }
     }
 
-    /// All multiprocessors of a device, and how many they are.
-    pub(in crate::cuda) fn multiprocessors(&self, device: c_int) -> Result<(Multiprocessors, u32), Fault> {
+    /// Returns all multiprocessors of a device and their number.
+    pub fn multiprocessors(&self, device: c_int) -> Result<(Multiprocessors, u32), Fault> {
         let mut all = empty();
         let kind = sys::CUdevResourceType::CU_DEV_RESOURCE_TYPE_SM;
         call!(self.cuDeviceGetDevResource(device, &mut all, kind))?;
         Ok((all, count(&all)))
     }
 
-    /// Disjoint sets of at least `least` multiprocessors each, at most `most` sets; the driver rounds sizes up.
-    pub(in crate::cuda) fn split(
-        &self,
-        all: &Multiprocessors,
-        most: u32,
-        least: u32,
-    ) -> Result<Vec<(Multiprocessors, u32)>, Fault> {
+    /// Splits `all` into at most `most` disjoint sets of at least `least` multiprocessors. The driver rounds sizes up.
+    pub fn split(&self, all: &Multiprocessors, most: u32, least: u32) -> Result<Vec<(Multiprocessors, u32)>, Fault> {
         let mut sets = vec![empty(); most as usize];
         let (mut groups, mut rest) = (most, empty());
         call!(self.cuDevSmResourceSplitByCount(sets.as_mut_ptr(), &mut groups, all, &mut rest, 0, least))?;
@@ -313,20 +325,15 @@ impl Api {
         Ok(sets.into_iter().map(|set| (set, count(&set))).collect())
     }
 
-    /// A green context of these multiprocessors, with hardware queues of its own where the driver deals them, and the context that
-    /// stands for it.
-    pub(in crate::cuda) fn green(
-        &self,
-        device: c_int,
-        share: Multiprocessors,
-    ) -> Result<(GreenHandle, ContextHandle), Fault> {
+    /// Creates a green context on these multiprocessors, with its own hardware queues if the driver provides them.
+    pub fn green(&self, device: c_int, share: Multiprocessors) -> Result<(GreenHandle, ContextHandle), Fault> {
         let (mut description, mut green, mut context) =
             (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
         let mut resources = [Resource::from(share), Resource::queues(device)];
         let resources = resources.as_mut_ptr().cast();
         let describe =
             |description: &mut _, count| call!(self.cuDevResourceGenerateDesc(description, resources, count));
-        // a driver that knows of queues may still deal none, as where there are too many contexts
+        // A driver that supports queues may still refuse them, for example with too many contexts.
         if self.version()? < QUEUES_VERSION || describe(&mut description, 2).is_err() {
             describe(&mut description, 1)?;
         }
@@ -339,30 +346,23 @@ impl Api {
         Ok((Handle::new(green), Handle::new(context)))
     }
 
-    pub(in crate::cuda) fn destroy_green(&self, green: GreenHandle) -> Result<(), Fault> {
+    pub fn destroy_green(&self, green: GreenHandle) -> Result<(), Fault> {
         call!(self.cuGreenCtxDestroy(green.raw()))
     }
 
-    /// Bytes of the current context's device: free, and in all.
-    pub(in crate::cuda) fn memory(&self) -> Result<(usize, usize), Fault> {
-        let (mut free, mut total) = (0, 0);
-        call!(self.cuMemGetInfo_v2(&mut free, &mut total))?;
-        Ok((free, total))
-    }
-
-    /// Loads a CUBIN, or PTX that ends with a zero.
-    pub(in crate::cuda) fn load_module(&self, image: &[u8]) -> Result<ModuleHandle, Fault> {
+    /// Loads a CUBIN, or zero-terminated PTX.
+    pub fn load_module(&self, image: &[u8]) -> Result<ModuleHandle, Fault> {
         let mut module = std::ptr::null_mut();
         call!(self.cuModuleLoadData(&mut module, image.as_ptr().cast()))?;
         Ok(Handle::new(module))
     }
 
-    pub(in crate::cuda) fn unload_module(&self, module: ModuleHandle) -> Result<(), Fault> {
+    pub fn unload_module(&self, module: ModuleHandle) -> Result<(), Fault> {
         call!(self.cuModuleUnload(module.raw()))
     }
 
-    /// A kernel, loaded now: loading it at its first launch could wait for work that waits for that launch.
-    pub(in crate::cuda) fn function(&self, module: ModuleHandle, name: &CStr) -> Result<FunctionHandle, Fault> {
+    /// Returns a kernel, loaded eagerly: loading it at its first launch could wait for work that waits for that launch.
+    pub fn function(&self, module: ModuleHandle, name: &CStr) -> Result<FunctionHandle, Fault> {
         let mut function = std::ptr::null_mut();
         call!(self.cuModuleGetFunction(&mut function, module.raw(), name.as_ptr()))?;
         if let Some(load) = self.load {
@@ -372,19 +372,19 @@ impl Api {
         Ok(Handle::new(function))
     }
 
-    pub(in crate::cuda) fn allow_shared_bytes(&self, function: FunctionHandle, bytes: u32) -> Result<(), Fault> {
+    pub fn allow_shared_bytes(&self, function: FunctionHandle, bytes: u32) -> Result<(), Fault> {
         let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         call!(self.cuFuncSetAttribute(function.raw(), which, bytes as c_int))
     }
 }
 
-/// The first driver that deals hardware queues to green contexts: CUDA 13.1.
+/// First driver that assigns hardware queues to green contexts: CUDA 13.1.
 const QUEUES_VERSION: u32 = 13010;
 
-/// Streams of a slice: compute, send, receive.
+/// Number of streams of a slice: compute, send, receive.
 const STREAMS: u32 = 3;
 
-/// `CUdevResource` as numbers, of kinds that the bindings do not know, too.
+/// `CUdevResource` as plain words, also for kinds that the bindings do not know.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Resource([u32; 36]);
@@ -394,14 +394,14 @@ const _: () = assert!(align_of::<Resource>() >= align_of::<sys::CUdevResource>()
 
 impl From<Multiprocessors> for Resource {
     fn from(share: Multiprocessors) -> Resource {
-        // SAFETY: of the same size; what the driver wrote, and what it did not, is numbers that were initialised.
+        // SAFETY: both have the same size and consist of initialised numbers.
         unsafe { std::mem::transmute::<Multiprocessors, Resource>(share) }
     }
 }
 
 impl Resource {
-    /// Hardware queues for the streams of a slice, which it shares with no other slice where there are enough:
-    /// `CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG` with device, most streams at work at once, `CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED`.
+    /// Hardware queues for the streams of a slice, not shared with other slices if there are enough:
+    /// `CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG` with device, number of concurrent streams, `CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED`.
     fn queues(device: c_int) -> Resource {
         let mut words = [0; 36];
         words[0] = 1000;
@@ -410,7 +410,7 @@ impl Resource {
     }
 }
 
-/// Whether it is done, where the driver answers "not ready" if it is not.
+/// Turns the result of a query into whether the work is done.
 pub(super) fn done(outcome: Result<(), Fault>) -> Result<bool, Fault> {
     match outcome {
         Ok(()) => Ok(true),
@@ -433,6 +433,6 @@ fn empty() -> Multiprocessors {
 }
 
 fn count(set: &Multiprocessors) -> u32 {
-    // SAFETY: both members of the union are plain numbers, for which any bits will do.
+    // SAFETY: both members of the union are plain numbers, valid for any bits.
     unsafe { set.__bindgen_anon_1.sm.smCount }
 }

@@ -1,52 +1,51 @@
-//! Events: positions in streams, to be waited for and to measure between; and the pool that a GPU's events come from.
+//! Events, which mark positions in streams, and the pool that a GPU's events come from.
 
-use super::context::Context;
-use super::driver::{EventHandle, Fault, call, done};
-use super::handle::Handle;
+use super::driver::{EventHandle, call, done};
+use super::{Context, Fault, Handle};
 use cudarc::driver::sys;
 use std::ffi::{c_char, c_uint};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// An event that takes no times.
+/// Flag of an event without a time stamp.
 const UNTIMED: c_uint = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
 
-/// An event that other processes can open.
+/// Flag of an event that other processes can open.
 const SHARED: c_uint = sys::CUevent_flags::CU_EVENT_INTERPROCESS as c_uint;
 
-/// A position in a stream, once it was recorded there. May be recorded again.
+/// A position in a stream, set by [`super::Stream::record`], which may be called repeatedly.
 pub struct Event {
     context: Arc<Context>,
     pub(super) handle: EventHandle,
-    /// Where it goes when it is dropped, and whether it takes times; events that processes share go nowhere.
+    /// The pool it returns to on drop and whether it is timed; `None` for events shared between processes.
     home: Option<(Arc<Events>, bool)>,
 }
 
-/// A name of an event or of an allocation that another process of this machine can open.
+/// A handle of an event or of memory that another process of this machine can open.
 pub type ProcessHandle = [u8; 64];
 
-/// The events of one GPU, or of a slice of one: made when first needed, and given out again once they are dropped.
+/// Pool of the events of one GPU or slice. Events are created on demand and reused once dropped.
 pub struct Events {
     context: Arc<Context>,
-    /// Those that nobody has: without times, with times.
+    /// Unused events: untimed, timed.
     spare: [Mutex<Vec<EventHandle>>; 2],
 }
 
 impl Events {
-    pub(in crate::cuda) fn new(context: &Arc<Context>) -> Arc<Events> {
+    pub fn new(context: &Arc<Context>) -> Arc<Events> {
         Arc::new(Events { context: context.clone(), spare: Default::default() })
     }
 
-    /// An event that takes the time when it is reached.
+    /// Returns an event that records the time at which it is reached.
     pub fn timed(self: &Arc<Events>) -> Result<Event, Fault> {
         self.take(true)
     }
 
-    /// An event to be waited for only, which is cheaper.
+    /// Returns an event that can only be waited for, which is cheaper.
     pub fn untimed(self: &Arc<Events>) -> Result<Event, Fault> {
         self.take(false)
     }
 
-    /// Has so many timed events at hand, so that none is made in a step.
+    /// Creates timed events until `count` are unused, so that none is created during a step.
     pub fn reserve(&self, count: usize) -> Result<(), Fault> {
         while self.spare(true).len() < count {
             let event = make(&self.context, 0)?;
@@ -75,10 +74,10 @@ impl Drop for Events {
 }
 
 impl Event {
-    /// An untimed event that another process can open, and its name.
+    /// Returns an untimed event that another process can open, and its handle.
     ///
     /// # Errors
-    /// The driver refuses: events are not shared on this system.
+    /// This system does not support sharing events.
     pub fn shared(context: &Arc<Context>) -> Result<(Event, ProcessHandle), Fault> {
         let event = Event { context: context.clone(), handle: make(context, UNTIMED | SHARED)?, home: None };
         let mut name = sys::CUipcEventHandle { reserved: [0; 64] };
@@ -86,7 +85,7 @@ impl Event {
         Ok((event, name.reserved.map(|byte| byte as u8)))
     }
 
-    /// The event that another process made and named.
+    /// Opens the event that another process shared.
     pub fn open(context: &Arc<Context>, name: ProcessHandle) -> Result<Event, Fault> {
         context.make_current()?;
         let mut event = std::ptr::null_mut();
@@ -95,21 +94,21 @@ impl Event {
         Ok(Event { context: context.clone(), handle: Handle::new(event), home: None })
     }
 
-    /// Whether it was reached; true also before it is first recorded.
+    /// Whether it was reached. True for an event that was never recorded.
     pub fn is_done(&self) -> Result<bool, Fault> {
         done(call!(self.context, cuEventQuery(self.handle.raw())))
     }
 
-    /// Waits on the host until it is reached.
+    /// Blocks the calling thread until it is reached.
     pub fn synchronize(&self) -> Result<(), Fault> {
         call!(self.context, cuEventSynchronize(self.handle.raw()))
     }
 
-    /// Nanoseconds from `since` to this event; both timed, reached, and of one context. The driver answers in float32
-    /// milliseconds, which are exact to 60 ns over a second and to 1 µs over sixteen: measure from a recent event.
+    /// Returns the nanoseconds from `since` to this event; both must be timed, reached and of one context. The driver's float32
+    /// milliseconds are exact to 60 ns over 1 s and to 1 µs over 16 s, so measure from a recent event.
     ///
     /// # Errors
-    /// One of the events was not recorded, not reached, or takes no time.
+    /// One of the events is not recorded, not reached, or untimed.
     pub fn elapsed_ns(&self, since: &Event) -> Result<f64, Fault> {
         let mut elapsed_ms = 0.0_f32;
         call!(self.context, cuEventElapsedTime_v2(&mut elapsed_ms, since.handle.raw(), self.handle.raw()))?;
@@ -128,7 +127,7 @@ impl Drop for Event {
     }
 }
 
-/// An event of this context, which becomes the thread's.
+/// Creates an event of this context, which becomes the thread's.
 fn make(context: &Context, flags: c_uint) -> Result<EventHandle, Fault> {
     context.make_current()?;
     let mut event = std::ptr::null_mut();

@@ -1,39 +1,49 @@
-//! Device memory: buffers, and a pool of those that are used again.
+//! Device memory, pinned host memory, and a pool of reusable device buffers.
 
-use super::super::check::Unfit;
-use super::context::Context;
-use super::driver::{Fault, call};
-use super::event::ProcessHandle;
-use super::handle::Address;
+use super::driver::call;
+use super::{Address, Context, Fault, ProcessHandle};
 use anyhow::{Context as _, Result, bail};
 use cudarc::driver::sys;
 use std::collections::BTreeMap;
-use std::ffi::{c_char, c_uint};
+use std::ffi::{c_char, c_uint, c_void};
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Memory of one device, freed on drop. Its contents are anything at first.
+/// A model or schedule that this GPU does not support: too little memory, or sizes beyond the kernels'. Another device may.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unsupported(pub String);
+
+impl Unsupported {
+    /// Whether `error` has this cause.
+    pub fn is_behind(error: &anyhow::Error) -> bool {
+        error.chain().any(|cause| cause.is::<Unsupported>())
+    }
+}
+
+/// Uninitialised memory of one device, freed on drop.
 pub struct Buffer {
     context: Arc<Context>,
     address: Address,
     bytes: usize,
 }
 
-/// The driver cuts smaller allocations out of pieces of so many bytes, and shares whole pieces.
+/// Granularity of sharing: the driver cuts smaller allocations out of blocks of this many bytes and shares whole blocks.
 const SHARED_BYTES: usize = 2 << 20;
 
 impl Buffer {
-    /// Allocates; 0 bytes are one place that nothing is read from.
+    /// Allocates `bytes` bytes; 0 is allowed.
     ///
     /// # Errors
-    /// The device has not so much memory left: the error says how much there is.
+    /// The device has too little free memory: [`Unsupported`], with the numbers.
     pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Buffer> {
         context.make_current()?;
         let mut address = 0;
         match call!(context, cuMemAlloc_v2(&mut address, bytes.max(1))) {
             Ok(()) => Ok(Buffer { context: context.clone(), address: Address(address), bytes }),
             Err(fault) if fault.is_out_of_memory() => {
-                let (free, total) = context.api.memory()?;
-                bail!(Unfit(format!(
+                let (free, total) = context.memory()?;
+                bail!(Unsupported(format!(
                     "expected {} MiB more of device memory, found {} of {} MiB free: choose smaller or fewer micro-batches, \
                      bfloat16, or more stages",
                     mib(bytes),
@@ -45,28 +55,25 @@ impl Buffer {
         }
     }
 
-    /// Memory that can be shared with another process: rounded up to whole pieces of the driver's, so that nothing else lies
-    /// in what is shared.
+    /// Allocates memory that [`Buffer::share`] can share, rounded up to whole blocks so that nothing else is shared with it.
     pub fn shareable(context: &Arc<Context>, bytes: usize) -> Result<Buffer> {
         let mut buffer = Buffer::new(context, bytes.next_multiple_of(SHARED_BYTES))?;
         buffer.bytes = bytes;
         Ok(buffer)
     }
 
-    /// Where it begins.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// A name by which another process of this machine can open it; it was made by [`Buffer::shareable`].
+    /// Returns a handle by which another process of this machine can open memory made by [`Buffer::shareable`].
     ///
     /// # Errors
-    /// The driver refuses: memory is not shared on this system.
+    /// This system does not support sharing memory.
     pub fn share(&self) -> Result<ProcessHandle, Fault> {
         self.context.make_current()?;
         let mut name = sys::CUipcMemHandle { reserved: [0; 64] };
@@ -77,27 +84,27 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // a fault here was reported by an earlier call already
+        // A fault here was already reported by an earlier call.
         let _ = self.context.make_current().and_then(|()| call!(self.context, cuMemFree_v2(self.address.0)));
     }
 }
 
-/// Whole mebibytes, rounded up.
-pub(in crate::cuda) fn mib(bytes: usize) -> usize {
+/// Mebibytes, rounded up.
+pub fn mib(bytes: usize) -> usize {
     bytes.div_ceil(1 << 20)
 }
 
-/// Another process's memory, open here until dropped.
+/// Another process's memory, mapped here until dropped.
 pub struct Imported {
     context: Arc<Context>,
     address: Address,
 }
 
 impl Imported {
-    /// Opens what [`Buffer::share`] named in another process.
+    /// Opens memory that another process shared with [`Buffer::share`].
     ///
     /// # Errors
-    /// The driver refuses: the process is gone, or this one, or its GPU cannot be reached from this context's.
+    /// The other process has ended, or is this one, or its GPU cannot be reached from this context's.
     pub fn open(context: &Arc<Context>, name: ProcessHandle) -> Result<Imported, Fault> {
         context.make_current()?;
         let mut address = 0;
@@ -107,7 +114,6 @@ impl Imported {
         Ok(Imported { context: context.clone(), address: Address(address) })
     }
 
-    /// Where it begins.
     pub fn address(&self) -> Address {
         self.address
     }
@@ -119,56 +125,111 @@ impl Drop for Imported {
     }
 }
 
-/// Buffers that are used again, by size, last returned first. All of a pool's buffers are used on one stream: a buffer that
-/// was returned while work on it is still enqueued is handed out to work enqueued behind that.
-pub(in crate::cuda) struct Pool {
+/// Page-locked host memory, zeroed, freed on drop.
+///
+/// An enqueued copy reads or writes it later: keep it, and do not touch its bytes, until an event after the copy is reached. The
+/// methods below copy bytes in and out and return no references.
+pub struct Pinned {
+    context: Arc<Context>,
+    address: usize,
+    bytes: usize,
+}
+
+/// Every context may use the memory.
+const PORTABLE: u32 = cudarc::driver::sys::CU_MEMHOSTALLOC_PORTABLE;
+
+impl Pinned {
+    /// Allocates `bytes` bytes.
+    pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Pinned, Fault> {
+        context.make_current()?;
+        let mut pointer = std::ptr::null_mut();
+        call!(context, cuMemHostAlloc(&mut pointer, bytes.max(1), PORTABLE))?;
+        // SAFETY: the driver has just allocated this many bytes.
+        unsafe { std::ptr::write_bytes(pointer.cast::<u8>(), 0, bytes) };
+        Ok(Pinned { context: context.clone(), address: pointer.expose_provenance(), bytes })
+    }
+
+    /// Returns the address of a range of bytes. Panics if the range is out of bounds.
+    pub(super) fn pointer(&self, range: Range<usize>) -> *mut u8 {
+        assert!(range.start <= range.end && range.end <= self.bytes, "{range:?} is beyond {} bytes", self.bytes);
+        std::ptr::with_exposed_provenance_mut(self.address + range.start)
+    }
+
+    /// Copies `values` to the bytes from `offset` on.
+    pub fn write<T: bytemuck::NoUninit>(&mut self, offset: usize, values: &[T]) {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let to = self.pointer(offset..offset + bytes.len());
+        // SAFETY: the range was just checked, and no Rust reference to it exists.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Copies the bytes from `offset` on to `values`.
+    pub fn read<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(&self, offset: usize, values: &mut [T]) {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
+        let from = self.pointer(offset..offset + bytes.len());
+        // SAFETY: the range was just checked, and no Rust reference to it exists.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let pointer = std::ptr::with_exposed_provenance_mut::<c_void>(self.address);
+        // A fault here was already reported by an earlier call.
+        let _ = self.context.make_current().and_then(|()| call!(self.context, cuMemFreeHost(pointer)));
+    }
+}
+
+/// Reusable buffers by size, most recently returned first. All buffers of a pool are used on one stream: a buffer returned while
+/// work on it is still enqueued is only given to work enqueued later.
+pub struct Pool {
     context: Arc<Context>,
     free: BTreeMap<usize, Vec<Buffer>>,
-    /// Since [`Pool::watch`]: sizes taken and given, in order.
+    /// Moves since [`Pool::watch`], in order.
     seen: Option<Vec<Move>>,
 }
 
-/// A buffer of this many bytes was taken, or given back.
+/// A buffer of this many bytes was taken or returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cuda) enum Move {
+pub enum Move {
     Take(usize),
     Give(usize),
 }
 
 impl Pool {
-    pub(in crate::cuda) fn new(context: &Arc<Context>) -> Pool {
+    pub fn new(context: &Arc<Context>) -> Pool {
         Pool { context: context.clone(), free: BTreeMap::new(), seen: None }
     }
 
-    /// A buffer of this many bytes that hold anything.
-    pub(in crate::cuda) fn take(&mut self, bytes: usize) -> Result<Buffer> {
+    /// Takes an uninitialised buffer.
+    pub fn take(&mut self, bytes: usize) -> Result<Buffer> {
         self.seen.iter_mut().for_each(|seen| seen.push(Move::Take(bytes)));
         match self.free.get_mut(&bytes).and_then(Vec::pop) {
             Some(buffer) => Ok(buffer),
-            None => self.allocate(bytes),
+            None => Buffer::new(&self.context, bytes),
         }
     }
 
-    /// Takes buffers back.
-    pub(in crate::cuda) fn give(&mut self, buffers: impl IntoIterator<Item = Buffer>) {
+    /// Returns buffers.
+    pub fn give(&mut self, buffers: impl IntoIterator<Item = Buffer>) {
         for buffer in buffers {
             self.seen.iter_mut().for_each(|seen| seen.push(Move::Give(buffer.bytes)));
             self.free.entry(buffer.bytes).or_default().push(buffer);
         }
     }
 
-    /// Begins to note what is taken and given.
-    pub(in crate::cuda) fn watch(&mut self) {
+    /// Starts recording moves.
+    pub fn watch(&mut self) {
         self.seen = Some(Vec::new());
     }
 
-    /// What was taken and given since [`Pool::watch`].
-    pub(in crate::cuda) fn seen(&mut self) -> Vec<Move> {
+    /// Stops recording, and returns the moves since [`Pool::watch`].
+    pub fn seen(&mut self) -> Vec<Move> {
         self.seen.take().unwrap_or_default()
     }
 
-    /// Bytes that it would have to allocate to go through these moves without allocating.
-    pub(in crate::cuda) fn lacking(&self, moves: impl Iterator<Item = Move>) -> BTreeMap<usize, usize> {
+    /// Returns how many more buffers of each size the pool needs so that these moves allocate nothing.
+    pub fn lacking(&self, moves: impl Iterator<Item = Move>) -> BTreeMap<usize, usize> {
         let mut held: BTreeMap<usize, (usize, usize)> = BTreeMap::new(); // by size: now, most
         for step in moves {
             match step {
@@ -187,18 +248,14 @@ impl Pool {
         held.into_iter().map(|(bytes, (_, most))| (bytes, most.saturating_sub(free(bytes)))).collect()
     }
 
-    /// Allocates so many free buffers of each size.
-    pub(in crate::cuda) fn reserve(&mut self, counts: &BTreeMap<usize, usize>) -> Result<()> {
+    /// Allocates this many free buffers of each size.
+    pub fn reserve(&mut self, counts: &BTreeMap<usize, usize>) -> Result<()> {
         for (&bytes, &count) in counts {
             for _ in 0..count {
-                let buffer = self.allocate(bytes)?;
+                let buffer = Buffer::new(&self.context, bytes)?;
                 self.free.entry(bytes).or_default().push(buffer);
             }
         }
         Ok(())
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Buffer> {
-        Buffer::new(&self.context, bytes)
     }
 }

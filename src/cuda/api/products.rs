@@ -1,13 +1,12 @@
-//! cuBLASLt, matrix products: descriptors, the heuristic's choice of an algorithm, and the product itself.
+//! cuBLASLt matrix products: descriptors, the heuristic's choice of an algorithm, and the product itself.
 
 use super::super::library::{self, Missing};
-use super::driver::StreamHandle;
-use super::handle::{Address, Handle};
+use super::{Address, Handle, StreamHandle};
 use cudarc::cublaslt::sys;
 use std::ffi::{c_int, c_void};
 
 super::functions! {
-    /// What this layer calls of cuBLASLt.
+    /// The cuBLASLt functions in use.
     Functions from sys {
         cublasLtCreate(*mut sys::cublasLtHandle_t);
         cublasLtDestroy(sys::cublasLtHandle_t);
@@ -37,31 +36,31 @@ super::functions! {
     } -> sys::cublasStatus_t
 }
 
-/// The status of a product that the library does not do.
-pub(in crate::cuda) const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
+/// Status of a product that the library does not support.
+pub const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
 
-/// cuBLASLt said no.
+/// A cuBLASLt call that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProductError {
-    /// No library.
+    /// cuBLASLt is not installed.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// It is there but unusable.
-    #[error("expected a whole cuBLASLt, found one that {0}: install it again")]
+    /// cuBLASLt is installed but unusable.
+    #[error("expected a working cuBLASLt, found one that {0}: reinstall it")]
     Broken(String),
     /// A call failed.
-    #[error("{call} failed: cuBLASLt answered {} ({code})", status(*.code))]
+    #[error("{call} failed: cuBLASLt returned {} ({code})", status(*.code))]
     Refused {
-        /// The function that was called.
+        /// Function that was called.
         call: &'static str,
-        /// The library's number.
+        /// The library's status code.
         code: u32,
     },
 }
 
 impl ProductError {
-    /// Whether no algorithm does this product.
-    pub(in crate::cuda) fn is_not_supported(&self) -> bool {
+    /// Whether no algorithm supports this product.
+    pub fn is_not_supported(&self) -> bool {
         use sys::cublasStatus_t::*;
         let codes = [CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_ARCH_MISMATCH, CUBLAS_STATUS_NOT_SUPPORTED];
         matches!(self, ProductError::Refused { code, .. } if codes.iter().any(|known| *known as u32 == *code))
@@ -86,8 +85,8 @@ fn status(code: u32) -> &'static str {
 /// Calls a function of cuBLASLt and turns its status into a result.
 macro_rules! call {
     ($api:expr, $name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: pointers for results point at locals of their type, pointers to attributes and scalars at locals of the
-        // size that is passed; descriptors are alive, since their owner is borrowed. Device addresses are only passed on.
+        // SAFETY: result pointers point at locals of their type, pointers to attributes and scalars at locals of the size
+        // passed; descriptors are alive, because their owner is borrowed. Device addresses are only passed on.
         match unsafe { ($api.functions.$name)($($argument),*) } {
             0 => Ok(()),
             code => Err(ProductError::Refused { call: stringify!($name), code }),
@@ -95,9 +94,9 @@ macro_rules! call {
     }};
 }
 
-/// Type of a matrix's elements.
+/// Element type of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::cuda) enum Element {
+pub enum Element {
     F32,
     Bf16,
 }
@@ -111,67 +110,66 @@ impl Element {
     }
 }
 
-/// A column-major matrix, one column behind the other.
+/// A column-major matrix without gaps between columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::cuda) struct Layout {
-    pub(in crate::cuda) element: Element,
-    pub(in crate::cuda) rows: usize,
-    pub(in crate::cuda) columns: usize,
+pub struct Layout {
+    pub element: Element,
+    pub rows: usize,
+    pub columns: usize,
 }
 
-/// What is done to a product before it is written.
+/// Operation applied to a product before it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::cuda) enum Epilogue {
-    /// Nothing.
+pub enum Epilogue {
     None,
-    /// A bias is added to each column.
+    /// Adds a bias to each column.
     Bias,
-    /// A bias, then GELU; what GELU was applied to is kept beside.
+    /// Adds a bias, stores the sum, then applies GELU.
     BiasGelu,
-    /// Times the derivative of GELU at what was kept.
+    /// Multiplies by the derivative of GELU at the stored sum.
     GeluBackward,
 }
 
 /// D = op(A) op(B) + beta C, all column-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::cuda) struct Shape {
-    pub(in crate::cuda) a: Layout,
-    pub(in crate::cuda) b: Layout,
-    pub(in crate::cuda) d: Layout,
-    pub(in crate::cuda) transposed: [bool; 2],
-    /// Whether C, of the layout of D, is added.
-    pub(in crate::cuda) adds: bool,
-    pub(in crate::cuda) epilogue: Epilogue,
+pub struct Shape {
+    pub a: Layout,
+    pub b: Layout,
+    pub d: Layout,
+    pub transposed: [bool; 2],
+    /// Whether C, with the layout of D, is added.
+    pub adds: bool,
+    pub epilogue: Epilogue,
 }
 
-/// Where the operands of a product lie.
+/// Addresses of the operands of a product.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cuda) struct Operands {
-    pub(in crate::cuda) a: Address,
-    pub(in crate::cuda) b: Address,
-    /// What is added; D itself where nothing is.
-    pub(in crate::cuda) c: Address,
-    pub(in crate::cuda) d: Address,
-    pub(in crate::cuda) bias: Address,
-    /// What the GELU epilogues keep or read.
-    pub(in crate::cuda) kept: Address,
+pub struct Operands {
+    pub a: Address,
+    pub b: Address,
+    /// The addend; D itself if nothing is added.
+    pub c: Address,
+    pub d: Address,
+    pub bias: Address,
+    /// The input of GELU, written or read by the GELU epilogues.
+    pub kept: Address,
 }
 
-/// Memory for a product's partial sums.
+/// Memory for partial sums of a product.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cuda) struct Workspace {
-    pub(in crate::cuda) address: Address,
-    pub(in crate::cuda) bytes: usize,
+pub struct Workspace {
+    pub address: Address,
+    pub bytes: usize,
 }
 
-/// The library on the device whose context was current when it was opened.
-pub(in crate::cuda) struct Lt {
+/// cuBLASLt on one device.
+pub struct Lt {
     functions: Functions,
     handle: Handle<sys::cublasLtContext>,
 }
 
-/// A product of one shape: its descriptors and the algorithm chosen for it.
-pub(in crate::cuda) struct Product {
+/// A planned product of one shape: descriptors and the chosen algorithm.
+pub struct Product {
     description: Handle<sys::cublasLtMatmulDescOpaque_t>,
     layouts: [Handle<sys::cublasLtMatrixLayoutOpaque_t>; 3],
     algorithm: Option<sys::cublasLtMatmulAlgo_t>,
@@ -181,8 +179,8 @@ pub(in crate::cuda) struct Product {
 }
 
 impl Lt {
-    /// Finds the library and opens it for the current context's device.
-    pub(in crate::cuda) fn open() -> Result<Lt, ProductError> {
+    /// Loads the library and opens it on the current context's device.
+    pub fn open() -> Result<Lt, ProductError> {
         let library = library::open(&library::CUBLASLT)?.reopen().map_err(ProductError::Broken)?;
         let functions = Functions::load(&library);
         let functions = functions.map_err(|missing| ProductError::Broken(format!("lacks {}", missing.join(", "))))?;
@@ -193,9 +191,9 @@ impl Lt {
         Ok(lt)
     }
 
-    /// Describes a product and chooses its algorithm. `multiprocessors` bounds those that it is planned for. An error that
-    /// [`ProductError::is_not_supported`] means that the library has no algorithm for it.
-    pub(in crate::cuda) fn product(
+    /// Plans a product for at most `multiprocessors` multiprocessors. [`ProductError::is_not_supported`] tells whether the library
+    /// has no algorithm for it.
+    pub fn product(
         &self,
         shape: &Shape,
         multiprocessors: Option<u32>,
@@ -233,7 +231,7 @@ impl Lt {
                 Epilogue::GeluBackward => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
             };
             self.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
-            // the heuristic looks at these pointers' alignment: until the product, the workspace stands in for them
+            // The heuristic checks the alignment of these pointers; the workspace is a placeholder until the product runs.
             let anywhere = workspace.address;
             self.point(&product, anywhere, anywhere)?;
             if matches!(shape.epilogue, Epilogue::BiasGelu | Epilogue::GeluBackward) {
@@ -267,7 +265,7 @@ impl Lt {
         call!(self, cublasLtMatmulDescSetAttribute(product.description.raw(), name, value, size_of::<T>()))
     }
 
-    /// Says where the epilogue's operands lie, those that it has.
+    /// Sets the addresses of the epilogue's operands.
     fn point(&self, product: &Product, bias: Address, kept: Address) -> Result<(), ProductError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         if matches!(product.epilogue, Epilogue::Bias | Epilogue::BiasGelu) {
@@ -279,8 +277,8 @@ impl Lt {
         Ok(())
     }
 
-    /// The heuristic's first choice. Partial sums are kept in float32 and added in a fixed order: where the output is bfloat16, not in
-    /// its own place, which would round each of them.
+    /// Returns the heuristic's first choice. Partial sums are float32 and added in a fixed order; with bfloat16 output they are not
+    /// kept in the output, which would round each of them.
     fn choose(&self, product: &Product, workspace_bytes: usize) -> Result<sys::cublasLtMatmulAlgo_t, ProductError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let mut preference = std::ptr::null_mut();
@@ -320,7 +318,7 @@ impl Lt {
     }
 
     /// Enqueues a product.
-    pub(in crate::cuda) fn multiply(
+    pub fn multiply(
         &self,
         product: &Product,
         operands: &Operands,
@@ -335,33 +333,13 @@ impl Lt {
         let (a, b, c, d) = (pointer(operands.a), pointer(operands.b), pointer(operands.c), pointer(operands.d));
         let algorithm = product.algorithm.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let (space, bytes) = (pointer(workspace.address), workspace.bytes);
-        let (handle, description, stream) = (self.handle.raw(), product.description.raw(), stream.raw().cast());
-        call!(
-            self,
-            cublasLtMatmul(
-                handle,
-                description,
-                alpha,
-                a,
-                la,
-                b,
-                lb,
-                beta,
-                c,
-                ld,
-                d,
-                ld,
-                algorithm,
-                space,
-                bytes,
-                stream
-            )
-        )
+        let (lt, how, on) = (self.handle.raw(), product.description.raw(), stream.raw().cast());
+        call!(self, cublasLtMatmul(lt, how, alpha, a, la, b, lb, beta, c, ld, d, ld, algorithm, space, bytes, on))
     }
 
-    /// Gives a product's descriptors back.
-    pub(in crate::cuda) fn destroy(&self, product: Product) {
-        // what cannot be given back is lost at worst
+    /// Frees the descriptors of a product.
+    pub fn destroy(&self, product: Product) {
+        // At worst a descriptor leaks.
         if !product.description.raw().is_null() {
             let _ = call!(self, cublasLtMatmulDescDestroy(product.description.raw()));
         }

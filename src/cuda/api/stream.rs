@@ -1,22 +1,19 @@
-//! Streams: in-order queues of work on a GPU. Every method but the last two only enqueues. The calling thread's GPU must be
-//! the stream's: [`crate::cuda::Gpu::make_current`].
+//! Streams: in-order queues of work on a GPU. All methods except the last two only enqueue. The calling thread's current GPU must
+//! be the stream's: see [`crate::cuda::Gpu::make_current`].
 
 use super::super::kernel::Launch;
-use super::context::Context;
-use super::driver::{Fault, FunctionHandle, StreamHandle, call, done};
-use super::event::Event;
-use super::handle::{Address, Handle};
-use super::pinned::Pinned;
+use super::driver::{call, done};
+use super::{Address, Context, Event, Fault, FunctionHandle, Handle, Pinned, StreamHandle};
 use cudarc::driver::sys;
 use std::ffi::{c_uint, c_void};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Streams that do not wait for the default stream.
+/// Flag of a stream that does not synchronise with the default stream.
 const NON_BLOCKING: c_uint = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
 
-/// An argument of a kernel.
+/// A kernel argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Argument {
     /// A pointer.
@@ -30,7 +27,7 @@ pub enum Argument {
 }
 
 impl Argument {
-    /// The argument's bytes, from the first on: numbers are little-endian on every machine that CUDA runs on.
+    /// Returns the argument's bytes, first byte lowest: every machine that CUDA supports is little-endian.
     fn bits(self) -> u64 {
         match self {
             Argument::Address(address) => address.0,
@@ -41,18 +38,18 @@ impl Argument {
     }
 }
 
-/// Most arguments that a kernel has.
+/// Largest number of arguments of a kernel.
 const MOST_ARGUMENTS: usize = 16;
 
-/// An in-order queue of one context.
+/// An in-order queue of work of one context.
 pub struct Stream {
     context: Arc<Context>,
-    pub(in crate::cuda) handle: StreamHandle,
+    pub handle: StreamHandle,
     enqueued: AtomicU64,
 }
 
 impl Stream {
-    /// A stream that waits for no other; its kernels run on the context's multiprocessors.
+    /// Creates a stream. Its kernels run on the context's multiprocessors.
     pub fn new(context: &Arc<Context>) -> Result<Stream, Fault> {
         context.make_current()?;
         let mut stream = std::ptr::null_mut();
@@ -63,48 +60,47 @@ impl Stream {
         Ok(Stream { context: context.clone(), handle: Handle::new(stream), enqueued: AtomicU64::new(0) })
     }
 
-    /// The driver's own pointer, for libraries that enqueue on it.
+    /// Returns the driver's pointer, for a library that enqueues on it.
     pub fn raw(&self) -> *mut c_void {
         self.note_enqueued();
         self.handle.raw().cast()
     }
 
-    /// The same for a library of products, which enqueues a kernel or two.
-    pub(in crate::cuda) fn for_product(&self) -> StreamHandle {
+    /// As [`Stream::raw`], for cuBLASLt, which enqueues up to two kernels.
+    pub fn for_product(&self) -> StreamHandle {
         self.enqueued.fetch_add(2, Ordering::Relaxed);
         self.handle
     }
 
-    /// How much was enqueued so far, by these methods and by libraries.
+    /// Number of pieces of work enqueued so far, by these methods and by libraries.
     pub fn enqueued(&self) -> u64 {
         self.enqueued.load(Ordering::Relaxed)
     }
 
-    /// Counts one piece of work more.
-    pub(in crate::cuda) fn note_enqueued(&self) {
+    fn note_enqueued(&self) {
         self.enqueued.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Puts the event behind all that was enqueued so far; it is of the same context.
+    /// Places the event, of the same context, behind everything enqueued so far.
     pub fn record(&self, event: &Event) -> Result<(), Fault> {
         self.note_enqueued();
         call!(self.context, cuEventRecord(event.handle.raw(), self.handle.raw()))
     }
 
-    /// What follows waits for the event, of any device.
+    /// Makes later work wait for the event, which may be of any device.
     pub fn wait(&self, event: &Event) -> Result<(), Fault> {
         self.note_enqueued();
         call!(self.context, cuStreamWaitEvent(self.handle.raw(), event.handle.raw(), 0))
     }
 
-    /// What follows waits until the 64-bit word at `address` is at least `value`, in a modular comparison.
+    /// Makes later work wait until the 64-bit word at `address` is at least `value`, compared modulo 2^64.
     pub fn wait_value(&self, address: Address, value: u64) -> Result<(), Fault> {
         let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
         self.note_enqueued();
         call!(self.context, cuStreamWaitValue64_v2(self.handle.raw(), address.0, value, at_least))
     }
 
-    /// [`Stream::wait_value`]; what came over a network before the word is seen behind it. For devices that offer that.
+    /// As [`Stream::wait_value`]; later work also sees what arrived over a network before the word. Not all devices support it.
     pub fn wait_value_flushed(&self, address: Address, value: u64) -> Result<(), Fault> {
         let [at_least, flush] = [
             sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ,
@@ -116,14 +112,14 @@ impl Stream {
     }
 
     #[cfg(feature = "internals")]
-    /// Writes the 64-bit word at `address`; whoever sees it sees all that was enqueued before.
+    /// Writes the 64-bit word at `address`, after everything enqueued before is visible.
     pub fn write_value(&self, address: Address, value: u64) -> Result<(), Fault> {
         let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
         self.note_enqueued();
         call!(self.context, cuStreamWriteValue64_v2(self.handle.raw(), address.0, value, flags))
     }
 
-    /// Copies within a device, or between devices of which one can access the other.
+    /// Copies within a device, or between devices with peer access.
     pub fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), Fault> {
         if bytes == 0 {
             return Ok(());
@@ -132,7 +128,7 @@ impl Stream {
         call!(self.context, cuMemcpyDtoDAsync_v2(to.0, from.0, bytes, self.handle.raw()))
     }
 
-    /// Copies between two contexts' memory, whether or not their devices can access each other.
+    /// Copies between two contexts' memory, with or without peer access.
     pub fn copy_peer(&self, to: (Address, &Context), from: (Address, &Context), bytes: usize) -> Result<(), Fault> {
         let ((to, there), (from, here)) = ((to.0.0, to.1.handle.raw()), (from.0.0, from.1.handle.raw()));
         if bytes == 0 {
@@ -142,7 +138,7 @@ impl Stream {
         call!(self.context, cuMemcpyPeerAsync(to, there, from, here, bytes, self.handle.raw()))
     }
 
-    /// Copies a range of bytes of pinned memory to the device. The bytes must stay as they are until the copy is done.
+    /// Copies a range of bytes of pinned memory to the device. The bytes must not change until the copy is done.
     pub fn upload(&self, to: Address, from: &Pinned, range: Range<usize>) -> Result<(), Fault> {
         let from = from.pointer(range.clone()).cast();
         if range.is_empty() {
@@ -152,7 +148,7 @@ impl Stream {
         call!(self.context, cuMemcpyHtoDAsync_v2(to.0, from, range.len(), self.handle.raw()))
     }
 
-    /// Copies to a range of bytes of pinned memory, to be read once the copy is done.
+    /// Copies to a range of bytes of pinned memory, readable once the copy is done.
     pub fn download(&self, to: &Pinned, range: Range<usize>, from: Address) -> Result<(), Fault> {
         let to = to.pointer(range.clone()).cast();
         if range.is_empty() {
@@ -177,17 +173,12 @@ impl Stream {
         call!(self.context, cuMemsetD32Async(to.0, value.to_bits(), 1, self.handle.raw()))
     }
 
-    /// Launches a kernel. The arguments must be those of the kernel, in its order.
-    pub(in crate::cuda) fn launch(
-        &self,
-        kernel: FunctionHandle,
-        launch: Launch,
-        arguments: &[Argument],
-    ) -> Result<(), Fault> {
+    /// Launches a kernel. The arguments must match the kernel's, in order.
+    pub fn launch(&self, kernel: FunctionHandle, launch: Launch, arguments: &[Argument]) -> Result<(), Fault> {
         let Launch { grid: [x, y, z], block, shared_bytes } = launch;
         let mut values = [0_u64; MOST_ARGUMENTS];
         let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];
-        assert!(arguments.len() <= MOST_ARGUMENTS, "no kernel has so many arguments");
+        assert!(arguments.len() <= MOST_ARGUMENTS, "a kernel has at most {MOST_ARGUMENTS} arguments");
         for ((value, pointer), argument) in values.iter_mut().zip(&mut pointers).zip(arguments) {
             *value = argument.bits();
             *pointer = std::ptr::from_mut(value).cast();
@@ -198,12 +189,12 @@ impl Stream {
         call!(self.context, cuLaunchKernel(kernel, x, y, z, block, 1, 1, shared_bytes, stream, pointers, none))
     }
 
-    /// Whether all that was enqueued is done.
+    /// Whether everything enqueued is done.
     pub fn is_done(&self) -> Result<bool, Fault> {
         done(call!(self.context, cuStreamQuery(self.handle.raw())))
     }
 
-    /// Waits on the host until all that was enqueued is done.
+    /// Blocks the calling thread until everything enqueued is done.
     pub fn synchronize(&self) -> Result<(), Fault> {
         call!(self.context, cuStreamSynchronize(self.handle.raw()))
     }

@@ -1,19 +1,19 @@
-//! A GPU for a program to run on: its thread only enqueues, on streams, and waits for their end.
+//! The backend of a GPU: its thread only enqueues work on streams, and waits for the end of a step.
 //!
-//! The order of enqueuing follows the graph: where an op waits for another device's, its thread waits until that one has
-//! *enqueued* what makes the message (host signals of the session's heap), and its stream waits until it has *happened* (events,
-//! or words that the sender's stream writes). So every event is recorded before anything waits for it, hosts run as far ahead as
-//! the graph lets them, and no host waits for a GPU inside a step.
+//! Enqueuing follows the graph. If an op waits for another device, its thread waits until that device has *enqueued* the work that
+//! produces the message (host signals in the session's heap), and its stream waits until that work is *done* (events, or words
+//! written by the sender's stream). Thus every event is recorded before anything waits for it, hosts run as far ahead as the graph
+//! allows, and no host waits for a GPU inside a step.
 
 use super::super::device::{Batch, State, Update};
-use super::super::plan::Port;
-use super::super::program::{Machine, Program, Runner};
+use super::super::plan::BufferUse;
+use super::super::program::{Backend, Program, Runner};
 use super::super::record::{DeviceRecord, OpRecord};
 use super::super::shared::Shared;
-use super::super::signal::{Aborted, Patience as _};
+use super::super::signal::{Aborted, WaitPolicy as _};
 use super::super::watch::{Fault, called_off_since};
-use super::post::GpuLink;
-use crate::cuda::{Address, Buffer, Clock, Event, Gpu, Marks, Range, Run, Shard};
+use super::endpoint::GpuLink;
+use crate::cuda::{Address, Buffer, Clock, Event, EventTimer, Gpu, Range, Run, Shard};
 use crate::ending::Twofold;
 use crate::model::Parameters;
 use crate::op::{Kind, Op};
@@ -23,11 +23,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Work that stands on a stream at most, beyond the op enqueued last. A driver takes about a thousand, then holds the thread up that
-/// enqueues more, in a call that nothing ends.
+/// Limit of pending work on a stream, beyond the op enqueued last. With about a thousand pieces pending, a driver blocks the
+/// enqueuing thread in a call that cannot be aborted.
 const MOST_ENQUEUED: u64 = 512;
 
-/// A GPU with what its thread needs.
+/// A GPU as the backend of a program.
 pub struct Accelerator {
     number: u32,
     gpu: Arc<Gpu>,
@@ -35,17 +35,17 @@ pub struct Accelerator {
     shared: Arc<Shared>,
     /// By channel and slot: messages between two ops of this device.
     local: BTreeMap<(usize, usize), Buffer>,
-    marks: Marks,
-    /// This step's.
+    marks: EventTimer,
+    /// Clock of this step.
     clock: Option<Clock>,
-    /// How much was enqueued on the compute stream behind each op of this step.
+    /// By op of this step: amount of work enqueued on the compute stream when it was complete.
     enqueued: Vec<u64>,
-    /// How many of them are done.
+    /// Number of ops done.
     done: usize,
 }
 
 impl Accelerator {
-    /// Device number `number` of a session, with `shard` on its GPU, and its program.
+    /// Creates device `number` of a session, with `shard` on its GPU, and its program.
     pub fn runner(
         number: u32,
         mut shard: Shard,
@@ -62,9 +62,9 @@ impl Accelerator {
                 place.insert(Buffer::new(gpu.context(), shard.hidden_bytes())?);
             }
         }
-        // At hand, so that few are made in a step.
+        // Created now, so that few are created in a step.
         gpu.events().reserve(5 * range.len())?;
-        let marks = Marks::new(&gpu);
+        let marks = EventTimer::new(&gpu);
         let (clock, enqueued, done) = (None, Vec::new(), 0);
         let accelerator =
             Accelerator { number, gpu, shard, shared: shared.clone(), local, marks, clock, enqueued, done };
@@ -75,7 +75,7 @@ impl Accelerator {
         self.clock.as_ref().context("a step has begun")
     }
 
-    /// Notes how far the GPU is, so that a hang can be named and ended.
+    /// Records the progress of the GPU, so that a hang can be reported and ended.
     fn note_done(&mut self) -> Result<()> {
         let before = self.done;
         while self.marks.span(self.done as u32).map_or(Ok(false), |(_, end)| end.is_done())? {
@@ -88,7 +88,7 @@ impl Accelerator {
         Ok(())
     }
 
-    /// Looks again and again until `is_over`, or until all is called off.
+    /// Polls until `is_over`, or until the run is aborted.
     fn wait_until(&mut self, mut is_over: impl FnMut(&Accelerator) -> Result<bool>) -> Result<()> {
         let mut spins = 0_u32;
         while !is_over(self)? {
@@ -102,7 +102,7 @@ impl Accelerator {
         Ok(())
     }
 
-    /// Waits until the compute stream has room for an op.
+    /// Waits until the compute stream has room for another op.
     fn make_room(&mut self) -> Result<()> {
         self.note_done()?;
         self.wait_until(|this| {
@@ -114,11 +114,11 @@ impl Accelerator {
     }
 }
 
-impl Machine for Accelerator {
+impl Backend for Accelerator {
     const ENQUEUES: bool = true;
 
-    type Place = Address;
-    type Moment = Event;
+    type Location = Address;
+    type Timestamp = Event;
 
     fn begin(&mut self, batch: &Arc<Batch>) -> Result<()> {
         self.gpu.make_current()?;
@@ -130,15 +130,15 @@ impl Machine for Accelerator {
         Ok(())
     }
 
-    fn mark(&mut self) -> Result<Event> {
+    fn timestamp(&mut self) -> Result<Event> {
         Ok(self.gpu.mark(&self.gpu.compute)?)
     }
 
-    fn ns(&self, moment: &Event) -> Result<u64> {
-        Ok(self.clock()?.ns(moment)?)
+    fn ns(&self, timestamp: &Event) -> Result<u64> {
+        Ok(self.clock()?.ns(timestamp)?)
     }
 
-    fn local(&self, port: &Port) -> Option<Address> {
+    fn local(&self, port: &BufferUse) -> Option<Address> {
         self.local.get(&(port.channel, port.slot)).map(Buffer::address)
     }
 
@@ -160,7 +160,7 @@ impl Machine for Accelerator {
         Ok(())
     }
 
-    fn give(&mut self, gradient: Twofold, mut place: Address) -> Result<()> {
+    fn copy_gradient(&mut self, gradient: Twofold, mut place: Address) -> Result<()> {
         let own = match gradient {
             Twofold::Tied => self.shard.tied_gradient().map(|(_, own)| own).into_iter().collect(),
             Twofold::Stage(Chunk { stage, .. }) => self.shard.stage_gradient(stage),
@@ -172,12 +172,12 @@ impl Machine for Accelerator {
         Ok(())
     }
 
-    fn add(&mut self, gradient: Twofold, mut place: Address) -> Result<()> {
-        let inbox: Vec<Run> = match gradient {
+    fn add_gradient(&mut self, gradient: Twofold, mut place: Address) -> Result<()> {
+        let receive_buffer: Vec<Run> = match gradient {
             Twofold::Tied => self.shard.tied_inbox().into_iter().collect(),
             Twofold::Stage(Chunk { stage, .. }) => self.shard.stage_inbox(stage)?,
         };
-        for run in inbox {
+        for run in receive_buffer {
             self.gpu.compute.copy(run.address, place, run.bytes())?;
             place = place.offset(run.bytes());
         }
@@ -203,7 +203,7 @@ impl Machine for Accelerator {
         self.shard.zero_gradients()
     }
 
-    /// Notes meanwhile how far the GPU is.
+    /// Records the progress of the GPU meanwhile.
     fn drain(&mut self, is_done: &mut dyn FnMut() -> Result<bool>) -> Result<()> {
         self.shared.watch.note_wait(self.number, true);
         self.wait_until(|this| {
@@ -220,18 +220,18 @@ impl Machine for Accelerator {
         self.shard.has_head().then(|| self.shard.losses()).transpose()
     }
 
-    /// The host's times were those of enqueuing: the events know when it happened.
+    /// Replaces the host's times of enqueuing by the times of events.
     fn finish(&mut self, sent: &BTreeMap<usize, [Event; 2]>, record: &mut DeviceRecord) -> Result<()> {
         let clock = self.clock()?;
         let mut before = record.ready;
         for (number, op) in record.ops.iter_mut().enumerate() {
-            let (start, end) = self.marks.span(number as u32).context("every op has its marks")?;
+            let (start, end) = self.marks.span(number as u32).context("every op has its events")?;
             let (start, end) = (clock.ns(start)?, clock.ns(end)?);
             let (put_start, put_end) = match sent.get(&op.index) {
                 Some([start, end]) => (clock.ns(start)?, clock.ns(end)?),
                 None => (end, end),
             };
-            // Between two ops of which the second waits for nobody, the stream was without work: a gap, not a wait.
+            // If an op waits for no other device, time before it is a gap in the stream, not a wait.
             let waits = self.shared.plan.inputs[op.index].is_some_and(|port| port.crosses());
             let turn = if waits { before.min(start) } else { start };
             *op = OpRecord { index: op.index, turn, start, end, put_start, put_end };
@@ -247,7 +247,7 @@ impl Machine for Accelerator {
         &mut self.shard
     }
 
-    /// Once a device failed, what is enqueued may never be done, and giving memory back waits for that: on all GPUs of the process.
+    /// After a failure enqueued work may never finish, and freeing memory would wait for it, on all GPUs of the process.
     fn is_stuck(&self, failed: bool) -> bool {
         failed || called_off_since().is_some()
     }

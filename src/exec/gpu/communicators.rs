@@ -1,20 +1,20 @@
-//! NCCL's communicators: made once in a process, connected at once, and used by every session from then on.
+//! NCCL's communicators, created and connected once per process and reused by every session.
 //!
-//! NCCL makes a connection when the first message passes it, and holds the host up until the other side's host has come to the
-//! same. Two hosts whose first messages are to others, in a circle, would wait for ever. So each communicator is connected in both
-//! directions when it is made, in the order of keys on every device: then no two wait for each other at different ones.
+//! NCCL connects two ranks at their first message, and blocks the host until the other host does the same. Hosts whose first messages
+//! form a cycle would wait forever. Therefore each communicator is connected in both directions when it is created, in the order of
+//! keys on every device, so that no two devices wait for each other at different communicators.
 
 use super::super::shared::Shared;
-use super::super::signal::{Aborted, Patience as _};
+use super::super::signal::{Aborted, WaitPolicy as _};
 use crate::cuda::nccl::{self, UniqueId};
-use crate::cuda::{Buffer, Channel, Gpu};
+use crate::cuda::{Buffer, Communicator, Gpu};
 use crate::lowering::Holds;
 use anyhow::{Context as _, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Which communicator: all devices', that of two devices, of one direction between two, or for exchanges between two.
+/// Identifies a communicator: of all devices, of two devices, of one direction between two, or of exchanges between two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     All,
@@ -33,7 +33,7 @@ impl Key {
         }
     }
 
-    /// The rank of `device` and how many ranks there are.
+    /// Returns the rank of `device` and the number of ranks.
     pub fn rank(self, device: u32, devices: u32) -> (u32, u32) {
         match self {
             Key::All => (device, devices),
@@ -49,24 +49,24 @@ impl Key {
     }
 }
 
-/// A device's end of a communicator. Sessions take turns: one of them is in a step.
-pub type Shareable = Arc<Mutex<Channel>>;
+/// A device's rank of a communicator. Sessions take turns, because only one executes a step at a time.
+pub type SharedCommunicator = Arc<Mutex<Communicator>>;
 
-/// For the time of a few calls.
-pub fn lock(channel: &Shareable) -> MutexGuard<'_, Channel> {
+/// Locks a communicator for a few calls.
+pub fn lock(channel: &SharedCommunicator) -> MutexGuard<'_, Communicator> {
     channel.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A communicator among so many devices.
+/// A communicator and the number of devices.
 type Name = (Key, u32);
 
-/// What every rank knows of those that were ever asked for; the same at all ranks, which ask for the same.
+/// Ids of all communicators so far, the same at all ranks.
 static IDS: Mutex<BTreeMap<Name, UniqueId>> = Mutex::new(BTreeMap::new());
 
-/// By device: its ends. They are kept until the process ends.
-static ENDS: Mutex<BTreeMap<(u32, Name), Shareable>> = Mutex::new(BTreeMap::new());
+/// Communicators by device, kept until the process ends.
+static ENDS: Mutex<BTreeMap<(u32, Name), SharedCommunicator>> = Mutex::new(BTreeMap::new());
 
-/// An id for each communicator, where there is none yet made by rank 0; all ranks must call this together.
+/// Returns the id of each communicator; rank 0 creates new ones. All ranks must call this together.
 pub fn ids(library: &nccl::Nccl, shared: &Shared, keys: BTreeSet<Key>) -> Result<BTreeMap<Key, UniqueId>> {
     let devices = shared.plan.graph.schedule().devices();
     let mut known = IDS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,26 +74,26 @@ pub fn ids(library: &nccl::Nccl, shared: &Shared, keys: BTreeSet<Key>) -> Result
     let mut bytes = Vec::new();
     if shared.ranks.rank() == 0 {
         for _ in &new {
-            bytes.extend(library.unique_id()?.to_bytes());
+            bytes.extend(library.unique_id()?);
         }
     }
     let all = shared.ranks.exchange(bytes)?;
     let mut made = all[0].chunks_exact(128);
     for key in new {
         let bytes = made.next().and_then(|bytes| bytes.try_into().ok()).context("rank 0 made too few NCCL ids")?;
-        known.insert((key, devices), UniqueId::from_bytes(bytes));
+        known.insert((key, devices), bytes);
     }
     let id = |key: Key| Some((key, *known.get(&(key, devices))?));
     keys.into_iter().map(|key| id(key).context("an id of every communicator")).collect()
 }
 
-/// The end of `device`, made and connected if it is not there yet: then with the other devices that it concerns, at the same time.
+/// Returns the communicator of `device`. A new one is created and connected together with the other devices that it concerns.
 pub fn join(
     library: &nccl::Nccl,
     shared: &Shared,
     (device, gpu): (u32, &Arc<Gpu>),
     (key, id): (Key, UniqueId),
-) -> Result<Shareable> {
+) -> Result<SharedCommunicator> {
     let devices = shared.plan.graph.schedule().devices();
     let name = (device, (key, devices));
     let kept = ENDS.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
@@ -102,7 +102,7 @@ pub fn join(
     }
     let (rank, ranks) = key.rank(device, devices);
     shared.watch.note_wait(device, true);
-    let channel = Channel::join(library, gpu, rank, ranks, id)?;
+    let channel = Communicator::join(library, gpu.context(), rank, ranks, id)?;
     shared.watch.note_wait(device, true);
     connect(library, shared, gpu, &channel, (rank, ranks))?;
     let channel = Arc::new(Mutex::new(channel));
@@ -110,15 +110,15 @@ pub fn join(
     Ok(channel)
 }
 
-/// Bytes that make a connection.
+/// Size of the message that connects two ranks.
 const GREETING: usize = 16;
 
-/// Passes a few bytes to and from every other rank, and waits until they have come.
+/// Exchanges a small message with every other rank, and waits for it.
 fn connect(
     library: &nccl::Nccl,
     shared: &Shared,
     gpu: &Arc<Gpu>,
-    channel: &Channel,
+    channel: &Communicator,
     (rank, ranks): (u32, u32),
 ) -> Result<()> {
     let greeting = Buffer::new(gpu.context(), GREETING)?;
@@ -127,15 +127,15 @@ fn connect(
     let met = peers.map(met).collect::<Result<Vec<_>>>()?;
     channel.stream().clear(greeting.address(), GREETING)?;
     library.group(|| {
-        met.iter().try_for_each(|(peer, inbox)| {
+        met.iter().try_for_each(|(peer, receive_buffer)| {
             channel.send((greeting.address(), GREETING), *peer)?;
-            channel.receive((inbox.address(), GREETING), *peer)
+            channel.receive((receive_buffer.address(), GREETING), *peer)
         })
     })?;
     while !channel.stream().is_done()? {
         channel.check()?;
         if shared.watch.is_aborted() {
-            channel.abort(); // else its memory could not be given back
+            channel.abort(); // otherwise its memory could not be freed
             return Err(Aborted.into());
         }
         std::thread::sleep(Duration::from_micros(50));

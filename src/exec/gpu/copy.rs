@@ -1,17 +1,17 @@
-//! Peer copies and events: the sender's stream copies into the receiver's memory and records an event, for which the
-//! receiver's stream waits. Between processes of one machine memory and events go by the driver's shared handles (CUDA IPC).
+//! The link by peer copies: the sender's stream copies into the receiver's memory and records an event, for which the receiver's
+//! stream waits. Processes of one machine share memory and events by handles of the driver (CUDA IPC).
 
 use super::super::link::Link;
-use super::super::mailbox::Message;
+use super::super::message::Message;
 use super::super::shared::Shared;
-use super::post::{GpuLink, Post};
+use super::endpoint::{Endpoint, GpuLink};
 use crate::cuda::{Address, Buffer, Event, Gpu, Imported, ProcessHandle};
 use crate::delivery::Delivery;
 use anyhow::{Context as _, Result, ensure};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The memory of a mailbox, as this process reaches it.
+/// The memory of a message buffer, as mapped in this process.
 enum Memory {
     Own { buffer: Buffer, gpu: Arc<Gpu> },
     Theirs(Imported),
@@ -26,36 +26,37 @@ impl Memory {
     }
 }
 
-/// What the two ends of a mailbox share.
-struct Place {
+/// A message buffer, shared by its two ends.
+struct Location {
     memory: Memory,
     /// Recorded by the sender behind its copy.
     arrived: Event,
-    /// Recorded by the receiver behind its reading.
+    /// Recorded by the receiver behind its read.
     read: Event,
 }
 
-/// A device's end.
+/// A device's end of the link.
 pub struct Copy {
-    post: Post,
-    places: Arc<BTreeMap<usize, Place>>,
+    endpoint: Endpoint,
+    places: Arc<BTreeMap<usize, Location>>,
 }
 
-/// What a process tells the others of one mailbox: memory, event of arrival, event of reading.
+/// Handles of one message buffer for other processes: memory, event of arrival, event of reading.
 type Handles = [Option<Vec<u8>>; 3];
 
 impl Copy {
     /// See [`MakeEnds`](super::MakeEnds).
-    pub fn ends(posts: Vec<Post>, shared: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
+    pub fn ends(endpoints: Vec<Endpoint>, shared: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
         ensure!(
             shared.ranks.share_memory(),
             "expected all ranks on one machine for --link copy, found several: use --link nvshmem, nccl or mpi"
         );
-        let gpus: BTreeMap<u32, Arc<Gpu>> = posts.iter().map(|post| (post.device, post.gpu.clone())).collect();
+        let gpus: BTreeMap<u32, Arc<Gpu>> =
+            endpoints.iter().map(|endpoint| (endpoint.device, endpoint.gpu.clone())).collect();
         let mut own = BTreeMap::new();
-        let mut told: BTreeMap<usize, Handles> = BTreeMap::new();
-        for (number, mailbox) in shared.mailboxes.all().iter().enumerate() {
-            let (producer, consumer) = (gpus.get(&mailbox.producer), gpus.get(&mailbox.consumer));
+        let mut offered: BTreeMap<usize, Handles> = BTreeMap::new();
+        for (number, buffer) in shared.buffers.all().iter().enumerate() {
+            let (producer, consumer) = (gpus.get(&buffer.producer), gpus.get(&buffer.consumer));
             let between = producer.is_some() != consumer.is_some();
             let mut handles = Handles::default();
             let mut event = |gpu: Option<&Arc<Gpu>>, index: usize| -> Result<Option<Event>> {
@@ -71,7 +72,7 @@ impl Copy {
             let memory = match consumer {
                 Some(gpu) => {
                     let make = if between { Buffer::shareable } else { Buffer::new };
-                    let buffer = make(gpu.context(), mailbox.bytes)?;
+                    let buffer = make(gpu.context(), buffer.bytes)?;
                     if between {
                         handles[0] = Some(buffer.share().context("sharing memory with another process")?.to_vec());
                     }
@@ -81,17 +82,17 @@ impl Copy {
             };
             own.insert(number, (memory, arrived, read));
             if between {
-                told.insert(number, handles);
+                offered.insert(number, handles);
             }
         }
-        let theirs = if shared.ranks.size() > 1 { exchange(shared, &told)? } else { BTreeMap::new() };
+        let theirs = if shared.ranks.size() > 1 { exchange(shared, &offered)? } else { BTreeMap::new() };
         let mut places = BTreeMap::new();
         for (number, (memory, arrived, read)) in own {
-            let mailbox = &shared.mailboxes.all()[number];
-            let Some(gpu) = gpus.get(&mailbox.producer).or(gpus.get(&mailbox.consumer)) else { continue };
+            let buffer = &shared.buffers.all()[number];
+            let Some(gpu) = gpus.get(&buffer.producer).or(gpus.get(&buffer.consumer)) else { continue };
             let handle = |index: usize| -> Result<ProcessHandle> {
                 let found = theirs.get(&number).and_then(|handles| handles[index].as_deref()?.try_into().ok());
-                found.context("expected the other process to share its side of a mailbox, found nothing")
+                found.context("expected the other process to share its side of a buffer, found nothing")
             };
             let memory = match memory {
                 Some(memory) => memory,
@@ -103,28 +104,28 @@ impl Copy {
                 Some(event) => Ok(event),
                 None => Event::open(gpu.context(), handle(index)?).context("opening another process's event"),
             };
-            places.insert(number, Place { memory, arrived: open(arrived, 1)?, read: open(read, 2)? });
+            places.insert(number, Location { memory, arrived: open(arrived, 1)?, read: open(read, 2)? });
         }
         let places = Arc::new(places);
-        let end = |post: Post| -> Result<GpuLink> {
-            Ok(Box::new(Copy { post: post.with_outboxes(|_| None)?, places: places.clone() }))
+        let end = |endpoint: Endpoint| -> Result<GpuLink> {
+            Ok(Box::new(Copy { endpoint: endpoint.with_send_buffers(|_| None)?, places: places.clone() }))
         };
-        posts.into_iter().map(end).collect()
+        endpoints.into_iter().map(end).collect()
     }
 
-    fn place(&self, message: Message) -> Result<&Place> {
-        self.places.get(&message.mailbox).context("a message of two other devices")
+    fn place(&self, message: Message) -> Result<&Location> {
+        self.places.get(&message.buffer).context("a message of two other devices")
     }
 }
 
-/// What the other processes tell, by mailbox.
-fn exchange(shared: &Shared, told: &BTreeMap<usize, Handles>) -> Result<BTreeMap<usize, Handles>> {
-    let all = shared.ranks.exchange(serde_json::to_vec(told)?)?;
+/// Exchanges handles with the other processes, by buffer.
+fn exchange(shared: &Shared, offered: &BTreeMap<usize, Handles>) -> Result<BTreeMap<usize, Handles>> {
+    let all = shared.ranks.exchange(serde_json::to_vec(offered)?)?;
     let mut found: BTreeMap<usize, Handles> = BTreeMap::new();
     for (rank, bytes) in all.iter().enumerate().filter(|&(rank, _)| rank as u32 != shared.ranks.rank()) {
-        let told: BTreeMap<usize, Handles> =
+        let received: BTreeMap<usize, Handles> =
             serde_json::from_slice(bytes).with_context(|| format!("what rank {rank} shares"))?;
-        for (number, handles) in told {
+        for (number, handles) in received {
             for (place, handle) in found.entry(number).or_default().iter_mut().zip(handles) {
                 *place = handle.or(place.take());
             }
@@ -134,23 +135,23 @@ fn exchange(shared: &Shared, told: &BTreeMap<usize, Handles>) -> Result<BTreeMap
 }
 
 impl Link for Copy {
-    type Place = Address;
-    type Moment = Event;
+    type Location = Address;
+    type Timestamp = Event;
 
-    fn outbox(&mut self, message: Message) -> Result<Address> {
-        self.post.free_outbox(message)
+    fn send_buffer(&mut self, message: Message) -> Result<Address> {
+        self.endpoint.free_send_buffer(message)
     }
 
     fn put(&mut self, message: Message) -> Result<()> {
-        let read_before = self.post.wait_credit(message)?;
+        let read_before = self.endpoint.wait_credit(message)?;
         let places = self.places.clone();
-        let place = places.get(&message.mailbox).context("a message of two other devices")?;
-        self.post.note_made(message)?;
+        let place = places.get(&message.buffer).context("a message of two other devices")?;
+        self.endpoint.note_made(message)?;
         if read_before {
-            self.post.gpu.send.wait(&place.read)?;
+            self.endpoint.gpu.send.wait(&place.read)?;
         }
-        self.post.send(message, |gpu, outbox| {
-            let (to, from, bytes) = (place.memory.address(), outbox.address, outbox.bytes);
+        self.endpoint.send(message, |gpu, send_buffer| {
+            let (to, from, bytes) = (place.memory.address(), send_buffer.address, send_buffer.bytes);
             match &place.memory {
                 Memory::Own { gpu: other, .. } if other.ordinal() != gpu.ordinal() => {
                     gpu.send.copy_peer((to, other.context()), (from, gpu.context()), bytes)?;
@@ -159,25 +160,25 @@ impl Link for Copy {
             }
             Ok(())
         })?;
-        self.post.gpu.send.record(&place.arrived)?;
-        self.post.tell_enqueued(message);
+        self.endpoint.gpu.send.record(&place.arrived)?;
+        self.endpoint.signal_enqueued(message);
         Ok(())
     }
 
     fn wait(&mut self, message: Message) -> Result<Address> {
-        self.post.wait_enqueued(message)?;
+        self.endpoint.wait_enqueued(message)?;
         let place = self.place(message)?;
-        self.post.gpu.compute.wait(&place.arrived)?;
+        self.endpoint.gpu.compute.wait(&place.arrived)?;
         Ok(place.memory.address())
     }
 
     fn release(&mut self, message: Message) -> Result<()> {
-        self.post.gpu.compute.record(&self.place(message)?.read)?;
-        self.post.tell_read(message);
+        self.endpoint.gpu.compute.record(&self.place(message)?.read)?;
+        self.endpoint.signal_read(message);
         Ok(())
     }
 
     fn sent(&mut self) -> BTreeMap<usize, [Event; 2]> {
-        self.post.sent()
+        self.endpoint.sent()
     }
 }

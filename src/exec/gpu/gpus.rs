@@ -1,15 +1,16 @@
-//! The GPUs of a rank's devices: which GPU, or slice of one, each gets, and what a run needs of them.
+//! The GPUs of a rank's devices: which GPU or slice each device gets, and their part in a run.
 
 use super::super::link::LinkKind;
 use super::super::program::Runners;
 use super::super::shared::Shared;
 use super::super::watch::Fault;
 use super::accelerator::Accelerator;
-use super::post::Post;
+use super::endpoint::Endpoint;
 use crate::anatomy::{Anatomy, MicroBatch, Stage, Storage};
 use crate::cuda::library::{self, CUBLASLT, NVRTC};
 use crate::cuda::{
-    Driver, Gpu, Precision, Shard, Unfit, Unusable, enable_peers, stage_gradient_bytes, storage, tied_gradient_bytes,
+    Driver, Gpu, Precision, Shard, Unsupported, Unusable, enable_peers, stage_gradient_bytes, storage,
+    tied_gradient_bytes,
 };
 use crate::delivery::Delivery;
 use crate::model::Parameters;
@@ -18,21 +19,20 @@ use anyhow::{Error, Result, ensure};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The GPUs of this rank's devices, in order, with the type of activations.
+/// The GPUs of this rank's devices, in order.
 pub struct Gpus {
     gpus: Vec<Arc<Gpu>>,
     precision: Precision,
 }
 
 impl Gpus {
-    /// Whether something here is NVIDIA's, so that people may expect GPUs.
+    /// Whether this machine has something of NVIDIA, so that users may expect GPUs.
     pub fn are_likely() -> bool {
         library::is_likely()
     }
 
-    /// For `devices` devices of all ranks, a GPU each or one for `slices` of them; activations are bfloat16 or float32.
-    /// In one process slices are green contexts, each with its own multiprocessors; ranks that share a GPU take turns on the whole
-    /// of it.
+    /// Opens one GPU per device, or per `slices` devices; activations are bfloat16 or float32. In one process slices are green
+    /// contexts with their own multiprocessors; ranks that share a GPU take turns on all of it.
     pub fn open(ranks: &Ranks, devices: u32, slices: Option<u32>, bfloat16: bool) -> Result<Gpus> {
         let driver = Driver::open()?;
         library::open(&CUBLASLT)?;
@@ -61,17 +61,17 @@ impl Gpus {
         Ok(Gpus { gpus, precision })
     }
 
-    /// Whether an error says that this machine lacks what GPUs need.
+    /// Whether `error` means that this machine lacks something that GPUs need.
     pub fn is_lack(error: &Error) -> bool {
         Unusable::is_behind(error)
     }
 
-    /// Whether an error says that a GPU cannot take what another device may.
+    /// Whether `error` means that this GPU does not support the model or schedule.
     pub fn is_unfit(error: &Error) -> bool {
-        Unfit::is_behind(error)
+        Unsupported::is_behind(error)
     }
 
-    /// For a headline.
+    /// Returns a short description.
     pub fn in_words(&self) -> String {
         let name = self.gpus.first().map_or("no GPU here", |gpu| gpu.facts().name.as_str());
         let slices = self.gpus.first().and_then(|gpu| gpu.slice());
@@ -79,14 +79,14 @@ impl Gpus {
         format!("{name}{slices}, {}", self.precision.name())
     }
 
-    /// How many slices it has, where all devices are slices of one GPU.
+    /// Number of slices, if all devices are slices of one GPU.
     pub fn slices_of_one(&self) -> Option<u32> {
         let first = self.gpus.first()?;
         let (_, count) = first.slice().filter(|&(_, count)| count > 1)?;
         self.gpus.iter().all(|gpu| gpu.facts().ordinal == first.facts().ordinal).then_some(count)
     }
 
-    /// Tells reports of each GPU by `key`, of precision and driver.
+    /// Adds GPUs (as `key`), precision and driver to the provenance of reports.
     pub fn describe(&self, key: &str, map: &mut BTreeMap<String, String>) {
         let gpu = |gpu: &Arc<Gpu>| {
             let facts = gpu.facts();
@@ -101,18 +101,18 @@ impl Gpus {
         }
     }
 
-    /// Bytes of an activation, of the tied gradient, and of each stage's gradient.
+    /// Returns the size in bytes of an activation, of the tied gradient, and of each stage's gradient.
     pub fn bytes(&self, anatomy: &Anatomy, stages: &[Stage]) -> (usize, usize, Vec<usize>) {
         let gradients = stages.iter().map(|stage| stage_gradient_bytes(anatomy, stage)).collect();
         (self.precision.bytes(), tied_gradient_bytes(anatomy), gradients)
     }
 
-    /// How they store what passes leave behind for micro-batches of `rows` tokens.
+    /// Returns how GPUs store activations of micro-batches of `rows` tokens.
     pub fn storage(&self, rows: usize) -> Storage {
         storage(self.precision, rows)
     }
 
-    /// What this rank's devices run on, each with the stages that it holds; all ranks must call this together.
+    /// Creates this rank's devices, each with the stages that it holds. All ranks must call this together.
     pub fn runners(
         &self,
         shared: &Arc<Shared>,
@@ -124,8 +124,8 @@ impl Gpus {
     ) -> Result<Runners> {
         let schedule = shared.plan.graph.schedule();
         let devices = shared.ranks.devices(schedule.devices());
-        let posts = devices.clone().zip(&self.gpus).map(|(device, gpu)| Post::new(device, gpu, shared));
-        let links = (link.ends)(posts.collect(), shared, delivery)?;
+        let endpoints = devices.clone().zip(&self.gpus).map(|(device, gpu)| Endpoint::new(device, gpu, shared));
+        let links = (link.ends)(endpoints.collect(), shared, delivery)?;
         let sizes = [sequences, tokens, schedule.microbatches as usize];
         let runner = |(device, (gpu, link))| {
             let shard = Shard::new(gpu, parameters, &held(device), sizes, self.precision)?;
@@ -135,10 +135,10 @@ impl Gpus {
     }
 }
 
-/// The GPU's number and the slice's, for each device of this rank.
+/// Returns the indices of GPU and slice for each device of this rank.
 ///
-/// A machine's devices take its GPUs in order, `slices` devices a GPU. Where a rank sees only the GPUs that are its own, as
-/// launchers may arrange, it counts by itself.
+/// Devices of a machine take its GPUs in order, `slices` devices per GPU. A rank that sees only its own GPUs, as some launchers
+/// arrange it, counts by itself.
 fn places(ranks: &Ranks, devices: u32, slices: Option<u32>, visible: u32) -> Result<Vec<(u32, u32)>> {
     let each = slices.unwrap_or(1);
     let (here, own) = (ranks.devices_here(devices), ranks.devices(devices));

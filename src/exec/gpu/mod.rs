@@ -1,21 +1,21 @@
-//! GPUs as devices: which one each gets, how a program runs on it, and the links between them. A program that was built without
-//! the feature `cuda` has `no_gpu.rs` in this place.
+//! GPUs as devices: their assignment, the backend that enqueues programs, and the links between them. A build without the feature
+//! `cuda` uses `no_gpu.rs` instead.
 
 mod accelerator;
 mod communicators;
 mod copy;
+mod endpoint;
 mod gpus;
 mod nccl;
 mod nvshmem;
-mod post;
 mod staged;
 
 pub use copy::Copy;
+pub use endpoint::MakeEnds;
 pub use gpus::Gpus;
 pub use nccl::Nccl;
 pub use nvshmem::Nvshmem;
-pub use post::MakeEnds;
 pub use staged::Staged;
 
-/// Why no machine has any.
+/// Why there are no GPUs, in a build without the feature `cuda`.
 pub const LACK: Option<&str> = None;

@@ -1,16 +1,16 @@
-//! NCCL: a device has communication queues, whose sends and receives stand in the order that the checker has proven free from
-//! deadlock; each completes when its partner stands at the head of the other's queue. A queue is a communicator on a stream, a batch
-//! a group of NCCL's.
+//! The link by NCCL: each device has communication queues of sends and receives, in an order that the checker has proven free of
+//! deadlocks. An entry completes when its partner is at the head of the other device's queue. A queue is a communicator with its
+//! own stream; a batch is a group of NCCL.
 //!
-//! That queues do not hold each other up, which the checker takes for granted, holds since every communicator is connected before the
-//! first message, has a hardware queue for its stream, and takes so few multiprocessors that the transfers of all of a device's
-//! communicators find room at once.
+//! The checker assumes that queues do not block each other. This holds because every communicator is connected before the first
+//! message, has a hardware queue for its stream, and uses so few multiprocessors that transfers of all communicators of a device
+//! fit at the same time.
 
 use super::super::link::{Link, Refusal, Setting};
-use super::super::mailbox::Message;
+use super::super::message::Message;
 use super::super::shared::Shared;
-use super::communicators::{self, Key, Shareable, ids, lock};
-use super::post::{self, GpuLink, Post};
+use super::communicators::{self, Key, SharedCommunicator, ids, lock};
+use super::endpoint::{self, Endpoint, GpuLink};
 use crate::cuda::library::NCCL;
 use crate::cuda::nccl::{self, UniqueId};
 use crate::cuda::{Address, Buffer, Event, connections};
@@ -20,23 +20,23 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Streams of a device besides those of its communicators.
+/// Number of streams of a device besides those of its communicators.
 const OTHER_STREAMS: usize = 3;
 
-/// A buffer that is received into.
-struct Inbox {
+/// A buffer for received messages.
+struct ReceiveBuffer {
     buffer: Buffer,
     arrived: Event,
     read: Event,
 }
 
-impl Inbox {
+impl ReceiveBuffer {
     fn place(&self) -> (Address, usize) {
         (self.buffer.address(), self.buffer.bytes())
     }
 }
 
-/// One of a device's queues.
+/// A queue of a device.
 struct Lane {
     key: Key,
     queue: CommunicationQueue,
@@ -44,38 +44,38 @@ struct Lane {
     next: usize,
 }
 
-/// A device's end.
+/// A device's end of the link.
 pub struct Nccl {
-    post: Post,
+    endpoint: Endpoint,
     library: nccl::Nccl,
     ids: Arc<BTreeMap<Key, UniqueId>>,
     /// Joined at the first step.
-    channels: BTreeMap<Key, Shareable>,
+    channels: BTreeMap<Key, SharedCommunicator>,
     lanes: Vec<Lane>,
-    /// This step's messages that are made, by the op that makes them.
+    /// Messages produced in this step, by op.
     made: BTreeMap<usize, Message>,
     step: u64,
-    /// By peer: what goes out in exchanges that have not met yet.
+    /// By peer: outgoing messages of exchanges that are not yet enqueued.
     exchanges: BTreeMap<u32, VecDeque<Message>>,
-    inboxes: BTreeMap<usize, Inbox>,
+    receive_buffers: BTreeMap<usize, ReceiveBuffer>,
 }
 
 impl Nccl {
-    /// What it needs.
+    /// Checks the requirements.
     pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
         if setting.slices.is_some_and(|slices| slices > 1) {
             return Err(Refusal::of("expected a GPU for each device, found --slices; use copy or nvshmem"));
         }
-        post::library(&NCCL)
+        endpoint::library(&NCCL)
     }
 
-    /// See [`MakeEnds`](post::MakeEnds).
-    pub fn ends(posts: Vec<Post>, shared: &Arc<Shared>, delivery: Delivery) -> Result<Vec<GpuLink>> {
-        let gpus: BTreeSet<u32> = posts.iter().map(|post| post.gpu.ordinal()).collect();
+    /// See [`MakeEnds`](endpoint::MakeEnds).
+    pub fn ends(endpoints: Vec<Endpoint>, shared: &Arc<Shared>, delivery: Delivery) -> Result<Vec<GpuLink>> {
+        let gpus: BTreeSet<u32> = endpoints.iter().map(|endpoint| endpoint.gpu.ordinal()).collect();
         ensure!(
-            gpus.len() == posts.len(),
+            gpus.len() == endpoints.len(),
             "expected a GPU for each device with --link nccl, found {} devices on {}: use --link copy, or fewer devices",
-            posts.len(),
+            endpoints.len(),
             gpus.len()
         );
         let library = nccl::Nccl::open().map_err(|error| anyhow!("{error}"));
@@ -83,69 +83,74 @@ impl Nccl {
         let library = library?;
         ensure!(able.iter().all(|able| *able == [1]), "expected NCCL at every rank, found it missing at another");
         let schedule = shared.plan.graph.schedule();
-        // A receive that is posted early could overwrite what this host has yet to hand to the op that reads it.
+        // An early receive could overwrite data that this host has not yet passed to its reader.
         ensure!(
             matches!(
                 delivery.on(schedule),
                 Delivery::Batched | Delivery::Channel(ChannelOptions { receives: Receives::JustInTime, .. })
             ),
-            "expected receives just before their use with --link nccl, found {delivery} delivery of {}, which posts them earlier; \
+            "expected receives just before their use with --link nccl, found {delivery} delivery of {}, which endpoints them earlier; \
              take another --delivery, or --device cpu, which emulates it",
             schedule.name
         );
         let lowering = Lowering::new(&shared.plan.graph, delivery);
         let mut keys: BTreeSet<Key> =
             lowering.queues().iter().map(|queue| Key::of(queue.device, queue.holds)).collect();
-        if let Some(post) = posts.first() {
-            let exchanges = post.shared.mailboxes.exchanges().map(|mailbox| (mailbox.producer, mailbox.consumer));
+        if let Some(endpoint) = endpoints.first() {
+            let exchanges = endpoint.shared.buffers.exchanges().map(|buffer| (buffer.producer, buffer.consumer));
             keys.extend(exchanges.map(|(a, b)| Key::Exchange(a.min(b), a.max(b))));
         }
-        for post in &posts {
-            let streams = keys.iter().filter(|key| key.concerns(post.device)).count() + OTHER_STREAMS;
+        for endpoint in &endpoints {
+            let streams = keys.iter().filter(|key| key.concerns(endpoint.device)).count() + OTHER_STREAMS;
             ensure!(
                 streams <= connections(),
                 "expected at most {} streams on a GPU with --link nccl, as many as it has hardware queues, found {streams} on device {}: \
                  set CUDA_DEVICE_MAX_CONNECTIONS=32, or use --delivery channel",
                 connections(),
-                post.device
+                endpoint.device
             );
         }
         let ids = Arc::new(ids(&library, shared, keys)?);
-        let end = |post| -> Result<GpuLink> { Ok(Box::new(Nccl::new(post, &library, &ids, &lowering)?)) };
-        posts.into_iter().map(end).collect()
+        let end = |endpoint| -> Result<GpuLink> { Ok(Box::new(Nccl::new(endpoint, &library, &ids, &lowering)?)) };
+        endpoints.into_iter().map(end).collect()
     }
 
-    fn new(post: Post, library: &nccl::Nccl, ids: &Arc<BTreeMap<Key, UniqueId>>, lowering: &Lowering) -> Result<Nccl> {
-        let post = post.with_outboxes(|_| None)?;
-        let own = lowering.queues().iter().filter(|queue| queue.device == post.device);
+    fn new(
+        endpoint: Endpoint,
+        library: &nccl::Nccl,
+        ids: &Arc<BTreeMap<Key, UniqueId>>,
+        lowering: &Lowering,
+    ) -> Result<Nccl> {
+        let endpoint = endpoint.with_send_buffers(|_| None)?;
+        let own = lowering.queues().iter().filter(|queue| queue.device == endpoint.device);
         let lane = |queue: &CommunicationQueue| Lane {
             key: Key::of(queue.device, queue.holds),
             queue: queue.clone(),
             next: 0,
         };
         let lanes = own.map(lane).collect();
-        let mut inboxes = BTreeMap::new();
-        for (number, mailbox) in
-            post.shared.mailboxes.all().iter().enumerate().filter(|(_, m)| m.consumer == post.device)
+        let mut receive_buffers = BTreeMap::new();
+        for (number, buffer) in
+            endpoint.shared.buffers.all().iter().enumerate().filter(|(_, m)| m.consumer == endpoint.device)
         {
-            let (arrived, read) = (post.gpu.events().untimed()?, post.gpu.events().untimed()?);
-            let buffer = Buffer::new(post.gpu.context(), mailbox.bytes)?;
-            inboxes.insert(number, Inbox { buffer, arrived, read });
+            let (arrived, read) = (endpoint.gpu.events().untimed()?, endpoint.gpu.events().untimed()?);
+            let buffer = Buffer::new(endpoint.gpu.context(), buffer.bytes)?;
+            receive_buffers.insert(number, ReceiveBuffer { buffer, arrived, read });
         }
         let (library, ids) = (library.clone(), ids.clone());
         let (channels, made, exchanges) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Ok(Nccl { post, library, ids, channels, lanes, made, step: 0, exchanges, inboxes })
+        Ok(Nccl { endpoint, library, ids, channels, lanes, made, step: 0, exchanges, receive_buffers })
     }
 
     fn devices(&self) -> u32 {
-        self.post.shared.plan.graph.schedule().devices()
+        self.endpoint.shared.plan.graph.schedule().devices()
     }
 
-    fn inbox(&self, message: Message) -> Result<&Inbox> {
-        self.inboxes.get(&message.mailbox).context("a message of another device")
+    fn receive_buffer(&self, message: Message) -> Result<&ReceiveBuffer> {
+        self.receive_buffers.get(&message.buffer).context("a message of another device")
     }
 
-    /// Enqueues what stands next in a lane: up to the receive of `wanted` where there is one, else as far as sends are made.
+    /// Enqueues the next entries of a lane: up to the receive of `wanted`, or all sends that are produced.
     fn advance(&mut self, lane: usize, wanted: Option<usize>) -> Result<()> {
         while self.lanes[lane].next < self.lanes[lane].queue.groups() {
             let Lane { key, queue, next } = &self.lanes[lane];
@@ -154,7 +159,9 @@ impl Nccl {
             let receives = group.iter().any(|entry| entry.is_receive());
             match (wanted, group.iter().any(is_unmade)) {
                 (None, unmade) if unmade || receives => return Ok(()),
-                (_, true) => bail!("a receive stands behind a send that is not made: the checker refuses that"),
+                (_, true) => {
+                    bail!("a receive is queued behind a send that is not yet produced, which the checker rules out")
+                }
                 _ => self.transfer(key, &group)?,
             }
             self.lanes[lane].next += 1;
@@ -165,69 +172,73 @@ impl Nccl {
         Ok(())
     }
 
-    /// Enqueues a group, whose sends are made.
+    /// Enqueues a group whose sends are produced.
     fn transfer(&mut self, key: Key, group: &[Entry]) -> Result<()> {
         let (mut outgoing, mut to, mut incoming) = (Vec::new(), Vec::new(), Vec::new());
         for entry in group {
-            let (plan, op) = (&self.post.shared.plan, entry.message());
+            let (plan, op) = (&self.endpoint.shared.plan, entry.message());
             if entry.is_receive() {
                 let port = plan.outputs[op].context("a received message has a port")?;
-                let message = self.post.shared.mailboxes.message(&port, self.step);
-                let message = message.context("a received message has a mailbox")?;
-                let from = key.rank(self.post.mailbox(message).producer, self.devices()).0;
-                incoming.push((self.inboxes.get(&message.mailbox).context("a message of another device")?, from));
+                let message = self.endpoint.shared.buffers.message(&port, self.step);
+                let message = message.context("a received message has a buffer")?;
+                let from = key.rank(self.endpoint.buffer(message).producer, self.devices()).0;
+                incoming
+                    .push((self.receive_buffers.get(&message.buffer).context("a message of another device")?, from));
             } else {
-                let message = *self.made.get(&op).context("what is sent is made")?;
-                to.push(key.rank(self.post.mailbox(message).consumer, self.devices()).0);
+                let message = *self.made.get(&op).context("a message is produced before it is sent")?;
+                to.push(key.rank(self.endpoint.buffer(message).consumer, self.devices()).0);
                 outgoing.push(message);
             }
         }
         let channel = lock(self.channels.get(&key).context("the channel is joined at the first step")?);
-        incoming.iter().try_for_each(|(inbox, _)| channel.stream().wait(&inbox.read))?;
+        incoming.iter().try_for_each(|(receive_buffer, _)| channel.stream().wait(&receive_buffer.read))?;
         let library = &self.library;
-        self.post.send_all_on(channel.stream(), &outgoing, |outboxes| {
+        self.endpoint.send_all_on(channel.stream(), &outgoing, |send_buffers| {
             let all = || {
-                outboxes
+                send_buffers
                     .iter()
                     .zip(&to)
-                    .try_for_each(|(outbox, &to)| channel.send((outbox.address, outbox.bytes), to))?;
-                incoming.iter().try_for_each(|(inbox, from)| channel.receive(inbox.place(), *from))
+                    .try_for_each(|(send_buffer, &to)| channel.send((send_buffer.address, send_buffer.bytes), to))?;
+                incoming.iter().try_for_each(|(receive_buffer, from)| channel.receive(receive_buffer.place(), *from))
             };
             Ok(if group.len() == 1 { all() } else { library.group(all) }?)
         })?;
-        Ok(incoming.iter().try_for_each(|(inbox, _)| channel.stream().record(&inbox.arrived))?)
+        Ok(incoming.iter().try_for_each(|(receive_buffer, _)| channel.stream().record(&receive_buffer.arrived))?)
     }
 
-    /// Both directions of an exchange at once: neither side's send could be over before the other's receive stands.
+    /// Enqueues both directions of an exchange as one group, because a send cannot complete before the other side's receive.
     fn swap(&mut self, into: Message) -> Result<Address> {
-        let peer = self.post.mailbox(into).producer;
+        let peer = self.endpoint.buffer(into).producer;
         let out = self.exchanges.get_mut(&peer).and_then(VecDeque::pop_front);
-        let out = out.context("what goes out in an exchange is put before what comes in is awaited")?;
-        let key = Key::Exchange(self.post.device.min(peer), self.post.device.max(peer));
+        let out = out.context("an exchange puts its outgoing message before it waits for the incoming one")?;
+        let key = Key::Exchange(self.endpoint.device.min(peer), self.endpoint.device.max(peer));
         let to = key.rank(peer, self.devices()).0;
         let channel = lock(self.channels.get(&key).context("the channel is joined at the first step")?);
-        let inbox = self.inboxes.get(&into.mailbox).context("a message of another device")?;
-        channel.stream().wait(&inbox.read)?;
-        self.post.send_on(channel.stream(), out, |outbox| {
-            Ok(channel.swap((outbox.address, outbox.bytes), inbox.place(), to)?)
+        let receive_buffer = self.receive_buffers.get(&into.buffer).context("a message of another device")?;
+        channel.stream().wait(&receive_buffer.read)?;
+        self.endpoint.send_on(channel.stream(), out, |send_buffer| {
+            Ok(self.library.group(|| {
+                channel.send((send_buffer.address, send_buffer.bytes), to)?;
+                channel.receive(receive_buffer.place(), to)
+            })?)
         })?;
-        channel.stream().record(&inbox.arrived)?;
-        self.post.gpu.compute.wait(&inbox.arrived)?;
-        Ok(inbox.buffer.address())
+        channel.stream().record(&receive_buffer.arrived)?;
+        self.endpoint.gpu.compute.wait(&receive_buffer.arrived)?;
+        Ok(receive_buffer.buffer.address())
     }
 }
 
 impl Link for Nccl {
-    type Place = Address;
-    type Moment = Event;
+    type Location = Address;
+    type Timestamp = Event;
 
     fn begin(&mut self) -> Result<()> {
         if self.channels.is_empty() {
-            // In the order of their keys, on every device: then no two wait for each other at different ones.
+            // In the order of keys on every device, so that no two wait for each other at different communicators.
             let ids = self.ids.clone();
-            for (&key, &id) in ids.iter().filter(|(key, _)| key.concerns(self.post.device)) {
-                let end = (self.post.device, &self.post.gpu);
-                self.channels.insert(key, communicators::join(&self.library, &self.post.shared, end, (key, id))?);
+            for (&key, &id) in ids.iter().filter(|(key, _)| key.concerns(self.endpoint.device)) {
+                let end = (self.endpoint.device, &self.endpoint.gpu);
+                self.channels.insert(key, communicators::join(&self.library, &self.endpoint.shared, end, (key, id))?);
             }
         } else {
             self.step += 1;
@@ -237,14 +248,14 @@ impl Link for Nccl {
         Ok(())
     }
 
-    fn outbox(&mut self, message: Message) -> Result<Address> {
-        self.post.free_outbox(message)
+    fn send_buffer(&mut self, message: Message) -> Result<Address> {
+        self.endpoint.free_send_buffer(message)
     }
 
     fn put(&mut self, message: Message) -> Result<()> {
-        self.post.note_made(message)?;
+        self.endpoint.note_made(message)?;
         let Some(op) = message.op else {
-            let peer = self.post.mailbox(message).consumer;
+            let peer = self.endpoint.buffer(message).consumer;
             self.exchanges.entry(peer).or_default().push_back(message);
             return Ok(());
         };
@@ -260,20 +271,20 @@ impl Link for Nccl {
         if let Some(lane) = self.lanes.iter().position(pending) {
             self.advance(lane, Some(op))?;
         }
-        let inbox = self.inbox(message)?;
-        self.post.gpu.compute.wait(&inbox.arrived)?;
-        Ok(inbox.buffer.address())
+        let receive_buffer = self.receive_buffer(message)?;
+        self.endpoint.gpu.compute.wait(&receive_buffer.arrived)?;
+        Ok(receive_buffer.buffer.address())
     }
 
     fn release(&mut self, message: Message) -> Result<()> {
-        Ok(self.post.gpu.compute.record(&self.inbox(message)?.read)?)
+        Ok(self.endpoint.gpu.compute.record(&self.receive_buffer(message)?.read)?)
     }
 
     fn sent(&mut self) -> BTreeMap<usize, [Event; 2]> {
-        self.post.sent()
+        self.endpoint.sent()
     }
 
-    /// The other sessions' too: none of them has another step.
+    /// Also aborts transfers of other sessions, which execute no further steps.
     fn abort(&mut self) {
         self.channels.values().for_each(|channel| lock(channel).abort());
     }

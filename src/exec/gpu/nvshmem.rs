@@ -1,15 +1,15 @@
-//! NVSHMEM: one-sided puts with signal on a stream; the receiver's stream waits for the word to grow. A rank a device.
+//! The link by NVSHMEM: one-sided puts with signal on a stream; the receiver's stream waits for the signal word. One rank per device.
 //!
-//! Messages lie in a piece of symmetric memory at both their ends, since a network reaches no other: what a device is sent from the
-//! beginning on, then what it sends, each part as large as the fullest device needs, so that the same offset means the same mailbox
-//! everywhere. Sessions take turns in it. In a second piece, of each session's own, lie two words a mailbox: how often it was filled,
-//! at the reader's; how often it was read, at the writer's. The wait is the driver's own (`cuStreamWaitValue64`), which NVSHMEM's
-//! signal wait comes down to: it also works where ranks share a GPU.
+//! Both ends of a message are in symmetric memory, because a network reaches no other memory. One allocation, used by the sessions in
+//! turn, holds the received messages and then the sent ones; each part is as large as the device with the most needs, so that an
+//! offset means the same buffer everywhere. A second allocation per session holds two words per buffer: how often it was filled,
+//! on the reader, and how often it was read, on the writer. Streams wait with the driver's `cuStreamWaitValue64`, which also works
+//! if ranks share a GPU, unlike NVSHMEM's own wait.
 
 use super::super::link::{Link, Refusal, Setting};
-use super::super::mailbox::{Mailbox, Mailboxes, Message};
+use super::super::message::{Message, MessageBuffer, MessageBuffers};
 use super::super::shared::Shared;
-use super::post::{self, GpuLink, Post};
+use super::endpoint::{self, Endpoint, GpuLink};
 use crate::cuda::library::{self, NVSHMEM};
 use crate::cuda::symmetric::{Symmetric, World};
 use crate::cuda::{Address, Event, Stream};
@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 const WORD: usize = size_of::<u64>();
 const ALIGNMENT: usize = 256;
 
-/// A device's end.
+/// A device's end of the link.
 pub struct Nvshmem {
-    post: Post,
+    endpoint: Endpoint,
     messages: Arc<Symmetric>,
     words: Symmetric,
     layout: Layout,
-    /// By mailbox: behind this device's reading of it.
+    /// By buffer: event behind this device's read of it.
     read: BTreeMap<usize, Event>,
     waits: Waits,
 }
@@ -35,23 +35,23 @@ pub struct Nvshmem {
 /// How a stream waits for a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
-    /// The driver's wait, behind which all that came before the word is seen.
+    /// The driver's wait, which also flushes everything that arrived before the word.
     Flushed,
-    /// The driver's wait, between GPUs that reach each other directly.
+    /// The driver's wait, between GPUs with peer access.
     Plain,
-    /// The library's wait.
+    /// NVSHMEM's wait.
     Library,
 }
 
-/// Where mailboxes lie in symmetric memory.
+/// Offsets of message buffers in symmetric memory.
 struct Layout {
-    /// By mailbox: where it is received, and where it is sent from.
+    /// By buffer: offset on the receiver, offset on the sender.
     places: Vec<[usize; 2]>,
     bytes: usize,
 }
 
 impl Layout {
-    fn new(mailboxes: &Mailboxes) -> Layout {
+    fn new(buffers: &MessageBuffers) -> Layout {
         let mut filled: [BTreeMap<u32, usize>; 2] = Default::default();
         let mut place = |side: usize, device: u32, bytes: usize| {
             let end = filled[side].entry(device).or_default();
@@ -60,8 +60,8 @@ impl Layout {
             start
         };
         let both =
-            |mailbox: &Mailbox| [place(0, mailbox.consumer, mailbox.bytes), place(1, mailbox.producer, mailbox.bytes)];
-        let mut places: Vec<[usize; 2]> = mailboxes.all().iter().map(both).collect();
+            |buffer: &MessageBuffer| [place(0, buffer.consumer, buffer.bytes), place(1, buffer.producer, buffer.bytes)];
+        let mut places: Vec<[usize; 2]> = buffers.all().iter().map(both).collect();
         let [received, sent] = filled.map(|filled| filled.into_values().max().unwrap_or(0));
         places.iter_mut().for_each(|[_, from]| *from += received);
         Layout { places, bytes: received + sent }
@@ -71,16 +71,16 @@ impl Layout {
         2 * WORD * self.places.len()
     }
 
-    fn arrived(mailbox: usize) -> usize {
-        2 * mailbox * WORD
+    fn arrived(buffer: usize) -> usize {
+        2 * buffer * WORD
     }
 
-    fn read(mailbox: usize) -> usize {
-        Layout::arrived(mailbox) + WORD
+    fn read(buffer: usize) -> usize {
+        Layout::arrived(buffer) + WORD
     }
 }
 
-/// So much memory for messages, the same piece for every session as long as it suffices; all ranks call this together.
+/// Returns memory for messages, reused between sessions while it is large enough. All ranks must call this together.
 fn messages(world: &Arc<World>, bytes: usize) -> Result<Arc<Symmetric>> {
     static KEPT: Mutex<Option<Arc<Symmetric>>> = Mutex::new(None);
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,7 +92,7 @@ fn messages(world: &Arc<World>, bytes: usize) -> Result<Arc<Symmetric>> {
     Ok(made)
 }
 
-/// The library, joined once a process.
+/// Initialises NVSHMEM once per process. All ranks must call this together.
 fn world(shared: &Shared) -> Result<Arc<World>> {
     static WORLD: OnceLock<Mutex<Option<Arc<World>>>> = OnceLock::new();
     let mut world = WORLD.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +101,7 @@ fn world(shared: &Shared) -> Result<Arc<World>> {
     }
     let ranks = &shared.ranks;
     let found = library::open(&NVSHMEM).map_err(|missing| anyhow!("{missing}"));
-    // Told to all before anyone waits for it: where one rank lacks the library, all say so.
+    // Exchanged before anyone waits: if one rank lacks the library, all ranks report it.
     let able = ranks.exchange(vec![u8::from(found.is_ok())])?;
     let found = found?;
     ensure!(able.iter().all(|able| *able == [1]), "expected NVSHMEM at every rank, found it missing at another");
@@ -115,9 +115,9 @@ fn world(shared: &Shared) -> Result<Arc<World>> {
 }
 
 impl Nvshmem {
-    /// What it needs.
+    /// Checks the requirements.
     pub fn probe(setting: &Setting<'_>) -> Result<(), Refusal> {
-        post::library(&NVSHMEM)?;
+        endpoint::library(&NVSHMEM)?;
         let devices = setting.devices;
         if setting.ranks.size() >= devices {
             return Ok(());
@@ -125,41 +125,43 @@ impl Nvshmem {
         Err(Refusal::of(format!("expected a rank for each device; start {devices} with -n {devices}")))
     }
 
-    /// See [`MakeEnds`](post::MakeEnds): the end of this rank's device.
-    pub fn ends(mut posts: Vec<Post>, shared: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
+    /// See [`MakeEnds`](endpoint::MakeEnds): the end of this rank's device.
+    pub fn ends(mut endpoints: Vec<Endpoint>, shared: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
         let devices = shared.plan.graph.schedule().devices();
         let size = shared.ranks.size();
         ensure!(
-            size >= devices && posts.len() <= 1,
+            size >= devices && endpoints.len() <= 1,
             "expected a rank for each of the {devices} devices with --link nvshmem, found {size}: start them with -n {devices} \
              or mpirun -n {devices}"
         );
-        if let Some(post) = posts.first() {
-            post.gpu.make_current()?;
+        if let Some(endpoint) = endpoints.first() {
+            endpoint.gpu.make_current()?;
         }
         let world = world(shared)?;
-        let layout = Layout::new(&shared.mailboxes);
+        let layout = Layout::new(&shared.buffers);
         let messages = messages(&world, layout.bytes)?;
         let words = Symmetric::new(&world, layout.words())?;
-        if let Some(post) = posts.first() {
-            // Words begin at 0 on every rank before any rank puts: the exchange below is behind every rank's clearing.
-            post.gpu.compute.clear(words.address(0), layout.words())?;
-            post.gpu.compute.synchronize()?;
+        if let Some(endpoint) = endpoints.first() {
+            // The exchange below makes sure that the words are 0 on every rank before any rank puts.
+            endpoint.gpu.compute.clear(words.address(0), layout.words())?;
+            endpoint.gpu.compute.synchronize()?;
         }
         shared.ranks.exchange(Vec::new())?;
-        let Some(post) = posts.pop() else { return Ok(Vec::new()) };
-        let inboxes = shared.mailboxes.all().iter().enumerate().filter(|(_, mailbox)| mailbox.consumer == post.device);
-        let read = inboxes.map(|(number, _)| Ok((number, post.gpu.events().untimed()?))).collect::<Result<_>>()?;
-        let waits = match (post.gpu.facts().flushes_remote_writes, shared.ranks.share_memory()) {
+        let Some(endpoint) = endpoints.pop() else { return Ok(Vec::new()) };
+        let receive_buffers =
+            shared.buffers.all().iter().enumerate().filter(|(_, buffer)| buffer.consumer == endpoint.device);
+        let read =
+            receive_buffers.map(|(number, _)| Ok((number, endpoint.gpu.events().untimed()?))).collect::<Result<_>>()?;
+        let waits = match (endpoint.gpu.facts().flushes_remote_writes, shared.ranks.share_memory()) {
             (true, _) => Waits::Flushed,
             (false, true) => Waits::Plain,
             (false, false) => Waits::Library,
         };
-        let post = post.with_outboxes(|mailbox| Some(messages.address(layout.places[mailbox][1])))?;
-        Ok(vec![Box::new(Nvshmem { post, messages, words, layout, read, waits })])
+        let endpoint = endpoint.with_send_buffers(|buffer| Some(messages.address(layout.places[buffer][1])))?;
+        Ok(vec![Box::new(Nvshmem { endpoint, messages, words, layout, read, waits })])
     }
 
-    /// What follows on the stream waits until the word at `place` is at least `value`.
+    /// Makes later work on the stream wait until the word at `place` is at least `value`.
     fn wait_word(&self, stream: &Stream, place: usize, value: u64) -> Result<()> {
         match self.waits {
             Waits::Flushed => Ok(stream.wait_value_flushed(self.words.address(place), value)?),
@@ -168,49 +170,50 @@ impl Nvshmem {
         }
     }
 
-    /// The PE of a device: its rank.
+    /// Returns the PE of a device, which is its rank.
     fn pe(&self, device: u32) -> u32 {
-        let devices = self.post.shared.plan.graph.schedule().devices();
-        self.post.shared.ranks.rank_of(device, devices)
+        let devices = self.endpoint.shared.plan.graph.schedule().devices();
+        self.endpoint.shared.ranks.rank_of(device, devices)
     }
 }
 
 impl Link for Nvshmem {
-    type Place = Address;
-    type Moment = Event;
+    type Location = Address;
+    type Timestamp = Event;
 
-    fn outbox(&mut self, message: Message) -> Result<Address> {
-        self.post.free_outbox(message)
+    fn send_buffer(&mut self, message: Message) -> Result<Address> {
+        self.endpoint.free_send_buffer(message)
     }
 
     fn put(&mut self, message: Message) -> Result<()> {
-        let pe = self.pe(self.post.mailbox(message).consumer);
-        self.post.note_made(message)?;
+        let pe = self.pe(self.endpoint.buffer(message).consumer);
+        self.endpoint.note_made(message)?;
         if let Some(credit) = message.credit.filter(|&credit| credit > 0) {
-            self.wait_word(&self.post.gpu.send, Layout::read(message.mailbox), credit)?;
+            self.wait_word(&self.endpoint.gpu.send, Layout::read(message.buffer), credit)?;
         }
-        let [to, from] = self.layout.places[message.mailbox];
-        let (messages, word) = (&self.messages, (&self.words, Layout::arrived(message.mailbox)));
-        self.post
-            .send(message, |gpu, outbox| messages.put([from, to], outbox.bytes, word, message.value, pe, &gpu.send))
+        let [to, from] = self.layout.places[message.buffer];
+        let (messages, word) = (&self.messages, (&self.words, Layout::arrived(message.buffer)));
+        self.endpoint.send(message, |gpu, send_buffer| {
+            messages.put([from, to], send_buffer.bytes, word, message.value, pe, &gpu.send)
+        })
     }
 
     fn wait(&mut self, message: Message) -> Result<Address> {
-        self.wait_word(&self.post.gpu.compute, Layout::arrived(message.mailbox), message.value)?;
-        Ok(self.messages.address(self.layout.places[message.mailbox][0]))
+        self.wait_word(&self.endpoint.gpu.compute, Layout::arrived(message.buffer), message.value)?;
+        Ok(self.messages.address(self.layout.places[message.buffer][0]))
     }
 
     fn release(&mut self, message: Message) -> Result<()> {
-        let gpu = &self.post.gpu;
-        let read = self.read.get(&message.mailbox).context("a message of another device")?;
+        let gpu = &self.endpoint.gpu;
+        let read = self.read.get(&message.buffer).context("a message of another device")?;
         gpu.compute.record(read)?;
-        // On a stream of its own: neither compute nor sends wait for the word's way to the other side.
+        // On its own stream, so that neither compute nor sends wait for the signal's transfer.
         gpu.receive.wait(read)?;
-        let pe = self.pe(self.post.mailbox(message).producer);
-        self.words.signal(Layout::read(message.mailbox), message.value, pe, &gpu.receive)
+        let pe = self.pe(self.endpoint.buffer(message).producer);
+        self.words.signal(Layout::read(message.buffer), message.value, pe, &gpu.receive)
     }
 
     fn sent(&mut self) -> BTreeMap<usize, [Event; 2]> {
-        self.post.sent()
+        self.endpoint.sent()
     }
 }

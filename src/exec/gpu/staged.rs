@@ -1,14 +1,13 @@
-//! Through the hosts' memory: a message is copied to the sender's host, put into the receiver's slot as between CPU devices
-//! (shared memory, or MPI between machines), and copied to the receiver's GPU. It needs nothing of the GPUs but copies; its
-//! price is that hosts wait for messages, inside steps too.
+//! The link through the hosts' memory: a message is copied to the sender's host, put into the receiver's host buffer as between CPU
+//! devices (shared memory, or MPI between machines), and copied to the receiver's GPU. It works with any GPUs, but hosts wait for
+//! messages inside steps.
 
 use super::super::link::Link;
-use super::super::mailbox::Message;
+use super::super::message::Message;
 use super::super::shared::Shared;
-use super::super::signal::{Patience, Signal};
-use super::super::thread;
-use super::super::watch::Watch;
-use super::post::{GpuLink, Post};
+use super::super::signal::{Signal, WaitPolicy};
+use super::super::watch::{Watch, join_within};
+use super::endpoint::{Endpoint, GpuLink};
 use crate::cuda::{Address, Buffer, Event, Gpu, Pinned};
 use crate::delivery::Delivery;
 use anyhow::{Context as _, Result, anyhow};
@@ -18,43 +17,43 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long the thread that hands messages on is waited for when the device ends.
-const PARTING: Duration = Duration::from_secs(5);
+/// How long the end of a device waits for its forwarding thread.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A message on its way down to the host and on.
+/// A message on its way to the host and to the other device.
 struct Outgoing {
     host: Mutex<Pinned>,
-    /// It is on the host.
+    /// It has arrived on the host.
     down: Event,
-    /// How many have gone on from there.
+    /// Number of messages that have left the host.
     gone: Signal,
 }
 
-/// A message that came in.
-struct Inbox {
+/// A received message.
+struct ReceiveBuffer {
     host: Pinned,
     buffer: Buffer,
-    /// It is on the device.
+    /// It has arrived on the device.
     up: Event,
     read: Event,
 }
 
-/// A device's end.
+/// A device's end of the link.
 pub struct Staged {
-    post: Post,
+    endpoint: Endpoint,
     outgoing: BTreeMap<usize, (Arc<Outgoing>, u64)>,
-    inboxes: BTreeMap<usize, Inbox>,
-    /// None when the device ends.
+    receive_buffers: BTreeMap<usize, ReceiveBuffer>,
+    /// `None` when the device ends.
     forwarder: Option<Sender<(Message, Arc<Outgoing>)>>,
     thread: Option<JoinHandle<()>>,
-    /// Why messages are not handed on any more.
+    /// Why messages are no longer forwarded.
     fault: Arc<OnceLock<String>>,
 }
 
-/// Waits end where all is called off, and where messages are not handed on any more.
+/// Ends waits if the run is aborted or messages are no longer forwarded.
 struct Until<'a>(&'a Watch, &'a OnceLock<String>);
 
-impl Patience for Until<'_> {
+impl WaitPolicy for Until<'_> {
     fn spin(&self) -> Duration {
         self.0.spin()
     }
@@ -66,125 +65,125 @@ impl Patience for Until<'_> {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        self.forwarder = None; // for which the thread waits
-        thread::join_within(self.thread.take(), PARTING);
+        self.forwarder = None; // the thread ends when its channel closes
+        join_within(self.thread.take(), JOIN_TIMEOUT);
     }
 }
 
 impl Staged {
     /// See [`MakeEnds`](super::MakeEnds).
-    pub fn ends(posts: Vec<Post>, _: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
-        posts.into_iter().map(|post| -> Result<GpuLink> { Ok(Box::new(Staged::new(post)?)) }).collect()
+    pub fn ends(endpoints: Vec<Endpoint>, _: &Arc<Shared>, _: Delivery) -> Result<Vec<GpuLink>> {
+        endpoints.into_iter().map(|endpoint| -> Result<GpuLink> { Ok(Box::new(Staged::new(endpoint)?)) }).collect()
     }
 
-    fn new(post: Post) -> Result<Staged> {
-        let post = post.with_outboxes(|_| None)?;
-        let context = post.gpu.context();
-        let (mut outgoing, mut inboxes) = (BTreeMap::new(), BTreeMap::new());
-        for (number, mailbox) in post.shared.mailboxes.all().iter().enumerate() {
-            let padded = mailbox.bytes.next_multiple_of(size_of::<f32>());
-            if mailbox.producer == post.device {
+    fn new(endpoint: Endpoint) -> Result<Staged> {
+        let endpoint = endpoint.with_send_buffers(|_| None)?;
+        let context = endpoint.gpu.context();
+        let (mut outgoing, mut receive_buffers) = (BTreeMap::new(), BTreeMap::new());
+        for (number, buffer) in endpoint.shared.buffers.all().iter().enumerate() {
+            let padded = buffer.bytes.next_multiple_of(size_of::<f32>());
+            if buffer.producer == endpoint.device {
                 let host = Mutex::new(Pinned::new(context, padded)?);
-                let way = Outgoing { host, down: post.gpu.events().untimed()?, gone: Signal::default() };
+                let way = Outgoing { host, down: endpoint.gpu.events().untimed()?, gone: Signal::default() };
                 outgoing.insert(number, (Arc::new(way), 0));
             }
-            if mailbox.consumer == post.device {
-                let (up, read) = (post.gpu.events().untimed()?, post.gpu.events().untimed()?);
-                let (host, buffer) = (Pinned::new(context, padded)?, Buffer::new(context, mailbox.bytes)?);
-                inboxes.insert(number, Inbox { host, buffer, up, read });
+            if buffer.consumer == endpoint.device {
+                let (up, read) = (endpoint.gpu.events().untimed()?, endpoint.gpu.events().untimed()?);
+                let (host, buffer) = (Pinned::new(context, padded)?, Buffer::new(context, buffer.bytes)?);
+                receive_buffers.insert(number, ReceiveBuffer { host, buffer, up, read });
             }
         }
         let (forwarder, messages) = channel();
-        let shared = post.shared.clone();
+        let shared = endpoint.shared.clone();
         let fault = Arc::new(OnceLock::new());
-        let (gpu, told) = (post.gpu.clone(), fault.clone());
+        let (gpu, reason) = (endpoint.gpu.clone(), fault.clone());
         let forward = move || {
             if let Err(error) = forward(&gpu, &shared, &messages) {
-                let _ = told.set(format!("{error:#}"));
+                let _ = reason.set(format!("{error:#}"));
             }
         };
-        let name = format!("messages of device {}", post.device);
+        let name = format!("messages of device {}", endpoint.device);
         let thread = Some(std::thread::Builder::new().name(name).spawn(forward)?);
-        Ok(Staged { post, outgoing, inboxes, forwarder: Some(forwarder), thread, fault })
+        Ok(Staged { endpoint, outgoing, receive_buffers, forwarder: Some(forwarder), thread, fault })
     }
 
-    /// An error where messages are not handed on any more.
+    /// Fails if messages are no longer forwarded.
     fn check(&self) -> Result<()> {
-        self.fault.get().map_or(Ok(()), |fault| Err(anyhow!("handing messages on from the host: {fault}")))
+        self.fault.get().map_or(Ok(()), |fault| Err(anyhow!("forwarding messages from the host: {fault}")))
     }
 }
 
-/// Hands messages on once they are on the host.
+/// Forwards messages once they have arrived on the host.
 fn forward(gpu: &Gpu, shared: &Shared, messages: &Receiver<(Message, Arc<Outgoing>)>) -> Result<()> {
     gpu.make_current()?;
     while let Ok((message, way)) = messages.recv() {
-        let mailbox = shared.mailboxes.of(message);
+        let buffer = shared.buffers.of(message);
         way.down.synchronize()?;
-        let mut data = vec![0.0_f32; mailbox.bytes.div_ceil(size_of::<f32>())];
+        let mut data = vec![0.0_f32; buffer.bytes.div_ceil(size_of::<f32>())];
         way.host.lock().unwrap_or_else(PoisonError::into_inner).read(0, &mut data);
         let free = message.credit.is_none_or(|credit| {
-            shared.heap.signal(mailbox.slot.read).wait(credit, &shared.watch).is_ok() // else called off
+            shared.heap.signal(buffer.host.read).wait(credit, &shared.watch).is_ok() // otherwise aborted
         });
         if !free {
             return Ok(());
         }
-        mailbox.slot.put(&shared.heap, mailbox.consumer, &data, message.value);
+        buffer.host.put(&shared.heap, buffer.consumer, &data, message.value);
         way.gone.raise(way.gone.value() + 1);
     }
     Ok(())
 }
 
 impl Link for Staged {
-    type Place = Address;
-    type Moment = Event;
+    type Location = Address;
+    type Timestamp = Event;
 
-    fn outbox(&mut self, message: Message) -> Result<Address> {
-        self.post.free_outbox(message)
+    fn send_buffer(&mut self, message: Message) -> Result<Address> {
+        self.endpoint.free_send_buffer(message)
     }
 
     fn put(&mut self, message: Message) -> Result<()> {
-        let (way, count) = self.outgoing.get_mut(&message.mailbox).context("a message of another device")?;
-        let gone = way.gone.wait(*count, &Until(&self.post.shared.watch, &self.fault));
+        let (way, count) = self.outgoing.get_mut(&message.buffer).context("a message of another device")?;
+        let gone = way.gone.wait(*count, &Until(&self.endpoint.shared.watch, &self.fault));
         *count += 1;
         let way = way.clone();
         self.check()?;
         gone?;
-        self.post.note_made(message)?;
-        self.post.send(message, |gpu, outbox| {
+        self.endpoint.note_made(message)?;
+        self.endpoint.send(message, |gpu, send_buffer| {
             let host = way.host.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok(gpu.send.download(&host, 0..outbox.bytes, outbox.address)?)
+            Ok(gpu.send.download(&host, 0..send_buffer.bytes, send_buffer.address)?)
         })?;
-        self.post.gpu.send.record(&way.down)?;
+        self.endpoint.gpu.send.record(&way.down)?;
         let sent = self.forwarder.as_ref().and_then(|forwarder| forwarder.send((message, way)).ok());
         self.check()?;
-        sent.context("the thread that hands messages on is gone")
+        sent.context("the thread that forwards messages has ended")
     }
 
     fn wait(&mut self, message: Message) -> Result<Address> {
-        let come = self.post.wait_enqueued_until(message, &Until(&self.post.shared.watch, &self.fault));
+        let come = self.endpoint.wait_enqueued_until(message, &Until(&self.endpoint.shared.watch, &self.fault));
         self.check()?;
         come?;
-        let gpu = self.post.gpu.clone();
-        let mailbox = *self.post.mailbox(message);
-        let inbox = self.inboxes.get_mut(&message.mailbox).context("a message of another device")?;
-        inbox.up.synchronize()?;
-        gpu.receive.wait(&inbox.read)?;
-        let len = mailbox.bytes.div_ceil(size_of::<f32>());
-        mailbox.slot.take(&self.post.shared.heap, |data| inbox.host.write(0, &data[..len]));
-        self.post.tell_read(message);
-        gpu.receive.upload(inbox.buffer.address(), &inbox.host, 0..inbox.buffer.bytes())?;
-        gpu.receive.record(&inbox.up)?;
-        gpu.compute.wait(&inbox.up)?;
-        Ok(inbox.buffer.address())
+        let gpu = self.endpoint.gpu.clone();
+        let buffer = *self.endpoint.buffer(message);
+        let receive_buffer = self.receive_buffers.get_mut(&message.buffer).context("a message of another device")?;
+        receive_buffer.up.synchronize()?;
+        gpu.receive.wait(&receive_buffer.read)?;
+        let len = buffer.bytes.div_ceil(size_of::<f32>());
+        buffer.host.take(&self.endpoint.shared.heap, |data| receive_buffer.host.write(0, &data[..len]));
+        self.endpoint.signal_read(message);
+        gpu.receive.upload(receive_buffer.buffer.address(), &receive_buffer.host, 0..receive_buffer.buffer.bytes())?;
+        gpu.receive.record(&receive_buffer.up)?;
+        gpu.compute.wait(&receive_buffer.up)?;
+        Ok(receive_buffer.buffer.address())
     }
 
     fn release(&mut self, message: Message) -> Result<()> {
-        let inbox = self.inboxes.get(&message.mailbox).context("a message of another device")?;
-        Ok(self.post.gpu.compute.record(&inbox.read)?)
+        let receive_buffer = self.receive_buffers.get(&message.buffer).context("a message of another device")?;
+        Ok(self.endpoint.gpu.compute.record(&receive_buffer.read)?)
     }
 
     fn sent(&mut self) -> BTreeMap<usize, [Event; 2]> {
-        self.post.sent()
+        self.endpoint.sent()
     }
 
     fn is_done(&mut self) -> Result<bool> {

@@ -1,11 +1,10 @@
-//! Between hosts: one-sided puts with a signal into the receiver's slots, through memory that both have, or by whatever joins
-//! the ranks. On request it holds messages back as another delivery would.
+//! The link between hosts: one-sided puts with a signal into the receiver's buffers, through shared memory or the transport between
+//! ranks. On request it delays messages as another delivery would.
 
 use super::super::arena::Region;
-use super::super::mailbox::{Mailbox, Message};
+use super::super::message::{Message, MessageBuffer};
 use super::super::shared::Shared;
-use super::Link;
-use super::need::{Refusal, Setting};
+use super::{Link, Refusal, Setting};
 use crate::ranks::HAS_MPI;
 use anyhow::Result;
 use std::sync::Arc;
@@ -14,18 +13,17 @@ use std::sync::Arc;
 pub struct Local(Arc<Shared>);
 
 impl Local {
-    /// The end of any device of a session.
     pub fn new(shared: Arc<Shared>) -> Local {
         Local(shared)
     }
 
-    fn mailbox(&self, message: Message) -> &Mailbox {
-        self.0.mailboxes.of(message)
+    fn buffer(&self, message: Message) -> &MessageBuffer {
+        self.0.buffers.of(message)
     }
 
-    /// Waits, where the graph asks for it, until the slot is free again.
+    /// Waits until the buffer is free, if the graph requires it.
     fn wait_credit(&self, message: Message) -> Result<()> {
-        let read = self.0.heap.signal(self.mailbox(message).slot.read);
+        let read = self.0.heap.signal(self.buffer(message).host.read);
         Ok(message.credit.map_or(Ok(()), |credit| read.wait(credit, &self.0.watch))?)
     }
 
@@ -33,40 +31,40 @@ impl Local {
     fn arrive(&self, messages: Vec<(usize, u64)>) {
         for (message, step) in messages {
             if let Some(port) = &self.0.plan.outputs[message] {
-                self.0.heap.raise(port.consumer, self.0.mailboxes.slot(port).arrived, port.signal(step));
+                self.0.heap.raise(port.consumer, self.0.buffers.slot(port).arrived, port.signal(step));
             }
         }
     }
 }
 
 impl Link for Local {
-    type Place = Region;
-    type Moment = u64;
+    type Location = Region;
+    type Timestamp = u64;
 
-    fn outbox(&mut self, message: Message) -> Result<Region> {
-        let mailbox = self.mailbox(message);
+    fn send_buffer(&mut self, message: Message) -> Result<Region> {
+        let buffer = self.buffer(message);
         match message.op {
-            Some(op) => Ok(self.0.mailboxes.outbox(mailbox.producer, op)),
-            // A gradient is long: it is written where it will be read, or to the same place in this process's own memory.
-            None => self.wait_credit(message).map(|()| mailbox.slot.data),
+            Some(op) => Ok(self.0.buffers.send_buffer(buffer.producer, op)),
+            // A gradient is large, so it is written where it is read, or at the same offset of this process's memory.
+            None => self.wait_credit(message).map(|()| buffer.host.data),
         }
     }
 
     fn put(&mut self, message: Message) -> Result<()> {
         self.wait_credit(message)?;
-        let Shared { heap, mailboxes, queues, .. } = &*self.0;
-        let Mailbox { producer, consumer, slot, .. } = *self.mailbox(message);
+        let Shared { heap, buffers, queues, .. } = &*self.0;
+        let MessageBuffer { producer, consumer, host: slot, .. } = *self.buffer(message);
         let Some(op) = message.op else {
-            // SAFETY: filled by this device, and not read before the signal is raised.
+            // SAFETY: this device has filled it, and no one reads it before the signal is raised.
             unsafe { heap.publish(consumer, slot.data, slot.arrived, message.value) };
             return Ok(());
         };
-        // SAFETY: the outbox is this device's own, which writes nothing now.
-        let made = unsafe { heap.arena().data(mailboxes.outbox(producer, op)) };
+        // SAFETY: the send buffer is this device's own, which does not write now.
+        let made = unsafe { heap.arena().data(buffers.send_buffer(producer, op)) };
         match queues {
             None => slot.put(heap, consumer, made, message.value),
             Some(_) => {
-                // SAFETY: the slot's last message was read; the signal follows when the queues allow it.
+                // SAFETY: the buffer's last message was read; the signal follows when the queues allow it.
                 unsafe { heap.arena().data_mut(slot.data) }.copy_from_slice(made);
                 self.arrive(self.0.post(op)?.unwrap_or_default());
             }
@@ -75,14 +73,14 @@ impl Link for Local {
     }
 
     fn wait(&mut self, message: Message) -> Result<Region> {
-        let slot = &self.mailbox(message).slot;
+        let slot = &self.buffer(message).host;
         self.0.heap.signal(slot.arrived).wait(message.value, &self.0.watch)?;
         Ok(slot.data)
     }
 
     fn release(&mut self, message: Message) -> Result<()> {
-        let mailbox = self.mailbox(message);
-        self.0.heap.raise(mailbox.producer, mailbox.slot.read, message.value);
+        let buffer = self.buffer(message);
+        self.0.heap.raise(buffer.producer, buffer.host.read, message.value);
         if let Some(op) = message.op {
             self.arrive(self.0.release(op)?.unwrap_or_default());
         }
@@ -90,7 +88,7 @@ impl Link for Local {
     }
 }
 
-/// What peer copies and the hosts' shared memory need.
+/// Checks the requirement of peer copies and the hosts' shared memory.
 pub fn one_machine(setting: &Setting<'_>) -> Result<(), Refusal> {
     if setting.ranks.share_memory() {
         return Ok(());
@@ -98,7 +96,7 @@ pub fn one_machine(setting: &Setting<'_>) -> Result<(), Refusal> {
     Err(Refusal::of("expected all ranks on one machine, found several; use mpi, nvshmem or nccl"))
 }
 
-/// What MPI needs.
+/// Checks the requirement of MPI.
 pub fn under_mpirun(setting: &Setting<'_>) -> Result<(), Refusal> {
     if setting.ranks.under_mpi() {
         return Ok(());

@@ -1,54 +1,79 @@
-//! Links: how messages get from one device to another. What a link must do is one trait; which there are, who may use them,
-//! what they deliver and what they need is one table.
+//! Links, which move messages between devices: the trait of all links, and a table of the available ones with their
+//! requirements.
 
 mod local;
-mod need;
 mod table;
 
 pub use local::Local;
-pub use need::{Refusal, Setting};
 pub use table::{LINKS, LinkKind};
 
-use super::mailbox::Message;
+use super::message::Message;
+use crate::ranks::Ranks;
 use anyhow::Result;
 use std::collections::BTreeMap;
 
-/// A device's end of the way to the others. Between GPUs calls only enqueue, unless they say so: "now" is then where the compute
-/// stream comes to what is enqueued next.
+/// A device's end of a link. Between GPUs calls only enqueue unless stated otherwise, and "now" is the current end of the compute
+/// stream.
 pub trait Link: Send {
-    /// Where a message lies.
-    type Place;
-    /// A moment of the device, to be read when the step is over.
-    type Moment;
+    /// Location of a message.
+    type Location;
+    /// A point in time on the device, readable after the step.
+    type Timestamp;
 
-    /// Called by the device's thread at the start of each step, when nothing is enqueued; may wait for other devices.
+    /// Begins a step on the device's thread, when nothing is enqueued. May wait for other devices.
     fn begin(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Where the message is to be written from now on.
-    fn outbox(&mut self, message: Message) -> Result<Self::Place>;
+    /// Returns where to write the message.
+    fn send_buffer(&mut self, message: Message) -> Result<Self::Location>;
 
-    /// Sends what is in the outbox now, as soon as the delivery allows it.
+    /// Sends the current content of the send buffer as soon as the delivery allows it.
     fn put(&mut self, message: Message) -> Result<()>;
 
-    /// Waits for the message; where it lies. Of an exchange both sides put first.
-    fn wait(&mut self, message: Message) -> Result<Self::Place>;
+    /// Waits for the message, and returns its location. In an exchange both sides put first.
+    fn wait(&mut self, message: Message) -> Result<Self::Location>;
 
-    /// The message is not needed any more.
+    /// Releases a message that is no longer needed.
     fn release(&mut self, message: Message) -> Result<()>;
 
-    /// Takes out when each message that an op made left, from its put's beginning to its end, by the op. Empty where a put is
-    /// over when the call is.
-    fn sent(&mut self) -> BTreeMap<usize, [Self::Moment; 2]> {
+    /// Takes the start and end of each op's put, by op. Empty if puts complete within the call.
+    fn sent(&mut self) -> BTreeMap<usize, [Self::Timestamp; 2]> {
         BTreeMap::new()
     }
 
-    /// Ends whatever is under way, without waiting for it: a device failed, here or elsewhere.
+    /// Aborts all transfers without waiting, after a device failed here or elsewhere.
     fn abort(&mut self) {}
 
-    /// Whether all that is enqueued on streams of its own is done; an error where it cannot complete any more.
+    /// Whether everything on the link's own streams is done. Fails if it cannot complete any more.
     fn is_done(&mut self) -> Result<bool> {
         Ok(true)
+    }
+}
+
+/// The devices that a link would connect.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting<'a> {
+    /// Whether the devices are GPUs.
+    pub gpus: bool,
+    pub ranks: &'a Ranks,
+    /// Number of devices in all processes.
+    pub devices: u32,
+    /// Devices per GPU, if GPUs are split.
+    pub slices: Option<u32>,
+}
+
+/// Why a link cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What was expected, what was found, and what to do.
+    pub why: String,
+    /// Whether the machine lacks something; otherwise the request is inconsistent.
+    pub is_lack: bool,
+}
+
+impl Refusal {
+    pub fn of(why: impl Into<String>) -> Refusal {
+        Refusal { why: why.into(), is_lack: false }
     }
 }

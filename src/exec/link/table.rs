@@ -1,31 +1,30 @@
-//! The table of links, and what is asked of it.
+//! The table of links.
 
 use super::super::gpu::{Copy, LACK, MakeEnds, Nccl, Nvshmem, Staged};
-use super::local;
-use super::need::{Refusal, Setting};
+use super::{Refusal, Setting, local};
 use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::ranks::{Lost, Ranks};
 
 /// A kind of link: a row of [`LINKS`].
 #[derive(Debug)]
 pub struct LinkKind {
-    /// As `--link` names it.
+    /// Name for `--link`.
     pub name: &'static str,
-    /// What it is, in words.
+    /// Description.
     pub about: &'static str,
-    /// Under which terms devices that are no GPUs may use it; `None` where they may not.
+    /// Condition for devices other than GPUs; `None` if they cannot use it.
     hosts: Option<&'static str>,
-    /// Under which terms GPUs may.
+    /// Condition for GPUs.
     gpus: &'static str,
-    /// What it promises between GPUs where `--delivery` asks for this; `None` where it does not deliver so.
+    /// Delivery between GPUs for a requested `--delivery`; `None` if unsupported.
     delivers: fn(Delivery) -> Option<Delivery>,
-    /// Where it may be chosen by itself: its place in the order of preference.
+    /// Rank in the automatic choice; `None` if never chosen automatically.
     preference: fn(&Setting<'_>) -> Option<u8>,
-    /// What it needs and does not find.
+    /// Checks its requirements.
     probe: fn(&Setting<'_>) -> Result<(), Refusal>,
     /// Whether messages between GPUs go through the hosts' memory.
     pub staged: bool,
-    /// Makes its ends between GPUs.
+    /// Creates its ends between GPUs.
     pub(in crate::exec) ends: MakeEnds,
 }
 
@@ -89,10 +88,7 @@ pub static LINKS: [LinkKind; 5] = [
 ];
 
 impl LinkKind {
-    /// Whether the devices of `setting` can be joined by it.
-    ///
-    /// # Errors
-    /// They cannot: why, and what to do.
+    /// Checks that it can connect the devices of `setting`.
     pub fn check(&self, setting: &Setting<'_>) -> Result<(), Refusal> {
         let outcome = match LACK {
             Some(lack) if self.hosts.is_none() => Err(Refusal { why: lack.to_string(), is_lack: true }),
@@ -110,12 +106,12 @@ impl LinkKind {
         gpus || self.hosts.is_some()
     }
 
-    /// The best link that is usable; all ranks must call this together.
+    /// Returns the best usable link. All ranks must call this together.
     pub fn best(setting: &Setting<'_>) -> Result<&'static LinkKind, Lost> {
         let mut ranked: Vec<_> = LINKS.iter().filter_map(|link| Some(((link.preference)(setting)?, link))).collect();
         ranked.sort_by_key(|&(place, _)| place);
         for (_, link) in ranked {
-            // All ranks must choose alike.
+            // All ranks must choose the same link.
             let able = setting.ranks.exchange(vec![u8::from(link.check(setting).is_ok())])?;
             if able.iter().all(|able| *able == [1]) {
                 return Ok(link);
@@ -124,7 +120,7 @@ impl LinkKind {
         Ok(&LINKS[0])
     }
 
-    /// What it promises, where `asked` is what `--delivery` says. Hosts emulate whatever is asked for, in memory that all share.
+    /// Returns its delivery for a requested `--delivery`. Hosts emulate every delivery, in shared memory.
     pub fn delivery(&self, gpus: bool, ranks: &Ranks, asked: Delivery) -> Result<Delivery, Refusal> {
         if !gpus && asked != Delivery::OneSided && !ranks.share_memory() {
             return Err(Refusal::of(format!(
@@ -139,7 +135,7 @@ impl LinkKind {
         })
     }
 
-    /// Which devices and links go together, in a sentence.
+    /// Describes which devices and links can be combined.
     pub fn legal_pairs() -> String {
         let with_hosts: Vec<String> =
             LINKS.iter().filter_map(|link| link.hosts.map(|terms| link.name.to_string() + terms)).collect();
@@ -155,13 +151,13 @@ impl LinkKind {
     }
 }
 
-/// What puts promise.
+/// Delivery of one-sided puts.
 fn one_sided(asked: Delivery) -> Option<Delivery> {
     (asked == Delivery::OneSided).then_some(asked)
 }
 
-/// Any queues whose receives stand where their data is used; where none are asked for, one a peer and direction. What a preset stands
-/// for is known with the schedule.
+/// Delivery of NCCL: any queues whose receives are posted just before their data is used; by default one per peer and direction. The
+/// meaning of a preset depends on the schedule.
 fn queues(asked: Delivery) -> Option<Delivery> {
     match asked {
         Delivery::OneSided => {

@@ -1,0 +1,147 @@
+//! Timing of what a GPU executes: events around the parts of ops, and the GPU's clock relative to the host's.
+
+use super::api::{Event, Fault};
+use super::gpu::Gpu;
+use crate::model::{Lap, Part};
+use crate::op::Kind;
+use anyhow::Result;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Records events between the parts of ops on a compute stream. Their times are read after the step.
+pub struct EventTimer {
+    gpu: Arc<Gpu>,
+    events: Vec<Event>,
+    calls: Vec<Call>,
+    /// By op number: indices of its first and last event.
+    spans: BTreeMap<u32, [usize; 2]>,
+    number: u32,
+}
+
+/// The events of one call: the first, then one behind each part.
+#[derive(Clone, Debug)]
+struct Call {
+    /// Number of the op.
+    number: u32,
+    kind: Kind,
+    first: usize,
+    parts: Vec<Part>,
+    last: usize,
+}
+
+impl EventTimer {
+    /// Creates a timer without events.
+    pub fn new(gpu: &Arc<Gpu>) -> EventTimer {
+        EventTimer { gpu: gpu.clone(), events: Vec::new(), calls: Vec::new(), spans: BTreeMap::new(), number: 0 }
+    }
+
+    /// Drops all events, at the beginning of a step.
+    pub fn clear(&mut self) {
+        self.events.clear();
+        self.calls.clear();
+        self.spans.clear();
+        self.number = 0;
+    }
+
+    /// Attributes later calls to the op with this number. A full backward is two calls of one op.
+    pub fn op(&mut self, number: u32) {
+        self.number = number;
+    }
+
+    /// Starts a call.
+    pub(super) fn start(&mut self, kind: Kind) -> Result<()> {
+        let first = self.mark()?;
+        self.calls.push(Call { number: self.number, kind, first, parts: Vec::new(), last: first });
+        Ok(())
+    }
+
+    /// Attributes what was enqueued since the last event to `part`.
+    pub(super) fn end(&mut self, part: Part) -> Result<()> {
+        let mark = self.mark()?;
+        if let Some(op) = self.calls.last_mut() {
+            op.parts.push(part);
+            op.last = mark;
+        }
+        Ok(())
+    }
+
+    /// Ends a call. Work after its last part counts to no part.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        if self.calls.last().is_some_and(|call| call.parts.is_empty()) {
+            let mark = self.mark()?;
+            self.calls.iter_mut().next_back().into_iter().for_each(|call| call.last = mark);
+        }
+        if let Some(call) = self.calls.last() {
+            self.spans.entry(call.number).or_insert([call.first, call.last])[1] = call.last;
+        }
+        Ok(())
+    }
+
+    /// Returns the events at the beginning and end of an op, to be read once the stream has passed them.
+    pub fn span(&self, number: u32) -> Option<(&Event, &Event)> {
+        let &[first, last] = self.spans.get(&number)?;
+        Some((self.events.get(first)?, self.events.get(last)?))
+    }
+
+    /// Returns the duration of each part with the number of its op.
+    pub fn laps(&self) -> Result<Vec<(u32, Lap)>> {
+        let mut laps = Vec::new();
+        for call in &self.calls {
+            for (index, &part) in call.parts.iter().enumerate() {
+                let (from, to) = (&self.events[call.first + index], &self.events[call.first + index + 1]);
+                let duration_ns = to.elapsed_ns(from)?.max(0.0).round() as u64;
+                laps.push((call.number, Lap { part, kind: call.kind, duration_ns }));
+            }
+        }
+        Ok(laps)
+    }
+
+    fn mark(&mut self) -> Result<usize> {
+        self.events.push(self.gpu.mark(&self.gpu.compute)?);
+        Ok(self.events.len() - 1)
+    }
+}
+
+/// Converts times of a GPU's events to the host's clock, by a reference event.
+pub struct Clock {
+    reference: Event,
+    /// When the reference event happened, on the host's clock.
+    pub host_ns: u64,
+    /// Largest error of `host_ns`, in either direction.
+    pub uncertainty_ns: u64,
+}
+
+/// Number of attempts of a calibration.
+const TRIES: usize = 16;
+
+impl Clock {
+    /// Records an event between two readings of the host's clock several times, and keeps the attempt with the closest readings.
+    /// The compute stream should be idle. Event times are float32 milliseconds since the reference, so calibrate again every
+    /// few seconds.
+    pub fn calibrate(gpu: &Gpu, now_ns: &dyn Fn() -> u64) -> Result<Clock, Fault> {
+        let mut best = Clock::attempt(gpu, now_ns)?;
+        for _ in 1..TRIES {
+            let clock = Clock::attempt(gpu, now_ns)?;
+            if clock.uncertainty_ns < best.uncertainty_ns {
+                best = clock;
+            }
+        }
+        Ok(best)
+    }
+
+    fn attempt(gpu: &Gpu, now_ns: &dyn Fn() -> u64) -> Result<Clock, Fault> {
+        let reference = gpu.events().timed()?;
+        gpu.compute.synchronize()?;
+        let before = now_ns();
+        gpu.compute.record(&reference)?;
+        reference.synchronize()?;
+        let after = now_ns().max(before);
+        Ok(Clock { reference, host_ns: before.midpoint(after), uncertainty_ns: (after - before).div_ceil(2) })
+    }
+
+    /// Returns when a timed event of the same context was reached, in nanoseconds on the host's clock.
+    pub fn ns(&self, event: &Event) -> Result<u64, Fault> {
+        let since = event.elapsed_ns(&self.reference)?.round() as i64;
+        Ok(self.host_ns.saturating_add_signed(since))
+    }
+}
