@@ -31,7 +31,7 @@ pub struct Forecast {
     pub memory: Memory,
     /// Why the step does not fit, with a suggestion, if one was looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub misfit: Option<Misfit>,
+    pub misfit: Option<OutOfMemory>,
     /// Layers per stage.
     pub layers: Vec<usize>,
 }
@@ -65,7 +65,7 @@ impl Forecast {
             gpus,
             parameters: analytic.anatomy.parameters(),
             time_s,
-            memory: analytic.ledger().memory(analytic.machine.hardware.memory_bytes(), &stages, schedule),
+            memory: analytic.memory_model().memory(analytic.machine.hardware.memory_bytes(), &stages, schedule),
             misfit: None,
             layers: stages.iter().map(|stage| stage.count(crate::anatomy::BLOCK)).collect(),
         })
@@ -97,7 +97,7 @@ pub(crate) const MOST_CHANGES: usize = 3;
 
 /// A layout that does not fit into memory, with a suggestion.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Misfit {
+pub struct OutOfMemory {
     /// Name of the schedule.
     pub schedule: String,
     /// Device with the highest total.
@@ -107,7 +107,7 @@ pub struct Misfit {
     /// Capacity per device, in bytes.
     pub capacity_bytes: u64,
     /// The fewest changes that make all devices fit, without more GPUs if possible; among several, the fastest step per GPU.
-    pub remedy: Option<Remedy>,
+    pub remedy: Option<Suggestion>,
     #[serde(skip)]
     pub(crate) fullest: DeviceMemory,
     /// GPUs of the requested layout.
@@ -117,7 +117,7 @@ pub struct Misfit {
 
 /// Changes that make a layout fit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Remedy {
+pub struct Suggestion {
     /// Options to change, such as `--recompute full --zero 1`.
     pub change: String,
     /// Highest total of a device, in bytes.
@@ -134,7 +134,7 @@ fn in_words(bytes: u64) -> String {
     if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") }
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let DeviceMemory { weights, gradients, optimizer, activations, buffers, .. } = self.fullest;
         let named = [
@@ -154,7 +154,7 @@ impl fmt::Display for Misfit {
             in_words(self.capacity_bytes)
         )?;
         match &self.remedy {
-            Some(Remedy { change, bytes, iteration_s, gpus }) => {
+            Some(Suggestion { change, bytes, iteration_s, gpus }) => {
                 let more = if *gpus > self.gpus { " needs more GPUs" } else { "" };
                 write!(
                     f,

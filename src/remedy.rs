@@ -2,7 +2,7 @@
 //! command with that change gives the promised result.
 
 use crate::cost::analytic::Analytic;
-use crate::forecast::{MOST_CHANGES, Misfit, Remedy};
+use crate::forecast::{MOST_CHANGES, OutOfMemory, Suggestion};
 use crate::graph::TaskGraph;
 use crate::layout::{Layout, Recompute, Zero};
 use crate::memory::Memory;
@@ -103,12 +103,12 @@ fn neighbours(Candidate { layout, changed }: &Candidate, reach: Reach) -> Vec<Ca
 }
 
 /// Returns why the step of `graph` does not fit, with a suggestion; `None` if it fits.
-pub fn misfit(question: &Question<'_>, graph: &TaskGraph, memory: &Memory) -> Option<Misfit> {
+pub fn misfit(question: &Question<'_>, graph: &TaskGraph, memory: &Memory) -> Option<OutOfMemory> {
     if memory.fits {
         return None;
     }
     let fullest = memory.fullest();
-    Some(Misfit {
+    Some(OutOfMemory {
         schedule: graph.schedule().name.clone(),
         device: fullest.device,
         bytes: fullest.total,
@@ -129,7 +129,7 @@ struct Budget {
 impl Question<'_> {
     /// Returns the fewest changes that fit, preferably without more GPUs and with tensor parallelism within a node; among
     /// several, the one with the least GPU time per step.
-    fn remedy(&self) -> Option<Remedy> {
+    fn remedy(&self) -> Option<Suggestion> {
         let effort = self.effort();
         let devices = if effort == 0 { u32::MAX } else { self.analytic.layout.devices.max(MOST_SEARCHED) };
         let mut budget = Budget { devices, ops: MOST_OPS, tries: MOST_TRIES[effort] };
@@ -157,7 +157,7 @@ impl Question<'_> {
     }
 
     /// Returns the best layout that fits. Layouts with the least work are tried first; the rest only while they may be faster.
-    fn best(&self, level: &[Candidate], budget: &mut Budget) -> Option<Remedy> {
+    fn best(&self, level: &[Candidate], budget: &mut Budget) -> Option<Suggestion> {
         let mut promising: Vec<(f64, &Candidate, Analytic)> = level
             .iter()
             .filter_map(|candidate| {
@@ -167,7 +167,7 @@ impl Question<'_> {
             })
             .collect();
         promising.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let mut best: Option<(f64, Remedy)> = None;
+        let mut best: Option<(f64, Suggestion)> = None;
         for (least, candidate, analytic) in promising {
             if best.as_ref().is_some_and(|(cost, _)| *cost <= least) {
                 break;
@@ -183,7 +183,7 @@ impl Question<'_> {
             let cost = iteration_s * gpus as f64;
             if forecast.memory.fits && best.as_ref().is_none_or(|(least, _)| cost < *least) {
                 let (change, bytes) = (self.change(&candidate.layout), forecast.memory.fullest().total);
-                best = Some((cost, Remedy { change, bytes, iteration_s, gpus }));
+                best = Some((cost, Suggestion { change, bytes, iteration_s, gpus }));
             }
         }
         best.map(|(_, remedy)| remedy)

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 /// Why a file describes no supported model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Unreadable(String);
+pub struct ConfigError(String);
 
 /// A model, with the unknown keys of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,13 +31,15 @@ const TYPES: [&str; 4] = ["gpt2", "llama", "mistral", "qwen2"];
 /// # Errors
 /// The text is not JSON, the `model_type` is unknown, a key describes an unsupported feature, or a size is missing or out of
 /// range.
-pub fn read(text: &str) -> Result<Described, Unreadable> {
+pub fn read(text: &str) -> Result<Described, ConfigError> {
     let value: Value = serde_json::from_str(text).map_err(|error| match text.trim().is_empty() {
-        true => Unreadable("expected Hugging Face's config.json, found an empty file; download it again".to_string()),
-        false => Unreadable(format!("expected Hugging Face's config.json, found invalid JSON ({error})")),
+        true => ConfigError("expected Hugging Face's config.json, found an empty file; download it again".to_string()),
+        false => ConfigError(format!("expected Hugging Face's config.json, found invalid JSON ({error})")),
     })?;
     let Value::Object(keys) = value else {
-        return Err(Unreadable("expected Hugging Face's config.json, an object, found another JSON value".to_string()));
+        return Err(ConfigError(
+            "expected Hugging Face's config.json, an object, found another JSON value".to_string(),
+        ));
     };
     let kind = match keys.get("model_type").and_then(Value::as_str).unwrap_or_default() {
         "" if keys.contains_key("n_embd") => "gpt2",
@@ -46,14 +48,14 @@ pub fn read(text: &str) -> Result<Described, Unreadable> {
     };
     let read = if kind == "gpt2" { GPT2 } else { LLAMA };
     if let Some(found) = others(&keys, read).find_map(unsupported) {
-        return Err(Unreadable(format!("expected a decoder of equal blocks, {found}; {INSTEAD}")));
+        return Err(ConfigError(format!("expected a decoder of equal blocks, {found}; {INSTEAD}")));
     }
     if !TYPES.contains(&kind) {
         let types = TYPES.join(", ");
-        return Err(Unreadable(format!("expected model_type to be one of {types}, found '{kind}'; {INSTEAD}")));
+        return Err(ConfigError(format!("expected model_type to be one of {types}, found '{kind}'; {INSTEAD}")));
     }
     let config = if kind == "gpt2" { gpt2(&keys)? } else { llama(&keys, kind)? };
-    config.validate().map_err(|error| Unreadable(error.to_string()))?;
+    config.validate().map_err(|error| ConfigError(error.to_string()))?;
     Ok(Described { config, unknown: others(&keys, read).map(|(key, _)| key.clone()).collect() })
 }
 
@@ -61,34 +63,34 @@ pub fn read(text: &str) -> Result<Described, Unreadable> {
 const INSTEAD: &str = "take a dense model of similar sizes, such as --model llama-3-8b";
 
 /// Reads a whole number.
-fn size(keys: &Map<String, Value>, key: &str, kind: &str) -> Result<usize, Unreadable> {
+fn size(keys: &Map<String, Value>, key: &str, kind: &str) -> Result<usize, ConfigError> {
     let missing =
-        || Unreadable(format!("expected '{key}', found none; a model of this type has {}", kind.replace(' ', ", ")));
+        || ConfigError(format!("expected '{key}', found none; a model of this type has {}", kind.replace(' ', ", ")));
     optional(keys, key)?.ok_or_else(missing)
 }
 
 /// Reads a whole number; `None` if the key is missing or null.
-fn optional(keys: &Map<String, Value>, key: &str) -> Result<Option<usize>, Unreadable> {
+fn optional(keys: &Map<String, Value>, key: &str) -> Result<Option<usize>, ConfigError> {
     match keys.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => {
             let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
-            let wrong = || Unreadable(format!("expected '{key}' to be a whole number, found {value}; correct it"));
+            let wrong = || ConfigError(format!("expected '{key}' to be a whole number, found {value}; correct it"));
             Ok(Some(number.ok_or_else(wrong)?))
         }
     }
 }
 
-fn flag(keys: &Map<String, Value>, key: &str, default: bool) -> Result<bool, Unreadable> {
+fn flag(keys: &Map<String, Value>, key: &str, default: bool) -> Result<bool, ConfigError> {
     match keys.get(key) {
         None | Some(Value::Null) => Ok(default),
         Some(value) => {
-            value.as_bool().ok_or_else(|| Unreadable(format!("expected '{key}' to be true or false, found {value}")))
+            value.as_bool().ok_or_else(|| ConfigError(format!("expected '{key}' to be true or false, found {value}")))
         }
     }
 }
 
-fn gpt2(keys: &Map<String, Value>) -> Result<Config, Unreadable> {
+fn gpt2(keys: &Map<String, Value>) -> Result<Config, ConfigError> {
     let size = |key| size(keys, key, GPT2);
     let (layers, heads, channels) = (size("n_layer")?, size("n_head")?, size("n_embd")?);
     let positions = optional(keys, "n_positions")?.or(optional(keys, "n_ctx")?).unwrap_or(1024);
@@ -99,14 +101,14 @@ fn gpt2(keys: &Map<String, Value>) -> Result<Config, Unreadable> {
 }
 
 /// Returns the attention window in tokens. Qwen's files name a window even if it is not used.
-fn window(keys: &Map<String, Value>, kind: &str) -> Result<Option<usize>, Unreadable> {
+fn window(keys: &Map<String, Value>, kind: &str) -> Result<Option<usize>, ConfigError> {
     let layers = match keys.get("layer_types") {
         Some(Value::Array(layers)) => layers.clone(),
         _ => Vec::new(),
     };
     let kinds = ["full_attention", "sliding_attention"];
     if let Some(other) = layers.iter().find(|layer| !layer.as_str().is_some_and(|layer| kinds.contains(&layer))) {
-        return Err(Unreadable(format!("expected layers among {}, found {other}; {INSTEAD}", kinds.join(", "))));
+        return Err(ConfigError(format!("expected layers among {}, found {other}; {INSTEAD}", kinds.join(", "))));
     }
     let slides = layers.is_empty() || layers.iter().any(|layer| layer == "sliding_attention");
     let is_used = flag(keys, "use_sliding_window", kind != "qwen2")?;
@@ -114,7 +116,7 @@ fn window(keys: &Map<String, Value>, kind: &str) -> Result<Option<usize>, Unread
     Ok(window.filter(|_| slides && is_used))
 }
 
-fn llama(keys: &Map<String, Value>, kind: &str) -> Result<Config, Unreadable> {
+fn llama(keys: &Map<String, Value>, kind: &str) -> Result<Config, ConfigError> {
     let size = |key| size(keys, key, LLAMA);
     let (heads, channels) = (size("num_attention_heads")?, size("hidden_size")?);
     let head_size = match optional(keys, "head_dim")? {
@@ -146,9 +148,9 @@ fn llama(keys: &Map<String, Value>, kind: &str) -> Result<Config, Unreadable> {
     })
 }
 
-fn divides(of: &str, whole: usize, by: &str, part: usize) -> Result<(), Unreadable> {
+fn divides(of: &str, whole: usize, by: &str, part: usize) -> Result<(), ConfigError> {
     if part == 0 || !whole.is_multiple_of(part) {
-        return Err(Unreadable(format!(
+        return Err(ConfigError(format!(
             "expected '{of}' to be a multiple of '{by}', found {whole} and {part}; correct one"
         )));
     }

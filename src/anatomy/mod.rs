@@ -17,5 +17,5 @@ pub use part::{BLOCK, EMBEDDING, HEAD, Initial, Part, Tensor};
 pub use presets::{anatomy, names, of_hub, transformer_named, unknown};
 pub use spec::Anatomy;
 pub(crate) use stage::layer_counts;
-pub use stage::{Outline, Stage, TiedSides, Unsplittable};
+pub use stage::{Outline, SplitError, Stage, TiedSides};
 pub use transformer::InvalidSizes;

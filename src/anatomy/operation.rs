@@ -40,10 +40,10 @@ pub struct Storage {
     /// Whether a gated activation saves the activated half in addition to its input.
     pub keeps_gate: bool,
     /// Tensor-parallel degree: ranks that share the rows between products (Shoeybi et al., arXiv 1909.08053).
-    pub inside: usize,
+    pub tp: usize,
     /// Sequence-parallel degree: ranks that share the remaining rows (Korthikanti et al., arXiv 2205.05198); 1 without sequence
     /// parallelism.
-    pub outside: usize,
+    pub sp: usize,
 }
 
 impl Storage {
@@ -64,8 +64,8 @@ impl Storage {
             keys: 0,
             mask_bytes: 0,
             keeps_gate: false,
-            inside: 1,
-            outside: 1,
+            tp: 1,
+            sp: 1,
         }
     }
 }
@@ -119,19 +119,19 @@ impl Operation {
     /// their outputs. `split` is the axis of a product's weight that ranks share: 0 outputs, 1 inputs.
     pub fn left(&self, kind: Kind, micro: MicroBatch, storage: &Storage, split: Option<usize>) -> usize {
         let rows = micro.rows();
-        let &Storage { activation_bytes: bytes, inside, outside, .. } = storage;
+        let &Storage { activation_bytes: bytes, tp, sp, .. } = storage;
         let shared =
             |width: usize, bytes: usize, ranks: usize| rows.saturating_mul(width).saturating_mul(bytes).div_ceil(ranks);
         let [inputs_by, outputs_by] = match split {
-            Some(1) => [inside, outside],
-            _ => [outside, inside],
+            Some(1) => [tp, sp],
+            _ => [sp, tp],
         };
         let ids = rows.saturating_mul(storage.id_bytes);
         match (*self, kind) {
-            (Operation::Lookup { width }, Kind::F) => ids.saturating_add(shared(width, storage.mask_bytes, outside)),
-            (Operation::Lookup { width }, Kind::I) => ids.saturating_add(shared(width, bytes, outside)),
+            (Operation::Lookup { width }, Kind::F) => ids.saturating_add(shared(width, storage.mask_bytes, sp)),
+            (Operation::Lookup { width }, Kind::I) => ids.saturating_add(shared(width, bytes, sp)),
             (Operation::Norm { width, statistics, .. }, Kind::F) => {
-                shared(width, bytes, outside).saturating_add(shared(statistics, FLOAT, outside))
+                shared(width, bytes, sp).saturating_add(shared(statistics, FLOAT, sp))
             }
             (Operation::Norm { width, vectors, .. }, Kind::I) => storage.partial_sums * vectors * width * FLOAT,
             (Operation::Product { inputs, .. }, Kind::F) => shared(inputs, bytes, inputs_by),
@@ -140,22 +140,22 @@ impl Operation {
             }
             (Operation::Attention { heads, groups, size }, Kind::F) => {
                 // with fewer key heads than ranks, each rank has a copy of one
-                let operands = shared((heads + 2 * groups.max(inside)) * size, bytes, inside);
+                let operands = shared((heads + 2 * groups.max(tp)) * size, bytes, tp);
                 let rest = match storage.score_bytes {
-                    0 => shared(heads, FLOAT, inside),
-                    score => shared(heads.saturating_mul(storage.keys), score, inside),
+                    0 => shared(heads, FLOAT, tp),
+                    score => shared(heads.saturating_mul(storage.keys), score, tp),
                 };
                 operands.saturating_add(rest)
             }
             (Operation::Activate { inputs, outputs }, Kind::F) => {
                 let half = if storage.keeps_gate && inputs != outputs { outputs } else { 0 };
-                shared(inputs + half, bytes, inside)
+                shared(inputs + half, bytes, tp)
             }
-            (Operation::Add { width }, Kind::F) => shared(width, storage.mask_bytes, outside),
+            (Operation::Add { width }, Kind::F) => shared(width, storage.mask_bytes, sp),
             (Operation::Classify { width, vocabulary }, Kind::F | Kind::I) => {
                 let logit = if kind == Kind::F { storage.logit_bytes } else { bytes };
-                let logits = shared(vocabulary.next_multiple_of(storage.logits_multiple), logit, inside);
-                shared(width, bytes, outside).saturating_add(logits)
+                let logits = shared(vocabulary.next_multiple_of(storage.logits_multiple), logit, tp);
+                shared(width, bytes, sp).saturating_add(logits)
             }
             _ => 0,
         }

@@ -2,7 +2,7 @@
 
 use super::operation::{MicroBatch, Operation, Storage};
 use super::part::{Part, Tensor};
-use super::stage::{Outline, Stage, TiedSides, Unsplittable};
+use super::stage::{Outline, SplitError, Stage, TiedSides};
 use crate::op::Kind;
 
 /// The specification of a model.
@@ -30,7 +30,7 @@ impl Anatomy {
     ///
     /// # Errors
     /// There are more stages than layers, or counts do not add up.
-    pub fn split(&self, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<Stage>, Unsplittable> {
+    pub fn split(&self, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<Stage>, SplitError> {
         self.outline().split(stages, explicit)
     }
 

@@ -34,7 +34,7 @@ pub enum TiedSides {
 
 /// Why a model cannot be split into stages.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unsplittable {
+pub enum SplitError {
     /// There are 0 stages.
     #[error("expected at least 1 stage, found 0: ask for one or more")]
     NoStage,
@@ -71,7 +71,7 @@ impl Outline {
 
     /// Splits the layers into `stages` runs, by `explicit` counts or evenly. If the division leaves a remainder, the first
     /// stages take it, since the last one has the head. Only the first and the last stage may have no layers.
-    pub fn split(&self, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<Stage>, Unsplittable> {
+    pub fn split(&self, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<Stage>, SplitError> {
         let inner = self.inner();
         let counts = layer_counts(self.layers(), stages, explicit)?;
         let mut end = 0;
@@ -138,29 +138,25 @@ impl Outline {
 }
 
 /// Returns the layers of each stage: `explicit` ones, or as even as possible with the first stages taking the remainder.
-pub(crate) fn layer_counts(
-    layers: usize,
-    stages: usize,
-    explicit: Option<&[usize]>,
-) -> Result<Vec<usize>, Unsplittable> {
+pub(crate) fn layer_counts(layers: usize, stages: usize, explicit: Option<&[usize]>) -> Result<Vec<usize>, SplitError> {
     if stages == 0 {
-        return Err(Unsplittable::NoStage);
+        return Err(SplitError::NoStage);
     }
     let Some(counts) = explicit else {
         if stages > layers {
-            return Err(Unsplittable::TooMany { layers, stages });
+            return Err(SplitError::TooMany { layers, stages });
         }
         return Ok((0..stages).map(|stage| layers / stages + usize::from(stage < layers % stages)).collect());
     };
     let found = || counts.to_vec();
     if counts.len() != stages {
-        return Err(Unsplittable::Stages { stages, found: counts.len() });
+        return Err(SplitError::Stages { stages, found: counts.len() });
     }
     if counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count)) != Some(layers) {
-        return Err(Unsplittable::Sum { layers, found: found() });
+        return Err(SplitError::Sum { layers, found: found() });
     }
     if counts.get(1..stages - 1).unwrap_or_default().contains(&0) {
-        return Err(Unsplittable::Empty { found: found() });
+        return Err(SplitError::Empty { found: found() });
     }
     Ok(found())
 }

@@ -4,7 +4,7 @@ use super::machine::{free_memory_bytes, free_threads, in_words, most_resident_by
 use super::{Backend, Error, Training};
 use crate::anatomy::{Stage, TiedSides};
 use crate::graph::TaskGraph;
-use crate::memory::{Left, peak};
+use crate::memory::{SavedActivations, peak};
 use crate::model::STORAGE;
 use crate::op::Kind;
 use crate::ranks::Ranks;
@@ -71,8 +71,12 @@ fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<u64, Error> {
 fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> u64 {
     let anatomy = training.anatomy();
     let left = |stage: &Stage, kind| anatomy.left(stage, kind, training.micro_batch, &STORAGE) as u64;
-    let left = |stage| Left { forward: left(stage, Kind::F), input: left(stage, Kind::I), ..Left::default() };
-    let left: Vec<Left> = stages.iter().map(left).collect();
+    let left = |stage| SavedActivations {
+        forward: left(stage, Kind::F),
+        input: left(stage, Kind::I),
+        ..SavedActivations::default()
+    };
+    let left: Vec<SavedActivations> = stages.iter().map(left).collect();
     peak(graph.schedule().program(device), &left).held
 }
 

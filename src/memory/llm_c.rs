@@ -1,7 +1,7 @@
 //! Memory of llm.c's fp32 program (<https://github.com/karpathy/llm.c>, `train_gpt2_fp32.cu`, and its two-GPU pipeline): every
 //! operation's output has its own memory for the whole run, including attention scores.
 
-use super::peak::Left;
+use super::peak::SavedActivations;
 use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, HEAD, MicroBatch, Operation, Stage};
 
 /// Bytes of a float32.
@@ -24,13 +24,13 @@ fn outputs(operation: &Operation, keys: usize) -> usize {
 
 /// Returns the memory of a micro-batch in `stage`: 18 C + 4 + NH T per token and layer. The outputs of embedding and final norm
 /// are allocated on every GPU, the norm's statistics and the losses only with the head.
-pub(super) fn left(anatomy: &Anatomy, stage: &Stage, micro: MicroBatch, keys: usize) -> Left {
+pub(super) fn left(anatomy: &Anatomy, stage: &Stage, micro: MicroBatch, keys: usize) -> SavedActivations {
     let part = |name: &str| {
         let part = anatomy.parts.iter().find(|part| part.name == name);
         part.map_or(0, |part| part.operations.iter().map(|operation| outputs(operation, keys)).sum::<usize>())
     };
     let ends = part(EMBEDDING) + if stage.has(HEAD) { part(HEAD) + 1 } else { anatomy.width };
-    Left { forward: floats(micro, stage.count(BLOCK) * part(BLOCK) + ends), ..Left::default() }
+    SavedActivations { forward: floats(micro, stage.count(BLOCK) * part(BLOCK) + ends), ..SavedActivations::default() }
 }
 
 /// Returns the buffers of a GPU: logits, reused as scratch; gradients of a block's widest output, of its scores and of the

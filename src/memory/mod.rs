@@ -5,13 +5,13 @@
 //! ops save for later ones; buffers are the working memory of the running op, gathered, received or reduced data, and memory
 //! outside of the framework's allocator.
 
-mod ledger;
 mod llm_c;
+mod model;
 mod peak;
 mod states;
 
-pub use ledger::Ledger;
-pub use peak::{Left, Peak, peak};
+pub use model::MemoryModel;
+pub use peak::{Peak, SavedActivations, peak};
 
 use serde::Serialize;
 
@@ -48,11 +48,11 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Makes a device's memory; `buffers` come from the framework's allocator, `outside` does not.
-    pub(super) fn new(device: u32, states: [u64; 3], activations: u64, buffers: u64, outside: u64) -> DeviceMemory {
+    /// Makes a device's memory; `buffers` come from the framework's allocator, `unmanaged` does not.
+    pub(super) fn new(device: u32, states: [u64; 3], activations: u64, buffers: u64, unmanaged: u64) -> DeviceMemory {
         let [weights, gradients, optimizer] = states;
         let allocated = [weights, gradients, optimizer, activations, buffers].into_iter().fold(0, u64::saturating_add);
-        let (buffers, total) = (buffers.saturating_add(outside), allocated.saturating_add(outside));
+        let (buffers, total) = (buffers.saturating_add(unmanaged), allocated.saturating_add(unmanaged));
         DeviceMemory { device, weights, gradients, optimizer, activations, buffers, total, allocated }
     }
 }

@@ -4,7 +4,7 @@ use crate::op::{Kind, Op};
 
 /// What the ops of one stage save per micro-batch, and their working memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct SavedActivations {
     /// Saved from F until I or B.
     pub forward: u64,
     /// Saved from I until W.
@@ -34,10 +34,11 @@ impl Peak {
 }
 
 /// Returns the peak of a device that runs `ops` in this order; `left` is indexed by stage.
-pub fn peak<'a>(ops: impl IntoIterator<Item = &'a Op>, left: &[Left]) -> Peak {
+pub fn peak<'a>(ops: impl IntoIterator<Item = &'a Op>, left: &[SavedActivations]) -> Peak {
     let (mut now, mut peak) = (0_u64, Peak::default());
     for op in ops {
-        let Some(&Left { forward, input, in_forward, in_backward, at_end }) = left.get(op.stage() as usize) else {
+        let Some(&SavedActivations { forward, input, in_forward, in_backward, at_end }) = left.get(op.stage() as usize)
+        else {
             continue;
         };
         let moments = match op.kind() {

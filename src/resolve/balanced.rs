@@ -6,7 +6,7 @@ use crate::anatomy::{BLOCK, Stage};
 use crate::balance::{Balance, Balanced, Problem, balance};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
-use crate::memory::Ledger;
+use crate::memory::MemoryModel;
 use crate::sim;
 
 /// Maximum number of ops to simulate: about a second.
@@ -67,10 +67,12 @@ fn search(selection: &Selection, graph: &TaskGraph, costs: &Costs) -> Result<Bal
     // Errors under the initial split are errors of the request: a deadlock, an overflow.
     let (_, makespan_before) = makespan(selection, graph, table(&start)?)?;
     let step = |layers: &[usize]| makespan(selection, graph, table(layers).ok()?).ok();
-    let ledger = costs.ledger();
+    let memory_model = costs.memory_model();
     let fits = |layers: &[usize]| {
-        let fits = |(ledger, bytes): &(Ledger, u64)| ledger.memory(*bytes, &stages(layers), graph.schedule()).fits;
-        ledger.as_ref().is_none_or(fits)
+        let fits = |(memory_model, bytes): &(MemoryModel, u64)| {
+            memory_model.memory(*bytes, &stages(layers), graph.schedule()).fits
+        };
+        memory_model.as_ref().is_none_or(fits)
     };
     // In the sweep a longer op never shortens a step; with queued messages it may.
     let is_plain = selection.machine.is_plain();

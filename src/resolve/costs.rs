@@ -5,7 +5,7 @@ use crate::anatomy::Stage;
 use crate::cost::analytic::Analytic;
 use crate::cost::{CostError, CostFile, CostTable, GivenCosts, Slow, StepCosts};
 use crate::ending::Ending;
-use crate::memory::Ledger;
+use crate::memory::MemoryModel;
 use crate::placement::Placement;
 
 /// A source of costs.
@@ -144,9 +144,9 @@ impl Costs {
     }
 
     /// Returns the memory model and the bytes per device, if known.
-    pub fn ledger(&self) -> Option<(Ledger, u64)> {
+    pub fn memory_model(&self) -> Option<(MemoryModel, u64)> {
         match self {
-            Costs::Analytic(analytic) => Some((analytic.ledger(), analytic.machine.hardware.memory_bytes())),
+            Costs::Analytic(analytic) => Some((analytic.memory_model(), analytic.machine.hardware.memory_bytes())),
             _ => None,
         }
     }

@@ -72,8 +72,8 @@ impl Analytic {
     /// that way or less than one fits.
     pub fn room(&self) -> Option<f64> {
         let (stages, bytes) = (self.stages(self.layout.devices).ok()?, self.machine.hardware.memory_bytes());
-        let ledger = self.ledger();
-        let room = stages.iter().map(|stage| ledger.room(bytes, stage)).fold(f64::INFINITY, f64::min);
+        let memory_model = self.memory_model();
+        let room = stages.iter().map(|stage| memory_model.room(bytes, stage)).fold(f64::INFINITY, f64::min);
         (room >= 1.0).then_some(room)
     }
 
@@ -99,6 +99,6 @@ impl Analytic {
         let programs = Programs::from_iter((0..placement.devices()).map(one));
         let schedule = Schedule::new("one micro-batch", placement.clone(), 1, programs);
         let stages = self.stages(placement.stages()).ok()?;
-        Some(self.ledger().memory(self.machine.hardware.memory_bytes(), &stages, &schedule))
+        Some(self.memory_model().memory(self.machine.hardware.memory_bytes(), &stages, &schedule))
     }
 }

@@ -5,7 +5,7 @@ use pipesim::internals::anatomy::transformer_named;
 use pipesim::internals::balance::{Problem, balance};
 use pipesim::internals::hardware::{Error, hardware, hardware_file, names, stack, toml};
 use pipesim::internals::layout::{STACKS, micro_batches};
-use pipesim::internals::memory::{Left, Peak, peak};
+use pipesim::internals::memory::{Peak, SavedActivations, peak};
 use pipesim::{Hardware, Layout, Op, Precision};
 
 fn hardware_text(text: &str) -> Result<Hardware, Error> {
@@ -129,9 +129,9 @@ fn invalid_layouts_are_rejected_in_one_line() {
 #[test]
 fn memory_peaks_in_the_last_forward_or_in_a_backward() {
     let ops = |text: &str| -> Vec<Op> { text.split(' ').map(|op| op.parse().unwrap()).collect() };
-    let left = [Left { forward: 10, input: 7, in_forward: 1, in_backward: 4, at_end: 30 }];
+    let left = [SavedActivations { forward: 10, input: 7, in_forward: 1, in_backward: 4, at_end: 30 }];
     assert_eq!(peak(&ops("0F0 0F1 0B0 0B1"), &left), Peak { held: 10, running: 30 });
-    let left = [Left { at_end: 0, ..left[0] }];
+    let left = [SavedActivations { at_end: 0, ..left[0] }];
     assert_eq!(peak(&ops("0F0 0F1 0B0 0B1"), &left), Peak { held: 20, running: 4 });
     // each I leaves 7 for a W at the end
     assert_eq!(peak(&ops("0F0 0I0 0F1 0I1 0F2 0I2 0W0 0W1 0W2"), &left), Peak { held: 24, running: 4 });

@@ -6,7 +6,7 @@ use pipesim::internals::anatomy::transformer_named;
 use pipesim::internals::cost::analytic::{Analytic, Machine};
 use pipesim::internals::hardware::{hardware, stack};
 use pipesim::internals::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero};
-use pipesim::internals::memory::{DeviceMemory, Ledger, Memory};
+use pipesim::internals::memory::{DeviceMemory, Memory, MemoryModel};
 use pipesim::internals::remedy::{Question, misfit};
 use pipesim::{Costs, Selection, TaskGraph};
 use pipesim_validation::{Row, read};
@@ -34,8 +34,8 @@ fn model(name: &str) -> Config {
 fn taken(model: &Config, layout: &Layout, schedule: &str) -> Memory {
     let graph = graph(schedule, layout.devices, layout.micro, chunks(schedule, layout));
     let stages = model.anatomy().split(layout.stages() as usize, layout.layers.as_deref()).unwrap();
-    let ledger = Ledger::new(model, layout, &stack(&layout.stack).unwrap());
-    ledger.memory(hardware("h100-sxm").unwrap().memory_bytes(), &stages, graph.schedule())
+    let memory_model = MemoryModel::new(model, layout, &stack(&layout.stack).unwrap());
+    memory_model.memory(hardware("h100-sxm").unwrap().memory_bytes(), &stages, graph.schedule())
 }
 
 /// llm.c's own sum, and those of its two-GPU pipeline: 7,858 MiB, 5,079.5 and 5,067.6 MiB at B = 4, T = 1024.
@@ -169,7 +169,7 @@ fn measured_memory_is_predicted() {
         let memory = known.entry(format!("{:?}{layout:?}{schedule}", row.sizes())).or_insert_with(|| {
             let graph = graph(schedule, layout.devices, layout.micro, chunks(schedule, &layout));
             let stages = analytic.stages(graph.schedule().placement.stages()).unwrap();
-            analytic.ledger().memory(analytic.machine.hardware.memory_bytes(), &stages, graph.schedule())
+            analytic.memory_model().memory(analytic.machine.hardware.memory_bytes(), &stages, graph.schedule())
         });
         let family = found["family"].as_str().unwrap();
         let bytes = if family == "BLOOM" { memory.fullest().total } else { memory.fullest().allocated };
@@ -271,9 +271,9 @@ fn more_sharing_never_takes_more() {
 fn what_ran_out_of_memory_does_not_fit() {
     let fits = |row: &Row, layout: &Layout| {
         let machine = row.machine().unwrap();
-        let (ledger, stages) =
-            (Ledger::new(&row.sizes(), layout, &machine.stack), row.sizes().anatomy().split(1, None).unwrap());
-        ledger.memory(machine.hardware.memory_bytes(), &stages, graph("1f1b", 1, 1, None).schedule()).fits
+        let (memory_model, stages) =
+            (MemoryModel::new(&row.sizes(), layout, &machine.stack), row.sizes().anatomy().split(1, None).unwrap());
+        memory_model.memory(machine.hardware.memory_bytes(), &stages, graph("1f1b", 1, 1, None).schedule()).fits
     };
     let mut found = 0;
     for (row, _) in published().iter().filter(|(_, row)| row["notes"].as_str().unwrap().contains("TP=1 OOMs")) {

@@ -12,7 +12,7 @@ use super::{CostError, CostTable, OpTime, Summary};
 use crate::anatomy::transformer::Config;
 use crate::anatomy::{Anatomy, Stage};
 use crate::layout::{Attention, Layout};
-use crate::memory::Ledger;
+use crate::memory::MemoryModel;
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use part::PartCosts;
@@ -67,8 +67,8 @@ impl Analytic {
     }
 
     /// Returns the memory model.
-    pub fn ledger(&self) -> Ledger {
-        Ledger::new(&self.model, &self.layout, &self.machine.stack)
+    pub fn memory_model(&self) -> MemoryModel {
+        MemoryModel::new(&self.model, &self.layout, &self.machine.stack)
     }
 
     /// Returns the passes of a stage.
@@ -123,7 +123,7 @@ impl Analytic {
         let edges = placement.op_kinds().map(|op| self.arrival(placement, op));
         let comm = edges.fold(0.0, f64::max) * 1e3;
         let [f, i, w, b] = [Kind::F, Kind::I, Kind::W, Kind::B].map(mean);
-        let summary = Summary { F: f, I: i, W: w, B: b, comm, keep: self.ledger().keep() };
+        let summary = Summary { F: f, I: i, W: w, B: b, comm, keep: self.memory_model().keep() };
         let ns = |seconds: f64| (seconds * 1e9).round().clamp(0.0, 1e18) as u64;
         let table = CostTable::new(placement, (1e6, "ms", 1_000_000), summary, |op| {
             let passes = &passes[op.stage() as usize];

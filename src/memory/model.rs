@@ -1,6 +1,6 @@
 //! Memory model of one layout: per stage and per device.
 
-use super::peak::{Left, peak};
+use super::peak::{SavedActivations, peak};
 use super::states::{elements, embedding_elements, part_elements, state_bytes};
 use super::{DeviceMemory, Memory, llm_c};
 use crate::anatomy::transformer::{Config, Style};
@@ -12,7 +12,7 @@ use crate::schedule::Schedule;
 
 /// What a model's parts save and need under a layout, on one rank of a device.
 #[derive(Clone, Debug)]
-pub struct Ledger {
+pub struct MemoryModel {
     model: Config,
     layout: Layout,
     stack: Stack,
@@ -21,13 +21,20 @@ pub struct Ledger {
     storage: Storage,
 }
 
-impl Ledger {
+impl MemoryModel {
     /// Returns the memory model of `model` under `layout`, trained by `stack`.
-    pub fn new(model: &Config, layout: &Layout, stack: &Stack) -> Ledger {
+    pub fn new(model: &Config, layout: &Layout, stack: &Stack) -> MemoryModel {
         let storage = storage(model, layout, stack);
         // rows are per rank; keys cover the whole sequence
         let micro = MicroBatch { sequences: 1, tokens: layout.micro_tokens() as usize };
-        Ledger { model: *model, layout: layout.clone(), anatomy: model.anatomy(), stack: stack.clone(), micro, storage }
+        MemoryModel {
+            model: *model,
+            layout: layout.clone(),
+            anatomy: model.anatomy(),
+            stack: stack.clone(),
+            micro,
+            storage,
+        }
     }
 
     /// Returns the memory of every device for `schedule`, with layers split into `stages` and `bytes` of capacity.
@@ -38,7 +45,7 @@ impl Ledger {
     }
 
     /// Returns the bytes used in addition to `allocated`: driver, libraries and fragmentation.
-    fn outside(&self, allocated: u64) -> u64 {
+    fn unmanaged(&self, allocated: u64) -> u64 {
         let context = (self.stack.context_gib * f64::from(1 << 30)) as u64;
         context.saturating_add((self.stack.fragmentation * allocated as f64) as u64)
     }
@@ -68,7 +75,7 @@ impl Ledger {
 
     /// Returns the bytes of a micro-batch's hidden state on a rank.
     fn hidden(&self) -> u64 {
-        self.rows_of(self.anatomy.width, self.storage.activation_bytes, self.storage.outside)
+        self.rows_of(self.anatomy.width, self.storage.activation_bytes, self.storage.sp)
     }
 
     /// Returns the bytes of a micro-batch's rows of `width` elements of `bytes`, shared by `ranks`.
@@ -78,12 +85,12 @@ impl Ledger {
 
     /// Returns what a block saves that keeps its input, the attention's output and every second product's.
     fn every_second(&self, part: &Part) -> u64 {
-        let Storage { activation_bytes: bytes, inside, outside, .. } = self.storage;
+        let Storage { activation_bytes: bytes, tp, sp, .. } = self.storage;
         let kept = part.with_splits().map(|(operation, split)| match *operation {
             Operation::Product { outputs, .. } => {
-                self.rows_of(outputs, bytes, if split == Some(1) { outside } else { inside }) / 2
+                self.rows_of(outputs, bytes, if split == Some(1) { sp } else { tp }) / 2
             }
-            Operation::Attention { heads, size, .. } => self.rows_of(heads * size, bytes, inside),
+            Operation::Attention { heads, size, .. } => self.rows_of(heads * size, bytes, tp),
             _ => 0,
         });
         kept.fold(self.hidden(), u64::saturating_add)
@@ -91,7 +98,7 @@ impl Ledger {
 
     /// Returns the working memory of a `part`'s pass: recomputed activations, and gradients of its widest rows.
     fn working(&self, part: &Part, kind: Kind) -> u64 {
-        let Storage { activation_bytes: bytes, inside, outside, keys, .. } = self.storage;
+        let Storage { activation_bytes: bytes, tp, sp, keys, .. } = self.storage;
         let gradients = part.with_splits().map(|(operation, _)| match *operation {
             Operation::Classify { .. } => {
                 let logits =
@@ -101,9 +108,9 @@ impl Ledger {
                 (logits - width).saturating_mul(self.stack.logit_working_bytes as u64)
             }
             Operation::Attention { heads, .. } if self.stack.attention(&self.layout) == Attention::Plain => {
-                2 * self.rows_of(heads * keys, bytes, inside)
+                2 * self.rows_of(heads * keys, bytes, tp)
             }
-            _ => 2 * self.rows_of(operation.widest(), bytes, if operation.has_split_rows() { inside } else { outside }),
+            _ => 2 * self.rows_of(operation.widest(), bytes, if operation.has_split_rows() { tp } else { sp }),
         });
         let gradients = gradients.max().unwrap_or(0);
         if kind == Kind::F {
@@ -118,7 +125,7 @@ impl Ledger {
     }
 
     /// Returns what the ops of `stage` save and need.
-    pub fn left(&self, stage: &Stage) -> Left {
+    pub fn left(&self, stage: &Stage) -> SavedActivations {
         let sum = |kind| {
             let left =
                 self.anatomy.held(stage).map(|(part, count)| (count as u64).saturating_mul(self.part_left(part, kind)));
@@ -129,9 +136,9 @@ impl Ledger {
             held.map(|(part, _)| self.working(part, kind)).max().unwrap_or(0)
         };
         let sends_on = !stage.has(HEAD) && self.stack.keeps_outputs == 1.0;
-        let gradient = embedding_elements(&self.anatomy, self.storage.inside)
-            .saturating_mul(u64::from(self.layout.precision.bytes()));
-        Left {
+        let gradient =
+            embedding_elements(&self.anatomy, self.storage.tp).saturating_mul(u64::from(self.layout.precision.bytes()));
+        SavedActivations {
             forward: sum(Kind::F).saturating_add(if sends_on { self.hidden() } else { 0 }),
             input: sum(Kind::I),
             in_forward: most(Kind::F),
@@ -144,17 +151,17 @@ impl Ledger {
     pub fn device(&self, device: u32, stages: &[Stage], schedule: &Schedule) -> DeviceMemory {
         let placement = &schedule.placement;
         let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
-        let ranks = self.storage.inside;
+        let ranks = self.storage.tp;
         let elements = elements(&self.anatomy, &self.model, ranks, held.iter().copied());
         let states = state_bytes(elements, &self.layout, &self.stack);
         let ops = schedule.program(device);
         if self.stack.outputs_kept == 1.0 {
-            let left: Vec<Left> =
+            let left: Vec<SavedActivations> =
                 stages.iter().map(|stage| llm_c::left(&self.anatomy, stage, self.micro, self.keys())).collect();
             let buffers = llm_c::buffers(&self.anatomy, self.micro, self.keys(), placement.devices() > 1);
             return DeviceMemory::new(device, states, peak(ops, &left).held, buffers, 0);
         }
-        let left: Vec<Left> = stages.iter().map(|stage| self.left(stage)).collect();
+        let left: Vec<SavedActivations> = stages.iter().map(|stage| self.left(stage)).collect();
         let peak = peak(ops, &left);
         // the optimizer's fp32 copy of gradients that were accumulated in fp16, after all activations are freed
         let step =
@@ -166,17 +173,17 @@ impl Ledger {
         let fixed = self.gathered(&held, elements, states).saturating_add(edges).saturating_add(buckets);
         let (buffers, held) = (running.saturating_add(fixed), peak.held);
         let allocated = states.into_iter().fold(held.saturating_add(buffers), u64::saturating_add);
-        DeviceMemory::new(device, states, held, buffers, self.outside(allocated))
+        DeviceMemory::new(device, states, held, buffers, self.unmanaged(allocated))
     }
 
     /// Returns the number of micro-batches that fit on a device with `bytes` that holds only `stage`.
     pub fn room(&self, bytes: u64, stage: &Stage) -> f64 {
-        let elements = elements(&self.anatomy, &self.model, self.storage.inside, [stage]);
+        let elements = elements(&self.anatomy, &self.model, self.storage.tp, [stage]);
         let states = state_bytes(elements, &self.layout, &self.stack);
-        let Left { forward, in_forward, in_backward, .. } = self.left(stage);
+        let SavedActivations { forward, in_forward, in_backward, .. } = self.left(stage);
         let fixed = self.gathered(&[stage], elements, states).saturating_add(in_forward.max(in_backward));
         let taken = states.into_iter().fold(fixed, u64::saturating_add);
-        bytes.saturating_sub(taken).saturating_sub(self.outside(bytes)) as f64 / forward.max(1) as f64
+        bytes.saturating_sub(taken).saturating_sub(self.unmanaged(bytes)) as f64 / forward.max(1) as f64
     }
 
     fn keys(&self) -> usize {
@@ -200,7 +207,7 @@ impl Ledger {
         let bytes = u64::from(self.layout.precision.bytes());
         let of = |part: &Part| {
             let here = held.iter().any(|stage| stage.has(part.name));
-            if here { part_elements(part, &self.model, self.storage.inside) } else { 0 }
+            if here { part_elements(part, &self.model, self.storage.tp) } else { 0 }
         };
         let is_end = |part: &&Part| part.name == EMBEDDING || part.name == HEAD;
         let ends: u64 = self.anatomy.parts.iter().filter(is_end).map(of).sum();
@@ -221,8 +228,8 @@ fn storage(model: &Config, layout: &Layout, stack: &Stack) -> Storage {
         keys: layout.sequence as usize,
         mask_bytes: usize::from(has_dropout(model, stack)),
         keeps_gate: stack.keeps_gate == 1.0,
-        inside: tensor,
-        outside: if layout.sequence_parallel { tensor } else { 1 },
+        tp: tensor,
+        sp: if layout.sequence_parallel { tensor } else { 1 },
         ..Storage::whole(8, bytes, model.vocabulary_multiple.max(1), 0)
     }
 }
