@@ -37,7 +37,7 @@ pub(super) fn justified(problem: &Problem, split: bool, words: &Words) -> Option
     let mut trial = Trial::new(problem, split);
     let mut rows = vec![Vec::new(); problem.devices()];
     trial.fill(words, Gaps::within(0), |device, slot| rows[device as usize].push(slot))?;
-    let words = Words::new(&rows);
+    let words = Words::new(rows);
     trial.run(&words)?;
     let timed = |device: usize| words.range(device).map(|at| (trial.begins[at], words.slots[at])).collect();
     let mut justify = Justify::new(problem, (0..problem.devices()).map(timed).collect())?;
@@ -123,7 +123,7 @@ impl<'a> Justify<'a> {
     /// Returns the orders.
     fn words(&self) -> Words {
         let row = |row: &Vec<Place>| row.iter().map(|place| place.slot).collect();
-        Words::new(&self.rows.iter().map(row).collect::<Vec<Vec<u32>>>())
+        Words::new(self.rows.iter().map(row))
     }
 
     /// Returns the time from the end of the first micro-batch to the beginning of the last.

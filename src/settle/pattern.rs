@@ -12,7 +12,7 @@ pub(super) fn in_order(problem: &Problem, backward: Kind, offsets: &[i64], perio
     let row = |device: usize| {
         timed_ops(problem, device, backward, offsets, period).into_iter().map(|(_, slot)| slot).collect()
     };
-    Words::new(&(0..problem.devices()).map(row).collect::<Vec<Vec<u32>>>())
+    Words::new((0..problem.devices()).map(row))
 }
 
 /// Returns the ops of a device in a pattern, without W's, as (start, slot) in order.
@@ -86,7 +86,7 @@ fn warmed(problem: &Problem, backward: Kind, warm: &[usize]) -> Words {
         row.extend(vec![i; warm]);
         row
     };
-    Words::new(&warm.iter().enumerate().map(row).collect::<Vec<Vec<u32>>>())
+    Words::new(warm.iter().enumerate().map(row))
 }
 
 /// Returns the hand-made ZB-V schedule (arXiv 2401.10241 section 6), without W's.
@@ -106,7 +106,7 @@ pub(super) fn zero_bubble_v(problem: &Problem, backward: Kind) -> Words {
         row.extend(vec![ia; p - r]);
         first(m, row)
     };
-    Words::new(&(0..p).map(row).collect::<Vec<Vec<u32>>>())
+    Words::new((0..p).map(row))
 }
 
 /// Returns the ops of a row for the first `m` micro-batches.

@@ -47,7 +47,7 @@ pub(super) fn rounds(problem: &Problem) -> Vec<Words> {
             if allowed.as_ref().is_some_and(|before| idle.iter().max() >= before.iter().max()) {
                 break;
             }
-            all.push(Words::new(&rounds.devices.into_iter().map(|device| device.row).collect::<Vec<Vec<u32>>>()));
+            all.push(Words::new(rounds.devices.into_iter().map(|device| device.row)));
             allowed = Some(idle);
         }
     }

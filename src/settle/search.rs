@@ -365,7 +365,7 @@ impl<'a> Search<'a> {
             if let Mode::Fill(gaps) = start.mode {
                 let mut rows = vec![Vec::new(); self.problem.devices()];
                 self.trial.fill(&start.words, gaps, |device, slot| rows[device as usize].push(slot));
-                words = Words::new(&rows);
+                words = Words::new(rows);
             }
             let Some(score) = self.trial.run(&words) else { continue };
             let fence = start.fence.and_then(|_| cuts(self.problem, &self.trial.begins, &words, 1, 1).pop());

@@ -183,7 +183,7 @@ impl Search<'_> {
         let courses: Vec<Course> = (0..self.problem.devices()).map(|_| Course::Choose(&policy)).collect();
         let rows = list_schedule(self.problem, &courses).ok()?;
         let row = |ops: &Vec<Op>| ops.iter().map(|op| op.slot() as u32).collect();
-        Some(Words::new(&rows.iter().map(row).collect::<Vec<Vec<u32>>>()))
+        Some(Words::new(rows.iter().map(row)))
     }
 
     /// Adds a list schedule.

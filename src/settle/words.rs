@@ -13,16 +13,19 @@ pub(super) struct Words {
 
 impl Words {
     /// Creates the words of devices 0, 1, 2, .. from rows.
-    pub fn new(words: &[Vec<u32>]) -> Words {
-        let mut starts = vec![0];
-        words.iter().for_each(|word| starts.push(starts[starts.len() - 1] + word.len()));
-        Words { slots: words.concat(), starts }
+    pub fn new(rows: impl IntoIterator<Item = Vec<u32>>) -> Words {
+        let mut words = Words { slots: Vec::new(), starts: vec![0] };
+        for row in rows {
+            words.slots.extend(row);
+            words.starts.push(words.slots.len());
+        }
+        words
     }
 
     /// Removes the W's.
     pub fn without_weights(&self) -> Words {
         let row = |device| self.word(device).iter().copied().filter(|&slot| kind_of(slot) != Kind::W).collect();
-        Words::new(&(0..self.starts.len() - 1).map(row).collect::<Vec<Vec<u32>>>())
+        Words::new((0..self.starts.len() - 1).map(row))
     }
 
     /// Returns where the word of `device` is.
@@ -49,7 +52,7 @@ pub(super) fn slot_of(slot: u32, kind: Kind) -> u32 {
 /// Returns the words of rows of ops, without W's.
 pub(super) fn words_of(rows: &[Vec<Op>]) -> Words {
     let row = |ops: &Vec<Op>| ops.iter().filter(|op| op.kind() != Kind::W).map(|op| op.slot() as u32).collect();
-    Words::new(&rows.iter().map(row).collect::<Vec<Vec<u32>>>())
+    Words::new(rows.iter().map(row))
 }
 
 /// Whether a word keeps the cap and runs every backward after its forward and every W after its I.
@@ -124,5 +127,5 @@ pub(super) fn expanded(words: &Words, cuts: &Cuts, times: u32) -> (Words, Cuts) 
         moved.push((start + shift, end + shift + (end - start) * times as usize));
         shift += (end - start) * times as usize;
     }
-    (Words::new(&rows), moved)
+    (Words::new(rows), moved)
 }

@@ -110,6 +110,8 @@ fn not_a_timeline<T: DeserializeOwned>(value: Value, error: &serde_json::Error) 
             let (path, what) = (found.path().to_string(), found.inner().to_string());
             let found = what.strip_prefix("invalid type: ").or(what.strip_prefix("invalid value: "));
             match found.and_then(|found| found.rsplit_once(", expected ")) {
+                Some((found, "u32" | "u64")) => format!("{path}: expected a whole number, found {found}"),
+                Some((found, "f64")) => format!("{path}: expected a number, found {found}"),
                 Some((found, expected)) => format!("{path}: expected {expected}, found {found}"),
                 None => format!("{path}: {what}"),
             }

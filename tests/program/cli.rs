@@ -733,13 +733,15 @@ fn a_damaged_timeline_is_blamed_at_its_place() {
         ("timelines[1]: missing field `devices`", &|file| {
             drop(file["timelines"][1].as_object_mut().unwrap().remove("devices"));
         }),
-        ("timelines[0].time_unit: expected a string, found integer `3`", &|file| {
+        ("timelines[0].time_unit: expected a string, found number", &|file| {
             file["timelines"][0]["time_unit"] = json!(3)
         }),
         ("timelines[1].provenance.date: expected a string", &|file| {
             file["timelines"][1]["provenance"]["date"] = json!([1]);
         }),
-        ("spans[0].start_ns: expected u64", &|file| file["timelines"][1]["spans"][0]["start_ns"] = json!("x")),
+        ("spans[0].start_ns: expected a whole number", &|file| {
+            file["timelines"][1]["spans"][0]["start_ns"] = json!("x")
+        }),
         ("spans[0]: missing field `end_ns`", &|file| {
             drop(file["timelines"][1]["spans"][0].as_object_mut().unwrap().remove("end_ns"));
         }),
