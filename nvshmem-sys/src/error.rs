@@ -1,52 +1,52 @@
-//! What can go wrong.
+//! Errors.
 
 use crate::Status;
 use std::fmt;
 use std::path::PathBuf;
 
-/// A failure of the library or of what it was asked.
+/// A failure of the library, or an invalid call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// The file cannot be opened.
     Open {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// The loader's words.
+        /// Message of the loader.
         reason: String,
     },
-    /// The file is no NVSHMEM host library, or not one of those known here.
+    /// The file is no NVSHMEM host library, or of an unsupported version.
     Symbols {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The functions that it lacks.
+        /// Functions that it lacks.
         absent: Vec<&'static str>,
     },
-    /// The library is of another major version.
+    /// The library has another major version.
     Version {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What it says it is: major, minor, patch.
+        /// Its version: major, minor, patch.
         found: (i32, i32, i32),
     },
-    /// What was asked for makes no sense.
+    /// An argument is invalid.
     Argument(String),
     /// The library is not in the state that this call needs.
     State {
-        /// What was called.
+        /// The function.
         call: &'static str,
-        /// What it needs.
+        /// Required status.
         expected: Status,
-        /// How far the library is.
+        /// Status of the library.
         found: Status,
     },
     /// A call failed.
     Call {
-        /// What was called.
+        /// The function.
         call: &'static str,
-        /// What it returned.
+        /// Returned code.
         code: i32,
-        /// How far the library is.
+        /// Status of the library.
         status: Status,
     },
 }

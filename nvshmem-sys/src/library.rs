@@ -1,4 +1,4 @@
-//! The library, opened: its functions, checked, and a small part that is safe to call.
+//! The loaded library: its functions, and safe wrappers of some of them.
 
 use crate::error::Error;
 use crate::functions::Functions;
@@ -10,20 +10,20 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How far initialisation came. They are ordered: a later one can do what an earlier can.
+/// State of initialisation. States are ordered: each includes the abilities of earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
-    /// Nothing was initialised, or it was ended.
+    /// Not initialised, or finalised.
     NotInitialized,
-    /// The PEs know each other; no device is set up. What a machine without a GPU comes to.
+    /// The PEs are connected, but no device is set up: the final state on a machine without a GPU.
     Bootstrapped,
-    /// One PE a GPU: everything works.
+    /// One PE per GPU: everything works.
     Initialized,
     /// PEs share a GPU without MPS: waits on signals, teams and collectives other than barriers **end the process**.
     LimitedMpg,
     /// PEs share a GPU through MPS: everything works.
     FullMpg,
-    /// A state of a version newer than this package.
+    /// A state of a newer version of NVSHMEM.
     Unknown(i32),
 }
 
@@ -53,15 +53,15 @@ impl fmt::Display for Status {
     }
 }
 
-/// What one PE makes and hands to all others, over whatever joins them: 128 bytes.
+/// An id of 128 bytes that one PE creates and passes to all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UniqueId(nvshmemx_uniqueid_t);
 
 impl UniqueId {
-    /// How many bytes it has.
+    /// Size in bytes.
     pub const BYTES: usize = size_of::<nvshmemx_uniqueid_t>();
 
-    /// Its bytes. They mean the same on every machine of one byte order.
+    /// Returns its bytes, which are portable between machines of the same byte order.
     pub fn to_bytes(&self) -> [u8; UniqueId::BYTES] {
         let mut bytes = [0; UniqueId::BYTES];
         let (version, internal) = bytes.split_at_mut(size_of::<c_int>());
@@ -70,10 +70,10 @@ impl UniqueId {
         bytes
     }
 
-    /// The one with these bytes.
+    /// Returns the id with these bytes.
     ///
     /// # Errors
-    /// Bytes that do not begin as a unique id does.
+    /// The bytes do not begin like a unique id.
     pub fn from_bytes(bytes: &[u8; UniqueId::BYTES]) -> Result<UniqueId, Error> {
         let mut id = nvshmemx_uniqueid_t::default();
         let (version, internal) = bytes.split_at(size_of::<c_int>());
@@ -92,8 +92,8 @@ impl UniqueId {
 
 /// An open NVSHMEM host library.
 ///
-/// The state is the process's, not this value's: two of them speak of the same PE. The safe functions call the library one
-/// at a time, as its thread level asks for; calls through [`Library::functions`] are the caller's to order.
+/// The state belongs to the process: two values refer to the same PE. The safe functions call the library one at a time, as its
+/// thread level requires; the caller must serialize calls through [`Library::functions`].
 #[derive(Clone, Debug)]
 pub struct Library {
     functions: Functions,
@@ -107,11 +107,11 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 }
 
 impl Library {
-    /// Opens the library for good, with `RTLD_NOW | RTLD_GLOBAL`: its bootstraps look its symbols up by name. A bare
-    /// `libnvshmem_host.so.3` is looked for by the loader. Needs no GPU and no driver.
+    /// Opens the library permanently, with `RTLD_NOW | RTLD_GLOBAL` because its bootstraps look up its symbols by name. The loader
+    /// searches for a path without folder. Needs no GPU and no driver.
     ///
     /// # Errors
-    /// No such file, one that lacks a function of [`crate::SYMBOLS`], one of another major version than 3.
+    /// The file does not exist, lacks a function of [`crate::SYMBOLS`], or has another major version than 3.
     pub fn open(path: impl AsRef<Path>) -> Result<Library, Error> {
         let path = path.as_ref().to_path_buf();
         // SAFETY: the initialisers of this library register options and nothing else. It is never closed: threads of its
@@ -133,28 +133,27 @@ impl Library {
         Ok(Library { functions, version })
     }
 
-    /// All functions, to be called at the caller's own risk.
+    /// Returns all functions, which are unsafe to call.
     pub fn functions(&self) -> &Functions {
         &self.functions
     }
 
-    /// Major, minor, patch.
+    /// Returns the version: major, minor, patch.
     pub fn version(&self) -> (i32, i32, i32) {
         self.version
     }
 
-    /// How far initialisation came. Needs no GPU.
+    /// Returns the state of initialisation. Needs no GPU.
     pub fn status(&self) -> Status {
         // SAFETY: reads a number of the library's; allowed in every state.
         Status::from(unsafe { (self.functions.nvshmemx_init_status)() })
     }
 
-    /// Makes a unique id and begins to listen for the other PEs. Called by one PE; the process must live until all are
-    /// initialised. Needs no GPU; needs a network interface that is up (`NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo` asks for
-    /// the loopback one).
+    /// Creates a unique id and starts to listen for the other PEs. One PE calls it, and must live until all are initialised. Needs no
+    /// GPU, but a network interface that is up (`NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo` selects the loopback interface).
     ///
     /// # Errors
-    /// The library's, where no interface can be listened on.
+    /// The library cannot listen on any interface.
     pub fn unique_id(&self) -> Result<UniqueId, Error> {
         let _guard = one_at_a_time();
         let mut id = nvshmemx_uniqueid_t::default();
@@ -165,14 +164,12 @@ impl Library {
         }
     }
 
-    /// Initialises this process as PE `rank` of `ranks`; collective: returns when all have come. Every PE is a process of
-    /// its own. Needs no GPU to end [`Status::Bootstrapped`]; with one, its primary context must be current, and the
-    /// status is a later one. Pass on [`Library::status`]'s answer, not the code that C returns: versions differ in what
-    /// they return without a GPU.
+    /// Initialises this process as PE `rank` of `ranks`. Collective: returns when all PEs, each in its own process, have called it.
+    /// Without a GPU the status is [`Status::Bootstrapped`]; with one, its primary context must be current, and the status is a
+    /// later one. Returns [`Library::status`] instead of the code of the C function, which without a GPU depends on the version.
     ///
     /// # Errors
-    /// A rank outside the ranks, a library that is initialised already, the library's own failure. Some failures inside
-    /// the library end the process.
+    /// The rank is out of range, the library is already initialised, or it fails. Some failures inside the library end the process.
     pub fn init_with_unique_id(&self, rank: i32, ranks: i32, id: &UniqueId) -> Result<Status, Error> {
         if rank < 0 || rank >= ranks {
             return Err(Error::Argument(format!(
@@ -191,16 +188,15 @@ impl Library {
         unsafe { self.init(NVSHMEMX_INIT_WITH_UNIQUEID, &mut attr) }
     }
 
-    /// Initialises by an MPI communicator: rank and size are the communicator's; collective over it. Needs
-    /// `nvshmem_bootstrap_mpi.so.3` beside the library, which was built for Open MPI (`libmpi.so.40`); as
-    /// [`Library::init_with_unique_id`] otherwise.
+    /// Initialises with the rank and size of an MPI communicator. Collective over it. Needs `nvshmem_bootstrap_mpi.so.3`, built for
+    /// Open MPI (`libmpi.so.40`), in the library's folder. Otherwise as [`Library::init_with_unique_id`].
     ///
     /// # Safety
-    /// `communicator` points to a valid `MPI_Comm` of an MPI that is initialised, whose library was opened with
-    /// `RTLD_GLOBAL` (or linked) and which is not finalised before NVSHMEM is.
+    /// `communicator` points to a valid `MPI_Comm` of an initialised MPI, whose library was linked or opened with `RTLD_GLOBAL` and
+    /// which is not finalised before NVSHMEM.
     ///
     /// # Errors
-    /// A library that is initialised already, the library's own failure.
+    /// The library is already initialised, or fails.
     pub unsafe fn init_with_mpi(&self, communicator: NonNull<c_void>) -> Result<Status, Error> {
         let _guard = one_at_a_time();
         self.need_none("nvshmemx_set_attr_mpi_comm_args")?;
@@ -227,7 +223,7 @@ impl Library {
         }
     }
 
-    /// This PE. Needs a bootstrap, no GPU.
+    /// Returns the number of this PE. Needs a bootstrap, no GPU.
     ///
     /// # Errors
     /// The library is not initialised.
@@ -237,7 +233,7 @@ impl Library {
         Ok(unsafe { (self.functions.nvshmem_my_pe)() })
     }
 
-    /// How many PEs. Needs a bootstrap, no GPU.
+    /// Returns the number of PEs. Needs a bootstrap, no GPU.
     ///
     /// # Errors
     /// The library is not initialised.
@@ -247,9 +243,8 @@ impl Library {
         Ok(unsafe { (self.functions.nvshmem_n_pes)() })
     }
 
-    /// Ends; collective. All symmetric memory is gone. Does nothing where no device was set up: a library that is only
-    /// bootstrapped cannot be ended (C's function **ends the process** there with code 255), nor initialised again; it
-    /// ends with the process.
+    /// Finalises the library and frees all symmetric memory. Collective. Does nothing without a device: a library that is only
+    /// bootstrapped cannot be finalised (the C function **ends the process** with code 255) or initialised again.
     pub fn finalize(&self) {
         let _guard = one_at_a_time();
         if self.status() >= Status::Initialized {
@@ -259,8 +254,8 @@ impl Library {
         }
     }
 
-    /// Symmetric device memory, the same number of bytes on all PEs; collective. `None` where the heap
-    /// (`NVSHMEM_SYMMETRIC_SIZE` bytes) is full, or for no bytes. Needs a GPU.
+    /// Allocates symmetric device memory, the same number of bytes on all PEs. Collective. Returns `None` if the heap
+    /// (`NVSHMEM_SYMMETRIC_SIZE` bytes) is full, or for 0 bytes. Needs a GPU.
     ///
     /// # Errors
     /// The library has no device.
@@ -271,7 +266,7 @@ impl Library {
         Ok(NonNull::new(unsafe { (self.functions.nvshmem_malloc)(bytes) }))
     }
 
-    /// Gives symmetric memory back; collective, in the same order on all PEs. Needs a GPU.
+    /// Frees symmetric memory. Collective, in the same order on all PEs. Needs a GPU.
     ///
     /// # Safety
     /// `memory` came from [`Library::malloc`], was not freed, and nothing enqueued on any PE uses it any more.
@@ -286,9 +281,9 @@ impl Library {
         Ok(())
     }
 
-    /// Enqueues: `bytes` of `source` are written to `destination` on PE `pe`, and then `signal` there is changed by
-    /// `operation` ([`NVSHMEM_SIGNAL_SET`] or [`NVSHMEM_SIGNAL_ADD`]) with `value`. Whoever sees the signal sees the
-    /// data. The other side waits with `cuStreamWaitValue64` on its own address of `signal`.
+    /// Enqueues a write of `bytes` bytes of `source` to `destination` on PE `pe`, and then an update of `signal` there by `operation`
+    /// ([`NVSHMEM_SIGNAL_SET`] or [`NVSHMEM_SIGNAL_ADD`]) with `value`. The data is visible once the signal is. The other side waits
+    /// with `cuStreamWaitValue64` on its own address of `signal`.
     ///
     /// # Safety
     /// The library is initialised with a device. `destination` and `signal` are this PE's addresses of symmetric memory

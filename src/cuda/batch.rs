@@ -3,7 +3,7 @@
 
 use super::api::{Address, Buffer, Event, Pinned};
 use super::gpu::Gpu;
-use super::operation::MOST_NORM_GROUPS;
+use super::operation::{MOST_NORM_GROUPS, TokenIndex};
 use anyhow::{Result, ensure};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,15 +22,6 @@ pub(super) struct Batch {
     turn: usize,
     /// Number of distinct tokens of each micro-batch.
     distinct: Vec<usize>,
-}
-
-/// Index of one micro-batch's tokens: distinct tokens, first position of each in `order`, positions sorted by token.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Index {
-    pub(super) ids: Address,
-    pub(super) starts: Address,
-    pub(super) order: Address,
-    pub(super) distinct: usize,
 }
 
 const WORD: usize = size_of::<u32>();
@@ -119,9 +110,9 @@ impl Batch {
     }
 
     /// Returns the index of a micro-batch's input tokens.
-    pub(super) fn index(&self, microbatch: usize) -> Index {
+    pub(super) fn index(&self, microbatch: usize) -> TokenIndex {
         let all = self.microbatches * self.rows;
-        Index {
+        TokenIndex {
             ids: self.word(all + microbatch * self.rows),
             order: self.word(2 * all + microbatch * self.rows),
             starts: self.word(3 * all + microbatch * (self.rows + 1)),

@@ -1,7 +1,7 @@
 //! Matrix products by cuBLASLt, in the model's terms: row-major, weights (OC, IC).
 //!
-//! cuBLASLt is column-major. A row-major (r, c) matrix is a column-major (c, r) one with the same bytes, so that every
-//! product is asked for transposed: outᵀ = (W inᵀ), and so on. The product of a shape (descriptors and algorithm) is made once.
+//! cuBLASLt is column-major. A row-major (r, c) matrix has the same bytes as a column-major (c, r) one, so every product is computed
+//! transposed: outᵀ = (W inᵀ), and so on. Descriptors and algorithm of a shape are created once.
 
 use super::api::{
     Address, Buffer, Context, Element, Epilogue, Layout, Lt, NOT_SUPPORTED, Operands, Product, ProductError, Shape,
@@ -13,22 +13,22 @@ use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes for the partial sums of products; what the library recommends for the newest devices.
+/// Size of the memory for partial sums of products, as the library recommends for the newest devices.
 pub const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// The products of one shard. Its workspace is used on one stream.
+/// The products of one shard. Their workspace is used on one stream.
 pub(super) struct Products {
     context: Arc<Context>,
     lt: Lt,
     workspace: Buffer,
-    /// By shape; `None` where the library has no algorithm.
+    /// By shape; `None` if the library has no algorithm.
     chosen: BTreeMap<Shape, Option<Product>>,
-    /// On a slice: its multiprocessors.
+    /// Number of multiprocessors of a slice.
     multiprocessors: Option<u32>,
     element: Element,
 }
 
-/// The sizes of a product: rows (tokens), and the weight's.
+/// Sizes of a product: rows (tokens), and those of the weight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     /// n
@@ -57,7 +57,7 @@ impl Products {
     }
 
     #[cfg(feature = "internals")]
-    /// Each product so far by its epilogue and sizes, and whether the library does it; where it does not, it was done in parts.
+    /// Returns each product so far by its epilogue and sizes, and whether the library supports it; if not, it was computed in parts.
     pub(super) fn asked(&self) -> Vec<(String, bool)> {
         let name = |shape: &Shape| {
             let Shape { a, d, epilogue, adds, .. } = shape;
@@ -68,8 +68,8 @@ impl Products {
         self.chosen.iter().map(|(shape, product)| (name(shape), product.is_some())).collect()
     }
 
-    /// `out` (n, OC) = `input` (n, IC) `weight`ᵀ, with an epilogue; `c` (n, OC) is added where it is given. False, and nothing
-    /// enqueued, where the library has no algorithm for it.
+    /// `out` (n, OC) = `input` (n, IC) `weight`ᵀ (+ `residual`), with an epilogue. Returns false, and enqueues nothing, if the library
+    /// has no algorithm for it.
     pub(super) fn forward(
         &mut self,
         stream: StreamHandle,
@@ -98,7 +98,7 @@ impl Products {
         stream: StreamHandle,
         sizes: Sizes,
         epilogue: Epilogue,
-        [out, gradient, weight, kept]: [Address; 4],
+        BackwardInput { out, gradient, weight, kept }: BackwardInput,
     ) -> Result<bool> {
         let Sizes { rows, outputs, inputs } = sizes;
         let element = self.element;
@@ -118,7 +118,7 @@ impl Products {
         &mut self,
         stream: StreamHandle,
         sizes: Sizes,
-        [out, gradient, input]: [Address; 3],
+        BackwardWeight { out, gradient, input }: BackwardWeight,
     ) -> Result<bool> {
         let Sizes { rows, outputs, inputs } = sizes;
         let element = self.element;
@@ -147,7 +147,7 @@ impl Products {
         let Some(Some(product)) = self.chosen.get(&shape) else { return Ok(false) };
         match self.lt.multiply(product, &operands, workspace, stream) {
             Ok(()) => Ok(true),
-            // what the heuristic promised, the product itself may still refuse before anything is enqueued
+            // The product may reject what the heuristic has promised, before anything is enqueued.
             Err(ProductError::Refused { code: NOT_SUPPORTED, .. }) => {
                 if let Some(Some(product)) = self.chosen.insert(shape, None) {
                     self.lt.destroy(product);
@@ -159,22 +159,40 @@ impl Products {
     }
 }
 
-/// Where the operands of a forward product lie.
+/// Operands of [`Products::forward`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Forward {
     pub(super) out: Address,
     pub(super) input: Address,
     pub(super) weight: Address,
-    /// (OC), where the epilogue has one.
+    /// (OC), if the epilogue has one.
     pub(super) bias: Address,
     pub(super) residual: Option<Address>,
-    /// Where the epilogue keeps GELU's input.
+    /// Where the epilogue stores GELU's input.
     pub(super) kept: Address,
+}
+
+/// Operands of [`Products::backward_input`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BackwardInput {
+    pub(super) out: Address,
+    pub(super) gradient: Address,
+    pub(super) weight: Address,
+    /// GELU's input, if the epilogue reads it.
+    pub(super) kept: Address,
+}
+
+/// Operands of [`Products::backward_weight`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BackwardWeight {
+    pub(super) out: Address,
+    pub(super) gradient: Address,
+    pub(super) input: Address,
 }
 
 impl Drop for Products {
     fn drop(&mut self) {
-        // a fault here was reported by an earlier call already
+        // A fault here was already reported by an earlier call.
         let _ = self.context.make_current();
         for product in std::mem::take(&mut self.chosen).into_values().flatten() {
             self.lt.destroy(product);

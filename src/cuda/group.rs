@@ -1,4 +1,4 @@
-//! Parameters that live together on a device, with their gradients and AdamW's moments.
+//! Groups of parameters on a device, with their gradients and AdamW's moments.
 
 use super::api::{Address, Buffer, Pinned};
 use super::operation::{Operations, Updated};
@@ -6,16 +6,16 @@ use crate::model::{AdamW, Parameters};
 use anyhow::Result;
 use std::ops::Range;
 
-/// Tensors begin at multiples of so many elements, 256 bytes in bfloat16: products then take the same path, and give the
-/// same bits, wherever a tensor lies. The gaps are zeros and stay so.
+/// Alignment of tensors in elements (256 bytes in bfloat16), so that products use the same algorithm and give the same bits wherever a
+/// tensor is. Gaps stay zero.
 const ALIGNMENT: usize = 128;
 
-/// Some tensors of the model, or one layer's part of each: master values, gradients and moments in float32, one row each,
-/// and in bfloat16 a copy of the values that the activations are computed with.
+/// Some tensors of the model, or one layer's part of each: master values, gradients and moments in float32, one row each, and with
+/// bfloat16 a copy of the values for computing activations.
 pub(super) struct Group {
-    /// Place among llm.c's tensors, first element here, number of elements.
+    /// Index among llm.c's tensors, first element here, number of elements.
     tensors: Vec<(usize, usize, usize)>,
-    /// Which block of the model it is, if it is one.
+    /// Index of the block in the model, if it is one.
     layer: Option<usize>,
     count: usize,
     values: Buffer,
@@ -26,13 +26,13 @@ pub(super) struct Group {
     saved: Option<[Buffer; 3]>,
 }
 
-/// Elements that a tensor takes in a row, the gap behind it included.
+/// Number of elements of a tensor in a row, including the gap behind it.
 pub(super) fn padded(length: usize) -> usize {
     length.next_multiple_of(ALIGNMENT)
 }
 
 impl Group {
-    /// Allocates and copies the values out of `parameters`. Waits for the copies.
+    /// Allocates, and copies the values from `parameters`. Waits for the copies.
     pub(super) fn new(
         operations: &Operations,
         parameters: &Parameters,
@@ -74,7 +74,7 @@ impl Group {
         Ok(group)
     }
 
-    /// The values of a tensor, by its number in the group, in the activations' precision.
+    /// Address of a tensor's values in the activations' precision, by its index in the group.
     pub(super) fn tensor(&self, index: usize) -> Address {
         let start = self.tensors[index].1;
         match &self.copy {
@@ -83,17 +83,17 @@ impl Group {
         }
     }
 
-    /// The gradients of a tensor, by its number in the group.
+    /// Address of a tensor's gradients, by its index in the group.
     pub(super) fn gradient(&self, index: usize) -> Address {
         element(&self.gradients, self.tensors[index].1)
     }
 
-    /// Number of float32 in a row, gaps included.
+    /// Number of float32 in a row, including gaps.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Enqueues: gradients to zero.
+    /// Enqueues clearing the gradients.
     pub(super) fn clear_gradients(&self, operations: &Operations) -> Result<()> {
         Ok(operations.gpu.compute.clear(self.gradients.address(), self.gradients.bytes())?)
     }
@@ -119,7 +119,7 @@ impl Group {
         operations.adamw_update(&what, scale, number, hyper)
     }
 
-    /// Enqueues: values and moments are remembered.
+    /// Enqueues saving values and moments.
     pub(super) fn save(&mut self, operations: &Operations) -> Result<()> {
         let rows = [&self.values, &self.first_moments, &self.second_moments];
         if self.saved.is_none() {
@@ -132,7 +132,7 @@ impl Group {
         Ok(())
     }
 
-    /// Enqueues: values and moments are those remembered. False where none are.
+    /// Enqueues restoring saved values and moments. Returns false if none are saved.
     pub(super) fn restore(&self, operations: &Operations) -> Result<bool> {
         let Some(saved) = &self.saved else { return Ok(false) };
         let rows = [&self.values, &self.first_moments, &self.second_moments];
@@ -143,7 +143,7 @@ impl Group {
         Ok(true)
     }
 
-    /// Copies values or gradients into the whole model's tensors. Waits.
+    /// Copies values or gradients into the tensors of the whole model. Waits.
     pub(super) fn export(&self, operations: &Operations, into: &mut Parameters, gradients: bool) -> Result<()> {
         let row = if gradients { &self.gradients } else { &self.values };
         for &(tensor, start, _) in &self.tensors {
@@ -152,7 +152,7 @@ impl Group {
         Ok(())
     }
 
-    /// Enqueues: the copy is that of the values.
+    /// Enqueues updating the copy of the values.
     fn refresh(&self, operations: &Operations) -> Result<()> {
         match &self.copy {
             Some(copy) => operations.cast(copy.address(), self.values.address(), self.count),
@@ -165,7 +165,7 @@ fn element(row: &Buffer, index: usize) -> Address {
     row.address().offset(index * size_of::<f32>())
 }
 
-/// Elements that are copied at a time between device and host.
+/// Number of elements copied at a time between device and host.
 const CHUNK: usize = 4 << 20;
 
 /// Copies to the device and waits.

@@ -1,6 +1,6 @@
-//! The kernels: their text, their names, and the shape of the grid that each is launched on. All of it is known without
-//! a GPU. Arguments, shapes and formulas of a kernel stand in its file under `kernels/`; the functions here take the
-//! integer arguments of the kernel of the same name, in the kernel's order.
+//! The kernels: source text, names, and the grid that each is launched on, all known without a GPU. Arguments, shapes and formulas
+//! of a kernel are in its file under `kernels/`; the functions here take the integer arguments of the kernel of the same name, in the
+//! same order.
 
 /// Type of the activations. Every kernel exists once for each; arithmetic inside is float32 for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,7 +12,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// As people write it.
+    /// Name.
     pub const fn name(self) -> &'static str {
         match self {
             Precision::F32 => "float32",
@@ -20,7 +20,7 @@ impl Precision {
         }
     }
 
-    /// What a kernel's name ends with: `_f32` or `_bf16`.
+    /// Suffix of kernel names: `_f32` or `_bf16`.
     pub const fn suffix(self) -> &'static str {
         match self {
             Precision::F32 => "_f32",
@@ -28,7 +28,7 @@ impl Precision {
         }
     }
 
-    /// Size of an activation.
+    /// Size of an activation in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Precision::F32 => 4,
@@ -37,14 +37,14 @@ impl Precision {
     }
 }
 
-/// The shape of one launch.
+/// Grid of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// Blocks along x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block, along x.
+    /// Threads per block, along x.
     pub block: u32,
-    /// Dynamic shared memory of a block.
+    /// Dynamic shared memory per block, in bytes.
     pub shared_bytes: u32,
 }
 
@@ -62,16 +62,16 @@ impl Launch {
     }
 }
 
-/// A launch with more dynamic shared memory than this needs the kernel's attribute raised first.
+/// Launches with more dynamic shared memory than this require a higher limit of the kernel.
 pub const DEFAULT_SHARED_BYTES: u32 = 48 * 1024;
 
-/// The largest size of a head that the attention kernels take.
+/// Largest head size that the attention kernels support.
 pub const MAX_HEAD_SIZE: usize = 128;
 
 const MAX_GRID_X: usize = (1 << 31) - 1;
 const MAX_GRID_Y: usize = (1 << 16) - 1;
 
-/// The files, in the order in which they make up one translation unit: name and text.
+/// Names and texts of the source files, in the order of the translation unit.
 pub const SOURCES: [(&str, &str); 12] = [
     ("common.cuh", include_str!("../../kernels/common.cuh")),
     ("attention_scalar.cuh", include_str!("../../kernels/attention_scalar.cuh")),
@@ -87,26 +87,25 @@ pub const SOURCES: [(&str, &str); 12] = [
     ("residual.cu", include_str!("../../kernels/residual.cu")),
 ];
 
-/// Threads of a block of a kernel whose threads each take [`ELEMENTS`] elements.
+/// Threads per block of an elementwise kernel.
 const ELEMENTWISE_BLOCK: usize = 256;
-/// Elements that a thread of such a kernel takes at a time.
+/// Elements per thread of an elementwise kernel.
 const ELEMENTS: usize = 8;
-/// Columns of a block of a kernel that sums columns, one a thread.
+/// Columns per block of a kernel that sums columns, one per thread.
 const COLUMNS: usize = 128;
-/// Rows of a block of a LayerNorm kernel, one a warp.
+/// Rows per block of a LayerNorm kernel, one per warp.
 const WARPS: usize = 4;
 const WARP: usize = 32;
-/// Queries, and keys, of a tile of the attention kernels; four warps take a tile of either.
+/// Queries, or keys, per tile of the attention kernels; four warps process a tile.
 const TILE: usize = 64;
 const TILE_BLOCK: usize = 128;
-/// Rows of a block of `attention_backward_mean`, eight lanes each.
+/// Rows per block of `attention_backward_mean`, eight lanes each.
 const MEAN_ROWS: usize = 16;
-/// Columns of a block of `bias_backward_weight`, and the groups of rows that its threads make up.
+/// Columns per block of `bias_backward_weight`, and groups of rows that its threads form.
 const BIAS_COLUMNS: usize = 16;
 const BIAS_GROUPS: usize = 64;
 
-/// All kernels as one translation unit of CUDA C++ that includes nothing. Compiler messages name the files of
-/// [`SOURCES`].
+/// Returns all kernels as one translation unit of CUDA C++ without includes. Compiler messages name the files of [`SOURCES`].
 pub fn text(precision: Precision) -> String {
     let mut text = String::new();
     if precision == Precision::Bf16 {
@@ -115,7 +114,7 @@ pub fn text(precision: Precision) -> String {
     for (name, source) in SOURCES {
         text.push_str(&format!("#line 1 \"{name}\"\n"));
         for line in source.lines() {
-            // an include is left out, but its line stays, so that line numbers are those of the file
+            // An include becomes an empty line, so that line numbers match the file.
             text.push_str(if line.starts_with("#include") { "" } else { line });
             text.push('\n');
         }
@@ -123,17 +122,17 @@ pub fn text(precision: Precision) -> String {
     text
 }
 
-/// Blocks of rows for [`layernorm_backward_sums`]: its argument G, from the number of rows.
+/// Number of groups of rows for [`layernorm_backward_sums`], its argument G.
 pub const fn layernorm_groups(rows: usize) -> usize {
     clamp(rows.div_ceil(32), 128) as usize
 }
 
-/// The kernels: how each is launched, by its integer arguments, and the names of all. In alphabetical order.
+/// Defines the kernels in alphabetical order: the launch of each by its integer arguments, and the list of names.
 macro_rules! kernels {
     ($($(#[$doc:meta])+ $name:ident($precision:tt $(, $size:ident)+) $launch:block)*) => {
         $($(#[$doc])+ pub fn $name($precision: Precision $(, $size: usize)+) -> Launch $launch)*
 
-        /// The kernels, without the suffix of the precision, in alphabetical order: they are looked up by bisection.
+        /// Names of the kernels without suffix, in alphabetical order for binary search.
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }
@@ -227,13 +226,13 @@ fn elementwise(count: usize) -> Launch {
     Launch::new([count.div_ceil(ELEMENTWISE_BLOCK * ELEMENTS), 1], ELEMENTWISE_BLOCK)
 }
 
-/// Whether the attention kernels run on tensor cores: bfloat16, and heads that are whole tiles of 16.
+/// Whether the attention kernels run on tensor cores: with bfloat16 and head sizes that are multiples of 16.
 pub const fn on_tensor_cores(precision: Precision, size: usize) -> bool {
     matches!(precision, Precision::Bf16) && size.is_multiple_of(16) && size <= MAX_HEAD_SIZE
 }
 
-/// One block a tile of queries (or keys) of one head. `tiles` is the number of tiles of rows of a head that a block
-/// keeps in shared memory: on CUDA cores (beside one of weights), and on tensor cores.
+/// One block per tile of queries (or keys) of one head. `tiles` is the number of tiles that a block keeps in shared memory: on CUDA
+/// cores (besides one of weights), and on tensor cores.
 fn attention(precision: Precision, [sequences, tokens, heads, size]: [usize; 4], tiles: [usize; 2]) -> Launch {
     let blocks = tokens.div_ceil(TILE).saturating_mul(heads).saturating_mul(sequences);
     let bytes = if on_tensor_cores(precision, size) {
@@ -244,8 +243,7 @@ fn attention(precision: Precision, [sequences, tokens, heads, size]: [usize; 4],
     Launch::new([blocks, 1], TILE_BLOCK).with_shared_bytes(bytes)
 }
 
-/// `value`, but at least 1 and at most `most`. Where a grid's limit is met, the kernel's threads take more than one
-/// turn, or the tensor is larger than any device's memory.
+/// Clamps `value` to 1..=`most`. At a grid's limit, threads of the kernel loop, or the tensor exceeds any device's memory.
 const fn clamp(value: usize, most: usize) -> u32 {
     if value == 0 {
         1

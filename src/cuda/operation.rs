@@ -1,8 +1,8 @@
-//! The model's operations on a device: every call enqueues a kernel or a product on the compute stream. Shapes and formulas
-//! stand in the kernels' files.
+//! The model's operations on a device. Every call enqueues kernels or products on the compute stream. Shapes and formulas are in
+//! the kernels' files.
 
 use super::api::{Address, Argument, Buffer, Epilogue, Pool};
-use super::blas::{Forward, Products, Sizes};
+use super::blas::{BackwardInput, BackwardWeight, Forward, Products, Sizes};
 use super::compiler::Kernels;
 use super::gpu::Gpu;
 use super::kernel::{self, Launch, Precision};
@@ -10,7 +10,7 @@ use crate::model::{AdamW, Shape};
 use anyhow::{Result, bail};
 use std::sync::Arc;
 
-/// What computes on one device: kernels, products, and the memory that comes and goes.
+/// Kernels, products and temporary memory of one device.
 pub(super) struct Operations {
     pub(super) gpu: Arc<Gpu>,
     pub(super) precision: Precision,
@@ -19,7 +19,16 @@ pub(super) struct Operations {
     pub(super) pool: Pool,
 }
 
-/// What the LayerNorm's backward reads: (n, C), (n, C), (n, 2).
+/// Index of one micro-batch's tokens: distinct tokens, first position of each in `order`, positions sorted by token.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TokenIndex {
+    pub(super) ids: Address,
+    pub(super) starts: Address,
+    pub(super) order: Address,
+    pub(super) distinct: usize,
+}
+
+/// Inputs of the LayerNorm's backward: (n, C), (n, C), (n, 2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NormOperands {
     pub(super) gradient: Address,
@@ -27,11 +36,11 @@ pub(super) struct NormOperands {
     pub(super) statistics: Address,
 }
 
-/// What AdamW works on.
+/// Operands of AdamW.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Updated {
     pub(super) values: Address,
-    /// In the activations' precision, or null.
+    /// Copy of the values in the activations' precision, or null.
     pub(super) copy: Address,
     pub(super) gradients: Address,
     /// A second part of the gradients, or null.
@@ -45,13 +54,13 @@ fn at(address: Address) -> Argument {
     Argument::Address(address)
 }
 
-/// A dimension; [`super::shard::Shard::new`] made sure that all fit.
+/// A dimension, which [`super::shard::Shard::new`] has checked to fit.
 fn int(size: usize) -> Argument {
     Argument::Int(size as i32)
 }
 
-/// Enqueues a kernel, by its name: pointers, then dimensions, the first of them a `size_t` where that is said. The dimensions
-/// say how it is launched, too.
+/// Enqueues a kernel by its name, with pointers, then dimensions; `size` marks a first dimension of type `size_t`. The dimensions also
+/// determine the grid.
 macro_rules! launch {
     ($on:ident, $name:ident($($pointer:expr),+; $($dimension:expr),+)) => {
         $on.run(
@@ -74,17 +83,17 @@ impl Operations {
         self.kernels.launch(&self.gpu.compute, name, launch, arguments)
     }
 
-    /// A buffer for so many activations.
+    /// Takes a buffer for `count` activations.
     pub(super) fn activations(&mut self, count: usize) -> Result<Buffer> {
         self.pool.take(count * self.precision.bytes())
     }
 
-    /// A buffer for so many float32.
+    /// Takes a buffer for `count` float32 numbers.
     pub(super) fn floats(&mut self, count: usize) -> Result<Buffer> {
         self.pool.take(count * size_of::<f32>())
     }
 
-    /// Lets the attention kernels use the shared memory that they need for this shape.
+    /// Allows the attention kernels the shared memory that they need for this shape.
     pub(super) fn allow_attention(&self, shape: &Shape) -> Result<()> {
         let Shape { sequences, tokens, heads, .. } = *shape;
         type Table = fn(Precision, usize, usize, usize, usize) -> Launch;
@@ -105,10 +114,12 @@ impl Operations {
 
     pub(super) fn embedding_backward_token(
         &self,
-        [out, gradient, ids, starts, order]: [Address; 5],
-        distinct: usize,
+        out: Address,
+        gradient: Address,
+        index: TokenIndex,
         c: usize,
     ) -> Result<()> {
+        let TokenIndex { ids, starts, order, distinct } = index;
         launch!(self, embedding_backward_token(out, gradient, ids, starts, order; distinct, c))
     }
 
@@ -136,7 +147,7 @@ impl Operations {
         launch!(self, layernorm_backward_input(out, gradient, input, statistics, weight, residual; n, c))
     }
 
-    /// Gradients of weight and bias, summed over groups of rows: (G, 2, C), G = [`kernel::layernorm_groups`].
+    /// Returns the gradients of weight and bias, summed over groups of rows: (G, 2, C), G = [`kernel::layernorm_groups`].
     pub(super) fn layernorm_backward_sums(&mut self, operands: NormOperands, [n, c]: [usize; 2]) -> Result<Buffer> {
         let NormOperands { gradient, input, statistics } = operands;
         let groups = kernel::layernorm_groups(n);
@@ -159,7 +170,7 @@ impl Operations {
         launch!(self, attention_forward(out, log_sums, qkv; b, t, heads, shape.head_size()))
     }
 
-    /// `out` (n, 3C) from the gradient of the attention's output, its operands and its output.
+    /// Computes `out` (n, 3C) from the gradient of the attention's output, its operands and its output.
     pub(super) fn attention_backward(
         &mut self,
         out: Address,
@@ -176,7 +187,7 @@ impl Operations {
         Ok(())
     }
 
-    /// `logits` (n, Vp) become their gradient; `losses` (n).
+    /// Computes `losses` (n), and replaces `logits` (n, Vp) by their gradient.
     pub(super) fn classifier_forward(
         &self,
         [logits, losses, targets]: [Address; 3],
@@ -197,12 +208,12 @@ impl Operations {
         launch!(self, add(out, other; size count))
     }
 
-    /// float32 to the activations' precision.
+    /// Converts float32 to the activations' precision.
     pub(super) fn cast(&self, out: Address, input: Address, count: usize) -> Result<()> {
         launch!(self, cast(out, input; size count))
     }
 
-    /// `out`, one double: the sum of the squares of `gradient` + `other`; `partial` has room for [`norm_groups`] doubles.
+    /// Computes `out`, one double: the sum of the squares of `gradient` + `other`. `partial` holds [`norm_groups`] doubles.
     pub(super) fn squared_norm(
         &self,
         [out, partial]: [Address; 2],
@@ -214,7 +225,7 @@ impl Operations {
         launch!(self, norm_sum(out, partial; groups))
     }
 
-    /// `scale` is the place of a float32 that gradients are multiplied by, or null.
+    /// Updates parameters. `scale` is the address of a float32 factor of the gradients, or null.
     pub(super) fn adamw_update(&self, what: &Updated, scale: Address, number: u32, hyper: &AdamW) -> Result<()> {
         let correction = |beta: f32| (1.0 / (1.0 - f64::from(beta).powf(f64::from(number)))) as f32;
         let AdamW { learning_rate, beta1, beta2, epsilon, weight_decay } = *hyper;
@@ -226,7 +237,7 @@ impl Operations {
         self.run("adamw_update", kernel::adamw_update(self.precision, what.count), &arguments)
     }
 
-    /// `out` = `input` `weight`ᵀ + `bias` (+ `residual`); no bias where it is null.
+    /// `out` = `input` `weight`ᵀ + `bias` (+ `residual`). `bias` may be null.
     pub(super) fn linear_forward(
         &mut self,
         [out, input]: [Address; 2],
@@ -249,7 +260,7 @@ impl Operations {
         unsupported("forward", sizes)
     }
 
-    /// `out` = gelu(`kept`), `kept` = `input` `weight`ᵀ + `bias`. In bfloat16 one product does both where it can.
+    /// `out` = gelu(`kept`), `kept` = `input` `weight`ᵀ + `bias`. In bfloat16 one product computes both if possible.
     pub(super) fn linear_gelu_forward(
         &mut self,
         [out, kept, input]: [Address; 3],
@@ -269,8 +280,8 @@ impl Operations {
 
     /// `out` (n, IC) = `gradient` (n, OC) `weight`
     pub(super) fn linear_backward_input(&mut self, [out, gradient, weight]: [Address; 3], sizes: Sizes) -> Result<()> {
-        let places = [out, gradient, weight, Address::NULL];
-        match self.products.backward_input(self.gpu.compute.for_product(), sizes, Epilogue::None, places)? {
+        let operands = BackwardInput { out, gradient, weight, kept: Address::NULL };
+        match self.products.backward_input(self.gpu.compute.for_product(), sizes, Epilogue::None, operands)? {
             true => Ok(()),
             false => unsupported("backward for the input", sizes),
         }
@@ -282,15 +293,15 @@ impl Operations {
         [out, gradient, weight, kept]: [Address; 4],
         sizes: Sizes,
     ) -> Result<()> {
-        let (places, stream) = ([out, gradient, weight, kept], self.gpu.compute.for_product());
+        let (operands, stream) = (BackwardInput { out, gradient, weight, kept }, self.gpu.compute.for_product());
         if self.precision == Precision::Bf16
             && sizes.inputs.is_multiple_of(KEPT_STRIDE)
-            && self.products.backward_input(stream, sizes, Epilogue::GeluBackward, places)?
+            && self.products.backward_input(stream, sizes, Epilogue::GeluBackward, operands)?
         {
             return Ok(());
         }
         self.linear_backward_input([out, gradient, weight], sizes)?;
-        // in place: `out` times the derivative of GELU at `kept`
+        // In place: `out` times the derivative of GELU at `kept`.
         launch!(self, gelu_backward_input(out, out, kept; size sizes.rows * sizes.inputs))
     }
 
@@ -301,7 +312,8 @@ impl Operations {
         [gradient, input]: [Address; 2],
         sizes: Sizes,
     ) -> Result<()> {
-        if !self.products.backward_weight(self.gpu.compute.for_product(), sizes, [weight, gradient, input])? {
+        let operands = BackwardWeight { out: weight, gradient, input };
+        if !self.products.backward_weight(self.gpu.compute.for_product(), sizes, operands)? {
             return unsupported("backward for the weights", sizes);
         }
         if bias == Address::NULL {
@@ -311,21 +323,20 @@ impl Operations {
     }
 }
 
-/// Rows of what the GELU epilogues keep must be multiples of so many elements: cuBLASLt's documentation of
-/// `CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`.
+/// Required multiple of the row length of GELU's kept input, in elements: see `CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`.
 const KEPT_STRIDE: usize = 8;
 
-/// Groups that a squared norm over so many elements is summed in: from the count alone, so that every device sums alike.
+/// Number of groups in which a squared norm is summed. It depends on `count` alone, so that every device sums in the same order.
 pub(super) fn norm_groups(count: usize) -> usize {
     count.div_ceil(4096).clamp(1, MOST_NORM_GROUPS)
 }
 
-/// Most groups of [`norm_groups`].
+/// Upper limit of [`norm_groups`].
 pub(super) const MOST_NORM_GROUPS: usize = 1024;
 
 fn unsupported(what: &str, sizes: Sizes) -> Result<()> {
     bail!(
-        "expected cuBLASLt to do the {what} of {sizes:?}, found no algorithm: choose channels that are a multiple of 8, or \
+        "expected cuBLASLt to support the {what} of {sizes:?}, found no algorithm: choose channels that are a multiple of 8, or \
          float32"
     )
 }

@@ -346,8 +346,7 @@ impl Shard {
         }
         if let (Some(((), gradient)), Some(wte), Some(wpe)) = (embedding, &self.wte, &self.wpe) {
             let index = self.batch.index(microbatch as usize);
-            let places = [wte.gradient(0), gradient.address(), index.ids, index.starts, index.order];
-            operations.embedding_backward_token(places, index.distinct, shape.channels)?;
+            operations.embedding_backward_token(wte.gradient(0), gradient.address(), index, shape.channels)?;
             operations.embedding_backward_position([wpe.gradient(0), gradient.address()], &shape)?;
             operations.pool.give([gradient]);
             marks.end(Part::Embedding)?;

@@ -1,4 +1,4 @@
-//! NVSHMEM's symmetric memory: the same piece at every rank, into which any rank puts data with a signal on a stream.
+//! NVSHMEM's symmetric memory: an allocation on every rank, into which any rank can put data with a signal on a stream.
 
 use super::api::{Address, Stream};
 use super::library::Found;
@@ -7,26 +7,26 @@ use nvshmem_sys::{Library, NVSHMEM_CMP_GE, NVSHMEM_SIGNAL_SET, Status, UniqueId}
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The library and this process's part in it.
+/// NVSHMEM in this process.
 pub struct World {
     library: Library,
     ranks: u32,
 }
 
 impl World {
-    /// Opens the library; nobody has joined yet.
+    /// Loads the library.
     pub fn open(found: &Found) -> Result<World> {
         Ok(World { library: Library::open(&found.path)?, ranks: 0 })
     }
 
-    /// An id by which ranks find each other; made by one of them.
+    /// Returns an id by which ranks find each other. One rank creates it.
     pub fn unique_id(&self) -> Result<Vec<u8>> {
         Ok(self.library.unique_id()?.to_bytes().to_vec())
     }
 
-    /// Joins as rank `rank` of `ranks` with the device whose context is current; all ranks call this together.
+    /// Initialises rank `rank` of `ranks` on the device whose context is current. All ranks must call this together.
     pub fn join(&mut self, rank: u32, ranks: u32, id: &[u8]) -> Result<()> {
-        let id: &[u8; UniqueId::BYTES] = id.try_into().context("an NVSHMEM id of another length")?;
+        let id: &[u8; UniqueId::BYTES] = id.try_into().context("an NVSHMEM id has another length")?;
         let id = UniqueId::from_bytes(id)?;
         let status = self.library.init_with_unique_id(rank as i32, ranks as i32, &id)?;
         ensure!(
@@ -38,20 +38,20 @@ impl World {
     }
 }
 
-/// A piece of symmetric memory. It is the process's until its end: giving it back takes all ranks, one of which may be gone.
+/// Symmetric memory, kept until the process ends: freeing it requires all ranks, one of which may have ended.
 pub struct Symmetric {
     world: Arc<World>,
     base: NonNull<std::ffi::c_void>,
     bytes: usize,
 }
 
-// SAFETY: the address of device memory that is never freed; nothing on the host reads through it.
+// SAFETY: the address of device memory that is never freed and never accessed by the host.
 unsafe impl Send for Symmetric {}
-// SAFETY: as above; the library lets any thread call it.
+// SAFETY: as above; any thread may call the library.
 unsafe impl Sync for Symmetric {}
 
 impl Symmetric {
-    /// A piece of so many bytes, the same at all ranks, which call this together.
+    /// Allocates `bytes` bytes, the same number on all ranks, which must call this together.
     pub fn new(world: &Arc<World>, bytes: usize) -> Result<Symmetric> {
         let base = world.library.malloc(bytes.max(1))?.with_context(|| {
             format!(
@@ -62,18 +62,18 @@ impl Symmetric {
         Ok(Symmetric { world: world.clone(), base, bytes })
     }
 
-    /// Its size.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// This rank's address of the byte at `offset`.
+    /// Returns the address of the byte at `offset` on this rank.
     pub fn address(&self, offset: usize) -> Address {
         Address(self.base.as_ptr().expose_provenance() as u64 + offset as u64)
     }
 
-    /// Enqueues: `bytes` from the first of `places` here go to the second at rank `to`, then the word `word` becomes `value` there. All lie
-    /// in symmetric memory, which a network reaches, too.
+    /// Enqueues a put of `bytes` bytes from offset `from` of this rank to offset `data` of rank `to`, and then sets `word` there to
+    /// `value`.
     pub fn put(
         &self,
         [from, data]: [usize; 2],
@@ -86,7 +86,7 @@ impl Symmetric {
         let (source, data) = (self.at(from, bytes)?, self.at(data, bytes)?);
         let word = words.at(word, size_of::<u64>())?;
         ensure!(to < self.world.ranks, "expected a rank below {}, found {to}", self.world.ranks);
-        // SAFETY: initialised with a device; all places are inside symmetric memory that is never freed; the rank exists; the
+        // SAFETY: initialised with a device; all addresses are inside symmetric memory that is never freed; the rank exists; the
         // stream is alive.
         unsafe {
             self.world.library.putmem_signal_on_stream(
@@ -103,7 +103,7 @@ impl Symmetric {
         Ok(())
     }
 
-    /// Enqueues: the word at `place` becomes `value` at rank `to`.
+    /// Enqueues setting the word at `place` of rank `to` to `value`.
     pub fn signal(&self, place: usize, value: u64, to: u32, stream: &Stream) -> Result<()> {
         let word = self.at(place, size_of::<u64>())?;
         ensure!(to < self.world.ranks, "expected a rank below {}, found {to}", self.world.ranks);
@@ -113,8 +113,8 @@ impl Symmetric {
         Ok(())
     }
 
-    /// Enqueues: what follows waits until the word at `place` is at least `value`, by the library's own wait. Not where ranks share a
-    /// GPU, for which the library has none.
+    /// Makes later work wait until the word at `place` is at least `value`, by the library's own wait, which does not support ranks that
+    /// share a GPU.
     pub fn wait(&self, place: usize, value: u64, stream: &Stream) -> Result<()> {
         let word = self.at(place, size_of::<u64>())?;
         let wait = self.world.library.functions().nvshmemx_signal_wait_until_on_stream;
@@ -126,7 +126,7 @@ impl Symmetric {
     fn at(&self, offset: usize, bytes: usize) -> Result<NonNull<std::ffi::c_void>> {
         ensure!(
             offset + bytes <= self.bytes && offset.is_multiple_of(size_of::<u64>()),
-            "expected a place of {bytes} bytes within {}, found it at {offset}",
+            "expected an aligned offset of {bytes} bytes within {}, found {offset}",
             self.bytes
         );
         // SAFETY: inside the allocation, as just checked.

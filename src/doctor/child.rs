@@ -1,4 +1,4 @@
-//! A probe in a child process: its answer, or how the child ended instead.
+//! Runs a probe in a child process, and returns its finding, or how the child ended instead.
 
 use super::finding::Finding;
 use crate::cuda::library::ended;
@@ -8,19 +8,19 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-/// The probe whose child is given an environment of its own.
+/// The probe whose child process gets additional environment variables.
 pub(super) const NVSHMEM: &str = "nvshmem";
 
-/// Asks in a child process.
+/// Runs a probe in a child process.
 pub(super) fn ask(probe: &str, limit: Duration) -> Finding {
     let program = match std::env::current_exe() {
         Ok(program) => program,
-        Err(error) => return Finding::unknown(format!("no way to start this program again: {error}"), START),
+        Err(error) => return Finding::unknown(format!("cannot start this program again: {error}"), START),
     };
     let mut command = Command::new(program);
     command.args(["doctor", "--probe", probe]);
     if probe == NVSHMEM {
-        // One small heap, and no multicast, which cannot be set up where ranks share a GPU; unless the user says otherwise.
+        // A small heap, and no multicast, which does not work if ranks share a GPU; unless the user has set them.
         for (name, value) in [("NVSHMEM_SYMMETRIC_SIZE", "64M"), ("NVSHMEM_DISABLE_NVLS", "1")] {
             if std::env::var_os(name).is_none() {
                 command.env(name, value);
@@ -30,17 +30,17 @@ pub(super) fn ask(probe: &str, limit: Duration) -> Finding {
     run(command, limit)
 }
 
-/// That a child process lives through a probe.
+/// Checks that a child process survives a probe.
 ///
 /// # Errors
-/// It does not end within the limit, or a signal ends it: in words.
+/// Describes how it failed: it did not end within the limit, or a signal ended it.
 pub(super) fn survives(probe: &str, limit: Duration) -> Result<(), String> {
     let Ok(program) = std::env::current_exe() else { return Ok(()) };
     let mut command = Command::new(program);
     command.args(["doctor", "--probe", probe]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = command.spawn() else { return Ok(()) };
     match ended(&mut child, limit) {
-        None => Err(format!("does not come to its end within {} s", limit.as_secs())),
+        None => Err(format!("does not end within {} s", limit.as_secs())),
         Some(status) if status.signal().is_some() => Err(describe(status)),
         Some(_) => Ok(()),
     }
@@ -52,12 +52,12 @@ fn run(mut command: Command, limit: Duration) -> Finding {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => return Finding::unknown(format!("no way to start this program again: {error}"), START),
+        Err(error) => return Finding::unknown(format!("cannot start this program again: {error}"), START),
     };
     let stdout = reader(child.stdout.take());
     let stderr = reader(child.stderr.take());
     let ended = ended(&mut child, limit);
-    // A grandchild may hold the pipes open: what came until now has to do.
+    // A grandchild may hold the pipes open: use what has arrived.
     let collect = |lines: Receiver<String>| lines.recv_timeout(Duration::from_millis(500)).unwrap_or_default();
     let (stdout, stderr) = (collect(stdout), collect(stderr));
     let hint = stderr.lines().map(str::trim).rfind(|line| !line.is_empty()).map(|line| format!(" ({line})"));
@@ -83,14 +83,14 @@ fn run(mut command: Command, limit: Duration) -> Finding {
     }
 }
 
-/// Reads all of a pipe on a thread of its own; sends it when the other side is closed.
+/// Reads a pipe on its own thread, and sends the text once the other side is closed.
 fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
-    // Without a thread nothing is read, and the child ends at its limit.
+    // Without a thread nothing is read, and the child is killed at its limit.
     let _ = std::thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What a killed child leaves behind is read as far as it goes.
+            // The output of a killed child may be incomplete.
             let _ = pipe.read_to_end(&mut bytes);
         }
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
@@ -98,7 +98,7 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     receiver
 }
 
-/// "ended with exit code 255", "was ended by signal 11 (segmentation fault)".
+/// Returns for example "ended with exit code 255" or "was ended by signal 11 (segmentation fault)".
 fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("ended with exit code {code}"),

@@ -1,4 +1,4 @@
-//! The machine around the GPUs: launchers, Slurm, shared and locked memory, cores. No library is opened for these.
+//! Probes of the host that open no library: launchers, Slurm, shared and locked memory, processor.
 
 use super::finding::Finding;
 use crate::cuda::library::ended;
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long another program may take to say its version.
+/// Time limit for another program to print its version.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What this process was started by says how many ranks there are.
+/// Variables by which launchers pass the number of ranks.
 const RANKS: [(&str, &str); 4] = [
     ("OMPI_COMM_WORLD_SIZE", "Open MPI"),
     ("PMI_SIZE", "MPICH's launcher"),
@@ -48,28 +48,28 @@ fn mpi_finding(launcher: Option<String>, built: bool, environment: impl Fn(&str)
     }
 }
 
-/// The first line of a launcher's `--version` that names one; none where it is not there or does not answer.
+/// Returns the line of a launcher's `--version` that contains a version; `None` if the launcher is missing.
 fn version(program: &str) -> Option<String> {
     let mut command = Command::new(program);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().ok()?;
     if ended(&mut child, LIMIT).is_none() {
-        return Some("there, but its --version gave no answer".to_string());
+        return Some("present, but its --version gave no answer".to_string());
     }
     let mut text = String::new();
     child.stdout.take()?.read_to_string(&mut text).ok()?;
     let is_version = |line: &&str| line.chars().any(|c| c.is_ascii_digit());
-    let line = text.lines().map(str::trim).find(is_version).unwrap_or("a version that it does not say");
+    let line = text.lines().map(str::trim).find(is_version).unwrap_or("an unknown version");
     Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 pub(super) fn slurm() -> Finding {
-    // One folder a GPU of the machine, whatever this job may use.
+    // One folder per GPU of the machine, including those that this job may not use.
     let gpus = fs::read_dir("/proc/driver/nvidia/gpus").map(|entries| entries.count()).unwrap_or(0);
     slurm_finding(environment, gpus)
 }
 
-/// `gpus`: how many the machine has.
+/// Evaluates the environment on a machine with `gpus` GPUs.
 fn slurm_finding(environment: impl Fn(&str) -> Option<String>, gpus: usize) -> Finding {
     let number = |name: &str| environment(name).and_then(|value| value.parse::<usize>().ok());
     let visible = environment("CUDA_VISIBLE_DEVICES");
@@ -104,7 +104,7 @@ fn slurm_finding(environment: impl Fn(&str) -> Option<String>, gpus: usize) -> F
     Finding::ok(found)
 }
 
-/// Below so much free shared memory, ranks of one machine run out of it: a container's default is 64 MiB.
+/// Least free shared memory that ranks of one machine need. The default of a container is only 64 MiB.
 const LEAST_SHARED_KIB: u64 = 256 << 10;
 
 pub(super) fn shared_memory() -> Finding {
@@ -117,7 +117,7 @@ pub(super) fn shared_memory() -> Finding {
     let _ = fs::remove_file(&file);
     match written {
         Ok(bytes) if bytes == [0xa5; 4096] => {}
-        Ok(_) => return Finding::broken("/dev/shm gives back other bytes than were written", "mount /dev/shm again"),
+        Ok(_) => return Finding::broken("/dev/shm returns other bytes than were written", "mount /dev/shm again"),
         Err(error) => return Finding::broken(format!("/dev/shm cannot be written: {error}"), "chmod 1777 /dev/shm"),
     }
     let output = Command::new("df").args(["-Pk", "/dev/shm"]).stdin(Stdio::null()).stderr(Stdio::null()).output();
@@ -125,7 +125,7 @@ pub(super) fn shared_memory() -> Finding {
     shared_memory_finding(&text)
 }
 
-/// From what `df -Pk` prints: a header, then device, size, used, free (KiB).
+/// Evaluates the output of `df -Pk`: a header, then device, size, used, free (KiB).
 fn shared_memory_finding(text: &str) -> Finding {
     let fields: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
     let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
@@ -143,14 +143,14 @@ fn mebibytes(kibibytes: u64) -> String {
     if kibibytes >= 10 << 20 { format!("{} GiB", kibibytes >> 20) } else { format!("{} MiB", kibibytes >> 10) }
 }
 
-/// Adapters of other machines want this much locked at least.
+/// Least locked memory that network adapters need.
 const LEAST_LOCKED_BYTES: u64 = 1 << 30;
 
 pub(super) fn locked_memory() -> Finding {
     locked_memory_finding(&fs::read_to_string("/proc/self/limits").unwrap_or_default())
 }
 
-/// From `/proc/self/limits`: name, soft limit, hard limit, unit.
+/// Evaluates `/proc/self/limits`: name, soft limit, hard limit, unit.
 fn locked_memory_finding(text: &str) -> Finding {
     let line = text.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     let soft = line.and_then(|line| line.split_whitespace().next());
