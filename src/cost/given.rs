@@ -185,7 +185,7 @@ impl GivenCosts {
     pub fn table(&self, placement: &Placement, microbatches: u32, slow: &Slow) -> Result<CostTable, CostError> {
         if let Some(device) = slow.keys().find(|&&device| device >= placement.devices()) {
             return Err(CostError(format!(
-                "--slow names device {device}, but there are devices 0 to {}",
+                "--straggler names device {device}, but there are devices 0 to {}",
                 placement.devices() - 1
             )));
         }

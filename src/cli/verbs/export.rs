@@ -70,7 +70,7 @@ impl Export {
         let (written, endings) = self.to;
         if self.torch.is_some() && !endings.contains(&".csv") {
             return Err(Failure::Usage(
-                "--torch applies to PyTorch's files; leave it out, or use --to pytorch-csv-comms".to_string(),
+                "--torch is for PyTorch's files; leave it out, or use --to pytorch-csv-comms".to_string(),
             ));
         }
         let file = OneFile::at(self.output.as_deref(), endings)?;
