@@ -310,7 +310,7 @@ impl Predict {
                 return self.draw.terminal(&report);
             }
             if several && self.write.writes_nothing() {
-                self.remarks.remark("timelines of them all, one under the other: -o timelines.svg or .html");
+                self.remarks.remark("draw the sweep with -o sweep.svg, all timelines with -o timelines.html");
             } else if !several && self.write.writes_nothing() {
                 self.remarks
                     .remark(&format!("{ops} ops are too many for the terminal; draw them with -o timeline.html"));

@@ -1,7 +1,7 @@
 //! How numbers are written for people, in every table, picture and page.
 
-/// Shown where a number is missing or not finite.
-pub(super) const MISSING: &str = "–";
+/// Shown for a number that is missing or not finite.
+pub const MISSING: &str = "–";
 
 /// Four significant digits, thousands separated by commas, no trailing zeros: `33`, `1,235`, `12.35`, `0.001235`.
 pub fn number(value: f64) -> String {
@@ -18,8 +18,8 @@ pub fn number(value: f64) -> String {
     trimmed(value, (3 - magnitude).clamp(0, 9) as usize)
 }
 
-/// `value` with at most `decimals` decimals and thousands separated by commas.
-pub(super) fn trimmed(value: f64, decimals: usize) -> String {
+/// Returns `value` with at most `decimals` decimals and thousands separated by commas.
+pub fn trimmed(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     let fraction = fraction.trim_end_matches('0');
@@ -55,12 +55,12 @@ pub fn percent(fraction: f64) -> String {
 }
 
 /// A fraction in percent with its sign: `+1.2 %`.
-pub(super) fn signed_percent(fraction: f64) -> String {
+pub fn signed_percent(fraction: f64) -> String {
     let text = percent(fraction);
     if fraction.is_finite() && !text.starts_with('-') && text != "0.0 %" { format!("+{text}") } else { text }
 }
 
-/// How far a prediction is from its measurement, in words: `1.2 % too long`, `26.2 % too short`, `0.0 %`.
+/// Error of a prediction in words: `1.2 % too long`, `26.2 % too short`, `0.0 %`.
 pub fn off_by(error: f64) -> String {
     let size = percent(error.abs());
     match size.as_str() {
@@ -77,7 +77,7 @@ pub fn plus_minus(share: f64) -> String {
 }
 
 /// Percentage points with their sign: `+0.4 points`.
-pub(super) fn points(value: f64) -> String {
+pub fn points(value: f64) -> String {
     if !value.is_finite() {
         return MISSING.into();
     }
@@ -92,8 +92,9 @@ pub fn quantity(value: f64, unit: &str) -> String {
     format!("{number} {unit}{plural}")
 }
 
-/// How far about `count` ticks in `length` are apart, 1, 2 or 5 times a power of ten, and the decimals they need.
-pub(super) fn spacing(length: f64, count: usize) -> (f64, usize) {
+/// Returns the distance between about `count` ticks on an axis of `length` (1, 2 or 5 times a power of ten), and the
+/// decimals that labels need.
+pub fn spacing(length: f64, count: usize) -> (f64, usize) {
     if !(length.is_finite() && length > 0.0) {
         return (1.0, 0);
     }
