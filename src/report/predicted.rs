@@ -5,7 +5,7 @@ use crate::report::{Entry, Panel, Report, Table, number, quantity};
 use crate::sim::{Predicted, Prediction, Spread};
 use std::collections::BTreeSet;
 
-const TYPICAL_SPEED: &str = " at typical speed; times under the machine's speed as it was measured";
+const TYPICAL_SPEED: &str = " at median speed; times at the machine's measured speed";
 
 impl Panel {
     /// Returns a prediction's timeline and figures, the causes of idle time, and the activation cap.
@@ -98,7 +98,7 @@ fn spreads(results: &[Predicted<'_>]) -> Option<Table> {
     let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
     let s = results.first()?.prediction.jitter?;
     Some(Table {
-        caption: format!("Makespans of {} steps with durations that vary by chance (seed {})", s.samples, s.seed),
+        caption: format!("Makespans of {} steps with random durations (seed {})", s.samples, s.seed),
         header: ["schedule", "mean", "p5", "p50", "p95", "p99"].map(str::to_string).to_vec(),
         rows,
     })
@@ -115,8 +115,8 @@ fn iterations(results: &[Predicted<'_>]) -> Option<Table> {
     let is_typical = results.iter().any(|r| !r.costs.speeds.is_empty());
     (!rows.is_empty()).then(|| Table {
         caption: format!(
-            "Iterations, with what ends a step; their period where the next begins without a barrier{}",
-            if is_typical { "; at typical speed" } else { "" }
+            "Iterations, step ops included, and the period of steps without a barrier{}",
+            if is_typical { "; at median speed" } else { "" }
         ),
         header: ["schedule", "makespan", "iteration", "period"].map(str::to_string).to_vec(),
         rows,

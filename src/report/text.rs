@@ -178,28 +178,3 @@ pub fn fit_pixels(text: &str, width: f64, size: f64) -> String {
     }
     out + "…"
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hostile_texts() {
-        assert_eq!(escape("</script>\u{1b}[31m&'\""), "&lt;/script&gt; [31m&amp;&#39;&quot;");
-        assert_eq!(fit("日本語のスケジュール", 7, "…"), "日本語…");
-        assert_eq!(columns(&fit(&"x".repeat(500), 20, "…")), 20);
-        assert_eq!(fit("abc", 0, "…"), "");
-        assert_eq!(visible("a\u{1b}[2J\r\nb\t\u{9b}\u{202e}", 99), "a\\u{1b}[2J\\u{d}\nb\t\\u{9b}\\u{202e}");
-        assert_eq!(visible(&"é".repeat(50), 8), "éééé ... (92 more bytes)");
-    }
-
-    #[test]
-    fn long_lines_are_folded_under_their_text() {
-        let text = "short\nname     one two three four\n  indented words and more words\n\n/a/path/that/is/longer/than/the/room\n";
-        let folded = |width| folded(text, Some(width));
-        assert_eq!(folded(80), text);
-        let narrow = "short\nname     one two\n         three four\n  indented words and\n  more words\n\n/a/path/that/is/long\ner/than/the/room\n";
-        assert_eq!(folded(20), narrow);
-        assert_eq!(super::folded(text, None), text);
-    }
-}

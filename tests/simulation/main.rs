@@ -5,16 +5,19 @@ mod choice;
 mod claims;
 mod event;
 mod exactness;
+mod formats;
 mod judgement;
 mod machines;
 mod memory;
 mod optima;
 mod papers;
 mod pictures;
+mod plots;
 mod report;
 mod settle;
 mod shares;
 mod successive;
+mod vision;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,8 +1,67 @@
-//! How different readers see the palettes, computed: CIEDE2000 under normal sight, without red or green cones, and in grey.
+//! How different readers see the palettes, computed: CIEDE2000 under normal sight, without red or green cones, and in grey. The
+//! colours are read from the data of a page.
 
-use super::look::Palette;
-use super::palette::{Class, Hatch, Rgb, Tone, contrast, grey, linear};
-use crate::sim::Cause;
+use pipesim::internals::report::{self, Look, Palette, Report};
+use serde_json::Value;
+
+type Rgb = [u8; 3];
+
+/// How a box is filled and labelled.
+#[derive(Clone, Debug)]
+struct Tone {
+    color: Rgb,
+    text: Rgb,
+    ground: Rgb,
+    line: Rgb,
+    hatch: String,
+}
+
+fn rgb(hex: &Value) -> Rgb {
+    let hex = hex.as_str().unwrap().trim_start_matches('#');
+    [0, 2, 4].map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap())
+}
+
+/// The data of a page in a palette.
+fn data(palette: Palette) -> Value {
+    let html = report::html(&Report { look: Look { palette, ..Look::default() }, ..Report::default() });
+    let data = html.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+    serde_json::from_str(data).unwrap()
+}
+
+/// Name and four shades of every class, in the order of legends.
+fn classes(palette: Palette) -> Vec<(String, [Tone; 4])> {
+    let of = |class: &Value| {
+        let tone = |shade: usize| {
+            let [color, text, ground, line] = [0, 1, 2, 3].map(|i| rgb(&class["shades"][shade][i]));
+            Tone { color, text, ground, line, hatch: class["hatch"].as_str().unwrap().to_string() }
+        };
+        (class["name"].as_str().unwrap().to_string(), [0, 1, 2, 3].map(tone))
+    };
+    data(palette)["classes"].as_array().unwrap().iter().map(of).collect()
+}
+
+/// F, I, W, B and step ops.
+fn ops(palette: Palette) -> Vec<(String, [Tone; 4])> {
+    classes(palette).into_iter().take(5).collect()
+}
+
+/// Light that an sRGB number stands for, 0 to 1 (IEC 61966-2-1).
+fn linear(number: u8) -> f64 {
+    let value = f64::from(number) / 255.0;
+    if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+}
+
+/// Relative luminance, 0 to 1.
+fn luminance(color: Rgb) -> f64 {
+    let [r, g, b] = color.map(linear);
+    0.2126 * r + 0.7152 * g + 0.0722 * b
+}
+
+/// Contrast ratio, 1 to 21 (WCAG 2.2).
+fn contrast(a: Rgb, b: Rgb) -> f64 {
+    let (a, b) = (luminance(a), luminance(b));
+    (a.max(b) + 0.05) / (a.min(b) + 0.05)
+}
 
 type Vector = [f64; 3];
 type Matrix = [Vector; 3];
@@ -91,7 +150,7 @@ fn seen(color: Rgb) -> [Vector; 6] {
         times(&BACK, [l, 0.494_207 * l + 1.248_27 * s, s]),
         times(&PROTANOPIA, rgb),
         times(&DEUTERANOPIA, rgb),
-        grey(color).map(linear),
+        [luminance(color); 3],
     ]
     .map(|v| lab(inside(v)))
 }
@@ -104,20 +163,26 @@ fn least(a: Rgb, b: Rgb) -> (f64, &'static str) {
 }
 
 /// Whether two fills differ by their hatch, or by 20 for every reader: in their grounds, or where both are hatched in their lines.
-fn apart(a: Tone, b: Tone) -> bool {
-    a.hatch != b.hatch
-        || least(a.color, b.color).0 >= 20.0
-        || a.hatch != Hatch::Plain && least(a.line, b.line).0 >= 20.0
+fn apart(a: &Tone, b: &Tone) -> bool {
+    a.hatch != b.hatch || least(a.color, b.color).0 >= 20.0 || !a.hatch.is_empty() && least(a.line, b.line).0 >= 20.0
 }
 
 const PALETTES: [Palette; 3] = [Palette::Default, Palette::ColourBlind, Palette::Grey];
-const OPS: [Class; 5] = [Class::Forward, Class::BackwardInput, Class::BackwardWeight, Class::Backward, Class::Step];
 
 /// Kinds of op, idle ground and causes, by name.
 fn fills(palette: Palette) -> Vec<(String, Tone)> {
-    let ops = OPS.map(|class| (class.name().to_string(), palette.tone(class, 0)));
-    let causes = Cause::ALL.map(|cause| (format!("idle: {cause:?}"), palette.cause(cause)));
-    ops.into_iter().chain([("idle".to_string(), palette.idle())]).chain(causes).collect()
+    let ops = ops(palette).into_iter().map(|(name, [first, ..])| (name, first));
+    // Gaps are lines on nearly white ground.
+    let gap = |line: Rgb, hatch: &str| {
+        let ground = line.map(|c| (f64::from(c) * 0.03 + 255.0 * 0.97).round() as u8);
+        Tone { color: ground, text: [0x11; 3], ground, line, hatch: hatch.to_string() }
+    };
+    let data = data(palette);
+    let causes = data["causes"].as_array().unwrap().iter();
+    let causes =
+        causes.map(|of| (format!("idle: {}", of["name"]), gap(rgb(&of["color"]), of["hatch"].as_str().unwrap())));
+    let idle = Tone { line: [0xc3, 0xc8, 0xd0], ..gap([0xff; 3], "/") };
+    ops.chain([("idle".to_string(), idle)]).chain(causes).collect()
 }
 
 /// Pairs of CIELAB colours and their difference, from table 1 of Sharma, Wu and Dalal (2005): those around hue's turn, near
@@ -206,7 +271,7 @@ fn kinds_idle_time_and_causes_are_told_apart_by_everybody() {
         for (i, (a, one)) in fills.iter().enumerate() {
             for (b, other) in &fills[..i] {
                 let (found, reader) = least(one.color, other.color);
-                assert!(apart(*one, *other), "{palette:?}: {a} and {b}: {found:.1}, {reader}");
+                assert!(apart(one, other), "{palette:?}: {a} and {b}: {found:.1}, {reader}");
             }
         }
     }
@@ -217,17 +282,17 @@ fn kinds_idle_time_and_causes_are_told_apart_by_everybody() {
 #[test]
 fn kinds_are_told_apart_in_all_shades_too() {
     for palette in PALETTES {
-        for (i, &a) in OPS.iter().enumerate() {
-            for &b in &OPS[..i] {
-                let pairs = (0..4).flat_map(|x| (0..4).map(move |y| (palette.tone(a, x), palette.tone(b, y))));
-                for (x, y) in pairs {
+        let ops = ops(palette);
+        for (i, (a, shades)) in ops.iter().enumerate() {
+            for (b, others) in &ops[..i] {
+                for (x, y) in shades.iter().flat_map(|x| others.iter().map(move |y| (x, y))) {
                     let (one, other) = (seen(x.color), seen(y.color));
                     let coloured = (0..5).map(|i| delta_e(one[i], other[i])).fold(f64::INFINITY, f64::min);
                     let holds = match palette {
                         Palette::Default => x.hatch != y.hatch || coloured >= 13.0,
                         _ => apart(x, y),
                     };
-                    assert!(holds, "{palette:?}: {} and {}: {coloured:.1}", a.name(), b.name());
+                    assert!(holds, "{palette:?}: {a} and {b}: {coloured:.1}");
                 }
             }
         }
@@ -238,11 +303,11 @@ fn kinds_are_told_apart_in_all_shades_too() {
 #[test]
 fn chunks_are_told_apart_by_everybody() {
     for palette in PALETTES {
-        for class in &OPS[..4] {
+        for (name, shades) in ops(palette).into_iter().take(4) {
             for (one, other, wanted) in [(0, 2, 9.0), (0, 3, 11.0), (0, 1, 3.5), (1, 2, 3.5), (2, 3, 2.5)] {
-                let [one, other] = [one, other].map(|shade| palette.tone(*class, shade).color);
+                let [one, other] = [one, other].map(|shade: usize| shades[shade].color);
                 let (found, reader) = least(one, other);
-                assert!(found >= wanted, "{palette:?} {}: {one:?} and {other:?}: {found:.1}, {reader}", class.name());
+                assert!(found >= wanted, "{palette:?} {name}: {one:?} and {other:?}: {found:.1}, {reader}");
             }
         }
     }
@@ -252,18 +317,13 @@ fn chunks_are_told_apart_by_everybody() {
 #[test]
 fn texts_on_boxes_are_legible() {
     for palette in PALETTES {
-        for class in Class::all() {
-            for shade in 0..4 {
-                let tone = palette.tone(class, shade);
+        for (name, shades) in classes(palette) {
+            for (shade, tone) in shades.iter().enumerate() {
                 let found = contrast(tone.text, tone.ground).min(contrast(tone.text, tone.color));
-                assert!(found >= 4.5, "{palette:?} {} {shade}: {found:.2}", class.name());
-                let hatched = tone.hatch != Hatch::Plain;
-                assert!(!hatched || contrast(tone.text, tone.line) >= 4.5, "{palette:?} {} {shade}", class.name());
-                assert!(
-                    !hatched || least(tone.ground, tone.line).0 >= 12.0,
-                    "{palette:?} {} {shade}: lines",
-                    class.name()
-                );
+                assert!(found >= 4.5, "{palette:?} {name} {shade}: {found:.2}");
+                let hatched = !tone.hatch.is_empty();
+                assert!(!hatched || contrast(tone.text, tone.line) >= 4.5, "{palette:?} {name} {shade}");
+                assert!(!hatched || least(tone.ground, tone.line).0 >= 12.0, "{palette:?} {name} {shade}: lines");
             }
         }
     }

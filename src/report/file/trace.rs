@@ -97,7 +97,7 @@ fn thread(queue: usize, lane: u32) -> u32 {
 
 /// Start or end of an arrow.
 #[derive(Clone, Copy)]
-struct Place {
+struct ArrowEnd {
     process: u32,
     thread: u32,
     ns: u64,
@@ -179,14 +179,14 @@ fn slice(events: &mut Events, mark: &Mark, clock: Clock, queue: &str, (process, 
 }
 
 /// Returns the arrows between devices.
-fn flows(rows: &[Row], stages: u32, first_process: u32) -> Vec<(Place, Place)> {
-    let place = |mark: &Mark, op: Op, queue: usize| Place {
+fn flows(rows: &[Row], stages: u32, first_process: u32) -> Vec<(ArrowEnd, ArrowEnd)> {
+    let place = |mark: &Mark, op: Op, queue: usize| ArrowEnd {
         process: first_process + mark.span.device,
         thread: thread(queue, mark.lane),
         ns: mark.span.start_ns,
         op,
     };
-    let mut computed: BTreeMap<Op, Place> = BTreeMap::new();
+    let mut computed: BTreeMap<Op, ArrowEnd> = BTreeMap::new();
     for mark in rows.iter().flat_map(|row| &row.compute) {
         if let Some(op) = mark.op {
             computed.entry(op).or_insert(place(mark, op, 0));

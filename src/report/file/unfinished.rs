@@ -4,7 +4,7 @@
 //! A file has no name while it is written if the file system supports that. Named ones are locked while their program
 //! lives: the leftovers of a killed program have no lock, and the next writer removes them.
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -100,16 +100,6 @@ impl Unfinished {
         let mut live = live();
         fs::rename(&self.path, target)?;
         live.remove(&self.path);
-        Ok(())
-    }
-
-    /// Swaps it with the folder `target`, which is then removed; files that are not `owned` move to the new one.
-    pub fn exchange(&self, target: &Path, owned: impl Fn(&str) -> bool) -> io::Result<()> {
-        let _live = live();
-        rustix::fs::renameat_with(CWD, &self.path, CWD, target, RenameFlags::EXCHANGE)?;
-        for entry in fs::read_dir(&self.path)?.flatten().filter(|entry| !owned(&entry.file_name().to_string_lossy())) {
-            fs::rename(entry.path(), target.join(entry.file_name()))?;
-        }
         Ok(())
     }
 

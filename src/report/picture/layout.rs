@@ -109,7 +109,7 @@ fn laid_out(report: &Report, frame: &Frame) -> Picture {
             entry.panels().zip(scale.axes(i)).map(|(panel, axis)| Prepared::new(panel, axis, &report.look)).collect()
         })
         .collect();
-    let held = Held::new(&prepared);
+    let held = MemoryScale::new(&prepared);
     y = legend(&mut picture, frame, report, &held, y);
     for (entry, panels) in report.entries.iter().zip(&prepared) {
         y = block(&mut picture, frame, entry, panels, &report.look, &held, y + 10.0);
@@ -161,24 +161,24 @@ impl<'a> Prepared<'a> {
 }
 
 /// The scale that all activation curves share.
-struct Held {
+struct MemoryScale {
     /// Activations at the top of a curve's strip.
     top: f64,
     /// Activation cap, if one was set.
     cap: Option<f64>,
 }
 
-impl Held {
-    fn new(prepared: &[Vec<Prepared>]) -> Held {
+impl MemoryScale {
+    fn new(prepared: &[Vec<Prepared>]) -> MemoryScale {
         let peak = prepared.iter().flatten().map(|p| p.peak).fold(0.0, f64::max);
         let caps = prepared.iter().flatten().filter_map(|p| p.panel.memory_cap).filter(|cap| *cap > 0.0);
         // A cap far above every curve would flatten them.
         let cap = caps.reduce(f64::min).filter(|cap| peak > 0.0 && *cap <= 4.0 * peak);
-        Held { top: cap.map_or(peak, |cap| cap.max(peak)), cap }
+        MemoryScale { top: cap.map_or(peak, |cap| cap.max(peak)), cap }
     }
 }
 
-fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &Held, y: f64) -> f64 {
+fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemoryScale, y: f64) -> f64 {
     let mut x = frame.margin;
     let (mut y, top) = (y + 2.0, y + 2.0);
     let mut found = classes(report);
@@ -256,7 +256,7 @@ fn heading(picture: &mut Picture, frame: &Frame, entry: &Entry, y: f64) -> f64 {
         "{} devices · {} micro-batches{}",
         t.devices,
         t.microbatches,
-        if t.chunks > 1 { format!(" · {} chunks a device", t.chunks) } else { String::new() }
+        if t.chunks > 1 { format!(" · {} chunks per device", t.chunks) } else { String::new() }
     );
     let figures: Vec<String> = entry.panels().enumerate().map(|(i, panel)| figures(entry, panel, i, frame)).collect();
     let end = frame.width - frame.margin;
@@ -289,9 +289,9 @@ fn figures(entry: &Entry, panel: &Panel, i: usize, frame: &Frame) -> String {
         // The bound belongs to the order, not to a step, so it is written once.
         if let Some(bound) = m.lower_bound.filter(|_| i == 0) {
             let time = |value: f64| quantity(value, &plain(unit));
-            line += &m.typical_speed.map_or_else(String::new, |typical| {
-                format!(" · at typical speed makespan {},", time(typical.makespan))
-            });
+            line += &m
+                .typical_speed
+                .map_or_else(String::new, |typical| format!(" · at median speed makespan {},", time(typical.makespan)));
             line += &format!("{} lower bound {}", if m.typical_speed.is_some() { "" } else { " ·" }, time(bound));
         }
     }
@@ -312,7 +312,7 @@ fn block(
     entry: &Entry,
     panels: &[Prepared],
     look: &Look,
-    held: &Held,
+    held: &MemoryScale,
     y: f64,
 ) -> f64 {
     let mut y = heading(picture, frame, entry, y + 14.0) + 8.0;

@@ -60,8 +60,8 @@ pub fn left_out(panel: &Panel, axis: &Axis, look: &Look) -> Option<String> {
     let unit = plain(&panel.timeline.time_unit);
     let end = quantity(panel.iteration(), &unit);
     match (look.window, axis.goes_on() || axis.began()) {
-        (Some(_), true) => Some(format!("a part of {end}")),
-        (None, true) => Some(format!("cut here; goes on to {end} »")),
+        (Some(_), true) => Some(format!("part of {end}")),
+        (None, true) => Some(format!("cut here; continues to {end} »")),
         _ => None,
     }
 }

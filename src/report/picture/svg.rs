@@ -1,6 +1,7 @@
-//! The picture as SVG: text as text, colours as CSS classes, light and dark. This writer is ours because plotters' SVG
-//! backend has no patterns for hatches, no style classes, whole pixels only and one element of about 100 bytes per box:
-//! a timeline of 64 devices and 512 micro-batches would grow from 50 kB to megabytes.
+//! The picture as SVG: text as text, colours as CSS classes, light and dark.
+//!
+//! This writer is ours because plotters' SVG backend has no patterns for hatches and no style classes (so no dark mode),
+//! knows whole units only, and writes an element of about 105 bytes per box, where a path takes 20.
 
 use crate::report::Report;
 use crate::report::picture::canvas::{Anchor, Ink, Picture, Shape};

@@ -163,7 +163,7 @@ fn pareto(report: &Report) -> Option<Plot> {
             front.push(point);
         }
     }
-    // The front goes on to the edges of the chart.
+    // The front continues to the edges of the chart.
     let all = || shown.iter().map(|(_, panel)| place(panel));
     let (widest, highest) = all().fold((0.0_f64, 0.0_f64), |most, (x, y)| (most.0.max(x), most.1.max(y)));
     front.insert(0, (front[0].0, highest));

@@ -314,28 +314,3 @@ pub fn shade(chunk: usize, chunks: usize) -> u8 {
 pub fn hex(color: Rgb) -> String {
     format!("#{:02x}{:02x}{:02x}", color[0], color[1], color[2])
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn terminals_get_the_colours_they_have() {
-        let ink = ([255, 0, 0], 9);
-        let pens = [Colors::None, Colors::Sixteen, Colors::Cube, Colors::True].map(|colors| colors.pen(ink, true));
-        assert_eq!(pens, ["", "\x1b[101m", "\x1b[48;5;196m", "\x1b[48;2;255;0;0m"]);
-        assert_eq!(
-            Colors::Sixteen.pen(([0; 3], 0), false) + &Colors::Sixteen.pen(([255; 3], 15), false),
-            "\x1b[30m\x1b[97m"
-        );
-        assert_eq!([cube([0; 3]), cube([255; 3]), cube([128; 3])], [16, 231, 244]);
-    }
-
-    #[test]
-    fn shades_are_in_order() {
-        assert_eq!([shade(0, 2), shade(1, 2)], [0, 2]);
-        assert_eq!([shade(0, 4), shade(1, 4), shade(2, 4), shade(3, 4)], [0, 1, 2, 3]);
-        assert_eq!([shade(0, 3), shade(1, 3), shade(2, 3)], [0, 2, 3]);
-        assert!(shade(99, 100) == 3 && shade(7, 1) == 0);
-    }
-}

@@ -30,7 +30,7 @@ pub fn bound_and_gap(panel: &Panel) -> [String; 2] {
     [m.lower_bound.map_or(MISSING.into(), bound), m.gap().map_or(MISSING.into(), percent)]
 }
 
-const PER_MICROBATCH: &str = "a micro-batch";
+const PER_MICROBATCH: &str = "per micro-batch";
 const PEAK: &str = "peak_activations";
 const OVER_IDEAL: &str = "bubble over ideal";
 
@@ -216,7 +216,7 @@ impl<'a> Compared<'a> {
         let several = self.numbers(|point| (point.devices, point.microbatches)) > 1;
         let of = if self.by_point() && several { "p and m" } else { "column" };
         let changes = self.changes().map_or_else(String::new, |changes| format!(". {changes}"));
-        let at = if self.at_many_speeds() { ", of times at the machine's typical speed" } else { "" };
+        let at = if self.at_many_speeds() { ", of times at the machine's median speed" } else { "" };
         format!("*: best of its {of}{at}{changes}")
     }
 
@@ -226,7 +226,7 @@ impl<'a> Compared<'a> {
             let column = if (COLUMNS[0].fits)(self) { &COLUMNS[0] } else { &COLUMNS[1] };
             let best = self.entries.iter().filter(|one| self.is_best(**one, column));
             let places: Vec<String> = best.map(|(_, point)| self.place(point)).collect();
-            let what = if column.name == "makespan" { "Shortest" } else { "Least time a micro-batch" };
+            let what = if column.name == "makespan" { "Shortest" } else { "Least time per micro-batch" };
             return match places.as_slice() {
                 [] => None,
                 places => Some(format!("{what}: {}", places.join(" and "))),

@@ -66,27 +66,3 @@ fn escaped(text: &str) -> String {
     }
     out
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_in_a_text_is_a_command() {
-        assert_eq!(escaped(r"a&b%c_d#e$f{g}h"), r"a\&b\%c\_d\#e\$f\{g\}h");
-        assert_eq!(escaped(r"~^\"), r"\textasciitilde{}\textasciicircum{}\textbackslash{}");
-        assert_eq!(escaped("2 × 3 µs · 1−2\u{1b}"), "2 $\\times$ 3 $\\mu$s $\\cdot$ 1$-$2 ");
-    }
-
-    #[test]
-    fn tables_have_three_rules_and_numbers_on_the_right() {
-        let texts = |row: &[&str]| row.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let (header, rows) =
-            (texts(&["schedule", "bubble", "peak"]), vec![texts(&["1f1b_x", "27.3 %", "4"]), texts(&["naive"])]);
-        let table = Table { caption: "50 % & more".to_string(), header, rows };
-        let wanted = "\\begin{table}\n  \\centering\\small\\tabcolsep=5pt\n  \\caption{50 \\% \\& more}\n  \\begin{tabular}{lrr}\n    \\toprule\n    \
-                      schedule & bubble & peak \\\\\n    \\midrule\n    1f1b\\_x & 27.3 \\% & 4 \\\\\n    naive &  & \\\\\n    \
-                      \\bottomrule\n  \\end{tabular}\n\\end{table}\n";
-        assert_eq!(environment(&table), wanted);
-    }
-}

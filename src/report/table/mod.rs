@@ -71,7 +71,7 @@ fn typical(report: &Report) -> Option<Table> {
     };
     let rows: Vec<Vec<String>> = report.entries.iter().filter_map(row).collect();
     let table = figures(&["schedule", "makespan", "lower bound", "gap"], rows);
-    let caption = "Prediction at the machine's typical speed (above: at its speed during the median step)";
+    let caption = "Prediction at the machine's median speed (above: at its speed during the measured step)";
     (!table.rows.is_empty()).then(|| Table { caption: caption.to_string(), ..table })
 }
 

@@ -23,7 +23,7 @@ pub enum Cell {
 
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug)]
-pub struct Means {
+pub struct Abilities {
     /// Whether cells can have mixed colours.
     pub mixed: bool,
     /// Whether cells can be split at eighths.
@@ -40,7 +40,7 @@ const IDLE: usize = Class::COUNT;
 type Piece = (Option<usize>, f64, f64);
 
 /// Returns the cells of a line; `color` is that of a mark.
-pub fn cells(marks: &[Mark], axis: &Axis, count: usize, means: Means, color: impl Fn(usize) -> Rgb) -> Vec<Cell> {
+pub fn cells(marks: &[Mark], axis: &Axis, count: usize, means: Abilities, color: impl Fn(usize) -> Rgb) -> Vec<Cell> {
     let pieces = pieces(marks, axis, count as f64);
     let class = |what: Option<usize>| what.map_or(IDLE, |i| marks[i].class as usize);
     // By class: time minus cells shown so far.

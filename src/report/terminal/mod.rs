@@ -11,7 +11,7 @@ use crate::report::scene::axis::{Axis, Scale};
 use crate::report::scene::look::Palette;
 use crate::report::scene::palette::{Class, Colors, Ink, Rgb, Tone, WHITE, mix};
 use crate::report::scene::rows::{Form, Mark, Row, classes, rows};
-use crate::report::terminal::cells::{Cell, Means, cells};
+use crate::report::terminal::cells::{Abilities, Cell, cells};
 use crate::report::text::{columns, fit, plain};
 use crate::report::{Panel, Report};
 use std::fmt::Write;
@@ -186,7 +186,7 @@ impl<'a> Lines<'a> {
         // Boxes of at least a cell start and end with one, so that labels fit; smaller ones share cells.
         let wide = self.axis.typical() * look.cells as f64 >= 1.0;
         let blocks = look.colored() && !look.ascii;
-        let means = Means { mixed: blocks && look.colors != Colors::Sixteen, split: blocks && !wide };
+        let means = Abilities { mixed: blocks && look.colors != Colors::Sixteen, split: blocks && !wide };
         let cells = cells(marks, self.axis, look.cells, means, |i| look.colors.shown(ink(&marks[i], look).0));
         let mut text: Vec<Option<char>> = vec![None; cells.len()];
         let mut at = 0;
