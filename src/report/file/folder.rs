@@ -222,10 +222,14 @@ fn is_timeline(path: &Path) -> bool {
 }
 
 /// Fails if a folder holds a file that a report would replace and no report wrote.
-fn refuse_strangers(folder: &Path, owned: &BTreeSet<String>, mut wanted: impl FnMut(&str) -> bool) -> io::Result<()> {
+fn refuse_foreign_files(
+    folder: &Path,
+    owned: &BTreeSet<String>,
+    mut replaces: impl FnMut(&str) -> bool,
+) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        if wanted(&name) && !owned.contains(&name) {
+        if replaces(&name) && !owned.contains(&name) {
             return Err(io::Error::other(format!(
                 "it holds {name}, which no report wrote and which would be overwritten"
             )));
@@ -268,7 +272,7 @@ fn try_folder(path: &Path) -> io::Result<()> {
     }
     let owned = owned(&target)?;
     // Names of timelines are known only later, so every possible name is checked.
-    refuse_strangers(&target, &owned, is_of_reports)?;
+    refuse_foreign_files(&target, &owned, is_of_reports)?;
     unfinished::probe(&target)
 }
 
@@ -294,7 +298,7 @@ fn merge(target: &Path, files: &[NamedBytes]) -> io::Result<()> {
     files.iter().try_for_each(|(name, bytes)| aside.put(name, bytes))?;
     let _lock = unfinished::lock(target)?;
     let owned = owned(target)?;
-    refuse_strangers(target, &owned, |name| files.iter().any(|(file, _)| file == name))?;
+    refuse_foreign_files(target, &owned, |name| files.iter().any(|(file, _)| file == name))?;
     let old = aside.path().join("old");
     fs::create_dir(&old)?;
     let out = owned.iter().map(|name| (target.join(name), old.join(name)));

@@ -240,15 +240,15 @@ fn rounded(light: Light, width: f64, owed: &mut Light) -> [u8; 4] {
     let settles = (0.5..64.0).contains(&width);
     let full = is_full(light);
     let kept: Light = if full { [light[0], light[1], light[2], 1.0].map(|c| c * owed[3]) } else { [0.0; 4] };
-    let wanted: Light = if settles { std::array::from_fn(|i| light[i] + (owed[i] - kept[i]) / width) } else { light };
+    let target: Light = if settles { std::array::from_fn(|i| light[i] + (owed[i] - kept[i]) / width) } else { light };
     let step = if width < 3.0 { 15.0 } else { 1.0 };
     let coarse = |share: f64| (share.clamp(0.0, 1.0) * 255.0 / step).round() * step;
-    let opacity = if full { 255.0 } else { coarse(wanted[3]) };
-    let ink = [0, 1, 2].map(|i| coarse(wanted[i] * 255.0 / opacity.max(1.0)));
+    let opacity = if full { 255.0 } else { coarse(target[3]) };
+    let ink = [0, 1, 2].map(|i| coarse(target[i] * 255.0 / opacity.max(1.0)));
     if settles {
         let shown = [ink[0], ink[1], ink[2], 255.0].map(|c| c / 255.0 * opacity / 255.0);
         // Errors that cannot be made up for are dropped.
-        *owed = std::array::from_fn(|i| (kept[i] + (wanted[i] - shown[i]) * width).clamp(-0.5, 0.5));
+        *owed = std::array::from_fn(|i| (kept[i] + (target[i] - shown[i]) * width).clamp(-0.5, 0.5));
     }
     if opacity == 0.0 { [0; 4] } else { [ink[0] as u8, ink[1] as u8, ink[2] as u8, opacity as u8] }
 }

@@ -467,21 +467,21 @@ fn margins(
 }
 
 fn footer(picture: &mut Picture, frame: &Frame, report: &Report, scale: &Scale, y: f64) -> f64 {
-    let (mut texts, is_told) = (Vec::new(), report.look.notes);
-    if is_told && !report.entries.is_empty() {
+    let (mut texts, notes) = (Vec::new(), report.look.notes);
+    if notes && !report.entries.is_empty() {
         let more = "; span bubble = (span − ideal) / span; bubble over ideal = (makespan − ideal) / ideal. Step ops are drawn but \
                     count in none of them.";
         texts.push(format!("bubble = 1 − Σ busy / (p · makespan){}", if frame.wide { more } else { "" }));
     }
-    texts.extend(report.changes().into_iter().filter(|_| is_told));
+    texts.extend(report.changes().into_iter().filter(|_| notes));
     if scale.is_mixed() {
         texts.push(
             "Panels of different time units are each drawn on their own scale; the axis is the upper one's.".into(),
         );
     }
-    if is_told && !report.provenance.is_empty() {
-        let told = report.provenance.iter().filter(|(key, _)| *key != "command"); // too long for a picture
-        let facts: Vec<String> = told.map(|(k, v)| format!("{k}: {v}")).collect();
+    if notes && !report.provenance.is_empty() {
+        let shown = report.provenance.iter().filter(|(key, _)| *key != "command"); // too long for a picture
+        let facts: Vec<String> = shown.map(|(k, v)| format!("{k}: {v}")).collect();
         texts.push(facts.join(" · "));
     }
     let mut y = y;

@@ -265,7 +265,7 @@ impl Pen {
         Ok(())
     }
 
-    /// Draws the mark of a series: its shape differs, too, so that greys are told apart.
+    /// Draws the mark of a series. Shapes differ as well as colours, to distinguish greys.
     fn marker<DB: DrawingBackend>(&self, area: &Area<DB>, number: usize, at: (i32, i32), size: f64) -> Drawn<DB> {
         let (size, color) = (self.px(size), rgb(self.color(number)));
         let corners = [(at.0 - size, at.1 - size), (at.0 + size, at.1 + size)];

@@ -77,7 +77,7 @@ pub struct HeatMap {
     pub columns: Vec<String>,
     /// Names of rows, from top to bottom.
     pub rows: Vec<String>,
-    /// By row and column: the number and its text; none where there is nothing.
+    /// By row and column: the number and its text, if any.
     pub cells: Vec<Vec<Option<(f64, String)>>>,
     /// The numbers that the ends of the colour scale stand for.
     pub range: (f64, f64),

@@ -163,16 +163,16 @@ pub struct Scale {
 
 impl Scale {
     /// Returns a scale that shows everything.
-    pub fn of_all(report: &Report, room: f64, wanted: f64) -> Scale {
+    pub fn of_all(report: &Report, room: f64, target: f64) -> Scale {
         let axes =
             report.entries.iter().map(|e| e.panels().map(|panel| Axis::of(panel, None, None)).collect()).collect();
-        Scale::shared(report, axes, None, room, wanted, 0.0)
+        Scale::shared(report, axes, None, room, target, 0.0)
     }
 
-    /// Returns a scale on which an op is at least `wanted` wide if possible, on an axis `room` wide whose marks of
+    /// Returns a scale on which an op is at least `target` wide if possible, on an axis `room` wide whose marks of
     /// hidden time are `gap` wide. A schedule that takes more than twice the shortest's time is cut for that at the end
     /// of the others; a window is never cut.
-    pub fn readable(report: &Report, room: f64, wanted: f64, gap: f64) -> Scale {
+    pub fn readable(report: &Report, room: f64, target: f64, gap: f64) -> Scale {
         let look = &report.look;
         let axes = report.entries.iter().map(|entry| {
             let mut repeats =
@@ -180,7 +180,7 @@ impl Scale {
             let first = repeats.next().flatten().filter(|first| repeats.all(|other| other == Some(*first)));
             entry.panels().map(|panel| Axis::of(panel, None, first)).collect()
         });
-        Scale::shared(report, axes.collect(), look.window, room, wanted, gap)
+        Scale::shared(report, axes.collect(), look.window, room, target, gap)
     }
 
     fn shared(
@@ -188,7 +188,7 @@ impl Scale {
         mut axes: Vec<Vec<Axis>>,
         window: Option<(f64, f64)>,
         room: f64,
-        wanted: f64,
+        target: f64,
         gap: f64,
     ) -> Scale {
         let mut ends: Vec<(String, f64)> = Vec::new();
@@ -238,7 +238,7 @@ impl Scale {
             let shown = match window {
                 Some(_) => most,
                 None if gap > 0.0 && report.look.collapse => taken.into_iter().fold(0.0, f64::max),
-                None => readable(&taken, op, room, wanted),
+                None => readable(&taken, op, room, target),
             };
             *end = shown;
             for &(e, i, panel) in &of_unit {
@@ -266,10 +266,10 @@ impl Scale {
 }
 
 /// Returns the time to show of schedules that take `times`, with ops of `op`.
-fn readable(times: &[f64], op: f64, room: f64, wanted: f64) -> f64 {
+fn readable(times: &[f64], op: f64, room: f64, target: f64) -> f64 {
     let longest = times.iter().copied().fold(0.0, f64::max);
     let shortest = times.iter().copied().filter(|&time| time > 0.0).fold(f64::INFINITY, f64::min);
-    if op * room / longest >= wanted || !op.is_finite() || longest <= 2.0 * shortest {
+    if op * room / longest >= target || !op.is_finite() || longest <= 2.0 * shortest {
         return longest;
     }
     times.iter().copied().filter(|&time| time <= 2.0 * shortest).fold(0.0, f64::max)

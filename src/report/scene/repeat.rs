@@ -75,9 +75,9 @@ pub fn steady(timeline: &Timeline) -> Option<Repeat> {
 fn shifted<'a, 'b>(items: &'b [Item<'a>], item: &Item, shift: i64) -> Option<&'b Item<'a>> {
     let (device, queue, op) = item.0;
     let (kind, stage, peer, microbatch) = op?;
-    let wanted = (device, queue, Some((kind, stage, peer, u32::try_from(i64::from(microbatch) + shift).ok()?)));
-    let found = &items[items.partition_point(|other| other.0 < wanted)..];
-    found.first().filter(|other| other.0 == wanted)
+    let target = (device, queue, Some((kind, stage, peer, u32::try_from(i64::from(microbatch) + shift).ok()?)));
+    let found = &items[items.partition_point(|other| other.0 < target)..];
+    found.first().filter(|other| other.0 == target)
 }
 
 /// Returns the most frequent distance between an op and the same op `shift` micro-batches later.

@@ -138,8 +138,8 @@ fn split(
     owed: &[f64; IDLE + 1],
 ) -> (Cell, [f64; IDLE + 1]) {
     let due = if one.1 == two.1 { 0.0 } else { ((owed[one.1] - owed[two.1]) / 2.0).clamp(-0.5, 0.5) };
-    let wanted = (at + due) * 8.0;
-    let eighths = if one.0.is_none() { (wanted / 4.0).round() * 4.0 } else { wanted.round() }.clamp(0.0, 8.0);
+    let target = (at + due) * 8.0;
+    let eighths = if one.0.is_none() { (target / 4.0).round() * 4.0 } else { target.round() }.clamp(0.0, 8.0);
     let mut shown = [0.0; IDLE + 1];
     shown[one.1] += eighths / 8.0;
     shown[two.1] += 1.0 - eighths / 8.0;

@@ -286,8 +286,8 @@ fn eighths(count: u8) -> char {
 }
 
 /// Returns the nearest colour that the terminal has, and carries the difference over to the next cell.
-fn settled(wanted: Rgb, owed: &mut [f64; 3], colors: Colors) -> Rgb {
-    let due: [f64; 3] = std::array::from_fn(|i| f64::from(wanted[i]) + owed[i]);
+fn settled(target: Rgb, owed: &mut [f64; 3], colors: Colors) -> Rgb {
+    let due: [f64; 3] = std::array::from_fn(|i| f64::from(target[i]) + owed[i]);
     let shown = colors.shown(due.map(|c| c.round().clamp(0.0, 255.0) as u8));
     *owed = std::array::from_fn(|i| (due[i] - f64::from(shown[i])).clamp(-128.0, 128.0));
     shown
@@ -296,14 +296,14 @@ fn settled(wanted: Rgb, owed: &mut [f64; 3], colors: Colors) -> Rgb {
 /// Foreground and background.
 type Pen = (Option<Ink>, Option<Ink>);
 
-fn set_pen(out: &mut String, pen: &mut Pen, wanted: Pen, look: &Pens) {
-    if *pen == wanted {
+fn set_pen(out: &mut String, pen: &mut Pen, target: Pen, look: &Pens) {
+    if *pen == target {
         return;
     }
     out.push_str("\x1b[0m");
-    out.extend(wanted.0.map(|ink| look.colors.pen(ink, false)));
-    out.extend(wanted.1.map(|ink| look.colors.pen(ink, true)));
-    *pen = wanted;
+    out.extend(target.0.map(|ink| look.colors.pen(ink, false)));
+    out.extend(target.1.map(|ink| look.colors.pen(ink, true)));
+    *pen = target;
 }
 
 fn ruler(out: &mut String, lines: &Lines, label: usize, width: usize, look: &Pens) {
