@@ -49,13 +49,11 @@ fn report_of(timelines: Vec<Timeline>) -> Report {
         _ => None,
     };
     let joined = Entry {
-        point: None,
         name: "joined".to_string(),
         predicted: last(Source::Predicted).map(panel),
         measured: last(Source::Measured).map(panel),
         error,
-        over_steps: Vec::new(),
-        notes: Vec::new(),
+        ..Entry::default()
     };
     let alone = |timeline: &Timeline| Entry {
         name: timeline.schedule.clone(),

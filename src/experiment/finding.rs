@@ -312,6 +312,7 @@ impl Finding {
             measured: Some(Panel::new(measured_timeline, metrics)),
             error: Some(error),
             over_steps: outcome.over_steps(),
+            step_ms: outcome.step_makespans_ms.iter().map(|[_, measured]| *measured).collect(),
             notes: Vec::new(),
         });
         self.outcomes.push(outcome);

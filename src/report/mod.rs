@@ -1,75 +1,50 @@
-//! Pictures, pages, tables and files made from timelines.
+//! Reports: pictures, pages, tables and files made from timelines.
 //!
-//! A [`Report`] goes in, text or bytes come out. Nothing here simulates, executes or reads a clock: the same report gives
-//! the same bytes. Only `folder` and `unfinished` touch the disk.
+//! A [`Report`] goes in, text or bytes come out. Nothing here simulates, executes or reads a clock: the same report
+//! gives the same bytes. Only `file` touches the disk.
 //!
-//! Three layers: `scene` sorts a timeline's spans into rows and `axis` says what is shown of the time, `layout` turns a report
-//! into a list of shapes, and each format (`svg`, `png`, `pdf`, `html`, `trace`, `csv`, `table`, `terminal`) writes what it is given.
+//! `scene` sorts a timeline's spans into rows and chooses the visible part of the time. On it stand the still pictures
+//! (`picture`), the HTML page (`page`) and the drawing in a terminal (`terminal`). `plot` draws charts and heat maps of
+//! figures, `table` the figures as text; `file` knows formats by their endings.
 
-mod axis;
-mod blend;
-mod canvas;
-mod cells;
-mod comparison;
-mod csv;
-mod error;
-mod figures;
-#[cfg(feature = "pictures")]
-mod folder;
-#[cfg(feature = "pictures")]
-mod font;
-mod format;
-mod html;
-mod json;
-mod latex;
-mod layout;
-mod look;
+mod file;
 mod number;
-mod palette;
+mod page;
+mod picture;
 #[cfg(feature = "pictures")]
-mod pdf;
-#[cfg(feature = "pictures")]
-mod png;
+mod plot;
 mod predicted;
-mod repeat;
-mod row;
-mod ruler;
 mod scene;
-mod svg;
 mod table;
 mod terminal;
 mod text;
-mod trace;
-#[cfg(feature = "pictures")]
-mod unfinished;
-#[cfg(test)]
-mod vision;
 
-pub use csv::{csv, field as csv_cell};
-pub use error::WriteError;
-pub use figures::figures;
+pub use file::csv::{csv, field as csv_cell};
+pub use file::figures::figures;
 #[cfg(feature = "pictures")]
-pub use folder::{NamedBytes, folder, timeline_files, try_file, write_atomic};
-pub use format::{Drawn, FORMATS, Place, Shape, endings};
-pub use html::html;
-pub use json::{json, timelines};
-pub use latex::latex;
-pub use look::{Look, Palette};
+pub use file::folder::{NamedBytes, folder, timeline_files, try_file, write_atomic};
+pub use file::format::{Drawn, FORMATS, Place, Shape, endings};
+pub use file::json::{json, timelines};
+pub use file::trace::trace;
+#[cfg(feature = "pictures")]
+pub use file::trace::trace_gz;
+#[cfg(feature = "pictures")]
+pub use file::unfinished::remove_unfinished;
 pub use number::{number, off_by, percent, plus_minus, quantity};
-pub use palette::Colors;
+pub use page::html;
 #[cfg(feature = "pictures")]
-pub use pdf::pdf;
+pub use picture::pdf::pdf;
 #[cfg(feature = "pictures")]
-pub use png::png;
-pub use svg::svg;
+pub use picture::png::png;
+pub use picture::svg::svg;
+#[cfg(feature = "pictures")]
+pub use plot::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
+pub use scene::look::{Look, Palette};
+pub use scene::palette::Colors;
+pub use table::latex::latex;
 pub use table::{markdown, table};
 pub use terminal::terminal;
 pub use text::{folded, is_control, visible, wrapped};
-pub use trace::trace;
-#[cfg(feature = "pictures")]
-pub use trace::trace_gz;
-#[cfg(feature = "pictures")]
-pub use unfinished::remove_unfinished;
 
 use crate::metrics::Metrics;
 use crate::sim::IdleSpan;
@@ -77,89 +52,88 @@ use crate::timeline::Timeline;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What is shown together: schedules on one time scale.
+/// Schedules shown together on one time scale.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Headline.
     pub title: String,
-    /// What was found, in a few sentences, to be read first; empty where there is nothing to say.
+    /// Verdict in a few sentences, shown first; may be empty.
     pub verdict: String,
-    /// One line under it: model, hardware, costs.
+    /// Line under the title: model, hardware, costs.
     pub subtitle: String,
-    /// Program version, machine, date, costs; free text by key.
+    /// Program version, machine, date, costs: free text by key.
     pub provenance: BTreeMap<String, String>,
     /// The schedules, in the order in which they are shown.
     pub entries: Vec<Entry>,
     /// Further tables, shown after the figures.
     pub extra_tables: Vec<Table>,
-    /// How it is drawn.
     pub look: Look,
 }
 
 /// One schedule in a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// The schedule's name; in a comparison of several p and m with these.
+    /// Name of the schedule; a comparison of several p and m adds these.
     pub name: String,
-    /// Where it stands in a comparison.
+    /// Position in a comparison.
     pub point: Option<Point>,
-    /// What a simulation predicts.
+    /// The simulated timeline.
     pub predicted: Option<Panel>,
-    /// What an execution measured.
+    /// The measured timeline.
     pub measured: Option<Panel>,
-    /// How far the two are apart.
+    /// Difference between the two.
     pub error: Option<Comparison>,
-    /// Figures over all steps that were measured or drawn by chance, not of the one that is shown, by name.
+    /// Figures over all measured or sampled steps, by name.
     pub over_steps: Vec<(&'static str, f64)>,
+    /// Makespans of all measured steps, in ms.
+    pub step_ms: Vec<f64>,
     /// Remarks for the reader, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// Where an entry stands in a comparison.
+/// Position of an entry in a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Point {
-    /// The schedule's name.
     pub schedule: String,
-    /// Which of the schedules asked for it is, from 0.
+    /// Number of the schedule among those asked for, from 0.
     pub number: usize,
-    /// p.
+    /// Number of devices p.
     pub devices: u32,
-    /// m.
+    /// Number of micro-batches m.
     pub microbatches: u32,
-    /// The cap on activations that it exceeds, so that it wins nothing.
+    /// The activation cap that it exceeds; such an entry is never marked as best.
     pub above_cap: Option<f64>,
-    /// Why there is nothing to predict.
+    /// Why there is no prediction.
     pub left_out: Option<LeftOut>,
 }
 
-/// Why a schedule is not there for some numbers.
+/// Why a schedule does not exist for some p and m.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// In a few words.
+    /// The reason in a few words.
     pub what: &'static str,
-    /// In full.
+    /// The reason in full.
     pub why: String,
 }
 
 impl Report {
-    /// The title that is shown: the one asked for, else the report's own.
+    /// Returns the title that is shown: the one from [`Look`], else the report's own.
     pub fn headline(&self) -> &str {
         self.look.title.as_deref().unwrap_or(&self.title)
     }
 }
 
 impl Entry {
-    /// The schedule's name, without p and m.
+    /// Returns the schedule's name, without p and m.
     pub fn schedule(&self) -> &str {
         self.point.as_ref().map_or(&self.name, |point| &point.schedule)
     }
 
-    /// Why there is nothing to predict, where it is so.
+    /// Returns why there is no prediction, if there is none.
     pub fn left_out(&self) -> Option<&LeftOut> {
         self.point.as_ref()?.left_out.as_ref()
     }
 
-    /// The panels there are, predicted first.
+    /// Returns the existing panels, the predicted one first.
     pub fn panels(&self) -> impl Iterator<Item = &Panel> {
         self.predicted.iter().chain(&self.measured)
     }
@@ -168,48 +142,47 @@ impl Entry {
 /// A timeline with its figures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
-    /// The spans.
     pub timeline: Timeline,
-    /// The figures, in the timeline's unit.
+    /// Figures in the timeline's unit.
     pub metrics: Metrics,
-    /// Why devices idle, by device and time, in the timeline's unit; empty where it is not known.
+    /// Causes of idle time by device and time, in the timeline's unit; empty if unknown.
     pub idle: Vec<IdleSpan>,
-    /// The most activations that a device may hold, where that was asked for.
+    /// Activation cap per device, if one was set.
     pub memory_cap: Option<f64>,
 }
 
 impl Panel {
-    /// A timeline with its figures, and nothing said of causes and caps.
+    /// Returns a panel without causes of idle time and without a cap.
     pub fn new(timeline: Timeline, metrics: Metrics) -> Panel {
         Panel { timeline, metrics, idle: Vec::new(), memory_cap: None }
     }
 
-    /// The iteration time, step ops included, in the timeline's unit.
+    /// Returns the iteration time in the timeline's unit, step ops included.
     pub fn iteration(&self) -> f64 {
         self.timeline.end_ns() as f64 / self.timeline.unit_ns.max(1) as f64
     }
 }
 
-/// How far a prediction is from its measurement.
+/// Difference between a prediction and its measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// Predicted / measured - 1, of the two timelines.
     pub makespan: f64,
-    /// Of how many measured steps the measured one is the median; none where only timelines are known.
+    /// Number of measured steps, of which the measured timeline is the median; none if only timelines are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<usize>,
-    /// How far predicted / measured of those steps reaches from its median: half of its 95 % interval, below six steps half of its
-    /// range, as a share; none of fewer than three.
+    /// Half the 95 % interval of predicted / measured over those steps (below six steps: half the range), as a share;
+    /// none below three steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<f64>,
-    /// The same over all steps, each predicted for its own time, of which the mean of the middle half counts; none where only
-    /// timelines are known.
+    /// Midmean over all steps of predicted / measured - 1, each step predicted at its own time; none if only timelines
+    /// are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub typical_makespan: Option<f64>,
-    /// The same of iterations, what ends a step included.
+    /// The same for iterations, step ops included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub typical_iteration: Option<f64>,
-    /// The same of periods; none where no step followed another at once.
+    /// The same for periods; none if the steps did not run back to back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub typical_period: Option<f64>,
     /// Predicted bubble - measured bubble, in percentage points.
@@ -218,15 +191,15 @@ pub struct Comparison {
     pub op_start_p50: f64,
     /// 95th percentile of the same.
     pub op_start_p95: f64,
-    /// Makespan error when the run's own durations are fed back into the simulation, the median over steps; none where only
+    /// Makespan error when the run's own durations are fed back into the simulation, median over steps; none if only
     /// timelines are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub self_replay: Option<f64>,
-    /// Durations by kind of op.
+    /// Mean durations by kind of op.
     pub per_kind: Vec<KindError>,
     /// Measured time that each device waited for data, in ms.
     pub wait_ms_per_device: Vec<f64>,
-    /// Measured time that each device's transfers took, in ms.
+    /// Measured time of each device's transfers, in ms.
     pub transfer_ms_per_device: Vec<f64>,
     /// Distribution of the op start error: (error as a fraction of the iteration, share of ops at or below it).
     pub op_start_cdf: Vec<(f64, f64)>,
@@ -241,17 +214,29 @@ pub struct KindError {
     pub predicted_ms: f64,
     /// Mean measured duration.
     pub measured_ms: f64,
-    /// How many ops were compared.
+    /// Number of ops compared.
     pub count: u64,
 }
 
 /// A table of texts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    /// What it shows.
     pub caption: String,
-    /// Column names.
     pub header: Vec<String>,
     /// Rows; short ones are filled with empty cells.
     pub rows: Vec<Vec<String>>,
+}
+
+/// Why a report could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The bytes of a file could not be produced; the report is not to blame.
+    #[error("{0}")]
+    Format(String),
+    /// The name does not say what to write.
+    #[error("{0}")]
+    Name(String),
+    /// The path cannot be written: what was tried and why it failed.
+    #[error("expected to {what}, but could not; choose another place with -o: {cause}")]
+    Place { what: String, cause: String },
 }

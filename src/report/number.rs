@@ -1,7 +1,7 @@
 //! How numbers are written for people, in every table, picture and page.
 
-/// Shown where a number is missing or not finite.
-pub(super) const MISSING: &str = "–";
+/// Shown for a number that is missing or not finite.
+pub const MISSING: &str = "–";
 
 /// Four significant digits, thousands separated by commas, no trailing zeros: `33`, `1,235`, `12.35`, `0.001235`.
 pub fn number(value: f64) -> String {
@@ -18,8 +18,8 @@ pub fn number(value: f64) -> String {
     trimmed(value, (3 - magnitude).clamp(0, 9) as usize)
 }
 
-/// `value` with at most `decimals` decimals and thousands separated by commas.
-pub(super) fn trimmed(value: f64, decimals: usize) -> String {
+/// Returns `value` with at most `decimals` decimals and thousands separated by commas.
+pub fn trimmed(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     let fraction = fraction.trim_end_matches('0');
@@ -55,12 +55,12 @@ pub fn percent(fraction: f64) -> String {
 }
 
 /// A fraction in percent with its sign: `+1.2 %`.
-pub(super) fn signed_percent(fraction: f64) -> String {
+pub fn signed_percent(fraction: f64) -> String {
     let text = percent(fraction);
     if fraction.is_finite() && !text.starts_with('-') && text != "0.0 %" { format!("+{text}") } else { text }
 }
 
-/// How far a prediction is from its measurement, in words: `1.2 % too long`, `26.2 % too short`, `0.0 %`.
+/// Error of a prediction in words: `1.2 % too long`, `26.2 % too short`, `0.0 %`.
 pub fn off_by(error: f64) -> String {
     let size = percent(error.abs());
     match size.as_str() {
@@ -77,7 +77,7 @@ pub fn plus_minus(share: f64) -> String {
 }
 
 /// Percentage points with their sign: `+0.4 points`.
-pub(super) fn points(value: f64) -> String {
+pub fn points(value: f64) -> String {
     if !value.is_finite() {
         return MISSING.into();
     }
@@ -92,8 +92,9 @@ pub fn quantity(value: f64, unit: &str) -> String {
     format!("{number} {unit}{plural}")
 }
 
-/// How far about `count` ticks in `length` are apart, 1, 2 or 5 times a power of ten, and the decimals they need.
-pub(super) fn spacing(length: f64, count: usize) -> (f64, usize) {
+/// Returns the distance between about `count` ticks on an axis of `length` (1, 2 or 5 times a power of ten), and the
+/// decimals that labels need.
+pub fn spacing(length: f64, count: usize) -> (f64, usize) {
     if !(length.is_finite() && length > 0.0) {
         return (1.0, 0);
     }
@@ -102,56 +103,4 @@ pub(super) fn spacing(length: f64, count: usize) -> (f64, usize) {
     let factor = [1.0, 2.0, 5.0, 10.0].into_iter().find(|f| f * base >= raw * 0.999).unwrap_or(10.0);
     let step = factor * base;
     (step, (-step.log10().floor()).clamp(0.0, 9.0) as usize)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn significant_digits_and_thousands() {
-        for (value, text) in [
-            (33.0, "33"),
-            (0.0, "0"),
-            (-0.0, "0"),
-            (1234.5, "1,234"),
-            (-1234567.0, "-1,234,567"),
-            (12.3456, "12.35"),
-            (0.0012345, "0.001234"),
-            (0.1 + 0.2, "0.3"),
-            (999.96, "1,000"),
-            (f64::NAN, MISSING),
-            (1e300, "1.000e300"),
-        ] {
-            assert_eq!(number(value), text, "{value:e}");
-        }
-    }
-
-    #[test]
-    fn percents_points_and_units() {
-        assert_eq!(percent(0.2727), "27.3 %");
-        assert_eq!(percent(-0.00001), "0.0 %");
-        assert_eq!(percent(149.5), "14,950 %");
-        assert_eq!(
-            [0.2617, -0.012, 0.0004, -0.0004].map(off_by),
-            ["26.2 % too long", "1.2 % too short", "0.0 %", "0.0 %"]
-        );
-        assert_eq!(
-            [0.012, 0.0994, 0.0996, 0.25, 12.0].map(plus_minus),
-            ["± 1.2 %", "± 9.9 %", "± 10 %", "± 25 %", "± 1,200 %"]
-        );
-        assert_eq!(signed_percent(0.012), "+1.2 %");
-        assert_eq!(signed_percent(-0.012), "-1.2 %");
-        assert_eq!(points(0.04), "0.0 points");
-        assert_eq!(quantity(1.0, "unit"), "1 unit");
-        assert_eq!(quantity(33.0, "unit"), "33 units");
-    }
-
-    #[test]
-    fn ticks_are_round() {
-        assert_eq!(spacing(33.0, 6), (10.0, 0));
-        assert_eq!(spacing(0.33, 6), (0.1, 1));
-        assert_eq!(spacing(60.0, 10), (10.0, 0));
-        assert_eq!([0.0, f64::NAN, f64::INFINITY].map(|length| spacing(length, 6)), [(1.0, 0); 3]);
-    }
 }

@@ -1,14 +1,14 @@
 //! Predictions as a report.
 
-use super::{Entry, Panel, Report, Table, number, quantity};
 use crate::cost::assumed_in_words;
+use crate::report::{Entry, Panel, Report, Table, number, quantity};
 use crate::sim::{Predicted, Prediction, Spread};
 use std::collections::BTreeSet;
 
-const TYPICAL_SPEED: &str = " at typical speed; times under the machine's speed as it was measured";
+const TYPICAL_SPEED: &str = " at median speed; times at the machine's measured speed";
 
 impl Panel {
-    /// A prediction's timeline and figures, why its devices idle, and the cap that it was asked to keep.
+    /// Returns a prediction's timeline and figures, the causes of idle time, and the activation cap.
     pub fn predicted(result: &Predicted<'_>) -> Panel {
         Panel {
             idle: result.idle(),
@@ -19,12 +19,12 @@ impl Panel {
 }
 
 impl Report {
-    /// Predictions of schedules side by side, with their timelines and why their devices idle.
+    /// Returns a report of predictions with timelines and causes of idle time.
     pub fn predicted(results: &[Predicted<'_>]) -> Report {
         Report::with_panels(results, Panel::predicted)
     }
 
-    /// The same without saying why devices idle, which takes longer than the prediction.
+    /// The same without causes of idle time, which take longer to compute than the prediction.
     pub fn drawn(results: &[Predicted<'_>]) -> Report {
         Report::with_panels(results, |result| Panel {
             memory_cap: result.memory_cap,
@@ -40,7 +40,7 @@ impl Report {
         report
     }
 
-    /// The same without the spans of timelines, which take room.
+    /// The same without the spans of timelines, which take memory.
     pub fn figures(results: &[Predicted<'_>]) -> Report {
         let all = |of: fn(&Prediction) -> u32| -> String {
             let all: BTreeSet<u32> = results.iter().map(|result| of(&result.prediction)).collect();
@@ -77,7 +77,7 @@ fn subtitle(result: &Predicted<'_>) -> String {
     )
 }
 
-/// The spread of makespans under chance, and iterations where they are known, by column.
+/// Returns the spread of makespans under jitter, and iterations if known, by column.
 fn over_steps(prediction: &Prediction) -> Vec<(&'static str, f64)> {
     let columns = |s: Spread| {
         let quantiles = [("jitter_p5", s.p5), ("jitter_p50", s.p50), ("jitter_p95", s.p95), ("jitter_p99", s.p99)];
@@ -88,7 +88,7 @@ fn over_steps(prediction: &Prediction) -> Vec<(&'static str, f64)> {
     prediction.jitter.map(columns).into_iter().flatten().chain(iterations).collect()
 }
 
-/// How makespans are spread under chance, where that was asked for.
+/// Returns the table of makespans under jitter, if any was asked for.
 fn spreads(results: &[Predicted<'_>]) -> Option<Table> {
     let row = |p: &Prediction| {
         let s = p.jitter?;
@@ -98,13 +98,13 @@ fn spreads(results: &[Predicted<'_>]) -> Option<Table> {
     let rows: Vec<Vec<String>> = results.iter().filter_map(|r| row(&r.prediction)).collect();
     let s = results.first()?.prediction.jitter?;
     Some(Table {
-        caption: format!("Makespans of {} steps with durations that vary by chance (seed {})", s.samples, s.seed),
+        caption: format!("Makespans of {} steps with random durations (seed {})", s.samples, s.seed),
         header: ["schedule", "mean", "p5", "p50", "p95", "p99"].map(str::to_string).to_vec(),
         rows,
     })
 }
 
-/// Steps with what ends them, where that is known.
+/// Returns the table of iterations, step ops included, if they are known.
 fn iterations(results: &[Predicted<'_>]) -> Option<Table> {
     let row = |p: &Prediction| {
         let makespan = p.metrics.typical_speed.map_or(p.metrics.makespan, |typical| typical.makespan);
@@ -115,15 +115,15 @@ fn iterations(results: &[Predicted<'_>]) -> Option<Table> {
     let is_typical = results.iter().any(|r| !r.costs.speeds.is_empty());
     (!rows.is_empty()).then(|| Table {
         caption: format!(
-            "Iterations, with what ends a step; their period where the next begins without a barrier{}",
-            if is_typical { "; at typical speed" } else { "" }
+            "Iterations, step ops included, and the period of steps without a barrier{}",
+            if is_typical { "; at median speed" } else { "" }
         ),
         header: ["schedule", "makespan", "iteration", "period"].map(str::to_string).to_vec(),
         rows,
     })
 }
 
-/// Between which times steps lie at the speeds that were measured, where they were.
+/// Returns the table of intervals over the machine's measured speeds, if any were measured.
 fn intervals(results: &[Predicted<'_>]) -> Option<Table> {
     let row = |p: &Prediction| {
         let interval = p.interval?;

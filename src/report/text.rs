@@ -1,11 +1,11 @@
-//! Texts of strangers made safe: control characters out, markup escaped, cut to a width.
+//! Makes untrusted texts safe to show: removes control characters, escapes markup, cuts to a width.
 
-/// `text` without control characters; those become spaces.
-pub(super) fn plain(text: &str) -> String {
+/// Returns `text` with control characters replaced by spaces.
+pub fn plain(text: &str) -> String {
     text.chars().map(|c| if is_control(c) { ' ' } else { c }).collect()
 }
 
-/// `text` with control characters, other than ends of lines and tabs, as escapes, cut after about `most` bytes.
+/// Returns `text` with control characters other than newlines and tabs escaped, cut after about `most` bytes.
 pub fn visible(text: &str, most: usize) -> String {
     let mut out = String::with_capacity(text.len().min(most));
     for (at, c) in text.char_indices() {
@@ -19,14 +19,14 @@ pub fn visible(text: &str, most: usize) -> String {
     out
 }
 
-/// Whether it steers a terminal, or reorders or hides its neighbours.
+/// Whether `c` steers a terminal, or reorders or hides its neighbours.
 pub fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
 }
 
-/// `text` for XML and HTML, in content or in a quoted attribute.
-pub(super) fn escape(text: &str) -> String {
+/// Escapes `text` for XML and HTML, in content or in a quoted attribute.
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in plain(text).chars() {
         match c {
@@ -41,8 +41,8 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// Columns that a character takes in a terminal.
-pub(super) fn columns_of(c: char) -> usize {
+/// Returns the number of terminal columns that a character takes.
+pub fn columns_of(c: char) -> usize {
     match u32::from(c) {
         0x300..=0x36f | 0xfe00..=0xfe0f => 0,
         0x1100..=0x115f | 0x2e80..=0xa4cf | 0xac00..=0xd7a3 | 0xf900..=0xfaff | 0xfe30..=0xfe6f | 0xff00..=0xff60 => 2,
@@ -51,13 +51,13 @@ pub(super) fn columns_of(c: char) -> usize {
     }
 }
 
-/// Columns that `text` takes in a terminal.
-pub(super) fn columns(text: &str) -> usize {
+/// Returns the number of terminal columns that `text` takes.
+pub fn columns(text: &str) -> usize {
     text.chars().map(columns_of).sum()
 }
 
-/// `text`, plain, cut to `width` columns; a cut is shown by `mark`.
-pub(super) fn fit(text: &str, width: usize, mark: &str) -> String {
+/// Returns `text` without control characters, cut to `width` columns; `mark` shows a cut.
+pub fn fit(text: &str, width: usize, mark: &str) -> String {
     let text = plain(text);
     if columns(&text) <= width {
         return text;
@@ -77,7 +77,7 @@ pub(super) fn fit(text: &str, width: usize, mark: &str) -> String {
     out
 }
 
-/// `text`, plain, in lines of at most `width` columns where its words allow; one line where no width is given.
+/// Breaks `text` at spaces into lines of at most `width` columns; without a width, into one line.
 pub fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
     let mut lines = vec![String::new()];
     let text = plain(text).replace(" %", "\u{a0}%"); // which stays with its number
@@ -95,8 +95,8 @@ pub fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
     lines.iter().map(|line| line.replace('\u{a0}', " ")).collect()
 }
 
-/// `text` with its lines broken where they are wider than `width` columns, between words where those fit; one where no width is
-/// given. What follows stands where the line's text begins, or its last column of a table. Lines with escape sequences stay.
+/// Breaks lines that are wider than `width` columns, at spaces if possible. Continuations are indented to the start of
+/// the line's text, or to its last table column. Lines with escape sequences are kept.
 pub fn folded(text: &str, width: Option<usize>) -> String {
     let Some(width) = width.map(|width| width.max(20)) else { return text.to_string() };
     let fold = |line: &str| {
@@ -118,7 +118,7 @@ pub fn folded(text: &str, width: Option<usize>) -> String {
     text.split('\n').flat_map(fold).collect::<Vec<_>>().join("\n")
 }
 
-/// A line in pieces of at most `width` columns.
+/// Cuts a line into pieces of at most `width` columns.
 fn chopped(line: String, width: usize) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut used = 0;
@@ -133,8 +133,8 @@ fn chopped(line: String, width: usize) -> Vec<String> {
     pieces
 }
 
-/// Estimated width in pixels of `text` in a proportional font of `size` pixels.
-pub(super) fn pixels(text: &str, size: f64) -> f64 {
+/// Estimates the width in pixels of `text` in a proportional font of `size` pixels.
+pub fn pixels(text: &str, size: f64) -> f64 {
     text.chars()
         .map(|c| match c {
             'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '|' | '!' | '\'' | ' ' | '·' => 0.29,
@@ -146,8 +146,8 @@ pub(super) fn pixels(text: &str, size: f64) -> f64 {
         * size
 }
 
-/// `text`, plain, in lines of `width` pixels in a proportional font of `size` pixels, broken at spaces; a longer word is cut.
-pub(super) fn lines_of_pixels(text: &str, width: f64, size: f64) -> Vec<String> {
+/// Breaks `text` at spaces into lines of `width` pixels; a longer word is cut.
+pub fn lines_of_pixels(text: &str, width: f64, size: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in plain(text).replace(" %", "\u{a0}%").split(' ').filter(|word| !word.is_empty()) {
         match lines.last_mut() {
@@ -161,8 +161,8 @@ pub(super) fn lines_of_pixels(text: &str, width: f64, size: f64) -> Vec<String> 
     lines.iter().map(|line| line.replace('\u{a0}', " ")).collect()
 }
 
-/// `text`, plain, cut to `width` pixels in a proportional font of `size` pixels.
-pub(super) fn fit_pixels(text: &str, width: f64, size: f64) -> String {
+/// Returns `text` without control characters, cut to `width` pixels.
+pub fn fit_pixels(text: &str, width: f64, size: f64) -> String {
     let text = plain(text);
     if pixels(&text, size) <= width {
         return text;
@@ -177,29 +177,4 @@ pub(super) fn fit_pixels(text: &str, width: f64, size: f64) -> String {
         out.push(c);
     }
     out + "…"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hostile_texts() {
-        assert_eq!(escape("</script>\u{1b}[31m&'\""), "&lt;/script&gt; [31m&amp;&#39;&quot;");
-        assert_eq!(fit("日本語のスケジュール", 7, "…"), "日本語…");
-        assert_eq!(columns(&fit(&"x".repeat(500), 20, "…")), 20);
-        assert_eq!(fit("abc", 0, "…"), "");
-        assert_eq!(visible("a\u{1b}[2J\r\nb\t\u{9b}\u{202e}", 99), "a\\u{1b}[2J\\u{d}\nb\t\\u{9b}\\u{202e}");
-        assert_eq!(visible(&"é".repeat(50), 8), "éééé ... (92 more bytes)");
-    }
-
-    #[test]
-    fn long_lines_are_folded_under_their_text() {
-        let text = "short\nname     one two three four\n  indented words and more words\n\n/a/path/that/is/longer/than/the/room\n";
-        let folded = |width| folded(text, Some(width));
-        assert_eq!(folded(80), text);
-        let narrow = "short\nname     one two\n         three four\n  indented words and\n  more words\n\n/a/path/that/is/long\ner/than/the/room\n";
-        assert_eq!(folded(20), narrow);
-        assert_eq!(super::folded(text, None), text);
-    }
 }

@@ -651,13 +651,13 @@ fn every_verb_gives_the_same_prediction_on_a_noisy_machine() {
             assert_eq!(is_best, typical(p) == least, "{p}");
         }
         let shown = pipesim(&format!("predict {} --format md", common.replace(" --format json", ""))).1;
-        let steady = shown.split("typical speed (above").nth(1).expect("a table of its own for bounds").to_string();
+        let steady = shown.split("median speed (above").nth(1).expect("a table of its own for bounds").to_string();
         for p in predicted.as_array().unwrap() {
             let gap = format!("{:.1} % |", 100.0 * p["typical_speed"]["gap_to_bound"].as_f64().unwrap());
             let row = steady.lines().find(|line| line.starts_with(&format!("| {} ", p["schedule"].as_str().unwrap())));
             assert!(row.is_some_and(|row| row.ends_with(&gap) && row.matches(" ms |").count() == 2), "{row:?} {gap}");
         }
-        assert!(!shown.split("typical speed (above").next().unwrap().contains("gap"), "{shown}");
+        assert!(!shown.split("median speed (above").next().unwrap().contains("gap"), "{shown}");
         let gap = numbers(&predicted, "gap_to_bound");
         assert!(gap.iter().all(|&gap| if machine == "slow" { gap > 0.0 } else { gap < 0.4 }), "{machine}: {gap:?}");
         let beaten = gap.iter().any(|&gap| gap < 0.0);

@@ -224,7 +224,15 @@ fn a_report_folder_is_replaced_whole() {
     assert_eq!(shell("$P predict -q -p 2 -m 4 -s 1f1b,gpipe -o out", folder.path()).0, 0);
     assert!(names(&out).contains(&"gpipe-predicted.json".to_string()));
     assert_eq!(shell(&format!("$P {SMALL} -o out"), folder.path()).0, 0);
-    let wanted = ["1f1b-predicted.json", "index.html", "memory.csv", "report.json", "timeline.svg", "trace.json.gz"];
+    let wanted = [
+        "1f1b-predicted.json",
+        "index.html",
+        "memory.csv",
+        "plots.svg",
+        "report.json",
+        "timeline.svg",
+        "trace.json.gz",
+    ];
     assert_eq!((names(&out), listed(&out)), (wanted.map(String::from).to_vec(), wanted.map(String::from).to_vec()));
     // many at once: whoever is last wins whole, and nobody fails
     let many = "for i in $(seq 12); do $P predict -q -p 2 -m $((i + 1)) -s 1f1b,gpipe -o out & all=\"$all $!\"; \

@@ -319,7 +319,7 @@ fn one_schedule_is_compared_over_p_and_m() {
     let (_, _, err) = pipesim("predict -p 2,4 -m 8 -s 1f1b --costs F=4,I=4,W=4");
     assert!(err.contains("note: costs are per device") && err.contains("--costs-per model"), "{err}");
     let (_, out, err) = pipesim("predict -p 4 -m 4,8,16 -s 1f1b");
-    assert!(out.contains("Least time a micro-batch: m = 16") && !err.contains("note:"), "{out} {err}");
+    assert!(out.contains("Least time per micro-batch: m = 16") && !err.contains("note:"), "{out} {err}");
     let (_, _, err) = pipesim("predict -p 4 -m 8 -s interleaved-1f1b:v=2,interleaved-1f1b:v=4");
     assert!(err.contains("a chunk costs 1/v"), "{err}");
     // What holds more than the cap wins nothing.

@@ -6,6 +6,7 @@ mod claims;
 mod costs;
 mod event;
 mod exactness;
+mod formats;
 mod judgement;
 mod layouts;
 mod machines;
@@ -14,11 +15,13 @@ mod models;
 mod optima;
 mod papers;
 mod pictures;
+mod plots;
 mod report;
 mod settle;
 mod shares;
 mod steps;
 mod successive;
+mod vision;
 
 #[path = "../support/mod.rs"]
 mod support;

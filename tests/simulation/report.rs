@@ -469,7 +469,7 @@ fn files_are_whole_or_absent() {
     };
     let written = report::folder(&twice, &folder.path().join("r"), &[]).unwrap();
     assert!(written.iter().all(|path| path.parent() == Some(&folder.path().join("r")) && path.is_file()));
-    assert_eq!(written.len(), 9, "files of one name overwrite each other: {written:?}");
+    assert_eq!(written.len(), 10, "files of one name overwrite each other: {written:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 // Where things lie: bands of rows, blocks of schedules, the part of time that is seen, what is shown of it.
 
-// Room beside the plot, by the width of the picture.
+// Width next to the plot, by the width of the picture.
 let GUTTER = 128, MARGIN_RIGHT = 118, BUSY = 62;
 function gutters(width) { [GUTTER, MARGIN_RIGHT, BUSY] = width < 700 ? [hasBoth ? 96 : 72, 92, 48] : [128, 118, 62]; }
 const view = { from: 0, to: 1, top: 0, scale: 1 };

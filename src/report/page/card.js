@@ -2,7 +2,7 @@
 
 const card = document.getElementById("card"), said = document.getElementById("said");
 
-// What lies under a point of the canvas: {band, ref, time, part}.
+// What is under a point of the canvas: {band, ref, time, part}.
 function under(x, y) {
   const at = y + view.top, band = bands.find(b => at >= b.top && at < b.bottom);
   if (!band || x < GUTTER || x > GUTTER + plotWidth(width)) return null;
@@ -108,7 +108,7 @@ function select(ref) {
   redraw();
 }
 
-// Moves from op to op: along a device, or to the op of a neighbouring band that lies nearest in time.
+// Moves from op to op: along a device, or to the op of a neighbouring band nearest in time.
 let walked = false;
 function walk(key) {
   const at = hovered && hovered.queue === 0 ? hovered : selected && selected.queue === 0 ? selected : null;

@@ -41,8 +41,8 @@ function figures() {
   const rows = panels.map(p => {
     const m = p.metrics, typical = m.typical_speed, gap = (typical || m).gap_to_bound;
     return [p.entry.name, p.source, quantity(m.makespan, p.unit), quantity(p.iteration, p.unit), percent(m.bubble), percent(m.span_bubble), percent(m.bubble_over_ideal), percent(m.efficiency),
-      m.lower_bound === undefined ? MISSING : quantity(m.lower_bound, p.unit) + (typical ? " at typical speed" : ""),
-      gap === undefined ? MISSING : typical ? `${percent(gap)} at typical speed (makespan there ${quantity(typical.makespan, p.unit)})` : percent(gap),
+      m.lower_bound === undefined ? MISSING : quantity(m.lower_bound, p.unit) + (typical ? " at median speed" : ""),
+      gap === undefined ? MISSING : typical ? `${percent(gap)} at median speed (makespan there ${quantity(typical.makespan, p.unit)})` : percent(gap),
       m.lower_bound_if_split === undefined ? MISSING : quantity(m.lower_bound_if_split, p.unit), quantity(m.span, p.unit), quantity(m.ideal, p.unit), number(Math.max(0, ...m.per_device.map(d => d.peak_activations)))];
   });
   const definitions = element("dl", { class: "definitions" });

@@ -66,7 +66,7 @@ function connectButtons() {
   input.addEventListener("keydown", event => { if (event.key === "Escape") { input.value = ""; find("", false); select(null); } });
 }
 
-// Whether a point lies on a time axis.
+// Whether a point is on a time axis.
 const onAxis = y => blocks.some(block => y + view.top >= block.axis - 3 && y + view.top < block.bottom);
 
 function connectPointer() {

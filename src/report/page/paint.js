@@ -37,7 +37,7 @@ function heading(pen, block, width, dy, color) {
   pen.text(12, y + 17, name, color.text, 15, "start", true);
   if (!panel) { pen.text(12 + textWidth(name, 15) * 1.1 + 12, y + 17, block.entry.panels.length ? "hidden" : "no timeline", color.muted, 12); return; }
   let x = 12 + textWidth(name, 15) * 1.1 + 14;
-  const sizes = panel.devices + " devices · " + panel.microbatches + " micro-batches" + (panel.chunks > 1 ? " · " + panel.chunks + " chunks a device" : "");
+  const sizes = panel.devices + " devices · " + panel.microbatches + " micro-batches" + (panel.chunks > 1 ? " · " + panel.chunks + " chunks per device" : "");
   if (width >= 700) {
     pen.text(x, y + 17, sizes, color.muted, 12);
     x += textWidth(sizes, 12) + 18;
@@ -56,7 +56,7 @@ function heading(pen, block, width, dy, color) {
   const form = formOf(panel, bands.find(band => band.panel === panel), width);
   if (!form.fits) pen.text(GUTTER, block.first + dy - 3, shorten(form.blended ? "Boxes are too narrow for letters; colours are mixed by area: zoom in" : "Some boxes have no room for letters: zoom in", right - GUTTER - 100, 10), color.muted, 10);
   const end = Math.max(...block.visible.map(p => p.iteration / p.end));
-  if (end > view.to * 1.0001) pen.text(right, block.first + dy - 3, "goes on to " + quantity(end * panel.end, panel.unit) + " »", color.muted, 10, "right");
+  if (end > view.to * 1.0001) pen.text(right, block.first + dy - 3, "continues to " + quantity(end * panel.end, panel.unit) + " »", color.muted, 10, "right");
   const at = block.axis + dy, { found, decimals } = ticks(view.from * panel.end, view.to * panel.end, plotWidth(width) / 90);
   pen.line(GUTTER, at + 0.5, right, at + 0.5, color.muted, 1);
   for (const t of found) {

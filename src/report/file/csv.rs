@@ -1,0 +1,89 @@
+//! One line per span, for spreadsheets and data frames.
+
+use crate::op::Op;
+use crate::report::scene::rows::{activations, rows};
+use crate::report::{Panel, Report};
+use crate::timeline::{Queue, Source};
+use std::fmt::Write;
+
+/// Returns comma-separated values (RFC 4180): one line per span, times in full precision in the timeline's unit.
+pub fn csv(report: &Report) -> String {
+    let mut out = String::from("schedule,source,device,queue,op,kind,stage,microbatch,phase,start,end,unit\r\n");
+    for entry in &report.entries {
+        let schedule = field(&entry.name);
+        for panel in entry.panels() {
+            let t = &panel.timeline;
+            let (source, unit) = (source_name(t.source), field(&t.time_unit));
+            for span in &t.spans {
+                let op: Option<Op> = span.op.parse().ok();
+                let kind = op.map(|op| op.kind().letter().to_string()).unwrap_or_default();
+                let stage = op.map(|op| op.stage().to_string()).unwrap_or_default();
+                let microbatch = op.map(|op| op.microbatch().to_string()).unwrap_or_default();
+                let time = |ns: u64| ns as f64 / t.unit_ns.max(1) as f64;
+                let _ = write!(
+                    out,
+                    "{schedule},{source},{},{},{},{kind},{stage},{microbatch},{},{},{},{unit}\r\n",
+                    span.device,
+                    queue_name(span.queue),
+                    field(&span.op),
+                    field(span.phase.as_deref().unwrap_or("")),
+                    time(span.start_ns),
+                    time(span.end_ns),
+                );
+            }
+        }
+    }
+    out
+}
+
+/// Returns the activations held over time (RFC 4180): one line per change, times in full precision in the timeline's
+/// unit.
+pub fn memory_csv(report: &Report) -> String {
+    let mut out = String::from("schedule,source,device,time,held,cap,unit\r\n");
+    for entry in &report.entries {
+        let schedule = field(&entry.name);
+        for panel in entry.panels() {
+            let (source, unit) = (source_name(panel.timeline.source), field(&panel.timeline.time_unit));
+            let cap = panel.memory_cap.map(|cap| cap.to_string()).unwrap_or_default();
+            for (device, levels) in held(panel).into_iter().enumerate() {
+                for (time, held) in levels {
+                    let _ = write!(out, "{schedule},{source},{device},{time},{held},{cap},{unit}\r\n");
+                }
+            }
+        }
+    }
+    out
+}
+
+/// Returns by device: time in the timeline's unit, and the activations held from then on.
+pub fn held(panel: &Panel) -> Vec<Vec<(f64, f64)>> {
+    let time = |ns: u64| ns as f64 / panel.timeline.unit_ns.max(1) as f64;
+    let levels = |row| activations(&panel.timeline, row).into_iter().map(|(ns, held)| (time(ns), held)).collect();
+    rows(&panel.timeline).iter().map(levels).collect()
+}
+
+/// Quotes a field if needed.
+pub fn field(text: &str) -> String {
+    if text.contains([',', '"', '\r', '\n']) || text.starts_with(' ') || text.ends_with(' ') {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_string()
+    }
+}
+
+/// The name in the timeline's JSON.
+pub fn source_name(source: Source) -> &'static str {
+    match source {
+        Source::Predicted => "predicted",
+        Source::Measured => "measured",
+    }
+}
+
+/// The name in the timeline's JSON.
+pub fn queue_name(queue: Queue) -> &'static str {
+    match queue {
+        Queue::Compute => "compute",
+        Queue::Send => "send",
+        Queue::Receive => "receive",
+    }
+}

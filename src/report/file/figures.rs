@@ -1,0 +1,96 @@
+//! The figures for spreadsheets and data frames, one line per schedule.
+
+use crate::metrics::Metrics;
+use crate::report::file::csv::field;
+use crate::report::{Comparison, Entry, Panel, Report};
+
+/// A column: its name and its value.
+type Column<T> = (&'static str, fn(&T) -> Option<f64>);
+
+/// Figures of a panel, in its time unit.
+const FIGURES: [Column<Metrics>; 13] = [
+    ("makespan", |m| Some(m.makespan)),
+    ("span", |m| Some(m.span)),
+    ("ideal", |m| Some(m.ideal)),
+    ("bubble", |m| Some(m.bubble)),
+    ("span_bubble", |m| Some(m.span_bubble)),
+    ("bubble_over_ideal", |m| Some(m.bubble_over_ideal)),
+    ("efficiency", |m| Some(m.efficiency)),
+    ("lower_bound", |m| m.lower_bound),
+    ("gap_to_bound", |m| m.gap_to_bound),
+    ("peak_activations", |m| Some(m.peak_activations())),
+    ("lower_bound_if_split", |m| m.lower_bound_if_split),
+    ("typical_speed_makespan", |m| m.typical_speed.map(|typical| typical.makespan)),
+    ("typical_speed_gap_to_bound", |m| m.typical_speed.and_then(|typical| typical.gap_to_bound)),
+];
+
+/// Writes a number in full precision; none as an empty cell.
+fn number(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}
+
+/// Returns comma-separated values, one line per schedule. If anything was measured, the measurement and the
+/// prediction's error follow the prediction.
+pub fn figures(report: &Report) -> String {
+    let measured = report.entries.iter().any(|entry| entry.measured.is_some());
+    let mut steps: Vec<&str> = Vec::new();
+    for (name, _) in report.entries.iter().flat_map(|entry| &entry.over_steps) {
+        if !steps.contains(name) {
+            steps.push(name);
+        }
+    }
+    let mut header: Vec<String> =
+        ["schedule", "devices", "chunks", "microbatches", "time_unit"].map(str::to_string).into();
+    header.extend(FIGURES.iter().map(|(name, _)| (*name).to_string()));
+    if measured {
+        header.extend(FIGURES.iter().map(|(name, _)| format!("measured_{name}")));
+        header.push("measured_iteration".to_string());
+        header.extend(ERRORS.iter().map(|(name, _)| format!("error_{name}")));
+    }
+    header.extend(steps.iter().map(|name| (*name).to_string()));
+    let compared = report.is_comparison();
+    header.extend(["best", "left_out"].into_iter().filter(|_| compared).map(str::to_string));
+    let mut text = header.join(",") + "\n";
+    for (entry, best) in report.entries.iter().zip(report.best()) {
+        let mut cells = row(entry, measured, &steps);
+        if compared {
+            cells.extend([best.join(" "), entry.left_out().map_or_else(String::new, |left_out| field(&left_out.why))]);
+        }
+        text += &(cells.join(",") + "\n");
+    }
+    text
+}
+
+/// Errors of the prediction.
+const ERRORS: [Column<Comparison>; 8] = [
+    ("makespan", |e| Some(e.makespan)),
+    ("noise", |e| e.noise),
+    ("typical_makespan", |e| e.typical_makespan),
+    ("typical_iteration", |e| e.typical_iteration),
+    ("typical_period", |e| e.typical_period),
+    ("bubble", |e| Some(e.bubble)),
+    ("op_start_p95", |e| Some(e.op_start_p95)),
+    ("self_replay", |e| e.self_replay),
+];
+
+fn row(entry: &Entry, measured: bool, steps: &[&str]) -> Vec<String> {
+    let mut cells = vec![field(entry.schedule())];
+    let head = |panel: &Panel| {
+        let t = &panel.timeline;
+        [t.devices.to_string(), t.chunks.to_string(), t.microbatches.to_string(), field(&t.time_unit)]
+    };
+    let numbers = entry.point.as_ref().map_or_else(Default::default, |point| {
+        [point.devices.to_string(), String::new(), point.microbatches.to_string(), String::new()]
+    });
+    cells.extend(entry.panels().next().map_or(numbers, head));
+    let of = |panel: &Option<Panel>| FIGURES.map(|(_, figure)| number(panel.as_ref().and_then(|p| figure(&p.metrics))));
+    cells.extend(of(&entry.predicted));
+    if measured {
+        cells.extend(of(&entry.measured));
+        cells.push(number(entry.measured.as_ref().map(Panel::iteration)));
+        cells.extend(ERRORS.map(|(_, error)| number(entry.error.as_ref().and_then(error))));
+    }
+    let over_steps = |name: &&str| entry.over_steps.iter().find(|(own, _)| own == name).map(|&(_, value)| value);
+    cells.extend(steps.iter().map(|name| number(over_steps(name))));
+    cells
+}

@@ -1,0 +1,307 @@
+//! Files and report folders, written whole or not at all.
+
+use crate::report::file::csv::{memory_csv, source_name};
+use crate::report::file::json::{figures, file_names};
+use crate::report::file::unfinished::{self, Unfinished, parent};
+use crate::report::{Place, Report, Shape, WriteError, html, svg, trace_gz};
+use rustix::fs::Access;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, BufReader, ErrorKind, Read};
+use std::path::{Component, Path, PathBuf};
+
+/// A file of a report: name and content.
+pub type NamedBytes = (String, Vec<u8>);
+
+impl Report {
+    /// Writes the report: a file if the ending is known (`.svg`, `.png`, `.html`, ..), a folder if the name has no
+    /// ending or ends in `/`. Returns the files' paths.
+    ///
+    /// # Errors
+    /// The ending is unknown or the path cannot be written; nothing is left behind.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<Vec<PathBuf>, WriteError> {
+        let place = Place::named(path.as_ref())?;
+        if let Shape::Stdout = place.shape {
+            return Err(WriteError::Name(
+                "expected the name of a file or folder, found '-'; print the result of svg() instead".into(),
+            ));
+        }
+        place.write(self, &[])
+    }
+}
+
+impl Place {
+    /// Fails before the work if the path cannot be written. Leaves nothing behind.
+    pub fn try_out(&self) -> Result<(), WriteError> {
+        match self.shape {
+            Shape::Stdout => Ok(()),
+            Shape::File(..) => try_file(&self.path),
+            Shape::Folder => placed("make the folder", &self.path, try_folder(&self.path)),
+        }
+    }
+
+    /// Writes the report; `more` are further files of a folder. Returns the files' paths.
+    pub fn write(&self, report: &Report, more: &[NamedBytes]) -> Result<Vec<PathBuf>, WriteError> {
+        match self.shape {
+            Shape::Stdout => Ok(Vec::new()),
+            Shape::File(_, bytes) => write_atomic(&self.path, &bytes(report)?).map(|()| vec![self.path.clone()]),
+            Shape::Folder => folder(report, &self.path, more),
+        }
+    }
+
+    /// Whether two paths are the same, or one is a file of the report folder that the other is.
+    pub fn meets(&self, other: &Place) -> bool {
+        if let (Shape::Stdout, _) | (_, Shape::Stdout) = (self.shape, other.shape) {
+            return matches!((self.shape, other.shape), (Shape::Stdout, Shape::Stdout));
+        }
+        let (a, b) = (resolved(&self.path), resolved(&other.path));
+        let inside = |file: &Path, folder: &Path| file.parent() == Some(folder) && is_of_reports(&file_name(file));
+        a == b || inside(&a, &b) || inside(&b, &a)
+    }
+}
+
+/// Writes `bytes` to `path` so that a reader sees the old file or the new one. Pipes and device files are written
+/// directly. After an error nothing is left behind.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+    placed("write", path, write(path, bytes))
+}
+
+/// Fails if [`write_atomic`] would; leaves nothing behind.
+pub fn try_file(path: &Path) -> Result<(), WriteError> {
+    placed("write", path, try_write(path))
+}
+
+fn placed<T>(what: &str, path: &Path, result: io::Result<T>) -> Result<T, WriteError> {
+    result.map_err(|cause| WriteError::Place { what: format!("{what} {}", path.display()), cause: cause.to_string() })
+}
+
+/// Follows links, including those to files that do not exist yet.
+fn followed(path: &Path) -> PathBuf {
+    let linked = || fs::read_link(path).map(|to| parent(path).join(to));
+    fs::canonicalize(path).or_else(|_| linked()).unwrap_or_else(|_| path.to_path_buf())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let target = followed(path);
+    match fs::metadata(&target) {
+        Ok(found) if found.is_dir() => Err(io::Error::other("it is a folder")),
+        Ok(found) if !found.is_file() => fs::write(&target, bytes),
+        _ => unfinished::write(&target, bytes),
+    }
+}
+
+fn try_write(path: &Path) -> io::Result<()> {
+    let target = followed(path);
+    match fs::metadata(&target) {
+        Ok(found) if found.is_dir() => return Err(io::Error::other("it is a folder")),
+        Ok(found) => {
+            rustix::fs::access(&target, Access::WRITE_OK)?;
+            if !found.is_file() {
+                return Ok(()); // to open a pipe would be to begin
+            }
+        }
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        Err(_) if !parent(&target).is_dir() => {
+            return Err(io::Error::other(format!("there is no folder {}", parent(&target).display())));
+        }
+        Err(_) => {}
+    }
+    unfinished::probe(parent(&target))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Resolves links and `..` as far as the path exists.
+fn resolved(path: &Path) -> PathBuf {
+    let mut found = fs::canonicalize(".").unwrap_or_default();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(found.pop()),
+            Component::CurDir => {}
+            part => found.push(part),
+        }
+        found = fs::canonicalize(&found).unwrap_or(found);
+    }
+    found
+}
+
+/// Writes a report folder: `index.html`, `timeline.svg`, `plots.svg`, `memory.csv`, `report.json`, `trace.json.gz`,
+/// each timeline as `NAME-predicted.json` or `NAME-measured.json`, and `more`. Returns the files' paths.
+pub fn folder(report: &Report, path: &Path, more: &[NamedBytes]) -> Result<Vec<PathBuf>, WriteError> {
+    let mut files = Vec::new();
+    for (entry, name) in report.entries.iter().zip(file_names(report)) {
+        for panel in entry.panels() {
+            let text = format!("{}\n", serde_json::json!(panel.timeline));
+            files.push((format!("{name}-{}.json", source_name(panel.timeline.source)), text.into_bytes()));
+        }
+    }
+    files.push(("timeline.svg".to_string(), svg(report).into_bytes()));
+    let plots = report.plots();
+    if !plots.plots.is_empty() {
+        files.push(("plots.svg".to_string(), plots.svg()?.into_bytes()));
+    }
+    files.push(("memory.csv".to_string(), memory_csv(report).into_bytes()));
+    files.push(("trace.json.gz".to_string(), trace_gz(report)?));
+    files.extend_from_slice(more);
+    files.push(("index.html".to_string(), html(report).into_bytes()));
+    let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).chain([MANIFEST]).collect();
+    let mut figures = figures(report);
+    figures["files"] = serde_json::json!(names);
+    files.push((MANIFEST.to_string(), format!("{figures:#}\n").into_bytes()));
+    placed("make the folder", path, put(path, &files))?;
+    Ok(files.iter().map(|(name, _)| path.join(name)).collect())
+}
+
+/// The file of a report folder that lists the others.
+const MANIFEST: &str = "report.json";
+
+/// The part of [`MANIFEST`] that is read.
+#[derive(Deserialize)]
+struct Manifest {
+    #[serde(rename = "schema_version")]
+    _version: u32,
+    #[serde(rename = "schedules")]
+    _schedules: Vec<serde::de::IgnoredAny>,
+    files: Option<Vec<String>>,
+}
+
+/// Whether a report may have a file of this name.
+fn is_of_reports(name: &str) -> bool {
+    let known = [
+        MANIFEST,
+        "index.html",
+        "timeline.svg",
+        "plots.svg",
+        "memory.csv",
+        "trace.json.gz",
+        "accuracy.json",
+        "accuracy.md",
+    ];
+    known.contains(&name)
+        || ((name.ends_with("-predicted.json") || name.ends_with("-measured.json")) && !name.contains('/'))
+}
+
+/// Returns the files that a report wrote to a folder; all others belong to the user.
+fn owned(folder: &Path) -> io::Result<BTreeSet<String>> {
+    let Ok(file) = fs::File::open(folder.join(MANIFEST)) else { return Ok(BTreeSet::new()) };
+    let Ok(manifest) = serde_json::from_reader::<_, Manifest>(BufReader::new(file)) else { return Ok(BTreeSet::new()) };
+    let mut owned = BTreeSet::new();
+    for name in fs::read_dir(folder)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()) {
+        let listed = match &manifest.files {
+            Some(files) => files.contains(&name),
+            None => !name.ends_with("ed.json") || is_timeline(&folder.join(&name)), // of before there were lists
+        };
+        if listed && is_of_reports(&name) {
+            owned.insert(name);
+        }
+    }
+    Ok(owned)
+}
+
+/// Returns the timelines of the report in `folder`, in its order; none if the folder holds no report.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn timeline_files(folder: &Path) -> io::Result<Option<Vec<PathBuf>>> {
+    let Ok(file) = fs::File::open(folder.join(MANIFEST)) else { return Ok(None) };
+    let Ok(manifest) = serde_json::from_reader::<_, Manifest>(BufReader::new(file)) else { return Ok(None) };
+    let owned = owned(folder)?;
+    let listed = manifest.files.unwrap_or_else(|| owned.iter().cloned().collect());
+    let is_one = |name: &String| name.ends_with("ed.json") && owned.contains(name);
+    Ok(Some(listed.into_iter().filter(is_one).map(|name| folder.join(name)).collect()))
+}
+
+/// Whether a file starts like a timeline.
+fn is_timeline(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = fs::File::open(path).and_then(|file| file.take(60).read_to_end(&mut start));
+    read.is_ok() && start.starts_with(r#"{"schema_version":1,"source":""#.as_bytes())
+}
+
+/// Fails if a folder holds a file that a report would replace and no report wrote.
+fn refuse_foreign_files(
+    folder: &Path,
+    owned: &BTreeSet<String>,
+    mut replaces: impl FnMut(&str) -> bool,
+) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if replaces(&name) && !owned.contains(&name) {
+            return Err(io::Error::other(format!(
+                "it holds {name}, which no report wrote and which would be overwritten"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Missing parent folders that were created; those still empty on drop are removed.
+struct Way(Vec<PathBuf>);
+
+impl Way {
+    fn to(folder: &Path) -> io::Result<Way> {
+        let mut way = Way(Vec::new());
+        let missing: Vec<&Path> = folder
+            .ancestors()
+            .take_while(|path| fs::symlink_metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound))
+            .collect();
+        for folder in missing.into_iter().rev() {
+            match fs::create_dir(folder) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => made.map(|()| way.0.push(folder.to_path_buf()))?,
+            }
+        }
+        Ok(way)
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.0.iter().rev().for_each(|folder| drop(fs::remove_dir(folder)));
+    }
+}
+
+fn try_folder(path: &Path) -> io::Result<()> {
+    let target = resolved(path);
+    let _way = Way::to(&target)?;
+    if !fs::metadata(&target)?.is_dir() {
+        return Err(io::Error::other("it is a file; with -o - no report is written"));
+    }
+    let owned = owned(&target)?;
+    // Names of timelines are known only later, so every possible name is checked.
+    refuse_foreign_files(&target, &owned, is_of_reports)?;
+    unfinished::probe(&target)
+}
+
+/// Writes these files to a folder. The user's files in it stay.
+fn put(path: &Path, files: &[NamedBytes]) -> io::Result<()> {
+    let target = resolved(path);
+    let _way = Way::to(parent(&target))?;
+    if !target.exists() {
+        let new = Unfinished::folder(parent(&target))?;
+        files.iter().try_for_each(|(name, bytes)| new.put(name, bytes))?;
+        match new.rename(&target) {
+            // Another program was faster.
+            Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {}
+            done => return done,
+        }
+    }
+    merge(&target, files)
+}
+
+/// Writes the files in `target`, then moves the old ones out and the new ones in, all or none.
+fn merge(target: &Path, files: &[NamedBytes]) -> io::Result<()> {
+    let aside = Unfinished::folder(target)?;
+    files.iter().try_for_each(|(name, bytes)| aside.put(name, bytes))?;
+    let _lock = unfinished::lock(target)?;
+    let owned = owned(target)?;
+    refuse_foreign_files(target, &owned, |name| files.iter().any(|(file, _)| file == name))?;
+    let old = aside.path().join("old");
+    fs::create_dir(&old)?;
+    let out = owned.iter().map(|name| (target.join(name), old.join(name)));
+    let new = files.iter().map(|(name, _)| (aside.path().join(name), target.join(name)));
+    aside.rename_all(&out.chain(new).collect::<Vec<_>>())
+}

@@ -1,0 +1,248 @@
+//! The HTML page: template, scripts and data in one file that needs no network.
+
+use crate::op::Op;
+use crate::report::scene::axis::Scale;
+use crate::report::scene::palette::{Class, hex};
+use crate::report::scene::rows::{Mark, Row, activations, rows};
+use crate::report::text::{escape, plain};
+use crate::report::{Entry, Panel, Report};
+use crate::sim::{Cause, IdleSpan};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPTS: [&str; 12] = [
+    include_str!("data.js"),
+    include_str!("why.js"),
+    include_str!("strip.js"),
+    include_str!("pen.js"),
+    include_str!("svg.js"),
+    include_str!("bands.js"),
+    include_str!("paint.js"),
+    include_str!("facts.js"),
+    include_str!("view.js"),
+    include_str!("card.js"),
+    include_str!("save.js"),
+    include_str!("page.js"),
+];
+
+/// Returns a page that opens from disk in any browser, without a server or network.
+pub fn html(report: &Report) -> String {
+    let title = if report.headline().is_empty() { "pipesim report" } else { report.headline() };
+    let parts = [
+        ("{{title}}", escape(title)),
+        ("{{style}}", STYLE.to_string()),
+        ("{{data}}", inside_script(&data(report))),
+        ("{{script}}", SCRIPTS.concat()),
+    ];
+    // Placeholders are looked for in the template only, so inserted text cannot contain one.
+    let mut out = String::new();
+    let mut rest = PAGE;
+    for (mark, text) in &parts {
+        let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
+        out.push_str(before);
+        out.push_str(text);
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Escapes JSON so that it cannot end its `<script>` element: `<`, `>`, `&` and line separators.
+fn inside_script(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+fn data(report: &Report) -> String {
+    let scale = Scale::of_all(report, f64::INFINITY, 0.0);
+    let classes: Vec<Value> = Class::all()
+        .into_iter()
+        .map(|class| {
+            let shades: Vec<Value> = (0..4)
+                .map(|shade| {
+                    let tone = report.look.palette.tone(class, shade);
+                    Value::from([tone.color, tone.text, tone.ground, tone.line].map(hex).to_vec())
+                })
+                .collect();
+            json!({"name": class.name(), "shades": shades, "hatch": report.look.palette.tone(class, 0).hatch.mark()})
+        })
+        .collect();
+    let capped = report.entries.iter().flat_map(Entry::panels).any(|panel| panel.memory_cap.is_some());
+    let causes = Cause::ALL.map(|cause| {
+        let tone = report.look.palette.cause(cause);
+        json!({"name": cause.name(capped), "text": cause.definition(capped), "color": hex(tone.line), "hatch": tone.hatch.mark()})
+    });
+    let look = &report.look;
+    let head = json!({
+        "title": report.headline(),
+        "verdict": report.verdict,
+        "subtitle": report.subtitle,
+        "provenance": report.provenance,
+        "tables": report.further_tables(),
+        "start": first_view(report, &scale),
+        "mixed": scale.is_mixed(),
+        "classes": classes,
+        "causes": causes,
+        "why": look.causes,
+        "window": look.window.map(|(from, to)| [from, to]),
+        "hidden": {"memory": !look.memory, "waits": !look.waits},
+    });
+    // Schedules that do not exist are listed in a table.
+    let shown = report.entries.iter().filter(|entry| entry.left_out().is_none());
+    let entries: Vec<String> = shown.map(|entry| entry_data(entry, &scale)).collect();
+    let mut out = clean(head).to_string();
+    out.pop();
+    let _ = write!(out, ",\"entries\":[{}]}}", entries.join(","));
+    out
+}
+
+/// Returns the share of the time axis that is visible at first.
+fn first_view(report: &Report, scale: &Scale) -> f64 {
+    let readable = Scale::of_all(report, 1100.0, 10.0);
+    let shares = report.entries.iter().flat_map(|entry| entry.panels()).map(|p| readable.end(p) / scale.end(p));
+    shares.fold(1.0, f64::min)
+}
+
+fn entry_data(entry: &Entry, scale: &Scale) -> String {
+    let panels: Vec<String> = entry.panels().map(|panel| panel_data(panel, scale)).collect();
+    let head = json!({"name": entry.name, "notes": entry.notes, "error": entry.error});
+    let mut out = clean(head).to_string();
+    out.pop();
+    let _ = write!(out, ",\"panels\":[{}]}}", panels.join(","));
+    out
+}
+
+/// Removes control characters from all texts, which could reverse or hide text in tables and labels.
+fn clean(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(plain(&text)),
+        Value::Array(items) => items.into_iter().map(clean).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(key, value)| (plain(&key), clean(value))).collect(),
+        other => other,
+    }
+}
+
+/// Distinct names in order of appearance.
+#[derive(Default)]
+struct Names<'a>(Vec<&'a str>, std::collections::BTreeMap<&'a str, usize>);
+
+impl<'a> Names<'a> {
+    fn number(&mut self, name: &'a str) -> usize {
+        let next = self.0.len();
+        *self.1.entry(name).or_insert_with(|| {
+            self.0.push(name);
+            next
+        })
+    }
+}
+
+/// Writes a panel: header, figures, and rows of plain numbers. A row is `[compute, send, receive, memory, idle]`.
+///
+/// A compute span is 8 numbers: code, stage, micro-batch, gap since the previous span's end, duration, phase, shade,
+/// lane. A send or receive span is 9: code, stage, micro-batch, gap, duration, partner's code, stage and micro-batch,
+/// peer. Times are ticks of `tick` ns, the greatest common divisor of all times. A code below 4 is a kind of op (F I W
+/// B); higher ones index the names. Missing phases, partners and peers are -1. Memory is pairs: ticks since the
+/// previous change, activations held from then on. Idle is 7 numbers per gap: cause, ticks since the end of the
+/// previous gap, ticks, the op to blame (code, stage, micro-batch) and its device, -1 for none.
+fn panel_data(panel: &Panel, scale: &Scale) -> String {
+    let t = &panel.timeline;
+    let rows = rows(t);
+    let tick = t.spans.iter().fold(0, |tick, span| gcd(gcd(tick, span.start_ns), span.end_ns)).max(1);
+    let (mut names, mut phases) = (Names::default(), Names::default());
+    let mut out = String::new();
+    let mut gaps = vec![Vec::new(); rows.len()];
+    for gap in &panel.idle {
+        if let Some(of) = gaps.get_mut(gap.device as usize) {
+            of.push(gap);
+        }
+    }
+    for (device, row) in rows.iter().enumerate() {
+        out.push_str(if device == 0 { "[" } else { ",[" });
+        row_data(&mut out, row, tick, &mut names, &mut phases);
+        out.push_str(",[");
+        let mut previous = 0;
+        let curve = if row.compute.is_empty() { Vec::new() } else { activations(t, row) };
+        for (i, (ns, held)) in curve.into_iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            let _ = write!(out, "{comma}{},{}", ns / tick - previous, (held * 1e4).round() / 1e4);
+            previous = ns / tick;
+        }
+        out.push_str("],[");
+        idle_data(&mut out, &gaps[device], t.unit_ns, tick, &mut names);
+        out.push_str("]]");
+    }
+    let head = json!({
+        "source": crate::report::file::csv::source_name(t.source), "devices": t.devices, "chunks": t.chunks, "microbatches": t.microbatches,
+        "unit": t.time_unit, "unitNs": t.unit_ns.max(1), "tick": tick, "end": scale.end(panel),
+        "iteration": panel.iteration(), "uncertainty": t.clock_uncertainty_ns as f64 / t.unit_ns.max(1) as f64,
+        "metrics": panel.metrics, "provenance": t.provenance, "names": names.0, "phases": phases.0, "cap": panel.memory_cap,
+    });
+    let mut head = clean(head).to_string();
+    head.pop();
+    format!("{head},\"rows\":[{out}]}}")
+}
+
+fn row_data<'a>(out: &mut String, row: &Row<'a>, tick: u64, names: &mut Names<'a>, phases: &mut Names<'a>) {
+    for (queue, marks) in [&row.compute, &row.send, &row.receive].into_iter().enumerate() {
+        out.push_str(if queue == 0 { "[" } else { ",[" });
+        let mut previous = 0i128;
+        for (i, mark) in marks.iter().enumerate() {
+            let span = mark.span;
+            let [kind, stage, microbatch] = code(mark.op, &span.op, names);
+            let (start, end) = (i128::from(span.start_ns / tick), i128::from(span.end_ns / tick));
+            let comma = if i == 0 { "" } else { "," };
+            let _ = write!(out, "{comma}{kind},{stage},{microbatch},{},{},", start - previous, end - start);
+            previous = end;
+            if queue == 0 {
+                let phase = span.phase.as_deref().map_or(-1, |phase| phases.number(phase) as i64);
+                let _ = write!(out, "{phase},{},{}", mark.shade, lane(mark));
+            } else {
+                let partner = span.partner.as_deref().map_or([-1, 0, 0], |name| code(name.parse().ok(), name, names));
+                let peer = span.peer.map_or(-1, i64::from);
+                let _ = write!(out, "{},{},{},{peer}", partner[0], partner[1], partner[2]);
+            }
+        }
+        out.push(']');
+    }
+}
+
+fn idle_data<'a>(out: &mut String, gaps: &[&'a IdleSpan], unit_ns: u64, tick: u64, names: &mut Names<'a>) {
+    let ticks = |time: f64| (time * unit_ns as f64 / tick as f64).round() as i64;
+    let mut previous = 0;
+    for (i, gap) in gaps.iter().enumerate() {
+        let (start, end) = (ticks(gap.start), ticks(gap.end));
+        let [code, stage, microbatch] =
+            gap.op.as_deref().map_or([-1, 0, 0], |name| code(name.parse().ok(), name, names));
+        let on = gap.on.map_or(-1, i64::from);
+        let comma = if i == 0 { "" } else { "," };
+        let (cause, after, long) = (gap.cause as usize, start - previous, end - start);
+        let _ = write!(out, "{comma}{cause},{after},{long},{code},{stage},{microbatch},{on}");
+        previous = end;
+    }
+}
+
+/// Lane and number of lanes in one number.
+fn lane(mark: &Mark) -> u32 {
+    mark.lane * 64 + mark.lanes.min(63)
+}
+
+fn code<'a>(op: Option<Op>, name: &'a str, names: &mut Names<'a>) -> [i64; 3] {
+    match op {
+        Some(op) => [op.kind() as i64, op.stage().into(), op.microbatch().into()],
+        None => [4 + names.number(name) as i64, 0, 0],
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

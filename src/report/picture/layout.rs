@@ -1,0 +1,492 @@
+//! The layout of still pictures: title, legend, a block of rows for each schedule, axes, definitions.
+
+use crate::report::file::csv::source_name;
+use crate::report::number::{number, percent, quantity, signed_percent};
+use crate::report::picture::band::{Band, Gap, Heights, draw, form};
+use crate::report::picture::canvas::{Anchor, Ink, Picture, Shape, Style};
+use crate::report::picture::ruler::{Rows, bracket, left_out, ruler};
+use crate::report::scene::axis::{Axis, Scale};
+use crate::report::scene::palette::Class;
+use crate::report::scene::rows::{Form, Row, activations, classes, rows, runs_two_ways};
+use crate::report::text::{fit_pixels, lines_of_pixels, pixels, plain};
+use crate::report::{Entry, Look, Panel, Report};
+use crate::sim::Cause;
+use crate::timeline::Timeline;
+use std::collections::BTreeSet;
+
+/// Width of a picture unless given.
+const WIDTH: f64 = 1200.0;
+/// Beyond this many devices, only every n-th is drawn.
+const MOST_DEVICES: usize = 256;
+/// Width of the mark for hidden time.
+const BREAK: f64 = 18.0;
+
+/// Remark if `--collapse` finds nothing to draw once.
+pub const NO_REPEAT: &str = "No stretch repeats exactly at least three times on all devices, so everything is drawn.";
+/// Remarks if no op has room for a letter: without and with `--collapse`.
+pub const NO_LETTERS: [&str; 2] = [
+    "Ops are narrower than a letter: --window shows a part, --collapse the steady state once.",
+    "Ops are narrower than a letter: --window shows a part.",
+];
+
+const TITLE: Style = Style { ink: Ink::Text, size: 17.0, anchor: Anchor::Start, bold: true };
+const HEAD: Style = Style { ink: Ink::Text, size: 14.0, anchor: Anchor::Start, bold: true };
+const BODY: Style = Style { ink: Ink::Text, size: 11.5, anchor: Anchor::Start, bold: false };
+const MUTED: Style = Style { ink: Ink::Muted, size: 10.5, anchor: Anchor::Start, bold: false };
+const SMALL: Style = Style { ink: Ink::Muted, size: 9.5, anchor: Anchor::Start, bold: false };
+
+/// Columns of a picture, in pixels at the usual text size.
+#[derive(Clone, Copy)]
+struct Frame {
+    width: f64,
+    margin: f64,
+    /// Left and right edge of the time axis.
+    left: f64,
+    right: f64,
+    /// Whether there is room for words: device names, figures next to rows, all figures in the heading.
+    wide: bool,
+}
+
+impl Frame {
+    /// Returns the frame of a picture; `both`: predicted and measured are shown.
+    fn new(width: f64, both: bool) -> Frame {
+        if width >= 640.0 {
+            return Frame { width, margin: 16.0, left: 124.0, right: width - 108.0, wide: true };
+        }
+        let margin = 6.0;
+        let left = margin + if both { 84.0 } else { 34.0 };
+        Frame { width, margin, left, right: width - margin - 2.0, wide: false }
+    }
+
+    /// Left edge and width of the time axis.
+    fn room(&self) -> (f64, f64) {
+        (self.left, self.right - self.left)
+    }
+
+    /// Width of a text that begins at the left margin.
+    fn text(&self) -> f64 {
+        self.width - 2.0 * self.margin
+    }
+}
+
+/// Writes a text in as many lines as needed, `step` apart, the first at `y`; returns the y of the next line.
+fn lines(picture: &mut Picture, style: Style, (x, y): (f64, f64), width: f64, step: f64, text: &str) -> f64 {
+    let lines = lines_of_pixels(text, width, style.size);
+    for (number, line) in lines.iter().enumerate() {
+        picture.text(style, x, y + step * number as f64, line);
+    }
+    y + step * lines.len() as f64
+}
+
+fn to(style: Style, anchor: Anchor) -> Style {
+    Style { anchor, ..style }
+}
+
+/// Lays a report out at the usual text size, then scales it as a whole.
+pub fn picture(report: &Report) -> Picture {
+    let scale = report.look.font_size.map_or(1.0, |size| size / BODY.size);
+    let width = report.look.width.unwrap_or(WIDTH) / scale;
+    let both = report.entries.iter().any(|entry| entry.panels().count() > 1);
+    let mut picture = laid_out(report, &Frame::new(width, both));
+    picture.enlarge(scale);
+    picture
+}
+
+fn laid_out(report: &Report, frame: &Frame) -> Picture {
+    let mut picture =
+        Picture { width: frame.width, title: summary(report), palette: report.look.palette, ..Picture::default() };
+    let mut y = frame.margin + 14.0;
+    y = lines(&mut picture, TITLE, (frame.margin, y), frame.text(), 19.0, report.headline());
+    let subtitle = if report.look.notes { report.subtitle.as_str() } else { "" };
+    y = lines(&mut picture, BODY, (frame.margin, y), frame.text(), 15.0, subtitle);
+    y += if subtitle.is_empty() { 0.0 } else { 3.0 };
+    let scale = Scale::readable(report, frame.right - frame.left, 9.0, BREAK);
+    let prepared: Vec<Vec<Prepared>> = report
+        .entries
+        .iter()
+        .enumerate()
+        .map(|(i, entry)| {
+            entry.panels().zip(scale.axes(i)).map(|(panel, axis)| Prepared::new(panel, axis, &report.look)).collect()
+        })
+        .collect();
+    let held = MemoryScale::new(&prepared);
+    y = legend(&mut picture, frame, report, &held, y);
+    for (entry, panels) in report.entries.iter().zip(&prepared) {
+        y = block(&mut picture, frame, entry, panels, &report.look, &held, y + 10.0);
+    }
+    if report.entries.is_empty() {
+        picture.text(BODY, frame.margin, y + 14.0, "No schedules.");
+        y += 24.0;
+    }
+    y = footer(&mut picture, frame, report, &scale, y + 6.0);
+    picture.height = (y + frame.margin - 6.0).ceil().max(1.0);
+    picture
+}
+
+fn summary(report: &Report) -> String {
+    let names: Vec<String> = report.entries.iter().map(|entry| plain(&entry.name)).collect();
+    let title = if report.headline().is_empty() { "Pipeline timelines".into() } else { plain(report.headline()) };
+    if names.is_empty() { title } else { format!("{title}: {}", names.join(", ")) }
+}
+
+/// A panel with everything needed to draw it.
+struct Prepared<'a> {
+    panel: &'a Panel,
+    axis: &'a Axis,
+    rows: Vec<Row<'a>>,
+    memory: Vec<Vec<(u64, f64)>>,
+    peak: f64,
+    end_ns: u64,
+    /// By device.
+    gaps: Vec<Vec<Gap>>,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(panel: &'a Panel, axis: &'a Axis, look: &Look) -> Prepared<'a> {
+        let rows = rows(&panel.timeline);
+        let memory: Vec<_> = if rows.len() > 16 || !look.memory {
+            vec![Vec::new(); rows.len()]
+        } else {
+            rows.iter().map(|row| activations(&panel.timeline, row)).collect()
+        };
+        let peak = memory.iter().flatten().map(|&(_, units)| units).fold(0.0, f64::max);
+        let mut gaps = vec![Vec::new(); rows.len()];
+        let ns = |time: f64| (time * panel.timeline.unit_ns as f64).round() as u64;
+        for gap in panel.idle.iter().filter(|_| look.causes) {
+            let of_device = gaps.get_mut(gap.device as usize);
+            of_device.into_iter().for_each(|of_device| of_device.push((ns(gap.start), ns(gap.end), gap.cause)));
+        }
+        Prepared { panel, axis, rows, memory, peak, end_ns: panel.timeline.end_ns(), gaps }
+    }
+}
+
+/// The scale that all activation curves share.
+struct MemoryScale {
+    /// Activations at the top of a curve's strip.
+    top: f64,
+    /// Activation cap, if one was set.
+    cap: Option<f64>,
+}
+
+impl MemoryScale {
+    fn new(prepared: &[Vec<Prepared>]) -> MemoryScale {
+        let peak = prepared.iter().flatten().map(|p| p.peak).fold(0.0, f64::max);
+        let caps = prepared.iter().flatten().filter_map(|p| p.panel.memory_cap).filter(|cap| *cap > 0.0);
+        // A cap far above every curve would flatten them.
+        let cap = caps.reduce(f64::min).filter(|cap| peak > 0.0 && *cap <= 4.0 * peak);
+        MemoryScale { top: cap.map_or(peak, |cap| cap.max(peak)), cap }
+    }
+}
+
+fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemoryScale, y: f64) -> f64 {
+    let mut x = frame.margin;
+    let (mut y, top) = (y + 2.0, y + 2.0);
+    let mut found = classes(report);
+    found.retain(|class| report.look.waits || !matches!(class, Class::Send | Class::Receive));
+    if found.is_empty() {
+        return y;
+    }
+    let mut item = |picture: &mut Picture, ink: Ink, name: &str| {
+        let width = 16.0 + pixels(name, MUTED.size) + 20.0;
+        if x + width - 20.0 > frame.width - frame.margin && x > frame.margin {
+            x = frame.margin;
+            y += 16.0;
+        }
+        let thin = matches!(ink, Ink::Box(Class::Send | Class::Receive, _));
+        let rect = if thin { [x, y - 6.0, 12.0, 4.0] } else { [x, y - 9.0, 12.0, 10.0] };
+        match ink {
+            Ink::Memory => picture.shapes.push(Shape::Steps {
+                ink,
+                base: y + 1.0,
+                points: vec![(x, y - 3.0), (x + 4.0, y - 8.0), (x + 8.0, y - 3.0), (x + 12.0, y + 1.0)],
+            }),
+            Ink::Cap => picture.lines(ink, vec![[x, y - 4.0, x + 12.0, y - 4.0]]),
+            _ => picture.boxes(ink, vec![rect]),
+        }
+        picture.text(MUTED, x + 17.0, y, name);
+        x += width;
+    };
+    for class in found {
+        item(picture, Ink::Box(class, 0), class.name());
+    }
+    let shown = || report.entries.iter().flat_map(Entry::panels).flat_map(|panel| &panel.idle);
+    let causes: BTreeSet<Cause> = shown().filter(|_| report.look.causes).map(|gap| gap.cause).collect();
+    if causes.is_empty() {
+        item(picture, Ink::Idle, "idle");
+    }
+    let capped = report.entries.iter().flat_map(Entry::panels).any(|panel| panel.memory_cap.is_some());
+    for cause in causes {
+        item(picture, Ink::Cause(cause), cause.name(capped));
+    }
+    if Heights::new(most_devices(report), false).memory > 0.0 && held.top > 0.0 {
+        item(picture, Ink::Memory, &format!("activations held, 0 to {}", number(held.top)));
+        if let Some(cap) = held.cap {
+            item(picture, Ink::Cap, &format!("cap {}", number(cap)));
+        }
+    }
+    let any = |is: fn(&Timeline) -> bool| report.entries.iter().flat_map(|e| e.panels()).any(|p| is(&p.timeline));
+    let lighter = match (any(|t| t.chunks > 1), any(|t| t.chunks == 1 && runs_two_ways(&rows(t)))) {
+        (true, true) => "lighter: later chunk or other way",
+        (true, false) => "lighter: later chunk",
+        (false, true) => "lighter: the other way",
+        (false, false) => "",
+    };
+    if !lighter.is_empty() {
+        item(picture, Ink::Box(Class::Forward, 2), lighter);
+    }
+    y.max(top) + 6.0
+}
+
+fn most_devices(report: &Report) -> usize {
+    report.entries.iter().flat_map(|e| e.panels()).map(|p| p.timeline.devices as usize).max().unwrap_or(0)
+}
+
+/// Writes name, sizes and figures, one line per panel; below each other if they do not fit side by side.
+fn heading(picture: &mut Picture, frame: &Frame, entry: &Entry, y: f64) -> f64 {
+    let name = fit_pixels(&entry.name, frame.text().min(420.0), HEAD.size);
+    picture.text(HEAD, frame.margin, y, &*name);
+    let mut x = frame.margin + pixels(&name, HEAD.size) * 1.06 + 14.0;
+    let Some(first) = entry.panels().next() else {
+        let text = entry.left_out().and_then(|left_out| left_out.why.lines().next()).unwrap_or("no timeline");
+        picture.text(MUTED, x, y, fit_pixels(text, frame.width - frame.margin - x, MUTED.size));
+        return y + 8.0;
+    };
+    let t = &first.timeline;
+    let sizes = format!(
+        "{} devices · {} micro-batches{}",
+        t.devices,
+        t.microbatches,
+        if t.chunks > 1 { format!(" · {} chunks per device", t.chunks) } else { String::new() }
+    );
+    let figures: Vec<String> = entry.panels().enumerate().map(|(i, panel)| figures(entry, panel, i, frame)).collect();
+    let end = frame.width - frame.margin;
+    let after = x + pixels(&sizes, MUTED.size) * 1.03 + 18.0;
+    if figures.iter().all(|line| after + pixels(line, BODY.size) <= end) {
+        picture.text(MUTED, x, y, sizes);
+        for (i, line) in figures.iter().enumerate() {
+            picture.text(BODY, after, y + 15.0 * i as f64, line);
+        }
+        return y + 15.0 * (figures.len() - 1) as f64;
+    }
+    let mut y = y;
+    if x + pixels(&sizes, MUTED.size) > end {
+        (x, y) = (frame.margin, y + 15.0);
+    }
+    picture.text(MUTED, x, y, fit_pixels(&sizes, end - x, MUTED.size));
+    for line in figures {
+        y = lines(picture, BODY, (frame.margin, y + 15.0), frame.text(), 15.0, &line) - 15.0;
+    }
+    y
+}
+
+/// Returns the figures of an entry's `i`-th panel.
+fn figures(entry: &Entry, panel: &Panel, i: usize, frame: &Frame) -> String {
+    let (m, unit) = (&panel.metrics, &panel.timeline.time_unit);
+    let mut line = format!("makespan {} · bubble {}", quantity(m.makespan, &plain(unit)), percent(m.bubble));
+    if frame.wide {
+        line +=
+            &format!(" · span bubble {} · bubble over ideal {}", percent(m.span_bubble), percent(m.bubble_over_ideal));
+        // The bound belongs to the order, not to a step, so it is written once.
+        if let Some(bound) = m.lower_bound.filter(|_| i == 0) {
+            let time = |value: f64| quantity(value, &plain(unit));
+            line += &m
+                .typical_speed
+                .map_or_else(String::new, |typical| format!(" · at median speed makespan {},", time(typical.makespan)));
+            line += &format!("{} lower bound {}", if m.typical_speed.is_some() { "" } else { " ·" }, time(bound));
+        }
+    }
+    if entry.predicted.is_some() && entry.measured.is_some() {
+        line = format!("{} {line}", source_name(panel.timeline.source));
+    }
+    if i == 1
+        && let Some(error) = &entry.error
+    {
+        line += &format!(" · makespan error {}", signed_percent(error.makespan));
+    }
+    line
+}
+
+fn block(
+    picture: &mut Picture,
+    frame: &Frame,
+    entry: &Entry,
+    panels: &[Prepared],
+    look: &Look,
+    held: &MemoryScale,
+    y: f64,
+) -> f64 {
+    let mut y = heading(picture, frame, entry, y + 14.0) + 8.0;
+    let Some(devices) = panels.iter().map(|p| p.rows.len()).max() else { return y };
+    let mut heights = Heights::new(devices, panels.len() > 1);
+    if !look.memory {
+        heights.memory = 0.0;
+    }
+    let step = devices.div_ceil(MOST_DEVICES).max(1);
+    let lanes: [bool; 2] = [
+        look.waits && panels.iter().any(|p| p.rows.iter().any(|row| !row.send.is_empty())),
+        look.waits && panels.iter().any(|p| p.rows.iter().any(|row| !row.receive.is_empty())),
+    ];
+    let band_height = heights.total(lanes.iter().filter(|&&shown| shown).count());
+    let has_phases = panels.iter().any(|p| p.rows.first().is_some_and(|row| !row.phases().is_empty()));
+    if let Some(text) = panels.iter().find_map(|p| left_out(p.panel, p.axis, look)) {
+        y += 7.0;
+        picture.text(to(SMALL, Anchor::End), frame.right, y - 1.0, text);
+        y += 3.0;
+    }
+    // Column heads go below the heading.
+    y += if heights.compute < 8.0 {
+        0.0
+    } else if heights.phase > 0.0 && has_phases {
+        10.0
+    } else {
+        6.0
+    };
+    if panels.iter().any(|p| p.axis.repeat.is_some()) {
+        y += 20.0;
+    }
+    if heights.compute >= 8.0 && frame.wide {
+        let head = to(SMALL, Anchor::End);
+        picture.text(head, frame.width - frame.margin - 42.0, y - 1.0, "busy");
+        picture.text(head, frame.width - frame.margin, y - 1.0, "peak");
+    } else if heights.compute >= 8.0 {
+        picture.text(SMALL, frame.margin, y - 1.0, "device");
+    }
+    y += 2.0;
+    let first_top = y;
+    let first = picture.shapes.len();
+    let forms: Vec<Option<Form>> = panels
+        .iter()
+        .map(|p| form(&p.rows, p.axis, frame.right - frame.left, heights.compute, p.panel.timeline.chunks > 1))
+        .collect();
+    for device in (0..devices).step_by(step) {
+        let row_top = y;
+        for (i, prepared) in panels.iter().enumerate() {
+            let Some(row) = prepared.rows.get(device) else { continue };
+            let band = Band {
+                top: y,
+                heights,
+                lanes,
+                axis: prepared.axis,
+                room: frame.room(),
+                end_ns: prepared.end_ns,
+                gaps: &prepared.gaps[device],
+                form: forms[i],
+                memory: &prepared.memory[device],
+                memory_top: held.top,
+                memory_cap: prepared.panel.memory_cap.filter(|_| held.cap.is_some()),
+                scaled: frame.wide,
+                phases: i == 0,
+                phase_names: device == 0 && i == 0,
+            };
+            draw(picture, row, &band);
+            margins(picture, frame, prepared, device, y, &heights, panels.len() > 1);
+            y += band_height + if panels.len() > 1 { 1.0 } else { 0.0 };
+        }
+        if heights.compute >= 8.0 || device % 16 == 0 {
+            let size = heights.compute.clamp(8.0, 11.5);
+            let label =
+                if heights.compute >= 14.0 && frame.wide { format!("device {device}") } else { device.to_string() };
+            let style = Style { size, ..BODY };
+            let height = heights.compute.max(8.0);
+            picture.text(style, frame.margin, row_top + heights.phase + height / 2.0 + size * 0.36, label);
+        }
+        y += if heights.compute >= 14.0 {
+            5.0
+        } else if heights.compute >= 8.0 {
+            2.0
+        } else {
+            0.5
+        };
+    }
+    if let Some(Prepared { panel, axis, .. }) = panels.first() {
+        let margin = frame.width - frame.margin - frame.right;
+        let rows = Rows { room: frame.room(), top: first_top, bottom: y, first, margin };
+        ruler(picture, panel, axis, &rows, SMALL);
+        bracket(picture, panel, axis, &rows, SMALL);
+        y += 16.0;
+        if !frame.wide {
+            y += 10.0;
+            picture.text(to(SMALL, Anchor::End), frame.right, y, plain(&panel.timeline.time_unit));
+        }
+    }
+    y += 3.0;
+    let remarks = remarks(panels, &forms, frame.right - frame.left, heights.compute, look);
+    if step > 1 {
+        let text = format!("One device in {step} is shown, of {devices}.");
+        y = lines(picture, SMALL, (frame.left, y + 8.0), frame.right - frame.left, 14.0, &text) - 8.0;
+    }
+    let notes = remarks.iter().copied().chain(entry.notes.iter().map(String::as_str));
+    for note in notes.filter(|_| look.notes) {
+        y = lines(picture, SMALL, (frame.left, y + 8.0), frame.right - frame.left, 13.0, note) - 8.0;
+    }
+    y
+}
+
+/// Returns remarks on how the rows are drawn.
+fn remarks(panels: &[Prepared], forms: &[Option<Form>], width: f64, height: f64, look: &Look) -> Vec<&'static str> {
+    let mut remarks = Vec::new();
+    if look.collapse && look.window.is_none() && panels.iter().all(|p| p.axis.repeat.is_none()) {
+        remarks.push(NO_REPEAT);
+    }
+    let narrow = |p: &Prepared| p.axis.typical() * width < 8.0;
+    if height >= 8.0 && forms.iter().all(Option::is_none) && panels.iter().all(narrow) {
+        remarks.push(NO_LETTERS[usize::from(look.collapse)]);
+    }
+    remarks
+}
+
+/// Writes which panel a band shows on the left, and busy share and activation peak on the right.
+fn margins(
+    picture: &mut Picture,
+    frame: &Frame,
+    prepared: &Prepared,
+    device: usize,
+    y: f64,
+    heights: &Heights,
+    both: bool,
+) {
+    if heights.compute < 8.0 {
+        return;
+    }
+    let size = heights.compute.clamp(8.0, 11.0);
+    let base = y + heights.phase + heights.compute / 2.0 + size * 0.36;
+    let style = Style { size, ..MUTED };
+    if both && heights.compute >= 14.0 {
+        let name = source_name(prepared.panel.timeline.source);
+        picture.text(Style { size: 9.0, ..to(style, Anchor::End) }, frame.left - 5.0, base - 0.5, name);
+    }
+    if !frame.wide {
+        return;
+    }
+    let m = &prepared.panel.metrics;
+    if let Some(d) = m.per_device.iter().find(|d| d.device as usize == device) {
+        let busy = if m.makespan > 0.0 { percent(d.busy / m.makespan) } else { percent(0.0) };
+        picture.text(to(style, Anchor::End), frame.width - frame.margin - 42.0, base, busy);
+        picture.text(to(style, Anchor::End), frame.width - frame.margin, base, number(d.peak_activations));
+    }
+}
+
+fn footer(picture: &mut Picture, frame: &Frame, report: &Report, scale: &Scale, y: f64) -> f64 {
+    let (mut texts, notes) = (Vec::new(), report.look.notes);
+    if notes && !report.entries.is_empty() {
+        let more = "; span bubble = (span − ideal) / span; bubble over ideal = (makespan − ideal) / ideal. Step ops are drawn but \
+                    count in none of them.";
+        texts.push(format!("bubble = 1 − Σ busy / (p · makespan){}", if frame.wide { more } else { "" }));
+    }
+    texts.extend(report.changes().into_iter().filter(|_| notes));
+    if scale.is_mixed() {
+        texts.push(
+            "Panels of different time units are each drawn on their own scale; the axis is the upper one's.".into(),
+        );
+    }
+    if notes && !report.provenance.is_empty() {
+        let shown = report.provenance.iter().filter(|(key, _)| *key != "command"); // too long for a picture
+        let facts: Vec<String> = shown.map(|(k, v)| format!("{k}: {v}")).collect();
+        texts.push(facts.join(" · "));
+    }
+    let mut y = y;
+    for text in texts {
+        y = lines(picture, SMALL, (frame.margin, y + 10.0), frame.text(), 12.0, &text) - 8.0;
+    }
+    y
+}

@@ -1,0 +1,264 @@
+//! The plots that a report has: sweeps over p and m, time against memory, errors, step times, and memory over time.
+
+use super::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
+use crate::report::number::percent;
+use crate::report::scene::rows::{activations, rows};
+use crate::report::{Entry, Panel, Point, Report};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most schedules in one chart.
+const MOST: usize = 12;
+
+impl Report {
+    /// Returns the plots of what the report knows: a sweep over p or m as lines, over both as heat maps; time against
+    /// memory with its Pareto front; error against m; step times; memory over time.
+    pub fn plots(&self) -> Plots {
+        let points = self.sweep();
+        let mut plots: Vec<Plot> = sweeps(&points);
+        plots.extend(pareto(self));
+        plots.extend(errors(self));
+        plots.extend(step_times(self));
+        if points.is_empty() {
+            plots.extend(memory(self));
+        }
+        let notes = [self.subtitle.clone(), self.changes().unwrap_or_default()];
+        let notes = notes.into_iter().filter(|note| self.look.notes && !note.is_empty()).collect();
+        Plots { title: self.headline().to_string(), plots, notes, look: self.look.clone() }
+    }
+
+    /// Whether a picture of the report shows plots: it is a sweep, and nothing is asked about timelines.
+    pub fn is_plotted(&self) -> bool {
+        let look = &self.look;
+        let timelines = look.window.is_some() || look.collapse || look.causes || !look.memory || !look.waits;
+        !timelines && !self.sweep().is_empty()
+    }
+
+    /// The predictions of a comparison over several p or m; empty for one p and m.
+    fn sweep(&self) -> Vec<(&Point, &Panel)> {
+        let points = self.entries.iter().filter_map(|entry| Some((entry.point.as_ref()?, entry.predicted.as_ref()?)));
+        let points: Vec<_> = points.collect();
+        let at: BTreeSet<_> = points.iter().map(|(point, _)| (point.devices, point.microbatches)).collect();
+        if at.len() > 1 { points } else { Vec::new() }
+    }
+}
+
+/// A figure of a prediction that sweeps show.
+struct Figure {
+    label: &'static str,
+    of: fn(&Panel) -> f64,
+}
+
+const BUBBLE: Figure = Figure { label: "bubble, %", of: |panel| 100.0 * panel.metrics.bubble };
+const FIGURES: [Figure; 3] = [
+    BUBBLE,
+    Figure {
+        label: "makespan per micro-batch",
+        of: |panel| panel.metrics.makespan / f64::from(panel.timeline.microbatches.max(1)),
+    },
+    Figure { label: "peak activations", of: |panel| panel.metrics.peak_activations() },
+];
+
+/// The names of schedules in the order in which they were asked for; those of a number of schedules, such as `auto`, are one.
+fn by_schedule<'a>(points: &[(&'a Point, &'a Panel)]) -> Vec<(String, Vec<(&'a Point, &'a Panel)>)> {
+    let mut by: BTreeMap<usize, Vec<(&Point, &Panel)>> = BTreeMap::new();
+    points.iter().for_each(|&(point, panel)| by.entry(point.number).or_default().push((point, panel)));
+    let name = |of: &[(&Point, &Panel)]| of.first().map_or_else(String::new, |(point, _)| point.schedule.clone());
+    by.into_values().take(MOST).map(|of| (name(&of), of)).collect()
+}
+
+fn numbers(points: &[(&Point, &Panel)], of: fn(&Point) -> u32) -> Vec<u32> {
+    points.iter().map(|(point, _)| of(point)).collect::<BTreeSet<u32>>().into_iter().collect()
+}
+
+/// Lines over m or p; heat maps of the bubble over both.
+fn sweeps(points: &[(&Point, &Panel)]) -> Vec<Plot> {
+    let (devices, microbatches) = (numbers(points, |point| point.devices), numbers(points, |point| point.microbatches));
+    if points.is_empty() {
+        return Vec::new();
+    }
+    if devices.len() > 1 && microbatches.len() > 1 {
+        return heat_maps(points, &devices, &microbatches);
+    }
+    let (label, values, of): (_, _, fn(&Point) -> u32) = if devices.len() > 1 {
+        ("devices p", devices, |point| point.devices)
+    } else {
+        ("micro-batches m", microbatches, |point| point.microbatches)
+    };
+    let chart = |figure: &Figure| {
+        let unit = &points[0].1.timeline.time_unit;
+        let label_y = if figure.label.starts_with("makespan") {
+            format!("{}, {unit}", figure.label)
+        } else {
+            figure.label.to_string()
+        };
+        let line = |(name, of_schedule): (String, Vec<(&Point, &Panel)>)| Series {
+            name,
+            style: SeriesStyle::Line,
+            points: of_schedule.iter().map(|(point, panel)| (f64::from(of(point)), (figure.of)(panel))).collect(),
+        };
+        Plot::Chart(Chart {
+            title: figure.label.trim_end_matches(", %").to_string(),
+            x: counts(label, &values),
+            y: PlotAxis { label: label_y, from_zero: true, ..PlotAxis::default() },
+            series: by_schedule(points).into_iter().map(line).collect(),
+            guides: Vec::new(),
+        })
+    };
+    FIGURES.iter().map(chart).collect()
+}
+
+/// An axis of counts with a tick for each; logarithmic over a factor of 4 or more.
+fn counts(label: &str, values: &[u32]) -> PlotAxis {
+    let values: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
+    let log = values.first().zip(values.last()).is_some_and(|(first, last)| *last >= 4.0 * first);
+    PlotAxis { label: label.to_string(), log, ticks: Some(values), from_zero: false }
+}
+
+/// A heat map of the bubble per schedule, all on one scale of colours.
+fn heat_maps(points: &[(&Point, &Panel)], devices: &[u32], microbatches: &[u32]) -> Vec<Plot> {
+    let figure = &BUBBLE;
+    let all = || points.iter().map(|(_, panel)| (figure.of)(panel));
+    let range = (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max));
+    let least = |at: &Point| {
+        let there = points.iter().filter(|(p, _)| (p.devices, p.microbatches) == (at.devices, at.microbatches));
+        there.map(|(_, panel)| panel.metrics.makespan).fold(f64::INFINITY, f64::min)
+    };
+    let schedules = by_schedule(points);
+    let several = schedules.len() > 1;
+    let map = |(name, of): (String, Vec<(&Point, &Panel)>)| {
+        let cell = |p: u32, m: u32| {
+            let (point, panel) = of.iter().find(|(at, _)| (at.devices, at.microbatches) == (p, m))?;
+            let best = several && panel.metrics.makespan <= least(point) * (1.0 + 1e-9);
+            let value = (figure.of)(panel);
+            Some((value, format!("{}{}", percent(value / 100.0), if best { " *" } else { "" })))
+        };
+        Plot::HeatMap(HeatMap {
+            title: format!("{name}: bubble{}", if several { " (*: shortest makespan)" } else { "" }),
+            columns: microbatches.iter().map(|m| format!("m = {m}")).collect(),
+            rows: devices.iter().map(|p| format!("p = {p}")).collect(),
+            cells: devices.iter().map(|&p| microbatches.iter().map(|&m| cell(p, m)).collect()).collect(),
+            range,
+        })
+    };
+    schedules.into_iter().map(map).collect()
+}
+
+/// Makespan against peak activations of the schedules for one p and m, and the Pareto front. In a sweep, those of the
+/// largest p and m. Nothing for fewer than three schedules, or of different time units.
+fn pareto(report: &Report) -> Option<Plot> {
+    let panels = report.entries.iter().filter_map(|entry| Some((entry.schedule(), entry.predicted.as_ref()?)));
+    let at = |panel: &Panel| (panel.timeline.devices, panel.timeline.microbatches);
+    let last = panels.clone().map(|(_, panel)| at(panel)).max()?;
+    let shown: Vec<(&str, &Panel)> = panels.filter(|(_, panel)| at(panel) == last).collect();
+    let unit = &shown.first()?.1.timeline.time_unit;
+    if shown.len() < 3 || shown.len() > MOST || shown.iter().any(|(_, panel)| panel.timeline.time_unit != *unit) {
+        return None;
+    }
+    let place = |panel: &Panel| (panel.metrics.peak_activations(), panel.metrics.makespan);
+    let mut sorted: Vec<(f64, f64)> = shown.iter().map(|(_, panel)| place(panel)).collect();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let mut front: Vec<(f64, f64)> = Vec::new();
+    for point in sorted {
+        if front.last().is_none_or(|last| point.1 < last.1) {
+            front.push(point);
+        }
+    }
+    // The front continues to the edges of the chart.
+    let all = || shown.iter().map(|(_, panel)| place(panel));
+    let (widest, highest) = all().fold((0.0_f64, 0.0_f64), |most, (x, y)| (most.0.max(x), most.1.max(y)));
+    front.insert(0, (front[0].0, highest));
+    front.push((widest, front[front.len() - 1].1));
+    let mut series: Vec<Series> = shown
+        .iter()
+        .map(|(name, panel)| Series { name: (*name).to_string(), style: SeriesStyle::Dots, points: vec![place(panel)] })
+        .collect();
+    series.push(Series { name: "Pareto front".to_string(), style: SeriesStyle::Steps, points: front });
+    Some(Plot::Chart(Chart {
+        title: format!("Time against memory, p = {}, m = {}", last.0, last.1),
+        x: PlotAxis { label: "peak activations".to_string(), ..PlotAxis::default() },
+        y: PlotAxis { label: format!("makespan, {unit}"), ..PlotAxis::default() },
+        series,
+        guides: Vec::new(),
+    }))
+}
+
+/// Error of the predicted makespan against m, a line per schedule; nothing where one m was measured.
+fn errors(report: &Report) -> Option<Plot> {
+    let mut lines: Vec<Series> = Vec::new();
+    let mut counted = BTreeSet::new();
+    for entry in &report.entries {
+        let (Some(measured), Some(error)) = (&entry.measured, &entry.error) else { continue };
+        let (name, m) = (&measured.timeline.schedule, measured.timeline.microbatches);
+        counted.insert(m);
+        let point = (f64::from(m), 100.0 * error.makespan);
+        match lines.iter_mut().find(|line| line.name == *name) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Series { name: name.clone(), style: SeriesStyle::Line, points: vec![point] }),
+        }
+    }
+    lines.iter_mut().for_each(|line| line.points.sort_by(|a, b| a.0.total_cmp(&b.0)));
+    let counted: Vec<u32> = counted.into_iter().collect();
+    let (first, last) = (f64::from(*counted.first()?), f64::from(*counted.last()?));
+    (counted.len() > 1).then(|| {
+        Plot::Chart(Chart {
+            title: "Error of the predicted makespan".to_string(),
+            x: counts("micro-batches m", &counted),
+            y: PlotAxis { label: "predicted / measured − 1, %".to_string(), from_zero: true, ..PlotAxis::default() },
+            series: lines,
+            guides: vec![[(first, 0.0), (last, 0.0)]],
+        })
+    })
+}
+
+/// A histogram of the measured step times of each schedule; nothing for fewer than ten steps.
+fn step_times(report: &Report) -> Option<Plot> {
+    let measured: Vec<&Entry> = report.entries.iter().filter(|entry| entry.step_ms.len() >= 10).take(MOST).collect();
+    let all = || measured.iter().flat_map(|entry| entry.step_ms.iter().copied());
+    let (least, most) = (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max));
+    let longest = measured.iter().map(|entry| entry.step_ms.len()).max()?;
+    let bins = ((longest as f64).sqrt().ceil() as usize * 2).clamp(8, 40);
+    let width = ((most - least) / bins as f64).max(1e-6);
+    let histogram = |entry: &&Entry| {
+        let mut counts = vec![0u32; bins];
+        entry.step_ms.iter().for_each(|ms| counts[(((ms - least) / width) as usize).min(bins - 1)] += 1);
+        let edge = |bin: usize| least + width * bin as f64;
+        let mut points = vec![(edge(0), 0.0)];
+        points.extend(counts.iter().enumerate().map(|(bin, &count)| (edge(bin), f64::from(count))));
+        points.push((edge(bins), 0.0));
+        Series { name: entry.name.clone(), style: SeriesStyle::Steps, points }
+    };
+    Some(Plot::Chart(Chart {
+        title: "Step times".to_string(),
+        x: PlotAxis { label: "makespan of a step, ms".to_string(), ..PlotAxis::default() },
+        y: PlotAxis { label: "steps".to_string(), from_zero: true, ..PlotAxis::default() },
+        series: measured.iter().map(histogram).collect(),
+        guides: Vec::new(),
+    }))
+}
+
+/// Activations over time on the device with the highest peak, a line per schedule.
+fn memory(report: &Report) -> Option<Plot> {
+    let panels = report.entries.iter().filter_map(|entry| Some((&entry.name, entry.panels().next()?))).take(MOST);
+    let panels: Vec<(&String, &Panel)> = panels.collect();
+    let unit = &panels.first()?.1.timeline.time_unit;
+    let line = |(name, panel): &(&String, &Panel)| {
+        let t = &panel.timeline;
+        let peak = |curve: &Vec<(u64, f64)>| curve.iter().map(|&(_, held)| held).fold(0.0, f64::max);
+        let curves = rows(t).iter().map(|row| activations(t, row)).collect::<Vec<_>>();
+        let highest = curves.into_iter().reduce(|a, b| if peak(&b) > peak(&a) { b } else { a })?;
+        let time = |ns: u64| ns as f64 / t.unit_ns.max(1) as f64;
+        let points = highest.iter().map(|&(ns, held)| (time(ns), held)).collect::<Vec<_>>();
+        (!points.is_empty()).then(|| Series { name: (*name).clone(), style: SeriesStyle::Steps, points })
+    };
+    let series: Vec<Series> = panels.iter().filter_map(line).collect();
+    let alike = panels.iter().all(|(_, panel)| panel.timeline.time_unit == *unit);
+    (alike && !series.is_empty()).then(|| {
+        Plot::Chart(Chart {
+            title: "Activations held by the fullest device".to_string(),
+            x: PlotAxis { label: format!("time, {unit}"), from_zero: true, ..PlotAxis::default() },
+            y: PlotAxis { label: "activations".to_string(), from_zero: true, ..PlotAxis::default() },
+            series,
+            guides: Vec::new(),
+        })
+    })
+}

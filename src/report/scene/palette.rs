@@ -1,0 +1,316 @@
+//! Colours and their names: one table for pictures, pages and the terminal.
+//!
+//! Two kinds of op, or causes of idle time, differ in their hatch, or else by at least 20 in CIEDE2000 for every
+//! reader: with normal sight, without red or green cones, and in print without colours. The two chunks of a device
+//! differ by at least 9. Letters in the boxes say the rest. `tests/simulation/vision.rs` computes it.
+
+use crate::op::Kind;
+use crate::report::scene::look::Palette;
+use crate::sim::Cause;
+use crate::timeline::Queue;
+
+pub type Rgb = [u8; 3];
+
+/// What a box stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    Forward,
+    BackwardInput,
+    BackwardWeight,
+    Backward,
+    Step,
+    Send,
+    Receive,
+}
+
+/// Lines over a box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hatch {
+    Plain,
+    /// `/`
+    Rising,
+    /// `\`
+    Falling,
+    /// `|`
+    Upright,
+    /// `-`
+    Level,
+    /// `/` and `\`
+    Crossed,
+}
+
+/// How a box is filled and labelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tone {
+    /// Mean of ground and lines, which is what an eye sees from afar.
+    pub color: Rgb,
+    /// Colour between the lines.
+    pub ground: Rgb,
+    /// Colour of texts on it: white or nearly black.
+    pub text: Rgb,
+    pub hatch: Hatch,
+    /// Colour of the hatch's lines.
+    pub line: Rgb,
+}
+
+/// By class: stem in style sheets, name in legends, nearest of a terminal's eight colours.
+const LOOKS: [(Class, &str, &str, u8); 7] = [
+    (Class::Forward, "F", "F forward", 4),
+    (Class::BackwardInput, "I", "I backward for the input", 6),
+    (Class::BackwardWeight, "W", "W backward for the weights", 2),
+    (Class::Backward, "B", "B full backward", 3),
+    (Class::Step, "step", "step ops", 7),
+    (Class::Send, "send", "send", 1),
+    (Class::Receive, "receive", "wait for data", 5),
+];
+
+/// By class: the colours of the first and of the last chunk, and the hatch.
+type Tones = [(Rgb, Rgb, Hatch); 7];
+
+const DEFAULT: Tones = [
+    ([0x1a, 0x2d, 0x96], [0x78, 0x94, 0xde], Hatch::Plain),
+    ([0x10, 0x8a, 0x8a], [0x7c, 0xc4, 0xc4], Hatch::Plain),
+    ([0x7d, 0xb5, 0x3c], [0xc8, 0xe5, 0xaa], Hatch::Falling),
+    ([0xf7, 0xb2, 0x5a], [0xff, 0xfa, 0xf4], Hatch::Plain),
+    ([0xa4, 0x9d, 0xbb], [0xa4, 0x9d, 0xbb], Hatch::Crossed),
+    ([0xd2, 0x36, 0x3b], [0xd2, 0x36, 0x3b], Hatch::Plain),
+    ([0x97, 0x5b, 0xc6], [0x97, 0x5b, 0xc6], Hatch::Plain),
+];
+
+/// Sky blue, reddish purple and orange are close to Okabe and Ito's palette.
+const COLOUR_BLIND: Tones = [
+    ([0x00, 0x3a, 0x6c], [0x2c, 0x6a, 0x9f], Hatch::Plain),
+    ([0x3f, 0x9c, 0xd3], [0x9f, 0xd4, 0xf3], Hatch::Rising),
+    ([0xcc, 0x79, 0xa7], [0xe9, 0xc2, 0xd7], Hatch::Falling),
+    ([0xe6, 0x9f, 0x00], [0xfd, 0xe3, 0xb4], Hatch::Plain),
+    ([0xa4; 3], [0xa4; 3], Hatch::Crossed),
+    ([0xd5, 0x5e, 0x00], [0xd5, 0x5e, 0x00], Hatch::Plain),
+    ([0x6b, 0x6b, 0x6b], [0x6b, 0x6b, 0x6b], Hatch::Plain),
+];
+
+const GREY: Tones = [
+    ([0x10; 3], [0x58; 3], Hatch::Plain),
+    ([0x98; 3], [0xcc; 3], Hatch::Rising),
+    ([0xa4; 3], [0xd8; 3], Hatch::Falling),
+    ([0xb4; 3], [0xf8; 3], Hatch::Plain),
+    ([0xa4; 3], [0xa4; 3], Hatch::Crossed),
+    ([0x3c; 3], [0x3c; 3], Hatch::Plain),
+    ([0x9a; 3], [0x9a; 3], Hatch::Plain),
+];
+
+/// Lines of causes of idle time, in the order of [`Cause::ALL`]. Gaps are hatched to tell them from ops.
+const CAUSES: [(Rgb, Hatch); Cause::ALL.len()] = [
+    ([0x64, 0x74, 0x8b], Hatch::Rising),
+    ([0xa1, 0x80, 0x5a], Hatch::Falling),
+    ([0x0e, 0x9f, 0xd8], Hatch::Upright),
+    ([0xe1, 0x1d, 0x48], Hatch::Level),
+    ([0xb4, 0x8a, 0x00], Hatch::Crossed),
+    ([0x5a, 0x0c, 0x66], Hatch::Rising),
+    ([0x1f, 0x52, 0x0a], Hatch::Falling),
+];
+
+/// Distance between the lines of a hatch, in pixels.
+pub const PERIOD: f64 = 5.0;
+/// Width of the lines of a hatch, in pixels.
+pub const THICK: f64 = 1.4;
+
+/// Texts on dark boxes.
+pub const WHITE: Rgb = [0xff; 3];
+const BLACK: Rgb = [0x11; 3];
+
+impl Palette {
+    /// How a class's boxes look; `shade` is that of their chunk, 0 to 3.
+    pub fn tone(self, class: Class, shade: u8) -> Tone {
+        let (first, last, hatch) = match self {
+            Palette::Default => DEFAULT,
+            Palette::ColourBlind => COLOUR_BLIND,
+            Palette::Grey => GREY,
+        }[class as usize];
+        let color = mix(first, last, [0.0, 0.39, 0.73, 1.0][usize::from(shade.min(3))]);
+        let text = if contrast(color, WHITE) >= contrast(color, BLACK) { WHITE } else { BLACK };
+        // Lines are never nearer to the text's colour than may be read.
+        let darker = mix(color, [0; 3], 0.22);
+        let line = if contrast(darker, text) >= 4.5 { darker } else { mix(color, WHITE, 0.55) };
+        Tone { color, ground: ground(color, line, hatch), text, hatch, line }
+    }
+
+    /// How idle time of a known cause looks.
+    pub fn cause(self, cause: Cause) -> Tone {
+        let (line, hatch) = CAUSES[cause as usize];
+        let line = if self == Palette::Grey { grey(line) } else { line };
+        let ground = mix(line, WHITE, 0.97);
+        Tone { color: ground, ground, text: BLACK, hatch, line }
+    }
+
+    /// Idle time of unknown cause.
+    pub fn idle(self) -> Tone {
+        Tone { color: WHITE, ground: WHITE, text: BLACK, hatch: Hatch::Rising, line: [0xc3, 0xc8, 0xd0] }
+    }
+}
+
+/// Returns the colour between lines that gives the mean `color`.
+fn ground(color: Rgb, line: Rgb, hatch: Hatch) -> Rgb {
+    let free = (1.0 - THICK / PERIOD).powi(hatch.across().len() as i32);
+    std::array::from_fn(|i| {
+        let (mean, line) = (f64::from(color[i]), f64::from(line[i]));
+        ((mean - line * (1.0 - free)) / free).round().clamp(0.0, 255.0) as u8
+    })
+}
+
+impl Hatch {
+    /// Returns the mark in files: ``, `/`, `\`, `|`, `-` or `x`.
+    pub fn mark(self) -> &'static str {
+        match self {
+            Hatch::Plain => "",
+            Hatch::Rising => "/",
+            Hatch::Falling => "\\",
+            Hatch::Upright => "|",
+            Hatch::Level => "-",
+            Hatch::Crossed => "x",
+        }
+    }
+
+    /// Returns unit vectors across the lines, with y downwards.
+    pub fn across(self) -> &'static [(f64, f64)] {
+        const D: f64 = std::f64::consts::FRAC_1_SQRT_2;
+        match self {
+            Hatch::Plain => &[],
+            Hatch::Rising => &[(D, D)],
+            Hatch::Falling => &[(D, -D)],
+            Hatch::Upright => &[(1.0, 0.0)],
+            Hatch::Level => &[(0.0, 1.0)],
+            Hatch::Crossed => &[(D, D), (D, -D)],
+        }
+    }
+}
+
+/// Colours that a terminal has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Colors {
+    None,
+    /// Eight, each dark and bright.
+    Sixteen,
+    /// A cube of 6 x 6 x 6 and 24 greys.
+    Cube,
+    /// 24 bits.
+    True,
+}
+
+/// A colour, and the nearest of a terminal's sixteen.
+pub type Ink = (Rgb, u8);
+
+impl Colors {
+    /// Returns the escape sequence that sets the foreground or background colour.
+    pub fn pen(self, (rgb, near): Ink, back: bool) -> String {
+        let (base, bright) = if back { (40, 92) } else { (30, 82) };
+        match (self, rgb) {
+            (Colors::None, _) => String::new(),
+            (Colors::Sixteen, _) if near < 8 => format!("\x1b[{}m", base + near),
+            (Colors::Sixteen, _) => format!("\x1b[{}m", bright + near),
+            (Colors::Cube, rgb) => format!("\x1b[{};5;{}m", base + 8, cube(rgb)),
+            (Colors::True, [r, g, b]) => format!("\x1b[{};2;{r};{g};{b}m", base + 8),
+        }
+    }
+
+    /// Returns the colour that the terminal shows.
+    pub fn shown(self, rgb: Rgb) -> Rgb {
+        if self == Colors::Cube { nearest(rgb).1 } else { rgb }
+    }
+}
+
+fn cube(rgb: Rgb) -> u8 {
+    nearest(rgb).0
+}
+
+/// Returns the nearest of xterm's colours 16 to 255, and its RGB.
+fn nearest(rgb: Rgb) -> (u8, Rgb) {
+    const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
+    let colors = (16..=255u8).map(|number| match number {
+        16..232 => (number, [36, 6, 1].map(|step| LEVELS[usize::from((number - 16) / step % 6)])),
+        grey => (grey, [8 + 10 * (grey - 232); 3]),
+    });
+    let away = |other: Rgb| (0..3).map(|i| u32::from(rgb[i].abs_diff(other[i])).pow(2)).sum::<u32>();
+    colors.min_by_key(|&(_, other)| away(other)).unwrap_or((16, [0; 3]))
+}
+
+impl Class {
+    /// Number of classes.
+    pub const COUNT: usize = LOOKS.len();
+
+    /// Returns every class, in the order of legends.
+    pub fn all() -> [Class; 7] {
+        LOOKS.map(|(class, ..)| class)
+    }
+
+    /// Returns the class of a span on `queue` whose op has a `kind`.
+    pub fn of(queue: Queue, kind: Option<Kind>) -> Class {
+        match (queue, kind) {
+            (Queue::Send, _) => Class::Send,
+            (Queue::Receive, _) => Class::Receive,
+            (Queue::Compute, Some(Kind::F)) => Class::Forward,
+            (Queue::Compute, Some(Kind::I)) => Class::BackwardInput,
+            (Queue::Compute, Some(Kind::W)) => Class::BackwardWeight,
+            (Queue::Compute, Some(Kind::B)) => Class::Backward,
+            (Queue::Compute, None) => Class::Step,
+        }
+    }
+
+    /// Stem of style sheet classes.
+    pub fn stem(self) -> &'static str {
+        LOOKS[self as usize].1
+    }
+
+    /// Name in legends.
+    pub fn name(self) -> &'static str {
+        LOOKS[self as usize].2
+    }
+
+    /// Nearest of a terminal's eight colours.
+    pub fn near(self) -> u8 {
+        LOOKS[self as usize].3
+    }
+}
+
+/// Returns `a` with a share of `b`.
+pub fn mix(a: Rgb, b: Rgb, share: f64) -> Rgb {
+    std::array::from_fn(|i| (f64::from(a[i]) * (1.0 - share) + f64::from(b[i]) * share).round() as u8)
+}
+
+/// Returns the linear light of an sRGB number, 0 to 1 (IEC 61966-2-1).
+pub fn linear(number: u8) -> f64 {
+    let value = f64::from(number) / 255.0;
+    if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+}
+
+/// Relative luminance, 0 to 1.
+fn luminance(color: Rgb) -> f64 {
+    let [r, g, b] = color.map(linear);
+    0.2126 * r + 0.7152 * g + 0.0722 * b
+}
+
+/// Contrast ratio, 1 to 21, as WCAG 2 defines it; texts need 4.5.
+pub fn contrast(a: Rgb, b: Rgb) -> f64 {
+    let (a, b) = (luminance(a), luminance(b));
+    (a.max(b) + 0.05) / (a.min(b) + 0.05)
+}
+
+/// Returns the grey of the same luminance.
+pub fn grey(color: Rgb) -> Rgb {
+    let light = luminance(color);
+    let value = if light <= 0.003_130_8 { 12.92 * light } else { 1.055 * light.powf(1.0 / 2.4) - 0.055 };
+    [(value * 255.0).round() as u8; 3]
+}
+
+/// Returns the shade of a chunk; the first chunk is the darkest.
+pub fn shade(chunk: usize, chunks: usize) -> u8 {
+    match chunks {
+        0 | 1 => 0,
+        2 => [0, 2][chunk.min(1)],
+        _ => ((chunk * 3 + (chunks - 1) / 2) / (chunks - 1)).min(3) as u8,
+    }
+}
+
+/// `#rrggbb`.
+pub fn hex(color: Rgb) -> String {
+    format!("#{:02x}{:02x}{:02x}", color[0], color[1], color[2])
+}
