@@ -44,7 +44,7 @@ pub struct Accuracy {
     /// Steps before them
     #[arg(long, default_value_t = 2, value_parser = whole::<u32>(0..1000))]
     warmup: u32,
-    /// Measure until the 95 % interval of a predicted time is as narrow as this on either side, and say so where it will not be: 1%
+    /// Stop once half the 95 % interval of every schedule's median step is at most this share of it, as in 1%; otherwise say how many steps it would take
     #[arg(long, value_name = "SHARE", value_parser = share)]
     until: Option<f64>,
     /// Training steps that follow each other at once, without a barrier, whenever a schedule's turn comes, at most 64: measures their period

@@ -12,7 +12,7 @@ use super::signals::{Decides, heed};
 use crate::cost::{GivenCosts, TimeUnit};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::experiment::{self, Experiment, Finding, Iteration, Observer, Outcome, Recipe, Resident, Verdict};
+use crate::experiment::{self, Experiment, Finding, Iteration, Observer, Outcome, Recipe, Verdict};
 use crate::ranks::{Misfit, Patience, Ranks, Role, launch, role, signal_name};
 use crate::report;
 use crate::resolve::Costs;
@@ -44,7 +44,7 @@ pub struct Run {
     /// Training steps of each schedule, at most [default: 5, with --until 1000]
     #[arg(long, value_parser = whole::<u32>(1..1_000_000))]
     steps: Option<u32>,
-    /// Measure until the 95 % interval of a predicted time is as narrow as this on either side, and say so where it will not be: 1%
+    /// Stop once half the 95 % interval of every schedule's median step is at most this share of it, as in 1%; otherwise say how many steps it would take
     #[arg(long, value_name = "SHARE", value_parser = share)]
     until: Option<f64>,
     /// Training steps that follow each other at once, without a barrier, whenever a schedule's turn comes, at most 64: measures their period
@@ -85,9 +85,6 @@ struct Runs<'a> {
     /// Why fewer steps were measured than were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_early: Option<String>,
-    /// Of this process, where its threads train.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    memory: Option<Resident>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<&'a Verdict>,
     runs: &'a [Outcome],
@@ -296,7 +293,7 @@ impl Run {
     }
 
     fn show(&self, finding: &Finding, chosen: Chosen, ended: Option<&experiment::Error>) -> Result<(), Failure> {
-        let Finding { report, outcomes: runs, calibration, baseline, memory, verdict, .. } = finding;
+        let Finding { report, outcomes: runs, calibration, baseline, verdict, .. } = finding;
         let calibrated_on = || match (calibration, &self.costs.profile) {
             (Some(calibration), _) => serde_json::json!(calibration),
             (None, None) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
@@ -308,7 +305,6 @@ impl Run {
             calibrated_on: calibrated_on(),
             baseline: *baseline,
             ended_early,
-            memory: *memory,
             verdict: verdict.as_ref(),
             runs,
         };

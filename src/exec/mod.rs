@@ -8,13 +8,11 @@
 mod arena;
 mod cpu;
 mod device;
-mod echo;
 #[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
 mod gpu;
 mod heap;
 mod host;
 pub mod link;
-mod load;
 mod mailbox;
 mod plan;
 mod program;
@@ -32,10 +30,8 @@ mod watch;
 
 pub use cpu::Cpu;
 pub use device::{Batch, Device, State, Update};
-pub use echo::Echo;
 pub use gpu::{Gpus, LACK};
 pub use host::Host;
-pub use load::{Counters, Load};
 pub use mailbox::Sizes;
 pub use plan::{Plan, Port};
 pub use program::Runners;

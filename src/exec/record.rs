@@ -1,6 +1,5 @@
 //! What one training step did, measured; and the timeline made of it.
 
-use super::load::Load;
 use crate::ending::StepOp;
 use crate::graph::TaskGraph;
 use crate::model::Lap;
@@ -81,9 +80,6 @@ pub struct StepRecord {
     /// When it began, since measuring did.
     #[serde(default)]
     pub at_ns: u64,
-    /// What else the machine did meanwhile.
-    #[serde(default)]
-    pub load: Load,
     /// The steps that followed at once, without a barrier between.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub following: Vec<Following>,

@@ -202,16 +202,12 @@ pub struct Comparison {
     /// range, as a share; none of fewer than three.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<f64>,
-    /// The same over all steps, each predicted for its own time, of which the mean of the middle half counts; none where only
-    /// timelines are known.
+    /// Predicted iteration / measured iteration - 1; `None` if only timelines are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub typical_makespan: Option<f64>,
-    /// The same of iterations, what ends a step included.
+    pub iteration: Option<f64>,
+    /// Predicted period / measured period - 1, if steps followed each other without a barrier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub typical_iteration: Option<f64>,
-    /// The same of periods; none where no step followed another at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub typical_period: Option<f64>,
+    pub period: Option<f64>,
     /// Predicted bubble - measured bubble, in percentage points.
     pub bubble: f64,
     /// Median over ops of |predicted start - measured start|, as a fraction of the measured iteration.

@@ -26,8 +26,7 @@ pub use explain::explain;
 pub use idle::{Cause, Explanation, IdleReport, IdleSpan, IdleTime};
 pub use memory::{MemoryCurve, memory};
 pub use predict::{
-    AtSpeed, Interval, Predicted, Prediction, Setup, Spread, predict, replay, steady_makespan, typical_step,
-    typical_step_on,
+    Interval, Predicted, Prediction, Setup, Spread, predict, replay, steady_makespan, typical_step, typical_step_on,
 };
 pub use spans::StepSpan;
 pub use successive::Successive;

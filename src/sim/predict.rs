@@ -158,17 +158,8 @@ pub struct Step {
     speed: Option<usize>,
     /// Its makespan at typical speed.
     pub typical_makespan: u64,
-    /// The same step under each measured speed.
-    pub at_speeds: Vec<AtSpeed>,
-}
-
-/// A step at one of the speeds that were measured, in ticks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtSpeed {
-    /// Time 0 to the end of the last op.
-    pub makespan: u64,
-    /// What all devices together compute.
-    pub busy: u64,
+    /// Its makespan under each measured speed.
+    pub at_speeds: Vec<u64>,
 }
 
 /// Predicts the step of `graph` under `costs`.
@@ -280,11 +271,7 @@ impl Step {
         let busy = |devices: &[Activity]| devices.iter().map(|device| device.busy as f64).sum();
         let figures: Vec<(f64, f64)> = all.iter().map(|devices| (makespan(devices) as f64, busy(devices))).collect();
         let number = nearest_median(&figures);
-        let at_speed = |devices: &Vec<Activity>| AtSpeed {
-            makespan: makespan(devices),
-            busy: devices.iter().map(|device| device.busy).sum(),
-        };
-        let at_speeds = all.iter().map(at_speed).collect();
+        let at_speeds = all.iter().map(|devices| makespan(devices)).collect();
         let typical_makespan = makespan(&steady);
         Ok(Step { devices: all.swap_remove(number), speed: Some(number), typical_makespan, at_speeds })
     }
@@ -337,8 +324,8 @@ impl Predicted<'_> {
         self.step.makespan()
     }
 
-    /// The same step under each measured speed; none at constant speed.
-    pub fn at_speeds(&self) -> &[AtSpeed] {
+    /// Makespans under each measured speed, in ticks; empty at constant speed.
+    pub fn at_speeds(&self) -> &[u64] {
         &self.step.at_speeds
     }
 
@@ -483,7 +470,7 @@ impl Prediction {
             metrics: Metrics::new(&step.devices, &peaks, held_against, costs.ticks_per_unit),
             jitter: None,
             interval: Interval::of(
-                &step.at_speeds.iter().map(|at| at.makespan as f64 / costs.ticks_per_unit).collect::<Vec<_>>(),
+                &step.at_speeds.iter().map(|&makespan| makespan as f64 / costs.ticks_per_unit).collect::<Vec<_>>(),
             ),
             iteration: None,
             period: None,
