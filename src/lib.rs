@@ -166,7 +166,9 @@ pub use timeline::{Queue, Span, Timeline};
 #[doc(hidden)]
 pub use cli::main;
 #[cfg(feature = "training")]
-pub use experiment::{Error as ExperimentError, Errors, Experiment, Finding, Iteration, Outcome, Recipe, compare};
+pub use experiment::{
+    Error as ExperimentError, Errors, Experiment, Finding, Iteration, Measurement, Outcome, Recipe, compare,
+};
 
 /// The figures of the schedule called `schedule` (see `pipesim schedules`) on `devices` devices with `microbatches`
 /// micro-batches: F, I and W of a device's whole share of layers take one unit each, communication none.

@@ -1,6 +1,6 @@
-//! Few numbers for many measurements.
+//! Robust statistics of measurements.
 
-/// Mean of the middle four fifths: as steady as a median against a machine's hiccups, and it adds up like a mean.
+/// Returns the mean of the middle four fifths: robust against outliers like a median, additive like a mean. 0 for none.
 pub fn typical(samples: &[u64]) -> u64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
@@ -13,8 +13,8 @@ pub fn typical(samples: &[u64]) -> u64 {
     }
 }
 
-/// Mean of the middle half (the interquartile mean): as steady as a median against what
-/// is far off, and less scattered where nothing is. 0 for none.
+/// Returns the mean of the middle half (interquartile mean): robust against outliers like a median, with less scatter without them.
+/// 0 for none.
 pub fn midmean(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -23,12 +23,12 @@ pub fn midmean(values: &[f64]) -> f64 {
     middle.iter().sum::<f64>() / middle.len().max(1) as f64
 }
 
-/// The median; of an even number the mean of the middle two. 0 for none.
+/// Returns the median; of an even number of values the mean of the middle two. 0 for none.
 pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// Quantile `q` by linear interpolation. 0 for none.
+/// Returns quantile `q` by linear interpolation. 0 for none.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -38,10 +38,10 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
     sorted[low] + (sorted[high] - sorted[low]) * (at - low as f64)
 }
 
-/// Values of which the range holds the median with 95 % confidence: 1 - 2 / 2^6 = 97 %, of one less 94 %.
+/// Least number of values whose range contains the median with 95 % confidence: 1 - 2 / 2^6 = 97 %, of one less 94 %.
 pub const LEAST_FOR_CI95: usize = 6;
 
-/// A 95 % confidence interval of the median, by order statistics (binomial, normal approximation); the whole range for
+/// Returns a 95 % confidence interval of the median, by order statistics (binomial, normal approximation); the whole range for
 /// fewer than [`LEAST_FOR_CI95`] values.
 pub fn median_ci95(values: &[f64]) -> [f64; 2] {
     let mut sorted = values.to_vec();
@@ -57,8 +57,8 @@ pub fn median_ci95(values: &[f64]) -> [f64; 2] {
     [sorted[low], sorted[high]]
 }
 
-/// Of several measurements of two figures, the number of the one whose first figure is nearest to its median; of equals the one whose
-/// second is, then the first. 0 for none.
+/// Returns the number of the point whose first figure is nearest to the median of first figures; ties are decided by the second
+/// figure, then by the lowest number. 0 for none.
 pub fn nearest_median(points: &[(f64, f64)]) -> usize {
     let middle = |figure: fn(&(f64, f64)) -> f64| median(&points.iter().map(figure).collect::<Vec<_>>());
     let (a, b) = (middle(|point| point.0), middle(|point| point.1));

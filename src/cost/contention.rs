@@ -1,38 +1,39 @@
-//! What devices that compute at the same time cost each other, as it was measured.
+//! Measured contention: how much devices that compute at the same time slow each other down.
 
 use super::speed::EXTREME;
 use serde::{Deserialize, Serialize};
 
-/// Alone.
+/// Factor of a device alone, per mille.
 const ALONE: u32 = 1000;
 
-/// How long ops last beside others. Durations of the costs that it belongs to are those of ops alone.
+/// Duration of ops while several devices compute. The durations in a cost file with contention are those of ops alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contention {
-    /// The machine's cores; slices of a GPU count as such.
+    /// Cores of the machine, or slices of the GPU.
     pub cores: u32,
-    /// With 1, 2, .. devices computing, per mille of alone.
+    /// Duration of an op while 1, 2, .. devices compute, per mille of alone.
     pub per_mille: Vec<u32>,
 }
 
 impl Contention {
-    /// Most that devices cost each other.
+    /// Largest factor, per mille.
     pub(super) const MOST: u32 = ALONE * EXTREME as u32;
 
-    /// Whether there are cores, and factors that grow from 1 to what a machine can be.
+    /// Whether there is a core, and the factors grow from 1 and are not absurd.
     pub(super) fn is_sound(&self) -> bool {
         self.cores > 0 && Contention::grows(&self.per_mille)
     }
 
-    /// Whether factors, if there are any, grow from 1 to what a machine can be.
+    /// Whether factors, if any, grow from 1 and are not absurd.
     pub(super) fn grows(per_mille: &[u32]) -> bool {
         let grows = per_mille.windows(2).all(|pair| pair[0] <= pair[1]);
         let (first, last) = (per_mille.first().unwrap_or(&ALONE), per_mille.last().unwrap_or(&ALONE));
         *first == ALONE && grows && *last <= Contention::MOST
     }
 
-    /// With 1, 2, .. `devices` devices computing, per mille of alone. More than were measured take turns on the cores.
+    /// Returns the duration of an op while 1, 2, .. `devices` devices compute, per mille of alone. Devices beyond those measured take
+    /// turns on the cores.
     pub fn of(&self, devices: u32) -> Vec<u32> {
         let (measured, last) = (self.per_mille.len() as u32, *self.per_mille.last().unwrap_or(&ALONE));
         let beyond =
@@ -40,7 +41,7 @@ impl Contention {
         (1..=devices).map(|n| self.per_mille.get(n as usize - 1).copied().unwrap_or_else(|| beyond(n))).collect()
     }
 
-    /// Whether devices cost each other anything, `devices` of them.
+    /// Whether `devices` devices slow each other down at all.
     pub fn matters(&self, devices: u32) -> bool {
         self.of(devices).last().is_some_and(|&last| last > ALONE)
     }

@@ -1,28 +1,28 @@
-//! How a machine's speed went during a step.
+//! The slowness of a machine's devices over a measured step.
 //!
-//! Processors are shared, throttled and interrupted: the same op now takes 60 ms, now 70. In a pipeline such variation
-//! costs more than its mean, since each device waits for the slower one; and it comes in phases, not op by op. So the
-//! variation that one measured step met is kept as it went, and a prediction runs under it.
+//! Processors are shared, throttled and interrupted: the same op takes 60 ms now and 70 ms later. In a pipeline such variation costs
+//! more than its mean, since each device waits for the slower one, and it comes in phases, not op by op. So cost files keep the
+//! variation of each measured step, and predictions are made with it.
 
 use serde::{Deserialize, Serialize};
 
-/// One measured step: by device, when (ns from the step's start) each stretch of time ended, and how slow the device was in
-/// it: how long ops took, in millionths of what they typically take.
+/// The slowness of each device over one measured step, in stretches of time. Slowness is the duration of ops in millionths of their
+/// typical duration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Speed {
-    /// By device: (end, slowness), ends growing.
+    /// By device: (end of a stretch in ns from the step's start, slowness), in order.
     pub devices: Vec<Vec<(u64, u64)>>,
 }
 
-/// Slowness of a device at its typical speed.
+/// Slowness at typical speed.
 pub const TYPICAL: u64 = 1_000_000;
 
-/// Ops faster or slower than this many times typical are taken for this.
+/// Limit of slowness either way: factors of typical beyond it count as this.
 pub const EXTREME: u64 = 100;
 
 impl Speed {
-    /// How long an op of typical length `duration` lasts on `device` from `start`. After its end the step begins anew; a
-    /// device beyond those measured goes as device number modulo their count did.
+    /// Returns the duration of an op on `device` from `start`, `duration` being its typical one. The step repeats after its end;
+    /// a device beyond the measured ones is taken modulo their number.
     pub fn stretch(&self, device: u32, start: u64, duration: u64) -> u64 {
         let Some(stretches) = self.devices.get(device as usize % self.devices.len().max(1)) else { return duration };
         let Some(&(period, _)) = stretches.last().filter(|&&(end, _)| end > 0) else { return duration };
@@ -50,13 +50,13 @@ impl Speed {
         }
     }
 
-    /// The same in ticks that are `n` times finer.
+    /// Converts to ticks that are `n` times finer.
     pub fn finer(&self, n: u32) -> Speed {
         let finer = |&(end, slowness): &(u64, u64)| (end.saturating_mul(u64::from(n)), slowness);
         Speed { devices: self.devices.iter().map(|stretches| stretches.iter().map(finer).collect()).collect() }
     }
 
-    /// Whether ends grow on every device.
+    /// Whether the stretches of every device are in order.
     pub fn is_ordered(&self) -> bool {
         self.devices.iter().all(|stretches| stretches.windows(2).all(|pair| pair[0].0 < pair[1].0))
     }
@@ -66,7 +66,7 @@ fn bounded(slowness: u64) -> u128 {
     u128::from(slowness.clamp(TYPICAL / EXTREME, TYPICAL * EXTREME))
 }
 
-/// Typical ns, times [`TYPICAL`], that a device gets done in one step's stretches.
+/// Typical ns, times [`TYPICAL`], that a device completes in the stretches of one step.
 fn work_of(stretches: &[(u64, u64)]) -> u128 {
     let starts = std::iter::once(0).chain(stretches.iter().map(|&(end, _)| end));
     let square = u128::from(TYPICAL) * u128::from(TYPICAL);

@@ -1,4 +1,4 @@
-//! Devices that compute on the calling thread, and two that compute nothing: [`Timed`] and [`Echo`].
+//! Devices that compute on the calling thread, and [`Timed`], which only waits.
 
 use crate::cost::CostTable;
 use crate::ending::Twofold;
@@ -124,29 +124,6 @@ impl Device for Timed {
         }
         while Instant::now() < end {
             std::hint::spin_loop();
-        }
-        Ok(())
-    }
-}
-
-/// A device that computes nothing: each op reads its input and writes its output, so that memory and caches are used as in
-/// training.
-pub struct Echo;
-
-impl State for Echo {}
-
-impl Device for Echo {
-    fn compute(
-        &mut self,
-        op: Op,
-        input: Option<&[f32]>,
-        output: Option<&mut [f32]>,
-        _laps: &mut Vec<Lap>,
-    ) -> anyhow::Result<()> {
-        std::hint::black_box(input.map(|input| input.iter().sum::<f32>()));
-        if let Some(output) = output {
-            output.fill(op.microbatch() as f32);
-            std::hint::black_box(output);
         }
         Ok(())
     }

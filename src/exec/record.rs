@@ -1,6 +1,5 @@
 //! Measurements of one training step, and its timeline.
 
-use super::load::Load;
 use crate::ending::StepOp;
 use crate::graph::TaskGraph;
 use crate::model::Lap;
@@ -81,10 +80,7 @@ pub struct StepRecord {
     /// When it began, relative to the start of the measurement.
     #[serde(default)]
     pub at_ns: u64,
-    /// Load of the machine meanwhile.
-    #[serde(default)]
-    pub load: Load,
-    /// Steps that followed without a barrier.
+    /// The steps that followed at once, without a barrier between.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub following: Vec<Following>,
 }

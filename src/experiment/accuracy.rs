@@ -1,15 +1,12 @@
-//! How far predictions are from measurements: calibrated on one schedule at one number of micro-batches, all others predicted for
-//! several, all measured.
+//! The accuracy of predictions: calibrated on one schedule at one number of micro-batches, all others predicted for several, all
+//! measured.
 
 use super::calibrate::{calibrating_graphs, sized_graphs};
-use super::finding::{Place, error_over_steps};
 use super::recorded::{Recorded, TRAINING};
-use super::tables::{Judged, tables};
-use super::{
-    Calibrating, Calibration, Error, Extent, Finding, Measured, Observer, Role, Seen, Steps, Training, measure,
-    provenance,
-};
-use crate::cost::{Contention, CostFile, CostTable, StepCosts};
+use super::results::Setting;
+use super::summary::tables;
+use super::{Calibrating, Calibration, Error, Extent, Finding, Observer, Role, ScheduleRun, Steps, Training, measure};
+use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::report::Report;
@@ -18,37 +15,37 @@ use crate::sim::Setup;
 
 /// Another training that is predicted from the same costs.
 pub struct Transfer {
-    /// How it differs, in words.
+    /// How the training differs, as in `batch=2`.
     pub name: String,
     /// What is trained.
     pub training: Training,
-    /// For how many devices and micro-batches.
+    /// Numbers of devices and micro-batches.
     pub selection: Selection,
 }
 
-/// What is to be measured. Micro-batches keep their size.
+/// What to measure. Micro-batches keep their size.
 pub struct Accuracy {
     /// Names or paths of the schedules to predict.
     pub schedules: Vec<String>,
-    /// At which numbers of micro-batches.
+    /// Numbers of micro-batches to predict for.
     pub microbatches: Vec<u32>,
     /// The schedule that calibrates.
     pub calibrate_on: String,
-    /// The training with micro-batches of other sizes, that are calibrated, too.
+    /// The training with other micro-batch sizes to calibrate.
     pub sizes: Vec<Training>,
-    /// For how many devices all this is, and the number of micro-batches of what calibrates.
+    /// Number of devices, and number of micro-batches of the schedule that calibrates.
     pub selection: Selection,
-    /// Other trainings in which the schedules are predicted, too.
+    /// Other trainings to predict the schedules in.
     pub transfers: Vec<Transfer>,
-    /// How much is measured of each.
+    /// How much to measure of each schedule.
     pub extent: Extent,
 }
 
 impl Accuracy {
-    /// Measures with `training`; the steps, and what ended them early or spoils them.
+    /// Measures with `training`. Returns the steps, and what ended the measurement early or spoils it.
     pub fn measure(&self, training: &Training, observer: Observer<'_>) -> Result<(Vec<Steps>, Option<Error>), Error> {
-        let session = |(graph, role)| Measured::new(self.training_of(training, role), graph, Delivery::OneSided, role);
-        let mut runs = self.graphs(training)?.into_iter().map(session).collect::<Result<Vec<_>, Error>>()?;
+        let open = |(graph, role)| ScheduleRun::new(self.training_of(training, role), graph, Delivery::OneSided, role);
+        let mut runs = self.graphs(training)?.into_iter().map(open).collect::<Result<Vec<_>, Error>>()?;
         let failure = measure(&mut runs, self.extent, observer)?;
         Ok((runs.into_iter().map(|run| run.steps).collect(), failure))
     }
@@ -57,11 +54,12 @@ impl Accuracy {
         match role {
             Role::Transferred(number) => &self.transfers[number].training,
             Role::CalibratesSize(number) => &self.sizes[number],
-            Role::Calibrates | Role::CalibratesLinks | Role::Judged => training,
+            _ => training,
         }
     }
 
-    /// What is measured, in this order: what calibrates, all schedules at each number of micro-batches, and in each other training.
+    /// The graphs to measure, in this order: those that calibrate, all schedules at each number of micro-batches, and all schedules
+    /// in each other training.
     fn graphs(&self, training: &Training) -> Result<Vec<(TaskGraph, Role)>, Error> {
         let mut graphs = calibrating_graphs(training, &self.calibrate_on, &self.selection)?;
         graphs.extend(sized_graphs(&self.sizes, &self.calibrate_on, &self.selection)?);
@@ -82,58 +80,52 @@ impl Accuracy {
         Ok(graphs)
     }
 
-    /// The steps as they are written down.
+    /// Returns the steps as a file.
     pub fn record(training: &Training, runs: &[Steps]) -> Result<Vec<u8>, Error> {
-        let mut provenance = provenance::of(training);
+        let mut provenance = training.provenance();
         provenance.insert(TRAINING.to_string(), training.in_words());
         Recorded::new(provenance, runs).write()
     }
 
-    /// The steps that were measured so and written down.
+    /// Reads steps from a file that [`Accuracy::record`] wrote.
+    ///
+    /// # Errors
+    /// Other data, or steps of another experiment.
     pub fn recorded(&self, training: &Training, bytes: &[u8]) -> Result<Vec<Steps>, Error> {
         let recorded = Recorded::read(bytes)?;
         recorded.require_training(&training.in_words())?;
         recorded.steps(self.graphs(training)?)
     }
 
-    /// Predicts what was measured, each schedule from the calibrating steps beside its own alone, and holds it against that.
+    /// Predicts every measured schedule from the calibrating steps alone and compares the prediction with the measurement.
     pub fn judge(&self, training: &Training, link: &'static str, runs: &[Steps]) -> Result<Finding, Error> {
         let calibrating = Calibrating::new(training, runs);
-        let report = Report { provenance: provenance::of(training), ..self.header(training) };
-        let calibration = Some(Calibration::of(calibrating.main()));
-        let mut finding = Finding { report, calibration, ..Finding::default() };
+        let main = calibrating.main();
+        let report = Report { provenance: training.provenance(), ..self.header(training) };
+        let mut finding = Finding { report, calibration: Some(Calibration::of(main)), ..Finding::default() };
         let costs = calibrating.costs(training, &self.sizes)?;
-        let uncontended = calibrating.without_neighbours().costs(training, &self.sizes)?;
-        for run in runs.iter().filter(|run| !run.calibrates()) {
-            let of_run = self.training_of(training, run.role);
+        for run in runs.iter().filter(|run| run.role.is_judged()) {
             let (table, steps) = self.tables(&costs, training, run)?;
             let setup = Setup { steps, ..Setup::default() };
-            finding.judge(run, &table, &setup, (Place::of(of_run, link), Some(calibrating.main())))?;
+            let setting = Setting::of(self.training_of(training, run.role), link);
+            finding.judge(run, &table, &setup, (setting, Some(main)))?;
             let Some(outcome) = finding.outcomes.last_mut() else { continue };
+            outcome.error.makespan = outcome.makespan_error_over_steps();
             if let Role::Transferred(number) = run.role {
                 outcome.transfer = Some(self.transfers[number].name.clone());
-            }
-            let is_known =
-                |contention: &Contention| contention.per_mille.len() > 1 || contention.matters(outcome.devices);
-            if table.contention.as_ref().is_some_and(is_known) || table.puts.is_some() {
-                let (table, _) = self.tables(&uncontended, training, run)?;
-                outcome.error.uncontended_makespan = Some(error_over_steps(run, &table, &setup, calibrating.main())?);
             }
         }
         for (entry, outcome) in finding.report.entries.iter_mut().zip(&finding.outcomes) {
             let other = outcome.transfer.as_ref().map_or_else(String::new, |name| format!(" {name}"));
             entry.name = format!("{} m={}{other}", outcome.schedule, outcome.microbatches);
         }
-        let judged: Vec<Judged<'_>> = runs.iter().filter(|run| !run.calibrates()).zip(&finding.outcomes).collect();
-        finding.report.extra_tables = {
-            let calibrating = (&*self.calibrate_on, calibrating.main());
-            tables(&judged, calibrating, &costs, &Seen::of(runs))
-        };
+        let judged: Vec<_> = runs.iter().filter(|run| run.role.is_judged()).zip(&finding.outcomes).collect();
+        finding.report.extra_tables = tables(&judged, (&self.calibrate_on, main), &costs);
         finding.costs = Some(costs);
         Ok(finding)
     }
 
-    /// What ops and step ops of `run` cost by `costs`, those of `training`.
+    /// Costs of the ops and step ops of `run`, by the `costs` of `training`.
     fn tables(&self, costs: &CostFile, training: &Training, run: &Steps) -> Result<(CostTable, StepCosts), Error> {
         match run.role {
             Role::Transferred(number) => {

@@ -1,4 +1,4 @@
-//! Prediction against measurement, as numbers.
+//! Comparison of a predicted with a measured timeline.
 
 use super::Error;
 use crate::cost::CostTable;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Compares two timelines of the same schedule op by op.
 ///
 /// # Errors
-/// They are not of the same schedule, p and m, or their units differ.
+/// The timelines differ in devices, chunks, micro-batches or unit.
 pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Comparison, Error> {
     let shape = |t: &Timeline| (t.devices, t.chunks, t.microbatches, t.time_unit.clone());
     if shape(predicted) != shape(measured) {
@@ -40,7 +40,7 @@ pub fn compare(predicted: &Timeline, measured: &Timeline) -> Result<Comparison, 
     Ok(error)
 }
 
-/// predicted / measured - 1.
+/// Returns predicted / measured - 1; 0 if nothing was measured.
 pub(super) fn ratio(predicted: f64, measured: f64) -> f64 {
     if measured > 0.0 { predicted / measured - 1.0 } else { 0.0 }
 }
@@ -89,7 +89,7 @@ fn per_device_ms(timeline: &Timeline, queue: Queue) -> Vec<f64> {
     sums.into_iter().map(|ns| ns as f64 / 1e6).collect()
 }
 
-/// Makespan error when each step's own durations are fed back, the median over steps.
+/// Returns the makespan error when each step's own durations are fed back into the simulation, the median over steps.
 pub(super) fn self_replay(graph: &TaskGraph, costs: &CostTable, records: &[StepRecord]) -> f64 {
     let replayed = |record: &StepRecord| {
         let mut own = vec![0; graph.len()];

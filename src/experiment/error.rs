@@ -1,14 +1,14 @@
-//! Why an experiment cannot begin, or did not end.
+//! Errors of experiments.
 
 use crate::ranks::{Lost, signal_name};
 use crate::{exec, resolve};
 use std::io::ErrorKind;
 
-/// Why there is no finding.
+/// Why an experiment failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked for makes no sense.
+    /// Contradictory or impossible options.
     #[error("{0}")]
     Usage(String),
     /// A schedule does not resolve.
@@ -17,45 +17,45 @@ pub enum Error {
     /// A schedule would deadlock on its link.
     #[error("{0}")]
     Schedule(String),
-    /// The machine lacks what was asked for.
+    /// The machine lacks something that is needed.
     #[error("{0}")]
     Environment(String),
-    /// A GPU cannot take what another device may.
+    /// A GPU cannot run this; another device may.
     #[error("{0}")]
     Unfit(String),
     /// A step did not end: a device hung, died or could not compute.
     #[error(transparent)]
     Step(exec::Error),
-    /// Somebody wanted it to end.
+    /// A signal ended the experiment.
     #[error("stopped by {}{}", signal_name(i32::from(*signal)), after(*steps))]
     Stopped {
-        /// The signal that said so.
+        /// Number of the signal.
         signal: u8,
-        /// Steps of each schedule that were measured, and that were to be; 0 and 0 where it did not come to that.
+        /// Measured and requested steps per schedule; 0 and 0 before measuring.
         steps: (usize, usize),
     },
-    /// A rank is gone.
+    /// A rank died or hangs.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// Training left the numbers.
+    /// A loss is not finite.
     #[error(
         "the loss of step {step} of {schedule} is {loss}: training diverged; lower --lr, or bound the gradients with --clip 1"
     )]
     Diverged {
-        /// Which schedule.
+        /// Name of the schedule.
         schedule: String,
         /// The first such step, from 0.
         step: usize,
         /// NaN or infinite.
         loss: f64,
     },
-    /// Something else went wrong, its causes included.
+    /// Another failure, with its causes.
     #[error("{0}")]
     Failed(String),
 }
 
 impl Error {
-    /// Whether devices or ranks hung or were gone, rather than refused.
+    /// Whether devices or ranks hung or died.
     pub fn is_hang(&self) -> bool {
         match self {
             Error::Step(exec::Error::Failed { .. }) => false,
@@ -64,7 +64,7 @@ impl Error {
         }
     }
 
-    /// The same error, said of so many steps measured of so many.
+    /// Adds to a [`Error::Stopped`] the numbers of measured and requested steps.
     pub(super) fn after(self, measured: usize, all: usize) -> Error {
         match self {
             Error::Stopped { signal, .. } => Error::Stopped { signal, steps: (measured, all) },
@@ -72,7 +72,7 @@ impl Error {
         }
     }
 
-    /// The same error, said of `what`.
+    /// Names what a usage error is about.
     pub(super) fn of(self, what: &str) -> Error {
         match self {
             Error::Usage(text) => Error::Usage(format!("{what}: {text}")),

@@ -1,17 +1,18 @@
-//! This machine as a table of hardware: a device is a core, and a link is memory that cores share.
+//! Measured hardware description of this machine: a device is a core, and a link is memory that cores share.
 
-use super::machine::{cores, free_memory_bytes, processor};
+use super::system::{cores, free_memory_bytes, processor};
 use crate::hardware;
 use crate::model::{Rates, rates};
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
-/// What the table takes a core to be limited to; only its product with the speed for a watt means something.
+/// Assumed power limit of a core; only its product with the speed per watt matters.
 const WATTS: f64 = 100.0;
-/// Messages there and back that are timed, of each size; the fastest counts.
+/// Timed round trips per message size; the fastest counts.
 const MESSAGES: usize = 32;
 
-/// A link from thread to thread: seconds that an empty message takes, and bytes a second of a large one, which is copied on arrival.
+/// Measures messages between two threads: latency in seconds of an empty one, and bytes per second of a large one, which is copied
+/// on arrival.
 fn link() -> (f64, f64) {
     let one_way = |elements: usize| -> f64 {
         let ((there, arrives), (back, returns)) = (sync_channel::<Vec<f32>>(1), sync_channel::<Vec<f32>>(1));
@@ -44,14 +45,14 @@ fn link() -> (f64, f64) {
     (latency, (4 * elements) as f64 / rest)
 }
 
-/// Measures this machine, and gives the file of its table: it reads as hardware based on `cpu`. Some seconds.
+/// Measures this machine for some seconds and returns its hardware file, based on `cpu`.
 pub fn measured_hardware() -> String {
     let Rates { product, thin, copy, between, attention: [forward, backward] } = rates();
     let (latency, link) = link();
-    // the inner length at which starting and ending takes as long as computing, by the one where that shows
+    // The inner length of a product at which its overhead equals its computation, from the size that shows it most.
     let depth =
         thin.iter().map(|&(inner, reached)| inner as f64 * (product / reached - 1.0).max(0.0)).fold(0.0, f64::max);
-    // on a noisy machine a part may have been faster than the whole
+    // On a noisy machine a part may be faster than the whole.
     let share = |part: f64, whole: f64| (part / whole).clamp(1e-3, 1.0);
     let memory = copy.max(between);
     let tflops = product * 1e-12;

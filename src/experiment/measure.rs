@@ -1,100 +1,156 @@
-//! Measuring: several schedules in one process, warmed, their steps interleaved round-robin, so that all see the same machine.
+//! Measuring: several schedules in one process, warmed up, their steps interleaved round-robin so that all see the same machine.
 
-use super::interval::{SEED, ratios};
-use super::{Error, Event, Observer, Role, Steps, Training};
+use super::{Error, Role, Steps, Training};
 use crate::delivery::Delivery;
-use crate::exec::{Counters, Session, StepRecord};
+use crate::exec::{Session, StepRecord};
 use crate::graph::TaskGraph;
+use crate::resolve::Warning;
+use crate::statistics::{LEAST_FOR_CI95, median, median_ci95};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What the name of the run that is calibrated on ends with.
-pub(super) const CALIBRATING: &str = " (calibrating)";
+/// Progress of an experiment.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A remark for people.
+    Remark(&'a str),
+    /// A schedule differs from what was asked for.
+    Warning(&'a Warning),
+    /// Measuring begins: the number of steps to measure, of all schedules together.
+    Begin(u64),
+    /// The schedule of this name is being warmed up.
+    WarmUp(&'a str),
+    /// The next step is one of the schedule of this name.
+    Turn(&'a str),
+    /// A step was measured.
+    Step {
+        /// Name of the schedule.
+        schedule: &'a str,
+        /// Number of the step, from 0.
+        number: u32,
+        /// Loss before the update; `None` if nothing is trained, or if the step only calibrates.
+        loss: Option<f64>,
+        /// Duration of the step.
+        iteration_ms: f64,
+        /// From the tokens in the host's memory to the loss back there, by the host's clock.
+        tokens_per_second: f64,
+    },
+    /// All steps were measured.
+    End,
+}
+
+/// Receives the events of an experiment.
+pub type Observer<'a> = &'a dyn Fn(Event<'_>);
+
+/// An observer that ignores all events.
+pub fn silent(_: Event<'_>) {}
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Steps of each schedule before those measured, that leave no trace.
+    /// Unmeasured steps of each schedule before the measured ones; they change neither model nor data.
     pub warmup: u32,
-    /// Measured steps of each, at most.
+    /// Measured steps of each schedule, at most.
     pub steps: u32,
-    /// Measure no more once the 95 % interval of a predicted time is as narrow as this on either side, as a share.
+    /// Stop once half the 95 % interval of every schedule's median makespan is at most this share of the median.
     pub until: Option<f64>,
-    /// Training steps that follow each other at once, without a barrier, whenever it is the turn of a run that is held against its
-    /// prediction; at least 1.
+    /// Training steps that a judged schedule runs without a barrier between them whenever its turn comes; at least 1.
     pub in_a_row: u32,
 }
 
-/// A schedule held ready, with the steps measured so far.
-pub struct Measured<'a> {
+/// A schedule with an open session, and its steps measured so far.
+pub struct ScheduleRun<'a> {
     /// What was measured.
     pub steps: Steps,
-    /// What is trained; none on timed devices, and where only messages are sent.
+    /// What is trained; `None` on timed devices.
     pub training: Option<&'a Training>,
-    /// Where.
+    /// The executor's session.
     pub session: Session,
 }
 
-impl<'a> Measured<'a> {
-    /// A session of `training` for `graph`, nothing measured yet; all ranks must call this together.
+impl<'a> ScheduleRun<'a> {
+    /// Opens a session of `training` for `graph`; all ranks must call this together.
     pub fn new(
         training: &'a Training,
         graph: TaskGraph,
         delivery: Delivery,
         role: Role,
-    ) -> Result<Measured<'a>, Error> {
+    ) -> Result<ScheduleRun<'a>, Error> {
         let graph = Arc::new(graph);
-        let (session, training) = match role {
-            Role::CalibratesLinks => (training.session_of_messages(&graph)?, None),
-            _ => (training.session_delivering(&graph, delivery)?, Some(training)),
-        };
-        Ok(Measured { session, training, steps: Steps::new(graph, role) })
+        let session = training.session_delivering(&graph, delivery)?;
+        Ok(ScheduleRun { session, training: Some(training), steps: Steps::new(graph, role) })
     }
 
-    /// Whether it is what was asked for, not only measured for the costs of that.
-    fn is_asked_for(&self) -> bool {
-        !self.graph().schedule().name.ends_with(CALIBRATING)
+    fn name(&self) -> &str {
+        &self.steps.graph.schedule().name
     }
 
-    /// What is executed.
-    pub fn graph(&self) -> &Arc<TaskGraph> {
-        &self.steps.graph
+    fn microbatches(&self) -> u32 {
+        self.steps.graph.schedule().microbatches
+    }
+
+    /// The name for progress messages: it tells runs of one schedule with different roles apart.
+    fn label(&self) -> String {
+        let name = self.name();
+        match self.steps.role {
+            Role::Judged | Role::Transferred(_) => name.to_string(),
+            Role::Baseline => "one device".to_string(),
+            Role::Calibrates => format!("{name} (calibrating)"),
+            Role::CalibratesAlone => format!("{name}, one micro-batch (calibrating)"),
+            Role::CalibratesSize(_) => {
+                let sequences = self.training.map_or(0, |training| training.micro_batch.sequences);
+                format!("{name}, batch={sequences} (calibrating)")
+            }
+        }
     }
 }
 
-/// Where training first left the numbers; of several runs in the first of them, rather not in what is measured for its costs.
-fn diverged(runs: &[Measured<'_>]) -> Option<Error> {
-    let first = |run: &Measured<'_>| {
-        let losses = run.steps.records.iter().flat_map(StepRecord::losses);
+/// Whether a run was asked for: all but those that calibrate; if all do, the first one.
+fn is_asked_for(runs: &[ScheduleRun<'_>], number: usize) -> bool {
+    let calibrates = |run: &ScheduleRun<'_>| run.steps.role.calibrates();
+    !calibrates(&runs[number]) || (number == 0 && runs.iter().all(calibrates))
+}
+
+/// The first loss that is not finite, as an error. If several runs have one in the same step, a run that was asked for is named.
+fn diverged(runs: &[ScheduleRun<'_>]) -> Option<Error> {
+    let first = |number: usize| {
+        let losses = runs[number].steps.records.iter().flat_map(StepRecord::losses);
         let (step, loss) = losses.enumerate().find(|(_, loss)| !loss.is_finite())?;
-        Some((step, !run.is_asked_for(), loss, run.graph().schedule().name.clone()))
+        Some((step, !is_asked_for(runs, number), loss, runs[number].name().to_string()))
     };
-    let found = runs.iter().filter_map(first).min_by_key(|&(step, calibrates, ..)| (step, calibrates));
+    let found = (0..runs.len()).filter_map(first).min_by_key(|&(step, calibrates, ..)| (step, calibrates));
     found.map(|(step, _, loss, schedule)| Error::Diverged { schedule, step, loss })
 }
 
-/// Warms all runs up, then measures `steps` training steps of each, one step of each in turn. What ended that early, where the
-/// first run was measured all the same, or what spoils it; runs of which nothing was measured are then left out.
-pub fn measure(runs: &mut Vec<Measured<'_>>, extent: Extent, observer: Observer<'_>) -> Result<Option<Error>, Error> {
+/// Warms all runs up, then measures training steps of each, one step of each in turn.
+///
+/// Returns what ended the measurement early, or what spoils it. Runs without any measured step are removed.
+///
+/// # Errors
+/// Nothing was measured of the first run.
+pub fn measure(
+    runs: &mut Vec<ScheduleRun<'_>>,
+    extent: Extent,
+    observer: Observer<'_>,
+) -> Result<Option<Error>, Error> {
     if extent.steps == 0 {
         return Err(Error::Usage("expected at least 1 step to measure, found 0; ask for one or more".to_string()));
     }
     observer(Event::Begin(Turns::of(runs, extent).count() as u64));
     let warmed = runs.iter_mut().try_for_each(|run| {
-        let Some(training) = run.training else { return Ok(run.session.step(&Arc::default(), None).map(drop)?) };
-        let schedule = run.steps.graph.schedule();
-        observer(Event::WarmUp(&schedule.name));
-        let batch = training.batch(0, schedule.microbatches)?;
+        let Some(training) = run.training else { return Ok(()) };
+        observer(Event::WarmUp(&run.label()));
+        let batch = training.batch(0, run.microbatches())?;
         Ok(training.warm_up(&mut run.session, &batch, extent.warmup as usize)?)
     });
     warmed.inspect_err(|_: &Error| observer(Event::End))?;
     in_turn(runs, extent, observer, |run, number| {
         let Some(training) = run.training else { return Ok(run.session.step(&Arc::default(), None)?) };
-        let schedule = run.steps.graph.schedule();
-        observer(Event::Turn(&schedule.name));
-        let in_a_row = if run.steps.calibrates() { 1 } else { extent.in_a_row as usize };
+        observer(Event::Turn(&run.label()));
+        let in_a_row = if run.steps.role.calibrates() { 1 } else { extent.in_a_row as usize };
         let step = |number: usize| {
-            Ok::<_, Error>((training.batch(number, schedule.microbatches)?, Some(training.update(number))))
+            Ok::<_, Error>((training.batch(number, run.microbatches())?, Some(training.update(number))))
         };
         let first = number as usize * in_a_row;
         let steps = (first..first + in_a_row).map(step).collect::<Result<Vec<_>, Error>>()?;
@@ -102,12 +158,12 @@ pub fn measure(runs: &mut Vec<Measured<'_>>, extent: Extent, observer: Observer<
     })
 }
 
-/// Steps of each run, one step of each in turn. As [`measure`] where it ends early.
+/// Measures steps of each run, one step of each in turn. Returns and fails as [`measure`].
 pub(super) fn in_turn(
-    runs: &mut Vec<Measured<'_>>,
+    runs: &mut Vec<ScheduleRun<'_>>,
     extent: Extent,
     observer: Observer<'_>,
-    step: impl Fn(&mut Measured<'_>, u32) -> Result<StepRecord, Error>,
+    step: impl Fn(&mut ScheduleRun<'_>, u32) -> Result<StepRecord, Error>,
 ) -> Result<Option<Error>, Error> {
     let turns = Turns::of(runs, extent);
     let ended = take(&turns, runs, observer, step);
@@ -118,59 +174,47 @@ pub(super) fn in_turn(
     }
     let (kept, without): (Vec<_>, Vec<_>) = runs.drain(..).partition(|run| !run.steps.records.is_empty());
     runs.extend(kept);
-    let names: Vec<&str> = without.iter().map(|run| run.graph().schedule().name.as_str()).collect();
+    let names: Vec<String> = without.iter().map(ScheduleRun::label).collect();
     if !names.is_empty() {
-        observer(Event::Remark(&format!("left out, for nothing was measured of it: {}", names.join(", "))));
+        observer(Event::Remark(&format!("left out, as no step of it was measured: {}", names.join(", "))));
     }
-    // What was asked for is so many steps per schedule; what calibrates takes others in between.
-    let asked = || runs.iter().filter(|run| run.is_asked_for());
-    let all = || runs.iter().filter(|_| asked().next().is_none());
-    let measured = asked().chain(all()).map(|run| run.steps.records.len()).min().unwrap_or(0);
+    let asked_for = (0..runs.len()).filter(|&number| is_asked_for(runs, number));
+    let measured = asked_for.map(|number| runs[number].steps.records.len()).min();
+    let measured = measured.unwrap_or_else(|| runs[0].steps.records.len());
     Ok(Some(error.after(measured, extent.steps as usize)))
 }
 
-/// One step of the run whose turn it is, after the other.
+/// Takes one step of the run whose turn it is after the other.
 fn take(
     turns: &Turns,
-    runs: &mut [Measured<'_>],
+    runs: &mut [ScheduleRun<'_>],
     observer: Observer<'_>,
-    step: impl Fn(&mut Measured<'_>, u32) -> Result<StepRecord, Error>,
+    step: impl Fn(&mut ScheduleRun<'_>, u32) -> Result<StepRecord, Error>,
 ) -> Result<(), Error> {
     let begun = Instant::now();
-    let record = |run: &mut Measured<'_>| -> Result<StepRecord, Error> {
+    let turn = |runs: &mut [ScheduleRun<'_>], which: usize| -> Result<(), Error> {
+        let is_asked_for = is_asked_for(runs, which);
+        let run = &mut runs[which];
         let (number, at_ns) = (run.steps.records.len() as u32, begun.elapsed().as_nanos() as u64);
-        let before = Counters::now();
-        let record = step(run, number)?;
-        Ok(StepRecord { at_ns, load: Counters::now().since(before), ..record })
-    };
-    let turn = |run: &mut Measured<'_>| -> Result<(), Error> {
-        let (number, record) = (run.steps.records.len() as u32, record(run)?);
-        let (schedule, iteration_ms) = (run.graph().schedule(), record.iteration_ns() as f64 / 1e6);
+        let record = StepRecord { at_ns, ..step(run, number)? };
         let tokens = run.training.map_or(0, |training| training.micro_batch.rows());
         observer(Event::Step {
-            schedule: &schedule.name,
+            schedule: run.name(),
             number,
-            // what is measured for its costs is no run
-            loss: record.loss.filter(|_| run.is_asked_for()),
-            iteration_ms,
-            tokens_per_second: f64::from(schedule.microbatches) * tokens as f64
-                / (record.wall_ns as f64 / 1e9).max(1e-9),
+            loss: record.loss.filter(|_| is_asked_for),
+            iteration_ms: record.iteration_ns() as f64 / 1e6,
+            tokens_per_second: f64::from(run.microbatches()) * tokens as f64 / (record.wall_ns as f64 / 1e9).max(1e-9),
         });
         run.steps.records.push(record);
         run.session.ranks().note_measured();
         Ok(())
     };
     for number in 1..=turns.extent.steps {
-        // A moment each: nobody is told.
-        for &links in &turns.links {
-            let record = record(&mut runs[links])?;
-            runs[links].steps.records.push(record);
-        }
-        turns.round(number).into_iter().try_for_each(|number| turn(&mut runs[number]))?;
-        // A tenth more steps than at the last look: looking takes the longer the more there are.
+        turns.round(number).into_iter().try_for_each(|which| turn(runs, which))?;
+        // Look again after a tenth more steps: a look takes longer the more steps there are.
         let is_time = number.is_multiple_of(1 + number / 10) || number == turns.extent.steps;
         if let Some(until) = turns.extent.until.filter(|_| is_time) {
-            let half = width(runs, number as usize);
+            let half = widest_half_interval(runs);
             let is_narrow = half.is_some_and(|half| half <= until);
             if is_narrow || number == turns.extent.steps {
                 observer(Event::Remark(&told(number, half, until)));
@@ -180,29 +224,32 @@ fn take(
             }
         }
     }
-    turns.last().iter().try_for_each(|&number| turn(&mut runs[number]))
+    turns.last().iter().try_for_each(|&which| turn(runs, which))
 }
 
-/// Half of the 95 % interval in which a schedule of `steps` steps lies, as a share of its prediction, as far as what calibrates shows it.
-fn width(runs: &[Measured<'_>], steps: usize) -> Option<f64> {
-    let main = runs.iter().find(|run| run.steps.role == Role::Calibrates)?;
-    let makespans: Vec<u64> = main.steps.records.iter().map(StepRecord::makespan_ns).collect();
-    let beside: Vec<usize> = (0..2 * steps).map(|number| number % makespans.len().max(1)).collect();
-    let [_, [low, high]] = ratios(&makespans, &beside, SEED)?;
-    Some((high - low) / 2.0)
+/// Half the 95 % interval of a median makespan, as a share of the median: the widest over the runs that were asked for. `None`
+/// if a run has too few steps for an interval.
+fn widest_half_interval(runs: &[ScheduleRun<'_>]) -> Option<f64> {
+    let half = |number: usize| {
+        let makespans = runs[number].steps.makespans_ms();
+        let [low, high] = median_ci95(&makespans);
+        (makespans.len() >= LEAST_FOR_CI95).then(|| (high - low) / 2.0 / median(&makespans).max(f64::MIN_POSITIVE))
+    };
+    let asked_for = (0..runs.len()).filter(|&number| is_asked_for(runs, number));
+    asked_for.map(half).collect::<Option<Vec<f64>>>()?.into_iter().reduce(f64::max)
 }
 
-/// How narrow the interval is after so many steps, and how many it would take.
+/// Says how narrow the widest interval is after `steps` steps, and how many steps `until` would take.
 fn told(steps: u32, half: Option<f64>, until: f64) -> String {
-    let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+    let percent = |share: f64| format!("± {:.2} %", 100.0 * share);
     match half {
-        None => format!("{steps} steps are too few to tell an interval from; ask for more --steps"),
+        None => format!("{steps} steps are too few for a 95 % interval; ask for more --steps"),
         Some(half) if half <= until => {
-            format!("after {steps} steps a predicted time holds to {} (95 % interval)", percent(half))
+            format!("after {steps} steps every median makespan is known to {} (95 % interval)", percent(half))
         }
         Some(half) => format!(
-            "this machine does not give {} in {steps} steps: a predicted time holds to {} (95 % interval); it would take about {:.0} \
-             steps as the machine is now",
+            "this machine does not reach {} in {steps} steps: a median makespan is known to {} (95 % interval); at its present \
+             noise it would take about {:.0} steps",
             percent(until),
             percent(half),
             f64::from(steps) * (half / until).powi(2)
@@ -210,35 +257,32 @@ fn told(steps: u32, half: Option<f64>, until: f64) -> String {
     }
 }
 
-/// Which run takes a step when.
+/// The order in which runs take steps.
 ///
-/// What calibrates takes one before every few others, that have as many micro-batches as itself or, singly, more: machines change
-/// their speed within a second. The others take turns there and back, so that none always follows the same.
+/// Machines change their speed within a second, so the runs that calibrate take a step before every few others: before as many
+/// micro-batches of others as they have themselves, or before a single larger run. The others take turns forwards and backwards,
+/// so that none always follows the same one.
 struct Turns {
     extent: Extent,
     calibrating: Vec<usize>,
-    /// What calibrates micro-batches of other sizes, once a round.
+    /// Runs that calibrate micro-batches of other sizes, once per round.
     sizes: Vec<usize>,
-    /// What sends messages alone, once before each round.
-    links: Vec<usize>,
-    /// Runs that are held against predictions, each with its number of micro-batches.
-    judged: Vec<(usize, u32)>,
-    /// Micro-batches of what calibrates.
+    /// All other runs, each with its number of micro-batches.
+    others: Vec<(usize, u32)>,
+    /// Micro-batches of the schedule that calibrates.
     microbatches: u32,
 }
 
 impl Turns {
-    fn of(runs: &[Measured<'_>], extent: Extent) -> Turns {
-        let microbatches = |number: usize| runs[number].graph().schedule().microbatches;
+    fn of(runs: &[ScheduleRun<'_>], extent: Extent) -> Turns {
         let numbers = |of: fn(Role) -> bool| (0..runs.len()).filter(move |&number| of(runs[number].steps.role));
-        let calibrating: Vec<usize> = numbers(|role| role == Role::Calibrates).collect();
-        let judged = numbers(|role| matches!(role, Role::Judged | Role::Transferred(_)));
+        let calibrating: Vec<usize> =
+            numbers(|role| matches!(role, Role::Calibrates | Role::CalibratesAlone)).collect();
         Turns {
             extent,
             sizes: numbers(|role| matches!(role, Role::CalibratesSize(_))).collect(),
-            links: numbers(|role| role == Role::CalibratesLinks).collect(),
-            judged: judged.map(|number| (number, microbatches(number))).collect(),
-            microbatches: calibrating.first().map_or(0, |&main| microbatches(main)),
+            others: numbers(|role| !role.calibrates()).map(|number| (number, runs[number].microbatches())).collect(),
+            microbatches: calibrating.first().map_or(0, |&main| runs[main].microbatches()),
             calibrating,
         }
     }
@@ -246,7 +290,7 @@ impl Turns {
     /// The runs of one round, in turn; rounds count from 1.
     fn round(&self, number: u32) -> Vec<usize> {
         let mut turns: Vec<usize> = Vec::new();
-        if self.judged.is_empty() || !self.sizes.is_empty() {
+        if self.others.is_empty() || !self.sizes.is_empty() {
             turns.extend(self.calibrating.iter().chain(&self.sizes));
         }
         let mut since = self.microbatches;
@@ -259,19 +303,19 @@ impl Turns {
             since += microbatches;
         };
         if number.is_multiple_of(2) {
-            self.judged.iter().rev().for_each(&mut turn);
+            self.others.iter().rev().for_each(&mut turn);
         } else {
-            self.judged.iter().for_each(&mut turn);
+            self.others.iter().for_each(&mut turn);
         }
         turns
     }
 
-    /// After the last round: those that calibrate.
+    /// The runs that calibrate once more after the last round.
     fn last(&self) -> &[usize] {
-        if self.judged.is_empty() && self.sizes.is_empty() { &[] } else { &self.calibrating }
+        if self.others.is_empty() && self.sizes.is_empty() { &[] } else { &self.calibrating }
     }
 
-    /// How many steps these are at most.
+    /// Number of steps, at most.
     fn count(&self) -> usize {
         let [odd, even] = [1, 2].map(|number| self.round(number).len());
         let rounds = self.extent.steps as usize;

@@ -1,31 +1,27 @@
-//! What is trained and measured, and how far predictions are from it.
+//! Measured training runs, and the accuracy of predictions.
 //!
-//! A [`Recipe`] says what is trained; with devices it becomes a [`Training`], which makes sessions of the executor. An
-//! [`Experiment`] resolves its schedules, measures them in one process, warmed and interleaved round-robin ([`measure()`]),
-//! calibrates costs on one of them ([`Calibrating`]), predicts the others from those, and holds prediction and measurement
-//! against each other ([`compare()`]): an [`Outcome`] a schedule, together a [`Finding`]. An [`Accuracy`] does so over several
-//! numbers of micro-batches. Nothing here prints: an [`Observer`] hears what goes on.
+//! A [`Recipe`] describes a training; with devices it becomes a [`Training`], which opens sessions of the executor. An
+//! [`Experiment`] resolves its schedules, measures them in one process, warmed up and interleaved round-robin ([`measure()`]),
+//! calibrates costs on one of them ([`Calibrating`]), predicts the others from those costs, and compares prediction and
+//! measurement ([`compare()`]): one [`Outcome`] per schedule, together a [`Finding`]. An [`Accuracy`] does so for several numbers
+//! of micro-batches. Nothing here prints: an [`Observer`] receives the progress.
 
 mod accuracy;
 mod calibrate;
 mod compare;
+mod config;
 mod contention;
 mod error;
-mod finding;
 mod hardware;
-mod interval;
-mod machine;
 mod measure;
-mod observer;
 mod outcome;
-mod provenance;
-mod recipe;
 mod recorded;
-mod room;
-mod seen;
+mod requirements;
+mod results;
+mod runnable;
 mod steps;
-mod survivors;
-mod tables;
+mod summary;
+mod system;
 mod timed;
 mod train;
 mod training;
@@ -34,17 +30,14 @@ mod verdict;
 pub use accuracy::{Accuracy, Transfer};
 pub use calibrate::{Calibrating, profile};
 pub use compare::compare;
+pub use config::Recipe;
 pub use error::Error;
-pub use finding::{Calibration, Finding};
 pub use hardware::measured_hardware;
-pub use machine::{cores, free_memory_bytes};
-pub use measure::{Extent, Measured, measure};
-pub use observer::{Event, Observer, silent};
-pub use outcome::{Errors, Iteration, Outcome};
-pub use recipe::Recipe;
-pub use room::Resident;
-pub use seen::Seen;
-pub use steps::{Jump, Role, Steps};
+pub use measure::{Event, Extent, Observer, ScheduleRun, measure, silent};
+pub use outcome::{Errors, Iteration, Measurement, Outcome};
+pub use results::{Calibration, Finding};
+pub use steps::{Role, Steps};
+pub use system::{cores, free_memory_bytes};
 pub use training::{Backend, Training};
 pub use verdict::{MOST_NOISE, Verdict, noise};
 
@@ -53,40 +46,40 @@ use crate::ranks::Ranks;
 use crate::resolve::{Costs, Selection};
 use std::sync::Arc;
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Clone, Debug)]
 pub struct Experiment {
     /// Names or paths of the schedules.
     pub schedules: Vec<String>,
-    /// For how many devices and micro-batches, with which options.
+    /// Numbers of devices and micro-batches, and options of the schedules.
     pub selection: Selection,
-    /// Leave out, with a remark, the schedules that the link's delivery would stop, as long as one is left; else refuse.
+    /// Leave out schedules that deadlock under the link's delivery, with a remark, as long as one is left; otherwise they are errors.
     pub leave_out: bool,
     /// What is trained.
     pub recipe: Recipe,
-    /// Where the predictions' costs come from; where they are not measured ones, from what is calibrated on.
+    /// Costs of the predictions; unless they are measured ones, the schedule to calibrate on gives the costs.
     pub costs: Costs,
     /// The schedule to calibrate on.
     pub calibrate_on: String,
     /// Measured steps of each schedule, at most.
     pub steps: u32,
-    /// Steps before them that leave no trace.
+    /// Unmeasured steps of each schedule before the measured ones.
     pub warmup: u32,
-    /// Measure no more once the 95 % interval of a predicted time is as narrow as this on either side, as a share.
+    /// Stop once half the 95 % interval of every schedule's median makespan is at most this share of the median.
     pub until: Option<f64>,
-    /// Training steps of a schedule that follow each other at once whenever its turn comes.
+    /// Training steps that a schedule runs without a barrier between them whenever its turn comes.
     pub in_a_row: u32,
-    /// Measure one device too, interleaved with the others.
+    /// Also measure one device, interleaved with the others.
     pub baseline: bool,
-    /// What the link promises.
+    /// Guarantees of the link.
     pub delivery: Delivery,
-    /// The processes that take part.
+    /// The processes of the run.
     pub ranks: Arc<Ranks>,
 }
 
 impl Experiment {
-    /// Five measured steps of each of `schedules` on `devices` devices with `microbatches` micro-batches, of the smallest
-    /// model on a text that comes with the program, calibrated on 1F1B.
+    /// Returns an experiment of five measured steps of each of `schedules` on `devices` devices with `microbatches` micro-batches: the
+    /// smallest model, trained on the built-in text, calibrated on 1F1B.
     pub fn new<S: Into<String>>(schedules: impl IntoIterator<Item = S>, devices: u32, microbatches: u32) -> Experiment {
         Experiment {
             schedules: schedules.into_iter().map(Into::into).collect(),
@@ -104,7 +97,7 @@ impl Experiment {
             ranks: Ranks::alone(),
         }
     }
-    /// How much is measured.
+    /// How much to measure.
     fn extent(&self) -> Extent {
         Extent { warmup: self.warmup, steps: self.steps, until: self.until, in_a_row: self.in_a_row }
     }

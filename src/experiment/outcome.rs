@@ -1,12 +1,14 @@
-//! One measured run held against its prediction: the figures of the contract.
+//! One measured run compared with its prediction: the figures of the contract.
 
 use super::Steps;
+use crate::cost::Summary;
 use crate::exec::StepRecord;
+use crate::metrics::Metrics;
 use crate::sim::Prediction;
-use crate::statistics::{median, median_ci95};
+use crate::statistics::{median, median_ci95, midmean};
 use serde::Serialize;
 
-/// The iteration time over the steps.
+/// A time over the steps, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Iteration {
     /// Median.
@@ -15,31 +17,44 @@ pub struct Iteration {
     pub ci95: [f64; 2],
 }
 
-/// The errors that the contract names.
+impl Iteration {
+    fn of(ns: impl Iterator<Item = u64>) -> Iteration {
+        let times: Vec<f64> = ns.map(|ns| ns as f64 / 1e6).collect();
+        Iteration { median: median(&times), ci95: median_ci95(&times) }
+    }
+
+    /// The pipeline and the step ops after it.
+    pub(super) fn of_iterations(run: &Steps) -> Iteration {
+        Iteration::of(run.records.iter().map(StepRecord::iteration_ns))
+    }
+
+    /// From one step's end to the next one's; `None` if steps did not follow each other without a barrier.
+    pub(super) fn of_periods(run: &Steps) -> Option<Iteration> {
+        let all: Option<Vec<u64>> = run.records.iter().map(StepRecord::period_ns).collect();
+        all.filter(|all| !all.is_empty()).map(|all| Iteration::of(all.into_iter()))
+    }
+
+    /// Whole steps by the host's clock.
+    pub(super) fn of_walls(run: &Steps) -> Iteration {
+        Iteration::of(run.records.iter().map(|record| record.wall_ns))
+    }
+}
+
+/// Errors of a prediction, one per quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Errors {
-    /// Predicted makespan / measured makespan - 1, of what an [`Outcome`] calls `predicted` and `measured`: above 0 it was
-    /// predicted too long.
+    /// Predicted makespan / measured makespan - 1: above 0 the prediction is too long. In a report of accuracy over all steps, each
+    /// predicted at the machine's speed around it: the mean of the middle half.
     pub makespan: f64,
-    /// How far single steps reach from that: the noise of the steps; none of fewer than three.
+    /// Noise of the steps: how far predicted / measured of single steps reaches from its median. `None` below three steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noise: Option<f64>,
-    /// The same over all steps, of which the mean of the middle half counts: each step's prediction is of its own time.
-    pub typical_makespan: f64,
-    /// That over the steps that no other load hit; none where there is no such step.
+    /// Predicted iteration / measured iteration - 1.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub undisturbed_makespan: Option<f64>,
-    /// The same as `typical_makespan` where neighbours are taken to cost nothing, from ops as long as they were beside each other; none
-    /// where they do cost nothing, or that was not asked.
+    pub iteration: Option<f64>,
+    /// Predicted period / measured period - 1, if steps followed each other without a barrier.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub uncontended_makespan: Option<f64>,
-    /// Predicted bubble - measured bubble over all steps, so, in percentage points.
-    pub typical_bubble: f64,
-    /// The same of iterations as of makespans, what ends a step included.
-    pub typical_iteration: f64,
-    /// The same of periods, where steps followed each other at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub typical_period: Option<f64>,
+    pub period: Option<f64>,
     /// Predicted bubble - measured bubble, in percentage points (the others are fractions).
     pub bubble: f64,
     /// 95th percentile over ops of |predicted start - measured start|, as a fraction of the iteration.
@@ -48,12 +63,38 @@ pub struct Errors {
     pub self_replay: f64,
 }
 
+/// What was measured of a run, under the names of its prediction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measurement {
+    /// The schedule's name.
+    pub schedule: String,
+    /// p.
+    pub devices: u32,
+    /// v.
+    pub chunks: u32,
+    /// m.
+    pub microbatches: u32,
+    /// `ms`.
+    pub time_unit: String,
+    /// Costs of the prediction.
+    pub costs: Summary,
+    /// The figures of the step nearest to the median makespan.
+    #[serde(flatten)]
+    pub metrics: Metrics,
+    /// Duration of that step with its step ops, if they are predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iteration: Option<f64>,
+    /// Median time from one step's end to the next one's, if steps followed each other without a barrier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<f64>,
+}
+
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// The schedule's name.
     pub schedule: String,
-    /// What is trained otherwise than where costs were measured; none where it is the same.
+    /// How the training differs from the one that costs were measured in; `None` if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transfer: Option<String>,
     /// p.
@@ -64,41 +105,38 @@ pub struct Outcome {
     pub device_kind: &'static str,
     /// `local`, `copy`, `nvshmem`, `nccl` or `mpi`.
     pub link: &'static str,
-    /// How often its turn came: measured steps, or rows of steps.
+    /// Number of measured steps, or of rows of steps without a barrier.
     pub steps: usize,
     /// Loss of each training step before its update; empty for timed devices.
     pub losses: Vec<f64>,
-    /// Of the median of `wall_ms`.
+    /// Tokens per second at the median of `wall_ms`.
     pub tokens_per_second: f64,
-    /// The pipeline and what ends a step, over the steps: what is predicted.
+    /// The pipeline and the step ops after it, over the steps.
     pub iteration_ms: Iteration,
-    /// From one step's end to the next one's, over the steps, where they followed each other at once.
+    /// From one step's end to the next one's, over the steps, if they followed each other without a barrier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period_ms: Option<Iteration>,
     /// From the tokens in the host's memory to the loss back there, by the host's clock, over the steps.
     pub wall_ms: Iteration,
-    /// From the calibrated costs.
+    /// The prediction from the calibrated costs.
     pub predicted: Prediction,
-    /// Mean of the middle four fifths of the measured makespans.
-    pub typical_makespan_ms: f64,
-    /// The same of what was predicted for these steps, each at its own time.
-    pub expected_makespan_ms: f64,
-    /// The same of iterations, what ends a step included.
-    pub expected_iteration_ms: f64,
-    /// The same of periods, where steps followed each other at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expected_period_ms: Option<f64>,
-    /// Of the step nearest to the median makespan.
-    pub measured: Prediction,
-    /// Of each step: the makespan predicted for its own time, and the measured one.
+    /// The step nearest to the median makespan.
+    pub measured: Measurement,
+    /// For each step the makespan predicted at the machine's speed around it, and the measured one.
     #[serde(skip)]
     pub step_makespans_ms: Vec<[f64; 2]>,
-    /// Prediction against measurement.
+    /// Prediction compared with measurement.
     pub error: Errors,
 }
 
 impl Outcome {
-    /// What stands over all steps, by name.
+    /// Returns the makespan error over all steps: the mean of the middle half, as bursts of other loads hit single steps.
+    pub(super) fn makespan_error_over_steps(&self) -> f64 {
+        let logarithm = |[predicted, measured]: &[f64; 2]| (predicted / measured.max(f64::MIN_POSITIVE)).ln();
+        midmean(&self.step_makespans_ms.iter().map(logarithm).collect::<Vec<_>>()).exp() - 1.0
+    }
+
+    /// Returns the figures over all steps, by column name.
     pub(super) fn over_steps(&self) -> Vec<(&'static str, f64)> {
         let Iteration { median, ci95: [low, high] } = self.iteration_ms;
         let mut columns = vec![
@@ -111,29 +149,4 @@ impl Outcome {
         columns.extend(self.period_ms.map(|period| ("period_ms_median", period.median)));
         columns
     }
-}
-
-/// The iteration time of a run in ms.
-pub(super) fn iteration(run: &Steps) -> Iteration {
-    over_steps(run, StepRecord::iteration_ns)
-}
-
-/// From one step's end to the next one's in ms, where steps followed each other at once.
-pub(super) fn period(run: &Steps) -> Option<Iteration> {
-    let all: Option<Vec<u64>> = run.records.iter().map(StepRecord::period_ns).collect();
-    all.filter(|all| !all.is_empty()).map(|all| of_times(all.into_iter()))
-}
-
-/// A step's time by the host's clock, in ms.
-pub(super) fn wall(run: &Steps) -> Iteration {
-    over_steps(run, |record| record.wall_ns)
-}
-
-fn over_steps(run: &Steps, ns: impl Fn(&StepRecord) -> u64) -> Iteration {
-    of_times(run.records.iter().map(ns))
-}
-
-fn of_times(ns: impl Iterator<Item = u64>) -> Iteration {
-    let times: Vec<f64> = ns.map(|ns| ns as f64 / 1e6).collect();
-    Iteration { median: median(&times), ci95: median_ci95(&times) }
 }

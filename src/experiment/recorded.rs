@@ -1,4 +1,4 @@
-//! Measured steps written down, to be judged again: by another version of this program, or by somebody else.
+//! Measured steps as a file, to be judged again: by another version of this program, or on another machine.
 
 use super::{Error, Role, Steps};
 use crate::exec::{DeviceRecord, StepRecord};
@@ -8,19 +8,19 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-/// Version of the description.
-const SCHEMA_VERSION: u32 = 1;
+/// Version of the file's schema.
+const SCHEMA_VERSION: u32 = 2;
 
-/// Most bytes of the description, unpacked.
+/// Most bytes of the file, unpacked.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Under which name the provenance says what was trained.
+/// Key of the provenance that describes the training.
 pub(super) const TRAINING: &str = "training";
 
-/// Longest time, 13 days: sums over many steps still fit.
+/// Longest time, 13 days: sums over many steps still fit into 64 bits.
 const MOST_NS: u64 = 1 << 50;
 
-/// All steps of a measurement.
+/// The steps of a measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recorded {
@@ -30,7 +30,7 @@ pub struct Recorded {
     runs: Vec<Run>,
 }
 
-/// Those of one schedule.
+/// The steps of one schedule.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Run {
@@ -48,7 +48,7 @@ impl Run {
 }
 
 impl Recorded {
-    /// Of these runs.
+    /// Returns the steps of `runs` with their provenance.
     pub fn new(provenance: BTreeMap<String, String>, runs: &[Steps]) -> Recorded {
         let run = |run: &Steps| Run {
             schedule: run.graph.schedule().name.clone(),
@@ -60,14 +60,14 @@ impl Recorded {
         Recorded { schema_version: SCHEMA_VERSION, provenance, runs: runs.iter().map(run).collect() }
     }
 
-    /// As JSON, packed by gzip.
+    /// Returns JSON, packed with gzip.
     pub fn write(&self) -> Result<Vec<u8>, Error> {
         let mut encoder = flate2::GzBuilder::new().mtime(0).write(Vec::new(), flate2::Compression::new(6));
         let json = serde_json::to_vec(self).map_err(anyhow::Error::from)?;
         Ok(encoder.write_all(&json).and_then(|()| encoder.finish()).map_err(anyhow::Error::from)?)
     }
 
-    /// What [`Recorded::write`] wrote.
+    /// Reads what [`Recorded::write`] wrote.
     pub fn read(bytes: &[u8]) -> Result<Recorded, Error> {
         let mut json = Vec::new();
         let unpacked = flate2::read::GzDecoder::new(bytes).take(MOST_BYTES).read_to_end(&mut json);
@@ -80,24 +80,26 @@ impl Recorded {
         })?;
         match recorded.schema_version {
             SCHEMA_VERSION => Ok(recorded),
-            found => Err(Error::Usage(format!("expected version {SCHEMA_VERSION} of recorded steps, found {found}"))),
+            found => Err(Error::Usage(format!(
+                "expected version {SCHEMA_VERSION} of recorded steps, found {found}; measure again with --record"
+            ))),
         }
     }
 
-    /// Refuses steps of another training than `expected`; where it was not written down what they are of, nothing is said.
+    /// Checks that the steps are of the training `expected`, if the file says what training they are of.
     pub fn require_training(&self, expected: &str) -> Result<(), Error> {
         match self.provenance.get(TRAINING) {
             Some(found) if found != expected => Err(Error::Usage(format!(
-                "expected recorded steps of {expected}, found those of {found}; give the options that they were measured with"
+                "expected recorded steps of {expected}, found steps of {found}; use the options that they were measured with"
             ))),
             _ => Ok(()),
         }
     }
 
-    /// Its steps, of `graphs`.
+    /// Returns the steps of `graphs`.
     ///
     /// # Errors
-    /// They are of other graphs, or of other numbers of devices.
+    /// The steps are of other graphs.
     pub fn steps(self, graphs: Vec<(TaskGraph, Role)>) -> Result<Vec<Steps>, Error> {
         let found: Vec<String> = self
             .runs
@@ -108,16 +110,12 @@ impl Recorded {
         let mut steps = Vec::with_capacity(graphs.len());
         for (graph, role) in graphs {
             let (name, m, ops) = (graph.schedule().name.clone(), graph.schedule().microbatches, graph.len());
-            // Steps that were written down before links were measured have none of these.
-            if role == Role::CalibratesLinks && runs.as_slice().first().is_none_or(|run| run.role != role) {
-                continue;
-            }
             let run =
                 runs.next().filter(|run| (&run.schedule, run.microbatches, run.role, run.ops) == (&name, m, role, ops));
             let records = run.map(|run| run.steps).filter(|steps| fit(steps, &graph)).ok_or_else(|| {
                 let devices = graph.schedule().devices();
                 Error::Usage(format!(
-                    "expected recorded steps of {name} on {devices} devices at m = {m} next, found {}; give the options that they \
+                    "expected recorded steps of {name} on {devices} devices at m = {m} next, found {}; use the options that they \
                      were measured with",
                     found.join(", ")
                 ))
@@ -128,7 +126,7 @@ impl Recorded {
     }
 }
 
-/// Whether there are steps, all of them of that graph, and with times that can be.
+/// Whether there are steps, all of them of `graph` and with possible times.
 fn fit(steps: &[StepRecord], graph: &TaskGraph) -> bool {
     let fits = |step: &StepRecord| {
         let mut seen: Vec<usize> = step.devices.iter().flat_map(|device| &device.ops).map(|op| op.index).collect();
@@ -141,7 +139,7 @@ fn fit(steps: &[StepRecord], graph: &TaskGraph) -> bool {
     !steps.is_empty() && steps.iter().all(fits)
 }
 
-/// Whether nothing ends before it begins or lasts for ever, and ops end one after the other.
+/// Whether nothing ends before it begins or lasts too long, and ops end one after the other.
 fn has_times(device: &DeviceRecord) -> bool {
     let grow = |times: &[u64]| times.is_sorted() && times.last().is_none_or(|&last| last <= MOST_NS);
     let ends: Vec<u64> = device.ops.iter().map(|op| op.end).collect();

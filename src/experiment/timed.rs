@@ -1,10 +1,11 @@
-//! An experiment on timed devices, on which each op lasts as long as its cost says: what the executor itself adds.
+//! An experiment on timed devices, on which each op lasts as long as its cost says: it shows the overhead of the executor itself.
 
-use super::finding::Place;
 use super::measure::in_turn;
-use super::room::{require_memory, require_threads};
+use super::requirements::require_memory;
+use super::results::Setting;
+use super::system::provenance;
 use super::training::settings;
-use super::{Error, Event, Experiment, Finding, Measured, Observer, Role, Steps, cores, provenance};
+use super::{Error, Event, Experiment, Finding, Observer, Role, ScheduleRun, Steps, cores};
 use crate::cost::CostTable;
 use crate::exec::{Batch, Host, Session, Shared, Sizes, Timed};
 use crate::graph::TaskGraph;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Experiment {
-    /// Runs on timed devices, one unit of the costs lasting `unit_ms`.
+    /// Runs on timed devices; one unit of the costs lasts `unit_ms` milliseconds.
     pub fn timed(&self, unit_ms: f64, link: &'static str, observer: Observer<'_>) -> Result<Finding, Error> {
         if !unit_ms.is_finite() || unit_ms <= 0.0 || unit_ms > 1e6 {
             return Err(Error::Usage(format!("expected --unit-ms above 0 and at most a million, found {unit_ms}")));
@@ -22,7 +23,6 @@ impl Experiment {
         let microbatches = self.selection.microbatches;
         let (mut runs, mut tables) = (Vec::new(), Vec::new());
         let graphs = self.graphs(&self.costs.of_orders(microbatches), observer)?;
-        require_threads(graphs.iter(), &self.ranks)?;
         require_memory(graphs.iter(), None)?;
         for graph in graphs {
             let schedule = graph.schedule();
@@ -31,7 +31,7 @@ impl Experiment {
             let above = self.selection.above_cap(&graph, table.keep);
             above.iter().for_each(|warning| observer(Event::Warning(warning)));
             let session = self.timed_session(&graph, &table)?;
-            runs.push(Measured { steps: Steps::new(graph, Role::Judged), training: None, session });
+            runs.push(ScheduleRun { steps: Steps::new(graph, Role::Judged), training: None, session });
             tables.push(table);
         }
         let batch = Arc::new(Batch::default());
@@ -45,16 +45,16 @@ impl Experiment {
             report: Report {
                 title: format!("Timed devices: {} devices, {microbatches} micro-batches", self.selection.devices),
                 subtitle: "each op lasts as long as its cost says; waits and transfers are real".to_string(),
-                provenance: provenance::here(),
+                provenance: provenance(),
                 ..Report::default()
             },
             failure,
             ..Finding::default()
         };
         let setup = Setup { memory_cap: self.selection.memory_cap, ..Setup::default() };
-        let place = Place { device_kind: "timed", link, microbatch_tokens: 0 };
+        let setting = Setting { device_kind: "timed", link, microbatch_tokens: 0 };
         for (run, table) in runs.iter().zip(&tables) {
-            finding.judge(&run.steps, table, &setup, (place, None))?;
+            finding.judge(&run.steps, table, &setup, (setting, None))?;
         }
         finding.tabulate();
         Ok(finding)
@@ -66,7 +66,7 @@ impl Experiment {
         let timeout = self.recipe.timeout(makespan as f64 / 1e9);
         let fault = self.recipe.fault;
         let mut settings = settings(devices, timeout, fault);
-        // Devices that sleep go where the system puts them: one that spins would be in the way of the one that it just woke.
+        // Not pinned, as a device that spins would block the one that it just woke on the same core.
         settings.pin = false;
         settings.spin = Duration::from_micros(20);
         settings.delivery = self.delivery;

@@ -1,13 +1,13 @@
-//! What is trained, on which data, and the sessions that train it: the executor's side of `run`.
+//! A training run: model, data, devices, and the executor sessions that train it.
 
-use super::machine::cores;
-use super::recipe::DEFAULT_SEQUENCE;
+use super::config::DEFAULT_SEQUENCE;
+use super::system::{cores, provenance};
 use super::{Error, Recipe};
 use crate::anatomy::{Anatomy, MicroBatch, Stage};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::exec::{self, Batch, Cpu, Echo, Fault, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
+use crate::exec::{self, Batch, Cpu, Fault, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
 use crate::graph::TaskGraph;
 use crate::model::{self, Config, Parameters, Shard, Tokens};
 use crate::op::Kind;
@@ -16,47 +16,47 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What even a slow core does in a second, for the watchdog's patience.
+/// Speed of a slow core, in FLOP/s, for the time-out.
 const SLOW_CORE_FLOPS: f64 = 1e10;
 
-/// What computes, and what moves messages.
+/// The devices, and what moves messages between them.
 pub enum Backend {
-    /// Threads of the CPU, shared memory or what joins the ranks.
+    /// CPU threads; messages go through shared memory or between ranks.
     Cpu,
     /// GPUs.
     Cuda {
-        /// Those of this rank's devices.
+        /// The GPUs of this rank's devices.
         gpus: Gpus,
-        /// How messages travel.
+        /// The link.
         link: &'static LinkKind,
-        /// What it promises.
+        /// Guarantees of the link.
         delivery: Delivery,
     },
 }
 
 /// A training run, whatever its schedule.
 pub struct Training {
-    /// What it is made from, and how steps end.
+    /// The description it is made from.
     pub recipe: Recipe,
-    /// Where every schedule starts.
+    /// The parameters that every schedule starts from.
     pub parameters: Parameters,
-    /// The data.
+    /// The tokens of the data.
     pub tokens: Tokens,
-    /// The size of a micro-batch.
+    /// Size of a micro-batch.
     pub micro_batch: MicroBatch,
-    /// Longest wait of a device.
+    /// Longest wait of a device for its data.
     pub timeout: Duration,
     /// The processes that train together.
     pub ranks: Arc<Ranks>,
-    /// What computes.
+    /// The devices.
     pub backend: Backend,
 }
 
 impl Recipe {
-    /// The training that this describes, on CPU threads, with steps of `microbatches` micro-batches.
+    /// Returns the training on CPU threads, with steps of `microbatches` micro-batches.
     ///
     /// # Errors
-    /// Sizes that contradict each other, unreadable files, data that does not fit the model.
+    /// Contradictory sizes, unreadable files, data that does not fit the model.
     pub fn training(&self, microbatches: u32, ranks: &Arc<Ranks>) -> Result<Training, Error> {
         let config = self.config()?;
         if microbatches == 0 {
@@ -119,7 +119,7 @@ impl Training {
         }
     }
 
-    /// The cores that all devices share, where they are threads of this process; the slices of a GPU, where they are such.
+    /// Number of cores that the devices share, if they are threads of this process, or of slices, if they are slices of one GPU.
     pub(super) fn shares_cores(&self) -> Option<u32> {
         match &self.backend {
             _ if self.ranks.size() > 1 => None,
@@ -128,7 +128,7 @@ impl Training {
         }
     }
 
-    /// What computes, for a headline.
+    /// Name of the devices for a headline.
     pub fn devices_in_words(&self) -> String {
         match &self.backend {
             Backend::Cpu => "CPU threads".to_string(),
@@ -136,9 +136,9 @@ impl Training {
         }
     }
 
-    /// What reports say of devices and ranks beyond the machine.
-    pub fn setting(&self) -> BTreeMap<String, String> {
-        let mut map = BTreeMap::new();
+    /// Provenance of its figures: program, machine and date, devices and ranks.
+    pub fn provenance(&self) -> BTreeMap<String, String> {
+        let mut map = provenance();
         if let Backend::Cuda { gpus, .. } = &self.backend {
             gpus.describe(if self.ranks.size() > 1 { "gpus of rank 0" } else { "gpus" }, &mut map);
         }
@@ -150,13 +150,14 @@ impl Training {
         map
     }
 
-    /// Which layers each stage of `graph` holds.
+    /// Returns the layers of each stage of `graph`.
     pub fn stages(&self, graph: &TaskGraph) -> Result<Vec<Stage>, Error> {
         let stages = graph.schedule().placement.stages() as usize;
         self.anatomy().split(stages, self.recipe.layers.as_deref()).map_err(|e| Error::Usage(e.to_string()))
     }
 
-    /// What the ops and step ops of `graph` cost by the parts of `costs`; from two sizes of micro-batches on, others are on the line.
+    /// Returns the costs of the ops and step ops of `graph` by the parts of `costs`. From two micro-batch sizes, costs of others are
+    /// interpolated.
     pub fn tables(&self, costs: &CostFile, graph: &TaskGraph) -> Result<(CostTable, StepCosts), Error> {
         let (stages, placement) = (self.stages(graph)?, &graph.schedule().placement);
         let size = (self.micro_batch.sequences as u32, self.micro_batch.tokens as u32);
@@ -167,13 +168,13 @@ impl Training {
         Ok((table, costs.step_costs(placement, &stages, self.recipe.clip.is_some())))
     }
 
-    /// Costs that were measured in another training, of the same width, as they would be in this one.
+    /// Converts costs that were measured in another training of the same width.
     pub(super) fn costs_from(&self, costs: &CostFile) -> CostFile {
         let anatomy = self.anatomy();
         CostFile { layers: anatomy.outline().layers() as u32, ..costs.at_size(&anatomy, self.micro_batch) }
     }
 
-    /// What times depend on, in words.
+    /// Describes everything that times depend on.
     pub(super) fn in_words(&self) -> String {
         let Config { layers, channels, heads, vocabulary, .. } = *self.config();
         let MicroBatch { sequences, tokens } = self.micro_batch;
@@ -184,7 +185,7 @@ impl Training {
         )
     }
 
-    /// Refuses costs of a model of another width, and costs that lack something that `graphs` need.
+    /// Checks that `costs` are of a model of this width and complete for `graphs`.
     pub(super) fn require_costs(&self, costs: &CostFile, graphs: &[TaskGraph]) -> Result<(), Error> {
         let (sequences, tokens) = costs.size();
         let edge = self.anatomy().edge(MicroBatch { sequences: sequences as usize, tokens: tokens as usize });
@@ -198,7 +199,7 @@ impl Training {
         graphs.iter().try_for_each(|graph| self.tables(costs, graph).map(drop))
     }
 
-    /// The tokens of training step `step`, from 0, for `microbatches` micro-batches.
+    /// Returns the tokens of training step `step`, from 0, in `microbatches` micro-batches.
     pub fn batch(&self, step: usize, microbatches: u32) -> Result<Arc<Batch>, Error> {
         let step = if self.recipe.repeat_batch { 0 } else { step };
         let MicroBatch { sequences, tokens } = self.micro_batch;
@@ -206,21 +207,22 @@ impl Training {
         Ok(Arc::new(Batch { inputs, targets }))
     }
 
-    /// How step `step`, from 0, ends.
+    /// Returns the parameter update of step `step`, from 0.
     pub fn update(&self, step: usize) -> Update {
         Update { number: step as u32 + 1, adamw: self.recipe.adamw, clip: self.recipe.clip }
     }
 
-    /// Threads, buffers and a copy of the model for this rank's devices of `graph`; all ranks must call this together.
+    /// Opens a session: threads, buffers and a copy of the model for this rank's devices of `graph`. All ranks must call this
+    /// together.
     pub fn session(&self, graph: &Arc<TaskGraph>) -> Result<Session, Error> {
         self.session_delivering(graph, Delivery::OneSided)
     }
 
-    /// [`Training::session`] whose link delivers as `delivery` says.
+    /// Opens a [`Training::session`] whose link has the guarantees of `delivery`.
     pub fn session_delivering(&self, graph: &Arc<TaskGraph>, delivery: Delivery) -> Result<Session, Error> {
         let stages = self.stages(graph)?;
         let schedule = graph.schedule();
-        // Between GPUs the link itself delivers so; the hosts only tell each other what is enqueued.
+        // Between GPUs the link itself has these guarantees; hosts only exchange what is enqueued.
         let delivery = if matches!(self.backend, Backend::Cpu) { delivery } else { Delivery::OneSided };
         let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout, self.recipe.fault) };
         let sizes = self.sizes(graph, &stages);
@@ -235,17 +237,7 @@ impl Training {
         Ok(Session::of(shared, runners, settings)?)
     }
 
-    /// A session of threads that compute nothing and send messages as long as those of this training.
-    pub(super) fn session_of_messages(&self, graph: &Arc<TaskGraph>) -> Result<Session, Error> {
-        let settings = settings(graph.schedule().devices(), self.timeout, None);
-        let sizes = Sizes { hidden: self.message_bytes(), ..Sizes::default() };
-        let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
-        let idle = |number| Host::runner(number, Box::new(Echo), &shared, None);
-        let runners = self.ranks.devices(graph.schedule().devices()).map(idle).collect();
-        Ok(Session::of(shared, runners, settings)?)
-    }
-
-    /// What `device` holds.
+    /// The stages that `device` holds, with their layers.
     fn held(&self, graph: &TaskGraph, device: u32, stages: &[Stage]) -> Vec<(u32, Stage)> {
         let held = graph.schedule().placement.stages_of(device);
         held.map(|stage| (stage, stages[stage as usize].clone())).collect()
@@ -263,7 +255,7 @@ impl Training {
         self.ranks.devices(graph.schedule().devices()).map(host).collect()
     }
 
-    /// How much devices exchange.
+    /// Sizes of the messages between devices.
     fn sizes(&self, graph: &TaskGraph, stages: &[Stage]) -> Sizes {
         let (anatomy, float) = (self.anatomy(), size_of::<f32>());
         let (number, tied, gradients) = match &self.backend {
@@ -283,7 +275,7 @@ impl Training {
         }
     }
 
-    /// Runs `steps` steps that leave no trace: parameters, optimizer and data are as before.
+    /// Runs `steps` steps and restores parameters and optimizer afterwards.
     pub fn warm_up(&self, session: &mut Session, batch: &Arc<Batch>, steps: usize) -> Result<(), exec::Error> {
         session.call(|_, device| device.save())?;
         for step in 0..steps {
@@ -292,7 +284,7 @@ impl Training {
         session.call(|_, device| device.restore())
     }
 
-    /// Share of what F leaves behind that lives on from I to W, over the whole model, as these devices store it.
+    /// Share of an activation that is kept from I to W, over the whole model, as these devices store it.
     pub fn keep(&self) -> f64 {
         let storage = match &self.backend {
             Backend::Cpu => model::STORAGE,
@@ -301,7 +293,7 @@ impl Training {
         self.anatomy().keep(self.micro_batch, &storage)
     }
 
-    /// Bytes of an activation.
+    /// Bytes of one number of an activation.
     fn number_bytes(&self) -> usize {
         match &self.backend {
             Backend::Cpu => size_of::<f32>(),
@@ -315,7 +307,7 @@ impl Training {
     }
 }
 
-/// Spin and pin where every device has a core of its own; else park soon and leave placing to the system.
+/// Returns settings that spin and pin threads if every device has a core of its own, and otherwise park them soon.
 pub(super) fn settings(devices: u32, timeout: Duration, fault: Option<Fault>) -> Settings {
     let room = devices <= cores();
     let spin = if room { Duration::from_millis(10) } else { Duration::from_micros(20) };

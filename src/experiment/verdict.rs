@@ -1,4 +1,4 @@
-//! Whether the machine was steady enough to judge predictions, and what the measurement says of them.
+//! The verdict on a run: whether the machine was steady enough to judge predictions, and whether they agree with the measurement.
 
 use super::Outcome;
 use crate::report::{off_by, percent, plus_minus, quantity};
@@ -8,24 +8,24 @@ use serde::Serialize;
 /// Largest noise, as a share, at which predictions are judged: schedules of interest differ by 5 to 10 %.
 pub const MOST_NOISE: f64 = 0.05;
 
-/// Times that are no further apart than this, as a share, count as equal however steady the machine is.
+/// Times within this share of each other count as equal, however steady the machine is.
 const TIE: f64 = 0.01;
 
-/// Fewest steps of which the noise is known.
+/// Least number of steps with a known noise.
 const FEWEST: usize = 3;
 
-/// What a run says of the machine and of the predictions.
+/// The verdict on a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     /// Whether the machine was steady enough to judge: `noise` is known and at most `most_noise`.
     pub steady: bool,
-    /// In words.
+    /// The verdict as text.
     pub text: String,
-    /// The median of the schedules' noise, as a share; none of fewer than three steps.
+    /// Median of the schedules' noise, as a share; `None` below three steps.
     pub noise: Option<f64>,
     /// [`MOST_NOISE`].
     pub most_noise: f64,
-    /// The schedules by predicted time, as in `a < b ≈ c`; none of a single schedule.
+    /// The schedules by predicted time, as in `a < b ≈ c`; `None` for a single schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted_order: Option<String>,
     /// The same by measured time.
@@ -33,7 +33,7 @@ pub struct Verdict {
     pub measured_order: Option<String>,
 }
 
-/// What is judged of one schedule.
+/// The figures of one schedule that are judged.
 #[derive(Clone, Debug, Default)]
 struct Judged {
     name: String,
@@ -41,12 +41,12 @@ struct Judged {
     error: f64,
     /// The predicted makespan, in ms.
     predicted_ms: f64,
-    /// Of each step: the makespan predicted for its own time, and the measured one, in ms.
+    /// Predicted and measured makespan of each step, in ms.
     steps: Vec<[f64; 2]>,
 }
 
-/// How far single steps reach from the median of predicted / measured: half of its 95 % interval, below six steps half of its range, as
-/// a share of it. None of fewer than three steps. `steps` are predicted and measured times of the same steps, in one unit.
+/// Returns the noise of `steps`, pairs of predicted and measured times: half the 95 % interval of predicted / measured (below six
+/// steps half its range), as a share of its median. `None` below three steps.
 pub fn noise(steps: &[[f64; 2]]) -> Option<f64> {
     half_interval(
         &steps.iter().map(|[predicted, measured]| predicted / measured.max(f64::MIN_POSITIVE)).collect::<Vec<_>>(),
@@ -59,7 +59,7 @@ fn half_interval(ratios: &[f64]) -> Option<f64> {
 }
 
 impl Verdict {
-    /// Of runs that were measured together, step by step in turn; none where there are none.
+    /// Judges runs that were measured together, step by step in turn; `None` if there are none.
     pub(super) fn of(outcomes: &[Outcome]) -> Option<Verdict> {
         let several_links = outcomes.windows(2).any(|pair| pair[0].link != pair[1].link);
         let judged = |outcome: &Outcome| Judged {
@@ -117,7 +117,7 @@ impl Judged {
     }
 }
 
-/// What predictions are worth on a steady machine: they agree where none is off by more than its noise and [`MOST_NOISE`].
+/// The text for a steady machine: predictions agree if none is off by more than both its noise and [`MOST_NOISE`].
 fn agreement(all: &[Judged], noise_of_all: f64) -> String {
     let agrees = |one: &Judged| one.error.abs() <= noise(&one.steps).unwrap_or(0.0).max(MOST_NOISE);
     let noise = plus_minus(noise_of_all);
@@ -134,7 +134,7 @@ fn agreement(all: &[Judged], noise_of_all: f64) -> String {
     format!("Predictions {verb} the measurement: mean error {mean}, largest {name} {off}, noise {noise}.")
 }
 
-/// That nothing can be judged, with the schedule whose steps show it best.
+/// The text for an unsteady machine, with the noisiest schedule as an example.
 fn unsteady(all: &[Judged], noise_of_all: f64) -> String {
     let by_noise = |a: &&Judged, b: &&Judged| noise(&a.steps).unwrap_or(0.0).total_cmp(&noise(&b.steps).unwrap_or(0.0));
     let Some(worst) = all.iter().max_by(by_noise) else { return String::new() };
@@ -147,17 +147,17 @@ fn unsteady(all: &[Judged], noise_of_all: f64) -> String {
     )
 }
 
-/// How far apart two schedules' measured times must be to count as different: a per cent, or the noise between their steps, which were
-/// taken in turn.
+/// Least relative difference of two schedules' measured times that counts: 1 %, or the noise between their steps, which were taken
+/// in turn.
 fn measured_tie(a: &Judged, b: &Judged) -> f64 {
     let ratios: Vec<f64> = a.measured().zip(b.measured()).map(|(a, b)| b / a.max(f64::MIN_POSITIVE)).collect();
     half_interval(&ratios).unwrap_or(0.0).max(TIE)
 }
 
-/// Names from the shortest to the longest time; `≈` joins neighbours that are no further apart than `tie`.
+/// Lists names from the shortest to the longest time; `≈` joins neighbours within `tie` of each other.
 fn order(all: &[Judged], ms: impl Fn(&Judged) -> f64, tie: fn(&Judged, &Judged) -> f64) -> String {
     let mut sorted: Vec<(&Judged, f64)> = all.iter().map(|one| (one, ms(one))).collect();
-    sorted.sort_by(|a, b| a.1.total_cmp(&b.1)); // equals stay as they were asked for
+    sorted.sort_by(|a, b| a.1.total_cmp(&b.1)); // stable: ties stay in the order asked for
     let mut text = String::new();
     for (number, (one, ms)) in sorted.iter().enumerate() {
         if let Some((before, shorter)) = number.checked_sub(1).map(|before| sorted[before]) {

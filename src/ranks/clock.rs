@@ -1,22 +1,22 @@
-//! One clock for all ranks: every rank's readings are brought to rank 0's.
+//! Clock alignment: converts the readings of every rank to rank 0's clock.
 //!
 //! Processes of one machine read the same clock. Between machines the offset is bracketed (Cristian, "Probabilistic clock
 //! synchronization", 1989): rank 0 reads its clock after every rank has entered one exchange and before it leaves the next, so
-//! the reading lies between two of ours; the tightest of many such brackets counts, and half its width is the uncertainty.
+//! the reading is between two of ours. The tightest of many such brackets counts; half its width is the uncertainty.
 
 use super::lost::Lost;
 
-/// Brackets that are tried.
+/// Number of brackets.
 const ROUNDS: usize = 40;
 
-/// A rank's clock: how it was brought to rank 0's.
+/// The alignment of a rank's clock with rank 0's.
 #[derive(Debug)]
 pub struct Alignment {
-    /// How.
+    /// Description of the method.
     pub method: String,
-    /// To be added to this rank's clock, in ns.
+    /// Offset to add to this rank's clock, in ns.
     pub offset_ns: i64,
-    /// The offset may be wrong by this much, in ns.
+    /// Uncertainty of the offset, in ns.
     pub uncertainty_ns: u64,
 }
 
@@ -52,13 +52,13 @@ impl Alignment {
         Ok(Alignment { method, offset_ns, uncertainty_ns })
     }
 
-    /// Nanoseconds on rank 0's clock.
+    /// Returns the time on rank 0's clock, in ns.
     pub fn now_ns(&self) -> u64 {
         monotonic_ns().saturating_add_signed(self.offset_ns)
     }
 }
 
-/// The machine's monotonic clock: the same for all its processes.
+/// Reads the monotonic clock, which all processes of the machine share.
 fn monotonic_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -71,7 +71,7 @@ mod tests {
 
     /// Rank 0's clock runs 5 s ahead, and every other exchange brings its reading.
     #[test]
-    fn the_offset_lies_within_the_uncertainty() {
+    fn the_offset_is_within_the_uncertainty() {
         let calls = Cell::new(0);
         let exchange = |bytes: Vec<u8>| {
             calls.set(calls.get() + 1);

@@ -1,4 +1,4 @@
-//! The launcher's side of the sockets: gathers the parts of each exchange, and tells everybody when somebody is gone.
+//! The launcher's side of the sockets: gathers the parts of each exchange, and tells all ranks when one died.
 
 use super::Patience;
 use super::socket::Frame;
@@ -9,19 +9,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the hub knows of a rank.
+/// The state of a rank.
 #[derive(Default)]
 struct Member {
-    /// What a thread of its own writes to the rank: one that is stopped keeps nobody else waiting.
+    /// Frames for the rank. A thread per rank writes them, so that a stopped rank does not block the others.
     outbox: Option<Sender<Arc<Vec<u8>>>>,
     part: Option<Vec<u8>>,
     left: Option<(Option<String>, u8)>,
     gone: bool,
-    /// For how long it has given no sign of life although somebody waits for it.
+    /// For how long it has not answered although others wait for it.
     silent: Duration,
 }
 
-/// The hub.
+/// The launcher's connections to all ranks.
 pub struct Hub {
     members: Vec<Member>,
     events: Receiver<Event>,
@@ -31,16 +31,16 @@ pub struct Hub {
     lost: Option<String>,
 }
 
-/// What the threads that read and write tell the hub.
+/// Messages of the reading threads to the hub.
 enum Event {
     Joined(u32, Sender<Arc<Vec<u8>>>),
     Frame(u32, io::Result<Frame>),
-    /// The system gives no more threads or sockets.
+    /// The system has no more threads or sockets.
     Refused(io::Error),
 }
 
 impl Hub {
-    /// A hub for `size` ranks that connect to `listener`.
+    /// Returns a hub for `size` ranks that connect to `listener`.
     pub fn new(size: u32, listener: UnixListener, patience: Patience) -> io::Result<Hub> {
         let (sender, events) = channel();
         std::thread::Builder::new().name("hub".to_string()).spawn(move || accept(size, &listener, &sender))?;
@@ -48,7 +48,7 @@ impl Hub {
         Ok(Hub { members, events, patience, since_ping: Duration::ZERO, measured: false, lost: None })
     }
 
-    /// Waits at most `wait` for something to happen and deals with it, and with all that has happened since.
+    /// Waits at most `wait` for an event and handles it, and all others that have arrived.
     pub fn turn(&mut self, wait: Duration) {
         let mut next = self.events.recv_timeout(wait).ok();
         while let Some(event) = next {
@@ -78,7 +78,7 @@ impl Hub {
             Ok(Frame::Leave(text, code)) => {
                 let why = text.as_ref().map(|text| format!("rank {rank} ended: {text}"));
                 member.left = Some((text, code));
-                // Others may be waiting for its devices inside a step.
+                // Others may wait for its devices inside a step.
                 why.into_iter().for_each(|why| self.lose(why));
             }
             Ok(_) => return,
@@ -87,7 +87,7 @@ impl Hub {
         self.share();
     }
 
-    /// Ends an exchange to which every rank has contributed; calls off one to which a rank that has left never will.
+    /// Completes an exchange that has the parts of all ranks; cancels one that a rank has left without its part.
     fn share(&mut self) {
         if self.members.iter().all(|member| member.part.is_some()) {
             let parts = self.members.iter_mut().filter_map(|member| member.part.take()).collect();
@@ -104,7 +104,7 @@ impl Hub {
         self.members.iter().any(|member| member.part.is_some())
     }
 
-    /// So much time has passed: asks those that are waited for whether they live. The first that has not said so for too long.
+    /// Advances the clocks by `passed` and pings the ranks that others wait for. Returns the first that has not answered for too long.
     pub fn pass(&mut self, passed: Duration) -> Option<usize> {
         let awaited = self.is_awaited();
         let (silence, joining) = (self.patience.silence, self.patience.joining);
@@ -125,7 +125,7 @@ impl Hub {
         self.members.iter_mut().map(late).collect::<Vec<_>>().into_iter().position(|late| late)
     }
 
-    /// Tells all others, once, that somebody is gone.
+    /// Tells all ranks, once, that a rank died or hangs.
     pub fn lose(&mut self, text: String) {
         if self.lost.is_none() {
             self.tell(&Frame::Lost(text.clone()));
@@ -133,19 +133,19 @@ impl Hub {
         }
     }
 
-    /// Tells every rank.
+    /// Sends a frame to every rank.
     pub fn tell(&self, frame: &Frame) {
         let mut bytes = Vec::new();
-        let _ = frame.write(&mut bytes); // memory does not fail
+        let _ = frame.write(&mut bytes); // writing to memory cannot fail
         let bytes = Arc::new(bytes);
         for outbox in self.members.iter().filter_map(|member| member.outbox.as_ref()) {
-            // A rank that cannot be reached is gone, which its end of the socket says too.
+            // A rank that cannot be reached has died, which the end of its stream reports, too.
             let _ = outbox.send(bytes.clone());
         }
     }
 
-    /// Reads what is still in the sockets of ranks that have all ended: their last words, which may arrive after their processes are
-    /// gone. A rank that never joined is not waited for longer than `unjoined`, the others no longer than `joined`.
+    /// Reads the last frames of ranks that have all ended; they may arrive after the processes have ended. Waits at most `joined`, or
+    /// `unjoined` if a rank never joined.
     pub fn drain(&mut self, joined: Duration, unjoined: Duration) {
         let begun = Instant::now();
         while self.members.iter().any(|member| !member.gone) {
@@ -160,17 +160,17 @@ impl Hub {
         self.members[rank].outbox.is_some()
     }
 
-    /// Ranks whose socket closed although they had not said that they leave.
+    /// Ranks whose socket closed without a farewell.
     pub fn vanished(&self) -> impl Iterator<Item = usize> {
         self.members.iter().enumerate().filter(|(_, m)| m.gone && m.left.is_none()).map(|(rank, _)| rank)
     }
 
-    /// What a rank said when it left.
+    /// Returns the error and exit code with which a rank left.
     pub fn farewell(&self, rank: usize) -> Option<&(Option<String>, u8)> {
         self.members[rank].left.as_ref()
     }
 
-    /// Whether, and why, the run was called off.
+    /// Returns why the run was cancelled, if it was.
     pub fn lost(&self) -> Option<&str> {
         self.lost.as_deref()
     }
@@ -181,9 +181,9 @@ impl Hub {
     }
 }
 
-/// Takes in ranks, each with a thread that reads what it says and one that writes what it is told.
+/// Accepts ranks; each has a thread that reads from it and one that writes to it.
 fn accept(size: u32, listener: &UnixListener, events: &Sender<Event>) {
-    // Strangers may come too; they are not waited for, and not without end.
+    // Other processes may connect, too; their number is limited.
     let claimed: Arc<Mutex<BTreeSet<u32>>> = Arc::default();
     for stream in listener.incoming().take(2 * size as usize + 16) {
         let (sender, claimed) = (events.clone(), claimed.clone());

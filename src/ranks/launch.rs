@@ -1,4 +1,4 @@
-//! Starting ranks on this machine: the program again, once a rank, joined through a socket.
+//! Starts ranks on this machine: the same program once per rank, joined through a socket.
 
 use super::hub::Hub;
 use super::socket::Frame;
@@ -11,39 +11,39 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Environment variables that tell a rank who it is.
+/// Environment variable with the number of a rank.
 pub const RANK: &str = "PIPESIM_RANK";
-/// How many there are.
+/// Environment variable with the number of ranks.
 pub const RANKS: &str = "PIPESIM_RANKS";
-/// Where the launcher listens.
+/// Environment variable with the name of the launcher's socket.
 pub const SOCKET: &str = "PIPESIM_RANK_SOCKET";
 
-/// What ranks that use NVSHMEM are given, unless it is set: a heap with room for the messages and gradients of several schedules
-/// at once, and no multicast, which only its collectives use and which cannot be set up where ranks share a GPU.
+/// Default variables for NVSHMEM: a heap with room for the messages and gradients of several schedules at once, and no multicast,
+/// which only its collectives use and which fails if ranks share a GPU.
 const DEFAULTS: [(&str, &str); 2] = [("NVSHMEM_SYMMETRIC_SIZE", "4G"), ("NVSHMEM_DISABLE_NVLS", "1")];
 
-/// How often the launcher looks after its ranks.
+/// Time between looks at the ranks.
 const LOOK: Duration = Duration::from_millis(50);
-/// The exit code of a rank that was killed, or misses another.
+/// Exit code of a rank that was killed, or that lost another.
 const LOST: u8 = 6;
-/// How long ranks have to end by themselves once one is gone.
+/// How long ranks have to end by themselves after one has died.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// How long the launcher waits for a rank that has ended to have joined: what it sent may arrive after its process is gone.
+/// How long the launcher waits for the frames of a rank that has ended: they may arrive after the process has ended.
 const JOINING: Duration = Duration::from_millis(500);
 
 /// How a launched run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// The exit code: that of the first rank that failed for a reason of its own; 6 where one was killed or hangs.
+    /// Exit code: that of the first rank that failed for a reason of its own; 6 if one was killed or hangs.
     pub code: u8,
-    /// What rank 0 could not say itself.
+    /// An error that rank 0 has not printed itself.
     pub problem: Option<String>,
 }
 
-/// Starts `size` ranks with this process's arguments and waits for them. Rank 0 has its standard streams. A rank that stands
-/// still for longer than `patience` allows ends the others; so does `stop`: after the step, where one was measured, else at once.
+/// Starts `size` ranks with this process's arguments and waits for them. Rank 0 inherits the standard streams. A rank that hangs for
+/// longer than `patience` allows ends the others; so does `stop`: after the current step if one was measured, otherwise at once.
 pub fn launch(size: u32, patience: Patience, stop: &Stop) -> io::Result<Ended> {
-    // An abstract name: nothing is left in any folder, however this ends.
+    // An abstract name leaves no file behind, however this process ends.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
     let socket = format!("pipesim-{}-{since}", std::process::id());
     let mut hub = Hub::new(size, UnixListener::bind_addr(&SocketAddr::from_abstract_name(&socket)?)?, patience)?;
@@ -51,7 +51,7 @@ pub fn launch(size: u32, patience: Patience, stop: &Stop) -> io::Result<Ended> {
     let (mut last, mut end, mut told) = (Instant::now(), None, false);
     loop {
         hub.turn(LOOK);
-        // Time for which this process was stopped itself, as by Ctrl-Z, counts for nobody.
+        // Time during which this process itself was stopped, as by Ctrl-Z, does not count.
         let passed = last.elapsed().min(4 * LOOK);
         last = Instant::now();
         children.look(passed)?;
@@ -85,7 +85,7 @@ pub fn launch(size: u32, patience: Patience, stop: &Stop) -> io::Result<Ended> {
     }
 }
 
-/// What the ranks' ends amount to.
+/// Combines the ends of all ranks.
 fn judge(hub: &Hub, children: &Children) -> Ended {
     let code = |status: &Option<ExitStatus>| status.and_then(|s| s.code()).map_or(LOST, |code| code as u8);
     let codes: Vec<u8> = children.0.iter().map(|child| code(&child.status)).collect();
@@ -96,7 +96,7 @@ fn judge(hub: &Hub, children: &Children) -> Ended {
         let known = told.as_ref().is_some_and(|told| told.contains(text.as_str()) || text.contains(told.as_str()));
         (!known && hub.lost().is_none_or(|lost| lost.contains(text.as_str()))).then(|| format!("rank {rank}: {text}"))
     });
-    // Who waited for a stopped rank may have said so first, without knowing why.
+    // A rank that waited for a stopped one may have reported it first, without knowing why.
     let stood = children.0.iter().find_map(|child| child.stood.clone());
     let said = told.as_deref().or(hub.lost()).unwrap_or_default();
     let stood = stood.filter(|text| !said.contains(text.as_str()));
@@ -106,25 +106,25 @@ fn judge(hub: &Hub, children: &Children) -> Ended {
         (Some(None), Some(lost)) => Some(lost.to_string()),
         _ => alone,
     };
-    // Ranks that miss another end with 6: one that ended for a reason of its own, as for want of memory, is why.
+    // Ranks that lost another end with 6; the one that ended for a reason of its own, such as missing memory, is the cause.
     let code = codes.iter().find(|&&code| code != 0 && code != LOST).or(codes.iter().find(|&&code| code != 0));
     Ended { code: code.copied().unwrap_or(0), problem }
 }
 
-/// A started process.
+/// A rank's process.
 struct Started {
     process: Child,
-    /// How it ended.
+    /// Its exit status, once it has ended.
     status: Option<ExitStatus>,
-    /// For how long it has ended.
+    /// Time since it has ended.
     ended: Duration,
-    /// For how long it has been stopped.
+    /// Time since it was stopped.
     stopped: Duration,
-    /// That it was, when the run was called off.
+    /// The message that it was stopped, if it was when the run was cancelled.
     stood: Option<String>,
 }
 
-/// The started processes, by rank; what is left of them is killed in the end.
+/// The processes by rank. Dropping kills those that still run.
 struct Children(Vec<Started>);
 
 impl Children {
@@ -157,7 +157,7 @@ impl Children {
         Ok(children)
     }
 
-    /// Notes who has ended and who is stopped, `passed` after the last time.
+    /// Updates the state of all processes, `passed` after the last look.
     fn look(&mut self, passed: Duration) -> io::Result<()> {
         for child in &mut self.0 {
             if child.status.is_some() {
@@ -170,7 +170,7 @@ impl Children {
         Ok(())
     }
 
-    /// A rank that has been stopped for longer than `limit`.
+    /// Returns the message about a rank that has been stopped for longer than `limit`.
     fn stopped(&self, limit: Duration) -> Option<String> {
         let (rank, child) = self.0.iter().enumerate().find(|(_, child)| child.stopped > limit)?;
         let (stands, seconds) = (child.stands(rank), limit.as_secs());
@@ -181,27 +181,27 @@ impl Children {
         ))
     }
 
-    /// That `rank` says nothing.
+    /// Returns the message that `rank` does not answer.
     fn silent(&self, rank: usize, patience: Patience) -> String {
         let who = format!("rank {rank} (process {})", self.0[rank].process.id());
         Lost::silent(&who, patience.silence).0
     }
 
-    /// Lets ranks that are stopped go on, to learn that the run is over and to write what was measured.
+    /// Continues stopped ranks, so that they learn that the run is over and write what was measured.
     fn resume(&mut self) {
         for (rank, child) in self.0.iter_mut().enumerate().filter(|(_, child)| child.is_stopped()) {
             child.stood = Some(child.stands(rank));
-            // The shell's own command: one that is not there leaves the rank to be killed.
+            // `kill` is built into the shell. Without a shell the rank is killed later.
             let go_on = format!("kill -CONT {}", child.process.id());
             let _ = Command::new("sh").args(["-c", &go_on]).stdin(Stdio::null()).status();
         }
     }
 
-    /// A rank that is gone without a word; one that never joined, once it has been gone for `unjoined`.
+    /// Returns the message about a rank that died without a farewell; one that never joined counts once it has ended for `unjoined`.
     fn death(&self, hub: &Hub, unjoined: Duration) -> Option<String> {
         let ended = self.0.iter().enumerate().find_map(|(rank, child)| {
             child.status?;
-            // Its last words may still be under way: its socket closes after them.
+            // Its last frames may still be on the way: its socket closes after them.
             hub.vanished().any(|vanished| vanished == rank).then_some(rank)
         });
         let never = || {
@@ -237,7 +237,7 @@ impl Drop for Children {
 }
 
 impl Started {
-    /// Whether the system says that it is stopped.
+    /// Whether the process is stopped, by its state in `/proc`.
     fn is_stopped(&self) -> bool {
         let stat = || std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap_or_default();
         self.status.is_none() && stat().rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['T', 't']))

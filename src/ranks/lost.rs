@@ -1,27 +1,27 @@
-//! A rank that is gone, and how long the others wait for one that may be.
+//! Errors of ranks, and how long ranks wait for each other.
 
 use std::time::Duration;
 
-/// What is said of all others where a rank has ended.
+/// End of the message about a rank that died.
 const DEATH: &str = "; all others were ended";
 
-/// A rank is gone, so the run cannot go on.
+/// A rank died or hangs, so the run cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Lost(pub String);
 
 impl Lost {
-    /// That `rank` ended without a word, and `how`.
+    /// `rank` ended without saying why; `how` describes its end.
     pub(super) fn dead(rank: usize, how: &str) -> Lost {
         Lost(format!("rank {rank} {how}{DEATH}"))
     }
 
-    /// Whether it says that `rank` ended without a word.
+    /// Whether this is the death of `rank`.
     pub(super) fn is_death_of(&self, rank: usize) -> bool {
         self.0.starts_with(&format!("rank {rank} ")) && self.0.ends_with(DEATH)
     }
 
-    /// `who` did not answer in time.
+    /// `who` did not answer within `limit`.
     pub(super) fn silent(who: &str, limit: Duration) -> Lost {
         Lost(format!(
             "{who} has not answered for {} s: it is stopped or hangs; all others were ended: start again, or give a longer \
@@ -31,16 +31,16 @@ impl Lost {
     }
 }
 
-/// Why there is no role.
+/// Why this process cannot become a rank.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
-    /// What was asked for contradicts what started this process.
+    /// The options contradict the launcher of this process.
     #[error("{0}")]
     Contradiction(String),
-    /// This build or machine cannot.
+    /// This build or machine does not support it.
     #[error("{0}")]
     Unable(String),
-    /// A rank was gone before the run began.
+    /// A rank died before the run began.
     #[error(transparent)]
     Lost(#[from] Lost),
 }
@@ -48,16 +48,16 @@ pub enum Misfit {
 /// How long ranks wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For a rank to come up.
+    /// For a rank to start.
     pub joining: Duration,
-    /// For a rank that gives no sign of life.
+    /// For a rank that does not answer.
     pub silence: Duration,
-    /// For one that does, and may still be reading a large model, or compiling.
+    /// For a rank that answers, but may be reading a large model or compiling.
     pub most: Duration,
 }
 
 impl Patience {
-    /// What `--timeout` asks for. The least that a living process is given to answer is a second, and ten to come up.
+    /// Derives the limits from `--timeout`. A process always has at least 1 s to answer and 10 s to start.
     pub fn of(timeout: Option<Duration>) -> Patience {
         let seconds = Duration::from_secs;
         let silence = timeout.unwrap_or(seconds(30)).max(seconds(1));
@@ -65,7 +65,7 @@ impl Patience {
         Patience { joining, silence, most: seconds(600).max(silence.saturating_mul(20)) }
     }
 
-    /// How often a rank that is waited for is asked for a sign of life.
+    /// Time between questions to a rank that others wait for.
     pub fn between_pings(self) -> Duration {
         (self.silence / 4).min(Duration::from_secs(1))
     }

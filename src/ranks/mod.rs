@@ -1,11 +1,11 @@
 //! Ranks: the processes of one run, each with some of its devices.
 //!
-//! Every rank runs the same program on the same arguments, and what one of them measures is exchanged: so all of them come to
-//! the same orders, costs and figures, and rank 0 alone speaks. [`Ranks::exchange`] is the only call that all must make
-//! together; it is never made inside a step. A rank that dies ends the others: whoever waits learns who it was.
+//! Every rank runs the same program with the same arguments and exchanges what it measures, so all ranks compute the same orders,
+//! costs and figures; only rank 0 prints. [`Ranks::exchange`] is the only collective call and is never made inside a step. When a
+//! rank dies, the others end with an error that names it.
 //!
-//! Three ways to be ranks: alone; started by [`launch`], joined through a socket of this machine; started by `mpirun` or
-//! Slurm, joined through MPI (feature `mpi`).
+//! A process runs alone, or [`launch`] starts several and joins them through a socket of this machine, or `mpirun` or Slurm starts
+//! them and they join through MPI (feature `mpi`).
 
 mod clock;
 mod hub;
@@ -28,28 +28,28 @@ pub use lost::{Lost, Misfit, Patience};
 pub use role::{Role, refuse_ranks, role};
 pub use stop::{Stop, signal_name};
 
-/// Whether this build joins ranks through MPI.
+/// Whether this build supports MPI.
 pub const HAS_MPI: bool = cfg!(feature = "mpi");
 
 /// A put with signal to a rank on another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// The heap that it belongs to.
+    /// Number of the heap that it is for.
     pub heap: u64,
-    /// Where the data goes, in bytes from the heap's beginning.
+    /// Offset of the data in the heap, in bytes.
     pub offset: u64,
-    /// Where the signal lies.
+    /// Offset of the signal in the heap, in bytes.
     pub signal: u64,
-    /// What the signal is raised to.
+    /// New value of the signal.
     pub value: u64,
-    /// The data.
+    /// The payload.
     pub data: Vec<u8>,
 }
 
 impl Packet {
     const HEADER: usize = 4 * size_of::<u64>();
 
-    /// The packet as bytes.
+    /// Serializes the packet.
     pub fn to_bytes(&self) -> Vec<u8> {
         let words = [self.heap, self.offset, self.signal, self.value];
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -57,7 +57,7 @@ impl Packet {
         bytes
     }
 
-    /// The packet that these bytes are; `None` where they are too few.
+    /// Deserializes a packet; `None` if there are too few bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Packet> {
         let (header, data) = bytes.split_at_checked(Packet::HEADER)?;
         let mut words = header.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
@@ -68,16 +68,16 @@ impl Packet {
 
 type Receiver = Arc<dyn Fn(&Packet) + Send + Sync>;
 
-/// Who takes in packets, by heap; those for heaps that are not there yet wait.
+/// Receivers of packets by heap. Packets for heaps that do not exist yet are kept.
 #[derive(Default)]
 struct Inbox {
     receivers: BTreeMap<u64, Receiver>,
     early: Vec<Packet>,
 }
 
-/// How ranks reach each other.
+/// The connection between ranks.
 trait Wire: Send + Sync {
-    /// Every rank's bytes, by rank; given up when `patience` ends.
+    /// Returns the bytes of every rank, by rank. Fails when `patience` ends.
     fn exchange(&self, bytes: Vec<u8>, patience: Patience) -> Result<Vec<Vec<u8>>, Lost>;
 
     /// Sends a packet. Packets of one sender arrive in order.
@@ -85,22 +85,22 @@ trait Wire: Send + Sync {
         unreachable!("ranks of one machine share memory");
     }
 
-    /// Who is gone, if somebody is.
+    /// Returns the rank that died or hangs, if any.
     fn lost(&self) -> Option<Lost>;
 
-    /// This rank ends, with an error or without.
+    /// Tells the others that this rank ends, with an error or without.
     fn leave(&self, error: Option<&str>, code: u8);
 
-    /// This rank has measured its first step.
+    /// Tells the launcher that this rank has measured its first step.
     fn measured(&self) {}
 
-    /// Whether this is MPI.
+    /// Whether the connection is MPI.
     fn is_mpi(&self) -> bool {
         false
     }
 }
 
-/// No other ranks.
+/// The connection of a process that runs alone.
 struct Alone;
 
 impl Wire for Alone {
@@ -115,14 +115,14 @@ impl Wire for Alone {
     fn leave(&self, _error: Option<&str>, _code: u8) {}
 }
 
-/// This process among the processes of the run.
+/// This process as one of the processes of the run.
 pub struct Ranks {
     rank: u32,
     size: u32,
     wire: Box<dyn Wire>,
-    /// By rank: the machine that it runs on.
+    /// The machine of each rank.
     machines: Vec<String>,
-    /// Treat every rank as if it were on a machine of its own.
+    /// Treat every rank as if it ran on a machine of its own.
     apart: bool,
     clock: Alignment,
     inbox: Arc<Mutex<Inbox>>,
@@ -138,7 +138,7 @@ impl std::fmt::Debug for Ranks {
 }
 
 impl Ranks {
-    /// One process that runs all devices.
+    /// Returns a single process that runs all devices.
     pub fn alone() -> Arc<Ranks> {
         let alone = Ranks::new((0, 1), Box::new(Alone), Arc::default(), false, Patience::of(None), Arc::default());
         Arc::new(alone.unwrap_or_else(|_| unreachable!("nobody else")))
@@ -159,40 +159,40 @@ impl Ranks {
         Ok(Ranks { rank, size, wire, machines, apart, clock, inbox, heaps: Mutex::new(0), patience, stop })
     }
 
-    /// This process's number, from 0.
+    /// Number of this process, from 0.
     pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// How many processes there are.
+    /// Number of processes.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Whether this is the rank that speaks: rank 0, or the next one where that is gone without a word.
+    /// Whether this rank prints and writes reports: rank 0, or rank 1 if rank 0 was killed.
     pub fn speaks(&self) -> bool {
         self.rank == 0 || (self.rank == 1 && self.lost().is_some_and(|lost| lost.is_death_of(0)))
     }
 
-    /// The devices that rank `rank` runs, of `devices`: runs of consecutive ones, the first ranks taking what does not divide.
+    /// Returns the devices of `devices` that `rank` runs: consecutive ones; the first ranks run one more if they do not divide evenly.
     pub fn devices_of(&self, rank: u32, devices: u32) -> Range<u32> {
         let (each, more) = (devices / self.size, devices % self.size);
         let start = |rank: u32| rank * each + rank.min(more);
         start(rank)..start(rank + 1)
     }
 
-    /// The devices that this rank runs.
+    /// Returns the devices of `devices` that this rank runs.
     pub fn devices(&self, devices: u32) -> Range<u32> {
         self.devices_of(self.rank, devices)
     }
 
-    /// Of `devices`, those that ranks on this rank's machine run, in the ranks' order.
+    /// Returns the devices of `devices` that the ranks of this machine run, in the order of ranks.
     pub fn devices_here(&self, devices: u32) -> Vec<u32> {
         let here = (0..self.size).filter(|&rank| self.machines[rank as usize] == self.machines[self.rank as usize]);
         here.flat_map(|rank| self.devices_of(rank, devices)).collect()
     }
 
-    /// The rank that runs `device` of `devices`.
+    /// Returns the rank that runs `device` of `devices`.
     pub fn rank_of(&self, device: u32, devices: u32) -> u32 {
         (0..self.size).find(|&rank| self.devices_of(rank, devices).contains(&device)).unwrap_or(0)
     }
@@ -202,44 +202,44 @@ impl Ranks {
         rank == self.rank || self.share_memory()
     }
 
-    /// Whether all ranks are on one machine and share memory; else none do.
+    /// Whether all ranks run on one machine and share memory; otherwise none do.
     pub fn share_memory(&self) -> bool {
         !self.apart && self.machines.iter().all(|machine| *machine == self.machines[0])
     }
 
-    /// Whether `mpirun` or the like started the ranks.
+    /// Whether an MPI launcher started the ranks.
     pub fn under_mpi(&self) -> bool {
         self.wire.is_mpi()
     }
 
-    /// Every rank's bytes, by rank. All ranks must call this together, in the same order.
+    /// Returns the bytes of every rank, by rank. All ranks must call this together, in the same order.
     pub fn exchange(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Lost> {
         self.wire.exchange(bytes, self.patience)
     }
 
-    /// [`Ranks::exchange`] that waits no longer than `most` for others that live.
+    /// As [`Ranks::exchange`], but waits at most `most` for ranks that are alive.
     pub fn exchange_within(&self, bytes: Vec<u8>, most: Duration) -> Result<Vec<Vec<u8>>, Lost> {
         self.wire.exchange(bytes, Patience { most, ..self.patience })
     }
 
-    /// Whether somebody wants the run to end early.
+    /// The request to end the run early.
     pub fn stop(&self) -> &Arc<Stop> {
         &self.stop
     }
 
-    /// Notes that a step was measured.
+    /// Records that a step was measured.
     pub fn note_measured(&self) {
         if self.stop.note_measured() {
             self.wire.measured();
         }
     }
 
-    /// Who is gone, if somebody is.
+    /// Returns the rank that died or hangs, if any.
     pub fn lost(&self) -> Option<Lost> {
         self.wire.lost()
     }
 
-    /// This rank ends: with the text of the error and the exit code where there is one.
+    /// Tells the others that this rank ends, with the text and exit code of its error, if any.
     pub fn leave(&self, error: Option<&str>, code: u8) {
         self.wire.leave(error, code);
     }
@@ -249,12 +249,12 @@ impl Ranks {
         self.clock.now_ns()
     }
 
-    /// How this rank's clock was brought to rank 0's.
+    /// The alignment of this rank's clock with rank 0's.
     pub fn alignment(&self) -> &Alignment {
         &self.clock
     }
 
-    /// The number of the next heap, the same in every rank that makes its heaps in the same order.
+    /// Returns the number of the next heap: the same in all ranks, as they create heaps in the same order.
     pub fn next_heap(&self) -> u64 {
         let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
         *heaps += 1;
@@ -266,7 +266,7 @@ impl Ranks {
         self.wire.send(rank, packet);
     }
 
-    /// Packets for `heap` go to `receiver` from now on.
+    /// Delivers packets for `heap` to `receiver` from now on.
     pub fn deliver(&self, heap: u64, receiver: impl Fn(&Packet) + Send + Sync + 'static) {
         let mut inbox = lock(&self.inbox);
         let (here, others) = std::mem::take(&mut inbox.early).into_iter().partition(|packet| packet.heap == heap);
@@ -276,7 +276,7 @@ impl Ranks {
         inbox.receivers.insert(heap, Arc::new(receiver));
     }
 
-    /// No more packets for `heap`.
+    /// Ends the delivery of packets for `heap`.
     pub fn forget(&self, heap: u64) {
         lock(&self.inbox).receivers.remove(&heap);
     }
@@ -286,7 +286,7 @@ fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
     inbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Hands a packet to whom it is for.
+/// Delivers a packet, or keeps it until its heap exists.
 #[cfg_attr(not(any(feature = "mpi", test)), expect(dead_code, reason = "ranks of one machine share memory"))]
 fn take_in(inbox: &Mutex<Inbox>, packet: Packet) {
     let mut inbox = lock(inbox);
@@ -296,8 +296,8 @@ fn take_in(inbox: &Mutex<Inbox>, packet: Packet) {
     }
 }
 
-/// A name that is the same for all processes of one running machine, and for them only. Containers on one machine do not share
-/// memory: their host names differ.
+/// Returns a name that all processes of one running machine have in common, and no others. Containers on one machine do not share
+/// memory, and their host names differ.
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
     format!("{} {}", read("/proc/sys/kernel/random/boot_id"), read("/proc/sys/kernel/hostname"))

@@ -1,4 +1,4 @@
-//! Ranks under `mpirun`. One thread owns MPI and does everything: exchanges, packets out, packets in.
+//! Ranks under `mpirun`. One thread owns MPI and does everything: exchanges, sending and receiving packets.
 
 use super::{Inbox, Lost, Misfit, Packet, Patience, Wire, lock, take_in};
 use mpi::Threading;
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 const PART: i32 = 1;
 /// Tag of packets.
 const PACKET: i32 = 2;
-/// Tag of the question whether a rank lives, and of its answer.
+/// Tags of the question whether a rank is alive, and of the answer.
 const PING: i32 = 3;
 const PONG: i32 = 4;
 
-/// How long the thread sleeps when there may be something soon, and when not.
+/// How long the thread sleeps if messages are expected, and if not.
 const SOON: Duration = Duration::from_micros(20);
 const IDLE: Duration = Duration::from_millis(1);
 
@@ -35,26 +35,26 @@ enum Order {
 
 type Reply = Sender<Result<Vec<Vec<u8>>, Lost>>;
 
-/// An exchange under way.
+/// A pending exchange.
 struct Exchange {
     reply: Reply,
     patience: Patience,
     begin: Instant,
-    /// When the others were last asked whether they live.
+    /// When the others were last pinged.
     asked: Instant,
 }
 
-/// The way to the thread that owns MPI.
+/// The handle of the thread that owns MPI.
 pub struct Mpi {
     orders: Mutex<Sender<Order>>,
-    /// Set by SIGTERM: what `mpirun` sends to the others when a rank dies.
+    /// Set by SIGTERM, which `mpirun` sends to the others when a rank dies.
     stopped: Arc<AtomicBool>,
     rank: u32,
     patience: Patience,
 }
 
 impl Mpi {
-    /// Initialises MPI: this process's way to the others, its rank, and how many there are.
+    /// Initialises MPI. Returns the connection, this process's rank, and the number of ranks.
     pub fn join(inbox: Arc<Mutex<Inbox>>, patience: Patience) -> Result<(Mpi, u32, u32), Misfit> {
         let stopped = Arc::new(AtomicBool::new(false));
         let unable = |error: std::io::Error| Misfit::Unable(error.to_string());
@@ -144,7 +144,7 @@ impl Wire for Mpi {
     }
 }
 
-/// A send under way, and its bytes.
+/// A pending send and its bytes.
 type Send = (Request<'static, [u8], StaticScope>, *mut [u8]);
 
 struct Thread {
@@ -152,15 +152,15 @@ struct Thread {
     orders: Receiver<Order>,
     inbox: Arc<Mutex<Inbox>>,
     sends: Vec<Send>,
-    /// By rank: parts of exchanges that have come in; a rank can be one exchange ahead.
+    /// Received parts of exchanges, by rank; a rank can be one exchange ahead.
     parts: Vec<VecDeque<Vec<u8>>>,
-    /// By rank: when something last came from it.
+    /// When the last message of each rank arrived.
     heard: Vec<Instant>,
     exchange: Option<Exchange>,
 }
 
 impl Thread {
-    /// Serves until this rank leaves; who is to be told when MPI has ended.
+    /// Serves until this rank leaves. Returns the channel to notify once MPI has ended.
     fn serve(mut self) -> Option<Sender<()>> {
         self.parts = (0..self.world.size()).map(|_| VecDeque::new()).collect();
         loop {
@@ -192,7 +192,7 @@ impl Thread {
         self.exchange = Some(Exchange { reply, patience, begin: now, asked: now });
     }
 
-    /// Asks those that are waited for whether they live; gives an exchange up that waits for one that does not say so.
+    /// Pings the ranks that the exchange waits for; cancels the exchange if one does not answer.
     fn look(&mut self) {
         let Some(exchange) = &mut self.exchange else { return };
         let (now, begin, patience) = (Instant::now(), exchange.begin, exchange.patience);
@@ -218,7 +218,7 @@ impl Thread {
         self.sends.push((request, memory));
     }
 
-    /// Takes in what has come, and frees what has gone.
+    /// Receives what has arrived, and frees what was sent.
     fn progress(&mut self) {
         while let Some(arrival) = self.world.any_process().immediate_matched_probe() {
             let (bytes, status) = arrival.matched_receive_vec::<u8>();
@@ -248,7 +248,7 @@ impl Thread {
         self.look();
     }
 
-    /// Ends MPI; after an error for all ranks.
+    /// Ends MPI; after an error, for all ranks.
     fn end(mut self, well: bool, code: u8) {
         if !well {
             self.world.abort(i32::from(code));

@@ -1,4 +1,4 @@
-//! Which part this process plays, read off what started it.
+//! The role of this process, from its environment: alone, launcher, or one of several ranks.
 
 use super::launch::{RANK, RANKS, SOCKET};
 use super::socket::Socket;
@@ -7,15 +7,15 @@ use super::{Misfit, Patience, Ranks};
 use std::env::var;
 use std::sync::Arc;
 
-/// What this process is to do.
+/// The role of a process.
 pub enum Role {
-    /// Run everything itself, or be a rank among others.
+    /// Runs everything itself, or is one of several ranks.
     Rank(Arc<Ranks>),
-    /// Start this many ranks and look after them.
+    /// Starts this many ranks and supervises them.
     Launch(u32),
 }
 
-/// What an MPI launcher says of the number of ranks.
+/// Number of ranks that an MPI launcher started, if it started several.
 fn started() -> Result<Option<u32>, Misfit> {
     let mut found: Option<(&str, u32)> = None;
     for name in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"] {
@@ -37,14 +37,14 @@ fn started() -> Result<Option<u32>, Misfit> {
             return Ok(Some(tasks));
         }
         return Err(Misfit::Contradiction(format!(
-            "srun started {tasks} tasks that do not know of each other; use srun --mpi=pmix, or mpirun"
+            "srun started {tasks} tasks that are not connected; use srun --mpi=pmix, or mpirun"
         )));
     }
     Ok(found.map(|(_, size)| size).filter(|&size| size > 1))
 }
 
-/// The role of this process, where the user asked for `asked` ranks. With `apart`, ranks share no memory even on one machine.
-/// They wait for each other as `patience` says.
+/// Returns the role of this process; the user asked for `asked` ranks. With `apart`, ranks share no memory even on one machine.
+/// `patience` limits how long they wait for each other.
 pub fn role(asked: Option<u32>, apart: bool, patience: Patience) -> Result<Role, Misfit> {
     if let Ok(rank) = var(RANK) {
         return Ok(Role::Rank(Arc::new(member(&rank, asked, patience)?)));
@@ -59,7 +59,7 @@ pub fn role(asked: Option<u32>, apart: bool, patience: Patience) -> Result<Role,
     }
 }
 
-/// For commands that one process runs: that nobody started several.
+/// Checks that no launcher started several processes, for commands that run in one.
 pub fn refuse_ranks(command: &str) -> Result<(), Misfit> {
     match started()? {
         Some(size) => Err(Misfit::Contradiction(format!(
@@ -69,7 +69,7 @@ pub fn refuse_ranks(command: &str) -> Result<(), Misfit> {
     }
 }
 
-/// A rank that [`super::launch`] started.
+/// Joins as a rank that [`super::launch`] started.
 fn member(rank: &str, asked: Option<u32>, patience: Patience) -> Result<Ranks, Misfit> {
     let bad = |what: &str| {
         Misfit::Contradiction(format!(

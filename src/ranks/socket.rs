@@ -1,4 +1,4 @@
-//! A rank's end of the socket to the launcher, and the frames that go over it.
+//! A rank's socket to the launcher, and the protocol's frames.
 
 use super::stop::Stop;
 use super::{Lost, Patience, Wire};
@@ -9,32 +9,32 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest frame that is believed, in bytes.
+/// Longest valid frame, in bytes.
 const LONGEST: u64 = 1 << 34;
 
-/// How often a rank that waits looks whether the launcher lives.
+/// How often a waiting rank checks that the launcher is alive.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What goes over a socket.
+/// A message between a rank and the launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A rank's first word: its number.
+    /// The first frame of a rank: its number.
     Hello(u32),
     /// A rank's part of an exchange.
     Part(Vec<u8>),
     /// All parts of an exchange, by rank.
     All(Vec<Vec<u8>>),
-    /// A rank is gone: who, and how.
+    /// A rank died or hangs; the text says which and how.
     Lost(String),
     /// A rank ends, with the text of its error and its exit code.
     Leave(Option<String>, u8),
-    /// The launcher lives, and asks whether the rank does.
+    /// The launcher asks whether the rank is alive.
     Ping,
-    /// It does.
+    /// The answer to a ping.
     Pong,
     /// A rank has measured its first step.
     Measured,
-    /// All are to end after the step, as the signal of this number asks.
+    /// All ranks end after the current step because of the signal of this number.
     Stop(u8),
 }
 
@@ -62,7 +62,10 @@ impl Frame {
         to.flush()
     }
 
-    /// Reads a frame; an end of the stream is an error.
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// Not a frame, or the end of the stream.
     pub fn read(from: &mut impl Read) -> io::Result<Frame> {
         let bad = || io::Error::other("expected a frame of the launcher's protocol, found something else");
         let mut head = [0; 9];
@@ -112,17 +115,17 @@ pub struct Socket {
     heard: Arc<Heard>,
 }
 
-/// What a rank has heard from the launcher.
+/// What a rank has received from the launcher.
 struct Heard {
     lost: Mutex<Option<Lost>>,
-    /// When the launcher last spoke.
+    /// When the last frame arrived.
     last: Mutex<Instant>,
     stop: Arc<Stop>,
 }
 
 impl Socket {
-    /// Joins the launcher that listens under `name` as rank `rank`. A launcher that is stopped is not waited for longer than
-    /// `patience` allows; one that wants the run to end asks `stop`.
+    /// Joins the launcher that listens at `name` as rank `rank`. `patience` limits the wait for a stopped launcher; the launcher's
+    /// request to end the run goes to `stop`.
     pub fn join(name: &str, rank: u32, patience: Patience, stop: Arc<Stop>) -> io::Result<Socket> {
         let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
         stream.set_write_timeout(Some(patience.joining))?;
@@ -150,7 +153,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes in what the launcher says until it is gone.
+/// Receives frames until the launcher ends.
 fn listen(mut stream: UnixStream, exchanged: &Sender<Vec<Vec<u8>>>, heard: &Heard, answers: &Mutex<UnixStream>) {
     let text = loop {
         let frame = Frame::read(&mut stream);
@@ -172,7 +175,7 @@ fn listen(mut stream: UnixStream, exchanged: &Sender<Vec<Vec<u8>>>, heard: &Hear
 }
 
 impl Wire for Socket {
-    /// Who of the others does not answer is the launcher's to find out.
+    // The launcher finds out which rank does not answer.
     fn exchange(&self, bytes: Vec<u8>, patience: Patience) -> Result<Vec<Vec<u8>>, Lost> {
         let begin = Instant::now();
         self.write(&Frame::Part(bytes)).map_err(|_| self.why())?;
@@ -212,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_survive_the_way() {
+    fn frames_are_read_as_written() {
         let frames = [
             Frame::Hello(7),
             Frame::Part(vec![1, 2, 3]),
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_frame() {
+    fn invalid_frames_are_errors() {
         for bytes in [
             &[10_u8, 0, 0, 0, 0, 0, 0, 0, 0][..],
             &[5, 0, 0, 0, 0, 0, 0, 0, 0],

@@ -175,16 +175,12 @@ pub struct Comparison {
     /// none below three steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<f64>,
-    /// Midmean over all steps of predicted / measured - 1, each step predicted at its own time; none if only timelines
-    /// are known.
+    /// Predicted iteration / measured iteration - 1; `None` if only timelines are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub typical_makespan: Option<f64>,
-    /// The same for iterations, step ops included.
+    pub iteration: Option<f64>,
+    /// Predicted period / measured period - 1, if steps followed each other without a barrier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub typical_iteration: Option<f64>,
-    /// The same for periods; none if the steps did not run back to back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub typical_period: Option<f64>,
+    pub period: Option<f64>,
     /// Predicted bubble - measured bubble, in percentage points.
     pub bubble: f64,
     /// Median over ops of |predicted start - measured start|, as a fraction of the measured iteration.

@@ -1,4 +1,4 @@
-//! The machine that a prediction is made for: what is asked for, and what its devices cost each other as that was measured.
+//! The machine that a prediction is made for: the options given, and for the rest the contention that was measured.
 
 use super::event::{Config, Network, Processor, Put, Record, Scope, Sharing};
 use super::waits::Delay;
@@ -6,13 +6,14 @@ use crate::cost::CostTable;
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 
-/// The machine that is asked for; what its devices cost each other is as it was measured where nothing else is said of that.
+/// Returns the machine of a prediction: that of `asked_for`, with the measured contention of devices and links unless `asked_for` sets
+/// these. `None` if there is nothing beyond costs.
 pub(super) fn machine(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Option<Config> {
     let devices = graph.schedule().devices();
     let asked = asked_for.cloned().unwrap_or_default();
     let measured = costs.contention.as_ref().filter(|contention| contention.matters(devices));
     let processors = measured.filter(|_| asked.processors.is_empty()).map(|contention| {
-        // Devices that share cores are in what was measured.
+        // Devices that share cores are part of the measured contention.
         vec![Processor { devices: (0..devices).collect(), cores: devices, contention: contention.of(devices) }]
     });
     let is_free = asked.delivery == Delivery::OneSided && asked.slots.is_none() && asked.network == Network::default();
@@ -24,7 +25,7 @@ pub(super) fn machine(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&C
     Some(Config { processors, network: network.unwrap_or(asked.network), ..asked })
 }
 
-/// The links, where puts that are under way at the same time were seen to slow each other down.
+/// Returns the network in which simultaneous puts slow each other down as measured; `None` if that was not measured.
 pub(super) fn measured_network(costs: &CostTable) -> Option<Network> {
     costs.puts.as_ref().map(|puts| Network {
         transfer: puts.duration,

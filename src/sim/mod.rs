@@ -26,7 +26,7 @@ pub use memory::{MemoryCurve, memory};
 pub use predict::{Predicted, Setup, predict, replay};
 pub use prediction::{Interval, Prediction, Spread};
 pub use spans::StepSpan;
-pub use step::{AtSpeed, steady_makespan, typical_step, typical_step_on};
+pub use step::{steady_makespan, typical_step, typical_step_on};
 pub use successive::Successive;
 pub use sweep::{sweep, sweep_lasting};
 pub use waits::{Doing, OpTimes, Piece};

@@ -7,7 +7,7 @@ use super::idle::IdleSpan;
 use super::machine::{late, machine, measured_network};
 use super::prediction::{Prediction, Spread};
 use super::spans::{StepSpan, free_again, spans, step_spans};
-use super::step::{AtSpeed, Step, lasting, sweep_at_speed, typical_run, typical_sweep};
+use super::step::{Step, lasting, sweep_at_speed, typical_run, typical_sweep};
 use super::successive::{MOST_STEPS, Successive};
 use super::sweep::{sweep_from, sweep_lasting};
 use super::waits::OpTimes;
@@ -107,8 +107,8 @@ impl Predicted<'_> {
         self.step.makespan()
     }
 
-    /// Returns the step at each measured speed; nothing at constant speed.
-    pub fn at_speeds(&self) -> &[AtSpeed] {
+    /// Returns the makespan at each measured speed, in ticks; nothing at constant speed.
+    pub fn at_speeds(&self) -> &[u64] {
         &self.step.at_speeds
     }
 

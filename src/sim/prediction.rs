@@ -115,7 +115,7 @@ impl Prediction {
             metrics: Metrics::new(&step.devices, &peaks, held_against, costs.ticks_per_unit),
             jitter: None,
             interval: Interval::of(
-                &step.at_speeds.iter().map(|at| at.makespan as f64 / costs.ticks_per_unit).collect::<Vec<_>>(),
+                &step.at_speeds.iter().map(|&makespan| makespan as f64 / costs.ticks_per_unit).collect::<Vec<_>>(),
             ),
             iteration: None,
             period: None,

@@ -18,17 +18,8 @@ pub struct Step {
     pub(super) speed_number: Option<usize>,
     /// Its makespan at the machine's median speed.
     pub typical_makespan: u64,
-    /// The step at each measured speed.
-    pub at_speeds: Vec<AtSpeed>,
-}
-
-/// Figures of a step at one of the measured speeds, in ticks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtSpeed {
-    /// Time 0 to the end of the last op.
-    pub makespan: u64,
-    /// Sum of the busy time of all devices.
-    pub busy: u64,
+    /// Makespan at each measured speed, in ticks.
+    pub at_speeds: Vec<u64>,
 }
 
 pub(super) fn typical_sweep(graph: &TaskGraph, costs: &CostTable) -> Step {
@@ -72,11 +63,7 @@ impl Step {
         let busy = |devices: &[Activity]| devices.iter().map(|device| device.busy as f64).sum();
         let figures: Vec<(f64, f64)> = all.iter().map(|devices| (makespan(devices) as f64, busy(devices))).collect();
         let number = nearest_median(&figures);
-        let at_speed = |devices: &Vec<Activity>| AtSpeed {
-            makespan: makespan(devices),
-            busy: devices.iter().map(|device| device.busy).sum(),
-        };
-        let at_speeds = all.iter().map(at_speed).collect();
+        let at_speeds = all.iter().map(|devices| makespan(devices)).collect();
         let typical_makespan = makespan(&steady);
         Ok(Step { devices: all.swap_remove(number), speed_number: Some(number), typical_makespan, at_speeds })
     }

@@ -1,27 +1,27 @@
-//! Steps that follow each other without a barrier: a device begins the next as soon as it has ended its part of the one before.
+//! Steps that follow each other without a barrier: a device begins the next step as soon as it has ended its part of the last one.
 //!
-//! Steps meet nowhere but on their devices: a forward needs the parameters that its own device updated, nothing else of the step
-//! before. So each step is simulated by itself, with devices that are free from different times on. What is still left of the step
-//! before on other devices does not slow the first ops of the next one down here.
+//! Steps depend on each other only through their devices: a forward needs the parameters that its own device updated and nothing else
+//! of the previous step. So each step is simulated separately, with devices that become free at different times. Contention between
+//! the end of one step and the start of the next is not simulated.
 
 use super::event::EventError;
 use crate::cost::StepCosts;
 
-/// Most steps that are simulated until their ends come at equal distances.
+/// Maximum number of steps that are simulated until their ends are equally spaced.
 pub(super) const MOST_STEPS: u32 = 16;
 
-/// When steps that follow each other end, in ticks.
+/// Ends of successive steps, in ticks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Successive {
-    /// End of each step's last op of any kind.
+    /// End of the last op of each step, step ops included.
     pub ends: Vec<u64>,
-    /// Whether, from the last of them on, ends come at the distance of the last two for ever.
+    /// Whether all later ends are as far apart as the last two.
     pub is_steady: bool,
 }
 
 impl Successive {
-    /// `most` steps, fewer where they have become steady. `pipeline` says when devices, free at such times, are free again after
-    /// their pipeline ops.
+    /// Simulates `most` steps, or fewer once they are steady. `pipeline` maps the times at which devices are free before a step to
+    /// those at which they are free after its pipeline ops.
     pub(super) fn new(
         steps: &StepCosts,
         devices: usize,
@@ -31,7 +31,7 @@ impl Successive {
         let mut found = Successive::default();
         let (mut free, mut begun) = (vec![0; devices], 0);
         while found.ends.len() < most as usize && !found.is_steady {
-            // Times of a step are from when its first device begins: then the clock lasts for any number of steps.
+            // Times of a step count from the begin of its first device, so that the clock does not overflow.
             let before = free.clone();
             free = pipeline(&free)?;
             steps.ending.run(&mut free, |number| steps.lasts[number]);
@@ -44,7 +44,7 @@ impl Successive {
         Ok(found)
     }
 
-    /// The period of steps: from one's end to the next one's, in the long run; of one step alone there is none.
+    /// Returns the period in the long run: from one step's end to the next one's. `None` for a single step.
     pub fn period(&self) -> Option<u64> {
         let &last = self.ends.last()?;
         let half = if self.is_steady { self.ends.len() - 2 } else { self.ends.len().checked_sub(2)? / 2 };
@@ -52,7 +52,7 @@ impl Successive {
         Some((last - self.ends[half]) / steps as u64)
     }
 
-    /// The mean distance of ends over the first `count` steps; of one step alone there is none.
+    /// Returns the mean period over the first `count` steps; `None` for a single step.
     pub fn mean_period(&self, count: usize) -> Option<f64> {
         let (&first, &last, known) = (self.ends.first()?, self.ends.last()?, self.ends.len());
         let beyond = (count.saturating_sub(known) as u64) * self.period().unwrap_or(0);

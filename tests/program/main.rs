@@ -9,7 +9,6 @@ mod habits;
 mod hardware;
 mod hostile;
 mod limits;
-mod memory;
 mod nvshmem;
 mod outputs;
 mod ranks;

@@ -64,9 +64,8 @@ pub fn entry(name: &str, p: u32, m: u32, comm: f64, measured: bool) -> Entry {
             op_start_p95: 0.0181,
             steps: None,
             noise: None,
-            typical_makespan: Some(0.011),
-            typical_iteration: Some(0.012),
-            typical_period: Some(0.013),
+            iteration: Some(0.012),
+            period: Some(0.013),
             self_replay: Some(0.002),
             per_kind: [("F", 1.0, 1.013), ("B", 2.0, 2.031)]
                 .map(|(kind, predicted_ms, measured_ms)| KindError {

@@ -14,7 +14,7 @@ use crate::cli::terminal::signals::{Decides, install_signal_handler};
 use crate::cost::{GivenCosts, TimeUnit};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::experiment::{self, Experiment, Finding, Iteration, Observer, Outcome, Recipe, Resident, Verdict};
+use crate::experiment::{self, Experiment, Finding, Iteration, Observer, Outcome, Recipe, Verdict};
 use crate::ranks::{Misfit, Patience, Ranks, Role, launch, role, signal_name};
 use crate::report;
 use crate::resolve::Costs;
@@ -85,9 +85,6 @@ struct Runs<'a> {
     /// Why fewer steps were measured than asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_early: Option<String>,
-    /// Of this process, if its threads train.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    memory: Option<Resident>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<&'a Verdict>,
     runs: &'a [Outcome],
@@ -294,7 +291,7 @@ impl Run {
     }
 
     fn show(&self, finding: &Finding, chosen: Chosen, ended: Option<&experiment::Error>) -> Result<(), Failure> {
-        let Finding { report, outcomes: runs, calibration, baseline, memory, verdict, .. } = finding;
+        let Finding { report, outcomes: runs, calibration, baseline, verdict, .. } = finding;
         let calibrated_on = || match (calibration, &self.costs.profile) {
             (Some(calibration), _) => serde_json::json!(calibration),
             (None, None) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
@@ -306,7 +303,6 @@ impl Run {
             calibrated_on: calibrated_on(),
             baseline: *baseline,
             ended_early,
-            memory: *memory,
             verdict: verdict.as_ref(),
             runs,
         };

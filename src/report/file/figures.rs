@@ -61,13 +61,12 @@ pub fn figures(report: &Report) -> String {
     text
 }
 
-/// Errors of the prediction.
-const ERRORS: [Column<Comparison>; 8] = [
+/// How far the prediction is from what was measured.
+const ERRORS: [Column<Comparison>; 7] = [
     ("makespan", |e| Some(e.makespan)),
     ("noise", |e| e.noise),
-    ("typical_makespan", |e| e.typical_makespan),
-    ("typical_iteration", |e| e.typical_iteration),
-    ("typical_period", |e| e.typical_period),
+    ("iteration", |e| e.iteration),
+    ("period", |e| e.period),
     ("bubble", |e| Some(e.bubble)),
     ("op_start_p95", |e| Some(e.op_start_p95)),
     ("self_replay", |e| e.self_replay),

@@ -65,11 +65,11 @@ function figures() {
 function errors() {
   const found = entries.filter(entry => entry.error);
   if (!found.length) return [];
-  const out = [element("h2", {}, "Predicted against measured")], overSteps = value => value == null ? MISSING : signed(value);
-  const inARow = found.some(entry => entry.error.typical_period != null);
-  out.push(tableOf("Errors of the prediction, by schedule", ["schedule", "makespan error", "makespan error over all steps", "iteration error over all steps", ...(inARow ? ["period error over all steps"] : []), "bubble error", "op start error, median", "op start error, 95 %", "self-replay error"],
-    found.map(({ name, error: e }) => [name, signed(e.makespan), overSteps(e.typical_makespan), overSteps(e.typical_iteration), ...(inARow ? [overSteps(e.typical_period)] : []), points(e.bubble), percent(e.op_start_p50), percent(e.op_start_p95), overSteps(e.self_replay)])));
-  out.push(element("p", { class: "note" }, "Makespan error: predicted / measured − 1, of the two timelines; over all steps: each predicted for its own time, the mean of the middle half of their errors; an iteration takes in what ends a step, a period is that of steps without a barrier between. Bubble error: percentage points. Op start error: |predicted − measured start| as a fraction of the iteration. Self-replay: the run's own durations fed back into the simulation."));
+  const out = [element("h2", {}, "Predicted against measured")], orMissing = value => value == null ? MISSING : signed(value);
+  const inARow = found.some(entry => entry.error.period != null);
+  out.push(tableOf("Errors of the prediction, by schedule", ["schedule", "makespan error", "iteration error", ...(inARow ? ["period error"] : []), "bubble error", "op start error, median", "op start error, 95 %", "self-replay error"],
+    found.map(({ name, error: e }) => [name, signed(e.makespan), orMissing(e.iteration), ...(inARow ? [orMissing(e.period)] : []), points(e.bubble), percent(e.op_start_p50), percent(e.op_start_p95), orMissing(e.self_replay)])));
+  out.push(element("p", { class: "note" }, "Makespan error: predicted / measured − 1, of the two timelines. Iteration error: the same with the step ops after the last backward. Period error: the same of steps without a barrier between them. Bubble error: percentage points. Op start error: |predicted − measured start| as a fraction of the iteration. Self-replay: the run's own durations fed back into the simulation."));
   const columns = element("div", { class: "columns" });
   const curves = found.filter(entry => entry.error.op_start_cdf.length);
   if (curves.length) columns.append(element("div", {}, element("h3", {}, "Op start error: share of ops at or below"), distribution(curves)));

@@ -1,22 +1,24 @@
-//! What the system tells of this machine, and what it leaves to this process.
+//! The machine that this process runs on: its processor, and the memory that is free.
 
+use std::collections::BTreeMap;
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Cores that this process may use.
+/// Number of cores that this process may use.
 pub fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
 }
 
-/// The processor's name.
+/// Name of the processor.
 pub(super) fn processor() -> String {
     let text = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     model.map_or_else(|| "unknown processor".to_string(), |(_, name)| name.trim().to_string())
 }
 
-/// Memory that is free for this process, where the system tells: of the machine's, of its address space (`ulimit -v`), of its
-/// control groups', whichever is least.
+/// Returns the bytes of memory that are free for this process: the least of the machine's, of its address space's (`ulimit -v`) and
+/// of its control groups'. `None` if the system does not tell.
 pub fn free_memory_bytes() -> Option<u64> {
     let available = kibibytes("/proc/meminfo", "MemAvailable:");
     let space = limit("Max address space").zip(kibibytes("/proc/self/status", "VmSize:"));
@@ -24,62 +26,27 @@ pub fn free_memory_bytes() -> Option<u64> {
     available.into_iter().chain(space).chain(group_memory_bytes()).min()
 }
 
-/// Most memory that this process has had resident, in bytes, where the system tells.
-pub(super) fn most_resident_bytes() -> Option<u64> {
-    kibibytes("/proc/self/status", "VmHWM:")
-}
-
-/// Threads that this process may still start, where the system tells, and what limits them.
-pub(super) fn free_threads() -> Option<(u64, &'static str)> {
-    let number = |path: &str| read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    // A thread's stack, the stack for its signals and the guard of each are mappings of their own.
-    let mappings = || {
-        let used = read_to_string("/proc/self/maps").ok()?.lines().count() as u64;
-        Some(number("/proc/sys/vm/max_map_count")?.saturating_sub(used) / 4)
-    };
-    let groups = [("pids", "pids.max", "pids.current")].into_iter().flat_map(|(controller, most, used)| {
-        folders(controller)
-            .into_iter()
-            .filter_map(move |folder| Some(figure(&folder.join(most))?.saturating_sub(figure(&folder.join(used))?)))
-    });
-    let limits = [
-        (mappings(), "vm.max_map_count"),
-        (number("/proc/sys/kernel/threads-max"), "kernel.threads-max"),
-        (number("/proc/sys/kernel/pid_max"), "kernel.pid_max"),
-        (limit("Max processes").filter(|_| !is_root()), "ulimit -u"),
-        (groups.min(), "the control group's pids.max"),
-    ];
-    limits.into_iter().filter_map(|(left, name)| Some((left?, name))).min_by_key(|&(left, _)| left)
-}
-
-/// `3.2 GiB`, `12 MiB`.
+/// Formats bytes, as in `3.2 GiB` and `12 MiB`.
 pub(super) fn in_words(bytes: u64) -> String {
     let mebibytes = bytes as f64 / f64::from(1 << 20);
     if mebibytes < 1024.0 { format!("{mebibytes:.0} MiB") } else { format!("{:.1} GiB", mebibytes / 1024.0) }
 }
 
-/// A line of a file of the system's, in KiB there, as bytes.
+/// Reads a line of a system file that is in KiB there, as bytes.
 fn kibibytes(path: &str, name: &str) -> Option<u64> {
     let text = read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// A soft limit of this process; none where there is none.
+/// A soft limit of this process; `None` if it is unlimited.
 fn limit(name: &str) -> Option<u64> {
     let text = read_to_string("/proc/self/limits").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Whether limits on the number of processes do not hold for this one.
-fn is_root() -> bool {
-    let text = read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("Uid:"));
-    line.is_some_and(|line| line.split_whitespace().nth(1) == Some("0"))
-}
-
-/// What this process's control groups leave of their memory; what they cache of files can be given back.
+/// Memory that is left of this process's control groups; cached files count as free.
 fn group_memory_bytes() -> Option<u64> {
     let names = [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")];
     let left = |folder: &PathBuf| {
@@ -95,12 +62,12 @@ fn group_memory_bytes() -> Option<u64> {
     folders("memory").iter().filter_map(left).min()
 }
 
-/// The number in a file; none where it says that there is no limit.
+/// The number in a file; `None` if the file says that there is no limit.
 fn figure(path: &Path) -> Option<u64> {
     read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The folders of this process's control groups that govern `controller`, of both versions, up to their roots.
+/// The folders of this process's control groups of `controller`, versions 1 and 2, up to their roots.
 fn folders(controller: &str) -> Vec<PathBuf> {
     let text = read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut folders = Vec::new();
@@ -117,14 +84,41 @@ fn folders(controller: &str) -> Vec<PathBuf> {
     folders
 }
 
+/// Program, machine, operating system, date, and the commit that the program was built from.
+pub fn provenance() -> BTreeMap<String, String> {
+    let mut map = BTreeMap::new();
+    let mut add = |key: &str, value: String| map.insert(key.to_string(), value);
+    add("program", format!("pipesim {}", env!("CARGO_PKG_VERSION")));
+    add("machine", format!("{}, {} cores", processor(), cores()));
+    add("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH));
+    add("date", date());
+    if env!("PIPESIM_COMMIT") != "unknown" {
+        add("commit", env!("PIPESIM_COMMIT").to_string());
+    }
+    map
+}
+
+/// Today, UTC, as year-month-day (Howard Hinnant's civil-from-days).
+fn date() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let days = (seconds / 86_400) as i64 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_system_tells_what_is_free() {
+    fn the_system_says_how_much_memory_is_free() {
         assert!(free_memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
-        assert!(free_threads().is_some_and(|(threads, limit)| threads > 1 && !limit.is_empty()));
         assert_eq!(limit("Max nonsense"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Which schedules an experiment measures: those asked for that the link does not stop.
+//! The runnable schedules of an experiment: those that do not deadlock under the link's delivery.
 
 use super::{Error, Event, Experiment, Observer, silent};
 use crate::check::check;
@@ -8,15 +8,18 @@ use crate::placement::Placement;
 use crate::resolve::unknown_costs;
 use std::cell::Cell;
 
-/// What decides the order of ops that float: the costs on a placement, for the schedule of a name.
+/// Returns the costs of the named schedule on a placement, for orders that depend on costs.
 pub(super) type Pricing<'a> = &'a dyn Fn(&str, &Placement) -> Result<CostTable, Error>;
 
 impl Experiment {
-    /// Refuses, before anything is measured, a schedule that the link's delivery would stop, as far as orders are known without
+    /// Checks, before anything is measured, that no schedule deadlocks under the link's delivery, as far as orders are known without
     /// costs.
+    ///
+    /// # Errors
+    /// A schedule deadlocks or does not resolve.
     pub fn refuse_early(&self) -> Result<(), Error> {
         let known = |name: &String| {
-            let undecided = Cell::new(false); // costs are to decide its order
+            let undecided = Cell::new(false); // whether its order depends on costs
             let settled = self.selection.graph::<Error>(name, &|name, placement| {
                 undecided.set(true);
                 Ok(unknown_costs(name, placement)?)
@@ -24,10 +27,10 @@ impl Experiment {
             (!undecided.get()).then(|| settled.map(|settled| settled.graph))
         };
         let graphs = self.schedules.iter().filter_map(known).collect::<Result<Vec<_>, _>>()?;
-        if graphs.is_empty() { Ok(()) } else { self.survivors(graphs, &silent).map(|_| ()) }
+        if graphs.is_empty() { Ok(()) } else { self.runnable(graphs, &silent).map(|_| ()) }
     }
 
-    /// The graphs of all schedules, where costs decide orders those that `costs` gives.
+    /// Returns the graphs of all schedules; `costs` decides orders that depend on costs.
     pub(super) fn graphs(&self, costs: Pricing<'_>, observer: Observer<'_>) -> Result<Vec<TaskGraph>, Error> {
         if self.schedules.is_empty() || self.steps == 0 {
             let found = (self.schedules.len(), self.steps);
@@ -41,19 +44,19 @@ impl Experiment {
             settled.warnings.iter().for_each(|warning| observer(Event::Warning(warning)));
             graphs.push(settled.graph);
         }
-        self.survivors(graphs, observer)
+        self.runnable(graphs, observer)
     }
 
-    /// Those that the link's delivery does not stop.
-    fn survivors(&self, graphs: Vec<TaskGraph>, observer: Observer<'_>) -> Result<Vec<TaskGraph>, Error> {
+    /// Returns the graphs that do not deadlock under the link's delivery.
+    fn runnable(&self, graphs: Vec<TaskGraph>, observer: Observer<'_>) -> Result<Vec<TaskGraph>, Error> {
         let verdicts: Vec<_> = graphs.iter().map(|graph| check(graph, self.delivery).err()).collect();
         let names = graphs.iter().zip(&verdicts).filter(|(_, deadlock)| deadlock.is_none());
         let fit = names.map(|(graph, _)| graph.schedule().name.clone()).collect::<Vec<_>>().join(", ");
-        let mut survivors = Vec::new();
+        let mut runnable = Vec::new();
         for (graph, deadlock) in graphs.into_iter().zip(verdicts) {
             let name = &graph.schedule().name;
             match deadlock {
-                None => survivors.push(graph),
+                None => runnable.push(graph),
                 Some(_) if self.leave_out && !fit.is_empty() => observer(Event::Remark(&format!(
                     "{name} is left out: under {} delivery its devices would wait for one another in a circle",
                     self.delivery
@@ -66,6 +69,6 @@ impl Experiment {
                 }
             }
         }
-        Ok(survivors)
+        Ok(runnable)
     }
 }

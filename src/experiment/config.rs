@@ -1,25 +1,25 @@
-//! What is trained, written down: model, data, optimizer and batches, by name and number.
+//! Description of a training: model, data, optimizer and batches.
 
 use super::Error;
-use super::machine::{free_memory_bytes, in_words};
+use super::system::{free_memory_bytes, in_words};
 use crate::anatomy;
 use crate::exec::Fault;
 use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Tokens a sequence where none are asked for: four schedules, measured and predicted, take a laptop's processor well under a minute.
+/// Default tokens per sequence: with it, `run` takes well under a minute on a laptop.
 pub(super) const DEFAULT_SEQUENCE: usize = 32;
 
-/// Most patience.
+/// Largest time-out.
 const LONGEST: Duration = Duration::from_secs(1_000_000);
 
 /// Model, data, optimizer and batches of a training.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// Sizes by name, `tiny` to `gpt2-xl`; initialised at random.
+    /// Name of the sizes, `tiny` to `gpt2-xl`; parameters are initialised at random.
     pub model: String,
-    /// llm.c's checkpoint to start from instead.
+    /// Checkpoint in llm.c's format to start from instead.
     pub checkpoint: Option<PathBuf>,
     /// Number of transformer blocks, instead of the model's.
     pub blocks: Option<usize>,
@@ -31,27 +31,27 @@ pub struct Recipe {
     pub vocabulary: Option<usize>,
     /// Longest sequence with position embeddings, instead of the model's.
     pub max_sequence: Option<usize>,
-    /// llm.c's token file or any text file; none for a text that comes with the program.
+    /// Token file in llm.c's format, or any text file; `None` for the built-in text.
     pub data: Option<PathBuf>,
-    /// How a text file becomes tokens; none for GPT-2's where the vocabulary is GPT-2's, else bytes.
+    /// Tokenizer of a text file; `None` for GPT-2's if the vocabulary is GPT-2's, otherwise bytes.
     pub tokenizer: Option<Tokenizer>,
-    /// Blocks of each stage, where they are not split evenly.
+    /// Blocks of each stage; `None` for an even split.
     pub layers: Option<Vec<usize>>,
-    /// Sequences a step, split into the micro-batches; none for one a micro-batch.
+    /// Sequences per step, split into the micro-batches; `None` for one per micro-batch.
     pub batch: Option<u32>,
-    /// Tokens a sequence; none for 32, or the model's longest.
+    /// Tokens per sequence; `None` for 32, or the model's maximum if that is less.
     pub sequence_tokens: Option<usize>,
-    /// The optimizer.
+    /// Options of the optimizer.
     pub adamw: AdamW,
-    /// Largest gradient norm.
+    /// Gradients are clipped to this norm; `None` for no clipping.
     pub clip: Option<f32>,
     /// Seed of the random initialisation.
     pub seed: u64,
-    /// The same batch every step.
+    /// Train on the same batch every step.
     pub repeat_batch: bool,
-    /// Longest wait of a device for its data; none for 30 s, or 20 predicted steps.
+    /// Longest wait of a device for its data; `None` for 30 s, or 20 expected steps if that is more.
     pub timeout: Option<Duration>,
-    /// A fault to inject, for tests of what happens then.
+    /// A fault to inject, for tests.
     pub fault: Option<Fault>,
 }
 
@@ -81,13 +81,13 @@ impl Default for Recipe {
 }
 
 impl Recipe {
-    /// Longest wait of a device: as given, or 30 s, or 20 times a step that is expected to last `step_seconds`.
+    /// Returns the longest wait of a device: as given, or at least 30 s and 20 steps of `step_seconds`.
     pub(super) fn timeout(&self, step_seconds: f64) -> Duration {
         let expected = || Duration::try_from_secs_f64((20.0 * step_seconds).max(30.0)).unwrap_or(LONGEST);
         self.timeout.unwrap_or_else(expected).min(LONGEST)
     }
 
-    /// The sizes of the model, before anything is allocated for it.
+    /// Returns the model's sizes, before anything is allocated for it.
     pub(super) fn config(&self) -> Result<Config, Error> {
         if let Some(path) = &self.checkpoint {
             if !path.is_file() {
@@ -147,10 +147,10 @@ impl Recipe {
     }
 }
 
-/// Refuses data that is longer than what is read, or than memory.
+/// Checks that a data file is not too long and fits into memory.
 fn require_room(path: &Path) -> Result<(), Error> {
     let length = path.metadata().map_or(0, |found| found.len());
-    let needed = length.saturating_mul(3); // the text, and two bytes a token
+    let needed = length.saturating_mul(3); // the text, and two bytes per token
     let (shown, cut) = (path.display(), "use a part of it, as head -c 1G FILE writes");
     if length > Tokens::MOST_BYTES {
         let (most, found) = (in_words(Tokens::MOST_BYTES), in_words(length));
@@ -165,19 +165,19 @@ fn require_room(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// What stands at `path`, where it is no plain file, and what to do.
+/// Describes what is at `path` instead of a plain file, and what to do.
 fn not_a_file(path: &Path) -> &'static str {
     match path.metadata() {
         Ok(found) if found.is_dir() => "a folder; name a file in it",
         Ok(_) => "a pipe or a device, which every rank would have to read; copy it to a file",
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            "one that may not be read; change its permissions"
+            "a file that may not be read; change its permissions"
         }
         Err(_) => "none; check the path, or leave --data out for the text that comes with the program",
     }
 }
 
-/// Refuses a model whose parameters, gradients and moments would not fit in free memory.
+/// Checks that parameters, gradients and moments of the model fit into free memory.
 fn require_memory(config: &Config) -> Result<(), Error> {
     let bytes = (config.parameter_count() as u64).saturating_mul(4 * 5);
     match free_memory_bytes() {

@@ -1,0 +1,58 @@
+//! The memory that sessions need at least, checked before any is opened.
+
+use super::system::{free_memory_bytes, in_words};
+use super::{Backend, Error, Training};
+use crate::anatomy::Stage;
+use crate::graph::TaskGraph;
+use crate::memory::{SavedActivations, peak};
+use crate::model::STORAGE;
+use crate::op::Kind;
+
+/// Checks that sessions of `graphs` fit into free memory; `training` is `None` for devices that hold nothing.
+pub(super) fn require_memory<'a>(
+    graphs: impl Iterator<Item = &'a TaskGraph>,
+    training: Option<&Training>,
+) -> Result<(), Error> {
+    let (mut needed, mut planning, mut count) = (0_u64, 0_u64, 0);
+    for graph in graphs {
+        // While a plan is made, it holds one number per op and device.
+        planning = planning.max((graph.len() as u64).saturating_mul(u64::from(graph.schedule().devices()) * 4));
+        needed = needed.saturating_add(training.map_or(Ok(0), |training| least_bytes(training, graph))?);
+        count += 1;
+    }
+    needed = needed.saturating_add(planning);
+    let model = training.map(|training| format!(" of a model of {} parameters", training.config().parameter_count()));
+    match free_memory_bytes() {
+        Some(free) if needed > free => Err(Error::Environment(format!(
+            "expected at least {} of memory for {count} schedules{}, found {} free; use one --schedule at a time, fewer --stages or \
+             --micro, a smaller --model, or smaller micro-batches",
+            in_words(needed),
+            model.unwrap_or_default(),
+            in_words(free)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Least bytes that a session of `graph` takes on this machine: values, gradients and moments of all parameters, and the peak of
+/// what ops keep for later ones.
+fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<u64, Error> {
+    if matches!(training.backend, Backend::Cuda { .. }) {
+        return Ok(0);
+    }
+    let devices = graph.schedule().devices();
+    let stages = training.stages(graph)?;
+    let here = training.ranks.devices_here(devices);
+    let held: u64 = here.iter().map(|&device| most_held(training, graph, device, &stages)).sum();
+    let parameters = training.config().parameter_count() as u64 * 16;
+    Ok((parameters / u64::from(devices) * here.len() as u64).saturating_add(held))
+}
+
+/// Peak bytes that the ops of `device` keep for later ones.
+fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> u64 {
+    let anatomy = training.anatomy();
+    let left = |stage: &Stage, kind| anatomy.left(stage, kind, training.micro_batch, &STORAGE) as u64;
+    let left = |stage| SavedActivations { forward: left(stage, Kind::F), input: left(stage, Kind::I), ..SavedActivations::default() };
+    let left: Vec<SavedActivations> = stages.iter().map(left).collect();
+    peak(graph.schedule().program(device), &left).held
+}

@@ -1,0 +1,289 @@
+//! The results of an experiment, as numbers and as a report.
+
+use super::{Error, Errors, Iteration, Measurement, Outcome, Steps, Training, Verdict, compare, noise};
+use crate::cost::{CostFile, CostTable};
+use crate::exec::StepRecord;
+use crate::report::{Entry, Panel, Report, Table};
+use crate::sim::event::EventError;
+use crate::sim::{self, Predicted, Setup};
+use crate::statistics::LEAST_FOR_CI95;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The run that predictions were calibrated on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Calibration {
+    /// The schedule's name.
+    pub schedule: String,
+    /// p.
+    pub devices: u32,
+    /// m.
+    pub microbatches: u32,
+    /// Measured steps.
+    pub steps: usize,
+}
+
+impl Calibration {
+    pub(super) fn of(run: &Steps) -> Calibration {
+        let schedule = run.graph.schedule();
+        Calibration {
+            schedule: schedule.name.clone(),
+            devices: schedule.devices(),
+            microbatches: schedule.microbatches,
+            steps: run.records.len(),
+        }
+    }
+}
+
+/// What runs take place on.
+#[derive(Clone, Copy)]
+pub(super) struct Setting {
+    /// `cpu`, `cuda` or `timed`.
+    pub(super) device_kind: &'static str,
+    /// What moves messages.
+    pub(super) link: &'static str,
+    /// Tokens in a micro-batch.
+    pub(super) microbatch_tokens: usize,
+}
+
+impl Setting {
+    /// The setting of `training`.
+    pub(super) fn of(training: &Training, link: &'static str) -> Setting {
+        Setting { device_kind: training.device_kind(), link, microbatch_tokens: training.micro_batch.rows() }
+    }
+}
+
+/// The results of an experiment.
+#[derive(Debug, Default)]
+pub struct Finding {
+    /// The run that the predictions were calibrated on; `None` if costs were given.
+    pub calibration: Option<Calibration>,
+    /// In the order asked for.
+    pub outcomes: Vec<Outcome>,
+    /// The same as a report.
+    pub report: Report,
+    /// The measured costs that predictions were made from.
+    pub costs: Option<CostFile>,
+    /// Iteration time of one device with the same micro-batches, if asked for.
+    pub baseline: Option<Iteration>,
+    /// Whether the machine was steady enough to judge, and whether the predictions agree.
+    pub verdict: Option<Verdict>,
+    /// Why the experiment ended early.
+    pub failure: Option<Error>,
+}
+
+/// Returns for each step of `run` the predicted and the measured makespan in milliseconds. With `of_its_time`, `predicted` is at the
+/// speeds of the two calibrating steps around each step, two per step; otherwise all steps share its makespan.
+fn step_makespans_ms(run: &Steps, predicted: &Predicted<'_>, of_its_time: bool) -> Vec<[f64; 2]> {
+    let mean = |pair: &[u64]| pair.iter().sum::<u64>() / pair.len() as u64;
+    let at_speeds = predicted.at_speeds().chunks(2).map(mean).filter(|_| of_its_time);
+    let expected = at_speeds.chain(std::iter::repeat(predicted.makespan()));
+    let pair = |(expected, record): (u64, &StepRecord)| [expected, record.makespan_ns()].map(|ns| ns as f64 / 1e6);
+    expected.zip(&run.records).map(pair).collect()
+}
+
+/// The mean predicted period over as many steps as followed each other in `run`, in the prediction's unit; `None` if steps did not
+/// follow each other without a barrier.
+fn predicted_period(run: &Steps, predicted: &Predicted<'_>) -> Result<Option<f64>, EventError> {
+    let count = run.records.iter().map(|record| 1 + record.following.len()).min().unwrap_or(1);
+    if count == 1 {
+        return Ok(None);
+    }
+    let successive = predicted.successive(count as u32)?;
+    let first = successive.ends.first().copied().unwrap_or(0).max(1) as f64;
+    let share = successive.mean_period(count).map(|period| period / first);
+    Ok(share.zip(predicted.prediction.iteration).map(|(share, iteration)| share * iteration))
+}
+
+impl Finding {
+    /// Returns empty results.
+    pub(super) fn new(title: String, training: &Training, link: &str) -> Finding {
+        let mut provenance = training.provenance();
+        provenance.insert("link".to_string(), link.to_string());
+        let c = training.config();
+        let subtitle = format!(
+            "GPT-2 with {} blocks, {} heads, {} channels, vocabulary {}; micro-batches of {} x {} tokens; {}; {}",
+            c.layers,
+            c.heads,
+            c.channels,
+            c.vocabulary,
+            training.micro_batch.sequences,
+            training.micro_batch.tokens,
+            training.devices_in_words(),
+            provenance.get("machine").map_or("", String::as_str)
+        );
+        let report = Report { title, subtitle, provenance, ..Report::default() };
+        Finding { report, ..Finding::default() }
+    }
+
+    /// Predicts `run` from `table` and compares the prediction with the measurement. The table's speeds are those of the steps of
+    /// `calibrating`; `None` if the costs are given.
+    pub(super) fn judge(
+        &mut self,
+        run: &Steps,
+        table: &CostTable,
+        setup: &Setup,
+        (setting, calibrating): (Setting, Option<&Steps>),
+    ) -> Result<(), Error> {
+        let refused = |error: EventError| Error::Usage(error.to_string());
+        let schedule = run.graph.schedule();
+        let around = calibrating.map(|main| main.around_all(run)).unwrap_or_default();
+        let of_its_time = table.at_speeds(&around);
+        let costs = if around.is_empty() { table } else { &of_its_time };
+        let predicted = sim::predict(&run.graph, costs, setup).map_err(refused)?;
+        let step_makespans_ms = step_makespans_ms(run, &predicted, !around.is_empty());
+        let period = predicted_period(run, &predicted).map_err(refused)?;
+        let mut panel = Panel::predicted(&predicted);
+        let median_step = run.median_step();
+        let mut timeline = median_step.timeline(&run.graph, table.keep.share());
+        timeline.held_against(&panel.timeline);
+        for timeline in [&mut panel.timeline, &mut timeline] {
+            timeline.provenance = self.report.provenance.clone();
+        }
+        let mut predicted = predicted.prediction;
+        predicted.period = period.or(predicted.period);
+        let metrics = timeline.metrics();
+        let period_ms = Iteration::of_periods(run);
+        let measured = Measurement {
+            schedule: schedule.name.clone(),
+            devices: schedule.devices(),
+            chunks: predicted.chunks,
+            microbatches: schedule.microbatches,
+            time_unit: predicted.time_unit.clone(),
+            costs: predicted.costs,
+            metrics: metrics.clone(),
+            iteration: predicted.iteration.map(|_| median_step.iteration_ns() as f64 / 1e6),
+            period: period_ms.map(|period| period.median),
+        };
+        let error_of = |predicted: Option<f64>, measured: Option<f64>| Some(compare::ratio(predicted?, measured?));
+        let mut error = compare::compare(&panel.timeline, &timeline).unwrap_or_default();
+        error.steps = Some(run.records.len());
+        error.noise = noise(&step_makespans_ms);
+        error.iteration = error_of(predicted.iteration, measured.iteration);
+        error.period = error_of(predicted.period, measured.period);
+        let self_replay = compare::self_replay(&run.graph, table, &run.records);
+        error.self_replay = Some(self_replay);
+        let wall_ms = Iteration::of_walls(run);
+        let tokens = f64::from(schedule.microbatches) * setting.microbatch_tokens as f64;
+        let outcome = Outcome {
+            schedule: schedule.name.clone(),
+            transfer: None,
+            devices: schedule.devices(),
+            microbatches: schedule.microbatches,
+            device_kind: setting.device_kind,
+            link: setting.link,
+            steps: run.records.len(),
+            losses: run.records.iter().flat_map(StepRecord::losses).collect(),
+            tokens_per_second: tokens / (wall_ms.median / 1e3).max(1e-9),
+            iteration_ms: Iteration::of_iterations(run),
+            period_ms,
+            wall_ms,
+            error: Errors {
+                makespan: error.makespan,
+                noise: error.noise,
+                iteration: error.iteration,
+                period: error.period,
+                bubble: error.bubble,
+                op_start_p95: error.op_start_p95,
+                self_replay,
+            },
+            measured,
+            predicted,
+            step_makespans_ms,
+        };
+        self.report.entries.push(Entry {
+            point: None,
+            name: schedule.name.clone(),
+            predicted: Some(panel),
+            measured: Some(Panel::new(timeline, metrics)),
+            error: Some(error),
+            over_steps: outcome.over_steps(),
+            step_ms: outcome.step_makespans_ms.iter().map(|[_, measured]| *measured).collect(),
+            notes: Vec::new(),
+        });
+        self.outcomes.push(outcome);
+        Ok(())
+    }
+
+    /// Merges the results of several links; entries then carry the link's name.
+    pub fn merged(findings: Vec<Finding>) -> Finding {
+        let several = findings.len() > 1;
+        let mut all = Finding::default();
+        for (number, mut more) in findings.into_iter().enumerate() {
+            for (entry, outcome) in more.report.entries.iter_mut().zip(&more.outcomes).filter(|_| several) {
+                entry.name = format!("{} ({})", entry.name, outcome.link);
+            }
+            if number == 0 {
+                all = more;
+            } else {
+                all.outcomes.extend(more.outcomes);
+                all.report.entries.extend(more.report.entries);
+                all.failure = more.failure;
+            }
+        }
+        all.tabulate();
+        all
+    }
+
+    /// Adds the verdict and the tables of speeds and losses to the report.
+    pub(super) fn tabulate(&mut self) {
+        self.verdict = Verdict::of(&self.outcomes);
+        self.report.verdict = self.verdict.as_ref().map_or_else(String::new, |verdict| verdict.text.clone());
+        self.report.extra_tables = extra_tables(&self.outcomes, self.baseline);
+    }
+}
+
+/// Returns the tables of speeds and losses.
+fn extra_tables(outcomes: &[Outcome], baseline: Option<Iteration>) -> Vec<Table> {
+    let naive = outcomes.iter().find(|o| o.schedule == "naive").map(|o| o.iteration_ms);
+    let (base, column) = if baseline.is_some() { (baseline, "against one device") } else { (naive, "against naive") };
+    let row = |name: &str, Iteration { median, ci95: [low, high] }: Iteration, tokens_per_second: String| {
+        let interval = format!("{low:.1} to {high:.1}");
+        let against = base.map(|base| format!("{:.2} x", base.median / median));
+        let cells = [name.to_string(), format!("{median:.1}"), interval, tokens_per_second];
+        cells.into_iter().chain(against).collect::<Vec<_>>()
+    };
+    let is_in_a_row = outcomes.iter().any(|o| o.period_ms.is_some());
+    let period = |o: Option<&Outcome>| {
+        let cell = || o.and_then(|o| Some((o.period_ms?, o.error.period?)));
+        let told =
+            |(period, error): (Iteration, f64)| [format!("{:.1}", period.median), format!("{:+.2} %", 100.0 * error)];
+        is_in_a_row.then(|| cell().map_or_else(Default::default, told)).into_iter().flatten()
+    };
+    let several = outcomes.windows(2).any(|pair| pair[0].link != pair[1].link);
+    let label = |o: &Outcome| if several { format!("{} ({})", o.schedule, o.link) } else { o.schedule.clone() };
+    let of_outcome = |o: &Outcome| {
+        let mut cells = row(&label(o), o.iteration_ms, format!("{:.0}", o.tokens_per_second));
+        cells.extend(period(Some(o)));
+        cells
+    };
+    let few = outcomes.iter().any(|o| o.steps < LEAST_FOR_CI95);
+    let speed = Table {
+        caption: "Training speed: whole steps, the optimizer included".to_string(),
+        header: ["schedule", "step time ms", if few { "range" } else { "95 % interval" }, "tokens/s"]
+            .into_iter()
+            .chain(base.map(|_| column))
+            .chain(["period ms, without a barrier", "its error"].into_iter().filter(|_| is_in_a_row))
+            .map(str::to_string)
+            .collect(),
+        rows: baseline
+            .map(|one| row("one device", one, String::new()).into_iter().chain(period(None)).collect())
+            .into_iter()
+            .chain(outcomes.iter().map(of_outcome))
+            .collect(),
+    };
+    let mut rows: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for outcome in outcomes {
+        for (step, loss) in outcome.losses.iter().enumerate() {
+            rows.entry(step).or_insert_with(|| vec![step.to_string()]).push(format!("{loss:.6}"));
+        }
+    }
+    let header = ["step".to_string()].into_iter().chain(outcomes.iter().map(label)).collect();
+    let losses = Table {
+        caption: "Loss of each training step, before its update".to_string(),
+        header,
+        rows: rows.into_values().collect(),
+    };
+    let trained = !losses.rows.is_empty();
+    [Some(speed), Some(losses).filter(|_| trained)].into_iter().flatten().collect()
+}
