@@ -5,7 +5,7 @@ pub mod costs {
     pub use crate::cost::analytic::{Analytic, Group, Machine, Pass, Passes, Shape, StepTime};
     pub use crate::cost::{
         Contention, CostError, CostFile, CostTable, Decimal, GivenCosts, LinkCost, OpTime, PartCost, Per, SharedPuts,
-        Slow, Speed, StepCosts, StepRates, Summary, TimeUnit,
+        Slow, Speed, StageTimes, StepCosts, StepRates, Summary, TimeUnit,
     };
     pub use crate::ending::{Ending, StepNode, StepOp, Twofold};
     pub use crate::resolve::{Costs, Measured};

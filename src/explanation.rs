@@ -2,8 +2,8 @@
 
 use crate::advice::{Advice, Advisor, Change, LEAST, Sensitivities, What};
 use crate::metrics::Metrics;
-use crate::resolve::{Costs, Error, Selection};
-use crate::sim::{self, CriticalSpan, IdleReport, MemoryCurve};
+use crate::resolve::{Costs, Error, Resolved, Selection};
+use crate::sim::{self, CostShare, CriticalSpan, IdleReport, MemoryCurve};
 use serde::Serialize;
 use std::fmt;
 
@@ -67,6 +67,33 @@ impl fmt::Display for StepExplanation {
     }
 }
 
+impl Resolved {
+    /// Explains the step with the costs in `self.costs`, on the order as it is; no changes are tried.
+    ///
+    /// # Errors
+    /// As [`Resolved::predict`].
+    pub fn explain(&self) -> Result<StepExplanation, Error> {
+        let name = &self.graph.schedule().name;
+        let predicted = self.predict().map_err(|error| Error::Usage(format!("{name}: {error}")))?;
+        let (graph, table, cap) = (predicted.graph, predicted.costs, predicted.memory_cap);
+        let times = predicted.op_times();
+        let path = sim::critical_path(graph, table, &times);
+        let mut list = sim::sensitivities(graph, table, predicted.durations().as_deref(), &CostShare::all(graph));
+        list.sort_by(|one, other| other.percent.total_cmp(&one.percent));
+        let limit = cap.unwrap_or_else(|| graph.schedule().peak(table.keep));
+        Ok(StepExplanation {
+            schedule: name.clone(),
+            time_unit: table.time_unit.to_string(),
+            metrics: predicted.metrics().clone(),
+            idle: sim::explain(graph, table, &times, cap).report(graph, table),
+            critical_path: sim::critical_spans(graph, table, &path),
+            sensitivities: Sensitivities { list, order_held_fixed: true },
+            memory: sim::memory(graph, table, &times, cap),
+            advice: Advice { limit, changes: Vec::new(), untried: 0 },
+        })
+    }
+}
+
 impl Selection {
     /// Explains the step of the schedule called `name`: why devices idle, what the makespan depends on, and which changes would shorten
     /// it. Every suggested change is simulated, so this takes some hundred simulations.
@@ -76,19 +103,9 @@ impl Selection {
     pub fn explain(&self, name: &str, costs: &Costs) -> Result<StepExplanation, Error> {
         let resolved = self.resolve(name, costs)?;
         let predicted = resolved.predict().map_err(|error| Error::Usage(format!("{name}: {error}")))?;
-        let (graph, table, cap) = (predicted.graph, predicted.costs, predicted.memory_cap);
-        let times = predicted.op_times();
-        let path = sim::critical_path(graph, table, &times);
         let mut advisor = Advisor::new(self, costs);
-        Ok(StepExplanation {
-            schedule: graph.schedule().name.clone(),
-            time_unit: table.time_unit.to_string(),
-            metrics: predicted.metrics().clone(),
-            idle: sim::explain(graph, table, &times, cap).report(graph, table),
-            critical_path: sim::critical_spans(graph, table, &path),
-            sensitivities: advisor.sensitivities(name, &predicted),
-            memory: sim::memory(graph, table, &times, cap),
-            advice: advisor.advise(name, &resolved, &predicted),
-        })
+        let advice = advisor.advise(name, &resolved, &predicted);
+        let sensitivities = advisor.sensitivities(name, &predicted);
+        Ok(StepExplanation { sensitivities, advice, ..resolved.explain()? })
     }
 }
