@@ -1,4 +1,4 @@
-//! Costs of one's own: per device, with communication; and what a cap on memory does to the best order.
+//! Your own costs per device, with communication, and the effect of a memory cap on the best order.
 
 use pipesim::{Costs, Error, GivenCosts, Selection};
 

@@ -1,4 +1,4 @@
-//! A schedule of one's own: written in the schedule language, checked for deadlocks, predicted.
+//! Your own schedule: written in the schedule language, checked for deadlocks, predicted.
 
 use pipesim::{Costs, Delivery, Error, Selection, check};
 

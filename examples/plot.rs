@@ -1,4 +1,4 @@
-//! A picture of two schedules on one time scale: `.svg`, `.png`, `.html`, or without an ending a folder with everything.
+//! A picture of two schedules on one time scale: `.svg`, `.png`, `.html`, or without an extension a folder with all formats.
 
 use pipesim::{Costs, Error, Report, Selection};
 

@@ -1,4 +1,4 @@
-//! Training for real: GPT-2 under two schedules on two CPU threads, each step predicted from a calibrated one.
+//! Trains GPT-2 with two schedules on two CPU threads, and predicts each step from a calibrated one.
 
 use pipesim::{Error, Experiment};
 

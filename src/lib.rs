@@ -1,8 +1,8 @@
-//! Which pipeline-parallel schedule, and what will it really cost?
+//! Which pipeline-parallel schedule is fastest for a training job, and how long does a step take?
 //!
-//! A schedule (1F1B, ZB-V, DualPipe, ..., or one of your own) is a text in a small language. It compiles to one task graph. The
-//! same graph is **simulated** (timeline, bubble, memory) and **executed** (GPT-2 trained on CPU threads, ranks or GPUs); both
-//! give the same kind of timeline, so that prediction and measurement lie on one axis and their difference is a number.
+//! A schedule (1F1B, ZB-V, DualPipe, or your own) is written in a small language and compiled to a task graph. The graph is **simulated**
+//! (timeline, bubble, memory) and **executed** (GPT-2 trained on CPU threads, ranks or GPUs). Both give the same kind of timeline, so
+//! prediction and measurement can be compared op by op.
 //!
 //! # In one line
 //!
@@ -12,36 +12,54 @@
 //! # Ok::<(), pipesim::Error>(())
 //! ```
 //!
-//! # Costs of one's own, and a picture
+//! # A model on hardware
 //!
-//! [`Selection`] says what is asked of a schedule, [`Costs`] what its ops cost; what [`Selection::resolve`] gives can be
-//! predicted, checked and drawn.
+//! [`predict_model`] estimates the training step of a model: time, MFU, and whether it fits into memory. No GPU is needed.
+//!
+//! ```
+//! use pipesim::{Layout, predict_model};
+//!
+//! let layout = Layout { tensor: 8, devices: 4, data: 2, micro: 32, sequence: 8192, ..Layout::default() };
+//! let prediction = predict_model("llama-3-70b", "h100-sxm", layout, "1f1b")?;
+//! assert_eq!(prediction.estimate.gpus, 64);
+//! println!("{:.2} s per step, MFU {:.2}, fits: {}", prediction.estimate.iteration_s, prediction.estimate.mfu, prediction.fits());
+//! # Ok::<(), pipesim::Error>(())
+//! ```
+//!
+//! # Your own costs, explained
+//!
+//! A [`Selection`] describes the question, [`Costs`] the cost of each op. The result of [`Selection::resolve`] can be simulated, checked
+//! and drawn; [`Selection::explain`] says why devices idle and what would shorten the step.
 //!
 //! ```
 //! use pipesim::{Costs, GivenCosts, Report, Selection};
 //!
 //! let costs = Costs::given("F=18.5,I=18.1,W=9.3,comm=0.6".parse::<GivenCosts>()?);
+//! let explanation = Selection::new(4, 8).explain("1f1b", &costs)?;
+//! assert!(!explanation.suggestions().is_empty());
+//! println!("{explanation}");
+//!
 //! let resolved = Selection::new(4, 8).resolve("1f1b", &costs)?; // a name, `interleaved-1f1b:v=4`, a .star or .csv file, or `auto`
-//! let svg = Report::predicted(&[resolved.predict()?]).svg(); // or .save("1f1b.png"): the ending says what
+//! let svg = Report::predicted(&[resolved.predict()?]).svg(); // or .save("1f1b.png"): the file extension selects the format
 //! # assert!(svg.starts_with("<svg"));
 //! # Ok::<(), pipesim::Error>(())
 //! ```
 //!
-//! # A schedule of one's own
+//! # Your own schedule
 //!
 //! ```
 //! use pipesim::{Costs, Delivery, Selection, check};
 //!
-//! let text = "def device(r, p, m):\n    return m * F + m * B\n"; // the word of device r of p, for m micro-batches
+//! let text = "def device(r, p, m):\n    return m * F + m * B\n"; // the ops of device r of p, for m micro-batches
 //! let resolved = Selection::new(4, 8).resolve_text("mine", text, &Costs::default())?;
-//! check(&resolved.graph, Delivery::OneSided)?; // does it run to its end on links that deliver so?
+//! check(&resolved.graph, Delivery::OneSided)?; // does it run to its end on links with this delivery?
 //! assert_eq!(resolved.predict()?.metrics().per_device[0].peak_activations, 8.0);
 //! # Ok::<(), pipesim::Error>(())
 //! ```
 //!
-//! The book's page on the language (`docs/src/language.md`) has everything that can stand in such a text, with an example each.
+//! The book's page on the language (`docs/src/language.md`) describes the language with examples.
 //!
-//! # Training for real, and comparing
+//! # Training, and comparing with the prediction
 //!
 //! ```no_run
 //! # #[cfg(feature = "training")]
@@ -55,11 +73,13 @@
 //! # }
 //! ```
 //!
-//! Features, all on by default: `pictures` (PNG, files and folders), `training`, `cuda`, `cli`. Without them there is the core:
-//! language, graph, simulation, timelines and SVG, without files or clocks but those of a [`Host`] of one's own, and without
-//! threads but the one with a deep stack on which a schedule is evaluated (none on WebAssembly).
+//! Features, all on by default: `pictures` (PNG, files and folders), `training`, `cuda`, `cli`. The core without them has the language,
+//! graph, simulation, timelines and SVG. It reads files and clocks only through your own [`Host`], and uses one thread, with a deep stack,
+//! to evaluate schedules (none on WebAssembly).
 //!
-//! # The house
+//! The types at the root serve most programs; the modules have all types by subject.
+//!
+//! # Layers
 //!
 //! ```text
 //! schedules/*.star ─ dsl ─▶ Schedule ─▶ TaskGraph ─┬─ sim ──┬─▶ Timeline ─▶ metrics ─▶ report
@@ -68,13 +88,13 @@
 //!                               └── experiment ◀────────────┘
 //! ```
 //!
-//! A module uses those of its own storey and of lower ones, and no file uses another in a circle.
-//! `tests/language/architecture.rs` reads the `use` lines:
+//! A module uses modules of its own layer and of lower layers, and no files use each other in a circle.
+//! `tests/language/architecture.rs` checks the `use` lines against this table:
 //!
 //! ```text
 //! 1 language and graph: op activation placement schedule open delivery deadlock graph ending legible nearest lowering check export statistics metrics timeline dsl csv
 //! 2 costs and time: anatomy layout hardware memory balance cost settle sim exact
-//! 3 the way in: resolve forecast advice remedy report
+//! 3 the way in: resolve forecast advice remedy explanation model_prediction report
 //! 4 machines: model cuda ranks exec doctor
 //! 5 measurement: experiment
 //! 6 command line, and the errors of the crate: cli error
@@ -82,18 +102,19 @@
 //!
 //! Invariants:
 //! - A schedule never mentions communication, time or hardware: what is sent follows from placement and order.
-//! - `sim` and `exec` never see each other: they are joined by data. `sim` reads no clock and no file.
-//! - Time is whole ticks or nanoseconds; whatever is iterated is ordered. Same input, same bytes.
-//! - What a pipeline's ops wait for is stated once, in [`Op::upstream`].
-//! - A panic is a bug of ours; what a user can cause is an error that says what was expected, what was found and one thing to do.
+//! - `sim` and `exec` share data, not code. `sim` reads no clock and no file.
+//! - Time is in whole ticks or nanoseconds; collections that are iterated are ordered. The same input gives the same bytes.
+//! - The dependencies of a pipeline's ops are defined once, in [`Op::upstream`].
+//! - A panic is a bug. Mistakes of a user give an error that says what was expected, what was found and one thing to do.
 
-// What only the tests name of a module is exported for them; what only the program uses is there without it, too.
+// Modules export some items for tests alone, and contain some that only the program uses.
 #![cfg_attr(not(feature = "internals"), allow(unused_imports))]
 #![cfg_attr(not(all(feature = "cli", feature = "cuda")), allow(dead_code))]
 
 mod activation;
 mod advice;
 mod anatomy;
+mod api;
 mod balance;
 mod check;
 #[cfg(feature = "cli")]
@@ -114,6 +135,7 @@ mod exact;
 mod exec;
 #[cfg(feature = "training")]
 mod experiment;
+mod explanation;
 mod export;
 mod forecast;
 mod graph;
@@ -128,6 +150,7 @@ mod memory;
 mod metrics;
 #[cfg(feature = "training")]
 mod model;
+mod model_prediction;
 mod nearest;
 mod op;
 mod open;
@@ -143,17 +166,23 @@ mod sim;
 mod statistics;
 mod timeline;
 
+#[cfg(feature = "training")]
+pub use api::training;
+pub use api::{costs, graphs, models, pictures, schedules, simulation};
+
 pub use anatomy::{Anatomy, MicroBatch, anatomy};
 pub use check::check;
 pub use cost::{CostFile, CostTable, GivenCosts};
 pub use deadlock::{Deadlock, Wait};
 pub use delivery::{ChannelOptions, Delivery};
 pub use error::Error;
+pub use explanation::StepExplanation;
 pub use forecast::Forecast;
-pub use graph::TaskGraph;
+pub use graph::{Dependency, TaskGraph};
 pub use hardware::{Hardware, Stack};
 pub use layout::{Attention, Layout, Precision, Recompute, Zero};
 pub use metrics::{DeviceMetrics, Metrics};
+pub use model_prediction::ModelPrediction;
 pub use op::{Kind, Op};
 pub use placement::Placement;
 pub use report::{Comparison, Entry, Look, Palette, Panel, Report, Table};
@@ -170,12 +199,23 @@ pub use experiment::{
     Error as ExperimentError, Errors, Experiment, Finding, Iteration, Measurement, Outcome, Recipe, compare,
 };
 
-/// The figures of the schedule called `schedule` (see `pipesim schedules`) on `devices` devices with `microbatches`
-/// micro-batches: F, I and W of a device's whole share of layers take one unit each, communication none.
+/// Predicts the step of the schedule called `schedule` (see `pipesim schedules`) on `devices` devices with `microbatches` micro-batches:
+/// F, I and W of a device's whole share of layers take one unit each, communication takes none.
 ///
 /// # Errors
 /// No such schedule, or none for these numbers.
 pub fn predict(schedule: &str, devices: u32, microbatches: u32) -> Result<Prediction, Error> {
     let resolved = Selection::new(devices, microbatches).resolve(schedule, &Costs::default())?;
     Ok(resolved.predict()?.prediction)
+}
+
+/// Predicts the training step of the model called `model` on the GPUs called `hardware` (see `pipesim hardware`): time, MFU and memory.
+///
+/// # Errors
+/// No such model, hardware or schedule, or a layout that does not suit them. A step that does not fit into memory is no error:
+/// [`ModelPrediction::fits`].
+pub fn predict_model(model: &str, hardware: &str, layout: Layout, schedule: &str) -> Result<ModelPrediction, Error> {
+    let costs = models::model_costs(model, hardware, layout)?;
+    let selection = costs.selection();
+    Ok(ModelPrediction::new(costs, schedule, &selection)?)
 }

@@ -7,6 +7,7 @@ mod given;
 mod measured;
 mod share;
 mod speed;
+mod stages;
 mod unit;
 
 pub use contention::Contention;
@@ -16,6 +17,7 @@ pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHE
 
 pub use share::Per;
 pub use speed::{EXTREME, Speed, TYPICAL};
+pub use stages::StageTimes;
 pub use unit::TimeUnit;
 
 use crate::activation::Keep;

@@ -44,7 +44,8 @@ impl Imports {
             let (imports, paths) = names(&tokens);
             (module, Source { file: path.strip_prefix(root()).unwrap().display().to_string(), imports, paths })
         };
-        let apart = |path: &PathBuf| ["main.rs", "internals.rs"].iter().any(|name| *path == folder.join(name));
+        let apart =
+            |path: &PathBuf| ["main.rs", "internals.rs", "api.rs"].iter().any(|name| *path == folder.join(name));
         Imports(rust_files(&folder).into_iter().filter(|path| !apart(path)).map(read).collect())
     }
 

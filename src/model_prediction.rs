@@ -1,0 +1,66 @@
+//! A model on hardware: the time and memory of its training step under one schedule.
+
+use crate::anatomy;
+use crate::cost::analytic::{Analytic, Machine};
+use crate::explanation::StepExplanation;
+use crate::forecast::Forecast;
+use crate::hardware;
+use crate::layout::Layout;
+use crate::remedy::{Question, misfit};
+use crate::resolve::{Costs, Error, Resolved, Selection};
+
+/// The predicted training step of a model on hardware.
+#[derive(Debug)]
+pub struct ModelPrediction {
+    /// Iteration time, throughput, MFU and memory; and where it does not fit, the smallest change that makes it fit.
+    pub estimate: Forecast,
+    /// The task graph with its costs, to simulate, check or draw.
+    pub resolved: Resolved,
+    /// The costs of the model's parts on the hardware.
+    pub costs: Analytic,
+    selection: Selection,
+    schedule: String,
+}
+
+impl ModelPrediction {
+    /// Predicts the step of the schedule called `schedule` with these costs. Of `selection` everything counts but its numbers of devices and
+    /// micro-batches, which are those of the layout: `balance`, for example, splits the layers for the shortest step.
+    ///
+    /// # Errors
+    /// As [`Selection::resolve`].
+    pub fn new(costs: Analytic, schedule: &str, selection: &Selection) -> Result<ModelPrediction, Error> {
+        let selection = selection.under(&costs);
+        let resolved = selection.resolve(schedule, &Costs::Analytic(Box::new(costs.clone())))?;
+        let mut estimate = resolved.forecast(&costs)?;
+        let question = Question { name: schedule, selection: &selection, analytic: &costs, micro_given: true };
+        estimate.misfit = misfit(&question, &resolved.graph, &estimate.memory);
+        Ok(ModelPrediction { estimate, resolved, costs, selection, schedule: schedule.to_string() })
+    }
+
+    /// Returns whether every device's memory suffices.
+    pub fn fits(&self) -> bool {
+        self.estimate.memory.fits
+    }
+
+    /// Explains the step: idle time by cause, the critical path, and changes that would shorten it.
+    ///
+    /// # Errors
+    /// As [`Selection::explain`].
+    pub fn explain(&self) -> Result<StepExplanation, Error> {
+        self.selection.explain(&self.schedule, &Costs::Analytic(Box::new(self.costs.clone())))
+    }
+}
+
+/// Returns the costs of the model called `model` (see `pipesim hardware`) on the GPUs called `hardware` under `layout`.
+///
+/// # Errors
+/// No such model or hardware, or a layout that does not suit them.
+pub fn model_costs(model: &str, hardware: &str, layout: Layout) -> Result<Analytic, Error> {
+    let usage = |error: &dyn std::fmt::Display| Error::Usage(error.to_string());
+    let sizes = anatomy::transformer_named(model).ok_or_else(|| Error::Usage(anatomy::unknown(model)))?;
+    let machine = Machine {
+        hardware: hardware::hardware(hardware).map_err(|error| usage(&error))?,
+        stack: hardware::stack(&layout.stack).map_err(|error| usage(&error))?,
+    };
+    Ok(Analytic::new(sizes, machine, layout)?)
+}
