@@ -1,18 +1,18 @@
 //! Speed of simulation and search on one core: `cargo bench`.
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use pipesim::internals::anatomy;
-use pipesim::internals::cost::analytic::{Analytic, Machine};
+use pipesim::internals::cost::analytic::{Analytic, Platform};
 use pipesim::internals::cost::{CostTable, GivenCosts, Slow};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::hardware;
-use pipesim::internals::layout::Layout;
+use pipesim::internals::layout::ParallelConfig;
 use pipesim::internals::metrics::Activity;
 use pipesim::internals::open::Order;
+use pipesim::internals::ordering::order_ops;
 use pipesim::internals::resolve::Selection;
-use pipesim::internals::settle::settle;
 use pipesim::internals::sim::event::{Config, Jitter, Network, Prepared, Processor, Sharing, monte_carlo};
 use pipesim::internals::sim::{self, Setup};
+use pipesim::internals::spec;
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -150,7 +150,7 @@ fn searches(criterion: &mut Criterion) {
         let costs: GivenCosts = "F=18.5,I=18.1,W=9.3,comm=0.6".parse().expect("costs");
         let costs = costs.table(&open.placement, microbatches, &Slow::new()).expect("small");
         let id = BenchmarkId::new(name, format!("p={devices} m={microbatches}"));
-        group.bench_function(id, |bencher| bencher.iter(|| settle(black_box(&open), &costs).map(|s| s.ops().len())));
+        group.bench_function(id, |bencher| bencher.iter(|| order_ops(black_box(&open), &costs).map(|s| s.ops().len())));
     }
     group.finish();
 }
@@ -159,22 +159,22 @@ fn searches(criterion: &mut Criterion) {
 /// the process), and of its parts.
 fn forecasts(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("forecast");
-    let layout = Layout { devices: 8, tensor: 8, micro: 64, sequence: 8192, ..Layout::default() };
+    let layout = ParallelConfig { devices: 8, tensor: 8, micro: 64, sequence: 8192, ..ParallelConfig::default() };
     let analytic = |chunks: u32| {
-        let machine = Machine {
+        let machine = Platform {
             hardware: hardware::hardware("h100-sxm").expect("known"),
             stack: hardware::stack(&layout.stack).expect("known"),
         };
-        let model = anatomy::transformer_named("llama-3-70b").expect("known");
-        Analytic::new(model, machine, Layout { chunks, ..layout.clone() }).expect("fits")
+        let model = model_spec::transformer_named("llama-3-70b").expect("known");
+        Analytic::new(model, machine, ParallelConfig { chunks, ..layout.clone() }).expect("fits")
     };
     group.throughput(Throughput::Elements(1));
     for (name, chunks) in [("1f1b", 1), ("zb-v", 2)] {
         group.bench_function(BenchmarkId::new(name, "p=8 m=64"), |bencher| {
-            bencher.iter(|| analytic(black_box(chunks)).forecast(name).expect("exists").iteration_s)
+            bencher.iter(|| analytic(black_box(chunks)).estimate(name).expect("exists").iteration_s)
         });
     }
-    group.bench_function("tables and costs", |bencher| bencher.iter(|| analytic(black_box(1)).anatomy.parameters()));
+    group.bench_function("tables and costs", |bencher| bencher.iter(|| analytic(black_box(1)).spec.parameters()));
     let graph = graph("1f1b", 8, 64);
     let costs = costs(&graph);
     group.bench_function("sweep of 1f1b alone", |bencher| bencher.iter(|| makespan(black_box(&graph), &costs)));

@@ -1,9 +1,9 @@
 //! A step of Llama-3-70B on 64 H100s: time, MFU, memory, and whether it fits.
 
-use pipesim::{Error, Layout, Recompute, Zero, predict_model};
+use pipesim::{Error, ParallelConfig, Recompute, Zero, predict_model};
 
 fn main() -> Result<(), Error> {
-    let layout = Layout {
+    let layout = ParallelConfig {
         tensor: 8,
         devices: 4,
         data: 2,
@@ -12,7 +12,7 @@ fn main() -> Result<(), Error> {
         sequence_parallel: true,
         recompute: Recompute::Selective,
         zero: Zero::Optimizer,
-        ..Layout::default()
+        ..ParallelConfig::default()
     };
     for schedule in ["1f1b", "zb-h1"] {
         let prediction = predict_model("llama-3-70b", "h100-sxm", layout.clone(), schedule)?;

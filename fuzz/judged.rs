@@ -11,8 +11,8 @@ use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::metrics::{Metrics, makespan};
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::{OpenSchedule, Program};
+use pipesim::internals::ordering::{self, order_ops};
 use pipesim::internals::schedule::{Overlap, Schedule};
-use pipesim::internals::settle::{self, settle};
 use pipesim::internals::sim::event::{Config, Record, simulate};
 use pipesim::internals::sim::{self, OpTimes, Setup};
 use pipesim::internals::timeline::Timeline;
@@ -220,7 +220,7 @@ pub fn open(open: &OpenSchedule) {
     for text in COSTS {
         let given: GivenCosts = text.parse().unwrap();
         let costs = given.table(&open.placement, open.microbatches, &Slow::new()).unwrap();
-        match settle(open, &costs) {
+        match order_ops(open, &costs) {
             Ok(order) => {
                 settled(open, &order, costs.keep);
                 schedule(&order);
@@ -261,12 +261,12 @@ fn settled(open: &OpenSchedule, order: &Schedule, keep: Keep) {
 }
 
 /// Checks that an error about a low cap names a sufficient one.
-fn refused(open: &OpenSchedule, costs: &CostTable, error: &settle::Error) {
+fn refused(open: &OpenSchedule, costs: &CostTable, error: &ordering::Error) {
     assert!(!error.to_string().is_empty());
-    let settle::Error::Cap { device, needed, .. } = *error else { return };
+    let ordering::Error::Cap { device, needed, .. } = *error else { return };
     let mut raised = open.clone();
     *cap(&mut raised.programs[device as usize]).expect("it has a cap") = needed;
-    if let Err(settle::Error::Cap { device: again, cap, needed: more, .. }) = settle(&raised, costs) {
+    if let Err(ordering::Error::Cap { device: again, cap, needed: more, .. }) = order_ops(&raised, costs) {
         assert!(again != device, "with a cap of {needed} instead, {cap}, device {device} needs {more}");
     }
 }

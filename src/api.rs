@@ -2,32 +2,32 @@
 
 /// Costs of ops and of what ends a step.
 pub mod costs {
-    pub use crate::cost::analytic::{Analytic, Group, Machine, Pass, Passes, Shape, StepTime};
+    pub use crate::cost::analytic::{Analytic, Group, Pass, Passes, Platform, Shape, StepTime};
     pub use crate::cost::{
         Contention, CostError, CostFile, CostTable, Decimal, GivenCosts, LinkCost, OpTime, PartCost, Per, SharedPuts,
-        Slow, Speed, StageTimes, StepCosts, StepRates, Summary, TimeUnit,
+        Slow, Slowdown, StageTimes, StepCosts, StepRates, Summary, TimeUnit,
     };
-    pub use crate::ending::{Ending, StepNode, StepOp, Twofold};
+    pub use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
     pub use crate::resolve::{Costs, Measured};
 }
 
 /// Models, hardware and layouts, and the memory and time that they take.
 pub mod models {
-    pub use crate::anatomy::gpt2::Config as Gpt2Config;
-    pub use crate::anatomy::transformer::{Activation, Biases, Config as TransformerConfig, Style};
-    pub use crate::anatomy::{
-        Anatomy, Initial, InvalidSizes, MicroBatch, Operation, Outline, Part, Stage, Storage, Tensor, TiedSides,
-        SplitError, anatomy, names as model_names,
-    };
     pub use crate::balance::Balanced;
-    pub use crate::forecast::Forecast;
     pub use crate::hardware::{
         Error as HardwareError, Field, Hardware, Stack, hardware, names as hardware_names, stack,
     };
-    pub use crate::layout::{Attention, Layout, LayoutError, Precision, Recompute, Zero};
+    pub use crate::layout::{Attention, ParallelConfig, ParallelConfigError, Precision, Recompute, Zero};
     pub use crate::memory::{DeviceMemory, Memory, MemoryModel, SavedActivations};
-    pub use crate::forecast::{OutOfMemory, Suggestion};
     pub use crate::model_prediction::{ModelPrediction, model_costs};
+    pub use crate::model_spec::gpt2::Config as Gpt2Config;
+    pub use crate::model_spec::transformer::{Activation, Biases, Config as TransformerConfig, Style};
+    pub use crate::model_spec::{
+        Initial, InvalidSizes, MicroBatch, ModelSpec, Operation, Outline, Part, SplitError, Stage, Storage, Tensor,
+        TiedSides, model_spec, names as model_names,
+    };
+    pub use crate::step_estimate::StepEstimate;
+    pub use crate::step_estimate::{OutOfMemory, Suggestion};
 }
 
 /// Schedules: ops, placement, orders, the schedule language and deliveries.
@@ -35,14 +35,14 @@ pub mod schedules {
     pub use crate::activation::Keep;
     pub use crate::csv::Error as CsvError;
     pub use crate::delivery::{ChannelOptions, Delivery, ParseDeliveryError, PyTorch, QueueCount, Receives};
-    pub use crate::dsl::{Budget, Error as LanguageError, Takes, Written, names};
+    pub use crate::dsl::{Budget, Error as LanguageError, ScheduleSource, Takes, names};
     pub use crate::export::{dot, json};
     pub use crate::op::{Kind, Op, ParseOpError};
     pub use crate::open::{Goal, OpenSchedule, Order, Program};
+    pub use crate::ordering::Error as SearchError;
     pub use crate::placement::{Chunk, Placement, PlacementError};
-    pub use crate::resolve::{Found, Host, MachineOptions, Resolved, Selection, Settled, Variant, Warning};
+    pub use crate::resolve::{Found, Host, OrderedGraph, PlatformOptions, Resolved, Selection, Variant, Warning};
     pub use crate::schedule::{Fault, Overlap, Phase, Programs, Schedule};
-    pub use crate::settle::Error as SearchError;
 }
 
 /// The task graph, petgraph's view of it, and deadlocks.
@@ -56,11 +56,11 @@ pub mod graphs {
 pub mod simulation {
     pub use crate::advice::{Advice, Advisor, Change, Sensitivities, What};
     pub use crate::explanation::StepExplanation;
-    pub use crate::metrics::{Activity, DeviceMetrics, Metrics, TypicalSpeed, Yardstick};
+    pub use crate::metrics::{Activity, DeviceMetrics, Metrics, Reference, TypicalSpeed};
     pub use crate::sim::event::{Config, EventError, Jitter, Makespans, Network, Processor, Put, Scope, Sharing};
     pub use crate::sim::{
-        Bounds, Cause, CostShare, CriticalSpan, IdleReport, IdleSpan, IdleTime, Interval, MemoryCurve,
-        OpTimes, Predicted, Prediction, Sensitivity, Setup, Spread, StepSpan, Successive, predict,
+        Bounds, Cause, CostShare, CriticalSpan, IdleReport, IdleSpan, IdleTime, Interval, MemoryCurve, OpTimes,
+        Prediction, PredictionFigures, Sensitivity, Setup, Spread, StepSpan, Successive, predict,
     };
     pub use crate::timeline::{Queue, Source, Span, Timeline, TimelineError};
 }
@@ -68,7 +68,7 @@ pub mod simulation {
 /// Pictures, tables and report folders.
 pub mod pictures {
     pub use crate::report::{
-        Comparison, Entry, KindError, LeftOut, Look, Palette, Panel, Point, Report, Table, WriteError,
+        Comparison, ComparisonPoint, Entry, KindError, LeftOut, Look, Palette, Panel, Report, Table, WriteError,
     };
 }
 
@@ -78,8 +78,8 @@ pub mod training {
     pub use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
     pub use crate::exec::{Error as SessionError, Fault, Gpus};
     pub use crate::experiment::{
-        Backend, Calibration, Error, Errors, Event, Experiment, Finding, Iteration, Observer, Outcome, Recipe,
-        Training, Verdict, compare, silent,
+        Backend, Calibration, Error, Errors, Event, Experiment, Iteration, Observer, Outcome, Results, Training,
+        TrainingConfig, Verdict, compare, silent,
     };
     pub use crate::model::{AdamW, Parameters, Tokenizer, Tokens};
     pub use crate::ranks::{Lost, Ranks};

@@ -7,6 +7,6 @@ macro_rules! all {
 }
 
 all! {
-    activation advice anatomy balance check cli cost csv cuda deadlock delivery doctor dsl ending exact exec experiment export forecast graph hardware layout legible lowering memory metrics model nearest op open placement
-    ranks remedy report resolve schedule settle sim statistics timeline
+    activation advice model_spec balance check cli cost csv cuda deadlock delivery doctor dsl epilogue exact exec experiment export step_estimate graph hardware layout sanitize lowering memory metrics model nearest op open placement
+    ranks suggestion report resolve ordering schedule sim statistics timeline
 }

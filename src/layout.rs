@@ -1,22 +1,22 @@
 //! Parallel layout of a training step: degrees, precision, recomputation, ZeRO.
 
-use crate::anatomy::transformer::Config;
+use crate::model_spec::transformer::Config;
 use std::fmt;
 use std::str::FromStr;
 
-/// Layout of a step on `devices * tensor * context * data` GPUs; each pipeline runs `micro` micro-batches per step.
+/// ParallelConfig of a step on `devices * tensor * context * data` GPUs; each pipeline runs `micro` micro-batches per step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Layout {
+pub struct ParallelConfig {
     /// Pipeline-parallel degree, p: devices per pipeline. There are `devices * chunks` stages.
-    pub devices: u32,
+    pub pp: u32,
     /// Virtual stages per device, v.
     pub chunks: u32,
     /// Tensor-parallel degree, t.
-    pub tensor: u32,
+    pub tp: u32,
     /// Context-parallel degree, c.
-    pub context: u32,
+    pub cp: u32,
     /// Data-parallel degree, d: number of pipelines.
-    pub data: u32,
+    pub dp: u32,
     /// Sequences per micro-batch, b.
     pub micro_batch_size: u32,
     /// Micro-batches per pipeline, m.
@@ -40,14 +40,14 @@ pub struct Layout {
 }
 
 /// One GPU, one sequence of 1024 tokens.
-impl Default for Layout {
-    fn default() -> Layout {
-        Layout {
-            devices: 1,
+impl Default for ParallelConfig {
+    fn default() -> ParallelConfig {
+        ParallelConfig {
+            pp: 1,
             chunks: 1,
-            tensor: 1,
-            context: 1,
-            data: 1,
+            tp: 1,
+            cp: 1,
+            dp: 1,
             micro_batch_size: 1,
             micro: 1,
             sequence: 1024,
@@ -101,12 +101,12 @@ macro_rules! names {
         }
 
         impl FromStr for $type {
-            type Err = LayoutError;
+            type Err = ParallelConfigError;
 
-            fn from_str(text: &str) -> Result<$type, LayoutError> {
+            fn from_str(text: &str) -> Result<$type, ParallelConfigError> {
                 let known = $type::ALL.iter().find(|known| known.name() == text).copied();
                 let names = || $type::ALL.iter().map(|known| known.name()).collect::<Vec<_>>().join(", ");
-                known.ok_or_else(|| LayoutError(format!("expected {} to be one of {}, found '{text}'", $what, names())))
+                known.ok_or_else(|| ParallelConfigError(format!("expected {} to be one of {}, found '{text}'", $what, names())))
             }
         }
     };
@@ -182,7 +182,7 @@ impl Precision {
 /// Why a layout is invalid; the message says what was expected and found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct LayoutError(pub(crate) String);
+pub struct ParallelConfigError(pub(crate) String);
 
 /// Derives sequences per micro-batch and micro-batches per pipeline. `batch` is the global batch.
 ///
@@ -193,7 +193,7 @@ pub fn micro_batches(
     data: u32,
     size: Option<u32>,
     micro: Option<u32>,
-) -> Result<(u32, u32), LayoutError> {
+) -> Result<(u32, u32), ParallelConfigError> {
     let Some(batch) = batch else { return Ok((size.unwrap_or(1), micro.unwrap_or(1))) };
     let whole = |by: u32, what: &str| {
         let (batch, each) = (u64::from(batch), u64::from(data.max(1)) * u64::from(by.max(1)));
@@ -202,7 +202,7 @@ pub fn micro_batches(
             _ => {
                 let near = (batch / each).max(1) * each;
                 let near = if near <= 1 << 27 { format!("{near} or ") } else { String::new() };
-                Err(LayoutError(format!(
+                Err(ParallelConfigError(format!(
                     "expected --batch to be a multiple of {data} pipelines times {what} {by}, found {batch}; choose {near}another {what}"
                 )))
             }
@@ -217,7 +217,7 @@ pub fn micro_batches(
         (Some(size), Some(micro)) => {
             let needed = [data, size, micro].into_iter().map(u128::from).product::<u128>();
             if needed != u128::from(batch) {
-                return Err(LayoutError(format!(
+                return Err(ParallelConfigError(format!(
                     "expected --batch to be {data} pipelines times {micro} micro-batches of {size} = {needed}, found {batch}; leave --micro out"
                 )));
             }
@@ -226,20 +226,20 @@ pub fn micro_batches(
     }
 }
 
-impl Layout {
+impl ParallelConfig {
     /// Returns the number of GPUs of all pipelines.
     pub fn gpus(&self) -> u64 {
-        [self.devices, self.tensor, self.context, self.data].into_iter().map(u64::from).product()
+        [self.pp, self.tp, self.cp, self.dp].into_iter().map(u64::from).product()
     }
 
     /// Returns the number of stages, S.
     pub fn stages(&self) -> u32 {
-        self.devices.saturating_mul(self.chunks)
+        self.pp.saturating_mul(self.chunks)
     }
 
     /// Returns the sequences per step, of all pipelines.
     pub fn batch(&self) -> u64 {
-        [self.data, self.micro_batch_size, self.micro].into_iter().map(u64::from).fold(1, u64::saturating_mul)
+        [self.dp, self.micro_batch_size, self.micro].into_iter().map(u64::from).fold(1, u64::saturating_mul)
     }
 
     /// Returns the tokens per step, of all pipelines.
@@ -249,21 +249,21 @@ impl Layout {
 
     /// Returns the tokens per micro-batch on one context-parallel rank.
     pub fn micro_tokens(&self) -> u64 {
-        u64::from(self.micro_batch_size) * u64::from(self.sequence) / u64::from(self.context.max(1))
+        u64::from(self.micro_batch_size) * u64::from(self.sequence) / u64::from(self.cp.max(1))
     }
 
     /// Checks that `model` supports this layout.
     ///
     /// # Errors
     /// The first number that is out of range or does not divide, with advice.
-    pub fn validate(&self, model: &Config) -> Result<(), LayoutError> {
-        let refuse = |text: String| Err(LayoutError(text));
+    pub fn validate(&self, model: &Config) -> Result<(), ParallelConfigError> {
+        let refuse = |text: String| Err(ParallelConfigError(text));
         let sizes = [
-            ("--stages", self.devices, 1 << 16),
+            ("--stages", self.pp, 1 << 16),
             ("--chunks", self.chunks, 1 << 16),
-            ("--tp", self.tensor, 1 << 12),
-            ("--cp", self.context, 1 << 12),
-            ("--dp", self.data, 1 << 20),
+            ("--tp", self.tp, 1 << 12),
+            ("--cp", self.cp, 1 << 12),
+            ("--dp", self.dp, 1 << 20),
             ("--micro-batch-size", self.micro_batch_size, 1 << 20),
             ("--micro", self.micro, 1 << 24),
             ("--seq", self.sequence, 1 << 27),
@@ -278,7 +278,7 @@ impl Layout {
                 self.gpus()
             ));
         }
-        let t = self.tensor as usize;
+        let t = self.tp as usize;
         let shared = [("heads", model.heads), ("channels of the MLP", model.mlp)];
         for (what, size) in shared {
             if !size.is_multiple_of(t) {
@@ -294,13 +294,13 @@ impl Layout {
                 model.groups
             ));
         }
-        if !self.sequence.is_multiple_of(self.context) {
+        if !self.sequence.is_multiple_of(self.cp) {
             return refuse(format!(
                 "expected --seq to be a multiple of --cp {}, found {}; choose another --cp",
-                self.context, self.sequence
+                self.cp, self.sequence
             ));
         }
-        if self.sequence_parallel && !self.micro_tokens().is_multiple_of(u64::from(self.tensor)) {
+        if self.sequence_parallel && !self.micro_tokens().is_multiple_of(u64::from(self.tp)) {
             let rest = self.micro_tokens();
             return refuse(format!(
                 "expected a rank's {rest} tokens to be a multiple of --tp {t} under --sequence-parallel; choose another --seq"
@@ -333,9 +333,10 @@ impl Layout {
     }
 }
 
-impl fmt::Display for Layout {
+impl fmt::Display for ParallelConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Layout { tensor, devices, context, data, chunks, micro_batch_size, micro, .. } = self;
+        let ParallelConfig { tp: tensor, pp: devices, cp: context, dp: data, chunks, micro_batch_size, micro, .. } =
+            self;
         write!(f, "tp {tensor} · pp {devices} · cp {context} · dp {data}")?;
         if *chunks > 1 {
             write!(f, " · {chunks} chunks")?;

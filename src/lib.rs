@@ -17,9 +17,9 @@
 //! [`predict_model`] estimates the training step of a model: time, MFU, and whether it fits into memory. No GPU is needed.
 //!
 //! ```
-//! use pipesim::{Layout, predict_model};
+//! use pipesim::{ParallelConfig, predict_model};
 //!
-//! let layout = Layout { tensor: 8, devices: 4, data: 2, micro: 32, sequence: 8192, ..Layout::default() };
+//! let layout = ParallelConfig { tensor: 8, devices: 4, data: 2, micro: 32, sequence: 8192, ..ParallelConfig::default() };
 //! let prediction = predict_model("llama-3-70b", "h100-sxm", layout, "1f1b")?;
 //! assert_eq!(prediction.estimate.gpus, 64);
 //! println!("{:.2} s per step, MFU {:.2}, fits: {}", prediction.estimate.iteration_s, prediction.estimate.mfu, prediction.fits());
@@ -92,9 +92,9 @@
 //! `tests/language/architecture.rs` checks the `use` lines against this table:
 //!
 //! ```text
-//! 1 language and graph: op activation placement schedule open delivery deadlock graph ending legible nearest lowering check export statistics metrics timeline dsl csv
-//! 2 costs and time: anatomy layout hardware memory balance cost settle sim exact
-//! 3 the way in: resolve forecast advice remedy explanation model_prediction report
+//! 1 language and graph: op activation placement schedule open delivery deadlock graph epilogue sanitize nearest lowering check export statistics metrics timeline dsl csv
+//! 2 costs and time: model_spec layout hardware memory balance cost ordering sim exact
+//! 3 the way in: resolve step_estimate advice suggestion explanation model_prediction report
 //! 4 machines: model cuda ranks exec doctor
 //! 5 measurement: experiment
 //! 6 command line, and the errors of the crate: cli error
@@ -113,7 +113,6 @@
 
 mod activation;
 mod advice;
-mod anatomy;
 mod api;
 mod balance;
 mod check;
@@ -128,7 +127,7 @@ mod delivery;
 #[cfg(feature = "cuda")]
 mod doctor;
 mod dsl;
-mod ending;
+mod epilogue;
 mod error;
 mod exact;
 #[cfg(feature = "training")]
@@ -137,58 +136,59 @@ mod exec;
 mod experiment;
 mod explanation;
 mod export;
-mod forecast;
 mod graph;
 mod hardware;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
 mod layout;
-mod legible;
 mod lowering;
 mod memory;
 mod metrics;
 #[cfg(feature = "training")]
 mod model;
 mod model_prediction;
+mod model_spec;
 mod nearest;
 mod op;
 mod open;
+mod ordering;
 mod placement;
 #[cfg(feature = "training")]
 mod ranks;
-mod remedy;
 mod report;
 mod resolve;
+mod sanitize;
 mod schedule;
-mod settle;
 mod sim;
 mod statistics;
+mod step_estimate;
+mod suggestion;
 mod timeline;
 
 #[cfg(feature = "training")]
 pub use api::training;
 pub use api::{costs, graphs, models, pictures, schedules, simulation};
 
-pub use anatomy::{Anatomy, MicroBatch, anatomy};
 pub use check::check;
 pub use cost::{CostFile, CostTable, GivenCosts};
 pub use deadlock::{Deadlock, Wait};
 pub use delivery::{ChannelOptions, Delivery};
 pub use error::Error;
 pub use explanation::StepExplanation;
-pub use forecast::Forecast;
 pub use graph::{Dependency, TaskGraph};
 pub use hardware::{Hardware, Stack};
-pub use layout::{Attention, Layout, Precision, Recompute, Zero};
+pub use layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
 pub use metrics::{DeviceMetrics, Metrics};
 pub use model_prediction::ModelPrediction;
+pub use model_spec::{MicroBatch, ModelSpec, model_spec};
 pub use op::{Kind, Op};
 pub use placement::Placement;
 pub use report::{Comparison, Entry, Look, Palette, Panel, Report, Table};
 pub use resolve::{Costs, Error as ResolveError, Host, Resolved, Selection, Warning};
 pub use schedule::{Overlap, Schedule};
-pub use sim::{Cause, IdleSpan, Predicted, Prediction, Setup};
+pub use sim::{Cause, IdleSpan, Prediction, PredictionFigures, Setup};
+pub use step_estimate::StepEstimate;
 pub use timeline::{Queue, Span, Timeline};
 
 #[cfg(feature = "cli")]
@@ -196,7 +196,7 @@ pub use timeline::{Queue, Span, Timeline};
 pub use cli::main;
 #[cfg(feature = "training")]
 pub use experiment::{
-    Error as ExperimentError, Errors, Experiment, Finding, Iteration, Measurement, Outcome, Recipe, compare,
+    Error as ExperimentError, Errors, Experiment, Iteration, Measurement, Outcome, Results, TrainingConfig, compare,
 };
 
 /// Predicts the step of the schedule called `schedule` (see `pipesim schedules`) on `devices` devices with `microbatches` micro-batches:
@@ -204,7 +204,7 @@ pub use experiment::{
 ///
 /// # Errors
 /// No such schedule, or none for these numbers.
-pub fn predict(schedule: &str, devices: u32, microbatches: u32) -> Result<Prediction, Error> {
+pub fn predict(schedule: &str, devices: u32, microbatches: u32) -> Result<PredictionFigures, Error> {
     let resolved = Selection::new(devices, microbatches).resolve(schedule, &Costs::default())?;
     Ok(resolved.predict()?.prediction)
 }
@@ -214,7 +214,12 @@ pub fn predict(schedule: &str, devices: u32, microbatches: u32) -> Result<Predic
 /// # Errors
 /// No such model, hardware or schedule, or a layout that does not suit them. A step that does not fit into memory is no error:
 /// [`ModelPrediction::fits`].
-pub fn predict_model(model: &str, hardware: &str, layout: Layout, schedule: &str) -> Result<ModelPrediction, Error> {
+pub fn predict_model(
+    model: &str,
+    hardware: &str,
+    layout: ParallelConfig,
+    schedule: &str,
+) -> Result<ModelPrediction, Error> {
     let costs = models::model_costs(model, hardware, layout)?;
     let selection = costs.selection();
     Ok(ModelPrediction::new(costs, schedule, &selection)?)

@@ -55,7 +55,7 @@ pub struct TypicalSpeed {
 
 /// What a makespan is compared with, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Yardstick {
+pub struct Reference {
     /// Lower bound of the makespan of every order of the same ops, at the machine's median speed.
     pub lower_bound: Option<u64>,
     /// Lower bound of orders whose backwards may be whole or split.
@@ -111,7 +111,7 @@ impl Metrics {
 
     /// Computes the figures of `devices` and the `peaks` of their activations; one time unit is `ticks_per_unit` ticks. The bubble
     /// of a pipeline that takes no time is 0.
-    pub fn new(devices: &[Activity], peaks: &[f64], held_against: Yardstick, ticks_per_unit: f64) -> Metrics {
+    pub fn new(devices: &[Activity], peaks: &[f64], reference: Reference, ticks_per_unit: f64) -> Metrics {
         let longest = |f: &dyn Fn(&Activity) -> u64| devices.iter().map(f).max().unwrap_or(0);
         let makespan = longest(&|d| d.last_end);
         let span = longest(&|d| d.last_end - d.first_start);
@@ -121,7 +121,7 @@ impl Metrics {
         let whole = devices.len() as f64 * makespan as f64;
         let bubble = ratio(whole - busy as f64, whole);
         let unit = |ticks: u64| ticks as f64 / ticks_per_unit;
-        let Yardstick { lower_bound, lower_bound_if_split, typical_makespan } = held_against;
+        let Reference { lower_bound, lower_bound_if_split, typical_makespan } = reference;
         let gap = |makespan: u64| {
             lower_bound.map(|bound| ratio((i128::from(makespan) - i128::from(bound)) as f64, bound as f64))
         };

@@ -1,19 +1,19 @@
 //! A model on hardware: the time and memory of its training step under one schedule.
 
-use crate::anatomy;
-use crate::cost::analytic::{Analytic, Machine};
+use crate::cost::analytic::{Analytic, Platform};
 use crate::explanation::StepExplanation;
-use crate::forecast::Forecast;
 use crate::hardware;
-use crate::layout::Layout;
-use crate::remedy::{Question, misfit};
+use crate::layout::ParallelConfig;
+use crate::model_spec;
 use crate::resolve::{Costs, Error, Resolved, Selection};
+use crate::step_estimate::StepEstimate;
+use crate::suggestion::{FitRequest, suggest_fit};
 
 /// The predicted training step of a model on hardware.
 #[derive(Debug)]
 pub struct ModelPrediction {
     /// Iteration time, throughput, MFU and memory; and where it does not fit, the smallest change that makes it fit.
-    pub estimate: Forecast,
+    pub estimate: StepEstimate,
     /// The task graph with its costs, to simulate, check or draw.
     pub resolved: Resolved,
     /// The costs of the model's parts on the hardware.
@@ -31,9 +31,9 @@ impl ModelPrediction {
     pub fn new(costs: Analytic, schedule: &str, selection: &Selection) -> Result<ModelPrediction, Error> {
         let selection = selection.under(&costs);
         let resolved = selection.resolve(schedule, &Costs::Analytic(Box::new(costs.clone())))?;
-        let mut estimate = resolved.forecast(&costs)?;
-        let question = Question { name: schedule, selection: &selection, analytic: &costs, micro_given: true };
-        estimate.misfit = misfit(&question, &resolved.graph, &estimate.memory);
+        let mut estimate = resolved.estimate(&costs)?;
+        let question = FitRequest { name: schedule, selection: &selection, analytic: &costs, micro_given: true };
+        estimate.misfit = suggest_fit(&question, &resolved.graph, &estimate.memory);
         Ok(ModelPrediction { estimate, resolved, costs, selection, schedule: schedule.to_string() })
     }
 
@@ -55,10 +55,10 @@ impl ModelPrediction {
 ///
 /// # Errors
 /// No such model or hardware, or a layout that does not suit them.
-pub fn model_costs(model: &str, hardware: &str, layout: Layout) -> Result<Analytic, Error> {
+pub fn model_costs(model: &str, hardware: &str, layout: ParallelConfig) -> Result<Analytic, Error> {
     let usage = |error: &dyn std::fmt::Display| Error::Usage(error.to_string());
-    let sizes = anatomy::transformer_named(model).ok_or_else(|| Error::Usage(anatomy::unknown(model)))?;
-    let machine = Machine {
+    let sizes = model_spec::transformer_named(model).ok_or_else(|| Error::Usage(model_spec::unknown(model)))?;
+    let machine = Platform {
         hardware: hardware::hardware(hardware).map_err(|error| usage(&error))?,
         stack: hardware::stack(&layout.stack).map_err(|error| usage(&error))?,
     };

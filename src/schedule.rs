@@ -208,22 +208,22 @@ impl Schedule {
     /// The first fault, with its place.
     pub fn validate(&self) -> Result<(), Fault> {
         for device in 0..self.devices() {
-            let mut seen = Seen::new(&self.placement, device, self.microbatches);
+            let mut seen = ProgramCheck::new(&self.placement, device, self.microbatches);
             for (index, &op) in self.program(device).iter().enumerate() {
                 let chunk = self.placement.chunk_of(device, op).ok_or_else(|| {
                     let stages: Vec<u32> = self.placement.stages_of(device).collect();
-                    Misplaced(format!("{op} is on a device that holds stages {stages:?}"))
+                    OpError(format!("{op} is on a device that holds stages {stages:?}"))
                 });
                 let added = chunk.and_then(|chunk| seen.add(chunk, op)).and_then(|()| self.check_pair(device, index));
-                added.map_err(|Misplaced(what)| self.fault(device, Some(index), what))?;
+                added.map_err(|OpError(what)| self.fault(device, Some(index), what))?;
             }
-            seen.check_complete().map_err(|Misplaced(what)| self.fault(device, None, what))?;
+            seen.check_complete().map_err(|OpError(what)| self.fault(device, None, what))?;
         }
         Ok(())
     }
 
     /// Checks that an overlapped pair is one forward and one backward that do not need each other.
-    fn check_pair(&self, device: u32, index: usize) -> Result<(), Misplaced> {
+    fn check_pair(&self, device: u32, index: usize) -> Result<(), OpError> {
         let program = self.program(device);
         let op = program[index];
         if !op.opens_pair() {
@@ -247,11 +247,11 @@ impl Schedule {
 /// Why an op cannot run at its place, or which op is missing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Misplaced(pub(crate) String);
+pub struct OpError(pub(crate) String);
 
 /// Checks that `first`, which opens an overlapped pair, and the op after it can be a pair.
-pub fn check_pair(first: Op, second: Option<Op>) -> Result<(), Misplaced> {
-    let refuse = |what: String| Err(Misplaced(what));
+pub fn check_pair(first: Op, second: Option<Op>) -> Result<(), OpError> {
+    let refuse = |what: String| Err(OpError(what));
     let Some(second) = second else {
         return refuse(format!("{first} opens an overlapped pair, but no op comes after it"));
     };
@@ -293,7 +293,7 @@ pub fn unit_name(unit: &[Op]) -> String {
 }
 
 /// The ops that a device has run: the bookkeeping behind [`Schedule::validate`].
-pub struct Seen {
+pub struct ProgramCheck {
     /// By chunk: its stage and its micro-batches.
     chunks: Vec<(Chunk, Range<u32>)>,
     microbatches: u32,
@@ -303,26 +303,26 @@ pub struct Seen {
     complete: Vec<u32>,
 }
 
-impl Seen {
+impl ProgramCheck {
     /// Starts with no op run on `device`.
-    pub fn new(placement: &Placement, device: u32, microbatches: u32) -> Seen {
+    pub fn new(placement: &Placement, device: u32, microbatches: u32) -> ProgramCheck {
         let chunk = |&chunk: &Chunk| (chunk, placement.microbatches_of(chunk.direction, microbatches));
         let chunks: Vec<_> = placement.held_by(device).iter().map(chunk).collect();
         let cells = chunks.len() * microbatches as usize;
-        Seen { microbatches, bits: vec![0; cells], complete: vec![0; chunks.len()], chunks }
+        ProgramCheck { microbatches, bits: vec![0; cells], complete: vec![0; chunks.len()], chunks }
     }
 
     /// Records that `op` of the device's chunk number `chunk` runs.
     #[inline]
-    pub fn add(&mut self, chunk: usize, op: Op) -> Result<(), Misplaced> {
+    pub fn add(&mut self, chunk: usize, op: Op) -> Result<(), OpError> {
         if !self.chunks[chunk].1.contains(&op.microbatch()) {
-            return Err(Misplaced(self.stranger(chunk, op)));
+            return Err(OpError(self.stranger(chunk, op)));
         }
         let bits = &mut self.bits[chunk * self.microbatches as usize + op.microbatch() as usize];
         let needed = op.kind().needs().map_or(0, bit);
         let excluded = if op.kind().is_backward() { bit(Kind::I) | bit(Kind::B) } else { bit(op.kind()) };
         if *bits & (needed | excluded) != needed {
-            return Err(Misplaced(refusal(op, *bits)));
+            return Err(OpError(refusal(op, *bits)));
         }
         *bits |= bit(op.kind());
         self.complete[chunk] += u32::from(bit(op.kind()) & COMPLETE != 0);
@@ -344,14 +344,14 @@ impl Seen {
     }
 
     /// Checks that nothing is missing at the end of the program.
-    pub fn check_complete(&self) -> Result<(), Misplaced> {
+    pub fn check_complete(&self) -> Result<(), OpError> {
         let short = self.chunks.iter().zip(&self.complete).position(|((_, own), &n)| (n as usize) < own.len());
         let Some(chunk) = short else { return Ok(()) };
         let (Chunk { stage, direction }, own) = &self.chunks[chunk];
         let cells = &self.bits[chunk * self.microbatches as usize..][..self.microbatches as usize];
         let Some(microbatch) = own.clone().find(|&i| cells[i as usize] & COMPLETE == 0) else { return Ok(()) };
         let (f, bits) = (Op::new(Kind::F, *stage, microbatch).in_direction(*direction), cells[microbatch as usize]);
-        Err(Misplaced(if bits & bit(Kind::F) == 0 {
+        Err(OpError(if bits & bit(Kind::F) == 0 {
             format!("{f} is missing")
         } else if bits & bit(Kind::I) == 0 {
             format!("{f} has no backward: neither {} nor {}", f.of_kind(Kind::B), f.of_kind(Kind::I))

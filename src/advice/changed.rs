@@ -3,9 +3,9 @@
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::open::{OpenSchedule, Order, Program};
+use crate::ordering::{Effort, order_ops_with};
 use crate::resolve::Selection;
-use crate::settle::{Effort, settle_with};
-use crate::sim::{self, CostShare, Predicted, Sensitivity, typical_step};
+use crate::sim::{self, CostShare, Prediction, Sensitivity, typical_step};
 use serde::Serialize;
 use std::sync::{Mutex, PoisonError};
 
@@ -74,13 +74,13 @@ impl<'a> Changed<'a> {
     pub fn makespan(&self, costs: &CostTable) -> Option<u64> {
         let Source::Open { open, .. } = &self.source else { return typical_ticks(self.graph, costs) };
         let effort = Effort { times: self.selection.effort, ..Effort::default() };
-        let graph = TaskGraph::with_overlap(settle_with(open, costs, effort).ok()?, self.graph.overlap()).ok()?;
+        let graph = TaskGraph::with_overlap(order_ops_with(open, costs, effort).ok()?, self.graph.overlap()).ok()?;
         typical_ticks(&graph, costs)
     }
 
     /// Returns the saving from reducing each part's time by 1 %. A rule makes a new order under each change; searched orders and
     /// those with too many ops are kept.
-    pub fn sensitivities(&self, predicted: &Predicted<'_>) -> Sensitivities {
+    pub fn sensitivities(&self, predicted: &Prediction<'_>) -> Sensitivities {
         let (shares, costs) = (CostShare::all(self.graph), predicted.costs);
         let few = self.graph.len().saturating_mul(shares.len()) <= MOST_OPS;
         let anew = matches!(self.source, Source::Open { searched: false, .. }) && few;

@@ -11,9 +11,9 @@ use crate::dsl;
 use crate::graph::TaskGraph;
 use crate::op::{Kind, Op};
 use crate::open::{Goal, OpenSchedule, Program};
+use crate::ordering::order_ops;
 use crate::resolve::{Costs, Resolved, Selection, Variant};
-use crate::settle::settle;
-use crate::sim::{self, Predicted};
+use crate::sim::{self, Prediction};
 pub use changed::Sensitivities;
 use changed::{Changed, is_searched, typical_ticks};
 use serde::Serialize;
@@ -151,12 +151,12 @@ impl<'a> Advisor<'a> {
     }
 
     /// Returns the saving from reducing each part's time by 1 %, for the schedule requested as `name`.
-    pub fn sensitivities(&self, name: &str, predicted: &Predicted<'_>) -> Sensitivities {
+    pub fn sensitivities(&self, name: &str, predicted: &Prediction<'_>) -> Sensitivities {
         Changed::new(&self.selection, name, predicted.graph).sensitivities(predicted)
     }
 
     /// Returns the possible changes of the schedule requested as `name`.
-    pub fn advise(&mut self, name: &str, resolved: &Resolved, predicted: &Predicted<'_>) -> Advice {
+    pub fn advise(&mut self, name: &str, resolved: &Resolved, predicted: &Prediction<'_>) -> Advice {
         let (graph, costs) = (predicted.graph, predicted.costs);
         let schedule = graph.schedule();
         let peak = schedule.peak(costs.keep);
@@ -296,7 +296,7 @@ fn split(graph: &TaskGraph, costs: &CostTable, cap: f64, own: &Change) -> Option
         programs: (0..schedule.devices()).map(program).collect(),
         goal: Goal::Makespan,
     };
-    let settled = settle(&open, costs).ok()?;
+    let settled = order_ops(&open, costs).ok()?;
     let peak_activations = settled.peak(costs.keep);
     let graph = TaskGraph::with_overlap(settled, graph.overlap()).ok()?;
     let makespan = typical_makespan(&graph, costs);

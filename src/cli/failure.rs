@@ -1,7 +1,7 @@
 //! Why a command failed, with its exit code.
 
 use crate::deadlock::Deadlock;
-use crate::ranks::Misfit;
+use crate::ranks::RanksError;
 use crate::report::WriteError;
 use crate::{dsl, experiment, resolve};
 
@@ -62,7 +62,7 @@ impl From<resolve::Error> for Failure {
         let text = error.to_string();
         match error {
             error if error.is_usage() => Failure::Usage(text),
-            error if error.is_lack() => Failure::Environment(text),
+            error if error.is_unavailable() => Failure::Environment(text),
             _ => Failure::Schedule(text),
         }
     }
@@ -106,12 +106,12 @@ impl From<WriteError> for Failure {
     }
 }
 
-impl From<Misfit> for Failure {
-    fn from(misfit: Misfit) -> Failure {
+impl From<RanksError> for Failure {
+    fn from(misfit: RanksError) -> Failure {
         match misfit {
-            Misfit::Contradiction(text) => Failure::Usage(text),
-            Misfit::Unable(text) => Failure::Environment(text),
-            Misfit::Lost(lost) => Failure::Hang(lost.to_string()),
+            RanksError::Contradiction(text) => Failure::Usage(text),
+            RanksError::Unable(text) => Failure::Environment(text),
+            RanksError::Lost(lost) => Failure::Hang(lost.to_string()),
         }
     }
 }

@@ -3,9 +3,9 @@
 //! Its unit is (part of the model, kind, micro-batch size). The cost of a stage is the sum over its parts, so measurements under
 //! one schedule or split apply to all others.
 
-use super::{Contention, CostError, CostTable, OpTime, SharedPuts, Speed, StepCosts, Summary};
-use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, HEAD, MicroBatch, Outline, Stage, TiedSides};
-use crate::ending::{Ending, StepNode, StepOp, Twofold};
+use super::{Contention, CostError, CostTable, OpTime, SharedPuts, Slowdown, StepCosts, Summary};
+use crate::epilogue::{GradientSync, StepEpilogue, StepNode, StepOp};
+use crate::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, ModelSpec, Outline, Stage, TiedSides};
 use crate::op::Kind;
 use crate::placement::Placement;
 use serde::{Deserialize, Serialize};
@@ -82,7 +82,7 @@ pub struct CostFile {
     pub provenance: BTreeMap<String, String>,
     /// Number of blocks of the model.
     pub layers: u32,
-    /// Whether embedding and head share a tensor, whose gradient is exchanged if they are on two devices. Written only if false.
+    /// Whether embedding and head share a tensor, whose gradient is exchanged if they are on two devices. ScheduleSource only if false.
     #[serde(default = "yes", skip_serializing_if = "bool::clone")]
     pub tied: bool,
     /// Costs of the parts.
@@ -99,7 +99,7 @@ pub struct CostFile {
     pub keep: f64,
     /// Speed of the machine over time in each measured step.
     #[serde(default)]
-    pub speeds: Vec<Speed>,
+    pub speeds: Vec<Slowdown>,
     /// Contention between devices that compute at the same time. If absent, durations include that of the measured step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contention: Option<Contention>,
@@ -170,7 +170,7 @@ impl CostFile {
                 format!("expected cost schema version {SCHEMA_VERSION}, found {}", self.schema_version),
             ),
             (!(0.0..=1.0).contains(&self.keep), format!("keep: expected a share between 0 and 1, found {}", self.keep)),
-            (!self.speeds.iter().all(Speed::is_ordered), "speeds: expected times in order".to_string()),
+            (!self.speeds.iter().all(Slowdown::is_ordered), "speeds: expected times in order".to_string()),
             (
                 devices.contains(&0) || devices.len() > 1,
                 format!("speeds: expected the same devices in every step, found {devices:?}"),
@@ -215,13 +215,13 @@ impl CostFile {
         self.parts.first().map(|part| (part.sequences, part.tokens)).unwrap_or_default()
     }
 
-    /// Returns the file with the parts of `anatomy` at another micro-batch size. Sizes that were not measured are scaled by
+    /// Returns the file with the parts of `spec` at another micro-batch size. Sizes that were not measured are scaled by
     /// FLOPs (by tokens if there are none), or interpolated between two measured sizes.
-    pub fn at_size(&self, anatomy: &Anatomy, micro: MicroBatch) -> CostFile {
-        let parts: Vec<&str> = anatomy.parts.iter().map(|part| part.name).collect();
+    pub fn at_size(&self, spec: &ModelSpec, micro: MicroBatch) -> CostFile {
+        let parts: Vec<&str> = spec.parts.iter().map(|part| part.name).collect();
         let work = |name: &str, kind: Kind, (sequences, tokens): (u32, u32)| {
             let micro = MicroBatch { sequences: sequences as usize, tokens: tokens as usize };
-            let part = anatomy.parts.iter().find(|part| part.name == name)?;
+            let part = spec.parts.iter().find(|part| part.name == name)?;
             Some(Some(part.flops(kind, micro)).filter(|&flops| flops > 0).unwrap_or(micro.rows() as u128) as f64)
         };
         let (sequences, tokens) = self.size();
@@ -338,12 +338,12 @@ impl CostFile {
                 _ => all,
             }
         };
-        let exchanged = |ns: u64, gradients: &[Twofold]| {
-            let of = |&gradient: &Twofold| self.exchange_ns(ns, gradient, stages);
+        let exchanged = |ns: u64, gradients: &[GradientSync]| {
+            let of = |&gradient: &GradientSync| self.exchange_ns(ns, gradient, stages);
             gradients.iter().map(of).sum::<u64>()
         };
-        let ending = Ending::new(placement, outline.exchange(placement, stages), clip);
-        StepCosts::new(ending, |StepNode { device, op, gradients, .. }| match op {
+        let epilogue = StepEpilogue::new(placement, outline.exchange(placement, stages), clip);
+        StepCosts::new(epilogue, |StepNode { device, op, gradients, .. }| match op {
             StepOp::Put => (exchanged(self.step.reduce_put_ns, gradients), self.link.latency_ns),
             StepOp::Reduce => (exchanged(self.step.reduce_add_ns, gradients), 0),
             StepOp::Norm => (share(*device, &|part| self.step.norm_ns(part)), 0),
@@ -353,8 +353,8 @@ impl CostFile {
 
     /// Scales `ns`, the time for the token embedding's gradient, to `gradient`: time is proportional to the number of
     /// parameters, as the optimizer's is.
-    fn exchange_ns(&self, ns: u64, gradient: Twofold, stages: &[Stage]) -> u64 {
-        let Twofold::Stage(chunk) = gradient else { return ns };
+    fn exchange_ns(&self, ns: u64, gradient: GradientSync, stages: &[Stage]) -> u64 {
+        let GradientSync::Stage(chunk) = gradient else { return ns };
         let part = |(part, count)| count as u128 * u128::from(self.step.optimizer_ns(part));
         let weight = stages[chunk.stage as usize].counts().map(part).sum::<u128>();
         let unit = u128::from(self.step.optimizer_embedding_ns.max(1));

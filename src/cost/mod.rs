@@ -16,12 +16,12 @@ pub use given::{GivenCosts, Slow, assumed_in_words};
 pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
 pub use share::Per;
-pub use speed::{EXTREME, Speed, TYPICAL};
+pub use speed::{EXTREME, Slowdown, TYPICAL};
 pub use stages::StageTimes;
 pub use unit::TimeUnit;
 
 use crate::activation::Keep;
-use crate::ending::{Ending, StepNode};
+use crate::epilogue::{StepEpilogue, StepNode};
 use crate::op::Op;
 use crate::placement::Placement;
 
@@ -45,7 +45,7 @@ pub struct OpTime {
 #[derive(Clone, Debug, Default)]
 pub struct StepCosts {
     /// Step ops; none if a step ends with its last backward.
-    pub ending: Ending,
+    pub epilogue: StepEpilogue,
     /// By node, in ticks: its duration, and the time from its end until another device may use its result.
     pub lasts: Vec<(u64, u64)>,
     /// Whether an iteration consists of the pipeline and these step ops alone.
@@ -53,10 +53,10 @@ pub struct StepCosts {
 }
 
 impl StepCosts {
-    /// Returns the costs of an ending from a function of its nodes.
-    pub fn new(ending: Ending, lasts: impl Fn(&StepNode) -> (u64, u64)) -> StepCosts {
-        let lasts = ending.nodes().iter().map(lasts).collect();
-        StepCosts { ending, lasts, is_whole: true }
+    /// Returns the costs of an epilogue from a function of its nodes.
+    pub fn new(epilogue: StepEpilogue, lasts: impl Fn(&StepNode) -> (u64, u64)) -> StepCosts {
+        let lasts = epilogue.nodes().iter().map(lasts).collect();
+        StepCosts { epilogue, lasts, is_whole: true }
     }
 }
 
@@ -74,7 +74,7 @@ pub struct CostTable {
     /// Costs per device and its whole share of layers, in time units; repeated by `predict --format json`.
     pub summary: Summary,
     /// Speed of the machine over time in measured steps, with ticks in nanoseconds; empty for given costs.
-    pub speeds: Vec<Speed>,
+    pub speeds: Vec<Slowdown>,
     /// Contention between devices that compute at the same time, if measured.
     pub contention: Option<Contention>,
     /// Contention between puts, if measured.

@@ -1,7 +1,7 @@
 //! What given costs refer to, and the share of them that an op of each stage costs.
 
 use super::CostError;
-use crate::anatomy::layer_counts;
+use crate::model_spec::layer_counts;
 use crate::placement::Placement;
 
 /// What given costs refer to.

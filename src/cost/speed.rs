@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The slowness of each device over one measured step, in stretches of time. Slowness is the duration of ops in millionths of their
 /// typical duration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Speed {
+pub struct Slowdown {
     /// By device: (end of a stretch in ns from the step's start, slowness), in order.
     pub devices: Vec<Vec<(u64, u64)>>,
 }
@@ -20,7 +20,7 @@ pub const TYPICAL: u64 = 1_000_000;
 /// Limit of slowness either way: factors of typical beyond it count as this.
 pub const EXTREME: u64 = 100;
 
-impl Speed {
+impl Slowdown {
     /// Returns the duration of an op on `device` from `start`, `duration` being its typical one. The step repeats after its end;
     /// a device beyond the measured ones is taken modulo their number.
     pub fn stretch(&self, device: u32, start: u64, duration: u64) -> u64 {
@@ -51,9 +51,9 @@ impl Speed {
     }
 
     /// Converts to ticks that are `n` times finer.
-    pub fn finer(&self, n: u32) -> Speed {
+    pub fn finer(&self, n: u32) -> Slowdown {
         let finer = |&(end, slowness): &(u64, u64)| (end.saturating_mul(u64::from(n)), slowness);
-        Speed { devices: self.devices.iter().map(|stretches| stretches.iter().map(finer).collect()).collect() }
+        Slowdown { devices: self.devices.iter().map(|stretches| stretches.iter().map(finer).collect()).collect() }
     }
 
     /// Whether the stretches of every device are in order.
@@ -83,12 +83,12 @@ mod tests {
 
     #[test]
     fn half_speed_doubles_and_the_step_repeats() {
-        let speed = Speed { devices: vec![vec![(100, TYPICAL), (200, 2 * TYPICAL)]] };
+        let speed = Slowdown { devices: vec![vec![(100, TYPICAL), (200, 2 * TYPICAL)]] };
         assert_eq!(speed.stretch(0, 0, 50), 50);
         assert_eq!(speed.stretch(0, 100, 30), 60);
         assert_eq!(speed.stretch(0, 50, 70), 50 + 40);
         assert_eq!(speed.stretch(0, 180, 30), 20 + 20, "wraps into the fast part");
         assert_eq!(speed.stretch(3, 300, 10), 20, "other devices and later times are taken modulo");
-        assert_eq!(Speed::default().stretch(0, 5, 7), 7);
+        assert_eq!(Slowdown::default().stretch(0, 5, 7), 7);
     }
 }

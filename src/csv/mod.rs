@@ -13,7 +13,7 @@ mod write;
 pub use read::read;
 pub use write::write;
 
-use crate::legible::legible;
+use crate::sanitize::sanitize;
 use crate::schedule::Schedule;
 
 /// A schedule read from a file.
@@ -44,12 +44,12 @@ pub const MAX_BYTES: usize = 256 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A wrong cell. Rows and cells count from 1.
-    #[error("{}, row {row} (device {}), cell {cell}: expected {expected}, found '{}'; {remedy}", legible(file), row - 1, legible(found))]
+    #[error("{}, row {row} (device {}), cell {cell}: expected {expected}, found '{}'; {remedy}", sanitize(file), row - 1, sanitize(found))]
     Cell { file: String, row: usize, cell: usize, expected: String, found: String, remedy: String },
     /// A wrong file.
-    #[error("{}: expected {expected}, found {found}; {remedy}", legible(file))]
+    #[error("{}: expected {expected}, found {found}; {remedy}", sanitize(file))]
     File { file: String, expected: String, found: String, remedy: String },
     /// A schedule that the format cannot express.
-    #[error("schedule {} has no PyTorch file: {reason}; {remedy}", legible(schedule))]
+    #[error("schedule {} has no PyTorch file: {reason}; {remedy}", sanitize(schedule))]
     Schedule { schedule: String, reason: String, remedy: String },
 }

@@ -5,7 +5,7 @@ use super::table::{Table, infer_placement};
 use super::{Error, Imported, communication};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
-use crate::schedule::{Programs, Schedule, Seen, check_pair};
+use crate::schedule::{ProgramCheck, Programs, Schedule, check_pair};
 
 /// Reads the schedule `name` from `text`, the content of `file`, in either format.
 ///
@@ -67,7 +67,7 @@ impl Table<'_> {
             for (number, chunk) in placement.held_by(device).iter().enumerate() {
                 chunk_of[chunk.direction as usize * stages + chunk.stage as usize] = number;
             }
-            let mut seen = Seen::new(&placement, device, microbatches);
+            let mut seen = ProgramCheck::new(&placement, device, microbatches);
             let mut opening: Option<Op> = None;
             for action in &self.actions[range.clone()] {
                 let What::Op(kind) = action.what else { continue };

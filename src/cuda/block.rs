@@ -4,9 +4,9 @@ use super::api::{Address, Buffer};
 use super::blas::Sizes;
 use super::group::Group;
 use super::operation::{NormOperands, Operations};
-use crate::anatomy::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
 use crate::model::Shape;
 use crate::model::stash::{BlockForward, BlockWeight};
+use crate::model_spec::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
 use anyhow::Result;
 
 /// The sizes of a product with a weight (OC, IC).

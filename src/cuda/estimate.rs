@@ -5,9 +5,9 @@ use super::blas::WORKSPACE_BYTES;
 use super::gpu::Gpu;
 use super::group::padded;
 use super::kernel::{self, MAX_HEAD_SIZE, Precision};
-use crate::anatomy::gpt2::VOCABULARY_MULTIPLE;
-use crate::anatomy::{Anatomy, MicroBatch, Stage, Storage, TiedSides};
 use crate::model::{Config, check_sizes};
+use crate::model_spec::gpt2::VOCABULARY_MULTIPLE;
+use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage, TiedSides};
 use crate::op::Kind;
 use anyhow::{Result, bail, ensure};
 
@@ -44,22 +44,22 @@ impl Bytes {
 }
 
 /// Returns the device memory that a shard of these stages needs, without code and the driver's own memory.
-pub fn bytes_needed(anatomy: &Anatomy, stages: &[(u32, Stage)], demand: &Demand) -> Bytes {
+pub fn bytes_needed(spec: &ModelSpec, stages: &[(u32, Stage)], demand: &Demand) -> Bytes {
     let micro = MicroBatch { sequences: demand.sequences, tokens: demand.tokens };
     let (n, act) = (micro.rows(), demand.precision.bytes());
     let held = || stages.iter().map(|(_, stage)| stage);
     // Master values, gradients, two moments; with bfloat16 also a copy of the values.
     let per_element = 16 + if demand.precision == Precision::Bf16 { 2 } else { 0 };
-    let mut parameters = anatomy.device_elements(held(), padded) * per_element;
-    if anatomy.outline().tied_sides(held()) != TiedSides::None {
-        parameters += tied_gradient_bytes(anatomy); // the gradient of the other side
+    let mut parameters = spec.device_elements(held(), padded) * per_element;
+    if spec.outline().tied_sides(held()) != TiedSides::None {
+        parameters += tied_gradient_bytes(spec); // the gradient of the other side
     }
     let storage = storage(demand.precision, n);
     let empty = MicroBatch { sequences: 0, ..micro };
     // I adds sums, independent of the number of tokens, to what F keeps.
-    let kept = |stage| anatomy.left(stage, Kind::F, micro, &storage) + anatomy.left(stage, Kind::I, empty, &storage);
+    let kept = |stage| spec.left(stage, Kind::F, micro, &storage) + spec.left(stage, Kind::I, empty, &storage);
     let activations = demand.in_flight * held().map(kept).sum::<usize>();
-    let running = n * (3 * anatomy.widest() * act + size_of::<f32>() * (anatomy.heads() + 1));
+    let running = n * (3 * spec.widest() * act + size_of::<f32>() * (spec.heads() + 1));
     let tokens = 4 * demand.microbatches * (5 * n + 2);
     Bytes { parameters, activations, scratch: running + tokens + WORKSPACE_BYTES }
 }
@@ -71,18 +71,18 @@ pub fn storage(precision: Precision, rows: usize) -> Storage {
 }
 
 /// Bytes of the gradients of one stage's parameters, in the layout of [`super::Shard::stage_gradient`].
-pub fn stage_gradient_bytes(anatomy: &Anatomy, stage: &Stage) -> usize {
-    anatomy.gradient_elements(stage, padded) * size_of::<f32>()
+pub fn stage_gradient_bytes(spec: &ModelSpec, stage: &Stage) -> usize {
+    spec.gradient_elements(stage, padded) * size_of::<f32>()
 }
 
 /// Bytes of the gradient of the tied token embedding.
-pub fn tied_gradient_bytes(anatomy: &Anatomy) -> usize {
-    anatomy.tied_elements(padded) * size_of::<f32>()
+pub fn tied_gradient_bytes(spec: &ModelSpec) -> usize {
+    spec.tied_elements(padded) * size_of::<f32>()
 }
 
 /// Checks that the GPU has enough free memory.
-pub(super) fn check_memory(gpu: &Gpu, anatomy: &Anatomy, stages: &[(u32, Stage)], demand: &Demand) -> Result<()> {
-    let bytes = bytes_needed(anatomy, stages, demand);
+pub(super) fn check_memory(gpu: &Gpu, spec: &ModelSpec, stages: &[(u32, Stage)], demand: &Demand) -> Result<()> {
+    let bytes = bytes_needed(spec, stages, demand);
     let (free, total) = gpu.memory()?;
     ensure!(
         bytes.total() <= free,

@@ -12,10 +12,10 @@ use super::kernel::Precision;
 use super::operation::Operations;
 use super::timing::EventTimer;
 use super::{block, head};
-use crate::anatomy::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
-use crate::anatomy::{self, Anatomy, BLOCK, EMBEDDING, HEAD, TiedSides};
 use crate::model::stash::{self, Stash, find};
 use crate::model::{Parameters, Part, Shape, check_held};
+use crate::model_spec::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
+use crate::model_spec::{self, BLOCK, EMBEDDING, HEAD, ModelSpec, TiedSides};
 use crate::op::Kind;
 use anyhow::{Context as _, Error, Result, bail};
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ type Stage = stash::Stage<Group, Buffer, ()>;
 pub struct Shard {
     pub(super) operations: Operations,
     pub(super) config: Config,
-    pub(super) anatomy: Anatomy,
+    pub(super) spec: ModelSpec,
     pub(super) shape: Shape,
     pub(super) microbatches: usize,
     pub(super) stages: BTreeMap<u32, Stage>,
@@ -69,7 +69,7 @@ impl Shard {
     pub fn new(
         gpu: &Arc<Gpu>,
         parameters: &Parameters,
-        stages: &[(u32, anatomy::Stage)],
+        stages: &[(u32, model_spec::Stage)],
         [sequences, tokens, microbatches]: [usize; 3],
         precision: Precision,
     ) -> Result<Shard> {
@@ -77,8 +77,8 @@ impl Shard {
         estimate::check_kernel_sizes(&config, [sequences, tokens, microbatches])?;
         check_held(&config, stages)?;
         let demand = Demand { sequences, tokens, microbatches, in_flight: 1, precision };
-        let anatomy = config.anatomy();
-        estimate::check_memory(gpu, &anatomy, stages, &demand)?;
+        let spec = config.spec();
+        estimate::check_memory(gpu, &spec, stages, &demand)?;
 
         gpu.make_current()?;
         let operations = Operations {
@@ -90,7 +90,7 @@ impl Shard {
         };
         let shape = Shape { sequences, tokens, heads: config.heads, channels: config.channels };
         operations.allow_attention(&shape)?;
-        let tied = anatomy.outline().tied_sides(stages.iter().map(|(_, stage)| stage));
+        let tied = spec.outline().tied_sides(stages.iter().map(|(_, stage)| stage));
         let has = |part| stages.iter().any(|(_, stage)| stage.has(part));
         let (embedding, head) = (has(EMBEDDING), has(HEAD));
         let group = |tensors, layer| Group::new(&operations, parameters, tensors, layer);
@@ -108,10 +108,10 @@ impl Shard {
             held.insert(*id, Stage::new(layers.clone(), blocks, microbatches));
         }
         let sizes = [microbatches, shape.rows(), config.vocabulary];
-        let step = Step::new(gpu, anatomy.squares())?;
+        let step = Step::new(gpu, spec.squares())?;
         let mut shard = Shard {
             config,
-            anatomy,
+            spec,
             shape,
             microbatches,
             stages: held,

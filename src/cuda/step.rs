@@ -4,9 +4,9 @@ use super::api::{Address, Buffer};
 use super::batch::DOUBLE;
 use super::group::{Group, download};
 use super::shard::Shard;
-use crate::anatomy::gpt2::WTE;
-use crate::anatomy::{BLOCK, EMBEDDING, HEAD, TiedSides};
 use crate::model::{AdamW, Parameters};
+use crate::model_spec::gpt2::WTE;
+use crate::model_spec::{BLOCK, EMBEDDING, HEAD, TiedSides};
 use anyhow::{Context as _, Result, ensure};
 
 /// A run of float32 on a device.
@@ -127,13 +127,13 @@ impl Shard {
         let mut parts: Vec<(usize, &Group, Address)> = Vec::new();
         if let (Some(wte), Some(wpe)) = (&self.wte, &self.wpe) {
             self.ensure_tied_gradient_complete()?;
-            let first = self.anatomy.square(EMBEDDING, 0);
+            let first = self.spec.square(EMBEDDING, 0);
             parts.push((first, wte, self.head_part()));
             parts.push((first + 1, wpe, Address::NULL));
         }
         let blocks = self.stages.values().flat_map(|stage| stage.layers.run(BLOCK).zip(&stage.blocks));
-        parts.extend(blocks.map(|(number, block)| (self.anatomy.square(BLOCK, number), block, Address::NULL)));
-        parts.extend(self.lnf.iter().map(|lnf| (self.anatomy.square(HEAD, 0), lnf, Address::NULL)));
+        parts.extend(blocks.map(|(number, block)| (self.spec.square(BLOCK, number), block, Address::NULL)));
+        parts.extend(self.lnf.iter().map(|lnf| (self.spec.square(HEAD, 0), lnf, Address::NULL)));
         parts.sort_by_key(|&(order, _, _)| order);
         let step = &self.step;
         for (index, &(_, group, other)) in parts.iter().enumerate() {
@@ -151,7 +151,7 @@ impl Shard {
     }
 
     /// What [`Shard::squared_norms`] enqueued last, each with its place in the order in which they are to be added up,
-    /// [`crate::anatomy::Anatomy::square`]; the token embedding's on the embedding's device only, both parts summed. Waits.
+    /// [`crate::model_spec::ModelSpec::square`]; the token embedding's on the embedding's device only, both parts summed. Waits.
     pub fn read_squared_norms(&self) -> Result<Vec<(usize, f64)>> {
         self.step.norms_done.synchronize()?;
         let mut norms = vec![0.0; self.step.orders.len()];

@@ -2,7 +2,7 @@
 
 use super::api::{Event, Fault};
 use super::gpu::Gpu;
-use crate::model::{Lap, Part};
+use crate::model::{Part, PartTiming};
 use crate::op::Kind;
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -84,13 +84,13 @@ impl EventTimer {
     }
 
     /// Returns the duration of each part with the number of its op.
-    pub fn laps(&self) -> Result<Vec<(u32, Lap)>> {
+    pub fn laps(&self) -> Result<Vec<(u32, PartTiming)>> {
         let mut laps = Vec::new();
         for call in &self.calls {
             for (index, &part) in call.parts.iter().enumerate() {
                 let (from, to) = (&self.events[call.first + index], &self.events[call.first + index + 1]);
                 let duration_ns = to.elapsed_ns(from)?.max(0.0).round() as u64;
-                laps.push((call.number, Lap { part, kind: call.kind, duration_ns }));
+                laps.push((call.number, PartTiming { part, kind: call.kind, duration_ns }));
             }
         }
         Ok(laps)

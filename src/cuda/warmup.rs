@@ -3,7 +3,7 @@
 use super::api::{Buffer, Unsupported, mib};
 use super::shard::Shard;
 use super::timing::EventTimer;
-use crate::anatomy::{self, EMBEDDING, HEAD};
+use crate::model_spec::{self, EMBEDDING, HEAD};
 use crate::op::{Kind, Op};
 use anyhow::{Result, ensure};
 
@@ -17,7 +17,7 @@ impl Shard {
         let hidden =
             [Buffer::new(gpu.context(), self.hidden_bytes())?, Buffer::new(gpu.context(), self.hidden_bytes())?];
         gpu.compute.clear(hidden[0].address(), hidden[0].bytes())?;
-        let stages: Vec<(u32, anatomy::Stage)> =
+        let stages: Vec<(u32, model_spec::Stage)> =
             self.stages.iter().map(|(id, held)| (*id, held.layers.clone())).collect();
         for (stage, layers) in stages {
             let input = (!layers.has(EMBEDDING)).then_some(hidden[0].address());

@@ -3,7 +3,7 @@
 use super::draft::{Draft, as_draft};
 use super::host::{self, Layout, LayoutValue, Refusal};
 use super::language::{LAYOUTS, MAX_NESTING, dialect, globals, too_deep};
-use super::programs::Written;
+use super::programs::ScheduleSource;
 use super::request::{Asked, Budget, Error, Request, ScheduleFile, Takes, chunks_asked};
 use super::word::Word;
 use crate::op::Op;
@@ -24,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 pub struct Compiled {
     /// The order; the ops of each device are complete and valid by themselves.
     pub order: Order,
-    pub source: Written,
+    pub source: ScheduleSource,
 }
 
 /// Stack for evaluating a schedule file, in which nested expressions recurse. Only the used part takes memory.
@@ -159,7 +159,7 @@ impl Asked<'_> {
         if let ErrorKind::Other(cause) | ErrorKind::Native(cause) | ErrorKind::Value(cause) = error.kind()
             && let Some(Refusal(reason)) = cause.downcast_ref()
         {
-            return Error::Unfit(format!("{} does not exist for {numbers}: {reason}", self.path.name));
+            return Error::Unsupported(format!("{} does not exist for {numbers}: {reason}", self.path.name));
         }
         let cause = match error.kind() {
             ErrorKind::Other(cause) => cause.to_string(),
@@ -194,7 +194,7 @@ impl Asked<'_> {
             Some(words) => (Order::Fixed(self.expand(&placement, &words)?), words),
             None => (Order::Open(self.open(&placement, &drafts)?), Vec::new()),
         };
-        Ok(Compiled { order, source: Written { placement, microbatches, words, file } })
+        Ok(Compiled { order, source: ScheduleSource { placement, microbatches, words, file } })
     }
 
     fn takes<'v>(&self, module: &Module<'v>, evaluator: &mut Evaluator<'v, '_, '_>) -> Result<Takes, Error> {
@@ -313,7 +313,7 @@ impl Asked<'_> {
         self.check_chunks(chunks, asked)?;
         layout.placement(devices, chunks).map_err(|reason| match layout {
             Layout::Custom(_) => Error::Invalid(format!("{}: {reason}", self.path.file)),
-            _ => Error::Unfit(format!("{} does not exist for {}: {reason}", self.path.name, self.numbers())),
+            _ => Error::Unsupported(format!("{} does not exist for {}: {reason}", self.path.name, self.numbers())),
         })
     }
 

@@ -15,5 +15,5 @@ mod word;
 
 pub use compile::{Compiled, compile, takes};
 pub use library::{Description, describe, named, names};
-pub use programs::Written;
+pub use programs::ScheduleSource;
 pub use request::{Budget, Error, MAX_CHUNKS, Request, ScheduleFile, Takes, chunks_asked};

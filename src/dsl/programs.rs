@@ -6,7 +6,7 @@ use super::word::{Atom, Context, Word};
 use crate::op::{Kind, Op};
 use crate::open::{OpenSchedule, Program};
 use crate::placement::{self, Placement};
-use crate::schedule::{Fault, Misplaced, Phase, Programs, Schedule, Seen, check_pair, grid};
+use crate::schedule::{Fault, OpError, Phase, ProgramCheck, Programs, Schedule, check_pair, grid};
 use std::collections::VecDeque;
 
 /// Maximum capacity reserved for expected ops: address space, not memory.
@@ -14,14 +14,14 @@ const MAX_RESERVED_OPS: usize = 1 << 26;
 
 /// The source of a schedule.
 #[derive(Debug)]
-pub struct Written {
+pub struct ScheduleSource {
     pub(super) placement: Placement,
     pub(super) microbatches: u32,
     pub(super) words: Vec<Word>,
     pub(super) file: String,
 }
 
-impl Written {
+impl ScheduleSource {
     /// Returns `file:line` of op number `index` of `device`.
     pub fn location(&self, device: u32, index: usize) -> String {
         let Some(word) = self.words.get(device as usize) else { return self.file.clone() };
@@ -47,7 +47,7 @@ impl Asked<'_> {
             let mut expansion = Expansion::new(placement, device as u32, m, &mut programs.ops);
             let result = word.visit(&mut |atoms, context| expansion.take_all(atoms, context));
             let result = result.and_then(|()| expansion.check_complete());
-            if let (Err(Misplaced(what)), None) = (result, &fault) {
+            if let (Err(OpError(what)), None) = (result, &fault) {
                 fault = Some((device as u32, expansion.len(), expansion.line, what));
             }
             let phases = expansion.phases;
@@ -92,7 +92,7 @@ impl Asked<'_> {
             }
             match result.and_then(|()| expansion.check_complete()) {
                 Ok(()) => Ok(programs.ops),
-                Err(Misplaced(what)) => {
+                Err(OpError(what)) => {
                     let (index, line) = (expansion.len(), expansion.line);
                     programs.finish(Vec::new());
                     Err(self.fault(&programs, (device, index, line, what)))
@@ -136,7 +136,7 @@ struct Expansion<'a> {
     ops: &'a mut Vec<Op>,
     start: usize,
     phases: Vec<Phase>,
-    seen: Seen,
+    seen: ProgramCheck,
     /// Whether the op taken last opens a pair.
     opened: bool,
     chunks: Vec<Chunk>,
@@ -159,7 +159,7 @@ impl<'a> Expansion<'a> {
             start: ops.len(),
             ops,
             phases: Vec::new(),
-            seen: Seen::new(placement, device, microbatches),
+            seen: ProgramCheck::new(placement, device, microbatches),
             chunks: held.iter().map(chunk).collect(),
             opened: false,
             line: 0,
@@ -175,7 +175,7 @@ impl<'a> Expansion<'a> {
     }
 
     /// Takes the next ops of the word, all of one phase.
-    fn take_all(&mut self, atoms: &[Atom], context: Context<'_>) -> Result<(), Misplaced> {
+    fn take_all(&mut self, atoms: &[Atom], context: Context<'_>) -> Result<(), OpError> {
         let before = self.ops.len();
         let result = atoms.iter().try_for_each(|atom| self.take(atom, context.limit).map(drop));
         if self.ops.len() > before && self.phases.last().map_or("", |phase| phase.name.as_str()) != context.phase {
@@ -185,17 +185,17 @@ impl<'a> Expansion<'a> {
     }
 
     /// Takes the next op of the word; returns whether `first` keeps it.
-    fn take(&mut self, atom: &Atom, limit: u64) -> Result<bool, Misplaced> {
+    fn take(&mut self, atom: &Atom, limit: u64) -> Result<bool, OpError> {
         self.line = atom.line;
         self.visited += 1;
         if self.visited > self.visit_limit {
             let what = format!("the word continues after {} ops, far more than it can need", self.visit_limit);
-            return Err(Misplaced(what));
+            return Err(OpError(what));
         }
         let Some(chunk) = self.chunks.get_mut(atom.chunk as usize) else {
             let (letter, chunk, held) = (atom.kind.letter(), atom.chunk, self.chunks.len());
             let what = format!("{letter}[{chunk}] names chunk {chunk}, but a device holds {held} here");
-            return Err(Misplaced(what));
+            return Err(OpError(what));
         };
         let microbatch = chunk.count(atom)?;
         let kept = u64::from(microbatch) < limit;
@@ -214,7 +214,7 @@ impl<'a> Expansion<'a> {
 
     /// Closes the pair that the last op opened with `op`, unless `first` drops it.
     #[cold]
-    fn close_pair(&mut self, op: Op, kept: bool) -> Result<(), Misplaced> {
+    fn close_pair(&mut self, op: Op, kept: bool) -> Result<(), OpError> {
         self.opened = false;
         let Some(opener) = self.ops.last_mut() else { return Ok(()) };
         if kept {
@@ -235,7 +235,7 @@ impl<'a> Expansion<'a> {
     }
 
     /// Checks that nothing is missing at the end of the program.
-    fn check_complete(&self) -> Result<(), Misplaced> {
+    fn check_complete(&self) -> Result<(), OpError> {
         match self.ops.last() {
             Some(&op) if self.opened => check_pair(op, None),
             _ => self.seen.check_complete(),
@@ -245,7 +245,7 @@ impl<'a> Expansion<'a> {
 
 impl Chunk {
     /// Returns the micro-batch of the next op.
-    fn count(&mut self, atom: &Atom) -> Result<u32, Misplaced> {
+    fn count(&mut self, atom: &Atom) -> Result<u32, OpError> {
         let next = |counter: &mut u32| {
             let number = atom.microbatch.unwrap_or(*counter);
             *counter += 1;
@@ -266,7 +266,7 @@ impl Chunk {
                 }
                 None => self.pending.pop_front().ok_or_else(|| {
                     let (letter, chunk) = (atom.kind.letter(), atom.chunk);
-                    Misplaced(format!("{letter}[{chunk}] has no I of its chunk before it without a W"))
+                    OpError(format!("{letter}[{chunk}] has no I of its chunk before it without a W"))
                 })?,
             },
         })

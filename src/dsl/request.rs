@@ -1,6 +1,6 @@
 //! Requests: the text of a schedule file, the numbers to compile it for, and the budget of its evaluation.
 
-use crate::legible::legible;
+use crate::sanitize::sanitize;
 use std::collections::BTreeMap;
 
 /// The text of a schedule file.
@@ -88,16 +88,16 @@ pub struct Takes {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A request that does not fit the file: an unknown option, or chunks that the schedule does not leave open.
-    #[error("{}", legible(.0))]
+    #[error("{}", sanitize(.0))]
     Usage(String),
     /// A wrong file, or one that exceeds its budget.
-    #[error("{}", legible(.0))]
+    #[error("{}", sanitize(.0))]
     Invalid(String),
     /// A file that rejects these numbers; the schedule may exist for others.
-    #[error("{}", legible(.0))]
-    Unfit(String),
+    #[error("{}", sanitize(.0))]
+    Unsupported(String),
     /// No thread to evaluate a file on.
-    #[error("{}", legible(.0))]
+    #[error("{}", sanitize(.0))]
     Machine(String),
 }
 

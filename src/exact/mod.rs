@@ -1,6 +1,6 @@
 //! Proofs for small cases: the fastest schedule with a placement, split backwards or not, and caps.
 //!
-//! [`settle`] finds a schedule, [`crate::sim::bounds`] a lower bound. If they differ, branch and bound decides whether a faster
+//! [`order_ops`] finds a schedule, [`crate::sim::bounds`] a lower bound. If they differ, branch and bound decides whether a faster
 //! schedule exists.
 //!
 //! - *Branching* is over active schedules (Giffler & Thompson 1960): of all ops that could run next the one with the earliest
@@ -23,8 +23,8 @@ use crate::graph::TaskGraph;
 use crate::metrics::makespan;
 use crate::op::{Kind, Op};
 use crate::open::{Goal, OpenSchedule, Program};
+use crate::ordering::order_ops;
 use crate::schedule::{Fault, Overlap, Schedule};
-use crate::settle::settle;
 use crate::sim::{bounds_within, sweep};
 use search::{Outcome, Search};
 use tables::Tables;
@@ -47,9 +47,9 @@ pub struct Proof {
 /// Why a proof is impossible.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// As [`settle`].
+    /// As [`order_ops`].
     #[error(transparent)]
-    Settle(#[from] crate::settle::Error),
+    Settle(#[from] crate::ordering::Error),
     /// As [`Schedule::validate`].
     #[error(transparent)]
     Invalid(#[from] Fault),
@@ -94,8 +94,8 @@ pub fn prove(open: &OpenSchedule, costs: &CostTable, states: u64) -> Result<Proo
     if ops > MOST_OPS || microbatches > MOST_MICROBATCHES {
         return Err(Error::TooLarge { ops, microbatches });
     }
-    let schedule = settle(&OpenSchedule { goal: Goal::Makespan, ..open.clone() }, costs)?;
-    let graph = TaskGraph::new(schedule.clone()).map_err(crate::settle::Error::Cycle)?;
+    let schedule = order_ops(&OpenSchedule { goal: Goal::Makespan, ..open.clone() }, costs)?;
+    let graph = TaskGraph::new(schedule.clone()).map_err(crate::ordering::Error::Cycle)?;
     let tables = Tables::new(open, costs, split);
     if let Some(op) = tables.instant() {
         return Err(Error::Instant(op));

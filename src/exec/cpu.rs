@@ -1,8 +1,8 @@
 //! A CPU as a device, with its part of the model.
 
 use super::device::{Batch, Device, State, Update};
-use crate::ending::Twofold;
-use crate::model::{Lap, Parameters, Shard, Signal, Snapshot};
+use crate::epilogue::GradientSync;
+use crate::model::{Parameters, PartTiming, Shard, Signal, Snapshot};
 use crate::op::{Kind, Op};
 use crate::placement::Chunk;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Device for Cpu {
         op: Op,
         input: Option<&[f32]>,
         output: Option<&mut [f32]>,
-        laps: &mut Vec<Lap>,
+        laps: &mut Vec<PartTiming>,
     ) -> anyhow::Result<()> {
         let (stage, microbatch) = (op.stage(), op.microbatch());
         let tokens =
@@ -87,20 +87,20 @@ impl Device for Cpu {
         }
     }
 
-    fn gradient(&mut self, gradient: Twofold, into: &mut [f32]) {
+    fn gradient(&mut self, gradient: GradientSync, into: &mut [f32]) {
         match gradient {
-            Twofold::Tied => into.copy_from_slice(self.shard.tied_gradient()),
-            Twofold::Stage(Chunk { stage, .. }) => {
+            GradientSync::Tied => into.copy_from_slice(self.shard.tied_gradient()),
+            GradientSync::Stage(Chunk { stage, .. }) => {
                 self.shard.stage_gradient(stage, &mut self.gradient);
                 into[..self.gradient.len()].copy_from_slice(&self.gradient);
             }
         }
     }
 
-    fn add_gradient(&mut self, gradient: Twofold, other: &[f32]) {
+    fn add_gradient(&mut self, gradient: GradientSync, other: &[f32]) {
         match gradient {
-            Twofold::Tied => self.shard.add_tied_gradient(other),
-            Twofold::Stage(Chunk { stage, .. }) => self.shard.add_stage_gradient(stage, other),
+            GradientSync::Tied => self.shard.add_tied_gradient(other),
+            GradientSync::Stage(Chunk { stage, .. }) => self.shard.add_stage_gradient(stage, other),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Devices that compute on the calling thread, and [`Timed`], which only waits.
 
 use crate::cost::CostTable;
-use crate::ending::Twofold;
-use crate::model::{AdamW, Lap, Parameters};
+use crate::epilogue::GradientSync;
+use crate::model::{AdamW, Parameters, PartTiming};
 use crate::op::Op;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,14 +69,14 @@ pub trait Device: State + Send {
         op: Op,
         input: Option<&[f32]>,
         output: Option<&mut [f32]>,
-        laps: &mut Vec<Lap>,
+        laps: &mut Vec<PartTiming>,
     ) -> anyhow::Result<()>;
 
     /// Copies this device's part of a gradient that another device also holds to the beginning of `into`.
-    fn gradient(&mut self, _gradient: Twofold, _into: &mut [f32]) {}
+    fn gradient(&mut self, _gradient: GradientSync, _into: &mut [f32]) {}
 
     /// Adds the other device's part.
-    fn add_gradient(&mut self, _gradient: Twofold, _other: &[f32]) {}
+    fn add_gradient(&mut self, _gradient: GradientSync, _other: &[f32]) {}
 
     /// Returns the partial sums of squares of the gradient norm, by order number.
     fn squared_norms(&self) -> Vec<(usize, f64)> {
@@ -115,7 +115,7 @@ impl Device for Timed {
         op: Op,
         _input: Option<&[f32]>,
         _output: Option<&mut [f32]>,
-        _laps: &mut Vec<Lap>,
+        _laps: &mut Vec<PartTiming>,
     ) -> anyhow::Result<()> {
         let end = Instant::now() + Duration::from_nanos(self.costs.to_ns(self.costs.of(op).duration));
         let sleep = end.saturating_duration_since(Instant::now()).saturating_sub(self.spin);

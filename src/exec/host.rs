@@ -8,8 +8,8 @@ use super::program::{Backend, Program, Runner};
 use super::record::DeviceRecord;
 use super::shared::Shared;
 use super::watch::Fault;
-use crate::ending::Twofold;
-use crate::model::Lap;
+use crate::epilogue::GradientSync;
+use crate::model::PartTiming;
 use crate::op::Op;
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub struct Host {
     device: Box<dyn Device>,
     shared: Arc<Shared>,
     /// Times of the parts in this step, with the numbers of their ops.
-    laps: Vec<(u32, Lap)>,
+    laps: Vec<(u32, PartTiming)>,
     squares: Vec<(usize, f64)>,
 }
 
@@ -75,14 +75,14 @@ impl Backend for Host {
         Ok(())
     }
 
-    fn copy_gradient(&mut self, gradient: Twofold, place: Region) -> Result<()> {
+    fn copy_gradient(&mut self, gradient: GradientSync, place: Region) -> Result<()> {
         // SAFETY: the link has reported it as free.
         let place = unsafe { self.shared.heap.arena().data_mut(place) };
         self.device.gradient(gradient, place);
         Ok(())
     }
 
-    fn add_gradient(&mut self, gradient: Twofold, place: Region) -> Result<()> {
+    fn add_gradient(&mut self, gradient: GradientSync, place: Region) -> Result<()> {
         // SAFETY: it has arrived, and is released after this call.
         let other = unsafe { self.shared.heap.arena().data(place) };
         self.device.add_gradient(gradient, other);

@@ -25,7 +25,7 @@ mod watch;
 
 pub use cpu::Cpu;
 pub use device::{Batch, Device, State, Timed, Update};
-pub use gpu::{Gpus, LACK};
+pub use gpu::{Gpus, UNAVAILABLE};
 pub use host::Host;
 pub use message::Sizes;
 pub use plan::{BufferUse, Plan};

@@ -2,20 +2,21 @@
 
 use super::link::{Refusal, Setting};
 use super::program::Runners;
-use crate::anatomy::{Anatomy, Stage, Storage};
+use crate::model_spec::{ModelSpec, Stage, Storage};
 use crate::ranks::Ranks;
 use anyhow::{Context as _, Error, Result};
 use std::collections::BTreeMap;
 
 /// Why there are no GPUs.
-pub const LACK: Option<&str> = Some("this program was built without the feature cuda; build with it, or use the CPU");
+pub const UNAVAILABLE: Option<&str> =
+    Some("this program was built without the feature cuda; build with it, or use the CPU");
 
 /// Never constructed.
 pub enum Gpus {}
 
 impl Gpus {
     pub fn open(_: &Ranks, _: u32, _: Option<u32>, _: bool) -> Result<Gpus> {
-        None.context(LACK.unwrap_or_default())
+        None.context(UNAVAILABLE.unwrap_or_default())
     }
 
     /// Whether this machine has an NVIDIA driver, so that users may expect GPUs.
@@ -23,11 +24,11 @@ impl Gpus {
         std::path::Path::new("/dev/nvidiactl").exists()
     }
 
-    pub fn is_lack(_: &Error) -> bool {
+    pub fn is_unavailable(_: &Error) -> bool {
         false
     }
 
-    pub fn is_unfit(_: &Error) -> bool {
+    pub fn is_unsupported(_: &Error) -> bool {
         false
     }
 
@@ -43,7 +44,7 @@ impl Gpus {
         match *self {}
     }
 
-    pub fn bytes(&self, _: &Anatomy, _: &[Stage]) -> (usize, usize, Vec<usize>) {
+    pub fn bytes(&self, _: &ModelSpec, _: &[Stage]) -> (usize, usize, Vec<usize>) {
         match *self {}
     }
 

@@ -5,7 +5,7 @@
 //! of the op that last read the slot: then no timing can overwrite data that is still needed. Slots are assigned greedily under
 //! this rule. Between steps the same rule decides whether the first put of the next step must wait for a credit.
 
-use crate::ending::Ending;
+use crate::epilogue::StepEpilogue;
 use crate::graph::TaskGraph;
 use crate::op::Kind;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub struct Plan {
     /// By channel: number of slots.
     pub slots: Vec<usize>,
     /// Step ops.
-    pub ending: Ending,
+    pub epilogue: StepEpilogue,
 }
 
 impl Plan {
@@ -76,8 +76,8 @@ impl Plan {
             }
         }
         let (inputs, outputs) = (vec![None; graph.len()], vec![None; graph.len()]);
-        let ending = Ending::new(&graph.schedule().placement, tied, true);
-        let mut plan = Plan { graph, inputs, outputs, slots: Vec::new(), ending };
+        let epilogue = StepEpilogue::new(&graph.schedule().placement, tied, true);
+        let mut plan = Plan { graph, inputs, outputs, slots: Vec::new(), epilogue };
         for (channel, messages) in channels.into_values().enumerate() {
             plan.assign(channel, &messages, &ancestors);
         }

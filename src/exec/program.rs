@@ -8,7 +8,7 @@ use super::plan::BufferUse;
 use super::record::{DeviceRecord, OpRecord};
 use super::shared::Shared;
 use super::watch::Fault;
-use crate::ending::{StepOp, Twofold};
+use crate::epilogue::{GradientSync, StepOp};
 use crate::op::Op;
 use crate::schedule::Overlap;
 use anyhow::Result;
@@ -77,10 +77,10 @@ pub trait Backend: Send {
     ) -> Result<()>;
 
     /// Copies this device's part of a gradient to `place`.
-    fn copy_gradient(&mut self, gradient: Twofold, place: Self::Location) -> Result<()>;
+    fn copy_gradient(&mut self, gradient: GradientSync, place: Self::Location) -> Result<()>;
 
     /// Adds the other device's part of a gradient, from `place`.
-    fn add_gradient(&mut self, gradient: Twofold, place: Self::Location) -> Result<()>;
+    fn add_gradient(&mut self, gradient: GradientSync, place: Self::Location) -> Result<()>;
 
     /// Squares the gradients. [`Backend::squares`] returns the result once everything is done.
     fn square(&mut self) -> Result<()>;
@@ -281,7 +281,7 @@ impl<M: Backend> Program<M> {
     fn end(&mut self, updates: u64, update: &Update) -> Result<()> {
         let shared = self.shared.clone();
         let mut scale = 1.0;
-        for node in shared.plan.ending.of(self.number) {
+        for node in shared.plan.epilogue.of(self.number) {
             match (node.op, update.clip) {
                 (StepOp::Put, _) => self.put_gradients(&node.gradients, updates)?,
                 (StepOp::Reduce, _) => self.reduce(&node.gradients, updates)?,
@@ -306,15 +306,15 @@ impl<M: Backend> Program<M> {
     }
 
     /// Returns the outgoing and the incoming message of a gradient.
-    fn exchanged(&self, gradient: Twofold, updates: u64) -> Option<[Message; 2]> {
+    fn exchanged(&self, gradient: GradientSync, updates: u64) -> Option<[Message; 2]> {
         match gradient {
-            Twofold::Tied => self.shared.buffers.tied(self.number, updates),
-            Twofold::Stage(chunk) => self.shared.buffers.replica(chunk, updates),
+            GradientSync::Tied => self.shared.buffers.tied(self.number, updates),
+            GradientSync::Stage(chunk) => self.shared.buffers.replica(chunk, updates),
         }
     }
 
     /// Puts this device's part of gradients that other devices also hold.
-    fn put_gradients(&mut self, gradients: &[Twofold], updates: u64) -> Result<()> {
+    fn put_gradients(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
         self.timed(StepOp::Put, |program| {
             for &gradient in gradients {
                 let Some([out, _]) = program.exchanged(gradient, updates) else { continue };
@@ -327,7 +327,7 @@ impl<M: Backend> Program<M> {
     }
 
     /// Adds the other devices' parts.
-    fn reduce(&mut self, gradients: &[Twofold], updates: u64) -> Result<()> {
+    fn reduce(&mut self, gradients: &[GradientSync], updates: u64) -> Result<()> {
         for &gradient in gradients {
             let Some([_, into]) = self.exchanged(gradient, updates) else { continue };
             let place = self.waiting(|program| program.link.wait(into))?;

@@ -1,8 +1,8 @@
 //! Measurements of one training step, and its timeline.
 
-use crate::ending::StepOp;
+use crate::epilogue::StepOp;
 use crate::graph::TaskGraph;
-use crate::model::Lap;
+use crate::model::PartTiming;
 use crate::timeline::{Queue, SCHEMA_VERSION, Source, Span, Timeline};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub struct DeviceRecord {
     /// In program order.
     pub ops: Vec<OpRecord>,
     /// Times of the parts of the model, with the number of their op in program order.
-    pub laps: Vec<(u32, Lap)>,
+    pub laps: Vec<(u32, PartTiming)>,
     /// Step ops: name, start, end, without waits for other devices.
     pub steps: Vec<(StepOp, u64, u64)>,
     /// When it began the step: the tokens were in the host's memory, still unused.

@@ -24,7 +24,7 @@ const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a rank whose devices are done waits for other ranks: practically forever, because each watches its own devices.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 
-/// How long an ending session waits for its threads to free their resources.
+/// How long an epilogue session waits for its threads to free their resources.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The same for all sessions together once one was aborted, whose threads may never end.

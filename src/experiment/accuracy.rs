@@ -5,7 +5,7 @@ use super::calibrate::{calibrating_graphs, sized_graphs};
 use super::recorded::{Recorded, TRAINING};
 use super::results::Setting;
 use super::summary::tables;
-use super::{Calibrating, Calibration, Error, Extent, Finding, Observer, Role, ScheduleRun, Steps, Training, measure};
+use super::{Calibrating, Calibration, Error, Extent, Observer, Results, Role, ScheduleRun, Steps, Training, measure};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
@@ -98,11 +98,11 @@ impl Accuracy {
     }
 
     /// Predicts every measured schedule from the calibrating steps alone and compares the prediction with the measurement.
-    pub fn judge(&self, training: &Training, link: &'static str, runs: &[Steps]) -> Result<Finding, Error> {
+    pub fn judge(&self, training: &Training, link: &'static str, runs: &[Steps]) -> Result<Results, Error> {
         let calibrating = Calibrating::new(training, runs);
         let main = calibrating.main();
         let report = Report { provenance: training.provenance(), ..self.header(training) };
-        let mut finding = Finding { report, calibration: Some(Calibration::of(main)), ..Finding::default() };
+        let mut finding = Results { report, calibration: Some(Calibration::of(main)), ..Results::default() };
         let costs = calibrating.costs(training, &self.sizes)?;
         for run in runs.iter().filter(|run| run.role.is_judged()) {
             let (table, steps) = self.tables(&costs, training, run)?;

@@ -2,15 +2,15 @@
 
 use super::contention::Neighbours;
 use super::{Error, Extent, Observer, Role, ScheduleRun, Steps, Training, measure};
-use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, MicroBatch, Part, Stage};
 use crate::cost::{
-    Contention, CostFile, CostTable, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Speed, StepRates, TYPICAL,
+    Contention, CostFile, CostTable, LinkCost, MEASURED_SCHEMA_VERSION, PartCost, Slowdown, StepRates, TYPICAL,
 };
 use crate::delivery::Delivery;
-use crate::ending::StepOp;
+use crate::epilogue::StepOp;
 use crate::exec::{DeviceRecord, OpRecord, StepRecord};
 use crate::graph::TaskGraph;
 use crate::model;
+use crate::model_spec::{BLOCK, EMBEDDING, MicroBatch, ModelSpec, Part, Stage};
 use crate::op::Kind;
 use crate::resolve::{self, Selection, unknown_costs};
 use crate::statistics::typical;
@@ -113,8 +113,8 @@ impl<'a> Calibrating<'a> {
     /// Returns the cost file: typical costs over the whole measurement, and the machine's speed in each step. A B is timed as I
     /// then W, so any schedule yields every kind. `sizes` are the trainings with micro-batches of other sizes.
     pub fn costs(&self, training: &Training, sizes: &[Training]) -> Result<CostFile, Error> {
-        let (graph, records, anatomy) = (&*self.main.graph, &self.main.records[..], training.anatomy());
-        let (schedule, stages, outline) = (graph.schedule(), training.stages(graph)?, anatomy.outline());
+        let (graph, records, spec) = (&*self.main.graph, &self.main.records[..], training.spec());
+        let (schedule, stages, outline) = (graph.schedule(), training.stages(graph)?, spec.outline());
         let steps: Vec<Alone<'_>> = records.iter().map(|record| self.alone(record)).collect();
         let size = (training.micro_batch.sequences as u32, training.micro_batch.tokens as u32);
         let at_pace: Vec<(&Alone<'_>, f64)> = steps.iter().map(|step| (step, 1.0)).collect();
@@ -138,7 +138,7 @@ impl<'a> Calibrating<'a> {
             op_overhead_ns: overheads(graph, &steps),
             gap_ns: gap(records),
             link: link(graph, records, training.message_bytes() as u64),
-            step: step_rates(graph, records, &anatomy, &stages),
+            step: step_rates(graph, records, &spec, &stages),
             keep: training.keep(),
             speeds: Vec::new(),
             contention: contention.map(|&(cores, ref found)| Contention { cores, per_mille: found.contention() }),
@@ -216,7 +216,7 @@ fn scaled(duration_ns: u64, share: f64) -> u64 {
 
 /// The slowness of the machine in one step: how long each op took compared with its typical time. A wait counts to the op after
 /// it.
-fn speed(graph: &TaskGraph, step: &Alone<'_>, table: &CostTable) -> Speed {
+fn speed(graph: &TaskGraph, step: &Alone<'_>, table: &CostTable) -> Slowdown {
     let stretch = |(op, &share): (&OpRecord, &f64)| {
         let typical = table.of(graph.op(op.index)).duration.max(1);
         (op.end, (u128::from(scaled(op.end - op.start, share)) * u128::from(TYPICAL) / u128::from(typical)) as u64)
@@ -226,7 +226,7 @@ fn speed(graph: &TaskGraph, step: &Alone<'_>, table: &CostTable) -> Speed {
         stretches.dedup_by_key(|&mut (end, _)| end);
         stretches
     };
-    Speed { devices: step.devices().map(of_device).collect() }
+    Slowdown { devices: step.devices().map(of_device).collect() }
 }
 
 /// Typical time of ops beyond their parts, by kind; that of a B is split between its I and its W.
@@ -278,7 +278,7 @@ fn link(graph: &TaskGraph, records: &[StepRecord], bytes: u64) -> LinkCost {
     LinkCost { put_ns, beside_compute, bytes, latency_ns, per_mille: Vec::new() }
 }
 
-fn step_rates(graph: &TaskGraph, records: &[StepRecord], anatomy: &Anatomy, stages: &[Stage]) -> StepRates {
+fn step_rates(graph: &TaskGraph, records: &[StepRecord], spec: &ModelSpec, stages: &[Stage]) -> StepRates {
     let durations = |name: StepOp, device: usize| -> Vec<u64> {
         let steps = records.iter().filter_map(|record| record.devices.get(device)).flat_map(|device| &device.steps);
         steps.filter(|step| step.0 == name).map(|(_, start, end)| end - start).collect()
@@ -286,13 +286,13 @@ fn step_rates(graph: &TaskGraph, records: &[StepRecord], anatomy: &Anatomy, stag
     let devices = 0..graph.schedule().devices() as usize;
     let parameters = |device: usize| {
         let held = graph.schedule().placement.stages_of(device as u32);
-        anatomy.device_elements(held.map(|stage| &stages[stage as usize]).collect::<Vec<_>>(), |elements| elements)
+        spec.device_elements(held.map(|stage| &stages[stage as usize]).collect::<Vec<_>>(), |elements| elements)
     };
     let all = devices.clone().map(parameters).sum::<usize>().max(1);
     // Proportional to the number of parameters.
     let rate = |name: StepOp| devices.clone().map(|d| typical(&durations(name, d))).sum::<u64>() as f64 / all as f64;
     let any = |name: StepOp| typical(&devices.clone().flat_map(|d| durations(name, d)).collect::<Vec<_>>());
-    let elements = |name: &str| anatomy.parts.iter().find(|part| part.name == name).map_or(0, Part::elements);
+    let elements = |name: &str| spec.parts.iter().find(|part| part.name == name).map_or(0, Part::elements);
     let (embedding, block) = (elements(EMBEDDING), elements(BLOCK));
     StepRates {
         optimizer_embedding_ns: (rate(StepOp::Optimizer) * embedding as f64) as u64,

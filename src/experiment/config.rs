@@ -2,9 +2,9 @@
 
 use super::Error;
 use super::system::{free_memory_bytes, in_words};
-use crate::anatomy;
 use crate::exec::Fault;
 use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
+use crate::model_spec;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(1_000_000);
 
 /// Model, data, optimizer and batches of a training.
 #[derive(Clone, Debug)]
-pub struct Recipe {
+pub struct TrainingConfig {
     /// Name of the sizes, `tiny` to `gpt2-xl`; parameters are initialised at random.
     pub model: String,
     /// Checkpoint in llm.c's format to start from instead.
@@ -55,9 +55,9 @@ pub struct Recipe {
     pub fault: Option<Fault>,
 }
 
-impl Default for Recipe {
-    fn default() -> Recipe {
-        Recipe {
+impl Default for TrainingConfig {
+    fn default() -> TrainingConfig {
+        TrainingConfig {
             model: "tiny".to_string(),
             checkpoint: None,
             blocks: None,
@@ -80,7 +80,7 @@ impl Default for Recipe {
     }
 }
 
-impl Recipe {
+impl TrainingConfig {
     /// Returns the longest wait of a device: as given, or at least 30 s and 20 steps of `step_seconds`.
     pub(super) fn timeout(&self, step_seconds: f64) -> Duration {
         let expected = || Duration::try_from_secs_f64((20.0 * step_seconds).max(30.0)).unwrap_or(LONGEST);
@@ -99,7 +99,7 @@ impl Recipe {
         let preset = Config::preset(&self.model.to_lowercase());
         let preset = preset.ok_or_else(|| {
             let model = &self.model;
-            Error::Usage(match anatomy::transformer_named(model) {
+            Error::Usage(match model_spec::transformer_named(model) {
                 Some(_) => format!(
                     "expected a GPT-2 to train, found '{model}', which can only be predicted (predict --model {model} --hardware \
                      h100-sxm); take one of {}",

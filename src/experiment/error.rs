@@ -22,7 +22,7 @@ pub enum Error {
     Environment(String),
     /// A GPU cannot run this; another device may.
     #[error("{0}")]
-    Unfit(String),
+    Unsupported(String),
     /// A step did not end: a device hung, died or could not compute.
     #[error(transparent)]
     Step(exec::Error),
@@ -105,9 +105,9 @@ impl From<anyhow::Error> for Error {
             let out = matches!(system, Some(ErrorKind::OutOfMemory | ErrorKind::StorageFull | ErrorKind::WouldBlock));
             out || cause.is::<exec::Shortage>()
         };
-        if exec::Gpus::is_unfit(&error) {
-            Error::Unfit(text)
-        } else if exec::Gpus::is_lack(&error) || error.chain().any(lacks) {
+        if exec::Gpus::is_unsupported(&error) {
+            Error::Unsupported(text)
+        } else if exec::Gpus::is_unavailable(&error) || error.chain().any(lacks) {
             Error::Environment(text)
         } else if error.chain().any(|cause| cause.is::<Lost>()) {
             Error::Lost(Lost(text))

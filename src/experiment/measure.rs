@@ -56,7 +56,7 @@ pub struct Extent {
     /// Stop once half the 95 % interval of every schedule's median makespan is at most this share of the median.
     pub until: Option<f64>,
     /// Training steps that a judged schedule runs without a barrier between them whenever its turn comes; at least 1.
-    pub in_a_row: u32,
+    pub back_to_back: u32,
 }
 
 /// A schedule with an open session, and its steps measured so far.
@@ -148,12 +148,12 @@ pub fn measure(
     in_turn(runs, extent, observer, |run, number| {
         let Some(training) = run.training else { return Ok(run.session.step(&Arc::default(), None)?) };
         observer(Event::Turn(&run.label()));
-        let in_a_row = if run.steps.role.calibrates() { 1 } else { extent.in_a_row as usize };
+        let back_to_back = if run.steps.role.calibrates() { 1 } else { extent.back_to_back as usize };
         let step = |number: usize| {
             Ok::<_, Error>((training.batch(number, run.microbatches())?, Some(training.update(number))))
         };
-        let first = number as usize * in_a_row;
-        let steps = (first..first + in_a_row).map(step).collect::<Result<Vec<_>, Error>>()?;
+        let first = number as usize * back_to_back;
+        let steps = (first..first + back_to_back).map(step).collect::<Result<Vec<_>, Error>>()?;
         Ok(run.session.row(&steps)?)
     })
 }

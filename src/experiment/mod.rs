@@ -1,9 +1,9 @@
 //! Measured training runs, and the accuracy of predictions.
 //!
-//! A [`Recipe`] describes a training; with devices it becomes a [`Training`], which opens sessions of the executor. An
+//! A [`TrainingConfig`] describes a training; with devices it becomes a [`Training`], which opens sessions of the executor. An
 //! [`Experiment`] resolves its schedules, measures them in one process, warmed up and interleaved round-robin ([`measure()`]),
 //! calibrates costs on one of them ([`Calibrating`]), predicts the others from those costs, and compares prediction and
-//! measurement ([`compare()`]): one [`Outcome`] per schedule, together a [`Finding`]. An [`Accuracy`] does so for several numbers
+//! measurement ([`compare()`]): one [`Outcome`] per schedule, together a [`Results`]. An [`Accuracy`] does so for several numbers
 //! of micro-batches. Nothing here prints: an [`Observer`] receives the progress.
 
 mod accuracy;
@@ -30,12 +30,12 @@ mod verdict;
 pub use accuracy::{Accuracy, Transfer};
 pub use calibrate::{Calibrating, profile};
 pub use compare::compare;
-pub use config::Recipe;
+pub use config::TrainingConfig;
 pub use error::Error;
 pub use hardware::measured_hardware;
 pub use measure::{Event, Extent, Observer, ScheduleRun, measure, silent};
 pub use outcome::{Errors, Iteration, Measurement, Outcome};
-pub use results::{Calibration, Finding};
+pub use results::{Calibration, Results};
 pub use steps::{Role, Steps};
 pub use system::{cores, free_memory_bytes};
 pub use training::{Backend, Training};
@@ -56,7 +56,7 @@ pub struct Experiment {
     /// Leave out schedules that deadlock under the link's delivery, with a remark, as long as one is left; otherwise they are errors.
     pub leave_out: bool,
     /// What is trained.
-    pub recipe: Recipe,
+    pub training_config: TrainingConfig,
     /// Costs of the predictions; unless they are measured ones, the schedule to calibrate on gives the costs.
     pub costs: Costs,
     /// The schedule to calibrate on.
@@ -68,7 +68,7 @@ pub struct Experiment {
     /// Stop once half the 95 % interval of every schedule's median makespan is at most this share of the median.
     pub until: Option<f64>,
     /// Training steps that a schedule runs without a barrier between them whenever its turn comes.
-    pub in_a_row: u32,
+    pub back_to_back: u32,
     /// Also measure one device, interleaved with the others.
     pub baseline: bool,
     /// Guarantees of the link.
@@ -85,13 +85,13 @@ impl Experiment {
             schedules: schedules.into_iter().map(Into::into).collect(),
             selection: Selection::new(devices, microbatches),
             leave_out: false,
-            recipe: Recipe::default(),
+            training_config: TrainingConfig::default(),
             costs: Costs::default(),
             calibrate_on: "1f1b".to_string(),
             steps: 5,
             warmup: 2,
             until: None,
-            in_a_row: 1,
+            back_to_back: 1,
             baseline: false,
             delivery: Delivery::OneSided,
             ranks: Ranks::alone(),
@@ -99,6 +99,6 @@ impl Experiment {
     }
     /// How much to measure.
     fn extent(&self) -> Extent {
-        Extent { warmup: self.warmup, steps: self.steps, until: self.until, in_a_row: self.in_a_row }
+        Extent { warmup: self.warmup, steps: self.steps, until: self.until, back_to_back: self.back_to_back }
     }
 }

@@ -4,7 +4,7 @@ use super::Steps;
 use crate::cost::Summary;
 use crate::exec::StepRecord;
 use crate::metrics::Metrics;
-use crate::sim::Prediction;
+use crate::sim::PredictionFigures;
 use crate::statistics::{median, median_ci95, midmean};
 use serde::Serialize;
 
@@ -119,7 +119,7 @@ pub struct Outcome {
     /// From the tokens in the host's memory to the loss back there, by the host's clock, over the steps.
     pub wall_ms: Iteration,
     /// The prediction from the calibrated costs.
-    pub predicted: Prediction,
+    pub predicted: PredictionFigures,
     /// The step nearest to the median makespan.
     pub measured: Measurement,
     /// For each step the makespan predicted at the machine's speed around it, and the measured one.

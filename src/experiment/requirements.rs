@@ -2,10 +2,10 @@
 
 use super::system::{free_memory_bytes, in_words};
 use super::{Backend, Error, Training};
-use crate::anatomy::Stage;
 use crate::graph::TaskGraph;
 use crate::memory::{SavedActivations, peak};
 use crate::model::STORAGE;
+use crate::model_spec::Stage;
 use crate::op::Kind;
 
 /// Checks that sessions of `graphs` fit into free memory; `training` is `None` for devices that hold nothing.
@@ -50,9 +50,13 @@ fn least_bytes(training: &Training, graph: &TaskGraph) -> Result<u64, Error> {
 
 /// Peak bytes that the ops of `device` keep for later ones.
 fn most_held(training: &Training, graph: &TaskGraph, device: u32, stages: &[Stage]) -> u64 {
-    let anatomy = training.anatomy();
-    let left = |stage: &Stage, kind| anatomy.left(stage, kind, training.micro_batch, &STORAGE) as u64;
-    let left = |stage| SavedActivations { forward: left(stage, Kind::F), input: left(stage, Kind::I), ..SavedActivations::default() };
+    let spec = training.spec();
+    let left = |stage: &Stage, kind| spec.left(stage, kind, training.micro_batch, &STORAGE) as u64;
+    let left = |stage| SavedActivations {
+        forward: left(stage, Kind::F),
+        input: left(stage, Kind::I),
+        ..SavedActivations::default()
+    };
     let left: Vec<SavedActivations> = stages.iter().map(left).collect();
     peak(graph.schedule().program(device), &left).held
 }

@@ -5,7 +5,7 @@ use crate::cost::{CostFile, CostTable};
 use crate::exec::StepRecord;
 use crate::report::{Entry, Panel, Report, Table};
 use crate::sim::event::EventError;
-use crate::sim::{self, Predicted, Setup};
+use crate::sim::{self, Prediction, Setup};
 use crate::statistics::LEAST_FOR_CI95;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ impl Setting {
 
 /// The results of an experiment.
 #[derive(Debug, Default)]
-pub struct Finding {
+pub struct Results {
     /// The run that the predictions were calibrated on; `None` if costs were given.
     pub calibration: Option<Calibration>,
     /// In the order asked for.
@@ -74,7 +74,7 @@ pub struct Finding {
 
 /// Returns for each step of `run` the predicted and the measured makespan in milliseconds. With `of_its_time`, `predicted` is at the
 /// speeds of the two calibrating steps around each step, two per step; otherwise all steps share its makespan.
-fn step_makespans_ms(run: &Steps, predicted: &Predicted<'_>, of_its_time: bool) -> Vec<[f64; 2]> {
+fn step_makespans_ms(run: &Steps, predicted: &Prediction<'_>, of_its_time: bool) -> Vec<[f64; 2]> {
     let mean = |pair: &[u64]| pair.iter().sum::<u64>() / pair.len() as u64;
     let at_speeds = predicted.at_speeds().chunks(2).map(mean).filter(|_| of_its_time);
     let expected = at_speeds.chain(std::iter::repeat(predicted.makespan()));
@@ -84,7 +84,7 @@ fn step_makespans_ms(run: &Steps, predicted: &Predicted<'_>, of_its_time: bool) 
 
 /// The mean predicted period over as many steps as followed each other in `run`, in the prediction's unit; `None` if steps did not
 /// follow each other without a barrier.
-fn predicted_period(run: &Steps, predicted: &Predicted<'_>) -> Result<Option<f64>, EventError> {
+fn predicted_period(run: &Steps, predicted: &Prediction<'_>) -> Result<Option<f64>, EventError> {
     let count = run.records.iter().map(|record| 1 + record.following.len()).min().unwrap_or(1);
     if count == 1 {
         return Ok(None);
@@ -95,9 +95,9 @@ fn predicted_period(run: &Steps, predicted: &Predicted<'_>) -> Result<Option<f64
     Ok(share.zip(predicted.prediction.iteration).map(|(share, iteration)| share * iteration))
 }
 
-impl Finding {
+impl Results {
     /// Returns empty results.
-    pub(super) fn new(title: String, training: &Training, link: &str) -> Finding {
+    pub(super) fn new(title: String, training: &Training, link: &str) -> Results {
         let mut provenance = training.provenance();
         provenance.insert("link".to_string(), link.to_string());
         let c = training.config();
@@ -113,7 +113,7 @@ impl Finding {
             provenance.get("machine").map_or("", String::as_str)
         );
         let report = Report { title, subtitle, provenance, ..Report::default() };
-        Finding { report, ..Finding::default() }
+        Results { report, ..Results::default() }
     }
 
     /// Predicts `run` from `table` and compares the prediction with the measurement. The table's speeds are those of the steps of
@@ -136,7 +136,7 @@ impl Finding {
         let mut panel = Panel::predicted(&predicted);
         let median_step = run.median_step();
         let mut timeline = median_step.timeline(&run.graph, table.keep.share());
-        timeline.held_against(&panel.timeline);
+        timeline.reference(&panel.timeline);
         for timeline in [&mut panel.timeline, &mut timeline] {
             timeline.provenance = self.report.provenance.clone();
         }
@@ -206,9 +206,9 @@ impl Finding {
     }
 
     /// Merges the results of several links; entries then carry the link's name.
-    pub fn merged(findings: Vec<Finding>) -> Finding {
+    pub fn merged(findings: Vec<Results>) -> Results {
         let several = findings.len() > 1;
-        let mut all = Finding::default();
+        let mut all = Results::default();
         for (number, mut more) in findings.into_iter().enumerate() {
             for (entry, outcome) in more.report.entries.iter_mut().zip(&more.outcomes).filter(|_| several) {
                 entry.name = format!("{} ({})", entry.name, outcome.link);

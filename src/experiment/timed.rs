@@ -5,7 +5,7 @@ use super::requirements::require_memory;
 use super::results::Setting;
 use super::system::provenance;
 use super::training::settings;
-use super::{Error, Event, Experiment, Finding, Observer, Role, ScheduleRun, Steps, cores};
+use super::{Error, Event, Experiment, Observer, Results, Role, ScheduleRun, Steps, cores};
 use crate::cost::CostTable;
 use crate::exec::{Batch, Host, Session, Shared, Sizes, Timed};
 use crate::graph::TaskGraph;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 impl Experiment {
     /// Runs on timed devices; one unit of the costs lasts `unit_ms` milliseconds.
-    pub fn timed(&self, unit_ms: f64, link: &'static str, observer: Observer<'_>) -> Result<Finding, Error> {
+    pub fn timed(&self, unit_ms: f64, link: &'static str, observer: Observer<'_>) -> Result<Results, Error> {
         if !unit_ms.is_finite() || unit_ms <= 0.0 || unit_ms > 1e6 {
             return Err(Error::Usage(format!("expected --unit-ms above 0 and at most a million, found {unit_ms}")));
         }
@@ -39,9 +39,9 @@ impl Experiment {
             (0..self.warmup).try_for_each(|_| run.session.step(&batch, None).map(drop))?;
         }
         observer(Event::Begin(u64::from(self.steps) * runs.len() as u64));
-        let row = vec![(batch.clone(), None); self.in_a_row.max(1) as usize];
+        let row = vec![(batch.clone(), None); self.back_to_back.max(1) as usize];
         let failure = in_turn(&mut runs, self.extent(), observer, |run, _| Ok(run.session.row(&row)?))?;
-        let mut finding = Finding {
+        let mut finding = Results {
             report: Report {
                 title: format!("Timed devices: {} devices, {microbatches} micro-batches", self.selection.devices),
                 subtitle: "each op lasts as long as its cost says; waits and transfers are real".to_string(),
@@ -49,7 +49,7 @@ impl Experiment {
                 ..Report::default()
             },
             failure,
-            ..Finding::default()
+            ..Results::default()
         };
         let setup = Setup { memory_cap: self.selection.memory_cap, ..Setup::default() };
         let setting = Setting { device_kind: "timed", link, microbatch_tokens: 0 };
@@ -63,8 +63,8 @@ impl Experiment {
     fn timed_session(&self, graph: &Arc<TaskGraph>, table: &Arc<CostTable>) -> Result<Session, Error> {
         let devices = graph.schedule().devices();
         let makespan = sim::sweep(graph, table).iter().map(|device| device.last_end).max().unwrap_or(0);
-        let timeout = self.recipe.timeout(makespan as f64 / 1e9);
-        let fault = self.recipe.fault;
+        let timeout = self.training_config.timeout(makespan as f64 / 1e9);
+        let fault = self.training_config.fault;
         let mut settings = settings(devices, timeout, fault);
         // Not pinned, as a device that spins would block the one that it just woke on the same core.
         settings.pin = false;

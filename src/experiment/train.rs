@@ -4,7 +4,7 @@ use super::calibrate::calibrating_graphs;
 use super::requirements::require_memory;
 use super::results::Setting;
 use super::{
-    Backend, Calibrating, Calibration, Error, Event, Experiment, Extent, Finding, Iteration, Observer, Role,
+    Backend, Calibrating, Calibration, Error, Event, Experiment, Extent, Iteration, Observer, Results, Role,
     ScheduleRun, Steps, Training, cores, measure, profile, silent,
 };
 use crate::activation::Keep;
@@ -23,18 +23,18 @@ impl Experiment {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn run(&self) -> Result<Finding, Error> {
+    pub fn run(&self) -> Result<Results, Error> {
         self.train(Backend::Cpu, "local", &silent)
     }
 
     /// Trains on `backend`, whose messages go by `link`.
-    pub fn train(&self, backend: Backend, link: &'static str, observer: Observer<'_>) -> Result<Finding, Error> {
-        let mut training = self.recipe.training(self.selection.microbatches, &self.ranks)?;
+    pub fn train(&self, backend: Backend, link: &'static str, observer: Observer<'_>) -> Result<Results, Error> {
+        let mut training = self.training_config.training(self.selection.microbatches, &self.ranks)?;
         training.backend = backend;
         let graphs = self.trainable(&training, observer)?;
         self.given().map_or(Ok(()), |costs| training.require_costs(costs, &graphs))?;
         let mut runs = self.open(&training, graphs, observer)?;
-        let mut finding = Finding::new(self.title(), &training, link);
+        let mut finding = Results::new(self.title(), &training, link);
         finding.failure = measure(&mut runs, self.extent(), observer)?;
         let runs: Vec<Steps> = runs.into_iter().map(|run| run.steps).collect();
         observer(Event::Remark(&format!(
@@ -76,8 +76,10 @@ impl Experiment {
                 let costs = match (&self.costs, first.get()) {
                     (costs @ Costs::Measured(_), _) | (_, Some(costs)) => costs,
                     _ => {
-                        let costs =
-                            Costs::measured(self.first_costs(training, name, observer)?, self.recipe.layers.clone());
+                        let costs = Costs::measured(
+                            self.first_costs(training, name, observer)?,
+                            self.training_config.layers.clone(),
+                        );
                         first.get_or_init(|| costs)
                     }
                 };

@@ -2,14 +2,14 @@
 
 use super::config::DEFAULT_SEQUENCE;
 use super::system::{cores, provenance};
-use super::{Error, Recipe};
-use crate::anatomy::{Anatomy, MicroBatch, Stage};
+use super::{Error, TrainingConfig};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
 use crate::exec::{self, Batch, Cpu, Fault, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
 use crate::graph::TaskGraph;
 use crate::model::{self, Config, Parameters, Shard, Tokens};
+use crate::model_spec::{MicroBatch, ModelSpec, Stage};
 use crate::op::Kind;
 use crate::ranks::Ranks;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub enum Backend {
 /// A training run, whatever its schedule.
 pub struct Training {
     /// The description it is made from.
-    pub recipe: Recipe,
+    pub training_config: TrainingConfig,
     /// The parameters that every schedule starts from.
     pub parameters: Parameters,
     /// The tokens of the data.
@@ -52,7 +52,7 @@ pub struct Training {
     pub backend: Backend,
 }
 
-impl Recipe {
+impl TrainingConfig {
     /// Returns the training on CPU threads, with steps of `microbatches` micro-batches.
     ///
     /// # Errors
@@ -85,9 +85,9 @@ impl Recipe {
             )));
         }
         let step = MicroBatch { sequences: batch as usize, tokens: sequence_tokens };
-        let step_flops: u128 = [Kind::F, Kind::B].map(|kind| config.anatomy().flops(kind, step)).iter().sum();
+        let step_flops: u128 = [Kind::F, Kind::B].map(|kind| config.spec().flops(kind, step)).iter().sum();
         let training = Training {
-            recipe: self.clone(),
+            training_config: self.clone(),
             parameters: self.parameters(&config)?,
             tokens,
             micro_batch: MicroBatch { sequences: (batch / microbatches) as usize, tokens: sequence_tokens },
@@ -107,8 +107,8 @@ impl Training {
     }
 
     /// The model's description.
-    pub(super) fn anatomy(&self) -> Anatomy {
-        self.config().anatomy()
+    pub(super) fn spec(&self) -> ModelSpec {
+        self.config().spec()
     }
 
     /// `cpu` or `cuda`.
@@ -153,7 +153,7 @@ impl Training {
     /// Returns the layers of each stage of `graph`.
     pub fn stages(&self, graph: &TaskGraph) -> Result<Vec<Stage>, Error> {
         let stages = graph.schedule().placement.stages() as usize;
-        self.anatomy().split(stages, self.recipe.layers.as_deref()).map_err(|e| Error::Usage(e.to_string()))
+        self.spec().split(stages, self.training_config.layers.as_deref()).map_err(|e| Error::Usage(e.to_string()))
     }
 
     /// Returns the costs of the ops and step ops of `graph` by the parts of `costs`. From two micro-batch sizes, costs of others are
@@ -162,23 +162,23 @@ impl Training {
         let (stages, placement) = (self.stages(graph)?, &graph.schedule().placement);
         let size = (self.micro_batch.sequences as u32, self.micro_batch.tokens as u32);
         let has_line = costs.parts.iter().any(|part| (part.sequences, part.tokens) != costs.size());
-        let at_size = has_line.then(|| costs.at_size(&self.anatomy(), self.micro_batch));
+        let at_size = has_line.then(|| costs.at_size(&self.spec(), self.micro_batch));
         let costs = at_size.as_ref().unwrap_or(costs);
         let table = costs.table(placement, &stages, size).map_err(crate::resolve::Error::from)?;
-        Ok((table, costs.step_costs(placement, &stages, self.recipe.clip.is_some())))
+        Ok((table, costs.step_costs(placement, &stages, self.training_config.clip.is_some())))
     }
 
     /// Converts costs that were measured in another training of the same width.
     pub(super) fn costs_from(&self, costs: &CostFile) -> CostFile {
-        let anatomy = self.anatomy();
-        CostFile { layers: anatomy.outline().layers() as u32, ..costs.at_size(&anatomy, self.micro_batch) }
+        let spec = self.spec();
+        CostFile { layers: spec.outline().layers() as u32, ..costs.at_size(&spec, self.micro_batch) }
     }
 
     /// Describes everything that times depend on.
     pub(super) fn in_words(&self) -> String {
         let Config { layers, channels, heads, vocabulary, .. } = *self.config();
         let MicroBatch { sequences, tokens } = self.micro_batch;
-        let clipped = if self.recipe.clip.is_some() { ", clipped" } else { "" };
+        let clipped = if self.training_config.clip.is_some() { ", clipped" } else { "" };
         format!(
             "{layers} blocks of {channels} channels and {heads} heads, {vocabulary} token ids, micro-batches of {sequences} x {tokens} \
              tokens{clipped}"
@@ -188,7 +188,7 @@ impl Training {
     /// Checks that `costs` are of a model of this width and complete for `graphs`.
     pub(super) fn require_costs(&self, costs: &CostFile, graphs: &[TaskGraph]) -> Result<(), Error> {
         let (sequences, tokens) = costs.size();
-        let edge = self.anatomy().edge(MicroBatch { sequences: sequences as usize, tokens: tokens as usize });
+        let edge = self.spec().edge(MicroBatch { sequences: sequences as usize, tokens: tokens as usize });
         let (expected, found) = ((edge * self.number_bytes()) as u64, costs.link.bytes);
         if expected != found {
             return Err(Error::Usage(format!(
@@ -201,7 +201,7 @@ impl Training {
 
     /// Returns the tokens of training step `step`, from 0, in `microbatches` micro-batches.
     pub fn batch(&self, step: usize, microbatches: u32) -> Result<Arc<Batch>, Error> {
-        let step = if self.recipe.repeat_batch { 0 } else { step };
+        let step = if self.training_config.repeat_batch { 0 } else { step };
         let MicroBatch { sequences, tokens } = self.micro_batch;
         let (inputs, targets) = self.tokens.batch(step, sequences * microbatches as usize, tokens)?;
         Ok(Arc::new(Batch { inputs, targets }))
@@ -209,7 +209,7 @@ impl Training {
 
     /// Returns the parameter update of step `step`, from 0.
     pub fn update(&self, step: usize) -> Update {
-        Update { number: step as u32 + 1, adamw: self.recipe.adamw, clip: self.recipe.clip }
+        Update { number: step as u32 + 1, adamw: self.training_config.adamw, clip: self.training_config.clip }
     }
 
     /// Opens a session: threads, buffers and a copy of the model for this rank's devices of `graph`. All ranks must call this
@@ -224,14 +224,21 @@ impl Training {
         let schedule = graph.schedule();
         // Between GPUs the link itself has these guarantees; hosts only exchange what is enqueued.
         let delivery = if matches!(self.backend, Backend::Cpu) { delivery } else { Delivery::OneSided };
-        let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout, self.recipe.fault) };
+        let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout, self.training_config.fault) };
         let sizes = self.sizes(graph, &stages);
         let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
         let runners = match &self.backend {
             Backend::Cpu => self.hosts(&shared, &stages)?,
             Backend::Cuda { gpus, link, delivery } => {
                 let held = |device| self.held(graph, device, &stages);
-                gpus.runners(&shared, (link, *delivery), &self.parameters, self.micro_batch, &held, self.recipe.fault)?
+                gpus.runners(
+                    &shared,
+                    (link, *delivery),
+                    &self.parameters,
+                    self.micro_batch,
+                    &held,
+                    self.training_config.fault,
+                )?
             }
         };
         Ok(Session::of(shared, runners, settings)?)
@@ -250,27 +257,27 @@ impl Training {
             let MicroBatch { sequences, tokens } = self.micro_batch;
             let shard = Shard::new(&self.parameters, &held, sequences, tokens, microbatches)?;
             let cpu = Box::new(Cpu::new(shard, self.micro_batch.rows()));
-            Ok(Host::runner(device, cpu, shared, self.recipe.fault))
+            Ok(Host::runner(device, cpu, shared, self.training_config.fault))
         };
         self.ranks.devices(graph.schedule().devices()).map(host).collect()
     }
 
     /// Sizes of the messages between devices.
     fn sizes(&self, graph: &TaskGraph, stages: &[Stage]) -> Sizes {
-        let (anatomy, float) = (self.anatomy(), size_of::<f32>());
+        let (spec, float) = (self.spec(), size_of::<f32>());
         let (number, tied, gradients) = match &self.backend {
-            Backend::Cuda { gpus, .. } => gpus.bytes(&anatomy, stages),
+            Backend::Cuda { gpus, .. } => gpus.bytes(&spec, stages),
             Backend::Cpu => (
                 float,
-                anatomy.tied_elements(|elements| elements) * float,
-                stages.iter().map(|stage| anatomy.gradient_elements(stage, |n| n) * float).collect(),
+                spec.tied_elements(|elements| elements) * float,
+                stages.iter().map(|stage| spec.gradient_elements(stage, |n| n) * float).collect(),
             ),
         };
         Sizes {
-            hidden: anatomy.edge(self.micro_batch) * number,
-            tied: anatomy.outline().exchange(&graph.schedule().placement, stages).map(|devices| (devices, tied)),
+            hidden: spec.edge(self.micro_batch) * number,
+            tied: spec.outline().exchange(&graph.schedule().placement, stages).map(|devices| (devices, tied)),
             stages: gradients,
-            norm_parts: anatomy.squares(),
+            norm_parts: spec.squares(),
             past_hosts: matches!(&self.backend, Backend::Cuda { link, .. } if !link.staged),
         }
     }
@@ -290,20 +297,20 @@ impl Training {
             Backend::Cpu => model::STORAGE,
             Backend::Cuda { gpus, .. } => gpus.storage(self.micro_batch.rows()),
         };
-        self.anatomy().keep(self.micro_batch, &storage)
+        self.spec().keep(self.micro_batch, &storage)
     }
 
     /// Bytes of one number of an activation.
     fn number_bytes(&self) -> usize {
         match &self.backend {
             Backend::Cpu => size_of::<f32>(),
-            Backend::Cuda { gpus, .. } => gpus.bytes(&self.anatomy(), &[]).0,
+            Backend::Cuda { gpus, .. } => gpus.bytes(&self.spec(), &[]).0,
         }
     }
 
     /// Bytes of a message from one stage to the next.
     pub(super) fn message_bytes(&self) -> usize {
-        self.anatomy().edge(self.micro_batch) * self.number_bytes()
+        self.spec().edge(self.micro_batch) * self.number_bytes()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::machine::Field;
 use super::{FILES, Hardware, STACKS, Stack, names};
-use crate::legible::legible;
 use crate::nearest::{hint, nearest, plain, same_numbers};
+use crate::sanitize::sanitize;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use toml::{Table, Value};
@@ -62,7 +62,7 @@ fn unknown(name: &str) -> Error {
     let found = if found.is_empty() { of_a_part().unwrap_or_default() } else { found };
     Error(format!(
         "no hardware is called '{}'{}; known: {}; or give a .toml file of your own that begins with base = \"h100-sxm\"",
-        legible(name),
+        sanitize(name),
         hint(&found),
         known.join(", ")
     ))
@@ -85,7 +85,7 @@ fn hardware_of(name: &str, first: Table, files: Files<'_>, overrides: Overrides<
     while let Some((path, table)) = next.take() {
         if chain.contains(&path) {
             chain.push(path);
-            let circle = chain.iter().map(|path| legible(path).to_string()).collect::<Vec<_>>().join(" → ");
+            let circle = chain.iter().map(|path| sanitize(path).to_string()).collect::<Vec<_>>().join(" → ");
             return Err(Error(format!(
                 "expected bases to end, found a circle: {circle}; give one of them all numbers"
             )));
@@ -96,7 +96,7 @@ fn hardware_of(name: &str, first: Table, files: Files<'_>, overrides: Overrides<
             Some(other) => {
                 return Err(Error(format!(
                     "{}: expected base to be a name in quotes, found {}",
-                    legible(&path),
+                    sanitize(&path),
                     other.type_str()
                 )));
             }
@@ -120,7 +120,7 @@ fn hardware_of(name: &str, first: Table, files: Files<'_>, overrides: Overrides<
         let missing = || {
             Error(format!(
                 "{}: expected a number for {key}, found none; give it, or a base that has it: base = \"h100-sxm\"",
-                legible(name)
+                sanitize(name)
             ))
         };
         numbers.get(key).copied().ok_or_else(missing)
@@ -145,7 +145,7 @@ pub fn stack_with(name: &str, overrides: Overrides<'_>) -> Result<Stack, Error> 
     let table = |name: &str| all.get(name).and_then(Value::as_table);
     let (Some(common), Some(own)) = (table("common"), table(name)) else {
         let names = all.keys().filter(|name| *name != "common").cloned().collect::<Vec<_>>().join(", ");
-        return Err(Error(format!("expected --stack to be one of {names}, found '{}'", legible(name))));
+        return Err(Error(format!("expected --stack to be one of {names}, found '{}'", sanitize(name))));
     };
     for key in own.keys() {
         number("stacks", key, &own[key], Stack::FIELDS)?;
@@ -167,7 +167,7 @@ fn parse(path: &str, text: &str) -> Result<Table, Error> {
         let why = error.message().replace('\n', " ");
         Error(format!(
             "{}: expected TOML, a key = number a line, found otherwise on line {place}: {why}",
-            legible(path)
+            sanitize(path)
         ))
     })
 }
@@ -178,10 +178,10 @@ fn brief(number: f64) -> String {
 }
 
 fn number(path: &str, key: &str, value: &Value, fields: &[Field]) -> Result<f64, Error> {
-    let path = legible(path);
+    let path = sanitize(path);
     let Some(field) = fields.iter().find(|field| field.name == key) else {
         let known = fields.iter().map(|field| field.name).collect::<Vec<_>>().join(", ");
-        return Err(Error(format!("{path}: expected keys among base, {known}, found '{}'", legible(key))));
+        return Err(Error(format!("{path}: expected keys among base, {known}, found '{}'", sanitize(key))));
     };
     let number = match value {
         Value::Integer(number) => *number as f64,

@@ -1,7 +1,7 @@
 //! Training software: the efficiency of its kernels, what it overlaps, and its host overheads.
 
 use super::machine::{Field, numbers};
-use crate::layout::{Attention, Layout, Precision};
+use crate::layout::{Attention, ParallelConfig, Precision};
 
 numbers! {
     /// Training software. Flags are 1 or 0.
@@ -90,7 +90,7 @@ impl Stack {
     }
 
     /// Returns the attention kernels of a layout: its own, or the default for its sequence length.
-    pub fn attention(&self, layout: &Layout) -> Attention {
+    pub fn attention(&self, layout: &ParallelConfig) -> Attention {
         let is_long = f64::from(layout.sequence) >= self.flash_from_tokens;
         layout.attention.unwrap_or(if is_long { Attention::Flash } else { Attention::Plain })
     }

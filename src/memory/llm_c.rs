@@ -2,7 +2,7 @@
 //! operation's output has its own memory for the whole run, including attention scores.
 
 use super::peak::SavedActivations;
-use crate::anatomy::{Anatomy, BLOCK, EMBEDDING, HEAD, MicroBatch, Operation, Stage};
+use crate::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, ModelSpec, Operation, Stage};
 
 /// Bytes of a float32.
 const FLOAT: u64 = 4;
@@ -24,19 +24,19 @@ fn outputs(operation: &Operation, keys: usize) -> usize {
 
 /// Returns the memory of a micro-batch in `stage`: 18 C + 4 + NH T per token and layer. The outputs of embedding and final norm
 /// are allocated on every GPU, the norm's statistics and the losses only with the head.
-pub(super) fn left(anatomy: &Anatomy, stage: &Stage, micro: MicroBatch, keys: usize) -> SavedActivations {
+pub(super) fn left(spec: &ModelSpec, stage: &Stage, micro: MicroBatch, keys: usize) -> SavedActivations {
     let part = |name: &str| {
-        let part = anatomy.parts.iter().find(|part| part.name == name);
+        let part = spec.parts.iter().find(|part| part.name == name);
         part.map_or(0, |part| part.operations.iter().map(|operation| outputs(operation, keys)).sum::<usize>())
     };
-    let ends = part(EMBEDDING) + if stage.has(HEAD) { part(HEAD) + 1 } else { anatomy.width };
+    let ends = part(EMBEDDING) + if stage.has(HEAD) { part(HEAD) + 1 } else { spec.width };
     SavedActivations { forward: floats(micro, stage.count(BLOCK) * part(BLOCK) + ends), ..SavedActivations::default() }
 }
 
 /// Returns the buffers of a GPU: logits, reused as scratch; gradients of a block's widest output, of its scores and of the
 /// residual; between two GPUs the hidden state and its gradient, and the token embedding's gradient to send and to receive.
-pub(super) fn buffers(anatomy: &Anatomy, micro: MicroBatch, keys: usize, is_piped: bool) -> u64 {
-    let operations = || anatomy.parts.iter().flat_map(|part| &part.operations);
+pub(super) fn buffers(spec: &ModelSpec, micro: MicroBatch, keys: usize, is_piped: bool) -> u64 {
+    let operations = || spec.parts.iter().flat_map(|part| &part.operations);
     let most = |of: &dyn Fn(&Operation) -> usize| operations().map(of).max().unwrap_or(0);
     let scores = most(&|operation| match *operation {
         Operation::Attention { heads, .. } => heads * keys,
@@ -46,14 +46,14 @@ pub(super) fn buffers(anatomy: &Anatomy, micro: MicroBatch, keys: usize, is_pipe
         Operation::Attention { heads, groups, size } => (heads + 2 * groups) * size,
         _ => 0,
     });
-    let tied = anatomy.parts.iter().flat_map(|part| part.tensors());
+    let tied = spec.parts.iter().flat_map(|part| part.tensors());
     let tied: u64 = tied.filter(|tensor| tensor.tied.is_some()).map(|tensor| tensor.elements() as u64 * FLOAT).sum();
-    let rows = anatomy.parts.first().and_then(|part| part.tensors().next()).map_or(0, |tensor| tensor.shape[0]);
+    let rows = spec.parts.first().and_then(|part| part.tensors().next()).map_or(0, |tensor| tensor.shape[0]);
     let widest = most(&|operation| match *operation {
         Operation::Product { outputs, .. } => outputs,
         _ => 0,
     });
-    let scratch = floats(micro, attention.max(scores).max(rows) + widest + anatomy.width + scores);
-    let exchanged = floats(micro, 2 * anatomy.width).saturating_add(tied.saturating_mul(2));
+    let scratch = floats(micro, attention.max(scores).max(rows) + widest + spec.width + scores);
+    let exchanged = floats(micro, 2 * spec.width).saturating_add(tied.saturating_mul(2));
     scratch.saturating_add(if is_piped { exchanged } else { 0 })
 }

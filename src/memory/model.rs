@@ -3,10 +3,10 @@
 use super::peak::{SavedActivations, peak};
 use super::states::{elements, embedding_elements, part_elements, state_bytes};
 use super::{DeviceMemory, Memory, llm_c};
-use crate::anatomy::transformer::{Config, Style};
-use crate::anatomy::{Anatomy, EMBEDDING, HEAD, MicroBatch, Operation, Part, Stage, Storage};
 use crate::hardware::Stack;
-use crate::layout::{Attention, Layout, Precision, Recompute, Zero};
+use crate::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
+use crate::model_spec::transformer::{Config, Style};
+use crate::model_spec::{EMBEDDING, HEAD, MicroBatch, ModelSpec, Operation, Part, Stage, Storage};
 use crate::op::Kind;
 use crate::schedule::Schedule;
 
@@ -14,27 +14,20 @@ use crate::schedule::Schedule;
 #[derive(Clone, Debug)]
 pub struct MemoryModel {
     model: Config,
-    layout: Layout,
+    layout: ParallelConfig,
     stack: Stack,
-    anatomy: Anatomy,
+    spec: ModelSpec,
     micro: MicroBatch,
     storage: Storage,
 }
 
 impl MemoryModel {
     /// Returns the memory model of `model` under `layout`, trained by `stack`.
-    pub fn new(model: &Config, layout: &Layout, stack: &Stack) -> MemoryModel {
+    pub fn new(model: &Config, layout: &ParallelConfig, stack: &Stack) -> MemoryModel {
         let storage = storage(model, layout, stack);
         // rows are per rank; keys cover the whole sequence
         let micro = MicroBatch { sequences: 1, tokens: layout.micro_tokens() as usize };
-        MemoryModel {
-            model: *model,
-            layout: layout.clone(),
-            anatomy: model.anatomy(),
-            stack: stack.clone(),
-            micro,
-            storage,
-        }
+        MemoryModel { model: *model, layout: layout.clone(), spec: model.spec(), stack: stack.clone(), micro, storage }
     }
 
     /// Returns the memory of every device for `schedule`, with layers split into `stages` and `bytes` of capacity.
@@ -53,7 +46,7 @@ impl MemoryModel {
     /// Returns the fraction of what F saves that I saves for W, over the whole model: between 0 and 1.
     pub fn keep(&self) -> f64 {
         let [forward, input] = [Kind::F, Kind::I].map(|kind| {
-            let left = self.anatomy.parts.iter().map(|part| part.count as f64 * self.part_left(part, kind) as f64);
+            let left = self.spec.parts.iter().map(|part| part.count as f64 * self.part_left(part, kind) as f64);
             left.sum::<f64>()
         });
         (input / forward.max(1.0)).min(1.0)
@@ -75,7 +68,7 @@ impl MemoryModel {
 
     /// Returns the bytes of a micro-batch's hidden state on a rank.
     fn hidden(&self) -> u64 {
-        self.rows_of(self.anatomy.width, self.storage.activation_bytes, self.storage.sp)
+        self.rows_of(self.spec.width, self.storage.activation_bytes, self.storage.sp)
     }
 
     /// Returns the bytes of a micro-batch's rows of `width` elements of `bytes`, shared by `ranks`.
@@ -128,16 +121,16 @@ impl MemoryModel {
     pub fn left(&self, stage: &Stage) -> SavedActivations {
         let sum = |kind| {
             let left =
-                self.anatomy.held(stage).map(|(part, count)| (count as u64).saturating_mul(self.part_left(part, kind)));
+                self.spec.held(stage).map(|(part, count)| (count as u64).saturating_mul(self.part_left(part, kind)));
             left.fold(0, u64::saturating_add)
         };
         let most = |kind| {
-            let held = self.anatomy.held(stage).filter(|&(_, count)| count > 0);
+            let held = self.spec.held(stage).filter(|&(_, count)| count > 0);
             held.map(|(part, _)| self.working(part, kind)).max().unwrap_or(0)
         };
         let sends_on = !stage.has(HEAD) && self.stack.keeps_outputs == 1.0;
         let gradient =
-            embedding_elements(&self.anatomy, self.storage.tp).saturating_mul(u64::from(self.layout.precision.bytes()));
+            embedding_elements(&self.spec, self.storage.tp).saturating_mul(u64::from(self.layout.precision.bytes()));
         SavedActivations {
             forward: sum(Kind::F).saturating_add(if sends_on { self.hidden() } else { 0 }),
             input: sum(Kind::I),
@@ -152,13 +145,13 @@ impl MemoryModel {
         let placement = &schedule.placement;
         let held: Vec<&Stage> = placement.stages_of(device).filter_map(|stage| stages.get(stage as usize)).collect();
         let ranks = self.storage.tp;
-        let elements = elements(&self.anatomy, &self.model, ranks, held.iter().copied());
+        let elements = elements(&self.spec, &self.model, ranks, held.iter().copied());
         let states = state_bytes(elements, &self.layout, &self.stack);
         let ops = schedule.program(device);
         if self.stack.outputs_kept == 1.0 {
             let left: Vec<SavedActivations> =
-                stages.iter().map(|stage| llm_c::left(&self.anatomy, stage, self.micro, self.keys())).collect();
-            let buffers = llm_c::buffers(&self.anatomy, self.micro, self.keys(), placement.devices() > 1);
+                stages.iter().map(|stage| llm_c::left(&self.spec, stage, self.micro, self.keys())).collect();
+            let buffers = llm_c::buffers(&self.spec, self.micro, self.keys(), placement.devices() > 1);
             return DeviceMemory::new(device, states, peak(ops, &left).held, buffers, 0);
         }
         let left: Vec<SavedActivations> = stages.iter().map(|stage| self.left(stage)).collect();
@@ -168,7 +161,7 @@ impl MemoryModel {
             if self.layout.precision == Precision::Fp16 { self.shared_out(elements).saturating_mul(4) } else { 0 };
         let running = peak.total().max(step) - peak.held;
         let edges = if placement.devices() > 1 { self.hidden().saturating_mul(2) } else { 0 };
-        let buckets = if self.layout.data * self.layout.context > 1 { self.stack.bucket_elements as u64 } else { 0 };
+        let buckets = if self.layout.dp * self.layout.cp > 1 { self.stack.bucket_elements as u64 } else { 0 };
         let buckets = buckets.min(elements).saturating_mul(u64::from(self.layout.precision.bytes()));
         let fixed = self.gathered(&held, elements, states).saturating_add(edges).saturating_add(buckets);
         let (buffers, held) = (running.saturating_add(fixed), peak.held);
@@ -178,7 +171,7 @@ impl MemoryModel {
 
     /// Returns the number of micro-batches that fit on a device with `bytes` that holds only `stage`.
     pub fn room(&self, bytes: u64, stage: &Stage) -> f64 {
-        let elements = elements(&self.anatomy, &self.model, self.storage.tp, [stage]);
+        let elements = elements(&self.spec, &self.model, self.storage.tp, [stage]);
         let states = state_bytes(elements, &self.layout, &self.stack);
         let SavedActivations { forward, in_forward, in_backward, .. } = self.left(stage);
         let fixed = self.gathered(&[stage], elements, states).saturating_add(in_forward.max(in_backward));
@@ -194,7 +187,7 @@ impl MemoryModel {
     fn shared_out(&self, elements: u64) -> u64 {
         match self.layout.zero {
             Zero::None => elements,
-            _ => elements.div_ceil(u64::from(self.layout.data) * u64::from(self.layout.context)),
+            _ => elements.div_ceil(u64::from(self.layout.dp) * u64::from(self.layout.cp)),
         }
     }
 
@@ -210,18 +203,19 @@ impl MemoryModel {
             if here { part_elements(part, &self.model, self.storage.tp) } else { 0 }
         };
         let is_end = |part: &&Part| part.name == EMBEDDING || part.name == HEAD;
-        let ends: u64 = self.anatomy.parts.iter().filter(is_end).map(of).sum();
-        let layer = self.anatomy.parts.iter().filter(|part| !is_end(part)).map(of).max().unwrap_or(0);
+        let ends: u64 = self.spec.parts.iter().filter(is_end).map(of).sum();
+        let layer = self.spec.parts.iter().filter(|part| !is_end(part)).map(of).max().unwrap_or(0);
         let gathered = (2 * layer + ends).saturating_mul(bytes).saturating_add(layer.max(ends).saturating_mul(bytes));
-        let whole = elements
-            .saturating_mul(state_bytes(1, &Layout { zero: Zero::None, ..self.layout.clone() }, &self.stack)[0]);
+        let whole = elements.saturating_mul(
+            state_bytes(1, &ParallelConfig { zero: Zero::None, ..self.layout.clone() }, &self.stack)[0],
+        );
         gathered.min(whole.saturating_sub(weights))
     }
 }
 
 /// Returns how the software stores saved activations.
-fn storage(model: &Config, layout: &Layout, stack: &Stack) -> Storage {
-    let (tensor, bytes) = (layout.tensor as usize, layout.precision.bytes() as usize);
+fn storage(model: &Config, layout: &ParallelConfig, stack: &Stack) -> Storage {
+    let (tensor, bytes) = (layout.tp as usize, layout.precision.bytes() as usize);
     Storage {
         logit_bytes: stack.logit_bytes as usize,
         score_bytes: score_bytes(model, layout, stack, layout.recompute),
@@ -240,7 +234,7 @@ fn has_dropout(model: &Config, stack: &Stack) -> bool {
 
 /// Returns the bytes saved per score: the softmax output, and with dropout its mask and output (Korthikanti et al., section
 /// 4.1).
-fn score_bytes(model: &Config, layout: &Layout, stack: &Stack, recompute: Recompute) -> usize {
+fn score_bytes(model: &Config, layout: &ParallelConfig, stack: &Stack, recompute: Recompute) -> usize {
     let bytes = layout.precision.bytes() as usize;
     match (stack.attention(layout), recompute) {
         (Attention::Flash, _) | (_, Recompute::Selective) => 0,

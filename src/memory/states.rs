@@ -1,9 +1,9 @@
 //! Weights, gradients and optimizer states: their number of elements on one rank, and bytes of each.
 
-use crate::anatomy::transformer::Config;
-use crate::anatomy::{Anatomy, Part, Stage, Tensor};
 use crate::hardware::Stack;
-use crate::layout::{Layout, Precision, Zero};
+use crate::layout::{ParallelConfig, Precision, Zero};
+use crate::model_spec::transformer::Config;
+use crate::model_spec::{ModelSpec, Part, Stage, Tensor};
 
 /// AdamW's two moments, in fp32.
 const MOMENT_BYTES: u64 = 8;
@@ -28,33 +28,33 @@ pub(super) fn part_elements(part: &Part, model: &Config, ranks: usize) -> u64 {
 }
 
 /// Returns the elements of the tensor that two parts share, on a rank.
-fn tied_elements(anatomy: &Anatomy, ranks: usize) -> u64 {
-    let tied = anatomy.parts.iter().flat_map(Part::tensors).filter(|tensor| tensor.tied.is_some());
+fn tied_elements(spec: &ModelSpec, ranks: usize) -> u64 {
+    let tied = spec.parts.iter().flat_map(Part::tensors).filter(|tensor| tensor.tied.is_some());
     tied.map(|tensor| on_a_rank(tensor, ranks)).sum()
 }
 
 /// Returns the elements of a device with these stages, on one tensor-parallel rank; a shared tensor counts once.
 pub(super) fn elements<'a>(
-    anatomy: &Anatomy,
+    spec: &ModelSpec,
     model: &Config,
     ranks: usize,
     stages: impl IntoIterator<Item = &'a Stage> + Clone,
 ) -> u64 {
     let of =
-        |stage| anatomy.held(stage).map(|(part, count)| count as u64 * part_elements(part, model, ranks)).sum::<u64>();
+        |stage| spec.held(stage).map(|(part, count)| count as u64 * part_elements(part, model, ranks)).sum::<u64>();
     let own: u64 = stages.clone().into_iter().map(of).sum();
-    match anatomy.outline().tied {
+    match spec.outline().tied {
         Some([original, other]) => {
             let has = |part: &str| stages.clone().into_iter().any(|stage| stage.has(part));
-            own + if has(other) && !has(original) { tied_elements(anatomy, ranks) } else { 0 }
+            own + if has(other) && !has(original) { tied_elements(spec, ranks) } else { 0 }
         }
         None => own,
     }
 }
 
 /// Returns the elements of the token embedding; its gradient is allocated anew for each micro-batch.
-pub(super) fn embedding_elements(anatomy: &Anatomy, ranks: usize) -> u64 {
-    let first = anatomy.parts.first().and_then(|part| part.tensors().next());
+pub(super) fn embedding_elements(spec: &ModelSpec, ranks: usize) -> u64 {
+    let first = spec.parts.first().and_then(|part| part.tensors().next());
     first.map_or(0, |tensor| on_a_rank(tensor, ranks))
 }
 
@@ -72,8 +72,8 @@ pub(super) fn bytes(precision: Precision, stack: &Stack) -> [u64; 3] {
 
 /// Returns the bytes of weights, gradients and optimizer states of `elements` parameters on one data-parallel rank, sharded by
 /// the layout's ZeRO stage (Rajbhandari et al., arXiv 1910.02054, figure 1).
-pub(super) fn state_bytes(elements: u64, layout: &Layout, stack: &Stack) -> [u64; 3] {
-    let ranks = u64::from(layout.data) * u64::from(layout.context);
+pub(super) fn state_bytes(elements: u64, layout: &ParallelConfig, stack: &Stack) -> [u64; 3] {
+    let ranks = u64::from(layout.dp) * u64::from(layout.cp);
     let shared = [Zero::Weights, Zero::Gradients, Zero::Optimizer];
     let mut bytes = bytes(layout.precision, stack);
     for (bytes, from) in bytes.iter_mut().zip(shared) {

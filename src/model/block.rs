@@ -2,8 +2,8 @@
 
 use super::pool::Pool;
 use super::stash::{BlockForward, BlockWeight};
-use crate::anatomy::Storage;
-use crate::anatomy::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
+use crate::model_spec::Storage;
+use crate::model_spec::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
 use cpu_kernels::Shape;
 use cpu_kernels::optimizer::ParameterGroup;
 use cpu_kernels::{attention, gelu, layernorm, linear};

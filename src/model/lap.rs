@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::anatomy::{BLOCK, EMBEDDING, HEAD};
+use crate::model_spec::{BLOCK, EMBEDDING, HEAD};
 use crate::op::Kind;
 
 /// The parts of the model that costs are kept for.
@@ -20,7 +20,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Its name in the model's anatomy.
+    /// Its name in the model's spec.
     pub fn name(self) -> &'static str {
         match self {
             Part::Embedding => EMBEDDING,
@@ -32,7 +32,7 @@ impl Part {
 
 /// How long one part took in one op. An op over several blocks yields a lap for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lap {
+pub struct PartTiming {
     /// What ran.
     pub part: Part,
     /// F, I or W.
@@ -43,21 +43,21 @@ pub struct Lap {
 
 /// Measures the parts of an op.
 pub(super) struct Laps<'a> {
-    laps: &'a mut Vec<Lap>,
+    laps: &'a mut Vec<PartTiming>,
     kind: Kind,
     since: Instant,
 }
 
 impl<'a> Laps<'a> {
     /// Starts the clock.
-    pub(super) fn start(laps: &'a mut Vec<Lap>, kind: Kind) -> Laps<'a> {
+    pub(super) fn start(laps: &'a mut Vec<PartTiming>, kind: Kind) -> Laps<'a> {
         Laps { laps, kind, since: Instant::now() }
     }
 
     /// What ran since the last call, or since the start, was `part`.
     pub(super) fn end(&mut self, part: Part) {
         let now = Instant::now();
-        self.laps.push(Lap { part, kind: self.kind, duration_ns: (now - self.since).as_nanos() as u64 });
+        self.laps.push(PartTiming { part, kind: self.kind, duration_ns: (now - self.since).as_nanos() as u64 });
         self.since = now;
     }
 }

@@ -21,11 +21,11 @@ mod step;
 mod text;
 mod tokens;
 
-pub use crate::anatomy::gpt2::Config;
+pub use crate::model_spec::gpt2::Config;
 pub use block::STORAGE;
 pub use cpu_kernels::Shape;
 pub use cpu_kernels::optimizer::AdamW;
-pub use lap::{Lap, Part};
+pub use lap::{Part, PartTiming};
 pub use parameters::Parameters;
 pub use rates::{Rates, rates};
 pub use shard::{Shard, Signal};

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::anatomy::Initial;
-use crate::anatomy::gpt2::Config;
+use crate::model_spec::Initial;
+use crate::model_spec::gpt2::Config;
 
 const MAGIC: i32 = 20240326;
 const FLOAT32: i32 = 3;
@@ -37,11 +37,11 @@ impl Parameters {
         Ok(Parameters { config: *config, tensors: config.tensor_lengths().map(|length| vec![0.0; length]) })
     }
 
-    /// The initialisation that the model's anatomy describes, tensor by tensor. The same seed gives the same parameters.
+    /// The initialisation that the model's spec describes, tensor by tensor. The same seed gives the same parameters.
     pub fn random(config: &Config, seed: u64) -> Result<Parameters> {
         let mut parameters = Parameters::zeros(config)?;
         let mut normal = Normal::new(seed);
-        for ((_, tensor), values) in config.anatomy().tensors().zip(&mut parameters.tensors) {
+        for ((_, tensor), values) in config.spec().tensors().zip(&mut parameters.tensors) {
             let own = values.len() - tensor.padding_elements() as usize;
             match tensor.initial {
                 Initial::Normal(deviation) => normal.fill(&mut values[..own], deviation),

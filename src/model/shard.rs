@@ -7,13 +7,13 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::block;
 use super::head;
-use super::lap::{Lap, Laps, Part};
+use super::lap::{Laps, Part, PartTiming};
 use super::parameters::Parameters;
 use super::pool::Pool;
 use super::stages::{check_held, check_sizes};
 use super::stash::{self, Stash, find};
-use crate::anatomy::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
-use crate::anatomy::{self, Anatomy, BLOCK, EMBEDDING, HEAD, TiedSides};
+use crate::model_spec::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
+use crate::model_spec::{self, BLOCK, EMBEDDING, HEAD, ModelSpec, TiedSides};
 use crate::op::Kind;
 use cpu_kernels::Shape;
 use cpu_kernels::embedding;
@@ -38,7 +38,7 @@ pub enum Signal<'a> {
 /// the same bits whether they were computed here or on two devices.
 pub struct Shard {
     pub(super) config: Config,
-    pub(super) anatomy: Anatomy,
+    pub(super) spec: ModelSpec,
     shape: Shape,
     microbatches: usize,
     pub(super) stages: BTreeMap<u32, Stage>,
@@ -65,7 +65,7 @@ impl Shard {
     /// `microbatches` of them: the loss is the mean over all tokens of the step.
     pub fn new(
         parameters: &Parameters,
-        stages: &[(u32, anatomy::Stage)],
+        stages: &[(u32, model_spec::Stage)],
         sequences: usize,
         tokens: usize,
         microbatches: usize,
@@ -73,7 +73,7 @@ impl Shard {
         let config = parameters.config;
         check_sizes(&config, [sequences, tokens, microbatches])?;
         check_held(&config, stages)?;
-        let anatomy = config.anatomy();
+        let spec = config.spec();
         let filled = |tensors: Range<usize>, layer: Option<usize>| {
             // each layer's weight with its bias behind it; embeddings have none
             let lengths: Vec<usize> = tensors.clone().map(|tensor| parameters.part(tensor, layer).len()).collect();
@@ -82,7 +82,7 @@ impl Shard {
             parameters.copy_parts(tensors, layer, &mut group.values);
             group
         };
-        let tied = anatomy.outline().tied_sides(stages.iter().map(|(_, stage)| stage));
+        let tied = spec.outline().tied_sides(stages.iter().map(|(_, stage)| stage));
         let has = |part| stages.iter().any(|(_, stage)| stage.has(part));
         let (embedding, head) = (has(EMBEDDING), has(HEAD));
         let stages = stages.iter().map(|(id, layers)| {
@@ -93,7 +93,7 @@ impl Shard {
         let wte = (embedding || head).then(|| filled(WTE..WTE + 1, None));
         Ok(Shard {
             config,
-            anatomy,
+            spec,
             shape: Shape { sequences, tokens, heads: config.heads, channels: config.channels },
             microbatches,
             stages,
@@ -127,7 +127,7 @@ impl Shard {
         input: Signal,
         targets: Option<&[u32]>,
         output: Option<&mut [f32]>,
-        laps: &mut Vec<Lap>,
+        laps: &mut Vec<PartTiming>,
     ) -> Result<()> {
         let (shape, vocabulary) = (self.shape, self.config.vocabulary);
         let call = || format!("forward of stage {stage}, micro-batch {microbatch}");
@@ -197,7 +197,7 @@ impl Shard {
         microbatch: u32,
         gradient: Option<&[f32]>,
         output: Option<&mut [f32]>,
-        laps: &mut Vec<Lap>,
+        laps: &mut Vec<PartTiming>,
     ) -> Result<()> {
         let (shape, vocabulary) = (self.shape, self.config.vocabulary);
         let call = || format!("backward for the input of stage {stage}, micro-batch {microbatch}");
@@ -252,7 +252,7 @@ impl Shard {
     }
 
     /// Backward for the weights: adds this micro-batch's share to the gradients of the stage's parameters.
-    pub fn backward_weight(&mut self, stage: u32, microbatch: u32, laps: &mut Vec<Lap>) -> Result<()> {
+    pub fn backward_weight(&mut self, stage: u32, microbatch: u32, laps: &mut Vec<PartTiming>) -> Result<()> {
         let (shape, vocabulary) = (self.shape, self.config.vocabulary);
         let call = || format!("backward for the weights of stage {stage}, micro-batch {microbatch}");
         let entry = find(&mut self.stages, stage, microbatch).with_context(call)?;
@@ -368,13 +368,13 @@ fn check_tokens(tokens: &[u32], vocabulary: usize) -> Result<()> {
 mod tests {
     use super::super::block::STORAGE;
     use super::*;
-    use crate::anatomy::MicroBatch;
+    use crate::model_spec::MicroBatch;
 
     #[test]
     fn ops_leave_behind_what_the_anatomy_says() {
         let config = Config { max_sequence: 16, vocabulary: 37, layers: 3, heads: 3, channels: 24 };
         let parameters = Parameters::random(&config, 1).unwrap();
-        let stages = [(0, config.anatomy().split(1, None).unwrap().remove(0))];
+        let stages = [(0, config.spec().split(1, None).unwrap().remove(0))];
         let tokens: Vec<u32> = (0..32).collect();
         for backward in [false, true] {
             let mut shard = Shard::new(&parameters, &stages, 2, 16, 1).unwrap();
@@ -384,7 +384,7 @@ mod tests {
             }
             let kind = if backward { Kind::I } else { Kind::F };
             let micro = MicroBatch { sequences: 2, tokens: 16 };
-            let left = config.anatomy().left(&stages[0].1, kind, micro, &STORAGE);
+            let left = config.spec().left(&stages[0].1, kind, micro, &STORAGE);
             assert_eq!(shard.held_bytes(), left, "backward: {backward}");
         }
     }

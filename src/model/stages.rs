@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 
 use super::Config;
-use crate::anatomy::Stage;
+use crate::model_spec::Stage;
 
 /// Whether the model takes sequences of so many tokens, and whether there is anything to compute.
 pub fn check_sizes(config: &Config, [sequences, tokens, microbatches]: [usize; 3]) -> Result<()> {
@@ -22,7 +22,7 @@ pub fn check_sizes(config: &Config, [sequences, tokens, microbatches]: [usize; 3
 
 /// Whether one device can hold these stages, each with its number.
 pub fn check_held(config: &Config, stages: &[(u32, Stage)]) -> Result<()> {
-    let outline = config.anatomy().outline();
+    let outline = config.spec().outline();
     for (index, (id, stage)) in stages.iter().enumerate() {
         ensure!(
             outline.has_run(stage),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::anatomy;
+use crate::model_spec;
 
 macro_rules! left_behind {
     ($($(#[$doc:meta])* $name:ident { $($(#[$shape:meta])* $field:ident,)* })*) => {$(
@@ -93,7 +93,7 @@ left_behind! {
 
 /// One stage's blocks, each with its parameters `G`, and what its ops left behind, by micro-batch.
 pub struct Stage<G, T, I> {
-    pub layers: anatomy::Stage,
+    pub layers: model_spec::Stage,
     pub blocks: Vec<G>,
     pub stashes: Vec<Stash<T, I>>,
 }
@@ -113,7 +113,7 @@ pub type Weight<T, I> = (Option<(I, T)>, Vec<BlockWeight<T>>, Option<HeadWeight<
 
 impl<G, T, I> Stage<G, T, I> {
     /// A stage before its first op.
-    pub fn new(layers: anatomy::Stage, blocks: Vec<G>, microbatches: usize) -> Stage<G, T, I> {
+    pub fn new(layers: model_spec::Stage, blocks: Vec<G>, microbatches: usize) -> Stage<G, T, I> {
         Stage { layers, blocks, stashes: (0..microbatches).map(|_| Stash::Empty).collect() }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::parameters::Parameters;
 use super::shard::Shard;
-use crate::anatomy::gpt2::{BLOCK_TENSORS, LNF_TENSORS, WPE, WTE};
-use crate::anatomy::{BLOCK, EMBEDDING, HEAD, TiedSides};
+use crate::model_spec::gpt2::{BLOCK_TENSORS, LNF_TENSORS, WPE, WTE};
+use crate::model_spec::{BLOCK, EMBEDDING, HEAD, TiedSides};
 use cpu_kernels::optimizer::{AdamW, ParameterGroup};
 use std::ops::Range;
 
@@ -82,20 +82,20 @@ impl Shard {
     }
 
     /// The squared norm of the gradients of each group of tensors that is here, with its place in the order in which they are
-    /// to be added up, [`crate::anatomy::Anatomy::square`]; the token embedding's on the embedding's device only, both parts
+    /// to be added up, [`crate::model_spec::ModelSpec::square`]; the token embedding's on the embedding's device only, both parts
     /// summed.
     pub fn squared_norms(&self) -> Vec<(usize, f64)> {
         let mut norms = Vec::new();
         if let (Some(wte), Some(wpe)) = (&self.wte, &self.wpe) {
             self.assert_tied_gradient_complete();
-            let first = self.anatomy.square(EMBEDDING, 0);
+            let first = self.spec.square(EMBEDDING, 0);
             norms.push((first, wte.squared_norm(Some(&self.wte_head_gradients))));
             norms.push((first + 1, wpe.squared_norm(None)));
         }
         let block =
-            |(number, group): (usize, &ParameterGroup)| (self.anatomy.square(BLOCK, number), group.squared_norm(None));
+            |(number, group): (usize, &ParameterGroup)| (self.spec.square(BLOCK, number), group.squared_norm(None));
         norms.extend(self.numbered_blocks().map(block));
-        norms.extend(self.lnf.iter().map(|lnf| (self.anatomy.square(HEAD, 0), lnf.squared_norm(None))));
+        norms.extend(self.lnf.iter().map(|lnf| (self.spec.square(HEAD, 0), lnf.squared_norm(None))));
         norms.sort_by_key(|&(order, _)| order);
         norms
     }

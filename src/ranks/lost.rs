@@ -33,7 +33,7 @@ impl Lost {
 
 /// Why this process cannot become a rank.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
+pub enum RanksError {
     /// The options contradict the launcher of this process.
     #[error("{0}")]
     Contradiction(String),

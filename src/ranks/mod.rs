@@ -24,7 +24,7 @@ use std::time::Duration;
 
 pub use clock::Alignment;
 pub use launch::{Ended, launch};
-pub use lost::{Lost, Misfit, Patience};
+pub use lost::{Lost, Patience, RanksError};
 pub use role::{Role, refuse_ranks, role};
 pub use stop::{Stop, signal_name};
 

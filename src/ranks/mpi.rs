@@ -1,6 +1,6 @@
 //! Ranks under `mpirun`. One thread owns MPI and does everything: exchanges, sending and receiving packets.
 
-use super::{Inbox, Lost, Misfit, Packet, Patience, Wire, lock, take_in};
+use super::{Inbox, Lost, Packet, Patience, RanksError, Wire, lock, take_in};
 use mpi::Threading;
 use mpi::request::{Request, StaticScope};
 use mpi::topology::SimpleCommunicator;
@@ -55,9 +55,9 @@ pub struct Mpi {
 
 impl Mpi {
     /// Initialises MPI. Returns the connection, this process's rank, and the number of ranks.
-    pub fn join(inbox: Arc<Mutex<Inbox>>, patience: Patience) -> Result<(Mpi, u32, u32), Misfit> {
+    pub fn join(inbox: Arc<Mutex<Inbox>>, patience: Patience) -> Result<(Mpi, u32, u32), RanksError> {
         let stopped = Arc::new(AtomicBool::new(false));
-        let unable = |error: std::io::Error| Misfit::Unable(error.to_string());
+        let unable = |error: std::io::Error| RanksError::Unable(error.to_string());
         signal_hook::flag::register(SIGTERM, stopped.clone()).map_err(unable)?;
         let (orders, inbox_of_orders) = channel();
         let (ready, started) = channel();
@@ -77,11 +77,11 @@ impl Mpi {
         };
         std::thread::Builder::new().name("mpi".to_string()).spawn(body).map_err(unable)?;
         let (rank, size) = match started.recv_timeout(patience.joining) {
-            Ok(started) => started.map_err(Misfit::Unable)?,
+            Ok(started) => started.map_err(RanksError::Unable)?,
             Err(RecvTimeoutError::Timeout) => {
                 return Err(Lost::silent("a rank that is to join", patience.joining).into());
             }
-            Err(RecvTimeoutError::Disconnected) => return Err(Misfit::Unable("MPI did not start".to_string())),
+            Err(RecvTimeoutError::Disconnected) => return Err(RanksError::Unable("MPI did not start".to_string())),
         };
         Ok((Mpi { orders: Mutex::new(orders), stopped, rank, patience }, rank, size))
     }

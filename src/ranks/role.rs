@@ -3,7 +3,7 @@
 use super::launch::{RANK, RANKS, SOCKET};
 use super::socket::Socket;
 use super::stop::Stop;
-use super::{Misfit, Patience, Ranks};
+use super::{Patience, Ranks, RanksError};
 use std::env::var;
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ pub enum Role {
 }
 
 /// Number of ranks that an MPI launcher started, if it started several.
-fn started() -> Result<Option<u32>, Misfit> {
+fn started() -> Result<Option<u32>, RanksError> {
     let mut found: Option<(&str, u32)> = None;
     for name in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"] {
         let Some(size) = var(name).ok().and_then(|text| text.trim().parse().ok()) else { continue };
         match found {
             Some((other, known)) if known != size && name != "MPI_LOCALNRANKS" => {
-                return Err(Misfit::Contradiction(format!(
+                return Err(RanksError::Contradiction(format!(
                     "expected one number of ranks, found {other}={known} and {name}={size}; \
                      start pipesim by one launcher only"
                 )));
@@ -36,7 +36,7 @@ fn started() -> Result<Option<u32>, Misfit> {
         if var("PMIX_RANK").is_ok() {
             return Ok(Some(tasks));
         }
-        return Err(Misfit::Contradiction(format!(
+        return Err(RanksError::Contradiction(format!(
             "srun started {tasks} tasks that are not connected; use srun --mpi=pmix, or mpirun"
         )));
     }
@@ -45,12 +45,12 @@ fn started() -> Result<Option<u32>, Misfit> {
 
 /// Returns the role of this process; the user asked for `asked` ranks. With `apart`, ranks share no memory even on one machine.
 /// `patience` limits how long they wait for each other.
-pub fn role(asked: Option<u32>, apart: bool, patience: Patience) -> Result<Role, Misfit> {
+pub fn role(asked: Option<u32>, apart: bool, patience: Patience) -> Result<Role, RanksError> {
     if let Ok(rank) = var(RANK) {
         return Ok(Role::Rank(Arc::new(member(&rank, asked, patience)?)));
     }
     match (started()?, asked) {
-        (Some(size), Some(asked)) if asked != size => Err(Misfit::Contradiction(format!(
+        (Some(size), Some(asked)) if asked != size => Err(RanksError::Contradiction(format!(
             "a launcher has started {size} ranks, and -n asks for {asked}; leave -n out"
         ))),
         (Some(size), _) => Ok(Role::Rank(Arc::new(under_mpi(size, apart, patience)?))),
@@ -60,9 +60,9 @@ pub fn role(asked: Option<u32>, apart: bool, patience: Patience) -> Result<Role,
 }
 
 /// Checks that no launcher started several processes, for commands that run in one.
-pub fn refuse_ranks(command: &str) -> Result<(), Misfit> {
+pub fn refuse_ranks(command: &str) -> Result<(), RanksError> {
     match started()? {
-        Some(size) => Err(Misfit::Contradiction(format!(
+        Some(size) => Err(RanksError::Contradiction(format!(
             "{command} is for one process, and a launcher has started {size}; start it without mpirun"
         ))),
         None => Ok(()),
@@ -70,9 +70,9 @@ pub fn refuse_ranks(command: &str) -> Result<(), Misfit> {
 }
 
 /// Joins as a rank that [`super::launch`] started.
-fn member(rank: &str, asked: Option<u32>, patience: Patience) -> Result<Ranks, Misfit> {
+fn member(rank: &str, asked: Option<u32>, patience: Patience) -> Result<Ranks, RanksError> {
     let bad = |what: &str| {
-        Misfit::Contradiction(format!(
+        RanksError::Contradiction(format!(
             "expected {RANK}, {RANKS} and {SOCKET} as pipesim run -n sets them, found {what}; unset them"
         ))
     };
@@ -89,11 +89,11 @@ fn member(rank: &str, asked: Option<u32>, patience: Patience) -> Result<Ranks, M
 }
 
 #[cfg(feature = "mpi")]
-fn under_mpi(size: u32, apart: bool, patience: Patience) -> Result<Ranks, Misfit> {
+fn under_mpi(size: u32, apart: bool, patience: Patience) -> Result<Ranks, RanksError> {
     let inbox: Arc<std::sync::Mutex<super::Inbox>> = Arc::default();
     let (wire, rank, found) = super::mpi::Mpi::join(inbox.clone(), patience)?;
     if found != size {
-        return Err(Misfit::Unable(format!(
+        return Err(RanksError::Unable(format!(
             "expected {size} MPI ranks as the launcher says, found {found}; \
              start with the mpirun of the MPI library that pipesim was built with"
         )));
@@ -102,8 +102,8 @@ fn under_mpi(size: u32, apart: bool, patience: Patience) -> Result<Ranks, Misfit
 }
 
 #[cfg(not(feature = "mpi"))]
-fn under_mpi(size: u32, _apart: bool, _patience: Patience) -> Result<Ranks, Misfit> {
-    Err(Misfit::Unable(format!(
+fn under_mpi(size: u32, _apart: bool, _patience: Patience) -> Result<Ranks, RanksError> {
+    Err(RanksError::Unable(format!(
         "a launcher has started {size} ranks, but this build has no MPI; \
          build with cargo build --release --features mpi, or use pipesim run -n {size} on one machine"
     )))

@@ -23,7 +23,7 @@ pub use file::csv::{csv, field as csv_cell};
 pub use file::figures::figures;
 #[cfg(feature = "pictures")]
 pub use file::folder::{NamedBytes, folder, timeline_files, try_file, write_atomic};
-pub use file::format::{Drawn, FORMATS, Place, Shape, endings};
+pub use file::format::{FORMATS, Output, OutputKind, TimelineRendering, endings};
 pub use file::json::{json, timelines};
 pub use file::trace::trace;
 #[cfg(feature = "pictures")]
@@ -75,7 +75,7 @@ pub struct Entry {
     /// Name of the schedule; a comparison of several p and m adds these.
     pub name: String,
     /// Position in a comparison.
-    pub point: Option<Point>,
+    pub point: Option<ComparisonPoint>,
     /// The simulated timeline.
     pub predicted: Option<Panel>,
     /// The measured timeline.
@@ -92,7 +92,7 @@ pub struct Entry {
 
 /// Position of an entry in a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Point {
+pub struct ComparisonPoint {
     pub schedule: String,
     /// Number of the schedule among those asked for, from 0.
     pub number: usize,

@@ -2,14 +2,14 @@
 
 use crate::cost::assumed_in_words;
 use crate::report::{Entry, Panel, Report, Table, number, quantity};
-use crate::sim::{Predicted, Prediction, Spread};
+use crate::sim::{Prediction, PredictionFigures, Spread};
 use std::collections::BTreeSet;
 
 const TYPICAL_SPEED: &str = " at median speed; times at the machine's measured speed";
 
 impl Panel {
     /// Returns a prediction's timeline and figures, the causes of idle time, and the activation cap.
-    pub fn predicted(result: &Predicted<'_>) -> Panel {
+    pub fn predicted(result: &Prediction<'_>) -> Panel {
         Panel {
             idle: result.idle(),
             memory_cap: result.memory_cap,
@@ -20,19 +20,19 @@ impl Panel {
 
 impl Report {
     /// Returns a report of predictions with timelines and causes of idle time.
-    pub fn predicted(results: &[Predicted<'_>]) -> Report {
+    pub fn predicted(results: &[Prediction<'_>]) -> Report {
         Report::with_panels(results, Panel::predicted)
     }
 
     /// The same without causes of idle time, which take longer to compute than the prediction.
-    pub fn drawn(results: &[Predicted<'_>]) -> Report {
+    pub fn drawn(results: &[Prediction<'_>]) -> Report {
         Report::with_panels(results, |result| Panel {
             memory_cap: result.memory_cap,
             ..Panel::new(result.timeline(), result.metrics().clone())
         })
     }
 
-    fn with_panels(results: &[Predicted<'_>], panel: impl Fn(&Predicted<'_>) -> Panel) -> Report {
+    fn with_panels(results: &[Prediction<'_>], panel: impl Fn(&Prediction<'_>) -> Panel) -> Report {
         let mut report = Report::figures(results);
         for (entry, result) in report.entries.iter_mut().zip(results) {
             entry.predicted = Some(panel(result));
@@ -41,12 +41,12 @@ impl Report {
     }
 
     /// The same without the spans of timelines, which take memory.
-    pub fn figures(results: &[Predicted<'_>]) -> Report {
-        let all = |of: fn(&Prediction) -> u32| -> String {
+    pub fn figures(results: &[Prediction<'_>]) -> Report {
+        let all = |of: fn(&PredictionFigures) -> u32| -> String {
             let all: BTreeSet<u32> = results.iter().map(|result| of(&result.prediction)).collect();
             all.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
         };
-        let entry = |r: &Predicted<'_>| Entry {
+        let entry = |r: &Prediction<'_>| Entry {
             name: r.prediction.schedule.clone(),
             predicted: Some(Panel::new(r.empty_timeline(), r.metrics().clone())),
             over_steps: over_steps(&r.prediction),
@@ -67,7 +67,7 @@ impl Report {
     }
 }
 
-fn subtitle(result: &Predicted<'_>) -> String {
+fn subtitle(result: &Prediction<'_>) -> String {
     let (c, typical) = (result.prediction.costs, if result.costs.speeds.is_empty() { "" } else { TYPICAL_SPEED });
     let unit = if result.costs.time_unit == "unit" { String::new() } else { format!(" in {}", result.costs.time_unit) };
     let [f, i, w, b, comm, keep] = [c.F, c.I, c.W, c.B, c.comm, c.keep].map(number);
@@ -78,7 +78,7 @@ fn subtitle(result: &Predicted<'_>) -> String {
 }
 
 /// Returns the spread of makespans under jitter, and iterations if known, by column.
-fn over_steps(prediction: &Prediction) -> Vec<(&'static str, f64)> {
+fn over_steps(prediction: &PredictionFigures) -> Vec<(&'static str, f64)> {
     let columns = |s: Spread| {
         let quantiles = [("jitter_p5", s.p5), ("jitter_p50", s.p50), ("jitter_p95", s.p95), ("jitter_p99", s.p99)];
         [("jitter_mean", s.mean)].into_iter().chain(quantiles)
@@ -89,8 +89,8 @@ fn over_steps(prediction: &Prediction) -> Vec<(&'static str, f64)> {
 }
 
 /// Returns the table of makespans under jitter, if any was asked for.
-fn spreads(results: &[Predicted<'_>]) -> Option<Table> {
-    let row = |p: &Prediction| {
+fn spreads(results: &[Prediction<'_>]) -> Option<Table> {
+    let row = |p: &PredictionFigures| {
         let s = p.jitter?;
         let times = [s.mean, s.p5, s.p50, s.p95, s.p99].map(|time| quantity(time, &p.time_unit));
         Some([p.schedule.clone()].into_iter().chain(times).collect())
@@ -105,8 +105,8 @@ fn spreads(results: &[Predicted<'_>]) -> Option<Table> {
 }
 
 /// Returns the table of iterations, step ops included, if they are known.
-fn iterations(results: &[Predicted<'_>]) -> Option<Table> {
-    let row = |p: &Prediction| {
+fn iterations(results: &[Prediction<'_>]) -> Option<Table> {
+    let row = |p: &PredictionFigures| {
         let makespan = p.metrics.typical_speed.map_or(p.metrics.makespan, |typical| typical.makespan);
         let times = [makespan, p.iteration?, p.period?];
         Some([p.schedule.clone()].into_iter().chain(times.map(|time| quantity(time, &p.time_unit))).collect())
@@ -124,8 +124,8 @@ fn iterations(results: &[Predicted<'_>]) -> Option<Table> {
 }
 
 /// Returns the table of intervals over the machine's measured speeds, if any were measured.
-fn intervals(results: &[Predicted<'_>]) -> Option<Table> {
-    let row = |p: &Prediction| {
+fn intervals(results: &[Prediction<'_>]) -> Option<Table> {
+    let row = |p: &PredictionFigures| {
         let interval = p.interval?;
         let range = |[low, high]: [f64; 2]| format!("{} to {}", number(low), quantity(high, &p.time_unit));
         Some(vec![p.schedule.clone(), range(interval.within_80), range(interval.within_95)])

@@ -9,12 +9,12 @@ use super::{Error, Selection, Warning};
 use crate::cost::CostTable;
 use crate::cost::analytic::Analytic;
 use crate::dsl;
-use crate::forecast::Forecast;
 use crate::graph::TaskGraph;
 use crate::op::Kind;
 use crate::open::{OpenSchedule, Order, Program};
-use crate::settle::{Effort, settle, settle_with};
+use crate::ordering::{Effort, order_ops, order_ops_with};
 use crate::sim;
+use crate::step_estimate::StepEstimate;
 use std::sync::{Mutex, PoisonError};
 
 /// Stages per device to try in addition to the schedule's default.
@@ -139,7 +139,7 @@ impl Ranking<'_> {
         self.selection.host.each(open.len(), &|which| {
             let (number, name, open, costs) = &open[which];
             let effort = Effort { times: self.selection.effort, ..Effort::default() };
-            let fixed = settle_with(open, costs, effort).ok();
+            let fixed = order_ops_with(open, costs, effort).ok();
             let graph = fixed.and_then(|schedule| TaskGraph::with_overlap(schedule, self.selection.overlap).ok());
             let ranked = graph.and_then(|graph| self.ranked(*number, name.clone(), graph, costs));
             found.lock().unwrap_or_else(PoisonError::into_inner).extend(ranked);
@@ -167,7 +167,8 @@ impl Ranking<'_> {
         let rank = match self.analytic {
             None => Rank { excess: 0, time: time(step.typical_makespan), span, peak },
             Some(analytic) => {
-                let Forecast { iteration_s, memory, .. } = Forecast::of(analytic, schedule, &step.devices).ok()?;
+                let StepEstimate { iteration_s, memory, .. } =
+                    StepEstimate::of(analytic, schedule, &step.devices).ok()?;
                 let excess = if memory.fits { 0 } else { memory.fullest().total };
                 Rank { excess, time: fine(1e3 * iteration_s), span, peak }
             }
@@ -189,7 +190,7 @@ impl Ranking<'_> {
         let priority = if split { vec![Kind::I, Kind::F, Kind::W] } else { vec![Kind::B, Kind::F] };
         let cap = self.selection.cap();
         let programs = vec![Program::Greedy { priority, cap }; open.programs.len()];
-        let any = settle(&OpenSchedule { programs, ..open.clone() }, costs).ok();
+        let any = order_ops(&OpenSchedule { programs, ..open.clone() }, costs).ok();
         let Some(graph) = any.and_then(|schedule| TaskGraph::with_overlap(schedule, self.selection.overlap).ok())
         else {
             return true;

@@ -2,11 +2,11 @@
 
 use super::machine::refused;
 use super::{Costs, Error, Selection};
-use crate::anatomy::{BLOCK, Stage};
 use crate::balance::{Balance, Balanced, Problem, balance};
 use crate::cost::CostTable;
 use crate::graph::TaskGraph;
 use crate::memory::MemoryModel;
+use crate::model_spec::{BLOCK, Stage};
 use crate::sim;
 
 /// Maximum number of ops to simulate: about a second.

@@ -1,11 +1,11 @@
 //! Sources of costs, and the table that they make for one schedule.
 
 use super::Error;
-use crate::anatomy::Stage;
 use crate::cost::analytic::Analytic;
 use crate::cost::{CostError, CostFile, CostTable, GivenCosts, Slow, StepCosts};
-use crate::ending::Ending;
+use crate::epilogue::StepEpilogue;
 use crate::memory::MemoryModel;
+use crate::model_spec::Stage;
 use crate::placement::Placement;
 
 /// A source of costs.
@@ -93,8 +93,9 @@ impl Costs {
             Costs::Analytic(analytic) => {
                 let stages = self.stages(name, placement)?;
                 let after = analytic.after_ns(placement, &stages);
-                let steps =
-                    StepCosts::new(Ending::optimizers(placement.devices()), |node| (after[node.device as usize], 0));
+                let steps = StepCosts::new(StepEpilogue::optimizers(placement.devices()), |node| {
+                    (after[node.device as usize], 0)
+                });
                 // The estimate of the step adds the rest of the iteration.
                 Ok((analytic.table(placement, &stages)?, StepCosts { is_whole: false, ..steps }))
             }

@@ -2,27 +2,27 @@
 
 use crate::cost::CostError;
 use crate::deadlock::Deadlock;
-use crate::legible::legible;
+use crate::sanitize::sanitize;
 use crate::schedule::Fault;
-use crate::{csv, dsl, settle};
+use crate::{csv, dsl, ordering};
 
 /// Why there is no graph, or no costs for it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request is contradictory or makes no sense.
-    #[error("{}", legible(.0))]
+    #[error("{}", sanitize(.0))]
     Usage(String),
     /// A file is for other numbers of devices and micro-batches.
-    #[error("{}", legible(.0))]
+    #[error("{}", sanitize(.0))]
     OtherNumbers(String),
     /// A model cannot be split into the stages.
-    #[error("{}", legible(.0))]
+    #[error("{}", sanitize(.0))]
     Split(String),
     /// Costs do not fit the schedule.
     #[error(transparent)]
     Cost(#[from] CostError),
     /// A file cannot be read.
-    #[error("cannot read {}: {}", legible(path), legible(what))]
+    #[error("cannot read {}: {}", sanitize(path), sanitize(what))]
     File { path: String, what: String },
     /// No such schedule, or an invalid file in the schedule language.
     #[error(transparent)]
@@ -31,11 +31,11 @@ pub enum Error {
     #[error(transparent)]
     Csv(#[from] csv::Error),
     /// A PyTorch CSV file is not a complete schedule.
-    #[error("{}: not a schedule for p = {devices}, m = {microbatches}: {fault}", legible(file))]
+    #[error("{}: not a schedule for p = {devices}, m = {microbatches}: {fault}", sanitize(file))]
     Incomplete { file: String, devices: u32, microbatches: u32, fault: Fault },
     /// No order could be made from the costs.
     #[error("{name}: {error}")]
-    Settle { name: String, error: settle::Error },
+    Ordering { name: String, error: ordering::Error },
     /// Devices wait for each other in a cycle.
     #[error("{place}: deadlock for p = {devices}, m = {microbatches}: {cycle}")]
     Deadlock {
@@ -64,21 +64,21 @@ impl Error {
 
     /// Returns whether the schedule may exist for other numbers of devices and micro-batches.
     pub fn is_of_numbers(&self) -> bool {
-        use Error::{Cost, Deadlock, Language, NoneFits, OtherNumbers, Settle, Split};
+        use Error::{Cost, Deadlock, Language, NoneFits, Ordering, OtherNumbers, Split};
         matches!(
             self,
             OtherNumbers(_)
                 | Split(_)
                 | Cost(_)
-                | Language(dsl::Error::Unfit(_))
-                | Settle { .. }
+                | Language(dsl::Error::Unsupported(_))
+                | Ordering { .. }
                 | Deadlock { .. }
                 | NoneFits { .. }
         )
     }
 
     /// Returns whether this machine lacks the resources to evaluate the schedule.
-    pub fn is_lack(&self) -> bool {
+    pub fn is_unavailable(&self) -> bool {
         matches!(self, Error::Language(dsl::Error::Machine(_)) | Error::TooLarge { .. })
     }
 }

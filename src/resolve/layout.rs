@@ -3,17 +3,17 @@
 use super::machine::refused;
 use super::{Costs, Error, Resolved, Selection};
 use crate::cost::analytic::Analytic;
-use crate::forecast::Forecast;
 use crate::memory::Memory;
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use crate::schedule::{Programs, Schedule};
 use crate::sim;
+use crate::step_estimate::StepEstimate;
 
 impl Selection {
     /// Returns the selection under the layout of `analytic`: its devices, micro-batches and memory.
     pub fn under(&self, analytic: &Analytic) -> Selection {
-        let (devices, microbatches) = (analytic.layout.devices, analytic.layout.micro);
+        let (devices, microbatches) = (analytic.layout.pp, analytic.layout.micro);
         Selection { devices, microbatches, room: analytic.room(), ..self.clone() }
     }
 
@@ -21,8 +21,8 @@ impl Selection {
     ///
     /// # Errors
     /// As [`Selection::resolve`], or the machine cannot run the schedule.
-    pub fn forecast(&self, name: &str, analytic: &Analytic) -> Result<Forecast, Error> {
-        self.under(analytic).resolve(name, &Costs::Analytic(Box::new(analytic.clone())))?.forecast(analytic)
+    pub fn estimate(&self, name: &str, analytic: &Analytic) -> Result<StepEstimate, Error> {
+        self.under(analytic).resolve(name, &Costs::Analytic(Box::new(analytic.clone())))?.estimate(analytic)
     }
 }
 
@@ -31,10 +31,10 @@ impl Resolved {
     ///
     /// # Errors
     /// The machine cannot run the schedule.
-    pub fn forecast(&self, analytic: &Analytic) -> Result<Forecast, Error> {
+    pub fn estimate(&self, analytic: &Analytic) -> Result<StepEstimate, Error> {
         let step = sim::typical_step_on(&self.graph, &self.costs, self.setup.machine.as_ref())
             .map_err(|error| refused(error, self.graph.schedule()))?;
-        Ok(Forecast::of(&analytic.as_resolved(self), self.graph.schedule(), &step.devices)?)
+        Ok(StepEstimate::of(&analytic.as_resolved(self), self.graph.schedule(), &step.devices)?)
     }
 }
 
@@ -42,7 +42,7 @@ impl Analytic {
     /// Returns the selection for this layout, without a limit on memory.
     pub fn selection(&self) -> Selection {
         let chunks = (self.layout.chunks > 1).then_some(self.layout.chunks);
-        Selection { chunks, ..Selection::new(self.layout.devices, self.layout.micro) }
+        Selection { chunks, ..Selection::new(self.layout.pp, self.layout.micro) }
     }
 
     /// Returns the schedule `schedule` under this layout, with its costs.
@@ -57,8 +57,8 @@ impl Analytic {
     ///
     /// # Errors
     /// As [`Selection::resolve`].
-    pub fn forecast(&self, schedule: &str) -> Result<Forecast, Error> {
-        self.resolve(schedule)?.forecast(self)
+    pub fn estimate(&self, schedule: &str) -> Result<StepEstimate, Error> {
+        self.resolve(schedule)?.estimate(self)
     }
 
     /// Returns the costs with this memory capacity per device.
@@ -71,7 +71,7 @@ impl Analytic {
     /// Returns the activation units that fit on every device, with one stage per device; `None` if the layout cannot be split
     /// that way or less than one fits.
     pub fn room(&self) -> Option<f64> {
-        let (stages, bytes) = (self.stages(self.layout.devices).ok()?, self.machine.hardware.memory_bytes());
+        let (stages, bytes) = (self.stages(self.layout.pp).ok()?, self.machine.hardware.memory_bytes());
         let memory_model = self.memory_model();
         let room = stages.iter().map(|stage| memory_model.room(bytes, stage)).fold(f64::INFINITY, f64::min);
         (room >= 1.0).then_some(room)

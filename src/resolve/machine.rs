@@ -8,7 +8,7 @@ use crate::sim::event::{Config, EventError, Network, Processor, Put, Scope, Shar
 
 /// Options of the event engine. With the defaults the sweep simulates the step.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct MachineOptions {
+pub struct PlatformOptions {
     /// When a send completes and what it blocks; `None`: one-sided.
     pub delivery: Option<Delivery>,
     /// Time for which a message occupies its link, in time units.
@@ -34,7 +34,7 @@ pub struct MachineOptions {
 /// Minimum ticks per time unit for fractions of shared work.
 const FINE_TICKS: f64 = 1e6;
 
-impl MachineOptions {
+impl PlatformOptions {
     /// Returns costs in ticks that are fine enough for this machine, and its configuration for `devices`; `None` if the sweep
     /// simulates the step.
     ///
@@ -61,7 +61,7 @@ impl MachineOptions {
 
     /// Returns whether the sweep simulates the step.
     pub(super) fn is_plain(&self) -> bool {
-        let MachineOptions { delivery, transfer, sharing, slots, overlap_slowdown, has_jitter, .. } = self;
+        let PlatformOptions { delivery, transfer, sharing, slots, overlap_slowdown, has_jitter, .. } = self;
         let timing = transfer.is_none() && sharing.is_none() && slots.is_none() && self.is_alone();
         timing && delivery.is_none() && overlap_slowdown.is_none() && !has_jitter
     }

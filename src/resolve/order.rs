@@ -3,7 +3,7 @@
 use super::variant::memory_cap;
 use super::{Error, Host, Selection, Variant, Warning};
 use crate::csv;
-use crate::dsl::{self, Request, ScheduleFile, Takes, Written};
+use crate::dsl::{self, Request, ScheduleFile, ScheduleSource, Takes};
 use crate::open::Order;
 use crate::schedule::Schedule;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub struct Found {
     /// Fixed or open order.
     pub order: Order,
     /// Source locations of its ops.
-    pub source: Option<Written>,
+    pub source: Option<ScheduleSource>,
     /// Deviations from the text.
     pub warnings: Vec<Warning>,
 }
@@ -24,7 +24,7 @@ pub struct Found {
 /// Maximum size of a schedule file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Returns the schedule file with this name, or at this path: anything with a `/` or ending in `.star`.
+/// Returns the schedule file with this name, or at this path: anything with a `/` or epilogue in `.star`.
 pub fn schedule_file(host: &dyn Host, name: &str) -> Result<ScheduleFile, Error> {
     if !name.contains('/') && !name.ends_with(".star") {
         return Ok(dsl::named(name)?);

@@ -10,13 +10,13 @@ use crate::cost::analytic::Analytic;
 use crate::deadlock::Deadlock;
 use crate::graph::TaskGraph;
 use crate::open::Order;
-use crate::settle::{Effort, settle_with};
+use crate::ordering::{Effort, order_ops_with};
 use crate::sim::event::EventError;
-use crate::sim::{self, Predicted, Setup};
+use crate::sim::{self, Prediction, Setup};
 
 /// A graph with a fixed order.
 #[derive(Debug)]
-pub struct Settled {
+pub struct OrderedGraph {
     pub graph: TaskGraph,
     /// Deviations from the schedule's text.
     pub warnings: Vec<Warning>,
@@ -41,7 +41,7 @@ impl Resolved {
     ///
     /// # Errors
     /// The machine in the setup cannot run the schedule; without one there is no error.
-    pub fn predict(&self) -> Result<Predicted<'_>, EventError> {
+    pub fn predict(&self) -> Result<Prediction<'_>, EventError> {
         sim::predict(&self.graph, &self.costs, &self.setup)
     }
 }
@@ -65,7 +65,7 @@ impl Selection {
         let plain = auto::plain(&own);
         let again = |costs: &Costs| plain.graph::<Error>(&best.name, &costs.of_orders(self.microbatches));
         let warnings = best.warning.into_iter().collect();
-        let resolved = plain.with_costs(Settled { graph: best.graph, warnings }, costs, &again)?;
+        let resolved = plain.with_costs(OrderedGraph { graph: best.graph, warnings }, costs, &again)?;
         let graph = resolved.graph.renamed(|_| variant.choosing(&best.name));
         Ok(Resolved { graph, ..resolved })
     }
@@ -84,11 +84,11 @@ impl Selection {
 
     fn with_costs(
         &self,
-        settled: Settled,
+        settled: OrderedGraph,
         costs: &Costs,
-        again: &dyn Fn(&Costs) -> Result<Settled, Error>,
+        again: &dyn Fn(&Costs) -> Result<OrderedGraph, Error>,
     ) -> Result<Resolved, Error> {
-        let (Settled { mut graph, mut warnings }, mut balance) = (settled, None);
+        let (OrderedGraph { mut graph, mut warnings }, mut balance) = (settled, None);
         if self.balance {
             let (other, found) = balanced(self, &graph, costs, &|costs| Ok(again(costs)?.graph))?;
             graph = other.unwrap_or(graph);
@@ -108,13 +108,13 @@ impl Selection {
     ///
     /// # Errors
     /// As [`Selection::resolve`], or an error of `costs`.
-    pub fn graph<E: From<Error>>(&self, name: &str, costs: Pricing<'_, E>) -> Result<Settled, E> {
+    pub fn graph<E: From<Error>>(&self, name: &str, costs: Pricing<'_, E>) -> Result<OrderedGraph, E> {
         let variant = Variant::parse(name)?;
         let own = self.of(&variant)?;
         if variant.is_auto() {
             let Best { name, graph, warning } = own.best(costs, None)?;
             let graph = graph.renamed(|_| variant.choosing(&name));
-            return Ok(Settled { graph, warnings: warning.into_iter().collect() });
+            return Ok(OrderedGraph { graph, warnings: warning.into_iter().collect() });
         }
         own.settled(&variant.base, own.order_of(&variant)?, costs)
     }
@@ -125,18 +125,18 @@ impl Selection {
         auto::best(self, costs, analytic)
     }
 
-    fn settled<E: From<Error>>(&self, name: &str, found: Found, costs: Pricing<'_, E>) -> Result<Settled, E> {
+    fn settled<E: From<Error>>(&self, name: &str, found: Found, costs: Pricing<'_, E>) -> Result<OrderedGraph, E> {
         let Found { order, source, warnings } = found;
         let schedule = match self.capped(order) {
             Order::Fixed(schedule) => schedule,
             Order::Open(open) => {
                 let table = costs(&open.name, &open.placement)?;
-                settle_with(
+                order_ops_with(
                     &open,
                     &table,
                     Effort { each: &|count, work| self.host.each(count, work), times: self.effort },
                 )
-                .map_err(|error| Error::Settle { name: open.name.clone(), error })?
+                .map_err(|error| Error::Ordering { name: open.name.clone(), error })?
             }
         };
         let locate = |cycle: Deadlock| {
@@ -146,6 +146,6 @@ impl Selection {
             Error::Deadlock { place, devices, microbatches, cycle }
         };
         let graph = TaskGraph::with_overlap(schedule, self.overlap).map_err(locate)?;
-        Ok(Settled { graph, warnings })
+        Ok(OrderedGraph { graph, warnings })
     }
 }

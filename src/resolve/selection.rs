@@ -1,6 +1,6 @@
 //! A request for a schedule.
 
-use super::{Error, Files, Host, MachineOptions};
+use super::{Error, Files, Host, PlatformOptions};
 use crate::activation::Keep;
 use crate::dsl::Budget;
 use crate::graph::TaskGraph;
@@ -33,7 +33,7 @@ pub struct Selection {
     /// Meaning of overlapped pairs.
     pub overlap: Overlap,
     /// Options of the simulated machine.
-    pub machine: MachineOptions,
+    pub machine: PlatformOptions,
     /// Limits for the evaluation of a schedule file.
     pub budget: Budget,
     /// Services of the machine.
@@ -89,7 +89,7 @@ impl Selection {
             room: None,
             balance: false,
             overlap: Overlap::default(),
-            machine: MachineOptions::default(),
+            machine: PlatformOptions::default(),
             budget: Budget::default(),
             host: &Files,
         }

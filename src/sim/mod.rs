@@ -23,8 +23,8 @@ pub use critical::{
 pub use explain::explain;
 pub use idle::{Cause, Explanation, IdleReport, IdleSpan, IdleTime};
 pub use memory::{MemoryCurve, memory};
-pub use predict::{Predicted, Setup, predict, replay};
-pub use prediction::{Interval, Prediction, Spread};
+pub use predict::{Prediction, Setup, predict, replay};
+pub use prediction::{Interval, PredictionFigures, Spread};
 pub use spans::StepSpan;
 pub use step::{steady_makespan, typical_step, typical_step_on};
 pub use successive::Successive;

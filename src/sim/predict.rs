@@ -5,7 +5,7 @@ use super::event::{Config, Each, EventError, Jitter, Network, Prepared, Record, 
 use super::explain::explain;
 use super::idle::IdleSpan;
 use super::machine::{late, machine, measured_network};
-use super::prediction::{Prediction, Spread};
+use super::prediction::{PredictionFigures, Spread};
 use super::spans::{StepSpan, free_again, spans, step_spans};
 use super::step::{Step, lasting, sweep_at_speed, typical_run, typical_sweep};
 use super::successive::{MOST_STEPS, Successive};
@@ -38,10 +38,10 @@ pub struct Setup {
 /// one nearest to the median makespan counts. Bounds, and the makespan that they are compared with ([`Metrics::gap`]), are at the
 /// machine's median speed.
 #[derive(Clone, Debug)]
-pub struct Predicted<'a> {
+pub struct Prediction<'a> {
     pub graph: &'a TaskGraph,
     pub costs: &'a CostTable,
-    pub prediction: Prediction,
+    pub prediction: PredictionFigures,
     /// Lower bounds of the makespan; the figures have the largest.
     pub bounds: Bounds,
     /// The step ops.
@@ -61,7 +61,7 @@ pub struct Predicted<'a> {
 ///
 /// # Errors
 /// Those of [`simulate`](super::event::simulate); none without a machine.
-pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) -> Result<Predicted<'a>, EventError> {
+pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) -> Result<Prediction<'a>, EventError> {
     let machine = machine(graph, costs, setup.machine.as_ref());
     let (step, record) = match &machine {
         None => (typical_sweep(graph, costs), None),
@@ -79,11 +79,11 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
     let kept = setup.memory_cap.filter(|&cap| graph.schedule().keeps_cap(cap, costs.keep));
     let cores = machine.as_ref().and_then(|machine| shared_cores(graph, costs, &machine.processors));
     let bounds = Bounds { cores, ..bounds(graph, costs, kept) };
-    let prediction = Prediction::new(graph, costs, &step, &bounds);
+    let prediction = PredictionFigures::new(graph, costs, &step, &bounds);
     let steps = step_spans(&step.devices, &setup.steps);
     let (step_costs, memory_cap) = (setup.steps.clone(), setup.memory_cap);
     let mut predicted =
-        Predicted { graph, costs, prediction, bounds, steps, step_costs, memory_cap, step, machine, record };
+        Prediction { graph, costs, prediction, bounds, steps, step_costs, memory_cap, step, machine, record };
     if predicted.step_costs.is_whole && graph.len() <= MOST_EXPLAINED {
         let successive = predicted.successive(MOST_STEPS)?;
         // At the speed of the makespan. Successive steps are at the median speed: scale their period to the iteration.
@@ -96,7 +96,7 @@ pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) ->
     Ok(predicted)
 }
 
-impl Predicted<'_> {
+impl Prediction<'_> {
     /// Returns the figures.
     pub fn metrics(&self) -> &Metrics {
         &self.prediction.metrics
@@ -210,7 +210,7 @@ impl Predicted<'_> {
 
     /// Returns the timeline without spans.
     pub fn empty_timeline(&self) -> Timeline {
-        let Prediction { schedule, devices, chunks, microbatches, time_unit, .. } = self.prediction.clone();
+        let PredictionFigures { schedule, devices, chunks, microbatches, time_unit, .. } = self.prediction.clone();
         Timeline {
             schema_version: SCHEMA_VERSION,
             source: Source::Predicted,

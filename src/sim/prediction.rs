@@ -6,13 +6,13 @@ use super::step::Step;
 use crate::balance::Balanced;
 use crate::cost::{CostTable, Summary};
 use crate::graph::TaskGraph;
-use crate::metrics::{Metrics, Yardstick};
+use crate::metrics::{Metrics, Reference};
 use crate::statistics::quantile;
 use serde::{Deserialize, Serialize};
 
 /// One entry of `predict --format json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Prediction {
+pub struct PredictionFigures {
     /// The schedule's name.
     pub schedule: String,
     /// p.
@@ -95,16 +95,16 @@ impl Spread {
     }
 }
 
-impl Prediction {
-    pub(super) fn new(graph: &TaskGraph, costs: &CostTable, step: &Step, bounds: &Bounds) -> Prediction {
+impl PredictionFigures {
+    pub(super) fn new(graph: &TaskGraph, costs: &CostTable, step: &Step, bounds: &Bounds) -> PredictionFigures {
         let schedule = graph.schedule();
         let peaks: Vec<f64> = (0..schedule.devices()).map(|d| schedule.peak_activations(d, costs.keep)).collect();
-        let held_against = Yardstick {
+        let reference = Reference {
             lower_bound: Some(bounds.best().0),
             lower_bound_if_split: bounds.if_split,
             typical_makespan: step.speed_number.map(|_| step.typical_makespan),
         };
-        Prediction {
+        PredictionFigures {
             schedule: schedule.name.clone(),
             devices: schedule.devices(),
             chunks: schedule.placement.chunks(),
@@ -112,7 +112,7 @@ impl Prediction {
             time_unit: costs.time_unit.to_string(),
             costs: costs.summary,
             costs_assumed: costs.assumed.iter().map(ToString::to_string).collect(),
-            metrics: Metrics::new(&step.devices, &peaks, held_against, costs.ticks_per_unit),
+            metrics: Metrics::new(&step.devices, &peaks, reference, costs.ticks_per_unit),
             jitter: None,
             interval: Interval::of(
                 &step.at_speeds.iter().map(|&makespan| makespan as f64 / costs.ticks_per_unit).collect::<Vec<_>>(),

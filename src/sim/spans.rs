@@ -2,7 +2,7 @@
 
 use super::waits::OpTimes;
 use crate::cost::{CostTable, StepCosts};
-use crate::ending::StepNode;
+use crate::epilogue::StepNode;
 use crate::graph::TaskGraph;
 use crate::metrics::Activity;
 use crate::timeline::{Queue, Span};
@@ -24,10 +24,10 @@ pub struct StepSpan {
 /// Returns the step ops that follow what `devices` did.
 pub(super) fn step_spans(devices: &[Activity], step: &StepCosts) -> Vec<StepSpan> {
     let mut free = free_again(devices);
-    let times = step.ending.run(&mut free, |number| step.lasts[number]);
+    let times = step.epilogue.run(&mut free, |number| step.lasts[number]);
     let span =
         |(node, (start, end)): (&StepNode, _)| StepSpan { device: node.device, name: node.op.name(), start, end };
-    step.ending.nodes().iter().zip(times).map(span).collect()
+    step.epilogue.nodes().iter().zip(times).map(span).collect()
 }
 
 /// Returns, by device, when it is free again.

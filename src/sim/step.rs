@@ -3,7 +3,7 @@
 use super::event::{Config, EventError, Prepared, Record};
 use super::machine::machine;
 use super::sweep::{sweep, sweep_lasting};
-use crate::cost::{CostTable, Speed};
+use crate::cost::{CostTable, Slowdown};
 use crate::graph::TaskGraph;
 use crate::metrics::{Activity, makespan};
 use crate::statistics::nearest_median;
@@ -23,14 +23,14 @@ pub struct Step {
 }
 
 pub(super) fn typical_sweep(graph: &TaskGraph, costs: &CostTable) -> Step {
-    let swept = |speed: Option<&Speed>| sweep_at_speed(graph, costs, speed, |_, _| (), |_, _, _| ());
+    let swept = |speed: Option<&Slowdown>| sweep_at_speed(graph, costs, speed, |_, _| (), |_, _, _| ());
     let Ok(step) = Step::typical::<Infallible>(costs, |speed| Ok(swept(speed)));
     step
 }
 
 /// [`typical_sweep`] by the event engine, which records in `record`.
 pub(super) fn typical_run(prepared: &Prepared<'_>, costs: &CostTable, record: &mut Record) -> Result<Step, EventError> {
-    let run = |speed: &Speed, observer: &mut Record| {
+    let run = |speed: &Slowdown, observer: &mut Record| {
         prepared.run_on(|device, start, duration| speed.stretch(device, start, duration), observer)
     };
     let step = Step::typical(costs, |speed| {
@@ -53,7 +53,7 @@ impl Step {
     /// none was measured.
     fn typical<E>(
         costs: &CostTable,
-        mut run: impl FnMut(Option<&Speed>) -> Result<Vec<Activity>, E>,
+        mut run: impl FnMut(Option<&Slowdown>) -> Result<Vec<Activity>, E>,
     ) -> Result<Step, E> {
         let steady = run(None)?;
         let mut all = costs.speeds.iter().map(|speed| run(Some(speed))).collect::<Result<Vec<_>, E>>()?;
@@ -68,7 +68,7 @@ impl Step {
         Ok(Step { devices: all.swap_remove(number), speed_number: Some(number), typical_makespan, at_speeds })
     }
 
-    pub(super) fn speed<'a>(&self, costs: &'a CostTable) -> Option<&'a Speed> {
+    pub(super) fn speed<'a>(&self, costs: &'a CostTable) -> Option<&'a Slowdown> {
         self.speed_number.map(|number| &costs.speeds[number])
     }
 
@@ -79,7 +79,7 @@ impl Step {
 }
 
 /// Returns how long an op of median duration `duration` takes on `device` from `start` on.
-pub(super) fn lasting(speed: Option<&Speed>, device: u32, start: u64, duration: u64) -> u64 {
+pub(super) fn lasting(speed: Option<&Slowdown>, device: u32, start: u64, duration: u64) -> u64 {
     speed.map_or(duration, |speed| speed.stretch(device, start, duration))
 }
 
@@ -87,7 +87,7 @@ pub(super) fn lasting(speed: Option<&Speed>, device: u32, start: u64, duration: 
 pub(super) fn sweep_at_speed(
     graph: &TaskGraph,
     costs: &CostTable,
-    speed: Option<&Speed>,
+    speed: Option<&Slowdown>,
     lasts: impl Fn(usize, u64),
     note: impl FnMut(usize, u64, u64),
 ) -> Vec<Activity> {

@@ -34,7 +34,7 @@ impl Successive {
             // Times of a step count from the begin of its first device, so that the clock does not overflow.
             let before = free.clone();
             free = pipeline(&free)?;
-            steps.ending.run(&mut free, |number| steps.lasts[number]);
+            steps.epilogue.run(&mut free, |number| steps.lasts[number]);
             found.ends.push(begun + free.iter().copied().max().unwrap_or(0));
             let first = free.iter().copied().min().unwrap_or(0);
             free.iter_mut().for_each(|free| *free -= first);

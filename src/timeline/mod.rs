@@ -9,7 +9,7 @@ mod validate;
 pub use read::TimelineError;
 
 use crate::activation::{self, Keep};
-use crate::metrics::{Activity, Metrics, Yardstick};
+use crate::metrics::{Activity, Metrics, Reference};
 use crate::op::{Kind, Op};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -161,16 +161,16 @@ impl Timeline {
     pub fn metrics(&self) -> Metrics {
         let highest = |curve: Vec<(u64, f64)>| curve.into_iter().map(|(_, held)| held).fold(0.0, f64::max);
         let peaks: Vec<f64> = self.changes().into_iter().map(|changes| highest(self.curve(changes))).collect();
-        let held_against = Yardstick {
+        let reference = Reference {
             lower_bound: self.lower_bound_ns,
             lower_bound_if_split: self.lower_bound_if_split_ns,
             typical_makespan: self.typical_makespan_ns,
         };
-        Metrics::new(&self.activities(), &peaks, held_against, self.unit_ns as f64)
+        Metrics::new(&self.activities(), &peaks, reference, self.unit_ns as f64)
     }
 
     /// Takes over the lower bounds of `other`.
-    pub(crate) fn held_against(&mut self, other: &Timeline) {
+    pub(crate) fn reference(&mut self, other: &Timeline) {
         self.lower_bound_ns = other.lower_bound_ns;
         self.lower_bound_if_split_ns = other.lower_bound_if_split_ns;
         self.typical_makespan_ns = other.typical_makespan_ns;

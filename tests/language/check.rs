@@ -9,7 +9,7 @@ use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receive
 use pipesim::internals::exec::{Batch, Device, Error, Host, Session, Settings, Shared, Sizes, State};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::lowering::{Entry, Lowering};
-use pipesim::internals::model::Lap;
+use pipesim::internals::model::PartTiming;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::placement::Placement;
 use pipesim::internals::ranks::Ranks;
@@ -304,7 +304,7 @@ impl Device for Courier {
         op: Op,
         input: Option<&[f32]>,
         output: Option<&mut [f32]>,
-        _: &mut Vec<Lap>,
+        _: &mut Vec<PartTiming>,
     ) -> anyhow::Result<()> {
         let expected = op.upstream(self.stages).map(|stage| self.message(op, stage));
         anyhow::ensure!(input.map(|data| data[0]) == expected, "{op} is handed what is not its own");

@@ -4,9 +4,9 @@ use crate::support::{costs, request};
 use pipesim::internals::dsl::{self, Request};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::open::Order;
+use pipesim::internals::ordering::order_ops;
 use pipesim::internals::resolve;
 use pipesim::internals::schedule::Schedule;
-use pipesim::internals::settle::settle;
 use proptest::prelude::*;
 use std::fmt::Write as _;
 
@@ -47,7 +47,7 @@ fn refused(body: &str, p: u32, m: u32) -> String {
 
 fn refused_file(text: impl AsRef<[u8]>, request: &Request) -> String {
     match compile(text, request) {
-        Err(dsl::Error::Invalid(text) | dsl::Error::Unfit(text)) => text,
+        Err(dsl::Error::Invalid(text) | dsl::Error::Unsupported(text)) => text,
         other => panic!("expected an invalid schedule, found {other:?}"),
     }
 }
@@ -496,7 +496,7 @@ fn settled(text: &str, p: u32, m: u32) -> Result<Vec<String>, String> {
     let file = dsl::ScheduleFile::from_text("try", text);
     let order = dsl::compile(&file, &request(p, m, None)).map_err(|e| e.to_string())?.order;
     let Order::Open(open) = order else { panic!("expected an order that costs settle") };
-    let schedule = settle(&open, &costs("", &open.placement, m)).map_err(|e| e.to_string())?;
+    let schedule = order_ops(&open, &costs("", &open.placement, m)).map_err(|e| e.to_string())?;
     schedule.validate().unwrap();
     Ok(show(&schedule))
 }

@@ -1,8 +1,8 @@
 //! Names and texts: deliveries, suggestions for unknown names, quoted text in messages.
 
 use pipesim::internals::delivery::{ChannelOptions, Delivery, PyTorch, QueueCount, Receives};
-use pipesim::internals::legible::legible;
 use pipesim::internals::nearest::{nearest, same_numbers};
+use pipesim::internals::sanitize::sanitize;
 
 fn channel(queues: QueueCount, receives: Receives) -> Delivery {
     Delivery::Channel(ChannelOptions { queues, receives })
@@ -86,8 +86,8 @@ fn names_with_other_numbers_differ() {
 
 #[test]
 fn quoted_text_is_escaped_and_cut() {
-    assert_eq!(legible("a\u{1b}[31m\r\u{7}\u{202e}\u{9b}\tb\nµ"), "a\\u{1b}[31m\\r\\u{7}\\u{202e}\\u{9b}\tb\nµ");
-    assert_eq!(legible(&"x".repeat(100_000)), format!("{} ... and 99000 more characters", "x".repeat(1000)));
-    assert!(legible(&"y\n".repeat(100_000)).ends_with("y\n... and 99941 more lines"));
-    assert_eq!(legible(&legible("\0")), legible("\0"), "twice is once");
+    assert_eq!(sanitize("a\u{1b}[31m\r\u{7}\u{202e}\u{9b}\tb\nµ"), "a\\u{1b}[31m\\r\\u{7}\\u{202e}\\u{9b}\tb\nµ");
+    assert_eq!(sanitize(&"x".repeat(100_000)), format!("{} ... and 99000 more characters", "x".repeat(1000)));
+    assert!(sanitize(&"y\n".repeat(100_000)).ends_with("y\n... and 99941 more lines"));
+    assert_eq!(sanitize(&sanitize("\0")), sanitize("\0"), "twice is once");
 }

@@ -7,9 +7,9 @@ use pipesim::internals::dsl;
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::Order;
+use pipesim::internals::ordering::order_ops;
 use pipesim::internals::placement::Placement;
 use pipesim::internals::schedule::Overlap;
-use pipesim::internals::settle::settle;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// PyTorch's classes and DeepSeek's.
@@ -212,7 +212,7 @@ fn waves_of_hanayo_and_chunks_of_a_placement() {
 fn chimera_leaves_the_published_bubble() {
     for p in [2, 4, 6, 8, 12, 16] {
         let Order::Open(open) = order("chimera", p, p, None).unwrap() else { panic!("it floats") };
-        let graph = TaskGraph::new(settle(&open, &costs("F=1,B=1", &open.placement, p)).unwrap()).unwrap();
+        let graph = TaskGraph::new(order_ops(&open, &costs("F=1,B=1", &open.placement, p)).unwrap()).unwrap();
         let found = predict(&graph, "F=1,B=1").metrics;
         assert_eq!(found.makespan, f64::from(2 * p + p - 2), "p = {p}");
         assert!(found.per_device.iter().all(|d| d.peak_activations <= f64::from(p)), "p = {p}");

@@ -3,8 +3,8 @@
 
 use crate::support::*;
 use pipesim::MicroBatch;
-use pipesim::internals::anatomy::gpt2;
 use pipesim::internals::cuda::{Precision, storage};
+use pipesim::internals::model_spec::gpt2;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -123,7 +123,7 @@ fn profiles_count_the_bytes_of_their_precision() {
         let tiny =
             gpt2::Config { layers: 2, heads: 2, channels: 32, ..*gpt2::Config::preset("tiny").as_ref().unwrap() };
         let micro = MicroBatch { sequences: rows as usize / 16, tokens: 16 };
-        let keep = tiny.anatomy().keep(micro, &storage(precision, rows as usize));
+        let keep = tiny.spec().keep(micro, &storage(precision, rows as usize));
         assert!((costs["keep"].as_f64().unwrap() - keep).abs() < 1e-9, "{name}: {} {keep}", costs["keep"]);
     }
 }

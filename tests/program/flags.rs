@@ -468,8 +468,8 @@ fn measured(printed: &str) -> String {
     let given = found["calibrated_on"].get("schedule").is_none();
     for run in found["runs"].as_array_mut().into_iter().flatten() {
         let kept = ["schedule", "devices", "microbatches", "device_kind", "link", "losses"].map(|key| run[key].take());
-        let in_a_row = run.get("period_ms").is_some();
-        *run = json!([kept, in_a_row, if given { run["predicted"].take() } else { Value::Null }]);
+        let back_to_back = run.get("period_ms").is_some();
+        *run = json!([kept, back_to_back, if given { run["predicted"].take() } else { Value::Null }]);
     }
     if let Some(baseline) = found.get_mut("baseline") {
         *baseline = Value::Null;

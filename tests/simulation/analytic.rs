@@ -1,10 +1,10 @@
 //! Analytic step times: against published measurements, and properties that hold for any prediction.
 
 use crate::support::golden_list;
-use pipesim::internals::anatomy::transformer_named;
-use pipesim::internals::cost::analytic::{Analytic, Machine, StepTime};
+use pipesim::internals::cost::analytic::{Analytic, Platform, StepTime};
 use pipesim::internals::hardware::{Hardware, hardware, stack};
-use pipesim::internals::layout::{Layout, Precision, Recompute, Zero};
+use pipesim::internals::layout::{ParallelConfig, Precision, Recompute, Zero};
+use pipesim::internals::model_spec::transformer_named;
 use pipesim_validation::{FITTED, RowPrediction, errors, is_narrow, pairs, predict, read, rule_of_thumb};
 use std::sync::LazyLock;
 
@@ -31,18 +31,18 @@ fn published_steps_are_predicted_as_well_as_is_claimed() {
     assert!(FITTED.len() < 20);
 }
 
-fn machine(name: &str, software: &str) -> Machine {
-    Machine { hardware: hardware(name).unwrap(), stack: stack(software).unwrap() }
+fn machine(name: &str, software: &str) -> Platform {
+    Platform { hardware: hardware(name).unwrap(), stack: stack(software).unwrap() }
 }
 
-fn step(model: &str, machine: Machine, layout: Layout, schedule: &str) -> StepTime {
+fn step(model: &str, machine: Platform, layout: ParallelConfig, schedule: &str) -> StepTime {
     let costs = Analytic::new(transformer_named(model).unwrap(), machine, layout).unwrap();
-    costs.forecast(schedule).unwrap().time_s
+    costs.estimate(schedule).unwrap().time_s
 }
 
-fn layout() -> Layout {
+fn layout() -> ParallelConfig {
     let (devices, tensor, data) = (4, 8, 2);
-    Layout {
+    ParallelConfig {
         devices,
         tensor,
         data,
@@ -50,7 +50,7 @@ fn layout() -> Layout {
         sequence: 4096,
         sequence_parallel: true,
         zero: Zero::Optimizer,
-        ..Layout::default()
+        ..ParallelConfig::default()
     }
 }
 
@@ -59,7 +59,7 @@ fn the_parts_of_a_step_sum_to_it() {
     for schedule in ["1f1b", "gpipe", "zb-v", "interleaved-1f1b"] {
         let costs =
             Analytic::new(transformer_named("llama-3-70b").unwrap(), machine("h100-sxm", "megatron-core"), layout());
-        let forecast = costs.unwrap().forecast(schedule).unwrap();
+        let forecast = costs.unwrap().estimate(schedule).unwrap();
         assert!((forecast.time_s.iteration() - forecast.iteration_s).abs() < 1e-12 * forecast.iteration_s);
         let value = serde_json::to_value(&forecast).unwrap();
         let parts = value["time_s"].as_object().unwrap();
@@ -71,12 +71,13 @@ fn the_parts_of_a_step_sum_to_it() {
 
 #[test]
 fn more_of_anything_is_never_slower() {
-    let time = |hardware: Hardware, stack_name: &str, layout: Layout| {
-        let machine = Machine { hardware, stack: stack(stack_name).unwrap() };
+    let time = |hardware: Hardware, stack_name: &str, layout: ParallelConfig| {
+        let machine = Platform { hardware, stack: stack(stack_name).unwrap() };
         step("llama-3-8b", machine, layout, "1f1b").iteration()
     };
     let base = hardware("a100-sxm-80gb").unwrap();
-    let fsdp = Layout { devices: 1, tensor: 1, data: 64, zero: Zero::Weights, sequence_parallel: false, ..layout() };
+    let fsdp =
+        ParallelConfig { devices: 1, tensor: 1, data: 64, zero: Zero::Weights, sequence_parallel: false, ..layout() };
     for (software, layout) in [("megatron-core", layout()), ("fsdp", fsdp)] {
         let before = time(base.clone(), software, layout.clone());
         for key in [
@@ -101,12 +102,12 @@ fn tensor_parallel_time_is_that_of_several_ranks() {
     let one = step(
         "gpt-3-13b",
         machine("a100-sxm-80gb", "megatron-lm"),
-        Layout { tensor: 1, sequence: 2048, sequence_parallel: false, ..layout() },
+        ParallelConfig { tensor: 1, sequence: 2048, sequence_parallel: false, ..layout() },
         "1f1b",
     );
     assert_eq!(one.tensor_parallel_exposed, 0.0);
-    let across = Layout { tensor: 10, sequence: 2048, sequence_parallel: false, ..layout() };
-    let within = Layout { tensor: 8, sequence: 2048, sequence_parallel: false, ..layout() };
+    let across = ParallelConfig { tensor: 10, sequence: 2048, sequence_parallel: false, ..layout() };
+    let within = ParallelConfig { tensor: 8, sequence: 2048, sequence_parallel: false, ..layout() };
     let exposed =
         |layout| step("gpt-3-13b", machine("a100-sxm-80gb", "megatron-lm"), layout, "1f1b").tensor_parallel_exposed;
     assert!(exposed(across) > 1.2 * exposed(within), "nodes are further away than GPUs of one");
@@ -114,7 +115,8 @@ fn tensor_parallel_time_is_that_of_several_ranks() {
 
 #[test]
 fn more_pipelines_at_equal_micro_batches_cost_their_exchange_alone() {
-    let of = |data| step("llama-3-8b", machine("h100-sxm", "megatron-core"), Layout { data, ..layout() }, "1f1b");
+    let of =
+        |data| step("llama-3-8b", machine("h100-sxm", "megatron-core"), ParallelConfig { data, ..layout() }, "1f1b");
     for data in [1, 2, 4, 8, 16] {
         let (fewer, more) = (of(data), of(2 * data));
         let rest = |time: &StepTime| time.iteration() - time.data_parallel_exposed - time.optimizer - time.other;
@@ -126,15 +128,15 @@ fn more_pipelines_at_equal_micro_batches_cost_their_exchange_alone() {
 fn recomputing_costs_a_forward_and_fewer_bits_are_faster() {
     let of = |layout| step("llama-3-70b", machine("h100-sxm", "megatron-core"), layout, "1f1b");
     let none = of(layout());
-    let full = of(Layout { recompute: Recompute::Full, ..layout() });
+    let full = of(ParallelConfig { recompute: Recompute::Full, ..layout() });
     let ratio = full.compute / none.compute;
     assert!((1.2..1.4).contains(&ratio), "{ratio}: 4/3 but for the head");
-    let narrow = of(Layout { precision: Precision::Fp8, ..layout() });
+    let narrow = of(ParallelConfig { precision: Precision::Fp8, ..layout() });
     assert!((1.3..2.0).contains(&(none.compute / narrow.compute)), "only products of linear layers gain");
     let refused = Analytic::new(
         transformer_named("gpt2").unwrap(),
         machine("a100-sxm-80gb", "megatron-core"),
-        Layout { precision: Precision::Fp8, ..Layout::default() },
+        ParallelConfig { precision: Precision::Fp8, ..ParallelConfig::default() },
     );
     assert!(refused.unwrap_err().to_string().contains("take --precision bf16"));
 }
@@ -144,7 +146,7 @@ fn recomputing_costs_a_forward_and_fewer_bits_are_faster() {
 #[test]
 fn gathers_that_list_ranks_keep_zero_3_from_scaling() {
     let lasts = |software: &str, data: u32| {
-        let layout = Layout {
+        let layout = ParallelConfig {
             data,
             micro_batch_size: 1536 / data,
             sequence: 2048,
@@ -152,7 +154,7 @@ fn gathers_that_list_ranks_keep_zero_3_from_scaling() {
             recompute: Recompute::Full,
             zero: Zero::Weights,
             stack: software.to_string(),
-            ..Layout::default()
+            ..ParallelConfig::default()
         };
         step("gpt-3-175b", machine("a100-sxm-80gb", software), layout, "1f1b").iteration()
     };
@@ -165,9 +167,9 @@ fn gathers_that_list_ranks_keep_zero_3_from_scaling() {
 /// Megatron's buckets grow with the number of data-parallel ranks, so latencies do not.
 #[test]
 fn buckets_grow_with_pipelines() {
-    let exposed = |software: Machine, data: u32| {
-        let layout = Layout { data, tensor: 2, sequence_parallel: true, zero: Zero::Optimizer, ..layout() };
-        let layout = Layout { devices: 1, micro: 4, micro_batch_size: 2, ..layout };
+    let exposed = |software: Platform, data: u32| {
+        let layout = ParallelConfig { data, tensor: 2, sequence_parallel: true, zero: Zero::Optimizer, ..layout() };
+        let layout = ParallelConfig { devices: 1, micro: 4, micro_batch_size: 2, ..layout };
         let time = step("llama-3-8b", software, layout, "1f1b");
         time.data_parallel_exposed / time.iteration()
     };
@@ -189,11 +191,12 @@ fn time_and_memory_have_one_source() {
         ("megatron-deepspeed", Precision::Fp16, 2),
         ("fsdp", Precision::Bf16, 4),
     ] {
-        let layout = Layout { precision, micro: 8, data: 4, stack: software.to_string(), ..Layout::default() };
+        let layout =
+            ParallelConfig { precision, micro: 8, data: 4, stack: software.to_string(), ..ParallelConfig::default() };
         let machine = machine("a100-sxm-80gb", software);
         assert_eq!(machine.stack.gradient(precision), f64::from(bytes), "{software} {precision}");
         let costs = Analytic::new(transformer_named("llama-3-8b").unwrap(), machine, layout).unwrap();
-        let forecast = costs.forecast("1f1b").unwrap();
+        let forecast = costs.estimate("1f1b").unwrap();
         let expected = forecast.parameters as u64 * bytes as u64;
         assert_eq!(forecast.memory.per_device[0].gradients, expected, "{software} {precision}");
         let resolved = costs.resolve("zb-h1").unwrap();

@@ -1,14 +1,14 @@
 //! The choices of `auto` and `--balance`, against requests by name.
 
 use crate::support::Dice;
-use pipesim::internals::anatomy::transformer_named;
-use pipesim::internals::cost::analytic::{Analytic, Machine};
+use pipesim::internals::cost::analytic::{Analytic, Platform};
 use pipesim::internals::dsl;
 use pipesim::internals::hardware::{hardware, stack};
-use pipesim::internals::layout::{Layout, Recompute, STACKS, Zero};
-use pipesim::internals::resolve::{MachineOptions, Variant};
+use pipesim::internals::layout::{ParallelConfig, Recompute, STACKS, Zero};
+use pipesim::internals::model_spec::transformer_named;
+use pipesim::internals::resolve::{PlatformOptions, Variant};
 use pipesim::internals::sim::event::Scope;
-use pipesim::{Costs, Forecast, Selection};
+use pipesim::{Costs, Selection, StepEstimate};
 use pipesim_validation::read;
 
 /// Number of random questions: `usually`, unless `PIPESIM_QUESTIONS` is set.
@@ -40,8 +40,8 @@ fn pick<'a, T: ?Sized>(dice: &mut Dice, of: &[&'a T]) -> &'a T {
     of[dice.below(of.len())]
 }
 
-fn machine(dice: &mut Dice) -> MachineOptions {
-    let mut machine = MachineOptions::default();
+fn machine(dice: &mut Dice) -> PlatformOptions {
+    let mut machine = PlatformOptions::default();
     let decimal = |dice: &mut Dice| pick(dice, &["0.05", "0.3", "1"]).parse().ok();
     match dice.below(7) {
         0 => machine.transfer = decimal(dice),
@@ -70,7 +70,7 @@ fn abstract_question(dice: &mut Dice) -> Question {
 
 /// A random layout of a model on hardware with limited memory.
 fn hardware_question(dice: &mut Dice) -> Question {
-    let layout = Layout {
+    let layout = ParallelConfig {
         devices: [2, 4][dice.below(2)],
         tensor: [1, 2][dice.below(2)],
         data: [1, 2][dice.below(2)],
@@ -80,9 +80,9 @@ fn hardware_question(dice: &mut Dice) -> Question {
         zero: [Zero::None, Zero::Optimizer][dice.below(2)],
         recompute: [Recompute::None, Recompute::Full][dice.below(2)],
         stack: pick(dice, &["megatron-core", "megatron-zb", "torchtitan"]).to_string(),
-        ..Layout::default()
+        ..ParallelConfig::default()
     };
-    let machine_of = Machine { hardware: hardware("h100-sxm").unwrap(), stack: stack(&layout.stack).unwrap() };
+    let machine_of = Platform { hardware: hardware("h100-sxm").unwrap(), stack: stack(&layout.stack).unwrap() };
     let model = transformer_named(pick(dice, &["llama-3-8b", "mpt-7b"])).unwrap();
     let analytic = Analytic::new(model, machine_of, layout).unwrap();
     let analytic = analytic.with_memory((8 + dice.below(90) as u64) << 30);
@@ -102,7 +102,7 @@ impl Question {
         let Costs::Analytic(analytic) = &self.costs else {
             return Some(Answer { name, time: predicted.metrics().makespan, keeps, fits: keeps, bytes: 0 });
         };
-        let forecast = Forecast::new(analytic, &predicted).unwrap();
+        let forecast = StepEstimate::new(analytic, &predicted).unwrap();
         let (fits, bytes) = (keeps && forecast.memory.fits, forecast.memory.fullest().total);
         Some(Answer { name, time: forecast.iteration_s, keeps, fits, bytes })
     }

@@ -2,12 +2,12 @@
 //! without TF32; mean step times by size of the micro-batches and of the batch.
 
 use crate::support::root;
-use pipesim::internals::anatomy::transformer_named;
-use pipesim::internals::anatomy::{BLOCK, EMBEDDING, HEAD, MicroBatch, Operation, Part, anatomy};
-use pipesim::internals::cost::analytic::{Analytic, Machine};
+use pipesim::internals::cost::analytic::{Analytic, Platform};
 use pipesim::internals::cost::{CostFile, LinkCost, PartCost, StepRates};
 use pipesim::internals::hardware::{hardware, stack};
-use pipesim::internals::layout::Layout;
+use pipesim::internals::layout::ParallelConfig;
+use pipesim::internals::model_spec::transformer_named;
+use pipesim::internals::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, Operation, Part, spec};
 use pipesim::{Costs, Selection};
 use std::collections::BTreeMap;
 
@@ -94,11 +94,11 @@ fn part(part: &Part, sequences: usize) -> [f64; 3] {
 
 /// The costs of these GPUs by part, the given size of micro-batches first.
 fn costs(first: u32) -> CostFile {
-    let anatomy = anatomy("gpt2").unwrap();
+    let spec = model_spec("gpt2").unwrap();
     let sizes =
         [first].into_iter().chain(MEASURED.map(|(size, _)| size).into_iter().filter(move |&size| size != first));
     let atoms = sizes.flat_map(|sequences| {
-        let parts = anatomy.parts.iter().map(|found| (found.name, part(found, sequences as usize))).collect::<Vec<_>>();
+        let parts = spec.parts.iter().map(|found| (found.name, part(found, sequences as usize))).collect::<Vec<_>>();
         parts.into_iter().flat_map(move |(name, times)| {
             ["F", "I", "W"].into_iter().zip(times).map(move |(kind, ns)| PartCost {
                 part: name.to_string(),
@@ -129,9 +129,9 @@ fn costs(first: u32) -> CostFile {
             ..LinkCost::default()
         },
         step: StepRates { optimizer_embedding_ns: STEP_NS, ..StepRates::default() },
-        keep: anatomy.keep(
+        keep: spec.keep(
             MicroBatch { sequences: 1, tokens: TOKENS },
-            &pipesim::internals::anatomy::Storage::whole(4, 4, 128, 1),
+            &pipesim::internals::model_spec::Storage::whole(4, 4, 128, 1),
         ),
         speeds: Vec::new(),
         contention: None,
@@ -204,10 +204,10 @@ fn the_example_is_these_costs() {
 fn the_plan_for_eight_gpus() {
     let unit = Selection::new(4, 8).resolve("1f1b", &Costs::default()).unwrap().predict().unwrap().metrics().efficiency;
     assert!((unit - 8.0 / 11.0).abs() < 1e-12);
-    let layout = Layout { devices: 4, tensor: 2, micro: 8, micro_batch_size: 4, ..Layout::default() };
-    let machine = Machine { hardware: hardware("a100-sxm-80gb").unwrap(), stack: stack("megatron-core").unwrap() };
+    let layout = ParallelConfig { devices: 4, tensor: 2, micro: 8, micro_batch_size: 4, ..ParallelConfig::default() };
+    let machine = Platform { hardware: hardware("a100-sxm-80gb").unwrap(), stack: stack("megatron-core").unwrap() };
     let analytic = Analytic::new(transformer_named("gpt-512m-plan").unwrap(), machine, layout).unwrap();
-    assert_eq!((analytic.anatomy.parameters(), analytic.layout.gpus()), (220_384_256, 8));
+    assert_eq!((analytic.spec.parameters(), analytic.layout.gpus()), (220_384_256, 8));
     let costs = Costs::Analytic(Box::new(analytic));
     let figures = |schedule: &str, balance: bool| {
         let resolved = Selection { balance, ..Selection::new(4, 8) }.resolve(schedule, &costs).unwrap();

@@ -2,8 +2,8 @@
 
 use pipesim::internals::cost::analytic::layers_of_stages;
 use pipesim::internals::cost::{Decimal, PartCost, Per, Slow, Summary};
-use pipesim::internals::ending::StepOp;
-use pipesim::{CostFile, GivenCosts, Kind, MicroBatch, Op, Placement, anatomy};
+use pipesim::internals::epilogue::StepOp;
+use pipesim::{CostFile, GivenCosts, Kind, MicroBatch, Op, Placement, spec};
 
 #[test]
 fn the_ends_have_one_layer_less_if_that_divides_evenly() {
@@ -196,7 +196,7 @@ fn long_numbers_are_rounded_to_the_tick() {
 fn other_sizes_are_scaled_or_interpolated() {
     let file = CostFile::from_json(include_str!("../../fuzz/seeds/costs/plain.json")).unwrap();
     let (sequences, tokens) = (file.parts[0].sequences, file.parts[0].tokens);
-    let tiny = anatomy("tiny").unwrap();
+    let tiny = model_spec("tiny").unwrap();
     let size = |times: usize| MicroBatch { sequences: sequences as usize * times, tokens: tokens as usize };
     assert_eq!(file.at_size(&tiny, size(1)).parts, file.parts, "measured sizes are unchanged");
     let doubled = file.at_size(&tiny, size(2));
@@ -227,7 +227,7 @@ fn only_models_with_a_tied_tensor_exchange_its_gradient() {
     assert_eq!(CostFile::from_json(&serde_json::to_string(&untied).unwrap()).unwrap(), untied);
     let (placement, stages) = (Placement::linear(2), tied.outline().split(2, None).unwrap());
     let puts = |file: &CostFile| {
-        let ending = file.step_costs(&placement, &stages, false).ending;
+        let ending = file.step_costs(&placement, &stages, false).epilogue;
         ending.nodes().iter().filter(|node| node.op == StepOp::Put).count()
     };
     assert_eq!([puts(&tied), puts(&untied)], [2, 0]);

@@ -1,7 +1,7 @@
 //! How numbers, texts and names of files are written and read.
 
 use crate::report::sample;
-use pipesim::internals::report::{self, Place, Report, Shape, Table};
+use pipesim::internals::report::{self, Output, OutputKind, Report, Table};
 use pipesim::internals::report::{folded, number, off_by, percent, plus_minus, quantity, visible};
 use std::path::Path;
 
@@ -41,10 +41,10 @@ fn texts_are_escaped_and_folded() {
 }
 
 fn shape(name: &str) -> &'static str {
-    match Place::named(name) {
-        Ok(Place { shape: Shape::Stdout, .. }) => "stdout",
-        Ok(Place { shape: Shape::File(..), .. }) => "file",
-        Ok(Place { shape: Shape::Folder, .. }) => "folder",
+    match Output::named(name) {
+        Ok(Output { shape: OutputKind::Stdout, .. }) => "stdout",
+        Ok(Output { shape: OutputKind::File(..), .. }) => "file",
+        Ok(Output { shape: OutputKind::Folder, .. }) => "folder",
         Err(_) => "refused",
     }
 }
@@ -61,7 +61,7 @@ fn a_name_says_what_is_written() {
         names.split(' ').for_each(|name| assert_eq!(shape(name), expected, "{name}"));
     }
     assert_eq!(shape(""), "refused");
-    let error = Place::named("x.eps").unwrap_err().to_string();
+    let error = Output::named("x.eps").unwrap_err().to_string();
     assert!(error.contains(".svg .png .pdf .html") && error.contains("write x.eps/"), "{error}");
     for (name, ok) in [
         ("-", true),
@@ -73,7 +73,7 @@ fn a_name_says_what_is_written() {
         ("", false),
         (".", false),
     ] {
-        assert_eq!(Place::of_one_file(Path::new(name), &[".json"]).is_ok(), ok, "{name}");
+        assert_eq!(Output::of_one_file(Path::new(name), &[".json"]).is_ok(), ok, "{name}");
     }
 }
 

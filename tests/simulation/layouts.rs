@@ -1,12 +1,12 @@
 //! Layouts, hardware files, memory peaks and the balance of layers.
 
-use pipesim::internals::anatomy::transformer::Config;
-use pipesim::internals::anatomy::transformer_named;
 use pipesim::internals::balance::{Problem, balance};
 use pipesim::internals::hardware::{Error, hardware, hardware_file, names, stack, toml};
 use pipesim::internals::layout::{STACKS, micro_batches};
 use pipesim::internals::memory::{Peak, SavedActivations, peak};
-use pipesim::{Hardware, Layout, Op, Precision};
+use pipesim::internals::model_spec::transformer::Config;
+use pipesim::internals::model_spec::transformer_named;
+use pipesim::{Hardware, Op, ParallelConfig, Precision};
 
 fn hardware_text(text: &str) -> Result<Hardware, Error> {
     hardware_file("mine.toml", text, &|path| match path {
@@ -103,25 +103,31 @@ fn products_of_sizes_do_not_overflow() {
 #[test]
 fn invalid_layouts_are_rejected_in_one_line() {
     let model = transformer_named("llama-3-70b").unwrap();
-    let refused = |layout: Layout| layout.validate(&model).unwrap_err().to_string();
-    assert!(refused(Layout { tensor: 3, ..Layout::default() }).contains("64 heads"));
-    assert!(refused(Layout { context: 3, ..Layout::default() }).contains("--cp 3"));
-    assert!(refused(Layout { data: 0, ..Layout::default() }).contains("--dp between 1"));
-    assert!(refused(Layout { stack: "x".to_string(), ..Layout::default() }).contains("megatron-core"));
-    let wraps = Layout { devices: 1 << 16, chunks: 1 << 16, ..Layout::default() };
+    let refused = |layout: ParallelConfig| layout.validate(&model).unwrap_err().to_string();
+    assert!(refused(ParallelConfig { tensor: 3, ..ParallelConfig::default() }).contains("64 heads"));
+    assert!(refused(ParallelConfig { context: 3, ..ParallelConfig::default() }).contains("--cp 3"));
+    assert!(refused(ParallelConfig { data: 0, ..ParallelConfig::default() }).contains("--dp between 1"));
+    assert!(refused(ParallelConfig { stack: "x".to_string(), ..ParallelConfig::default() }).contains("megatron-core"));
+    let wraps = ParallelConfig { devices: 1 << 16, chunks: 1 << 16, ..ParallelConfig::default() };
     assert!(refused(wraps).contains("at most 82 stages"));
-    let most =
-        Layout { data: 1 << 20, micro_batch_size: 1 << 20, micro: 1 << 24, sequence: 1 << 27, ..Layout::default() };
+    let most = ParallelConfig {
+        data: 1 << 20,
+        micro_batch_size: 1 << 20,
+        micro: 1 << 24,
+        sequence: 1 << 27,
+        ..ParallelConfig::default()
+    };
     assert_eq!(most.tokens(), u64::MAX);
     let gpt2 = transformer_named("gpt2").unwrap();
-    let long = |sequence| Layout { sequence, ..Layout::default() };
+    let long = |sequence| ParallelConfig { sequence, ..ParallelConfig::default() };
     assert_eq!(long(1024).validate(&gpt2), Ok(()));
     assert!(long(4096).validate(&gpt2).unwrap_err().to_string().contains("--seq to be at most 1024"));
     let windowed = Config { window: Some(4096), ..model };
     assert_eq!(long(4096).validate(&windowed), Ok(()));
     assert!(long(8192).validate(&windowed).unwrap_err().to_string().contains("at most 4096"));
-    assert!(refused(Layout { devices: 83, ..Layout::default() }).contains("at most 82 stages"));
-    let fits = Layout { tensor: 8, devices: 4, chunks: 5, data: 2, sequence: 8192, ..Layout::default() };
+    assert!(refused(ParallelConfig { devices: 83, ..ParallelConfig::default() }).contains("at most 82 stages"));
+    let fits =
+        ParallelConfig { tensor: 8, devices: 4, chunks: 5, data: 2, sequence: 8192, ..ParallelConfig::default() };
     assert_eq!((fits.validate(&model), fits.gpus(), fits.stages()), (Ok(()), 64, 20));
     assert!("fp9".parse::<Precision>().unwrap_err().to_string().contains("bf16, fp16"));
 }

@@ -1,16 +1,16 @@
 //! Steps on hardware, for all schedules and random tables: parts sum to the step, and better numbers are never slower.
 
 use crate::support::Dice;
-use pipesim::internals::anatomy::{Stage, transformer_named};
-use pipesim::internals::cost::analytic::{Analytic, Machine, StepTime};
+use pipesim::internals::cost::analytic::{Analytic, Platform, StepTime};
 use pipesim::internals::hardware::{Field, Hardware, hardware, names, stack};
-use pipesim::internals::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero};
+use pipesim::internals::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zero};
+use pipesim::internals::model_spec::{Stage, transformer_named};
 use pipesim::internals::schedule::Overlap;
 use pipesim::internals::sim::sweep;
-use pipesim::{Costs, Forecast, Placement, Selection, TaskGraph};
+use pipesim::{Costs, Placement, Selection, StepEstimate, TaskGraph};
 
-fn analytic(hardware: Hardware, layout: Layout) -> Analytic {
-    let machine = Machine { hardware, stack: stack(&layout.stack).unwrap() };
+fn analytic(hardware: Hardware, layout: ParallelConfig) -> Analytic {
+    let machine = Platform { hardware, stack: stack(&layout.stack).unwrap() };
     Analytic::new(transformer_named("llama-3-8b").unwrap(), machine, layout).unwrap()
 }
 
@@ -39,12 +39,12 @@ fn iterations_are_sums_that_hold_their_pipelines() {
     let pairs = ["dualpipe", "dualpipe-v"].iter().flat_map(|name| Overlap::ALL.map(|overlap| (*name, overlap)));
     for (schedule, overlap) in schedules.iter().map(|name| (name.as_str(), Overlap::Atomic)).chain(pairs) {
         let chunks = if schedule == "group-interleaved" { 2 } else { 1 };
-        let layout = Layout { devices: 4, micro: 8, sequence: 4096, chunks, ..Layout::default() };
+        let layout = ParallelConfig { devices: 4, micro: 8, sequence: 4096, chunks, ..ParallelConfig::default() };
         let analytic = analytic(hardware("h100-sxm").unwrap(), layout);
         let selection = Selection { overlap, ..analytic.selection() };
         let resolved = selection.resolve(schedule, &Costs::Analytic(Box::new(analytic.clone()))).unwrap();
         let predicted = resolved.predict().unwrap();
-        let forecast = Forecast::new(&analytic, &predicted).unwrap();
+        let forecast = StepEstimate::new(&analytic, &predicted).unwrap();
         let (time, metrics) = (&forecast.time_s, predicted.metrics());
         let said = format!("{schedule} {overlap:?}: {time:?} {metrics:?}");
         assert!((sum(time) / forecast.iteration_s - 1.0).abs() < 1e-12, "{said}");
@@ -63,11 +63,12 @@ fn iterations_are_sums_that_hold_their_pipelines() {
 #[test]
 fn overlapping_steps_last_their_longest_span() {
     for schedule in ["zb-h1", "zb-v", "dualpipe", "1f1b"] {
-        let layout = Layout { devices: 4, micro: 8, stack: "megatron-zb".to_string(), ..Layout::default() };
+        let layout =
+            ParallelConfig { devices: 4, micro: 8, stack: "megatron-zb".to_string(), ..ParallelConfig::default() };
         let analytic = analytic(hardware("a100-sxm-80gb").unwrap(), layout);
         let resolved = analytic.resolve(schedule).unwrap();
         let predicted = resolved.predict().unwrap();
-        let forecast = Forecast::new(&analytic, &predicted).unwrap();
+        let forecast = StepEstimate::new(&analytic, &predicted).unwrap();
         assert!(sum(&forecast.time_s) * 1e3 >= predicted.metrics().span, "{schedule}");
     }
 }
@@ -79,15 +80,15 @@ fn copies_of_stages_add_up_their_gradients() {
     let step = |schedule: &str, data: u32, change: fn(&mut Hardware)| {
         let mut machine = hardware("h100-sxm").unwrap();
         change(&mut machine);
-        let layout = Layout { devices: 4, micro: 8, sequence: 4096, data, ..Layout::default() };
+        let layout = ParallelConfig { devices: 4, micro: 8, sequence: 4096, data, ..ParallelConfig::default() };
         let analytic = analytic(machine, layout);
-        (analytic.forecast(schedule).unwrap().time_s.data_parallel_exposed, analytic)
+        (analytic.estimate(schedule).unwrap().time_s.data_parallel_exposed, analytic)
     };
     let (alone, _) = step("1f1b", 1, |_| ());
     assert_eq!(alone, 0.0);
     let (found, analytic) = step("dualpipe", 1, |_| ());
     // the first and the last quarter of the model are the largest two on one device
-    let parameters = (analytic.anatomy.parameters() - 16 * per_layer(&analytic)) as f64;
+    let parameters = (analytic.spec.parameters() - 16 * per_layer(&analytic)) as f64;
     let (hardware, stack) = (&analytic.machine.hardware, &analytic.machine.stack);
     let bytes = 4.0 * parameters;
     let pieces = (bytes / (stack.bucket_mbytes * 1e6)).ceil();
@@ -103,7 +104,7 @@ fn copies_of_stages_add_up_their_gradients() {
 }
 
 fn per_layer(analytic: &Analytic) -> u128 {
-    analytic.anatomy.parts.iter().find(|part| part.name == "block").unwrap().elements() as u128
+    analytic.spec.parts.iter().find(|part| part.name == "block").unwrap().elements() as u128
 }
 
 /// Fields of which more is better, and of which less is better.
@@ -169,9 +170,9 @@ fn pick<T: Clone>(dice: &mut Dice, of: &[T]) -> T {
     of[dice.below(of.len())].clone()
 }
 
-fn random_layout(dice: &mut Dice) -> Layout {
+fn random_layout(dice: &mut Dice) -> ParallelConfig {
     let tensor = pick(dice, &[1, 1, 2, 4, 8]);
-    Layout {
+    ParallelConfig {
         devices: 4,
         micro: 8,
         tensor,
@@ -185,7 +186,7 @@ fn random_layout(dice: &mut Dice) -> Layout {
         sequence_parallel: tensor > 1 && dice.below(2) == 0,
         attention: pick(dice, &[None, Some(Attention::Flash)]),
         stack: pick(dice, &STACKS).to_string(),
-        ..Layout::default()
+        ..ParallelConfig::default()
     }
 }
 
@@ -210,7 +211,7 @@ fn better_machines_are_never_slower_nor_faster_than_their_peak() {
         .map(|name| Selection::new(4, 8).resolve(name, &Costs::default()).unwrap().graph)
         .collect();
     let bases: Vec<Hardware> = names().map(|name| hardware(name).unwrap()).collect();
-    let step = |hardware: &Hardware, layout: &Layout, graph: &TaskGraph| {
+    let step = |hardware: &Hardware, layout: &ParallelConfig, graph: &TaskGraph| {
         let analytic = analytic(hardware.clone(), layout.clone());
         let placement: &Placement = &graph.schedule().placement;
         let stages: Vec<Stage> = analytic.stages(placement.stages()).unwrap();

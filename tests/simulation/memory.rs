@@ -1,13 +1,13 @@
 //! Memory in bytes: closed forms of papers, llm.c's allocations, published measurements, and properties of any layout.
 
 use crate::support::golden_list;
-use pipesim::internals::anatomy::transformer::Config;
-use pipesim::internals::anatomy::transformer_named;
-use pipesim::internals::cost::analytic::{Analytic, Machine};
+use pipesim::internals::cost::analytic::{Analytic, Platform};
 use pipesim::internals::hardware::{hardware, stack};
-use pipesim::internals::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero};
+use pipesim::internals::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zero};
 use pipesim::internals::memory::{DeviceMemory, Memory, MemoryModel};
-use pipesim::internals::remedy::{Question, misfit};
+use pipesim::internals::model_spec::transformer::Config;
+use pipesim::internals::model_spec::transformer_named;
+use pipesim::internals::suggestion::{FitRequest, suggest_fit};
 use pipesim::{Costs, Selection, TaskGraph};
 use pipesim_validation::{Row, read};
 use serde_json::Value;
@@ -20,7 +20,7 @@ fn graph(name: &str, p: u32, m: u32, chunks: Option<u32>) -> TaskGraph {
 }
 
 /// Returns the chunks, if the schedule leaves them open.
-fn chunks(schedule: &str, layout: &Layout) -> Option<u32> {
+fn chunks(schedule: &str, layout: &ParallelConfig) -> Option<u32> {
     (schedule == "interleaved-1f1b").then_some(layout.chunks)
 }
 
@@ -31,9 +31,9 @@ fn model(name: &str) -> Config {
 }
 
 /// Returns the memory of `model` under `layout` and `schedule`, with layers split evenly or by the layout.
-fn taken(model: &Config, layout: &Layout, schedule: &str) -> Memory {
+fn taken(model: &Config, layout: &ParallelConfig, schedule: &str) -> Memory {
     let graph = graph(schedule, layout.devices, layout.micro, chunks(schedule, layout));
-    let stages = model.anatomy().split(layout.stages() as usize, layout.layers.as_deref()).unwrap();
+    let stages = model.spec().split(layout.stages() as usize, layout.layers.as_deref()).unwrap();
     let memory_model = MemoryModel::new(model, layout, &stack(&layout.stack).unwrap());
     memory_model.memory(hardware("h100-sxm").unwrap().memory_bytes(), &stages, graph.schedule())
 }
@@ -41,9 +41,13 @@ fn taken(model: &Config, layout: &Layout, schedule: &str) -> Memory {
 /// llm.c's own sum, and those of its two-GPU pipeline: 7,858 MiB, 5,079.5 and 5,067.6 MiB at B = 4, T = 1024.
 #[test]
 fn gpt2_as_llm_c_allocates_it() {
-    let one =
-        Layout { micro_batch_size: 4, precision: Precision::Fp32, stack: "llm.c".to_string(), ..Layout::default() };
-    let totals = |layout: &Layout| -> Vec<u64> {
+    let one = ParallelConfig {
+        micro_batch_size: 4,
+        precision: Precision::Fp32,
+        stack: "llm.c".to_string(),
+        ..ParallelConfig::default()
+    };
+    let totals = |layout: &ParallelConfig| -> Vec<u64> {
         taken(&model("gpt2"), layout, "gpipe").per_device.iter().map(|device| device.total).collect()
     };
     let (b, t, c, heads, layers, vp) = (4_u64, 1024, 768, 12, 12, 50304);
@@ -57,7 +61,7 @@ fn gpt2_as_llm_c_allocates_it() {
     assert_eq!(totals(&one), [4 * floats]);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     assert_eq!(mib(4 * floats).round(), 7858.0);
-    let two = totals(&Layout { devices: 2, ..one });
+    let two = totals(&ParallelConfig { devices: 2, ..one });
     let rounded: Vec<f64> = two.iter().map(|&bytes| (mib(bytes) * 10.0).round() / 10.0).collect();
     assert_eq!(rounded, [5079.5, 5067.6]);
     // parameters; the final norm's statistics and the losses, which are with the head
@@ -70,9 +74,10 @@ fn states_take_what_the_papers_say() {
     let all = [Zero::None, Zero::Optimizer, Zero::Gradients, Zero::Weights];
     for name in ["llama-3-8b", "llama-3-70b", "llama-3-405b", "gpt2"] {
         let (model, d) = (model(name), 64);
-        let psi = u64::try_from(model.anatomy().elements()).unwrap();
+        let psi = u64::try_from(model.spec().elements()).unwrap();
         let states = |stack: &str, precision, zero| {
-            let layout = Layout { data: d, stack: stack.to_string(), precision, zero, ..Layout::default() };
+            let layout =
+                ParallelConfig { data: d, stack: stack.to_string(), precision, zero, ..ParallelConfig::default() };
             let DeviceMemory { weights, gradients, optimizer, .. } = taken(&model, &layout, "1f1b").per_device[0];
             weights + gradients + optimizer
         };
@@ -86,17 +91,21 @@ fn states_take_what_the_papers_say() {
     // to the last parameter, on any device
     let published = [("gpt2", 124_475_904), ("llama-3-8b", 8_030_261_248), ("llama-3-70b", 70_553_706_496)];
     for (name, parameters) in published.into_iter().chain([("llama-3-405b", 405_853_388_800_u64)]) {
-        let weights = |layout: Layout| {
+        let weights = |layout: ParallelConfig| {
             let memory = taken(&model(name), &layout, "1f1b");
             memory.per_device.iter().map(|device| device.weights).sum::<u64>()
         };
-        assert_eq!(weights(Layout::default()), 2 * parameters, "{name}");
+        assert_eq!(weights(ParallelConfig::default()), 2 * parameters, "{name}");
         if name != "gpt2" {
             // gpt2's tied embedding is stored on both ends
-            assert_eq!(weights(Layout { devices: 2, micro: 4, ..Layout::default() }), 2 * parameters, "{name}");
+            assert_eq!(
+                weights(ParallelConfig { devices: 2, micro: 4, ..ParallelConfig::default() }),
+                2 * parameters,
+                "{name}"
+            );
         }
     }
-    assert_eq!(model("gpt2").anatomy().parameters(), 124_439_808);
+    assert_eq!(model("gpt2").spec().parameters(), 124_439_808);
 }
 
 /// Korthikanti et al. (arXiv 2205.05198), table 2: activation bytes per layer.
@@ -104,38 +113,38 @@ fn states_take_what_the_papers_say() {
 fn activations_are_korthikantis() {
     let gpt = Config::gpt(51_200, 0, 8, 32, 4096);
     let (s, b, h, a, t) = (2048_u64, 2, 4096, 32, 8);
-    let of = |layers: usize, layout: &Layout| {
+    let of = |layers: usize, layout: &ParallelConfig| {
         let model = Config { layers, ..gpt };
         taken(&model, layout, "1f1b").per_device[0].activations
     };
-    let layer = |layout: &Layout| of(8, layout) - of(7, layout);
-    let plain = Layout {
+    let layer = |layout: &ParallelConfig| of(8, layout) - of(7, layout);
+    let plain = ParallelConfig {
         micro_batch_size: b as u32,
         sequence: s as u32,
         attention: Some(Attention::Plain),
         stack: "megatron-lm".to_string(),
-        ..Layout::default()
+        ..ParallelConfig::default()
     };
     let sbh = s * b * h;
     // the paper omits the statistics of the LayerNorms, 16 bytes per token
     let statistics = 16 * s * b;
     assert_eq!(layer(&plain), 34 * sbh + 5 * a * s * s * b + statistics);
-    let tensor = Layout { tensor: t as u32, ..plain.clone() };
+    let tensor = ParallelConfig { tensor: t as u32, ..plain.clone() };
     assert_eq!(layer(&tensor), 10 * sbh + 24 * sbh / t + 5 * a * s * s * b / t + statistics);
-    let sequence = Layout { sequence_parallel: true, ..tensor.clone() };
+    let sequence = ParallelConfig { sequence_parallel: true, ..tensor.clone() };
     assert_eq!(layer(&sequence), (34 * sbh + 5 * a * s * s * b + statistics) / t);
     let sums = 4 * a * s * b / t; // one number a row of scores
-    let selective = Layout { recompute: Recompute::Selective, ..sequence.clone() };
+    let selective = ParallelConfig { recompute: Recompute::Selective, ..sequence.clone() };
     assert_eq!(layer(&selective), (34 * sbh + statistics) / t + sums);
-    assert_eq!(layer(&Layout { attention: Some(Attention::Flash), ..sequence.clone() }), layer(&selective));
-    assert_eq!(layer(&Layout { recompute: Recompute::Full, ..tensor }), 2 * sbh);
+    assert_eq!(layer(&ParallelConfig { attention: Some(Attention::Flash), ..sequence.clone() }), layer(&selective));
+    assert_eq!(layer(&ParallelConfig { recompute: Recompute::Full, ..tensor }), 2 * sbh);
 }
 
 /// In flight: GPipe keeps m micro-batches, 1F1B min(m, p - i); I frees what W does not need (Qi et al., arXiv 2401.10241).
 #[test]
 fn activations_follow_the_schedule() {
     let gpt = Config::gpt(51_200, 0, 8, 32, 4096);
-    let layout = Layout { devices: 4, micro: 8, stack: "megatron-lm".to_string(), ..Layout::default() };
+    let layout = ParallelConfig { devices: 4, micro: 8, stack: "megatron-lm".to_string(), ..ParallelConfig::default() };
     let held = |schedule: &str| -> Vec<u64> {
         let memory = taken(&gpt, &layout, schedule);
         memory.per_device.iter().map(|device| device.activations).collect()
@@ -204,7 +213,7 @@ fn measured_memory_is_predicted() {
 /// never saves more activations.
 #[test]
 fn more_sharing_never_takes_more() {
-    let base = Layout { devices: 4, micro: 8, tensor: 2, data: 4, sequence: 2048, ..Layout::default() };
+    let base = ParallelConfig { devices: 4, micro: 8, tensor: 2, data: 4, sequence: 2048, ..ParallelConfig::default() };
     let zeros = [Zero::None, Zero::Optimizer, Zero::Gradients, Zero::Weights];
     let recomputed = [Recompute::None, Recompute::Selective, Recompute::Full];
     let mut tried = 0;
@@ -214,13 +223,13 @@ fn more_sharing_never_takes_more() {
             for (schedule, precision) in
                 [("1f1b", Precision::Bf16), ("zb-h1", Precision::Fp16), ("zb-v", Precision::Fp8)]
             {
-                let layout = Layout {
+                let layout = ParallelConfig {
                     chunks: if schedule == "zb-v" { 2 } else { 1 },
                     stack: stack.to_string(),
                     precision,
                     ..base.clone()
                 };
-                let totals = |layout: &Layout| -> Vec<u64> {
+                let totals = |layout: &ParallelConfig| -> Vec<u64> {
                     let memory = taken(&model, layout, schedule);
                     for device in &memory.per_device {
                         let DeviceMemory { weights, gradients, optimizer, activations, buffers, total, .. } = *device;
@@ -230,7 +239,7 @@ fn more_sharing_never_takes_more() {
                     assert_eq!(memory.fits, memory.fullest().total <= memory.capacity_bytes);
                     memory.per_device.iter().map(|device| device.total).collect()
                 };
-                let never_more = |less: &Layout, more: &Layout| {
+                let never_more = |less: &ParallelConfig, more: &ParallelConfig| {
                     let (less, more) = (totals(less), totals(more));
                     assert!(
                         less.iter().zip(&more).all(|(less, more)| less <= more),
@@ -238,19 +247,19 @@ fn more_sharing_never_takes_more() {
                     );
                 };
                 for two in zeros.windows(2) {
-                    let of = |zero| Layout { zero, ..layout.clone() };
+                    let of = |zero| ParallelConfig { zero, ..layout.clone() };
                     never_more(&of(two[1]), &of(two[0]));
                     tried += 1;
                 }
                 for (tensor, sequence_parallel) in [(1, false), (2, false), (2, true), (4, true)] {
                     if model.heads.is_multiple_of(2 * tensor as usize) {
-                        let of = |tensor| Layout { tensor, sequence_parallel, ..layout.clone() };
+                        let of = |tensor| ParallelConfig { tensor, sequence_parallel, ..layout.clone() };
                         never_more(&of(2 * tensor), &of(tensor));
                         tried += 1;
                     }
                 }
                 let held = |recompute| -> Vec<u64> {
-                    let memory = taken(&model, &Layout { recompute, ..layout.clone() }, schedule);
+                    let memory = taken(&model, &ParallelConfig { recompute, ..layout.clone() }, schedule);
                     memory.per_device.iter().map(|device| device.activations).collect()
                 };
                 for two in recomputed.windows(2).filter(|_| stack != "llm.c") {
@@ -269,17 +278,17 @@ fn more_sharing_never_takes_more() {
 /// nanotron's authors report that a 3.57B model does not fit on one H100 without tensor parallelism, and measured it with.
 #[test]
 fn what_ran_out_of_memory_does_not_fit() {
-    let fits = |row: &Row, layout: &Layout| {
+    let fits = |row: &Row, layout: &ParallelConfig| {
         let machine = row.machine().unwrap();
         let (memory_model, stages) =
-            (MemoryModel::new(&row.sizes(), layout, &machine.stack), row.sizes().anatomy().split(1, None).unwrap());
+            (MemoryModel::new(&row.sizes(), layout, &machine.stack), row.sizes().spec().split(1, None).unwrap());
         memory_model.memory(machine.hardware.memory_bytes(), &stages, graph("1f1b", 1, 1, None).schedule()).fits
     };
     let mut found = 0;
     for (row, _) in published().iter().filter(|(_, row)| row["notes"].as_str().unwrap().contains("TP=1 OOMs")) {
         let layout = row.layout().unwrap();
         assert!(fits(row, &layout), "{layout}");
-        assert!(!fits(row, &Layout { tensor: 1, micro_batch_size: 1, sequence_parallel: false, ..layout }));
+        assert!(!fits(row, &ParallelConfig { tensor: 1, micro_batch_size: 1, sequence_parallel: false, ..layout }));
         found += 1;
     }
     assert_eq!(found, 3);
@@ -289,17 +298,17 @@ fn what_ran_out_of_memory_does_not_fit() {
 /// wins.
 #[test]
 fn the_smallest_change_makes_it_fit() {
-    let machine = |name: &str| Machine { hardware: hardware(name).unwrap(), stack: stack("megatron-core").unwrap() };
+    let machine = |name: &str| Platform { hardware: hardware(name).unwrap(), stack: stack("megatron-core").unwrap() };
     let misfit = |analytic: &Analytic| {
         let selection = analytic.selection();
-        let question = Question { name: "1f1b", selection: &selection, analytic, micro_given: false };
-        misfit(&question, &analytic.resolve("1f1b").unwrap().graph, &analytic.forecast("1f1b").unwrap().memory)
+        let question = FitRequest { name: "1f1b", selection: &selection, analytic, micro_given: false };
+        suggest_fit(&question, &analytic.resolve("1f1b").unwrap().graph, &analytic.estimate("1f1b").unwrap().memory)
     };
-    let asked = |layout: Layout| {
+    let asked = |layout: ParallelConfig| {
         let analytic = Analytic::new(model("llama-3-8b"), machine("h100-sxm"), layout).unwrap();
-        (misfit(&analytic), analytic)
+        (suggest_fit(&analytic), analytic)
     };
-    let layout = Layout { data: 8, micro: 8, sequence: 8192, ..Layout::default() };
+    let layout = ParallelConfig { data: 8, micro: 8, sequence: 8192, ..ParallelConfig::default() };
     let (found, analytic) = asked(layout.clone());
     let found = found.unwrap();
     assert!(
@@ -308,13 +317,13 @@ fn the_smallest_change_makes_it_fit() {
     );
     let remedy = found.remedy.unwrap();
     assert_eq!((remedy.change.as_str(), remedy.gpus), ("--zero 2", 8));
-    let (none, _) = asked(Layout { zero: Zero::Gradients, ..layout.clone() });
+    let (none, _) = asked(ParallelConfig { zero: Zero::Gradients, ..layout.clone() });
     assert_eq!(none, None);
     // one change fewer is not enough
-    let (still, _) = asked(Layout { zero: Zero::Optimizer, ..layout.clone() });
+    let (still, _) = asked(ParallelConfig { zero: Zero::Optimizer, ..layout.clone() });
     assert!(still.is_some());
     let small = analytic.with_memory(48 << 30);
-    let remedy = misfit(&small).unwrap().remedy.unwrap();
+    let remedy = suggest_fit(&small).unwrap().remedy.unwrap();
     assert!(remedy.bytes <= 48 << 30 && remedy.change.matches("--").count() <= 3, "{remedy:?}");
-    assert_eq!(small.with_memory(1 << 30).forecast("1f1b").unwrap().memory.capacity_bytes, 1 << 30);
+    assert_eq!(small.with_memory(1 << 30).estimate("1f1b").unwrap().memory.capacity_bytes, 1 << 30);
 }

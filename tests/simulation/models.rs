@@ -1,12 +1,14 @@
 //! Specifications of models: parameters, FLOPs, saved activations and stages, against published figures.
 
-use pipesim::internals::anatomy::huggingface::read;
-use pipesim::internals::anatomy::transformer::Config;
-use pipesim::internals::anatomy::{BLOCK, EMBEDDING, HEAD, Outline, Storage, gpt2, of_hub, transformer_named, unknown};
-use pipesim::{Kind, MicroBatch, Placement, anatomy};
+use pipesim::internals::model_spec::huggingface::read;
+use pipesim::internals::model_spec::transformer::Config;
+use pipesim::internals::model_spec::{
+    BLOCK, EMBEDDING, HEAD, Outline, Storage, gpt2, of_hub, transformer_named, unknown,
+};
+use pipesim::{Kind, MicroBatch, Placement, spec};
 
 fn parameters(name: &str) -> u128 {
-    transformer_named(name).unwrap().anatomy().parameters()
+    transformer_named(name).unwrap().spec().parameters()
 }
 
 /// Counts of the published checkpoints; for GPT-3 with the digits of arXiv 2005.14165, table D.1; for Nemotron-4, embeddings and
@@ -39,15 +41,15 @@ fn gpt2_presets_have_the_published_parameters() {
     let published =
         [("gpt2", 124_439_808), ("gpt2-medium", 354_823_168), ("gpt2-large", 774_030_080), ("gpt2-xl", 1_557_611_200)];
     for (name, parameters) in published {
-        assert_eq!(gpt2(name).anatomy().parameters(), parameters, "{name}");
+        assert_eq!(gpt2(name).spec().parameters(), parameters, "{name}");
     }
     assert_eq!(gpt2("gpt2").parameter_count(), 124_475_904, "llm.c pads the vocabulary to 50304");
 }
 
 #[test]
 fn tensors_have_the_order_of_llm_cs_files() {
-    let anatomy = gpt2("gpt2").anatomy();
-    let names: Vec<&str> = anatomy.tensors().map(|(_, tensor)| tensor.name).collect();
+    let spec = gpt2("gpt2").spec();
+    let names: Vec<&str> = spec.tensors().map(|(_, tensor)| tensor.name).collect();
     assert_eq!(names, gpt2::TENSOR_NAMES);
     assert_eq!((names[gpt2::WTE], names[gpt2::WPE]), ("wte", "wpe"));
     assert!(names[gpt2::BLOCK_TENSORS].starts_with(&["ln1w"]) && names[gpt2::BLOCK_TENSORS].ends_with(&["fcprojb"]));
@@ -66,10 +68,10 @@ fn gpt2_flops_match_the_published_formulas() {
     for (name, config) in gpt2::Config::PRESETS {
         let micro = MicroBatch { sequences: 3, tokens: 128 };
         let [b, s, l, h, v] = [3, 128, config.layers, config.channels, config.vocabulary].map(|size| size as u128);
-        let anatomy = config.anatomy();
-        let [f, i, w, full] = [Kind::F, Kind::I, Kind::W, Kind::B].map(|kind| anatomy.flops(kind, micro));
+        let spec = config.spec();
+        let [f, i, w, full] = [Kind::F, Kind::I, Kind::W, Kind::B].map(|kind| spec.flops(kind, micro));
         assert_eq!(full, i + w);
-        let recomputed = anatomy.parts[1].flops(Kind::F, micro) * l;
+        let recomputed = spec.parts[1].flops(Kind::F, micro) * l;
         assert_eq!(
             f + full + recomputed,
             96 * b * s * l * h * h + 16 * b * s * s * l * h + 6 * b * s * h * v,
@@ -77,7 +79,7 @@ fn gpt2_flops_match_the_published_formulas() {
         );
         assert_eq!(f + full, 72 * b * s * l * h * h + 12 * b * s * s * l * h + 6 * b * s * h * v, "{name}");
         // Qi et al. 2023 (arXiv 2401.10241), table 1, of a block
-        let block = [Kind::F, Kind::I, Kind::W].map(|kind| anatomy.parts[1].flops(kind, micro));
+        let block = [Kind::F, Kind::I, Kind::W].map(|kind| spec.parts[1].flops(kind, micro));
         let sbh = s * b * h;
         assert_eq!(block, [sbh * (24 * h + 4 * s), sbh * (24 * h + 8 * s), sbh * 24 * h], "{name}");
     }
@@ -88,7 +90,7 @@ fn a_block_saves_16_c_elements_per_token_for_each_half_of_the_backward() {
     let config = gpt2("gpt2");
     let (micro, n, c) = (MicroBatch { sequences: 4, tokens: 64 }, 256, 768);
     let storage = Storage::whole(0, 2, 128, 3);
-    let left = |part: usize, kind| config.anatomy().parts[part].left(kind, micro, &storage);
+    let left = |part: usize, kind| config.spec().parts[part].left(kind, micro, &storage);
     // inputs of the four products 7C, gradients of their outputs 9C; two LayerNorms' sums
     assert_eq!(left(1, Kind::F), n * (16 * c * 2 + 4 * (4 + 12)));
     assert_eq!(left(1, Kind::I), n * 16 * c * 2 + 2 * 3 * 2 * c * 4);
@@ -99,20 +101,20 @@ fn a_block_saves_16_c_elements_per_token_for_each_half_of_the_backward() {
 
 #[test]
 fn the_gradient_norm_has_one_square_per_group() {
-    let anatomy = gpt2("tiny").anatomy();
-    assert_eq!(anatomy.squares(), 8 + 3, "token and position embedding, blocks, final LayerNorm");
-    assert_eq!([anatomy.square(EMBEDDING, 0), anatomy.square(BLOCK, 5), anatomy.square(HEAD, 0)], [0, 7, 10]);
+    let spec = gpt2("tiny").spec();
+    assert_eq!(spec.squares(), 8 + 3, "token and position embedding, blocks, final LayerNorm");
+    assert_eq!([spec.square(EMBEDDING, 0), spec.square(BLOCK, 5), spec.square(HEAD, 0)], [0, 7, 10]);
 }
 
 #[test]
 fn a_device_stores_the_tied_embedding_once() {
-    let anatomy = gpt2("gpt2").anatomy();
-    let [first, last]: [_; 2] = anatomy.split(2, None).unwrap().try_into().unwrap();
+    let spec = gpt2("gpt2").spec();
+    let [first, last]: [_; 2] = spec.split(2, None).unwrap().try_into().unwrap();
     let same = |elements| elements;
-    assert_eq!(anatomy.device_elements([&first, &last], same), 124_475_904);
-    let apart: usize = [&first, &last].map(|stage| anatomy.device_elements([stage], same)).iter().sum();
+    assert_eq!(spec.device_elements([&first, &last], same), 124_475_904);
+    let apart: usize = [&first, &last].map(|stage| spec.device_elements([stage], same)).iter().sum();
     assert_eq!(apart, 124_475_904 + 50304 * 768);
-    assert_eq!(anatomy.tied_elements(same), 50304 * 768);
+    assert_eq!(spec.tied_elements(same), 50304 * 768);
 }
 
 #[test]
@@ -129,26 +131,26 @@ fn llama_presets_have_the_published_parameters() {
         ("mistral-7b", 7_241_732_096),
     ];
     for (name, parameters) in published {
-        assert_eq!(anatomy(name).unwrap().parameters(), parameters, "{name}");
+        assert_eq!(model_spec(name).unwrap().parameters(), parameters, "{name}");
     }
 }
 
 #[test]
 fn llama_flops_are_six_per_weight_and_token_plus_attention() {
-    let (anatomy, micro) = (anatomy("llama-3-8b").unwrap(), MicroBatch { sequences: 1, tokens: 8192 });
-    let weights = anatomy.parameters() - (128_256 * 4096 + 65 * 4096); // without embedding and norms
+    let (spec, micro) = (model_spec("llama-3-8b").unwrap(), MicroBatch { sequences: 1, tokens: 8192 });
+    let weights = spec.parameters() - (128_256 * 4096 + 65 * 4096); // without embedding and norms
     let attention = 12 * 32 * 8192 * 8192 * 4096;
-    let found: u128 = [Kind::F, Kind::I, Kind::W].map(|kind| anatomy.flops(kind, micro)).iter().sum();
+    let found: u128 = [Kind::F, Kind::I, Kind::W].map(|kind| spec.flops(kind, micro)).iter().sum();
     assert_eq!(found, 6 * weights * 8192 + attention);
 }
 
 #[test]
 fn an_untied_head_is_not_exchanged() {
-    let anatomy = anatomy("llama-2-7b").unwrap();
-    let (placement, stages) = (Placement::linear(4), anatomy.split(4, None).unwrap());
-    assert_eq!(anatomy.outline().exchange(&placement, &stages), None);
-    assert_eq!(anatomy.squares(), 1 + 32 + 2);
-    assert_eq!(anatomy.tied_elements(|elements| elements), 0);
+    let spec = model_spec("llama-2-7b").unwrap();
+    let (placement, stages) = (Placement::linear(4), spec.split(4, None).unwrap());
+    assert_eq!(spec.outline().exchange(&placement, &stages), None);
+    assert_eq!(spec.squares(), 1 + 32 + 2);
+    assert_eq!(spec.tied_elements(|elements| elements), 0);
 }
 
 #[test]
@@ -179,9 +181,9 @@ fn published_configs_give_the_published_models() {
     let llama = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672,
         "num_attention_heads": 64, "num_hidden_layers": 80, "num_key_value_heads": 8, "vocab_size": 128256, "rope_theta": 500000.0,
         "tie_word_embeddings": false, "torch_dtype": "bfloat16", "max_position_embeddings": 8192}"#;
-    assert_eq!(read(llama).unwrap().config.anatomy().parameters(), 70_553_706_496);
+    assert_eq!(read(llama).unwrap().config.spec().parameters(), 70_553_706_496);
     let gpt2 = r#"{"model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}"#;
-    assert_eq!(read(gpt2).unwrap().config.anatomy().parameters(), 124_439_808);
+    assert_eq!(read(gpt2).unwrap().config.spec().parameters(), 124_439_808);
 }
 
 #[test]
@@ -214,7 +216,7 @@ fn llama_3(more: &str) -> String {
 #[test]
 fn harmless_keys_are_ignored_and_unknown_ones_are_listed() {
     let described = read(&llama_3(r#""model_type": "llama""#)).unwrap();
-    assert_eq!((described.config.anatomy().parameters(), described.unknown), (8_030_261_248, Vec::new()));
+    assert_eq!((described.config.spec().parameters(), described.unknown), (8_030_261_248, Vec::new()));
     let described = read(&llama_3(r#""model_type": "llama", "flux_factor": 3, "sliding_window": null"#)).unwrap();
     assert_eq!(described.unknown, ["flux_factor"]);
     // Qwen2.5 7B: biases for queries, keys and values; a window that is not used
@@ -223,7 +225,7 @@ fn harmless_keys_are_ignored_and_unknown_ones_are_listed() {
         "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
         "sliding_window": 131072, "tie_word_embeddings": false, "use_mrope": false, "use_sliding_window": false, "vocab_size": 152064}"#;
     let described = read(qwen).unwrap();
-    assert_eq!((described.config.anatomy().parameters(), described.config.window), (7_615_616_512, None));
+    assert_eq!((described.config.spec().parameters(), described.config.window), (7_615_616_512, None));
     assert_eq!(described.unknown, Vec::<String>::new());
     let gpt2 = r#"{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
         "embd_pdrop": 0.1, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
@@ -235,7 +237,7 @@ fn harmless_keys_are_ignored_and_unknown_ones_are_listed() {
 #[test]
 fn biases_and_windows_are_read() {
     let of = |more: &str| read(&llama_3(&format!("{more}, \"model_type\": \"llama\""))).unwrap().config;
-    let parameters = |config: Config| config.anatomy().parameters();
+    let parameters = |config: Config| config.spec().parameters();
     let plain = parameters(of(r#""attention_bias": false"#));
     // queries 4096, keys and values 1024 each, the projection 4096; gate and up 14336 each, down 4096
     assert_eq!(parameters(of(r#""attention_bias": true"#)) - plain, 32 * (4096 + 2 * 1024 + 4096));

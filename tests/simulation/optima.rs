@@ -1,14 +1,14 @@
 //! The search and the bounds against optima that a solver of its own proved (`tests/optima/solve`, CP-SAT).
 
-use crate::settle::{search, ticks as replay};
+use crate::ordering::{search, ticks as replay};
 use crate::support::{self, costs, golden_list, in_turn, schedule, slowed};
 use pipesim::internals::cost::{CostTable, Slow};
 use pipesim::internals::exact::{Error, prove, question};
 use pipesim::internals::op::Kind;
 use pipesim::internals::open::{Goal, OpenSchedule, Program};
+use pipesim::internals::ordering::order_ops;
 use pipesim::internals::placement::Placement;
 use pipesim::internals::schedule::Schedule;
-use pipesim::internals::settle::settle;
 use pipesim::internals::sim::bounds;
 use serde_json::Value;
 
@@ -73,7 +73,7 @@ fn reached(case: &Case, schedule: &Schedule) -> u64 {
 fn the_search_comes_close_and_never_below() {
     const WORST: f64 = 0.01;
     for case in cases() {
-        let found = reached(&case, &settle(&case.open, &case.costs).unwrap());
+        let found = reached(&case, &order_ops(&case.open, &case.costs).unwrap());
         let gap = found as f64 / case.optimum as f64 - 1.0;
         println!("{:6.2} %  {}", 100.0 * gap, case.name);
         assert!(found >= case.optimum, "{}: {found} is below the optimum {}", case.name, case.optimum);
@@ -119,7 +119,7 @@ fn proofs_agree() {
 #[test]
 fn a_proof_improves_on_the_search() {
     let better = cases().into_iter().find(|case| case.name.starts_with("V p4 m6 cap 2.5")).unwrap();
-    let found = reached(&better, &settle(&better.open, &better.costs).unwrap());
+    let found = reached(&better, &order_ops(&better.open, &better.costs).unwrap());
     let proof = prove(&better.open, &better.costs, 2_000_000).unwrap();
     assert!(proof.optimal && proof.objective == better.optimum && proof.objective <= found);
     let again = prove(&better.open, &better.costs, 2_000_000).unwrap();
@@ -149,7 +149,7 @@ fn proofs_know_two_directions() {
     let slow: Slow = [(1, "1.5".parse().unwrap())].into();
     let costs = slowed("", &placement, 4, &slow);
     let mut open = search(placement, 4, true, 2.0, Goal::Makespan);
-    let found = replay(&settle(&open, &costs).unwrap(), &costs).0;
+    let found = replay(&order_ops(&open, &costs).unwrap(), &costs).0;
     let proof = prove(&open, &costs, 50_000).unwrap();
     assert!(proof.lower_bound <= proof.objective && proof.objective <= found);
     assert_eq!(replay(&proof.schedule, &costs).0, proof.objective);

@@ -2,7 +2,7 @@
 
 use crate::report::sample;
 use crate::xml::well_formed;
-use pipesim::internals::report::{Chart, Plot, PlotAxis, Plots, Point, Report, Series, SeriesStyle};
+use pipesim::internals::report::{Chart, ComparisonPoint, Plot, PlotAxis, Plots, Report, Series, SeriesStyle};
 
 /// Predictions of four schedules at each p and m.
 fn sweep(devices: &[u32], microbatches: &[u32]) -> Report {
@@ -11,7 +11,13 @@ fn sweep(devices: &[u32], microbatches: &[u32]) -> Report {
         for &m in microbatches {
             for (number, mut entry) in sample(p, m, 0.0, false).entries.into_iter().enumerate() {
                 let schedule = entry.name.clone();
-                entry.point = Some(Point { schedule, number, devices: p, microbatches: m, ..Point::default() });
+                entry.point = Some(ComparisonPoint {
+                    schedule,
+                    number,
+                    devices: p,
+                    microbatches: m,
+                    ..ComparisonPoint::default()
+                });
                 all.entries.push(entry);
             }
         }

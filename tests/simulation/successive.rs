@@ -2,17 +2,23 @@
 
 use crate::support::{costs_of, graph};
 use pipesim::internals::cost::StepCosts;
-use pipesim::internals::ending::{Ending, StepOp};
+use pipesim::internals::epilogue::{StepEpilogue, StepOp};
 use pipesim::internals::placement::Placement;
 use pipesim::internals::sim::event::{Config, Processor};
-use pipesim::internals::sim::{self, Prediction, Setup};
+use pipesim::internals::sim::{self, PredictionFigures, Setup};
 
 /// A schedule at F = I = W = 1, whose devices' optimizers last so many units; devices meet for a norm or not.
-fn predicted(name: &str, (p, m): (u32, u32), optimizers: &[u64], norm: bool, machine: Option<Config>) -> Prediction {
+fn predicted(
+    name: &str,
+    (p, m): (u32, u32),
+    optimizers: &[u64],
+    norm: bool,
+    machine: Option<Config>,
+) -> PredictionFigures {
     let graph = graph(name, p, m, None).unwrap();
     let costs = costs_of(&graph, "F=1,I=1,W=1");
-    let ending = Ending::new(&Placement::linear(p), None, norm);
-    let steps = StepCosts::new(ending, |node| match node.op {
+    let epilogue = StepEpilogue::new(&Placement::linear(p), None, norm);
+    let steps = StepCosts::new(epilogue, |node| match node.op {
         StepOp::Optimizer => ((optimizers[node.device as usize] as f64 * costs.ticks_per_unit) as u64, 0),
         _ => (0, 0),
     });

@@ -6,11 +6,11 @@ use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::metrics::Metrics;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::Order;
+use pipesim::internals::ordering::order_ops;
 use pipesim::internals::placement::Placement;
 use pipesim::internals::resolve::{self, Costs, Selection};
 use pipesim::internals::schedule::{Overlap, Schedule};
-use pipesim::internals::settle::settle;
-use pipesim::internals::sim::{self, Prediction, Setup};
+use pipesim::internals::sim::{self, PredictionFigures, Setup};
 use std::collections::BTreeMap;
 
 /// A schedule of these rows, one a device.
@@ -131,7 +131,7 @@ pub fn graph_with(name: &str, p: u32, m: u32, v: Option<u32>, overlap: Overlap) 
     let settled = Selection { overlap, ..selection }.graph(name, &Costs::default().of_orders(m));
     let graph = settled.map(|settled| settled.graph);
     graph.map_err(|error| match error {
-        resolve::Error::Settle { .. } => format!("does not exist for p = {p}, m = {m}: {error}"),
+        resolve::Error::Ordering { .. } => format!("does not exist for p = {p}, m = {m}: {error}"),
         other => other.to_string(),
     })
 }
@@ -156,7 +156,7 @@ pub fn costs_of(graph: &TaskGraph, text: &str) -> CostTable {
 
 /// What is predicted of it at these costs.
 #[track_caller]
-pub fn predict(graph: &TaskGraph, costs: &str) -> Prediction {
+pub fn predict(graph: &TaskGraph, costs: &str) -> PredictionFigures {
     sim::predict(graph, &costs_of(graph, costs), &Setup::default()).unwrap().prediction
 }
 

@@ -7,10 +7,10 @@
 
 use crate::pipeline::{Batch, Order, Steps, on_one_device};
 use crate::support::*;
-use pipesim::internals::anatomy::Stage;
-use pipesim::internals::anatomy::gpt2::TENSOR_NAMES;
 use pipesim::internals::cuda::*;
 use pipesim::internals::model::{self, AdamW, Parameters};
+use pipesim::internals::model_spec::Stage;
+use pipesim::internals::model_spec::gpt2::TENSOR_NAMES;
 use pipesim::internals::op::{Kind, Op};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -89,7 +89,7 @@ impl Pipeline {
         [batch, tokens, microbatches]: [usize; 3],
         precision: Precision,
     ) -> Pipeline {
-        let layers = parameters.config.anatomy().split(devices.len(), None).unwrap();
+        let layers = parameters.config.spec().split(devices.len(), None).unwrap();
         let gpus = gpus(hardware, devices.iter().max().unwrap() + 1);
         let sizes = [batch / microbatches, tokens, microbatches];
         let shard = |(device, gpu): (usize, &Arc<Gpu>)| {
@@ -381,7 +381,7 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
             let (cpu_loss, expected) = on_one_device(&parameters, (&inputs, &targets), [sequences, tokens, 1]);
 
             let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
-            let layers = config.anatomy().split(3, Some(&[0, 3, 0])).unwrap();
+            let layers = config.spec().split(3, Some(&[0, 3, 0])).unwrap();
             let stages: Vec<(u32, Stage)> = (0..).zip(layers).collect();
             for (precision, tolerance) in [(Precision::F32, 1e-5), (Precision::Bf16, 4e-2)] {
                 let mut shard = Shard::new(&gpu, &parameters, &stages, [sequences, tokens, 1], precision).unwrap();
@@ -413,7 +413,7 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
 /// A shard of the whole model on GPU 0, and its marks.
 fn whole_model(precision: Precision) -> (Shard, EventTimer) {
     let (state, parameters) = (debug_state(), checkpoint());
-    let layers = parameters.config.anatomy().split(1, None).unwrap();
+    let layers = parameters.config.spec().split(1, None).unwrap();
     let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
     let sizes = [state.batch / 2, state.tokens, 2];
     let shard = Shard::new(&gpu, &parameters, &[(0, layers[0].clone())], sizes, precision).unwrap();
@@ -507,7 +507,7 @@ fn the_estimate_is_near_what_is_allocated() {
     }
     child("the_estimate_is_near_what_is_allocated", &[], || {
         let parameters = checkpoint();
-        let layers = parameters.config.anatomy().split(2, None).unwrap();
+        let layers = parameters.config.spec().split(2, None).unwrap();
         let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
         for (layers, precision) in
             [(0, Precision::F32), (1, Precision::F32), (0, Precision::Bf16), (1, Precision::Bf16)]
@@ -515,7 +515,7 @@ fn the_estimate_is_near_what_is_allocated() {
         {
             let demand = Demand { sequences: 8, tokens: 64, microbatches: 1, in_flight: 1, precision };
             let stages = [(0, layers)];
-            let expected = bytes_needed(&parameters.config.anatomy(), &stages, &demand);
+            let expected = bytes_needed(&parameters.config.spec(), &stages, &demand);
             let (before, _) = gpu.memory().unwrap();
             let shard = Shard::new(&gpu, &parameters, &stages, [8, 64, 1], precision).unwrap();
             let found = before - gpu.memory().unwrap().0;
@@ -817,7 +817,7 @@ fn a_missing_library_is_named_once_with_its_fix() {
             return println!("NVRTC is installed on this machine");
         }
         let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
-        let stages = [(0, checkpoint().config.anatomy().split(1, None).unwrap()[0].clone())];
+        let stages = [(0, checkpoint().config.spec().split(1, None).unwrap()[0].clone())];
         let error = Shard::new(&gpu, &checkpoint(), &stages, [1, 8, 1], Precision::F32).map(drop).unwrap_err();
         let words = format!("{error:#}");
         assert_eq!(words.matches("expected NVRTC").count(), 1, "{words}");
@@ -865,10 +865,10 @@ fn the_cache_is_read() {
 
 #[test]
 fn gpt2s_parameters_take_18_bytes_each_in_bfloat16() {
-    let anatomy = pipesim::internals::anatomy::gpt2::Config::preset("gpt2").unwrap().anatomy();
+    let spec = pipesim::internals::model_spec::gpt2::Config::preset("gpt2").unwrap().spec();
     let whole = Stage::transformer(true, 0..12, true);
     let demand = Demand { sequences: 4, tokens: 1024, microbatches: 1, in_flight: 1, precision: Precision::Bf16 };
-    let bytes = bytes_needed(&anatomy, &[(0, whole)], &demand);
+    let bytes = bytes_needed(&spec, &[(0, whole)], &demand);
     // 124,475,904 parameters, all tensors multiples of 128 elements; the tied gradient's second part, 50304 * 768
     assert_eq!(bytes.parameters, 18 * 124_475_904 + 4 * 50304 * 768);
     // 32 bytes a channel and token a block

@@ -4,7 +4,7 @@ use crate::support::{golden, golden_losses};
 use pipesim::internals::delivery::{ChannelOptions, Delivery};
 use pipesim::internals::exec::{Following, StepRecord};
 use pipesim::internals::experiment::{
-    Accuracy, Backend, Error, Event, Experiment, Extent, Recipe, Steps, Transfer, silent,
+    Accuracy, Backend, Error, Event, Experiment, Extent, Steps, TrainingConfig, Transfer, silent,
 };
 use pipesim::internals::model::AdamW;
 use pipesim::internals::ranks::Ranks;
@@ -14,13 +14,13 @@ use std::cell::Cell;
 /// The golden model of setting C under two schedules on two devices.
 fn experiment() -> Experiment {
     let mut experiment = Experiment::new(["1f1b", "zb-v"], 2, 4);
-    experiment.recipe = Recipe {
+    experiment.training_config = TrainingConfig {
         checkpoint: Some(golden("gpt2/model.bin")),
         data: Some(golden("gpt2/tokens.bin")),
         batch: Some(8),
         sequence_tokens: Some(32),
         adamw: AdamW { learning_rate: 1e-3, ..AdamW::default() },
-        ..Recipe::default()
+        ..TrainingConfig::default()
     };
     experiment
 }
@@ -48,7 +48,7 @@ fn schedules_are_trained_predicted_and_compared() {
 #[test]
 fn errors_say_what_kind_they_are() {
     let mut broken = experiment();
-    broken.recipe.batch = Some(3);
+    broken.training_config.batch = Some(3);
     assert!(matches!(broken.run(), Err(Error::Usage(text)) if text.contains("multiple of --micro 4")));
     let mut unknown = experiment();
     unknown.schedules = vec!["1f1c".to_string()];
@@ -62,13 +62,13 @@ fn errors_say_what_kind_they_are() {
     stuck.delivery = Delivery::Channel(ChannelOptions::default());
     assert!(matches!(stuck.refuse_early(), Err(Error::Schedule(text)) if text.contains("take another --link")));
     let mut hanging = experiment();
-    hanging.recipe.fault = "die@1:2".parse().ok();
+    hanging.training_config.fault = "die@1:2".parse().ok();
     assert!(matches!(hanging.run(), Err(error @ Error::Step(_)) if error.is_hang()));
 }
 
 /// Two schedules, a transfer to twice the sequence, calibrated on 1F1B with micro-batches of one sequence and of two.
-fn accuracy(recipe: &Recipe) -> Accuracy {
-    let longer = Recipe { sequence_tokens: Some(8), ..recipe.clone() };
+fn accuracy(training_config: &TrainingConfig) -> Accuracy {
+    let longer = TrainingConfig { sequence_tokens: Some(8), ..training_config.clone() };
     Accuracy {
         schedules: vec!["gpipe".to_string(), "zb-v".to_string()],
         microbatches: vec![2, 4],
@@ -79,23 +79,23 @@ fn accuracy(recipe: &Recipe) -> Accuracy {
             training: longer.training(1, &Ranks::alone()).unwrap(),
             selection: Selection::new(2, 4),
         }],
-        sizes: vec![Recipe { batch: Some(2), ..recipe.clone() }.training(1, &Ranks::alone()).unwrap()],
-        extent: Extent { warmup: 1, steps: 9, until: None, in_a_row: 2 },
+        sizes: vec![TrainingConfig { batch: Some(2), ..training_config.clone() }.training(1, &Ranks::alone()).unwrap()],
+        extent: Extent { warmup: 1, steps: 9, until: None, back_to_back: 2 },
     }
 }
 
 #[test]
 fn what_was_measured_of_a_schedule_never_enters_its_prediction() {
-    let recipe = Recipe {
+    let training_config = TrainingConfig {
         blocks: Some(4),
         heads: Some(1),
         channels: Some(8),
         vocabulary: Some(300),
         max_sequence: Some(16),
         sequence_tokens: Some(4),
-        ..Recipe::default()
+        ..TrainingConfig::default()
     };
-    let (training, accuracy) = (recipe.training(1, &Ranks::alone()).unwrap(), accuracy(&recipe));
+    let (training, accuracy) = (training_config.training(1, &Ranks::alone()).unwrap(), accuracy(&training_config));
     let (runs, ended) = accuracy.measure(&training, &silent).unwrap();
     assert!(ended.is_none());
     let found = accuracy.judge(&training, "local", &runs).unwrap();

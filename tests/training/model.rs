@@ -4,9 +4,9 @@ use crate::pipeline::{Batch, Order, Steps, on_one_device};
 use crate::support::{checkpoint, debug_state, golden, golden_settings, relative_distance};
 use std::path::Path;
 
-use pipesim::internals::anatomy::gpt2::TENSOR_NAMES;
-use pipesim::internals::anatomy::{BLOCK, Stage};
 use pipesim::internals::model::*;
+use pipesim::internals::model_spec::gpt2::TENSOR_NAMES;
+use pipesim::internals::model_spec::{BLOCK, Stage};
 
 /// Devices that run a pipeline's ops one after the other.
 struct Pipeline {
@@ -19,7 +19,7 @@ struct Pipeline {
 impl Pipeline {
     /// Stage s lives on device `devices[s]`.
     fn new(parameters: &Parameters, devices: &[usize], batch: usize, tokens: usize, microbatches: usize) -> Pipeline {
-        let layers = parameters.config.anatomy().split(devices.len(), None).unwrap();
+        let layers = parameters.config.spec().split(devices.len(), None).unwrap();
         let sequences = batch / microbatches;
         let shard = |device: usize| {
             let stages = layers.iter().enumerate().filter(|(stage, _)| devices[*stage] == device);
@@ -205,7 +205,7 @@ fn snapshot_and_restore_give_the_same_step_again() {
 fn laps_cover_every_part_once_and_memory_is_counted() {
     let state = debug_state();
     let parameters = checkpoint();
-    let layers = parameters.config.anatomy().split(1, None).unwrap();
+    let layers = parameters.config.spec().split(1, None).unwrap();
     let mut shard = Shard::new(&parameters, &[(0, layers[0].clone())], state.batch, state.tokens, 1).unwrap();
     let mut laps = Vec::new();
     shard.forward(0, 0, Signal::Tokens(&state.inputs), Some(&state.targets), None, &mut laps).unwrap();
@@ -222,7 +222,7 @@ fn laps_cover_every_part_once_and_memory_is_counted() {
 fn wrong_calls_are_refused() {
     let state = debug_state();
     let parameters = checkpoint();
-    let layers = parameters.config.anatomy().split(2, None).unwrap();
+    let layers = parameters.config.spec().split(2, None).unwrap();
     let new = |stages: &[(u32, Stage)], tokens| Shard::new(&parameters, stages, 1, tokens, 8);
     assert!(new(&[(0, layers[0].clone())], 65).is_err_and(|error| error.to_string().contains("found 65")));
     assert!(new(&[(0, layers[0].clone()), (1, layers[0].clone())], 32).is_err());
@@ -259,14 +259,14 @@ fn wrong_calls_are_refused() {
 
 #[test]
 fn layers_are_split_evenly_or_as_told() {
-    let anatomy = Config::preset("tiny").unwrap().anatomy();
+    let spec = Config::preset("tiny").unwrap().spec();
     let counts = |stages, explicit: Option<&[usize]>| -> Vec<usize> {
-        anatomy.split(stages, explicit).unwrap().iter().map(|stage| stage.count(BLOCK)).collect()
+        spec.split(stages, explicit).unwrap().iter().map(|stage| stage.count(BLOCK)).collect()
     };
     assert_eq!(counts(3, None), [3, 3, 2]);
     assert_eq!(counts(8, None), [1; 8]);
     assert_eq!(counts(3, Some(&[0, 8, 0])), [0, 8, 0]);
-    let ends = anatomy.split(2, Some(&[5, 3])).unwrap();
+    let ends = spec.split(2, Some(&[5, 3])).unwrap();
     assert_eq!(ends[0], Stage::transformer(true, 0..5, false));
     assert_eq!(ends[1], Stage::transformer(false, 5..8, true));
     for (stages, explicit) in [
@@ -277,9 +277,9 @@ fn layers_are_split_evenly_or_as_told() {
         (3, Some(&[4, 0, 4])),
         (2, Some(&[usize::MAX, 9])),
     ] {
-        assert!(anatomy.split(stages, explicit).is_err(), "{stages} {explicit:?}");
+        assert!(spec.split(stages, explicit).is_err(), "{stages} {explicit:?}");
     }
-    assert!(anatomy.split(9, None).unwrap_err().to_string().contains("8 layers"));
+    assert!(spec.split(9, None).unwrap_err().to_string().contains("8 layers"));
 }
 
 #[test]

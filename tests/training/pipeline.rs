@@ -23,7 +23,7 @@ pub fn on_one_device(
     (inputs, targets): Batch,
     [sequences, tokens, microbatches]: [usize; 3],
 ) -> (f32, Parameters) {
-    let layers = parameters.config.anatomy().split(1, None).unwrap();
+    let layers = parameters.config.spec().split(1, None).unwrap();
     let rows = sequences / microbatches * tokens;
     let mut shard =
         Shard::new(parameters, &[(0, layers[0].clone())], sequences / microbatches, tokens, microbatches).unwrap();
@@ -100,7 +100,7 @@ pub trait Steps {
         let mut parts = self.squared_norms();
         parts.sort_by_key(|part| part.0);
         let orders: Vec<usize> = parts.iter().map(|part| part.0).collect();
-        assert_eq!(orders, (0..checkpoint().config.anatomy().squares()).collect::<Vec<_>>(), "every part once");
+        assert_eq!(orders, (0..checkpoint().config.spec().squares()).collect::<Vec<_>>(), "every part once");
         parts.iter().map(|part| part.1).sum::<f64>().sqrt()
     }
 

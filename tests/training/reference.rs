@@ -1,8 +1,8 @@
 //! The CPU's kernels under the names and shapes of the CUDA kernels that are compared with them; n is the number of rows
 //! (tokens), C of channels, NH of heads, V of words. All matrices are row-major.
 
-use cpu_kernels::{Shape, attention, gelu, linear};
 use cpu_kernels::optimizer::{AdamW, ParameterGroup};
+use cpu_kernels::{Shape, attention, gelu, linear};
 
 pub use cpu_kernels::attention::Operands as Attention;
 pub use cpu_kernels::embedding::{backward_weight as embedding_backward, forward as embedding_forward};

@@ -2,12 +2,12 @@
 
 use crate::support::{self, golden, golden_losses, golden_settings};
 use pipesim::internals::activation::Keep;
-use pipesim::internals::anatomy::MicroBatch;
 use pipesim::internals::dsl;
 use pipesim::internals::exec::{Plan, Session, StepRecord};
-use pipesim::internals::experiment::{Backend, Recipe, Training};
+use pipesim::internals::experiment::{Backend, Training, TrainingConfig};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::model::{AdamW, Parameters, Tokenizer, Tokens};
+use pipesim::internals::model_spec::MicroBatch;
 use pipesim::internals::ranks::Ranks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ fn training(m: u32, adamw: AdamW, clip: Option<f32>, repeat_batch: bool) -> Trai
     Training {
         parameters: Parameters::read(&golden("gpt2/model.bin")).unwrap(),
         tokens: Tokens::read(&golden("gpt2/tokens.bin"), Tokenizer::Bytes).unwrap(),
-        recipe: Recipe { adamw, clip, repeat_batch, ..Recipe::default() },
+        training_config: TrainingConfig { adamw, clip, repeat_batch, ..TrainingConfig::default() },
         micro_batch: MicroBatch { sequences: (8 / m) as usize, tokens: 32 },
         timeout: Duration::from_secs(30),
         ranks: Ranks::alone(),
@@ -262,7 +262,7 @@ fn slots_are_reused_only_by_descendants_of_their_last_reader() {
 /// What a step is told that ends by this fault.
 fn told_of(fault: &str, timeout: Duration) -> String {
     let mut training = training(4, adamw(0.999, 0.0), None, false);
-    (training.recipe.fault, training.timeout) = (Some(fault.parse().unwrap()), timeout);
+    (training.training_config.fault, training.timeout) = (Some(fault.parse().unwrap()), timeout);
     let mut session = training.session(&graph("1f1b", 2, 4, None).unwrap()).unwrap();
     session.step(&training.batch(0, 4).unwrap(), Some(training.update(0))).unwrap_err().to_string()
 }

@@ -11,7 +11,7 @@ use crate::prediction::{Orders, orders, step};
 use crate::row::{Row, read};
 use anyhow::Result;
 use clap::ValueEnum;
-use pipesim::internals::cost::analytic::{Analytic, Machine};
+use pipesim::internals::cost::analytic::{Analytic, Platform};
 use pipesim::internals::hardware;
 use pipesim::internals::resolve::Files;
 use pipesim::{Hardware, Host, Stack};
@@ -71,7 +71,7 @@ impl Tables {
     fn ratio(&self, case: &Case) -> Option<f64> {
         let row = &case.row;
         let known = self.hardware.get(row.gpu.as_str())?.clone();
-        let machine = Machine {
+        let machine = Platform {
             hardware: Hardware {
                 gpus_per_node: row.gpus_per_node,
                 network_gbps_per_gpu: row.network_gbps_per_gpu,

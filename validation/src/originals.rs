@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use pipesim::internals::cost::Slow;
 use pipesim::internals::open::{Goal, OpenSchedule, Program};
-use pipesim::internals::settle::settle;
+use pipesim::internals::ordering::order_ops;
 use pipesim::internals::sim;
 use pipesim::{GivenCosts, Placement, TaskGraph};
 use serde::Deserialize;
@@ -51,7 +51,7 @@ impl Case {
         let programs = vec![program; self.p as usize];
         let open = OpenSchedule { name: self.scheduler.clone(), placement, microbatches: self.m, programs, goal };
         let begin = Instant::now();
-        let schedule = settle(&open, &costs)?;
+        let schedule = order_ops(&open, &costs)?;
         let seconds = begin.elapsed().as_secs_f64();
         ensure!(schedule.keeps_cap(self.cap, costs.keep), "{} holds more than {}", self.scheduler, self.cap);
         let devices = sim::sweep(&TaskGraph::new(schedule)?, &costs);

@@ -55,7 +55,7 @@ fn key(row: &Row, costs: &Analytic) -> Key {
 /// # Errors
 /// As [`Selection::resolve`].
 pub fn orders(row: &Row, costs: &Analytic) -> Result<Orders> {
-    let (p, m) = (costs.layout.devices, costs.layout.micro);
+    let (p, m) = (costs.layout.pp, costs.layout.micro);
     let selection = |microbatches| {
         let chunks = (row.schedule() == "interleaved-1f1b").then_some(costs.layout.chunks);
         Selection { chunks, ..Selection::new(p, microbatches) }

@@ -1,11 +1,11 @@
 //! A table of published, measured steps: model, hardware, layout, software, and the time of an iteration.
 
 use anyhow::{Context, Result};
-use pipesim::internals::anatomy::transformer::{Activation, Biases, Config, Style};
-use pipesim::internals::cost::analytic::{Analytic, Machine};
+use pipesim::internals::cost::analytic::{Analytic, Platform};
 use pipesim::internals::hardware::{hardware, stack};
 use pipesim::internals::layout::micro_batches;
-use pipesim::{Attention, Hardware, Layout};
+use pipesim::internals::model_spec::transformer::{Activation, Biases, Config, Style};
+use pipesim::{Attention, Hardware, ParallelConfig};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -161,27 +161,27 @@ impl Row {
     ///
     /// # Errors
     /// Unknown hardware or software.
-    pub fn machine(&self) -> Result<Machine> {
+    pub fn machine(&self) -> Result<Platform> {
         let hardware = Hardware {
             gpus_per_node: self.gpus_per_node,
             network_gbps_per_gpu: self.network_gbps_per_gpu,
             ..hardware(&self.gpu)?
         };
-        Ok(Machine { hardware, stack: stack(&self.stack)? })
+        Ok(Platform { hardware, stack: stack(&self.stack)? })
     }
 
     /// Returns the layout.
     ///
     /// # Errors
     /// A batch that is not a multiple of the micro-batches, or unknown names.
-    pub fn layout(&self) -> Result<Layout> {
+    pub fn layout(&self) -> Result<ParallelConfig> {
         let (size, micro) = micro_batches(Some(self.batch), self.dp, Some(self.micro_batch_size), None)?;
-        Ok(Layout {
-            devices: self.pp,
+        Ok(ParallelConfig {
+            pp: self.pp,
             chunks: self.chunks,
-            tensor: self.tp,
-            context: self.cp,
-            data: self.dp,
+            tp: self.tp,
+            cp: self.cp,
+            dp: self.dp,
             micro_batch_size: size,
             micro,
             sequence: self.seq,

@@ -5,7 +5,7 @@ use crate::cli::Failure;
 use crate::cli::terminal::progress::DetailOptions;
 use crate::delivery::Delivery;
 use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
-use crate::exec::{Gpus, LACK};
+use crate::exec::{Gpus, UNAVAILABLE};
 use crate::experiment::{Backend, Error};
 use crate::ranks::Ranks;
 use clap::builder::TypedValueParser;
@@ -74,7 +74,7 @@ impl Chosen {
 
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Failure {
-        let kind = if refusal.is_lack { Failure::Environment } else { Failure::Usage };
+        let kind = if refusal.is_unavailable { Failure::Environment } else { Failure::Usage };
         kind(refusal.why)
     }
 }
@@ -108,7 +108,7 @@ impl DeviceOptions {
             DeviceKind::Timed => Ok(Chosen::Timed),
             DeviceKind::Cuda => self.gpus(ranks, devices).map(|_| Chosen::Cuda).map_err(|why| {
                 let more = "\nrun pipesim doctor to see what works here; --device cpu always does";
-                Failure::Environment(why + LACK.map_or(more, |_| ""))
+                Failure::Environment(why + UNAVAILABLE.map_or(more, |_| ""))
             }),
             DeviceKind::Auto => {
                 let found = self.gpus(ranks, devices);

@@ -4,7 +4,7 @@ use super::values::{one_of, whole};
 use crate::cli::Failure;
 use crate::cost::{CostError, Decimal, TimeUnit};
 use crate::delivery::Delivery;
-use crate::resolve::MachineOptions;
+use crate::resolve::PlatformOptions;
 use crate::sim::event::{EventError, Jitter, Scope, Sharing};
 use clap::Args;
 
@@ -97,8 +97,8 @@ fn sigma(text: &str) -> Result<u32, String> {
 }
 
 impl EngineOptions {
-    pub fn machine(&self) -> MachineOptions {
-        MachineOptions {
+    pub fn machine(&self) -> PlatformOptions {
+        PlatformOptions {
             delivery: self.delivery,
             transfer: self.transfer,
             sharing: self.sharing,

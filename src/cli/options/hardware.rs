@@ -2,14 +2,14 @@
 
 use super::costs::read_text;
 use super::values::{one_of, whole};
-use crate::anatomy::{self, huggingface, huggingface::Described, transformer::Config};
 use crate::cli::Failure;
 use crate::cli::terminal::progress::RemarkOptions;
-use crate::cost::analytic::{Analytic, Machine};
-use crate::forecast::Forecast;
+use crate::cost::analytic::{Analytic, Platform};
 use crate::hardware::{self, Hardware};
-use crate::layout::{Attention, Layout, Precision, Recompute, STACKS, Zero, micro_batches};
+use crate::layout::{Attention, ParallelConfig, Precision, Recompute, STACKS, Zero, micro_batches};
+use crate::model_spec::{self, huggingface, huggingface::Described, transformer::Config};
 use crate::report::{Table, number, quantity};
+use crate::step_estimate::StepEstimate;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use std::path::Path;
@@ -77,8 +77,8 @@ fn spellings(precision: Precision) -> &'static str {
 /// Finds a model by name or reads its file.
 fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
     if name.ends_with(".json") || name.contains('/') {
-        if let Some(last) = anatomy::of_hub(name).filter(|_| !Path::new(name).exists()) {
-            return Err(Failure::Usage(anatomy::unknown(last)));
+        if let Some(last) = model_spec::of_hub(name).filter(|_| !Path::new(name).exists()) {
+            return Err(Failure::Usage(model_spec::unknown(last)));
         }
         let text = read_text(Path::new(name), 16 << 20)?;
         let Described { config, unknown } =
@@ -89,7 +89,7 @@ fn model(name: &str, remarks: RemarkOptions) -> Result<Config, Failure> {
         }
         return Ok(config);
     }
-    anatomy::transformer_named(name).ok_or_else(|| Failure::Usage(anatomy::unknown(name)))
+    model_spec::transformer_named(name).ok_or_else(|| Failure::Usage(model_spec::unknown(name)))
 }
 
 /// Finds hardware by name or reads its file.
@@ -120,12 +120,12 @@ impl HardwareOptions {
         let usage = |error: String| Failure::Usage(error);
         let (size, micro) = micro_batches(self.batch, self.dp, self.micro_batch_size, micro)
             .map_err(|error| usage(error.to_string()))?;
-        let layout = Layout {
-            devices: stages,
+        let layout = ParallelConfig {
+            pp: stages,
             chunks: chunks.unwrap_or(1),
-            tensor: self.tp,
-            context: self.cp,
-            data: self.dp,
+            tp: self.tp,
+            cp: self.cp,
+            dp: self.dp,
             micro_batch_size: size,
             micro,
             sequence: self.seq,
@@ -138,7 +138,7 @@ impl HardwareOptions {
             layers: layers.map(<[usize]>::to_vec),
         };
         let stack = hardware::stack(&self.stack).map_err(|error| usage(error.to_string()))?;
-        let machine = Machine { hardware: hardware(hardware_name)?, stack };
+        let machine = Platform { hardware: hardware(hardware_name)?, stack };
         Ok(Some(Analytic::new(model(name, remarks)?, machine, layout).map_err(|error| usage(error.to_string()))?))
     }
 }
@@ -148,13 +148,13 @@ pub fn remarks(analytic: &Analytic, schedules: &[&str]) -> Vec<String> {
     let Analytic { machine, layout, .. } = analytic;
     let node = machine.hardware.gpus_per_node;
     let mut remarks = Vec::new();
-    if f64::from(layout.tensor) > node {
+    if f64::from(layout.tp) > node {
         remarks.push(format!(
             "warning: --tp {} is more than the {node} GPUs of a node: the collectives of every layer cross the network",
-            layout.tensor
+            layout.tp
         ));
     }
-    if let (Some(known), true) = (machine.stack.schedules(), layout.devices > 1) {
+    if let (Some(known), true) = (machine.stack.schedules(), layout.pp > 1) {
         let missing: Vec<&str> = schedules.iter().copied().filter(|name| !known.contains(name)).collect();
         let known = if known.is_empty() { "no pipeline schedule".to_string() } else { known.join(", ") };
         if !missing.is_empty() {
@@ -172,7 +172,7 @@ pub fn remarks(analytic: &Analytic, schedules: &[&str]) -> Vec<String> {
 }
 
 /// Makes a table of step estimates, one row per schedule, times in ms.
-pub fn table(analytic: &Analytic, forecasts: &[(String, Forecast)]) -> Table {
+pub fn table(analytic: &Analytic, forecasts: &[(String, StepEstimate)]) -> Table {
     let header = [
         "schedule",
         "iteration",
@@ -188,7 +188,7 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, Forecast)]) -> Table {
         "other",
     ];
     let ms = |seconds: f64| quantity(seconds * 1e3, "ms");
-    let row = |(name, f): &(String, Forecast)| {
+    let row = |(name, f): &(String, StepEstimate)| {
         let t = &f.time_s;
         vec![
             name.clone(),
@@ -210,7 +210,7 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, Forecast)]) -> Table {
     let caption = format!(
         "{:.2} G parameters on {} {}: {layout}; {}, {}, attention {}. Layers: {layers}. \
          An iteration is the makespan plus the end of a step: data, optimizer, other.",
-        analytic.anatomy.parameters() as f64 / 1e9,
+        analytic.spec.parameters() as f64 / 1e9,
         layout.gpus(),
         machine.hardware.name,
         layout.precision,
@@ -222,11 +222,11 @@ pub fn table(analytic: &Analytic, forecasts: &[(String, Forecast)]) -> Table {
 }
 
 /// Makes a table of the memory of the fullest device, one row per schedule.
-pub fn memory_table(forecasts: &[(String, Forecast)]) -> Table {
+pub fn memory_table(forecasts: &[(String, StepEstimate)]) -> Table {
     let header =
         ["schedule", "device", "weights", "gradients", "optimizer", "activations", "buffers", "total", "of", "fits"];
     let gib = |bytes: u64| quantity(bytes as f64 / f64::from(1 << 30), "GiB");
-    let row = |(name, f): &(String, Forecast)| {
+    let row = |(name, f): &(String, StepEstimate)| {
         let device = f.memory.fullest();
         let bytes =
             [device.weights, device.gradients, device.optimizer, device.activations, device.buffers, device.total];

@@ -8,7 +8,7 @@ use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::signals::remove_unfinished_on_signals;
 use crate::cli::terminal::{print, print_folded, print_text, table, to_ascii, width};
 use crate::cost::GivenCosts;
-use crate::report::{self, NamedBytes, Place, Report, Shape, endings, is_control};
+use crate::report::{self, NamedBytes, Output, OutputKind, Report, endings, is_control};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -142,8 +142,8 @@ fn output_help() -> String {
 #[derive(Args, Clone, Debug, Default)]
 pub struct WriteOptions {
     /// Files and folders to write
-    #[arg(long, short, value_name = "PATH", help = output_help(), value_parser = OsStringValueParser::new().try_map(Place::named))]
-    pub output: Vec<Place>,
+    #[arg(long, short, value_name = "PATH", help = output_help(), value_parser = OsStringValueParser::new().try_map(Output::named))]
+    pub output: Vec<Output>,
     #[command(flatten)]
     pub look: LookOptions,
 }
@@ -151,12 +151,12 @@ pub struct WriteOptions {
 impl WriteOptions {
     /// Whether no file is written.
     pub fn writes_nothing(&self) -> bool {
-        self.output.iter().all(|place| matches!(place.shape, Shape::Stdout))
+        self.output.iter().all(|place| matches!(place.shape, OutputKind::Stdout))
     }
 
     /// Returns the outputs, or reports/latest without any.
     pub fn or_latest(&self) -> Result<WriteOptions, Failure> {
-        let latest = || Place::named("reports/latest").map(|place| vec![place]);
+        let latest = || Output::named("reports/latest").map(|place| vec![place]);
         let output = if self.output.is_empty() { latest()? } else { self.output.clone() };
         Ok(WriteOptions { output, look: self.look.clone() })
     }
@@ -171,7 +171,7 @@ impl WriteOptions {
                 )));
             }
         }
-        Ok(self.output.iter().try_for_each(Place::try_out)?)
+        Ok(self.output.iter().try_for_each(Output::try_out)?)
     }
 
     /// Writes every output, even if another one or printing failed.
@@ -210,7 +210,7 @@ pub struct OneFile(Option<PathBuf>);
 impl OneFile {
     /// Checks, before any work, that the file can be written and has one of the `known` endings.
     pub fn at(output: Option<&Path>, known: &[&str]) -> Result<OneFile, Failure> {
-        let file = output.map(|path| Place::of_one_file(path, known)).transpose()?.flatten();
+        let file = output.map(|path| Output::of_one_file(path, known)).transpose()?.flatten();
         file.iter().try_for_each(|path| report::try_file(path))?;
         Ok(OneFile(file))
     }

@@ -6,7 +6,7 @@ use super::output::Format;
 use super::schedules::Names;
 use super::values::Numbers;
 use crate::cost::{Decimal, GivenCosts, Per};
-use crate::report::{Drawn, Place, Shape};
+use crate::report::{Output, OutputKind, TimelineRendering};
 use crate::sim::event::Sharing;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
@@ -121,7 +121,7 @@ const RULES: &[Rule] = &[
     ),
     (
         "collapse",
-        |g| g.is_drawn_in_terminal() || g.is_drawn(|drawn| drawn == Drawn::Still),
+        |g| g.is_drawn_in_terminal() || g.is_drawn(|drawn| drawn == TimelineRendering::Still),
         "is for the terminal and pictures, pages zoom; write a picture, as in -o timelines.svg",
     ),
     (
@@ -131,7 +131,7 @@ const RULES: &[Rule] = &[
     ),
     (
         "width font_size no_notes",
-        |g| g.is_drawn(|drawn| drawn == Drawn::Still),
+        |g| g.is_drawn(|drawn| drawn == TimelineRendering::Still),
         "is for pictures; write one, as in -o timelines.svg",
     ),
 ];
@@ -170,15 +170,15 @@ impl Given<'_> {
     }
 
     /// Whether an output is drawn in a way that `fits`. Verbs that write a folder by default draw everything.
-    fn is_drawn(&self, fits: fn(Drawn) -> bool) -> bool {
-        let mut places = self.matches.try_get_many::<Place>("output").ok().flatten().into_iter().flatten().peekable();
+    fn is_drawn(&self, fits: fn(TimelineRendering) -> bool) -> bool {
+        let mut places = self.matches.try_get_many::<Output>("output").ok().flatten().into_iter().flatten().peekable();
         if places.peek().is_none() {
             return ["run", "accuracy"].contains(&self.verb.get_name());
         }
         places.any(|place| match place.shape {
-            Shape::Stdout => false,
-            Shape::Folder => true,
-            Shape::File(drawn, _) => drawn != Drawn::Not && fits(drawn),
+            OutputKind::Stdout => false,
+            OutputKind::Folder => true,
+            OutputKind::File(drawn, _) => drawn != TimelineRendering::Not && fits(drawn),
         })
     }
 

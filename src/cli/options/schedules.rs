@@ -9,7 +9,7 @@ use crate::cli::terminal::progress::RemarkOptions;
 use crate::dsl::{Budget, MAX_CHUNKS, Takes};
 use crate::graph::TaskGraph;
 use crate::open::{Order, Program};
-use crate::resolve::{Costs, MachineOptions, Resolved, Selection, Variant};
+use crate::resolve::{Costs, PlatformOptions, Resolved, Selection, Variant};
 use crate::schedule::Overlap;
 use clap::Args;
 use std::ops::Deref;
@@ -88,7 +88,7 @@ pub struct SearchOptions {
     #[arg(skip)]
     pub room: Option<f64>,
     #[arg(skip)]
-    pub machine: MachineOptions,
+    pub machine: PlatformOptions,
     /// Search effort multiplier [default: 1]
     #[arg(long, value_name = "TIMES", value_parser = whole::<u32>(1..=1000))]
     pub effort: Option<u32>,

@@ -2,7 +2,7 @@
 
 use super::values::{one_of, real, whole};
 use crate::exec::Fault;
-use crate::experiment::Recipe;
+use crate::experiment::TrainingConfig;
 use crate::model::{AdamW, Tokenizer};
 use clap::Args;
 use std::path::PathBuf;
@@ -95,8 +95,8 @@ fn below_one(text: &str) -> Result<f32, String> {
 }
 
 impl TrainingOptions {
-    pub fn recipe(&self) -> Recipe {
-        Recipe {
+    pub fn training_config(&self) -> TrainingConfig {
+        TrainingConfig {
             model: self.model.clone(),
             checkpoint: self.checkpoint.clone(),
             blocks: self.blocks,

@@ -10,7 +10,7 @@ use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::print;
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::signals::{Decides, install_signal_handler};
-use crate::experiment::{self, Extent, Finding, Recipe, Training, Transfer};
+use crate::experiment::{self, Extent, Results, Training, TrainingConfig, Transfer};
 use crate::ranks::{Ranks, refuse_ranks};
 use crate::report::{self, Report};
 use crate::resolve::Selection;
@@ -107,15 +107,15 @@ impl Accuracy {
     /// Returns the trainings of --transfer-to.
     fn transfers(&self, ranks: &Arc<Ranks>) -> Result<Vec<Transfer>, Failure> {
         let transfer = |Change { text, what, numbers }: &Change| {
-            let (mut recipe, mut devices) = (self.training.recipe(), self.stages);
+            let (mut training_config, mut devices) = (self.training.training_config(), self.stages);
             match what.as_str() {
-                "batch" => recipe.batch = Some(numbers[0]),
-                "seq" => recipe.sequence_tokens = Some(numbers[0] as usize),
-                "blocks" => recipe.blocks = Some(numbers[0] as usize),
-                "layers" => recipe.layers = Some(numbers.iter().map(|&n| n as usize).collect()),
+                "batch" => training_config.batch = Some(numbers[0]),
+                "seq" => training_config.sequence_tokens = Some(numbers[0] as usize),
+                "blocks" => training_config.blocks = Some(numbers[0] as usize),
+                "layers" => training_config.layers = Some(numbers.iter().map(|&n| n as usize).collect()),
                 _ => devices = numbers[0],
             }
-            let mut training = recipe.training(1, ranks)?;
+            let mut training = training_config.training(1, ranks)?;
             training.backend = self.devices.sole_backend(ranks, devices, self.details)?.0;
             let selection = Selection { host: &Sandbox, ..Selection::new(devices, self.calibrate_micro) };
             Ok(Transfer { name: text.clone(), training, selection })
@@ -133,8 +133,8 @@ impl Accuracy {
             )));
         }
         let sized = |&sequences: &u32| {
-            let recipe = Recipe { batch: Some(sequences), ..self.training.recipe() };
-            let mut training = recipe.training(1, ranks)?;
+            let training_config = TrainingConfig { batch: Some(sequences), ..self.training.training_config() };
+            let mut training = training_config.training(1, ranks)?;
             training.backend = self.devices.sole_backend(ranks, self.stages, self.details)?.0;
             Ok(training)
         };
@@ -152,7 +152,7 @@ impl Accuracy {
             return Err(Failure::Usage("the size of micro-batches is fixed here; leave --batch out".to_string()));
         }
         let record = self.record.as_deref().map(|path| OneFile::at(Some(path), &[".json.gz"])).transpose()?;
-        let mut training = self.training.recipe().training(1, &ranks)?;
+        let mut training = self.training.training_config().training(1, &ranks)?;
         let (backend, link) = self.devices.sole_backend(&ranks, self.stages, self.details)?;
         training.backend = backend;
         let accuracy = experiment::Accuracy {
@@ -166,7 +166,7 @@ impl Accuracy {
                 warmup: self.warmup,
                 steps: self.steps.unwrap_or(if self.until.is_some() { 1000 } else { 20 }),
                 until: self.until,
-                in_a_row: self.back_to_back,
+                back_to_back: self.back_to_back,
             },
         };
         let (runs, failure) = match &self.again {
@@ -176,7 +176,7 @@ impl Accuracy {
         if let Some(file) = record {
             file.write_bytes(&experiment::Accuracy::record(&training, &runs)?, remarks, |_| String::new())?;
         }
-        let Finding { mut report, outcomes, .. } = accuracy.judge(&training, link.name, &runs)?;
+        let Results { mut report, outcomes, .. } = accuracy.judge(&training, link.name, &runs)?;
         write.look.apply(&mut report).iter().for_each(|why| remarks.remark(why));
         report.provenance.extend(origin());
         let figures = serde_json::json!({"schema_version": 1, "provenance": report.provenance, "runs": outcomes});

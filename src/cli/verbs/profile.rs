@@ -8,10 +8,10 @@ use crate::cli::options::training::TrainingOptions;
 use crate::cli::options::values::{Numbers, numbers, whole};
 use crate::cli::terminal::progress::DetailOptions;
 use crate::cli::terminal::signals::{Decides, install_signal_handler};
-use crate::experiment::{self, Recipe};
+use crate::experiment::{self, TrainingConfig};
 use crate::graph::TaskGraph;
 use crate::ranks::{Ranks, refuse_ranks};
-use crate::resolve::{self, Settled};
+use crate::resolve::{self, OrderedGraph};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -59,7 +59,7 @@ impl Profile {
             }
         };
         self.schedules.reject_unused(std::slice::from_ref(&name), self.details.remarks)?;
-        let Settled { graph, warnings } =
+        let OrderedGraph { graph, warnings } =
             self.schedules.selection().graph::<resolve::Error>(&name, &resolve::unknown_costs)?;
         warnings.iter().for_each(|warning| self.details.remarks.warn(warning));
         Ok((name, graph))
@@ -77,11 +77,11 @@ impl Profile {
             });
         }
         let (name, graph) = self.graph()?;
-        let recipe = Recipe { layers: self.layers.clone(), ..self.training.recipe() };
+        let training_config = TrainingConfig { layers: self.layers.clone(), ..self.training.training_config() };
         let training = |sequences: Option<u32>, micro: u32| {
             let batch = sequences.map_or(self.training.batch, |sequences| Some(sequences.saturating_mul(micro)));
-            let recipe = Recipe { batch, ..recipe.clone() };
-            let mut training = recipe.training(micro, &ranks)?;
+            let training_config = TrainingConfig { batch, ..training_config.clone() };
+            let mut training = training_config.training(micro, &ranks)?;
             training.backend = self.devices.sole_backend(&ranks, stages, self.details)?.0;
             Ok::<_, Failure>(training)
         };
@@ -90,7 +90,7 @@ impl Profile {
         first.stages(&graph)?;
         let sizes =
             asked.iter().skip(1).map(|&sequences| training(Some(sequences), 1)).collect::<Result<Vec<_>, _>>()?;
-        let extent = experiment::Extent { warmup: self.warmup, steps: self.steps, until: None, in_a_row: 1 };
+        let extent = experiment::Extent { warmup: self.warmup, steps: self.steps, until: None, back_to_back: 1 };
         let calibrating = (&*name, &self.schedules.selection());
         let (costs, ended) = experiment::profile(&first, &sizes, calibrating, extent, &remarks.observer(true, true))?;
         file.write(&json(&costs)?, remarks, |path| format!("; use it with pipesim predict --profile {path}"))?;

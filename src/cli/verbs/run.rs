@@ -14,8 +14,8 @@ use crate::cli::terminal::signals::{Decides, install_signal_handler};
 use crate::cost::{GivenCosts, TimeUnit};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::experiment::{self, Experiment, Finding, Iteration, Observer, Outcome, Recipe, Verdict};
-use crate::ranks::{Misfit, Patience, Ranks, Role, launch, role, signal_name};
+use crate::experiment::{self, Experiment, Iteration, Observer, Outcome, Results, TrainingConfig, Verdict};
+use crate::ranks::{Patience, Ranks, RanksError, Role, launch, role, signal_name};
 use crate::report;
 use crate::resolve::Costs;
 use clap::Args;
@@ -74,7 +74,7 @@ pub struct Run {
 }
 
 /// The findings over all links, and the error that ended the measurement early; or the error without any finding.
-type Found = Result<(Vec<Finding>, Option<experiment::Error>), experiment::Error>;
+type Found = Result<(Vec<Results>, Option<experiment::Error>), experiment::Error>;
 
 #[derive(Serialize)]
 struct Runs<'a> {
@@ -92,10 +92,10 @@ struct Runs<'a> {
 
 impl Run {
     pub fn run(&self) -> Result<(), Failure> {
-        let patience = Patience::of(self.training.recipe().timeout);
+        let patience = Patience::of(self.training.training_config().timeout);
         let role = match role(self.ranks, self.no_shared_memory, patience) {
             // The launcher reports which rank was lost.
-            Err(misfit @ Misfit::Lost(_)) if std::env::var_os("PIPESIM_RANK").is_some() => {
+            Err(misfit @ RanksError::Lost(_)) if std::env::var_os("PIPESIM_RANK").is_some() => {
                 return Err(Failure::Reported(Failure::from(misfit).code()));
             }
             role => role?,
@@ -186,7 +186,9 @@ impl Run {
         };
         let observer = remarks.observer(true, true);
         let mut measured = self.over(&links, &mut experiment, chosen, &observer)?;
-        if let (Err(experiment::Error::Unfit(why)), 1, true) = (&measured, ranks.size(), self.devices.may_fall_back()) {
+        if let (Err(experiment::Error::Unsupported(why)), 1, true) =
+            (&measured, ranks.size(), self.devices.may_fall_back())
+        {
             // the links may need GPUs
             if let Ok(links) = self.devices.links(Chosen::Cpu, ranks, stages) {
                 remarks.remark(&format!("device: cpu, one thread per device (cuda: {why})"));
@@ -195,7 +197,7 @@ impl Run {
             }
         }
         let (findings, failure) = measured?;
-        let mut finding = Finding::merged(findings);
+        let mut finding = Results::merged(findings);
         let failure = finding.failure.take().or(failure);
         write.look.apply(&mut finding.report).iter().for_each(|why| remarks.remark(why));
         finding.report.provenance.extend(origin());
@@ -233,7 +235,7 @@ impl Run {
         chosen: Chosen,
         observer: Observer<'_>,
     ) -> Result<Found, Failure> {
-        let mut findings: Vec<Finding> = Vec::new();
+        let mut findings: Vec<Results> = Vec::new();
         for &link in links {
             experiment.delivery = link.delivery(chosen.is_cuda(), &experiment.ranks, self.delivery)?;
             match self.measure(experiment, chosen, link, observer) {
@@ -256,7 +258,7 @@ impl Run {
         chosen: Chosen,
         link: &'static LinkKind,
         observer: Observer<'_>,
-    ) -> Result<Finding, experiment::Error> {
+    ) -> Result<Results, experiment::Error> {
         if matches!(chosen, Chosen::Timed) {
             return experiment.timed(self.unit_ms(), link.name, observer);
         }
@@ -277,21 +279,21 @@ impl Run {
             schedules: self.schedules.names(),
             selection: self.schedules.selection(),
             leave_out: self.schedules.schedule.is_empty(),
-            recipe: Recipe { layers: self.costs.layers.clone(), ..self.training.recipe() },
+            training_config: TrainingConfig { layers: self.costs.layers.clone(), ..self.training.training_config() },
             costs: Costs::default(),
             calibrate_on: self.calibrate.clone(),
             steps: self.steps.unwrap_or(if self.until.is_some() { 1000 } else { 5 }),
             warmup: self.warmup,
             until: self.until,
-            in_a_row: self.back_to_back,
+            back_to_back: self.back_to_back,
             baseline: self.baseline,
             delivery: self.delivery,
             ranks: ranks.clone(),
         }
     }
 
-    fn show(&self, finding: &Finding, chosen: Chosen, ended: Option<&experiment::Error>) -> Result<(), Failure> {
-        let Finding { report, outcomes: runs, calibration, baseline, verdict, .. } = finding;
+    fn show(&self, finding: &Results, chosen: Chosen, ended: Option<&experiment::Error>) -> Result<(), Failure> {
+        let Results { report, outcomes: runs, calibration, baseline, verdict, .. } = finding;
         let calibrated_on = || match (calibration, &self.costs.profile) {
             (Some(calibration), _) => serde_json::json!(calibration),
             (None, None) if matches!(chosen, Chosen::Timed) => serde_json::json!({"costs": "given"}),
@@ -314,7 +316,7 @@ impl Run {
 }
 
 /// Returns the figures of each run for thresholds.
-fn figures(finding: &Finding) -> Vec<Figures<'_>> {
+fn figures(finding: &Results) -> Vec<Figures<'_>> {
     let both = finding.report.entries.iter().zip(&finding.outcomes);
     let one = |(entry, outcome): (_, &Outcome)| {
         let period = outcome.period_ms.map(|period| period.median);

@@ -2,7 +2,7 @@
 
 use crate::cli::Failure;
 use crate::nearest::{hint, nearest};
-use crate::{anatomy, dsl, hardware};
+use crate::{dsl, hardware, model_spec};
 use clap::{Command, ValueHint};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::Shells;
@@ -64,10 +64,10 @@ fn completed(program: Command) -> Command {
         "schedule" | "calibrate" => argument.add(ArgValueCompleter::new(schedules)),
         // Verbs that train have a default model and a list of their own.
         "model" if argument.get_default_values().is_empty() => {
-            argument.add(ArgValueCompleter::new(|current: &OsStr| named(current, anatomy::names(), "json")))
+            argument.add(ArgValueCompleter::new(|current: &OsStr| named(current, model_spec::names(), "json")))
         }
         "model" => argument.add(ArgValueCompleter::new(|current: &OsStr| {
-            fitting(current, anatomy::gpt2::Config::PRESETS.iter().map(|(name, _)| (*name).to_string()))
+            fitting(current, model_spec::gpt2::Config::PRESETS.iter().map(|(name, _)| (*name).to_string()))
         })),
         "hardware" => argument.add(ArgValueCompleter::new(|current: &OsStr| {
             named(current, hardware::names().map(str::to_string), "toml")

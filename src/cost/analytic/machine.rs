@@ -5,7 +5,7 @@ use crate::layout::Precision;
 
 /// Hardware and software.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Machine {
+pub struct Platform {
     /// GPU and node.
     pub hardware: Hardware,
     /// Training software.
@@ -58,9 +58,9 @@ impl Group {
     }
 }
 
-impl Machine {
+impl Platform {
     /// Returns the time of a product. It is slower if the outputs do not fill all multiprocessors (with tiles of a fixed size),
-    /// if the inner length is short compared with starting and ending a tile, and if widths are not aligned; and never faster
+    /// if the inner length is short compared with starting and epilogue a tile, and if widths are not aligned; and never faster
     /// than the traffic of its operands.
     pub fn product(&self, shape: Shape, precision: Precision) -> f64 {
         let h = &self.hardware;
@@ -116,7 +116,7 @@ impl Machine {
         self.latency(group, false) + (group.ranks - 1.0) / group.ranks * bytes / self.bandwidth(group)
     }
 
-    /// Returns the time of [`Machine::gather`] in `pieces`.
+    /// Returns the time of [`Platform::gather`] in `pieces`.
     pub fn gather_in(&self, group: Group, bytes: f64, pieces: f64) -> f64 {
         self.gather(group, bytes) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, false)
     }
@@ -129,7 +129,7 @@ impl Machine {
         self.latency(group, true) + 2.0 * (group.ranks - 1.0) / group.ranks * bytes / self.bandwidth(group)
     }
 
-    /// Returns the time of [`Machine::reduce`] in `pieces`.
+    /// Returns the time of [`Platform::reduce`] in `pieces`.
     pub fn reduce_in(&self, group: Group, bytes: f64, pieces: f64) -> f64 {
         self.reduce(group, bytes) + (pieces.ceil() - 1.0).max(0.0) * self.latency(group, true)
     }

@@ -4,15 +4,15 @@ mod machine;
 mod part;
 mod step;
 
-pub use machine::{Group, Machine, Shape};
+pub use machine::{Group, Platform, Shape};
 pub use part::{Pass, Passes};
 pub use step::StepTime;
 
 use super::{CostError, CostTable, OpTime, Summary};
-use crate::anatomy::transformer::Config;
-use crate::anatomy::{Anatomy, Stage};
-use crate::layout::{Attention, Layout};
+use crate::layout::{Attention, ParallelConfig};
 use crate::memory::MemoryModel;
+use crate::model_spec::transformer::Config;
+use crate::model_spec::{ModelSpec, Stage};
 use crate::op::{Kind, Op};
 use crate::placement::Placement;
 use part::PartCosts;
@@ -22,10 +22,10 @@ use part::PartCosts;
 pub struct Analytic {
     /// Sizes of the model.
     pub model: Config,
-    pub anatomy: Anatomy,
+    pub spec: ModelSpec,
     /// Hardware and software.
-    pub machine: Machine,
-    pub layout: Layout,
+    pub machine: Platform,
+    pub layout: ParallelConfig,
     /// Passes by part of the model.
     passes: Vec<Passes>,
 }
@@ -35,7 +35,7 @@ impl Analytic {
     ///
     /// # Errors
     /// A layout that the model does not allow, or a precision that the chip does not support.
-    pub fn new(model: Config, machine: Machine, layout: Layout) -> Result<Analytic, CostError> {
+    pub fn new(model: Config, machine: Platform, layout: ParallelConfig) -> Result<Analytic, CostError> {
         layout.validate(&model).map_err(|error| CostError(error.to_string()))?;
         let name = &machine.hardware.name;
         if machine.hardware.peak(layout.precision).is_none() {
@@ -44,11 +44,11 @@ impl Analytic {
                 layout.precision
             )));
         }
-        let anatomy = model.anatomy();
+        let spec = model.spec();
         let attention = machine.stack.attention(&layout);
-        let parts = PartCosts { machine: &machine, layout: &layout, attention, hidden: anatomy.width as f64 };
-        let passes = anatomy.parts.iter().map(|part| parts.passes(part)).collect();
-        Ok(Analytic { model, anatomy, machine, layout, passes })
+        let parts = PartCosts { machine: &machine, layout: &layout, attention, hidden: spec.width as f64 };
+        let passes = spec.parts.iter().map(|part| parts.passes(part)).collect();
+        Ok(Analytic { model, spec, machine, layout, passes })
     }
 
     /// Returns the attention kernels.
@@ -63,7 +63,7 @@ impl Analytic {
     pub fn stages(&self, count: u32) -> Result<Vec<Stage>, CostError> {
         let split = layers_of_stages(self.model.layers, count as usize);
         let layers = self.layout.layers.as_ref().unwrap_or(&split);
-        self.anatomy.split(count as usize, Some(layers)).map_err(|error| CostError(error.to_string()))
+        self.spec.split(count as usize, Some(layers)).map_err(|error| CostError(error.to_string()))
     }
 
     /// Returns the memory model.
@@ -74,7 +74,7 @@ impl Analytic {
     /// Returns the passes of a stage.
     pub fn passes(&self, stage: &Stage) -> Passes {
         let mut sum = Passes::default();
-        for (part, passes) in self.anatomy.parts.iter().zip(&self.passes) {
+        for (part, passes) in self.spec.parts.iter().zip(&self.passes) {
             let count = stage.count(part.name) as f64;
             sum.forward += passes.forward * count;
             sum.input += passes.input * count;
@@ -86,21 +86,21 @@ impl Analytic {
 
     /// Returns the passes of one repetition of the part with this name.
     pub fn part(&self, name: &str) -> Option<Passes> {
-        let place = self.anatomy.parts.iter().position(|part| part.name == name)?;
+        let place = self.spec.parts.iter().position(|part| part.name == name)?;
         Some(self.passes[place])
     }
 
     /// Returns the seconds from the end of an op until the device that needs its output has it.
     fn arrival(&self, placement: &Placement, op: Op) -> f64 {
         let (Some(to), from) = (placement.receiver(op), placement.device_of(op)) else { return 0.0 };
-        let Layout { tensor, precision, .. } = &self.layout;
-        let bytes = self.layout.micro_tokens() as f64 * self.anatomy.width as f64 * f64::from(precision.bytes());
+        let ParallelConfig { tp: tensor, precision, .. } = &self.layout;
+        let bytes = self.layout.micro_tokens() as f64 * self.spec.width as f64 * f64::from(precision.bytes());
         self.machine.transfer(bytes / f64::from(*tensor), self.crosses_nodes(from, to))
     }
 
     /// Returns whether two devices of a pipeline are in different nodes.
     fn crosses_nodes(&self, one: u32, other: u32) -> bool {
-        let Layout { tensor, context, data, .. } = &self.layout;
+        let ParallelConfig { tp: tensor, cp: context, dp: data, .. } = &self.layout;
         let gpus = f64::from(*tensor) * f64::from(*context) * f64::from(*data);
         let node = |device: u32| (f64::from(device) * gpus / self.machine.hardware.gpus_per_node).floor();
         node(one) != node(other)

@@ -1,8 +1,8 @@
 //! Time of one part on one GPU for one micro-batch: its forward and both halves of its backward. Times are in seconds.
 
-use super::machine::{Group, Machine, Shape};
-use crate::anatomy::{BLOCK, Operation, Part, Tensor};
-use crate::layout::{Attention, Layout, Precision, Recompute, Zero};
+use super::machine::{Group, Platform, Shape};
+use crate::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
+use crate::model_spec::{BLOCK, Operation, Part, Tensor};
 use std::ops::{Add, AddAssign, Mul};
 
 /// Breakdown of the time of a pass.
@@ -68,8 +68,8 @@ pub struct Passes {
 /// Cost model of parts under a layout on a platform.
 pub struct PartCosts<'a> {
     /// Hardware and software.
-    pub machine: &'a Machine,
-    pub layout: &'a Layout,
+    pub machine: &'a Platform,
+    pub layout: &'a ParallelConfig,
     /// Attention kernels.
     pub attention: Attention,
     /// Hidden size, in elements per token.
@@ -101,7 +101,7 @@ impl PartCosts<'_> {
     }
 
     fn tensor(&self) -> f64 {
-        f64::from(self.layout.tensor)
+        f64::from(self.layout.tp)
     }
 
     /// Returns the bytes of an activation.
@@ -158,11 +158,11 @@ impl PartCosts<'_> {
 
     /// Returns the exposed time of `collectives` all-reduces of the hidden state.
     fn exposed(&self, collectives: f64) -> f64 {
-        if self.layout.tensor == 1 || collectives == 0.0 {
+        if self.layout.tp == 1 || collectives == 0.0 {
             return 0.0;
         }
         let node = self.machine.hardware.gpus_per_node;
-        let group = Group::new(self.layout.tensor, 1, node);
+        let group = Group::new(self.layout.tp, 1, node);
         let hidden = self.hidden_bytes();
         let each = match self.layout.sequence_parallel {
             false => self.machine.reduce(group, hidden),
@@ -239,7 +239,7 @@ impl PartCosts<'_> {
         let (machine, stack, h) = (self.machine, &self.machine.stack, &self.machine.hardware);
         let (n, t, e) = (self.tokens(), self.tensor(), self.width());
         let s = f64::from(self.layout.sequence);
-        let context = f64::from(self.layout.context);
+        let context = f64::from(self.layout.cp);
         let (forward, backward) = match self.attention {
             Attention::Flash => {
                 // queries times keys and scores times values; a causal mask halves both
@@ -269,7 +269,7 @@ impl PartCosts<'_> {
         if context > 1.0 {
             // keys and values of other ranks arrive during the attention to the previous ones
             let node = h.gpus_per_node;
-            let group = Group::new(self.layout.context, self.layout.tensor, node);
+            let group = Group::new(self.layout.cp, self.layout.tp, node);
             let ring = machine.gather(group, 2.0 * e * n * context * groups * size / t);
             sums.ring += (ring - forward).max(0.0);
         }
@@ -293,12 +293,12 @@ impl PartCosts<'_> {
     /// Adds ZeRO-3's gathers of weights before each pass, and the reduction of gradients after the backward.
     fn add_gathers(&self, passes: &mut Passes, part: &Part) {
         let (layout, stack) = (self.layout, &self.machine.stack);
-        let ranks = layout.data * layout.context;
+        let ranks = layout.dp * layout.cp;
         if layout.zero != Zero::Weights || ranks == 1 {
             return;
         }
         let parameters = part.elements() as f64 / self.tensor();
-        let group = Group::new(ranks, layout.tensor, self.machine.hardware.gpus_per_node);
+        let group = Group::new(ranks, layout.tp, self.machine.hardware.gpus_per_node);
         // software that lists every rank's share gathers tensor by tensor, and again for recomputation
         let lists = stack.gather_rank_us > 0.0;
         let matrices = part.tensors().filter(|tensor| tensor.shape.len() == 2).count();

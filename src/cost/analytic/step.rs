@@ -3,9 +3,9 @@
 use super::machine::Group;
 use super::part::Pass;
 use super::{Analytic, CostError};
-use crate::anatomy::{MicroBatch, Stage};
 use crate::layout::Zero;
 use crate::metrics::Activity;
+use crate::model_spec::{MicroBatch, Stage};
 use crate::op::Kind;
 use crate::placement::{Chunk, Placement};
 use serde::Serialize;
@@ -65,9 +65,9 @@ impl Analytic {
     fn after(&self, placement: &Placement, stages: &[Stage], device: u32) -> After {
         let (layout, stack, machine) = (&self.layout, &self.machine.stack, &self.machine);
         let held: Vec<&Stage> = placement.stages_of(device).map(|stage| &stages[stage as usize]).collect();
-        let parameters = self.anatomy.device_elements(held, |elements| elements) as f64 / f64::from(layout.tensor);
-        let ranks = layout.data * layout.context;
-        let group = Group::new(ranks, layout.tensor, machine.hardware.gpus_per_node);
+        let parameters = self.spec.device_elements(held, |elements| elements) as f64 / f64::from(layout.tp);
+        let ranks = layout.dp * layout.cp;
+        let group = Group::new(ranks, layout.tp, machine.hardware.gpus_per_node);
         let gradients = parameters * stack.gradient(layout.precision);
         let bucket = stack.bucket_mbytes.max(stack.bucket_rank_mbytes * f64::from(ranks)) * 1e6;
         let exchange = match layout.zero {
@@ -100,7 +100,7 @@ impl Analytic {
         let (layout, stack) = (&self.layout, &self.machine.stack);
         let bucket = stack.bucket_mbytes * 1e6;
         let sum = |(other, stages): (u32, Vec<&Stage>)| {
-            let elements = self.anatomy.device_elements(stages, |elements| elements) as f64 / f64::from(layout.tensor);
+            let elements = self.spec.device_elements(stages, |elements| elements) as f64 / f64::from(layout.tp);
             let bytes = elements * stack.gradient(layout.precision);
             let in_node = if self.crosses_nodes(device, other) { 1.0 } else { 2.0 };
             self.machine.reduce_in(Group { ranks: 2.0, in_node }, bytes, bytes / bucket)
@@ -166,8 +166,8 @@ impl Analytic {
 
     /// Returns the time of exchanging the gradient of a tensor that the first and the last device share.
     fn tied_exchange(&self, placement: &Placement, stages: &[Stage]) -> f64 {
-        let Some([first, last]) = self.anatomy.outline().exchange(placement, stages) else { return 0.0 };
-        let elements = self.anatomy.tied_elements(|elements| elements) as f64 / f64::from(self.layout.tensor);
+        let Some([first, last]) = self.spec.outline().exchange(placement, stages) else { return 0.0 };
+        let elements = self.spec.tied_elements(|elements| elements) as f64 / f64::from(self.layout.tp);
         let gradient = self.machine.stack.gradient(self.layout.precision);
         let crosses = first != last && self.layout.gpus() as f64 > self.machine.hardware.gpus_per_node;
         self.machine.transfer(2.0 * elements * gradient, crosses)
@@ -177,7 +177,7 @@ impl Analytic {
     pub fn model_flops(&self) -> f64 {
         let layout = &self.layout;
         let micro = MicroBatch { sequences: layout.micro_batch_size as usize, tokens: layout.sequence as usize };
-        let flops: u128 = [Kind::F, Kind::B].iter().map(|&kind| self.anatomy.flops(kind, micro)).sum();
-        flops as f64 * f64::from(layout.micro) * f64::from(layout.data)
+        let flops: u128 = [Kind::F, Kind::B].iter().map(|&kind| self.spec.flops(kind, micro)).sum();
+        flops as f64 * f64::from(layout.micro) * f64::from(layout.dp)
     }
 }

@@ -14,7 +14,7 @@ use super::super::signal::{Aborted, WaitPolicy as _};
 use super::super::watch::{Fault, called_off_since};
 use super::endpoint::GpuLink;
 use crate::cuda::{Address, Buffer, Clock, Event, EventTimer, Gpu, Range, Run, Shard};
-use crate::ending::Twofold;
+use crate::epilogue::GradientSync;
 use crate::model::Parameters;
 use crate::op::{Kind, Op};
 use crate::placement::Chunk;
@@ -160,10 +160,10 @@ impl Backend for Accelerator {
         Ok(())
     }
 
-    fn copy_gradient(&mut self, gradient: Twofold, mut place: Address) -> Result<()> {
+    fn copy_gradient(&mut self, gradient: GradientSync, mut place: Address) -> Result<()> {
         let own = match gradient {
-            Twofold::Tied => self.shard.tied_gradient().map(|(_, own)| own).into_iter().collect(),
-            Twofold::Stage(Chunk { stage, .. }) => self.shard.stage_gradient(stage),
+            GradientSync::Tied => self.shard.tied_gradient().map(|(_, own)| own).into_iter().collect(),
+            GradientSync::Stage(Chunk { stage, .. }) => self.shard.stage_gradient(stage),
         };
         for run in own {
             self.gpu.compute.copy(place, run.address, run.bytes())?;
@@ -172,21 +172,21 @@ impl Backend for Accelerator {
         Ok(())
     }
 
-    fn add_gradient(&mut self, gradient: Twofold, mut place: Address) -> Result<()> {
+    fn add_gradient(&mut self, gradient: GradientSync, mut place: Address) -> Result<()> {
         let receive_buffer: Vec<Run> = match gradient {
-            Twofold::Tied => self.shard.tied_inbox().into_iter().collect(),
-            Twofold::Stage(Chunk { stage, .. }) => self.shard.stage_inbox(stage)?,
+            GradientSync::Tied => self.shard.tied_inbox().into_iter().collect(),
+            GradientSync::Stage(Chunk { stage, .. }) => self.shard.stage_inbox(stage)?,
         };
         for run in receive_buffer {
             self.gpu.compute.copy(run.address, place, run.bytes())?;
             place = place.offset(run.bytes());
         }
         match gradient {
-            Twofold::Tied => {
+            GradientSync::Tied => {
                 self.shard.take_tied();
                 Ok(())
             }
-            Twofold::Stage(Chunk { stage, .. }) => self.shard.add_stage_inbox(stage),
+            GradientSync::Stage(Chunk { stage, .. }) => self.shard.add_stage_inbox(stage),
         }
     }
 

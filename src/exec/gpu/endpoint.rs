@@ -19,7 +19,7 @@ pub type MakeEnds = fn(Vec<Endpoint>, &Arc<Shared>, Delivery) -> Result<Vec<GpuL
 
 /// Checks that a library is available.
 pub fn library(wanted: &'static Wanted) -> Result<(), Refusal> {
-    library::open(wanted).map(|_| ()).map_err(|missing| Refusal { why: missing.to_string(), is_lack: true })
+    library::open(wanted).map(|_| ()).map_err(|missing| Refusal { why: missing.to_string(), is_unavailable: true })
 }
 
 /// Memory that this device fills and sends.

@@ -6,7 +6,6 @@ use super::super::shared::Shared;
 use super::super::watch::Fault;
 use super::accelerator::Accelerator;
 use super::endpoint::Endpoint;
-use crate::anatomy::{Anatomy, MicroBatch, Stage, Storage};
 use crate::cuda::library::{self, CUBLASLT, NVRTC};
 use crate::cuda::{
     Driver, Gpu, Precision, Shard, Unsupported, Unusable, enable_peers, stage_gradient_bytes, storage,
@@ -14,6 +13,7 @@ use crate::cuda::{
 };
 use crate::delivery::Delivery;
 use crate::model::Parameters;
+use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
 use crate::ranks::Ranks;
 use anyhow::{Error, Result, ensure};
 use std::collections::BTreeMap;
@@ -62,12 +62,12 @@ impl Gpus {
     }
 
     /// Whether `error` means that this machine lacks something that GPUs need.
-    pub fn is_lack(error: &Error) -> bool {
+    pub fn is_unavailable(error: &Error) -> bool {
         Unusable::is_behind(error)
     }
 
     /// Whether `error` means that this GPU does not support the model or schedule.
-    pub fn is_unfit(error: &Error) -> bool {
+    pub fn is_unsupported(error: &Error) -> bool {
         Unsupported::is_behind(error)
     }
 
@@ -102,9 +102,9 @@ impl Gpus {
     }
 
     /// Returns the size in bytes of an activation, of the tied gradient, and of each stage's gradient.
-    pub fn bytes(&self, anatomy: &Anatomy, stages: &[Stage]) -> (usize, usize, Vec<usize>) {
-        let gradients = stages.iter().map(|stage| stage_gradient_bytes(anatomy, stage)).collect();
-        (self.precision.bytes(), tied_gradient_bytes(anatomy), gradients)
+    pub fn bytes(&self, spec: &ModelSpec, stages: &[Stage]) -> (usize, usize, Vec<usize>) {
+        let gradients = stages.iter().map(|stage| stage_gradient_bytes(spec, stage)).collect();
+        (self.precision.bytes(), tied_gradient_bytes(spec), gradients)
     }
 
     /// Returns how GPUs store activations of micro-batches of `rows` tokens.

@@ -18,4 +18,4 @@ pub use nvshmem::Nvshmem;
 pub use staged::Staged;
 
 /// Why there are no GPUs, in a build without the feature `cuda`.
-pub const LACK: Option<&str> = None;
+pub const UNAVAILABLE: Option<&str> = None;

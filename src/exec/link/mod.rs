@@ -69,11 +69,11 @@ pub struct Refusal {
     /// What was expected, what was found, and what to do.
     pub why: String,
     /// Whether the machine lacks something; otherwise the request is inconsistent.
-    pub is_lack: bool,
+    pub is_unavailable: bool,
 }
 
 impl Refusal {
     pub fn of(why: impl Into<String>) -> Refusal {
-        Refusal { why: why.into(), is_lack: false }
+        Refusal { why: why.into(), is_unavailable: false }
     }
 }

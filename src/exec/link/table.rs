@@ -1,6 +1,6 @@
 //! The table of links.
 
-use super::super::gpu::{Copy, LACK, MakeEnds, Nccl, Nvshmem, Staged};
+use super::super::gpu::{Copy, MakeEnds, Nccl, Nvshmem, Staged, UNAVAILABLE};
 use super::{Refusal, Setting, local};
 use crate::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
 use crate::ranks::{Lost, Ranks};
@@ -90,8 +90,8 @@ pub static LINKS: [LinkKind; 5] = [
 impl LinkKind {
     /// Checks that it can connect the devices of `setting`.
     pub fn check(&self, setting: &Setting<'_>) -> Result<(), Refusal> {
-        let outcome = match LACK {
-            Some(lack) if self.hosts.is_none() => Err(Refusal { why: lack.to_string(), is_lack: true }),
+        let outcome = match UNAVAILABLE {
+            Some(lack) if self.hosts.is_none() => Err(Refusal { why: lack.to_string(), is_unavailable: true }),
             _ if self.is_legal(setting.gpus) => (self.probe)(setting),
             _ => {
                 let legal: Vec<&str> =

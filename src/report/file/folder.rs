@@ -3,7 +3,7 @@
 use crate::report::file::csv::{memory_csv, source_name};
 use crate::report::file::json::{figures, file_names};
 use crate::report::file::unfinished::{self, Unfinished, parent};
-use crate::report::{Place, Report, Shape, WriteError, html, svg, trace_gz};
+use crate::report::{Output, OutputKind, Report, WriteError, html, svg, trace_gz};
 use rustix::fs::Access;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -21,8 +21,8 @@ impl Report {
     /// # Errors
     /// The ending is unknown or the path cannot be written; nothing is left behind.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Vec<PathBuf>, WriteError> {
-        let place = Place::named(path.as_ref())?;
-        if let Shape::Stdout = place.shape {
+        let place = Output::named(path.as_ref())?;
+        if let OutputKind::Stdout = place.shape {
             return Err(WriteError::Name(
                 "expected the name of a file or folder, found '-'; print the result of svg() instead".into(),
             ));
@@ -31,29 +31,29 @@ impl Report {
     }
 }
 
-impl Place {
+impl Output {
     /// Fails before the work if the path cannot be written. Leaves nothing behind.
     pub fn try_out(&self) -> Result<(), WriteError> {
         match self.shape {
-            Shape::Stdout => Ok(()),
-            Shape::File(..) => try_file(&self.path),
-            Shape::Folder => placed("make the folder", &self.path, try_folder(&self.path)),
+            OutputKind::Stdout => Ok(()),
+            OutputKind::File(..) => try_file(&self.path),
+            OutputKind::Folder => placed("make the folder", &self.path, try_folder(&self.path)),
         }
     }
 
     /// Writes the report; `more` are further files of a folder. Returns the files' paths.
     pub fn write(&self, report: &Report, more: &[NamedBytes]) -> Result<Vec<PathBuf>, WriteError> {
         match self.shape {
-            Shape::Stdout => Ok(Vec::new()),
-            Shape::File(_, bytes) => write_atomic(&self.path, &bytes(report)?).map(|()| vec![self.path.clone()]),
-            Shape::Folder => folder(report, &self.path, more),
+            OutputKind::Stdout => Ok(Vec::new()),
+            OutputKind::File(_, bytes) => write_atomic(&self.path, &bytes(report)?).map(|()| vec![self.path.clone()]),
+            OutputKind::Folder => folder(report, &self.path, more),
         }
     }
 
     /// Whether two paths are the same, or one is a file of the report folder that the other is.
-    pub fn meets(&self, other: &Place) -> bool {
-        if let (Shape::Stdout, _) | (_, Shape::Stdout) = (self.shape, other.shape) {
-            return matches!((self.shape, other.shape), (Shape::Stdout, Shape::Stdout));
+    pub fn meets(&self, other: &Output) -> bool {
+        if let (OutputKind::Stdout, _) | (_, OutputKind::Stdout) = (self.shape, other.shape) {
+            return matches!((self.shape, other.shape), (OutputKind::Stdout, OutputKind::Stdout));
         }
         let (a, b) = (resolved(&self.path), resolved(&other.path));
         let inside = |file: &Path, folder: &Path| file.parent() == Some(folder) && is_of_reports(&file_name(file));

@@ -9,7 +9,7 @@ type Bytes = fn(&Report) -> Result<Vec<u8>, WriteError>;
 
 /// How a format shows timelines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drawn {
+pub enum TimelineRendering {
     /// Still picture.
     Still,
     /// Page, as wide as its window.
@@ -19,33 +19,29 @@ pub enum Drawn {
 }
 
 /// Endings of file names, how timelines are drawn there, and what makes the bytes.
-pub const FORMATS: &[(&str, Drawn, Bytes)] = &[
+pub const FORMATS: &[(&str, TimelineRendering, Bytes)] = &[
     #[cfg(not(feature = "pictures"))]
-    (".svg", Drawn::Still, |report| Ok(crate::report::svg(report).into_bytes())),
+    (".svg", TimelineRendering::Still, |report| Ok(crate::report::svg(report).into_bytes())),
     #[cfg(feature = "pictures")]
-    (".svg", Drawn::Still, |report| match report.is_plotted() {
+    (".svg", TimelineRendering::Still, |report| match report.is_plotted() {
         true => report.plots().svg().map(String::into_bytes),
         false => Ok(crate::report::svg(report).into_bytes()),
     }),
     #[cfg(feature = "pictures")]
-    (
-        ".png",
-        Drawn::Still,
-        |report| if report.is_plotted() { report.plots().png() } else { crate::report::png(report) },
-    ),
+    (".png", TimelineRendering::Still, |report| {
+        if report.is_plotted() { report.plots().png() } else { crate::report::png(report) }
+    }),
     #[cfg(feature = "pictures")]
-    (
-        ".pdf",
-        Drawn::Still,
-        |report| if report.is_plotted() { report.plots().pdf() } else { crate::report::pdf(report) },
-    ),
-    (".html", Drawn::Page, |report| Ok(crate::report::html(report).into_bytes())),
-    (".json", Drawn::Not, |report| Ok(crate::report::timelines(report).into_bytes())),
-    (".csv", Drawn::Not, |report| Ok(crate::report::csv(report).into_bytes())),
-    (".tex", Drawn::Not, |report| Ok(crate::report::latex(report).into_bytes())),
-    (".trace.json", Drawn::Not, |report| Ok(crate::report::trace(report).into_bytes())),
+    (".pdf", TimelineRendering::Still, |report| {
+        if report.is_plotted() { report.plots().pdf() } else { crate::report::pdf(report) }
+    }),
+    (".html", TimelineRendering::Page, |report| Ok(crate::report::html(report).into_bytes())),
+    (".json", TimelineRendering::Not, |report| Ok(crate::report::timelines(report).into_bytes())),
+    (".csv", TimelineRendering::Not, |report| Ok(crate::report::csv(report).into_bytes())),
+    (".tex", TimelineRendering::Not, |report| Ok(crate::report::latex(report).into_bytes())),
+    (".trace.json", TimelineRendering::Not, |report| Ok(crate::report::trace(report).into_bytes())),
     #[cfg(feature = "pictures")]
-    (".trace.json.gz", Drawn::Not, crate::report::trace_gz),
+    (".trace.json.gz", TimelineRendering::Not, crate::report::trace_gz),
 ];
 
 /// Returns the endings of [`FORMATS`].
@@ -55,42 +51,42 @@ pub fn endings() -> Vec<&'static str> {
 
 /// Where a report is written, and as what.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Output {
     /// The path as given.
     pub path: PathBuf,
     /// What its name says.
-    pub shape: Shape,
+    pub shape: OutputKind,
 }
 
 /// What is written to a path.
 #[derive(Clone, Copy, Debug)]
-pub enum Shape {
+pub enum OutputKind {
     /// Nothing: `-` is stdout, to which a command prints anyway.
     Stdout,
     /// A file, with the function that makes its bytes.
-    File(Drawn, Bytes),
+    File(TimelineRendering, Bytes),
     /// A report folder.
     Folder,
 }
 
-impl Place {
+impl Output {
     /// Interprets a name: a file if its ending is known, a report folder if it has none or ends in `/`, stdout for `-`.
     ///
     /// # Errors
     /// The ending is unknown or the name is empty.
-    pub fn named(name: impl AsRef<OsStr>) -> Result<Place, WriteError> {
+    pub fn named(name: impl AsRef<OsStr>) -> Result<Output, WriteError> {
         let (name, path) = (name.as_ref().to_string_lossy(), PathBuf::from(name.as_ref()));
-        let place = |shape| Ok(Place { path, shape });
+        let place = |shape| Ok(Output { path, shape });
         if name == "-" {
-            return place(Shape::Stdout);
+            return place(OutputKind::Stdout);
         }
         if is_folder(&name) {
-            return place(Shape::Folder);
+            return place(OutputKind::Folder);
         }
         let fitting = FORMATS.iter().filter(|(ending, ..)| ends_with(&name, ending) && !is_bare(&name));
         match (fitting.max_by_key(|(ending, ..)| ending.len()), ending(&name)) {
-            (Some((_, drawn, bytes)), _) => place(Shape::File(*drawn, *bytes)),
-            (None, None) => place(Shape::Folder),
+            (Some((_, drawn, bytes)), _) => place(OutputKind::File(*drawn, *bytes)),
+            (None, None) => place(OutputKind::Folder),
             (None, Some(_)) => Err(WriteError::Name(format!(
                 "expected a name that ends in {}, or one without an ending for a report folder, found '{name}'; \
                  for a folder of this very name write {name}/",

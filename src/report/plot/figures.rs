@@ -3,7 +3,7 @@
 use super::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
 use crate::report::number::percent;
 use crate::report::scene::rows::{activations, rows};
-use crate::report::{Entry, Panel, Point, Report};
+use crate::report::{ComparisonPoint, Entry, Panel, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most schedules in one chart.
@@ -34,7 +34,7 @@ impl Report {
     }
 
     /// The predictions of a comparison over several p or m; empty for one p and m.
-    fn sweep(&self) -> Vec<(&Point, &Panel)> {
+    fn sweep(&self) -> Vec<(&ComparisonPoint, &Panel)> {
         let points = self.entries.iter().filter_map(|entry| Some((entry.point.as_ref()?, entry.predicted.as_ref()?)));
         let points: Vec<_> = points.collect();
         let at: BTreeSet<_> = points.iter().map(|(point, _)| (point.devices, point.microbatches)).collect();
@@ -59,19 +59,22 @@ const FIGURES: [Figure; 3] = [
 ];
 
 /// The names of schedules in the order in which they were asked for; those of a number of schedules, such as `auto`, are one.
-fn by_schedule<'a>(points: &[(&'a Point, &'a Panel)]) -> Vec<(String, Vec<(&'a Point, &'a Panel)>)> {
-    let mut by: BTreeMap<usize, Vec<(&Point, &Panel)>> = BTreeMap::new();
+fn by_schedule<'a>(
+    points: &[(&'a ComparisonPoint, &'a Panel)],
+) -> Vec<(String, Vec<(&'a ComparisonPoint, &'a Panel)>)> {
+    let mut by: BTreeMap<usize, Vec<(&ComparisonPoint, &Panel)>> = BTreeMap::new();
     points.iter().for_each(|&(point, panel)| by.entry(point.number).or_default().push((point, panel)));
-    let name = |of: &[(&Point, &Panel)]| of.first().map_or_else(String::new, |(point, _)| point.schedule.clone());
+    let name =
+        |of: &[(&ComparisonPoint, &Panel)]| of.first().map_or_else(String::new, |(point, _)| point.schedule.clone());
     by.into_values().take(MOST).map(|of| (name(&of), of)).collect()
 }
 
-fn numbers(points: &[(&Point, &Panel)], of: fn(&Point) -> u32) -> Vec<u32> {
+fn numbers(points: &[(&ComparisonPoint, &Panel)], of: fn(&ComparisonPoint) -> u32) -> Vec<u32> {
     points.iter().map(|(point, _)| of(point)).collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
 /// Lines over m or p; heat maps of the bubble over both.
-fn sweeps(points: &[(&Point, &Panel)]) -> Vec<Plot> {
+fn sweeps(points: &[(&ComparisonPoint, &Panel)]) -> Vec<Plot> {
     let (devices, microbatches) = (numbers(points, |point| point.devices), numbers(points, |point| point.microbatches));
     if points.is_empty() {
         return Vec::new();
@@ -79,7 +82,7 @@ fn sweeps(points: &[(&Point, &Panel)]) -> Vec<Plot> {
     if devices.len() > 1 && microbatches.len() > 1 {
         return heat_maps(points, &devices, &microbatches);
     }
-    let (label, values, of): (_, _, fn(&Point) -> u32) = if devices.len() > 1 {
+    let (label, values, of): (_, _, fn(&ComparisonPoint) -> u32) = if devices.len() > 1 {
         ("devices p", devices, |point| point.devices)
     } else {
         ("micro-batches m", microbatches, |point| point.microbatches)
@@ -91,7 +94,7 @@ fn sweeps(points: &[(&Point, &Panel)]) -> Vec<Plot> {
         } else {
             figure.label.to_string()
         };
-        let line = |(name, of_schedule): (String, Vec<(&Point, &Panel)>)| Series {
+        let line = |(name, of_schedule): (String, Vec<(&ComparisonPoint, &Panel)>)| Series {
             name,
             style: SeriesStyle::Line,
             points: of_schedule.iter().map(|(point, panel)| (f64::from(of(point)), (figure.of)(panel))).collect(),
@@ -115,17 +118,17 @@ fn counts(label: &str, values: &[u32]) -> PlotAxis {
 }
 
 /// A heat map of the bubble per schedule, all on one scale of colours.
-fn heat_maps(points: &[(&Point, &Panel)], devices: &[u32], microbatches: &[u32]) -> Vec<Plot> {
+fn heat_maps(points: &[(&ComparisonPoint, &Panel)], devices: &[u32], microbatches: &[u32]) -> Vec<Plot> {
     let figure = &BUBBLE;
     let all = || points.iter().map(|(_, panel)| (figure.of)(panel));
     let range = (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max));
-    let least = |at: &Point| {
+    let least = |at: &ComparisonPoint| {
         let there = points.iter().filter(|(p, _)| (p.devices, p.microbatches) == (at.devices, at.microbatches));
         there.map(|(_, panel)| panel.metrics.makespan).fold(f64::INFINITY, f64::min)
     };
     let schedules = by_schedule(points);
     let several = schedules.len() > 1;
-    let map = |(name, of): (String, Vec<(&Point, &Panel)>)| {
+    let map = |(name, of): (String, Vec<(&ComparisonPoint, &Panel)>)| {
         let cell = |p: u32, m: u32| {
             let (point, panel) = of.iter().find(|(at, _)| (at.devices, at.microbatches) == (p, m))?;
             let best = several && panel.metrics.makespan <= least(point) * (1.0 + 1e-9);

@@ -2,7 +2,7 @@
 //! changes.
 
 use crate::report::number::{MISSING, number, percent, quantity};
-use crate::report::{Entry, Panel, Point, Report, Table};
+use crate::report::{ComparisonPoint, Entry, Panel, Report, Table};
 use std::collections::BTreeSet;
 
 /// A figure, less of which is better.
@@ -105,7 +105,7 @@ fn alike(a: f64, b: f64) -> bool {
 
 /// The entries of a comparison.
 struct Compared<'a> {
-    entries: Vec<(&'a Entry, &'a Point)>,
+    entries: Vec<(&'a Entry, &'a ComparisonPoint)>,
 }
 
 impl<'a> Compared<'a> {
@@ -115,7 +115,7 @@ impl<'a> Compared<'a> {
     }
 
     /// Returns the number of distinct values.
-    fn numbers<T: Ord>(&self, of: fn(&Point) -> T) -> usize {
+    fn numbers<T: Ord>(&self, of: fn(&ComparisonPoint) -> T) -> usize {
         self.entries.iter().map(|(_, point)| of(point)).collect::<BTreeSet<T>>().len()
     }
 
@@ -125,13 +125,13 @@ impl<'a> Compared<'a> {
     }
 
     /// Whether `b` competes with `a`.
-    fn rivals(&self, a: &Point, b: &Point) -> bool {
+    fn rivals(&self, a: &ComparisonPoint, b: &ComparisonPoint) -> bool {
         let there = !self.by_point() || (a.devices, a.microbatches) == (b.devices, b.microbatches);
         there && b.above_cap.is_none()
     }
 
     /// Whether an entry is the best of its rivals in a column, with some of them worse.
-    fn is_best(&self, (entry, point): (&Entry, &Point), column: &Column) -> bool {
+    fn is_best(&self, (entry, point): (&Entry, &ComparisonPoint), column: &Column) -> bool {
         let Some(panel) = entry.predicted.as_ref().filter(|_| point.above_cap.is_none()) else { return false };
         let rivals = self.entries.iter().filter(|(_, other)| self.rivals(point, other));
         let found: Vec<f64> = rivals.filter_map(|(entry, _)| entry.predicted.as_ref().map(column.by)).collect();
@@ -154,7 +154,7 @@ impl<'a> Compared<'a> {
     }
 
     /// Returns the names of the figures in which an entry is the best.
-    fn best(&self, one: (&Entry, &Point)) -> Vec<&'static str> {
+    fn best(&self, one: (&Entry, &ComparisonPoint)) -> Vec<&'static str> {
         COLUMNS.iter().filter(|column| self.is_best(one, column)).map(|column| column.name).collect()
     }
 
@@ -183,7 +183,7 @@ impl<'a> Compared<'a> {
         };
         header.extend(shown.iter().map(name));
         header.extend(bound_names.clone().map(str::to_string));
-        let row = |&(entry, point): &(&Entry, &Point)| {
+        let row = |&(entry, point): &(&Entry, &ComparisonPoint)| {
             let mut cells = vec![point.schedule.clone()];
             if several {
                 cells.extend([point.devices, point.microbatches].map(|number| number.to_string()));
@@ -236,7 +236,7 @@ impl<'a> Compared<'a> {
     }
 
     /// `p = 4, m = 16`, without the numbers that all points share.
-    fn place(&self, point: &Point) -> String {
+    fn place(&self, point: &ComparisonPoint) -> String {
         let p = (self.numbers(|point| point.devices) > 1).then(|| format!("p = {}", point.devices));
         let m = (self.numbers(|point| point.microbatches) > 1).then(|| format!("m = {}", point.microbatches));
         p.into_iter().chain(m).collect::<Vec<_>>().join(", ")
@@ -244,7 +244,8 @@ impl<'a> Compared<'a> {
 
     /// Returns the schedules with the smallest makespan at a point.
     fn shortest(&self, devices: u32, microbatches: u32) -> String {
-        let is_there = |at: &Point| (at.devices, at.microbatches) == (devices, microbatches) && at.above_cap.is_none();
+        let is_there =
+            |at: &ComparisonPoint| (at.devices, at.microbatches) == (devices, microbatches) && at.above_cap.is_none();
         let there = || self.entries.iter().filter(|(_, at)| is_there(at));
         let makespan = |entry: &Entry| entry.predicted.as_ref().map(typical_makespan);
         let least = there().filter_map(|(entry, _)| makespan(entry)).fold(f64::INFINITY, f64::min);
@@ -304,7 +305,7 @@ fn runs(letter: &str, along: Vec<(u32, String)>) -> String {
 
 /// Returns the table of schedules that do not exist for some p and m.
 fn left_out(compared: &Compared<'_>) -> Option<Table> {
-    let row = |(_, point): &(&Entry, &Point)| {
+    let row = |(_, point): &(&Entry, &ComparisonPoint)| {
         let why = &point.left_out.as_ref()?.why;
         let line = why.lines().next().unwrap_or_default();
         let numbers = format!("p = {}, m = {}: ", point.devices, point.microbatches);

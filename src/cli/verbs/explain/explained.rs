@@ -7,7 +7,7 @@ use crate::cost::CostTable;
 use crate::exact;
 use crate::graph::TaskGraph;
 use crate::metrics::Metrics;
-use crate::sim::{self, Bounds, CriticalSpan, IdleReport, MemoryCurve, Predicted, Sensitivity, bounds_at_own_peaks};
+use crate::sim::{self, Bounds, CriticalSpan, IdleReport, MemoryCurve, Prediction, Sensitivity, bounds_at_own_peaks};
 use serde::Serialize;
 
 /// One schedule, times in the unit of its costs.
@@ -81,13 +81,13 @@ pub struct Slack {
 impl Explained {
     /// Explains a prediction, and searches for the best order among `exact` states.
     pub fn new(
-        predicted: &Predicted,
+        predicted: &Prediction,
         advice: Advice,
         sensitivities: Sensitivities,
         exact: Option<u64>,
         remarks: RemarkOptions,
     ) -> Result<Explained, Failure> {
-        let Predicted { graph, costs, memory_cap: cap, .. } = *predicted;
+        let Prediction { graph, costs, memory_cap: cap, .. } = *predicted;
         let times = predicted.op_times();
         let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
         let named = |bounds: Bounds| {

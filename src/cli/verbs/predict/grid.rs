@@ -4,7 +4,7 @@ use crate::cli::Failure;
 use crate::cli::options::schedules::SearchOptions;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::dsl;
-use crate::report::{Entry, LeftOut, Point, Report};
+use crate::report::{ComparisonPoint, Entry, LeftOut, Report};
 use crate::resolve::{Costs, Error, Resolved, Selection, Variant, Warning};
 use crate::sim::event::EventError;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ const MOST: usize = 10_000;
 pub struct Combination {
     /// The name as given.
     pub name: String,
-    pub point: Point,
+    pub point: ComparisonPoint,
     /// The schedule with its costs, unless it is left out.
     pub resolved: Option<Resolved>,
 }
@@ -26,7 +26,7 @@ fn what(error: &Error) -> &'static str {
     match error {
         Error::Deadlock { .. } => "deadlock",
         Error::Cost(_) | Error::Split(_) => "no costs",
-        Error::Settle { .. } => "no order",
+        Error::Ordering { .. } => "no order",
         _ => "none",
     }
 }
@@ -62,7 +62,7 @@ impl Combination {
 
     /// Returns the schedule's name, with p and m if there are `several`.
     pub fn label(&self, several: bool) -> String {
-        let Point { schedule, devices, microbatches, .. } = &self.point;
+        let ComparisonPoint { schedule, devices, microbatches, .. } = &self.point;
         if several { format!("{schedule} p={devices} m={microbatches}") } else { schedule.clone() }
     }
 }
@@ -106,8 +106,14 @@ impl SearchOptions {
                 let busy = remarks.busy(&format!("making the order of {name}"), None);
                 let resolved = selection.resolve(name, costs);
                 drop(busy);
-                let mut point =
-                    Point { schedule: name.clone(), number, devices, microbatches, above_cap: None, left_out: None };
+                let mut point = ComparisonPoint {
+                    schedule: name.clone(),
+                    number,
+                    devices,
+                    microbatches,
+                    above_cap: None,
+                    left_out: None,
+                };
                 let resolved = match resolved {
                     Err(error) if count > 1 && error.is_of_numbers() => {
                         point.left_out = Some(LeftOut { what: what(&error), why: error.to_string() });

@@ -15,12 +15,12 @@ use crate::cli::sandbox::Sandbox;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::table;
 use crate::cost::analytic::Analytic;
-use crate::forecast::Forecast;
-use crate::remedy::{Question, misfit};
-use crate::report::{self, Point, Report, Table};
+use crate::report::{self, ComparisonPoint, Report, Table};
 use crate::resolve::{Costs, Host, Resolved, Selection};
 use crate::sim::event::{Each, EventError};
-use crate::sim::{Predicted, Prediction};
+use crate::sim::{Prediction, PredictionFigures};
+use crate::step_estimate::StepEstimate;
+use crate::suggestion::{FitRequest, suggest_fit};
 use clap::Args;
 use grid::Combination;
 use serde::Serialize;
@@ -74,14 +74,14 @@ struct Marked<'a> {
 #[derive(Serialize)]
 struct Printed<'a> {
     #[serde(flatten)]
-    prediction: &'a Prediction,
+    prediction: &'a PredictionFigures,
     #[serde(flatten)]
-    forecast: Option<&'a Forecast>,
+    forecast: Option<&'a StepEstimate>,
 }
 
 struct Forecasts {
     analytic: Analytic,
-    each: Vec<(String, Forecast)>,
+    each: Vec<(String, StepEstimate)>,
 }
 
 /// A combination that is left out.
@@ -132,7 +132,7 @@ impl Predict {
         misfits.for_each(|misfit| self.remarks.remark(&format!("warning: {misfit}")));
         self.show(&results, &all, forecasts.as_ref())?;
         let figures =
-            results.iter().zip(&labels).enumerate().map(|(number, (Predicted { prediction: p, .. }, label))| {
+            results.iter().zip(&labels).enumerate().map(|(number, (Prediction { prediction: p, .. }, label))| {
                 let forecast = forecasts.as_ref().map(|forecasts| &forecasts.each[number].1);
                 let iteration = forecast.map(|forecast| 1e3 * forecast.iteration_s).or(p.iteration);
                 let figures = Figures::new(label, &p.time_unit).with_metrics(Side::Predicted, &p.metrics);
@@ -192,15 +192,15 @@ impl Predict {
     }
 
     /// Estimates each schedule of a model on hardware.
-    fn forecasts(&self, analytic: Analytic, all: &[Combination], results: &[Predicted]) -> Result<Forecasts, Failure> {
+    fn forecasts(&self, analytic: Analytic, all: &[Combination], results: &[Prediction]) -> Result<Forecasts, Failure> {
         let asked = Selection { balance: self.costs.balance, ..self.asked(&analytic)?.selection() };
         let there = all.iter().filter_map(|one| Some((&one.name, one.resolved.as_ref()?)));
-        let one = |((name, resolved), result): ((&String, &Resolved), &Predicted)| {
-            let mut forecast = Forecast::new(&analytic.as_resolved(resolved), result)
+        let one = |((name, resolved), result): ((&String, &Resolved), &Prediction)| {
+            let mut forecast = StepEstimate::new(&analytic.as_resolved(resolved), result)
                 .map_err(|error| Failure::Usage(error.to_string()))?;
-            let question = Question { name, selection: &asked, analytic: &analytic, micro_given: self.micro_given };
+            let question = FitRequest { name, selection: &asked, analytic: &analytic, micro_given: self.micro_given };
             let _busy = self.remarks.busy(&format!("searching a layout of {name} that fits"), None);
-            forecast.misfit = misfit(&question, result.graph, &forecast.memory);
+            forecast.misfit = suggest_fit(&question, result.graph, &forecast.memory);
             Ok((result.prediction.schedule.clone(), forecast))
         };
         let each = there.zip(results).map(one).collect::<Result<Vec<_>, Failure>>()?;
@@ -241,7 +241,7 @@ impl Predict {
     }
 
     /// Predicts a schedule, with percentiles of the makespan under --jitter.
-    fn predict<'a>(&self, resolved: &'a Resolved, label: &str) -> Result<Predicted<'a>, Failure> {
+    fn predict<'a>(&self, resolved: &'a Resolved, label: &str) -> Result<Prediction<'a>, Failure> {
         let place = |e: EventError| match Failure::from(e) {
             Failure::Schedule(text) => Failure::Schedule(format!("{label}: {text}")),
             other => other,
@@ -264,7 +264,7 @@ impl Predict {
         Ok(predicted)
     }
 
-    fn show(&self, results: &[Predicted], all: &[Combination], forecasts: Option<&Forecasts>) -> Result<(), Failure> {
+    fn show(&self, results: &[Prediction], all: &[Combination], forecasts: Option<&Forecasts>) -> Result<(), Failure> {
         let several = self.schedules.are_several();
         // A comparison shows what is left out and what is above the cap.
         let compared = self.schedules.is_comparison() || all.iter().any(Combination::is_marked);
@@ -326,22 +326,22 @@ impl Predict {
 }
 
 fn missing(one: &Combination) -> Option<Missing<'_>> {
-    let Point { schedule, devices, microbatches, left_out, .. } = &one.point;
+    let ComparisonPoint { schedule, devices, microbatches, left_out, .. } = &one.point;
     let why = &left_out.as_ref()?.why;
     Some(Missing { schedule, devices: *devices, microbatches: *microbatches, why })
 }
 
 impl<'a> Printed<'a> {
-    fn new(result: &'a Predicted, forecasts: Option<&'a Forecasts>, number: usize) -> Printed<'a> {
+    fn new(result: &'a Prediction, forecasts: Option<&'a Forecasts>, number: usize) -> Printed<'a> {
         let forecast = forecasts.and_then(|forecasts| forecasts.each.get(number)).map(|(_, forecast)| forecast);
         Printed { prediction: &result.prediction, forecast }
     }
 }
 
 /// Makes a table of the splits that --balance found, before and after, one row per schedule.
-fn balance_table(results: &[Predicted]) -> Option<Table> {
+fn balance_table(results: &[Prediction]) -> Option<Table> {
     let list = |layers: &[usize]| layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    let row = |Prediction { schedule, balance, time_unit: unit, .. }: &Prediction| {
+    let row = |PredictionFigures { schedule, balance, time_unit: unit, .. }: &PredictionFigures| {
         let found = balance.as_ref()?;
         Some(vec![
             schedule.clone(),

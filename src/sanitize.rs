@@ -6,14 +6,14 @@ const LINE: usize = 1000;
 
 /// Returns `text` safe to print: control characters and those that change the direction of writing are escaped, long lines and many
 /// lines are cut.
-pub fn legible(text: &str) -> String {
+pub fn sanitize(text: &str) -> String {
     let mut lines = text.split('\n');
-    let mut legible = lines.by_ref().take(LINES).map(line).collect::<Vec<_>>().join("\n");
+    let mut sanitize = lines.by_ref().take(LINES).map(line).collect::<Vec<_>>().join("\n");
     let left = lines.count();
     if left > 0 {
-        legible += &format!("\n... and {left} more lines");
+        sanitize += &format!("\n... and {left} more lines");
     }
-    legible
+    sanitize
 }
 
 fn line(text: &str) -> String {

@@ -2,13 +2,13 @@
 //! command with that change gives the promised result.
 
 use crate::cost::analytic::Analytic;
-use crate::forecast::{MOST_CHANGES, OutOfMemory, Suggestion};
 use crate::graph::TaskGraph;
-use crate::layout::{Layout, Recompute, Zero};
+use crate::layout::{ParallelConfig, Recompute, Zero};
 use crate::memory::Memory;
 use crate::open::Order;
 use crate::placement::Placement;
 use crate::resolve::{Selection, Variant};
+use crate::step_estimate::{MOST_CHANGES, OutOfMemory, Suggestion};
 
 /// Maximum number of ops of all attempts.
 const MOST_OPS: u64 = 5_000_000;
@@ -18,7 +18,7 @@ const MOST_TRIES: [u64; 3] = [100, 6, 2];
 const MOST_SEARCHED: u32 = 8;
 
 /// A request: a schedule, a model on hardware under a layout, and all options that the answer depends on.
-pub struct Question<'a> {
+pub struct FitRequest<'a> {
     /// Requested schedule.
     pub name: &'a str,
     /// Options, caps and machine.
@@ -43,7 +43,7 @@ enum Change {
 /// A layout and the last kind of change.
 #[derive(Clone)]
 struct Candidate {
-    layout: Layout,
+    layout: ParallelConfig,
     changed: Option<Change>,
 }
 
@@ -60,50 +60,50 @@ struct Reach {
 fn neighbours(Candidate { layout, changed }: &Candidate, reach: Reach) -> Vec<Candidate> {
     let mut found = Vec::new();
     // Each kind of change applies once, and combinations are tried in one order only.
-    let mut add = |change: Change, layout: Layout| {
+    let mut add = |change: Change, layout: ParallelConfig| {
         if changed.is_none_or(|last| last < change) {
             found.push(Candidate { layout, changed: Some(change) });
         }
     };
     for recompute in [Recompute::Selective, Recompute::Full] {
         if recompute > layout.recompute {
-            add(Change::Recompute, Layout { recompute, ..layout.clone() });
+            add(Change::Recompute, ParallelConfig { recompute, ..layout.clone() });
         }
     }
     for zero in [Zero::Optimizer, Zero::Gradients, Zero::Weights] {
-        if zero > layout.zero && layout.data * layout.context > 1 {
-            add(Change::Zero, Layout { zero, ..layout.clone() });
+        if zero > layout.zero && layout.dp * layout.cp > 1 {
+            add(Change::Zero, ParallelConfig { zero, ..layout.clone() });
         }
     }
-    if layout.tensor > 1 && !layout.sequence_parallel {
-        add(Change::SequenceParallel, Layout { sequence_parallel: true, ..layout.clone() });
+    if layout.tp > 1 && !layout.sequence_parallel {
+        add(Change::SequenceParallel, ParallelConfig { sequence_parallel: true, ..layout.clone() });
     }
     let mut size = layout.micro_batch_size;
     while size.is_multiple_of(2) {
         size /= 2;
         let Some(micro) = layout.micro.checked_mul(layout.micro_batch_size / size) else { break };
-        add(Change::MicroBatchSize, Layout { micro_batch_size: size, micro, ..layout.clone() });
+        add(Change::MicroBatchSize, ParallelConfig { micro_batch_size: size, micro, ..layout.clone() });
     }
     for times in [2, 4, 8] {
         // Removed pipelines leave their micro-batches to the others.
-        let (data, micro) = match layout.data.is_multiple_of(times) {
-            true => (layout.data / times, layout.micro.checked_mul(times)),
-            false if reach.more_gpus => (layout.data, Some(layout.micro)),
+        let (data, micro) = match layout.dp.is_multiple_of(times) {
+            true => (layout.dp / times, layout.micro.checked_mul(times)),
+            false if reach.more_gpus => (layout.dp, Some(layout.micro)),
             false => continue,
         };
         let Some(micro) = micro else { continue };
-        if let Some(tensor) = layout.tensor.checked_mul(times).filter(|&tensor| tensor <= reach.tensor) {
-            add(Change::Tensor, Layout { tensor, data, micro, ..layout.clone() });
+        if let Some(tensor) = layout.tp.checked_mul(times).filter(|&tensor| tensor <= reach.tensor) {
+            add(Change::Tensor, ParallelConfig { tp: tensor, dp: data, micro, ..layout.clone() });
         }
-        if let (Some(devices), None) = (layout.devices.checked_mul(times), &layout.layers) {
-            add(Change::Stages, Layout { devices, data, micro, ..layout.clone() });
+        if let (Some(devices), None) = (layout.pp.checked_mul(times), &layout.layers) {
+            add(Change::Stages, ParallelConfig { pp: devices, dp: data, micro, ..layout.clone() });
         }
     }
     found
 }
 
 /// Returns why the step of `graph` does not fit, with a suggestion; `None` if it fits.
-pub fn misfit(question: &Question<'_>, graph: &TaskGraph, memory: &Memory) -> Option<OutOfMemory> {
+pub fn suggest_fit(question: &FitRequest<'_>, graph: &TaskGraph, memory: &Memory) -> Option<OutOfMemory> {
     if memory.fits {
         return None;
     }
@@ -126,14 +126,14 @@ struct Budget {
     tries: u64,
 }
 
-impl Question<'_> {
+impl FitRequest<'_> {
     /// Returns the fewest changes that fit, preferably without more GPUs and with tensor parallelism within a node; among
     /// several, the one with the least GPU time per step.
     fn remedy(&self) -> Option<Suggestion> {
         let effort = self.effort();
-        let devices = if effort == 0 { u32::MAX } else { self.analytic.layout.devices.max(MOST_SEARCHED) };
+        let devices = if effort == 0 { u32::MAX } else { self.analytic.layout.pp.max(MOST_SEARCHED) };
         let mut budget = Budget { devices, ops: MOST_OPS, tries: MOST_TRIES[effort] };
-        let node = (self.analytic.machine.hardware.gpus_per_node as u32).max(self.analytic.layout.tensor);
+        let node = (self.analytic.machine.hardware.gpus_per_node as u32).max(self.analytic.layout.tp);
         let reach = |more_gpus: bool, tensor: u32| Reach { more_gpus, tensor };
         [reach(false, node), reach(false, u32::MAX), reach(true, node), reach(true, u32::MAX)].into_iter().find_map(
             |reach| {
@@ -161,7 +161,7 @@ impl Question<'_> {
         let mut promising: Vec<(f64, &Candidate, Analytic)> = level
             .iter()
             .filter_map(|candidate| {
-                let layout = Some(candidate.layout.clone()).filter(|layout| layout.devices <= budget.devices)?;
+                let layout = Some(candidate.layout.clone()).filter(|layout| layout.pp <= budget.devices)?;
                 let analytic = Analytic::new(self.analytic.model, self.analytic.machine.clone(), layout).ok()?;
                 Some((least_cost(&analytic)?, candidate, analytic))
             })
@@ -172,13 +172,13 @@ impl Question<'_> {
             if best.as_ref().is_some_and(|(cost, _)| *cost <= least) {
                 break;
             }
-            let Layout { devices, micro, .. } = analytic.layout;
+            let ParallelConfig { pp: devices, micro, .. } = analytic.layout;
             let ops = 2 * u64::from(devices) * u64::from(micro) * u64::from(self.selection.chunks.unwrap_or(1));
             if budget.tries == 0 || budget.ops < ops {
                 break;
             }
             *budget = Budget { ops: budget.ops - ops, tries: budget.tries - 1, ..*budget };
-            let Ok(forecast) = self.selection.forecast(self.name, &analytic) else { continue };
+            let Ok(forecast) = self.selection.estimate(self.name, &analytic) else { continue };
             let (iteration_s, gpus) = (forecast.iteration_s, forecast.gpus);
             let cost = iteration_s * gpus as f64;
             if forecast.memory.fits && best.as_ref().is_none_or(|(least, _)| cost < *least) {
@@ -190,7 +190,7 @@ impl Question<'_> {
     }
 
     /// Returns the options that lead to the layout `to`.
-    fn change(&self, to: &Layout) -> String {
+    fn change(&self, to: &ParallelConfig) -> String {
         let from = &self.analytic.layout;
         let mut options = Vec::new();
         let mut add = |changed: bool, option: &str, value: String| {
@@ -202,9 +202,9 @@ impl Question<'_> {
         add(to.zero != from.zero, "--zero", to.zero.to_string());
         add(to.sequence_parallel != from.sequence_parallel, "--sequence-parallel", String::new());
         add(to.micro_batch_size != from.micro_batch_size, "--micro-batch-size", to.micro_batch_size.to_string());
-        add(to.tensor != from.tensor, "--tp", to.tensor.to_string());
-        add(to.devices != from.devices, "--stages", to.devices.to_string());
-        add(to.data != from.data, "--dp", to.data.to_string());
+        add(to.tp != from.tp, "--tp", to.tp.to_string());
+        add(to.pp != from.pp, "--stages", to.pp.to_string());
+        add(to.dp != from.dp, "--dp", to.dp.to_string());
         add(to.micro != from.micro && self.micro_given, "--micro", to.micro.to_string());
         options.join(" ")
     }
@@ -213,7 +213,7 @@ impl Question<'_> {
 /// Returns a lower bound of the GPU time of a step, in seconds; `None` if it cannot fit: the average memory of devices that run
 /// one micro-batch at a time is a lower bound of the peak.
 fn least_cost(analytic: &Analytic) -> Option<f64> {
-    let devices = analytic.layout.devices;
+    let devices = analytic.layout.pp;
     let memory = analytic.least_memory(&Placement::linear(devices))?;
     let total: u128 = memory.per_device.iter().map(|device| u128::from(device.total)).sum();
     if total > u128::from(memory.capacity_bytes) * u128::from(devices) {

@@ -34,7 +34,7 @@ impl StepOp {
 
 /// A gradient that two devices hold and synchronize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Twofold {
+pub enum GradientSync {
     /// Of the tied embedding.
     Tied,
     /// Of a stage of which two devices hold a copy.
@@ -47,59 +47,59 @@ pub struct StepNode {
     pub device: u32,
     pub op: StepOp,
     /// The gradients that it sends, or the one that it adds to.
-    pub gradients: Vec<Twofold>,
+    pub gradients: Vec<GradientSync>,
     /// The nodes of other devices that must have ended; earlier nodes of its own device must have, too.
     pub needs: Vec<usize>,
 }
 
 /// All step ops of a step, each after those that it waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ending {
+pub struct StepEpilogue {
     nodes: Vec<StepNode>,
 }
 
-impl Ending {
+impl StepEpilogue {
     /// Creates the epilogue of a model on `placement`. The devices `tied`, if any, exchange the gradient of the tied embedding;
     /// devices that hold copies of a stage exchange its gradients. A norm is a barrier: every optimizer waits for all norms.
-    pub fn new(placement: &Placement, tied: Option<[u32; 2]>, norm: bool) -> Ending {
+    pub fn new(placement: &Placement, tied: Option<[u32; 2]>, norm: bool) -> StepEpilogue {
         let devices = 0..placement.devices();
-        let mut ending = Ending::default();
+        let mut epilogue = StepEpilogue::default();
         if placement.directions() == 2 {
             // In stage order on every device, so that no two devices wait for each other at different stages.
             let held = devices.clone().map(|device| {
                 let mut held = placement.held_by(device).to_vec();
                 held.sort_by_key(|chunk| chunk.stage);
-                (device, held.into_iter().map(Twofold::Stage).collect())
+                (device, held.into_iter().map(GradientSync::Stage).collect())
             });
-            let partner = |gradient: Twofold| match gradient {
-                Twofold::Stage(chunk) => placement.device_of_stage(chunk.stage, 1 - chunk.direction),
-                Twofold::Tied => unreachable!("these are stages"),
+            let partner = |gradient: GradientSync| match gradient {
+                GradientSync::Stage(chunk) => placement.device_of_stage(chunk.stage, 1 - chunk.direction),
+                GradientSync::Tied => unreachable!("these are stages"),
             };
-            ending.exchange(&held.collect::<Vec<_>>(), |_, gradient| partner(gradient));
+            epilogue.exchange(&held.collect::<Vec<_>>(), |_, gradient| partner(gradient));
         }
         if let Some([first, last]) = tied {
-            let both = [first, last].map(|device| (device, vec![Twofold::Tied]));
-            ending.exchange(&both, |device, _| if device == first { last } else { first });
+            let both = [first, last].map(|device| (device, vec![GradientSync::Tied]));
+            epilogue.exchange(&both, |device, _| if device == first { last } else { first });
         }
         let mut barrier = Vec::new();
         if norm {
-            barrier.extend(devices.clone().map(|device| ending.add(device, StepOp::Norm, Vec::new(), Vec::new())));
+            barrier.extend(devices.clone().map(|device| epilogue.add(device, StepOp::Norm, Vec::new(), Vec::new())));
         }
         for device in devices {
-            let others = barrier.iter().copied().filter(|&number| ending.nodes[number].device != device).collect();
-            ending.add(device, StepOp::Optimizer, Vec::new(), others);
+            let others = barrier.iter().copied().filter(|&number| epilogue.nodes[number].device != device).collect();
+            epilogue.add(device, StepOp::Optimizer, Vec::new(), others);
         }
-        ending
+        epilogue
     }
 
     /// Creates an epilogue of optimizers alone.
-    pub fn optimizers(devices: u32) -> Ending {
-        Ending::new(&Placement::linear(devices), None, false)
+    pub fn optimizers(devices: u32) -> StepEpilogue {
+        StepEpilogue::new(&Placement::linear(devices), None, false)
     }
 
     /// Adds nodes in which each device sends its gradients, then adds those of its `partner`s.
-    fn exchange(&mut self, held: &[(u32, Vec<Twofold>)], partner: impl Fn(u32, Twofold) -> u32) {
-        let put = |(device, gradients): &(u32, Vec<Twofold>)| {
+    fn exchange(&mut self, held: &[(u32, Vec<GradientSync>)], partner: impl Fn(u32, GradientSync) -> u32) {
+        let put = |(device, gradients): &(u32, Vec<GradientSync>)| {
             (*device, self.add(*device, StepOp::Put, gradients.clone(), Vec::new()))
         };
         let puts: Vec<(u32, usize)> = held.iter().map(put).collect();
@@ -113,7 +113,7 @@ impl Ending {
     }
 
     /// Adds a node; returns its number.
-    fn add(&mut self, device: u32, op: StepOp, gradients: Vec<Twofold>, needs: Vec<usize>) -> usize {
+    fn add(&mut self, device: u32, op: StepOp, gradients: Vec<GradientSync>, needs: Vec<usize>) -> usize {
         self.nodes.push(StepNode { device, op, gradients, needs });
         self.nodes.len() - 1
     }

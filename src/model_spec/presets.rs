@@ -1,7 +1,7 @@
 //! Models by name: published sizes, and messages for unknown names.
 
 use super::gpt2;
-use super::spec::Anatomy;
+use super::spec::ModelSpec;
 use super::transformer::{Activation, Biases, Config, Style};
 use crate::nearest::{hint, nearest, plain, same_numbers};
 
@@ -80,11 +80,11 @@ const ALIASES: [(&str, &str); 4] = [
 
 /// Returns the published model with this name; hyphens and case do not matter: `gpt2` to `gpt2-xl`, `gpt-3-175b`, `llama-3-70b`,
 /// and the small models for training.
-pub fn anatomy(name: &str) -> Option<Anatomy> {
-    Some(transformer_named(name)?.anatomy())
+pub fn model_spec(name: &str) -> Option<ModelSpec> {
+    Some(transformer_named(name)?.spec())
 }
 
-/// Returns the sizes of the model that [`anatomy`] returns.
+/// Returns the sizes of the model that [`model_spec`] returns.
 pub fn transformer_named(name: &str) -> Option<Config> {
     let name = names().find(|known| plain(known) == plain(name))?;
     let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name.as_str(), |(_, model)| *model);
@@ -92,7 +92,7 @@ pub fn transformer_named(name: &str) -> Option<Config> {
     found.or_else(|| gpt2::Config::preset(name).map(|config| config.transformer()))
 }
 
-/// Returns the names that [`anatomy`] knows.
+/// Returns the names that [`model_spec`] knows.
 pub fn names() -> impl Iterator<Item = String> {
     let presets = gpt2::Config::PRESETS.iter().map(|(name, _)| *name);
     let others = GPT.iter().chain(LLAMA).map(|(name, _)| *name).chain(ALIASES.iter().map(|(alias, _)| *alias));

@@ -3,7 +3,7 @@
 use super::operation::Operation;
 use super::part::Initial::{Normal, One, Zero};
 use super::part::{BLOCK, EMBEDDING, HEAD, Part, Tensor};
-use super::spec::Anatomy;
+use super::spec::ModelSpec;
 
 /// Kind of norm, and naming of tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,13 +120,13 @@ impl Config {
             ("mlp width", self.mlp),
             ("vocabulary multiple", self.vocabulary_multiple),
         ];
-        validate(&sizes, &[[2, 3]], || self.anatomy().elements())
+        validate(&sizes, &[[2, 3]], || self.spec().elements())
     }
 
     /// Returns the model: L times x += o(attention(qkv(norm(x)))), x += down(activation(up(norm(x)))); logits = norm(x) ·
     /// outputᵀ. Products with the same input are one: queries, keys, values; gate, up. Weights start as N(0, 0.02), the two
     /// projections into the residual stream as N(0, 0.02 / √(2L)), biases 0, norms 1, padding rows 0.
-    pub fn anatomy(&self) -> Anatomy {
+    pub fn spec(&self) -> ModelSpec {
         let Config { channels: c, mlp, heads, groups, head_size: size, .. } = *self;
         let names = Names::of(self.style);
         let (query, qkv) = (self.projected.unwrap_or(heads * size), (heads + 2 * groups) * size);
@@ -189,7 +189,7 @@ impl Config {
         let embedding = part(EMBEDDING, 1, embedding, embed);
         let block = part(BLOCK, self.layers, vec![block.concat()], operations.collect());
         let head = part(HEAD, 1, vec![norm_tensors(2), vec![output]], vec![norm, classify]);
-        Anatomy { width: c, parts: vec![embedding, block, head] }
+        ModelSpec { width: c, parts: vec![embedding, block, head] }
     }
 }
 

@@ -1,13 +1,13 @@
-//! Settled orders against what others published: the zero-bubble authors' schedulers and tables, closed forms, caps.
+//! OrderedGraph orders against what others published: the zero-bubble authors' schedulers and tables, closed forms, caps.
 
 use crate::reference;
 use crate::support::{costs, golden_list, one_f_one_b};
 use pipesim::internals::cost::CostTable;
 use pipesim::internals::op::{Kind, Op};
 use pipesim::internals::open::{Goal, OpenSchedule, Program};
+use pipesim::internals::ordering::{Effort, Error, order_ops, order_ops_with};
 use pipesim::internals::placement::Placement;
 use pipesim::internals::schedule::{Overlap, Schedule};
-use pipesim::internals::settle::{Effort, Error, settle, settle_with};
 use pipesim::internals::sim::event::Each;
 
 fn vee(p: u32) -> Placement {
@@ -36,7 +36,7 @@ fn replay(schedule: &Schedule, costs: &CostTable) -> (f64, f64) {
 
 /// Settles, checks that no device holds more than `cap`, and replays.
 fn measured(open: &OpenSchedule, costs: &CostTable, cap: f64) -> (f64, f64) {
-    let schedule = settle(open, costs).unwrap();
+    let schedule = order_ops(open, costs).unwrap();
     schedule.validate().unwrap();
     for device in 0..schedule.devices() {
         let peak = reference::peak(&schedule, device, costs.keep.share());
@@ -177,7 +177,7 @@ fn searches_surpass_the_published_building_blocks() {
         for (block, chunks) in [(v_min as BuildingBlock, 2 * ((p + 4) / 3)), (v_half, 2 * ((p + 2) / 2))] {
             let costs = costs("F=20,I=24,W=14,comm=1", &vee(p), m);
             let cap = f64::from(chunks) / 2.0;
-            let (published, _) = replay(&settle(&repeated(block, p, m, cap), &costs).unwrap(), &costs);
+            let (published, _) = replay(&order_ops(&repeated(block, p, m, cap), &costs).unwrap(), &costs);
             let (searched, _) = measured(&search(vee(p), m, true, cap, Goal::Makespan), &costs, cap);
             println!("p {p}, {chunks} chunks: {searched} searched, {published} published");
             assert!(searched <= published, "p {p}, {chunks} chunks: {searched} searched, {published} published");
@@ -212,7 +212,7 @@ fn hanayo_has_the_bubbles_of_list_scheduling() {
         let placement = Placement::zigzag("zigzag", p, 2 * waves);
         let costs = costs("F=1,I=1,W=1,B=2", &placement, p);
         let open = greedy(placement, p, &[Kind::B, Kind::F], None);
-        let (makespan, _) = replay(&settle(&open, &costs).unwrap(), &costs);
+        let (makespan, _) = replay(&order_ops(&open, &costs).unwrap(), &costs);
         let found = 1.0 - f64::from(3 * p) / makespan;
         assert!((found - bubble).abs() < 1e-3, "p {p}, {waves} waves: {found}");
     }
@@ -250,7 +250,7 @@ fn greedy_under_a_tight_cap_never_deadlocks() {
                 measured(&greedy(placement.clone(), 9, priority, Some(cap)), &costs, cap);
             }
             let costs = costs("F=1,I=1,W=1", &placement, 9);
-            let refused = settle(&greedy(placement.clone(), 9, priority, Some(least - 0.5)), &costs);
+            let refused = order_ops(&greedy(placement.clone(), 9, priority, Some(least - 0.5)), &costs);
             assert!(matches!(refused, Err(Error::Cap { needed, .. }) if needed == least));
         }
     }
@@ -271,7 +271,7 @@ fn weights_fill_gaps_and_make_room() {
     let texts = ["0F0 0F1 0I0 0I1", "1F0 1I0 1F1 1I1"];
     let program = |open: &OpenSchedule, device: u32| {
         let costs = costs("F=1,I=1,W=1,comm=1", &Placement::linear(2), 2);
-        let schedule = settle(open, &costs).unwrap();
+        let schedule = order_ops(open, &costs).unwrap();
         schedule.program(device).iter().map(Op::to_string).collect::<Vec<_>>().join(" ")
     };
     // Device 0 idles from 5 to 7 between its I's, for 1I1 ends at 6 and travels one more.
@@ -282,14 +282,14 @@ fn weights_fill_gaps_and_make_room() {
     tight.programs[1] = Program::Fill { ops: rows(&texts).swap_remove(1), cap: Some(1.0) };
     assert_eq!(program(&tight, 1), "1F0 1I0 1W0 1F1 1I1 1W1");
     let costs = costs("F=1,I=1,W=1", &Placement::linear(2), 2);
-    let refused = settle(&filled(&texts, Some(1.0)), &costs).unwrap_err().to_string();
+    let refused = order_ops(&filled(&texts, Some(1.0)), &costs).unwrap_err().to_string();
     assert!(refused.contains("device 0") && refused.contains("raise the cap to 2"), "{refused}");
 }
 
 #[test]
 fn what_cannot_be_settled_is_refused() {
     let costs = costs("F=1,I=1,W=1", &Placement::linear(2), 2);
-    let refused = |open: &OpenSchedule| settle(open, &costs).unwrap_err().to_string();
+    let refused = |open: &OpenSchedule| order_ops(open, &costs).unwrap_err().to_string();
     let circle = filled(&["0F0 0I0 0F1 0I1", "1F1 1F0 1I0 1I1"], None);
     assert!(refused(&circle).contains("1F1"), "{}", refused(&circle));
     let foreign = filled(&["0F0 1F1", "1F0"], None);
@@ -324,7 +324,7 @@ fn searches_of_all_shapes_are_valid_and_repeatable() {
             let cap = f64::from(placement.directions()) + 0.4;
             let open = search(placement.clone(), m, split, cap, goal);
             measured(&open, &costs, cap);
-            assert_eq!(settle(&open, &costs).unwrap(), settle(&open, &costs).unwrap());
+            assert_eq!(order_ops(&open, &costs).unwrap(), order_ops(&open, &costs).unwrap());
         }
     }
 }
@@ -343,9 +343,9 @@ fn searches_find_the_same_with_any_number_of_hands() {
     for (placement, m, split, cap) in cases {
         let costs = costs("F=2.2,I=2.1,W=1.3,comm=0.2,keep=0.5", &placement, m);
         let open = search(placement, m, split, cap, Goal::Makespan);
-        let alone = settle(&open, &costs).unwrap();
+        let alone = order_ops(&open, &costs).unwrap();
         for each in [&reversed as Each<'_>, &three] {
-            assert_eq!(settle_with(&open, &costs, Effort { each, times: 1 }).unwrap(), alone);
+            assert_eq!(order_ops_with(&open, &costs, Effort { each, times: 1 }).unwrap(), alone);
         }
     }
 }
@@ -360,7 +360,7 @@ fn a_given_start_is_kept_or_improved() {
     let mut open = search(placement, m, true, 3.0, Goal::Makespan);
     let programs: Vec<Program> = one_f_one_b(3, m).into_iter().map(start).collect();
     let given =
-        replay(&settle(&OpenSchedule { programs: programs.clone(), ..open.clone() }, &costs).unwrap(), &costs).0;
+        replay(&order_ops(&OpenSchedule { programs: programs.clone(), ..open.clone() }, &costs).unwrap(), &costs).0;
     open.programs = programs
         .into_iter()
         .map(|start| Program::Search { split: true, cap: Some(3.0), start: Some(Box::new(start)) })

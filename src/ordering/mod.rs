@@ -71,9 +71,9 @@ pub enum Error {
     Cycle(#[from] Deadlock),
 }
 
-/// [`settle_with`] default effort.
-pub fn settle(open: &OpenSchedule, costs: &CostTable) -> Result<Schedule, Error> {
-    settle_with(open, costs, Effort::default())
+/// [`order_ops_with`] default effort.
+pub fn order_ops(open: &OpenSchedule, costs: &CostTable) -> Result<Schedule, Error> {
+    order_ops_with(open, costs, Effort::default())
 }
 
 /// Orders the ops of `open` under `costs`: one fixed order per device, valid and without wait cycles. Overlapped pairs stay
@@ -81,7 +81,7 @@ pub fn settle(open: &OpenSchedule, costs: &CostTable) -> Result<Schedule, Error>
 ///
 /// # Errors
 /// As [`Error`] lists them.
-pub fn settle_with(open: &OpenSchedule, costs: &CostTable, effort: Effort<'_>) -> Result<Schedule, Error> {
+pub fn order_ops_with(open: &OpenSchedule, costs: &CostTable, effort: Effort<'_>) -> Result<Schedule, Error> {
     let programs = Programs::from_iter(rows(open, costs, effort)?);
     let schedule = Schedule::new(&open.name, open.placement.clone(), open.microbatches, programs);
     schedule.validate()?;
@@ -246,7 +246,7 @@ fn given_start(open: &OpenSchedule, costs: &CostTable, split: bool) -> Option<Sc
         _ => None,
     };
     let programs: Vec<Program> = open.programs.iter().map(start).collect::<Option<_>>()?;
-    let schedule = settle(&OpenSchedule { programs, ..open.clone() }, costs).ok()?.without_pairs();
+    let schedule = order_ops(&OpenSchedule { programs, ..open.clone() }, costs).ok()?.without_pairs();
     let wrong = if split { Kind::B } else { Kind::I };
     let within = |(device, program): (u32, &Program)| {
         let cap = cap_of(program).map_or(UNLIMITED, |cap| activation::cap(cap, open.placement.chunks()));

@@ -5,13 +5,13 @@ use crate::cost::analytic::{Analytic, StepTime};
 use crate::memory::{DeviceMemory, Memory};
 use crate::metrics::Activity;
 use crate::schedule::Schedule;
-use crate::sim::Predicted;
+use crate::sim::Prediction;
 use serde::Serialize;
 use std::fmt;
 
 /// Estimate of a step; part of each entry of `predict --format json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Forecast {
+pub struct StepEstimate {
     /// Time of an iteration, in seconds.
     pub iteration_s: f64,
     /// Tokens per second of all pipelines.
@@ -36,43 +36,43 @@ pub struct Forecast {
     pub layers: Vec<usize>,
 }
 
-impl Forecast {
+impl StepEstimate {
     /// Returns the estimate of a simulated step with these costs.
     ///
     /// # Errors
     /// The layout cannot be split into the schedule's stages.
-    pub fn new(analytic: &Analytic, predicted: &Predicted<'_>) -> Result<Forecast, CostError> {
-        Forecast::of(analytic, predicted.graph.schedule(), predicted.devices())
+    pub fn new(analytic: &Analytic, predicted: &Prediction<'_>) -> Result<StepEstimate, CostError> {
+        StepEstimate::of(analytic, predicted.graph.schedule(), predicted.devices())
     }
 
     /// Returns the estimate of a step of `schedule` with this activity of devices.
     ///
     /// # Errors
-    /// As [`Forecast::new`].
-    pub fn of(analytic: &Analytic, schedule: &Schedule, devices: &[Activity]) -> Result<Forecast, CostError> {
+    /// As [`StepEstimate::new`].
+    pub fn of(analytic: &Analytic, schedule: &Schedule, devices: &[Activity]) -> Result<StepEstimate, CostError> {
         let stages = analytic.stages(schedule.placement.stages())?;
         let time_s = analytic.step(&schedule.placement, &stages, devices, schedule.splits_backward())?;
         let iteration_s = time_s.iteration();
         let gpus = analytic.layout.gpus();
         let tokens_per_second = analytic.layout.tokens() as f64 / iteration_s;
         let flops = analytic.model_flops() / iteration_s / gpus as f64;
-        Ok(Forecast {
+        Ok(StepEstimate {
             iteration_s,
             tokens_per_second,
             tokens_per_second_per_gpu: tokens_per_second / gpus as f64,
             model_tflops_per_gpu: flops / 1e12,
             mfu: flops / (analytic.machine.hardware.bf16_tflops * 1e12),
             gpus,
-            parameters: analytic.anatomy.parameters(),
+            parameters: analytic.spec.parameters(),
             time_s,
             memory: analytic.memory_model().memory(analytic.machine.hardware.memory_bytes(), &stages, schedule),
             misfit: None,
-            layers: stages.iter().map(|stage| stage.count(crate::anatomy::BLOCK)).collect(),
+            layers: stages.iter().map(|stage| stage.count(crate::model_spec::BLOCK)).collect(),
         })
     }
 }
 
-impl Forecast {
+impl StepEstimate {
     /// Returns the figures with their column names.
     pub fn figures(&self) -> [(&'static str, f64); 11] {
         let t = &self.time_s;

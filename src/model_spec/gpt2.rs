@@ -1,6 +1,6 @@
 //! GPT-2 in llm.c's format (<https://github.com/karpathy/llm.c>): learned positions, LayerNorm, GELU, a tied head.
 
-use super::spec::Anatomy;
+use super::spec::ModelSpec;
 use super::transformer::{self, InvalidSizes, validate};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -25,7 +25,7 @@ const fn sizes(max_sequence: usize, vocabulary: usize, layers: usize, heads: usi
 }
 
 #[cfg(feature = "internals")]
-/// llm.c's names of the 16 tensors, in the order of its files and of [`Anatomy::tensors`].
+/// llm.c's names of the 16 tensors, in the order of its files and of [`ModelSpec::tensors`].
 pub const TENSOR_NAMES: [&str; 16] = [
     "wte", "wpe", "ln1w", "ln1b", "qkvw", "qkvb", "attprojw", "attprojb", "ln2w", "ln2b", "fcw", "fcb", "fcprojw",
     "fcprojb", "lnfw", "lnfb",
@@ -95,18 +95,18 @@ impl Config {
             ("heads", self.heads),
             ("channels", self.channels),
         ];
-        validate(&sizes, &[[4, 3]], || self.anatomy().elements())
+        validate(&sizes, &[[4, 3]], || self.spec().elements())
     }
 
     /// Returns the number of parameters as llm.c stores them: including padding, the tied embedding once.
     pub fn parameter_count(&self) -> usize {
-        self.anatomy().elements() as usize
+        self.spec().elements() as usize
     }
 
     /// Returns the number of elements of each of the 16 tensors, all layers together, in llm.c's order.
     pub fn tensor_lengths(&self) -> [usize; 16] {
-        let anatomy = self.anatomy();
-        let mut lengths = anatomy.tensors().map(|(count, tensor)| count * tensor.elements() as usize);
+        let spec = self.spec();
+        let mut lengths = spec.tensors().map(|(count, tensor)| count * tensor.elements() as usize);
         [(); 16].map(|()| lengths.next().unwrap_or(0))
     }
 
@@ -120,7 +120,7 @@ impl Config {
     /// Returns the model: x = wte\[token\] + wpe\[position\]; L times x += attproj(attention(LN1(x))), x +=
     /// fcproj(gelu(fc(LN2(x)))); logits = LNf(x) · wteᵀ. Weights start as GPT-2's: N(0, 0.02), the two projections into the
     /// residual stream N(0, 0.02 / √(2L)), biases 0, LayerNorm weights 1, padding rows 0.
-    pub fn anatomy(&self) -> Anatomy {
-        self.transformer().anatomy()
+    pub fn spec(&self) -> ModelSpec {
+        self.transformer().spec()
     }
 }

@@ -1,6 +1,6 @@
 //! Specifications of models: their parts, tensors and operations as data. No other module contains formulas of a model.
 //!
-//! [`presets`], [`gpt2`] and [`huggingface`] describe models as an [`Anatomy`]. Numbers of parameters, FLOPs of F, I and W, saved and
+//! [`presets`], [`gpt2`] and [`huggingface`] describe models as an [`ModelSpec`]. Numbers of parameters, FLOPs of F, I and W, saved and
 //! sent bytes, the split into stages and the exchanges between devices follow from it, without allocating weights.
 
 pub mod gpt2;
@@ -14,8 +14,8 @@ pub mod transformer;
 
 pub use operation::{MicroBatch, Operation, Storage};
 pub use part::{BLOCK, EMBEDDING, HEAD, Initial, Part, Tensor};
-pub use presets::{anatomy, names, of_hub, transformer_named, unknown};
-pub use spec::Anatomy;
+pub use presets::{model_spec, names, of_hub, transformer_named, unknown};
+pub use spec::ModelSpec;
 pub(crate) use stage::layer_counts;
 pub use stage::{Outline, SplitError, Stage, TiedSides};
 pub use transformer::InvalidSizes;

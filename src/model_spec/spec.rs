@@ -7,14 +7,14 @@ use crate::op::Kind;
 
 /// The specification of a model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Anatomy {
+pub struct ModelSpec {
     /// Hidden size, in elements per token: what parts pass to each other; its gradient has the same size.
     pub width: usize,
     /// Parts, in the order of the forward pass.
     pub parts: Vec<Part>,
 }
 
-impl Anatomy {
+impl ModelSpec {
     /// Returns the names and counts of the parts.
     pub fn outline(&self) -> Outline {
         let part_of = |name: &str| self.parts.iter().find(|part| part.tensors().any(|tensor| tensor.name == name));
