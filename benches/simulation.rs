@@ -12,7 +12,7 @@ use pipesim::internals::ordering::order_ops;
 use pipesim::internals::resolve::Selection;
 use pipesim::internals::sim::event::{Config, Jitter, Network, Prepared, Processor, Sharing, monte_carlo};
 use pipesim::internals::sim::{self, Setup};
-use pipesim::internals::spec;
+use pipesim::internals::model_spec;
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -159,7 +159,7 @@ fn searches(criterion: &mut Criterion) {
 /// the process), and of its parts.
 fn forecasts(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("forecast");
-    let layout = ParallelConfig { devices: 8, tensor: 8, micro: 64, sequence: 8192, ..ParallelConfig::default() };
+    let layout = ParallelConfig { pp: 8, tp: 8, micro: 64, sequence: 8192, ..ParallelConfig::default() };
     let analytic = |chunks: u32| {
         let machine = Platform {
             hardware: hardware::hardware("h100-sxm").expect("known"),

@@ -4,9 +4,9 @@ use pipesim::{Error, ParallelConfig, Recompute, Zero, predict_model};
 
 fn main() -> Result<(), Error> {
     let layout = ParallelConfig {
-        tensor: 8,
-        devices: 4,
-        data: 2,
+        tp: 8,
+        pp: 4,
+        dp: 2,
         micro: 32,
         sequence: 8192,
         sequence_parallel: true,

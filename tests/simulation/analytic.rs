@@ -43,9 +43,9 @@ fn step(model: &str, machine: Platform, layout: ParallelConfig, schedule: &str) 
 fn layout() -> ParallelConfig {
     let (devices, tensor, data) = (4, 8, 2);
     ParallelConfig {
-        devices,
-        tensor,
-        data,
+        pp: devices,
+        tp: tensor,
+        dp: data,
         micro: 16,
         sequence: 4096,
         sequence_parallel: true,
@@ -77,7 +77,7 @@ fn more_of_anything_is_never_slower() {
     };
     let base = hardware("a100-sxm-80gb").unwrap();
     let fsdp =
-        ParallelConfig { devices: 1, tensor: 1, data: 64, zero: Zero::Weights, sequence_parallel: false, ..layout() };
+        ParallelConfig { pp: 1, tp: 1, dp: 64, zero: Zero::Weights, sequence_parallel: false, ..layout() };
     for (software, layout) in [("megatron-core", layout()), ("fsdp", fsdp)] {
         let before = time(base.clone(), software, layout.clone());
         for key in [
@@ -102,12 +102,12 @@ fn tensor_parallel_time_is_that_of_several_ranks() {
     let one = step(
         "gpt-3-13b",
         machine("a100-sxm-80gb", "megatron-lm"),
-        ParallelConfig { tensor: 1, sequence: 2048, sequence_parallel: false, ..layout() },
+        ParallelConfig { tp: 1, sequence: 2048, sequence_parallel: false, ..layout() },
         "1f1b",
     );
     assert_eq!(one.tensor_parallel_exposed, 0.0);
-    let across = ParallelConfig { tensor: 10, sequence: 2048, sequence_parallel: false, ..layout() };
-    let within = ParallelConfig { tensor: 8, sequence: 2048, sequence_parallel: false, ..layout() };
+    let across = ParallelConfig { tp: 10, sequence: 2048, sequence_parallel: false, ..layout() };
+    let within = ParallelConfig { tp: 8, sequence: 2048, sequence_parallel: false, ..layout() };
     let exposed =
         |layout| step("gpt-3-13b", machine("a100-sxm-80gb", "megatron-lm"), layout, "1f1b").tensor_parallel_exposed;
     assert!(exposed(across) > 1.2 * exposed(within), "nodes are further away than GPUs of one");
@@ -116,7 +116,7 @@ fn tensor_parallel_time_is_that_of_several_ranks() {
 #[test]
 fn more_pipelines_at_equal_micro_batches_cost_their_exchange_alone() {
     let of =
-        |data| step("llama-3-8b", machine("h100-sxm", "megatron-core"), ParallelConfig { data, ..layout() }, "1f1b");
+        |data| step("llama-3-8b", machine("h100-sxm", "megatron-core"), ParallelConfig { dp: data, ..layout() }, "1f1b");
     for data in [1, 2, 4, 8, 16] {
         let (fewer, more) = (of(data), of(2 * data));
         let rest = |time: &StepTime| time.iteration() - time.data_parallel_exposed - time.optimizer - time.other;
@@ -147,7 +147,7 @@ fn recomputing_costs_a_forward_and_fewer_bits_are_faster() {
 fn gathers_that_list_ranks_keep_zero_3_from_scaling() {
     let lasts = |software: &str, data: u32| {
         let layout = ParallelConfig {
-            data,
+            dp: data,
             micro_batch_size: 1536 / data,
             sequence: 2048,
             precision: Precision::Fp16,
@@ -168,8 +168,8 @@ fn gathers_that_list_ranks_keep_zero_3_from_scaling() {
 #[test]
 fn buckets_grow_with_pipelines() {
     let exposed = |software: Platform, data: u32| {
-        let layout = ParallelConfig { data, tensor: 2, sequence_parallel: true, zero: Zero::Optimizer, ..layout() };
-        let layout = ParallelConfig { devices: 1, micro: 4, micro_batch_size: 2, ..layout };
+        let layout = ParallelConfig { dp: data, tp: 2, sequence_parallel: true, zero: Zero::Optimizer, ..layout() };
+        let layout = ParallelConfig { pp: 1, micro: 4, micro_batch_size: 2, ..layout };
         let time = step("llama-3-8b", software, layout, "1f1b");
         time.data_parallel_exposed / time.iteration()
     };
@@ -192,7 +192,7 @@ fn time_and_memory_have_one_source() {
         ("fsdp", Precision::Bf16, 4),
     ] {
         let layout =
-            ParallelConfig { precision, micro: 8, data: 4, stack: software.to_string(), ..ParallelConfig::default() };
+            ParallelConfig { precision, micro: 8, dp: 4, stack: software.to_string(), ..ParallelConfig::default() };
         let machine = machine("a100-sxm-80gb", software);
         assert_eq!(machine.stack.gradient(precision), f64::from(bytes), "{software} {precision}");
         let costs = Analytic::new(transformer_named("llama-3-8b").unwrap(), machine, layout).unwrap();

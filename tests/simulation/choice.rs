@@ -71,9 +71,9 @@ fn abstract_question(dice: &mut Dice) -> Question {
 /// A random layout of a model on hardware with limited memory.
 fn hardware_question(dice: &mut Dice) -> Question {
     let layout = ParallelConfig {
-        devices: [2, 4][dice.below(2)],
-        tensor: [1, 2][dice.below(2)],
-        data: [1, 2][dice.below(2)],
+        pp: [2, 4][dice.below(2)],
+        tp: [1, 2][dice.below(2)],
+        dp: [1, 2][dice.below(2)],
         micro: 2 + dice.below(9) as u32,
         sequence: 4096,
         sequence_parallel: dice.below(2) == 0,

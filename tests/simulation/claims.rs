@@ -7,7 +7,7 @@ use pipesim::internals::cost::{CostFile, LinkCost, PartCost, StepRates};
 use pipesim::internals::hardware::{hardware, stack};
 use pipesim::internals::layout::ParallelConfig;
 use pipesim::internals::model_spec::transformer_named;
-use pipesim::internals::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, Operation, Part, spec};
+use pipesim::internals::model_spec::{BLOCK, EMBEDDING, HEAD, MicroBatch, Operation, Part, model_spec};
 use pipesim::{Costs, Selection};
 use std::collections::BTreeMap;
 
@@ -204,7 +204,7 @@ fn the_example_is_these_costs() {
 fn the_plan_for_eight_gpus() {
     let unit = Selection::new(4, 8).resolve("1f1b", &Costs::default()).unwrap().predict().unwrap().metrics().efficiency;
     assert!((unit - 8.0 / 11.0).abs() < 1e-12);
-    let layout = ParallelConfig { devices: 4, tensor: 2, micro: 8, micro_batch_size: 4, ..ParallelConfig::default() };
+    let layout = ParallelConfig { pp: 4, tp: 2, micro: 8, micro_batch_size: 4, ..ParallelConfig::default() };
     let machine = Platform { hardware: hardware("a100-sxm-80gb").unwrap(), stack: stack("megatron-core").unwrap() };
     let analytic = Analytic::new(transformer_named("gpt-512m-plan").unwrap(), machine, layout).unwrap();
     assert_eq!((analytic.spec.parameters(), analytic.layout.gpus()), (220_384_256, 8));

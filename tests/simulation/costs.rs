@@ -3,7 +3,7 @@
 use pipesim::internals::cost::analytic::layers_of_stages;
 use pipesim::internals::cost::{Decimal, PartCost, Per, Slow, Summary};
 use pipesim::internals::epilogue::StepOp;
-use pipesim::{CostFile, GivenCosts, Kind, MicroBatch, Op, Placement, spec};
+use pipesim::{CostFile, GivenCosts, Kind, MicroBatch, Op, Placement, model_spec};
 
 #[test]
 fn the_ends_have_one_layer_less_if_that_divides_evenly() {

@@ -104,14 +104,14 @@ fn products_of_sizes_do_not_overflow() {
 fn invalid_layouts_are_rejected_in_one_line() {
     let model = transformer_named("llama-3-70b").unwrap();
     let refused = |layout: ParallelConfig| layout.validate(&model).unwrap_err().to_string();
-    assert!(refused(ParallelConfig { tensor: 3, ..ParallelConfig::default() }).contains("64 heads"));
-    assert!(refused(ParallelConfig { context: 3, ..ParallelConfig::default() }).contains("--cp 3"));
-    assert!(refused(ParallelConfig { data: 0, ..ParallelConfig::default() }).contains("--dp between 1"));
+    assert!(refused(ParallelConfig { tp: 3, ..ParallelConfig::default() }).contains("64 heads"));
+    assert!(refused(ParallelConfig { cp: 3, ..ParallelConfig::default() }).contains("--cp 3"));
+    assert!(refused(ParallelConfig { dp: 0, ..ParallelConfig::default() }).contains("--dp between 1"));
     assert!(refused(ParallelConfig { stack: "x".to_string(), ..ParallelConfig::default() }).contains("megatron-core"));
-    let wraps = ParallelConfig { devices: 1 << 16, chunks: 1 << 16, ..ParallelConfig::default() };
+    let wraps = ParallelConfig { pp: 1 << 16, chunks: 1 << 16, ..ParallelConfig::default() };
     assert!(refused(wraps).contains("at most 82 stages"));
     let most = ParallelConfig {
-        data: 1 << 20,
+        dp: 1 << 20,
         micro_batch_size: 1 << 20,
         micro: 1 << 24,
         sequence: 1 << 27,
@@ -125,9 +125,9 @@ fn invalid_layouts_are_rejected_in_one_line() {
     let windowed = Config { window: Some(4096), ..model };
     assert_eq!(long(4096).validate(&windowed), Ok(()));
     assert!(long(8192).validate(&windowed).unwrap_err().to_string().contains("at most 4096"));
-    assert!(refused(ParallelConfig { devices: 83, ..ParallelConfig::default() }).contains("at most 82 stages"));
+    assert!(refused(ParallelConfig { pp: 83, ..ParallelConfig::default() }).contains("at most 82 stages"));
     let fits =
-        ParallelConfig { tensor: 8, devices: 4, chunks: 5, data: 2, sequence: 8192, ..ParallelConfig::default() };
+        ParallelConfig { tp: 8, pp: 4, chunks: 5, dp: 2, sequence: 8192, ..ParallelConfig::default() };
     assert_eq!((fits.validate(&model), fits.gpus(), fits.stages()), (Ok(()), 64, 20));
     assert!("fp9".parse::<Precision>().unwrap_err().to_string().contains("bf16, fp16"));
 }

@@ -39,7 +39,7 @@ fn iterations_are_sums_that_hold_their_pipelines() {
     let pairs = ["dualpipe", "dualpipe-v"].iter().flat_map(|name| Overlap::ALL.map(|overlap| (*name, overlap)));
     for (schedule, overlap) in schedules.iter().map(|name| (name.as_str(), Overlap::Atomic)).chain(pairs) {
         let chunks = if schedule == "group-interleaved" { 2 } else { 1 };
-        let layout = ParallelConfig { devices: 4, micro: 8, sequence: 4096, chunks, ..ParallelConfig::default() };
+        let layout = ParallelConfig { pp: 4, micro: 8, sequence: 4096, chunks, ..ParallelConfig::default() };
         let analytic = analytic(hardware("h100-sxm").unwrap(), layout);
         let selection = Selection { overlap, ..analytic.selection() };
         let resolved = selection.resolve(schedule, &Costs::Analytic(Box::new(analytic.clone()))).unwrap();
@@ -64,7 +64,7 @@ fn iterations_are_sums_that_hold_their_pipelines() {
 fn overlapping_steps_last_their_longest_span() {
     for schedule in ["zb-h1", "zb-v", "dualpipe", "1f1b"] {
         let layout =
-            ParallelConfig { devices: 4, micro: 8, stack: "megatron-zb".to_string(), ..ParallelConfig::default() };
+            ParallelConfig { pp: 4, micro: 8, stack: "megatron-zb".to_string(), ..ParallelConfig::default() };
         let analytic = analytic(hardware("a100-sxm-80gb").unwrap(), layout);
         let resolved = analytic.resolve(schedule).unwrap();
         let predicted = resolved.predict().unwrap();
@@ -80,7 +80,7 @@ fn copies_of_stages_add_up_their_gradients() {
     let step = |schedule: &str, data: u32, change: fn(&mut Hardware)| {
         let mut machine = hardware("h100-sxm").unwrap();
         change(&mut machine);
-        let layout = ParallelConfig { devices: 4, micro: 8, sequence: 4096, data, ..ParallelConfig::default() };
+        let layout = ParallelConfig { pp: 4, micro: 8, sequence: 4096, dp: data, ..ParallelConfig::default() };
         let analytic = analytic(machine, layout);
         (analytic.estimate(schedule).unwrap().time_s.data_parallel_exposed, analytic)
     };
@@ -173,11 +173,11 @@ fn pick<T: Clone>(dice: &mut Dice, of: &[T]) -> T {
 fn random_layout(dice: &mut Dice) -> ParallelConfig {
     let tensor = pick(dice, &[1, 1, 2, 4, 8]);
     ParallelConfig {
-        devices: 4,
+        pp: 4,
         micro: 8,
-        tensor,
-        data: pick(dice, &[1, 2, 16]),
-        context: pick(dice, &[1, 1, 2]),
+        tp: tensor,
+        dp: pick(dice, &[1, 2, 16]),
+        cp: pick(dice, &[1, 1, 2]),
         micro_batch_size: pick(dice, &[1, 2]),
         sequence: pick(dice, &[1024, 4096, 8192]),
         precision: pick(dice, Precision::ALL),
@@ -235,7 +235,7 @@ fn better_machines_are_never_slower_nor_faster_than_their_peak() {
         let graph = &graphs[which];
         if which >= WHOLE {
             // the last micro-batch's backward, which hides an exchange of gradients, does not end these devices' work
-            (layout.data, layout.context) = (1, 1);
+            (layout.dp, layout.cp) = (1, 1);
         }
         let Some(peak) = machine.peak(layout.precision) else { continue };
         let (iteration, flops, skipped) = step(&machine, &layout, graph);

@@ -32,7 +32,7 @@ fn model(name: &str) -> Config {
 
 /// Returns the memory of `model` under `layout` and `schedule`, with layers split evenly or by the layout.
 fn taken(model: &Config, layout: &ParallelConfig, schedule: &str) -> Memory {
-    let graph = graph(schedule, layout.devices, layout.micro, chunks(schedule, layout));
+    let graph = graph(schedule, layout.pp, layout.micro, chunks(schedule, layout));
     let stages = model.spec().split(layout.stages() as usize, layout.layers.as_deref()).unwrap();
     let memory_model = MemoryModel::new(model, layout, &stack(&layout.stack).unwrap());
     memory_model.memory(hardware("h100-sxm").unwrap().memory_bytes(), &stages, graph.schedule())
@@ -61,7 +61,7 @@ fn gpt2_as_llm_c_allocates_it() {
     assert_eq!(totals(&one), [4 * floats]);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     assert_eq!(mib(4 * floats).round(), 7858.0);
-    let two = totals(&ParallelConfig { devices: 2, ..one });
+    let two = totals(&ParallelConfig { pp: 2, ..one });
     let rounded: Vec<f64> = two.iter().map(|&bytes| (mib(bytes) * 10.0).round() / 10.0).collect();
     assert_eq!(rounded, [5079.5, 5067.6]);
     // parameters; the final norm's statistics and the losses, which are with the head
@@ -77,7 +77,7 @@ fn states_take_what_the_papers_say() {
         let psi = u64::try_from(model.spec().elements()).unwrap();
         let states = |stack: &str, precision, zero| {
             let layout =
-                ParallelConfig { data: d, stack: stack.to_string(), precision, zero, ..ParallelConfig::default() };
+                ParallelConfig { dp: d, stack: stack.to_string(), precision, zero, ..ParallelConfig::default() };
             let DeviceMemory { weights, gradients, optimizer, .. } = taken(&model, &layout, "1f1b").per_device[0];
             weights + gradients + optimizer
         };
@@ -99,7 +99,7 @@ fn states_take_what_the_papers_say() {
         if name != "gpt2" {
             // gpt2's tied embedding is stored on both ends
             assert_eq!(
-                weights(ParallelConfig { devices: 2, micro: 4, ..ParallelConfig::default() }),
+                weights(ParallelConfig { pp: 2, micro: 4, ..ParallelConfig::default() }),
                 2 * parameters,
                 "{name}"
             );
@@ -129,7 +129,7 @@ fn activations_are_korthikantis() {
     // the paper omits the statistics of the LayerNorms, 16 bytes per token
     let statistics = 16 * s * b;
     assert_eq!(layer(&plain), 34 * sbh + 5 * a * s * s * b + statistics);
-    let tensor = ParallelConfig { tensor: t as u32, ..plain.clone() };
+    let tensor = ParallelConfig { tp: t as u32, ..plain.clone() };
     assert_eq!(layer(&tensor), 10 * sbh + 24 * sbh / t + 5 * a * s * s * b / t + statistics);
     let sequence = ParallelConfig { sequence_parallel: true, ..tensor.clone() };
     assert_eq!(layer(&sequence), (34 * sbh + 5 * a * s * s * b + statistics) / t);
@@ -144,7 +144,7 @@ fn activations_are_korthikantis() {
 #[test]
 fn activations_follow_the_schedule() {
     let gpt = Config::gpt(51_200, 0, 8, 32, 4096);
-    let layout = ParallelConfig { devices: 4, micro: 8, stack: "megatron-lm".to_string(), ..ParallelConfig::default() };
+    let layout = ParallelConfig { pp: 4, micro: 8, stack: "megatron-lm".to_string(), ..ParallelConfig::default() };
     let held = |schedule: &str| -> Vec<u64> {
         let memory = taken(&gpt, &layout, schedule);
         memory.per_device.iter().map(|device| device.activations).collect()
@@ -173,10 +173,10 @@ fn measured_memory_is_predicted() {
         let mut analytic = row.costs().unwrap();
         // a pipeline holds most when it is full: 2p micro-batches are enough, or p for schedules with half the memory
         let full = if row.schedule() == "v-half" { 1 } else { 2 };
-        analytic.layout.micro = analytic.layout.micro.min(full * analytic.layout.devices);
+        analytic.layout.micro = analytic.layout.micro.min(full * analytic.layout.pp);
         let (layout, schedule) = (analytic.layout.clone(), row.schedule());
         let memory = known.entry(format!("{:?}{layout:?}{schedule}", row.sizes())).or_insert_with(|| {
-            let graph = graph(schedule, layout.devices, layout.micro, chunks(schedule, &layout));
+            let graph = graph(schedule, layout.pp, layout.micro, chunks(schedule, &layout));
             let stages = analytic.stages(graph.schedule().placement.stages()).unwrap();
             analytic.memory_model().memory(analytic.machine.hardware.memory_bytes(), &stages, graph.schedule())
         });
@@ -213,7 +213,7 @@ fn measured_memory_is_predicted() {
 /// never saves more activations.
 #[test]
 fn more_sharing_never_takes_more() {
-    let base = ParallelConfig { devices: 4, micro: 8, tensor: 2, data: 4, sequence: 2048, ..ParallelConfig::default() };
+    let base = ParallelConfig { pp: 4, micro: 8, tp: 2, dp: 4, sequence: 2048, ..ParallelConfig::default() };
     let zeros = [Zero::None, Zero::Optimizer, Zero::Gradients, Zero::Weights];
     let recomputed = [Recompute::None, Recompute::Selective, Recompute::Full];
     let mut tried = 0;
@@ -253,7 +253,7 @@ fn more_sharing_never_takes_more() {
                 }
                 for (tensor, sequence_parallel) in [(1, false), (2, false), (2, true), (4, true)] {
                     if model.heads.is_multiple_of(2 * tensor as usize) {
-                        let of = |tensor| ParallelConfig { tensor, sequence_parallel, ..layout.clone() };
+                        let of = |tensor| ParallelConfig { tp: tensor, sequence_parallel, ..layout.clone() };
                         never_more(&of(2 * tensor), &of(tensor));
                         tried += 1;
                     }
@@ -288,7 +288,7 @@ fn what_ran_out_of_memory_does_not_fit() {
     for (row, _) in published().iter().filter(|(_, row)| row["notes"].as_str().unwrap().contains("TP=1 OOMs")) {
         let layout = row.layout().unwrap();
         assert!(fits(row, &layout), "{layout}");
-        assert!(!fits(row, &ParallelConfig { tensor: 1, micro_batch_size: 1, sequence_parallel: false, ..layout }));
+        assert!(!fits(row, &ParallelConfig { tp: 1, micro_batch_size: 1, sequence_parallel: false, ..layout }));
         found += 1;
     }
     assert_eq!(found, 3);
@@ -306,9 +306,9 @@ fn the_smallest_change_makes_it_fit() {
     };
     let asked = |layout: ParallelConfig| {
         let analytic = Analytic::new(model("llama-3-8b"), machine("h100-sxm"), layout).unwrap();
-        (suggest_fit(&analytic), analytic)
+        (misfit(&analytic), analytic)
     };
-    let layout = ParallelConfig { data: 8, micro: 8, sequence: 8192, ..ParallelConfig::default() };
+    let layout = ParallelConfig { dp: 8, micro: 8, sequence: 8192, ..ParallelConfig::default() };
     let (found, analytic) = asked(layout.clone());
     let found = found.unwrap();
     assert!(
@@ -323,7 +323,7 @@ fn the_smallest_change_makes_it_fit() {
     let (still, _) = asked(ParallelConfig { zero: Zero::Optimizer, ..layout.clone() });
     assert!(still.is_some());
     let small = analytic.with_memory(48 << 30);
-    let remedy = suggest_fit(&small).unwrap().remedy.unwrap();
+    let remedy = misfit(&small).unwrap().remedy.unwrap();
     assert!(remedy.bytes <= 48 << 30 && remedy.change.matches("--").count() <= 3, "{remedy:?}");
     assert_eq!(small.with_memory(1 << 30).estimate("1f1b").unwrap().memory.capacity_bytes, 1 << 30);
 }

@@ -5,7 +5,7 @@ use pipesim::internals::model_spec::transformer::Config;
 use pipesim::internals::model_spec::{
     BLOCK, EMBEDDING, HEAD, Outline, Storage, gpt2, of_hub, transformer_named, unknown,
 };
-use pipesim::{Kind, MicroBatch, Placement, spec};
+use pipesim::{Kind, MicroBatch, Placement, model_spec};
 
 fn parameters(name: &str) -> u128 {
     transformer_named(name).unwrap().spec().parameters()
