@@ -7,12 +7,12 @@ use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::hardware;
 use pipesim::internals::layout::ParallelConfig;
 use pipesim::internals::metrics::Activity;
+use pipesim::internals::model_spec;
 use pipesim::internals::open::Order;
 use pipesim::internals::ordering::order_ops;
 use pipesim::internals::resolve::Selection;
 use pipesim::internals::sim::event::{Config, Jitter, Network, Prepared, Processor, Sharing, monte_carlo};
 use pipesim::internals::sim::{self, Setup};
-use pipesim::internals::model_spec;
 use std::hint::black_box;
 use std::time::Duration;
 

@@ -193,7 +193,7 @@ pub use timeline::{Queue, Span, Timeline};
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]
-pub use cli::main;
+pub use cli::{Allocator, main};
 #[cfg(feature = "training")]
 pub use experiment::{
     Error as ExperimentError, Errors, Experiment, Iteration, Measurement, Outcome, Results, TrainingConfig, compare,

@@ -1,11 +1,13 @@
 //! The command line: verbs and exit codes.
 
+mod allocator;
 mod failure;
 mod options;
 mod sandbox;
 mod terminal;
 mod verbs;
 
+pub use allocator::Allocator;
 pub use failure::Failure;
 
 use clap::error::ErrorKind;
@@ -135,7 +137,6 @@ pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) 
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    signals::install_abort_handler();
     shell::complete(command);
     #[cfg(feature = "cuda")]
     crate::cuda::prepare();

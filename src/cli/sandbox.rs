@@ -1,9 +1,9 @@
 //! Limits on evaluating a schedule file: processor time and memory, enforced from outside the language.
 //!
 //! The language counts calls, loop turns and most of its values itself, but sees what one built-in function takes only after it returns.
-//! A thread therefore watches the process and ends it. A child under `setrlimit` would have to share its memory limit with a 4 GiB stack,
-//! evaluate every file a second time or send millions of ops through a pipe, and start a process for each number of devices.
+//! A thread therefore watches the process, the allocator counts, and either ends the process.
 
+use super::allocator;
 use super::terminal::eprint;
 use crate::dsl::Budget;
 use crate::experiment::free_memory_bytes;
@@ -62,27 +62,29 @@ impl Watchdog {
         let time = CPU_TIME.saturating_add(CPU_TIME_PER_OP.saturating_mul(u32::try_from(ops).unwrap_or(u32::MAX)));
         let (most_bytes, latest) = (resident_bytes().saturating_add(bytes), cpu_time().saturating_add(time));
         let done = Arc::new(AtomicBool::new(false));
-        let (watched, file) = (done.clone(), file.to_string());
+        let watched = done.clone();
+        let start = format!("error: {file} was stopped: evaluating it took more than its budget of");
+        let too_much = format!(
+            "{start} {} MiB of memory; make fewer and smaller values: n * word repeats a word without copying it",
+            bytes >> 20
+        );
+        let reason = too_much.clone();
         let watch = move || {
             while !watched.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(2));
                 let exceeded = if resident_bytes() > most_bytes {
-                    format!(
-                        "{} MiB of memory; make fewer and smaller values: n * word repeats a word without copying it",
-                        bytes >> 20
-                    )
+                    too_much.clone()
                 } else if cpu_time() > latest {
                     format!(
-                        "{:.0} s of computing; make its loops and values smaller: n * word repeats a word without a loop",
+                        "{start} {:.0} s of computing; make its loops and values smaller: n * word repeats a word without a loop",
                         time.as_secs_f64()
                     )
                 } else {
                     continue;
                 };
                 if !watched.swap(true, Ordering::SeqCst) {
-                    eprint(&format!(
-                        "error: {file} was stopped: evaluating it took more than its budget of {exceeded}"
-                    ));
+                    allocator::unlimited();
+                    eprint(&exceeded);
                     exit(3);
                 }
             }
@@ -93,6 +95,7 @@ impl Watchdog {
             ));
             exit(5);
         }
+        allocator::limit(bytes, reason);
         Watchdog { done }
     }
 }
@@ -100,6 +103,7 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.done.store(true, Ordering::SeqCst);
+        allocator::unlimited();
     }
 }
 

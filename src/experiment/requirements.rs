@@ -1,12 +1,29 @@
-//! The memory that sessions need at least, checked before any is opened.
+//! The threads and the memory that sessions need at least, checked before any is opened.
 
-use super::system::{free_memory_bytes, in_words};
+use super::system::{free_memory_bytes, free_threads, in_words};
 use super::{Backend, Error, Training};
 use crate::graph::TaskGraph;
 use crate::memory::{SavedActivations, peak};
 use crate::model::STORAGE;
 use crate::model_spec::Stage;
 use crate::op::Kind;
+use crate::ranks::Ranks;
+
+/// Threads of a process besides those of its devices.
+const OTHER_THREADS: u64 = 8;
+
+/// Checks that the system allows a thread for each device of this rank, over all `graphs`.
+pub(super) fn require_threads<'a>(graphs: impl Iterator<Item = &'a TaskGraph>, ranks: &Ranks) -> Result<(), Error> {
+    let needed: u64 = graphs.map(|graph| ranks.devices(graph.schedule().devices()).len() as u64).sum();
+    match free_threads() {
+        Some((free, limit)) if needed + OTHER_THREADS > free => Err(Error::Environment(format!(
+            "expected {needed} threads, one per device and schedule, found that the system allows {}: {limit}; ask for fewer \
+             --stages, for one --schedule at a time, or raise that limit",
+            free.saturating_sub(OTHER_THREADS)
+        ))),
+        _ => Ok(()),
+    }
+}
 
 /// Checks that sessions of `graphs` fit into free memory; `training` is `None` for devices that hold nothing.
 pub(super) fn require_memory<'a>(

@@ -26,6 +26,29 @@ pub fn free_memory_bytes() -> Option<u64> {
     available.into_iter().chain(space).chain(group_memory_bytes()).min()
 }
 
+/// Returns the number of threads that this process may still start, and the name of the limit; `None` if the system does not tell.
+pub(super) fn free_threads() -> Option<(u64, &'static str)> {
+    let number = |path: &str| read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    // A thread has four mappings: its stack, its signal stack, and a guard page for each.
+    let mappings = || {
+        let used = read_to_string("/proc/self/maps").ok()?.lines().count() as u64;
+        Some(number("/proc/sys/vm/max_map_count")?.saturating_sub(used) / 4)
+    };
+    let groups = [("pids", "pids.max", "pids.current")].into_iter().flat_map(|(controller, most, used)| {
+        folders(controller)
+            .into_iter()
+            .filter_map(move |folder| Some(figure(&folder.join(most))?.saturating_sub(figure(&folder.join(used))?)))
+    });
+    let limits = [
+        (mappings(), "vm.max_map_count"),
+        (number("/proc/sys/kernel/threads-max"), "kernel.threads-max"),
+        (number("/proc/sys/kernel/pid_max"), "kernel.pid_max"),
+        (limit("Max processes").filter(|_| !is_root()), "ulimit -u"),
+        (groups.min(), "the control group's pids.max"),
+    ];
+    limits.into_iter().filter_map(|(left, name)| Some((left?, name))).min_by_key(|&(left, _)| left)
+}
+
 /// Formats bytes, as in `3.2 GiB` and `12 MiB`.
 pub(super) fn in_words(bytes: u64) -> String {
     let mebibytes = bytes as f64 / f64::from(1 << 20);
@@ -44,6 +67,13 @@ fn limit(name: &str) -> Option<u64> {
     let text = read_to_string("/proc/self/limits").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
+}
+
+/// Whether this process runs as root, whom the limit on processes does not bind.
+fn is_root() -> bool {
+    let text = read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Uid:"));
+    line.is_some_and(|line| line.split_whitespace().nth(1) == Some("0"))
 }
 
 /// Memory that is left of this process's control groups; cached files count as free.

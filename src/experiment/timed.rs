@@ -1,7 +1,7 @@
 //! An experiment on timed devices, on which each op lasts as long as its cost says: it shows the overhead of the executor itself.
 
 use super::measure::in_turn;
-use super::requirements::require_memory;
+use super::requirements::{require_memory, require_threads};
 use super::results::Setting;
 use super::system::provenance;
 use super::training::settings;
@@ -23,6 +23,7 @@ impl Experiment {
         let microbatches = self.selection.microbatches;
         let (mut runs, mut tables) = (Vec::new(), Vec::new());
         let graphs = self.graphs(&self.costs.of_orders(microbatches), observer)?;
+        require_threads(graphs.iter(), &self.ranks)?;
         require_memory(graphs.iter(), None)?;
         for graph in graphs {
             let schedule = graph.schedule();

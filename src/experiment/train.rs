@@ -1,7 +1,7 @@
 //! An experiment on devices that train: calibrated on one schedule, all predicted and measured.
 
 use super::calibrate::calibrating_graphs;
-use super::requirements::require_memory;
+use super::requirements::{require_memory, require_threads};
 use super::results::Setting;
 use super::{
     Backend, Calibrating, Calibration, Error, Event, Experiment, Extent, Iteration, Observer, Results, Role,
@@ -130,6 +130,7 @@ impl Experiment {
             let graph = one.graph::<resolve::Error>("1f1b", &unknown_costs)?.graph;
             runs.push((graph, self.delivery, Role::Baseline));
         }
+        require_threads(runs.iter().map(|(graph, ..)| graph), &training.ranks)?;
         require_memory(runs.iter().map(|(graph, ..)| graph), Some(training))?;
         runs.into_iter().map(|(graph, delivery, role)| ScheduleRun::new(training, graph, delivery, role)).collect()
     }

@@ -79,7 +79,7 @@ fn every_file_says_what_it_is() {
 
 /// Where `unsafe` stands, and what for. Each block says why it is sound.
 const UNSAFE: [(&str, &str); 9] = [
-    ("src/cli/terminal/signals.rs", "a handler of SIGABRT, which says what to do when memory runs out"),
+    ("src/cli/allocator.rs", "the program's allocator, which passes calls to the system's"),
     ("src/exec/arena.rs", "shared memory; its signals decide who may access what"),
     ("src/exec/heap.rs", "puts into it"),
     ("src/exec/link/local.rs", "messages in it"),

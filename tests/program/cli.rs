@@ -829,7 +829,7 @@ fn what_takes_long_shows_that_it_goes_on() {
     let words: Vec<&str> = long.split(' ').collect();
     let mut child = std::process::Command::new(PROGRAM).args(words).stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let told = lines.take(2).find(|line| line.starts_with("1f1b by chance: ")); // the first is about unit costs
+    let told = lines.take(2).find(|line| line.starts_with("1f1b with jitter: ")); // the first is about unit costs
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(told.as_ref().is_some_and(|line| line.contains(" of 200000 samples after ")), "{told:?}");

@@ -322,6 +322,7 @@ const SETTINGS: &[Setting] = &[
             SIZES_SAY_ALL,
             ("verbose", "it is as verbose as it can be"),
             ("calibrate-micro", "it predicts times, and those are left out"),
+            ("calibrate-batch", "it predicts times, and those are left out"),
         ],
     },
     Setting { command: "schedules", refused: "", same: &[] },
@@ -462,7 +463,7 @@ fn list(folder: &Path, names: &mut BTreeSet<String>) {
 fn measured(printed: &str) -> String {
     let Ok(mut found) = serde_json::from_str::<Value>(printed) else {
         let rows = printed.lines().filter_map(|line| line.strip_prefix("| ")?.split('|').next());
-        let rows: Vec<&str> = rows.collect();
+        let rows: Vec<&str> = rows.chain(printed.lines().filter(|line| line.contains("calibrated on"))).collect();
         return format!("coloured: {}, ASCII: {}, rows: {rows:?}", printed.contains('\u{1b}'), printed.is_ascii());
     };
     let given = found["calibrated_on"].get("schedule").is_none();

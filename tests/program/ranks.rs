@@ -243,7 +243,7 @@ fn a_killed_rank_0_is_named_by_the_launcher() {
     let (code, told, took, written) = signal_mid_run(long(pipesim(), "-n 3"), STEPPED, "PIPESIM_RANK=0", "-9");
     assert_eq!(code, Some(6), "{told}");
     assert!(told.contains("rank 0 was killed by signal 9"), "{told}");
-    assert!(written && told.contains("rank 1 writes what was measured"), "{told}");
+    assert!(written && told.contains("rank 1 writes the results so far"), "{told}");
     assert!(took < Duration::from_secs(10), "took {took:?}");
 }
 

@@ -62,7 +62,7 @@ fn files_have_variants_and_reports_files_of_each() {
     let page = std::fs::read_to_string(out.join("timeline.svg")).unwrap();
     assert!(page.contains("interleaved-1f1b:v=4"), "the picture names the variant");
     for (line, parts) in [
-        ("-s 1f1b:v=2", ["1f1b:v=2 has 1 stage a device", "leave"]),
+        ("-s 1f1b:v=2", ["1f1b:v=2 has 1 stage per device", "leave"]),
         ("-s interleaved-1f1b:w=2", ["no option 'w'", "it has v"]),
         ("-s interleaved-1f1b:v", ["KEY=VALUE", "interleaved-1f1b:v=4"]),
         ("-s interleaved-1f1b:v=0", ["from 1 to 1048576", "found 0"]),
@@ -303,7 +303,7 @@ fn pictures_and_folders_hold_all_combinations() {
         report["schedules"].as_array().unwrap().iter().filter(|one| one["predicted"].is_null()).collect();
     assert_eq!((missing.len(), &missing[0]["schedule"]), (2, &"interleaved-1f1b:v=2".into()));
     assert!(missing[0]["left_out"].as_str().unwrap().contains("p = 2, m = 9"), "{missing:?}");
-    assert!(read("all/timeline.svg").contains("take a multiple of p"), "the picture says why one is not there");
+    assert!(read("all/timeline.svg").contains("use a multiple of p"), "the picture says why one is not there");
 }
 
 #[test]

@@ -76,8 +76,7 @@ fn more_of_anything_is_never_slower() {
         step("llama-3-8b", machine, layout, "1f1b").iteration()
     };
     let base = hardware("a100-sxm-80gb").unwrap();
-    let fsdp =
-        ParallelConfig { pp: 1, tp: 1, dp: 64, zero: Zero::Weights, sequence_parallel: false, ..layout() };
+    let fsdp = ParallelConfig { pp: 1, tp: 1, dp: 64, zero: Zero::Weights, sequence_parallel: false, ..layout() };
     for (software, layout) in [("megatron-core", layout()), ("fsdp", fsdp)] {
         let before = time(base.clone(), software, layout.clone());
         for key in [
@@ -115,8 +114,9 @@ fn tensor_parallel_time_is_that_of_several_ranks() {
 
 #[test]
 fn more_pipelines_at_equal_micro_batches_cost_their_exchange_alone() {
-    let of =
-        |data| step("llama-3-8b", machine("h100-sxm", "megatron-core"), ParallelConfig { dp: data, ..layout() }, "1f1b");
+    let of = |data| {
+        step("llama-3-8b", machine("h100-sxm", "megatron-core"), ParallelConfig { dp: data, ..layout() }, "1f1b")
+    };
     for data in [1, 2, 4, 8, 16] {
         let (fewer, more) = (of(data), of(2 * data));
         let rest = |time: &StepTime| time.iteration() - time.data_parallel_exposed - time.optimizer - time.other;

@@ -126,8 +126,7 @@ fn invalid_layouts_are_rejected_in_one_line() {
     assert_eq!(long(4096).validate(&windowed), Ok(()));
     assert!(long(8192).validate(&windowed).unwrap_err().to_string().contains("at most 4096"));
     assert!(refused(ParallelConfig { pp: 83, ..ParallelConfig::default() }).contains("at most 82 stages"));
-    let fits =
-        ParallelConfig { tp: 8, pp: 4, chunks: 5, dp: 2, sequence: 8192, ..ParallelConfig::default() };
+    let fits = ParallelConfig { tp: 8, pp: 4, chunks: 5, dp: 2, sequence: 8192, ..ParallelConfig::default() };
     assert_eq!((fits.validate(&model), fits.gpus(), fits.stages()), (Ok(()), 64, 20));
     assert!("fp9".parse::<Precision>().unwrap_err().to_string().contains("bf16, fp16"));
 }

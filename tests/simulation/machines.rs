@@ -63,8 +63,7 @@ fn iterations_are_sums_that_hold_their_pipelines() {
 #[test]
 fn overlapping_steps_last_their_longest_span() {
     for schedule in ["zb-h1", "zb-v", "dualpipe", "1f1b"] {
-        let layout =
-            ParallelConfig { pp: 4, micro: 8, stack: "megatron-zb".to_string(), ..ParallelConfig::default() };
+        let layout = ParallelConfig { pp: 4, micro: 8, stack: "megatron-zb".to_string(), ..ParallelConfig::default() };
         let analytic = analytic(hardware("a100-sxm-80gb").unwrap(), layout);
         let resolved = analytic.resolve(schedule).unwrap();
         let predicted = resolved.predict().unwrap();

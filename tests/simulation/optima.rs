@@ -101,7 +101,7 @@ fn proofs_agree() {
     let cases: Vec<Case> = cases().into_iter().filter(|case| case.open.goal == Goal::Makespan).collect();
     let mut proven = 0;
     for case in &cases {
-        let proof = prove(&case.open, &case.costs, 12_000).unwrap();
+        let proof = prove(&case.open, &case.costs, 24_000).unwrap();
         assert_eq!(reached(case, &proof.schedule), proof.objective, "{}", case.name);
         let enclosed = proof.lower_bound <= case.optimum && case.optimum <= proof.objective;
         assert!(enclosed, "{}: {} to {}, optimum {}", case.name, proof.lower_bound, proof.objective, case.optimum);

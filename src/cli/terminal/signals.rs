@@ -1,9 +1,9 @@
-//! Signals and the end of the process: Ctrl-C finishes the running step, an unfinished file is removed, a lack of memory is explained.
+//! Signals and the end of the process: Ctrl-C finishes the running step, and an unfinished file is removed.
 
 use super::eprint;
 use crate::ranks::{Stop, signal_name};
 use crate::report::remove_unfinished;
-use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 use std::sync::{Arc, Once};
@@ -16,18 +16,6 @@ pub fn exit(code: u8) -> ! {
         low_level::exit(i32::from(code));
     }
     std::process::exit(i32::from(code))
-}
-
-/// Has the process end with exit code 5 and advice when it aborts, which Rust's standard library does if an allocation fails.
-pub fn install_abort_handler() {
-    const ADVICE: &[u8] = b"error: out of memory? This machine, or a limit set on this process (ulimit -v), grants no more; ask for fewer \
-devices, micro-batches or layers, or raise the limit\n";
-    let advise = || {
-        let _ = rustix::io::write(std::io::stderr(), ADVICE);
-        low_level::exit(5);
-    };
-    // SAFETY: the handler calls write(2) and _exit(2) alone, which may be called in a signal handler.
-    let _ = unsafe { low_level::register(SIGABRT, advise) };
 }
 
 /// Who decides what a signal does.
