@@ -175,37 +175,6 @@ fn write_cached(path: &Path, code: &[u8]) {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_hash_is_siphash_and_tells_parts_apart() {
-        // SipHash-2-4 of nothing under a zero key, from the reference implementation's kind of vectors: stable for good
-        #[allow(deprecated)]
-        let empty = SipHasher::new_with_keys(0, 0).finish();
-        assert_eq!(empty, 0x1e92_4b9d_7377_00d7);
-        assert_ne!(digest(0, &["ab", "c"]), digest(0, &["a", "bc"]));
-        assert_ne!(digest(0, &["a"]), digest(1, &["a"]));
-    }
-
-    #[test]
-    fn a_damaged_cache_is_a_miss() {
-        let folder = env::temp_dir().join(format!("pipesim-cache-{}", std::process::id()));
-        let path = folder.join("sm_90_f32-0");
-        assert_eq!(read_cached(&path), None);
-        write_cached(&path, b"code");
-        assert_eq!(read_cached(&path).as_deref(), Some(&b"code"[..]));
-        let mut bytes = fs::read(&path).unwrap();
-        bytes.pop();
-        fs::write(&path, &bytes).unwrap();
-        assert_eq!(read_cached(&path), None);
-        fs::write(&path, &bytes[..3]).unwrap();
-        assert_eq!(read_cached(&path), None);
-        fs::remove_dir_all(folder).unwrap();
-    }
-}
-
 /// Compiles a small kernel, and returns NVRTC's version.
 ///
 /// # Errors
@@ -288,5 +257,36 @@ impl Kernels {
 impl Drop for Kernels {
     fn drop(&mut self) {
         let _ = self.context.make_current().and_then(|()| self.context.api.unload_module(self.module));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_siphash_and_tells_parts_apart() {
+        // SipHash-2-4 of nothing under a zero key, from the reference implementation's kind of vectors: stable for good
+        #[allow(deprecated)]
+        let empty = SipHasher::new_with_keys(0, 0).finish();
+        assert_eq!(empty, 0x1e92_4b9d_7377_00d7);
+        assert_ne!(digest(0, &["ab", "c"]), digest(0, &["a", "bc"]));
+        assert_ne!(digest(0, &["a"]), digest(1, &["a"]));
+    }
+
+    #[test]
+    fn a_damaged_cache_is_a_miss() {
+        let folder = env::temp_dir().join(format!("pipesim-cache-{}", std::process::id()));
+        let path = folder.join("sm_90_f32-0");
+        assert_eq!(read_cached(&path), None);
+        write_cached(&path, b"code");
+        assert_eq!(read_cached(&path).as_deref(), Some(&b"code"[..]));
+        let mut bytes = fs::read(&path).unwrap();
+        bytes.pop();
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(read_cached(&path), None);
+        fs::write(&path, &bytes[..3]).unwrap();
+        assert_eq!(read_cached(&path), None);
+        fs::remove_dir_all(folder).unwrap();
     }
 }
