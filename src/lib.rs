@@ -19,7 +19,7 @@
 //! ```
 //! use pipesim::{ParallelConfig, predict_model};
 //!
-//! let layout = ParallelConfig { tensor: 8, devices: 4, data: 2, micro: 32, sequence: 8192, ..ParallelConfig::default() };
+//! let layout = ParallelConfig { tp: 8, pp: 4, dp: 2, micro: 32, sequence: 8192, ..ParallelConfig::default() };
 //! let prediction = predict_model("llama-3-70b", "h100-sxm", layout, "1f1b")?;
 //! assert_eq!(prediction.estimate.gpus, 64);
 //! println!("{:.2} s per step, MFU {:.2}, fits: {}", prediction.estimate.iteration_s, prediction.estimate.mfu, prediction.fits());

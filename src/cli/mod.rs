@@ -102,7 +102,13 @@ pub fn command() -> clap::Command {
         .mut_subcommands(|verb| {
             verb.allow_negative_numbers(true).mut_subcommands(|verb| verb.allow_negative_numbers(true))
         })
-        .mut_subcommand("predict", |predict| predict.mut_arg("micro", micro_may_follow))
+        .mut_subcommand("predict", |predict| {
+            let several = |arg: clap::Arg| {
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                arg.help(format!("{help}; several: 4,8,16 or 4..64*2 or 4..16+4"))
+            };
+            predict.mut_arg("micro", micro_may_follow).mut_arg("stages", several).mut_arg("micro", several)
+        })
         .mut_subcommand("profile", |profile| profile.mut_arg("stages", unless_machine).mut_arg("micro", unless_machine))
 }
 

@@ -19,16 +19,16 @@ const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
 
 #[derive(Args, Clone, Debug)]
 pub struct ScheduleOptions {
-    /// Number of devices, p; predict takes several: 4,8,16 or 4..64*2 or 4..16+4
+    /// Pipeline-parallel degree p: number of devices
     #[arg(long, short = 'p', value_name = "P", visible_alias = "pp", aliases = ["pipeline-model-parallel-size", "pipeline-parallel-size", "pipeline-parallel-degree"], value_parser = numbers(1..=1 << 20))]
     pub stages: Numbers,
-    /// Number of micro-batches per step, m; predict takes several
+    /// Number of micro-batches per step, m
     #[arg(long, short = 'm', value_name = "M", visible_aliases = ["num-microbatches", "micro-batches"], aliases = ["num-micro-batches", "microbatches"], value_parser = numbers(1..=(1 << 31) - 1))]
     pub micro: Numbers,
     /// Schedule: a name (see `pipesim schedules`) with or without options (interleaved-1f1b:v=4), a .star file, a PyTorch .csv file, or auto, the best under --memory-cap; repeatable [default: naive, gpipe, 1f1b, zb-v]
     #[arg(long, short = 's', value_name = "NAME|FILE", value_parser = names)]
     pub schedule: Vec<Names>,
-    /// Virtual stages per device, for schedules that leave their number open
+    /// Virtual stages per device (v), for interleaved schedules
     #[arg(long, value_name = "V", visible_aliases = ["vpp", "virtual-pipeline-model-parallel-size"], value_parser = whole::<u32>(1..=u64::from(MAX_CHUNKS)))]
     pub chunks: Option<u32>,
     /// Option of the schedules that have it, as in group=4; repeatable
@@ -38,9 +38,9 @@ pub struct ScheduleOptions {
     #[arg(long, value_name = "MEANING", default_value = "atomic", value_parser = one_of(Overlap::ALL.map(|o| (o.name(), meaning(o), o))))]
     pub overlap: Overlap,
     /// Budget
-    #[arg(long, value_name = "N", help = format!("Most calls and loop turns that evaluating a schedule file may take [default: {}]", Budget::default().ticks), value_parser = whole::<u64>(..))]
+    #[arg(long, value_name = "N", help = format!("Maximum number of calls and loop iterations when evaluating a schedule file [default: {}]", Budget::default().ticks), value_parser = whole::<u64>(..))]
     pub max_ticks: Option<u64>,
-    /// Most ops that a schedule may have
+    /// Maximum number of ops of a schedule
     #[arg(long, value_name = "N", default_value_t = Budget::default().ops, value_parser = whole::<u64>(1..=Budget::MAX_OPS))]
     pub max_ops: u64,
 }
@@ -81,7 +81,7 @@ fn meaning(overlap: Overlap) -> &'static str {
 pub struct SearchOptions {
     #[command(flatten)]
     pub schedules: ScheduleOptions,
-    /// Most that a device may hold: activations (8: eight micro-batches of its whole share of layers), or for a model on hardware all memory in bytes (80GiB) [default: none, or the hardware's memory]
+    /// Memory limit per device: a number of micro-batches' activations (8), or bytes for a model on hardware (80GiB) [default: none, or the hardware's memory]
     #[arg(long, value_name = "UNITS|BYTES", value_parser = MemoryCap::parse)]
     pub memory_cap: Option<MemoryCap>,
     /// Activation units that fit in the hardware's memory.

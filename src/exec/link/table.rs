@@ -54,9 +54,9 @@ pub static LINKS: [LinkKind; 5] = [
     },
     LinkKind {
         name: "nvshmem",
-        about: "NVSHMEM puts with signal on a stream; a rank a device (cuda)",
+        about: "NVSHMEM puts with signal on a stream; one rank per device (cuda)",
         hosts: None,
-        gpus: " (a rank a device)",
+        gpus: " (one rank per device)",
         delivers: one_sided,
         preference: |setting| (setting.ranks.size() > 1 && setting.slices.is_none()).then_some(1),
         probe: Nvshmem::probe,
@@ -67,7 +67,7 @@ pub static LINKS: [LinkKind; 5] = [
         name: "nccl",
         about: "NCCL sends and receives, which meet (cuda)",
         hosts: None,
-        gpus: " (a GPU a device)",
+        gpus: " (one GPU per device)",
         delivers: queues,
         preference: |_| None,
         probe: Nccl::probe,
@@ -177,8 +177,8 @@ mod tests {
     fn the_table_says_who_goes_with_whom() {
         assert_eq!(
             LinkKind::legal_pairs(),
-            "Legal device and link pairs: cpu and timed with local, and with mpi under mpirun; cuda with copy, nvshmem (a rank a \
-             device), nccl (a GPU a device), local (through the hosts' memory), and mpi under mpirun."
+            "Legal device and link pairs: cpu and timed with local, and with mpi under mpirun; cuda with copy, nvshmem (one rank per \
+             device), nccl (one GPU per device), local (through the hosts' memory), and mpi under mpirun."
         );
         let ranks = Ranks::alone();
         let on = |gpus| Setting { gpus, ranks: &ranks, devices: 2, slices: None };

@@ -152,8 +152,8 @@ fn sensitivities(all: &[Explained]) -> Table {
     Table {
         caption: format!(
             "How much of the makespan 1 % less of a part's time saves. A part: a device's or a stage's ops, all ops of a kind (F forward, I \
-             backward for the input, W for the weights, B both), communication, a link. Below 0: the order that a rule makes from \
-             those costs is longer.{held}"
+             backward for the input, W for the weights, B both), communication, a link. Negative: with those costs the schedule's rule \
+             finds a slower order.{held}"
         ),
         header: names[..columns.min(names.len())].iter().map(ToString::to_string).collect(),
         rows,
