@@ -49,7 +49,7 @@ pub struct Proof {
 pub enum Error {
     /// As [`order_ops`].
     #[error(transparent)]
-    Settle(#[from] crate::ordering::Error),
+    Ordering(#[from] crate::ordering::Error),
     /// As [`Schedule::validate`].
     #[error(transparent)]
     Invalid(#[from] Fault),

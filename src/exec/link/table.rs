@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(
             LinkKind::legal_pairs(),
             "Legal device and link pairs: cpu and timed with local, and with mpi under mpirun; cuda with copy, nvshmem (one rank per \
-             device), nccl (one GPU per device), local (through the hosts' memory), and mpi under mpirun."
+             per device), nccl (one GPU per device), local (through the hosts' memory), and mpi under mpirun."
         );
         let ranks = Ranks::alone();
         let on = |gpus| Setting { gpus, ranks: &ranks, devices: 2, slices: None };
