@@ -59,14 +59,16 @@ pub mod simulation {
     pub use crate::metrics::{Activity, DeviceMetrics, Metrics, Reference, TypicalSpeed};
     pub use crate::sim::event::{Config, EventError, Jitter, Makespans, Network, Processor, Put, Scope, Sharing};
     pub use crate::sim::{
-        Bounds, Cause, CostShare, CriticalSpan, IdleReport, IdleSpan, IdleTime, Interval, MemoryCurve, OpTimes,
-        Prediction, PredictionFigures, Sensitivity, Setup, Spread, StepSpan, Successive, predict,
+        Bounds, Cause, CostShare, CriticalSpan, Delay, IdleReport, IdleSpan, IdleTime, Interval, MemoryCurve,
+        MemoryLevel, OpTimes, Prediction, PredictionFigures, Sensitivity, Setup, Spread, StepSpan, Successive, predict,
     };
     pub use crate::timeline::{Queue, Source, Span, Timeline, TimelineError};
 }
 
 /// Pictures, tables and report folders.
 pub mod pictures {
+    #[cfg(feature = "pictures")]
+    pub use crate::report::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
     pub use crate::report::{
         Comparison, ComparisonPoint, Entry, KindError, LeftOut, Look, Palette, Panel, Report, Table, WriteError,
     };
@@ -76,11 +78,14 @@ pub mod pictures {
 #[cfg(feature = "training")]
 pub mod training {
     pub use crate::exec::link::{LINKS, LinkKind, Refusal, Setting};
-    pub use crate::exec::{Error as SessionError, Fault, Gpus};
+    pub use crate::exec::{
+        Batch, DeviceRecord, Error as SessionError, Fault, Following, Gpus, NoFault, OpRecord, Session, State,
+        StepRecord, Update,
+    };
     pub use crate::experiment::{
         Backend, Calibration, Error, Errors, Event, Experiment, Iteration, Observer, Outcome, Results, Training,
         TrainingConfig, Verdict, compare, silent,
     };
-    pub use crate::model::{AdamW, Parameters, Tokenizer, Tokens};
+    pub use crate::model::{AdamW, Parameters, Part, PartTiming, Tokenizer, Tokens};
     pub use crate::ranks::{Lost, Ranks};
 }

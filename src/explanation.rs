@@ -61,7 +61,7 @@ impl fmt::Display for StepExplanation {
             writeln!(f, "  {cause}: {:.1} % of the idle time", percent(time / total.idle))?;
         }
         for change in self.suggestions().into_iter().take(3) {
-            writeln!(f, "  try {}: {:.1} % less time per micro-batch", change.change, percent(change.saves))?;
+            writeln!(f, "  try {change}")?;
         }
         Ok(())
     }

@@ -110,6 +110,8 @@
 // Modules export some items for tests alone, and contain some that only the program uses.
 #![cfg_attr(not(feature = "internals"), allow(unused_imports))]
 #![cfg_attr(not(all(feature = "cli", feature = "cuda")), allow(dead_code))]
+// With `internals`, types of private modules are reachable, too.
+#![cfg_attr(not(feature = "internals"), warn(unnameable_types))]
 
 mod activation;
 mod advice;
@@ -165,6 +167,21 @@ mod statistics;
 mod step_estimate;
 mod suggestion;
 mod timeline;
+
+/// Runs the programs of `examples` as documentation tests.
+#[cfg(doctest)]
+mod examples {
+    macro_rules! examples {
+        ($($name:ident: $fence:literal),*) => {
+            $(#[doc = concat!($fence, "\n", include_str!(concat!("../examples/", stringify!($name), ".rs")), "```")] mod $name {})*
+        };
+    }
+
+    examples! {
+        llama_on_h100s: "```", own_costs: "```", own_schedule: "```", predict: "```", stage_times: "```",
+        compare: "```no_run", plot: "```no_run", train: "```no_run"
+    }
+}
 
 #[cfg(feature = "training")]
 pub use api::training;

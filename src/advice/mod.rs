@@ -17,6 +17,7 @@ use crate::sim::{self, Prediction};
 pub use changed::Sensitivities;
 use changed::{Changed, is_searched, typical_ticks};
 use serde::Serialize;
+use std::fmt;
 
 /// Maximum number of ops of all candidates.
 const MOST_OPS: u64 = 8_000_000;
@@ -68,6 +69,15 @@ pub struct Change {
     /// Whether costs decide the order, but the change is of the unchanged order.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub order_held_fixed: bool,
+}
+
+/// The change and its gain on one line.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = 100.0 * self.saves;
+        let (size, direction) = (percent.abs(), if percent < 0.0 { "more" } else { "less" });
+        write!(f, "{}: {size:.1} % {direction} time per micro-batch", self.change)
+    }
 }
 
 /// Possible changes of one schedule's step.

@@ -58,7 +58,7 @@ static OPENING: Probe = probe("opening", true, libraries::opening);
 ///
 /// # Errors
 /// The child does not end within `limit`, or crashes.
-pub fn may_open_libraries(limit: Duration) -> Result<(), String> {
+pub(crate) fn may_open_libraries(limit: Duration) -> Result<(), String> {
     child::survives(OPENING.name, limit).map_err(|how| {
         format!(
             "expected NVIDIA's libraries to open, found that a process that opens them {how}: see pipesim doctor, or use --device cpu"

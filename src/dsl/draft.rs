@@ -17,7 +17,7 @@ use std::fmt;
 
 /// One device's program in its schedule file.
 #[derive(Clone, Debug)]
-pub enum Draft {
+pub(super) enum Draft {
     /// Every op in its place.
     Word(Word),
     /// The word's ops in order, with W's when the device would idle.
@@ -40,7 +40,7 @@ impl Draft {
 
 /// A draft as a Starlark value.
 #[derive(Clone, Debug, Allocative, NoSerialize, ProvidesStaticType, StarlarkPagable)]
-pub struct DraftValue {
+pub(super) struct DraftValue {
     #[allocative(skip)]
     #[starlark_pagable(skip = "Draft::Word(Word::empty())")]
     pub draft: Draft,

@@ -76,7 +76,7 @@ fn made(word: Result<Word, WordError>) -> starlark::Result<WordValue> {
 
 /// A word as a Starlark value.
 #[derive(Clone, Debug, Allocative, NoSerialize, ProvidesStaticType, StarlarkPagable)]
-pub struct WordValue {
+pub(super) struct WordValue {
     #[allocative(skip)]
     #[starlark_pagable(skip = "Word::empty()")]
     pub word: Word,
@@ -94,7 +94,7 @@ impl fmt::Display for WordValue {
 
 /// `F`, `I`, `W`, `B`, or one of them with a chunk: `F[1]`. Called with a number it names a micro-batch: `B[0](3)`.
 #[derive(Clone, Copy, Debug, Allocative, NoSerialize, ProvidesStaticType, StarlarkPagable)]
-pub struct KindValue {
+pub(super) struct KindValue {
     #[allocative(skip)]
     #[starlark_pagable(skip = "Kind::F")]
     pub kind: Kind,
@@ -234,7 +234,7 @@ impl<'v> StarlarkValue<'v> for KindValue {
 
 /// A placement before the numbers of devices and chunks are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub(super) enum Layout {
     /// One stage per device.
     Linear,
     /// Stage s on device s mod p.
@@ -288,7 +288,7 @@ impl Layout {
 /// A placement as a Starlark value: `linear`, `loop`, `v_shape`, `zigzag`, `bidirectional` or `custom([...])`. Called with a
 /// number it fixes the chunks: `zigzag(4)`.
 #[derive(Clone, Debug, Allocative, NoSerialize, ProvidesStaticType, StarlarkPagable)]
-pub struct LayoutValue {
+pub(super) struct LayoutValue {
     #[allocative(skip)]
     #[starlark_pagable(skip = "Layout::Linear")]
     pub layout: Layout,

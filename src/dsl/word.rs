@@ -17,7 +17,7 @@ const MAX_PLAIN: usize = 1 << 10;
 
 /// Why a word is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WordError {
+pub(super) enum WordError {
     /// Deeper than [`MAX_DEPTH`].
     #[error("the word is nested deeper than {MAX_DEPTH}; collect the parts in a list and use concat(list)")]
     TooDeep,
@@ -34,7 +34,7 @@ pub enum WordError {
 
 /// One op of a word before micro-batches are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Atom {
+pub(super) struct Atom {
     pub kind: Kind,
     /// Chunk of the device.
     pub chunk: u32,
@@ -48,7 +48,7 @@ pub struct Atom {
 
 /// A word. Cloning is cheap.
 #[derive(Clone, Debug)]
-pub struct Word {
+pub(super) struct Word {
     node: Arc<Node>,
     depth: u32,
     /// Number of ops; `None` if known only after numbering (`first`).
@@ -99,7 +99,7 @@ enum Node {
 
 /// Context of ops: their phase, and the micro-batches that `first` keeps.
 #[derive(Clone, Copy, Debug)]
-pub struct Context<'a> {
+pub(super) struct Context<'a> {
     /// Name of the innermost phase; empty outside of phases.
     pub phase: &'a str,
     /// Ops of micro-batches from this one on are numbered but dropped.

@@ -142,11 +142,6 @@ impl Region {
         self.offset
     }
 
-    /// Length in bytes.
-    pub fn bytes(self) -> usize {
-        self.bytes
-    }
-
     /// Returns word `index` of a table of words.
     pub fn word(self, index: usize) -> Region {
         let bytes = size_of::<AtomicU64>();

@@ -31,6 +31,6 @@ pub use message::Sizes;
 pub use plan::{BufferUse, Plan};
 pub use program::Runners;
 pub use record::{DeviceRecord, Following, OpRecord, StepRecord};
-pub use session::{Error, Session};
+pub use session::{Error, Session, start_session};
 pub use shared::{Settings, Shared};
-pub use watch::{Fault, Shortage};
+pub use watch::{Fault, NoFault, Shortage};

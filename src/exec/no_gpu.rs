@@ -52,7 +52,7 @@ impl Gpus {
         match *self {}
     }
 
-    pub fn runners<A, B, C, D, E, F>(&self, _: A, _: B, _: C, _: D, _: E, _: F) -> Result<Runners> {
+    pub(crate) fn runners<A, B, C, D, E, F>(&self, _: A, _: B, _: C, _: D, _: E, _: F) -> Result<Runners> {
         match *self {}
     }
 }

@@ -103,27 +103,27 @@ pub struct Session {
     updates: u64,
 }
 
-impl Session {
-    /// Creates a session from this rank's devices and their numbers. All ranks must call this together.
-    ///
-    /// # Errors
-    /// The system does not allow this many threads.
-    pub fn of(shared: Arc<Shared>, runners: Runners, settings: Settings) -> anyhow::Result<Session> {
-        let (answer, answers) = channel();
-        let count = runners.len();
-        let timeout = settings.timeout;
-        let mut session =
-            Session { shared, timeout, commands: Vec::new(), answers, threads: Vec::new(), steps: 0, updates: 0 };
-        for (number, runner) in runners {
-            let (command, inbox) = channel();
-            let answer = answer.clone();
-            let body = move || serve(number, runner, settings.pin, &inbox, &answer);
-            session.threads.push(start_thread(format!("device {number}"), session.threads.len(), count, body)?);
-            session.commands.push(command);
-        }
-        Ok(session)
+/// Creates a session from this rank's devices and their numbers. All ranks must call this together.
+///
+/// # Errors
+/// The system does not allow this many threads.
+pub fn start_session(shared: Arc<Shared>, runners: Runners, settings: Settings) -> anyhow::Result<Session> {
+    let (answer, answers) = channel();
+    let count = runners.len();
+    let timeout = settings.timeout;
+    let mut session =
+        Session { shared, timeout, commands: Vec::new(), answers, threads: Vec::new(), steps: 0, updates: 0 };
+    for (number, runner) in runners {
+        let (command, inbox) = channel();
+        let answer = answer.clone();
+        let body = move || serve(number, runner, settings.pin, &inbox, &answer);
+        session.threads.push(start_thread(format!("device {number}"), session.threads.len(), count, body)?);
+        session.commands.push(command);
     }
+    Ok(session)
+}
 
+impl Session {
     pub fn graph(&self) -> &Arc<TaskGraph> {
         &self.shared.plan.graph
     }

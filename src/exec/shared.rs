@@ -6,7 +6,7 @@ use super::message::{MessageBuffers, Sizes};
 use super::plan::Plan;
 use super::queues::CommunicationQueues;
 use super::signal::Aborted;
-use super::watch::{Fault, Statuses, Watch};
+use super::watch::{Statuses, Watch};
 use crate::delivery::Delivery;
 use crate::graph::TaskGraph;
 use crate::ranks::Ranks;
@@ -25,8 +25,6 @@ pub struct Settings {
     pub spin: Duration,
     /// Longest time that a device may wait for its data.
     pub timeout: Duration,
-    /// Fault to inject.
-    pub fault: Option<Fault>,
     /// How the link delivers messages.
     pub delivery: Delivery,
 }

@@ -33,7 +33,7 @@ pub struct Fault {
 
 impl Fault {
     /// Panics, or hangs until the run is aborted, if the fault is for this op of this device.
-    pub fn strike(&self, device: u32, number: usize, watch: &Watch) -> anyhow::Result<()> {
+    pub(super) fn strike(&self, device: u32, number: usize, watch: &Watch) -> anyhow::Result<()> {
         if (self.device, self.number) != (device, number) {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use super::system::provenance;
 use super::training::settings;
 use super::{Error, Event, Experiment, Observer, Results, Role, ScheduleRun, Steps, cores};
 use crate::cost::CostTable;
-use crate::exec::{Batch, Host, Session, Shared, Sizes, Timed};
+use crate::exec::{Batch, Host, Session, Shared, Sizes, Timed, start_session};
 use crate::graph::TaskGraph;
 use crate::report::Report;
 use crate::sim::{self, Setup};
@@ -66,7 +66,7 @@ impl Experiment {
         let makespan = sim::sweep(graph, table).iter().map(|device| device.last_end).max().unwrap_or(0);
         let timeout = self.training_config.timeout(makespan as f64 / 1e9);
         let fault = self.training_config.fault;
-        let mut settings = settings(devices, timeout, fault);
+        let mut settings = settings(devices, timeout);
         // Not pinned, as a device that spins would block the one that it just woke on the same core.
         settings.pin = false;
         settings.spin = Duration::from_micros(20);
@@ -76,6 +76,6 @@ impl Experiment {
         let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
         let timed = |number| Host::runner(number, Box::new(Timed::new(table.clone(), spin)), &shared, fault);
         let runners = self.ranks.devices(devices).map(timed).collect();
-        Ok(Session::of(shared, runners, settings)?)
+        Ok(start_session(shared, runners, settings)?)
     }
 }

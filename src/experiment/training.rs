@@ -6,7 +6,7 @@ use super::{Error, TrainingConfig};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::exec::{self, Batch, Cpu, Fault, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
+use crate::exec::{self, Batch, Cpu, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
 use crate::graph::TaskGraph;
 use crate::model::{self, Config, Parameters, Shard, Tokens};
 use crate::model_spec::{MicroBatch, ModelSpec, Stage};
@@ -224,7 +224,7 @@ impl Training {
         let schedule = graph.schedule();
         // Between GPUs the link itself has these guarantees; hosts only exchange what is enqueued.
         let delivery = if matches!(self.backend, Backend::Cpu) { delivery } else { Delivery::OneSided };
-        let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout, self.training_config.fault) };
+        let settings = Settings { delivery, ..settings(schedule.devices(), self.timeout) };
         let sizes = self.sizes(graph, &stages);
         let shared = Arc::new(Shared::new(graph.clone(), &sizes, &settings, self.ranks.clone())?);
         let runners = match &self.backend {
@@ -241,7 +241,7 @@ impl Training {
                 )?
             }
         };
-        Ok(Session::of(shared, runners, settings)?)
+        Ok(exec::start_session(shared, runners, settings)?)
     }
 
     /// The stages that `device` holds, with their layers.
@@ -315,8 +315,8 @@ impl Training {
 }
 
 /// Returns settings that spin and pin threads if every device has a core of its own, and otherwise park them soon.
-pub(super) fn settings(devices: u32, timeout: Duration, fault: Option<Fault>) -> Settings {
+pub(super) fn settings(devices: u32, timeout: Duration) -> Settings {
     let room = devices <= cores();
     let spin = if room { Duration::from_millis(10) } else { Duration::from_micros(20) };
-    Settings { pin: room, spin, timeout, fault, delivery: Delivery::OneSided }
+    Settings { pin: room, spin, timeout, delivery: Delivery::OneSided }
 }

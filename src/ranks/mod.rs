@@ -46,6 +46,7 @@ pub struct Packet {
     pub data: Vec<u8>,
 }
 
+#[cfg(any(feature = "mpi", test))]
 impl Packet {
     const HEADER: usize = 4 * size_of::<u64>();
 
@@ -223,12 +224,12 @@ impl Ranks {
     }
 
     /// The request to end the run early.
-    pub fn stop(&self) -> &Arc<Stop> {
+    pub(crate) fn stop(&self) -> &Arc<Stop> {
         &self.stop
     }
 
     /// Records that a step was measured.
-    pub fn note_measured(&self) {
+    pub(crate) fn note_measured(&self) {
         if self.stop.note_measured() {
             self.wire.measured();
         }
@@ -250,24 +251,24 @@ impl Ranks {
     }
 
     /// The alignment of this rank's clock with rank 0's.
-    pub fn alignment(&self) -> &Alignment {
+    pub(crate) fn alignment(&self) -> &Alignment {
         &self.clock
     }
 
     /// Returns the number of the next heap: the same in all ranks, as they create heaps in the same order.
-    pub fn next_heap(&self) -> u64 {
+    pub(crate) fn next_heap(&self) -> u64 {
         let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
         *heaps += 1;
         *heaps
     }
 
     /// Sends a packet to a rank on another machine.
-    pub fn send(&self, rank: u32, packet: Packet) {
+    pub(crate) fn send(&self, rank: u32, packet: Packet) {
         self.wire.send(rank, packet);
     }
 
     /// Delivers packets for `heap` to `receiver` from now on.
-    pub fn deliver(&self, heap: u64, receiver: impl Fn(&Packet) + Send + Sync + 'static) {
+    pub(crate) fn deliver(&self, heap: u64, receiver: impl Fn(&Packet) + Send + Sync + 'static) {
         let mut inbox = lock(&self.inbox);
         let (here, others) = std::mem::take(&mut inbox.early).into_iter().partition(|packet| packet.heap == heap);
         let here: Vec<Packet> = here;
@@ -277,7 +278,7 @@ impl Ranks {
     }
 
     /// Ends the delivery of packets for `heap`.
-    pub fn forget(&self, heap: u64) {
+    pub(crate) fn forget(&self, heap: u64) {
         lock(&self.inbox).receivers.remove(&heap);
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// Activation units that a device holds from a time on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Level {
+pub struct MemoryLevel {
     /// In the time unit of the costs.
     pub time: f64,
     /// Activation units.
@@ -22,7 +22,7 @@ pub struct MemoryCurve {
     /// The device.
     pub device: u32,
     /// Levels by time; 0 before the first.
-    pub levels: Vec<Level>,
+    pub levels: Vec<MemoryLevel>,
     /// The largest level.
     pub peak: f64,
     /// The F that first reaches it; `None` if nothing is held.
@@ -47,7 +47,7 @@ fn curve(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, device: u32, cap
     let chunks = schedule.placement.chunks();
     let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
     let (changes, mut held) = (costs.keep.changes(), 0);
-    let mut levels: Vec<Level> = Vec::new();
+    let mut levels: Vec<MemoryLevel> = Vec::new();
     let (mut peak, mut peak_index) = (0, None);
     for index in schedule.range(device) {
         let kind = graph.op(index).kind();
@@ -57,7 +57,7 @@ fn curve(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, device: u32, cap
         match levels.last_mut() {
             Some(last) if last.time == time => last.held = level,
             Some(last) if last.held == level => {}
-            _ => levels.push(Level { time, held: level }),
+            _ => levels.push(MemoryLevel { time, held: level }),
         }
         if held > peak {
             (peak, peak_index) = (held, Some(index));

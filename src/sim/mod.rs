@@ -22,11 +22,11 @@ pub use critical::{
 };
 pub use explain::explain;
 pub use idle::{Cause, Explanation, IdleReport, IdleSpan, IdleTime};
-pub use memory::{MemoryCurve, memory};
+pub use memory::{MemoryCurve, MemoryLevel, memory};
 pub use predict::{Prediction, Setup, predict, replay};
 pub use prediction::{Interval, PredictionFigures, Spread};
 pub use spans::StepSpan;
 pub use step::{steady_makespan, typical_step, typical_step_on};
 pub use successive::Successive;
 pub use sweep::{sweep, sweep_lasting};
-pub use waits::{Doing, OpTimes, Piece};
+pub use waits::{Delay, Doing, OpTimes, Piece};

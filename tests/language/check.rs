@@ -6,7 +6,7 @@ use petgraph::visit::{EdgeRef, IntoEdgeReferences};
 use pipesim::internals::check::{check, fewest_slots, standard_deliveries};
 use pipesim::internals::deadlock::{Awaited, Deadlock, Party};
 use pipesim::internals::delivery::{ChannelOptions, Delivery, QueueCount, Receives};
-use pipesim::internals::exec::{Batch, Device, Error, Host, Session, Settings, Shared, Sizes, State};
+use pipesim::internals::exec::{Batch, Device, Error, Host, Settings, Shared, Sizes, State, start_session};
 use pipesim::internals::graph::TaskGraph;
 use pipesim::internals::lowering::{Entry, Lowering};
 use pipesim::internals::model::PartTiming;
@@ -316,7 +316,7 @@ impl Device for Courier {
 impl State for Courier {}
 
 fn settings(delivery: Delivery, timeout: Duration) -> Settings {
-    Settings { pin: false, spin: Duration::from_micros(5), timeout, fault: None, delivery }
+    Settings { pin: false, spin: Duration::from_micros(5), timeout, delivery }
 }
 
 /// What threads that execute `graph` share.
@@ -332,7 +332,7 @@ pub fn execute(graph: &Arc<TaskGraph>, delivery: Delivery, timeout: Duration) ->
     let shared = shared(graph, settings);
     let host = |device| Host::runner(device, Box::new(Courier { stages, step: 0 }), &shared, None);
     let hosts = (0..graph.schedule().devices()).map(host).collect();
-    let mut session = Session::of(shared.clone(), hosts, settings).unwrap();
+    let mut session = start_session(shared.clone(), hosts, settings).unwrap();
     let batch = Arc::default();
     session.step(&batch, None)?;
     session.row(&vec![(batch, None); 4]).map(|_| ())

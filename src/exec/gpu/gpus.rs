@@ -113,7 +113,7 @@ impl Gpus {
     }
 
     /// Creates this rank's devices, each with the stages that it holds. All ranks must call this together.
-    pub fn runners(
+    pub(crate) fn runners(
         &self,
         shared: &Arc<Shared>,
         (link, delivery): (&LinkKind, Delivery),

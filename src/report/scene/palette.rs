@@ -120,7 +120,7 @@ const BLACK: Rgb = [0x11; 3];
 
 impl Palette {
     /// How a class's boxes look; `shade` is that of their chunk, 0 to 3.
-    pub fn tone(self, class: Class, shade: u8) -> Tone {
+    pub(in crate::report) fn tone(self, class: Class, shade: u8) -> Tone {
         let (first, last, hatch) = match self {
             Palette::Default => DEFAULT,
             Palette::ColourBlind => COLOUR_BLIND,
@@ -135,7 +135,7 @@ impl Palette {
     }
 
     /// How idle time of a known cause looks.
-    pub fn cause(self, cause: Cause) -> Tone {
+    pub(in crate::report) fn cause(self, cause: Cause) -> Tone {
         let (line, hatch) = CAUSES[cause as usize];
         let line = if self == Palette::Grey { grey(line) } else { line };
         let ground = mix(line, WHITE, 0.97);
@@ -143,7 +143,7 @@ impl Palette {
     }
 
     /// Idle time of unknown cause.
-    pub fn idle(self) -> Tone {
+    pub(in crate::report) fn idle(self) -> Tone {
         Tone { color: WHITE, ground: WHITE, text: BLACK, hatch: Hatch::Rising, line: [0xc3, 0xc8, 0xd0] }
     }
 }
