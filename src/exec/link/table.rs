@@ -177,7 +177,7 @@ mod tests {
     fn the_table_says_who_goes_with_whom() {
         assert_eq!(
             LinkKind::legal_pairs(),
-            "Legal device and link pairs: cpu and timed with local, and with mpi under mpirun; cuda with copy, nvshmem (one rank per \
+            "Legal device and link pairs: cpu and timed with local, and with mpi under mpirun; cuda with copy, nvshmem (one rank \
              per device), nccl (one GPU per device), local (through the hosts' memory), and mpi under mpirun."
         );
         let ranks = Ranks::alone();
