@@ -202,7 +202,7 @@ pub enum Unloadable {
     TooOld(Vec<&'static str>),
 }
 
-/// Returns the newest CUDA version that the driver supports, as 1000 major + 10 minor. Unlike [`Api::load`] it works with a
+/// Returns the newest CUDA version that the driver supports, as 1000 major + 10 minor. Unlike `Api::load` it works with a
 /// driver of any age.
 pub fn driver_version() -> Result<u32, Unloadable> {
     type Get = unsafe extern "C" fn(*mut c_int) -> u32;
