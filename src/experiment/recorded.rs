@@ -47,6 +47,12 @@ impl Run {
     }
 }
 
+/// The part of a file that every version has.
+#[derive(Deserialize)]
+struct Version {
+    schema_version: u32,
+}
+
 impl Recorded {
     /// Returns the steps of `runs` with their provenance.
     pub fn new(provenance: BTreeMap<String, String>, runs: &[Steps]) -> Recorded {
@@ -71,19 +77,21 @@ impl Recorded {
     pub fn read(bytes: &[u8]) -> Result<Recorded, Error> {
         let mut json = Vec::new();
         let unpacked = flate2::read::GzDecoder::new(bytes).take(MOST_BYTES).read_to_end(&mut json);
-        let read =
-            unpacked.map_err(|e| e.to_string()).and_then(|_| serde_json::from_slice(&json).map_err(|e| e.to_string()));
-        let recorded: Recorded = read.map_err(|why| {
+        let unknown = |why: String| {
             Error::Usage(format!(
                 "expected steps as `pipesim report accuracy --record` writes them, found other data ({why})"
             ))
-        })?;
-        match recorded.schema_version {
-            SCHEMA_VERSION => Ok(recorded),
-            found => Err(Error::Usage(format!(
+        };
+        unpacked.map_err(|error| unknown(error.to_string()))?;
+        // Other versions have other fields.
+        let Version { schema_version: found } =
+            serde_json::from_slice(&json).map_err(|error| unknown(error.to_string()))?;
+        if found != SCHEMA_VERSION {
+            return Err(Error::Usage(format!(
                 "expected version {SCHEMA_VERSION} of recorded steps, found {found}; measure again with --record"
-            ))),
+            )));
         }
+        serde_json::from_slice(&json).map_err(|error| unknown(error.to_string()))
     }
 
     /// Checks that the steps are of the training `expected`, if the file says what training they are of.

@@ -269,7 +269,8 @@ impl Pen {
     fn marker<DB: DrawingBackend>(&self, area: &Area<DB>, number: usize, at: (i32, i32), size: f64) -> Drawn<DB> {
         let (size, color) = (self.px(size), rgb(self.color(number)));
         let corners = [(at.0 - size, at.1 - size), (at.0 + size, at.1 + size)];
-        match number % 4 {
+        // Colours repeat after eight series; then each gets another shape.
+        match (number + number / COLORS.len()) % 4 {
             0 => area.draw(&Circle::new(at, size, color.filled())),
             1 => area.draw(&Rectangle::new(corners, color.filled())),
             2 => area.draw(&TriangleMarker::new(at, size + size / 3, color.filled())),

@@ -52,7 +52,7 @@ const BUBBLE: Figure = Figure { label: "bubble, %", of: |panel| 100.0 * panel.me
 const FIGURES: [Figure; 3] = [
     BUBBLE,
     Figure {
-        label: "makespan per micro-batch",
+        label: "time per micro-batch",
         of: |panel| panel.metrics.makespan / f64::from(panel.timeline.microbatches.max(1)),
     },
     Figure { label: "peak activations", of: |panel| panel.metrics.peak_activations() },
@@ -166,10 +166,8 @@ fn pareto(report: &Report) -> Option<Plot> {
             front.push(point);
         }
     }
-    // The front continues to the edges of the chart.
-    let all = || shown.iter().map(|(_, panel)| place(panel));
-    let (widest, highest) = all().fold((0.0_f64, 0.0_f64), |most, (x, y)| (most.0.max(x), most.1.max(y)));
-    front.insert(0, (front[0].0, highest));
+    // The front continues to the right edge of the chart.
+    let widest = shown.iter().map(|(_, panel)| place(panel).0).fold(0.0, f64::max);
     front.push((widest, front[front.len() - 1].1));
     let mut series: Vec<Series> = shown
         .iter()
