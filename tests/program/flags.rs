@@ -321,7 +321,6 @@ const SETTINGS: &[Setting] = &[
             TIMEOUT,
             SIZES_SAY_ALL,
             ("verbose", "it is as verbose as it can be"),
-            ("calibrate-micro", "it predicts times, and those are left out"),
             ("calibrate-batch", "it predicts times, and those are left out"),
         ],
     },

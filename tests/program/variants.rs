@@ -62,7 +62,7 @@ fn files_have_variants_and_reports_files_of_each() {
     let page = std::fs::read_to_string(out.join("timeline.svg")).unwrap();
     assert!(page.contains("interleaved-1f1b:v=4"), "the picture names the variant");
     for (line, parts) in [
-        ("-s 1f1b:v=2", ["1f1b:v=2 has 1 stage per device", "leave"]),
+        ("-s 1f1b:v=2", ["1f1b:v=2 has 1 stage per device", "omit"]),
         ("-s interleaved-1f1b:w=2", ["no option 'w'", "it has v"]),
         ("-s interleaved-1f1b:v", ["KEY=VALUE", "interleaved-1f1b:v=4"]),
         ("-s interleaved-1f1b:v=0", ["from 1 to 1048576", "found 0"]),
