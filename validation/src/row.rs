@@ -236,7 +236,7 @@ mod tests {
             ("iteration_s", "0", "iteration_s: expected a positive number, found 0"),
             ("iteration_s", "\"3\"", "iteration_s: invalid type: string \"3\", expected f64"),
             ("tp", "-1", "tp: invalid number"),
-            ("gpu", "7", "gpu: invalid type: integer `7`, expected a string"),
+            ("gpu", "7", "gpu: invalid type: number, expected a string"),
             ("model", "null", "model: invalid type: null, expected struct Model"),
             ("model/heads", "null", "model.heads: invalid type: null, expected usize"),
             ("model/arch", "", "model: missing field `arch`"),
