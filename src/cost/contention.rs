@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Factor of a device alone, per mille.
 const ALONE: u32 = 1000;
 
-/// Duration of ops while several devices compute. The durations in a cost file with contention are those of ops alone.
+/// Duration of ops while several devices compute. A cost file with contention holds the durations of ops that run alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contention {

@@ -162,8 +162,8 @@ impl TaskGraph {
     /// Finds a topological order: runs each device until it must wait, and wakes it when what it waits for has run; an op that has run is
     /// its cell's maker.
     ///
-    /// This is the one algorithm on the graph that petgraph does not run: its `toposort` takes 9 to 15 times as long (1F1B, release build,
-    /// benchmark group `topological order`: 83 instead of 5.5 ns per op for 8 devices and 64 micro-batches, 273 instead of 32 for 2
+    /// This is the one algorithm on the graph that petgraph does not run: its `toposort` takes 9 to 15 times as long (1F1B, opt-level 3, on a busy
+    /// machine; benchmark group `topological order`: 83 instead of 5.5 ns per op for 8 devices and 64 micro-batches, 273 instead of 32 for 2
     /// million ops), and needs the edges that this pass finds. Tests compare the two.
     fn order_runs(&mut self) -> Result<(), Deadlock> {
         let devices = self.schedule.devices();

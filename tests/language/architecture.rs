@@ -5,13 +5,13 @@ use crate::support::root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// The storeys in the documentation of `src/lib.rs`, lowest first: each module's.
-fn storeys() -> BTreeMap<String, usize> {
+/// The layers in the documentation of `src/lib.rs`, lowest first: each module's.
+fn layers() -> BTreeMap<String, usize> {
     let text = fs::read_to_string(root().join("src/lib.rs")).unwrap();
     let lines = text.lines().filter_map(|line| line.strip_prefix("//! ")?.split_once(": "));
     lines
         .filter_map(|(head, modules)| Some((head.split(' ').next()?.parse().ok()?, modules)))
-        .flat_map(|(storey, modules): (usize, &str)| modules.split(' ').map(move |module| (module.to_string(), storey)))
+        .flat_map(|(layer, modules): (usize, &str)| modules.split(' ').map(move |module| (module.to_string(), layer)))
         .collect()
 }
 
@@ -51,20 +51,20 @@ fn files_form_no_circles() {
 
 #[test]
 fn modules_use_their_own_storey_and_those_below() {
-    let (storeys, imports) = (storeys(), Imports::read());
+    let (layers, imports) = (layers(), Imports::read());
     let mut modules: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (file, uses) in imports.edges().into_iter().filter(|(file, _)| *file != "src/lib.rs") {
         let from = module(file);
-        let storey = storeys.get(from).unwrap_or_else(|| panic!("{from} is in no storey of src/lib.rs"));
+        let layer = layers.get(from).unwrap_or_else(|| panic!("{from} is in no layer of src/lib.rs"));
         for (to, used) in uses.into_iter().map(|used| (module(used), used)).filter(|(to, _)| *to != from) {
-            assert!(used == "src/lib.rs" || storeys[to] <= *storey, "{file} uses {used}, which is a storey above");
+            assert!(used == "src/lib.rs" || layers[to] <= *layer, "{file} uses {used}, which is a layer above");
             modules.entry(from).or_default().insert(to);
         }
         modules.entry(from).or_default();
     }
     let found = circles(&modules);
     assert!(found.is_empty(), "modules in circles: {found:?}");
-    assert!(modules.keys().copied().eq(storeys.keys().map(String::as_str)), "src/lib.rs lists the modules of src/");
+    assert!(modules.keys().copied().eq(layers.keys().map(String::as_str)), "src/lib.rs lists the modules of src/");
 }
 
 #[test]
