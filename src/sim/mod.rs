@@ -21,7 +21,7 @@ pub use critical::{
     CostShare, CriticalSpan, PERCENT, Sensitivity, critical_path, critical_spans, finer_by, sensitivities, slacks,
 };
 pub use explain::explain;
-pub use idle::{Cause, Explanation, IdleReport, IdleSpan, IdleTime};
+pub use idle::{Cause, Explanation, Idle, IdleReport, IdleSpan, IdleTime};
 pub use memory::{MemoryCurve, MemoryLevel, memory};
 pub use predict::{Prediction, Setup, predict, replay};
 pub use prediction::{Interval, PredictionFigures, Spread};

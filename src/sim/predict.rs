@@ -231,8 +231,9 @@ impl Prediction<'_> {
     }
 }
 
-/// Returns the makespan of `graph` in ns with the measured durations `durations_ns` by op; everything else costs as in `costs`.
-pub fn replay(graph: &TaskGraph, costs: &CostTable, durations_ns: &[u64]) -> u64 {
-    let devices = sweep_lasting(graph, costs, |index, _, _, _| durations_ns[index], |_, _, _| ());
+/// Returns the makespan of `graph` with other durations of its ops, such as measured ones; all in ticks, by op. Everything else costs
+/// as in `costs`.
+pub fn replay(graph: &TaskGraph, costs: &CostTable, durations: &[u64]) -> u64 {
+    let devices = sweep_lasting(graph, costs, |index, _, _, _| durations[index], |_, _, _| ());
     makespan(&devices)
 }

@@ -113,7 +113,7 @@ fn schedules_are_embedded_all() {
         .map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().to_string())
         .collect();
     files.sort();
-    let mut names: Vec<String> = pipesim::internals::dsl::names().into_iter().map(str::to_string).collect();
+    let mut names: Vec<String> = pipesim::schedules::names().into_iter().map(str::to_string).collect();
     names.sort();
     assert_eq!(files, names);
 }

@@ -1,10 +1,8 @@
 //! Specifications of models: parameters, FLOPs, saved activations and stages, against published figures.
 
 use pipesim::internals::model_spec::huggingface::read;
-use pipesim::internals::model_spec::transformer::Config;
-use pipesim::internals::model_spec::{
-    BLOCK, EMBEDDING, HEAD, Outline, Storage, gpt2, of_hub, transformer_named, unknown,
-};
+use pipesim::internals::model_spec::{gpt2, of_hub, unknown};
+use pipesim::models::{BLOCK, EMBEDDING, Gpt2Config, HEAD, Outline, Storage, TransformerConfig, transformer_named};
 use pipesim::{Kind, MicroBatch, Placement, model_spec};
 
 fn parameters(name: &str) -> u128 {
@@ -32,8 +30,8 @@ fn gpt_presets_have_the_published_parameters() {
     assert!((parameters("mpt-30b") as f64 / 1e9 - 29.95).abs() < 0.01);
 }
 
-fn gpt2(name: &str) -> gpt2::Config {
-    gpt2::Config::preset(name).unwrap()
+fn gpt2(name: &str) -> Gpt2Config {
+    Gpt2Config::preset(name).unwrap()
 }
 
 #[test]
@@ -65,7 +63,7 @@ fn tensors_have_the_order_of_llm_cs_files() {
 #[test]
 fn gpt2_flops_match_the_published_formulas() {
     // Narayanan et al. 2021 (arXiv 2104.04473): 96 B s l h² (1 + s/6h + V/16lh) with full recomputation of the blocks
-    for (name, config) in gpt2::Config::PRESETS {
+    for (name, config) in Gpt2Config::PRESETS {
         let micro = MicroBatch { sequences: 3, tokens: 128 };
         let [b, s, l, h, v] = [3, 128, config.layers, config.channels, config.vocabulary].map(|size| size as u128);
         let spec = config.spec();
@@ -237,7 +235,7 @@ fn harmless_keys_are_ignored_and_unknown_ones_are_listed() {
 #[test]
 fn biases_and_windows_are_read() {
     let of = |more: &str| read(&llama_3(&format!("{more}, \"model_type\": \"llama\""))).unwrap().config;
-    let parameters = |config: Config| config.spec().parameters();
+    let parameters = |config: TransformerConfig| config.spec().parameters();
     let plain = parameters(of(r#""attention_bias": false"#));
     // queries 4096, keys and values 1024 each, the projection 4096; gate and up 14336 each, down 4096
     assert_eq!(parameters(of(r#""attention_bias": true"#)) - plain, 32 * (4096 + 2 * 1024 + 4096));
