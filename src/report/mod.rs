@@ -120,55 +120,6 @@ impl Report {
     pub fn headline(&self) -> &str {
         self.look.title.as_deref().unwrap_or(&self.title)
     }
-
-    /// Returns a page that opens from disk in any browser, without a server or network.
-    pub fn html(&self) -> String {
-        html(self)
-    }
-
-    /// Draws the timelines for a terminal of `width` columns with these `colors`; `ascii` avoids all other characters.
-    pub fn terminal(&self, width: usize, ascii: bool, colors: Colors) -> String {
-        terminal(self, width, ascii, colors)
-    }
-
-    /// Returns the tables as text. With a `width`, cells are broken at spaces to fit; without, a row is a line.
-    pub fn table(&self, width: Option<usize>) -> String {
-        table(self, width)
-    }
-
-    /// Returns the tables as Markdown.
-    pub fn markdown(&self) -> String {
-        markdown(self)
-    }
-
-    /// Returns the tables as LaTeX; needs `\usepackage{booktabs}`.
-    pub fn latex(&self) -> String {
-        latex(self)
-    }
-
-    /// Returns comma-separated values: one line per span, times in the timeline's unit.
-    pub fn csv(&self) -> String {
-        csv(self)
-    }
-
-    /// Returns figures, errors, notes and provenance as JSON; [`Timeline::list_to_json`] has the spans.
-    pub fn json(&self) -> String {
-        json(self)
-    }
-
-    /// Returns the timelines in Chrome's trace format, for Perfetto.
-    pub fn trace(&self) -> String {
-        trace(self)
-    }
-
-    /// Returns the timelines as a PNG file's bytes.
-    ///
-    /// # Errors
-    /// The font cannot be read or the picture not encoded; the report is not to blame.
-    #[cfg(feature = "pictures")]
-    pub fn png(&self) -> Result<Vec<u8>, WriteError> {
-        png(self)
-    }
 }
 
 impl Entry {
