@@ -71,7 +71,10 @@ pub enum Error {
     Cycle(#[from] Deadlock),
 }
 
-/// [`order_ops_with`] default effort.
+/// Orders the ops of `open` under `costs` with the default effort.
+///
+/// # Errors
+/// As [`order_ops_with`].
 pub fn order_ops(open: &OpenSchedule, costs: &CostTable) -> Result<Schedule, Error> {
     order_ops_with(open, costs, Effort::default())
 }

@@ -60,7 +60,7 @@ pub struct Prediction<'a> {
 /// Predicts the step of `graph` under `costs`.
 ///
 /// # Errors
-/// Those of [`simulate`](super::event::simulate); none without a machine.
+/// The machine does not fit the graph, the schedule deadlocks on it, or times overflow the clock; none without a machine.
 pub fn predict<'a>(graph: &'a TaskGraph, costs: &'a CostTable, setup: &Setup) -> Result<Prediction<'a>, EventError> {
     let machine = machine(graph, costs, setup.machine.as_ref());
     let (step, record) = match &machine {

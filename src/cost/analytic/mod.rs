@@ -56,7 +56,8 @@ impl Analytic {
         self.machine.stack.attention(&self.layout)
     }
 
-    /// Splits the model into `count` stages, by the layout's layers or [`layers_of_stages`].
+    /// Splits the model into `count` stages, by the layout's layers, or else as evenly as Megatron does: embedding and head
+    /// count as one layer each unless equal numbers divide.
     ///
     /// # Errors
     /// Layers that do not add up, or an inner stage without layers.
