@@ -3,8 +3,9 @@
 
 use crate::support::*;
 use pipesim::MicroBatch;
-use pipesim::internals::cuda::{Precision, storage};
+use pipesim::internals::cuda::storage;
 use pipesim::models::Gpt2Config;
+use pipesim_cuda::Precision;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
