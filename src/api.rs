@@ -17,7 +17,9 @@ pub mod models {
     pub use crate::hardware::{
         Error as HardwareError, Field, Hardware, Stack, hardware, hardware_file, names as hardware_names, stack,
     };
-    pub use crate::layout::{Attention, ParallelConfig, ParallelConfigError, Precision, Recompute, STACKS, Zero};
+    pub use crate::layout::{
+        Attention, ParallelConfig, ParallelConfigError, Precision, Recompute, STACKS, Zero, micro_batches,
+    };
     pub use crate::memory::{DeviceMemory, Memory, MemoryModel, SavedActivations};
     pub use crate::model_prediction::{ModelPrediction, model_costs};
     pub use crate::model_spec::gpt2::Config as Gpt2Config;

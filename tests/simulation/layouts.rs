@@ -2,11 +2,10 @@
 
 use pipesim::internals::balance::{Problem, balance};
 use pipesim::internals::hardware::toml;
-use pipesim::internals::layout::micro_batches;
 use pipesim::internals::memory::{Peak, peak};
 use pipesim::models::{
-    HardwareError, STACKS, SavedActivations, TransformerConfig, hardware, hardware_file, hardware_names, stack,
-    transformer_named,
+    HardwareError, STACKS, SavedActivations, TransformerConfig, hardware, hardware_file, hardware_names, micro_batches,
+    stack, transformer_named,
 };
 use pipesim::{Hardware, Op, ParallelConfig, Precision};
 

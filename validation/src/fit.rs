@@ -11,10 +11,10 @@ use crate::prediction::{Orders, orders, step};
 use crate::row::{Row, read};
 use anyhow::Result;
 use clap::ValueEnum;
-use pipesim::internals::cost::analytic::{Analytic, Platform};
+use pipesim::costs::{Analytic, Platform};
 use pipesim::internals::hardware;
-use pipesim::internals::resolve::Files;
-use pipesim::{Hardware, Host, Stack};
+use pipesim::schedules::Files;
+use pipesim::{Hardware, Host, Stack, models};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
@@ -52,10 +52,10 @@ impl Tables {
             FITTED.iter().zip(constants).find(|(f, _)| f.scope == scope && f.field == field).map(|(_, value)| *value)
         };
         let (mut machines, mut stacks) = (BTreeMap::new(), BTreeMap::new());
-        for name in hardware::names() {
+        for name in models::hardware_names() {
             machines.insert(name, hardware::hardware_with(name, &value)?);
         }
-        for name in pipesim::internals::layout::STACKS {
+        for name in models::STACKS {
             stacks.insert(name, hardware::stack_with(name, &value)?);
         }
         Ok(Tables { hardware: machines, stacks })
