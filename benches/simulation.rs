@@ -2,7 +2,6 @@
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use pipesim::costs::{Analytic, Platform, Slow};
-use pipesim::internals::sim;
 use pipesim::internals::sim::event::{Prepared, monte_carlo};
 use pipesim::schedules::{Order, order_ops};
 use pipesim::simulation::{Activity, Config, Jitter, Network, Processor, Sharing};
@@ -25,7 +24,7 @@ fn costs(graph: &TaskGraph) -> CostTable {
 }
 
 fn makespan(graph: &TaskGraph, costs: &CostTable) -> u64 {
-    sim::sweep(graph, costs).iter().map(|device: &Activity| device.last_end).max().unwrap_or(0)
+    simulation::sweep(graph, costs).iter().map(|device: &Activity| device.last_end).max().unwrap_or(0)
 }
 
 /// Ops per second of the sweep alone, on a graph that exists already.

@@ -15,7 +15,8 @@ pub mod costs {
 pub mod models {
     pub use crate::balance::Balanced;
     pub use crate::hardware::{
-        Error as HardwareError, Field, Hardware, Stack, hardware, hardware_file, names as hardware_names, stack,
+        Error as HardwareError, Field, Hardware, Stack, hardware, hardware_file, hardware_with,
+        names as hardware_names, stack, stack_with,
     };
     pub use crate::layout::{
         Attention, ParallelConfig, ParallelConfigError, Precision, Recompute, STACKS, Zero, micro_batches,
@@ -71,7 +72,7 @@ pub mod simulation {
         Bounds, Cause, CostShare, CriticalSpan, Delay, Doing, Explanation, Idle, IdleReport, IdleSpan, IdleTime,
         Interval, MemoryCurve, MemoryLevel, OpTimes, Piece, Prediction, PredictionFigures, Sensitivity, Setup, Spread,
         StepSpan, Successive, bounds, bounds_at_own_peaks, critical_path, explain, memory, predict, replay,
-        sensitivities, slacks,
+        sensitivities, slacks, sweep,
     };
     pub use crate::timeline::{Queue, Source, Span, Timeline, TimelineError};
 }

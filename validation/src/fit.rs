@@ -12,7 +12,6 @@ use crate::row::{Row, read};
 use anyhow::Result;
 use clap::ValueEnum;
 use pipesim::costs::{Analytic, Platform};
-use pipesim::internals::hardware;
 use pipesim::schedules::Files;
 use pipesim::{Hardware, Host, Stack, models};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,10 +52,10 @@ impl Tables {
         };
         let (mut machines, mut stacks) = (BTreeMap::new(), BTreeMap::new());
         for name in models::hardware_names() {
-            machines.insert(name, hardware::hardware_with(name, &value)?);
+            machines.insert(name, models::hardware_with(name, &value)?);
         }
         for name in models::STACKS {
-            stacks.insert(name, hardware::stack_with(name, &value)?);
+            stacks.insert(name, models::stack_with(name, &value)?);
         }
         Ok(Tables { hardware: machines, stacks })
     }

@@ -3,9 +3,8 @@
 use crate::row::Row;
 use anyhow::{Result, bail};
 use pipesim::costs::{Analytic, StepTime};
-use pipesim::internals::sim::sweep;
 use pipesim::schedules::{Files, Order};
-use pipesim::simulation::Activity;
+use pipesim::simulation::{Activity, sweep};
 use pipesim::{CostTable, Host, Placement, ResolveError, Selection, TaskGraph};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
