@@ -24,11 +24,12 @@ pub mod models {
     pub use crate::memory::{DeviceMemory, Memory, MemoryModel, SavedActivations};
     pub use crate::model_prediction::{ModelPrediction, model_costs};
     pub use crate::model_spec::gpt2::Config as Gpt2Config;
-    pub use crate::model_spec::huggingface::{ConfigError, Described as HuggingFaceModel, read as read_huggingface};
     pub use crate::model_spec::transformer::{Activation, Biases, Config as TransformerConfig, Style};
     pub use crate::model_spec::{
         BLOCK, EMBEDDING, HEAD, Initial, InvalidSizes, MicroBatch, ModelSpec, Operation, Outline, Part, SplitError,
-        Stage, Storage, Tensor, TiedSides, model_spec, names as model_names, transformer_named,
+        Stage, Storage, Tensor, TiedSides,
+        huggingface::{ConfigError, Described as HuggingFaceModel, read as read_huggingface},
+        model_spec, names as model_names, transformer_named,
     };
     pub use crate::step_estimate::StepEstimate;
     pub use crate::step_estimate::{OutOfMemory, Suggestion};

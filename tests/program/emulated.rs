@@ -4,7 +4,7 @@
 use crate::support::*;
 use pipesim::MicroBatch;
 use pipesim::internals::cuda::storage;
-use pipesim::models::Gpt2Config;
+use pipesim::internals::model_spec::gpt2;
 use pipesim_cuda::Precision;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ const TINY: &str = "--seq 16 --steps 1 --channels 32 --heads 2";
 
 #[test]
 fn every_schedule_gives_pytorchs_losses_on_two_gpus() {
-    let names: Vec<&str> = pipesim::schedules::names();
+    let names: Vec<&str> = pipesim::internals::dsl::names();
     let found = train(&format!("--stages 2 --schedule {}", names.join(",")), &[], STREAM, 1e-4);
     assert_eq!(found.len(), names.len());
     assert!(found.keys().all(|(_, link)| link == "copy"));
@@ -121,7 +121,8 @@ fn profiles_count_the_bytes_of_their_precision() {
         let costs: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         let rows = 16 * costs["parts"][0]["sequences"].as_u64().unwrap();
         assert_eq!(costs["link"]["bytes"].as_u64().unwrap(), rows * 32 * bytes, "{name}");
-        let tiny = Gpt2Config { layers: 2, heads: 2, channels: 32, ..*Gpt2Config::preset("tiny").as_ref().unwrap() };
+        let tiny =
+            gpt2::Config { layers: 2, heads: 2, channels: 32, ..*gpt2::Config::preset("tiny").as_ref().unwrap() };
         let micro = MicroBatch { sequences: rows as usize / 16, tokens: 16 };
         let keep = tiny.spec().keep(micro, &storage(precision, rows as usize));
         assert!((costs["keep"].as_f64().unwrap() - keep).abs() < 1e-9, "{name}: {} {keep}", costs["keep"]);
