@@ -8,7 +8,6 @@ use crate::schedule::Schedule;
 /// layers of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Program {
-    /// A fixed order.
     Fixed(Vec<Op>),
     /// A fixed order of forwards and backwards; the W's of its I's run when the device would idle, before an op that would exceed
     /// the cap, and at the end.

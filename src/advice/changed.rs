@@ -38,7 +38,6 @@ pub(super) struct Changed<'a> {
     source: Source,
 }
 
-/// Returns whether the order needs a search.
 pub(super) fn is_searched(order: &Order) -> bool {
     matches!(order, Order::Open(open) if open.programs.iter().any(|program| matches!(program, Program::Search { .. })))
 }

@@ -63,7 +63,6 @@ impl StepCosts {
 /// Durations of every (stage, direction, kind) of one placement, in ticks.
 #[derive(Clone, Debug)]
 pub struct CostTable {
-    /// Number of ticks per time unit.
     pub ticks_per_unit: f64,
     /// Time unit: `unit`, `ns`, `us`, `ms` or `s`.
     pub time_unit: &'static str,

@@ -55,7 +55,6 @@ impl<'a> Table<'a> {
         Ok(table)
     }
 
-    /// Returns the ops with their rows.
     pub fn ops(&self) -> impl Iterator<Item = (usize, Kind, &Action)> {
         let of = |(row, range): (usize, &Range<usize>)| self.actions[range.clone()].iter().map(move |a| (row, a));
         self.rows.iter().enumerate().flat_map(of).filter_map(|(row, action)| match action.what {
@@ -80,7 +79,6 @@ impl<'a> Table<'a> {
     }
 }
 
-/// No row.
 const NOWHERE: u32 = u32::MAX;
 
 /// Infers placement and number of micro-batches. Allocates no more than the number of ops implies, whatever numbers they contain.

@@ -59,7 +59,6 @@ fn check(schedule: &Schedule) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the cells of a program.
 fn row(program: &[Op]) -> String {
     let mut text = String::with_capacity(program.len() * 6);
     units(program).for_each(|unit| push(&mut text, &unit_name(unit)));
@@ -133,7 +132,6 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// Writes all rows.
     fn run(mut self) -> Result<Vec<String>, Error> {
         loop {
             while let Some(device) = self.ready.pop_front() {

@@ -33,7 +33,6 @@ impl fmt::Display for Status {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub status: Status,
-    /// What was found.
     pub found: String,
     /// One thing to do, unless the status is ok.
     pub fix: Option<String>,
@@ -68,7 +67,6 @@ impl From<crate::cuda::library::Missing> for Finding {
     }
 }
 
-/// An unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {known}, found '{found}'")]
 pub struct NoSuchName {
@@ -76,10 +74,8 @@ pub struct NoSuchName {
     pub(super) found: String,
 }
 
-/// A probe with its finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Name of the probe.
     pub name: &'static str,
     #[serde(flatten)]
     pub finding: Finding,

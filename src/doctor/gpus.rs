@@ -101,7 +101,6 @@ pub(super) fn devices() -> Finding {
     }
 }
 
-/// A GPU, with its description.
 fn device(driver: &'static Driver, ordinal: u32) -> Result<(Facts, ComputeMode, String)> {
     let (facts, mode) = (driver.facts(ordinal)?, driver.compute_mode(ordinal)?);
     let gibibytes = |bytes: usize| bytes as f64 / f64::from(1 << 30);

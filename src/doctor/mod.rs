@@ -122,7 +122,6 @@ fn row(probe: &Probe, limit: Duration) -> Row {
 }
 
 impl Diagnosis {
-    /// Returns the verdict on one feature.
     pub fn verdict(&self, need: Need) -> Option<&Verdict> {
         self.needs.iter().find(|verdict| verdict.need == need)
     }

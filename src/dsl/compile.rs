@@ -133,7 +133,6 @@ fn is_decimal(text: &str) -> bool {
 /// Names of parameters, and their defaults as written.
 type Parameters = Vec<(String, Option<String>)>;
 
-/// Returns the parameters of `value` if it is a function.
 fn parameters(value: Value) -> Option<Parameters> {
     let DocItem::Member(DocMember::Function(function)) = value.documentation() else { return None };
     let DocParams { pos_only, pos_or_named, named_only, .. } = function.params;

@@ -98,7 +98,6 @@ pub(super) struct KindValue {
     #[allocative(skip)]
     #[starlark_pagable(skip = "Kind::F")]
     pub kind: Kind,
-    /// The chunk.
     pub chunk: u32,
 }
 starlark_simple_value!(KindValue);
@@ -132,7 +131,6 @@ impl<'v> UnpackValue<'v> for AnyWord {
     }
 }
 
-/// Returns `value` as a word.
 pub fn as_word(value: Value) -> Option<Word> {
     if let Some(value) = value.downcast_ref::<WordValue>() {
         return Some(value.word.clone());
@@ -260,7 +258,6 @@ impl Layout {
         }
     }
 
-    /// Returns its name.
     pub fn name(&self) -> &'static str {
         match self {
             Layout::Linear => "linear",
@@ -272,7 +269,6 @@ impl Layout {
         }
     }
 
-    /// Returns the placement on `devices` devices with `chunks` chunks.
     pub fn placement(&self, devices: u32, chunks: u32) -> Result<Placement, PlacementError> {
         Ok(match self {
             Layout::Linear => Placement::linear(devices),
@@ -323,7 +319,6 @@ impl<'v> StarlarkValue<'v> for LayoutValue {
     }
 }
 
-/// The functions of the language.
 #[starlark_module]
 pub fn functions(builder: &mut GlobalsBuilder) {
     /// The words of a list, one after the other.

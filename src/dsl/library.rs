@@ -61,7 +61,6 @@ pub struct Description {
     pub summary: String,
     /// Rest of the docstring.
     pub details: String,
-    /// Name of the placement.
     pub placement: String,
     /// Options with defaults: `v = 2`.
     pub options: Vec<String>,

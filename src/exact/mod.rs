@@ -29,7 +29,6 @@ use crate::sim::{bounds_within, sweep};
 use search::{Outcome, Search};
 use tables::Tables;
 
-/// Result of a proof.
 #[derive(Clone, Debug)]
 pub struct Proof {
     /// The best schedule found.

@@ -54,7 +54,6 @@ struct Node {
 
 /// Result of visiting a state.
 enum Opened {
-    /// The limit was reached.
     Limit,
     /// The end, or no way to the target.
     Nothing,
@@ -62,7 +61,6 @@ enum Opened {
     Node(Node),
 }
 
-/// One search.
 pub(super) struct Search<'a> {
     tables: &'a Tables,
     state: State,

@@ -45,7 +45,6 @@ impl State {
     }
 }
 
-/// A case.
 #[derive(Clone, Debug)]
 pub(super) struct Tables {
     /// Each row precedes those that need its output for the same micro-batch.
@@ -191,7 +190,6 @@ impl Tables {
         self.rows.iter().filter(|row| row.duration == 0).find(waits).map(|row| row.op)
     }
 
-    /// Returns the number of ops.
     pub fn ops(&self) -> usize {
         self.rows.iter().map(|row| row.count).sum()
     }

@@ -26,7 +26,6 @@ pub(super) enum Rank {
 #[derive(Clone, Debug)]
 pub(super) struct Policy {
     pub rank: Rank,
-    /// Whether backwards are split.
     pub split: bool,
     /// Whether W's are ranked like other ops; otherwise they fill idle time.
     pub compete: bool,
@@ -76,7 +75,6 @@ pub(super) struct Stuck {
     pub op: Option<Op>,
 }
 
-/// A run of list scheduling.
 pub(super) struct ListScheduler<'a> {
     problem: &'a Problem,
     courses: &'a [Course<'a>],

@@ -37,7 +37,6 @@ pub(super) fn order(goal: Goal, score: Score) -> (u64, u64, u64) {
 pub(super) enum Mode {
     /// Without W's, which fill gaps.
     Fill(Gaps),
-    /// Complete.
     Explicit,
 }
 

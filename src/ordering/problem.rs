@@ -51,7 +51,6 @@ pub(super) struct Problem {
     pub rules: Vec<Rule>,
     /// By device.
     pub caps: Vec<i128>,
-    /// Number of cells.
     pub cells: usize,
     /// What a W releases.
     pub kept: i128,
@@ -122,7 +121,6 @@ impl Problem {
         i128::from(whole) * WHOLE + pending as i128 * self.kept <= self.caps[device]
     }
 
-    /// Returns p.
     pub fn devices(&self) -> usize {
         self.placement.devices() as usize
     }

@@ -152,7 +152,6 @@ impl<'a> Search<'a> {
         self.times.iter().sum::<i64>() * self.problem.placement.held_by(0).len() as i64
     }
 
-    /// Runs an order.
     fn run(trial: &mut Trial<'_>, found: &Found) -> Option<Score> {
         match found.mode {
             Mode::Fill(gaps) => trial.fill(&found.words, gaps, |_, _| ()),

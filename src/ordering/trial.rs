@@ -29,7 +29,6 @@ impl Gaps {
     }
 }
 
-/// Result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Score {
     pub makespan: u64,
@@ -38,7 +37,6 @@ pub(super) struct Score {
     pub ends: u64,
 }
 
-/// Progress of a device.
 #[derive(Clone, Copy, Default)]
 struct Device {
     next: usize,
@@ -288,12 +286,10 @@ impl<'a> Trial<'a> {
         score
     }
 
-    /// Returns when `device` ended.
     pub fn last(&self, device: usize) -> u64 {
         self.devices[device].last
     }
 
-    /// Returns when `device` began.
     pub fn first(&self, device: usize) -> u64 {
         self.devices[device].first
     }

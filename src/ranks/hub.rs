@@ -155,7 +155,6 @@ impl Hub {
         }
     }
 
-    /// Whether a rank has joined.
     pub fn has_joined(&self, rank: usize) -> bool {
         self.members[rank].outbox.is_some()
     }

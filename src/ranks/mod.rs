@@ -34,7 +34,6 @@ pub const HAS_MPI: bool = cfg!(feature = "mpi");
 /// A put with signal to a rank on another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Number of the heap that it is for.
     pub heap: u64,
     /// Offset of the data in the heap, in bytes.
     pub offset: u64,
@@ -42,7 +41,6 @@ pub struct Packet {
     pub signal: u64,
     /// New value of the signal.
     pub value: u64,
-    /// The payload.
     pub data: Vec<u8>,
 }
 
@@ -95,7 +93,6 @@ trait Wire: Send + Sync {
     /// Tells the launcher that this rank has measured its first step.
     fn measured(&self) {}
 
-    /// Whether the connection is MPI.
     fn is_mpi(&self) -> bool {
         false
     }
@@ -121,7 +118,6 @@ pub struct Ranks {
     rank: u32,
     size: u32,
     wire: Box<dyn Wire>,
-    /// The machine of each rank.
     machines: Vec<String>,
     /// Treat every rank as if it ran on a machine of its own.
     apart: bool,
@@ -193,12 +189,10 @@ impl Ranks {
         here.flat_map(|rank| self.devices_of(rank, devices)).collect()
     }
 
-    /// Returns the rank that runs `device` of `devices`.
     pub fn rank_of(&self, device: u32, devices: u32) -> u32 {
         (0..self.size).find(|&rank| self.devices_of(rank, devices).contains(&device)).unwrap_or(0)
     }
 
-    /// Whether this rank and `rank` share memory.
     pub fn shares_memory_with(&self, rank: u32) -> bool {
         rank == self.rank || self.share_memory()
     }

@@ -39,7 +39,6 @@ pub enum Frame {
 }
 
 impl Frame {
-    /// Writes the frame.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let (kind, body) = match self {
             Frame::Hello(rank) => (0, rank.to_le_bytes().to_vec()),
@@ -108,7 +107,6 @@ fn parts(mut body: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(parts)
 }
 
-/// The socket to the launcher.
 pub struct Socket {
     writer: Arc<Mutex<UnixStream>>,
     exchanged: Mutex<Receiver<Vec<Vec<u8>>>>,

@@ -74,11 +74,9 @@ pub struct Report {
 pub struct Entry {
     /// Name of the schedule; a comparison of several p and m adds these.
     pub name: String,
-    /// Position in a comparison.
     pub point: Option<ComparisonPoint>,
     /// The simulated timeline.
     pub predicted: Option<Panel>,
-    /// The measured timeline.
     pub measured: Option<Panel>,
     /// Difference between the two.
     pub error: Option<Comparison>,
@@ -96,7 +94,6 @@ pub struct ComparisonPoint {
     pub schedule: String,
     /// Number of the schedule among those asked for, from 0.
     pub number: usize,
-    /// Number of devices p.
     pub devices: u32,
     /// Number of micro-batches m.
     pub microbatches: u32,

@@ -20,7 +20,6 @@ use std::sync::{Mutex, PoisonError};
 /// Stages per device to try in addition to the schedule's default.
 const CHUNKS: [u32; 3] = [2, 3, 4];
 
-/// The choice of `auto`.
 pub(super) struct Best {
     /// Name that can be requested by itself.
     pub name: String,

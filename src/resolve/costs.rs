@@ -8,7 +8,6 @@ use crate::memory::MemoryModel;
 use crate::model_spec::Stage;
 use crate::placement::Placement;
 
-/// A source of costs.
 #[derive(Clone, Debug)]
 pub enum Costs {
     /// Costs of a device's whole share of layers, in time units.

@@ -14,7 +14,6 @@ use crate::ordering::{Effort, order_ops_with};
 use crate::sim::event::EventError;
 use crate::sim::{self, Prediction, Setup};
 
-/// A graph with a fixed order.
 #[derive(Debug)]
 pub struct OrderedGraph {
     pub graph: TaskGraph,
@@ -26,7 +25,6 @@ pub struct OrderedGraph {
 #[derive(Debug)]
 pub struct Resolved {
     pub graph: TaskGraph,
-    /// Costs of its ops.
     pub costs: CostTable,
     /// Other inputs of the simulation.
     pub setup: Setup,

@@ -10,7 +10,6 @@ use std::path::Path;
 pub struct Variant {
     /// Name or path.
     pub base: String,
-    /// The options.
     pub options: BTreeMap<String, String>,
 }
 

@@ -230,9 +230,7 @@ struct Wait {
     maker: Option<usize>,
     /// The last op before it that takes longer than the average.
     slow: Option<usize>,
-    /// Total ticks.
     ticks: u64,
-    /// Ticks of imbalance.
     imbalance: u64,
     /// Ticks of communication, limited to what imbalance leaves.
     communication: u64,

@@ -66,7 +66,6 @@ pub struct Need {
 }
 
 impl Need {
-    /// Returns when the wait is over.
     pub fn met(&self, times: &OpTimes) -> u64 {
         times.end[self.end_of] + self.lag
     }
@@ -82,7 +81,6 @@ fn overhead(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize)
     }
 }
 
-/// Returns the need for the output of `maker`.
 fn output(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, maker: usize) -> Need {
     let (op, pair) = (graph.op(maker), graph.pair(maker));
     let leaves = graph.schedule().placement.leaves_device(op);
@@ -240,7 +238,6 @@ impl Ways {
         ways
     }
 
-    /// Returns the chain that ends at the end of op number `index`.
     pub fn end(&self, graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usize) -> Way {
         let (way, excess) = (self.starts[index], self.averages.excess(costs, graph.op(index), times.duration(index)));
         let slow = if excess > 0 { Some(index) } else { way.slow };

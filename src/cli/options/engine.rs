@@ -112,7 +112,6 @@ impl EngineOptions {
         }
     }
 
-    /// Whether a schedule may deadlock.
     pub fn may_deadlock(&self) -> bool {
         self.delivery.is_some()
     }

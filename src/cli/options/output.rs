@@ -15,7 +15,6 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Format of what is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Table and timeline for people
@@ -103,7 +102,6 @@ pub fn draw(report: &Report, ascii: bool, color: Color, margin: usize) -> String
     if ascii { to_ascii(&drawn) } else { drawn }
 }
 
-/// Formats a value as JSON.
 pub fn json(value: &impl Serialize) -> Result<String, Failure> {
     Ok(format!("{}\n", escaped(&serde_json::to_string_pretty(value).map_err(anyhow::Error::from)?)))
 }

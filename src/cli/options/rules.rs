@@ -136,14 +136,12 @@ const RULES: &[Rule] = &[
     ),
 ];
 
-/// What was given to a verb.
 struct Given<'a> {
     verb: &'a Command,
     matches: &'a ArgMatches,
 }
 
 impl Given<'_> {
-    /// Whether the verb has the option.
     fn has(&self, option: &str) -> bool {
         self.verb.get_arguments().any(|argument| argument.get_id() == option)
     }

@@ -109,7 +109,6 @@ impl ScheduleOptions {
         if asked.is_empty() { DEFAULT_SCHEDULES.map(str::to_string).to_vec() } else { asked }
     }
 
-    /// Returns the names given.
     pub fn asked(&self) -> Vec<String> {
         self.schedule.iter().flat_map(Names::all).cloned().collect()
     }
@@ -221,7 +220,6 @@ impl SearchOptions {
         Ok(())
     }
 
-    /// Resolves each schedule with its costs.
     pub fn resolved(&self, costs: &Costs, balance: bool, remarks: RemarkOptions) -> Result<Vec<Resolved>, Failure> {
         self.reject_unused(&self.names(), remarks)?;
         let selection = Selection { balance, ..self.selection() };

@@ -109,7 +109,6 @@ impl<'a> Figures<'a> {
         Figures { schedule, time_unit, values: Vec::new() }
     }
 
-    /// Returns the figures of a report's entry.
     pub fn of_entry(entry: &'a Entry) -> Figures<'a> {
         let unit = entry.panels().next().map_or("", |panel| &panel.timeline.time_unit);
         let mut figures = Figures::new(&entry.name, unit);

@@ -44,7 +44,6 @@ impl Numbers {
         &self.0
     }
 
-    /// Parses numbers within `range`.
     pub fn parse(text: &str, range: &RangeInclusive<u32>) -> Result<Numbers, String> {
         let mut seen = BTreeSet::new();
         let mut numbers = Vec::new();

@@ -315,7 +315,6 @@ impl Run {
     }
 }
 
-/// Returns the figures of each run for thresholds.
 fn figures(finding: &Results) -> Vec<Figures<'_>> {
     let both = finding.report.entries.iter().zip(&finding.outcomes);
     let one = |(entry, outcome): (_, &Outcome)| {

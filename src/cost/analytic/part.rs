@@ -52,7 +52,6 @@ impl Mul<f64> for Pass {
     }
 }
 
-/// Passes of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Passes {
     /// F.
@@ -70,7 +69,6 @@ pub struct PartCosts<'a> {
     /// Hardware and software.
     pub machine: &'a Platform,
     pub layout: &'a ParallelConfig,
-    /// Attention kernels.
     pub attention: Attention,
     /// Hidden size, in elements per token.
     pub hidden: f64,

@@ -4,7 +4,6 @@ use crate::report::{Report, WriteError};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Makes the bytes of a format.
 type Bytes = fn(&Report) -> Result<Vec<u8>, WriteError>;
 
 /// How a format shows timelines.
@@ -44,7 +43,6 @@ pub const FORMATS: &[(&str, TimelineRendering, Bytes)] = &[
     (".trace.json.gz", TimelineRendering::Not, crate::report::trace_gz),
 ];
 
-/// Returns the endings of [`FORMATS`].
 pub fn endings() -> Vec<&'static str> {
     FORMATS.iter().map(|(ending, ..)| *ending).collect()
 }
@@ -52,9 +50,7 @@ pub fn endings() -> Vec<&'static str> {
 /// Where a report is written, and as what.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// The path as given.
     pub path: PathBuf,
-    /// What its name says.
     pub shape: OutputKind,
 }
 
@@ -63,9 +59,7 @@ pub struct Output {
 pub enum OutputKind {
     /// Nothing: `-` is stdout, to which a command prints anyway.
     Stdout,
-    /// A file, with the function that makes its bytes.
     File(TimelineRendering, Bytes),
-    /// A report folder.
     Folder,
 }
 

@@ -95,7 +95,6 @@ fn thread(queue: usize, lane: u32) -> u32 {
     1 + queue as u32 + 3 * lane
 }
 
-/// Start or end of an arrow.
 #[derive(Clone, Copy)]
 struct ArrowEnd {
     process: u32,

@@ -125,7 +125,6 @@ impl Drop for Unfinished {
     }
 }
 
-/// Returns the folder of a path.
 pub fn parent(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

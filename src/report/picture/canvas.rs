@@ -7,7 +7,6 @@ use crate::sim::Cause;
 /// What a shape is drawn with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ink {
-    /// A box of a class in one of its shades.
     Box(Class, u8),
     /// Mixed narrow boxes: red, green, blue and opacity.
     Mixed([u8; 4]),
@@ -23,7 +22,6 @@ pub enum Ink {
     Memory,
     /// The line of the activation cap.
     Cap,
-    /// The axis and its ticks.
     Axis,
     /// Vertical lines at the ticks.
     Grid,
@@ -57,7 +55,6 @@ pub struct Style {
 pub enum Shape {
     /// Filled rectangles of one ink.
     Boxes(Ink, Vec<Rect>),
-    /// Straight lines.
     Lines(Ink, Vec<[f64; 4]>),
     /// A filled step curve: points from left to right, closed along `y = base`.
     Steps {

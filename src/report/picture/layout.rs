@@ -279,7 +279,6 @@ fn heading(picture: &mut Picture, frame: &Frame, entry: &Entry, y: f64) -> f64 {
     y
 }
 
-/// Returns the figures of an entry's `i`-th panel.
 fn figures(entry: &Entry, panel: &Panel, i: usize, frame: &Frame) -> String {
     let (m, unit) = (&panel.metrics, &panel.timeline.time_unit);
     let mut line = format!("makespan {} · bubble {}", quantity(m.makespan, &plain(unit)), percent(m.bubble));

@@ -238,7 +238,6 @@ impl Page {
         });
     }
 
-    /// Returns the finished file.
     fn file(self, title: &str) -> Result<Vec<u8>, WriteError> {
         let [catalog, pages, page, content, info, font, cid, descriptor, file, unicode] =
             std::array::from_fn(|i| Ref::new(i as i32 + 1));

@@ -60,7 +60,6 @@ fn class(ink: Ink) -> String {
     }
 }
 
-/// Returns the inks that occur.
 fn inks(picture: &Picture) -> BTreeSet<Ink> {
     let ink = |shape: &Shape| match shape {
         Shape::Boxes(ink, _) | Shape::Lines(ink, _) | Shape::Steps { ink, .. } => *ink,

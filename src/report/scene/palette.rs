@@ -234,7 +234,6 @@ fn nearest(rgb: Rgb) -> (u8, Rgb) {
 }
 
 impl Class {
-    /// Number of classes.
     pub const COUNT: usize = LOOKS.len();
 
     /// Returns every class, in the order of legends.

@@ -51,7 +51,6 @@ impl Form {
         enough.or(counts.iter().rev().max_by_key(|&&(_, count)| count)).map(|&(form, _)| form)
     }
 
-    /// Writes an op in this form.
     pub fn of(self, op: Op) -> String {
         match self {
             Form::Whole => op.to_string(),

@@ -17,12 +17,10 @@ struct Column {
     fits: fn(&Compared<'_>) -> bool,
 }
 
-/// Writes a time in the panel's unit.
 pub fn time(value: f64, panel: &Panel) -> String {
     quantity(value, &crate::report::text::fit(&panel.timeline.time_unit, 8, "…"))
 }
 
-/// Writes a panel's lower bound and its gap to it.
 pub fn bound_and_gap(panel: &Panel) -> [String; 2] {
     let m = &panel.metrics;
     // Unit costs have no unit to write.
@@ -103,7 +101,6 @@ fn alike(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
 }
 
-/// The entries of a comparison.
 struct Compared<'a> {
     entries: Vec<(&'a Entry, &'a ComparisonPoint)>,
 }
@@ -124,7 +121,6 @@ impl<'a> Compared<'a> {
         self.numbers(|point| point.number) > 1
     }
 
-    /// Whether `b` competes with `a`.
     fn rivals(&self, a: &ComparisonPoint, b: &ComparisonPoint) -> bool {
         let there = !self.by_point() || (a.devices, a.microbatches) == (b.devices, b.microbatches);
         there && b.above_cap.is_none()
@@ -153,7 +149,6 @@ impl<'a> Compared<'a> {
         self.entries.iter().any(|(entry, _)| entry.predicted.as_ref().is_some_and(varied))
     }
 
-    /// Returns the names of the figures in which an entry is the best.
     fn best(&self, one: (&Entry, &ComparisonPoint)) -> Vec<&'static str> {
         COLUMNS.iter().filter(|column| self.is_best(one, column)).map(|column| column.name).collect()
     }

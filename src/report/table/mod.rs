@@ -31,7 +31,6 @@ fn common(panel: &Panel) -> [String; 5] {
 
 const COMMON: [&str; 5] = ["makespan", "bubble", "span bubble", "bubble over ideal", "peak activations"];
 
-/// Returns the table of predictions.
 fn predicted(report: &Report) -> Option<Table> {
     if report.entries.iter().all(|entry| entry.predicted.is_none()) {
         return None;
@@ -229,7 +228,6 @@ fn arranged(header: &[String], rows: &[Vec<String>], width: usize) -> Option<(Ve
     (!groups.is_empty()).then_some((groups, least))
 }
 
-/// Writes rows as lists of names and values.
 fn list(header: &[String], rows: &[Vec<String>], width: usize) -> String {
     let mut out = String::new();
     for row in rows {

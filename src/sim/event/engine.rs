@@ -65,7 +65,6 @@ pub(super) struct Device {
     left: u128,
     since: u64,
     speed: u64,
-    /// Its processor, if it shares one.
     processor: Option<usize>,
     /// Number of messages in transit from or to it.
     pub(super) transfers: u32,
@@ -96,7 +95,6 @@ impl QueueState {
     }
 }
 
-/// One simulation.
 pub(super) struct Simulation<'a, L, O> {
     pub(super) prepared: &'a Prepared<'a>,
     pub(super) messages: &'a Messages,
@@ -107,7 +105,6 @@ pub(super) struct Simulation<'a, L, O> {
     /// Ends of the running ops.
     pub(super) ends: Tournament,
     pub(super) events: BinaryHeap<Reverse<Event>>,
-    /// Whether there are overlapped pairs.
     pub(super) pairs: bool,
     pub(super) devices: Vec<Device>,
     /// By processor: number of its devices that run an op.
@@ -214,7 +211,6 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
 
 // Compute.
 impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
-    /// Returns the next op of a device.
     pub(super) fn next_op(&self, device: u32) -> Option<usize> {
         let Device { next, end, .. } = self.devices[device as usize];
         (next < end).then_some(next)

@@ -102,7 +102,6 @@ pub fn simulate(
 /// The makespans of many samples, in ticks. Percentiles are by nearest rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Makespans {
-    /// Number of samples.
     pub samples: u32,
     /// Mean, rounded.
     pub mean: u64,

@@ -12,7 +12,6 @@ impl<'a, L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'a, L, O> {
         self.progress[message as usize].queued != NEVER
     }
 
-    /// Returns the entry at the head of a queue.
     pub(super) fn head(&self, queue: usize) -> Option<Entry> {
         let QueueState { next, end, .. } = self.queues[queue];
         (next < end).then(|| self.messages.entries[next as usize])

@@ -9,12 +9,10 @@ use crate::resolve::{Costs, Error, Resolved, Selection, Variant, Warning};
 use crate::sim::event::EventError;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most combinations.
 const MOST: usize = 10_000;
 
 /// One schedule for one p and m.
 pub struct Combination {
-    /// The name as given.
     pub name: String,
     pub point: ComparisonPoint,
     /// The schedule with its costs, unless it is left out.

@@ -186,7 +186,6 @@ impl Predict {
         Ok(asked)
     }
 
-    /// Returns the schedules with the options of the machine.
     fn with_machine(&self) -> SearchOptions {
         SearchOptions { machine: self.engine.machine(), ..self.schedules.clone() }
     }
