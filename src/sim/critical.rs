@@ -52,7 +52,10 @@ pub enum CostShare {
     /// All transfers and host overheads.
     Communication,
     /// The transfers from one device to another.
-    Link { from: u32, to: u32 },
+    Link {
+        from: u32,
+        to: u32,
+    },
 }
 
 impl fmt::Display for CostShare {

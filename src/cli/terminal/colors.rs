@@ -48,25 +48,3 @@ fn of_terminal(term: &str, colorterm: &str) -> Option<Colors> {
         has_sixteen.then_some(Colors::Sixteen)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn terminals_say_which_colours_they_have() {
-        for (term, colorterm, expected) in [
-            ("xterm-256color", "truecolor", Some(Colors::True)),
-            ("xterm", "24bit", Some(Colors::True)),
-            ("xterm-direct", "", Some(Colors::True)),
-            ("xterm-256color", "", Some(Colors::Cube)),
-            ("screen.xterm-256color", "yes", Some(Colors::Cube)),
-            ("linux", "", Some(Colors::Sixteen)),
-            ("vt100", "truecolor", None),
-            ("dumb", "", None),
-            ("wyse60", "", None),
-        ] {
-            assert_eq!(of_terminal(term, colorterm), expected, "{term} {colorterm}");
-        }
-    }
-}
