@@ -47,6 +47,10 @@ impl Failure {
         }
     }
 
+    pub fn usage(error: impl ToString) -> Failure {
+        Failure::Usage(error.to_string())
+    }
+
     /// Returns the failure that ended a measurement early whose results are written.
     pub fn ended(error: experiment::Error) -> Failure {
         let text = error.to_string();

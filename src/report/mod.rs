@@ -117,6 +117,11 @@ impl Report {
     pub fn headline(&self) -> &str {
         self.look.title.as_deref().unwrap_or(&self.title)
     }
+
+    /// Returns the panels of all entries.
+    pub(crate) fn panels(&self) -> impl Iterator<Item = &Panel> + Clone {
+        self.entries.iter().flat_map(Entry::panels)
+    }
 }
 
 impl Entry {
@@ -131,7 +136,7 @@ impl Entry {
     }
 
     /// Returns the existing panels, the predicted one first.
-    pub fn panels(&self) -> impl Iterator<Item = &Panel> {
+    pub fn panels(&self) -> impl Iterator<Item = &Panel> + Clone {
         self.predicted.iter().chain(&self.measured)
     }
 }
@@ -218,6 +223,12 @@ pub struct Table {
     pub header: Vec<String>,
     /// Rows; short ones are filled with empty cells.
     pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new(caption: impl Into<String>, header: &[&str], rows: Vec<Vec<String>>) -> Table {
+        Table { caption: caption.into(), header: header.iter().map(ToString::to_string).collect(), rows }
+    }
 }
 
 /// Why a report could not be written.

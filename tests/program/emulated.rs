@@ -229,7 +229,7 @@ fn a_library_that_hangs_or_crashes_when_it_is_loaded_does_not_take_the_run_with_
         ("sleep(100)", "no answer within 2 s; the probe was killed"),
     ];
     std::thread::scope(|scope| {
-        let check = |(body, found)| match body.contains("_exit") {
+        let check = |(body, found): (&str, &str)| match body.contains("_exit") {
             true => assert_eq!(driver(&library(body))["found"], found),
             false => load(body, found),
         };

@@ -77,7 +77,7 @@ fn data(report: &Report) -> String {
             json!({"name": class.name(), "shades": shades, "hatch": report.look.palette.tone(class, 0).hatch.mark()})
         })
         .collect();
-    let capped = report.entries.iter().flat_map(Entry::panels).any(|panel| panel.memory_cap.is_some());
+    let capped = report.panels().any(|panel| panel.memory_cap.is_some());
     let causes = Cause::ALL.map(|cause| {
         let tone = report.look.palette.cause(cause);
         json!({"name": cause.name(capped), "text": cause.definition(capped), "color": hex(tone.line), "hatch": tone.hatch.mark()})
@@ -109,7 +109,7 @@ fn data(report: &Report) -> String {
 /// Returns the share of the time axis that is visible at first.
 fn first_view(report: &Report, scale: &Scale) -> f64 {
     let readable = Scale::of_all(report, 1100.0, 10.0);
-    let shares = report.entries.iter().flat_map(|entry| entry.panels()).map(|p| readable.end(p) / scale.end(p));
+    let shares = report.panels().map(|p| readable.end(p) / scale.end(p));
     shares.fold(1.0, f64::min)
 }
 

@@ -209,12 +209,12 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
     for class in found {
         item(picture, Ink::Box(class, 0), class.name());
     }
-    let shown = || report.entries.iter().flat_map(Entry::panels).flat_map(|panel| &panel.idle);
+    let shown = || report.panels().flat_map(|panel| &panel.idle);
     let causes: BTreeSet<Cause> = shown().filter(|_| report.look.causes).map(|gap| gap.cause).collect();
     if causes.is_empty() {
         item(picture, Ink::Idle, "idle");
     }
-    let capped = report.entries.iter().flat_map(Entry::panels).any(|panel| panel.memory_cap.is_some());
+    let capped = report.panels().any(|panel| panel.memory_cap.is_some());
     for cause in causes {
         item(picture, Ink::Cause(cause), cause.name(capped));
     }
@@ -224,7 +224,7 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
             item(picture, Ink::Cap, &format!("cap {}", number(cap)));
         }
     }
-    let any = |is: fn(&Timeline) -> bool| report.entries.iter().flat_map(|e| e.panels()).any(|p| is(&p.timeline));
+    let any = |is: fn(&Timeline) -> bool| report.panels().any(|p| is(&p.timeline));
     let lighter = match (any(|t| t.chunks > 1), any(|t| t.chunks == 1 && runs_two_ways(&rows(t)))) {
         (true, true) => "lighter: later chunk or other way",
         (true, false) => "lighter: later chunk",
@@ -238,7 +238,7 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
 }
 
 fn most_devices(report: &Report) -> usize {
-    report.entries.iter().flat_map(|e| e.panels()).map(|p| p.timeline.devices as usize).max().unwrap_or(0)
+    report.panels().map(|p| p.timeline.devices as usize).max().unwrap_or(0)
 }
 
 /// Writes name, sizes and figures, one line per panel; below each other if they do not fit side by side.

@@ -189,7 +189,7 @@ pub fn activations(timeline: &Timeline, row: &Row) -> Vec<(u64, f64)> {
 /// Returns the classes that occur in a report, in the order of the legend.
 pub fn classes(report: &Report) -> Vec<Class> {
     let mut found = Class::all().map(|_| false);
-    for span in report.entries.iter().flat_map(|e| e.panels()).flat_map(|panel| &panel.timeline.spans) {
+    for span in report.panels().flat_map(|panel| &panel.timeline.spans) {
         let kind = if span.queue == Queue::Compute { span.op.parse().ok().map(Op::kind) } else { None };
         found[Class::of(span.queue, kind) as usize] = true;
     }

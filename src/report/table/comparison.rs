@@ -52,44 +52,21 @@ const COLUMNS: [Column; 6] = [
         is_time: true,
         fits: |c| !c.by_point(),
     },
+    share("bubble", "bubble", |p| p.metrics.bubble),
+    share("span_bubble", "span bubble", |p| p.metrics.span_bubble),
+    share("bubble_over_ideal", OVER_IDEAL, |p| p.metrics.bubble_over_ideal),
     Column {
-        name: "bubble",
-        header: "bubble",
-        of: |p| p.metrics.bubble,
-        by: |p| p.metrics.bubble,
-        shown: |v, _| percent(v),
-        is_time: false,
-        fits: |_| true,
-    },
-    Column {
-        name: "span_bubble",
-        header: "span bubble",
-        of: |p| p.metrics.span_bubble,
-        by: |p| p.metrics.span_bubble,
-        shown: |v, _| percent(v),
-        is_time: false,
-        fits: |_| true,
-    },
-    Column {
-        name: "bubble_over_ideal",
-        header: OVER_IDEAL,
-        of: |p| p.metrics.bubble_over_ideal,
-        by: |p| p.metrics.bubble_over_ideal,
-        shown: |v, _| percent(v),
-        is_time: false,
-        fits: |_| true,
-    },
-    Column {
-        name: PEAK,
-        header: "peak activations",
-        of: |p| p.metrics.peak_activations(),
-        by: |p| p.metrics.peak_activations(),
         shown: |v, _| number(v),
-        is_time: false,
         // Activations are counted in shares of a device's layers, so they are not compared across p.
         fits: |c| c.by_point() || c.numbers(|point| point.devices) == 1,
+        ..share(PEAK, "peak activations", |p| p.metrics.peak_activations())
     },
 ];
+
+/// A figure in percent that is compared everywhere.
+const fn share(name: &'static str, header: &'static str, of: fn(&Panel) -> f64) -> Column {
+    Column { name, header, of, by: of, shown: |v, _| percent(v), is_time: false, fits: |_| true }
+}
 
 /// The makespan at the machine's median speed if that varied, as each prediction is made for a speed of its own.
 fn typical_makespan(panel: &Panel) -> f64 {
@@ -308,11 +285,7 @@ fn left_out(compared: &Compared<'_>) -> Option<Table> {
         Some(vec![point.schedule.clone(), point.devices.to_string(), point.microbatches.to_string(), line.to_string()])
     };
     let rows: Vec<Vec<String>> = compared.entries.iter().filter_map(row).collect();
-    (!rows.is_empty()).then(|| Table {
-        caption: "Left out".to_string(),
-        header: ["schedule", "p", "m", "why"].map(str::to_string).to_vec(),
-        rows,
-    })
+    (!rows.is_empty()).then(|| Table::new("Left out", &["schedule", "p", "m", "why"], rows))
 }
 
 impl Report {

@@ -195,8 +195,7 @@ impl Predict {
         let asked = Selection { balance: self.costs.balance, ..self.asked(&analytic)?.selection() };
         let there = all.iter().filter_map(|one| Some((&one.name, one.resolved.as_ref()?)));
         let one = |((name, resolved), result): ((&String, &Resolved), &Prediction)| {
-            let mut forecast = StepEstimate::new(&analytic.as_resolved(resolved), result)
-                .map_err(|error| Failure::Usage(error.to_string()))?;
+            let mut forecast = StepEstimate::new(&analytic.as_resolved(resolved), result).map_err(Failure::usage)?;
             let question = FitRequest { name, selection: &asked, analytic: &analytic, micro_given: self.micro_given };
             let _busy = self.remarks.busy(&format!("searching a layout of {name} that fits"), None);
             forecast.misfit = suggest_fit(&question, result.graph, &forecast.memory);
@@ -355,15 +354,8 @@ fn balance_table(results: &[Prediction]) -> Option<Table> {
     };
     let rows: Vec<Vec<String>> = results.iter().filter_map(|result| row(&result.prediction)).collect();
     let at_typical = results.iter().any(|result| result.prediction.metrics.typical_speed.is_some());
+    let caption = "Layers of each stage, before and after --balance";
+    let caption = format!("{caption}{}", if at_typical { ", at the machine's median speed" } else { "" });
     let header = ["schedule", "layers", "makespan", "balanced", "makespan then", "change", "proof", "simulated"];
-    (!rows.is_empty()).then(|| Table {
-        caption: if at_typical {
-            "Layers of each stage, before and after --balance, at the machine's median speed"
-        } else {
-            "Layers of each stage, before and after --balance"
-        }
-        .to_string(),
-        header: header.map(str::to_string).to_vec(),
-        rows,
-    })
+    (!rows.is_empty()).then(|| Table::new(caption, &header, rows))
 }
