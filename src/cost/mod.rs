@@ -15,7 +15,7 @@ pub use decimal::Decimal;
 pub use given::{GivenCosts, Slow, assumed_in_words};
 pub use measured::{CostFile, LinkCost, PartCost, SCHEMA_VERSION as MEASURED_SCHEMA_VERSION, StepRates};
 
-pub use share::Per;
+pub use share::{Per, gcd};
 pub use speed::{EXTREME, Slowdown, TYPICAL};
 pub use stages::StageTimes;
 pub use unit::TimeUnit;

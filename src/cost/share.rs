@@ -57,7 +57,7 @@ impl Shares {
             Per::Model => (1, all, 1.0 / devices as f64),
         };
         let parts = counts.unwrap_or_else(|| vec![1; stages as usize]);
-        let common = parts.iter().fold(whole, |common, &part| divisor(common, part * scale));
+        let common = parts.iter().fold(whole, |common, &part| gcd(common, part * scale));
         Ok(Shares { parts: parts.iter().map(|part| part * scale / common).collect(), whole: whole / common, of_device })
     }
 
@@ -83,6 +83,6 @@ fn counted(layers: &[usize], stages: usize) -> Result<Vec<u64>, CostError> {
 }
 
 /// Returns the greatest common divisor.
-fn divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { divisor(b, a % b) }
+pub fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -45,18 +45,10 @@ fn class(ink: Ink) -> String {
     match ink {
         Ink::Box(class, shade) => format!("{}{shade}", class.stem()),
         Ink::On(class, shade) => format!("o{}{shade}", class.stem()),
-        Ink::Idle => "idle".into(),
-        Ink::Frame => "frame".into(),
         Ink::Mixed(_) => String::new(),
         Ink::Cause(cause) => format!("{cause:?}"),
-        Ink::Memory => "memory".into(),
-        Ink::Cap => "cap".into(),
-        Ink::Axis => "axis".into(),
-        Ink::Grid => "grid".into(),
-        Ink::Phase(false) => "phase".into(),
-        Ink::Phase(true) => "phase2".into(),
-        Ink::Text => "text".into(),
-        Ink::Muted => "muted".into(),
+        Ink::Phase(alternate) => if alternate { "phase2" } else { "phase" }.into(),
+        _ => format!("{ink:?}").to_lowercase(),
     }
 }
 

@@ -66,7 +66,6 @@ impl Combination {
 }
 
 impl SearchOptions {
-    /// Whether there are several p or m.
     pub fn are_several(&self) -> bool {
         self.stages.are_several() || self.micro.are_several()
     }

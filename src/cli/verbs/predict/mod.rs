@@ -24,6 +24,7 @@ use crate::suggestion::{FitRequest, suggest_fit};
 use clap::Args;
 use grid::Combination;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 /// Most ops of a timeline in the terminal.
 const MAX_DRAWN_OPS: usize = 200_000;
@@ -54,20 +55,12 @@ pub struct Predict {
 #[derive(Serialize)]
 struct Compared<'a> {
     schema_version: u32,
-    predictions: Vec<Marked<'a>>,
+    predictions: Vec<Printed<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    left_out: Vec<Missing<'a>>,
+    left_out: Vec<Value>,
     /// Which schedule is shortest, and at which p and m that changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     changes: Option<String>,
-}
-
-/// A prediction in a comparison, with the figures in which it is best.
-#[derive(Serialize)]
-struct Marked<'a> {
-    #[serde(flatten)]
-    prediction: Printed<'a>,
-    best: Vec<&'static str>,
 }
 
 /// A prediction, with the estimate for a model on hardware.
@@ -77,20 +70,14 @@ struct Printed<'a> {
     prediction: &'a PredictionFigures,
     #[serde(flatten)]
     forecast: Option<&'a StepEstimate>,
+    /// In a comparison: the figures in which it is best.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    best: Option<Vec<&'static str>>,
 }
 
 struct Forecasts {
     analytic: Analytic,
     each: Vec<(String, StepEstimate)>,
-}
-
-/// A combination that is left out.
-#[derive(Serialize)]
-struct Missing<'a> {
-    schedule: &'a str,
-    devices: u32,
-    microbatches: u32,
-    why: &'a str,
 }
 
 impl Predict {
@@ -159,7 +146,6 @@ impl Predict {
         })
     }
 
-    /// Returns the model on hardware, if given.
     fn analytic(&self) -> Result<Option<Analytic>, Failure> {
         let asked = &self.schedules;
         if self.hardware.hardware.is_some() && (asked.stages.are_several() || asked.micro.are_several()) {
@@ -226,7 +212,6 @@ impl Predict {
         }
     }
 
-    /// Notes which costs are assumed.
     fn remarks_on_costs(&self, all: &[Combination]) {
         if self.costs.costs.is_none() && self.costs.profile.is_none() {
             self.remarks.remark(
@@ -291,8 +276,12 @@ impl Predict {
             }
         }
         let json = || {
-            let printed = |(number, result)| Printed::new(result, forecasts, number);
-            let predictions = results.iter().enumerate().map(printed);
+            let forecast = |number: usize| Some(&forecasts?.each.get(number)?.1);
+            let predictions = results.iter().enumerate().map(|(number, result)| Printed {
+                prediction: &result.prediction,
+                forecast: forecast(number),
+                best: None,
+            });
             if !compared {
                 return versioned("predictions", &predictions.collect::<Vec<_>>());
             }
@@ -300,7 +289,7 @@ impl Predict {
             let best = best.filter(|(entry, _)| entry.predicted.is_some()).map(|(_, best)| best);
             output::json(&Compared {
                 schema_version: 1,
-                predictions: predictions.zip(best).map(|(prediction, best)| Marked { prediction, best }).collect(),
+                predictions: predictions.zip(best).map(|(one, best)| Printed { best: Some(best), ..one }).collect(),
                 left_out: all.iter().filter_map(missing).collect(),
                 changes: report.changes(),
             })
@@ -323,17 +312,11 @@ impl Predict {
     }
 }
 
-fn missing(one: &Combination) -> Option<Missing<'_>> {
+/// Returns a combination that is left out.
+fn missing(one: &Combination) -> Option<Value> {
     let ComparisonPoint { schedule, devices, microbatches, left_out, .. } = &one.point;
     let why = &left_out.as_ref()?.why;
-    Some(Missing { schedule, devices: *devices, microbatches: *microbatches, why })
-}
-
-impl<'a> Printed<'a> {
-    fn new(result: &'a Prediction, forecasts: Option<&'a Forecasts>, number: usize) -> Printed<'a> {
-        let forecast = forecasts.and_then(|forecasts| forecasts.each.get(number)).map(|(_, forecast)| forecast);
-        Printed { prediction: &result.prediction, forecast }
-    }
+    Some(json!({ "schedule": schedule, "devices": devices, "microbatches": microbatches, "why": why }))
 }
 
 /// Makes a table of the splits that --balance found, before and after, one row per schedule.
