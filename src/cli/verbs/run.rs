@@ -227,7 +227,6 @@ impl Run {
         self.thresholds.judge(&figures(&finding))?.result()
     }
 
-    /// Measures over each link.
     fn over(
         &self,
         links: &[&'static LinkKind],
@@ -251,7 +250,6 @@ impl Run {
         Ok(Ok((findings, None)))
     }
 
-    /// Measures over one link.
     fn measure(
         &self,
         experiment: &Experiment,

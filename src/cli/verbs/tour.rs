@@ -115,7 +115,6 @@ impl Tour {
     }
 }
 
-/// Makes one self-contained page of all screens.
 fn page(screens: &[Screen]) -> Result<String, Failure> {
     let mut text = include_str!("tour.html").to_string();
     for screen in screens {

@@ -10,10 +10,8 @@ const SHOWN_PARTS: usize = 6;
 const SHOWN_STRETCHES: usize = 8;
 /// Devices per schedule that a table shows if there are more than [`MOST_DEVICES`].
 const SHOWN_DEVICES: usize = 4;
-/// Most devices of all schedules that a table shows.
 const MOST_DEVICES: usize = 32;
 
-/// Returns the plural of the time unit.
 fn units(all: &[Explained]) -> &str {
     let unit = all.first().map_or("unit", |e| e.time_unit.as_str());
     if unit == "unit" { "units" } else { unit }
