@@ -94,7 +94,6 @@ impl<'a> Changed<'a> {
         Sensitivities { list, order_held_fixed: !anew && !matches!(self.source, Source::Fixed) }
     }
 
-    /// Predicts each change separately.
     fn again(&self, whole: u64, costs: &CostTable, shares: &[CostShare]) -> Vec<Sensitivity> {
         let (placement, scale) = (&self.graph.schedule().placement, sim::finer_by(sim::PERCENT, self.graph, costs, 0));
         let fine = costs.finer(scale);

@@ -34,7 +34,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns the process's exit code.
     pub fn code(&self) -> u8 {
         match self {
             Failure::Failed(_) => 1,

@@ -90,7 +90,6 @@ enum ReportVerb {
     Accuracy(Box<accuracy::Accuracy>),
 }
 
-/// Describes the command line.
 pub fn command() -> clap::Command {
     // --batch may replace --micro for a model on hardware
     let micro_may_follow = |micro: clap::Arg| micro.required(false).default_value("1").hide_default_value(true);

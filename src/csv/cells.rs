@@ -3,7 +3,6 @@
 use crate::op::{Kind, Op, boundary_letter};
 use std::borrow::Cow;
 
-/// What an action does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Op(Kind),

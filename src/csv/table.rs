@@ -7,7 +7,6 @@ use crate::placement::{Placement, PlacementError};
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// The actions of a file.
 pub struct Table<'a> {
     file: &'a str,
     /// Actions of all rows, one after the other.
@@ -73,7 +72,6 @@ impl<'a> Table<'a> {
         Error::Cell { file, row: row + 1, cell, expected, found, remedy: remedy.to_string() }
     }
 
-    /// Returns the error that the file is wrong.
     pub fn fault(&self, expected: &str, found: String, remedy: &str) -> Error {
         Error::File { file: self.file.to_string(), expected: expected.to_string(), found, remedy: remedy.to_string() }
     }

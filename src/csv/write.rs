@@ -165,7 +165,6 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// Returns the ops of `device` that are not written.
     fn rest(&self, device: u32) -> &'a [Op] {
         &self.schedule.program(device)[self.done[device as usize]..]
     }
@@ -242,7 +241,6 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// Writes a transfer to both rows.
     fn transfer(&mut self, transfer: Transfer) {
         let Transfer { from, to, stage, next, microbatch, gradient } = transfer;
         push(&mut self.rows[from as usize], &format!("{stage}SEND_{}{microbatch}", boundary_letter(gradient)));

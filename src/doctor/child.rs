@@ -11,7 +11,6 @@ use std::time::Duration;
 /// The probe whose child process gets additional environment variables.
 pub(super) const NVSHMEM: &str = "nvshmem";
 
-/// Runs a probe in a child process.
 pub(super) fn ask(probe: &str, limit: Duration) -> Finding {
     let program = match std::env::current_exe() {
         Ok(program) => program,

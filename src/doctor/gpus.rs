@@ -157,7 +157,6 @@ pub(super) fn peer_access() -> Finding {
     copies(driver).map_or_else(Finding::from, |copies| peer_finding(&copies))
 }
 
-/// The copy from one GPU to another.
 #[derive(Clone, Copy, Debug)]
 struct Copied {
     from: usize,

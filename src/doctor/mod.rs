@@ -15,7 +15,6 @@ use child::NVSHMEM;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Version of the JSON schema of [`Diagnosis`].
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// A check of one device or library.

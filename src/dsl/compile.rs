@@ -356,7 +356,6 @@ impl Asked<'_> {
         )))
     }
 
-    /// Returns the options as Starlark values.
     fn named<'o, 'v>(
         &self,
         options: &'o BTreeMap<String, String>,

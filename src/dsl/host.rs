@@ -27,7 +27,6 @@ const MAX_SHOWN: usize = 300;
 /// Maximum length of the name of a phase.
 const MAX_NAME: usize = 100;
 
-/// An invalid use of a value.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Misuse(String);

@@ -9,13 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Maximum nesting of a word. `word = F + word` in a loop nests; `concat([...])` does not.
 pub const MAX_DEPTH: u32 = 1000;
 
-/// Maximum number of ops of a word.
 pub const MAX_LEN: u64 = 1 << 31;
 
 /// Maximum length of a flat word that is repeated without walking its nodes.
 const MAX_PLAIN: usize = 1 << 10;
 
-/// Why a word is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum WordError {
     /// Deeper than [`MAX_DEPTH`].

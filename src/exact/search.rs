@@ -6,7 +6,6 @@ use crate::activation::WHOLE;
 use crate::op::{Kind, Op};
 use std::collections::BTreeMap;
 
-/// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// All states were visited or refuted.

@@ -38,11 +38,9 @@ pub(super) struct Policy {
 /// How a device chooses its ops.
 #[derive(Clone, Debug)]
 pub(super) enum Course<'a> {
-    /// These ops in this order.
     Fixed(&'a [Op]),
     /// These ops in this order; W's that are not listed run when they fit. The second list has the listed W's, sorted.
     Fill(&'a [Op], &'a [Op]),
-    /// The op that the policy prefers.
     Choose(&'a Policy),
 }
 
@@ -64,7 +62,6 @@ enum Step {
     Weights,
     /// Wait until this time, or until an input arrives.
     Sleep(Option<u64>),
-    /// All ops have run.
     Done,
 }
 

@@ -40,7 +40,6 @@ pub(super) enum Mode {
     Explicit,
 }
 
-/// A search from one start.
 pub(super) struct Polish<'a, 'b> {
     pub problem: &'a Problem,
     pub trial: &'b mut Trial<'a>,

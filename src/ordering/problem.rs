@@ -125,7 +125,6 @@ impl Problem {
         self.placement.devices() as usize
     }
 
-    /// Returns the number of micro-batches of `direction`.
     pub fn share(&self, direction: u32) -> u32 {
         self.placement.microbatches_of(direction, self.microbatches).len() as u32
     }

@@ -33,7 +33,6 @@ pub(super) struct Found {
     pub from_lattice: bool,
 }
 
-/// A search for one number of micro-batches.
 pub(super) struct Search<'a> {
     pub problem: &'a Problem,
     pub trial: Trial<'a>,

@@ -46,7 +46,6 @@ struct Device {
     /// Number of forwards whose backward has not run.
     whole: i64,
     idle: u64,
-    /// The cell it waits for.
     awaited: u32,
     /// Ends of the I's and of the W's that have run, in the queue of W's.
     queued: usize,
@@ -63,7 +62,6 @@ impl Device {
     }
 }
 
-/// Buffers for trials of one problem.
 pub(super) struct Trial<'a> {
     problem: &'a Problem,
     ready: Vec<u64>,

@@ -22,7 +22,6 @@ impl Words {
         words
     }
 
-    /// Removes the W's.
     pub fn without_weights(&self) -> Words {
         let row = |device| self.word(device).iter().copied().filter(|&slot| kind_of(slot) != Kind::W).collect();
         Words::new((0..self.starts.len() - 1).map(row))

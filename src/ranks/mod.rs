@@ -28,7 +28,6 @@ pub use lost::{Lost, Patience, RanksError};
 pub use role::{Role, refuse_ranks, role};
 pub use stop::{Stop, signal_name};
 
-/// Whether this build supports MPI.
 pub const HAS_MPI: bool = cfg!(feature = "mpi");
 
 /// A put with signal to a rank on another machine.
@@ -48,7 +47,6 @@ pub struct Packet {
 impl Packet {
     const HEADER: usize = 4 * size_of::<u64>();
 
-    /// Serializes the packet.
     pub fn to_bytes(&self) -> Vec<u8> {
         let words = [self.heap, self.offset, self.signal, self.value];
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -222,7 +220,6 @@ impl Ranks {
         &self.stop
     }
 
-    /// Records that a step was measured.
     pub(crate) fn note_measured(&self) {
         if self.stop.note_measured() {
             self.wire.measured();

@@ -30,7 +30,6 @@ pub enum Frame {
     Leave(Option<String>, u8),
     /// The launcher asks whether the rank is alive.
     Ping,
-    /// The answer to a ping.
     Pong,
     /// A rank has measured its first step.
     Measured,
@@ -116,7 +115,6 @@ pub struct Socket {
 /// What a rank has received from the launcher.
 struct Heard {
     lost: Mutex<Option<Lost>>,
-    /// When the last frame arrived.
     last: Mutex<Instant>,
     stop: Arc<Stop>,
 }

@@ -69,7 +69,6 @@ pub struct Report {
     pub look: Look,
 }
 
-/// One schedule in a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
     /// Name of the schedule; a comparison of several p and m adds these.
@@ -99,7 +98,6 @@ pub struct ComparisonPoint {
     pub microbatches: u32,
     /// The activation cap that it exceeds; such an entry is never marked as best.
     pub above_cap: Option<f64>,
-    /// Why there is no prediction.
     pub left_out: Option<LeftOut>,
 }
 
@@ -108,7 +106,6 @@ pub struct ComparisonPoint {
 pub struct LeftOut {
     /// The reason in a few words.
     pub what: &'static str,
-    /// The reason in full.
     pub why: String,
 }
 

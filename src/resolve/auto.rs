@@ -28,7 +28,6 @@ pub(super) struct Best {
     pub warning: Option<Warning>,
 }
 
-/// A schedule to evaluate.
 struct Candidate {
     name: String,
     order: Order,
@@ -88,7 +87,6 @@ fn larger_search(selection: &Selection) -> Option<String> {
     (cap > p && selection.chunks.is_none_or(|chunks| chunks == 2)).then(|| format!("zb-v-greedy:cap={cap}"))
 }
 
-/// An evaluated schedule.
 struct Ranked {
     rank: Rank,
     /// Index in the list.

@@ -117,7 +117,6 @@ impl Selection {
         own.settled(&variant.base, own.order_of(&variant)?, costs)
     }
 
-    /// Returns the choice of `auto`.
     fn best<E: From<Error>>(&self, costs: Pricing<'_, E>, analytic: Option<&Analytic>) -> Result<Best, E> {
         self.no_options("auto tries all schedules, within a cap or with v stages a device")?;
         auto::best(self, costs, analytic)

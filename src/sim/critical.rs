@@ -193,7 +193,6 @@ pub struct CriticalSpan {
     pub end: f64,
 }
 
-/// Converts the critical path for output.
 pub fn critical_spans(graph: &TaskGraph, costs: &CostTable, path: &[Piece]) -> Vec<CriticalSpan> {
     let unit = |ticks: u64| ticks as f64 / costs.ticks_per_unit;
     let span = |&Piece { start, end, doing }: &Piece| {

@@ -48,7 +48,6 @@ struct Device<'a> {
     cap: i128,
     /// By kind: what an op adds to what the device holds.
     changes: [i128; 4],
-    /// Index of its first op.
     first: usize,
     /// By position in its program: what it holds from there on.
     held: Vec<i128>,

@@ -204,7 +204,6 @@ impl Prediction<'_> {
         timeline
     }
 
-    /// Returns the timeline without spans.
     pub fn empty_timeline(&self) -> Timeline {
         let PredictionFigures { schedule, devices, chunks, microbatches, time_unit, .. } = self.prediction.clone();
         Timeline {

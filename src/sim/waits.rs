@@ -25,12 +25,10 @@ pub struct OpTimes {
 }
 
 impl OpTimes {
-    /// Returns zero times for the ops of `graph`.
     pub fn of(graph: &TaskGraph) -> OpTimes {
         OpTimes { start: vec![0; graph.len()], end: vec![0; graph.len()], delays: Vec::new() }
     }
 
-    /// Returns the delays after op number `index`.
     pub fn delay(&self, index: usize) -> Delay {
         self.delays.get(index).copied().unwrap_or_default()
     }
@@ -124,10 +122,12 @@ pub fn binding(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, index: usi
 /// What happens during a piece of a chain of waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// This op runs.
     Running(usize),
     /// The output of `maker` travels to `user`, which waits for it.
-    Transfer { maker: usize, user: usize },
+    Transfer {
+        maker: usize,
+        user: usize,
+    },
     /// The device is held up after this op.
     Overhead(usize),
 }

@@ -147,7 +147,6 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
-    /// Whether no file is written.
     pub fn writes_nothing(&self) -> bool {
         self.output.iter().all(|place| matches!(place.shape, OutputKind::Stdout))
     }

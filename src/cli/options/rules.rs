@@ -146,7 +146,6 @@ impl Given<'_> {
         self.verb.get_arguments().any(|argument| argument.get_id() == option)
     }
 
-    /// Whether the option is on the command line.
     fn is_typed(&self, option: &str) -> bool {
         self.has(option) && self.matches.value_source(option) == Some(ValueSource::CommandLine)
     }

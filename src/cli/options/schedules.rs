@@ -14,7 +14,6 @@ use crate::schedule::Overlap;
 use clap::Args;
 use std::ops::Deref;
 
-/// The schedules used when none is named.
 const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
 
 #[derive(Args, Clone, Debug)]
@@ -60,7 +59,6 @@ impl Names {
     }
 }
 
-/// Parses a list of names.
 pub fn names(text: &str) -> Result<Names, String> {
     let names = Variant::list(text);
     names.iter().try_for_each(|name| Variant::parse(name).map(|_| ()).map_err(|error| error.to_string()))?;
@@ -76,7 +74,6 @@ fn meaning(overlap: Overlap) -> &'static str {
     }
 }
 
-/// Schedules, and the limits of searches for orders.
 #[derive(Args, Clone, Debug)]
 pub struct SearchOptions {
     #[command(flatten)]

@@ -145,7 +145,6 @@ fn verbs(program: &Command) -> Vec<&Command> {
         .collect()
 }
 
-/// Lists the verbs that have an option.
 fn with(program: &Command, option: &str) -> String {
     let all = verbs(program);
     let names: Vec<&str> = all.iter().filter(|verb| has(verb, option)).map(|verb| verb.get_name()).collect();

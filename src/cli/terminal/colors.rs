@@ -4,7 +4,6 @@ use crate::report::Colors;
 use clap::ValueEnum;
 use std::io::IsTerminal;
 
-/// When to use colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Color {
     /// On a terminal, as many as COLORTERM and TERM say, unless NO_COLOR is set; CLICOLOR_FORCE works as `always`

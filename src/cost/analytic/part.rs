@@ -5,7 +5,6 @@ use crate::layout::{Attention, ParallelConfig, Precision, Recompute, Zero};
 use crate::model_spec::{BLOCK, Operation, Part, Tensor};
 use std::ops::{Add, AddAssign, Mul};
 
-/// Breakdown of the time of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pass {
     /// Kernels.
@@ -19,7 +18,6 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Returns the sum of all fields.
     pub fn total(&self) -> f64 {
         self.compute + self.tensor + self.data + self.other
     }
@@ -66,7 +64,6 @@ pub struct Passes {
 
 /// Cost model of parts under a layout on a platform.
 pub struct PartCosts<'a> {
-    /// Hardware and software.
     pub machine: &'a Platform,
     pub layout: &'a ParallelConfig,
     pub attention: Attention,

@@ -54,7 +54,6 @@ pub struct Output {
     pub shape: OutputKind,
 }
 
-/// What is written to a path.
 #[derive(Clone, Copy, Debug)]
 pub enum OutputKind {
     /// Nothing: `-` is stdout, to which a command prints anyway.
@@ -110,7 +109,6 @@ impl Output {
     }
 }
 
-/// Returns the part after the last `/`.
 fn last(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or_default()
 }

@@ -86,7 +86,6 @@ impl Unfinished {
         &self.path
     }
 
-    /// Writes a file of this folder.
     pub fn put(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let live = live();
         let mut file = File::create_new(self.path.join(name))?;

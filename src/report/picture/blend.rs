@@ -18,7 +18,6 @@ pub struct Sliver<T> {
     pub ink: T,
 }
 
-/// What a part of a row is filled with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fill<T> {
     Plain(T),

@@ -4,7 +4,6 @@ use crate::report::scene::look::Palette;
 use crate::report::scene::palette::{Class, Rgb, THICK, Tone, grey, mix};
 use crate::sim::Cause;
 
-/// What a shape is drawn with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ink {
     Box(Class, u8),
@@ -53,7 +52,6 @@ pub struct Style {
 /// One thing to draw. Coordinates are pixels from the top left corner; a text's y is its baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
-    /// Filled rectangles of one ink.
     Boxes(Ink, Vec<Rect>),
     Lines(Ink, Vec<[f64; 4]>),
     /// A filled step curve: points from left to right, closed along `y = base`.

@@ -14,7 +14,6 @@ use crate::sim::Cause;
 use crate::timeline::Timeline;
 use std::collections::BTreeSet;
 
-/// Width of a picture unless given.
 const WIDTH: f64 = 1200.0;
 /// Beyond this many devices, only every n-th is drawn.
 const MOST_DEVICES: usize = 256;
@@ -164,7 +163,6 @@ impl<'a> Prepared<'a> {
 struct MemoryScale {
     /// Activations at the top of a curve's strip.
     top: f64,
-    /// Activation cap, if one was set.
     cap: Option<f64>,
 }
 

@@ -6,7 +6,6 @@ use crate::report::scene::rows::{activations, rows};
 use crate::report::{ComparisonPoint, Entry, Panel, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most schedules in one chart.
 const MOST: usize = 12;
 
 impl Report {

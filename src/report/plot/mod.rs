@@ -55,7 +55,6 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeriesStyle {
     /// Dots joined by lines.

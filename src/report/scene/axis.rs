@@ -155,7 +155,6 @@ impl Part {
 pub struct Scale {
     /// Latest visible time by unit.
     ends: Vec<(String, f64)>,
-    /// Axes by entry and panel.
     axes: Vec<Vec<Axis>>,
 }
 

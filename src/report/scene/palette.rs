@@ -11,7 +11,6 @@ use crate::timeline::Queue;
 
 pub type Rgb = [u8; 3];
 
-/// What a box stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     Forward,
@@ -184,7 +183,6 @@ impl Hatch {
     }
 }
 
-/// Colours that a terminal has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Colors {
     None,

@@ -289,7 +289,6 @@ fn left_out(compared: &Compared<'_>) -> Option<Table> {
 }
 
 impl Report {
-    /// Whether the entries are points of a comparison.
     pub fn is_comparison(&self) -> bool {
         Compared::of(self).is_some()
     }

@@ -259,7 +259,6 @@ pub fn broken(name: &str) -> String {
     }
 }
 
-/// Returns the same tables as Markdown.
 pub fn markdown(report: &Report) -> String {
     let caption = |text: &str| if text.is_empty() { String::new() } else { cell(text) + "\n\n" };
     let one = |table: Table| caption(&table.caption) + &markdown_grid(&table);

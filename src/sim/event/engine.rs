@@ -102,7 +102,6 @@ pub(super) struct Simulation<'a, L, O> {
     pub(super) observer: &'a mut O,
     pub(super) now: u64,
     pub(super) grain: Grain,
-    /// Ends of the running ops.
     pub(super) ends: Tournament,
     pub(super) events: BinaryHeap<Reverse<Event>>,
     pub(super) pairs: bool,
@@ -399,7 +398,6 @@ impl Tournament {
         self.nodes[1]
     }
 
-    /// Sets the next end of `device`.
     fn set(&mut self, device: u32, time: u64) {
         let mut node = self.leaves + device as usize;
         self.nodes[node] = (time, device);
