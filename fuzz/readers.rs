@@ -70,7 +70,7 @@ fn drawn(report: &Report) {
     for text in [report::json(report), report::trace(report)] {
         serde_json::from_str::<serde_json::Value>(&text).unwrap_or_else(|e| panic!("no JSON: {e}\n{text}"));
     }
-    well_formed(&report::svg(report));
+    well_formed(&report.svg());
     assert!(report::html(report).trim_end().ends_with("</html>"));
     assert!(!report::markdown(report).is_empty() && !report::table(report, None).is_empty());
     let panels = report.entries.iter().flat_map(Entry::panels).count();

@@ -112,9 +112,6 @@ pub fn command() -> clap::Command {
 }
 
 /// Parses the command line.
-///
-/// # Errors
-/// Unknown or contradictory arguments, and requests for help.
 pub fn parse<A: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = A>) -> Result<Cli, clap::Error> {
     let mut command = command();
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();

@@ -70,9 +70,6 @@ const PEER_ACCESS: &str = "peer-access";
 
 impl Probe {
     /// Returns the probe of this name.
-    ///
-    /// # Errors
-    /// There is none; the error lists them.
     pub fn named(text: &str) -> Result<&'static Probe, NoSuchName> {
         let names: Vec<&str> = PROBES.iter().map(|probe| probe.name).collect();
         let found = PROBES.iter().chain([&OPENING]).find(|probe| probe.name == text);

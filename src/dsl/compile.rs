@@ -34,17 +34,11 @@ const STACK_BYTES: usize = (u32::MAX as usize) & !0xffff; // just below 4 GiB, f
 const STACK_PER_BYTE: usize = 4;
 
 /// Compiles a schedule file.
-///
-/// # Errors
-/// As [`Error`] lists them.
 pub fn compile(path: &ScheduleFile, request: &Request) -> Result<Compiled, Error> {
     evaluated(path, request, |asked, module, evaluator| asked.run(module, evaluator))
 }
 
 /// Returns the parts of a request that a schedule file uses, whatever the request's chunks and options; evaluates no word.
-///
-/// # Errors
-/// A wrong file.
 pub fn takes(path: &ScheduleFile, request: &Request) -> Result<Takes, Error> {
     evaluated(path, request, |asked, module, evaluator| asked.takes(module, evaluator))
 }

@@ -32,9 +32,6 @@ const OTHER_NAMES: [(&str, &[&str]); 6] = [
 ];
 
 /// Returns the embedded schedule of a name, which may be its name elsewhere; ignores case, `-`, `_` and spaces.
-///
-/// # Errors
-/// An unknown name, with similar ones.
 pub fn named(name: &str) -> Result<ScheduleFile, Error> {
     let asked = plain(name).replace("zerobubble", "zb");
     let asked = asked.strip_prefix("schedule").filter(|rest| !rest.is_empty()).unwrap_or(&asked);
@@ -67,9 +64,6 @@ pub struct Description {
 }
 
 /// Reads docstring, placement and options without compiling the schedule.
-///
-/// # Errors
-/// A wrong file.
 pub fn describe(path: &ScheduleFile) -> Result<Description, Error> {
     let invalid = |e: starlark::Error| Error::Invalid(format!("{}: {e}", path.file));
     Module::with_temp_heap(|module| {

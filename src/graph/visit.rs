@@ -105,11 +105,6 @@ impl Found {
 }
 
 impl TaskGraph {
-    /// The op at whose end the output of op number `index` leaves: the second of an overlapped pair.
-    fn leaves_after(&self, index: usize) -> usize {
-        self.pair(index).map_or(index, |(_, last)| last)
-    }
-
     /// Whether both ops of an overlapped pair start only once the inputs of both have arrived.
     fn pairs_start_together(&self) -> bool {
         matches!(self.overlap, Overlap::Atomic | Overlap::Max)
@@ -124,7 +119,7 @@ impl TaskGraph {
                 }
                 let partner = (self.pairs_start_together() && self.op(index).opens_pair()).then_some(index + 1);
                 for need in [Some(index), partner].into_iter().flatten().filter_map(|user| self.upstream(user)) {
-                    found.add(self, self.leaves_after(need), index);
+                    found.add(self, self.pair(need).map_or(need, |(_, last)| last), index);
                 }
             }
             Direction::Outgoing => {

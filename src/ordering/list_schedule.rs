@@ -83,9 +83,6 @@ pub(super) struct ListScheduler<'a> {
 }
 
 /// Runs `courses`, one per device; returns the ops of each in order.
-///
-/// # Errors
-/// A device that waits forever.
 pub(super) fn list_schedule(problem: &Problem, courses: &[Course<'_>]) -> Result<Vec<Vec<Op>>, Stuck> {
     let mut ready = vec![NEVER; problem.cells];
     ready[..problem.microbatches as usize].fill(0);

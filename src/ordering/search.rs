@@ -285,7 +285,7 @@ impl<'a> Search<'a> {
     /// Adds the entrants with idle time shared evenly, and justified.
     fn refine(&mut self) {
         let split = self.backward == Kind::I;
-        for start in [false, true].into_iter().flat_map(|fenced| self.entrants(fenced)).collect::<Vec<Found>>() {
+        for start in self.carried() {
             let Mode::Fill(gaps) = start.mode else { continue };
             if split {
                 let mut best = Some((start.score, gaps));

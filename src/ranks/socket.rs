@@ -61,9 +61,6 @@ impl Frame {
     }
 
     /// Reads a frame.
-    ///
-    /// # Errors
-    /// Not a frame, or the end of the stream.
     pub fn read(from: &mut impl Read) -> io::Result<Frame> {
         let bad = || io::Error::other("expected a frame of the launcher's protocol, found something else");
         let mut head = [0; 9];

@@ -33,10 +33,8 @@ pub use file::unfinished::remove_unfinished;
 pub use number::{number, off_by, percent, plus_minus, quantity};
 pub use page::html;
 #[cfg(feature = "pictures")]
-pub use picture::pdf::pdf;
 #[cfg(feature = "pictures")]
 pub use picture::png::png;
-pub use picture::svg::svg;
 #[cfg(feature = "pictures")]
 pub use plot::{Chart, HeatMap, Plot, PlotAxis, Plots, Series, SeriesStyle};
 pub use scene::look::{Look, Palette};

@@ -177,13 +177,13 @@ pub fn all() -> Vec<(&'static str, Report)> {
 #[test]
 fn svg_is_well_formed_and_bounded() {
     for (name, report) in all() {
-        let svg = report::svg(&report);
+        let svg = report.svg();
         well_formed(&svg);
         assert!(svg.chars().all(|c| c == '\n' || !c.is_control()), "{name}: control characters");
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""), "{name}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}: a coordinate is no number");
     }
-    let svg = report::svg(&sample(4, 8, 0.0, false));
+    let svg = sample(4, 8, 0.0, false).svg();
     for text in [">F7<", ">device 3<", "bubble 27.3 %", "makespan 25.5 units", ">steady<", "prefers-color-scheme:dark"]
     {
         assert!(svg.contains(text), "the picture lacks {text}");
@@ -192,7 +192,7 @@ fn svg_is_well_formed_and_bounded() {
     // Ops below a pixel share columns: many more of them do not make a larger picture.
     let size = |m| {
         let entries = vec![entry("zb-v", 17, m, 0.0, false)];
-        report::svg(&Report { entries, ..Report::default() }).len()
+        Report { entries, ..Report::default() }.svg().len()
     };
     let (few, many) = (size(60), size(240));
     assert!(many < 2 * few && many < 500_000, "{few} bytes for 6,120 ops, {many} for 24,480");
@@ -548,7 +548,7 @@ fn gaps_have_the_hatches_of_their_causes_where_that_is_asked_for() {
     let resolved = Selection::new(4, 8).resolve("1f1b", &Costs::default()).unwrap();
     let plain = Report::predicted(&[resolved.predict().unwrap()]);
     let coloured = Report { look: Look { causes: true, ..Look::default() }, ..plain.clone() };
-    let (plain, coloured) = (report::svg(&plain), report::svg(&coloured));
+    let (plain, coloured) = (plain.svg(), coloured.svg());
     well_formed(&coloured);
     // those of the table for this case: fill 6, drain 12, dependence 12, own peak 6, nothing else
     for (cause, there) in [

@@ -178,9 +178,6 @@ impl ThresholdOptions {
     }
 
     /// Returns a failure if a threshold holds, with a line for each schedule and threshold.
-    ///
-    /// # Errors
-    /// No schedule has a figure that a threshold is on.
     pub fn judge(&self, found: &[Figures]) -> Result<Verdict, Failure> {
         let mut held = Vec::new();
         for threshold in &self.fail_if {

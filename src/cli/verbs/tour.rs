@@ -5,7 +5,7 @@ use crate::cli::options::output::{OneFile, draw};
 use crate::cli::terminal::colors::Color;
 use crate::cli::terminal::progress::RemarkOptions;
 use crate::cli::terminal::{print, print_folded, wrap};
-use crate::report::{self, Look, Report, number, percent};
+use crate::report::{Look, Report, number, percent};
 use crate::resolve::{Costs, Resolved, Selection};
 use clap::Args;
 use serde::Deserialize;
@@ -120,7 +120,7 @@ fn page(screens: &[Screen]) -> Result<String, Failure> {
     for screen in screens {
         let (report, figures) = screen.shown()?;
         let look = Look { title: Some(String::new()), memory: false, waits: false, ..Look::default() };
-        let picture = report::svg(&Report { look, subtitle: String::new(), provenance: Default::default(), ..report });
+        let picture = Report { look, subtitle: String::new(), provenance: Default::default(), ..report }.svg();
         let picture = picture.split_once("<svg").map_or(String::new(), |(_, rest)| format!("<svg{rest}"));
         let Screen { title, sentence, command, .. } = screen;
         text += &format!(

@@ -20,20 +20,18 @@ pub enum TimelineRendering {
 /// Endings of file names, how timelines are drawn there, and what makes the bytes.
 pub const FORMATS: &[(&str, TimelineRendering, Bytes)] = &[
     #[cfg(not(feature = "pictures"))]
-    (".svg", TimelineRendering::Still, |report| Ok(crate::report::svg(report).into_bytes())),
+    (".svg", TimelineRendering::Still, |report| Ok(report.svg().into_bytes())),
     #[cfg(feature = "pictures")]
     (".svg", TimelineRendering::Still, |report| match report.is_plotted() {
         true => report.plots().svg().map(String::into_bytes),
-        false => Ok(crate::report::svg(report).into_bytes()),
+        false => Ok(report.svg().into_bytes()),
     }),
     #[cfg(feature = "pictures")]
     (".png", TimelineRendering::Still, |report| {
         if report.is_plotted() { report.plots().png() } else { crate::report::png(report) }
     }),
     #[cfg(feature = "pictures")]
-    (".pdf", TimelineRendering::Still, |report| {
-        if report.is_plotted() { report.plots().pdf() } else { crate::report::pdf(report) }
-    }),
+    (".pdf", TimelineRendering::Still, |report| if report.is_plotted() { report.plots().pdf() } else { report.pdf() }),
     (".html", TimelineRendering::Page, |report| Ok(crate::report::html(report).into_bytes())),
     (".json", TimelineRendering::Not, |report| Ok(crate::report::timelines(report).into_bytes())),
     (".csv", TimelineRendering::Not, |report| Ok(crate::report::csv(report).into_bytes())),
@@ -64,9 +62,6 @@ pub enum OutputKind {
 
 impl Output {
     /// Interprets a name: a file if its ending is known, a report folder if it has none or ends in `/`, stdout for `-`.
-    ///
-    /// # Errors
-    /// The ending is unknown or the name is empty.
     pub fn named(name: impl AsRef<OsStr>) -> Result<Output, WriteError> {
         let (name, path) = (name.as_ref().to_string_lossy(), PathBuf::from(name.as_ref()));
         let place = |shape| Ok(Output { path, shape });
@@ -89,9 +84,6 @@ impl Output {
     }
 
     /// Interprets a name for verbs that write one kind of file: it has one of these endings or none; `None` for `-`.
-    ///
-    /// # Errors
-    /// Another ending, or the name of a folder.
     pub fn of_one_file(path: &Path, known: &[&str]) -> Result<Option<PathBuf>, WriteError> {
         let name = path.to_string_lossy();
         if name == "-" {

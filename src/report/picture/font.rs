@@ -17,9 +17,6 @@ pub struct Letters {
 
 impl Letters {
     /// Returns the built-in font, and makes it the one with which plotters measures texts.
-    ///
-    /// # Errors
-    /// The font cannot be read.
     pub fn new() -> Result<Letters, WriteError> {
         let broken = || WriteError::Format("expected the built-in font to be usable, but it is not".to_string());
         register_font("sans-serif", FontStyle::Normal, BYTES).map_err(|_| broken())?;

@@ -216,7 +216,8 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
     for cause in causes {
         item(picture, Ink::Cause(cause), cause.name(capped));
     }
-    if Heights::new(most_devices(report), false).memory > 0.0 && held.top > 0.0 {
+    let most = report.panels().map(|p| p.timeline.devices as usize).max().unwrap_or(0);
+    if Heights::new(most, false).memory > 0.0 && held.top > 0.0 {
         item(picture, Ink::Memory, &format!("activations held, 0 to {}", number(held.top)));
         if let Some(cap) = held.cap {
             item(picture, Ink::Cap, &format!("cap {}", number(cap)));
@@ -233,10 +234,6 @@ fn legend(picture: &mut Picture, frame: &Frame, report: &Report, held: &MemorySc
         item(picture, Ink::Box(Class::Forward, 2), lighter);
     }
     y.max(top) + 6.0
-}
-
-fn most_devices(report: &Report) -> usize {
-    report.panels().map(|p| p.timeline.devices as usize).max().unwrap_or(0)
 }
 
 /// Writes name, sizes and figures, one line per panel; below each other if they do not fit side by side.

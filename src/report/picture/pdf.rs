@@ -32,16 +32,11 @@ impl Report {
     /// # Errors
     /// The font cannot be embedded; the report is not to blame.
     pub fn pdf(&self) -> Result<Vec<u8>, WriteError> {
-        pdf(self)
+        let picture = layout::picture(self);
+        let mut page = Page::new((picture.width, picture.height), 1.0)?;
+        picture.shapes.iter().for_each(|shape| page.shape(shape, &picture));
+        page.file(&picture.title)
     }
-}
-
-/// Returns the timelines as a PDF file's bytes.
-pub fn pdf(report: &Report) -> Result<Vec<u8>, WriteError> {
-    let picture = layout::picture(report);
-    let mut page = Page::new((picture.width, picture.height), 1.0)?;
-    picture.shapes.iter().for_each(|shape| page.shape(shape, &picture));
-    page.file(&picture.title)
 }
 
 /// Returns a PDF of `size` pixels that `draw` fills through plotters, with `units` units per pixel.

@@ -13,15 +13,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 impl Report {
-    /// Returns the timelines as SVG.
+    /// Returns the timelines as SVG, for papers, issues and READMEs.
     pub fn svg(&self) -> String {
-        svg(self)
+        write_picture(&layout::picture(self))
     }
-}
-
-/// Returns the timelines as SVG, for papers, issues and READMEs.
-pub fn svg(report: &Report) -> String {
-    write_picture(&layout::picture(report))
 }
 
 fn write_picture(picture: &Picture) -> String {

@@ -98,15 +98,12 @@ impl<'a> Compared<'a> {
         self.numbers(|point| point.number) > 1
     }
 
-    fn rivals(&self, a: &ComparisonPoint, b: &ComparisonPoint) -> bool {
-        let there = !self.by_point() || (a.devices, a.microbatches) == (b.devices, b.microbatches);
-        there && b.above_cap.is_none()
-    }
-
     /// Whether an entry is the best of its rivals in a column, with some of them worse.
     fn is_best(&self, (entry, point): (&Entry, &ComparisonPoint), column: &Column) -> bool {
         let Some(panel) = entry.predicted.as_ref().filter(|_| point.above_cap.is_none()) else { return false };
-        let rivals = self.entries.iter().filter(|(_, other)| self.rivals(point, other));
+        let same = |other: &ComparisonPoint| (other.devices, other.microbatches) == (point.devices, point.microbatches);
+        let is_rival = |other: &ComparisonPoint| other.above_cap.is_none() && (!self.by_point() || same(other));
+        let rivals = self.entries.iter().filter(|(_, other)| is_rival(other));
         let found: Vec<f64> = rivals.filter_map(|(entry, _)| entry.predicted.as_ref().map(column.by)).collect();
         let (least, most) = found.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), &v| (a.min(v), b.max(v)));
         (column.fits)(self) && alike((column.by)(panel), least) && !alike(least, most)

@@ -89,7 +89,8 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
                     let share = format!("{:.0} %", d.busy / m.makespan * 100.0);
                     let _ = write!(out, "{:>busy$}", fit(&share, busy, ""));
                 }
-                trim_line(&mut out);
+                out.truncate(out.trim_end_matches(' ').len());
+                out.push('\n');
             }
         }
         if step > 1 {
@@ -119,11 +120,6 @@ pub fn terminal(report: &Report, width: usize, ascii: bool, colors: Colors) -> S
         }
     }
     out
-}
-
-fn trim_line(out: &mut String) {
-    out.truncate(out.trim_end_matches(' ').len());
-    out.push('\n');
 }
 
 /// Cuts `text` to `width` columns, in ASCII if asked for.

@@ -231,16 +231,11 @@ impl<L: Fn(usize, u32, u64, u64) -> u64, O: Observer> Simulation<'_, L, O> {
         self.messages.input[next..next + self.width(next)].iter().copied().filter(|&message| message != NONE)
     }
 
-    /// Returns the first of them that has not arrived.
-    pub(super) fn missing_input(&self, device: u32) -> Option<u32> {
-        self.inputs(device).find(|&message| self.progress[message as usize].end == NEVER)
-    }
-
     /// Starts the next op of a device if it can start.
     pub(super) fn try_start(&mut self, device: u32) {
         if self.devices[device as usize].state != State::Idle
             || self.next_op(device).is_none()
-            || self.missing_input(device).is_some()
+            || self.inputs(device).any(|message| self.progress[message as usize].end == NEVER)
         {
             return;
         }

@@ -79,9 +79,6 @@ impl SearchOptions {
     }
 
     /// Resolves each schedule at each p and m. With several combinations, those that do not exist are left out.
-    ///
-    /// # Errors
-    /// No combination exists.
     pub fn combinations(
         &self,
         costs: &Costs,

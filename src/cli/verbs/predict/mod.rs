@@ -94,7 +94,7 @@ impl Predict {
             }
             None => self.with_machine().combinations(&self.given()?, self.costs.balance, self.remarks)?,
         };
-        if all.len() > 1 && self.engine.may_deadlock() {
+        if all.len() > 1 && self.engine.delivery.is_some() {
             self.leave_out_deadlocks(&mut all)?;
         }
         let labels = all.iter().filter(|one| one.resolved.is_some());
