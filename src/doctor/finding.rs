@@ -31,6 +31,9 @@ pub struct Finding {
     pub fix: Option<String>,
 }
 
+/// What a probe finds: an error is a finding, too, and ends the probe early.
+pub type Asked = Result<Finding, Finding>;
+
 impl Finding {
     pub(super) fn ok(found: impl Into<String>) -> Finding {
         Finding { status: Status::Ok, found: found.into(), fix: None }
