@@ -5,7 +5,7 @@ use crate::graph::TaskGraph;
 use crate::open::{OpenSchedule, Order, Program};
 use crate::ordering::{Effort, order_ops_with};
 use crate::resolve::Selection;
-use crate::sim::{self, CostShare, Prediction, Sensitivity, typical_step};
+use crate::sim::{self, CostShare, Prediction, Sensitivity, typical_step_on};
 use serde::Serialize;
 use std::sync::{Mutex, PoisonError};
 
@@ -44,7 +44,7 @@ pub(super) fn is_searched(order: &Order) -> bool {
 
 /// Returns the makespan of a step in ticks; `None` if the machine cannot run it.
 pub(super) fn typical_ticks(graph: &TaskGraph, costs: &CostTable) -> Option<u64> {
-    typical_step(graph, costs).ok().map(|step| step.makespan())
+    typical_step_on(graph, costs, None).ok().map(|step| step.makespan())
 }
 
 impl<'a> Changed<'a> {

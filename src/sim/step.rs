@@ -99,11 +99,6 @@ pub(super) fn sweep_at_speed(
     sweep_lasting(graph, costs, stretch, note)
 }
 
-/// Simulates the step of a prediction without options for the machine.
-pub fn typical_step(graph: &TaskGraph, costs: &CostTable) -> Result<Step, EventError> {
-    typical_step_on(graph, costs, None)
-}
-
 /// Simulates the step of a prediction on the machine `asked_for`.
 pub fn typical_step_on(graph: &TaskGraph, costs: &CostTable, asked_for: Option<&Config>) -> Result<Step, EventError> {
     match machine(graph, costs, asked_for) {

@@ -171,13 +171,8 @@ impl WriteOptions {
         Ok(self.output.iter().try_for_each(Output::try_out)?)
     }
 
-    /// Writes every output, even if another one or printing failed.
-    pub fn write(&self, report: &Report, printed: Result<(), Failure>, remarks: RemarkOptions) -> Result<(), Failure> {
-        self.write_with(report, &[], printed, remarks)
-    }
-
-    /// Writes every output, with further files for folders.
-    pub fn write_with(
+    /// Writes every output, with `more` files for folders, even if another one or printing failed.
+    pub fn write(
         &self,
         report: &Report,
         more: &[NamedBytes],
@@ -212,23 +207,17 @@ impl OneFile {
         Ok(OneFile(file))
     }
 
-    /// Writes text; `hint` says what the file of this name is for.
-    pub fn write(&self, text: &str, remarks: RemarkOptions, hint: impl Fn(&str) -> String) -> Result<(), Failure> {
-        match &self.0 {
-            None => print_text(text),
-            Some(_) => self.write_bytes(text.as_bytes(), remarks, hint),
-        }
-    }
-
-    /// Writes bytes, which must go to a file.
-    pub fn write_bytes(
+    /// Writes text or bytes; bytes must go to a file. `hint` says what the file of this name is for.
+    pub fn write(
         &self,
-        bytes: &[u8],
+        bytes: impl AsRef<[u8]>,
         remarks: RemarkOptions,
         hint: impl Fn(&str) -> String,
     ) -> Result<(), Failure> {
+        let bytes = bytes.as_ref();
         let Some(path) = &self.0 else {
-            return Err(Failure::Usage("cannot print binary data; name a file".to_string()));
+            let text = std::str::from_utf8(bytes);
+            return print_text(text.map_err(|_| Failure::usage("cannot print binary data; name a file"))?);
         };
         remove_unfinished_on_signals();
         report::write_atomic(path, bytes)?;

@@ -206,7 +206,7 @@ impl Run {
         if ranks.speaks() && ranks.rank() > 0 {
             eprint(&format!("rank {} writes the results so far", ranks.rank()));
         }
-        let written = if ranks.speaks() { write.write(&finding.report, printed(), remarks) } else { Ok(()) };
+        let written = if ranks.speaks() { write.write(&finding.report, &[], printed(), remarks) } else { Ok(()) };
         if let Some(failure) = failure {
             if let Err(unwritten) = written {
                 eprint(&format!("error: {unwritten}"));

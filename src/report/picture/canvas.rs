@@ -41,6 +41,13 @@ pub enum Anchor {
     End,
 }
 
+impl Anchor {
+    /// The share of a text's width that is left of its place.
+    pub fn share(self) -> f64 {
+        f64::from(self as u8) / 2.0
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Style {
     pub ink: Ink,

@@ -3,7 +3,7 @@
 //!
 //! A pixel is 0.75 pt, as in CSS. No date and no machine name is written: the same report gives the same bytes.
 
-use crate::report::picture::canvas::{Anchor, Ink, Picture, Shape, Style};
+use crate::report::picture::canvas::{Ink, Picture, Shape, Style};
 use crate::report::picture::font::Letters;
 use crate::report::picture::layout;
 use crate::report::scene::palette::{PERIOD, Rgb, Tone};
@@ -190,11 +190,7 @@ impl Page {
     fn text(&mut self, style: Style, (x, y): (f64, f64), text: &str, picture: &Picture) {
         let text = crate::report::text::plain(text);
         let width = self.letters.width(&text) * style.size;
-        let x = match style.anchor {
-            Anchor::Start => x,
-            Anchor::Middle => x - width / 2.0,
-            Anchor::End => x - width,
-        };
+        let x = x - width * style.anchor.share();
         let color = picture.color(style.ink);
         self.brush(color);
         // The built-in font is light: strokes around its letters make them bold.

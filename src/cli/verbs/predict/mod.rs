@@ -308,7 +308,7 @@ impl Predict {
         };
         self.draw.print.show_assumed(&self.costs)?;
         let printed = self.draw.print.show(&report, json, tables, || report::figures(&report));
-        self.write.write(&report, printed, self.remarks)
+        self.write.write(&report, &[], printed, self.remarks)
     }
 }
 
