@@ -59,9 +59,7 @@ pub enum Holds {
     All,
     /// Entries exchanged with this device.
     Peer(u32),
-    /// The sends to this device.
     SendsTo(u32),
-    /// The receives from this device.
     ReceivesFrom(u32),
     /// The sends of one channel: to this stage, gradients or not.
     Channel(u32, bool),
@@ -79,7 +77,6 @@ pub struct CommunicationQueue {
 }
 
 impl CommunicationQueue {
-    /// Returns the number of groups.
     pub fn groups(&self) -> usize {
         if self.ends.is_empty() { self.entries.len() } else { self.ends.len() }
     }
@@ -176,7 +173,6 @@ impl Lowering {
         self.routes[op.slot()]
     }
 
-    /// Returns the number of channels.
     pub fn channels(&self) -> usize {
         self.channels
     }

@@ -12,7 +12,6 @@ use std::process::exit;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Whether a limit is set.
 static LIMITED: AtomicBool = AtomicBool::new(false);
 
 /// Bytes that may still be allocated under the limit.

@@ -1,10 +1,9 @@
 //! Findings of probes, and what can be used according to them.
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Outcome of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -20,24 +19,20 @@ pub enum Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Status::Ok => "ok",
-            Status::Missing => "missing",
-            Status::Broken => "broken",
-            Status::Unknown => "unknown",
-        })
+        f.pad(&format!("{self:?}").to_lowercase())
     }
 }
 
-/// Result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub status: Status,
-    /// What was found.
     pub found: String,
     /// One thing to do, unless the status is ok.
     pub fix: Option<String>,
 }
+
+/// What a probe finds: an error is a finding, too, and ends the probe early.
+pub type Asked = Result<Finding, Finding>;
 
 impl Finding {
     pub(super) fn ok(found: impl Into<String>) -> Finding {
@@ -68,7 +63,6 @@ impl From<pipesim_cuda::library::Missing> for Finding {
     }
 }
 
-/// An unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {known}, found '{found}'")]
 pub struct NoSuchName {
@@ -76,10 +70,8 @@ pub struct NoSuchName {
     pub(super) found: String,
 }
 
-/// A probe with its finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Name of the probe.
     pub name: &'static str,
     #[serde(flatten)]
     pub finding: Finding,
@@ -88,7 +80,8 @@ pub struct Row {
 }
 
 /// A feature of a run that depends on the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Need {
     /// Training on a GPU.
     Cuda,
@@ -159,12 +152,6 @@ impl FromStr for Need {
         let found = Need::ALL.into_iter().find(|need| need.name() == text);
         let known = "cuda, nvshmem, nccl or mpi".to_string();
         found.ok_or_else(|| NoSuchName { known, found: text.to_string() })
-    }
-}
-
-impl Serialize for Need {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
     }
 }
 

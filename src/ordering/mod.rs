@@ -81,9 +81,6 @@ pub fn order_ops(open: &OpenSchedule, costs: &CostTable) -> Result<Schedule, Err
 
 /// Orders the ops of `open` under `costs`: one fixed order per device, valid and without wait cycles. Overlapped pairs stay
 /// together; to find gaps, their ops count as if they ran one after the other.
-///
-/// # Errors
-/// As [`Error`] lists them.
 pub fn order_ops_with(open: &OpenSchedule, costs: &CostTable, effort: Effort<'_>) -> Result<Schedule, Error> {
     let programs = Programs::from_iter(rows(open, costs, effort)?);
     let schedule = Schedule::new(&open.name, open.placement.clone(), open.microbatches, programs);

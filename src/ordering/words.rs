@@ -22,24 +22,20 @@ impl Words {
         words
     }
 
-    /// Removes the W's.
     pub fn without_weights(&self) -> Words {
         let row = |device| self.word(device).iter().copied().filter(|&slot| kind_of(slot) != Kind::W).collect();
         Words::new((0..self.starts.len() - 1).map(row))
     }
 
-    /// Returns where the word of `device` is.
     pub fn range(&self, device: usize) -> std::ops::Range<usize> {
         self.starts[device]..self.starts[device + 1]
     }
 
-    /// Returns the word of `device`.
     pub fn word(&self, device: usize) -> &[u32] {
         &self.slots[self.range(device)]
     }
 }
 
-/// Returns the kind of a slot.
 pub(super) fn kind_of(slot: u32) -> Kind {
     Kind::ALL[(slot & 3) as usize]
 }

@@ -19,7 +19,6 @@ pub struct MemoryLevel {
 /// Activations of one device over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryCurve {
-    /// The device.
     pub device: u32,
     /// Levels by time; 0 before the first.
     pub levels: Vec<MemoryLevel>,
@@ -29,7 +28,6 @@ pub struct MemoryCurve {
     pub peak_op: Option<String>,
     /// When that F starts, in time units.
     pub peak_time: f64,
-    /// The cap, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cap: Option<f64>,
     /// Whether the peak is within the cap; true without a cap.

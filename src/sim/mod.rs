@@ -26,7 +26,7 @@ pub use memory::{MemoryCurve, MemoryLevel, memory};
 pub use predict::{Prediction, Setup, predict, replay};
 pub use prediction::{Interval, PredictionFigures, Spread};
 pub use spans::StepSpan;
-pub use step::{steady_makespan, typical_step, typical_step_on};
+pub use step::{steady_makespan, typical_step_on};
 pub use successive::Successive;
 pub use sweep::{sweep, sweep_lasting};
 pub use waits::{Delay, Doing, OpTimes, Piece};

@@ -44,14 +44,11 @@ pub struct Prediction<'a> {
     pub prediction: PredictionFigures,
     /// Lower bounds of the makespan; the figures have the largest.
     pub bounds: Bounds,
-    /// The step ops.
     pub steps: Vec<StepSpan>,
-    /// Costs of the step ops.
     pub step_costs: StepCosts,
     /// Maximum number of activations per device, if given.
     pub memory_cap: Option<f64>,
     step: Step,
-    /// Contention of the machine.
     machine: Option<Config>,
     /// Times of ops and transfers, if simulated by the event engine.
     record: Option<Box<Record>>,
@@ -165,7 +162,6 @@ impl Prediction<'_> {
         self.is_measured() && rest == Config::default()
     }
 
-    /// Whether contention was measured.
     fn is_measured(&self) -> bool {
         self.costs.contention.is_some() || self.costs.puts.is_some()
     }
@@ -208,7 +204,6 @@ impl Prediction<'_> {
         timeline
     }
 
-    /// Returns the timeline without spans.
     pub fn empty_timeline(&self) -> Timeline {
         let PredictionFigures { schedule, devices, chunks, microbatches, time_unit, .. } = self.prediction.clone();
         Timeline {

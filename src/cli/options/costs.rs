@@ -82,7 +82,6 @@ impl CostOptions {
         given.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
     }
 
-    /// Returns the unit of times.
     pub fn time_unit(&self) -> &'static str {
         let given = self.costs.as_ref().and_then(GivenCosts::unit).map_or("unit", TimeUnit::name);
         if self.profile.is_some() { "ms" } else { given }

@@ -1,7 +1,7 @@
 //! Options that say how pictures look.
 
 use super::values::one_of;
-use crate::report::{Entry, Look, Palette, Report, quantity};
+use crate::report::{Look, Palette, Report, quantity};
 use clap::Args;
 use std::ops::RangeInclusive;
 
@@ -73,7 +73,7 @@ impl LookOptions {
     /// Applies the look to `report`. A window that begins after the end is dropped with a remark, so that a measurement is not lost.
     pub fn apply(&self, report: &mut Report) -> Option<String> {
         report.look = self.look();
-        let panels = report.entries.iter().flat_map(Entry::panels);
+        let panels = report.panels();
         let last = panels.max_by(|a, b| a.iteration().total_cmp(&b.iteration()));
         let end = last.filter(|panel| self.window.is_some_and(|(from, _)| from >= panel.iteration()))?;
         let end = quantity(end.iteration(), &end.timeline.time_unit);

@@ -14,7 +14,6 @@ use crate::schedule::Overlap;
 use clap::Args;
 use std::ops::Deref;
 
-/// The schedules used when none is named.
 const DEFAULT_SCHEDULES: [&str; 4] = ["naive", "gpipe", "1f1b", "zb-v"];
 
 #[derive(Args, Clone, Debug)]
@@ -60,7 +59,6 @@ impl Names {
     }
 }
 
-/// Parses a list of names.
 pub fn names(text: &str) -> Result<Names, String> {
     let names = Variant::list(text);
     names.iter().try_for_each(|name| Variant::parse(name).map(|_| ()).map_err(|error| error.to_string()))?;
@@ -76,7 +74,6 @@ fn meaning(overlap: Overlap) -> &'static str {
     }
 }
 
-/// Schedules, and the limits of searches for orders.
 #[derive(Args, Clone, Debug)]
 pub struct SearchOptions {
     #[command(flatten)]
@@ -109,7 +106,6 @@ impl ScheduleOptions {
         if asked.is_empty() { DEFAULT_SCHEDULES.map(str::to_string).to_vec() } else { asked }
     }
 
-    /// Returns the names given.
     pub fn asked(&self) -> Vec<String> {
         self.schedule.iter().flat_map(Names::all).cloned().collect()
     }
@@ -221,7 +217,6 @@ impl SearchOptions {
         Ok(())
     }
 
-    /// Resolves each schedule with its costs.
     pub fn resolved(&self, costs: &Costs, balance: bool, remarks: RemarkOptions) -> Result<Vec<Resolved>, Failure> {
         self.reject_unused(&self.names(), remarks)?;
         let selection = Selection { balance, ..self.selection() };

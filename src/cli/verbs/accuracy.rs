@@ -174,7 +174,7 @@ impl Accuracy {
             None => accuracy.measure(&training, &remarks.observer(true, verbose > 0))?,
         };
         if let Some(file) = record {
-            file.write_bytes(&experiment::Accuracy::record(&training, &runs)?, remarks, |_| String::new())?;
+            file.write(experiment::Accuracy::record(&training, &runs)?, remarks, |_| String::new())?;
         }
         let Results { mut report, outcomes, .. } = accuracy.judge(&training, link.name, &runs)?;
         write.look.apply(&mut report).iter().for_each(|why| remarks.remark(why));
@@ -185,7 +185,7 @@ impl Accuracy {
         let markdown = report::markdown(&only_tables);
         let more = [("accuracy.json", json(&figures)?), ("accuracy.md", markdown.clone())];
         let more = more.map(|(name, text)| (name.to_string(), text.into_bytes()));
-        write.write_with(&report, &more, print(&markdown), remarks)?;
+        write.write(&report, &more, print(&markdown), remarks)?;
         failure.map_or(Ok(()), |failure| Err(Failure::ended(failure)))
     }
 }

@@ -41,7 +41,7 @@ enum Format {
 impl Doctor {
     pub fn run(&self) -> Result<(), Failure> {
         if let Some(probe) = self.probe {
-            let line = serde_json::to_string(&(probe.ask)()).map_err(anyhow::Error::from)?;
+            let line = serde_json::to_string(&probe.finding()).map_err(anyhow::Error::from)?;
             // A library may have printed half a line.
             return print(&format!("\n{line}\n"));
         }

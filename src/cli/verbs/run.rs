@@ -206,7 +206,7 @@ impl Run {
         if ranks.speaks() && ranks.rank() > 0 {
             eprint(&format!("rank {} writes the results so far", ranks.rank()));
         }
-        let written = if ranks.speaks() { write.write(&finding.report, printed(), remarks) } else { Ok(()) };
+        let written = if ranks.speaks() { write.write(&finding.report, &[], printed(), remarks) } else { Ok(()) };
         if let Some(failure) = failure {
             if let Err(unwritten) = written {
                 eprint(&format!("error: {unwritten}"));
@@ -227,7 +227,6 @@ impl Run {
         self.thresholds.judge(&figures(&finding))?.result()
     }
 
-    /// Measures over each link.
     fn over(
         &self,
         links: &[&'static LinkKind],
@@ -251,7 +250,6 @@ impl Run {
         Ok(Ok((findings, None)))
     }
 
-    /// Measures over one link.
     fn measure(
         &self,
         experiment: &Experiment,
@@ -315,7 +313,6 @@ impl Run {
     }
 }
 
-/// Returns the figures of each run for thresholds.
 fn figures(finding: &Results) -> Vec<Figures<'_>> {
     let both = finding.report.entries.iter().zip(&finding.outcomes);
     let one = |(entry, outcome): (_, &Outcome)| {

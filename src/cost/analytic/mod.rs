@@ -23,10 +23,8 @@ pub struct Analytic {
     /// Sizes of the model.
     pub model: Config,
     pub spec: ModelSpec,
-    /// Hardware and software.
     pub machine: Platform,
     pub layout: ParallelConfig,
-    /// Passes by part of the model.
     passes: Vec<Passes>,
 }
 

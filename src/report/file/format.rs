@@ -4,7 +4,6 @@ use crate::report::{Colors, Report, WriteError};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Makes the bytes of a format.
 type Bytes = fn(&Report) -> Result<Vec<u8>, WriteError>;
 
 /// How a format shows timelines.
@@ -21,20 +20,18 @@ pub enum TimelineRendering {
 /// Endings of file names, how timelines are drawn there, and what makes the bytes.
 pub const FORMATS: &[(&str, TimelineRendering, Bytes)] = &[
     #[cfg(not(feature = "pictures"))]
-    (".svg", TimelineRendering::Still, |report| Ok(crate::report::svg(report).into_bytes())),
+    (".svg", TimelineRendering::Still, |report| Ok(report.svg().into_bytes())),
     #[cfg(feature = "pictures")]
     (".svg", TimelineRendering::Still, |report| match report.is_plotted() {
         true => report.plots().svg().map(String::into_bytes),
-        false => Ok(crate::report::svg(report).into_bytes()),
+        false => Ok(report.svg().into_bytes()),
     }),
     #[cfg(feature = "pictures")]
     (".png", TimelineRendering::Still, |report| {
         if report.is_plotted() { report.plots().png() } else { crate::report::png(report) }
     }),
     #[cfg(feature = "pictures")]
-    (".pdf", TimelineRendering::Still, |report| {
-        if report.is_plotted() { report.plots().pdf() } else { crate::report::pdf(report) }
-    }),
+    (".pdf", TimelineRendering::Still, |report| if report.is_plotted() { report.plots().pdf() } else { report.pdf() }),
     (".html", TimelineRendering::Page, |report| Ok(crate::report::html(report).into_bytes())),
     (".json", TimelineRendering::Not, |report| Ok(crate::report::timelines(report).into_bytes())),
     (".csv", TimelineRendering::Not, |report| Ok(crate::report::csv(report).into_bytes())),
@@ -95,7 +92,6 @@ impl Report {
     }
 }
 
-/// Returns the endings of [`FORMATS`].
 pub fn endings() -> Vec<&'static str> {
     FORMATS.iter().map(|(ending, ..)| *ending).collect()
 }
@@ -103,28 +99,20 @@ pub fn endings() -> Vec<&'static str> {
 /// Where a report is written, and as what.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// The path as given.
     pub path: PathBuf,
-    /// What its name says.
     pub shape: OutputKind,
 }
 
-/// What is written to a path.
 #[derive(Clone, Copy, Debug)]
 pub enum OutputKind {
     /// Nothing: `-` is stdout, to which a command prints anyway.
     Stdout,
-    /// A file, with the function that makes its bytes.
     File(TimelineRendering, Bytes),
-    /// A report folder.
     Folder,
 }
 
 impl Output {
     /// Interprets a name: a file if its ending is known, a report folder if it has none or ends in `/`, stdout for `-`.
-    ///
-    /// # Errors
-    /// The ending is unknown or the name is empty.
     pub fn named(name: impl AsRef<OsStr>) -> Result<Output, WriteError> {
         let (name, path) = (name.as_ref().to_string_lossy(), PathBuf::from(name.as_ref()));
         let place = |shape| Ok(Output { path, shape });
@@ -147,9 +135,6 @@ impl Output {
     }
 
     /// Interprets a name for verbs that write one kind of file: it has one of these endings or none; `None` for `-`.
-    ///
-    /// # Errors
-    /// Another ending, or the name of a folder.
     pub fn of_one_file(path: &Path, known: &[&str]) -> Result<Option<PathBuf>, WriteError> {
         let name = path.to_string_lossy();
         if name == "-" {
@@ -167,7 +152,6 @@ impl Output {
     }
 }
 
-/// Returns the part after the last `/`.
 fn last(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or_default()
 }

@@ -106,7 +106,12 @@ impl Explain {
         let look = Look { causes: true, ..self.write.look.look() };
         let provenance = origin().collect();
         let subtitle = self.costs.costs.as_ref().map(|_| self.costs.given().described()).unwrap_or_default();
-        self.write.write(&Report { title, subtitle, entries, look, provenance, ..report }, printed, self.remarks)?;
+        self.write.write(
+            &Report { title, subtitle, entries, look, provenance, ..report },
+            &[],
+            printed,
+            self.remarks,
+        )?;
         let figures = explanations
             .iter()
             .map(|e| Figures::new(&e.schedule, &e.time_unit).with_metrics(Side::Predicted, &e.metrics));
