@@ -1,4 +1,4 @@
-//! Findings of probes, and what can be used according to them.
+//! Findings of probes, and which features they allow.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -202,7 +202,7 @@ mod tests {
                 assert_eq!(usable(&[(probe, status)]), ["cuda", "nvshmem", "nccl", "mpi"], "{probe}");
             }
         }
-        // One GPU has no peers and one machine needs no Slurm; wrong bytes and hidden peers are another matter.
+        // Unknown is acceptable: one GPU has no peers, and one machine needs no Slurm. Broken is not: wrong bytes, hidden peers.
         assert_eq!(usable(&[("peer-access", Status::Unknown)]), ["cuda", "nvshmem", "nccl", "mpi"]);
         assert_eq!(usable(&[("peer-access", Status::Broken)]), ["cuda", "mpi"]);
         assert_eq!(usable(&[("slurm", Status::Broken)]), ["cuda", "mpi"]);

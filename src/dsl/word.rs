@@ -52,7 +52,7 @@ pub(super) struct Word {
     len: Option<u64>,
 }
 
-/// Words in sequence and their ends. A word of unknown length counts as 0; then the join has no length either.
+/// Words in sequence, and where each ends. A word of unknown length counts as 0, and the length of the join is then unknown, too.
 #[derive(Debug, Default)]
 struct List {
     words: Vec<Word>,

@@ -34,7 +34,7 @@ pub struct MemoryCurve {
     pub within_cap: bool,
 }
 
-/// Returns the curve of every device: F takes a chunk's activation at its start; B, or in two parts I and W, release it at their ends.
+/// Returns the curve of every device. F allocates a chunk's activation at its start; B frees it at its end, or I and W each free a part.
 /// The peaks are those of [`crate::schedule::Schedule::peak_activations`].
 pub fn memory(graph: &TaskGraph, costs: &CostTable, times: &OpTimes, cap: Option<f64>) -> Vec<MemoryCurve> {
     (0..graph.schedule().devices()).map(|device| curve(graph, costs, times, device, cap)).collect()

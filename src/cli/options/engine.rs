@@ -38,7 +38,7 @@ pub struct EngineOptions {
     /// Factors on --transfer while 1, 2, .. messages share a link; the last applies to more: 1,1.5 [default: 1,2,3,..]
     #[arg(long, value_name = "FACTOR,..", value_delimiter = ',', value_parser = slow_down, requires = "transfer")]
     link_contention: Vec<u32>,
-    /// Buffer slots per channel at the receiver, for one-sided delivery [default: enough]
+    /// Buffer slots per channel at the receiver, for one-sided delivery [default: unlimited]
     #[arg(long, value_name = "K", value_parser = whole::<u32>(1..))]
     slots: Option<u32>,
     /// Number of CPU cores that all devices share [default: one each]

@@ -39,10 +39,10 @@ pub struct LookOptions {
     /// Leave out the text around a picture: costs, notes, definitions, provenance
     #[arg(long)]
     pub no_notes: bool,
-    /// Draw only this interval, in the time unit: 100..160, 100.. or ..160; pages start there
+    /// Draw only this interval, in the time unit: 100..160, 100.. or ..160; HTML pages open zoomed to it
     #[arg(long, value_name = "FROM..TO", value_parser = window, conflicts_with = "collapse")]
     pub window: Option<(f64, f64)>,
-    /// Draw the steady state once, with its number of repeats; pages zoom instead
+    /// Draw the steady state once, with its number of repeats; no effect on HTML pages, which can zoom
     #[arg(long)]
     pub collapse: bool,
 }

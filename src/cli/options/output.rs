@@ -133,7 +133,7 @@ fn escaped(json: &str) -> String {
 fn output_help() -> String {
     let endings = endings().join(" ");
     format!(
-        "Write a file ({endings}), or a report folder if PATH has no ending or ends in /; - only prints; repeatable"
+        "Write a file ({endings}), or a report folder if PATH has no extension or ends in /; - writes no file, only prints; repeatable"
     )
 }
 

@@ -30,7 +30,7 @@ pub struct ScheduleOptions {
     /// Virtual stages per device (v), for interleaved schedules
     #[arg(long, value_name = "V", visible_aliases = ["vpp", "virtual-pipeline-model-parallel-size"], value_parser = whole::<u32>(1..=u64::from(MAX_CHUNKS)))]
     pub chunks: Option<u32>,
-    /// Option of the schedules that have it, as in group=4; repeatable
+    /// Set an option of every schedule that has it, for example group=4; repeatable
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
     /// How an overlapped pair of a forward and a backward runs
@@ -68,7 +68,7 @@ pub fn names(text: &str) -> Result<Names, String> {
 fn meaning(overlap: Overlap) -> &'static str {
     match overlap {
         Overlap::Atomic => "Starts with both inputs, lasts F + B, both outputs leave at its end",
-        Overlap::Serial => "One after the other",
+        Overlap::Serial => "One after the other, as if they were not a pair",
         Overlap::Runtime => "One after the other, both outputs leave at the end",
         Overlap::Max => "As atomic, but lasts as long as the longer of the two: perfect overlap",
     }

@@ -163,7 +163,7 @@ fn help() -> String {
         "Exit with code 4 if this holds for a schedule: a figure, one of > >= < <=, and a number: 'bubble>15%', 'makespan>=100ms', \
          'predicted.span>40', '|makespan_error|>5%'; repeatable. Figures: {}; of prediction against measurement (run, compare; positive: \
          the prediction is too high): {}; of whole steps (run, predict --profile): {}; of run: {}. The measured figure is used if there \
-         is one; write predicted. before a name for the prediction's",
+         is one; to use the prediction's, prefix the name with predicted.",
         names(Of::Timeline),
         names(Of::Pair),
         names(Of::Step),

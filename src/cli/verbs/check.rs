@@ -22,7 +22,7 @@ pub struct Check {
     schedules: SearchOptions,
     #[command(flatten)]
     costs: CostOptions,
-    /// Delivery that the schedules must survive: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded or ,ahead, batched, megatron, pytorch or pytorch:2.11; repeatable [default: all are tried, none must be survived]
+    /// Delivery under which no schedule may deadlock: one-sided, buffered(k), channel, channel:per-peer, channel:per-direction, each channel also with ,front-loaded or ,ahead, batched, megatron, pytorch or pytorch:2.11; repeatable [default: try all; a deadlock is no error]
     #[arg(long, value_name = "DELIVERY")]
     delivery: Vec<Delivery>,
     #[command(flatten)]

@@ -45,7 +45,7 @@ pub struct Run {
     /// Training steps per schedule, at most [default: 5, with --until 1000]
     #[arg(long, value_parser = whole::<u32>(1..1_000_000))]
     steps: Option<u32>,
-    /// Stop once half the 95 % interval of every schedule's median step is at most this share of it, as in 1%; otherwise say how many steps it would take
+    /// Stop once every schedule's median step is known to within this share (half-width of its 95 % confidence interval), as in 1%; otherwise report how many steps that needs
     #[arg(long, value_name = "SHARE", value_parser = share)]
     until: Option<f64>,
     /// Training steps that run back to back, without a barrier, in each turn of a schedule, at most 64; measures their period

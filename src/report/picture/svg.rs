@@ -1,7 +1,7 @@
 //! The picture as SVG: text as text, colours as CSS classes, light and dark.
 //!
-//! This writer is ours because plotters' SVG backend has no patterns for hatches and no style classes (so no dark mode),
-//! knows whole units only, and writes an element of about 105 bytes per box, where a path takes 20.
+//! We do not use plotters' SVG backend: it has no patterns for hatches and no style classes (so no dark mode),
+//! rounds coordinates to whole units, and writes an element of about 105 bytes per box, where our path takes 20.
 
 use crate::report::Report;
 use crate::report::picture::canvas::{Anchor, Ink, Picture, Shape};

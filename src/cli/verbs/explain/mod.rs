@@ -21,9 +21,9 @@ const MAX_OPS: usize = 2_000_000;
 
 #[derive(Args)]
 #[command(
-    after_help = "At most six sentences per schedule say what costs most, why, and what to try. Every change named was predicted: other \
+    after_help = "At most six sentences per schedule say what costs most, why, and what to try. Each suggestion is simulated: other \
 schedules with 2 and 4 chunks per device, 2 and 4 times the micro-batches, split backwards, free links, equal stages, --balance. \
-Then follow tables for all schedules, each with definitions above it."
+Tables for all schedules follow, each below its definitions."
 )]
 pub struct Explain {
     #[command(flatten)]
