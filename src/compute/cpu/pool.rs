@@ -13,10 +13,8 @@ impl Pool {
         self.free.get_mut(&length).and_then(Vec::pop).unwrap_or_else(|| vec![0.0; length])
     }
 
-    /// Takes buffers back.
-    pub(super) fn give(&mut self, buffers: impl IntoIterator<Item = Vec<f32>>) {
-        for buffer in buffers {
-            self.free.entry(buffer.len()).or_default().push(buffer);
-        }
+    /// Takes a buffer back.
+    pub(super) fn give(&mut self, buffer: Vec<f32>) {
+        self.free.entry(buffer.len()).or_default().push(buffer);
     }
 }
