@@ -1,10 +1,10 @@
 //! Memory of one step on a device: its tokens, with the index by which the token embedding's gradient is summed in order, and
 //! what runs once per step.
 
-use super::api::{Address, Buffer, Event, Pinned};
-use super::gpu::Gpu;
 use super::operation::{MOST_NORM_GROUPS, TokenIndex};
 use anyhow::{Result, ensure};
+use pipesim_cuda::Gpu;
+use pipesim_cuda::api::{Address, Buffer, Event, Pinned};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

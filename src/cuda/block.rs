@@ -1,13 +1,13 @@
 //! One transformer block on a device: x += attproj(attention(LN1(x))); x += fcproj(gelu(fc(LN2(x)))).
 
-use super::api::{Address, Buffer};
-use super::blas::Sizes;
 use super::group::Group;
 use super::operation::{NormOperands, Operations};
 use crate::model::Shape;
 use crate::model::stash::{BlockForward, BlockWeight};
 use crate::model_spec::gpt2::layer::{ATTENTION_PROJECTION, FC, FC_PROJECTION, LN1, LN2, QKV};
 use anyhow::Result;
+use pipesim_cuda::api::{Address, Buffer};
+use pipesim_cuda::blas::Sizes;
 
 /// The sizes of a product with a weight (OC, IC).
 fn sizes(rows: usize, outputs: usize, inputs: usize) -> Sizes {

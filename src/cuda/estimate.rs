@@ -1,15 +1,15 @@
 //! Checks that a GPU can hold a shard, before memory is allocated: sizes, alignment, memory.
 
-use super::api::{Address, Unsupported, mib};
-use super::blas::WORKSPACE_BYTES;
-use super::gpu::Gpu;
 use super::group::padded;
-use super::kernel::{self, MAX_HEAD_SIZE, Precision};
 use crate::model::{Config, check_sizes};
 use crate::model_spec::gpt2::VOCABULARY_MULTIPLE;
 use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage, TiedSides};
 use crate::op::Kind;
 use anyhow::{Result, bail, ensure};
+use pipesim_cuda::Gpu;
+use pipesim_cuda::api::{Address, Unsupported, mib};
+use pipesim_cuda::blas::WORKSPACE_BYTES;
+use pipesim_cuda::kernel::{self, MAX_HEAD_SIZE, Precision};
 
 /// Workload of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Groups of parameters on a device, with their gradients and AdamW's moments.
 
-use super::api::{Address, Buffer, Pinned};
 use super::operation::{Operations, Updated};
 use crate::model::{AdamW, Parameters, Quantity};
 use anyhow::{Result, ensure};
+use pipesim_cuda::api::{Address, Buffer, Pinned};
 use std::ops::Range;
 
 /// Alignment of tensors in elements (256 bytes in bfloat16), so that products use the same algorithm and give the same bits wherever a
@@ -53,8 +53,8 @@ impl Group {
         };
         let copy_bytes = count * operations.precision.bytes();
         let copy = match operations.precision {
-            super::Precision::F32 => None,
-            super::Precision::Bf16 => Some(Buffer::new(operations.gpu.context(), copy_bytes)?),
+            pipesim_cuda::Precision::F32 => None,
+            pipesim_cuda::Precision::Bf16 => Some(Buffer::new(operations.gpu.context(), copy_bytes)?),
         };
         let group = Group {
             tensors: placed,

@@ -1,13 +1,13 @@
 //! The head on a device: final LayerNorm, logits = LNf · wteᵀ, and the loss. Its forward computes the gradient of the logits
 //! too, in their place.
 
-use super::api::{Address, Buffer};
-use super::blas::Sizes;
 use super::group::Group;
 use super::operation::{NormOperands, Operations};
 use crate::model::Shape;
 use crate::model::stash::{HeadForward, HeadWeight};
 use anyhow::Result;
+use pipesim_cuda::api::{Address, Buffer};
+use pipesim_cuda::blas::Sizes;
 
 /// What the head's passes need beside the hidden state.
 pub(super) struct Context<'a> {

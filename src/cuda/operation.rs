@@ -1,13 +1,13 @@
 //! The model's operations on a device. Every call enqueues kernels or products on the compute stream. Shapes and formulas are in
 //! the kernels' files.
 
-use super::api::{Address, Argument, Buffer, Epilogue, Pool};
-use super::blas::{BackwardInput, BackwardWeight, Forward, Products, Sizes};
-use super::compiler::Kernels;
-use super::gpu::Gpu;
-use super::kernel::{self, Launch, Precision};
 use crate::model::{AdamW, Shape};
 use anyhow::{Result, bail};
+use pipesim_cuda::Gpu;
+use pipesim_cuda::Kernels;
+use pipesim_cuda::api::{Address, Argument, Buffer, Epilogue, Pool};
+use pipesim_cuda::blas::{BackwardInput, BackwardWeight, Forward, Products, Sizes};
+use pipesim_cuda::kernel::{self, Launch, Precision};
 use std::sync::Arc;
 
 /// Kernels, products and temporary memory of one device.

@@ -1,14 +1,9 @@
 //! What one GPU owns of the model, and its pipeline ops: forward, backward for the input, backward for the weights. The twin
 //! of [`crate::model::Shard`], but that every op only enqueues on the compute stream.
 
-use super::api::{Address, Buffer, Move, Pool};
 use super::batch::{Batch, Step};
-use super::blas::Products;
-use super::compiler::Kernels;
 use super::estimate::{self, Demand};
-use super::gpu::Gpu;
 use super::group::Group;
-use super::kernel::Precision;
 use super::operation::Operations;
 use super::timing::EventTimer;
 use super::{block, head};
@@ -19,6 +14,11 @@ use crate::model_spec::transformer::Config;
 use crate::model_spec::{self, BLOCK, EMBEDDING, HEAD, ModelSpec, TiedSides};
 use crate::op::Kind;
 use anyhow::{Context as _, Error, Result, bail, ensure};
+use pipesim_cuda::Gpu;
+use pipesim_cuda::Kernels;
+use pipesim_cuda::api::{Address, Buffer, Move, Pool};
+use pipesim_cuda::blas::Products;
+use pipesim_cuda::kernel::Precision;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
 //! What a shard does once a step, around the pipeline: gradients to zero, the tied embedding, replicas, the norm, AdamW.
 
-use super::api::{Address, Buffer};
 use super::batch::DOUBLE;
 use super::group::{Group, download};
 use super::shard::Shard;
@@ -8,6 +7,7 @@ use crate::model::{AdamW, Parameters, Quantity};
 use crate::model_spec::gpt2::WTE;
 use crate::model_spec::{BLOCK, EMBEDDING, HEAD, TiedSides};
 use anyhow::{Context as _, Result, ensure};
+use pipesim_cuda::api::{Address, Buffer};
 
 /// A run of float32 on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

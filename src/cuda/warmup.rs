@@ -1,11 +1,11 @@
 //! Warm-up: every op runs once when a shard is created, and the memory of a step is allocated before its first op.
 
-use super::api::{Buffer, Unsupported, mib};
 use super::shard::Shard;
 use super::timing::EventTimer;
 use crate::model_spec::{self, EMBEDDING, HEAD};
 use crate::op::{Kind, Op};
 use anyhow::{Result, ensure};
+use pipesim_cuda::api::{Buffer, Unsupported, mib};
 
 impl Shard {
     /// Runs every op of every stage once, on tokens 0 and zero hidden states, and records what each takes from the pool.

@@ -13,12 +13,13 @@ use super::super::shared::Shared;
 use super::super::signal::{Aborted, WaitPolicy as _};
 use super::super::watch::{Fault, called_off_since};
 use super::endpoint::GpuLink;
-use crate::cuda::{Address, Buffer, Clock, Event, EventTimer, Gpu, Range, Run, Shard};
+use crate::cuda::{EventTimer, Run, Shard};
 use crate::epilogue::GradientSync;
 use crate::model::{Parameters, Quantity};
 use crate::op::{Kind, Op};
 use crate::placement::Chunk;
 use anyhow::{Context as _, Result};
+use pipesim_cuda::{Address, Buffer, Clock, Event, Gpu, Range};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,7 +144,7 @@ impl Backend for Accelerator {
     }
 
     fn compute(&mut self, number: usize, op: Op, input: Option<Address>, output: Option<Address>) -> Result<()> {
-        let _range = Range::op(op);
+        let _range = Range::new(&op.to_string());
         self.make_room()?;
         self.marks.op(number as u32);
         let (stage, microbatch, marks) = (op.stage(), op.microbatch(), &mut self.marks);

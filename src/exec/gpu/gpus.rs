@@ -6,16 +6,14 @@ use super::super::shared::Shared;
 use super::super::watch::Fault;
 use super::accelerator::Accelerator;
 use super::endpoint::Endpoint;
-use crate::cuda::library::{self, CUBLASLT, NVRTC};
-use crate::cuda::{
-    Driver, Gpu, Precision, Shard, Unsupported, Unusable, enable_peers, stage_gradient_bytes, storage,
-    tied_gradient_bytes,
-};
+use crate::cuda::{Shard, stage_gradient_bytes, storage, tied_gradient_bytes};
 use crate::delivery::Delivery;
 use crate::model::Parameters;
 use crate::model_spec::{MicroBatch, ModelSpec, Stage, Storage};
 use crate::ranks::Ranks;
 use anyhow::{Error, Result, ensure};
+use pipesim_cuda::library::{self, CUBLASLT, NVRTC};
+use pipesim_cuda::{Driver, Gpu, Precision, Unsupported, Unusable, enable_peers};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -96,7 +96,7 @@ pub struct Found {
 
 impl Found {
     /// Returns a second handle to it. The error is the loader's message.
-    pub(crate) fn reopen(&self) -> Result<ManuallyDrop<Library>, String> {
+    pub fn reopen(&self) -> Result<ManuallyDrop<Library>, String> {
         // SAFETY: the library is open already and is never closed: no initialiser and no finaliser runs.
         let library = unsafe { Library::open(Some(&self.path), RTLD_NOW | RTLD_GLOBAL) };
         library.map(ManuallyDrop::new).map_err(|error| error.to_string())

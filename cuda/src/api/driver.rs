@@ -59,7 +59,6 @@ super::functions! {
         cuStreamQuery(sys::CUstream);
         cuStreamWaitEvent(sys::CUstream, sys::CUevent, c_uint);
         cuStreamWaitValue64_v2(sys::CUstream, sys::CUdeviceptr, sys::cuuint64_t, c_uint);
-        #[cfg(feature = "internals")]
         cuStreamWriteValue64_v2(sys::CUstream, sys::CUdeviceptr, sys::cuuint64_t, c_uint);
         cuEventCreate(*mut sys::CUevent, c_uint);
         cuEventDestroy_v2(sys::CUevent);

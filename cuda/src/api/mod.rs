@@ -1,7 +1,7 @@
 //! Safe functions over NVIDIA's C interfaces. Nearly all `unsafe` code of the GPU layer is in this module.
 //!
 //! Types and signatures come from cudarc's `sys` bindings. Its loaders are not used: they look for a library by name only (and
-//! never for `libnccl.so.2`), cannot open one in a Python wheel, and panic if a function is missing. Instead [`super::library`]
+//! never for `libnccl.so.2`), cannot open one in a Python wheel, and panic if a function is missing. Instead [`crate::library`]
 //! finds the library, and each table here looks up all its functions at once, so a missing function is an error at that
 //! moment. Status codes are plain numbers, because a newer library may return codes that the bindings do not know.
 

@@ -73,18 +73,18 @@ const MAX_GRID_Y: usize = (1 << 16) - 1;
 
 /// Names and texts of the source files, in the order of the translation unit.
 pub const SOURCES: [(&str, &str); 12] = [
-    ("common.cuh", include_str!("../../kernels/common.cuh")),
-    ("attention_scalar.cuh", include_str!("../../kernels/attention_scalar.cuh")),
-    ("attention_tensor.cuh", include_str!("../../kernels/attention_tensor.cuh")),
-    ("attention.cu", include_str!("../../kernels/attention.cu")),
-    ("bias.cu", include_str!("../../kernels/bias.cu")),
-    ("classifier.cu", include_str!("../../kernels/classifier.cu")),
-    ("embedding.cu", include_str!("../../kernels/embedding.cu")),
-    ("gelu.cu", include_str!("../../kernels/gelu.cu")),
-    ("gradient.cu", include_str!("../../kernels/gradient.cu")),
-    ("layernorm.cu", include_str!("../../kernels/layernorm.cu")),
-    ("optimizer.cu", include_str!("../../kernels/optimizer.cu")),
-    ("residual.cu", include_str!("../../kernels/residual.cu")),
+    ("common.cuh", include_str!("../kernels/common.cuh")),
+    ("attention_scalar.cuh", include_str!("../kernels/attention_scalar.cuh")),
+    ("attention_tensor.cuh", include_str!("../kernels/attention_tensor.cuh")),
+    ("attention.cu", include_str!("../kernels/attention.cu")),
+    ("bias.cu", include_str!("../kernels/bias.cu")),
+    ("classifier.cu", include_str!("../kernels/classifier.cu")),
+    ("embedding.cu", include_str!("../kernels/embedding.cu")),
+    ("gelu.cu", include_str!("../kernels/gelu.cu")),
+    ("gradient.cu", include_str!("../kernels/gradient.cu")),
+    ("layernorm.cu", include_str!("../kernels/layernorm.cu")),
+    ("optimizer.cu", include_str!("../kernels/optimizer.cu")),
+    ("residual.cu", include_str!("../kernels/residual.cu")),
 ];
 
 /// Threads per block of an elementwise kernel.

@@ -1,7 +1,6 @@
 //! NVTX: named ranges that profilers show. Without the library nothing happens.
 
-use super::super::library;
-use crate::op::Op;
+use crate::library;
 use std::ffi::{CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -39,11 +38,6 @@ impl Range {
             unsafe { (functions.push)(name.as_ptr()) };
         }
         Range { functions, thread: PhantomData }
-    }
-
-    /// Opens a range named after the op, such as `0F3`.
-    pub fn op(op: Op) -> Range {
-        Range::new(&op.to_string())
     }
 }
 

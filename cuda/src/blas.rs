@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// The products of one shard. Their workspace is used on one stream.
-pub(super) struct Products {
+pub struct Products {
     context: Arc<Context>,
     lt: Lt,
     workspace: Buffer,
@@ -30,17 +30,17 @@ pub(super) struct Products {
 
 /// Sizes of a product: rows (tokens), and those of the weight.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub struct Sizes {
     /// n
-    pub(super) rows: usize,
+    pub rows: usize,
     /// OC
-    pub(super) outputs: usize,
+    pub outputs: usize,
     /// IC
-    pub(super) inputs: usize,
+    pub inputs: usize,
 }
 
 impl Products {
-    pub(super) fn new(gpu: &Gpu, precision: Precision) -> Result<Products> {
+    pub fn new(gpu: &Gpu, precision: Precision) -> Result<Products> {
         gpu.make_current()?;
         let element = match precision {
             Precision::F32 => Element::F32,
@@ -56,9 +56,8 @@ impl Products {
         })
     }
 
-    #[cfg(feature = "internals")]
     /// Returns each product so far by its epilogue and sizes, and whether the library supports it; if not, it was computed in parts.
-    pub(super) fn asked(&self) -> Vec<(String, bool)> {
+    pub fn asked(&self) -> Vec<(String, bool)> {
         let name = |shape: &Shape| {
             let Shape { a, d, epilogue, adds, .. } = shape;
             let inner = if shape.transposed[0] { a.rows } else { a.columns };
@@ -70,7 +69,7 @@ impl Products {
 
     /// `out` (n, OC) = `input` (n, IC) `weight`ᵀ (+ `residual`), with an epilogue. Returns false, and enqueues nothing, if the library
     /// has no algorithm for it.
-    pub(super) fn forward(
+    pub fn forward(
         &mut self,
         stream: StreamHandle,
         sizes: Sizes,
@@ -93,7 +92,7 @@ impl Products {
     }
 
     /// `out` (n, IC) = `gradient` (n, OC) `weight`, with an epilogue that may read `kept` (n, IC).
-    pub(super) fn backward_input(
+    pub fn backward_input(
         &mut self,
         stream: StreamHandle,
         sizes: Sizes,
@@ -114,7 +113,7 @@ impl Products {
     }
 
     /// `out` (OC, IC), float32, += `gradient` (n, OC)ᵀ `input` (n, IC).
-    pub(super) fn backward_weight(
+    pub fn backward_weight(
         &mut self,
         stream: StreamHandle,
         sizes: Sizes,
@@ -161,33 +160,33 @@ impl Products {
 
 /// Operands of [`Products::forward`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Forward {
-    pub(super) out: Address,
-    pub(super) input: Address,
-    pub(super) weight: Address,
+pub struct Forward {
+    pub out: Address,
+    pub input: Address,
+    pub weight: Address,
     /// (OC), if the epilogue has one.
-    pub(super) bias: Address,
-    pub(super) residual: Option<Address>,
+    pub bias: Address,
+    pub residual: Option<Address>,
     /// Where the epilogue stores GELU's input.
-    pub(super) kept: Address,
+    pub kept: Address,
 }
 
 /// Operands of [`Products::backward_input`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BackwardInput {
-    pub(super) out: Address,
-    pub(super) gradient: Address,
-    pub(super) weight: Address,
+pub struct BackwardInput {
+    pub out: Address,
+    pub gradient: Address,
+    pub weight: Address,
     /// GELU's input, if the epilogue reads it.
-    pub(super) kept: Address,
+    pub kept: Address,
 }
 
 /// Operands of [`Products::backward_weight`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BackwardWeight {
-    pub(super) out: Address,
-    pub(super) gradient: Address,
-    pub(super) input: Address,
+pub struct BackwardWeight {
+    pub out: Address,
+    pub gradient: Address,
+    pub input: Address,
 }
 
 impl Drop for Products {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The driver, loaded and initialised, with at least one GPU.
 pub struct Driver {
-    pub(super) api: Api,
+    pub api: Api,
     version: u32,
     devices: u32,
 }

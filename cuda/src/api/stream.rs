@@ -111,7 +111,6 @@ impl Stream {
         call!(self.context, cuStreamWaitValue64_v2(self.handle.raw(), address.0, value, flags))
     }
 
-    #[cfg(feature = "internals")]
     /// Writes the 64-bit word at `address`, after everything enqueued before is visible.
     pub fn write_value(&self, address: Address, value: u64) -> Result<(), Fault> {
         let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
