@@ -4,13 +4,7 @@ use crate::vector::{self, LANES};
 
 /// `out` (n, C) = (`input` - mean) / √(variance + `epsilon`) * `weight` + `bias`. `statistics` (n, 2) receives each row's mean
 /// and reciprocal standard deviation.
-pub fn forward(
-    out: &mut [f32],
-    statistics: &mut [f32],
-    input: &[f32],
-    [weight, bias]: [&[f32]; 2],
-    epsilon: f32,
-) {
+pub fn forward(out: &mut [f32], statistics: &mut [f32], input: &[f32], [weight, bias]: [&[f32]; 2], epsilon: f32) {
     let channels = weight.len();
     vector::widest(
         #[inline(always)]

@@ -50,7 +50,8 @@ mod tests {
             backward(&mut values, &[2.0], 1);
             let (gate, up) = (f64::from(gate), f64::from(up));
             assert!((f64::from(out[0]) - value(gate, up)).abs() < 1e-5);
-            let slopes = [value(gate + 1e-5, up) - value(gate - 1e-5, up), value(gate, up + 1e-5) - value(gate, up - 1e-5)];
+            let slopes =
+                [value(gate + 1e-5, up) - value(gate - 1e-5, up), value(gate, up + 1e-5) - value(gate, up - 1e-5)];
             for (found, slope) in values.iter().zip(slopes) {
                 assert!((f64::from(*found) - 2.0 * slope / 2e-5).abs() < 1e-4, "{gate} {up}");
             }

@@ -11,7 +11,7 @@ mod timing;
 
 pub use cpu_kernels::optimizer::AdamW;
 pub use operands::{
-    Activated, Attention, Attended, Classified, Classifier, Embedded, Embedding, Function, Linear, Multiplied, Norm,
+    Activated, Attended, Attention, Classified, Classifier, Embedded, Embedding, Function, Linear, Multiplied, Norm,
     NormKind, Normalized, Rotation, Workload,
 };
 pub use timing::{Part, PartTimer, PartTiming, Stopwatch};
@@ -65,6 +65,11 @@ pub trait Store {
     /// Where a message is written.
     type Output<'a>;
 
+    /// Prepares the calling thread for calls: the first of every op.
+    fn enter(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Stores these tensors; `is_shared` if another part of the model shares them.
     fn group(&mut self, tensors: &[&[f32]], is_shared: bool) -> Result<Self::Group>;
 
@@ -78,15 +83,7 @@ pub trait Store {
     fn squares(&mut self) -> Result<Vec<f64>>;
 
     /// One step of AdamW on each group, with gradients times `scale`; both sides of a gradient are added up. Steps count from 1.
-    fn update<'a>(
-        &mut self,
-        groups: &mut dyn Iterator<Item = &'a mut Self::Group>,
-        step: u32,
-        hyper: &AdamW,
-        scale: f32,
-    ) -> Result<()>
-    where
-        Self::Group: 'a;
+    fn update(&mut self, groups: &mut [Self::Group], step: u32, hyper: &AdamW, scale: f32) -> Result<()>;
 
     /// Remembers values and moments.
     fn save(&mut self, group: &mut Self::Group) -> Result<()>;
@@ -141,7 +138,12 @@ pub trait Compute: Store + Send {
     fn send(&mut self, buffer: Self::Buffer, output: Self::Output<'_>) -> Result<()>;
 
     /// Sums the tables' rows at each token and its position. Returns what the backward for the weights needs of the ids.
-    fn embed(&mut self, out: &mut Self::Buffer, layer: Embedding<&Self::Group>, microbatch: usize) -> Result<Self::Buffer>;
+    fn embed(
+        &mut self,
+        out: &mut Self::Buffer,
+        layer: Embedding<&Self::Group>,
+        microbatch: usize,
+    ) -> Result<Self::Buffer>;
 
     /// Adds to the gradients of the tables.
     fn embed_weight(

@@ -54,13 +54,7 @@ impl Store for Cpu {
         Ok(std::mem::take(&mut self.squares))
     }
 
-    fn update<'a>(
-        &mut self,
-        groups: &mut dyn Iterator<Item = &'a mut Group>,
-        step: u32,
-        hyper: &AdamW,
-        scale: f32,
-    ) -> Result<()> {
+    fn update(&mut self, groups: &mut [Group], step: u32, hyper: &AdamW, scale: f32) -> Result<()> {
         for Group { own, shared_gradients, .. } in groups {
             let shared = (!shared_gradients.is_empty()).then_some(&shared_gradients[..]);
             own.adamw(shared, step, hyper, scale);

@@ -92,7 +92,9 @@ fn stride(layer: &Classifier) -> usize {
 
 /// One micro-batch's share of a step's tokens.
 fn share(tokens: &[u32], microbatch: usize, rows: usize) -> Result<&[u32]> {
-    tokens.get(microbatch * rows..(microbatch + 1) * rows).context("expected a step's tokens, found none: begin it first")
+    tokens
+        .get(microbatch * rows..(microbatch + 1) * rows)
+        .context("expected a step's tokens, found none: begin it first")
 }
 
 impl Compute for Cpu {
@@ -102,10 +104,9 @@ impl Compute for Cpu {
     fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()> {
         let Workload { vocabulary, has_embedding, has_head, microbatches, .. } = self.workload;
         let expected = microbatches * self.rows();
-        for (what, wanted, from, into) in [
-            ("inputs", has_embedding, inputs, &mut self.inputs),
-            ("targets", has_head, targets, &mut self.targets),
-        ] {
+        for (what, wanted, from, into) in
+            [("inputs", has_embedding, inputs, &mut self.inputs), ("targets", has_head, targets, &mut self.targets)]
+        {
             if !wanted {
                 continue;
             }
@@ -251,7 +252,13 @@ impl Compute for Cpu {
     }
 
     /// Keeps GELU's derivative, which the backward only multiplies, or SwiGLU's input.
-    fn activated(&mut self, out: &mut Vec<f32>, group: &Group, layer: &Activated, input: &Vec<f32>) -> Result<Vec<f32>> {
+    fn activated(
+        &mut self,
+        out: &mut Vec<f32>,
+        group: &Group,
+        layer: &Activated,
+        input: &Vec<f32>,
+    ) -> Result<Vec<f32>> {
         let linear = &layer.linear;
         let mut kept = self.pool.take(self.rows() * linear.outputs);
         match layer.function {
@@ -268,13 +275,7 @@ impl Compute for Cpu {
         Ok(kept)
     }
 
-    fn linear_input(
-        &mut self,
-        out: &mut Vec<f32>,
-        group: &Group,
-        layer: &Linear,
-        gradient: &Vec<f32>,
-    ) -> Result<()> {
+    fn linear_input(&mut self, out: &mut Vec<f32>, group: &Group, layer: &Linear, gradient: &Vec<f32>) -> Result<()> {
         linear::backward_input(out, gradient, group.own.tensor(layer.weight), layer.outputs);
         Ok(())
     }
@@ -318,12 +319,7 @@ impl Compute for Cpu {
         Ok(log_sums)
     }
 
-    fn attention_input(
-        &mut self,
-        out: &mut Vec<f32>,
-        layer: &Attention,
-        operands: Attended<Vec<f32>>,
-    ) -> Result<()> {
+    fn attention_input(&mut self, out: &mut Vec<f32>, layer: &Attention, operands: Attended<Vec<f32>>) -> Result<()> {
         let shape = self.shape(layer);
         let mut scratch = self.pool.take(attention::backward_scratch(&shape));
         let Attended { gradient, fused: qkv, output, kept: log_sums } = operands;
@@ -375,12 +371,7 @@ impl Compute for Cpu {
         Ok(())
     }
 
-    fn classify_weight(
-        &mut self,
-        group: &mut Group,
-        layer: &Classifier,
-        operands: Classified<Vec<f32>>,
-    ) -> Result<()> {
+    fn classify_weight(&mut self, group: &mut Group, layer: &Classifier, operands: Classified<Vec<f32>>) -> Result<()> {
         let &Classifier { width, vocabulary, .. } = layer;
         let range = group.own.range(layer.weight);
         let into = match layer.side {
