@@ -124,8 +124,6 @@ mod cli;
 mod compute;
 mod cost;
 mod csv;
-#[cfg(feature = "cuda")]
-mod cuda;
 mod deadlock;
 mod delivery;
 #[cfg(feature = "cuda")]

@@ -6,6 +6,8 @@
 //! backward is a buffer that the trainer only passes on: its content differs between machines.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod operands;
 mod timing;
 

@@ -142,6 +142,8 @@ pub struct Workload {
     /// Micro-batches per step.
     pub microbatches: usize,
     pub vocabulary: usize,
+    /// That of every block.
+    pub attention: Attention,
     /// Angle per position of each pair of channels of a head, in radians; empty without rotary positions.
     pub frequencies: Vec<f64>,
     /// Whether the device holds the embedding, and needs inputs.

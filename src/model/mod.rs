@@ -5,6 +5,8 @@
 //! [`StageModule::backward_weight`]; a full backward is the second followed by the third. They walk the operations of the model's
 //! description, [`crate::model_spec`], in order: a new model needs data, and at most a call that machines do not have yet.
 
+#[cfg(feature = "cuda")]
+mod gpu;
 mod layers;
 mod module;
 mod parameters;

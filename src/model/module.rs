@@ -6,7 +6,7 @@ use super::stages::{check_held, check_sizes};
 use super::stash::Stash;
 use super::walk::Walk;
 use crate::compute::cpu::Cpu;
-use crate::compute::{Compute, Part, PartTimer, Side, Workload};
+use crate::compute::{Attention, Compute, Part, PartTimer, Side, Workload};
 use crate::model_spec::transformer::Config;
 use crate::model_spec::{self, EMBEDDING, HEAD, MicroBatch, ModelSpec, TiedSides};
 use crate::op::{Kind, Op};
@@ -69,6 +69,7 @@ pub struct StageModule<C: Compute> {
     pub(super) tied: TiedSides,
     /// Where one is: whether the other's gradient has arrived this step.
     pub(super) tied_received: bool,
+    rows: usize,
     /// Of a token's loss: the step's is the mean over all its tokens.
     weight: f32,
     pub(super) held_bytes: usize,
@@ -91,6 +92,7 @@ pub fn workload(
         micro_batch: MicroBatch { sequences, tokens },
         microbatches,
         vocabulary: config.vocabulary,
+        attention: Attention { heads: config.heads, groups: config.groups, size: config.head_size },
         frequencies: config.rotary.map_or(Vec::new(), |rotary| rotary.frequencies(config.head_size)),
         has_embedding: has(EMBEDDING),
         has_head: has(HEAD),
@@ -169,6 +171,7 @@ impl<C: Compute> StageModule<C> {
             shared,
             tied,
             tied_received: false,
+            rows: workload.micro_batch.rows(),
             weight: 1.0 / (workload.microbatches * workload.micro_batch.rows()) as f32,
             held_bytes: 0,
             peak_held_bytes: 0,
@@ -183,6 +186,11 @@ impl<C: Compute> StageModule<C> {
     /// The stages that are here, with their layers.
     pub fn held(&self) -> impl Iterator<Item = (u32, &model_spec::Stage)> {
         self.stages.iter().map(|(id, stage)| (*id, &stage.layers))
+    }
+
+    /// Tokens per micro-batch, n.
+    pub fn rows(&self) -> usize {
+        self.rows
     }
 
     /// Elements per token of a hidden state: what stages hand to each other.

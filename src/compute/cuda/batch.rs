@@ -5,7 +5,6 @@ use super::operation::{MOST_NORM_GROUPS, TokenIndex};
 use anyhow::{Result, ensure};
 use pipesim_cuda::Gpu;
 use pipesim_cuda::api::{Address, Buffer, Event, Pinned};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The tokens of a step, uploaded by one copy. Two pinned copies alternate, so that the host fills one while the device may
@@ -150,7 +149,7 @@ fn sorted(tokens: &[u32]) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
     (ids, starts, order)
 }
 
-/// Memory of what runs once per step: gradient norms, the update's scale, gradients of other copies of a stage.
+/// Memory of what runs once per step: gradient norms, the update's scale.
 pub(super) struct Step {
     /// Partial sums of one squared norm, doubles.
     pub(super) partial: Buffer,
@@ -158,12 +157,10 @@ pub(super) struct Step {
     pub(super) norms: Buffer,
     pub(super) host_norms: Pinned,
     pub(super) norms_done: Event,
-    /// Order numbers of the norms, in memory order.
-    pub(super) orders: Vec<usize>,
+    /// Number of norms that were squared last.
+    pub(super) squared: usize,
     /// Factor of the gradients, one float32.
     pub(super) scale: Buffer,
-    /// By stage: where the gradient of another device's copy arrives.
-    pub(super) inboxes: BTreeMap<u32, Buffer>,
 }
 
 pub(super) const DOUBLE: usize = size_of::<f64>();
@@ -176,9 +173,8 @@ impl Step {
             norms: Buffer::new(context, parts * DOUBLE)?,
             host_norms: Pinned::new(context, parts * DOUBLE)?,
             norms_done: gpu.events().untimed()?,
-            orders: Vec::new(),
+            squared: 0,
             scale: Buffer::new(context, size_of::<f32>())?,
-            inboxes: BTreeMap::new(),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Timing of what a GPU executes: events around the parts of ops.
 
-use crate::model::{Part, PartTiming};
+use crate::compute::{Part, PartTimer, PartTiming};
 use crate::op::Kind;
 use anyhow::Result;
 use pipesim_cuda::{Event, Gpu};
@@ -47,35 +47,6 @@ impl EventTimer {
         self.number = number;
     }
 
-    /// Starts a call.
-    pub(super) fn start(&mut self, kind: Kind) -> Result<()> {
-        let first = self.mark()?;
-        self.calls.push(Call { number: self.number, kind, first, parts: Vec::new(), last: first });
-        Ok(())
-    }
-
-    /// Attributes what was enqueued since the last event to `part`.
-    pub(super) fn end(&mut self, part: Part) -> Result<()> {
-        let mark = self.mark()?;
-        if let Some(op) = self.calls.last_mut() {
-            op.parts.push(part);
-            op.last = mark;
-        }
-        Ok(())
-    }
-
-    /// Ends a call. Work after its last part counts to no part.
-    pub(super) fn finish(&mut self) -> Result<()> {
-        if self.calls.last().is_some_and(|call| call.parts.is_empty()) {
-            let mark = self.mark()?;
-            self.calls.iter_mut().next_back().into_iter().for_each(|call| call.last = mark);
-        }
-        if let Some(call) = self.calls.last() {
-            self.spans.entry(call.number).or_insert([call.first, call.last])[1] = call.last;
-        }
-        Ok(())
-    }
-
     /// Returns the events at the beginning and end of an op, to be read once the stream has passed them.
     pub fn span(&self, number: u32) -> Option<(&Event, &Event)> {
         let &[first, last] = self.spans.get(&number)?;
@@ -98,5 +69,33 @@ impl EventTimer {
     fn mark(&mut self) -> Result<usize> {
         self.events.push(self.gpu.mark(&self.gpu.compute)?);
         Ok(self.events.len() - 1)
+    }
+}
+
+impl PartTimer for EventTimer {
+    fn start(&mut self, kind: Kind) -> Result<()> {
+        let first = self.mark()?;
+        self.calls.push(Call { number: self.number, kind, first, parts: Vec::new(), last: first });
+        Ok(())
+    }
+
+    fn end(&mut self, part: Part) -> Result<()> {
+        let mark = self.mark()?;
+        if let Some(op) = self.calls.last_mut() {
+            op.parts.push(part);
+            op.last = mark;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if self.calls.last().is_some_and(|call| call.parts.is_empty()) {
+            let mark = self.mark()?;
+            self.calls.iter_mut().next_back().into_iter().for_each(|call| call.last = mark);
+        }
+        if let Some(call) = self.calls.last() {
+            self.spans.entry(call.number).or_insert([call.first, call.last])[1] = call.last;
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The model's operations on a device. Every call enqueues kernels or products on the compute stream. Shapes and formulas are in
 //! the kernels' files.
 
-use crate::model::{AdamW, Shape};
+use crate::compute::AdamW;
 use anyhow::{Result, bail};
 use pipesim_cuda::Gpu;
 use pipesim_cuda::Kernels;
@@ -26,6 +26,15 @@ pub(super) struct TokenIndex {
     pub(super) starts: Address,
     pub(super) order: Address,
     pub(super) distinct: usize,
+}
+
+/// Sizes of an attention over fused queries, keys and values.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FusedShape {
+    pub(super) sequences: usize,
+    pub(super) tokens: usize,
+    pub(super) heads: usize,
+    pub(super) size: usize,
 }
 
 /// Inputs of the LayerNorm's backward: (n, C), (n, C), (n, 2).
@@ -54,7 +63,7 @@ fn at(address: Address) -> Argument {
     Argument::Address(address)
 }
 
-/// A dimension, which [`super::shard::Shard::new`] has checked to fit.
+/// A dimension, which [`super::check_kernel_sizes`] has checked to fit.
 fn int(size: usize) -> Argument {
     Argument::Int(size as i32)
 }
@@ -94,22 +103,21 @@ impl Operations {
     }
 
     /// Allows the attention kernels the shared memory that they need for this shape.
-    pub(super) fn allow_attention(&self, shape: &Shape) -> Result<()> {
-        let Shape { sequences, tokens, heads, .. } = *shape;
+    pub(super) fn allow_attention(&self, shape: &FusedShape) -> Result<()> {
+        let FusedShape { sequences, tokens, heads, size } = *shape;
         type Table = fn(Precision, usize, usize, usize, usize) -> Launch;
         let tables: [(&str, Table); 3] = [
             ("attention_forward", kernel::attention_forward),
             ("attention_backward_keys", kernel::attention_backward_keys),
             ("attention_backward_queries", kernel::attention_backward_queries),
         ];
-        let size = shape.head_size();
         tables.iter().try_for_each(|(name, table)| {
             self.kernels.allow(name, table(self.precision, sequences, tokens, heads, size))
         })
     }
 
-    pub(super) fn embedding_forward(&self, [out, tokens, wte, wpe]: [Address; 4], shape: &Shape) -> Result<()> {
-        launch!(self, embedding_forward(out, tokens, wte, wpe; shape.rows(), shape.tokens, shape.channels))
+    pub(super) fn embedding_forward(&self, [out, tokens, wte, wpe]: [Address; 4], [n, t, c]: [usize; 3]) -> Result<()> {
+        launch!(self, embedding_forward(out, tokens, wte, wpe; n, t, c))
     }
 
     pub(super) fn embedding_backward_token(
@@ -123,8 +131,12 @@ impl Operations {
         launch!(self, embedding_backward_token(out, gradient, ids, starts, order; distinct, c))
     }
 
-    pub(super) fn embedding_backward_position(&self, [out, gradient]: [Address; 2], shape: &Shape) -> Result<()> {
-        launch!(self, embedding_backward_position(out, gradient; shape.sequences, shape.tokens, shape.channels))
+    pub(super) fn embedding_backward_position(
+        &self,
+        [out, gradient]: [Address; 2],
+        [b, t, c]: [usize; 3],
+    ) -> Result<()> {
+        launch!(self, embedding_backward_position(out, gradient; b, t, c))
     }
 
     pub(super) fn layernorm_forward(
@@ -159,15 +171,15 @@ impl Operations {
     pub(super) fn layernorm_backward_weight(
         &self,
         [weight, bias]: [Address; 2],
-        sums: &Buffer,
+        sums: Address,
         [n, c]: [usize; 2],
     ) -> Result<()> {
-        launch!(self, layernorm_backward_weight(weight, bias, sums.address(); kernel::layernorm_groups(n), c))
+        launch!(self, layernorm_backward_weight(weight, bias, sums; kernel::layernorm_groups(n), c))
     }
 
-    pub(super) fn attention_forward(&self, [out, log_sums, qkv]: [Address; 3], shape: &Shape) -> Result<()> {
-        let Shape { sequences: b, tokens: t, heads, .. } = *shape;
-        launch!(self, attention_forward(out, log_sums, qkv; b, t, heads, shape.head_size()))
+    pub(super) fn attention_forward(&self, [out, log_sums, qkv]: [Address; 3], shape: &FusedShape) -> Result<()> {
+        let FusedShape { sequences: b, tokens: t, heads, size } = *shape;
+        launch!(self, attention_forward(out, log_sums, qkv; b, t, heads, size))
     }
 
     /// Computes `out` (n, 3C) from the gradient of the attention's output, its operands and its output.
@@ -175,10 +187,10 @@ impl Operations {
         &mut self,
         out: Address,
         [gradient, qkv, output, log_sums]: [Address; 4],
-        shape: &Shape,
+        shape: &FusedShape,
     ) -> Result<()> {
-        let Shape { sequences: b, tokens: t, heads, .. } = *shape;
-        let (size, buffer) = (shape.head_size(), self.floats(shape.rows() * heads)?);
+        let FusedShape { sequences: b, tokens: t, heads, size } = *shape;
+        let buffer = self.floats(b * t * heads)?;
         let means = buffer.address();
         launch!(self, attention_backward_mean(means, gradient, output; b, t, heads, size))?;
         launch!(self, attention_backward_keys(out, gradient, qkv, log_sums, means; b, t, heads, size))?;
