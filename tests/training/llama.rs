@@ -13,14 +13,15 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// A model that PyTorch trained.
-struct Case {
-    name: &'static str,
-    config: Config,
+pub struct Case {
+    pub name: &'static str,
+    pub config: Config,
     expected: Value,
 }
 
 impl Case {
-    fn all() -> [Case; 3] {
+    /// All of them.
+    pub fn all() -> [Case; 3] {
         ["A", "B", "C"].map(|name| {
             let text = std::fs::read_to_string(golden(format!("llama/{name}/config.json"))).unwrap();
             let config = huggingface::read(&text).unwrap().config;
@@ -33,11 +34,11 @@ impl Case {
     }
 
     /// Sequences per step, micro-batches per step, tokens per sequence.
-    fn sizes(&self) -> [usize; 3] {
+    pub fn sizes(&self) -> [usize; 3] {
         ["batch", "micro", "seq"].map(|key| number(&self.expected, key) as usize)
     }
 
-    fn tokens(&self) -> Tokens {
+    pub fn tokens(&self) -> Tokens {
         Tokens::read(&golden(format!("llama/{}/tokens.bin", self.name)), Tokenizer::Bytes).unwrap()
     }
 
@@ -66,7 +67,7 @@ impl Case {
         self.config.spec().tensors().map(of).collect()
     }
 
-    fn parameters(&self) -> Parameters {
+    pub fn parameters(&self) -> Parameters {
         let tensors = self.tensors("model.safetensors");
         assert_eq!(tensors.iter().map(Vec::len).collect::<Vec<_>>(), self.config.tensor_lengths());
         Parameters { config: self.config, tensors }
