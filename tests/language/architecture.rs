@@ -121,6 +121,35 @@ fn unsafe_stands_only_where_it_must() {
     }
 }
 
+/// Files outside of `src` that use private modules, and what for. The others go through the public API and the command line.
+const INTERNALS: [(&str, &str); 11] = [
+    ("benches/simulation.rs", "the event engine on a prepared graph"),
+    ("tests/language/batches.rs", "the queues of sends and receives"),
+    ("tests/language/check.rs", "the queues, and the executor's threads without a model"),
+    ("tests/language/names.rs", "suggestions for names, and escapes in messages"),
+    ("tests/program/emulated.rs", "what kernels store"),
+    ("tests/program/flags.rs", "the parser of the command line, option by option"),
+    ("tests/program/values.rs", "the same, value by value"),
+    ("tests/simulation/event.rs", "the event engine, its transfers and samples"),
+    ("tests/simulation/formats.rs", "numbers and texts in tables, and names of outputs"),
+    ("tests/simulation/layouts.rs", "the search that balances layers, memory of single ops, written hardware files"),
+    ("tests/simulation/models.rs", "positions of GPT-2's tensors in a file, and names with an owner"),
+];
+
+#[test]
+fn private_modules_are_used_only_where_they_are_tested() {
+    let training = "tests/training/"; // tensors, kernels, plans and records
+    let private = ["pipesim", "internals"].join("::");
+    for folder in ["benches", "examples", "fuzz", "tests", "validation"] {
+        for file in rust_files(&root().join(folder)) {
+            let path = file.strip_prefix(root()).unwrap().to_string_lossy().to_string();
+            let is_used = fs::read_to_string(&file).unwrap().contains(&private);
+            let is_listed = INTERNALS.iter().any(|(listed, _)| *listed == path);
+            assert!(is_used == is_listed || path.starts_with(training), "{path}: used {is_used}, listed {is_listed}");
+        }
+    }
+}
+
 #[test]
 fn schedules_are_embedded_all() {
     let mut files: Vec<String> = fs::read_dir(root().join("schedules"))
@@ -128,7 +157,7 @@ fn schedules_are_embedded_all() {
         .map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().to_string())
         .collect();
     files.sort();
-    let mut names: Vec<String> = pipesim::internals::dsl::names().into_iter().map(str::to_string).collect();
+    let mut names: Vec<String> = pipesim::schedules::names().into_iter().map(str::to_string).collect();
     names.sort();
     assert_eq!(files, names);
 }

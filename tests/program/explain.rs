@@ -2,8 +2,8 @@
 
 use crate::cli::{json, pipesim};
 use crate::support::Dice;
-use pipesim::internals::advice::{Advisor, Change, What};
-use pipesim::internals::cost::Slow;
+use pipesim::costs::Slow;
+use pipesim::simulation::{Advisor, Change, What};
 use pipesim::{Costs, Selection};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

@@ -14,7 +14,6 @@ const GROUPS: usize = 2;
 const LEAST_CAUSE: f64 = 0.000_5;
 /// Largest difference of savings for which schedules are named together.
 const ALIKE: f64 = 0.000_05;
-/// Most devices that are listed.
 const LISTED: usize = 6;
 
 impl Explained {
