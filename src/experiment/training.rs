@@ -6,9 +6,9 @@ use super::{Error, TrainingConfig};
 use crate::cost::{CostFile, CostTable, StepCosts};
 use crate::delivery::Delivery;
 use crate::exec::link::LinkKind;
-use crate::exec::{self, Batch, Cpu, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
+use crate::exec::{self, Batch, Gpus, Host, Runners, Session, Settings, Shared, Sizes, Update};
 use crate::graph::TaskGraph;
-use crate::model::{self, Config, Parameters, Shard, Tokens};
+use crate::model::{self, Config, Parameters, StageModule, Tokens};
 use crate::model_spec::{MicroBatch, ModelSpec, Stage};
 use crate::op::Kind;
 use crate::ranks::Ranks;
@@ -69,11 +69,11 @@ impl TrainingConfig {
                 batch.next_multiple_of(microbatches)
             )));
         }
-        let sequence_tokens = self.sequence_tokens.unwrap_or(config.max_sequence.min(DEFAULT_SEQUENCE));
-        if sequence_tokens > config.max_sequence {
+        let longest = config.longest_sequence().unwrap_or(usize::MAX);
+        let sequence_tokens = self.sequence_tokens.unwrap_or(longest.min(DEFAULT_SEQUENCE));
+        if sequence_tokens > longest {
             return Err(Error::Usage(format!(
-                "expected --seq of at most {}, the model's position table, found {sequence_tokens}",
-                config.max_sequence
+                "expected --seq of at most {longest}, the model's position table, found {sequence_tokens}"
             )));
         }
         let tokens = self.tokens(&config)?;
@@ -255,9 +255,8 @@ impl Training {
         let host = |device| {
             let (held, microbatches) = (self.held(graph, device, stages), graph.schedule().microbatches as usize);
             let MicroBatch { sequences, tokens } = self.micro_batch;
-            let shard = Shard::new(&self.parameters, &held, sequences, tokens, microbatches)?;
-            let cpu = Box::new(Cpu::new(shard, self.micro_batch.rows()));
-            Ok(Host::runner(device, cpu, shared, self.training_config.fault))
+            let module = StageModule::on_cpu(&self.parameters, &held, [sequences, tokens, microbatches])?;
+            Ok(Host::runner(device, Box::new(module), shared, self.training_config.fault))
         };
         self.ranks.devices(graph.schedule().devices()).map(host).collect()
     }

@@ -82,6 +82,15 @@ fn every_file_says_what_it_is() {
     }
 }
 
+/// What a machine must offer to train stays small, and speaks of models: a new model should be data and, at most, one call.
+#[test]
+fn a_machine_has_at_most_thirty_calls() {
+    let text = fs::read_to_string(root().join("src/compute/calls.rs")).unwrap();
+    let (_, calls) = text.split_once("pub trait Compute").unwrap();
+    let count = calls.matches("\n    fn ").count();
+    assert!((10..=30).contains(&count), "the trait has {count} calls");
+}
+
 /// Where `unsafe` stands, and what for. Each block says why it is sound.
 const UNSAFE: [(&str, &str); 10] = [
     ("cpu-kernels/src/matrix.rs", "gemm takes pointers"),

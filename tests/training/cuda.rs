@@ -7,11 +7,13 @@
 
 use crate::pipeline::{Batch, Order, Steps, on_one_device};
 use crate::support::*;
-use pipesim::internals::cuda::*;
-use pipesim::internals::model::{self, AdamW, Parameters};
-use pipesim::internals::model_spec::Stage;
-use pipesim::internals::model_spec::gpt2::TENSOR_NAMES;
+use pipesim::internals::compute::cuda::*;
+use pipesim::internals::epilogue::GradientSync;
+use pipesim::internals::model::{self, AdamW, Parameters, Quantity, StageModule};
+use pipesim::internals::model_spec::gpt2::{self, TENSOR_NAMES};
+use pipesim::internals::model_spec::{ModelSpec, Stage};
 use pipesim::internals::op::{Kind, Op};
+use pipesim::internals::placement::Chunk;
 use pipesim_cuda::*;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -72,8 +74,9 @@ struct Message {
 
 /// Devices that run a pipeline's ops, all enqueued without a wait of the host.
 struct Pipeline {
+    spec: ModelSpec,
     gpus: Vec<Arc<Gpu>>,
-    shards: Vec<Shard>,
+    shards: Vec<StageModule<Cuda>>,
     marks: Vec<EventTimer>,
     device_of_stage: Vec<usize>,
     microbatches: usize,
@@ -96,9 +99,9 @@ impl Pipeline {
         let shard = |(device, gpu): (usize, &Arc<Gpu>)| {
             let stages = layers.iter().enumerate().filter(|(stage, _)| devices[*stage] == device);
             let stages: Vec<_> = stages.map(|(stage, layers)| (stage as u32, layers.clone())).collect();
-            Shard::new(gpu, parameters, &stages, sizes, precision).unwrap()
+            StageModule::on_gpu(gpu, parameters, &stages, sizes, precision).unwrap()
         };
-        let shards: Vec<Shard> = gpus.iter().enumerate().map(shard).collect();
+        let shards: Vec<StageModule<Cuda>> = gpus.iter().enumerate().map(shard).collect();
         let bytes = shards[0].hidden_bytes();
         let stages = devices.len();
         let mut messages = Vec::new();
@@ -114,7 +117,8 @@ impl Pipeline {
             });
         }
         let marks = gpus.iter().map(EventTimer::new).collect();
-        Pipeline { gpus, shards, marks, device_of_stage: devices.to_vec(), microbatches, messages }
+        let spec = parameters.config.spec();
+        Pipeline { spec, gpus, shards, marks, device_of_stage: devices.to_vec(), microbatches, messages }
     }
 
     fn message(&self, backward: bool, stage: usize, microbatch: usize) -> &Message {
@@ -187,45 +191,49 @@ impl Steps for Pipeline {
     }
 
     fn held_bytes(&self) -> usize {
-        self.shards.iter().map(Shard::held_bytes).sum()
+        self.shards.iter().map(StageModule::held_bytes).sum()
     }
 
     fn exchange(&mut self) {
         let [first, last] = [self.device_of_stage[0], *self.device_of_stage.last().unwrap()];
-        if first != last {
-            for (from, to) in [(first, last), (last, first)] {
-                let (_, part) = self.shards[from].tied_gradient().unwrap();
-                let inbox = self.shards[to].tied_inbox().unwrap();
-                assert_eq!(part.count, inbox.count);
-                let ready = self.gpus[from].events().untimed().unwrap();
-                self.gpus[from].compute.record(&ready).unwrap();
-                let gpu = &self.gpus[to];
+        if first != last && self.spec.tied_elements(|elements| elements) > 0 {
+            let bytes = tied_gradient_bytes(&self.spec);
+            // both parts leave before either is replaced
+            let sent = [first, last].map(|from| {
+                let gpu = self.gpus[from].clone();
+                let (part, ready) = (Buffer::new(gpu.context(), bytes).unwrap(), gpu.events().untimed().unwrap());
+                self.shards[from].copy_gradient(GradientSync::Tied, part.address()).unwrap();
+                gpu.compute.record(&ready).unwrap();
+                (part, ready)
+            });
+            for ((part, ready), [from, to]) in sent.iter().zip([[first, last], [last, first]]) {
+                let gpu = self.gpus[to].clone();
                 gpu.make_current().unwrap();
-                gpu.compute.wait(&ready).unwrap();
+                let inbox = Buffer::new(gpu.context(), bytes).unwrap();
+                gpu.compute.wait(ready).unwrap();
                 let (to_context, from_context) = (gpu.context().as_ref(), self.gpus[from].context().as_ref());
-                let (to_place, from_place) = ((inbox.address, to_context), (part.address, from_context));
-                gpu.compute.copy_peer(to_place, from_place, part.bytes()).unwrap();
+                gpu.compute.copy_peer((inbox.address(), to_context), (part.address(), from_context), bytes).unwrap();
+                self.shards[to].merge_gradient(GradientSync::Tied, inbox.address()).unwrap();
+                gpu.compute.synchronize().unwrap();
             }
-            self.shards[first].take_tied();
-            self.shards[last].take_tied();
         }
     }
 
-    fn export(&self, all: &mut Parameters, gradients: bool) {
-        self.shards.iter().for_each(|shard| shard.export(all, gradients).unwrap());
+    fn export(&mut self, all: &mut Parameters, what: Quantity) {
+        self.shards.iter_mut().for_each(|shard| shard.export(all, what).unwrap());
     }
 
-    fn losses(&self) -> Vec<f32> {
+    fn losses(&mut self) -> Vec<f32> {
         self.shards[*self.device_of_stage.last().unwrap()].losses().unwrap().to_vec()
     }
 
     fn squared_norms(&mut self) -> Vec<(usize, f64)> {
-        self.shards.iter_mut().for_each(|shard| shard.squared_norms().unwrap());
-        self.shards.iter().flat_map(|shard| shard.read_squared_norms().unwrap()).collect()
+        self.shards.iter_mut().for_each(|shard| shard.square().unwrap());
+        self.shards.iter_mut().flat_map(|shard| shard.squared_norms().unwrap()).collect()
     }
 
     fn update(&mut self, step: u32, hyper: &AdamW, scale: f32) {
-        self.shards.iter_mut().for_each(|shard| shard.update(hyper, step, scale).unwrap());
+        self.shards.iter_mut().for_each(|shard| shard.update(step, hyper, scale).unwrap());
     }
 }
 
@@ -251,7 +259,7 @@ fn float32_gradients_are_the_cpus_and_pytorchs_under_every_partition() {
                 let (cpu_loss, cpu) = on_one_device(&checkpoint(), (&state.inputs, &state.targets), sizes);
                 assert!((loss - cpu_loss).abs() < 1e-5, "loss {loss}, the CPU's {cpu_loss}");
                 assert!((loss - state.loss).abs() < 1e-5, "loss {loss}, PyTorch's {}", state.loss);
-                let found = pipeline.all(true);
+                let found = pipeline.all(Quantity::Gradients);
                 let both = cpu.tensors.iter().zip(&state.gradients);
                 for ((name, found), (cpu, pytorch)) in TENSOR_NAMES.iter().zip(&found.tensors).zip(both) {
                     for (whose, expected) in [("the CPU", cpu), ("PyTorch", pytorch)] {
@@ -262,6 +270,37 @@ fn float32_gradients_are_the_cpus_and_pytorchs_under_every_partition() {
                              {distance:e}"
                         );
                     }
+                }
+            }
+        }
+    });
+}
+
+/// Grouped queries, rotary positions, SwiGLU and RMSNorm: PyTorch's losses and gradients in float32, near them in bfloat16.
+#[test]
+fn llama_is_pytorchs_and_the_cpus() {
+    child("llama_is_pytorchs_and_the_cpus", &[("EMULATOR_PINNED_ONLY", "1")], || {
+        for case in crate::llama::Case::all() {
+            let [batch, micro, seq] = case.sizes();
+            let parameters = case.parameters();
+            let (inputs, targets) = case.tokens().batch(0, batch, seq).unwrap();
+            let (cpu_loss, cpu) = on_one_device(&parameters, (&inputs, &targets), [batch, seq, micro]);
+            let devices: &[usize] = if case.config.layers > 1 { &[0, 1] } else { &[0] };
+            for (precision, tolerance) in [(Precision::F32, 1e-4), (Precision::Bf16, 5e-2)] {
+                let sizes = [batch, seq, micro];
+                let mut pipeline = Pipeline::new(&parameters, Hardware::Gpus, devices, sizes, precision);
+                let loss = pipeline.gradients((&inputs, &targets), Order::Reversed);
+                assert!((loss - cpu_loss).abs() < tolerance as f32, "{}: {loss}, the CPU's {cpu_loss}", case.name);
+                let mut found = Parameters::zeros(&case.config).unwrap();
+                pipeline.export(&mut found, Quantity::Gradients);
+                for (((_, tensor), found), cpu) in case.config.spec().tensors().zip(&found.tensors).zip(&cpu.tensors) {
+                    let distance = relative_distance(found, cpu);
+                    assert!(
+                        distance < tolerance,
+                        "{} {precision:?}: {} differs by {distance:e}",
+                        case.name,
+                        tensor.name
+                    );
                 }
             }
         }
@@ -304,7 +343,7 @@ fn every_epilogue_is_asked_of_the_library_and_what_it_refuses_is_said() {
                 let sizes = [state.batch, state.tokens, 2];
                 let mut pipeline = Pipeline::new(&checkpoint(), hardware, devices, sizes, precision);
                 pipeline.gradients((&state.inputs, &state.targets), Order::FullBackward);
-                let asked: BTreeMap<String, bool> = pipeline.shards.iter().flat_map(Shard::products).collect();
+                let asked: BTreeMap<String, bool> = pipeline.shards.iter().flat_map(StageModule::products).collect();
                 // GELU is part of a product in bfloat16 only
                 let epilogues = ["None", "None added", "Bias", "Bias added", "BiasGelu", "GeluBackward"];
                 let count = if precision == Precision::F32 { 4 } else { 6 };
@@ -331,7 +370,7 @@ fn bfloat16_gradients_are_near_pytorchs() {
         let mut pipeline = Pipeline::new(&checkpoint(), Hardware::Gpus, &[0, 1], sizes, Precision::Bf16);
         let loss = pipeline.gradients((&state.inputs, &state.targets), Order::Reversed);
         assert!((loss - state.loss).abs() < 1e-2, "loss {loss}, PyTorch's {}", state.loss);
-        let found = pipeline.all(true);
+        let found = pipeline.all(Quantity::Gradients);
         for ((name, found), expected) in TENSOR_NAMES.iter().zip(&found.tensors).zip(&state.gradients) {
             let distance = relative_distance(found, expected);
             assert!(distance < 3e-2, "{name} differs by {distance:e}");
@@ -372,7 +411,7 @@ fn no_partition_and_no_order_changes_a_bit() {
 fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
     child("ragged_sizes_and_stages_without_blocks_agree_with_the_cpu", &[], || {
         for (heads, channels) in [(3, 36), (5, 35), (1, 72)] {
-            let config = model::Config { max_sequence: 11, vocabulary: 131, layers: 3, heads, channels };
+            let config = gpt2::Config { max_sequence: 11, vocabulary: 131, layers: 3, heads, channels }.transformer();
             let parameters = Parameters::random(&config, 5).unwrap();
             let (sequences, tokens) = (3, 7);
             let token = |i: usize| (i * i * 29 + 7 * i) as u32 % 131;
@@ -385,7 +424,8 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
             let layers = config.spec().split(3, Some(&[0, 3, 0])).unwrap();
             let stages: Vec<(u32, Stage)> = (0..).zip(layers).collect();
             for (precision, tolerance) in [(Precision::F32, 1e-5), (Precision::Bf16, 4e-2)] {
-                let mut shard = Shard::new(&gpu, &parameters, &stages, [sequences, tokens, 1], precision).unwrap();
+                let mut shard =
+                    StageModule::on_gpu(&gpu, &parameters, &stages, [sequences, tokens, 1], precision).unwrap();
                 let mut marks = EventTimer::new(&gpu);
                 let hidden = |_| Buffer::new(gpu.context(), shard.hidden_bytes()).unwrap();
                 let [first, second] = [0, 1].map(hidden);
@@ -401,7 +441,7 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
                 let loss = shard.losses().unwrap()[0];
                 assert!((loss - cpu_loss).abs() < tolerance as f32, "{loss} and {cpu_loss}");
                 let mut found = Parameters::zeros(&config).unwrap();
-                shard.export(&mut found, true).unwrap();
+                shard.export(&mut found, Quantity::Gradients).unwrap();
                 for ((name, found), expected) in TENSOR_NAMES.iter().zip(&found.tensors).zip(&expected.tensors) {
                     let distance = relative_distance(found, expected);
                     assert!(distance < tolerance, "{heads} heads, {precision:?}: {name} differs by {distance:e}");
@@ -412,17 +452,17 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
 }
 
 /// A shard of the whole model on GPU 0, and its marks.
-fn whole_model(precision: Precision) -> (Shard, EventTimer) {
+fn whole_model(precision: Precision) -> (StageModule<Cuda>, EventTimer) {
     let (state, parameters) = (debug_state(), checkpoint());
     let layers = parameters.config.spec().split(1, None).unwrap();
     let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
     let sizes = [state.batch / 2, state.tokens, 2];
-    let shard = Shard::new(&gpu, &parameters, &[(0, layers[0].clone())], sizes, precision).unwrap();
+    let shard = StageModule::on_gpu(&gpu, &parameters, &[(0, layers[0].clone())], sizes, precision).unwrap();
     (shard, EventTimer::new(&gpu))
 }
 
 /// The ops of both its micro-batches.
-fn one_by_one(shard: &mut Shard, marks: &mut EventTimer) {
+fn one_by_one(shard: &mut StageModule<Cuda>, marks: &mut EventTimer) {
     for k in 0..2 {
         shard.forward(0, k, None, None, marks).unwrap();
         shard.backward_input(0, k, None, None, marks).unwrap();
@@ -436,12 +476,12 @@ fn saved_parameters_give_the_same_step_again() {
         let state = debug_state();
         for precision in [Precision::F32, Precision::Bf16] {
             let (mut shard, mut marks) = whole_model(precision);
-            let mut step = |shard: &mut Shard, number: u32| {
+            let mut step = |shard: &mut StageModule<Cuda>, number: u32| {
                 shard.zero_gradients().unwrap();
                 shard.begin(&state.inputs, &state.targets).unwrap();
                 marks.clear();
                 one_by_one(shard, &mut marks);
-                shard.update(&AdamW::default(), number, 1.0).unwrap();
+                shard.update(number, &AdamW::default(), 1.0).unwrap();
                 shard.losses().unwrap()
             };
             let first = step(&mut shard, 1);
@@ -518,7 +558,7 @@ fn the_estimate_is_near_what_is_allocated() {
             let stages = [(0, layers)];
             let expected = bytes_needed(&parameters.config.spec(), &stages, &demand);
             let (before, _) = gpu.memory().unwrap();
-            let shard = Shard::new(&gpu, &parameters, &stages, [8, 64, 1], precision).unwrap();
+            let shard = StageModule::on_gpu(&gpu, &parameters, &stages, [8, 64, 1], precision).unwrap();
             let found = before - gpu.memory().unwrap().0;
             drop(shard);
             assert_eq!(gpu.memory().unwrap().0, before, "all is given back");
@@ -534,15 +574,15 @@ fn the_estimate_is_near_what_is_allocated() {
 fn a_step_is_enqueued_while_its_stream_is_held_up() {
     child("a_step_is_enqueued_while_its_stream_is_held_up", &[("EMULATOR_TIMEOUT", "60")], || {
         let state = debug_state();
-        let step = |shard: &mut Shard, marks: &mut EventTimer, state: &DebugState| {
+        let step = |shard: &mut StageModule<Cuda>, marks: &mut EventTimer, state: &DebugState| {
             shard.begin(&state.inputs, &state.targets).unwrap();
             (0..2).for_each(|k| shard.forward(0, k, None, None, marks).unwrap());
             for k in 0..2 {
                 shard.backward_input(0, k, None, None, marks).unwrap();
                 shard.backward_weight(0, k, marks).unwrap();
             }
-            shard.squared_norms().unwrap();
-            shard.update(&AdamW::default(), 1, 0.5).unwrap();
+            shard.square().unwrap();
+            shard.update(1, &AdamW::default(), 0.5).unwrap();
         };
         let run = |held_up: bool| {
             let (mut shard, mut marks) = whole_model(Precision::F32);
@@ -558,7 +598,7 @@ fn a_step_is_enqueued_while_its_stream_is_held_up() {
                 step(&mut shard, &mut marks, &state);
                 gpu.compute.synchronize().unwrap();
                 marks.clear();
-                shard.read_squared_norms().unwrap();
+                shard.squared_norms().unwrap();
                 shard.zero_gradients().unwrap();
             }
             let before = gpu.memory().unwrap();
@@ -572,7 +612,7 @@ fn a_step_is_enqueued_while_its_stream_is_held_up() {
             assert!(on_gpu() || gpu.memory().unwrap() == before, "a step allocates nothing");
             assert!(!held_up || !gpu.compute.is_done().unwrap(), "the stream is held up");
             gpu.send.write_value(word.address(), 1).unwrap();
-            let norms = shard.read_squared_norms().unwrap();
+            let norms = shard.squared_norms().unwrap();
             (shard.losses().unwrap(), norms)
         };
         assert_eq!(run(true), run(false));
@@ -602,7 +642,7 @@ fn wrong_calls_are_refused() {
         refused(shard.begin(&vec![257; state.inputs.len()], &state.targets), "below the vocabulary's 257");
         let gpu = shard.gpu().clone();
         let stage = Stage::transformer(false, 0..5, false);
-        let new = |layers: Stage, sizes| Shard::new(&gpu, &parameters, &[(0, layers)], sizes, Precision::F32);
+        let new = |layers: Stage, sizes| StageModule::on_gpu(&gpu, &parameters, &[(0, layers)], sizes, Precision::F32);
         refused(new(stage.clone(), [1, 8, 1]).map(drop), "run of the model's 4 blocks");
         refused(new(stage.clone(), [1, 65, 1]).map(drop), "sequences of 1 to 64 tokens");
         refused(new(stage, [0, 8, 1]).map(drop), "at least 1 sequence");
@@ -611,12 +651,12 @@ fn wrong_calls_are_refused() {
         let mut shard = new(middle, [4, 32, 1]).unwrap();
         let (to, from) = (place.address().offset(16), place.address());
         refused(shard.forward(0, 0, Some(from), Some(to), &mut marks), "at a multiple of 256");
-        assert_eq!((shard.tied_gradient(), shard.tied_inbox()), (None, None));
+        refused(shard.copy_gradient(GradientSync::Tied, to), "its gradient is complete");
         // half of a tied pair waits for the other half
         let first = Stage::transformer(true, 0..1, false);
         let mut shard = new(first, [4, 32, 1]).unwrap();
-        refused(shard.update(&AdamW::default(), 1, 1.0), "exchange it first");
-        refused(shard.squared_norms(), "exchange it first");
+        refused(shard.update(1, &AdamW::default(), 1.0), "exchange it first");
+        refused(shard.square(), "exchange it first");
     });
 }
 
@@ -628,16 +668,15 @@ fn replicas_add_up_to_twice_the_gradient() {
         shard.begin(&state.inputs, &state.targets).unwrap();
         one_by_one(&mut shard, &mut marks);
         let mut once = Parameters::zeros(&checkpoint().config).unwrap();
-        shard.export(&mut once, true).unwrap();
-        let (own, inbox) = (shard.stage_gradient(0), shard.stage_inbox(0).unwrap());
-        assert_eq!(own.len(), 4 + 4, "four blocks; token and position embedding, final LayerNorm, the head's part");
-        for (own, other) in own.iter().zip(&inbox) {
-            assert_eq!(own.count, other.count);
-            shard.gpu().compute.copy(other.address, own.address, own.bytes()).unwrap();
-        }
-        shard.add_stage_inbox(0).unwrap();
+        shard.export(&mut once, Quantity::Gradients).unwrap();
+        let stage = GradientSync::Stage(Chunk { stage: 0, direction: 0 });
+        let whole = checkpoint().config.spec();
+        let bytes = stage_gradient_bytes(&whole, &whole.split(1, None).unwrap()[0]);
+        let sent = Buffer::new(shard.gpu().context(), bytes).unwrap();
+        shard.copy_gradient(stage, sent.address()).unwrap();
+        shard.merge_gradient(stage, sent.address()).unwrap();
         let mut twice = once.clone();
-        shard.export(&mut twice, true).unwrap();
+        shard.export(&mut twice, Quantity::Gradients).unwrap();
         for (once, twice) in once.tensors.iter().zip(&twice.tensors) {
             assert!(once.iter().zip(twice).all(|(once, twice)| 2.0 * once == *twice));
         }
@@ -774,7 +813,8 @@ fn too_little_memory_is_refused_with_numbers() {
         let whole = Stage::transformer(true, 0..4, true);
         let stages = [(0, whole)];
         if !skipped_on_gpu("a model that does not fit in a small memory") {
-            let error = Shard::new(&gpu, &parameters, &stages, [64, 64, 1], Precision::F32).map(drop).unwrap_err();
+            let error =
+                StageModule::on_gpu(&gpu, &parameters, &stages, [64, 64, 1], Precision::F32).map(drop).unwrap_err();
             let error = format!("{error:#}");
             assert!(error.contains("MiB of free memory on GPU 0") && error.contains("of 40 MiB"), "{error}");
         }
@@ -819,7 +859,7 @@ fn a_missing_library_is_named_once_with_its_fix() {
         }
         let gpu = Arc::new(Gpu::whole(driver(), 0).unwrap());
         let stages = [(0, checkpoint().config.spec().split(1, None).unwrap()[0].clone())];
-        let error = Shard::new(&gpu, &checkpoint(), &stages, [1, 8, 1], Precision::F32).map(drop).unwrap_err();
+        let error = StageModule::on_gpu(&gpu, &checkpoint(), &stages, [1, 8, 1], Precision::F32).map(drop).unwrap_err();
         let words = format!("{error:#}");
         assert_eq!(words.matches("expected NVRTC").count(), 1, "{words}");
         assert!(Unusable::is_behind(&error) && words.contains("pip install nvidia-cuda-nvrtc"), "{words}");

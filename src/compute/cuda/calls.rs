@@ -1,0 +1,345 @@
+//! The calls of a model's layers on a GPU.
+
+use super::estimate::check_address;
+use super::operation::{FusedShape, NormOperands};
+use super::{Activations, Cuda, EventTimer, Group};
+use crate::compute::{
+    Activated, Attended, Attention, Classified, Classifier, Compute, Embedded, Embedding, Function, Linear, Multiplied,
+    Norm, NormKind, Normalized, Rotation, Side,
+};
+use anyhow::{Context as _, Result};
+use pipesim_cuda::api::Address;
+use pipesim_cuda::blas::Sizes;
+
+impl Cuda {
+    /// A buffer of `count` activations.
+    fn activations(&mut self, count: usize) -> Result<Activations> {
+        Ok(Activations::Pooled(self.operations.activations(count)?))
+    }
+
+    fn floats(&mut self, count: usize) -> Result<Activations> {
+        Ok(Activations::Pooled(self.operations.floats(count)?))
+    }
+
+    fn sizes(&self, layer: &Linear) -> Sizes {
+        Sizes { rows: self.rows(), outputs: layer.outputs, inputs: layer.inputs }
+    }
+
+    fn logits(&self, layer: &Classifier) -> Sizes {
+        Sizes { rows: self.rows(), outputs: layer.rows, inputs: layer.width }
+    }
+
+    /// Queries, keys and values with a head of keys and values for every head of queries, unless they have that already.
+    fn expanded(&mut self, layer: &Attention, fused: &Activations) -> Result<Option<Activations>> {
+        let &Attention { heads, groups, size } = layer;
+        if heads == groups {
+            return Ok(None);
+        }
+        let wide = self.activations(3 * self.rows() * heads * size)?;
+        self.operations.heads_expand(wide.address(), fused.address(), [self.rows(), heads, groups, size])?;
+        Ok(Some(wide))
+    }
+
+    fn shape(&self, layer: &Attention) -> FusedShape {
+        let (micro, &Attention { heads, size, .. }) = (self.workload.micro_batch, layer);
+        FusedShape { sequences: micro.sequences, tokens: micro.tokens, heads, size }
+    }
+}
+
+/// Addresses of a layer's weight and bias; null without a bias.
+fn parameters(group: &Group, layer: &Linear) -> [Address; 2] {
+    let bias = if layer.has_bias { group.tensor(layer.weight + 1) } else { Address::NULL };
+    [group.tensor(layer.weight), bias]
+}
+
+impl Compute for Cuda {
+    type Buffer = Activations;
+    type Timer = EventTimer;
+
+    fn begin(&mut self, inputs: &[u32], targets: &[u32]) -> Result<()> {
+        self.batch.begin(inputs, targets)
+    }
+
+    fn take(&mut self, width: usize, output: Option<&Address>) -> Result<Activations> {
+        match output {
+            Some(&address) => {
+                check_address(address, "output")?;
+                Ok(Activations::Placed(address))
+            }
+            None => self.activations(self.rows() * width),
+        }
+    }
+
+    fn give(&mut self, buffer: Activations) {
+        if let Activations::Pooled(buffer) = buffer {
+            self.operations.pool.give([buffer]);
+        }
+    }
+
+    fn receive(&mut self, message: Address, width: usize) -> Result<Activations> {
+        check_address(message, "message")?;
+        let buffer = self.operations.activations(self.rows() * width)?;
+        self.operations.gpu.compute.copy(buffer.address(), message, buffer.bytes())?;
+        Ok(Activations::Pooled(buffer))
+    }
+
+    fn send(&mut self, buffer: Activations, output: Address) -> Result<()> {
+        if let Activations::Pooled(buffer) = buffer {
+            check_address(output, "output")?;
+            self.operations.gpu.compute.copy(output, buffer.address(), buffer.bytes())?;
+            self.operations.pool.give([buffer]);
+        }
+        Ok(())
+    }
+
+    /// Ids are stored with the step's batch, so nothing is kept.
+    fn embed(&mut self, out: &mut Activations, layer: Embedding<&Group>, microbatch: usize) -> Result<Activations> {
+        let positions = layer.positions.map_or(Address::NULL, |group| group.tensor(0));
+        let places = [out.address(), self.batch.inputs(microbatch), layer.tokens.tensor(0), positions];
+        self.operations.embedding_forward(places, [self.rows(), self.workload.micro_batch.tokens, layer.width])?;
+        Ok(Activations::Placed(Address::NULL))
+    }
+
+    fn embed_weight(
+        &mut self,
+        layer: Embedding<&mut Group>,
+        microbatch: usize,
+        operands: Embedded<Activations>,
+    ) -> Result<()> {
+        let (index, gradient) = (self.batch.index(microbatch), operands.gradient.address());
+        let into = layer.tokens.gradient(0, Side::Own);
+        self.operations.embedding_backward_token(into, gradient, index, layer.width)?;
+        let Some(positions) = layer.positions else { return Ok(()) };
+        let micro = self.workload.micro_batch;
+        let dimensions = [micro.sequences, micro.tokens, layer.width];
+        self.operations.embedding_backward_position([positions.gradient(0, Side::Own), gradient], dimensions)
+    }
+
+    fn norm(&mut self, out: &mut Activations, group: &Group, layer: &Norm, input: &Activations) -> Result<Activations> {
+        let (dimensions, weight) = ([self.rows(), layer.width], group.tensor(layer.weight));
+        Ok(match layer.kind {
+            NormKind::Layer => {
+                let statistics = self.floats(self.rows() * 2)?;
+                let places = [out.address(), statistics.address(), input.address()];
+                let parameters = [weight, group.tensor(layer.weight + 1)];
+                self.operations.layernorm_forward(places, parameters, dimensions)?;
+                statistics
+            }
+            NormKind::RootMeanSquare => {
+                let statistics = self.floats(self.rows())?;
+                let places = [out.address(), statistics.address(), input.address(), weight];
+                self.operations.rmsnorm_forward(places, dimensions, layer.epsilon)?;
+                statistics
+            }
+        })
+    }
+
+    fn norm_input(
+        &mut self,
+        out: &mut Activations,
+        group: &Group,
+        layer: &Norm,
+        operands: Normalized<Activations>,
+    ) -> Result<Activations> {
+        let dimensions = [self.rows(), layer.width];
+        let others = [group.tensor(layer.weight), operands.residual.map_or(Address::NULL, Activations::address)];
+        let operands = NormOperands {
+            gradient: operands.gradient.address(),
+            input: operands.input.address(),
+            statistics: operands.statistics.address(),
+        };
+        let (operations, out) = (&mut self.operations, out.address());
+        Ok(Activations::Pooled(match layer.kind {
+            NormKind::Layer => {
+                let sums = operations.layernorm_backward_sums(operands, dimensions)?;
+                operations.layernorm_backward_input(out, operands, others, dimensions)?;
+                sums
+            }
+            NormKind::RootMeanSquare => {
+                let sums = operations.rmsnorm_backward_sums(operands, dimensions)?;
+                operations.rmsnorm_backward_input(out, operands, others, dimensions)?;
+                sums
+            }
+        }))
+    }
+
+    fn norm_weight(&mut self, group: &mut Group, layer: &Norm, sums: &Activations) -> Result<()> {
+        let (dimensions, weight) = ([self.rows(), layer.width], group.gradient(layer.weight, Side::Own));
+        match layer.kind {
+            NormKind::Layer => {
+                let into = [weight, group.gradient(layer.weight + 1, Side::Own)];
+                self.operations.layernorm_backward_weight(into, sums.address(), dimensions)
+            }
+            NormKind::RootMeanSquare => self.operations.rmsnorm_backward_weight(weight, sums.address(), dimensions),
+        }
+    }
+
+    fn linear(
+        &mut self,
+        out: &mut Activations,
+        group: &Group,
+        layer: &Linear,
+        input: &Activations,
+        residual: Option<&Activations>,
+    ) -> Result<()> {
+        let (places, residual) = ([out.address(), input.address()], residual.map(Activations::address));
+        self.operations.linear_forward(places, parameters(group, layer), residual, self.sizes(layer))
+    }
+
+    /// Keeps the activation's input.
+    fn activated(
+        &mut self,
+        out: &mut Activations,
+        group: &Group,
+        layer: &Activated,
+        input: &Activations,
+    ) -> Result<Activations> {
+        let kept = self.activations(self.rows() * layer.linear.outputs)?;
+        let (parameters, sizes) = (parameters(group, &layer.linear), self.sizes(&layer.linear));
+        match layer.function {
+            Function::Gelu => {
+                let places = [out.address(), kept.address(), input.address()];
+                self.operations.linear_gelu_forward(places, parameters, sizes)?;
+            }
+            Function::SwiGlu => {
+                let places = [kept.address(), input.address()];
+                self.operations.linear_forward(places, parameters, None, sizes)?;
+                self.operations.swiglu_forward(out.address(), kept.address(), [self.rows(), layer.width])?;
+            }
+        }
+        Ok(kept)
+    }
+
+    fn linear_input(
+        &mut self,
+        out: &mut Activations,
+        group: &Group,
+        layer: &Linear,
+        gradient: &Activations,
+    ) -> Result<()> {
+        let places = [out.address(), gradient.address(), group.tensor(layer.weight)];
+        self.operations.linear_backward_input(places, self.sizes(layer))
+    }
+
+    fn activation_input(
+        &mut self,
+        group: &Group,
+        layer: &Activated,
+        after: &Linear,
+        gradient: &Activations,
+        kept: Activations,
+    ) -> Result<Activations> {
+        let out = self.activations(self.rows() * layer.width)?;
+        let places = [out.address(), gradient.address(), group.tensor(after.weight)];
+        match layer.function {
+            Function::Gelu => {
+                let [out, gradient, weight] = places;
+                self.operations
+                    .linear_gelu_backward_input([out, gradient, weight, kept.address()], self.sizes(after))?;
+            }
+            Function::SwiGlu => {
+                self.operations.linear_backward_input(places, self.sizes(after))?;
+                self.operations.swiglu_backward(kept.address(), out.address(), [self.rows(), layer.width])?;
+            }
+        }
+        // GELU's gradient is in the new buffer, SwiGLU's in the wider one that was kept
+        let (gradient, free) = if layer.function == Function::Gelu { (out, kept) } else { (kept, out) };
+        self.give(free);
+        Ok(gradient)
+    }
+
+    fn linear_weight(&mut self, group: &mut Group, layer: &Linear, operands: Multiplied<Activations>) -> Result<()> {
+        let bias = if layer.has_bias { group.gradient(layer.weight + 1, Side::Own) } else { Address::NULL };
+        let into = [group.gradient(layer.weight, Side::Own), bias];
+        let places = [operands.gradient.address(), operands.input.address()];
+        self.operations.linear_backward_weight(into, places, self.sizes(layer))
+    }
+
+    fn rotate(&mut self, fused: &mut Activations, layer: &Rotation, backwards: bool) -> Result<()> {
+        let [cosines, sines] =
+            self.rotations.as_ref().context("expected frequencies of rotary positions, found none")?;
+        let pairs = self.workload.frequencies.len();
+        let dimensions = [self.rows(), self.workload.micro_batch.tokens, layer.heads, pairs, layer.fused];
+        self.operations.heads_rotate([fused.address(), cosines.address(), sines.address()], dimensions, backwards)
+    }
+
+    /// With fewer heads of keys than of queries, each is repeated for the queries that share it.
+    fn attention(&mut self, out: &mut Activations, layer: &Attention, fused: &Activations) -> Result<Activations> {
+        let log_sums = self.floats(self.rows() * layer.heads)?;
+        let expanded = self.expanded(layer, fused)?;
+        let qkv = expanded.as_ref().unwrap_or(fused).address();
+        self.operations.attention_forward([out.address(), log_sums.address(), qkv], &self.shape(layer))?;
+        expanded.into_iter().for_each(|buffer| self.give(buffer));
+        Ok(log_sums)
+    }
+
+    fn attention_input(
+        &mut self,
+        out: &mut Activations,
+        layer: &Attention,
+        operands: Attended<Activations>,
+    ) -> Result<()> {
+        let Attended { gradient, fused, output, kept } = operands;
+        let expanded = self.expanded(layer, fused)?;
+        let places = [gradient, expanded.as_ref().unwrap_or(fused), output, kept].map(Activations::address);
+        let Some(expanded) = expanded else {
+            return self.operations.attention_backward(out.address(), places, &self.shape(layer));
+        };
+        let wide = self.activations(3 * self.rows() * layer.heads * layer.size)?;
+        self.operations.attention_backward(wide.address(), places, &self.shape(layer))?;
+        let dimensions = [self.rows(), layer.heads, layer.groups, layer.size];
+        self.operations.heads_reduce(out.address(), wide.address(), dimensions)?;
+        self.give(wide);
+        self.give(expanded);
+        Ok(())
+    }
+
+    fn classify(
+        &mut self,
+        group: &Group,
+        layer: &Classifier,
+        input: &Activations,
+        microbatch: usize,
+        weight: f32,
+    ) -> Result<Activations> {
+        let (rows, sizes) = (self.rows(), self.logits(layer));
+        let logits = self.activations(rows * layer.rows)?;
+        let places = [logits.address(), input.address()];
+        self.operations.linear_forward(places, [group.tensor(layer.weight), Address::NULL], None, sizes)?;
+        let losses = self.operations.floats(rows)?;
+        let places = [logits.address(), losses.address(), self.batch.targets(microbatch)];
+        self.operations.classifier_forward(places, weight, [rows, layer.vocabulary, layer.rows])?;
+        let loss = self.losses.address().offset(microbatch * size_of::<f32>());
+        self.operations.loss_mean(loss, losses.address(), rows)?;
+        self.operations.pool.give([losses]);
+        Ok(logits)
+    }
+
+    fn classify_input(
+        &mut self,
+        out: &mut Activations,
+        group: &Group,
+        layer: &Classifier,
+        logits_gradient: &Activations,
+    ) -> Result<()> {
+        let places = [out.address(), logits_gradient.address(), group.tensor(layer.weight)];
+        self.operations.linear_backward_input(places, self.logits(layer))
+    }
+
+    fn classify_weight(
+        &mut self,
+        group: &mut Group,
+        layer: &Classifier,
+        operands: Classified<Activations>,
+    ) -> Result<()> {
+        let into = [group.gradient(layer.weight, layer.side), Address::NULL];
+        let places = [operands.logits_gradient.address(), operands.input.address()];
+        self.operations.linear_backward_weight(into, places, self.logits(layer))
+    }
+
+    fn losses(&mut self) -> Result<Vec<f32>> {
+        let mut losses = vec![0.0; self.workload.microbatches];
+        self.operations.download(&mut losses, self.losses.address())?;
+        Ok(losses)
+    }
+}
