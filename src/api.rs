@@ -21,7 +21,9 @@ pub mod models {
     pub use crate::memory::{DeviceMemory, Memory, MemoryModel, SavedActivations};
     pub use crate::model_prediction::{ModelPrediction, model_costs};
     pub use crate::model_spec::gpt2::Config as Gpt2Config;
-    pub use crate::model_spec::transformer::{Activation, Biases, Config as TransformerConfig, Style};
+    pub use crate::model_spec::transformer::{
+        Activation, ActivationFunction, Biases, Config as TransformerConfig, Rotary, RotaryScaling, Style,
+    };
     pub use crate::model_spec::{
         Initial, InvalidSizes, MicroBatch, ModelSpec, Operation, Outline, Part, SplitError, Stage, Storage, Tensor,
         TiedSides, model_spec, names as model_names,
@@ -86,6 +88,6 @@ pub mod training {
         Backend, Calibration, Error, Errors, Event, Experiment, Iteration, Observer, Outcome, Results, Training,
         TrainingConfig, Verdict, compare, silent,
     };
-    pub use crate::model::{AdamW, Parameters, Part, PartTiming, Tokenizer, Tokens};
+    pub use crate::model::{AdamW, Parameters, Part, PartTiming, Quantity, Tokenizer, Tokens};
     pub use crate::ranks::{Lost, Ranks};
 }

@@ -125,10 +125,10 @@ pub(super) fn check_address(found: Option<Address>, wanted: bool, what: &str) ->
 pub(super) fn check_kernel_sizes(config: &Config, [sequences, tokens, microbatches]: [usize; 3]) -> Result<()> {
     check_sizes(config, [sequences, tokens, microbatches])?;
     ensure!(
-        config.head_size() <= MAX_HEAD_SIZE,
+        config.head_size <= MAX_HEAD_SIZE,
         Unsupported(format!(
             "expected heads of at most {MAX_HEAD_SIZE} channels on a GPU, found {}: choose more heads",
-            config.head_size()
+            config.head_size
         ))
     );
     let most = i32::MAX as usize;

@@ -2,8 +2,8 @@
 
 use super::api::{Address, Buffer, Pinned};
 use super::operation::{Operations, Updated};
-use crate::model::{AdamW, Parameters};
-use anyhow::Result;
+use crate::model::{AdamW, Parameters, Quantity};
+use anyhow::{Result, ensure};
 use std::ops::Range;
 
 /// Alignment of tensors in elements (256 bytes in bfloat16), so that products use the same algorithm and give the same bits wherever a
@@ -143,9 +143,30 @@ impl Group {
         Ok(true)
     }
 
-    /// Copies values or gradients into the tensors of the whole model. Waits.
-    pub(super) fn export(&self, operations: &Operations, into: &mut Parameters, gradients: bool) -> Result<()> {
-        let row = if gradients { &self.gradients } else { &self.values };
+    fn row(&self, what: Quantity) -> &Buffer {
+        match what {
+            Quantity::Values => &self.values,
+            Quantity::Gradients => &self.gradients,
+            Quantity::FirstMoments => &self.first_moments,
+            Quantity::SecondMoments => &self.second_moments,
+        }
+    }
+
+    /// Copies a row from the tensors of the whole model. Waits for the copies.
+    pub(super) fn import(&self, operations: &Operations, from: &Parameters, what: Quantity) -> Result<()> {
+        ensure!(
+            what != Quantity::Gradients,
+            "expected values or moments to import, found gradients: steps compute those"
+        );
+        for &(tensor, start, _) in &self.tensors {
+            upload(operations, element(self.row(what), start), from.part(tensor, self.layer))?;
+        }
+        if what == Quantity::Values { self.refresh(operations) } else { Ok(()) }
+    }
+
+    /// Copies a row into the tensors of the whole model. Waits.
+    pub(super) fn export(&self, operations: &Operations, into: &mut Parameters, what: Quantity) -> Result<()> {
+        let row = self.row(what);
         for &(tensor, start, _) in &self.tensors {
             download(operations, into.part_mut(tensor, self.layer), element(row, start))?;
         }

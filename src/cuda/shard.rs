@@ -14,10 +14,11 @@ use super::timing::EventTimer;
 use super::{block, head};
 use crate::model::stash::{self, Stash, find};
 use crate::model::{Parameters, Part, Shape, check_held};
-use crate::model_spec::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
+use crate::model_spec::gpt2::{self, BLOCK_TENSORS, LNF_TENSORS, WPE, WTE};
+use crate::model_spec::transformer::Config;
 use crate::model_spec::{self, BLOCK, EMBEDDING, HEAD, ModelSpec, TiedSides};
 use crate::op::Kind;
-use anyhow::{Context as _, Error, Result, bail};
+use anyhow::{Context as _, Error, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -76,6 +77,10 @@ impl Shard {
         let config = parameters.config;
         estimate::check_kernel_sizes(&config, [sequences, tokens, microbatches])?;
         check_held(&config, stages)?;
+        ensure!(
+            gpt2::Config::of(&config).is_some(),
+            "expected a GPT-2 on a GPU, found another model: train it with --device cpu"
+        );
         let demand = Demand { sequences, tokens, microbatches, in_flight: 1, precision };
         let spec = config.spec();
         estimate::check_memory(gpu, &spec, stages, &demand)?;

@@ -4,7 +4,7 @@ use super::api::{Address, Buffer};
 use super::batch::DOUBLE;
 use super::group::{Group, download};
 use super::shard::Shard;
-use crate::model::{AdamW, Parameters};
+use crate::model::{AdamW, Parameters, Quantity};
 use crate::model_spec::gpt2::WTE;
 use crate::model_spec::{BLOCK, EMBEDDING, HEAD, TiedSides};
 use anyhow::{Context as _, Result, ensure};
@@ -210,12 +210,12 @@ impl Shard {
         Ok(losses)
     }
 
-    /// Copies the parameters that are here, or their gradients, into the whole model's tensors. The token embedding's gradient
+    /// Copies the parameters that are here, their gradients or their moments into the whole model's tensors. The token embedding's gradient
     /// is the sum of the parts that are here. Waits.
     ///
     /// # Errors
     /// The tensors are of another model, or the GPU failed.
-    pub fn export(&self, into: &mut Parameters, gradients: bool) -> Result<()> {
+    pub fn export(&self, into: &mut Parameters, what: Quantity) -> Result<()> {
         ensure!(
             into.config == self.config,
             "expected tensors of the model {:?}, found {:?}: pass those of this model",
@@ -224,14 +224,24 @@ impl Shard {
         );
         self.operations.gpu.make_current()?;
         for group in self.groups() {
-            group.export(&self.operations, into, gradients)?;
+            group.export(&self.operations, into, what)?;
         }
-        if let (true, Some(part)) = (gradients, &self.wte_head_gradients) {
+        if let (Quantity::Gradients, Some(part)) = (what, &self.wte_head_gradients) {
             let mut other = vec![0.0; into.tensors[WTE].len()];
             download(&self.operations, &mut other, part.address())?;
             into.tensors[WTE].iter_mut().zip(other).for_each(|(gradient, other)| *gradient += other);
         }
         Ok(())
+    }
+
+    /// Copies parameters or moments from the whole model's tensors. Waits.
+    ///
+    /// # Errors
+    /// The tensors are of another model, or gradients, or the GPU failed.
+    pub fn import(&mut self, from: &Parameters, what: Quantity) -> Result<()> {
+        ensure!(from.config == self.config, "expected tensors of this model, found those of another one: pass its own");
+        self.operations.gpu.make_current()?;
+        self.groups().try_for_each(|group| group.import(&self.operations, from, what))
     }
 
     /// In the order in which they are updated.

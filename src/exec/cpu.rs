@@ -2,7 +2,7 @@
 
 use super::device::{Batch, Device, State, Update};
 use crate::epilogue::GradientSync;
-use crate::model::{Parameters, PartTiming, Shard, Signal, Snapshot};
+use crate::model::{Parameters, PartTiming, Quantity, Shard, Signal, Snapshot};
 use crate::op::{Kind, Op};
 use crate::placement::Chunk;
 use std::sync::Arc;
@@ -42,13 +42,13 @@ impl State for Cpu {
         Ok(())
     }
 
-    fn export(&mut self, into: &mut Parameters, gradients: bool) -> anyhow::Result<()> {
-        if gradients {
-            self.shard.gradients(into)
-        } else {
-            self.shard.parameters(into)
-        }
+    fn export(&mut self, into: &mut Parameters, what: Quantity) -> anyhow::Result<()> {
+        self.shard.export(into, what);
         Ok(())
+    }
+
+    fn import(&mut self, from: &Parameters, what: Quantity) -> anyhow::Result<()> {
+        self.shard.import(from, what)
     }
 
     fn peak_held_bytes(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use crate::cost::CostTable;
 use crate::epilogue::GradientSync;
-use crate::model::{AdamW, Parameters, PartTiming};
+use crate::model::{AdamW, Parameters, PartTiming, Quantity};
 use crate::op::Op;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,8 +43,13 @@ pub trait State {
         Ok(())
     }
 
-    /// Copies this device's parameters, or gradients, into the tensors of the whole model.
-    fn export(&mut self, _into: &mut Parameters, _gradients: bool) -> anyhow::Result<()> {
+    /// Copies this device's parameters, gradients or moments into the tensors of the whole model.
+    fn export(&mut self, _into: &mut Parameters, _what: Quantity) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// Copies this device's parameters or moments from the tensors of the whole model. Gradients cannot be imported.
+    fn import(&mut self, _from: &Parameters, _what: Quantity) -> anyhow::Result<()> {
         Ok(())
     }
 

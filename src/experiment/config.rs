@@ -4,7 +4,7 @@ use super::Error;
 use super::system::{free_memory_bytes, in_words};
 use crate::exec::Fault;
 use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
-use crate::model_spec;
+use crate::model_spec::{self, gpt2};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -95,8 +95,8 @@ impl TrainingConfig {
             }
             return Ok(Parameters::read_config(path)?);
         }
-        let names = || Config::PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        let preset = Config::preset(&self.model.to_lowercase());
+        let names = || gpt2::Config::PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let preset = gpt2::Config::preset(&self.model.to_lowercase());
         let preset = preset.ok_or_else(|| {
             let model = &self.model;
             Error::Usage(match model_spec::transformer_named(model) {
@@ -108,7 +108,7 @@ impl TrainingConfig {
                 None => format!("no model is called '{model}'; known: {}", names()),
             })
         })?;
-        let config = Config {
+        let config = gpt2::Config {
             max_sequence: self.max_sequence.unwrap_or(preset.max_sequence),
             vocabulary: self.vocabulary.unwrap_or(preset.vocabulary),
             layers: self.blocks.unwrap_or(preset.layers),
@@ -116,6 +116,7 @@ impl TrainingConfig {
             channels: self.channels.unwrap_or(preset.channels),
         };
         config.validate().map_err(|e| Error::Usage(e.to_string()))?;
+        let config = config.transformer();
         require_memory(&config)?;
         Ok(config)
     }
@@ -150,7 +151,7 @@ impl TrainingConfig {
 /// Checks that a data file is not too long and fits into memory.
 fn require_room(path: &Path) -> Result<(), Error> {
     let length = path.metadata().map_or(0, |found| found.len());
-    let needed = length.saturating_mul(3); // the text, and two bytes per token
+    let needed = length.saturating_mul(5); // the text, and four bytes per token
     let (shown, cut) = (path.display(), "use a part of it, as head -c 1G FILE writes");
     if length > Tokens::MOST_BYTES {
         let (most, found) = (in_words(Tokens::MOST_BYTES), in_words(length));

@@ -69,11 +69,11 @@ impl TrainingConfig {
                 batch.next_multiple_of(microbatches)
             )));
         }
-        let sequence_tokens = self.sequence_tokens.unwrap_or(config.max_sequence.min(DEFAULT_SEQUENCE));
-        if sequence_tokens > config.max_sequence {
+        let longest = config.longest_sequence().unwrap_or(usize::MAX);
+        let sequence_tokens = self.sequence_tokens.unwrap_or(longest.min(DEFAULT_SEQUENCE));
+        if sequence_tokens > longest {
             return Err(Error::Usage(format!(
-                "expected --seq of at most {}, the model's position table, found {sequence_tokens}",
-                config.max_sequence
+                "expected --seq of at most {longest}, the model's position table, found {sequence_tokens}"
             )));
         }
         let tokens = self.tokens(&config)?;

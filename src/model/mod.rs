@@ -21,12 +21,12 @@ mod step;
 mod text;
 mod tokens;
 
-pub use crate::model_spec::gpt2::Config;
+pub use crate::model_spec::transformer::Config;
 pub use block::STORAGE;
 pub use cpu_kernels::Shape;
 pub use cpu_kernels::optimizer::AdamW;
 pub use lap::{Part, PartTiming};
-pub use parameters::Parameters;
+pub use parameters::{Parameters, Quantity};
 pub use rates::{Rates, rates};
 pub use shard::{Shard, Signal};
 pub use stages::{check_held, check_sizes};

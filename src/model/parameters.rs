@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::model_spec::Initial;
-use crate::model_spec::gpt2::Config;
+use crate::model_spec::transformer::Config;
+use crate::model_spec::{Initial, gpt2};
 
 const MAGIC: i32 = 20240326;
 const FLOAT32: i32 = 3;
@@ -24,17 +24,31 @@ const HEADER_WORDS: usize = 256;
 pub struct Parameters {
     /// The model's sizes.
     pub config: Config,
-    /// llm.c's tensors, row-major, the layers of a tensor one after the other: wte (Vp, C), wpe (maxT, C), ln1w (L, C),
-    /// ln1b (L, C), qkvw (L, 3C, C), qkvb (L, 3C), attprojw (L, C, C), attprojb (L, C), ln2w (L, C), ln2b (L, C), fcw
+    /// The tensors of the model's description, [`ModelSpec::tensors`](crate::model_spec::ModelSpec::tensors): row-major, the
+    /// layers of a tensor one after the other, a tied one once. Of a GPT-2 they are llm.c's: wte (Vp, C), wpe (maxT, C), ln1w
+    /// (L, C), ln1b (L, C), qkvw (L, 3C, C), qkvb (L, 3C), attprojw (L, C, C), attprojb (L, C), ln2w (L, C), ln2b (L, C), fcw
     /// (L, 4C, C), fcb (L, 4C), fcprojw (L, C, 4C), fcprojb (L, C), lnfw (C), lnfb (C).
-    pub tensors: [Vec<f32>; 16],
+    pub tensors: Vec<Vec<f32>>,
+}
+
+/// What a training keeps for every parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Quantity {
+    /// The parameters themselves.
+    Values,
+    /// Their gradients, summed over the micro-batches of a step so far.
+    Gradients,
+    /// AdamW's first moments.
+    FirstMoments,
+    /// AdamW's second moments.
+    SecondMoments,
 }
 
 impl Parameters {
     /// All zeros.
     pub fn zeros(config: &Config) -> Result<Parameters> {
         config.validate()?;
-        Ok(Parameters { config: *config, tensors: config.tensor_lengths().map(|length| vec![0.0; length]) })
+        Ok(Parameters { config: *config, tensors: config.tensor_lengths().into_iter().map(|n| vec![0.0; n]).collect() })
     }
 
     /// The initialisation that the model's spec describes, tensor by tensor. The same seed gives the same parameters.
@@ -83,7 +97,7 @@ impl Parameters {
     /// The sizes of the model in llm.c's checkpoint, without its parameters.
     pub fn read_config(path: &Path) -> Result<Config> {
         read_header(path)
-            .map(|(_, config, _)| config)
+            .map(|(_, sizes, _)| sizes.transformer())
             .with_context(|| format!("reading the checkpoint {}", path.display()))
     }
 
@@ -163,7 +177,7 @@ fn check_length(found: u64, expected: u128) -> Result<()> {
 }
 
 /// Reads a checkpoint's header, and whether the file is as long as it says. Returns whether it holds float32, too.
-fn read_header(path: &Path) -> Result<(BufReader<File>, Config, bool)> {
+fn read_header(path: &Path) -> Result<(BufReader<File>, gpt2::Config, bool)> {
     let (reader, header, length) = open(path)?;
     ensure!(
         header[0] == MAGIC,
@@ -180,7 +194,7 @@ fn read_header(path: &Path) -> Result<(BufReader<File>, Config, bool)> {
             format!("expected a positive {name} in the header, found {}: use an undamaged file", header[word])
         })
     };
-    let config = Config {
+    let config = gpt2::Config {
         max_sequence: size(2, "max_sequence")?,
         vocabulary: size(3, "vocabulary")?,
         layers: size(4, "layers")?,
@@ -203,7 +217,7 @@ fn read_header(path: &Path) -> Result<(BufReader<File>, Config, bool)> {
 fn read(path: &Path) -> Result<Parameters> {
     let (mut reader, config, is_float32) = read_header(path)?;
     // the file has as many bytes as the header says: what is allocated now is bounded by twice its length
-    let mut parameters = Parameters::zeros(&config)?;
+    let mut parameters = Parameters::zeros(&config.transformer())?;
     for tensor in &mut parameters.tensors {
         if is_float32 {
             read_floats(&mut reader, tensor)?;
@@ -221,14 +235,13 @@ fn read(path: &Path) -> Result<Parameters> {
 }
 
 fn write(parameters: &Parameters, path: &Path) -> Result<()> {
-    let config = &parameters.config;
+    let config = gpt2::Config::of(&parameters.config).context(
+        "expected a GPT-2, the only model that llm.c's format holds, found another one: save it as safetensors instead",
+    )?;
     config.validate()?;
-    let lengths = parameters.tensors.each_ref().map(Vec::len);
-    ensure!(
-        lengths == config.tensor_lengths(),
-        "expected tensors of {:?} elements, found {lengths:?}",
-        config.tensor_lengths()
-    );
+    let (lengths, expected): (Vec<usize>, _) =
+        (parameters.tensors.iter().map(Vec::len).collect(), parameters.config.tensor_lengths());
+    ensure!(lengths == expected, "expected tensors of {expected:?} elements, found {lengths:?}");
     let sizes = [config.max_sequence, config.vocabulary, config.layers, config.heads, config.channels];
     let mut header = [0i32; HEADER_WORDS];
     (header[0], header[1], header[7]) = (MAGIC, FLOAT32, i32::try_from(config.padded_vocabulary())?);

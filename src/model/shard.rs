@@ -12,7 +12,8 @@ use super::parameters::Parameters;
 use super::pool::Pool;
 use super::stages::{check_held, check_sizes};
 use super::stash::{self, Stash, find};
-use crate::model_spec::gpt2::{BLOCK_TENSORS, Config, LNF_TENSORS, WPE, WTE};
+use crate::model_spec::gpt2::{self, BLOCK_TENSORS, LNF_TENSORS, WPE, WTE};
+use crate::model_spec::transformer::Config;
 use crate::model_spec::{self, BLOCK, EMBEDDING, HEAD, ModelSpec, TiedSides};
 use crate::op::Kind;
 use cpu_kernels::Shape;
@@ -73,6 +74,7 @@ impl Shard {
         let config = parameters.config;
         check_sizes(&config, [sequences, tokens, microbatches])?;
         check_held(&config, stages)?;
+        ensure!(gpt2::Config::of(&config).is_some(), "expected a GPT-2, found another model: take one of its sizes");
         let spec = config.spec();
         let filled = |tensors: Range<usize>, layer: Option<usize>| {
             // each layer's weight with its bias behind it; embeddings have none
@@ -372,7 +374,7 @@ mod tests {
 
     #[test]
     fn ops_leave_behind_what_the_anatomy_says() {
-        let config = Config { max_sequence: 16, vocabulary: 37, layers: 3, heads: 3, channels: 24 };
+        let config = gpt2::Config { max_sequence: 16, vocabulary: 37, layers: 3, heads: 3, channels: 24 }.transformer();
         let parameters = Parameters::random(&config, 1).unwrap();
         let stages = [(0, config.spec().split(1, None).unwrap().remove(0))];
         let tokens: Vec<u32> = (0..32).collect();

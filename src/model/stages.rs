@@ -2,16 +2,16 @@
 
 use anyhow::{Result, ensure};
 
-use super::Config;
 use crate::model_spec::Stage;
+use crate::model_spec::transformer::Config;
 
 /// Whether the model takes sequences of so many tokens, and whether there is anything to compute.
 pub fn check_sizes(config: &Config, [sequences, tokens, microbatches]: [usize; 3]) -> Result<()> {
     config.validate()?;
+    let longest = config.longest_sequence().unwrap_or(i32::MAX as usize);
     ensure!(
-        (1..=config.max_sequence).contains(&tokens),
-        "expected sequences of 1 to {} tokens, found {tokens}: choose a length that the model has positions for",
-        config.max_sequence
+        (1..=longest).contains(&tokens),
+        "expected sequences of 1 to {longest} tokens, found {tokens}: choose a length that the model has positions for"
     );
     ensure!(
         sequences > 0 && microbatches > 0,

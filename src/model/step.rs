@@ -1,9 +1,10 @@
 //! What a shard does once a step, around the pipeline: gradients to zero, the tied embedding, the norm, AdamW.
 
-use super::parameters::Parameters;
+use super::parameters::{Parameters, Quantity};
 use super::shard::Shard;
 use crate::model_spec::gpt2::{BLOCK_TENSORS, LNF_TENSORS, WPE, WTE};
 use crate::model_spec::{BLOCK, EMBEDDING, HEAD, TiedSides};
+use anyhow::{Result, bail, ensure};
 use cpu_kernels::optimizer::{AdamW, ParameterGroup};
 use std::ops::Range;
 
@@ -130,24 +131,16 @@ impl Shard {
         }
     }
 
-    /// Writes the parameters that are here into the whole model's.
-    pub fn parameters(&self, into: &mut Parameters) {
-        self.write(into, |group| &group.values);
-    }
-
-    /// Writes the gradients of the parameters that are here into tensors of the whole model. The token embedding's is the
-    /// sum of the parts that are here.
-    pub fn gradients(&self, into: &mut Parameters) {
-        self.write(into, |group| &group.gradients);
-        if self.wte.is_some() {
-            cpu_kernels::vector::add(&mut into.tensors[WTE], &self.wte_head_gradients);
-        }
-    }
-
-    fn write(&self, into: &mut Parameters, values: impl Fn(&ParameterGroup) -> &Vec<f32>) {
+    /// Copies what is here into tensors of the whole model. The token embedding's gradient is the sum of the parts that are here.
+    pub fn export(&self, into: &mut Parameters, what: Quantity) {
         assert_eq!(self.config, into.config, "the tensors are of a model of other sizes");
         let mut write = |tensors: Range<usize>, layer: Option<usize>, group: &ParameterGroup| {
-            let mut values = values(group).as_slice();
+            let mut values = match what {
+                Quantity::Values => &group.values[..],
+                Quantity::Gradients => &group.gradients,
+                Quantity::FirstMoments => &group.first_moments,
+                Quantity::SecondMoments => &group.second_moments,
+            };
             for tensor in tensors {
                 let part = into.part_mut(tensor, layer);
                 let (from, rest) = values.split_at(part.len());
@@ -159,6 +152,33 @@ impl Shard {
         self.wpe.iter().for_each(|wpe| write(WPE..WPE + 1, None, wpe));
         self.numbered_blocks().for_each(|(layer, group)| write(BLOCK_TENSORS, Some(layer), group));
         self.lnf.iter().for_each(|lnf| write(LNF_TENSORS, None, lnf));
+        if what == Quantity::Gradients && self.wte.is_some() {
+            cpu_kernels::vector::add(&mut into.tensors[WTE], &self.wte_head_gradients);
+        }
+    }
+
+    /// Copies what is here from tensors of the whole model. Gradients cannot be imported.
+    pub fn import(&mut self, from: &Parameters, what: Quantity) -> Result<()> {
+        ensure!(self.config == from.config, "expected tensors of this model, found those of another one: pass its own");
+        let read = |tensors: Range<usize>, layer: Option<usize>, group: &mut ParameterGroup| {
+            let into = match what {
+                Quantity::Values => &mut group.values,
+                Quantity::FirstMoments => &mut group.first_moments,
+                Quantity::SecondMoments => &mut group.second_moments,
+                Quantity::Gradients => {
+                    bail!("expected values or moments to import, found gradients: steps compute those")
+                }
+            };
+            from.copy_parts(tensors, layer, into);
+            Ok(())
+        };
+        self.wte.iter_mut().try_for_each(|wte| read(WTE..WTE + 1, None, wte))?;
+        self.wpe.iter_mut().try_for_each(|wpe| read(WPE..WPE + 1, None, wpe))?;
+        for stage in self.stages.values_mut() {
+            let mut blocks = stage.layers.run(BLOCK).zip(&mut stage.blocks);
+            blocks.try_for_each(|(layer, group)| read(BLOCK_TENSORS, Some(layer), group))?;
+        }
+        self.lnf.iter_mut().try_for_each(|lnf| read(LNF_TENSORS, None, lnf))
     }
 
     fn groups(&self) -> impl Iterator<Item = &ParameterGroup> {

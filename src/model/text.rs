@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-const END_OF_TEXT: u16 = 256;
+const END_OF_TEXT: u32 = 256;
 const LENGTH: usize = 300_000;
 
 const NAMES: &[&str] =
@@ -25,14 +25,14 @@ const SAID: &[&str] = &["said", "asked", "whispered", "answered"];
 const FEELINGS: &[&str] = &["happy", "tired", "hungry", "proud", "curious", "afraid", "calm"];
 
 /// The stories' bytes, an end-of-text token before each.
-pub(super) fn stories() -> Vec<u16> {
+pub(super) fn stories() -> Vec<u32> {
     let mut writer = Writer { generator: ChaCha8Rng::seed_from_u64(20), text: String::new() };
     let mut ids = Vec::with_capacity(LENGTH + 2000);
     while ids.len() < LENGTH {
         writer.text.clear();
         writer.story();
         ids.push(END_OF_TEXT);
-        ids.extend(writer.text.bytes().map(u16::from));
+        ids.extend(writer.text.bytes().map(u32::from));
     }
     ids
 }

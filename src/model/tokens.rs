@@ -9,9 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::text;
 
-const MAGIC: i32 = 20240520;
-const MAGIC_32_BIT: i32 = 20240801;
-const VERSION: i32 = 1;
+/// The formats of llm.c's token files: magic, version, bytes of an id.
+const FORMATS: [(i32, i32, usize); 2] = [(20240520, 1, 2), (20240801, 7, 4)];
 const HEADER_BYTES: usize = 1024;
 
 /// How text becomes tokens.
@@ -30,27 +29,28 @@ pub enum Tokenizer {
 pub struct Tokens {
     /// What a model's vocabulary must be at least: the largest id + 1.
     pub vocabulary_needed: usize,
-    ids: Vec<u16>,
+    ids: Vec<u32>,
 }
 
 impl Tokens {
     /// Longest file that is read, in bytes: more than a training of these models sees.
     pub const MOST_BYTES: u64 = 4 << 30;
 
-    /// Reads llm.c's token file (magic 20240520, version 1), or any other file as text. The tokenizer is for text only.
+    /// Reads llm.c's token file of 16-bit ids (magic 20240520, version 1) or of 32-bit ids (20240801, version 7), or any other
+    /// file as text. The tokenizer is for text only.
     pub fn read(path: &Path, tokenizer: Tokenizer) -> Result<Tokens> {
         let read = || {
             let bytes = read_all(path)?;
             let magic = bytes.first_chunk().map(|&word| i32::from_le_bytes(word));
             match magic {
-                Some(MAGIC) => from_token_file(&bytes),
-                Some(MAGIC_32_BIT) => bail!(
-                    "expected tokens of 16 bits (magic {MAGIC}), found a file of 32-bit tokens (magic {MAGIC_32_BIT}): \
-                     tokenize the text with GPT-2's tokenizer"
-                ),
                 Some(20240326..=20240328 | 20240522) => bail!(
-                    "expected a token file (magic {MAGIC}) or text, found another of llm.c's files: pass the data file"
+                    "expected a token file (magic {} or {}) or text, found another of llm.c's files: pass the data file",
+                    FORMATS[0].0,
+                    FORMATS[1].0
                 ),
+                Some(magic) if let Some(&(_, version, width)) = FORMATS.iter().find(|format| format.0 == magic) => {
+                    from_token_file(&bytes, version, width)
+                }
                 _ => from_text(bytes, tokenizer),
             }
         };
@@ -61,7 +61,7 @@ impl Tokens {
     pub fn is_token_file(path: &Path) -> bool {
         let mut word = [0; 4];
         let read = File::open(path).and_then(|mut file| file.read_exact(&mut word));
-        read.is_ok() && i32::from_le_bytes(word) == MAGIC
+        read.is_ok() && FORMATS.iter().any(|format| format.0 == i32::from_le_bytes(word))
     }
 
     /// A text that needs no file: some 300 kB of simple English made up from a fixed seed, as bytes, an end-of-text token
@@ -70,8 +70,8 @@ impl Tokens {
         Tokens::from_ids(text::stories())
     }
 
-    fn from_ids(ids: Vec<u16>) -> Tokens {
-        Tokens { vocabulary_needed: ids.iter().max().map_or(0, |&most| usize::from(most) + 1), ids }
+    fn from_ids(ids: Vec<u32>) -> Tokens {
+        Tokens { vocabulary_needed: ids.iter().max().map_or(0, |&most| most as usize + 1), ids }
     }
 
     /// Number of tokens.
@@ -99,8 +99,8 @@ impl Tokens {
             self.ids.len()
         );
         let start = step % batches * length;
-        let widen = |ids: &[u16]| ids.iter().map(|&id| u32::from(id)).collect();
-        Ok((widen(&self.ids[start..start + length]), widen(&self.ids[start + 1..start + 1 + length])))
+        let inputs = &self.ids[start..start + length];
+        Ok((inputs.to_vec(), self.ids[start + 1..start + 1 + length].to_vec()))
     }
 }
 
@@ -121,34 +121,37 @@ fn too_long() -> String {
     format!("expected at most {most} GiB of data, found more: use a part of it, as head -c 1G FILE writes")
 }
 
-fn from_token_file(bytes: &[u8]) -> Result<Tokens> {
+/// Reads a token file of this version, with ids of `width` bytes.
+fn from_token_file(bytes: &[u8], expected_version: i32, width: usize) -> Result<Tokens> {
     let word =
         |index: usize| bytes.get(4 * index..).and_then(<[u8]>::first_chunk).map(|&word| i32::from_le_bytes(word));
     let (Some(version), Some(count), Some(body)) = (word(1), word(2), bytes.get(HEADER_BYTES..)) else {
         bail!("expected a header of {HEADER_BYTES} bytes, found a file of {}: use a complete file", bytes.len());
     };
     ensure!(
-        version == VERSION,
-        "expected version {VERSION}, found {version}: write it again with llm.c's dev/data scripts"
+        version == expected_version,
+        "expected version {expected_version}, found {version}: write it again with llm.c's dev/data scripts"
     );
-    let expected = HEADER_BYTES as i64 + 2 * i64::from(count);
+    let expected = HEADER_BYTES as i64 + width as i64 * i64::from(count);
     ensure!(
         count >= 0 && bytes.len() as i64 == expected,
         "expected {expected} bytes for the {count} tokens of its header, found {}: fetch the file again",
         bytes.len()
     );
-    Ok(Tokens::from_ids(body.as_chunks::<2>().0.iter().map(|id| u16::from_le_bytes(*id)).collect()))
+    Ok(Tokens::from_ids(match width {
+        2 => body.as_chunks::<2>().0.iter().map(|id| u32::from(u16::from_le_bytes(*id))).collect(),
+        _ => body.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id)).collect(),
+    }))
 }
 
 fn from_text(bytes: Vec<u8>, tokenizer: Tokenizer) -> Result<Tokens> {
     ensure!(!bytes.is_empty(), "expected a text, found an empty file: use one with text");
     match tokenizer {
-        Tokenizer::Bytes => Ok(Tokens::from_ids(bytes.into_iter().map(u16::from).collect())),
+        Tokenizer::Bytes => Ok(Tokens::from_ids(bytes.into_iter().map(u32::from).collect())),
         Tokenizer::Gpt2 => {
             let text = String::from_utf8(bytes).context("expected UTF-8 text: convert it, or read it as bytes")?;
             let ids = tiktoken_rs::r50k_base_singleton().encode_ordinary(&text);
-            let ids = ids.into_iter().map(u16::try_from).collect::<Result<_, _>>();
-            Ok(Tokens::from_ids(ids.context("expected GPT-2's token ids to fit 16 bits")?))
+            Ok(Tokens::from_ids(ids))
         }
     }
 }

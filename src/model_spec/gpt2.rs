@@ -103,11 +103,11 @@ impl Config {
         self.spec().elements() as usize
     }
 
-    /// Returns the number of elements of each of the 16 tensors, all layers together, in llm.c's order.
-    pub fn tensor_lengths(&self) -> [usize; 16] {
-        let spec = self.spec();
-        let mut lengths = spec.tensors().map(|(count, tensor)| count * tensor.elements() as usize);
-        [(); 16].map(|()| lengths.next().unwrap_or(0))
+    /// Returns the sizes of a decoder that is a GPT-2; `None` for others.
+    pub fn of(config: &transformer::Config) -> Option<Config> {
+        let &transformer::Config { positions: max_sequence, vocabulary, layers, heads, channels, .. } = config;
+        let sizes = Config { max_sequence, vocabulary, layers, heads, channels };
+        (sizes.transformer() == *config).then_some(sizes)
     }
 
     /// Returns the sizes as those of a general decoder.

@@ -1,6 +1,6 @@
 //! Reader of Hugging Face's `config.json` for models of the GPT-2 and Llama families.
 
-use super::transformer::{Activation, Biases, Config, Style};
+use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, RotaryScaling, Style};
 use serde_json::{Map, Value};
 
 /// Why a file describes no supported model.
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 pub struct ConfigError(String);
 
 /// A model, with the unknown keys of its file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Described {
     /// The model.
     pub config: Config,
@@ -90,6 +90,59 @@ fn flag(keys: &Map<String, Value>, key: &str, default: bool) -> Result<bool, Con
     }
 }
 
+/// Reads a number; `None` if the key is missing or null.
+fn number(keys: &Map<String, Value>, key: &str) -> Result<Option<f64>, ConfigError> {
+    match keys.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_f64().filter(|number| *number > 0.0) {
+            Some(number) => Ok(Some(number)),
+            None => Err(ConfigError(format!("expected '{key}' to be a number above 0, found {value}; correct it"))),
+        },
+    }
+}
+
+/// Returns the activation function. Unknown ones cost the same, but cannot be executed.
+fn function(keys: &Map<String, Value>, key: &str, default: &str) -> ActivationFunction {
+    match keys.get(key).and_then(Value::as_str).unwrap_or(default) {
+        "gelu_new" | "gelu_pytorch_tanh" => ActivationFunction::GeluTanh,
+        "silu" | "swish" => ActivationFunction::Silu,
+        _ => ActivationFunction::Other,
+    }
+}
+
+/// Reads the rotary positions, at the top level or under `rope_parameters`, where later versions of `transformers` write them.
+fn rotary(keys: &Map<String, Value>) -> Result<Rotary, ConfigError> {
+    let nested = ["rope_parameters", "rope_scaling"].iter().find_map(|key| keys.get(*key).and_then(Value::as_object));
+    let nested_theta = nested.map_or(Ok(None), |nested| number(nested, "rope_theta"))?;
+    let theta = number(keys, "rope_theta")?.or(nested_theta).unwrap_or(10_000.0);
+    let partial = |keys: &Map<String, Value>| keys.get("partial_rotary_factor").is_some_and(|factor| factor != 1.0);
+    let scaling = match nested {
+        _ if partial(keys) || nested.is_some_and(partial) => RotaryScaling::Other,
+        None => RotaryScaling::None,
+        Some(nested) => match nested.get("rope_type").or(nested.get("type")).and_then(Value::as_str) {
+            Some("llama3") => {
+                let read = |key: &str| {
+                    let missing =
+                        || ConfigError(format!("expected '{key}' of a llama3 rope_scaling, found none; add it"));
+                    number(nested, key)?.ok_or_else(missing)
+                };
+                let [factor, low, high] = [read("factor")?, read("low_freq_factor")?, read("high_freq_factor")?];
+                if high <= low {
+                    let told = format!(
+                        "expected 'high_freq_factor' above 'low_freq_factor', found {high} and {low}; correct them"
+                    );
+                    return Err(ConfigError(told));
+                }
+                let original_positions = read("original_max_position_embeddings")?;
+                RotaryScaling::Llama3 { factor, low, high, original_positions }
+            }
+            None | Some("default") => RotaryScaling::None,
+            Some(_) => RotaryScaling::Other,
+        },
+    };
+    Ok(Rotary { theta, scaling })
+}
+
 fn gpt2(keys: &Map<String, Value>) -> Result<Config, ConfigError> {
     let size = |key| size(keys, key, GPT2);
     let (layers, heads, channels) = (size("n_layer")?, size("n_head")?, size("n_embd")?);
@@ -97,7 +150,9 @@ fn gpt2(keys: &Map<String, Value>) -> Result<Config, ConfigError> {
     divides("n_embd", channels, "n_head", heads)?;
     let gpt = Config::gpt(size("vocab_size")?, positions, layers, heads, channels);
     let mlp = optional(keys, "n_inner")?.unwrap_or(gpt.mlp);
-    Ok(Config { mlp, tied: flag(keys, "tie_word_embeddings", true)?, ..gpt })
+    let norm_epsilon = number(keys, "layer_norm_epsilon")?.unwrap_or(1e-5);
+    let function = function(keys, "activation_function", "gelu_new");
+    Ok(Config { mlp, function, norm_epsilon, tied: flag(keys, "tie_word_embeddings", true)?, ..gpt })
 }
 
 /// Returns the attention window in tokens. Qwen's files name a window even if it is not used.
@@ -137,11 +192,13 @@ fn llama(keys: &Map<String, Value>, kind: &str) -> Result<Config, ConfigError> {
         style: Style::Llama,
         biases,
         vocabulary_multiple: 1,
-        rotary: true,
+        rotary: Some(rotary(keys)?),
         groups: optional(keys, "num_key_value_heads")?.unwrap_or(heads),
         head_size,
         mlp: size("intermediate_size")?,
         activation: Activation::Gated,
+        function: function(keys, "hidden_act", "silu"),
+        norm_epsilon: number(keys, "rms_norm_eps")?.unwrap_or(1e-6),
         tied: flag(keys, "tie_word_embeddings", false)?,
         window: window(keys, kind)?,
         ..Config::gpt(size("vocab_size")?, 0, size("num_hidden_layers")?, heads, channels)

@@ -2,7 +2,7 @@
 
 use super::gpt2;
 use super::spec::ModelSpec;
-use super::transformer::{Activation, Biases, Config, Style};
+use super::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, RotaryScaling, Style};
 use crate::nearest::{hint, nearest, plain, same_numbers};
 
 const fn gpt3(layers: usize, heads: usize, channels: usize) -> Config {
@@ -25,8 +25,8 @@ const fn mpt(layers: usize, heads: usize, channels: usize) -> Config {
 /// Nemotron-4 (arXiv 2402.16819, 2406.11704): squared ReLU, grouped queries, rotary positions, no biases, an untied head.
 const fn nemotron(layers: usize, heads: usize, channels: usize) -> Config {
     let gpt = Config::gpt(256_000, 0, layers, heads, channels);
-    let biases = Biases::NONE;
-    Config { style: Style::Llama, biases, groups: 8, rotary: true, activation: Activation::Plain, tied: false, ..gpt }
+    let (biases, function) = (Biases::NONE, ActivationFunction::Other);
+    Config { style: Style::Llama, biases, groups: 8, rotary: Some(Rotary::new(10_000.0)), function, tied: false, ..gpt }
 }
 
 /// The plan of an earlier pipeline program, called 512M there: eight blocks without biases or positions, whose output projection
@@ -54,7 +54,15 @@ const GPT: &[(&str, Config)] = &[
 const fn llama(vocabulary: usize, layers: usize, heads: [usize; 2], channels: usize, mlp: usize, tied: bool) -> Config {
     let gpt = Config::gpt(vocabulary, 0, layers, heads[0], channels);
     let (style, activation, biases) = (Style::Llama, Activation::Gated, Biases::NONE);
-    Config { style, biases, vocabulary_multiple: 1, rotary: true, groups: heads[1], mlp, activation, tied, ..gpt }
+    let theta = if vocabulary == 128_256 { 500_000.0 } else { 10_000.0 }; // Llama 3, and Llama 2 and Mistral
+    let (rotary, function) = (Some(Rotary::new(theta)), ActivationFunction::Silu);
+    Config { style, biases, vocabulary_multiple: 1, rotary, groups: heads[1], mlp, activation, function, tied, ..gpt }
+}
+
+/// Llama 3.1 and later: the rotary positions of a Llama 3 for sequences `factor` times as long (`rope_scaling` of their files).
+const fn stretched(llama: Config, factor: f64) -> Config {
+    let scaling = RotaryScaling::Llama3 { factor, low: 1.0, high: 4.0, original_positions: 8192.0 };
+    Config { rotary: Some(Rotary { theta: 500_000.0, scaling }), ..llama }
 }
 
 /// Llama 2 and 3 (arXiv 2307.09288, 2407.21783) and Mistral.
@@ -65,12 +73,12 @@ const LLAMA: &[(&str, Config)] = &[
     ("llama-3-8b", llama(128_256, 32, [32, 8], 4096, 14_336, false)),
     ("llama-3-70b", llama(128_256, 80, [64, 8], 8192, 28_672, false)),
     ("llama-3-405b", llama(128_256, 126, [128, 8], 16_384, 53_248, false)),
-    ("llama-3.2-1b", llama(128_256, 16, [32, 8], 2048, 8192, true)),
-    ("llama-3.2-3b", llama(128_256, 28, [24, 8], 3072, 8192, true)),
+    ("llama-3.2-1b", stretched(llama(128_256, 16, [32, 8], 2048, 8192, true), 32.0)),
+    ("llama-3.2-3b", stretched(llama(128_256, 28, [24, 8], 3072, 8192, true), 32.0)),
     ("mistral-7b", llama(32_000, 32, [32, 8], 4096, 14_336, false)),
 ];
 
-/// Names of models with the sizes of another one.
+/// Models with the sizes of another one, and [`stretched`] positions.
 const ALIASES: [(&str, &str); 4] = [
     ("llama-3.1-8b", "llama-3-8b"),
     ("llama-3.1-70b", "llama-3-70b"),
@@ -87,9 +95,11 @@ pub fn model_spec(name: &str) -> Option<ModelSpec> {
 /// Returns the sizes of the model that [`model_spec`] returns.
 pub fn transformer_named(name: &str) -> Option<Config> {
     let name = names().find(|known| plain(known) == plain(name))?;
-    let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name.as_str(), |(_, model)| *model);
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == name);
+    let name = alias.map_or(name.as_str(), |(_, model)| *model);
     let found = GPT.iter().chain(LLAMA).find(|(preset, _)| *preset == name).map(|&(_, config)| config);
-    found.or_else(|| gpt2::Config::preset(name).map(|config| config.transformer()))
+    let found = found.or_else(|| gpt2::Config::preset(name).map(|config| config.transformer()));
+    found.map(|config| if alias.is_some() { stretched(config, 8.0) } else { config })
 }
 
 /// Returns the names that [`model_spec`] knows.

@@ -34,7 +34,7 @@ impl Biases {
     pub const NONE: Biases = Biases { norms: false, qkv: false, projection: false, mlp: false };
 }
 
-/// Activation function of the MLP.
+/// Shape of the MLP's activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// An elementwise function: GELU, squared ReLU.
@@ -43,8 +43,69 @@ pub enum Activation {
     Gated,
 }
 
-/// Sizes of a decoder.
+/// The function that [`Activation`] applies. Costs do not depend on it, execution does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActivationFunction {
+    /// GELU with the tanh approximation: GPT-2's.
+    GeluTanh,
+    /// x · sigmoid(x): Llama's gate, as SwiGLU.
+    Silu,
+    /// Another one, which can only be predicted.
+    Other,
+}
+
+/// Rotary positions (Su et al., arXiv 2104.09864) in Hugging Face's convention: the two halves of a head are rotated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rotary {
+    /// Base of the frequencies: f(i) = theta^(-2i / head size).
+    pub theta: f64,
+    /// Change of the frequencies for longer sequences.
+    pub scaling: RotaryScaling,
+}
+
+/// How frequencies are scaled for sequences longer than those of the first training.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RotaryScaling {
+    /// They are not.
+    None,
+    /// Llama 3.1 (`rope_type` `llama3`): turns = `original_positions` · f / 2π; keep = (turns - `low`) / (`high` - `low`) within
+    /// 0 and 1; f becomes keep · f + (1 - keep) · f / `factor`.
+    Llama3 {
+        factor: f64,
+        /// `low_freq_factor`
+        low: f64,
+        /// `high_freq_factor`
+        high: f64,
+        /// `original_max_position_embeddings`
+        original_positions: f64,
+    },
+    /// Another one, which can only be predicted.
+    Other,
+}
+
+impl Rotary {
+    /// Unscaled frequencies.
+    pub const fn new(theta: f64) -> Rotary {
+        Rotary { theta, scaling: RotaryScaling::None }
+    }
+
+    /// Returns the angle per position of each pair of channels of a head, in radians: `head_size` / 2 frequencies.
+    pub fn frequencies(&self, head_size: usize) -> Vec<f64> {
+        let plain = |pair: usize| self.theta.powf(-2.0 * pair as f64 / head_size as f64);
+        let scaled = |frequency: f64| match self.scaling {
+            RotaryScaling::Llama3 { factor, low, high, original_positions } => {
+                let turns = original_positions * frequency / std::f64::consts::TAU;
+                let keep = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                keep * frequency + (1.0 - keep) * frequency / factor
+            }
+            RotaryScaling::None | RotaryScaling::Other => frequency,
+        };
+        (0..head_size / 2).map(|pair| scaled(plain(pair))).collect()
+    }
+}
+
+/// Sizes of a decoder.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// Norms and tensor names.
     pub style: Style,
@@ -57,8 +118,8 @@ pub struct Config {
     pub vocabulary_multiple: usize,
     /// Rows of learned positions; 0 with rotary positions or none.
     pub positions: usize,
-    /// Whether queries and keys have rotary embeddings.
-    pub rotary: bool,
+    /// Rotary embedding of queries and keys, if any.
+    pub rotary: Option<Rotary>,
     /// Number of transformer blocks, L.
     pub layers: usize,
     /// Number of query heads.
@@ -71,8 +132,12 @@ pub struct Config {
     pub channels: usize,
     /// Width of the MLP, F.
     pub mlp: usize,
-    /// Activation function of the MLP.
+    /// Activation of the MLP.
     pub activation: Activation,
+    /// Function of the activation.
+    pub function: ActivationFunction,
+    /// Number that norms add to the variance, or to the mean square.
+    pub norm_epsilon: f64,
     /// Whether the head shares the weights of the embedding.
     pub tied: bool,
     /// Attention window in tokens; `None`: unlimited.
@@ -91,7 +156,7 @@ impl Config {
             vocabulary,
             vocabulary_multiple: 128,
             positions,
-            rotary: false,
+            rotary: None,
             layers,
             heads,
             groups: heads,
@@ -99,6 +164,8 @@ impl Config {
             channels,
             mlp: 4 * channels,
             activation: Activation::Plain,
+            function: ActivationFunction::GeluTanh,
+            norm_epsilon: 1e-5,
             tied: true,
             window: None,
             projected: None,
@@ -123,6 +190,26 @@ impl Config {
         validate(&sizes, &[[2, 3]], || self.spec().elements())
     }
 
+    /// Returns the rows of the token embedding: the vocabulary with its padding. Rows from the vocabulary on are zero.
+    pub fn padded_vocabulary(&self) -> usize {
+        self.vocabulary.next_multiple_of(self.vocabulary_multiple.max(1))
+    }
+
+    /// Returns the number of parameters as stored: including padding, a tied embedding once.
+    pub fn parameter_count(&self) -> usize {
+        self.spec().elements() as usize
+    }
+
+    /// Returns the number of elements of each tensor, all layers together, in the order of [`ModelSpec::tensors`].
+    pub fn tensor_lengths(&self) -> Vec<usize> {
+        self.spec().tensors().map(|(count, tensor)| count * tensor.elements() as usize).collect()
+    }
+
+    /// Returns the longest sequence: the rows of learned positions; `None` without them.
+    pub fn longest_sequence(&self) -> Option<usize> {
+        (self.positions > 0).then_some(self.positions)
+    }
+
     /// Returns the model: L times x += o(attention(qkv(norm(x)))), x += down(activation(up(norm(x)))); logits = norm(x) ·
     /// outputᵀ. Products with the same input are one: queries, keys, values; gate, up. Weights start as N(0, 0.02), the two
     /// projections into the residual stream as N(0, 0.02 / √(2L)), biases 0, norms 1, padding rows 0.
@@ -132,7 +219,7 @@ impl Config {
         let (query, qkv) = (self.projected.unwrap_or(heads * size), (heads + 2 * groups) * size);
         let inner = if self.activation == Activation::Gated { 2 * mlp } else { mlp };
         let projection = Normal(0.02 / (2.0 * self.layers as f64).sqrt());
-        let rows = self.vocabulary.next_multiple_of(self.vocabulary_multiple.max(1));
+        let rows = self.padded_vocabulary();
         let token = Tensor::new(names.token, [rows, c], Normal(0.02)).padded(rows - self.vocabulary).split(0);
         let output = match self.tied {
             true => Tensor::tied_to(names.output, &token),
@@ -164,7 +251,7 @@ impl Config {
         let statistics = if self.style == Style::Gpt { 2 } else { 1 };
         let norm = Operation::Norm { width: c, statistics, vectors: 1 + usize::from(self.biases.norms) };
         let product = |inputs, outputs| Operation::Product { inputs, outputs };
-        let rotate = self.rotary.then_some(Operation::Rotate { width: (heads + groups) * size });
+        let rotate = self.rotary.map(|_| Operation::Rotate { width: (heads + groups) * size });
         let operations = [norm, product(c, qkv)].into_iter().chain(rotate).chain([
             Operation::Attention { heads, groups, size },
             product(query, c),

@@ -58,7 +58,7 @@ fn tensors_have_the_order_of_llm_cs_files() {
     assert_eq!(weight(gpt2::layer::QKV), "qkvw");
     assert_eq!(weight(gpt2::layer::FC_PROJECTION), "fcprojw");
     // llm.c's table of elements of GPT-2 124M
-    let lengths = gpt2("gpt2").tensor_lengths();
+    let lengths = gpt2("gpt2").transformer().tensor_lengths();
     assert_eq!(lengths[..5], [38_633_472, 786_432, 9_216, 9_216, 21_233_664]);
 }
 

@@ -97,7 +97,7 @@ pub struct DebugState {
     /// Mean over all tokens.
     pub loss: f32,
     /// Gradients of the parameters, in llm.c's order and shapes.
-    pub gradients: [Vec<f32>; 16],
+    pub gradients: Vec<Vec<f32>>,
 }
 
 /// Returns the debug state of the model in [`checkpoint`].
@@ -112,7 +112,7 @@ pub fn debug_state() -> DebugState {
     let (inputs, targets) = (ids(), ids());
     let mut floats = |count: usize| words.by_ref().take(count).map(f32::from_le_bytes).collect::<Vec<f32>>();
     let (logits, loss) = (floats(batch * tokens * config.vocabulary), floats(1)[0]);
-    let gradients = config.tensor_lengths().map(&mut floats);
+    let gradients = config.tensor_lengths().into_iter().map(&mut floats).collect();
     assert!(words.next().is_none(), "expected the file to end with the gradients");
     DebugState { batch, tokens, inputs, targets, logits, loss, gradients }
 }

@@ -8,9 +8,9 @@
 use crate::pipeline::{Batch, Order, Steps, on_one_device};
 use crate::support::*;
 use pipesim::internals::cuda::*;
-use pipesim::internals::model::{self, AdamW, Parameters};
+use pipesim::internals::model::{self, AdamW, Parameters, Quantity};
 use pipesim::internals::model_spec::Stage;
-use pipesim::internals::model_spec::gpt2::TENSOR_NAMES;
+use pipesim::internals::model_spec::gpt2::{self, TENSOR_NAMES};
 use pipesim::internals::op::{Kind, Op};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -210,8 +210,8 @@ impl Steps for Pipeline {
         }
     }
 
-    fn export(&self, all: &mut Parameters, gradients: bool) {
-        self.shards.iter().for_each(|shard| shard.export(all, gradients).unwrap());
+    fn export(&self, all: &mut Parameters, what: Quantity) {
+        self.shards.iter().for_each(|shard| shard.export(all, what).unwrap());
     }
 
     fn losses(&self) -> Vec<f32> {
@@ -250,7 +250,7 @@ fn float32_gradients_are_the_cpus_and_pytorchs_under_every_partition() {
                 let (cpu_loss, cpu) = on_one_device(&checkpoint(), (&state.inputs, &state.targets), sizes);
                 assert!((loss - cpu_loss).abs() < 1e-5, "loss {loss}, the CPU's {cpu_loss}");
                 assert!((loss - state.loss).abs() < 1e-5, "loss {loss}, PyTorch's {}", state.loss);
-                let found = pipeline.all(true);
+                let found = pipeline.all(Quantity::Gradients);
                 let both = cpu.tensors.iter().zip(&state.gradients);
                 for ((name, found), (cpu, pytorch)) in TENSOR_NAMES.iter().zip(&found.tensors).zip(both) {
                     for (whose, expected) in [("the CPU", cpu), ("PyTorch", pytorch)] {
@@ -330,7 +330,7 @@ fn bfloat16_gradients_are_near_pytorchs() {
         let mut pipeline = Pipeline::new(&checkpoint(), Hardware::Gpus, &[0, 1], sizes, Precision::Bf16);
         let loss = pipeline.gradients((&state.inputs, &state.targets), Order::Reversed);
         assert!((loss - state.loss).abs() < 1e-2, "loss {loss}, PyTorch's {}", state.loss);
-        let found = pipeline.all(true);
+        let found = pipeline.all(Quantity::Gradients);
         for ((name, found), expected) in TENSOR_NAMES.iter().zip(&found.tensors).zip(&state.gradients) {
             let distance = relative_distance(found, expected);
             assert!(distance < 3e-2, "{name} differs by {distance:e}");
@@ -371,7 +371,7 @@ fn no_partition_and_no_order_changes_a_bit() {
 fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
     child("ragged_sizes_and_stages_without_blocks_agree_with_the_cpu", &[], || {
         for (heads, channels) in [(3, 36), (5, 35), (1, 72)] {
-            let config = model::Config { max_sequence: 11, vocabulary: 131, layers: 3, heads, channels };
+            let config = gpt2::Config { max_sequence: 11, vocabulary: 131, layers: 3, heads, channels }.transformer();
             let parameters = Parameters::random(&config, 5).unwrap();
             let (sequences, tokens) = (3, 7);
             let token = |i: usize| (i * i * 29 + 7 * i) as u32 % 131;
@@ -400,7 +400,7 @@ fn ragged_sizes_and_stages_without_blocks_agree_with_the_cpu() {
                 let loss = shard.losses().unwrap()[0];
                 assert!((loss - cpu_loss).abs() < tolerance as f32, "{loss} and {cpu_loss}");
                 let mut found = Parameters::zeros(&config).unwrap();
-                shard.export(&mut found, true).unwrap();
+                shard.export(&mut found, Quantity::Gradients).unwrap();
                 for ((name, found), expected) in TENSOR_NAMES.iter().zip(&found.tensors).zip(&expected.tensors) {
                     let distance = relative_distance(found, expected);
                     assert!(distance < tolerance, "{heads} heads, {precision:?}: {name} differs by {distance:e}");
@@ -627,7 +627,7 @@ fn replicas_add_up_to_twice_the_gradient() {
         shard.begin(&state.inputs, &state.targets).unwrap();
         one_by_one(&mut shard, &mut marks);
         let mut once = Parameters::zeros(&checkpoint().config).unwrap();
-        shard.export(&mut once, true).unwrap();
+        shard.export(&mut once, Quantity::Gradients).unwrap();
         let (own, inbox) = (shard.stage_gradient(0), shard.stage_inbox(0).unwrap());
         assert_eq!(own.len(), 4 + 4, "four blocks; token and position embedding, final LayerNorm, the head's part");
         for (own, other) in own.iter().zip(&inbox) {
@@ -636,7 +636,7 @@ fn replicas_add_up_to_twice_the_gradient() {
         }
         shard.add_stage_inbox(0).unwrap();
         let mut twice = once.clone();
-        shard.export(&mut twice, true).unwrap();
+        shard.export(&mut twice, Quantity::Gradients).unwrap();
         for (once, twice) in once.tensors.iter().zip(&twice.tensors) {
             assert!(once.iter().zip(twice).all(|(once, twice)| 2.0 * once == *twice));
         }

@@ -5,7 +5,7 @@ use crate::support::{checkpoint, debug_state, golden, golden_settings, relative_
 use std::path::Path;
 
 use pipesim::internals::model::*;
-use pipesim::internals::model_spec::gpt2::TENSOR_NAMES;
+use pipesim::internals::model_spec::gpt2::{self, TENSOR_NAMES};
 use pipesim::internals::model_spec::{BLOCK, Stage};
 
 /// Devices that run a pipeline's ops one after the other.
@@ -92,9 +92,8 @@ impl Steps for Pipeline {
         }
     }
 
-    fn export(&self, all: &mut Parameters, gradients: bool) {
-        let export = if gradients { Shard::gradients } else { Shard::parameters };
-        self.shards.iter().for_each(|shard| export(shard, all));
+    fn export(&self, all: &mut Parameters, what: Quantity) {
+        self.shards.iter().for_each(|shard| shard.export(all, what));
     }
 
     fn losses(&self) -> Vec<f32> {
@@ -125,7 +124,7 @@ fn loss_logits_and_gradients_are_pytorchs_under_every_partition() {
             let logits: Vec<f32> = (0..microbatches as u32).flat_map(|k| head.logits(k).unwrap()).copied().collect();
             let distance = relative_distance(&logits, &state.logits);
             assert!(distance < 1e-5, "logits differ by {distance:e}");
-            let found = pipeline.all(true);
+            let found = pipeline.all(Quantity::Gradients);
             for ((name, found), expected) in TENSOR_NAMES.iter().zip(&found.tensors).zip(&state.gradients) {
                 let distance = relative_distance(found, expected);
                 assert!(distance < 1e-5, "{devices:?}, {microbatches} micro-batches: {name} differs by {distance:e}");
@@ -161,7 +160,7 @@ fn no_partition_and_no_order_changes_a_bit() {
 
 #[test]
 fn gradients_agree_with_finite_differences() {
-    let config = Config { max_sequence: 100, vocabulary: 37, layers: 2, heads: 3, channels: 24 };
+    let config = gpt2::Config { max_sequence: 100, vocabulary: 37, layers: 2, heads: 3, channels: 24 }.transformer();
     let mut parameters = Parameters::random(&config, 3).unwrap();
     parameters.tensors.iter_mut().flatten().for_each(|value| *value *= 5.0);
     let tokens: Vec<u32> = (0..2 * 100 + 1).map(|i| i * i * 7 % 37).collect();
@@ -194,11 +193,30 @@ fn snapshot_and_restore_give_the_same_step_again() {
     pipeline.step(1, batch, Order::FullBackward, &AdamW::default(), None);
     let snapshots: Vec<Snapshot> = pipeline.shards.iter().map(Shard::snapshot).collect();
     let first = pipeline.step(2, batch, Order::FullBackward, &AdamW::default(), None);
-    let after = pipeline.all(false);
+    let after = pipeline.all(Quantity::Values);
     pipeline.shards.iter_mut().zip(&snapshots).for_each(|(shard, snapshot)| shard.restore(snapshot));
-    assert!(pipeline.all(false) != after);
+    assert!(pipeline.all(Quantity::Values) != after);
     assert_eq!(pipeline.step(2, batch, Order::FullBackward, &AdamW::default(), None), first);
-    assert!(pipeline.all(false) == after);
+    assert!(pipeline.all(Quantity::Values) == after);
+}
+
+#[test]
+fn exported_state_that_is_imported_gives_the_same_step() {
+    let state = debug_state();
+    let batch = (&state.inputs[..], &state.targets[..]);
+    let mut one = Pipeline::new(&checkpoint(), &[0, 1], state.batch, state.tokens, 2);
+    one.step(1, batch, Order::FullBackward, &AdamW::default(), None);
+    let kept = [Quantity::Values, Quantity::FirstMoments, Quantity::SecondMoments];
+    let exported = kept.map(|what| (what, one.all(what)));
+    let expected = one.step(2, batch, Order::FullBackward, &AdamW::default(), None);
+
+    let mut other = Pipeline::new(&checkpoint(), &[0, 1, 1, 0], state.batch, state.tokens, 2);
+    for (what, parameters) in &exported {
+        other.shards.iter_mut().for_each(|shard| shard.import(parameters, *what).unwrap());
+    }
+    assert_eq!(other.step(2, batch, Order::FullBackward, &AdamW::default(), None), expected);
+    assert!(kept.map(|what| other.all(what)) == kept.map(|what| one.all(what)));
+    assert!(other.shards[0].import(&exported[0].1, Quantity::Gradients).is_err());
 }
 
 #[test]
@@ -259,7 +277,7 @@ fn wrong_calls_are_refused() {
 
 #[test]
 fn layers_are_split_evenly_or_as_told() {
-    let spec = Config::preset("tiny").unwrap().spec();
+    let spec = gpt2::Config::preset("tiny").unwrap().spec();
     let counts = |stages, explicit: Option<&[usize]>| -> Vec<usize> {
         spec.split(stages, explicit).unwrap().iter().map(|stage| stage.count(BLOCK)).collect()
     };
@@ -284,22 +302,23 @@ fn layers_are_split_evenly_or_as_told() {
 
 #[test]
 fn presets_are_gpt2s_sizes() {
-    for (name, config) in Config::PRESETS {
+    for (name, config) in gpt2::Config::PRESETS {
         config.validate().unwrap();
-        assert_eq!(Config::preset(name), Some(*config));
+        assert_eq!(gpt2::Config::preset(name), Some(*config));
+        assert_eq!(gpt2::Config::of(&config.transformer()), Some(*config));
     }
-    let gpt2 = Config::preset("gpt2").unwrap();
+    let gpt2 = gpt2::Config::preset("gpt2").unwrap();
     assert_eq!((gpt2.padded_vocabulary(), gpt2.parameter_count()), (50304, 124_475_904));
-    assert_eq!(Config::preset("gpt3"), None);
-    assert!(Config { heads: 5, ..gpt2 }.validate().is_err());
-    assert!(Config { layers: 0, ..gpt2 }.validate().is_err());
-    assert!(Config { channels: usize::MAX, ..gpt2 }.validate().is_err());
-    assert!(Config { channels: 12 << 20, ..gpt2 }.validate().is_err());
+    assert_eq!(gpt2::Config::preset("gpt3"), None);
+    assert!(gpt2::Config { heads: 5, ..gpt2 }.validate().is_err());
+    assert!(gpt2::Config { layers: 0, ..gpt2 }.validate().is_err());
+    assert!(gpt2::Config { channels: usize::MAX, ..gpt2 }.validate().is_err());
+    assert!(gpt2::Config { channels: 12 << 20, ..gpt2 }.validate().is_err());
 }
 
 #[test]
 fn random_parameters_are_gpt2s_initialisation() {
-    let config = Config::preset("tiny").unwrap();
+    let config = gpt2::Config::preset("tiny").unwrap().transformer();
     let parameters = Parameters::random(&config, 1).unwrap();
     assert!(parameters == Parameters::random(&config, 1).unwrap());
     assert!(parameters != Parameters::random(&config, 2).unwrap());
@@ -315,10 +334,10 @@ fn random_parameters_are_gpt2s_initialisation() {
 
 #[test]
 fn random_parameters_have_the_same_bits_as_ever() {
-    let odd = Config { max_sequence: 7, vocabulary: 11, layers: 3, heads: 3, channels: 9 };
-    let tiny = Config::preset("tiny").unwrap();
+    let odd = gpt2::Config { max_sequence: 7, vocabulary: 11, layers: 3, heads: 3, channels: 9 };
+    let tiny = gpt2::Config::preset("tiny").unwrap();
     for (config, seed, expected) in [(odd, 7, 0xc1dc_d4ef_2c9b_71d8_u64), (tiny, 42, 0xff03_dbb6_bfd1_6fa1)] {
-        let parameters = Parameters::random(&config, seed).unwrap();
+        let parameters = Parameters::random(&config.transformer(), seed).unwrap();
         let bits = parameters.tensors.iter().flatten().map(|value| u64::from(value.to_bits()));
         let hash = bits.fold(0xcbf2_9ce4_8422_2325, |hash, bits| (hash ^ bits).wrapping_mul(0x100_0000_01b3));
         assert_eq!(hash, expected, "{config:?}"); // FNV-1a, of 32 bits at a time
@@ -402,7 +421,21 @@ fn token_files_and_texts_become_tokens() {
     assert!(refusal(&std::fs::read(golden("gpt2/model.bin")).unwrap(), read).contains("another of llm.c's files"));
     assert!(refusal(&[0xff, 0xfe, 0xfd, 0xfc], |path| Tokens::read(path, Tokenizer::Gpt2)).contains("UTF-8"));
 
+    // ids of 32 bits: the same ids, and one that 16 bits do not hold
+    let mut words: Vec<u32> = vec![0; 256];
+    words[..3].copy_from_slice(&[20240801, 7, 10242]);
+    words.extend(good[1024..].as_chunks::<2>().0.iter().map(|id| u32::from(u16::from_le_bytes(*id))));
+    words.push(70_000);
+    let wide: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert!(refusal(&wide[..wide.len() - 2], read).contains("expected 41992 bytes"));
     let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wide.bin");
+    std::fs::write(&path, &wide).unwrap();
+    assert!(Tokens::is_token_file(&path));
+    let wide = read(&path).unwrap();
+    assert_eq!((wide.len(), wide.vocabulary_needed), (10242, 70_001));
+    assert_eq!(wide.batch(1, 2, 32).unwrap(), tokens.batch(1, 2, 32).unwrap());
+
     let path = folder.path().join("text.txt");
     std::fs::write(&path, "Hello world").unwrap();
     let bytes = Tokens::read(&path, Tokenizer::Bytes).unwrap();

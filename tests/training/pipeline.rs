@@ -1,7 +1,7 @@
 //! Steps of a pipeline whose shards a test drives itself, whatever they run on.
 
 use crate::support::{checkpoint, debug_state, golden, golden_losses};
-use pipesim::internals::model::{AdamW, Parameters, Shard, Signal, Tokenizer, Tokens};
+use pipesim::internals::model::{AdamW, Parameters, Quantity, Shard, Signal, Tokenizer, Tokens};
 
 /// Order of the ops of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub fn on_one_device(
         shard.backward_weight(0, k, laps).unwrap();
     }
     let mut gradients = Parameters::zeros(&parameters.config).unwrap();
-    shard.gradients(&mut gradients);
+    shard.export(&mut gradients, Quantity::Gradients);
     (shard.losses().iter().sum::<f32>() / microbatches as f32, gradients)
 }
 
@@ -55,12 +55,12 @@ pub trait Steps {
     fn squared_norms(&mut self) -> Vec<(usize, f64)>;
     fn update(&mut self, step: u32, hyper: &AdamW, scale: f32);
 
-    /// Adds this pipeline's gradients, or its parameters, to `all`.
-    fn export(&self, all: &mut Parameters, gradients: bool);
+    /// Writes this pipeline's parameters, or what belongs to them, to `all`.
+    fn export(&self, all: &mut Parameters, what: Quantity);
 
-    fn all(&self, gradients: bool) -> Parameters {
+    fn all(&self, what: Quantity) -> Parameters {
         let mut all = Parameters::zeros(&checkpoint().config).unwrap();
-        self.export(&mut all, gradients);
+        self.export(&mut all, what);
         all
     }
 
@@ -70,7 +70,7 @@ pub trait Steps {
         let batch = (&state.inputs[..], &state.targets[..]);
         let step = |step| self.step(step, batch, order, &AdamW::default(), Some(0.5));
         let losses = (1..=steps).map(step).collect();
-        (losses, self.norm(), self.all(true), self.all(false))
+        (losses, self.norm(), self.all(Quantity::Gradients), self.all(Quantity::Values))
     }
 
     /// Everything of a step but the update; returns the loss.

@@ -6,7 +6,7 @@ use pipesim::internals::dsl;
 use pipesim::internals::exec::{Plan, Session, StepRecord};
 use pipesim::internals::experiment::{Backend, Training, TrainingConfig};
 use pipesim::internals::graph::TaskGraph;
-use pipesim::internals::model::{AdamW, Parameters, Tokenizer, Tokens};
+use pipesim::internals::model::{AdamW, Parameters, Quantity, Tokenizer, Tokens};
 use pipesim::internals::model_spec::MicroBatch;
 use pipesim::internals::ranks::Ranks;
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,7 +105,7 @@ fn bits(training: &Training, graph: &Arc<TaskGraph>, m: u32) -> (Vec<u64>, Vec<u
 fn values(training: &Training, session: &mut Session) -> Vec<u32> {
     let parameters = Arc::new(Mutex::new(Parameters::zeros(training.config()).unwrap()));
     let into = parameters.clone();
-    session.call(move |_, device| device.export(&mut into.lock().unwrap(), false)).unwrap();
+    session.call(move |_, device| device.export(&mut into.lock().unwrap(), Quantity::Values)).unwrap();
     let parameters = parameters.lock().unwrap();
     parameters.tensors.iter().flatten().map(|x| x.to_bits()).collect()
 }
@@ -168,7 +168,7 @@ fn both_copies_of_a_stage_stay_the_same_bits() {
             let held: Arc<Vec<Mutex<Parameters>>> = Arc::new((0..p).map(|_| zeros()).collect());
             let into = held.clone();
             session
-                .call(move |number, device| device.export(&mut into[number as usize].lock().unwrap(), false))
+                .call(move |number, device| device.export(&mut into[number as usize].lock().unwrap(), Quantity::Values))
                 .unwrap();
             // device r and p-1-r hold the same two stages
             for r in 0..p / 2 {

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use pipesim::internals::cost::analytic::{Analytic, Platform};
 use pipesim::internals::hardware::{hardware, stack};
 use pipesim::internals::layout::micro_batches;
-use pipesim::internals::model_spec::transformer::{Activation, Biases, Config, Style};
+use pipesim::internals::model_spec::transformer::{Activation, ActivationFunction, Biases, Config, Rotary, Style};
 use pipesim::{Attention, Hardware, ParallelConfig};
 use serde::Deserialize;
 use serde_json::Value;
@@ -108,7 +108,7 @@ impl Model {
             vocabulary: self.vocab,
             vocabulary_multiple: 1,
             positions: if learned { sequence as usize } else { 0 },
-            rotary: self.arch == "llama" || self.pos.as_deref() == Some("rope"),
+            rotary: (self.arch == "llama" || self.pos.as_deref() == Some("rope")).then_some(Rotary::new(10_000.0)),
             layers: self.layers,
             heads: self.heads,
             groups: self.kv_heads,
@@ -116,6 +116,8 @@ impl Model {
             channels: self.hidden,
             mlp: self.ffn,
             activation: if self.gated_mlp { Activation::Gated } else { Activation::Plain },
+            function: ActivationFunction::Other,
+            norm_epsilon: 1e-5,
             tied: self.tied.unwrap_or(true),
             window: None,
             projected: None,

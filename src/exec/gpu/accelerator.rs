@@ -15,7 +15,7 @@ use super::super::watch::{Fault, called_off_since};
 use super::endpoint::GpuLink;
 use crate::cuda::{Address, Buffer, Clock, Event, EventTimer, Gpu, Range, Run, Shard};
 use crate::epilogue::GradientSync;
-use crate::model::Parameters;
+use crate::model::{Parameters, Quantity};
 use crate::op::{Kind, Op};
 use crate::placement::Chunk;
 use anyhow::{Context as _, Result};
@@ -266,9 +266,12 @@ impl State for Shard {
         Shard::restore(self)
     }
 
-    fn export(&mut self, into: &mut Parameters, gradients: bool) -> Result<()> {
-        self.gpu().make_current()?;
-        Shard::export(self, into, gradients)
+    fn export(&mut self, into: &mut Parameters, what: Quantity) -> Result<()> {
+        Shard::export(self, into, what)
+    }
+
+    fn import(&mut self, from: &Parameters, what: Quantity) -> Result<()> {
+        Shard::import(self, from, what)
     }
 
     fn peak_held_bytes(&self) -> usize {
