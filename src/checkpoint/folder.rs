@@ -177,7 +177,10 @@ impl Checkpoint {
         }
         let found = if path.is_dir() { all(path)? } else { Vec::new() };
         let Some(((_, newest), older)) = found.split_last() else {
-            bail!("expected the folder of a training with checkpoints at {}, found none: check the path", path.display());
+            bail!(
+                "expected the folder of a training with checkpoints at {}, found none: check the path",
+                path.display()
+            );
         };
         let checkpoint = Checkpoint { path: newest.clone(), run: path.to_path_buf() };
         checkpoint.checked(older.last().map(|(_, path)| path.as_path()))
@@ -201,12 +204,7 @@ impl Checkpoint {
         for name in FILES {
             let expected = manifest.files.get(name).with_context(|| format!("no {name} in {MANIFEST}"))?;
             let found = FileSum::of(&self.path.join(name)).with_context(|| format!("no readable {name}"))?;
-            ensure!(
-                found.bytes == expected.bytes,
-                "{} bytes in {name} instead of {}",
-                found.bytes,
-                expected.bytes
-            );
+            ensure!(found.bytes == expected.bytes, "{} bytes in {name} instead of {}", found.bytes, expected.bytes);
             ensure!(found == *expected, "a {name} whose checksum is {}, not {}", found.crc32, expected.crc32);
         }
         Ok(())

@@ -148,7 +148,10 @@ fn names(config: &Config, tensor: &Tensor) -> Result<(&'static [&'static str], b
     };
     let row = table.iter().find(|(name, ..)| *name == tensor.name);
     let &(_, names, transposed) = row.with_context(|| {
-        format!("expected a model that Hugging Face's {model} can hold, found the tensor '{}': use another model", tensor.name)
+        format!(
+            "expected a model that Hugging Face's {model} can hold, found the tensor '{}': use another model",
+            tensor.name
+        )
     })?;
     Ok((names, transposed))
 }

@@ -73,10 +73,15 @@ pub fn read(files: &[PathBuf], config: &Config) -> Result<Parameters> {
         })?;
         for (name, view) in tensors.iter() {
             let twice = found.insert(name.to_string(), view).is_some();
-            ensure!(!twice, "expected each tensor once, found '{name}' in {} again: fetch the files again", file.display());
+            ensure!(
+                !twice,
+                "expected each tensor once, found '{name}' in {} again: fetch the files again",
+                file.display()
+            );
         }
     }
-    fill(&mut found, config).with_context(|| format!("reading {}", files.first().map_or("".into(), |file| file.display().to_string())))
+    fill(&mut found, config)
+        .with_context(|| format!("reading {}", files.first().map_or("".into(), |file| file.display().to_string())))
 }
 
 fn map(path: &Path) -> Result<Mmap> {

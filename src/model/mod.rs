@@ -11,6 +11,7 @@
 mod block;
 mod head;
 mod lap;
+mod logits;
 mod parameters;
 mod pool;
 mod rates;
@@ -26,6 +27,7 @@ pub use block::STORAGE;
 pub use cpu_kernels::Shape;
 pub use cpu_kernels::optimizer::AdamW;
 pub use lap::{Part, PartTiming};
+pub use logits::WholeModel;
 pub use parameters::{Parameters, Quantity};
 pub use rates::{Rates, rates};
 pub use shard::{Shard, Signal};

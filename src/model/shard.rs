@@ -286,8 +286,7 @@ impl Shard {
         &self.losses
     }
 
-    #[cfg(feature = "internals")]
-    /// Whether forwards keep a copy of the logits, for tests; they do not unless told to.
+    /// Whether forwards keep a copy of the logits; they do not unless told to.
     pub fn keep_logits(&mut self, keep: bool) {
         self.keep_logits = keep;
         if !keep {
@@ -295,7 +294,6 @@ impl Shard {
         }
     }
 
-    #[cfg(feature = "internals")]
     /// Logits (B, T, V) of a micro-batch's last forward, where the head is and they were kept.
     pub fn logits(&self, microbatch: u32) -> Option<&[f32]> {
         self.logits.get(microbatch as usize)?.as_deref()

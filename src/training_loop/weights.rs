@@ -25,9 +25,7 @@ impl HostCopy {
     /// A device fails.
     pub fn export(&self, session: &mut Session, what: Quantity) -> Result<MutexGuard<'_, Parameters>, Error> {
         let into = self.0.clone();
-        session.call(move |_, state| {
-            state.export(&mut into.lock().unwrap_or_else(PoisonError::into_inner), what)
-        })?;
+        session.call(move |_, state| state.export(&mut into.lock().unwrap_or_else(PoisonError::into_inner), what))?;
         Ok(self.get())
     }
 
@@ -38,9 +36,7 @@ impl HostCopy {
     pub fn import(&self, session: &mut Session, from: Parameters, what: Quantity) -> Result<(), Error> {
         *self.get() = from;
         let from = self.0.clone();
-        session.call(move |_, state| {
-            state.import(&from.lock().unwrap_or_else(PoisonError::into_inner), what)
-        })?;
+        session.call(move |_, state| state.import(&from.lock().unwrap_or_else(PoisonError::into_inner), what))?;
         Ok(())
     }
 }
