@@ -3,7 +3,7 @@
 use super::Error;
 use super::system::{free_memory_bytes, in_words};
 use crate::exec::Fault;
-use crate::model::{AdamW, Config, Parameters, Tokenizer, Tokens};
+use crate::model::{AdamW, Config, Tokenizer, Tokens};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -14,16 +14,15 @@ type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 fn tensors(path: &Path) -> Tensors {
     let bytes = std::fs::read(path).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
-    let all = file.iter().map(|(name, view)| {
-        (name.to_string(), (view.dtype(), view.shape().to_vec(), view.data().to_vec()))
-    });
+    let all =
+        file.iter().map(|(name, view)| (name.to_string(), (view.dtype(), view.shape().to_vec(), view.data().to_vec())));
     all.collect()
 }
 
 fn save(tensors: &Tensors, path: &Path) {
-    let views = tensors.iter().map(|(name, (dtype, shape, data))| {
-        (name.as_str(), TensorView::new(*dtype, shape.clone(), data).unwrap())
-    });
+    let views = tensors
+        .iter()
+        .map(|(name, (dtype, shape, data))| (name.as_str(), TensorView::new(*dtype, shape.clone(), data).unwrap()));
     serialize_to_file(views, None, path).unwrap();
 }
 
@@ -46,14 +45,16 @@ fn what_is_written_is_read_back() {
     assert_eq!(written["transformer.h.2.mlp.c_fc.weight"].1, [8, 32], "(inputs, outputs)");
     assert!(!written.contains_key("lm_head.weight"));
     // Files of the model without its head, with buffers of old versions, and with a head equal to the embedding.
-    let mut other: Tensors = written.iter().map(|(name, tensor)| (name.replace("transformer.", ""), tensor.clone())).collect();
+    let mut other: Tensors =
+        written.iter().map(|(name, tensor)| (name.replace("transformer.", ""), tensor.clone())).collect();
     other.insert("h.0.attn.bias".to_string(), (Dtype::U8, vec![1], vec![1]));
     other.insert("lm_head.weight".to_string(), other["wte.weight"].clone());
     save(&other, &file(&folder));
     assert!(read_folder(folder.path(), &gpt2.config).unwrap() == gpt2);
     // Several files with an index.
     std::fs::remove_file(file(&folder)).unwrap();
-    let (first, second): (Tensors, Tensors) = written.iter().map(|(n, t)| (n.clone(), t.clone())).partition(|(n, _)| n.contains(".h.1."));
+    let (first, second): (Tensors, Tensors) =
+        written.iter().map(|(n, t)| (n.clone(), t.clone())).partition(|(n, _)| n.contains(".h.1."));
     save(&first, &folder.path().join("model-00001-of-00002.safetensors"));
     save(&second, &folder.path().join("model-00002-of-00002.safetensors"));
     let map = |number: usize, tensors: &Tensors| {
